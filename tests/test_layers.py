@@ -95,7 +95,7 @@ LIBRARY_ROOMS: dict[str, set[str]] = {
     "ledger.command": {"ledger.receipt"},
     "ledger.money": {"ledger", "place"},
     "ledger.receipt": {"ledger", "place", "clients"},
-    "place": {"platform"},
+    "place": {"platform", "clients"},
     "place.churn": {"ledger", "clients"},
     "manifests": {"platform"},
     "lint": {"platform", "clients", "manifests.waiting_for_pods"},

@@ -1,7 +1,6 @@
 """The kinds of capacity that Google sells and this platform places work on."""
 
 from enum import StrEnum
-from typing import TypedDict
 
 
 class Capacity(StrEnum):
@@ -55,11 +54,3 @@ LABEL_MOVES = "holdfast.dev/moves"
 ANNOTATION_PLAN = "holdfast.dev/placement-plan"
 # On a JobSet that was moved, by the mover: where its pods may run, as it stood before a queue wrote into it.
 ANNOTATION_TEMPLATES = "holdfast.dev/pod-templates"
-
-
-class ChurnRow(TypedDict):
-    """Measured evictions of one machine class: {"churn": [row, ...]}."""
-
-    accelerator: str
-    events: float  # preemptions; several nodes of one gang taken together are one event
-    hours: float  # running machine hours, those that ended otherwise or go on included

@@ -13,9 +13,10 @@ from holdfast.contract.capacity import Capacity
 from holdfast.contract.errors import InputError
 from holdfast.contract.machines import MACHINE_TYPES, MachineType
 from holdfast.contract.pools import Pool
+from holdfast.ledger import closed_forms as forms
 from holdfast.ledger.job_ledger import JobLedger
 from holdfast.ledger.receipt import Receipt, receipt
-from holdfast.place import forms, prices
+from holdfast.place import prices
 from holdfast.place.churn.estimate import Exposure
 
 HOUR_S = 3_600

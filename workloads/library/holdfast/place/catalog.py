@@ -1,29 +1,29 @@
-"""Reads the Cloud Billing Catalog into a price table.
-
-SKUs are classified by their text. usageType is no help: flex-start, reservations and some Spot SKUs are all
-"OnDemand" there, and a table built on it had flex-start prices in its on-demand column.
-"""
-
-# Why it is so: infra/decisions/0051.
+"""Reads the Cloud Billing Catalog into a price table. SKUs are classified by their text. Why: infra/decisions/0051."""
 
 import datetime
+import json
+import os
 import re
+import urllib.error
+import urllib.request
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 from urllib.parse import urlencode
 
+from holdfast.clients.gcloud import run as gcloud
 from holdfast.contract.capacity import Capacity
 from holdfast.contract.errors import InputError, Unjudged
 from holdfast.contract.machines import ACCELERATORS
-from holdfast.place import google
 from holdfast.place.prices import CORE, GPU, INFERRED, RAM, Sku, Table, check
 
+# A key or token travels in a header, never in an address, so that no error message and no log can show it.
+ENV_API_KEY = "HOLDFAST_BILLING_API_KEY"
+ENV_TOKEN = "HOLDFAST_GOOGLE_TOKEN"
+TIMEOUT_S = 60
 ENDPOINT = "https://cloudbilling.googleapis.com"
 COMPUTE_ENGINE = "services/6F81-5844-456A"
 PAGE_SIZE = 5000
-KEPT_EARLIER = 24
-"""Earlier Spot prices of a GPU and region: Google moves them at most once a month."""
 
 # Other products at other prices, several of them at 0.00.
 _NOT_OURS = re.compile(r"Reserved|Commitment|Calendar Mode|Sole Tenancy|Custom|Premium|Workstation|\b(Mega|Plus)\b")
@@ -39,18 +39,14 @@ _GPU = re.compile(
     r"(?:(L4|A100|A100 80GB|H100 80GB|H200 141GB) GPU|(B200) \(1 gpu slice\)) (?:attached to .* )?running in "
 )
 _ACCELERATOR = {
-    "L4": "nvidia-l4",
-    "A100": "nvidia-tesla-a100",
-    "A100 80GB": "nvidia-a100-80gb",
-    "H100 80GB": "nvidia-h100-80gb",
-    "H200 141GB": "nvidia-h200-141gb",
-    "B200": "nvidia-b200",
-}
+    "L4": "nvidia-l4", "A100": "nvidia-tesla-a100", "A100 80GB": "nvidia-a100-80gb", "H100 80GB": "nvidia-h100-80gb",
+    "H200 141GB": "nvidia-h200-141gb", "B200": "nvidia-b200",
+}  # fmt: skip
 _UNITS = {CORE: "h", RAM: "GiBy.h", GPU: "h"}
 
 
 def classify(description: str) -> tuple[str, str, Capacity] | None:
-    """(part, of what, capacity), or None for SKUs that are none of our machines'."""
+    """(part, of what, capacity), or None for other SKUs."""
     if _NOT_OURS.search(description):
         return None
     capacity = next((c for pattern, c in _CAPACITY if pattern.search(description)), Capacity.ON_DEMAND)
@@ -65,30 +61,17 @@ def classify(description: str) -> tuple[str, str, Capacity] | None:
 
 def refresh(old: Table, today: datetime.date, endpoint: str = ENDPOINT) -> Table:
     """A table of today's prices. What the catalogue does not sell stays inferred; notes are kept."""
-    now = [replace(sku, as_of=today.isoformat()) for sku in merge(_listed(fetch(endpoint), _regions()))]
-    listed = [_with_earlier(sku, old) for sku in now]
+    listed = [replace(sku, as_of=today.isoformat()) for sku in merge(_listed(fetch(endpoint)))]
     if not listed:
         raise Unjudged(f"{endpoint} returned no SKU of a known GPU machine; the catalogue's wording may have changed")
     kept = _still_inferred(old, listed)
     table = Table(
         fetched_at=today,
         sources=(f"Cloud Billing Catalog of {today}", *(s for s in old.sources if s.startswith("inferred"))),
-        notes=old.notes,
-        skus=tuple(sorted((*listed, *kept), key=lambda s: (s.part, s.of, s.capacity, s.regions))),
-    )
+        notes=old.notes, skus=tuple(sorted((*listed, *kept), key=lambda s: (s.part, s.of, s.capacity, s.regions))),
+    )  # fmt: skip
     check(table)
     return table
-
-
-def _with_earlier(sku: Sku, old: Table) -> Sku:
-    """Spot remembers the prices it had; the others are lists that change once a year."""
-    if sku.part != GPU or sku.capacity is not Capacity.SPOT:
-        return sku
-    before = next((s for region in sku.regions if (s := old.sku(sku.part, sku.of, region, sku.capacity))), None)
-    if before is None:
-        return sku
-    moved = (before.usd,) if before.usd != sku.usd else ()
-    return replace(sku, earlier=(*before.earlier, *moved)[-KEPT_EARLIER:])
 
 
 def _still_inferred(old: Table, listed: list[Sku]) -> Iterator[Sku]:
@@ -98,17 +81,17 @@ def _still_inferred(old: Table, listed: list[Sku]) -> Iterator[Sku]:
     for guess in (s for s in old.skus if s.basis == INFERRED):
         for region in guess.regions:
             if (guess.of, region) in sold and (guess.part, guess.of, guess.capacity, region) not in known:
-                # On-demand prices fall; flex-start is never dearer than they are.
+                # On-demand prices fall; flex-start never costs more than they do.
                 demand = known.get((guess.part, guess.of, Capacity.ON_DEMAND, region), guess.usd)
                 yield replace(guess, regions=(region,), usd=min(guess.usd, demand))
 
 
 def fetch(endpoint: str) -> Iterator[Mapping[str, Any]]:
     """Every SKU of Compute Engine, about 32,000 in seven pages."""
-    headers = google.credentials(key_is_enough=True)
+    headers = credentials()
     query: dict[str, object] = {"pageSize": PAGE_SIZE, "currencyCode": "USD"}
     while True:
-        page = google.call(f"{endpoint}/v1/{COMPUTE_ENGINE}/skus?{urlencode(query)}", headers)
+        page = get(f"{endpoint}/v1/{COMPUTE_ENGINE}/skus?{urlencode(query)}", headers)
         yield from page.get("skus", ())
         # The last page carries an empty token, not none.
         if not page.get("nextPageToken"):
@@ -125,35 +108,26 @@ def merge(skus: Iterable[Sku]) -> list[Sku]:
         if clash is not None and clash.usd != sku.usd:
             raise InputError(
                 f"two prices of {sku.of} {sku.part} on {sku.capacity.value}",
-                got=f"{clash.description!r} at {clash.usd} and {sku.description!r} at {sku.usd}",
-                allowed="one",
+                got=f"{clash.description!r} at {clash.usd} and {sku.description!r} at {sku.usd}", allowed="one",
                 fix="teach workloads/library/holdfast/place/catalog.py which of the two texts is another product",
-            )
+            )  # fmt: skip
         if clash is None:
             kept.append(sku)
             seen.update({(sku.part, sku.of, sku.capacity, r): sku for r in sku.regions})
     return kept
 
 
-def _regions() -> frozenset[str]:
-    return frozenset(zone.rpartition("-")[0] for a in ACCELERATORS.values() for zone in a.zones)
-
-
-def _listed(raw: Iterable[Mapping[str, Any]], regions: frozenset[str]) -> Iterator[Sku]:
+def _listed(raw: Iterable[Mapping[str, Any]]) -> Iterator[Sku]:
+    regions = frozenset(zone.rpartition("-")[0] for a in ACCELERATORS.values() for zone in a.zones)
     for sku in raw:
         kind = classify(sku.get("description", ""))
         where = tuple(r for r in sku.get("serviceRegions", ()) if r in regions)
         if kind and where:
             part, of, capacity = kind
             yield Sku(
-                part=part,
-                of=of,
-                capacity=capacity,
-                regions=where,
-                usd=_usd(sku, _UNITS[part]),
-                sku=sku["skuId"],
+                part=part, of=of, capacity=capacity, regions=where, usd=_usd(sku, _UNITS[part]), sku=sku["skuId"],
                 description=sku["description"],
-            )
+            )  # fmt: skip
 
 
 def _usd(sku: Mapping[str, Any], unit: str) -> float:
@@ -162,10 +136,35 @@ def _usd(sku: Mapping[str, Any], unit: str) -> float:
     expression = sku["pricingInfo"][-1]["pricingExpression"]
     if expression["usageUnit"] != unit:
         raise InputError(
-            f"SKU {sku['skuId']} {sku['description']}",
-            got=f"unit {expression['usageUnit']}",
-            allowed=unit,
+            f"SKU {sku['skuId']} {sku['description']}", got=f"unit {expression['usageUnit']}", allowed=unit,
             fix="the catalogue changed its unit; convert it in workloads/library/holdfast/place/catalog.py",
-        )
+        )  # fmt: skip
     price = expression["tieredRates"][-1]["unitPrice"]
     return round(int(price.get("units", 0)) + int(price.get("nanos", 0)) / 1e9, 9)
+
+
+def credentials() -> dict[str, str]:
+    """The header that proves who asks: an API key, else a token of the environment or gcloud. Unjudged without any."""
+    if key := os.environ.get(ENV_API_KEY):
+        return {"X-Goog-Api-Key": key}
+    try:
+        # Application default credentials: those of `gcloud auth login` are refused by client libraries.
+        token = os.environ.get(ENV_TOKEN) or gcloud(("auth", "application-default", "print-access-token")).strip()
+    except Unjudged as error:
+        raise Unjudged(f"no Google credentials; set {ENV_API_KEY} or {ENV_TOKEN}: {error}") from error
+    return {"Authorization": f"Bearer {token}"}
+
+
+def get(url: str, headers: Mapping[str, str]) -> dict[str, Any]:
+    """Unjudged when Google does not answer with JSON."""
+    # The query may carry a page token; messages show the address without it.
+    address = url.split("?")[0]
+    try:
+        with urllib.request.urlopen(urllib.request.Request(url, headers=dict(headers)), timeout=TIMEOUT_S) as answer:
+            return json.load(answer)
+    except urllib.error.HTTPError as error:
+        # The body of an error may repeat what was sent.
+        error.close()
+        raise Unjudged(f"{address} answered {error.code} {error.reason}") from error
+    except (urllib.error.URLError, TimeoutError, ValueError) as error:
+        raise Unjudged(f"{address}: {getattr(error, 'reason', error)}") from error

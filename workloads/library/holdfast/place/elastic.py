@@ -1,8 +1,7 @@
 """Many runs of an elastic gang at once: it works with the nodes that are there, from `least` to `nodes` of them.
 
-Capacity is a count over time, not a yes or no. A lost node costs its share until a replacement runs; only when fewer
-than `least` are left does the gang stop, save and give its nodes back. Constants of shrinking and growing are bounds
-that `make bench-elastic` keeps.
+A lost node costs its share until a replacement runs; only with fewer than `least` does the gang stop, save and give its
+nodes back. `make bench-elastic` keeps the constants of shrinking and growing.
 """
 
 import math
@@ -11,14 +10,20 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from holdfast.place.decisions import EPS_H
+from holdfast.place.belief import World
 from holdfast.place.hazard import lifetimes, residuals
+from holdfast.place.job import Job
+from holdfast.place.policies import EPS_H
 from holdfast.place.runs import Bools, Floats, Ints, Outcome
+from holdfast.place.scenarios import Waits
 
-# A death and the redone step; what survivors stand still while a newcomer gets the state.
+# A death and the redone step; how long survivors pause while a newcomer gets the state.
 SHRINK_H, GROW_H = 2 / 3600, 3 / 3600
 HOLD_H = 60 / 3600
 SHARDS_A_NODE = 6
+MAX_LOSSES = 200
+FEWEST_RUNS, MOST_RUNS, SAMPLES = 100, 400, 750_000
+SLOWEST = 2.5  # times the work; what is lost later than that is not drawn
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,36 +81,8 @@ def drawn(
     )
 
 
-def replayed(
-    counts: list[Ints], gaps_h: list[float], nodes: int, path: Ints, offset_h: Floats, tiles: int = 4,
-    until_h: float = math.inf,
-) -> Counts:  # fmt: skip
-    """Recorded counts, each run from its place on one of them; what outlasts a recording goes on at its beginning.
-
-    until_h: of a run, after which nobody asks any more; the last count then stays.
-    """
-    rows = [_changes(np.minimum(np.tile(each, tiles), nodes), gap) for each, gap in zip(counts, gaps_h, strict=True)]
-    cut = [_from(rows[each][0], rows[each][1], float(at), until_h) for each, at in zip(path, offset_h, strict=True)]
-    longest = max(len(edges) for edges, _ in cut)
-    all_edges, all_counts = np.full((len(cut), longest), np.inf), np.empty((len(cut), longest + 1), np.int64)
-    for row, (edges, count) in enumerate(cut):
-        all_edges[row, : len(edges)] = edges
-        all_counts[row, : len(count)], all_counts[row, len(count) :] = count, count[-1]
-    return Counts(edges_h=all_edges, count=all_counts)
-
-
-def _changes(counts: Ints, gap_h: float) -> tuple[Floats, Ints]:
-    at = np.flatnonzero(np.diff(counts)) + 1
-    return (at * gap_h).astype(np.float64), np.concatenate([counts[:1], counts[at]])
-
-
-def _from(edges_h: Floats, count: Ints, offset_h: float, until_h: float) -> tuple[Floats, Ints]:
-    past, end = np.searchsorted(edges_h, [offset_h, offset_h + until_h], side="right")
-    return edges_h[past:end] - offset_h, count[past : end + 1]
-
-
 @dataclass(slots=True, kw_only=True)
-class _State:
+class State:
     now: Floats
     done: Floats
     stall: Floats
@@ -115,47 +92,57 @@ class _State:
     alive: Bools
 
 
-def simulate(
-    gang: Gang, counts: Counts, *, work_h: float, deadline_h: float = math.inf, in_time: bool = False,
-    spot_usd: float = 1.0, on_demand_usd: float = 1.0,
-) -> Outcome:  # fmt: skip
-    """Every run to its end; prices are of all nodes an hour, and so are the hours of the outcome.
-
-    in_time: the whole gang moves to on-demand at the last moment that keeps the deadline, and stays there.
-    """
-    finish, demand_h = np.full((2, len(counts.edges_h)), np.inf)
-    demand_h[:] = 0.0
-    state = _begin(len(finish))
-    reserve = 2 * gang.restart_h + gang.interval_h if in_time else -np.inf
-    for before, count, end in _stretches(counts):
-        _change(gang, state, before, count)
-        done, bought = _work(gang, state, count, end, work_h, deadline_h - reserve)
+def simulate(gang: Gang, counts: Counts, *, work_h: float, spot_usd: float = 1.0) -> Outcome:
+    """Every run to its end; the price is of all nodes an hour, and so are the hours of the outcome."""
+    finish = np.full(len(counts.edges_h), np.inf)
+    state = begin(len(finish))
+    for before, count, end in stretches(counts):
+        done = step(gang, state, before, count, end, work_h)
         finish[done] = state.now[done]
-        left = work_h - state.done[bought] + gang.restart_h
-        finish[bought], demand_h[bought] = state.now[bought] + left, left
-        state.alive &= ~(done | bought)
+        state.alive &= ~done
         if not state.alive.any():
             break
     spot_h = state.node_h / gang.nodes
-    usd = spot_h * spot_usd + demand_h * on_demand_usd
-    return Outcome(finish_h=finish, usd=usd, spot_h=spot_h, on_demand_h=demand_h, evictions=state.losses)
+    return Outcome(
+        finish_h=finish, usd=spot_h * spot_usd, spot_h=spot_h, on_demand_h=np.zeros_like(spot_h),
+        evictions=state.losses,
+    )  # fmt: skip
 
 
-def watch(gang: Gang, counts: Counts) -> tuple[Floats, Floats]:
-    """Useful and billed hours, of all nodes, until the last change: for work that has no end."""
-    state = _begin(len(counts.edges_h))
-    for before, count, end in _stretches(counts):
-        _change(gang, state, before, count)
-        _work(gang, state, count, end, math.inf, math.inf)
-    return state.done, state.node_h / gang.nodes
+def step(gang: Gang, state: State, before: Ints, count: Ints, end: Floats, work_h: float) -> Bools:
+    """From one count to the next, what that costs in work and in time, and the time until the next; which runs end."""
+    was, now = before >= gang.least, count >= gang.least
+    fewer, more = was & (count < before), was & now & (count > before)
+    state.losses += fewer & state.alive
+    # Below the least it saves what it can; half a period is what it loses on average.
+    state.done -= np.where(was & ~now & state.alive, np.minimum(state.done, gang.interval_h / 2), 0.0)
+    state.stall = np.where(now, state.stall, 0.0)
+    state.stall += np.where(fewer & now, gang.shrink_h, 0.0)
+    # A newcomer is billed from its start; its share of the work begins when it has loaded what it needs.
+    join_h = gang.restart_h if gang.join_h is None else gang.join_h
+    state.stall += np.where(more, gang.grow_h + join_h * (count - before) / np.maximum(count, 1), 0.0)
+    state.stall = np.where(~was & now, gang.restart_h, state.stall)
+    speed = gang.speed(count)
+    works = speed > 0
+    stall = np.where(works, state.stall, 0.0)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        until_done = np.where(works, stall + (work_h - state.done) / speed, np.inf)
+    hours = np.minimum(np.maximum(end - state.now, 0.0), until_done)
+    hours = np.where(state.alive & np.isfinite(hours), hours, 0.0)
+    held = np.where(state.node_h > 0.0, np.minimum(hours, gang.hold_h), 0.0)
+    state.node_h += np.where(works, hours, held) * count
+    state.done += speed * np.maximum(hours - stall, 0.0)
+    state.stall = np.maximum(state.stall - hours, 0.0)
+    state.now += hours
+    return state.alive & works & (state.done >= work_h - EPS_H)
 
 
-def _begin(runs: int) -> _State:
+def begin(runs: int) -> State:
     now, done, stall, node_h, losses = np.zeros((5, runs))
-    return _State(now=now, done=done, stall=stall, node_h=node_h, losses=losses, alive=np.ones(runs, bool))
+    return State(now=now, done=done, stall=stall, node_h=node_h, losses=losses, alive=np.ones(runs, bool))
 
 
-def _stretches(counts: Counts) -> Iterator[tuple[Ints, Ints, Floats]]:
+def stretches(counts: Counts) -> Iterator[tuple[Ints, Ints, Floats]]:
     """The count before, the count, and until when; the last one without end."""
     before = np.zeros(len(counts.edges_h), np.int64)
     ends = [*counts.edges_h.T, np.full(len(counts.edges_h), np.inf)]
@@ -164,38 +151,37 @@ def _stretches(counts: Counts) -> Iterator[tuple[Ints, Ints, Floats]]:
         before = count
 
 
-def _change(gang: Gang, state: _State, before: Ints, count: Ints) -> None:
-    """From one count to the next: what it costs in work and in time."""
-    was, now = before >= gang.least, count >= gang.least
-    fewer, more = was & (count < before), was & now & (count > before)
-    state.losses += fewer & state.alive
-    # Below the least it saves what it can; half a period stands for what it cannot.
-    state.done -= np.where(was & ~now & state.alive, np.minimum(state.done, gang.interval_h / 2), 0.0)
-    state.stall = np.where(now, state.stall, 0.0)
-    state.stall += np.where(fewer & now, gang.shrink_h, 0.0)
-    # A newcomer is billed from its start; its share of the work begins when it has loaded what it needs.
-    join_h = gang.restart_h if gang.join_h is None else gang.join_h
-    state.stall += np.where(more, gang.grow_h + join_h * (count - before) / np.maximum(count, 1), 0.0)
-    state.stall = np.where(~was & now, gang.restart_h, state.stall)
+def outcomes(job: Job, world: World, *, units: int, spot_usd: float, interval_h: float) -> tuple[list[Outcome], float]:
+    """In each scenario, and how many times shorter the simulated job is."""
+    fold = max(1.0, job.hours * world.churn.per_hour * units / MAX_LOSSES)
+    gang = Gang(
+        nodes=job.max_nodes, least=job.min_nodes, shards=SHARDS_A_NODE * job.max_nodes,
+        restart_h=job.restart_h, interval_h=interval_h, checkpoint_h=job.checkpoint_h,
+    )  # fmt: skip
+    # Fewer nodes to begin with are there sooner.
+    both = zip(world.scenarios(job, job.max_nodes), world.scenarios(job, job.min_nodes), strict=True)
+    return [
+        simulate(
+            gang, _counts(job, world, whole.waits, least.waits, units, fold), work_h=job.hours / fold, spot_usd=spot_usd
+        )
+        for whole, least in both
+    ], fold
 
 
-def _work(gang: Gang, state: _State, count: Ints, end: Floats, work_h: float, latest_h: float) -> tuple[Bools, Bools]:
-    """On to the next change; which runs end before it, and which run out of slack first and are at that moment."""
-    speed, left = gang.speed(count), work_h - state.done
-    works = speed > 0
-    stall = np.where(works, state.stall, 0.0)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        room = latest_h - state.now - left
-        until_done = np.where(works, stall + left / speed, np.inf)
-        late = np.where(works & (room > stall), stall + (room - stall) / (1.0 - speed), room)
-    late = np.maximum(np.where(np.isnan(late), np.inf, late), 0.0)
-    step = np.minimum(np.minimum(np.maximum(end - state.now, 0.0), until_done), late)
-    step = np.where(state.alive & np.isfinite(step), step, 0.0)
-    held = np.where(state.node_h > 0.0, np.minimum(step, gang.hold_h), 0.0)
-    billed = np.where(works, step, held)
-    state.node_h += billed * count
-    state.done += speed * np.maximum(step - stall, 0.0)
-    state.stall = np.maximum(state.stall - step, 0.0)
-    state.now += step
-    done = state.alive & works & (state.done >= work_h - EPS_H)
-    return done, state.alive & ~done & (step >= late - EPS_H) & np.isfinite(late)
+def _counts(job: Job, world: World, whole: Waits, least: Waits, units: int, fold: float) -> Counts:
+    rng = np.random.default_rng(0)
+    churn = np.maximum(world.churn.draw(rng, MOST_RUNS), 1e-6)
+    mean = SLOWEST * job.hours / fold * float(np.quantile(churn, 0.9))
+    lives = math.ceil(mean + 4.0 * math.sqrt(mean)) + 2
+    runs = int(np.clip(SAMPLES / (2 * units * lives), FEWEST_RUNS, MOST_RUNS))
+    # A replacement waits as the whole gang would.
+    waits = whole.draw(rng, runs, 1 + units * lives)
+    few = least.draw(rng, runs, 1)[:, 0]
+    # The same luck for both: where the least wait long, all wait longer.
+    few = np.sort(few)[np.argsort(np.argsort(waits[:, 0]))]
+    first = np.repeat(np.maximum(few, waits[:, 0])[:, None], units, axis=1)
+    first[:, : math.ceil(job.min_nodes * units / job.max_nodes)] = few[:, None]
+    return drawn(
+        rng, churn[:runs], units=units, nodes=job.max_nodes, first_h=first / fold,
+        waits_h=waits[:, 1:].reshape(runs, units, lives), settled=fold > 1.0,
+    )  # fmt: skip

@@ -1,11 +1,7 @@
-"""How likely a Spot machine is taken away, by age: a prior, replaced by what was measured here.
+"""How likely a Spot machine is preempted, by age: a prior, replaced by what was measured here. Why: infra/decisions/0053.
 
-The prior is a guess with an honest width: the shape over age comes from 1,442 recorded
-lifetimes of preemptible VMs (2019, CPU machines), the level from how often GPU zones dropped requests, which
-bounds it from above. Twenty measured evictions weigh ten times as much as it does.
+The shape over age comes from 1,442 recorded lifetimes of preemptible VMs (2019, CPU machines), the level is a guess.
 """
-
-# Why it is so: infra/decisions/0053.
 
 import json
 import math
@@ -17,7 +13,6 @@ from typing import Any
 
 import numpy as np
 
-from holdfast.contract.capacity import ChurnRow
 from holdfast.contract.errors import InputError
 from holdfast.contract.machines import MACHINE_TYPES
 from holdfast.place.runs import Floats
@@ -33,20 +28,13 @@ _GRID_H = np.concatenate([np.linspace(a, b, 8, endpoint=False) for a, b in pairw
 
 PRIOR_EVENTS = 2.0
 PRIOR_CHURN = {
-    "nvidia-l4": 0.05,
-    "nvidia-tesla-a100": 0.10,
-    "nvidia-a100-80gb": 0.10,
-    "nvidia-h100-80gb": 0.20,
-    "nvidia-h200-141gb": 0.20,
-    "nvidia-b200": 0.20,
-}
+    "nvidia-l4": 0.05, "nvidia-tesla-a100": 0.10, "nvidia-a100-80gb": 0.10, "nvidia-h100-80gb": 0.20,
+    "nvidia-h200-141gb": 0.20, "nvidia-b200": 0.20,
+}  # fmt: skip
 """Evictions per running hour before anything was measured here. H100 zones dropped 0.09 to 0.47 requests per
 available hour in October 2025, an upper bound. Of up to 64 a2-highgpu-1g in us-east1-b 0.10 a node-hour were lost in 27 h
 of December 2021, net of those that came in the same minute: a lower bound (github.com/uclasystem/bamboo, MIT). For L4
-no public record exists; H200 and B200 are taken to be as scarce as H100."""
-
-FLEX_WAIT_H = (1.5, 0.5)
-"""Mean and median wait in the flex-start queue. An assumption: Google gives no estimate."""
+no public record exists; H200 and B200 are assumed to be as scarce as H100."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,56 +74,46 @@ def fixed(per_hour: float) -> Churn:
     return Churn(events=1e6, exposure_h=1e6 / per_hour, source="as given")
 
 
-def recorded(per_hour: float) -> Churn:
-    return Churn(
-        events=1e6, exposure_h=1e6 / per_hour, source="outages an available hour of the traces, an upper bound"
-    )
-
-
 def measure(belief: Churn, *, events: float, exposure_h: float, ages_h: Floats | None = None) -> Churn:
-    """Evictions seen while machines ran `exposure_h` in sum. Planned ends and our own stops are exposure only.
+    """Evictions seen while machines ran `exposure_h` in sum. Planned ends and stops by the platform are exposure only.
 
     ages_h: how the hours divide over the bands that begin at AGES_H. Machines of short jobs are always young and
-    are taken often; without ages that would pass for the churn of a long job.
+    are preempted often; without ages that would count as the churn of a long job.
     """
     if exposure_h <= 0.0 or events < 0.0 or not math.isfinite(events + exposure_h):
         raise InputError(
-            "measured churn",
-            got=f"{events:g} evictions in {exposure_h:g} h",
+            "measured churn", got=f"{events:g} evictions in {exposure_h:g} h",
             allowed="0 or more evictions in more than 0 h",
             fix="give the sum of machine hours, those without an eviction too",
-        )
-    found = _added(belief, events, exposure_h)
-    if ages_h is not None and float(np.sum(ages_h)) > 0.0:
-        young = float(np.dot(SHAPE, ages_h) / np.sum(ages_h))
-        # The factor between hazard and mean lifetime depends on the churn that is sought; a few rounds settle it.
-        for _ in range(8):
-            weight = young * float(_factor(np.array([found.per_hour]))[0]) / found.per_hour
-            found = _added(belief, events, exposure_h * weight)
+        )  # fmt: skip
+    weight = exposure_h
+    young = float(np.dot(SHAPE, ages_h) / np.sum(ages_h)) if ages_h is not None and np.sum(ages_h) > 0.0 else 0.0
+    # The factor between hazard and mean lifetime depends on the churn that is sought; a few rounds settle it.
+    for _ in range(8 if young else 0):
+        per_hour = (belief.events + events) / (belief.exposure_h + weight)
+        weight = exposure_h * young * float(_factor(np.array([per_hour]))[0]) / per_hour
     return replace(
-        found,
-        measured_events=belief.measured_events + events,
-        measured_h=belief.measured_h + exposure_h,
+        belief, events=belief.events + events, exposure_h=belief.exposure_h + weight,
+        measured_events=belief.measured_events + events, measured_h=belief.measured_h + exposure_h,
         by_age=ages_h is not None,
-    )
-
-
-def _added(belief: Churn, events: float, exposure_h: float) -> Churn:
-    return replace(belief, events=belief.events + events, exposure_h=belief.exposure_h + exposure_h)
+    )  # fmt: skip
 
 
 def read_measured(path: Path, accelerator: str) -> Churn:
-    """Prior plus every row of this accelerator: of `holdfast churn --json`, or of ChurnRow."""
+    """The prior, and every row of this accelerator that `holdfast churn --json` printed."""
     try:
         body: dict[str, Any] = json.loads(path.read_text())
         ours = [
-            (float(row["events"]), float(row["node_hours"] if "node_hours" in row else row["hours"]))
-            for row in (body["groups"] if "groups" in body else body["churn"])
-            if _accelerator(row) == accelerator
+            (float(row["events"]), float(row["node_hours"]))
+            for row in body["groups"]
+            if (machine := MACHINE_TYPES.get(row["machine_type"])) and machine.accelerator == accelerator
         ]
         ages = _ages(body["ages"]) if body.get("ages") else None
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise unreadable(path, error) from error
+        raise InputError(
+            f"measured churn {path}", got=f"{type(error).__name__}: {error}", allowed="what `holdfast churn --json` prints",
+            fix="write the output of that command to a file and give its path",
+        ) from error  # fmt: skip
     belief = prior(accelerator)
     for events, hours in ours:
         # A machine class that was listed and never ran says nothing.
@@ -143,29 +121,12 @@ def read_measured(path: Path, accelerator: str) -> Churn:
     return belief
 
 
-def unreadable(path: Path, error: Exception) -> InputError:
-    return InputError(
-        f"measured churn {path}",
-        got=f"{type(error).__name__}: {error}",
-        allowed='what `holdfast churn --json` prints, or {"churn": [{"accelerator": ..., "events": ..., "hours": ...}]}',
-        fix="write the output of that command to a file and give its path",
-    )
-
-
-def _accelerator(row: ChurnRow | dict[str, Any]) -> str:
-    if "accelerator" in row:
-        return str(row["accelerator"])
-    machine = MACHINE_TYPES.get(str(row["machine_type"]))
-    return machine.accelerator if machine else ""
-
-
 def _ages(bands: list[dict[str, Any]]) -> Floats:
     """Hours in the bands of AGES_H, whatever finer bands the file has."""
     hours = np.zeros(len(AGES_H))
     for band in bands:
-        hours[max(int(np.searchsorted(AGES_H, float(band["from_h"]), side="right")) - 1, 0)] += float(
-            band["node_hours"]
-        )
+        at = max(int(np.searchsorted(AGES_H, float(band["from_h"]), side="right")) - 1, 0)
+        hours[at] += float(band["node_hours"])
     return hours
 
 
@@ -193,12 +154,6 @@ def residuals(rng: np.random.Generator, churn: Floats) -> Floats:
     # The grid ends where the last band begins.
     old = _GRID_H[-1] + rng.exponential(size=len(churn)) / (factor[:, 0] * SHAPE[-1])
     return np.where(share[:, 0] > body[:, -1], old, _GRID_H[at] + rng.random(len(churn)) * np.diff(_GRID_H)[at])
-
-
-def rate_at(churn: float, age_h: float) -> float:
-    """The hazard of a machine of this age, where the class loses `churn` machines a running hour."""
-    step = int(np.searchsorted(AGES_H, age_h, side="right")) - 1
-    return float(SHAPE[step] * _factor(np.array([churn]))[0])
 
 
 def _factor(churn: Floats) -> Floats:

@@ -13,29 +13,19 @@ from holdfast.place.prices import reference_machine
 
 HOUR_S = 3_600.0
 MAX_GPUS = 1024
-MAX_ITEMS = 10**12
 MAX_HOURS = 10_000
 
+# What `--checkpoint` says for work from a queue.
+QUEUE = "queue"
+
 # What people type, reduced to letters and digits: "NVIDIA A100 (80 GB)" and "a100-80gb" are one name.
-ALIASES = {
-    "l4": "nvidia-l4",
-    "l424": "nvidia-l4",
-    "g2": "nvidia-l4",
-    "a100": "nvidia-tesla-a100",
-    "a10040": "nvidia-tesla-a100",
-    "a2highgpu": "nvidia-tesla-a100",
-    "a10080": "nvidia-a100-80gb",
-    "a2ultragpu": "nvidia-a100-80gb",
-    "h100": "nvidia-h100-80gb",
-    "h10080": "nvidia-h100-80gb",
-    "a3highgpu": "nvidia-h100-80gb",
-    "h200": "nvidia-h200-141gb",
-    "h200141": "nvidia-h200-141gb",
-    "a3ultragpu": "nvidia-h200-141gb",
-    "b200": "nvidia-b200",
-    "a4highgpu": "nvidia-b200",
-}
-# Known to Google and to the node label; no price of theirs is in the table.
+_NAMES = {
+    "nvidia-l4": "l4 l424 g2", "nvidia-tesla-a100": "a100 a10040 a2highgpu", "nvidia-a100-80gb": "a10080 a2ultragpu",
+    "nvidia-h100-80gb": "h100 h10080 a3highgpu", "nvidia-h200-141gb": "h200 h200141 a3ultragpu",
+    "nvidia-b200": "b200 a4highgpu",
+}  # fmt: skip
+ALIASES = {typed: name for name, all_typed in _NAMES.items() for typed in all_typed.split()}
+# Known to Google and to the node label; the price table has no price for them.
 UNPRICED = {"gb200": "nvidia-gb200", "a4x": "nvidia-gb200"}
 _NOISE = re.compile(r"nvidia|tesla|gpu$|sxm\d?|pcie|gi?b(?!\d)|[^a-z0-9]")
 
@@ -52,22 +42,17 @@ class Job:
     restart_h: float = 5 / 60
     batch: bool = False
     """Work from a queue: an eviction loses a micro-batch, checkpoints do not matter."""
-    items: int = 0
-    """What the hours of a queue get through; 0: nobody counted."""
     min_nodes: int = 0
-    """An elastic gang goes on with so many; 0: a rigid one, which stops with one of its nodes."""
+    """The fewest nodes with which an elastic gang goes on; 0: a rigid one, which stops with any of its nodes."""
     max_nodes: int = 0
     """Of an elastic gang, all with the same number of GPUs."""
     offered: frozenset[str] = frozenset()
-    """The machine types that may be used, as those of an environment's pools; empty: any."""
+    """The machine types that may be used, as those of a platform's pools; empty: any."""
 
     def __post_init__(self) -> None:
         between("hours", self.hours, 1e-3, MAX_HOURS, fix="give the hours of work by the clock, as in --hours 40h")
         between("GPUs", self.gpus, 1, MAX_GPUS, fix="give how many GPUs run at once")
         between("restart", self.restart_h, 0, MAX_HOURS, fix="as in --restart 5m")
-        between("items", self.items, 0, MAX_ITEMS, fix="how many items the hours get through, as in --items 2000000")
-        if self.items and not self.batch:
-            raise InputError("--items", got=self.items, allowed="with --batch", fix="add --batch, or leave it out")
         if self.elastic:
             self._check_elastic()
         if not self.checkpoint_h > 0:
@@ -77,16 +62,15 @@ class Job:
             allowed = ", ".join(sorted(self.offered)) or f"multiples of {' or '.join(map(str, sizes))}"
             raise InputError(
                 f"no machine with {self.accelerator} makes up {self.gpus} GPUs",
-                got=self.gpus, allowed=allowed, fix="take another number of GPUs, or another environment",
+                got=self.gpus, allowed=allowed, fix="take another number of GPUs, or another platform",
             )  # fmt: skip
         need_h = self.hours + self.restart_h
         if not self.deadline_h >= need_h:
             raise InputError(
-                "impossible deadline",
-                got=f"{self.deadline_h:.4g} h",
+                "impossible deadline", got=f"{self.deadline_h:.4g} h",
                 allowed=f"at least {need_h:.4g} h: the work and one start, even on-demand",
                 fix="move the deadline, or use more GPUs so that --hours shrinks",
-            )
+            )  # fmt: skip
 
     def _check_elastic(self) -> None:
         if self.batch or not self.resumable:
@@ -121,8 +105,8 @@ class Job:
             # Its GPUs sit on two boards with less memory each; nothing in the price table is for it.
             if "mega" not in m.name
         ]
-        # Items of a queue do not talk, so all that a larger machine adds is the price of its cores and memory. Which the
-        # predictor needs, nobody but the environment knows: without one it is the usual machine.
+        # Items of a queue do not talk, so a larger machine only adds the price of its cores and memory. Which of them the
+        # predictor needs, only the platform knows: without one it is the usual machine.
         if self.batch and (self.offered or usual not in fitting):
             return min(fitting, key=_host_share, default=None)
         # A gang talks within a machine for free.
@@ -155,21 +139,11 @@ def accelerator(name: str) -> str:
     if known := ALIASES.get(typed):
         return known
     names = sorted({*(a.removeprefix("nvidia-").removeprefix("tesla-") for a in ACCELERATORS), *ACCELERATORS})
-    if unpriced := UNPRICED.get(typed):
-        raise InputError(
-            "unpriced GPU", got=f"{name}: no source of the price table has {unpriced}", allowed=", ".join(names),
-            fix="take one of these, or add its machines to workloads/library/holdfast/contract/machines.py, its SKUs to"
-            " workloads/library/holdfast/place/catalog.py, and run `holdfast prices refresh`",
-        )  # fmt: skip
     near = difflib.get_close_matches(name.lower(), [*names, "h100"], n=1)
-    raise InputError(
-        "unknown GPU",
-        got=name,
-        allowed=", ".join(names),
-        fix=f"did you mean {near[0]}?"
-        if near
-        else "take one of these, or add it to workloads/library/holdfast/contract/machines.py",
-    )
+    what, fix = "unknown GPU", f"did you mean {near[0]}?" if near else "take one of these"
+    if unpriced := UNPRICED.get(typed):
+        what, fix = f"unpriced GPU {unpriced}", "take one of these: no source of `holdfast prices refresh` has it"
+    raise InputError(what, got=name, allowed=", ".join(names), fix=fix)
 
 
 def duration_h(text: str, what: str) -> float:
@@ -184,18 +158,10 @@ def duration_h(text: str, what: str) -> float:
     return seconds / HOUR_S
 
 
-def clock_hours(hours: str, gpu_hours: str, gpus: int) -> float:
-    """Of --hours or --gpu-hours, of which one is given. A bare number is hours: the option's name says so."""
-    # 320 GPU-hours on 8 GPUs are 40 by the clock: mixed up, the answer is wrong by the number of GPUs.
-    if bool(hours) == bool(gpu_hours):
+def clock_hours(text: str) -> float:
+    """A bare number is hours: the option's name says so."""
+    if not text:
         raise InputError(
-            "how long the job works", got="both" if hours else "neither", allowed="--hours or --gpu-hours",
-            fix="give --hours by the clock (40h), or --gpu-hours for all GPUs added up (320h on 8)",
-        )  # fmt: skip
-    if hours:
-        return _named_hours(hours, "hours")
-    return _named_hours(gpu_hours, "GPU-hours") / max(gpus, 1)
-
-
-def _named_hours(text: str, what: str) -> float:
-    return float(text) if re.fullmatch(r"\d+(\.\d+)?", text.strip()) else duration_h(text, what)
+            "how long the job works", got="nothing", allowed="--hours by the clock", fix="as in --hours 40h"
+        )
+    return float(text) if re.fullmatch(r"\d+(\.\d+)?", text.strip()) else duration_h(text, "hours")

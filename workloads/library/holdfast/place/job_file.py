@@ -1,6 +1,6 @@
 """The question of `place` from a job file, as `holdfast new-job` writes it.
 
-Only what placement needs is read and checked here; the whole file is judged by whoever submits it.
+Only what placement needs is read and checked here; `submit` checks the whole file.
 """
 
 import re
@@ -29,7 +29,6 @@ class Asked:
     hours: str
     deadline: str
     checkpoint: str
-    batch: bool
     environment: str
 
 
@@ -43,15 +42,11 @@ def read(path: Path) -> Asked:
     if not hours:
         raise InputError("hours of the job", got="none", allowed="hours above 0", fix=f"add `hours: 40` to {path.name}")
     return Asked(
-        gpu=gpu,
-        gpus=count * nodes,
-        nodes=f"{least}..{nodes}" if least < nodes else "",
-        hours=f"{hours:g}",
+        gpu=gpu, gpus=count * nodes, nodes=f"{least}..{nodes}" if least < nodes else "", hours=f"{hours:g}",
         deadline=f"{deadline:g}h" if deadline else "none",
-        checkpoint="30s" if body.get("resumes", True) is True else "none",
-        batch=bool(body.get("predictor", "")),
+        checkpoint=job.QUEUE if body.get("predictor", "") else "30s" if body.get("resumes", True) is True else "none",
         environment=str(body.get("environment", "")),
-    )
+    )  # fmt: skip
 
 
 def _document(path: Path) -> dict[str, Any]:

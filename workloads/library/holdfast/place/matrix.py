@@ -1,11 +1,8 @@
-"""The decision matrix as data: what a workload is like -> which capacity it runs on.
+"""The decision matrix as data: what a workload is like -> which capacity it runs on. Why: infra/decisions/0050.
 
-Rules are tried in order and the first match
-answers; every workload matches one. The matrix is the answer without numbers: `holdfast place`
-computes the same question from prices and churn, and says when a row is wrong for a given job.
+Rules are tried in order and the first match answers; every workload matches one. The matrix is the answer without numbers:
+`holdfast place` computes the same question from prices and churn, and shows when a row is wrong for a given job.
 """
-
-# Why it is so: infra/decisions/0050.
 
 import math
 from collections.abc import Iterable
@@ -94,17 +91,12 @@ class Rule:
     """Where the reason can be checked."""
     when: Condition = field(default_factory=Condition)
 
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Row:
-    """One line of the printed matrix."""
-
-    rule: str
-    scenario: str
-    placement: str
-    discount: str
-    reason: str
-    source: str
+    @property
+    def discount(self) -> str:
+        if self.placement is Placement.HYBRID:
+            return "on the Spot part"
+        share = MAX_DISCOUNT[self.placement]
+        return f"up to {share:.0%}" if share else "none"
 
 
 # A deadline of any kind excludes what may queue without end.
@@ -112,101 +104,71 @@ _DATED = frozenset({Deadline.LOOSE, Deadline.TIGHT})
 
 RULES: tuple[Rule, ...] = (
     Rule(
-        id=PlacementRule.PLATFORM,
-        scenario="Controllers, queues, monitoring, add-ons",
-        placement=Placement.ON_DEMAND,
+        id=PlacementRule.PLATFORM, placement=Placement.ON_DEMAND, scenario="Controllers, queues, monitoring, add-ons",
         reason="every recovery goes through them: evicted together with the work, nothing is left to restart it",
-        source="infra/rules: system pods never on Spot",
-        when=Condition(kinds=frozenset({Kind.PLATFORM})),
+        source="infra/rules: system pods never on Spot", when=Condition(kinds=frozenset({Kind.PLATFORM})),
     ),
     Rule(
-        id=PlacementRule.ONLINE,
-        scenario="Online inference",
-        placement=Placement.HYBRID,
+        id=PlacementRule.ONLINE, placement=Placement.HYBRID, scenario="Online inference",
         reason="a request cannot wait for a node: the on-demand base carries the promise, Spot the overflow",
-        source="GKE: ComputeClass priorities",
-        when=Condition(kinds=frozenset({Kind.SERVING})),
+        source="GKE: ComputeClass priorities", when=Condition(kinds=frozenset({Kind.SERVING})),
     ),
     Rule(
-        id=PlacementRule.INTERACTIVE,
-        scenario="Notebooks, debugging",
-        placement=Placement.ON_DEMAND,
+        id=PlacementRule.INTERACTIVE, placement=Placement.ON_DEMAND, scenario="Notebooks, debugging",
         reason="a person waits, and what is in memory is in no checkpoint",
-        source="GKE: Spot VMs, no guarantee of capacity",
-        when=Condition(kinds=frozenset({Kind.INTERACTIVE})),
+        source="GKE: Spot VMs, no guarantee of capacity", when=Condition(kinds=frozenset({Kind.INTERACTIVE})),
     ),
     Rule(
-        id=PlacementRule.NO_SLACK,
+        id=PlacementRule.NO_SLACK, placement=Placement.ON_DEMAND,
         scenario=f"Deadline with less than {TIGHT_SLACK - 1:.0%} slack",
-        placement=Placement.ON_DEMAND,
         reason="neither a queue nor an eviction fits in the time that is left",
-        source="infra place --deadline",
-        when=Condition(deadlines=frozenset({Deadline.TIGHT})),
+        source="holdfast place --deadline", when=Condition(deadlines=frozenset({Deadline.TIGHT})),
     ),
     Rule(
-        id=PlacementRule.DEADLINE_FIXED,
-        scenario="Deadline, cannot resume",
-        placement=Placement.ON_DEMAND,
+        id=PlacementRule.DEADLINE_FIXED, placement=Placement.ON_DEMAND, scenario="Deadline, cannot resume",
         reason="flex-start may queue without end, and one eviction starts the run over",
-        source="GKE: flex-start requests have no promised start",
-        when=Condition(resumable=False, deadlines=_DATED),
+        source="GKE: flex-start requests have no promised start", when=Condition(resumable=False, deadlines=_DATED),
     ),
     Rule(
-        id=PlacementRule.DEADLINE,
-        scenario="Deadline with slack, resumable",
-        placement=Placement.HYBRID,
+        id=PlacementRule.DEADLINE, placement=Placement.HYBRID, scenario="Deadline with slack, resumable",
         reason="Spot while progress is ahead, on-demand from the hour at which only it still arrives in time",
-        source="infra place --deadline",
-        when=Condition(deadlines=frozenset({Deadline.LOOSE})),
+        source="holdfast place --deadline", when=Condition(deadlines=frozenset({Deadline.LOOSE})),
     ),
     Rule(
-        id=PlacementRule.FIXED_LONG,
-        scenario="Cannot resume, longer than 7 days",
-        placement=Placement.ON_DEMAND,
+        id=PlacementRule.FIXED_LONG, placement=Placement.ON_DEMAND, scenario="Cannot resume, longer than 7 days",
         reason="flex-start nodes end after 7 days, Spot loses the whole run",
-        source="GKE: flex-start, max run duration 604800 s",
-        when=Condition(resumable=False, beyond_flex=True),
+        source="GKE: flex-start, max run duration 604800 s", when=Condition(resumable=False, beyond_flex=True),
     ),
     Rule(
-        id=PlacementRule.FIXED,
-        scenario="Cannot resume, up to 7 days",
-        placement=Placement.FLEX_START,
+        id=PlacementRule.FIXED, placement=Placement.FLEX_START, scenario="Cannot resume, up to 7 days",
         reason="waits once, then runs undisturbed; on Spot each eviction costs the whole run",
-        source="closed form without checkpoints: M (e^(W/M) - 1)",
-        when=Condition(resumable=False),
+        source="closed form without checkpoints: M (e^(W/M) - 1)", when=Condition(resumable=False),
     ),
     Rule(
-        id=PlacementRule.ELASTIC,
+        id=PlacementRule.ELASTIC, placement=Placement.SPOT,
         scenario=f"Training on {WORTH_ELASTIC} nodes or more, each with the whole state",
-        placement=Placement.SPOT,
         reason="an elastic gang loses the missing node's share only; with 2 nodes or 3 that saves little",
         source="closed form of gangs; infra/decisions/0035",
         when=Condition(kinds=frozenset({Kind.TRAINING}), nodes=WORTH_ELASTIC, elastic=True),
     ),
     Rule(
-        id=PlacementRule.GANG,
+        id=PlacementRule.GANG, placement=Placement.FLEX_START,
         scenario="Training on 2 or 3 nodes at once, or with state sharded over nodes",
-        placement=Placement.FLEX_START,
         reason="all nodes arrive together; on Spot one loss stops all, and the survivors are billed while they wait",
         source="closed form of gangs; GKE: queued provisioning",
         when=Condition(kinds=frozenset({Kind.TRAINING}), nodes=2),
     ),
     Rule(
-        id=PlacementRule.BATCH,
-        scenario="Batch inference from a queue",
-        placement=Placement.SPOT,
+        id=PlacementRule.BATCH, placement=Placement.SPOT, scenario="Batch inference from a queue",
         reason="an eviction loses one micro-batch, so churn hardly matters and the discount is kept",
-        source="infra place --checkpoint 0.1s",
-        when=Condition(kinds=frozenset({Kind.BATCH})),
+        source="holdfast place --checkpoint queue", when=Condition(kinds=frozenset({Kind.BATCH})),
     ),
     Rule(
-        id=PlacementRule.TRAINING,
-        scenario="Training or fine-tuning with checkpoints",
-        placement=Placement.SPOT,
+        id=PlacementRule.TRAINING, placement=Placement.SPOT, scenario="Training or fine-tuning with checkpoints",
         reason="cheapest while evictions stay under the flip point that `place` prints; above it flex-start",
-        source="infra place; Young 1974, Daly 2006",
+        source="holdfast place; Young 1974, Daly 2006",
     ),
-)
+)  # fmt: skip
 
 
 def decide(workload: Workload) -> Rule:
@@ -215,40 +177,22 @@ def decide(workload: Workload) -> Rule:
     return next(rule for rule in RULES if rule.when.matches(workload))
 
 
-def rows() -> tuple[Row, ...]:
-    """The matrix as it is printed."""
-    return tuple(
-        Row(
-            rule=rule.id.value,
-            scenario=rule.scenario,
-            placement=rule.placement.value,
-            discount=_discount(rule.placement),
-            reason=rule.reason,
-            source=rule.source,
-        )
-        for rule in RULES
-    )
-
-
 def markdown() -> str:
     """The table between the matrix markers of the README."""
     head = ("Workload", "Runs on", "Discount", "Because", "Rule")
-    body = ((r.scenario, r.placement, r.discount, r.reason, f"`{r.rule}`") for r in rows())
+    body = ((r.scenario, r.placement.value, r.discount, r.reason, f"`{r.id.value}`") for r in RULES)
     return "\n".join([_line(head), _line("---" for _ in head), *map(_line, body)])
 
 
 def as_json() -> dict[str, object]:
-    return {
-        "schema": "holdfast.matrix/1",
-        "rows": [{name: getattr(row, name) for name in Row.__slots__} for row in rows()],
-    }
-
-
-def _discount(placement: Placement) -> str:
-    if placement is Placement.HYBRID:
-        return "on the Spot part"
-    share = MAX_DISCOUNT[placement]
-    return f"up to {share:.0%}" if share else "none"
+    rows = [
+        {
+            "rule": r.id.value, "scenario": r.scenario, "placement": r.placement.value, "discount": r.discount,
+            "reason": r.reason, "source": r.source,
+        }
+        for r in RULES
+    ]  # fmt: skip
+    return {"schema": "holdfast.matrix/1", "rows": rows}
 
 
 def _line(cells: Iterable[str]) -> str:

@@ -1,9 +1,8 @@
 """What was priced for a job, as its object carries it: the policy, its numbers, and the queues that it moves between.
 
-Written when the job is rendered, read by the mover. Hours count from the object's creation.
+Written when the job is rendered, read by the mover. Hours count from the object's creation. Why: infra/decisions/0058.
 """
 
-# Why it is so: infra/decisions/0058.
 import json
 from dataclasses import asdict, dataclass, fields
 from enum import StrEnum
@@ -14,8 +13,7 @@ import numpy as np
 from holdfast.contract.errors import InputError
 from holdfast.contract.values import between
 from holdfast.place import policies
-from holdfast.place.decisions import decide
-from holdfast.place.policies import Policy
+from holdfast.place.policies import Policy, decide
 from holdfast.place.runs import Runs, runs_of
 
 # From the deciding pass to pods that are gone: a pass, Kueue's answer and the grace of a Spot pod.
@@ -23,9 +21,7 @@ REACTION_S = 180.0
 MAX_TEXT = 2_048
 MAX_HOURS = 10_000.0
 MAX_USD = 1e6
-POLICIES: dict[str, Policy] = {
-    policy.name: policy for policy in (*policies.IN_TIME, policies.UNIFORM, policies.GREEDY, policies.QUEUE)
-}
+POLICIES: dict[str, Policy] = {policy.name: policy for policy in (*policies.IN_TIME, policies.QUEUE)}
 
 
 class Standing(StrEnum):
@@ -54,7 +50,7 @@ class Plan:
 
     def __post_init__(self) -> None:
         if self.policy not in POLICIES:
-            raise InputError("policy", got=self.policy, allowed=", ".join(POLICIES), fix="render the job anew")
+            raise InputError("policy", got=self.policy, allowed=", ".join(POLICIES), fix="render the job again")
         between("work_h", self.work_h, 1e-3, MAX_HOURS)
         between("deadline_h", self.deadline_h, self.work_h, MAX_HOURS)
         for name in ("restart_h", "interval_h", "checkpoint_h"):
@@ -64,7 +60,7 @@ class Plan:
         if not (self.spot_queue and self.on_demand_queue) or self.spot_queue == self.on_demand_queue:
             raise InputError(
                 "queues of a plan", got=f"{self.spot_queue!r}, {self.on_demand_queue!r}", allowed="two different names",
-                fix="render the job anew",
+                fix="render the job again",
             )  # fmt: skip
 
     @property
@@ -85,14 +81,10 @@ class Plan:
     def move(self, standing: Standing, *, now_h: float, done_h: float, up: bool, up_for_h: float) -> Standing | None:
         """Where the job goes now; None: it stays. up: the cheaper one could be had now, and since `up_for_h`."""
         found = decide(
-            POLICIES[self.policy].lines(self.runs()),
-            left_h=np.array([max(self.work_h - done_h, 0.0)]),
-            slack_h=np.array([self.slack_h(now_h, done_h)]),
-            on_spot=np.array([standing is self.cheaper]),
-            on_demand=np.array([standing is Standing.ON_DEMAND]),
-            up=np.array([up]),
-            up_for_h=np.array([up_for_h]),
-        )
+            POLICIES[self.policy].lines(self.runs()), left_h=np.array([max(self.work_h - done_h, 0.0)]),
+            slack_h=np.array([self.slack_h(now_h, done_h)]), on_spot=np.array([standing is self.cheaper]),
+            on_demand=np.array([standing is Standing.ON_DEMAND]), up=np.array([up]), up_for_h=np.array([up_for_h]),
+        )  # fmt: skip
         if found.to_demand[0]:
             return Standing.ON_DEMAND
         return self.cheaper if found.to_spot[0] else None
@@ -104,7 +96,7 @@ class Plan:
 
 
 def read(text: str) -> Plan:
-    """Of an annotation, which anybody may have written; InputError where it is no plan."""
+    """Of an annotation, which any user may have written; InputError where it is no plan."""
     try:
         if len(text) > MAX_TEXT:
             raise ValueError(f"{len(text)} characters")
@@ -117,7 +109,7 @@ def read(text: str) -> Plan:
     except (ValueError, TypeError, RecursionError, OverflowError) as error:
         raise InputError(
             "placement plan", got=f"{text[:80]!r}: {error}", allowed="the annotation as it was rendered",
-            fix="render the job anew",
+            fix="render the job again",
         ) from error  # fmt: skip
 
 

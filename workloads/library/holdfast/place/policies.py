@@ -1,18 +1,18 @@
 """Policies as data: each is a set of straight lines over the slack, so that the simulator has no policy code.
 
-Slack is time left less work left. Waiting burns it hour by hour, every start
-burns one restart, running on anything keeps it. A policy says at which slack it stops waiting, dares Spot,
-leaves Spot, and comes back.
+Slack is time left less work left. Waiting burns it hour by hour, every start burns one restart, running keeps it. A policy
+says at which slack it stops waiting, starts on Spot, leaves Spot, and comes back. Why: infra/decisions/0052.
 """
 
-# Why it is so: infra/decisions/0052.
-
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
-from holdfast.place.runs import Floats, Runs
+from holdfast.place.runs import Bools, Floats, Runs
+
+# Sums of event times differ in the last bits; without it a run stays at its own event for ever.
+EPS_H = 1e-9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,109 +20,86 @@ class Lines:
     """Slack in hours. wait and back are base + slope * work left."""
 
     wait_base: Floats
-    """With no Spot to be had: at this slack or less, buy on-demand instead of waiting."""
+    """Without Spot: at this slack or less, buy on-demand instead of waiting."""
     wait_slope: Floats
     back_base: Floats
-    """On on-demand while Spot is there: go back only above this slack."""
+    """On on-demand while Spot is available: go back only above this slack."""
     back_slope: Floats
     enter: Floats
     """Start a Spot machine only above this slack, else buy on-demand."""
     leave: Floats
     """On Spot: at this slack or less, move to on-demand while it is still safe."""
     patience_h: Floats
-    """From on-demand, go back only to Spot that has been there this long."""
+    """From on-demand, go back only to Spot that has been available this long."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Policy:
     name: str
     lines: Callable[[Runs], Lines]
-    needs_deadline: bool = True
-    carried_out_by: str = "someone who moves the job"
-    """What must exist on the cluster for the job to be run so."""
 
 
-def _full(runs: Runs, value: float) -> Floats:
-    return np.full(len(runs), value)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Moves:
+    """Which runs start on what now, from nothing or from the other capacity; none does both."""
+
+    to_spot: Bools
+    to_demand: Bools
 
 
-def _constant(value: float) -> Callable[[Runs], Lines]:
-    def lines(runs: Runs) -> Lines:
-        flat, zero = _full(runs, value), _full(runs, 0.0)
-        return Lines(
-            wait_base=flat, wait_slope=zero, back_base=flat, back_slope=zero, enter=flat, leave=flat, patience_h=zero
-        )
+def decide(
+    lines: Lines, *, left_h: Floats, slack_h: Floats, on_spot: Bools, on_demand: Bools, up: Bools, up_for_h: Floats
+) -> Moves:
+    """One element a run. left_h: work; slack_h: time left less that work; up_for_h: how long Spot has been available."""
+    idle = ~(on_spot | on_demand)
+    near_limit = slack_h <= lines.enter + EPS_H
+    behind = slack_h <= lines.wait_base + lines.wait_slope * left_h + EPS_H
+    buy = idle & (near_limit | (behind & ~up))
+    ahead = slack_h >= lines.back_base + lines.back_slope * left_h - EPS_H
+    patient = up_for_h >= lines.patience_h - EPS_H
+    back = on_demand & up & ahead & patient & ~near_limit
+    leaving = on_spot & (slack_h <= lines.leave + EPS_H)
+    return Moves(to_spot=back | (idle & up & ~buy), to_demand=buy | leaving)
 
-    return lines
+
+def lines_of(
+    runs: Runs, *, wait: Floats | float, back: Floats | float, enter: Floats | float, leave: Floats | float,
+    wait_slope: Floats | float = 0.0, back_slope: Floats | float = 0.0, patience_h: Floats | float = 0.0,
+) -> Lines:  # fmt: skip
+    def full(value: Floats | float) -> Floats:
+        return np.broadcast_to(np.asarray(value, dtype=np.float64), (len(runs),)).copy()
+
+    return Lines(
+        wait_base=full(wait), wait_slope=full(wait_slope), back_base=full(back), back_slope=full(back_slope),
+        enter=full(enter), leave=full(leave), patience_h=full(patience_h),
+    )  # fmt: skip
 
 
-def _net(runs: Runs, restarts: float) -> Floats:
+def net(runs: Runs, restarts: float) -> Floats:
+    """The slack that so many restarts and one eviction cost."""
     return restarts * runs.restart_h + runs.loss_h
 
 
-def _greedy(runs: Runs) -> Lines:
-    # Two restarts, as published: the second one covers an eviction during the first.
-    net, zero = _net(runs, 2), _full(runs, 0.0)
-    return Lines(
-        wait_base=net,
-        wait_slope=zero,
-        # No slack is above inf: once on on-demand it stays there, as published.
-        back_base=_full(runs, np.inf),
-        back_slope=zero,
-        enter=net,
-        leave=net,
-        patience_h=zero,
-    )
+def _wait(runs: Runs) -> Lines:
+    return lines_of(runs, wait=-np.inf, back=-np.inf, enter=-np.inf, leave=-np.inf)
 
 
 def _queue(runs: Runs) -> Lines:
-    # What was granted is not taken away, so giving it up would only cost another start.
-    return replace(_greedy(runs), leave=_full(runs, -np.inf))
-
-
-def _uniform(runs: Runs) -> Lines:
-    """Work done advances evenly with time: on the line, slack shrinks in proportion to the work left."""
-    slope, net = (runs.deadline_h - runs.work_h) / runs.work_h, _net(runs, 2)
-    return Lines(
-        wait_base=_full(runs, 0.0),
-        wait_slope=slope,
-        back_base=2 * runs.restart_h,
-        back_slope=slope,
-        enter=net,
-        leave=net,
-        patience_h=_full(runs, 0.0),
-    )
+    # What was granted is not evicted: giving it up would only cost another start.
+    return lines_of(runs, wait=net(runs, 2), back=np.inf, enter=net(runs, 2), leave=-np.inf)
 
 
 def _hybrid(runs: Runs) -> Lines:
-    return _fallback(runs, _net(runs, 2))
-
-
-def _stay(runs: Runs) -> Lines:
-    return _fallback(runs, _full(runs, np.inf))
-
-
-def _fallback(runs: Runs, back: Floats) -> Lines:
-    """The priorities of a ComputeClass: on-demand whenever Spot is not to be had, back to Spot above this slack."""
-    net, zero = _net(runs, 2), _full(runs, 0.0)
-    return Lines(
-        # No slack is above inf: it never waits.
-        wait_base=_full(runs, np.inf),
-        wait_slope=zero,
-        back_base=back,
-        back_slope=zero,
-        enter=net,
-        leave=net,
-        patience_h=zero,
-    )
+    # No slack is above inf: it never waits.
+    return lines_of(runs, wait=np.inf, back=net(runs, 2), enter=net(runs, 2), leave=net(runs, 2))
 
 
 def patience(*, share: float, reserve: float, ripe: float) -> Callable[[Runs], Lines]:
     """Uniform progress at `share` of its slope and with `reserve` restarts, and from on-demand back to Spot only when
     that has paid before, `ripe` times over.
 
-    Giving up on-demand costs a restart on each side. Spot must live so long to earn them back; capacity that
-    has already been there for so long is likely to stay as long again, because lifetimes have a heavy tail.
+    Giving up on-demand costs a restart on each side. Spot must live long enough to earn them back; capacity that
+    has been available for that long is likely to last as long again, because lifetimes have a heavy tail.
     The nets are exact, not doubled: simulated time stops at the very moment.
     """
 
@@ -132,44 +109,26 @@ def patience(*, share: float, reserve: float, ripe: float) -> Callable[[Runs], L
         with np.errstate(divide="ignore", invalid="ignore"):
             earned = ripe * runs.restart_h * (runs.on_demand_usd + runs.spot_usd) / saved
         pays = saved > 0.0
-        return Lines(
-            wait_base=_net(runs, reserve),
-            wait_slope=share * (runs.deadline_h - runs.work_h) / runs.work_h,
-            back_base=_net(runs, 2),
-            back_slope=_full(runs, 0.0),
-            enter=np.where(pays, _net(runs, 2), np.inf),
-            leave=np.where(pays, _net(runs, 1), np.inf),
-            patience_h=np.where(pays, earned, np.inf),
-        )
+        return lines_of(
+            runs, wait=net(runs, reserve), wait_slope=share * (runs.deadline_h - runs.work_h) / runs.work_h,
+            back=net(runs, 2), enter=np.where(pays, net(runs, 2), np.inf),
+            leave=np.where(pays, net(runs, 1), np.inf), patience_h=np.where(pays, earned, np.inf),
+        )  # fmt: skip
 
     return lines
 
 
-COMPUTE_CLASS = "a ComputeClass"
-ONE_CAPACITY = "any selector"
-
-WAIT = Policy(name="wait", lines=_constant(-np.inf), needs_deadline=False, carried_out_by=ONE_CAPACITY)
+WAIT = Policy(name="wait", lines=_wait)
 """One interruptible capacity and nothing else: Spot only, flex-start only."""
-ON_DEMAND_ONLY = Policy(
-    name="on-demand only", lines=_constant(np.inf), needs_deadline=False, carried_out_by=ONE_CAPACITY
-)
-GREEDY = Policy(name="greedy", lines=_greedy)
 QUEUE = Policy(name="queue", lines=_queue)
 """Flex-start, and on-demand from the last moment at which only it still arrives in time; never back."""
-UNIFORM = Policy(name="uniform progress", lines=_uniform)
-HYBRID = Policy(name="hybrid", lines=_hybrid, needs_deadline=False, carried_out_by=COMPUTE_CLASS)
+HYBRID = Policy(name="hybrid", lines=_hybrid)
 """On-demand at once when Spot is gone, and back when it returns: a ComputeClass with active migration."""
-STAY = Policy(name="fallback", lines=_stay, needs_deadline=False, carried_out_by=COMPUTE_CLASS)
-"""On-demand at once when Spot is gone, to the end: a ComputeClass without active migration."""
-# Chosen on 11 recordings; on 80 others it was dearer than uniform progress by over 0.5 points in 2 % of cases. Fewer
-# restarts in reserve left no room for a second eviction right after the switch.
 PATIENT = Policy(name="patient", lines=patience(share=0.6, reserve=4, ripe=1))
-"""Ours. Never late where on-demand is granted when asked for and the deadline is feasible. Mostly no dearer than
-uniform progress: on 11,520 cases of 80 other recordings over 0.5 points dearer in 2 %, at worst 5.9; greedy beats it
-by over 2 points in 6 to 8 %. So a job is simulated under several, and the cheapest is taken."""
+"""Never late where on-demand is granted when asked for and the deadline is feasible. Fewer restarts in reserve left no
+room for a second eviction right after the switch. No policy is best for every job: the cheapest of IN_TIME is taken."""
 EAGER = Policy(name="eager", lines=patience(share=0.4, reserve=2, ripe=0))
-"""For much slack: waits longer, and goes back to Spot as soon as it is there."""
+"""For much slack: waits longer, and goes back to Spot as soon as it is available."""
 STEADY = Policy(name="steady", lines=patience(share=1.0, reserve=4, ripe=2))
 """For little slack: buys sooner, and stays longer on what it has bought."""
 IN_TIME = (PATIENT, EAGER, STEADY)
-WITH_DEADLINE = (GREEDY, UNIFORM, HYBRID, *IN_TIME)

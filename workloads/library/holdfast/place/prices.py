@@ -1,14 +1,13 @@
 """What a GPU machine costs an hour on each capacity: a dated table of SKUs, and the machine's price from it.
 
-The table is in the repository, so advice works offline;
-`prices refresh` rewrites it. Google sells a machine in parts (cores, memory, GPUs); bundled local SSD is not
-counted, 1 to 2 % of a2-ultragpu and a3-highgpu.
+The table is in the repository, so advice works offline; `prices refresh` rewrites it. Google sells a machine in parts
+(cores, memory, GPUs); bundled local SSD is not counted, 1 to 2 % of a2-ultragpu and a3-highgpu.
 """
 
 import datetime
 import json
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -45,8 +44,6 @@ class Sku:
     description: str = ""
     as_of: str = ""
     """YYYY-MM-DD at which the source had this price; empty where the source has no date."""
-    earlier: tuple[float, ...] = ()
-    """What it cost before, oldest first; of Spot, which drifts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,40 +57,10 @@ class Note:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Quote:
-    machine: str
-    region: str
-    capacity: Capacity
     usd: float
     inferred: bool
     as_of: str = ""
     """Of its oldest part; empty where one has no date."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Band:
-    """What Spot costs over the regions, as shares of on-demand there."""
-
-    low: float
-    high: float
-    regions: int
-    """In so many the table prices both."""
-
-    def __str__(self) -> str:
-        return f"{self.low:.0%} to {self.high:.0%} of on-demand over the {self.regions} regions of the table"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Drift:
-    """How far the Spot price of a GPU has moved, as shares of the earlier price."""
-
-    low: float
-    high: float
-    regions: int
-    """Of which an earlier price is kept."""
-
-    def __str__(self) -> str:
-        where = "region" if self.regions == 1 else f"{self.regions} regions"
-        return f"{self.low:+.0%} to {self.high:+.0%} since earlier prices of {where}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,29 +91,11 @@ class Table:
         if len(found) < len(wanted):
             return None
         return Quote(
-            machine=machine.name,
-            region=region,
-            capacity=capacity,
             usd=sum(sku.usd * amount for sku, amount in found),
             inferred=any(sku.basis == INFERRED for sku, _ in found),
             # The empty text of an undated part is the least of all.
             as_of=min(sku.as_of for sku, _ in found),
         )
-
-    def spot_band(self, machine: MachineType) -> Band | None:
-        """How far regions differ; None where fewer than two sell it both ways."""
-        both = [
-            (self.quote(machine, r, Capacity.SPOT), self.quote(machine, r, Capacity.ON_DEMAND))
-            for r in self.regions(machine.accelerator)
-        ]
-        shares = [spot.usd / demand.usd for spot, demand in both if spot and demand]
-        return Band(low=min(shares), high=max(shares), regions=len(shares)) if len(shares) > 1 else None
-
-    def spot_drift(self, accelerator: str) -> Drift | None:
-        """How far this GPU's Spot price has moved from each earlier one to today's; None where none is kept."""
-        rows = [s for s in self.skus if (s.part, s.of, s.capacity) == (GPU, accelerator, Capacity.SPOT) and s.earlier]
-        moves = [sku.usd / before - 1 for sku in rows for before in sku.earlier]
-        return Drift(low=min(moves), high=max(moves), regions=len(rows)) if moves else None
 
     def regions(self, accelerator: str) -> tuple[str, ...]:
         """Where at least one capacity of this GPU has a price."""
@@ -178,31 +127,26 @@ def load(path: Path = TABLE) -> Table:
         if body["schema"] != SCHEMA:
             raise ValueError(f"schema {body['schema']}")
         table = Table(
-            fetched_at=datetime.date.fromisoformat(body["fetched_at"]),
-            sources=tuple(body["sources"]),
-            notes=tuple(Note(**note) for note in body["notes"]),
-            skus=tuple(_sku(row) for row in body["skus"]),
-        )
+            fetched_at=datetime.date.fromisoformat(body["fetched_at"]), sources=tuple(body["sources"]),
+            notes=tuple(Note(**note) for note in body["notes"]), skus=tuple(_sku(row) for row in body["skus"]),
+        )  # fmt: skip
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise InputError(
-            f"price table {path.name}",
-            got=f"{type(error).__name__}: {error}",
+            f"price table {path.name}", got=f"{type(error).__name__}: {error}",
             allowed=f"an object of schema {SCHEMA}",
-            fix="restore it from git, or write it anew with `holdfast prices refresh`",
-        ) from error
+            fix="restore it from git, or rewrite it with `holdfast prices refresh`",
+        ) from error  # fmt: skip
     check(table)
     return table
 
 
 def dump(table: Table) -> str:
     """One SKU a line, so that a refresh shows as a readable diff."""
-    lines = [json.dumps({k: v for k, v in asdict(sku).items() if k != "earlier" or v}) for sku in table.skus]
+    lines = [json.dumps(asdict(sku)) for sku in table.skus]
+    notes = [asdict(note) for note in table.notes]
     head = {
-        "schema": SCHEMA,
-        "fetched_at": table.fetched_at.isoformat(),
-        "sources": list(table.sources),
-        "notes": [asdict(note) for note in table.notes],
-    }
+        "schema": SCHEMA, "fetched_at": table.fetched_at.isoformat(), "sources": list(table.sources), "notes": notes,
+    }  # fmt: skip
     return json.dumps(head, indent=1)[:-2] + ',\n "skus": [\n  ' + ",\n  ".join(lines) + "\n ]\n}\n"
 
 
@@ -211,11 +155,10 @@ def check(table: Table) -> None:
     for accelerator, region, text in disorders(table):
         if not table.note(accelerator, region):
             raise InputError(
-                f"prices of {accelerator} in {region}",
-                got=text,
+                f"prices of {accelerator} in {region}", got=text,
                 allowed="spot < flex-start <= on-demand, each above 0",
                 fix="if the catalogue really says so, add a note for this accelerator and region to prices.json",
-            )
+            )  # fmt: skip
 
 
 def disorders(table: Table) -> Iterator[tuple[str, str, str]]:
@@ -230,32 +173,19 @@ def disorders(table: Table) -> Iterator[tuple[str, str, str]]:
 
 def _in_order(usd: dict[Capacity, float]) -> bool:
     spot, flex, demand = (usd.get(capacity) for capacity in CAPACITIES)
-    known = [price for price in (spot, flex, demand) if price is not None]
     # Reservations are listed at 0.00; one of them in the table wins every comparison.
-    if known and min(known) <= 0.0:
-        return False
-    cheaper = [other for other in (flex, demand) if other is not None and spot is not None and other <= spot]
+    above = min(usd.values(), default=1.0) > 0.0 and all(spot is None or p is None or spot < p for p in (flex, demand))
     # Equal is allowed between flex-start and on-demand: some GPUs get no discount there.
-    return not cheaper and (flex is None or demand is None or flex <= demand * (1 + 1e-9))
+    return above and (flex is None or demand is None or flex <= demand * (1 + 1e-9))
 
 
 def _sku(row: dict[str, Any]) -> Sku:
-    sku = Sku(
-        part=row["part"],
-        of=row["of"],
-        capacity=Capacity(row["capacity"]),
-        regions=tuple(row["regions"]),
-        usd=float(row["usd"]),
-        basis=row["basis"],
-        sku=row["sku"],
-        description=row["description"],
-        as_of=row.get("as_of", ""),  # tables of forks may be older than this field
-        earlier=tuple(float(usd) for usd in row.get("earlier", ())),
-    )
+    # Tables of forks may lack newer fields and hold older ones.
+    known: dict[str, Any] = {each.name: row[each.name] for each in fields(Sku) if each.name in row}
+    known |= {"capacity": Capacity(row["capacity"]), "regions": tuple(row["regions"]), "usd": float(row["usd"])}
+    sku = Sku(**known)
     if sku.part not in (CORE, RAM, GPU) or sku.basis not in (LISTED, SOLVED, INFERRED):
         raise ValueError(f"part {sku.part}, basis {sku.basis}")
-    if any(not usd > 0 for usd in sku.earlier):
-        raise ValueError(f"earlier {sku.earlier}")
     if sku.as_of:
         datetime.date.fromisoformat(sku.as_of)
     return sku

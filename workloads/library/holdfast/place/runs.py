@@ -1,7 +1,4 @@
-"""What the simulator is given and what it answers, as arrays: one element a run.
-
-Hours and USD throughout.
-"""
+"""What the simulator is given and what it answers, as arrays: one element a run. Hours and USD throughout."""
 
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar, Protocol, TypeVar
@@ -93,36 +90,16 @@ def stack(parts: list[Columns]) -> Columns:
     return kind(**{name: np.concatenate([getattr(part, name) for part in parts]) for name in names})
 
 
-def runs_of(
-    count: int,
-    *,
-    work_h: float,
-    restart_h: float,
-    deadline_h: float = np.inf,
-    interval_h: float = 0.0,
-    checkpoint_h: float = 0.0,
-    spot_usd: float = 1.0,
-    on_demand_usd: float = 1.0,
-    idle_usd: float = 0.0,
-    # inf: survivors wait as long as the gang does, and are billed for all of it.
-    keep_h: float = np.inf,
-    path: Ints | None = None,
-    offset_h: Floats | None = None,
-) -> Runs:
-    """`count` runs of one job; by default each on a path of its own, from its beginning."""
-    scalars = {
-        "work_h": work_h,
-        "restart_h": restart_h,
-        "deadline_h": deadline_h,
-        "interval_h": interval_h,
-        "checkpoint_h": checkpoint_h,
-        "spot_usd": spot_usd,
-        "on_demand_usd": on_demand_usd,
-        "idle_usd": idle_usd,
-        "keep_h": keep_h,
-    }
-    return Runs(
-        path=np.arange(count) if path is None else path,
-        offset_h=np.zeros(count) if offset_h is None else offset_h,
-        **{name: np.full(count, float(value)) for name, value in scalars.items()},
-    )
+# What a job has where nothing else is said; keep_h inf: survivors are billed for as long as the gang waits.
+_USUAL = {
+    "deadline_h": np.inf, "interval_h": 0.0, "checkpoint_h": 0.0, "spot_usd": 1.0, "on_demand_usd": 1.0, "idle_usd": 0.0,
+    "keep_h": np.inf,
+}  # fmt: skip
+
+
+def runs_of(count: int, *, path: Ints | None = None, offset_h: Floats | None = None, **each: float) -> Runs:
+    """`count` runs of one job, of which work_h and restart_h are needed; by default each on a path of its own, from its
+    beginning."""
+    columns: dict[str, Any] = {name: np.full(count, float(value)) for name, value in (_USUAL | each).items()}
+    path = np.arange(count) if path is None else path
+    return Runs(path=path, offset_h=np.zeros(count) if offset_h is None else offset_h, **columns)

@@ -19,7 +19,7 @@ def matrix(*, as_json: bool, markdown: bool) -> None:
     else:
         print_table(
             ("rule", "workload", "runs on", "discount", "because"),
-            [(r.rule, r.scenario, r.placement, r.discount, r.reason) for r in decision.rows()],
+            [(r.id.value, r.scenario, r.placement.value, r.discount, r.reason) for r in decision.RULES],
         )
 
 
@@ -73,17 +73,7 @@ def print_json(body: dict[str, Any]) -> None:
 
 
 def print_table(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> None:
-    """Off a terminal nothing is coloured, cut or padded to the right."""
-    if sys.stdout.isatty():
-        # Importing it takes a tenth of an answer's time, and a pipe needs none of it.
-        from rich.console import Console
-        from rich.table import Table as RichTable
-
-        table = RichTable(*head, box=None, pad_edge=False)
-        for row in rows:
-            table.add_row(*row)
-        Console(markup=False).print(table)
-        return
+    """Nothing is coloured, cut or padded to the right."""
     widths = [max(map(len, column)) for column in zip(head, *rows, strict=True)]
     for row in (head, *rows):
         print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())

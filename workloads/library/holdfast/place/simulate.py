@@ -1,9 +1,7 @@
 """Many runs of jobs at once, in continuous time, on capacity that comes and goes.
 
-No clock ticks: each round every run goes to its own next
-event (capacity toggles, a line of its policy is crossed, the work is done), so results depend on no step
-width and a deadline net acts at the exact moment. A move of the policy's own keeps all work, an eviction what was
-committed. Same runs, paths and policy: same answer, to the bit.
+No clock ticks: each round every run goes to its own next event (capacity toggles, a line of its policy is crossed, the work
+is done), so a deadline net acts at the exact moment. A move by the policy keeps all work, an eviction what was committed.
 """
 
 from collections.abc import Sequence
@@ -11,42 +9,26 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from holdfast.place.decisions import EPS_H, Moves, decide
-from holdfast.place.policies import Lines, Policy
+from holdfast.place.policies import EPS_H, Lines, Moves, Policy, decide
 from holdfast.place.runs import Bools, Floats, Ints, Outcome, Paths, Runs, stack, take
 
-CHUNK = 100_000  # fewer, and the interpreter takes a third of the time; more, and the arrays outgrow memory
 COMPACT_BELOW = 0.75
 
 
-def simulate(runs: Runs, paths: Paths, policy: Policy, workers: int = 2) -> Outcome:
-    """Every run to its end. NumPy releases the interpreter lock, so threads use the cores."""
-
-    def part(start: int) -> Outcome:
-        return _simulate(take(runs, slice(start, start + CHUNK)), paths, policy)
-
-    starts = range(0, len(runs), CHUNK)
-    # A pool costs more than it saves for the few thousand runs of one answer.
-    if len(starts) == 1 or workers == 1:
-        return stack([part(start) for start in starts])
-    from concurrent.futures import ThreadPoolExecutor
-
-    with ThreadPoolExecutor(workers) as pool:
-        return stack(list(pool.map(part, starts)))
+def simulate(runs: Runs, paths: Paths, policy: Policy) -> Outcome:
+    """Every run to its end."""
+    return _simulate(runs, paths, policy.lines(runs))
 
 
 def side_by_side(runs: Runs, paths: Paths, policies: Sequence[Policy]) -> list[Outcome]:
     """Each policy on the same runs, to the bit as alone: a round costs the interpreter the same for few runs and many."""
     count = len(runs)
-    if count * len(policies) > CHUNK:
-        return [simulate(runs, paths, policy) for policy in policies]
-    lines = stack([policy.lines(runs) for policy in policies])
-    found = simulate(stack([runs] * len(policies)), paths, Policy(name="side by side", lines=lambda _: lines))
+    found = _simulate(stack([runs] * len(policies)), paths, stack([policy.lines(runs) for policy in policies]))
     return [take(found, slice(at, at + count)) for at in range(0, len(policies) * count, count)]
 
 
-def _simulate(runs: Runs, paths: Paths, policy: Policy) -> Outcome:
-    fleet = Fleet(runs, policy.lines(runs), paths)
+def _simulate(runs: Runs, paths: Paths, lines: Lines) -> Outcome:
+    fleet = Fleet(runs, lines, paths)
     while fleet.state.alive.any():
         fleet.decide()
         fleet.advance()
@@ -99,7 +81,7 @@ class Fleet:
         self._rates()
 
     def decide(self) -> Moves:
-        """Who starts, moves or goes on waiting now."""
+        """Which runs start, move or wait on now."""
         s = self.state
         left = self.runs.work_h - s.done
         moves = decide(
@@ -116,7 +98,7 @@ class Fleet:
         return moves
 
     def advance(self) -> None:
-        """Everyone to the next event of its own."""
+        """Every run to its own next event."""
         s = self.state
         speed = np.where(s.on_spot, self.spot_speed, s.on_demand)
         left = self.runs.work_h - s.done
@@ -174,7 +156,7 @@ class Fleet:
 
     def _bill(self, step: Floats) -> None:
         s = self.state
-        # Nobody is billed before the first machine has come.
+        # Nothing is billed before the first machine has come.
         waiting = ~(s.on_spot | s.on_demand) & (s.spot_h + s.on_demand_h > 0.0)
         s.spot_h = s.spot_h + step * s.on_spot
         s.on_demand_h = s.on_demand_h + step * s.on_demand
@@ -196,7 +178,7 @@ class Fleet:
         s.alive[at] = False
 
     def _toggle(self, at: Ints) -> None:
-        """Capacity came or went at these rows; whoever stood on it is evicted and keeps what was committed."""
+        """Capacity came or went at these rows; runs on it are evicted and keep what was committed."""
         s = self.state
         evicted = at[s.on_spot[at]]
         s.on_spot[evicted] = False
@@ -208,7 +190,7 @@ class Fleet:
         s.now[at] = s.toggle[at]
         s.edge[at] += 1
         self._look_up(at)
-        # Patience counts from here, also for who was not on it.
+        # Patience counts from here, also for runs that were not on it.
         s.up_since[at] = np.where(s.up[at], s.now[at], s.up_since[at])
 
     def _committed(self, at: Ints) -> Floats:

@@ -41,8 +41,8 @@ HEADLINES = {
     "bench-batch": "{kills} kills: {kills_lost} items lost, {kills_duplicated} stored twice;"
     " {ours_share_of_bare_loop:.0%} of a bare loop's throughput",
     "bench-server": "{drains_posts:,} requests through {drains_actions} evictions and roll-outs: {drains_failed} failed",
-    "bench-placement": "1,000 jobs x 200 starts x all policies in {cpu_seconds:.1f} s of CPU; what is chosen came as late as told"
-    " within {lateness[points apart, chosen]:.1f} points",
+    "bench-placement": "1,000 jobs x 200 starts x all policies in {cpu_seconds:.1f} s of CPU; the chosen policy costs"
+    " {above_optimum_percent[70 h]:.1f} % more than one that knows the future",
     "bench-month": "a month of {jobs} jobs, {happened[evictions]} evictions and {happened[droughts]} droughts under the real alerts",
     "bench-monitoring": "{figures[events]:,} events read in {figures[read_s]:.0f} s; the exporter sees a loss after"
     " {figures[lag_p50_s]:.1f} s among {figures[pods]:,} pods",

@@ -5,25 +5,27 @@ from dataclasses import replace
 import numpy as np
 
 from holdfast.contract.capacity import Placement
-from holdfast.place import advice, choose, forms, hazard, outages, policies, prices
-from holdfast.place.advice import World
+from holdfast.contract.checkpoint_interval import daly
+from holdfast.ledger import closed_forms
+from holdfast.place import advice, break_even, hazard, policies, prices
+from holdfast.place.belief import World
 from holdfast.place.job import Job
 from holdfast.place.runs import Paths, Runs, runs_of
 from holdfast.place.simulate import simulate
-from holdfast.place.traces import Trace
 from workloads.library.tests.bench.placement_policies import DEADLINES_H, share
+from workloads.library.tests.bench.placement_traces import Trace
 
 
 def daly_figures() -> bool:
-    got = [forms.daly(5 / 60, 1 / life_h) * 60 for life_h in (24, 6, 0.25)]
+    got = [daly(5 / 60, life_h) * 60 for life_h in (24, 6, 0.25)]
     print("Daly's intervals for lives of 24 h, 6 h, 15 min:", ", ".join(f"{m:.1f} min" for m in got))
     return [round(got[0]), round(got[1]), round(got[2], 1)] == [117, 57, 9.1]
 
 
-def closed_forms() -> bool:
+def simulator_against_closed_forms() -> bool:
     worst = 0.0
     for churn in (0.1, 0.5, 2.0):
-        interval = forms.daly(30 / 3600, churn)
+        interval = daly(30 / 3600, 1 / churn)
         cost = {"interval_h": interval, "checkpoint_h": 30 / 3600, "restart_h": 5 / 60}
         work = interval * round(60 / interval)
         lives = np.random.default_rng(1).exponential(1 / churn, (4_000, 60 + int(work * churn * 4))).cumsum(axis=1)
@@ -33,7 +35,7 @@ def closed_forms() -> bool:
             paths,
             policies.WAIT,
         ).finish_h.mean()
-        closed = forms.expected_hours(work, churn=churn, **cost) + np.expm1(churn * 5 / 60) / churn
+        closed = closed_forms.expected_hours(work, churn=churn, **cost) + np.expm1(churn * 5 / 60) / churn
         worst = max(worst, abs(got / closed - 1))
     print(f"simulator against the closed form: at most {worst:.2%} apart")
     return bool(worst < 0.01)
@@ -60,8 +62,8 @@ def flips() -> bool:
     worst = 0.0
     for hours in (1.0, 5.0, 40.0, 400.0):
         asked = Job(accelerator="nvidia-tesla-a100", gpus=1, hours=hours)
-        world = World(prices=prices.load(), churn=hazard.fixed(0.1), outages=outages.lognormal(0.25, 0.08))
-        flip = choose.limits(asked, world, "us-central1")
+        world = World(prices=prices.load(), churn=hazard.fixed(0.1), spot_wait_h=0.25 / 3)
+        flip = break_even.flip(asked, world, "us-central1")
         assert flip is not None
         there = replace(world, churn=hazard.fixed(flip.churn_per_hour))
         means = {o.placement: o.mean_usd for o in advice.options(asked, there, "us-central1") if not o.refused}

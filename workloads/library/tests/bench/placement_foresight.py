@@ -11,8 +11,8 @@ import numpy as np
 import numpy.typing as npt
 
 from holdfast.place.runs import Bools, Floats, Ints
-from holdfast.place.traces import Trace
 from workloads.library.tests.bench.placement_policies import RATIO, RESTART_H, WORK_H
+from workloads.library.tests.bench.placement_traces import Trace
 
 TICK_H = 0.05
 SPOT_USD, DEMAND_USD = TICK_H / RATIO, TICK_H

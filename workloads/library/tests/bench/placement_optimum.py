@@ -1,4 +1,4 @@
-"""How far the policies are from what nobody can beat: the offline optimum, which knows the whole recording.
+"""How far the policies are from the offline optimum, which knows the whole recording.
 
 In steps of TICK_H: what is left to do and where the job stands decide what is cheapest from there, backwards from the
 deadline. Spot is there in a step if it is there in its middle, so no spell is longer than it was but by chance.
@@ -8,16 +8,14 @@ import itertools
 
 import numpy as np
 
-from holdfast.place import outages, policies, zones
+from holdfast.place import policies, scenarios
 from holdfast.place.policies import Policy
 from holdfast.place.runs import Bools, Floats
-from holdfast.place.simulate import simulate
-from holdfast.place.traces import Trace
 from workloads.library.tests.bench.placement_foresight import TICK_H, seen
-from workloads.library.tests.bench.placement_policies import DEADLINES_H, RATIO, RESTART_H, WORK_H, job, share
+from workloads.library.tests.bench.placement_policies import DEADLINES_H, RATIO, RESTART_H, WORK_H, share
+from workloads.library.tests.bench.placement_traces import Trace
 
-ZONES_DEADLINE_H = 70.0
-# Straight lines as ours, on a grid that is wider than what was ever shipped.
+# Straight lines, on a grid that is wider than what was ever shipped.
 GRID = [
     Policy(name=f"{share}, {reserve}, {ripe}", lines=policies.patience(share=share, reserve=reserve, ripe=ripe))
     for share, reserve, ripe in itertools.product((0.1, 0.25, 0.4, 0.6, 0.8, 1.0), (2, 4, 6), (0, 1, 2, 4))
@@ -63,7 +61,7 @@ def optimum_gaps(traces: list[Trace], starts: int) -> dict[float, dict[str, floa
     """Deadline -> policy -> how far its mean is above the offline optimum, in per cent of that; `chosen`: the best
     of those that watch the deadline, by trace, as `place` picks it; `hindsight`: the best of GRID for each trace, known
     beforehand. No choice of such lines, however made, comes nearer than that; `statistics`: a policy of any form that
-    knows all chances of each trace, but not its future. Nobody without foresight comes nearer than that."""
+    knows all chances of each trace, but not its future. No policy without foresight comes nearer than that."""
     gaps: dict[float, dict[str, float]] = {}
     for deadline in DEADLINES_H:
         names = [*(p.name for p in policies.IN_TIME), "chosen", "hindsight", "statistics"]
@@ -87,34 +85,7 @@ def zone_series() -> list[Trace]:
     """Gangs of 4 and 16 in the recorded H100 zones, where Spot is neither always nor next to never there."""
     found = [
         Trace(name=f"{zone}, {gang}", gap_h=1 / 6, up=counts >= gang)
-        for zone, counts in outages.record().items()
+        for zone, counts in scenarios.record().items()
         for gang in (4, 16)
     ]
     return [trace for trace in found if 0.05 < trace.up_share < 0.97]
-
-
-def zone_table(starts: int = 200, optima: int = 12) -> tuple[bool, bool]:
-    """Gangs on the recorded H100 zones: one zone; any zone under the published policy (uniform progress, moved by who
-    is up) and under ours; ours with foresight; the optimum on the union of all zones, between which moves are free."""
-    offset = np.random.default_rng(1).uniform(0, 280, starts)
-    print("\nH100 zones, % of on-demand, 48 h by 70 h: one zone; any zone: published, ours, with foresight, optimum")
-    cheap, published = True, True
-    for gang in (1, 4, 8, 16):
-        ups = np.stack([counts >= gang for counts in outages.record().values()])
-        alone = [zone_share(Trace(name="one", gap_h=1 / 6, up=up), policies.PATIENT, offset) for up in ups]
-        free, seeing = (zones.follow(ups, 1 / 6, foresight=each) for each in (False, True))
-        theirs, ours = (zone_share(free, policy, offset) for policy in (policies.UNIFORM, policies.PATIENT))
-        union = Trace(name="union", gap_h=1 / 6, up=np.any(ups, axis=0, keepdims=True)[0])
-        least = np.mean([optimum(steps(union, at, ZONES_DEADLINE_H)) for at in offset[:optima]]) / WORK_H * 100
-        print(
-            f"  {gang:2} nodes: {np.mean(alone):5.1f} ({min(alone):.0f} to {max(alone):.0f}); {theirs:5.1f}, {ours:5.1f},"
-            f" {zone_share(seeing, policies.PATIENT, offset):5.1f}, {least:5.1f}"
-        )
-        cheap &= ours <= 36.0
-        published &= ours <= theirs + 1e-9
-    return cheap, published
-
-
-def zone_share(trace: Trace, policy: Policy, offset_h: Floats) -> float:
-    usd = simulate(job(offset_h, ZONES_DEADLINE_H), trace.paths(), policy).usd
-    return float(usd.mean() / WORK_H * 100)

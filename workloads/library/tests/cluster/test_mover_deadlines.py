@@ -22,13 +22,13 @@ from holdfast.manifests.render_context import RenderContext
 from holdfast.mover.cluster_api import KubernetesApi
 from holdfast.mover.mover import Mover
 from holdfast.mover.view import View
-from holdfast.place import outages, plan, simulate
+from holdfast.place import plan, scenarios, simulate
 from holdfast.place.plan import Plan, Standing
-from holdfast.place.traces import Trace
 from tests.cluster.sim import pods
 from tests.cluster.sim.waiting import until
 from tests.cluster.sim.world import World
 from tests.platforms import load
+from workloads.library.tests.bench.placement_traces import Trace
 from workloads.library.tests.jobs.own.test_job_file import own
 from workloads.library.tests.mover.trainer import Trainer
 
@@ -209,7 +209,7 @@ def test_twenty_jobs_keep_their_deadlines_for_what_was_simulated(
 
 
 def recorded() -> Trace:
-    return Trace(name=ZONE, gap_h=TICK_H, up=np.roll(outages.record()[ZONE] >= GANG, -FIRST_ROUND))
+    return Trace(name=ZONE, gap_h=TICK_H, up=np.roll(scenarios.record()[ZONE] >= GANG, -FIRST_ROUND))
 
 
 def simulated(trainer: Trainer) -> float:

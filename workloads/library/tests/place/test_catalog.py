@@ -14,7 +14,7 @@ import pytest
 from holdfast.contract.capacity import Capacity
 from holdfast.contract.errors import InputError, Unjudged
 from holdfast.contract.machines import MACHINE_TYPES
-from holdfast.place import capacity, catalog, google, prices
+from holdfast.place import catalog, prices
 from holdfast.place.prices import CORE, GPU, INFERRED, LISTED, RAM
 
 SPOT, FLEX, DEMAND = Capacity.SPOT, Capacity.FLEX_START, Capacity.ON_DEMAND
@@ -53,8 +53,8 @@ def server(answer: Callable[[str, dict[str, str], bytes], tuple[int, object]]) -
 
 @pytest.fixture(autouse=True)
 def key(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(google.ENV_API_KEY, "not-a-secret")
-    monkeypatch.setenv(google.ENV_TOKEN, "token-of-a-test")
+    monkeypatch.setenv(catalog.ENV_API_KEY, "not-a-secret")
+    monkeypatch.setenv(catalog.ENV_TOKEN, "token-of-a-test")
 
 
 @pytest.mark.parametrize(
@@ -148,21 +148,6 @@ def test_refresh_reads_every_page_and_keeps_what_the_catalogue_does_not_sell() -
     assert table.notes == old.notes
 
 
-def test_a_refresh_keeps_what_spot_cost_before() -> None:
-    moved = [raw("G2", s["description"], 1.1) if s["skuId"] == "G2" else s for s in SKUS]
-    first, table = prices.load().sku(GPU, "nvidia-tesla-a100", "us-central1", SPOT), prices.load()
-    assert first is not None
-    for skus in (SKUS, SKUS, moved):  # twice the same price is one price
-        with server(lambda *_, skus=skus: (200, {"skus": skus})) as endpoint:
-            table = catalog.refresh(table, TODAY, endpoint)
-    now = table.sku(GPU, "nvidia-tesla-a100", "us-central1", SPOT)
-    assert now is not None
-    assert (now.usd, now.earlier) == (1.1, (*first.earlier, first.usd, 1.0))
-    drift = table.spot_drift("nvidia-tesla-a100")
-    assert drift is not None and drift.high == pytest.approx(0.1)
-    assert prices.dump(table).count('"earlier"') == 1
-
-
 def test_a_guess_never_stays_above_a_list_price_that_fell() -> None:
     loaded = prices.load()
     old = replace(loaded, skus=tuple(replace(s, basis=INFERRED) if s.capacity is FLEX else s for s in loaded.skus))
@@ -201,7 +186,7 @@ def test_an_answer_that_is_none_is_not_judged_and_shows_no_key(status: int, body
 
 
 def test_without_credentials_nothing_is_asked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    for name in (google.ENV_API_KEY, google.ENV_TOKEN):
+    for name in (catalog.ENV_API_KEY, catalog.ENV_TOKEN):
         monkeypatch.delenv(name)
     monkeypatch.setenv("PATH", str(tmp_path))  # no gcloud
     with pytest.raises(Unjudged, match="no Google credentials"):
@@ -212,46 +197,7 @@ def test_the_login_of_gcloud_is_taken_where_no_token_is_set(monkeypatch: pytest.
     gcloud = tmp_path / "gcloud"
     gcloud.write_text('#!/bin/sh\n[ "$*" = "auth application-default print-access-token" ] && echo from-gcloud\n')
     gcloud.chmod(0o755)
-    monkeypatch.delenv(google.ENV_TOKEN)
+    monkeypatch.delenv(catalog.ENV_API_KEY)
+    monkeypatch.delenv(catalog.ENV_TOKEN)
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert google.credentials(key_is_enough=False) == {"Authorization": "Bearer from-gcloud"}
-
-
-ADVICE = {"recommendations": [{"scores": {"obtainability": 0.7, "estimatedUptime": "3600s"}, "shards": []}]}
-HISTORY = {"preemptionHistory": [{"preemptionRate": 0.1}, {"preemptionRate": 0.3}]}
-
-
-def test_capacity_advice_is_read_and_its_rate_is_never_called_a_churn() -> None:
-    asked: list[tuple[str, Any]] = []
-
-    def answer(path: str, headers: dict[str, str], body: bytes) -> tuple[int, object]:
-        assert headers["Authorization"] == "Bearer token-of-a-test"
-        asked.append((path, json.loads(body)))
-        return 200, HISTORY if path.endswith("History") else ADVICE
-
-    with server(answer) as endpoint:
-        reading = capacity.read("proj", "us-central1", "a2-highgpu-1g", 4, endpoint)
-    assert (reading.obtainability, reading.uptime_h, reading.days) == (0.7, 1.0, 2)
-    assert reading.preempted_share == pytest.approx(0.2)
-    assert "not a rate per hour" in " ".join(reading.lines())
-    paths, bodies = zip(*asked, strict=True)
-    assert list(paths) == [
-        "/compute/beta/projects/proj/regions/us-central1/advice/capacity",
-        "/compute/beta/projects/proj/regions/us-central1/advice/capacityHistory",
-    ]
-    assert bodies[0]["size"] == 4
-    assert len(bodies[0]["instanceFlexibilityPolicy"]["instanceSelections"]) == 1
-    assert bodies[1]["types"] == ["PREEMPTION"]
-
-
-def test_capacity_advice_without_data_gives_no_lines() -> None:
-    assert capacity.parse({}, {}).lines() == []
-
-
-@pytest.mark.parametrize(
-    ("advice", "history"),
-    [({"recommendations": [{"scores": {"estimatedUptime": "long"}}]}, {}), ({}, {"preemptionHistory": [{}]})],
-)
-def test_capacity_advice_of_another_form_is_not_judged(advice: dict[str, Any], history: dict[str, Any]) -> None:
-    with pytest.raises(Unjudged, match="unknown form"):
-        capacity.parse(advice, history)
+    assert catalog.credentials() == {"Authorization": "Bearer from-gcloud"}

@@ -1,16 +1,15 @@
 """The churn that is printed as the flip point is the one at which the simulated costs are equal."""
 
 import itertools
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from holdfast.contract.capacity import Placement
-from holdfast.place import advice, choose, hazard, outages, prices
-from holdfast.place.advice import World
+from holdfast.contract.capacity import Capacity, Placement
+from holdfast.place import advice, break_even, choose, hazard
 from holdfast.place.job import Job
-
-A100, REGION = "nvidia-tesla-a100", "us-central1"
+from workloads.library.tests.place.worlds import A100, REGION, by, world
 
 
 def costs(asked: Job, churn: float) -> tuple[float, float]:
@@ -19,15 +18,12 @@ def costs(asked: Job, churn: float) -> tuple[float, float]:
     return found[Placement.SPOT], min(found[Placement.FLEX_START], found[Placement.ON_DEMAND])
 
 
-def world(churn: float) -> World:
-    return World(prices=prices.load(), churn=hazard.fixed(churn), outages=outages.lognormal(0.25, 0.08))
-
-
 @pytest.mark.parametrize("gpus", [1, 32])
 @pytest.mark.parametrize("hours", [1.0, 5.0, 40.0, 400.0])
-def test_the_printed_flip_is_the_simulated_one(hours: float, gpus: int) -> None:
+def test_the_printed_flip_is_the_simulated_one(hours: float, gpus: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(advice, "RUNS", 8_000)  # a short job is preempted in few of its runs
     asked = Job(accelerator=A100, gpus=gpus, hours=hours)
-    flip = choose.limits(asked, world(0.1), REGION)
+    flip = break_even.flip(asked, world(0.1), REGION)
     assert flip is not None
     assert 0 < flip.churn_per_hour < 10
     spot, rival = costs(asked, flip.churn_per_hour)
@@ -38,7 +34,7 @@ def test_the_printed_flip_is_the_simulated_one(hours: float, gpus: int) -> None:
 
 
 def test_short_jobs_flip_at_a_far_lower_churn_because_their_machines_are_young() -> None:
-    short, long = (choose.limits(Job(accelerator=A100, gpus=1, hours=h), world(0.1), REGION) for h in (1.0, 400.0))
+    short, long = (break_even.flip(Job(accelerator=A100, gpus=1, hours=h), world(0.1), REGION) for h in (1.0, 400.0))
     assert short is not None
     assert long is not None
     assert short.churn_per_hour < 0.3 * long.churn_per_hour
@@ -85,3 +81,24 @@ def test_what_monitoring_prints_is_what_placement_reads(tmp_path: Path, capsys: 
     assert (belief.measured_events, belief.measured_h) == (12, 400)
     assert belief.by_age
     assert belief.per_hour < 0.03
+
+
+def test_the_answer_turns_at_the_churn_that_is_printed() -> None:
+    asked = Job(accelerator=A100, gpus=1, hours=400)
+    found = break_even.flip(asked, world(), REGION)
+    assert found is not None
+    assert found.against is Capacity.FLEX_START
+    for factor, cheaper in ((0.5, Placement.SPOT), (2.0, Placement.FLEX_START)):
+        options = by(advice.options(asked, world(found.churn_per_hour * factor), REGION))
+        pair = (options[Placement.SPOT], options[Placement.FLEX_START])
+        assert min(pair, key=lambda o: o.mean_usd).placement is cheaper
+
+
+def test_without_a_rival_no_flip_point_is_stated() -> None:
+    there = world()
+    only = tuple(s for s in there.prices.skus if s.capacity is Capacity.SPOT)
+    there = replace(there, prices=replace(there.prices, skus=only))
+    asked = Job(accelerator=A100, gpus=1, hours=5)
+    assert break_even.flip(asked, there, REGION) is None
+    rows = advice.options(asked, there, REGION)
+    assert "no break-even: a price is missing" in choose.reason(asked, there, rows, choose.choose(asked, rows), None)

@@ -160,18 +160,6 @@ def test_a_date_that_is_none_is_refused(tmp_path: Path) -> None:
         prices.load(path)
 
 
-def test_the_range_of_spot_holds_every_region_and_needs_several(table: Table) -> None:
-    machine = MACHINE_TYPES["a3-highgpu-8g"]
-    band = table.spot_band(machine)
-    assert band is not None and band.regions == len(table.regions(machine.accelerator)) == 16
-    assert str(band) == "13% to 31% of on-demand over the 16 regions of the table"
-    for region in table.regions(machine.accelerator):
-        spot, demand = (table.quote(machine, region, c) for c in (Capacity.SPOT, Capacity.ON_DEMAND))
-        assert spot and demand and band.low <= spot.usd / demand.usd <= band.high
-    alone = replace(table, skus=tuple(s for s in table.skus if "us-central1" in s.regions))
-    assert alone.spot_band(machine) is None
-
-
 def test_a_slice_of_a_machine_holds_its_share_of_the_host(table: Table) -> None:
     b200 = MACHINE_TYPES["a4-highgpu-8g"]
     slice_usd = table.sku(GPU, b200.accelerator, "us-central1", Capacity.SPOT)
@@ -179,27 +167,7 @@ def test_a_slice_of_a_machine_holds_its_share_of_the_host(table: Table) -> None:
     assert slice_usd and quote and quote.usd == pytest.approx(8 * slice_usd.usd)
 
 
-def test_the_drift_of_spot_is_that_of_every_earlier_price(table: Table) -> None:
-    rows = [s for s in table.skus if s.of == "nvidia-h100-80gb" and s.earlier]
-    drift = table.spot_drift("nvidia-h100-80gb")
-    assert drift is not None and drift.regions == len(rows) == 14
-    moves = [s.usd / before - 1 for s in rows for before in s.earlier]
-    assert (drift.low, drift.high) == (min(moves), max(moves))
-    assert str(drift) == "-64% to +39% since earlier prices of 14 regions"
-    assert table.spot_drift(A100_80) is None
-
-
 def test_every_zone_that_sells_a_gpu_lies_in_a_region_with_its_price(table: Table) -> None:
     for accelerator in ACCELERATORS.values():
         zones = {zone.rpartition("-")[0] for zone in accelerator.zones}
         assert set(table.regions(accelerator.name)) == zones, accelerator.name
-
-
-@pytest.mark.parametrize("earlier", [[0.0], [-1.0], ["cheap"]])
-def test_an_earlier_price_that_is_none_is_refused(tmp_path: Path, earlier: list[object]) -> None:
-    body = json.loads(prices.TABLE.read_text())
-    body["skus"][0]["earlier"] = earlier
-    path = tmp_path / "prices.json"
-    path.write_text(json.dumps(body))
-    with pytest.raises(InputError, match=r"price table prices\.json"):
-        prices.load(path)

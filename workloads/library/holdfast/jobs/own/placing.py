@@ -142,8 +142,6 @@ def _planned(job: OwnJob, platform: Platform, usable: Sequence[Offer]) -> Placed
         moves = option.placement is Placement.HYBRID or option_names.in_time(option) is not None
         if chosen is None or (moves and not _movable(chosen, usable, option)):
             continue
-        if option_names.any_zone(option) and not _several_zones(chosen, platform):
-            continue
         first = option is answer.chosen
         reason = answer.reason if first else f"{option.policy}: the cheapest that {platform.name} offers"
         plan = _plan(asked, answer, option, chosen.capacity) if moves else None
@@ -164,16 +162,11 @@ def _movable(chosen: Offer, usable: Sequence[Offer], option: Option) -> bool:
     return ends and option_names.in_time(option) is not None
 
 
-def _several_zones(chosen: Offer, platform: Platform) -> bool:
-    zones = (chosen.pool.zones if chosen.pool else ()) or platform.zones
-    return len(zones) > 1
-
-
 def _plan(asked: Job, answer: Answer, option: Option, cheaper: Capacity) -> Plan:
     policy = option_names.in_time(option)
     price, demand = (advice.quote(asked, answer.world, option.region, c) for c in (cheaper, Capacity.ON_DEMAND))
     assert policy is not None and price is not None and demand is not None, "an option without a price is refused"
-    churn = advice.job_churn(asked, answer.world.churn.per_hour, answer.world.together)
+    churn = advice.job_churn(asked, answer.world.churn.per_hour)
     # The end of a flex-start node is announced, so nothing is lost and no checkpoint is paid for.
     taken = cheaper is Capacity.SPOT
     return Plan(

@@ -11,7 +11,7 @@ from holdfast.contract.errors import InputError, Unjudged
 from holdfast.contract.values import finite
 from holdfast.ledger.events import read_folder
 from holdfast.place.churn import days as daily
-from holdfast.place.churn import estimate, starts
+from holdfast.place.churn import estimate
 from holdfast.place.churn.estimate import Exposure, Group
 from holdfast.place.churn.lookback import span_seconds
 
@@ -26,20 +26,20 @@ def show_churn(
     half_life_days: float,
     *,
     as_json: bool,
-    history: str = "",
     cluster: str = "",
     clock: Callable[[], float] = time.time,
 ) -> None:
     if (events is None) == (not project):
         got = "both" if project else "neither"
         raise InputError("churn has one source", got=got, allowed="--events or --project", fix="give one of them")
-    if not project and (history or cluster):
-        got = "--history with --events" if history else "--cluster with --events"
-        raise InputError("events know neither history nor cluster", got=got, allowed="--project", fix="leave it out")
+    if not project and cluster:
+        raise InputError(
+            "events know no cluster", got="--cluster with --events", allowed="--project", fix="leave it out"
+        )
     if events is not None:
         from_events(events, half_life_days, as_json=as_json)
     else:
-        from_cloud(project, cluster, clock(), since or "30d", half_life_days, history, as_json=as_json)
+        from_cloud(project, cluster, clock(), since or "30d", half_life_days, as_json=as_json)
 
 
 def from_events(events: Path, half_life_days: float, *, as_json: bool) -> None:
@@ -49,28 +49,18 @@ def from_events(events: Path, half_life_days: float, *, as_json: bool) -> None:
     if not found:
         raise Unjudged(f"no node_up or node_down line under {events}: the node watcher writes them")
     groups, ages = estimate.by_group(found, now_us, half_life_days * DAY_H), estimate.by_age(found)
-    waits = [starts.row(kind, hours) for kind, hours in starts.waits(reading.events).items()]
-    show(groups, ages, {"waits": waits, "problems": dict(reading.problems)}, as_json=as_json)
+    show(groups, ages, {"problems": dict(reading.problems)}, as_json=as_json)
 
 
-def from_cloud(
-    project: str, cluster: str, now_s: float, since: str, half_life_days: float, history: str, *, as_json: bool
-) -> None:
+def from_cloud(project: str, cluster: str, now_s: float, since: str, half_life_days: float, *, as_json: bool) -> None:
     """Clusters are added up, as churn follows pool, machine type and zone; which ones is printed."""
     from holdfast.place.churn.cloud import read_days
     from holdfast.place.churn.cloud_series import checked_cluster, checked_project, cloud_reader
-    from holdfast.place.churn.history import recall, remember
-    from holdfast.place.churn.store import open_store
 
     since_s, project = span_seconds(since), checked_project(project)
     days, clusters = read_days(cloud_reader(project, checked_cluster(cluster)), now_s, since_s)
     if len(clusters) > 1:
         print(f"added up: {', '.join(clusters)}; --cluster NAME shows one of them", file=sys.stderr)
-    if history:
-        # Days of one cluster and days of all must not replace each other.
-        store = open_store(f"{history.rstrip('/')}/{cluster}" if cluster else history)
-        remember(store, days)
-        days = recall(store)
     groups, ages = daily.by_group(days, now_s, half_life_days * DAY_H), daily.by_age(days)
     kept_days = [{"day": day.day.isoformat(), "hours": day.hours} for day in days]
     show(groups, ages, {"days": kept_days, "clusters": clusters}, as_json=as_json)
@@ -95,16 +85,13 @@ def _row(group: Group, exposure: Exposure) -> dict[str, object]:
 def _rate(exposure: Exposure) -> dict[str, object]:
     low, high = exposure.interval()
     return {
-        "events": exposure.events,
-        "node_hours": exposure.hours,
-        "per_hour": exposure.per_hour,
-        "low": low,
+        "events": exposure.events, "node_hours": exposure.hours, "per_hour": exposure.per_hour, "low": low,
         "high": finite(high),
-    }
+    }  # fmt: skip
 
 
 def _words(exposure: Exposure) -> str:
     if exposure.per_hour is None:
-        return "nobody has watched yet"
+        return "not watched yet"
     low, high = exposure.interval()
     return f"{exposure.per_hour:.4f} an hour (90 %: {low:.4f} to {high:.4f}; {exposure.events:.1f} in {exposure.hours:.1f} node-hours)"

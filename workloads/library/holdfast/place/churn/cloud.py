@@ -10,7 +10,7 @@ from holdfast.place.churn.days import DAY_H, Day
 from holdfast.place.churn.estimate import AGE_BANDS_H, Exposure, Group
 
 DAY_S, HOUR_S = 86_400, 3_600
-# Points of the newest minutes may still be under way.
+# Points of the newest minutes may not have arrived.
 SETTLE_S = 300
 
 
@@ -38,12 +38,12 @@ def in_words(begin_s: int, end_s: int) -> str:
 
 
 def daily(seconds: Sequence[Point], losses: Sequence[Point], end_s: int) -> list[Day]:
-    """Days on which nobody watched are left out, not counted as quiet."""
+    """Days that were not watched are left out, not counted as quiet."""
     sums: dict[int, dict[tuple[Group, float], Exposure]] = defaultdict(lambda: defaultdict(Exposure))
     for point in seconds:
         sums[point.begin_s // DAY_S][_key(point)] += Exposure(hours=point.value / HOUR_S)
     for point in losses:
-        # Whoever watches writes both counters, so a loss stands in a day that has time at risk.
+        # The exporter writes both counters, so a day with a loss has time at risk.
         sums[point.begin_s // DAY_S][_key(point)] += Exposure(events=point.value)
     return [
         Day(

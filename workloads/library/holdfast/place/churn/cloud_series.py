@@ -46,7 +46,7 @@ class CloudReader:
     patience_s: float = 60.0
 
     def increases(self, metric: str, begin_s: int, end_s: int) -> list[Point]:
-        """By how much each counter grew in each hour; the cloud's aligner knows where a counter began anew."""
+        """By how much each counter grew in each hour; the cloud's aligner knows where a counter restarted."""
         return self._read(metric, begin_s, end_s, Aligner.ALIGN_DELTA)
 
     def highest(self, metric: str, begin_s: int, end_s: int) -> list[Point]:
@@ -61,11 +61,10 @@ class CloudReader:
         if self.cluster:
             wanted += f' AND resource.labels.cluster_name = "{self.cluster}"'
         request = monitoring_v3.ListTimeSeriesRequest(
-            name=f"projects/{self.project}",
-            filter=wanted,
+            name=f"projects/{self.project}", filter=wanted,
             interval={"start_time": {"seconds": begin_s}, "end_time": {"seconds": end_s}},
             aggregation={"alignment_period": {"seconds": PERIOD_S}, "per_series_aligner": aligner},
-        )
+        )  # fmt: skip
         retry: Any = Retry(predicate=if_exception_type(*TRANSIENT), initial=0.2, maximum=5.0, timeout=self.patience_s)
         try:
             pages = self.client.list_time_series(request, retry=retry, timeout=PAGE_S).pages

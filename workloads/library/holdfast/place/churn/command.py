@@ -14,9 +14,6 @@ def churn(
     since: Annotated[
         str, typer.Option(help="With --project: how far back, from a midnight; 30d, 12h. Empty: 30d.")
     ] = "",
-    history: Annotated[
-        str, typer.Option(help="With --project: folder or gs:// address that keeps days beyond the cloud's memory.")
-    ] = "",
     cluster: Annotated[str, typer.Option(help="With --project: this cluster alone; empty: all added up.")] = "",
     half_life_days: Annotated[float, typer.Option(help="After so long an observation counts half.")] = 14.0,
     as_json: Json = False,
@@ -24,4 +21,4 @@ def churn(
     """Print preemptions per node-hour by pool, machine type, zone and age, with their interval."""
     from holdfast.place.churn.cli import show_churn
 
-    show_churn(events, project, since, half_life_days, as_json=as_json, history=history, cluster=cluster)
+    show_churn(events, project, since, half_life_days, as_json=as_json, cluster=cluster)

@@ -1,8 +1,4 @@
-"""Churn by day: what cloud metrics hold and the history keeps. Pure.
-
-A day is counted from 00:00 UTC for so many full hours; of two counts of one day the fuller one holds the other, so
-merging in any order and any number of times gives the same days.
-"""
+"""Churn by day, as cloud metrics hold it. A day is counted from 00:00 UTC, in full hours. Why: infra/decisions/0073. Pure."""
 
 import math
 from collections import defaultdict
@@ -30,19 +26,6 @@ class Day:
         return round(datetime(self.day.year, self.day.month, self.day.day, tzinfo=UTC).timestamp())
 
 
-Days = Mapping[date, Day]
-
-
-def merged(one: Day, other: Day) -> Day:
-    """Points that come late add to a day; points that the cloud has dropped for their age take from it."""
-    return max(one, other, key=_fullness)
-
-
-def _fullness(day: Day) -> tuple[int, float, float]:
-    exposures = day.rows.values()
-    return day.hours, math.fsum(e.hours for e in exposures), math.fsum(e.events for e in exposures)
-
-
 def by_group(days: Iterable[Day], now_s: float, half_life_h: float = math.inf) -> dict[Group, Exposure]:
     sums: dict[Group, Exposure] = defaultdict(Exposure)
     for day in days:
@@ -54,7 +37,7 @@ def by_group(days: Iterable[Day], now_s: float, half_life_h: float = math.inf) -
 
 
 def by_age(days: Iterable[Day]) -> list[tuple[float, float, Exposure]]:
-    """In the form of churn.by_age."""
+    """As estimate.by_age."""
     sums: dict[float, Exposure] = defaultdict(Exposure)
     for day in days:
         for (_, low), exposure in day.rows.items():

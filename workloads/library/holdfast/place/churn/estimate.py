@@ -1,4 +1,4 @@
-"""How often nodes are taken away: events over exposure, by what the node is and how old it was.
+"""How often nodes are preempted: events over exposure, by what the node is and how old it was.
 
 Pure. A node that stops for another reason, or still runs, was at risk
 all the same: it adds exposure and no event (censored). Planned ends are no preemptions.
@@ -37,7 +37,7 @@ class Exposure:
 
     @property
     def per_hour(self) -> float | None:
-        """None where nobody has watched: unknown, not zero."""
+        """None where nothing was watched: unknown, not zero."""
         return self.events / self.hours if self.hours > 0 else None
 
     def interval(self, confidence: float = 0.9) -> tuple[float, float]:
@@ -81,10 +81,9 @@ def lifetimes(events: Iterable[Event], now_us: int) -> list[NodeLifetime]:
 def _lifetime(event: Event, begin_us: int, end_us: int, preempted: bool) -> NodeLifetime:
     fields = event.fields
     group = Group(
-        pool=str(fields.get("pool", "")),
-        machine_type=str(fields.get("machine_type", "")),
+        pool=str(fields.get("pool", "")), machine_type=str(fields.get("machine_type", "")),
         zone=str(fields.get("zone", "")),
-    )
+    )  # fmt: skip
     age_us = round(float(fields.get("seconds") or 0) * 1e6) if event.type == "node_up" else 0
     return NodeLifetime(group=group, begin_us=begin_us, end_us=end_us, preempted=preempted, begin_age_us=age_us)
 

@@ -73,7 +73,7 @@ def _put(node: Any, path: list[str], value: Any) -> Any:
 
 
 PLAN = {
-    "policy": "uniform progress", "work_h": 20.0, "deadline_h": 40.0, "restart_h": 0.1, "interval_h": 0.5, "checkpoint_h": 0.01,
+    "policy": "patient", "work_h": 20.0, "deadline_h": 40.0, "restart_h": 0.1, "interval_h": 0.5, "checkpoint_h": 0.01,
     "spot_usd": 10.0, "on_demand_usd": 30.0,
 }  # fmt: skip
 

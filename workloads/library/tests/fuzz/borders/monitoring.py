@@ -1,4 +1,4 @@
-"""What pods print and what a bucket holds of the churn."""
+"""What pods print."""
 
 import json
 import random
@@ -9,7 +9,6 @@ from holdfast.contract.errors import InputError
 from holdfast.ledger.events import parse
 from holdfast.ledger.job_ledger import job_ledgers
 from holdfast.ledger.job_summary import job_summaries
-from holdfast.place.churn import history
 from holdfast.report.cli import read_report
 from holdfast.report.page import render
 from workloads.library.tests import sample
@@ -17,12 +16,6 @@ from workloads.library.tests.fuzz.campaign import Border
 from workloads.library.tests.fuzz.mutations import hostile
 
 NOW_S = sample.EPOCH + 3_600
-DAY = {
-    "v": history.VERSION,
-    "day": "2026-11-01",
-    "hours": 24,
-    "rows": [{"pool": "a", "machine_type": "g2", "zone": "z", "age_h": 0.0, "node_hours": 5.5, "losses": 1.0}],
-}
 
 
 def _lines() -> list[bytes]:
@@ -48,9 +41,4 @@ def _make_line(draw: random.Random) -> bytes:
 BORDERS = {
     "event lines": Border(make=_make_line, enter=_enter_lines),
     "report": Border(make=_make_line, enter=_enter_report, refusals=(InputError,), cpu_s=30),
-    "churn history": Border(
-        make=lambda draw: hostile((DAY,), draw),
-        enter=lambda data: history.decoded("churn-2026-11-01.json", data),
-        refusals=(InputError,),
-    ),
 }

@@ -5,7 +5,6 @@ from typing import Any
 
 import pytest
 
-from holdfast.contract.capacity import Capacity
 from holdfast.contract.errors import InputError
 from holdfast.contract.kubernetes import LABEL_CLUSTER_QUEUE
 from holdfast.contract.pools import Role
@@ -97,25 +96,6 @@ def test_what_nobody_moves_in_time_is_not_promised() -> None:
     assert placed.plan is not None and placed.plan.spot_queue == "spot", (
         "a ProvisioningRequest binds a gang to its nodes"
     )
-
-
-@pytest.mark.parametrize(("zones", "free"), [((), True), (("us-central1-a",), False)])
-def test_any_zone_is_promised_where_the_pool_has_several_and_nothing_pins_one(
-    zones: tuple[str, ...], free: bool
-) -> None:
-    spot = NodeGroup(
-        name="spot-h100", role=Role.TRAINING, capacity=Capacity.SPOT, machine_types=("a3-highgpu-8g",),
-        accelerator="nvidia-h100-80gb", gpus_per_node=8, max_nodes=8, zones=zones,
-    )  # fmt: skip
-    demand = replace(spot, name="demand-h100", capacity=Capacity.ON_DEMAND)
-    env = with_groups(spot, demand)
-    job = own(gpus="8xh100", nodes=8, command=("sleep", "9"), hours=48.0, deadline_hours=70.0)
-    placed = placing.place(job, env, PRICES)
-    assert placed.plan is not None
-    assert ("any zone" in placed.reason) is free, placed.reason
-    body = rendered.bodies(job, RenderContext(env), placed)[-1]
-    pod = body["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]["spec"]
-    assert "affinity" not in pod and list(pod["nodeSelector"]) == ["cloud.google.com/gke-accelerator"]
 
 
 def waits_for(body: Any, flavor: dict[str, str], queue: str) -> set[tuple[str, ...]]:

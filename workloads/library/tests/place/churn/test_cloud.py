@@ -214,7 +214,7 @@ def test_a_question_that_makes_no_sense_is_bad_input(events: Path | None, projec
 
 
 def test_clusters_are_never_added_up_in_silence(
-    cloud: Cloud, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    cloud: Cloud, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     other = cloud.writer_of("holdfast-other")
     for hours, node_hours, losses in ((1, 0, 0), (2, 40, 4)):
@@ -224,8 +224,7 @@ def test_clusters_are_never_added_up_in_silence(
 
     def shown(cluster: str) -> tuple[float, str]:
         cli.show_churn(
-            None, "acme-ai", "7d", 14.0, as_json=True, cluster=cluster, history=str(tmp_path / "h"),
-            clock=lambda: MIDNIGHT + 5 * HOUR + 600,
+            None, "acme-ai", "7d", 14.0, as_json=True, cluster=cluster, clock=lambda: MIDNIGHT + 5 * HOUR + 600,
         )  # fmt: skip
         printed = capsys.readouterr()
         [row] = json.loads(printed.out)["groups"]
@@ -237,20 +236,3 @@ def test_clusters_are_never_added_up_in_silence(
     )
     assert shown("holdfast-example") == (pytest.approx(0.1), "")
     assert shown("holdfast-other") == (0, "")
-    assert shown("")[0] == pytest.approx(4 / 120)  # the history of all is untouched by those of one
-
-
-def test_the_history_keeps_what_the_cloud_has_forgotten(
-    cloud: Cloud, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr("holdfast.place.churn.cloud_series.cloud_reader", cloud.reader_of)
-
-    def shown(hours: float, since: str) -> list[tuple[str, int]]:
-        now = MIDNIGHT + hours * HOUR + 600
-        cli.show_churn(None, "acme-ai", since, 14.0, as_json=True, history=str(tmp_path / "h"), clock=lambda: now)
-        return [(row["day"], row["hours"]) for row in json.loads(capsys.readouterr().out)["days"]]
-
-    for hours in range(1, 60):
-        cloud.write(hours, hours, 0)
-    assert shown(20, "12h") == [("2024-10-04", 20)]
-    assert shown(59, "12h") == [("2024-10-04", 20), ("2024-10-05", 24), ("2024-10-06", 11)]
