@@ -25,7 +25,12 @@ LEFT_OUT = (
     "tests/NOT_PROVEN.md", "tests/SLOWEST.md", "tests/decision_index.py", "tests/test_decisions.py",
     "tests/test_figures.py", "tests/test_names.py", "tests/test_options.py", "tests/test_pages.py",
     "tests/test_readme.py", "tests/test_release.py", "tests/test_stderr.py", "tests/test_tiers.py",
-    "tests/test_template.py", "tests/plan/test_fork.py", "tests/plan/test_upgrade.py",
+    "tests/test_template.py", "tests/test_commands.py", "tests/test_named_environment.py", "tests/plan/test_fork.py",
+    "tests/plan/test_upgrade.py",
+    # About environments that this repository ships to show a strict and a small one.
+    "tests/infra/ops/test_check.py", "tests/infra/ops/test_prove*", "tests/infra/test_runs_apart.py",
+    "tests/infra/bucket_access.py", "tests/monitoring/test_stack.py", "tests/plan/test_apply.py",
+    "tests/plan/test_checkov.py", "tests/plan/test_replay.py",
     "tests/tools/azurite*", "tests/tools/gcsemulator/*", "tests/tools/k6/*", "tests/tools/frameworks.py",
 )  # fmt: skip
 

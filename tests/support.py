@@ -19,6 +19,12 @@ def unavailable(reason: str) -> NoReturn:
     pytest.skip(reason)
 
 
+def needs(environment: str) -> pytest.MarkDecorator:
+    """Of a test of one shipped environment, which a template may not have."""
+    there = (Path(__file__).parents[1] / "infra" / "environments" / f"{environment}.py").is_file()
+    return pytest.mark.skipif(not there, reason=f"no environment {environment} here")
+
+
 def commits(folder: Path) -> list[Path]:
     """Of a storage that others write and clean meanwhile: Path.rglob ends where a folder goes while it is read."""
     return [Path(at, "COMMIT.json") for at, _, files in os.walk(folder) if "COMMIT.json" in files]

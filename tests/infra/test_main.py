@@ -11,6 +11,7 @@ import pytest
 from infra.contract import names
 from infra.environments import load
 from infra.ops.synth import synthesise
+from tests.support import needs
 
 pytestmark = pytest.mark.process
 
@@ -33,6 +34,7 @@ def test_without_monitoring_nothing_is_synthesised(tmp_path: Path) -> None:
     assert not (tmp_path / "stacks").exists()
 
 
+@needs("prod")
 def test_the_environment_that_is_to_go_and_no_other_loses_its_protections(tmp_path: Path) -> None:
     variables = os.environ | {"HOLDFAST_STATE": "local", "HOLDFAST_ENV": "prod", "CDKTF_OUTDIR": str(tmp_path)}
     for lifted, protected in (("dev", True), ("prod", False)):
@@ -44,6 +46,7 @@ def test_the_environment_that_is_to_go_and_no_other_loses_its_protections(tmp_pa
         assert ('"PREVENT"' in stacks) is protected and ('"force_destroy": true' in stacks) is not protected
 
 
+@needs("prod")
 def test_an_environment_does_not_depend_on_the_process_that_loads_it(monkeypatch: pytest.MonkeyPatch) -> None:
     prod = load("prod")
     monkeypatch.setenv("HOLDFAST_STATE", "local")

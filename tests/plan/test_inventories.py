@@ -14,6 +14,7 @@ from infra.environments import load
 from infra.rules import judge_plans
 from infra.specs.pools import RESERVED_TAINTS
 from tests.plan import inventory
+from tests.support import needs
 
 pytestmark = [pytest.mark.plan, pytest.mark.timeout(600)]
 Planned = Callable[[str], dict[str, dict[str, Any]]]
@@ -61,6 +62,7 @@ def test_every_pool_of_the_environment_is_planned_as_it_is_named(planned: Planne
         )
 
 
+@needs("prod")
 def test_an_environment_of_a_fork_is_recorded_by_one_command_and_held_from_then_on(
     planned: Planned, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -89,6 +91,7 @@ def test_an_environment_of_a_fork_is_recorded_by_one_command_and_held_from_then_
         inventory.main(["no-such"])
 
 
+@needs("prod")
 def test_the_extended_grace_reaches_the_kubelet_of_spot_pools_only(planned: Planned) -> None:
     values = inventory.planned(planned("prod")["cluster-prod"])
     for pool in load("prod").pools():
@@ -104,6 +107,7 @@ def test_the_pinned_provider_made_the_plan(planned: Planned) -> None:
     assert providers["google"]["version_constraint"] == GOOGLE_PROVIDER_VERSION
 
 
+@needs("prod")
 def test_the_billing_api_is_told_which_project_asks(planned: Planned) -> None:
     """With a person's credentials it refuses a call that names none."""
     expressions = planned("prod")["monitoring-prod"]["configuration"]["provider_config"]["google"]["expressions"]

@@ -166,6 +166,7 @@ WRONG: list[tuple[str, str, Make]] = [
     ("Database.deletion_protection", "deletion_protection", on(DATABASE, deletion_protection=0)),
     ("Alerts.emails", "alerts.emails", on(ALERTS, emails=("on call@example.org",))),
     ("Alerts.channels", "alerts.channels", on(ALERTS, channels=("slack",))),
+    ("Alerts.modules", "alerts.modules", on(ALERTS, modules=("acme-alerts",))),
     ("Alerts.readers", "alerts.readers", on(ALERTS, readers=("ml-platform@example.org",))),
     ("Alerts.runbook_base_url", "runbook_base_url", on(ALERTS, runbook_base_url="http://wiki")),
     ("Alerts.on_demand_pending_s", "on_demand_pending_s", on(ALERTS, on_demand_pending_s=1)),

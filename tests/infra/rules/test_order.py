@@ -1,6 +1,6 @@
 """Before and after: every kind of resource has its API, and what cannot be deleted at once is left behind."""
 
-from infra.environments import load
+from infra.environments import load, names
 from infra.rules.order import API_OF_KIND, SERVICE
 from infra.specs import resources
 from infra.specs.resource import Resource
@@ -13,7 +13,7 @@ def of_kind(kind: str) -> list[Resource]:
 
 def test_the_rule_about_apis_knows_every_kind_that_is_planned() -> None:
     """A kind that it does not know would pass in any order."""
-    environments = (EXAMPLE, hardened(), load("dev"), load("prod"))
+    environments = (EXAMPLE, hardened(), *map(load, names()))
     kinds = {resource.kind for environment in environments for resource in resources(environment)}
     unknown = {kind for kind in kinds if not kind.startswith(tuple(API_OF_KIND))}
     assert unknown == {SERVICE, "terraform_data"}

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from holdfast.contract.errors import InputError
-from infra.environments import load
+from infra.environments import load, names
 from infra.rules import RULES, judge, judge_environment, require_clean
 from infra.rules.model import Facts
 from tests.infra.rules.breaking import BREAKING, sound
@@ -54,7 +54,7 @@ def test_every_rule_says_why_and_who_says_so() -> None:
         assert rule.title.endswith(".") and rule.reason and rule.source, rule
 
 
-@pytest.mark.parametrize("environment", ["example", "dev", "prod"])
+@pytest.mark.parametrize("environment", names())
 def test_no_shipped_environment_breaks_a_rule(environment: str) -> None:
     assert judge_environment(load(environment)) == []
 

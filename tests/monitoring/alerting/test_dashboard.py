@@ -72,12 +72,12 @@ def test_every_metric_that_somebody_is_woken_by_can_be_seen() -> None:
     of_servers = {name.removeprefix("holdfast_") for name in SERVER_METRICS}
     assert {name.removesuffix("_bucket") for name in shown | asked} <= set(METRICS) | of_servers
     # An autoscaler's query stands in what is rendered for it.
-    scaled = set(re.findall(r"holdfast_(\w+)", str(rendered.bodies("prod")))) & set(METRICS)
+    scaled = set(re.findall(r"holdfast_(\w+)", str(rendered.bodies("example")))) & set(METRICS)
     assert set(METRICS) <= shown | asked | scaled | set(cloud.WITHOUT), "nothing is exported that nobody reads"
 
 
 def test_what_is_collected_of_kueue_is_what_is_shown() -> None:
-    (scraped,) = (b for b in rendered.bodies("prod") if b["metadata"]["name"] == "kueue-metrics" and b["kind"] == "PodMonitoring")  # fmt: skip
+    (scraped,) = (b for b in rendered.bodies("example") if b["metadata"]["name"] == "kueue-metrics" and b["kind"] == "PodMonitoring")  # fmt: skip
     (endpoint,) = scraped["spec"]["endpoints"]
     (kept,) = (rule["regex"] for rule in endpoint["metricRelabeling"])
     shown = set(re.findall(r"kueue_\w+", "".join(SCREENS.values())))

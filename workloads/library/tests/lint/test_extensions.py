@@ -54,13 +54,13 @@ def test_a_rule_of_another_distribution_finds_and_is_listed(tmp_path: Path) -> N
 
 @pytest.mark.process
 @pytest.mark.parametrize(
-    ("how", "said"),
+    ("how", "named"),
     [({"rule_id": "HF101"}, "HF101"), ({"rule_id": "HF401"}, "HF401"), ({"module": "acme_gone"}, "acme_gone of acme")],
 )
-def test_a_rule_that_takes_an_id_or_is_not_there_is_bad_input(tmp_path: Path, how: dict[str, str], said: str) -> None:
+def test_a_rule_that_takes_an_id_or_is_not_there_is_bad_input(tmp_path: Path, how: dict[str, str], named: str) -> None:
     install(tmp_path, **how)
     done = linted(tmp_path)
-    assert done.returncode == 2 and said in done.stderr and "Traceback" not in done.stderr
+    assert done.returncode == 2 and named in done.stderr and "Traceback" not in done.stderr
 
 
 def test_extensions_are_of_one_group_and_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
