@@ -1,7 +1,9 @@
 """From a URL to the store behind it."""
 
+from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
+from typing import cast
 from urllib.parse import SplitResult, unquote, urlsplit
 
 from holdfast.checkpoint.settings import REQUEST_S, Tuning
@@ -9,6 +11,7 @@ from holdfast.checkpoint.stores.local import LocalStorage
 from holdfast.checkpoint.stores.retrying import Mirrored, Retrying
 from holdfast.checkpoint.stores.storage import Storage
 from holdfast.contract.errors import InputError
+from holdfast.contract.extensions import extensions, refused
 
 ALLOWED = "file:///absolute/dir, a path, gs://bucket/prefix, s3://bucket/prefix, az://container/prefix or, with \
 fsspec, the scheme of one of its drivers"
@@ -20,6 +23,9 @@ EXTRAS = {
     "az": ("azure.storage.blob", "azure"),
     "abfss": ("azure.storage.blob", "azure"),
 }
+# A distribution adds a store by an entry point whose name is the scheme.
+GROUP = "holdfast.stores"
+_CALLABLE = "a callable (url, *, request_s) that returns a holdfast.checkpoint.stores.Storage"
 # fsspec has them, and they keep nothing for the next process.
 NO_STORES = frozenset({"memory", "http", "https", "data", "github", "git", "zip", "tar"})
 
@@ -48,8 +54,11 @@ def open_storage(url: str, *, request_s: float = REQUEST_S) -> Storage:
         return _bucket(parts, request_s)
     if parts.scheme in ("", "file") and parts.netloc in ("", "localhost") and parts.path:
         return LocalStorage.open(url if not parts.scheme else unquote(parts.path))
-    if parts.scheme and parts.scheme not in {*EXTRAS, "file"} | NO_STORES:
-        return _of_fsspec(url, parts.scheme)
+    if parts.scheme and parts.scheme not in {*EXTRAS, "file"}:
+        if found := _of_another_distribution(url, parts.scheme, request_s):
+            return found
+        if parts.scheme not in NO_STORES:
+            return _of_fsspec(url, parts.scheme)
     raise _no_known_kind(url)
 
 
@@ -80,6 +89,20 @@ def _bucket(parts: SplitResult, request_s: float) -> Storage:
     container, _, account = parts.netloc.partition("@")
     account = account.replace(".dfs.", ".blob.")
     return AzureStorage.open(container=container, account=account, prefix=prefix, request_s=request_s)
+
+
+def _of_another_distribution(url: str, scheme: str, request_s: float) -> Storage | None:
+    """The store that an entry point named like the scheme makes; it wins over a driver of fsspec."""
+    for distribution, name, make in extensions(GROUP):
+        if name == scheme:
+            try:
+                made = cast(Callable[..., object], make)(url, request_s=request_s)
+            except TypeError as error:
+                raise refused(distribution, f"{GROUP}: {name}", str(error), _CALLABLE) from error
+            if not isinstance(made, Storage):
+                raise refused(distribution, f"{GROUP}: {name}", type(made).__name__, _CALLABLE)
+            return made
+    return None
 
 
 def _of_fsspec(url: str, scheme: str) -> Storage:

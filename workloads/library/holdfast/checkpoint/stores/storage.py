@@ -9,7 +9,7 @@ import os
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import google_crc32c
 
@@ -29,6 +29,7 @@ class Stat:
     """8 hex digits where the store keeps a checksum of its own, else empty."""
 
 
+@runtime_checkable
 class Storage(Protocol):
     """Names are relative to the URL that the storage was opened with. Every method raises StorageError where the store
     refuses, Transient where another try may help."""

@@ -6,19 +6,22 @@ No database module is imported here: the predicting process has no business ther
 import importlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 from holdfast.contract.errors import InputError
+from holdfast.contract.extensions import extensions
 from holdfast.inference.predictor.byte_entropy import ByteEntropy
 from holdfast.inference.predictor.protocol import Predictor
 
 BUILT_IN = ("gpt", "hf", "entropy")
+# A distribution adds predictors by entry points: NAME = MODULE:FUNCTION, which is given the spec.
+GROUP = "holdfast.predictors"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PredictorSpec:
     name: str
-    """One of BUILT_IN, or MODULE:FUNCTION of the fork's own; the function is given this spec."""
+    """One of BUILT_IN, the name of an entry point, or MODULE:FUNCTION; the function is given this spec."""
     model: str = ""
     """Folder of a Hugging Face model (hf)."""
     checkpoints: str = ""
@@ -36,11 +39,14 @@ def build(spec: PredictorSpec) -> Predictor:
         "gpt": _gpt,
         "hf": _hugging_face,
     }
+    added = {name: make for _, name, make in extensions(GROUP)} if spec.name not in builders else {}
+    if spec.name in added:
+        return cast(Callable[[PredictorSpec], Predictor], added[spec.name])(spec)
     if spec.name not in builders:
         raise InputError(
             "the predictor is unknown",
             got=spec.name,
-            allowed=f"{', '.join(BUILT_IN)}, or MODULE:FUNCTION",
+            allowed=f"{', '.join([*BUILT_IN, *added])}, or MODULE:FUNCTION",
             fix="give another --predictor",
         )
     return builders[spec.name](spec)
