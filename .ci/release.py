@@ -1,11 +1,13 @@
 """`python .ci/release.py vX.Y.Z`: what a release holds, in out/release. Exit 2 where tag, version or changelog differ."""
 
+import gzip
 import io
 import json
 import re
 import subprocess
 import sys
 import tarfile
+import tempfile
 import tomllib
 from pathlib import Path
 from typing import NoReturn
@@ -24,7 +26,8 @@ def main(tag: str) -> None:
     OUT.mkdir(parents=True, exist_ok=True)
     subprocess.run([sys.executable, ROOT / ".ci/wheel.py", "--out-dir", OUT], check=True, stdout=subprocess.DEVNULL)
     (OUT / "NOTES.md").write_text(notes)
-    (OUT / f"rendered-{version}.tar.gz").write_bytes(rendered())
+    (OUT / f"rendered-{version}.tar.gz").write_bytes(archived(ROOT / "workloads" / "rendered"))
+    (OUT / f"template-{version}.tar.gz").write_bytes(template())
     for group in ("train", "serve"):
         (OUT / f"packages-{group}-{version}.cdx.json").write_text(packages(group, version))
     print(*sorted(path.name for path in OUT.iterdir()), sep="\n")
@@ -38,16 +41,24 @@ def notes_of(version: str, changelog: str) -> str:
     return found[2].strip() + "\n"
 
 
-def rendered() -> bytes:
-    """Manifests as they are in this commit; owner and time of the files left out."""
-    folder = ROOT / "workloads" / "rendered"
+def archived(folder: Path) -> bytes:
+    """Its files, with owner and time left out, so that the same commit gives the same bytes."""
     buffer = io.BytesIO()
-    with tarfile.open(fileobj=buffer, mode="w:gz") as archive:
+    with gzip.GzipFile(fileobj=buffer, mode="wb", mtime=0) as packed, tarfile.open(fileobj=packed, mode="w") as archive:
         for path in sorted(path for path in folder.rglob("*") if path.is_file()):
             entry = tarfile.TarInfo(str(path.relative_to(folder)))
             entry.size = path.stat().st_size
+            entry.mode = 0o755 if path.stat().st_mode & 0o100 else 0o644
             archive.addfile(entry, io.BytesIO(path.read_bytes()))
     return buffer.getvalue()
+
+
+def template() -> bytes:
+    """The repository that a team keeps, as `make template` writes it."""
+    with tempfile.TemporaryDirectory() as scratch:
+        out = Path(scratch) / "platform"
+        subprocess.run([sys.executable, ROOT / ".ci/template.py", out], check=True, stdout=subprocess.DEVNULL)
+        return archived(out)
 
 
 def packages(group: str, version: str) -> str:

@@ -32,8 +32,18 @@ def test_another_tag_than_the_version_is_refused(capsys: pytest.CaptureFixture[s
 
 
 def test_manifests_and_packages_are_those_of_the_tree(tmp_path: Path) -> None:
-    (tmp_path / "r.tar.gz").write_bytes(release.rendered())
+    (tmp_path / "r.tar.gz").write_bytes(release.archived(ROOT / "workloads/rendered"))
     with tarfile.open(tmp_path / "r.tar.gz") as archive:
         assert "example/platform/kustomization.yaml" in archive.getnames()
     listed = json.loads(release.packages("train", "1.0.0"))["components"]
     assert {"torch", "google-crc32c"} <= {each["name"] for each in listed} and all(each["hashes"] for each in listed)
+
+
+@pytest.mark.process
+def test_the_template_of_a_release_is_the_same_bytes_each_time(tmp_path: Path) -> None:
+    (tmp_path / "t.tar.gz").write_bytes(first := release.template())
+    assert release.template() == first
+    with tarfile.open(tmp_path / "t.tar.gz") as archive:
+        names = archive.getnames()
+        assert archive.getmember(".ci/run").mode & 0o100
+    assert "vendor/holdfast-0.1.0-py3-none-any.whl" in names and not any("workloads/library" in name for name in names)

@@ -32,10 +32,6 @@ HERE = Path(__file__).parent
 ManagerFactory = Callable[..., type[AClusterManager]]
 
 
-def pytest_configure(config: pytest.Config) -> None:
-    config.addinivalue_line("markers", "k8s: read by pytest-kubernetes; set on every test of this folder")
-
-
 @pytest.hookimpl(wrapper=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> Generator[None]:
     for item in items:

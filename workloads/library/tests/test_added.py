@@ -1,5 +1,6 @@
 """Predictors and checkpoint stores of another distribution: installed beside the library, used by their names."""
 
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -43,6 +44,8 @@ def of_no_url():
 def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, str], None]:
     """Installs a tiny distribution with one entry point of this group."""
     monkeypatch.syspath_prepend(str(tmp_path))
+    # Each test has a module of its own under the same name.
+    monkeypatch.delitem(sys.modules, "acme_parts", raising=False)
 
     def install(group: str, point: str) -> None:
         (tmp_path / "acme_parts.py").write_text(MODULE)
@@ -68,7 +71,7 @@ def test_a_store_is_opened_by_its_scheme(install: Callable[[str, str], None], tm
     install("holdfast.stores", "acme = acme_parts:store")
     found = open_storage("acme://runs")
     assert isinstance(found, LocalStorage)
-    data = memoryview(b"x")
+    data = memoryview(bytearray(b"x"))
     found.put("a/b", data, crc32c(data))
     assert (tmp_path / "runs" / "a" / "b").read_bytes() == b"x"
 

@@ -1,0 +1,69 @@
+"""The page of an ML engineer, in a folder that holds nothing but a kubeconfig, with the library as pip installs it."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import venv
+from pathlib import Path
+
+import pytest
+from pytest_kubernetes.providers.base import AClusterManager
+
+from holdfast.clients.api import Api
+from holdfast.manifests.render_context import RenderContext
+from tests import platforms
+from tests.cluster.sim.world import World
+from tests.cluster.test_platform import cleared as cleared
+from tests.cluster.test_platform import gke_kinds as gke_kinds
+from tests.support import require
+from workloads.library.tests.cluster.test_first_job_page import _let_it_end, commands, ran
+from workloads.operators import platform
+
+pytestmark = pytest.mark.timeout(900)
+ROOT = Path(__file__).parents[4]
+PAGE = ROOT / "workloads/library/JOBS.md"
+EXAMPLE = platforms.with_images("example")
+
+
+@pytest.fixture(scope="module")
+def environment(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """bin/ of a virtual environment with `holdfast[jobs]` and nothing else."""
+    folder = tmp_path_factory.mktemp("installed")
+    words = [sys.executable, ROOT / ".ci/wheel.py", "--wheel-only", "--out-dir", folder]
+    subprocess.run(words, check=True, capture_output=True)
+    (wheel,) = folder.glob("holdfast-*.whl")
+    venv.create(folder / "env", with_pip=True)
+    install = [folder / "env/bin/python", "-m", "pip", "install", "-q", f"{wheel}[jobs]"]
+    done = subprocess.run(install, capture_output=True, text=True, check=False)
+    require(done.returncode == 0, f"the package index cannot be reached: {done.stderr[-300:]}")
+    return folder / "env/bin"
+
+
+@pytest.mark.usefixtures("kueue", "gke_kinds", "cleared")
+def test_five_commands_and_a_kubeconfig_run_a_job(
+    environment: Path, tmp_path: Path, cluster: AClusterManager, api: Api, world: World
+) -> None:
+    list(platform.apply(api, RenderContext(EXAMPLE)))
+    world.add_nodes(EXAMPLE.pool("spot-l4-g2-standard-8"), 1)
+    folder = tmp_path / "work"
+    folder.mkdir()
+    shutil.copy(str(cluster.kubeconfig), folder / "kubeconfig")
+    kept = {key: value for key, value in os.environ.items() if not key.startswith(("HOLDFAST", "PYTHON"))}
+    path = os.pathsep.join([str(environment), os.environ["PATH"]])
+    variables = kept | {"PATH": path, "KUBECONFIG": "kubeconfig", "PYTHONUNBUFFERED": "1"}
+
+    def watch(text: str) -> None:
+        """The cluster does what a reader of the line would wait for."""
+        if text.startswith("Running"):
+            _let_it_end(api)
+
+    install, *typed = commands(PAGE.read_text())
+    assert install == 'pip install "holdfast[jobs]"' and len(typed) == 4
+    printed = {line.split()[1]: ran(line, folder, variables, watch) for line in typed}
+    assert "wrote my-run.yaml" in printed["new-job"]
+    assert re.search(r"applied Job(Set)?/my-run", printed["submit"])
+    assert "Complete" in printed["follow"] and "on demand $" in printed["follow"]
+    assert "my-run" in printed["list"]
+    assert sorted(path.name for path in folder.iterdir()) == ["kubeconfig", "my-run.yaml"]
