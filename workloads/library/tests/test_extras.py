@@ -31,6 +31,7 @@ ROOMS = {
     "place": ("holdfast.place",),
     "report": ("holdfast.report",),
     "jobs": ("holdfast.jobs",),
+    "drill": ("holdfast.drill",),
     "trainer": ("holdfast.training", "holdfast.checkpoint", "holdfast.runtime"),
     "server": ("holdfast.inference.server", "holdfast.inference.proxy", "holdfast.inference.predictor"),
     "batch": ("holdfast.inference", "holdfast.checkpoint", "holdfast.runtime"),
@@ -137,7 +138,7 @@ def test_every_image_s_lock_holds_what_its_extra_declares() -> None:
 
 def test_every_answer_names_an_extra_that_there_is_and_a_command_that_there_is() -> None:
     assert {*OF_COMMAND.values(), *OF_PACKAGE.values()} <= EXTRAS.keys()
-    assert OF_COMMAND.keys() <= {command.name for command in app.registered_commands}
+    assert OF_COMMAND.keys() <= {one.name for one in (*app.registered_commands, *app.registered_groups)}
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ from typing import Any, Self
 
 from holdfast.checkpoint.ranks import Ranks
 from holdfast.checkpoint.settings import Cadence as Setting
+from holdfast.contract.checkpoint_interval import daly
 from holdfast.contract.errors import InputError
 
 
@@ -76,15 +77,6 @@ AGE_BANDS_S = (1 * HOUR_S, 3 * HOUR_S, 6 * HOUR_S, math.inf)
 PRIOR_EVENTS = 1.0
 PRIOR_EXPOSURE_S = 6 * HOUR_S
 _SMOOTHING = 0.1
-
-
-def daly_s(cost_s: float, mtbf_s: float) -> float:
-    """Compute time between saves that minimises what saves and repeated work cost together."""
-    # Daly's own bound: his series holds below it only.
-    if cost_s >= 2 * mtbf_s:
-        return mtbf_s
-    ratio = cost_s / (2 * mtbf_s)
-    return math.sqrt(2 * cost_s * mtbf_s) * (1 + math.sqrt(ratio) / 3 + ratio / 9) - cost_s
 
 
 @dataclass(kw_only=True)
@@ -156,7 +148,7 @@ class SaveCostModel:
         return self._blocking_s + slowdown / (1 + slowdown) * self._persist_s
 
     def interval_s(self, age_s: float) -> float:
-        best = daly_s(self.cost_s, 1 / self.hazard.rate(age_s)) if self.cost_s else self._floor_s
+        best = daly(self.cost_s, 1 / self.hazard.rate(age_s)) if self.cost_s else self._floor_s
         # Not below the time of an upload: saves would queue, and each would protect no earlier than before.
         return min(max(best, self._floor_s, self._persist_s), self._ceiling_s)
 

@@ -7,6 +7,8 @@ from holdfast.contract.errors import InputError
 
 # Commands with an extra of their own.
 OF_COMMAND = {
+    "demo": "drill",
+    "drill": "drill",
     "explain": "jobs",
     "export": "exporter",
     "lint": "lint",
@@ -36,6 +38,7 @@ OF_PACKAGE = {
     "markupsafe": "report",
     "numpy": "place",
     "prometheus_client": "server",
+    "psutil": "drill",
     "psycopg": "postgres",
     "psycopg_pool": "postgres",
     "pyarrow": "postgres",

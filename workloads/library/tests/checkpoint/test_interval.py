@@ -1,26 +1,16 @@
-"""The interval: published figures, simulated optimum, and a hazard that counts quiet time."""
+"""The interval: simulated optimum, and a hazard that counts quiet time."""
 
 import math
 import random
 
 import pytest
 
-from holdfast.checkpoint.cadence import HOUR_S, Hazard, History, SaveCostModel, daly_s
-
-MINUTE = 60.0
-
-
-@pytest.mark.parametrize(("mtbf_h", "published_min"), [(24, 117.0), (6, 57.0), (0.25, 9.1)])
-def test_daly_gives_the_three_published_figures(mtbf_h: float, published_min: float) -> None:
-    assert daly_s(5 * MINUTE, mtbf_h * HOUR_S) / MINUTE == pytest.approx(published_min, rel=0.006)
+from holdfast.checkpoint.cadence import HOUR_S, Hazard, History, SaveCostModel
+from holdfast.contract.checkpoint_interval import daly
 
 
 def test_young_is_the_limit_of_daly_for_cheap_saves() -> None:
-    assert daly_s(0.01, 100 * HOUR_S) == pytest.approx(math.sqrt(2 * 0.01 * 100 * HOUR_S), rel=1e-3)
-
-
-def test_a_save_that_costs_more_than_two_lifetimes_is_made_once_a_life() -> None:
-    assert daly_s(100, 40) == 40
+    assert daly(0.01, 100 * HOUR_S) == pytest.approx(math.sqrt(2 * 0.01 * 100 * HOUR_S), rel=1e-3)
 
 
 def simulated_waste(interval_s: float, cost_s: float, mtbf_s: float, seed: int) -> float:
@@ -35,7 +25,7 @@ def simulated_waste(interval_s: float, cost_s: float, mtbf_s: float, seed: int) 
 
 @pytest.mark.parametrize(("cost_s", "mtbf_s"), [(0.5, 4 * HOUR_S), (5, HOUR_S), (30, HOUR_S), (60, 600)])
 def test_the_interval_wastes_within_5_percent_of_the_simulated_best(cost_s: float, mtbf_s: float) -> None:
-    chosen = daly_s(cost_s, mtbf_s)
+    chosen = daly(cost_s, mtbf_s)
     tried = [chosen * factor for factor in (0.25, 0.4, 0.55, 0.7, 0.85, 1.0, 1.2, 1.5, 2.0, 3.0)]
     best = min(simulated_waste(interval, cost_s, mtbf_s, 1) for interval in tried)
     assert simulated_waste(chosen, cost_s, mtbf_s, 1) <= best * 1.05
