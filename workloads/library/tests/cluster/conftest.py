@@ -12,6 +12,7 @@ from tests.cluster.conftest import (
     jobset,
     k8s_manager,
     kueue,
+    mover_account,
     own,
     plane,
     platform,
@@ -21,8 +22,8 @@ from tests.cluster.conftest import (
 )
 
 __all__ = [
-    "_clients", "api", "cluster", "exporter", "jobset", "k8s_manager", "kueue", "own", "plane", "platform", "serving",
-    "spot", "world",
+    "_clients", "api", "cluster", "exporter", "jobset", "k8s_manager", "kueue", "mover_account", "own", "plane", "platform",
+    "serving", "spot", "world",
 ]  # fmt: skip
 HERE = Path(__file__).parent
 

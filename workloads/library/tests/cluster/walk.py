@@ -20,6 +20,7 @@ from holdfast.exporter.jobs import Jobs
 from holdfast.exporter.logs import CloudLogs
 from holdfast.exporter.main import Exporter
 from holdfast.mover.receipts import Receipts, leaver
+from infra import environments
 from monitoring.alerting.alerts import alerts
 from monitoring.stack import limits_of
 from tests import platforms
@@ -30,7 +31,7 @@ from workloads.library.tests.cluster.trainers import Trainers
 from workloads.library.tests.exporter.log_server import LogServer
 
 ENVIRONMENT = platforms.load("example")
-LIMITS = limits_of(ENVIRONMENT)
+LIMITS = limits_of(environments.load("example"))
 
 
 @dataclass(slots=True)
