@@ -17,7 +17,7 @@ def images_have_a_policy(facts: Facts) -> Iterator[Violation]:
         elsewhere = facts.environment.security.image_policy_elsewhere
         if enforces and not elsewhere and not facts.of(POLICY):
             path, fix = "binary_authorization", "write it, or set security.image_policy_elsewhere"
-            yield cluster.violation(path, f"a {POLICY} beside it", fix, "none")
+            yield cluster.violation(path, f"a {POLICY} in the same stacks", fix, "none")
 
 
 @rule(reason="a policy that admits every image, or only logs, protects nothing", source=SOURCE)
