@@ -77,7 +77,7 @@ def test_the_table_is_the_one_of_the_alerts() -> None:
 
 
 def test_the_command_that_updates_the_table_keeps_its_name() -> None:
-    assert isinstance(command := get_command(monitoring), typer.core.TyperGroup) and "alerts" in command.commands
+    assert "alerts" in getattr(get_command(monitoring), "commands", {})
 
 
 @pytest.mark.parametrize(
