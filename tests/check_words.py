@@ -14,8 +14,13 @@ from pathlib import Path
 
 JOBS = "workloads/library/holdfast/jobs/"
 ROOT = Path(__file__).parents[1]
-CALLS = {"Alert", "Argument", "Chart", "InputError", "Option", "Refused", "Typer", "Unjudged", "Violation"}
-CALLS |= {"DrillError", "_at", "matches", "rule", "violation"}
+CALLS = {"Alert", "Argument", "Chart", "InputError", "Option", "Refused", "Typer", "Unjudged", "Violation"} | {
+    "DrillError",
+    "_at",
+    "matches",
+    "rule",
+    "violation",
+}
 COMMANDS = {"callback", "command", "rule"}
 PROMQL = {"query", "queries"}
 BAD = re.compile(
