@@ -17,26 +17,26 @@ export PYTHONDONTWRITEBYTECODE :=
 PY := .venv/bin/python
 
 .PHONY: help
-help: ## This list
+help: ## Show this list
 	@awk 'BEGIN {FS = ":.*## "} /^##@/ {printf "\n%s\n", substr($$0, 5)} /^[a-z-]+:.*## / {printf "  make %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 ##@ Start
 
 .PHONY: setup demo drill
-setup: .venv/.ready ## Python environment and Node under .venv; nothing global
+setup: .venv/.ready ## Install Python packages and Node under .venv; nothing global
 .venv/.ready: requirements/dev.txt .ci/bootstrap.py
 	@$(PYTHON) .ci/bootstrap.py
 
-demo: setup ## The main job: train, score and serve under evictions, and a report (5 minutes)
+demo: setup ## Train, score and serve under preemptions, then show a report (5 minutes)
 	@$(PY) -m holdfast demo --out $(OUT)/demo
 
-drill: setup ## Evict local processes on purpose and judge [REPEAT=3]
+drill: setup ## Evict local processes on purpose and check the results [REPEAT=3]
 	@$(PY) -m holdfast drill run --target local --repeat $(REPEAT) --out $(OUT)/drills
 
 ##@ Check
 
 .PHONY: test test-fast test-process test-plan check
-test: setup check tools cdktf-cli ## Everything that needs no cloud, no GPU and no Docker
+test: setup check tools cdktf-cli ## Run all tests that need no cloud, GPU or Docker
 	@$(PY) -m tests.tiers all
 
 test-fast: setup ## Logic, layers, goldens
@@ -48,125 +48,126 @@ test-process: setup tools cdktf-cli ## Real processes, real signals, real Postgr
 test-plan: setup tools cdktf-cli ## Real Terraform plan with the real google provider
 	@$(PY) -m tests.tiers plan
 
-check: setup ## Format, lint, types, workflows
+check: setup ## Format, lint, types, workflow files, wording
 	@ruff format --check --quiet . && ruff check --quiet . && basedpyright
 	@$(PY) -m tests.check_workflows
+	@$(PY) -m tests.check_words
 
 .PHONY: fmt lock
-fmt: setup ## Format and mend what ruff can
+fmt: setup ## Format and fix what ruff can
 	@ruff check --quiet --fix . ; ruff format --quiet .
 
-lock: setup ## Locks of every dependency group, with hashes and without addresses
+lock: setup ## Write the lock file of every dependency group, with hashes and without index addresses
 	@$(PY) .ci/lock.py
 
 .PHONY: test-cluster test-kind test-alert
-test-cluster: setup tools ## Real control plane with hundreds of simulated nodes
+test-cluster: setup tools ## A real control plane with hundreds of simulated nodes
 	@$(PY) -m tests.tiers cluster
 
-test-kind: setup tools ## The cluster tier on a real kind cluster, and real pods of ours (Docker, kind)
+test-kind: setup tools ## The cluster tier on a real kind cluster, with real pods of the platform (Docker, kind)
 	@$(PY) -m tests.tiers kind
 
-test-alert: setup tools ## Play the bad and good histories of ALERT (name or slug) in Prometheus's engine
+test-alert: setup tools ## Replay good and bad metric histories of ALERT (name or slug) in Prometheus
 	@$(PY) -m tests.monitoring.alerting.play $(ALERT)
 
-##@ Platform (ENV=NAME; what touches no cloud takes example)
+##@ Platform (ENV=NAME; default without cloud access: example)
 
 .PHONY: render lint lint-all apply operators operators-pin images images-base
-render: setup ## Write the manifests of every environment
+render: setup ## Render the manifests of every environment
 	@$(PY) -m workloads render
 
-lint: setup ## Judge the rendered manifests
+lint: setup ## Lint the rendered manifests
 	@$(PY) -m holdfast lint workloads/rendered
 
-lint-all: setup ## Our linter, and beside it kube-score and Checkov for generic hardening: FILES="PATH..."
+lint-all: setup ## Run our linter, kube-score and Checkov: FILES="PATH..."
 	@$(PY) -m tests.tools.beside $(or $(FILES),workloads/rendered)
 
-apply: setup ## Apply the platform half of ENV to the current cluster, and remove what it no longer holds: no GPU
+apply: setup ## Apply ENV's platform objects to the current cluster and delete old ones; needs no GPU
 	@$(PY) -m workloads apply $(NAMED_ENV) $(if $(YES),--yes)
 
 images: setup ## Build the wheel, then build and push the images of ENV (buildx, buildah or Cloud Build) and write their digests
 	@$(if $(wildcard workloads/library),$(PY) .ci/wheel.py --wheel-only --out-dir vendor)
 	@$(PY) -m workloads images build $(NAMED_ENV)
 
-images-base: setup ## Record what the base image's tag means today
+images-base: setup ## Record today's digest of the base image's tag
 	@$(PY) -m workloads images base
 
 operators-pin: setup ## Copy the images of JobSet, Kueue, Envoy and the Cloud SQL proxy into the registry of ENV, and write their digests
 	@$(PY) -m workloads images copy $(NAMED_ENV)
 
-operators: setup ## JobSet and Kueue as pinned into the current cluster; waits until their webhooks answer
+operators: setup ## Install the pinned JobSet and Kueue in the current cluster; waits for their webhooks
 	@$(PY) -m workloads operators apply $(NAMED_ENV) $(if $(YES),--yes)
 
 .PHONY: synth plan rules check-env leftovers upgrade-check doctor doctor-cluster snapshots inventory outputs bootstrap deploy diff destroy
-synth: setup ## Terraform JSON of every stack of ENV
+synth: setup ## Write the Terraform JSON of every stack of ENV
 	@$(PY) -m infra synth $(ENV)
 
-plan: setup provider ## Real plan of ENV into out/plan/ENV
+plan: setup provider ## Plan ENV with the real provider into out/plan/ENV
 	@$(PY) -m infra plan $(ENV)
 
-rules: setup ## What the platform refuses, with reasons
+rules: setup ## List the platform's rules with reasons
 	@$(PY) -m infra rules
 
-check-env: setup ## Judge ENV without Terraform
+check-env: setup ## Check ENV without Terraform
 	@$(PY) -m infra check $(ENV)
 
-leftovers: setup ## What GKE left in the project of ENV after a destroy
+leftovers: setup ## List resources that GKE left in ENV's project after a destroy
 	@$(PY) -m infra leftovers $(NAMED_ENV)
 
-upgrade-check: setup ## What a merge of REF would move or destroy in ENV
+upgrade-check: setup ## Show what a merge of REF would change or destroy in ENV
 	@$(PY) -m infra upgrade-check $(REF) --env $(ENV)
 
-doctor: setup ## What a deployment of ENV needs and lacks
+doctor: setup ## Check what a deployment of ENV needs
 	@$(PY) -m infra doctor $(NAMED_ENV)
 
-doctor-cluster: setup ## What the cluster of ENV lacks before a first job
+doctor-cluster: setup ## Check what the cluster of ENV needs before a first job
 	@$(PY) -m workloads doctor $(NAMED_ENV)
 
-snapshots: setup provider ## Record the plan inventories, addresses, chart specifications and pictures anew
+snapshots: setup provider ## Record the plan inventories, addresses, chart specifications and pictures
 	@$(PY) -m tests.plan.inventory
 	@$(if $(wildcard workloads/library/tests),$(PY) -m workloads.library.tests.report.chart_goldens)
 	@$(if $(wildcard .ci/site),$(PY) .ci/site/pictures.py)
 
-inventory: setup provider ## Record the plan of ENV, an environment of yours; make test-plan holds it from then on
+inventory: setup provider ## Record the plan of your environment ENV; make test-plan then compares with it
 	@$(PY) -m tests.plan.inventory $(ENV)
 
-outputs: setup ## How to reach the cluster of ENV, its buckets, images and dashboards
+outputs: setup ## Show how to reach the cluster of ENV, its buckets, images and dashboards
 	@$(PY) -m infra outputs $(NAMED_ENV)
 
-bootstrap: setup ## Make what ENV needs before its first deployment: APIs, service agents, the bucket of the state
+bootstrap: setup ## Create what ENV needs before its first deployment: APIs, service agents, state bucket
 	@$(PY) -m infra bootstrap $(NAMED_ENV)
 
 deploy: setup cdktf-cli ## Deploy ENV
 	@$(PY) -m infra deploy $(NAMED_ENV)
 
-diff: setup cdktf-cli ## What a deployment of ENV would change
+diff: setup cdktf-cli ## Show what a deployment of ENV would change
 	@$(PY) -m infra diff $(NAMED_ENV)
 
-destroy: setup cdktf-cli ## Destroy ENV; stops while anything is protected
+destroy: setup cdktf-cli ## Destroy ENV; stops at protected resources
 	@$(PY) -m infra destroy $(NAMED_ENV)
 
 .PHONY: prove
-prove: setup cdktf-cli ## COSTS MONEY: deploy ENV, work on Spot, take its machines, judge, destroy; MAX_USD=20
+prove: setup cdktf-cli ## COSTS MONEY: deploy ENV, run jobs on Spot, preempt them, check, destroy; MAX_USD=20
 	@$(PY) -m infra prove $(NAMED_ENV) --max-usd $(MAX_USD)
 
 ##@ Tools
 
 .PHONY: tools provider cdktf-cli system-packages clean
-tools: setup ## Pinned test tools, built once into the user's cache
+tools: setup ## Build the pinned test tools once, in the user's cache
 	@$(PY) -m tests.tools.build
 
 provider: setup
 	@$(PY) -m tests.tools.build terraform-provider-google
 
-cdktf-cli: .node/.ready ## The cdktf command under .node
+cdktf-cli: .node/.ready ## Install the cdktf command under .node
 .node/.ready: requirements/node/package-lock.json .venv/.ready
 	@mkdir -p .node && cp requirements/node/package*.json .node/
 	@npm ci --prefix .node --no-audit --no-fund --loglevel=error && touch $@
 
-system-packages: ## Debian packages that the tests use (root)
+system-packages: ## Install the Debian packages that the tests use (root)
 	@$(PYTHON) .ci/system_packages.py
 
-clean: ## Everything that can be made again
+clean: ## Delete generated files
 	@rm -rf out cdktf.out .node .venv
 
 # Targets of the library, which a template does not have.

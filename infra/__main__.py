@@ -23,14 +23,14 @@ app = typer.Typer(
     add_completion=False,
 )
 
-Env = Annotated[str, typer.Argument(metavar="ENV", help="A module of infra/environments, as example.")]
+Env = Annotated[str, typer.Argument(metavar="ENV", help="A module of infra/environments, for example example.")]
 Yes = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
 Json = Annotated[bool, typer.Option("--json", help="One JSON object instead of a table.")]
 
 
 @app.command(epilog=examples("python -m infra pools example", "python -m infra pools prod --json"))
 def pools(env: Env, as_json: Json = False) -> None:
-    """Node pools with capacity, machine, taints and the window that a pod gets."""
+    """List node pools with capacity, machine type, taints and the grace period of their pods."""
     from infra.environments import load
     from infra.ops import show
 
@@ -53,10 +53,10 @@ def synth(env: Env) -> None:
 @app.command(epilog=examples("python -m infra plan example", "python -m infra plan prod --full"))
 def plan(
     env: Env,
-    full: Annotated[bool, typer.Option("--full", help="Every address beside the counts.")] = False,
+    full: Annotated[bool, typer.Option("--full", help="Show every address, not only the counts.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Plan with the real provider, no credentials, no network; the rules judge the result."""
+    """Plan with the real provider, without credentials or network, and check the result against the rules."""
     from infra.environments import load
     from infra.ops import judgement, show
     from infra.ops import plan as planning
@@ -76,7 +76,7 @@ def plan(
 
 @app.command(epilog=examples("python -m infra rules"))
 def rules(as_json: Json = False) -> None:
-    """What must hold, why, and who says so."""
+    """List all rules with reason and source."""
     from infra.ops import judgement
 
     judgement.show_rules(as_json)
@@ -84,7 +84,7 @@ def rules(as_json: Json = False) -> None:
 
 @app.command(epilog=examples("python -m infra check example"))
 def check(env: Env, as_json: Json = False) -> None:
-    """Judge an environment by the rules, without Terraform; exit 1, too, while a field says CHANGE-ME."""
+    """Check an environment against the rules, without Terraform. Exit 1 also while a field is CHANGE-ME."""
     from infra.environments import load
     from infra.ops import judgement
 
@@ -95,7 +95,7 @@ def check(env: Env, as_json: Json = False) -> None:
 def describe(
     env: Env, out: Annotated[Path | None, typer.Option(help="File to write; default: standard output.")] = None
 ) -> None:
-    """The platform document of ENV, which the command `holdfast` and the cluster half read."""
+    """Write the platform document of ENV, which `holdfast` and `python -m workloads` read."""
     from holdfast.platform import reading
     from infra.describe import described
 
@@ -108,7 +108,7 @@ def describe(
 
 @app.command(epilog=examples("python -m infra doctor example"))
 def doctor(env: Env, as_json: Json = False) -> None:
-    """What a deployment needs and lacks, here and in the project. Read-only; says how to fix it."""
+    """Check what a deployment needs, on this machine and in the project, and show fixes. Read-only."""
     from holdfast import checks
     from infra.environments import load
     from infra.ops import doctor as examination
@@ -120,7 +120,7 @@ def doctor(env: Env, as_json: Json = False) -> None:
 
 @app.command(epilog=examples("python -m infra new eu"))
 def new(name: Annotated[str, typer.Argument(metavar="NAME")]) -> None:
-    """Make an environment of your own, a copy of example that says CHANGE-ME."""
+    """Create a new environment: a copy of example with CHANGE-ME in every field that you must set."""
     from infra.ops import new as literal
     from infra.ops.synth import ROOT
 
@@ -131,11 +131,11 @@ def new(name: Annotated[str, typer.Argument(metavar="NAME")]) -> None:
 
 @app.command("upgrade-check", epilog=examples("python -m infra upgrade-check upstream/main --env example"))
 def upgrade_check(
-    ref: Annotated[str, typer.Argument(metavar="REF", help="A commit, branch or tag, as upstream/main.")],
-    env: Annotated[str, typer.Option("--env", help="The environment that is deployed.")] = "example",
+    ref: Annotated[str, typer.Argument(metavar="REF", help="A commit, branch or tag, for example upstream/main.")],
+    env: Annotated[str, typer.Option("--env", help="The deployed environment.")] = "example",
     as_json: Json = False,
 ) -> None:
-    """What a merge of REF would destroy, add and ask for; exit 1 if anything would be destroyed."""
+    """Show what a merge of REF would destroy, add and require. Exit 1 if it would destroy anything."""
     from dataclasses import asdict
 
     from holdfast.tables import print_json
@@ -143,7 +143,7 @@ def upgrade_check(
     from infra.ops import upgrade
 
     load(env)
-    with working(f"plan {env} as it is and as {ref} would have it"):
+    with working(f"plan {env} with this checkout and with {ref}"):
         found = upgrade.compare(ref, env)
     if as_json:
         print_json("upgrade-check", ref=ref, environment=env, **asdict(found))
@@ -159,19 +159,19 @@ def upgrade_check(
 )
 def leftovers(
     env: Env,
-    run: Annotated[str, typer.Option(help="What bears the label of this run of a proof instead.")] = "",
-    remove: Annotated[bool, typer.Option("--remove", help="With --run: remove it, its data too.")] = False,
+    run: Annotated[str, typer.Option(help="Show resources with the label of this proof run instead.")] = "",
+    remove: Annotated[bool, typer.Option("--remove", help="With --run: delete them and their data.")] = False,
     as_json: Json = False,
 ) -> None:
-    """What GKE itself, or a proof that was cut short, left in the project; exit 1 if anything of it bills."""
+    """List resources that GKE or an interrupted proof left in the project. Exit 1 if any of them costs money."""
     from infra.environments import load
     from infra.ops import leftovers as rest
     from infra.ops import show
 
     environment = load(env)
     if remove and not run:
-        fix = "give --run, or run the commands that are shown"
-        raise InputError("what may be removed is not named", got="--remove", allowed="--run RUN --remove", fix=fix)
+        fix = "add --run RUN, or run the printed commands"
+        raise InputError("--remove needs --run", got="--remove", allowed="--run RUN --remove", fix=fix)
     with working(f"look for leftovers of {env}"):
         found = rest.find(environment, run)
     if remove:
@@ -185,7 +185,7 @@ def leftovers(
 
 @app.command(epilog=examples("python -m infra deploy example"))
 def deploy(env: Env, yes: Yes = False) -> None:
-    """Deploy the stacks of ENV in order. Refuses a CHANGE-ME and a broken rule."""
+    """Deploy the stacks of ENV in order. Stops if a field is CHANGE-ME or a rule is broken."""
     from infra.environments import load
     from infra.ops import deploy as path
 
@@ -194,7 +194,7 @@ def deploy(env: Env, yes: Yes = False) -> None:
 
 @app.command(epilog=examples("python -m infra drift example --json"))
 def drift(env: Env, as_json: Json = False) -> None:
-    """What a deployment would change, for CI: read-only, against the real state; exit 1 if anything would."""
+    """Show what a deployment would change, for CI. Read-only, uses the real state. Exit 1 on any change."""
     from infra.environments import load
     from infra.ops import drift as difference
     from infra.ops.deploy import require_no_placeholders
@@ -210,7 +210,7 @@ def drift(env: Env, as_json: Json = False) -> None:
 
 @app.command(epilog=examples("python -m infra outputs example"))
 def outputs(env: Env, as_json: Json = False) -> None:
-    """What people need after a deployment: how to reach the cluster, buckets, images, dashboards, accounts."""
+    """Show how to reach the cluster, buckets, images, dashboards and accounts of a deployment."""
     from infra.environments import load
     from infra.ops.outputs import show
 
@@ -219,7 +219,7 @@ def outputs(env: Env, as_json: Json = False) -> None:
 
 @app.command(epilog=examples("python -m infra diff example"))
 def diff(env: Env) -> None:
-    """What a deployment would change, stack by stack, against the real state."""
+    """Show what a deployment would change in each stack, using the real state."""
     from infra.environments import load
     from infra.ops import deploy as path
 
@@ -233,10 +233,10 @@ def destroy(
     env: Env,
     yes: Yes = False,
     confirm: Annotated[
-        str, typer.Option("--confirm", metavar="ENV", help="The name once more: what is protected goes, too.")
+        str, typer.Option("--confirm", metavar="ENV", help="Repeat the name to destroy protected resources too.")
     ] = "",
 ) -> None:
-    """Destroy the stacks of ENV. Stops at what is protected, unless its name is typed or given once more."""
+    """Destroy the stacks of ENV. Stops at protected resources unless you confirm with the environment's name."""
     from infra.environments import load
     from infra.ops import deploy as path
 
@@ -246,10 +246,12 @@ def destroy(
 @app.command(epilog=examples("python -m infra prove example --max-usd 20"))
 def prove(
     env: Env,
-    max_usd: Annotated[float, typer.Option("--max-usd", min=0.01, help="Nothing starts if it may cost more.")],
+    max_usd: Annotated[
+        float, typer.Option("--max-usd", min=0.01, help="Do not start if the estimated cost is higher.")
+    ],
     yes: Yes = False,
 ) -> None:
-    """Deploy ENV to its project, run jobs on Spot, take their machines, judge, destroy. Costs money."""
+    """Deploy ENV, run jobs on Spot, preempt their machines, check the results, destroy. Costs money."""
     from infra.environments import load
     from infra.ops import prove as proof
 
@@ -258,7 +260,7 @@ def prove(
 
 @app.command("lock-provider", epilog=examples("python -m infra lock-provider"))
 def lock_provider() -> None:
-    """Record the provider's checksums for Linux and macOS in infra/provider.lock.hcl; needs the registry."""
+    """Record the provider's checksums for Linux and macOS in infra/provider.lock.hcl. Needs the registry."""
     from infra.ops import provider_lock
     from infra.ops.synth import ROOT
 
@@ -269,7 +271,7 @@ def lock_provider() -> None:
 def bootstrap(
     env: Env, dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the commands only.")] = False
 ) -> None:
-    """Make the bucket that keeps Terraform's state."""
+    """Create the bucket for Terraform's state."""
     from infra.environments import load
     from infra.ops import deploy as path
 

@@ -1,4 +1,4 @@
-"""The command line of monitoring: `holdfast report|alerts ...`. Bodies import; this module stays light."""
+"""The command line of monitoring: `python -m monitoring alerts`. Bodies import; this module stays light."""
 
 from infra.contract import interpreter as interpreter  # first: all below needs what `make setup` installs
 
@@ -12,21 +12,28 @@ from holdfast.contract.examples import examples
 from holdfast.contract.exit_codes import EXIT_CODES_HELP
 
 app = typer.Typer(
-    help=f"Watch what was taken away, and what it cost. {EXIT_CODES_HELP}",
+    help=f"Alerts and their runbook. {EXIT_CODES_HELP}",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,  # boxes around the help would take as long as all the rest of it
 )
+
+
+@app.callback()
+def _commands() -> None:  # pyright: ignore[reportUnusedFunction]
+    """Keeps the command's name: Typer drops it where an app has one command."""
+
+
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 
 
 @app.command(epilog=examples("python -m monitoring alerts"))
 def alerts(
-    write: Annotated[bool, typer.Option("--write", help="Renew the table in monitoring/alerting/runbook.md.")] = False,
+    write: Annotated[bool, typer.Option("--write", help="Update the table in monitoring/alerting/runbook.md.")] = False,
     as_json: Json = False,
 ) -> None:
-    """List every alert with severity, source and reason."""
+    """List all alerts with severity, source and reason."""
     from monitoring.alerting.cli import show_alerts
 
     show_alerts(write=write, as_json=as_json)

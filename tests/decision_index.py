@@ -1,4 +1,4 @@
-"""`python -m tests.decision_index`: write infra/decisions/README.md anew from the decisions beside it."""
+"""`python -m tests.decision_index`: write infra/decisions/README.md from the decisions."""
 
 import re
 from pathlib import Path
@@ -6,16 +6,16 @@ from pathlib import Path
 FOLDER = Path(__file__).parents[1] / "infra" / "decisions"
 INTRODUCTION = """# Decisions
 
-What surprises a reader of the code, and why it is so. A decision is at most 60 lines and begins so:
+Surprising choices in the code and their reasons. A decision is at most 60 lines and starts like this:
 
-    # 0043 The predictor is a process of its own
+    # 0043 The predictor is a separate process
 
     2026-11-21. Status: accepted.
 
     ## Context
 
-then `## Decision` and `## Consequences`. It is cited as `infra/decisions/0043` at the hazard that it explains. One that
-no longer holds is deleted, or says `Status: replaced.` and by which. `python -m tests.decision_index` writes this file.
+then `## Decision` and `## Consequences`. Code cites it as `infra/decisions/0043`. A decision that no
+longer applies is deleted, or says `Status: replaced.` and by which. `python -m tests.decision_index` writes this file.
 """
 # room -> numbers, first and last
 ROOMS: dict[str, tuple[tuple[int, int], ...]] = {

@@ -35,7 +35,7 @@ def load(name: str) -> Environment:
     environment = built(name, lambda: import_module(f"{__name__}.{name}").ENVIRONMENT)
     if environment.name != name:
         what = f"{source_of(name)}: name"
-        raise InputError(what, got=environment.name, allowed=name, fix="let name equal the module's name")
+        raise InputError(what, got=environment.name, allowed=name, fix="set name to the module's name")
     return environment
 
 
@@ -52,7 +52,7 @@ def built(name: str, make: Callable[[], Environment]) -> Environment:
 
 def _unknown_field(error: Exception) -> InputError:
     fields = "the fields of infra/environments/schema.py, with values of their types"
-    fix = "add what is missing, remove what is unknown, correct what is of another type"
+    fix = "add missing fields, remove unknown fields, correct wrong types"
     return InputError("fields", got=error, allowed=fields, fix=fix).with_traceback(error.__traceback__)
 
 

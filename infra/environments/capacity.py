@@ -1,4 +1,4 @@
-"""What a fork says about machines: node groups, caps for auto-provisioning, quotas.
+"""Settings of machines: node groups, caps for auto-provisioning, quotas.
 
 Read through `Environment`. A group states no taint and no label: they follow from role and capacity,
 so that a fork cannot misspell them.
@@ -28,7 +28,7 @@ class NodeGroup:
     capacity: Capacity = Capacity.ON_DEMAND
     """One value: Spot and flex-start exclude each other."""
     machine_types: tuple[str, ...]
-    """Several make a Spot group less likely to be sold out at once."""
+    """More types make it less likely that a Spot group gets no machines."""
     accelerator: str = ""
     gpus_per_node: int = 0
     min_nodes: int = 0
@@ -89,7 +89,7 @@ class NodeGroup:
             f"{at}.capacity",
             f"{self.capacity} for role {self.role}",
             f"{Capacity.ON_DEMAND} for the roles system and serving",
-            "control-plane helpers and the serving base must not be taken away: use on-demand",
+            "system pods and base replicas must not be preempted: use on-demand",
         )
         require(
             not self.evict_untolerating or self.capacity is Capacity.SPOT,
@@ -100,7 +100,7 @@ class NodeGroup:
         )
         if self.capacity in FLEX_CAPACITIES:
             require(
-                self.min_nodes == 0, f"{at}.min_nodes", self.min_nodes, "0 for flex-start", "nodes come on demand only"
+                self.min_nodes == 0, f"{at}.min_nodes", self.min_nodes, "0 for flex-start", "an on-demand group only"
             )
             if self.max_run_s:
                 between(f"{at}.max_run_s", self.max_run_s, FLEX_MIN_RUN_S, FLEX_MAX_RUN_S)
@@ -153,7 +153,7 @@ class NodeGroup:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AcceleratorCap:
-    """At most so many GPUs of one kind from node auto-provisioning."""
+    """The maximum number of GPUs of one kind from node auto-provisioning."""
 
     accelerator: str
     max_gpus: int
@@ -165,7 +165,7 @@ class AcceleratorCap:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AutoProvisioning:
-    """Caps of node auto-provisioning (NAP), which makes flex-start pools by itself. They bound the spend."""
+    """Limits of node auto-provisioning (NAP), which creates flex-start pools automatically. The limits bound the cost."""
 
     max_vcpus: int
     """Over the whole cluster, manual pools included: GKE counts both."""

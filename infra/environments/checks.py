@@ -53,7 +53,7 @@ def ipv4_range(field: str, got: str, widest: int, narrowest: int) -> IPv4Network
     try:
         network = IPv4Network(got if type(got) is str else "")  # a number is an address to Python
     except ValueError as error:
-        fix = "clear the host bits" if "host bits" in str(error) else "write it as 10.0.0.0/20"
+        fix = "clear the host bits" if "host bits" in str(error) else "use the form 10.0.0.0/20"
         raise InputError(field, got=got, allowed=f"an IPv4 range, /{widest} to /{narrowest}", fix=fix) from None
     require(
         widest <= network.prefixlen <= narrowest,

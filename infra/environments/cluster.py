@@ -1,4 +1,4 @@
-"""What a fork says about the control plane: releases, maintenance, freezes.
+"""Settings of the control plane: releases, maintenance, freezes.
 
 Read through `Environment`. Each check raises an InputError that names the field.
 """
@@ -22,7 +22,7 @@ class Freeze:
     end: str
 
     def __post_init__(self) -> None:
-        require(bool(self.name), "cluster.freezes[].name", "''", "a name", "say what this is for")
+        require(bool(self.name), "cluster.freezes[].name", "''", "a name", "give a reason")
         begin, end = (_moment(f"cluster.freezes[{self.name}].{f}", getattr(self, f)) for f in ("start", "end"))
         require(begin < end, f"cluster.freezes[{self.name}].end", self.end, f"after {self.start}", "exchange the two")
         days = (end - begin).total_seconds() / 86_400
@@ -44,7 +44,7 @@ def _moment(field: str, got: str) -> datetime:
 class Cluster:
     release_channel: str = "REGULAR"
     min_version: str = ""
-    """Oldest control plane accepted, as 1.35 or 1.35.0-gke.1171000; empty leaves it to the channel."""
+    """Oldest control plane accepted, for example 1.35 or 1.35.0-gke.1171000; empty: the channel decides."""
     maintenance_start: str = "2026-01-01T02:00:00Z"
     maintenance_end: str = "2026-01-01T08:00:00Z"
     maintenance_days: str = "FREQ=WEEKLY;BYDAY=SA,SU"
@@ -52,7 +52,7 @@ class Cluster:
     autoscaling_profile: str = "OPTIMIZE_UTILIZATION"
     """OPTIMIZE_UTILIZATION gives idle GPU nodes back sooner."""
     dns_endpoint_public: bool = False
-    """True lets anyone whom IAM admits reach the control plane's DNS endpoint from outside the VPC."""
+    """True: every user with IAM access can reach the control plane's DNS endpoint from outside the VPC."""
     deletion_protection: bool = True
 
     def __post_init__(self) -> None:

@@ -1,4 +1,4 @@
-"""What a fork says about its project and repository: who may deploy from GitHub, and the budget that warns.
+"""Settings of the project and repository: who may deploy from GitHub, and the budget that warns.
 
 Read through `Environment`. Each check raises an InputError that names the field.
 """
@@ -29,16 +29,18 @@ class Budget:
 
     billing_account: str
     monthly_usd: int
-    """In `currency`, whatever the name says."""
+    """In `currency`, despite the field's name."""
     thresholds: tuple[float, ...] = (0.5, 0.9, 1.0)
     currency: str = "USD"
-    """The billing account's own; the API refuses another. `gcloud billing accounts describe`."""
+    """The billing account's currency; the API rejects others. `gcloud billing accounts describe`."""
 
     def __post_init__(self) -> None:
         pattern = r"[0-9A-F]{6}-[0-9A-F]{6}-[0-9A-F]{6}"
-        allowed = "a billing account as 0X0X0X-0X0X0X-0X0X0X"
+        allowed = "a billing account of the form 0X0X0X-0X0X0X-0X0X0X"
         matches("budget.billing_account", self.billing_account, pattern, allowed, "`gcloud billing accounts list`")
-        matches("budget.currency", self.currency, r"[A-Z]{3}", "three letters as EUR", "write the account's currency")
+        matches(
+            "budget.currency", self.currency, r"[A-Z]{3}", "three letters such as EUR", "write the account's currency"
+        )
         between("budget.monthly_usd", self.monthly_usd, 1, 100_000_000)
         require(bool(self.thresholds), "budget.thresholds", "()", "at least one share", "write (0.5, 0.9, 1.0)")
         for threshold in self.thresholds:

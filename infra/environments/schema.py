@@ -71,10 +71,10 @@ class Environment:
     """Names Pub/Sub's service agent, which moves messages to the dead-letter topic. `gcloud projects describe`."""
     region: str
     zones: tuple[str, ...]
-    """Zones of nodes. Take those that sell the accelerators of the groups."""
+    """Zones of nodes. Use zones that offer the accelerators of the groups."""
     name_prefix: str = names.PROVISIONING_PREFIX
     state_bucket: str = ""
-    """Bucket of Terraform's state, made by `make bootstrap`; empty keeps state in out/state, for a trial."""
+    """Bucket of Terraform's state, created by `make bootstrap`; empty: state is in out/state, for a trial."""
     spot_grace_s: int = 30
     """30, or 120 where cluster.min_version is 1.35 or newer: then a pod has 105 s instead of 15 s."""
     network: Network
@@ -82,26 +82,26 @@ class Environment:
     groups: tuple[NodeGroup, ...]
     auto_provisioning: AutoProvisioning
     quotas: tuple[Quota, ...] = ()
-    """Empty lends all that the groups and caps can give."""
+    """Empty: Kueue may use all GPUs of the groups and limits."""
     security: Security
     storage: Storage
     queue: Queue
     database: Database | None = None
-    """None leaves Cloud SQL out; batch results then need a database of yours."""
+    """None: no Cloud SQL; batch results then need your own database."""
     serving: Serving | None = None
-    """None: no online inference is rendered; its pool then stands for servers of yours."""
+    """None: no online inference is rendered; its pool is then for your own servers."""
     alerts: Alerts
     budget: Budget | None = None
     delivery: Delivery | None = None
-    """None: nobody but people deploys. See infra/UPGRADING.md."""
+    """None: only people deploy. See infra/UPGRADING.md."""
     labels: tuple[tuple[str, str], ...] = ()
-    """On every object that bears labels, for the bill."""
+    """Set on every resource that supports labels, for billing."""
     enable_apis: bool = True
     """False where the organisation enables APIs centrally."""
     production: bool = False
-    """True: the rules demand every protection, also those that cost money or reach."""
+    """True: the rules require every protection, including those that cost money or limit access."""
     allow_drills: bool = False
-    """True lets `workloads drill` evict pods and take VMs away in this cluster; it asks first all the same."""
+    """True: `holdfast drill` may evict pods and delete VMs in this cluster, after confirmation."""
 
     def __post_init__(self) -> None:
         dns_name("name", self.name, 12)
@@ -109,7 +109,9 @@ class Environment:
         matches(
             "project_id", self.project_id, form, "6 to 30 of a-z, 0-9 and '-'", "write the project's id, not its name"
         )
-        matches("region", self.region, r"[a-z]+-[a-z]+\d+", "a region as us-central1", "`gcloud compute regions list`")
+        matches(
+            "region", self.region, r"[a-z]+-[a-z]+\d+", "a region such as us-central1", "`gcloud compute regions list`"
+        )
         matches("project_number", self.project_number, r"\d{6,14}", "digits only", "`gcloud projects describe PROJECT`")
         dns_name("name_prefix", self.name_prefix, 20)
         self._check_zones()

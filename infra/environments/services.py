@@ -1,4 +1,4 @@
-"""What a fork says about everything that is no machine: network, security, storage, queue, alerts, money.
+"""Settings other than machines: network, security, storage, queue, alerts, money.
 
 Read through `Environment`. Each check raises an InputError that names the field.
 """
@@ -11,13 +11,13 @@ from infra.environments.runs import Run, check_apart
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AuthorizedRange:
-    """Who may reach the control plane's private IP endpoint."""
+    """A range that may reach the control plane's private IP endpoint."""
 
     name: str
     cidr: str
 
     def __post_init__(self) -> None:
-        require(bool(self.name), "network.authorized_ranges[].name", "''", "a name", "say who this is")
+        require(bool(self.name), "network.authorized_ranges[].name", "''", "a name", "describe the range")
         ipv4_range(f"network.authorized_ranges[{self.name}].cidr", self.cidr, 8, 32)
 
 
@@ -65,7 +65,7 @@ class Network:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Security:
-    """Settings that cost money, a newer GKE or an object made elsewhere; the rest is always on."""
+    """Protections that cost money or need a newer GKE or another resource; all others are always on."""
 
     kms_key: str = ""
     """projects/P/locations/L/keyRings/R/cryptoKeys/K for secrets in etcd, disks and buckets; empty: Google's keys."""
@@ -73,9 +73,9 @@ class Security:
     """Only images that the project's policy admits run. The policy is written too: this environment's own repository,
     `image_patterns`, and GKE's system images."""
     image_patterns: tuple[str, ...] = ()
-    """Other images that may run, as us-docker.pkg.dev/acme/tools/**."""
+    """Other images that may run, for example us-docker.pkg.dev/acme/tools/**."""
     image_policy_elsewhere: bool = False
-    """True where somebody else keeps the project's image policy, of which there is one: none is written here."""
+    """True: the project's only image policy is managed elsewhere, so none is written here."""
     rbac_security_group: str = ""
     """gke-security-groups@your-domain, for role bindings by Google group."""
     signed_kernel_modules: bool = False
@@ -115,14 +115,14 @@ class Storage:
     hierarchical_namespace: bool = False
     """Folders with atomic rename; cannot be changed later, and cannot be versioned."""
     data_soft_delete_days: int = 7
-    """Buckets for data and exports; checkpoints have none, since each lives for hours and would be paid for a week."""
+    """Buckets for data and exports; checkpoints have none, since each is needed for hours and would be billed for a week."""
     uncommitted_days: int = 3
     """Attempts that no commit names are deleted by the writer; this bounds what a killed writer leaves."""
     runs: tuple[Run, ...] = ()
     """Each writes below its own prefix only, as an identity of its own. Empty: all training shares one account, which
     may write every checkpoint."""
     allow_destroy: bool = False
-    """True lets `destroy` delete what holds data: buckets with objects in them, images, the queue with its backlog."""
+    """True: `destroy` may delete buckets with objects, images, and the queue with its backlog."""
 
     def __post_init__(self) -> None:
         switch("storage.hierarchical_namespace", self.hierarchical_namespace)
@@ -132,7 +132,7 @@ class Storage:
             "storage.data_soft_delete_days",
             self.data_soft_delete_days,
             "0, or 7 to 90",
-            "the API knows nothing between 0 and 7 days",
+            "the API accepts no value between 0 and 7 days",
         )
         between("storage.uncommitted_days", self.uncommitted_days, 1, 30)
         check_apart(self.runs, folders=self.hierarchical_namespace)
@@ -144,7 +144,7 @@ class Queue:
     """Short: a killed worker's items come back after it. The worker extends its own leases."""
     retention_days: int = 7
     max_delivery_attempts: int = 100
-    """Every eviction counts as a delivery, so a low number would bury healthy items. Poison is counted elsewhere."""
+    """Every preemption counts as a delivery, so with a low number healthy items become dead letters."""
     min_backoff_s: int = 1
     """Also holds back what a draining worker returns, so it stays short."""
     max_backoff_s: int = 60
@@ -185,7 +185,7 @@ class Database:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Alerts:
-    """Who is notified, and from which value on. Seconds unless named otherwise."""
+    """Recipients and thresholds of alerts. In seconds unless the name has another unit."""
 
     emails: tuple[str, ...] = ()
     channels: tuple[str, ...] = ()
@@ -193,7 +193,7 @@ class Alerts:
     readers: tuple[str, ...] = ()
     """Who runs `monitoring report --project`: group:G, user:U or serviceAccount:S. Each may read metrics."""
     modules: tuple[str, ...] = ()
-    """Alerts of your own: importable modules with `def alerts(limits)`; see monitoring/README.md."""
+    """Your own alerts: importable modules with `def alerts(limits)`; see monitoring/README.md."""
     runbook_base_url: str = ""
     """Where monitoring/alerting/runbook.md can be read; empty: the address of this checkout's git remote."""
     on_demand_pending_s: int = 600
@@ -205,25 +205,29 @@ class Alerts:
     preemptions_per_hour: int = 6
     """Of one pool."""
     goodput_min: float = 0.0
-    """Useful share of machine time; 0: where the dearest Spot pool costs as much as on-demand, by the price table."""
+    """Useful share of machine time; 0: the share at which the most expensive Spot pool costs as much as on-demand."""
     batch_oldest_s: int = 86_400
     heartbeat_s: int = 600
 
     def __post_init__(self) -> None:
         for email in self.emails:
             matches(
-                "alerts.emails", email, r"[^@\s]+@[^@\s]+\.[^@\s]+", "an address as oncall@example.org", "correct it"
+                "alerts.emails",
+                email,
+                r"[^@\s]+@[^@\s]+\.[^@\s]+",
+                "an address such as oncall@example.org",
+                "correct it",
             )
         for channel in self.channels:
             pattern = r"projects/[^/]+/notificationChannels/\d+"
             matches("alerts.channels", channel, pattern, "projects/P/notificationChannels/N", "write the full name")
         for reader in self.readers:
             form, allowed = r"(group|user|serviceAccount):[^@\s]+@[^@\s]+\.[^@\s]+", "group:ml-platform@example.org"
-            matches("alerts.readers", reader, form, allowed, "name the kind before the address")
+            matches("alerts.readers", reader, form, allowed, "add the kind before the address")
         unique("alerts.readers", self.readers)
         for module in self.modules:
             form = r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*"
-            matches("alerts.modules", module, form, "a module as acme.alerts", "write its dotted name")
+            matches("alerts.modules", module, form, "a module such as acme.alerts", "write its dotted name")
         if self.runbook_base_url:
             matches("alerts.runbook_base_url", self.runbook_base_url, r"https://\S+", "https://...", "correct it")
         for field in (

@@ -1,4 +1,4 @@
-"""What a fork promises of online inference, and the arithmetic of losing all Spot machines at once."""
+"""Settings of online inference: the promised load and the replicas that it needs."""
 
 from dataclasses import dataclass
 from math import ceil
@@ -9,21 +9,21 @@ from infra.environments.checks import between, require
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Serving:
-    """Online inference: what is promised whatever Spot does, and what is reached with it. Requests a second."""
+    """Online inference: requests per second that are promised without Spot, and the peak with Spot."""
 
     promised_per_s: float
-    """Answered also when every Spot machine goes at once: by the base alone, on demand."""
+    """Answered without any Spot machine, by on-demand base replicas."""
     peak_per_s: float
-    """Answered while Spot is there."""
+    """Answered while Spot machines are available."""
     replica_per_s: float
-    """Of one replica with full batches: `make bench-server` measures it for a model of yours."""
+    """Requests per second of one replica with full batches; `make bench-server` measures it for your model."""
     base_replicas: int
-    """The least that runs on demand, always; infra.rules says how many the promise needs."""
+    """The minimum number of on-demand replicas; infra.rules checks that it is enough for the promise."""
     base_most: int
     overflow_most: int
     """On Spot."""
     inflight_target: int = 24
-    """Requests that run or wait in a replica, from which on another one is added."""
+    """Running and waiting requests per replica above which a replica is added."""
 
     def __post_init__(self) -> None:
         for field in ("promised_per_s", "peak_per_s", "replica_per_s"):
@@ -42,7 +42,7 @@ class Serving:
 
     @property
     def base_needed(self) -> int:
-        """Replicas that keep the promise without Spot, none of them loaded beyond what queues bear."""
+        """Replicas that handle the promised load without Spot, each below the load at which queues grow."""
         return ceil(self.promised_per_s / (USABLE_SHARE * self.replica_per_s))
 
     @property
@@ -51,7 +51,7 @@ class Serving:
 
     @property
     def shed_per_s(self) -> float:
-        """Of the peak, what is refused when every Spot machine goes at once, until others come."""
+        """The share of the peak that is rejected without Spot machines, until others start."""
         return max(0.0, self.peak_per_s - USABLE_SHARE * self.base_replicas * self.replica_per_s)
 
     def __str__(self) -> str:

@@ -73,7 +73,7 @@ def destroy(environment: Environment, *, yes: bool, confirm: str = "") -> int:
     elif (confirm or typed_name(environment)) != environment.name:
         for guard in guards:
             print(f"protected: {guard}", file=sys.stderr)
-        print(f"fix:       repeat with --confirm {environment.name}; the data goes for good", file=sys.stderr)
+        print(f"fix:       repeat with --confirm {environment.name}; the data will be lost", file=sys.stderr)
         return EXIT_STOPPED
     else:
         # The name was typed above: a second question about the same thing is answered without reading.
@@ -90,8 +90,8 @@ def typed_name(environment: Environment) -> str:
     """What a person types; nothing where nobody can be asked."""
     if not sys.stdin.isatty():
         return ""
-    print(f"Everything of {environment.name} will be destroyed, its data too.", file=sys.stderr)
-    return input("Type the name of the environment to go on: ").strip()
+    print(f"Everything of {environment.name} will be destroyed, including its data.", file=sys.stderr)
+    return input("Type the name of the environment to continue: ").strip()
 
 
 def protections(environment: Environment) -> list[str]:

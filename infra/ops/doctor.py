@@ -67,7 +67,7 @@ def _provider(_: Environment) -> Answer:
         return True, f"google {GOOGLE_PROVIDER_VERSION} from the registry", ""
     # With a mirror in force the registry is not asked for Google's provider, so an old mirror fails in `init`.
     held = any(folder.glob(f"*/hashicorp/google/{GOOGLE_PROVIDER_VERSION}/*"))
-    return held, f"mirror {folder}", f"the mirror lacks google {GOOGLE_PROVIDER_VERSION}: make provider"
+    return held, f"mirror {folder}", f"the mirror has no google {GOOGLE_PROVIDER_VERSION}: make provider"
 
 
 def _placeholders(environment: Environment) -> Answer:

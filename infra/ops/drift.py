@@ -80,4 +80,7 @@ def show(environment: Environment, found: Mapping[str, Sequence[Change]], as_jso
     print_table(("STACK", "ACTION", "ADDRESS"), [*losses, *(row for row in rows if row not in losses)])
     print(f"{environment.name}: {len(rows)} changes, {len(losses)} destroy or replace")
     if any(c.actions == IGNORED for _, c in listed):
-        print(f"Next: python -m infra doctor {environment.name}   (how to mend what `deploy` ignores)", file=sys.stderr)
+        print(
+            f"Next: python -m infra doctor {environment.name}  (fixes for changes that `deploy` ignores)",
+            file=sys.stderr,
+        )

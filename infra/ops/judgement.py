@@ -24,7 +24,7 @@ def show_rules(as_json: bool) -> None:
 def check(environment: Environment, as_json: bool) -> int:
     """Judge what the environment asks for, before Terraform starts. The exit code: 0 when it may be deployed as it is.
 
-    A CHANGE-ME or a freeze that is over breaks no rule: "right, but not settled" is a state of its own.
+    A CHANGE-ME or a freeze that is over breaks no rule: "valid, but not ready to deploy" is a state of its own.
     """
     findings, open_fields = judge_environment(environment), placeholders(environment)
     over = [freeze.name for freeze in environment.cluster.freezes if freeze.is_over(datetime.now(UTC))]
@@ -44,7 +44,7 @@ def check(environment: Environment, as_json: bool) -> int:
         for line in _text(environment, findings, open_fields, over):
             print(line)
         counted = f"{len(RULES)} rules, {len(findings)} findings, {len(open_fields)} placeholders"
-        print(f"{environment.name}: {counted}: {'right, but not settled' if state == 'not settled' else state}")
+        print(f"{environment.name}: {counted}: {'valid, but not ready to deploy' if state == 'not settled' else state}")
     return EXIT_DONE if state == "right" else EXIT_FINDINGS
 
 

@@ -68,7 +68,11 @@ def _quota(environment: Environment) -> Answer:
         # Absent counts as none: GPU quota of a fresh project is 0, and one warning too many costs one look.
         if limits.get(metric, 0) < needed:
             lacking.append(f"{metric} {limits.get(metric, 0):.0f} of {needed}")
-    return not lacking, "; ".join(lacking) or "enough", f"ask for more quota in {environment.region}, or lower the caps"
+    return (
+        not lacking,
+        "; ".join(lacking) or "enough",
+        f"request more quota in {environment.region}, or lower the limits",
+    )
 
 
 def _quota_everywhere(environment: Environment) -> Answer:
@@ -76,7 +80,7 @@ def _quota_everywhere(environment: Environment) -> Answer:
     found = gcloud.ask("compute", "project-info", "describe", project=environment.project)
     limit = next((q["limit"] for q in found.get("quotas", []) if q["metric"] == ALL_REGIONS), 0)
     needed = sum(_wanted(environment).values())
-    return limit >= needed, f"{ALL_REGIONS} {limit:.0f} of {needed}", f"ask for more {ALL_REGIONS}, or lower the caps"
+    return limit >= needed, f"{ALL_REGIONS} {limit:.0f} of {needed}", f"ask for more {ALL_REGIONS}, or lower the limits"
 
 
 def _wanted(environment: Environment) -> dict[str, int]:
@@ -105,12 +109,12 @@ def _zones(environment: Environment) -> Answer:
         for zone in pool.zones or environment.zones
         if (pool.accelerator, zone) not in sold
     )
-    return not lacking, ", ".join(lacking) + " not sold" if lacking else "sold in each zone", "change zones"
+    return not lacking, ", ".join(lacking) + " not available" if lacking else "available in each zone", "change zones"
 
 
 def _state_bucket(environment: Environment) -> Answer:
     if not environment.state_bucket:
-        return False, "state stays on this machine", "set state_bucket, then make bootstrap ENV=NAME"
+        return False, "the state is on this machine only", "set state_bucket, then make bootstrap ENV=NAME"
     gcloud.ask("storage", "buckets", "describe", f"gs://{environment.state_bucket}", project=environment.project)
     return True, f"gs://{environment.state_bucket}", ""
 

@@ -92,7 +92,7 @@ def prove(environment: Environment, *, max_usd: float, yes: bool, out: Path = RO
     print_table(("WHAT", f"USD IN {HOURS:.0f} H"), [(what, f"{usd:.2f}") for what, usd in [*parts, ("up to", total)]])
     refusal = _refusal(environment, total, max_usd)
     if not (refusal or yes or typed_name(environment) == environment.name):
-        refusal = "nobody typed the name; fix: repeat with --yes"
+        refusal = "not confirmed; fix: repeat with --yes"
     if refusal:
         typer.echo(f"stopped: {refusal}", err=True)
         return EXIT_STOPPED
@@ -175,7 +175,7 @@ class Script:
 def _refusal(environment: Environment, total: float, max_usd: float) -> str:
     """Why nothing may start; empty where it may."""
     if environment.production:
-        return "production is not proven: make an environment for it, `python -m infra new proof`"
+        return "`prove` does not run in production: create a separate environment, `python -m infra new proof`"
     if total > max_usd:
         return f"up to {total:.2f} USD in {HOURS:.0f} h, --max-usd is {max_usd:.2f}"
     # A proof ends with a destroy: of an environment that somebody uses, that would be the end.
@@ -187,7 +187,7 @@ def _refusal(environment: Environment, total: float, max_usd: float) -> str:
             if not re.search(r"NOT_FOUND|not found|404|SERVICE_DISABLED", str(error)):
                 raise
         else:
-            return f"{there[3]} exists already: a proof destroys what it finds; prove an environment made for it"
+            return f"{there[3]} exists already, and a proof destroys it; use a separate environment"
     return ""
 
 
@@ -200,7 +200,9 @@ def smallest_spot(environment: Environment, table: Table) -> Pool:
     ]  # fmt: skip
     if not fitting:
         allowed = f"a Spot group of GPUs with max_nodes and quota for {PODS}"
-        raise InputError("no Spot pool holds a sample", got=environment.name, allowed=allowed, fix="raise both")
+        raise InputError(
+            "no Spot pool is large enough for the sample jobs", got=environment.name, allowed=allowed, fix="raise both"
+        )
     return min(fitting, key=lambda pool: _hourly(environment, pool, table))
 
 

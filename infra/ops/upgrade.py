@@ -88,15 +88,15 @@ def _unread(ref: str, environment: str, root: Path, other: Path, rules: list[str
     # Python, too, ends with 1 where the code itself is broken, and prints no judgement.
     if judged.returncode in (EXIT_DONE, EXIT_FINDINGS) and judged.stdout:
         rules += sorted({f["rule"] for f in json.loads(judged.stdout)["findings"]})
-        return f"rules that newly fail: {', '.join(rules)}" if rules else ""
+        return f"rules that would fail: {', '.join(rules)}" if rules else ""
     lines = judged.stderr.strip().splitlines() or [f"exit {judged.returncode}"]
     if judged.returncode == EXIT_BAD_INPUT and not _is_older(ref, root):
         return "\n".join(lines)
     file = f"{ENVIRONMENTS}/{environment}.py"
     raise _incomparable(
         ref,
-        f"it does not read {file}: {_reason(lines)}",
-        "a revision that knows all that this file says",
+        f"it does not support {file}: {_reason(lines)}",
+        "a revision that supports all fields of this file",
         f"name a newer revision, or take out of {file} what {ref} does not know",
     )
 
@@ -183,7 +183,7 @@ def report(upgrade: Upgrade) -> Sequence[str]:
     blocks = [
         ("cannot be read by the other side", [upgrade.unloadable] if upgrade.unloadable else []),
         ("DESTROYED by an apply after the merge", upgrade.destroyed),
-        ("REPLACED, destroyed and made anew, because of", upgrade.replaced),
+        ("REPLACED (destroyed and created again) because of", upgrade.replaced),
         ("created", upgrade.created),
         ("changed in place", upgrade.changed),
         ("environment fields removed", upgrade.fields_removed),

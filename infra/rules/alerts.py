@@ -22,9 +22,9 @@ def _queries(facts: Facts) -> Iterator[PlannedResource]:
                 yield PlannedResource(kind="", address=policy.address, values=query)
 
 
-@rule(reason="the API takes multiples of 30 s; 7s passes the plan", source=PROVIDER)
+@rule(reason="the API only accepts multiples of 30 s; the plan accepts other values", source=PROVIDER)
 def alert_durations(facts: Facts) -> Iterator[Violation]:
-    """Durations and intervals of alerts are multiples of 30 s."""
+    """Alert durations and intervals are multiples of 30 s."""
     for query in _queries(facts):
         for path in ("duration", "evaluation_interval"):
             text = query.get(path)
@@ -33,26 +33,26 @@ def alert_durations(facts: Facts) -> Iterator[Violation]:
                 yield query.violation(path, "a multiple of 30s", "round it")
 
 
-@rule(reason="broken PromQL passes the plan and fails the apply", source=PROVIDER)
+@rule(reason="the plan accepts broken PromQL, the apply fails", source=PROVIDER)
 def alert_queries_balance(facts: Facts) -> Iterator[Violation]:
-    """Brackets and quotes of alert queries close."""
+    """Alert queries have balanced brackets and quotes."""
     for query in _queries(facts):
         text = re.sub(r'"(?:[^"\\]|\\.)*"', "", str(query.get("query")))
         if '"' in text or any(text.count(a) != text.count(b) for a, b in ("()", "[]", "{}")) or not text.strip():
             yield query.violation("query", "balanced PromQL", "correct the expression")
 
 
-@rule(reason="the metric does not exist before the first preemption, and the API would refuse the policy", source="GKE")
+@rule(reason="the metric does not exist before the first preemption, so the API would reject the policy", source="GKE")
 def alert_on_future_metrics(facts: Facts) -> Iterator[Violation]:
-    """Alert queries may name metrics that nothing has written yet."""
+    """Alert queries may use metrics that do not exist yet."""
     for query in _queries(facts):
         if query.get("disable_metric_validation") is not True:
             yield query.violation("disable_metric_validation", "True", "set it")
 
 
-@rule(reason="an alert that nobody hears", source="Cloud Monitoring documentation")
+@rule(reason="otherwise an alert notifies nobody", source="Cloud Monitoring documentation")
 def alerts_are_on_and_heard(facts: Facts) -> Iterator[Violation]:
-    """Every alert is enabled and has a channel; in production an environment names who hears it."""
+    """Every alert is enabled and has a channel; a production environment names the recipients."""
     asked = facts.environment.alerts
     if facts.environment.production and not (asked.emails or asked.channels):
         where = f"environment {facts.environment.name}: alerts"
@@ -65,17 +65,20 @@ def alerts_are_on_and_heard(facts: Facts) -> Iterator[Violation]:
             yield policy.violation("notification_channels", "at least one", "set alerts.emails", "none")
 
 
-@rule(reason="who is woken has nothing to go by", source="Cloud Monitoring documentation on alert documentation")
-def alerts_bear_their_runbook(facts: Facts) -> Iterator[Violation]:
-    """Every alert brings what to do."""
+@rule(
+    reason="otherwise the on-call engineer gets no instructions",
+    source="Cloud Monitoring documentation on alert documentation",
+)
+def alerts_have_a_runbook(facts: Facts) -> Iterator[Violation]:
+    """Every alert has runbook text."""
     for policy in facts.of(POLICY):
         if not str(policy.get("documentation.content") or "").strip():
-            yield policy.violation("documentation.content", "what to do", "add a section to the runbook", "none")
+            yield policy.violation("documentation.content", "runbook text", "add a section to the runbook", "none")
 
 
-@rule(reason="what has been wrong for a day is found by users", source="design of this platform")
+@rule(reason="a slow alert fires after users have noticed the problem", source="design of this platform")
 def alerts_come_in_time(facts: Facts) -> Iterator[Violation]:
-    """No alert holds back for more than an hour, or looks less often than every five minutes."""
+    """Every alert fires within an hour and is evaluated at least every five minutes."""
     for query in _queries(facts):
         for path, most in (("duration", 3_600), ("evaluation_interval", 300)):
             seconds = duration_s(str(query.get(path)), "s")

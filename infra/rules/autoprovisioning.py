@@ -21,9 +21,9 @@ def _limits(cluster: PlannedResource) -> Mapping[str, Mapping[str, Any]]:
     return {str(limit.get("resource_type")): limit for limit in cluster.blocks(LIMITS)}
 
 
-@rule(reason="a limit named nvidia.com/gpu caps nothing: pods wait with gpu.no.limit.defined", source=PROVIDER)
+@rule(reason="a limit named nvidia.com/gpu has no effect: pods wait with gpu.no.limit.defined", source=PROVIDER)
 def nap_limit_names(facts: Facts) -> Iterator[Violation]:
-    """Limits are named cpu, memory or like an accelerator."""
+    """Limits are named cpu, memory or an accelerator."""
     for cluster in facts.cluster():
         wrong = sorted(set(_limits(cluster)) - {"cpu", "memory"} - set(ACCELERATORS))
         if wrong:
@@ -31,22 +31,25 @@ def nap_limit_names(facts: Facts) -> Iterator[Violation]:
             yield cluster.violation(LIMITS, allowed, "use the accelerator's name", ", ".join(wrong))
 
 
-@rule(reason="without both the API refuses auto-provisioning", source=PROVIDER)
+@rule(reason="the API rejects auto-provisioning without both", source=PROVIDER)
 def nap_caps_present(facts: Facts) -> Iterator[Violation]:
-    """Auto-provisioning has caps for cpu, memory and at least one accelerator."""
+    """Auto-provisioning has limits for cpu, memory and at least one accelerator."""
     for cluster in facts.cluster():
         missing = sorted({"cpu", "memory"} - set(_limits(cluster)))
         if not set(_limits(cluster)) & set(ACCELERATORS):
             missing.append("an accelerator")
         if missing:
             yield cluster.violation(
-                LIMITS, "caps for cpu, memory, accelerators", "add them", f"no {', no '.join(missing)}"
+                LIMITS, "limits for cpu, memory, accelerators", "add them", f"no {', no '.join(missing)}"
             )
 
 
-@rule(reason="a retry loop then buys machines without end", source="accelerated-platforms sets 9.2e18 by default")
+@rule(
+    reason="otherwise a retry loop can buy any number of machines",
+    source="accelerated-platforms sets 9.2e18 by default",
+)
 def nap_caps_finite(facts: Facts) -> Iterator[Violation]:
-    """Each cap is a number that somebody could pay."""
+    """Each limit is affordable."""
     for cluster in facts.cluster():
         for name, limit in _limits(cluster).items():
             low, high = limit.get("minimum") or 0, limit.get("maximum") or 0
@@ -57,10 +60,11 @@ def nap_caps_finite(facts: Facts) -> Iterator[Violation]:
 
 
 @rule(
-    reason="GKE counts manual pools into the caps: beyond them no pool grows", source="GKE documentation on NAP limits"
+    reason="GKE counts manual pools towards the limits: no pool grows beyond them",
+    source="GKE documentation on NAP limits",
 )
 def nap_caps_cover_pools(facts: Facts) -> Iterator[Violation]:
-    """The caps leave room for every pool at its maximum."""
+    """The limits allow every pool to reach its maximum."""
     needed: dict[str, int] = {}
     for pool in facts.pools():
         machine = MACHINE_TYPES.get(str(pool.get("node_config.machine_type")))
@@ -72,10 +76,10 @@ def nap_caps_cover_pools(facts: Facts) -> Iterator[Violation]:
         for name, limit in _limits(cluster).items():
             if limit.get("maximum", 0) < needed.get(name, 0):
                 allowed, got = f"at least {needed[name]:,}", limit.get("maximum")
-                yield cluster.violation(f"{LIMITS}[{name}]", allowed, "raise the cap or lower max_nodes", got)
+                yield cluster.violation(f"{LIMITS}[{name}]", allowed, "raise the limit or lower max_nodes", got)
 
 
-@rule(reason="the default is pd-standard, whatever the documentation says", source="google provider schema")
+@rule(reason="the actual default is pd-standard, in contrast to the documentation", source="google provider schema")
 def nap_disk_type(facts: Facts) -> Iterator[Violation]:
     """Auto-provisioned nodes have a fast disk."""
     for cluster in facts.cluster():
@@ -84,22 +88,23 @@ def nap_disk_type(facts: Facts) -> Iterator[Violation]:
 
 
 @rule(
-    reason="the default account is Editor-like, and pools of NAP escape what manual pools state", source="CIS GKE 5.2.1"
+    reason="the default account has Editor-like rights, and auto-provisioned pools do not use the settings of manual pools",
+    source="CIS GKE 5.2.1",
 )
 def nap_service_account(facts: Facts) -> Iterator[Violation]:
     """Auto-provisioned nodes run as the node account."""
     wanted = facts.environment.service_account_email("nodes")
-    yield from each(facts.cluster(), f"{DEFAULTS}.service_account", wanted, "state the node account")
+    yield from each(facts.cluster(), f"{DEFAULTS}.service_account", wanted, "set the node account")
 
 
-@rule(reason="pools of NAP escape what manual pools state", source="CIS GKE 5.5.6, 5.5.7")
+@rule(reason="auto-provisioned pools do not use the settings of manual pools", source="CIS GKE 5.5.6, 5.5.7")
 def nap_shielded(facts: Facts) -> Iterator[Violation]:
-    """Auto-provisioned nodes boot shielded."""
+    """Auto-provisioned nodes are Shielded VMs."""
     for flag in ("enable_secure_boot", "enable_integrity_monitoring"):
         yield from each(facts.cluster(), f"{DEFAULTS}.shielded_instance_config.{flag}", True, "turn it on")
 
 
-@rule(reason="pools of NAP escape what manual pools state", source="CIS GKE 5.5.2, 5.5.3")
+@rule(reason="auto-provisioned pools do not use the settings of manual pools", source="CIS GKE 5.5.2, 5.5.3")
 def nap_managed(facts: Facts) -> Iterator[Violation]:
     """Auto-provisioned nodes are repaired and upgraded."""
     for flag in ("auto_repair", "auto_upgrade"):
@@ -107,27 +112,27 @@ def nap_managed(facts: Facts) -> Iterator[Violation]:
 
 
 @rule(
-    reason="port 10255 shows pods and their arguments to anyone in the network", source="google provider documentation"
+    reason="port 10255 shows pods and their arguments to everyone in the network",
+    source="google provider documentation",
 )
 def nap_read_only_port(facts: Facts) -> Iterator[Violation]:
-    """Auto-provisioned nodes close the kubelet's read-only port."""
+    """Auto-provisioned nodes disable the kubelet's read-only port."""
     path = "node_pool_auto_config.node_kubelet_config.insecure_kubelet_readonly_port_enabled"
     yield from each(facts.cluster(), path, "FALSE", "state FALSE")
 
 
-@rule(reason="elsewhere a zone without the accelerator is tried again and again", source="GKE autoscaler source")
+@rule(reason="otherwise GKE keeps trying zones without the accelerator", source="GKE autoscaler source")
 def nap_zones(facts: Facts) -> Iterator[Violation]:
     """Auto-provisioning uses the zones of the cluster."""
     wanted = sorted(facts.environment.zones)
-    yield from each(
-        facts.cluster(), "cluster_autoscaling.auto_provisioning_locations", wanted, "state the zones, sorted"
-    )
+    yield from each(facts.cluster(), "cluster_autoscaling.auto_provisioning_locations", wanted, "set the zones, sorted")
 
 
 @rule(
-    reason="flex-start has no pools of its own then, and its jobs wait without end", source="GKE documentation on NAP"
+    reason="otherwise there are no flex-start pools, and flex-start jobs wait forever",
+    source="GKE documentation on NAP",
 )
 def nap_is_on(facts: Facts) -> Iterator[Violation]:
-    """Auto-provisioning is on where the environment lends it accelerators."""
+    """Auto-provisioning is on if the environment has flex-start quotas."""
     if facts.environment.auto_provisioning.accelerators:
         yield from each(facts.cluster(), "cluster_autoscaling.enabled", True, "turn it on")

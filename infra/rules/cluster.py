@@ -10,22 +10,24 @@ NEEDED_LOGS = {"SYSTEM_COMPONENTS", "WORKLOADS", "APISERVER"}
 
 
 @rule(
-    reason="a pod that mounts a secret waits for ever: FailedMount, driver not found",
+    reason="otherwise a pod that mounts a secret waits forever: FailedMount, driver not found",
     source="GKE documentation on the Secret Manager add-on",
 )
 def secrets_can_be_mounted(facts: Facts) -> Iterator[Violation]:
-    """The Secret Manager add-on is as the environment asks."""
+    """The Secret Manager add-on matches the environment's setting."""
     wanted = facts.environment.security.secret_manager
-    yield from each(facts.cluster(), "secret_manager_config.enabled", wanted, "state what security.secret_manager asks")
+    yield from each(
+        facts.cluster(), "secret_manager_config.enabled", wanted, "use the value of security.secret_manager"
+    )
 
 
-@rule(reason="one zone's outage takes the control plane of a zonal cluster", source="GKE documentation")
+@rule(reason="the outage of one zone stops the control plane of a zonal cluster", source="GKE documentation")
 def regional(facts: Facts) -> Iterator[Violation]:
     """The cluster is regional."""
     yield from each(facts.cluster(), "location", facts.environment.region, "set the region, not a zone")
 
 
-@rule(reason="a nonsense pool passes the plan, and no pod gets an identity", source=PROVIDER)
+@rule(reason="the plan accepts an invalid pool, and then no pod gets an identity", source=PROVIDER)
 def workload_pool(facts: Facts) -> Iterator[Violation]:
     """Workload Identity uses the project's own pool."""
     path = "workload_identity_config.workload_pool"
@@ -33,7 +35,8 @@ def workload_pool(facts: Facts) -> Iterator[Violation]:
 
 
 @rule(
-    reason="enable_components replaces the list: without an entry its metrics stop, and alerts go blind", source="GKE"
+    reason="enable_components replaces the whole list: without an entry its metrics stop, and alerts cannot fire",
+    source="GKE",
 )
 def metrics_that_alerts_need(facts: Facts) -> Iterator[Violation]:
     """System, pod, job and GPU metrics are collected."""
@@ -41,38 +44,38 @@ def metrics_that_alerts_need(facts: Facts) -> Iterator[Violation]:
         missing = NEEDED_METRICS - set(cluster.get("monitoring_config.enable_components", []))
         if missing:
             path = "monitoring_config.enable_components"
-            yield cluster.violation(path, "all that alerts read", f"add {', '.join(sorted(missing))}")
+            yield cluster.violation(path, "all components that alerts read", f"add {', '.join(sorted(missing))}")
 
 
-@rule(reason="evictions and audit trails are read from these logs", source="CIS GKE 5.7.1")
+@rule(reason="preemptions and audit trails are read from these logs", source="CIS GKE 5.7.1")
 def logs_that_diagnosis_needs(facts: Facts) -> Iterator[Violation]:
     """System, workload and API server logs are kept."""
     for cluster in facts.cluster():
         missing = NEEDED_LOGS - set(cluster.get("logging_config.enable_components", []))
         if missing:
             path = "logging_config.enable_components"
-            yield cluster.violation(path, "all that diagnosis reads", f"add {', '.join(sorted(missing))}")
+            yield cluster.violation(path, "all components that diagnosis reads", f"add {', '.join(sorted(missing))}")
 
 
-@rule(reason="alerts are PromQL over managed Prometheus", source="monitoring/alerting/alerts")
+@rule(reason="alerts are PromQL queries on managed Prometheus", source="monitoring/alerting/alerts")
 def managed_prometheus(facts: Facts) -> Iterator[Violation]:
     """Managed Prometheus is on."""
     yield from each(facts.cluster(), "monitoring_config.managed_prometheus.enabled", True, "turn it on")
 
 
-@rule(reason="the bill is then one sum for all namespaces", source="GKE documentation on cost allocation")
+@rule(reason="otherwise the bill does not show costs by namespace", source="GKE documentation on cost allocation")
 def cost_allocation(facts: Facts) -> Iterator[Violation]:
     """Cost allocation is on."""
     yield from each(facts.cluster(), "cost_management_config.enabled", True, "turn it on")
 
 
-@rule(reason="data sets are mounted with it", source="GKE documentation on Cloud Storage FUSE")
+@rule(reason="data sets are mounted with this driver", source="GKE documentation on Cloud Storage FUSE")
 def gcs_fuse(facts: Facts) -> Iterator[Violation]:
     """The GCS FUSE driver is on."""
     yield from each(facts.cluster(), "addons_config.gcs_fuse_csi_driver_config.enabled", True, "turn it on")
 
 
-@rule(reason="GPU images are large; streaming starts pods before they are pulled", source="GKE documentation")
+@rule(reason="GPU images are large; streaming starts pods before the whole image is pulled", source="GKE documentation")
 def image_streaming(facts: Facts) -> Iterator[Violation]:
     """Images are streamed on every node."""
     path = "node_pool_defaults.node_config_defaults.gcfs_config.enabled"
@@ -80,9 +83,9 @@ def image_streaming(facts: Facts) -> Iterator[Violation]:
     yield from each(facts.pools(), "node_config.gcfs_config.enabled", True, "turn it on")
 
 
-@rule(reason="routes-based clusters run out of routes, and lack Dataplane V2", source="CIS GKE 5.6.2")
+@rule(reason="routes-based clusters run out of routes and do not support Dataplane V2", source="CIS GKE 5.6.2")
 def vpc_native(facts: Facts) -> Iterator[Violation]:
-    """Pods and services have ranges of their own."""
+    """Pods and services have their own IP ranges."""
     for part in ("cluster", "services"):
         path = f"ip_allocation_policy.{part}_secondary_range_name"
         for cluster in facts.cluster():
@@ -90,15 +93,15 @@ def vpc_native(facts: Facts) -> Iterator[Violation]:
                 yield cluster.violation(path, "a secondary range", "name the range")
 
 
-@rule(reason="Terraform would replace the pool when the cluster's own copy of it changes", source="google provider")
+@rule(reason="otherwise Terraform replaces the pool when the cluster's copy of it changes", source="google provider")
 def default_pool_removed(facts: Facts) -> Iterator[Violation]:
-    """The pool that GKE insists on is removed."""
+    """The default node pool is removed."""
     yield from each(facts.cluster(), "remove_default_node_pool", True, "remove it")
 
 
 @rule(reason="GKE deletes an alpha cluster after 30 days", source="GKE documentation on alpha clusters")
 def no_alpha_cluster(facts: Facts) -> Iterator[Violation]:
-    """The cluster is none of those that end by themselves."""
+    """The cluster is not an alpha cluster."""
     for cluster in facts.cluster():
         if cluster.get("enable_kubernetes_alpha"):
-            yield cluster.violation("enable_kubernetes_alpha", "unset", "try alpha features elsewhere")
+            yield cluster.violation("enable_kubernetes_alpha", "unset", "test alpha features in another cluster")

@@ -42,29 +42,29 @@ def _production(facts: Facts) -> list[PlannedResource]:
     return facts.cluster() if facts.environment.production else []
 
 
-@rule(reason="a node with a public address is attacked within minutes", source="CIS GKE 5.6.5")
+@rule(reason="nodes with public addresses are attacked within minutes", source="CIS GKE 5.6.5")
 def private_nodes(facts: Facts) -> Iterator[Violation]:
     """No node has a public address."""
     yield from each(facts.cluster(), "private_cluster_config.enable_private_nodes", True, "keep nodes private")
     yield from each(facts.pools(), "network_config.enable_private_nodes", True, "keep nodes private")
 
 
-@rule(reason="the API server belongs off the internet", source="CIS GKE 5.6.4")
+@rule(reason="the API server should not be on the internet", source="CIS GKE 5.6.4")
 def private_endpoint(facts: Facts) -> Iterator[Violation]:
     """The control plane's IP endpoint is private."""
     yield from each(facts.cluster(), "private_cluster_config.enable_private_endpoint", True, "keep it private")
 
 
-@rule(reason="then IAM alone guards the control plane", source="CIS GKE Autopilot 5.4.2")
+@rule(reason="otherwise only IAM protects the control plane", source="CIS GKE Autopilot 5.4.2")
 def dns_endpoint_inside(facts: Facts) -> Iterator[Violation]:
-    """In production the DNS endpoint answers inside the VPC only."""
+    """In production the DNS endpoint is only reachable inside the VPC."""
     path = "control_plane_endpoints_config.dns_endpoint_config.allow_external_traffic"
     yield from each(_production(facts), path, False, "set cluster.dns_endpoint_public to False")
 
 
 @rule(reason="Google's public ranges include every customer's machines", source="CIS GKE 5.6.3")
 def authorized_networks(facts: Facts) -> Iterator[Violation]:
-    """Only named ranges reach the control plane, and Google's public ones do not."""
+    """Only authorized ranges reach the control plane; Google's public ranges do not."""
     path = "master_authorized_networks_config"
     yield from each(facts.cluster(), f"{path}.gcp_public_cidrs_access_enabled", False, "turn it off")
     yield from each(facts.cluster(), f"{path}.private_endpoint_enforcement_enabled", True, "turn it on")
@@ -76,17 +76,17 @@ def authorized_networks(facts: Facts) -> Iterator[Violation]:
 
 @rule(reason="network policies are enforced and logged by Dataplane V2", source="CIS GKE 5.6.7")
 def dataplane_v2(facts: Facts) -> Iterator[Violation]:
-    """The dataplane enforces network policies."""
+    """Dataplane V2 enforces network policies."""
     yield from each(facts.cluster(), "datapath_provider", "ADVANCED_DATAPATH", "state ADVANCED_DATAPATH")
 
 
-@rule(reason="pod to pod traffic on one node is otherwise invisible", source="CIS GKE 5.6.1")
+@rule(reason="otherwise traffic between pods on one node is not logged", source="CIS GKE 5.6.1")
 def intranode_visibility(facts: Facts) -> Iterator[Violation]:
-    """Traffic inside a node can be seen."""
+    """Traffic between pods on one node is visible."""
     yield from each(facts.cluster(), "enable_intranode_visibility", True, "turn it on")
 
 
-@rule(reason="flows are the only trace of an exfiltration", source="CIS GKE 5.6.1")
+@rule(reason="flow logs are the only trace of data exfiltration", source="CIS GKE 5.6.1")
 def flow_logs(facts: Facts) -> Iterator[Violation]:
     """In production the subnet logs its flows."""
     subnets = facts.of("google_compute_subnetwork") if facts.environment.production else []
@@ -95,27 +95,30 @@ def flow_logs(facts: Facts) -> Iterator[Violation]:
             yield subnet.violation("log_config", "a log_config block", "set network.flow_logs to True", "none")
 
 
-@rule(reason="RAPID is first with bugs, no channel is last with patches", source="CIS GKE 5.5.4")
+@rule(reason="RAPID gets bugs first; without a channel, patches come last", source="CIS GKE 5.5.4")
 def release_channel(facts: Facts) -> Iterator[Violation]:
-    """The cluster follows a channel; in production REGULAR or STABLE."""
+    """The cluster has a release channel; in production REGULAR or STABLE."""
     allowed = ("REGULAR", "STABLE") if facts.environment.production else ("RAPID", "REGULAR", "STABLE")
     for cluster in facts.cluster():
         if cluster.get("release_channel.channel") not in allowed:
             yield cluster.violation("release_channel.channel", ", ".join(allowed), "set cluster.release_channel")
 
 
-@rule(reason="unpatched nodes; only flex-start pools cannot be repaired", source="CIS GKE 5.5.2, 5.5.3")
+@rule(
+    reason="otherwise nodes stay unpatched; only flex-start pools do not support auto-repair",
+    source="CIS GKE 5.5.2, 5.5.3",
+)
 def nodes_are_patched(facts: Facts) -> Iterator[Violation]:
-    """Pools upgrade by themselves, and repair themselves unless they are flex-start."""
+    """Pools have auto-upgrade, and auto-repair unless they are flex-start."""
     flex = {pool.address for pool in facts.pools("flex")}
     repaired = [pool for pool in facts.pools() if pool.address not in flex]
     yield from each(facts.pools(), "management.auto_upgrade", True, "turn it on")
     yield from each(repaired, "management.auto_repair", True, "turn it on")
 
 
-@rule(reason="upgrades at noon look like preemption storms", source="gke-policies-v2")
+@rule(reason="upgrades during working hours look like waves of preemptions", source="gke-policies-v2")
 def maintenance_window(facts: Facts) -> Iterator[Violation]:
-    """There is a maintenance window; in production also a freeze."""
+    """There is a maintenance window; in production also a maintenance exclusion."""
     for cluster in facts.cluster():
         if not cluster.get("maintenance_policy.recurring_window"):
             yield cluster.violation("maintenance_policy", "a recurring window", "set cluster.maintenance_*", "none")
@@ -125,11 +128,11 @@ def maintenance_window(facts: Facts) -> Iterator[Violation]:
 
 
 @rule(
-    reason="GKE refuses a policy that leaves less, and upgrades then come when support ends instead of when you chose",
+    reason="GKE rejects a policy with less time, and then upgrades at the end of support instead of in your window",
     source="GKE documentation on maintenance windows: 48 h in any 32 days, in pieces of at least 4 h",
 )
 def maintenance_is_possible(facts: Facts) -> Iterator[Violation]:
-    """Maintenance may run for 48 hours in any 32 days, exclusions counted."""
+    """Maintenance has at least 48 hours in any 32 days, after exclusions."""
     cluster = facts.environment.cluster
     least = availability.least_hours(cluster)
     if facts.cluster() and least < availability.MIN_HOURS:
@@ -138,22 +141,22 @@ def maintenance_is_possible(facts: Facts) -> Iterator[Violation]:
         yield Violation(where=where, got=f"{least:g} h", allowed="48 h in any 32 days", fix=fix)
 
 
-@rule(reason="pods reach the node's token through the metadata server otherwise", source="GKE hardening guide")
+@rule(reason="otherwise pods can get the node's token from the metadata server", source="GKE hardening guide")
 def metadata_server(facts: Facts) -> Iterator[Violation]:
-    """Every pool serves pods their own identity."""
+    """Every pool uses the GKE metadata server for pod identities."""
     path = "node_config.workload_metadata_config.mode"
     yield from each(chain(facts.pools(), facts.cluster()), path, "GKE_METADATA", "state GKE_METADATA")
 
 
-@rule(reason="the default account is Editor-like", source="CIS GKE 5.2.1")
+@rule(reason="the default account has Editor-like rights", source="CIS GKE 5.2.1")
 def node_service_account(facts: Facts) -> Iterator[Violation]:
     """Every pool runs as the node account."""
     wanted = facts.environment.service_account_email("nodes")
     nodes = chain(facts.pools(), facts.cluster())
-    yield from each(nodes, "node_config.service_account", wanted, "state the node account")
+    yield from each(nodes, "node_config.service_account", wanted, "set the node account")
 
 
-@rule(reason="a changed boot chain goes unseen", source="CIS GKE 5.5.5, 5.5.6, 5.5.7")
+@rule(reason="otherwise a modified boot chain is not detected", source="CIS GKE 5.5.5, 5.5.6, 5.5.7")
 def shielded_nodes(facts: Facts) -> Iterator[Violation]:
     """Nodes boot shielded."""
     yield from each(facts.cluster(), "enable_shielded_nodes", True, "turn it on")
@@ -162,10 +165,11 @@ def shielded_nodes(facts: Facts) -> Iterator[Violation]:
 
 
 @rule(
-    reason="port 10255 shows pods and their arguments to anyone in the network", source="google provider documentation"
+    reason="port 10255 shows pods and their arguments to everyone in the network",
+    source="google provider documentation",
 )
 def read_only_port(facts: Facts) -> Iterator[Violation]:
-    """Pools close the kubelet's read-only port."""
+    """Pools disable the kubelet's read-only port."""
     flag = "insecure_kubelet_readonly_port_enabled"
     yield from each(facts.cluster(), f"node_pool_defaults.node_config_defaults.{flag}", "FALSE", "state FALSE")
     yield from each(facts.pools(), f"node_config.kubelet_config.{flag}", "FALSE", "state FALSE")
@@ -181,75 +185,75 @@ def signed_kernel_modules(facts: Facts) -> Iterator[Violation]:
         yield from each(facts.cluster(), f"node_pool_auto_config.{policy}", "ENFORCE_SIGNED_MODULES", fix)
 
 
-@rule(reason="secrets lie in etcd", source="CIS GKE 5.3.1")
+@rule(reason="secrets are stored in etcd", source="CIS GKE 5.3.1")
 def secrets_encrypted(facts: Facts) -> Iterator[Violation]:
-    """In production secrets are encrypted with a key of yours."""
+    """In production, secrets are encrypted with a customer-managed key."""
     yield from each(_production(facts), "database_encryption.state", "ENCRYPTED", "set security.kms_key")
 
 
-@rule(reason="a bucket, a disk and a queue hold what etcd does not", source="CIS Google Cloud 5.3, 6.8; CIS GKE 5.9.1")
+@rule(
+    reason="buckets, disks and queues hold data that etcd does not", source="CIS Google Cloud 5.3, 6.8; CIS GKE 5.9.1"
+)
 def data_encrypted(facts: Facts) -> Iterator[Violation]:
-    """In production all that holds data is encrypted with a key of yours."""
+    """In production, all stored data is encrypted with a customer-managed key."""
     for resource, path, key in _keys(facts) if facts.environment.production else ():
         if not key:
             yield resource.violation(path, "a key", "set security.kms_key", "none")
 
 
-@rule(
-    reason="the API refuses a key from elsewhere, after everything before it was made", source="Cloud KMS documentation"
-)
+@rule(reason="the API rejects a key of another region in the middle of an apply", source="Cloud KMS documentation")
 def keys_are_near(facts: Facts) -> Iterator[Violation]:
-    """Keys lie in the region of what they encrypt."""
+    """Keys are in the region of the data that they encrypt."""
     for resource, path, key in _keys(facts):
         if key and f"/locations/{facts.environment.region}/" not in key:
             yield resource.violation(path, f"a key in {facts.environment.region}", "set security.kms_key")
 
 
-@rule(reason="any image would run", source="CIS GKE 5.10.5")
+@rule(reason="otherwise any image can run", source="CIS GKE 5.10.5")
 def binary_authorization(facts: Facts) -> Iterator[Violation]:
     """In production the project's image policy is enforced."""
     path, wanted = "binary_authorization.evaluation_mode", "PROJECT_SINGLETON_POLICY_ENFORCE"
     yield from each(_production(facts), path, wanted, "set security.binary_authorization")
 
 
-@rule(reason="bindings to all who are logged in, or to nobody, are how clusters are taken", source="CIS GKE 5.8.3")
+@rule(reason="bindings to authenticated or anonymous users let attackers take over clusters", source="CIS GKE 5.8.3")
 def no_anonymous_bindings(facts: Facts) -> Iterator[Violation]:
-    """Nobody binds roles to everybody."""
+    """No role is bound to all users."""
     for flag in ("system_authenticated", "system_unauthenticated"):
         path = f"rbac_binding_config.enable_insecure_binding_{flag}"
         yield from each(facts.cluster(), path, False, "turn it off")
     yield from each(facts.cluster(), "enable_legacy_abac", False, "turn it off")
 
 
-@rule(reason="people come and go; groups stay", source="CIS GKE 5.8.2")
+@rule(reason="people change; groups stay", source="CIS GKE 5.8.2")
 def people_by_group(facts: Facts) -> Iterator[Violation]:
-    """In production roles are bound to groups of people."""
+    """In production, roles are bound to groups."""
     for cluster in _production(facts):
         if not cluster.get("authenticator_groups_config.security_group"):
             path = "authenticator_groups_config.security_group"
             yield cluster.violation(path, "gke-security-groups@DOMAIN", "set security.rbac_security_group", "none")
 
 
-@rule(reason="free findings about workloads", source="gke-policies-v2")
+@rule(reason="it reports problems of workloads for free", source="gke-policies-v2")
 def security_posture(facts: Facts) -> Iterator[Violation]:
-    """The security posture is reported."""
+    """Security posture reporting is on."""
     yield from each(facts.cluster(), "security_posture_config.mode", "BASIC", "state BASIC")
 
 
 @rule(reason="one wrong destroy", source="google provider documentation")
 def deletion_protection(facts: Facts) -> Iterator[Violation]:
-    """In production cluster and database refuse to be destroyed, and buckets to be emptied."""
+    """In production, the cluster and the database have deletion protection, and buckets cannot be emptied."""
     if facts.environment.production:
         kept = facts.of("google_container_cluster", "google_sql_database_instance")
         yield from each(kept, "deletion_protection", True, "turn it on")
         yield from each(facts.of("google_storage_bucket"), "force_destroy", False, "set storage.allow_destroy to False")
         # Kept in the state: it holds, too, when the resource leaves the configuration.
-        yield from each(facts.of(*STATEFUL), "deletion_policy", "PREVENT", "turn the protections of the environment on")
+        yield from each(facts.of(*STATEFUL), "deletion_policy", "PREVENT", "turn on the environment's protections")
         # Gone before the instance refuses, if they may be deleted at all.
         yield from each(facts.of("google_sql_user"), "deletion_policy", "ABANDON", "state ABANDON")
 
 
-@rule(reason="a certificate or a password of the cluster cannot be revoked", source="CIS GKE 5.8.1")
+@rule(reason="client certificates and passwords of a cluster cannot be revoked", source="CIS GKE 5.8.1")
 def no_client_certificate(facts: Facts) -> Iterator[Violation]:
     """The control plane issues no client certificate."""
     path = "master_auth.client_certificate_config.issue_client_certificate"

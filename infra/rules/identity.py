@@ -29,11 +29,11 @@ def _grants(facts: Facts) -> list[PlannedResource]:
 
 
 @rule(
-    reason="a role on the project reaches every bucket, queue and cluster in it",
+    reason="a role on the project applies to every bucket, queue and cluster in it",
     source="Cloud Storage documentation on IAM roles",
 )
 def project_roles(facts: Facts) -> Iterator[Violation]:
-    """Only nodes, metric writers and the report's readers have roles on the project; Cloud SQL behind a condition."""
+    """Only nodes, metric writers and report readers have roles on the project; Cloud SQL roles have a condition."""
     for grant in facts.of("google_project_iam_member", "google_project_iam_binding"):
         wrong = sorted(m for m in _members(grant) if not _may_have(facts.environment, grant, m))
         if wrong:
@@ -42,11 +42,11 @@ def project_roles(facts: Facts) -> Iterator[Violation]:
 
 
 @rule(
-    reason="it takes away every grant that it does not repeat, and no rule reads who is in it",
+    reason="an authoritative policy removes every grant that it does not list, and no rule checks its members",
     source="google provider documentation on authoritative policies",
 )
 def no_whole_policies(facts: Facts) -> Iterator[Violation]:
-    """Grants are added one by one; nothing replaces the whole policy of a project, a bucket or an account."""
+    """Grants are added one by one; nothing replaces the whole IAM policy of a project, bucket or account."""
     for policy in facts.resources:
         if policy.kind.endswith("_iam_policy"):
             yield policy.violation("policy_data", "no such resource", "use an _iam_member", "a whole policy")
@@ -76,25 +76,26 @@ def _may_have(environment: Environment, grant: PlannedResource, member: str) -> 
 
 @rule(reason="owner, editor and viewer hold thousands of permissions", source="CIS Google Cloud 1.5")
 def no_basic_roles(facts: Facts) -> Iterator[Violation]:
-    """Nobody gets a basic role."""
+    """No one has a basic role."""
     for grant in _grants(facts):
         if grant.get("role") in BROAD_ROLES and grant.kind != "google_project_iam_member":
-            yield grant.violation("role", "a predefined role", "name the role that is needed")
+            yield grant.violation("role", "a predefined role", "grant the role that is needed")
 
 
 @rule(reason="the internet", source="CIS Google Cloud 5.1")
 def no_public_members(facts: Facts) -> Iterator[Violation]:
-    """No grant is to everybody."""
+    """No grant is public."""
     for grant in _grants(facts):
         if _members(grant) & set(PUBLIC):
-            yield grant.violation("member", "an identity", "name who needs it")
+            yield grant.violation("member", "an identity", "grant it to the accounts that need it")
 
 
 @rule(
-    reason="objectAdmin may set access and delete what others wrote", source="Cloud Storage documentation on IAM roles"
+    reason="objectAdmin can change access and delete objects of others",
+    source="Cloud Storage documentation on IAM roles",
 )
 def narrow_storage_roles(facts: Facts) -> Iterator[Violation]:
-    """Workloads read or use objects; none administers a bucket."""
+    """Workloads read or use objects; none has admin rights on a bucket."""
     for grant in facts.of(*BUCKET_GRANTS):
         if grant.get("role") in BROAD_STORAGE_ROLES:
             yield grant.violation("role", "roles/storage.objectUser or objectViewer", "use the narrower role")
@@ -141,11 +142,11 @@ def _reads_what_it_may(environment: Environment, grant: PlannedResource) -> bool
 
 
 @rule(
-    reason="a server that is taken over, or a batch job of another team, copies every model",
+    reason="otherwise a compromised server or another team's batch job can copy every model",
     source="IAM conditions on Cloud Storage objects",
 )
 def runs_are_read_by_name(facts: Facts) -> Iterator[Violation]:
-    """Where runs are kept apart, batch workers and servers read the checkpoints of runs that name them, no others."""
+    """If runs are isolated, batch workers and servers read only the checkpoints of runs that name them."""
     environment = facts.environment
     for grant in facts.of(*BUCKET_GRANTS) if environment.storage.runs else ():
         ours = grant.get("bucket") == environment.bucket("checkpoints") and grant.get("role") in READING
@@ -154,9 +155,12 @@ def runs_are_read_by_name(facts: Facts) -> Iterator[Violation]:
             yield grant.violation("condition", "runs with this role in read_by", "name the role in Run.read_by", got)
 
 
-@rule(reason="its servers start, are refused each object, and never get ready", source="infra/decisions/0069")
+@rule(
+    reason="otherwise servers start, have no access to any object, and never become ready",
+    source="infra/decisions/0069",
+)
 def servers_have_a_run(facts: Facts) -> Iterator[Violation]:
-    """Where runs are kept apart, online inference may load at least one."""
+    """If runs are isolated, online inference may read at least one."""
     environment = facts.environment
     runs = environment.storage.runs
     if environment.serving and runs and not any("server" in run.read_by for run in runs):
@@ -166,11 +170,11 @@ def servers_have_a_run(facts: Facts) -> Iterator[Violation]:
 
 
 @rule(
-    reason="a run that is taken over, or mistaken in its name, deletes the checkpoints of all others",
+    reason="otherwise a compromised or misnamed run can delete the checkpoints of all others",
     source="IAM conditions on Cloud Storage objects",
 )
 def runs_write_their_own(facts: Facts) -> Iterator[Violation]:
-    """Where runs are kept apart, whoever writes checkpoints is one run and writes below its own prefix."""
+    """If runs are isolated, each run writes checkpoints only below its own prefix."""
     environment = facts.environment
     if not environment.storage.runs:
         return
@@ -181,16 +185,19 @@ def runs_write_their_own(facts: Facts) -> Iterator[Violation]:
             yield grant.violation("condition", "one run below its own prefix", "name the run in storage.runs", got)
 
 
-@rule(reason="a key file outlives the person who copied it", source="CIS Google Cloud 1.4")
+@rule(reason="a copied key file stays valid after its user has left", source="CIS Google Cloud 1.4")
 def no_account_keys(facts: Facts) -> Iterator[Violation]:
     """No service account has a key."""
     for key in facts.of("google_service_account_key"):
         yield key.violation("service_account_id", "no such resource", "use Workload Identity")
 
 
-@rule(reason="who may use or change the key reads, or loses, all that it encrypts", source="CIS Google Cloud 1.11")
+@rule(
+    reason="anyone with access to the key can read or destroy all the data that it encrypts",
+    source="CIS Google Cloud 1.11",
+)
 def keys_serve_agents(facts: Facts) -> Iterator[Violation]:
-    """A key is used by Google's service agents, to encrypt and decrypt."""
+    """Only Google's service agents use a key, to encrypt and decrypt."""
     for grant in facts.resources:
         if grant.kind not in ("google_kms_crypto_key_iam_member", "google_kms_crypto_key_iam_binding"):
             continue
@@ -200,9 +207,12 @@ def keys_serve_agents(facts: Facts) -> Iterator[Violation]:
             yield grant.violation("role", f"{KEY_ROLE} to a service agent", "leave people out", got)
 
 
-@rule(reason="the view would show every log of the project, audit logs included", source="Cloud Logging documentation")
+@rule(
+    reason="otherwise the view shows every log of the project, including audit logs",
+    source="Cloud Logging documentation",
+)
 def log_views_are_narrow(facts: Facts) -> Iterator[Violation]:
-    """A view of logs shows what containers print, and no other log."""
+    """A log view shows container output and no other log."""
     for view in facts.of("google_logging_log_view"):
         text = str(view.get("filter") or "")
         narrow = 'resource.type = "k8s_container"' in text and "LOG_ID(" in text and " OR " not in text
@@ -213,7 +223,7 @@ def log_views_are_narrow(facts: Facts) -> Iterator[Violation]:
 
 
 def _one_workload(environment: Environment, account: str, member: str) -> bool:
-    """One Kubernetes account; for the accounts of delivery, one repository, and to deploy one protected environment."""
+    """One Kubernetes account; for delivery accounts, one repository; to deploy, one protected environment."""
     delivery = environment.delivery
     if delivery and account.endswith(environment.service_account_email("planner")):
         return member.startswith("principalSet://") and member.endswith(f"/attribute.repository/{delivery.repository}")
@@ -223,11 +233,9 @@ def _one_workload(environment: Environment, account: str, member: str) -> bool:
     return member.startswith(f"serviceAccount:{environment.workload_pool}[") and "/" in member
 
 
-@rule(
-    reason="every repository of the world gets a token otherwise", source="Workload Identity Federation documentation"
-)
+@rule(reason="otherwise every GitHub repository can get a token", source="Workload Identity Federation documentation")
 def one_repository_is_trusted(facts: Facts) -> Iterator[Violation]:
-    """A pool for workflows admits one repository."""
+    """A workload identity pool admits one repository."""
     delivery = facts.environment.delivery
     wanted = f'assertion.repository == "{delivery.repository}"' if delivery else "no such resource"
     for provider in facts.of("google_iam_workload_identity_pool_provider"):
@@ -235,12 +243,14 @@ def one_repository_is_trusted(facts: Facts) -> Iterator[Violation]:
             yield provider.violation("attribute_condition", wanted, "set delivery.repository")
         # Whoever runs the issuer writes what he likes into the tokens that the condition reads.
         if provider.get("oidc.issuer_uri") != ISSUER:
-            yield provider.violation("oidc.issuer_uri", ISSUER, "trust GitHub's issuer alone")
+            yield provider.violation("oidc.issuer_uri", ISSUER, "trust only GitHub's issuer")
 
 
-@rule(reason="any pod of the namespace could act as the account", source="GKE documentation on Workload Identity")
+@rule(
+    reason="otherwise any pod of the namespace can act as the account", source="GKE documentation on Workload Identity"
+)
 def one_account_one_workload(facts: Facts) -> Iterator[Violation]:
-    """Each account is acted as by one Kubernetes account of this project's pool."""
+    """Each service account can be used by one Kubernetes account of this project's pool."""
     for grant in facts.of("google_service_account_iam_member", "google_service_account_iam_binding"):
         wrong = [
             m for m in _members(grant) if not _one_workload(facts.environment, str(grant.get("service_account_id")), m)

@@ -9,27 +9,27 @@ DENIES = ("ALWAYS_DENY", "REQUIRE_ATTESTATION")
 SOURCE = "Binary Authorization documentation on policies"
 
 
-@rule(reason="Google's own policy, which is in force until then, admits every image", source=SOURCE)
+@rule(reason="Google's default policy admits every image", source=SOURCE)
 def images_have_a_policy(facts: Facts) -> Iterator[Violation]:
-    """Where a cluster enforces the project's image policy, the policy is written, unless somebody else keeps it."""
+    """A cluster that enforces the project's image policy has one, here or managed elsewhere."""
     for cluster in facts.cluster():
         enforces = cluster.get("binary_authorization.evaluation_mode") == "PROJECT_SINGLETON_POLICY_ENFORCE"
         elsewhere = facts.environment.security.image_policy_elsewhere
         if enforces and not elsewhere and not facts.of(POLICY):
             path, fix = "binary_authorization", "write it, or set security.image_policy_elsewhere"
-            yield cluster.violation(path, f"a {POLICY} beside it", fix, "none")
+            yield cluster.violation(path, f"a {POLICY} in the same stacks", fix, "none")
 
 
-@rule(reason="a policy that admits all, or only logs, is none", source=SOURCE)
+@rule(reason="a policy that admits every image, or only logs, protects nothing", source=SOURCE)
 def image_policy_denies(facts: Facts) -> Iterator[Violation]:
-    """The image policy blocks what it does not name, and names repositories, not registries."""
+    """The image policy blocks images that it does not name, and names repositories, not registries."""
     policies = facts.of(POLICY)
     yield from each(policies, "default_admission_rule.enforcement_mode", "ENFORCED_BLOCK_AND_AUDIT_LOG", "enforce it")
     yield from each(policies, "global_policy_evaluation_mode", "ENABLE", "admit GKE's system images")
     for policy in policies:
         if policy.get("default_admission_rule.evaluation_mode") not in DENIES:
             yield policy.violation(
-                "default_admission_rule.evaluation_mode", ", ".join(DENIES), "deny what is not named"
+                "default_admission_rule.evaluation_mode", ", ".join(DENIES), "deny images that are not named"
             )
         for block in policy.blocks("admission_whitelist_patterns"):
             pattern = str(block.get("name_pattern"))
@@ -39,15 +39,15 @@ def image_policy_denies(facts: Facts) -> Iterator[Violation]:
         for block in policy.blocks("cluster_admission_rules"):
             if block.get("evaluation_mode") not in DENIES:
                 where, allowed = "cluster_admission_rules", ", ".join(DENIES)
-                yield policy.violation(where, allowed, "leave the exception out", block.get("evaluation_mode"))
+                yield policy.violation(where, allowed, "remove the exception", block.get("evaluation_mode"))
 
 
 @rule(
-    reason="a job that is a month old, or restarts after a drought, no longer finds its image",
+    reason="otherwise a job that is a month old, or restarts after waiting for capacity, no longer finds its image",
     source="Artifact Registry",
 )
 def images_outlive_jobs(facts: Facts) -> Iterator[Violation]:
-    """Clean-up of images deletes untagged ones only."""
+    """Image cleanup deletes only untagged images."""
     for repository in facts.of("google_artifact_registry_repository"):
         for block in repository.blocks("cleanup_policies"):
             policy = PlannedResource(kind="", address=repository.address, values=block)

@@ -32,7 +32,7 @@ def _ranges(facts: Facts) -> Iterator[tuple[str, str, IPv4Network]]:
     reason="the autoscaler stops with ip.space.exhausted", source="GKE documentation, IP ranges of VPC-native clusters"
 )
 def ip_space_nodes(facts: Facts) -> Iterator[Violation]:
-    """The subnet holds every node that the caps allow."""
+    """The subnet range is large enough for every node that the limits allow."""
     needed = _most_nodes(facts.environment)
     for where, name, network in _ranges(facts):
         if name == "nodes" and network.num_addresses - RESERVED_ADDRESSES < needed:
@@ -41,10 +41,11 @@ def ip_space_nodes(facts: Facts) -> Iterator[Violation]:
 
 
 @rule(
-    reason="a node takes a power of two of at least twice its pods; then the range is empty", source="GKE documentation"
+    reason="each node takes a block of at least twice its pods, rounded up to a power of two, until the range is used up",
+    source="GKE documentation",
 )
 def ip_space_pods(facts: Facts) -> Iterator[Violation]:
-    """The pod range holds every node that the caps allow."""
+    """The pod range is large enough for every node that the limits allow."""
     per_node = 1 << (2 * facts.environment.network.max_pods_per_node - 1).bit_length()
     needed = _most_nodes(facts.environment) * per_node
     for where, name, network in _ranges(facts):
@@ -55,7 +56,7 @@ def ip_space_pods(facts: Facts) -> Iterator[Violation]:
 
 @rule(reason="a service range cannot be widened later", source="GKE documentation")
 def ip_space_services(facts: Facts) -> Iterator[Violation]:
-    """The service range has room."""
+    """The service range is large enough."""
     for where, name, network in _ranges(facts):
         if name == SERVICES_RANGE and network.num_addresses < MIN_SERVICES:
             allowed = f"{MIN_SERVICES} addresses"
@@ -65,7 +66,8 @@ def ip_space_services(facts: Facts) -> Iterator[Violation]:
 
 
 @rule(
-    reason="the API refuses overlapping ranges after the network exists", source="provider accepts it silently (tested)"
+    reason="the API rejects overlapping ranges only after it has created the network",
+    source="provider accepts it silently (tested)",
 )
 def ranges_apart(facts: Facts) -> Iterator[Violation]:
     """No two ranges of the subnet overlap."""
@@ -78,22 +80,26 @@ def ranges_apart(facts: Facts) -> Iterator[Violation]:
 
 
 @rule(
-    reason="nodes without public address reach Google's APIs only this way", source="CIS GKE 5.6.2; GKE documentation"
+    reason="nodes without public addresses can only reach Google's APIs this way",
+    source="CIS GKE 5.6.2; GKE documentation",
 )
 def private_google_access(facts: Facts) -> Iterator[Violation]:
-    """Nodes reach Google's APIs privately."""
+    """Nodes use Private Google Access."""
     yield from each(facts.of(SUBNET), "private_ip_google_access", True, "turn it on")
 
 
-@rule(reason="a subnet in each region, with default firewall rules", source="CIS Google Cloud 3.1")
+@rule(reason="otherwise there is a subnet with default firewall rules in each region", source="CIS Google Cloud 3.1")
 def no_automatic_subnets(facts: Facts) -> Iterator[Violation]:
-    """The network has the subnets stated, no others."""
+    """The network has only the configured subnets."""
     yield from each(facts.of("google_compute_network"), "auto_create_subnetworks", False, "turn it off")
 
 
-@rule(reason="private nodes cannot pull packages and foreign images", source="GKE documentation on private clusters")
+@rule(
+    reason="without NAT, private nodes cannot download packages and external images",
+    source="GKE documentation on private clusters",
+)
 def way_out(facts: Facts) -> Iterator[Violation]:
-    """Private nodes have a NAT."""
+    """Private nodes have Cloud NAT."""
     if facts.of(SUBNET) and not facts.of("google_compute_router_nat"):
         yield Violation(
             where="network", got="no Cloud NAT", allowed="one in the region", fix="keep the router and its NAT"
@@ -107,7 +113,7 @@ def open_to_many(ranges: Iterable[str]) -> bool:
     return any(n.prefixlen < WIDEST[n.version] for n in public) or len(public) > MAX_PUBLIC_RANGES
 
 
-@rule(reason="anything on the internet reaches the port", source="CIS Google Cloud 3.6, 3.7")
+@rule(reason="otherwise everyone on the internet can reach the port", source="CIS Google Cloud 3.6, 3.7")
 def no_open_firewall(facts: Facts) -> Iterator[Violation]:
     """No firewall rule admits the whole internet."""
     for firewall in facts.of("google_compute_firewall"):
@@ -119,13 +125,13 @@ def no_open_firewall(facts: Facts) -> Iterator[Violation]:
             yield firewall.violation("source_ranges", "ranges of yours", "name the sources", sources or "none")
 
 
-@rule(reason="the whole internet could ask for the addresses inside", source="Cloud DNS documentation")
+@rule(reason="otherwise everyone on the internet can query internal addresses", source="Cloud DNS documentation")
 def zones_are_private(facts: Facts) -> Iterator[Violation]:
-    """DNS zones answer inside the network only."""
+    """DNS zones are private."""
     yield from each(facts.of("google_dns_managed_zone"), "visibility", "private", "keep it private")
 
 
-@rule(reason="nodes of the other subnets and pods have no way out", source="Cloud NAT documentation")
+@rule(reason="otherwise nodes of other subnets and pods have no internet access", source="Cloud NAT documentation")
 def way_out_for_all(facts: Facts) -> Iterator[Violation]:
     """The NAT serves every range of every subnet."""
     path, wanted = "source_subnetwork_ip_ranges_to_nat", "ALL_SUBNETWORKS_ALL_IP_RANGES"

@@ -50,9 +50,9 @@ def _before(address: str, resources: Mapping[str, PlannedResource]) -> set[str]:
     return seen
 
 
-@rule(reason="the first apply on a fresh project fails, after minutes, with an API that is off", source="Service Usage")
+@rule(reason="the first apply on a new project fails after minutes because an API is disabled", source="Service Usage")
 def apis_come_first(facts: Facts) -> Iterator[Violation]:
-    """Each resource comes after the API that it needs, and a grant after that of its service agent."""
+    """Each resource depends on its API, and each grant on the API of its service agent."""
     enabled = {s.address.rpartition(".")[2]: s for s in facts.of(SERVICE)}
     if not facts.environment.enable_apis or not enabled:
         return  # the organisation enables them, or another stack was planned
@@ -70,9 +70,9 @@ def apis_come_first(facts: Facts) -> Iterator[Violation]:
                 yield resource.violation("depends_on", f"after {SERVICE}.{api}", fix, got)
 
 
-@rule(reason="an API that nothing here enables works in one project and not in the next", source="Service Usage")
+@rule(reason="otherwise a deployment works in one project and fails in another", source="Service Usage")
 def apis_are_enabled(facts: Facts) -> Iterator[Violation]:
-    """Every API that the stacks use is enabled."""
+    """The stacks enable every API that they use."""
     if facts.environment.enable_apis and facts.of(SERVICE):
         got = {s.address.rpartition(".")[2] for s in facts.of(SERVICE)}
         if missing := sorted(set(apis(facts.environment)) - got):

@@ -33,7 +33,7 @@ def _work(facts: Facts) -> list[PlannedResource]:
     return [s for s in facts.of(SUBSCRIPTION) if s.get("dead_letter_policy")]
 
 
-@rule(reason="the API refuses anything else on apply", source=PROVIDER)
+@rule(reason="the API rejects other values on apply", source=PROVIDER)
 def ack_deadline(facts: Facts) -> Iterator[Violation]:
     """Ack deadlines are 10 to 600 s."""
     for subscription in facts.of(SUBSCRIPTION):
@@ -42,11 +42,11 @@ def ack_deadline(facts: Facts) -> Iterator[Violation]:
 
 
 @rule(
-    reason="every eviction counts as a delivery: few attempts bury healthy items",
+    reason="every preemption counts as a delivery: with few attempts, healthy items become dead letters",
     source="Pub/Sub documentation on delivery attempts",
 )
 def evictions_do_not_bury(facts: Facts) -> Iterator[Violation]:
-    """Items may be delivered many times before they are dead-lettered."""
+    """Items have many delivery attempts before they become dead letters."""
     for subscription in _work(facts):
         if not 20 <= (subscription.get("dead_letter_policy.max_delivery_attempts") or 0) <= 100:
             path = "dead_letter_policy.max_delivery_attempts"
@@ -54,32 +54,36 @@ def evictions_do_not_bury(facts: Facts) -> Iterator[Violation]:
 
 
 @rule(
-    reason="a reference design keeps 20 minutes: a backlog older than that is deleted",
+    reason="a common default keeps 20 minutes and deletes any older backlog",
     source="Pub/Sub documentation on retention",
 )
 def backlog_is_kept(facts: Facts) -> Iterator[Violation]:
-    """Backlogs live for at least a day, and subscriptions for ever."""
+    """Backlogs are kept for at least a day, and subscriptions do not expire."""
     for subscription in facts.of(SUBSCRIPTION):
         if _seconds(subscription.get("message_retention_duration")) < MIN_RETENTION_S:
             yield subscription.violation("message_retention_duration", "86400s or more", "set queue.retention_days")
         if subscription.get("expiration_policy.ttl") != "":
-            yield subscription.violation("expiration_policy.ttl", "'' (never)", "state an empty ttl", "31 days")
+            yield subscription.violation("expiration_policy.ttl", "'' (never)", "set an empty ttl", "31 days")
 
 
 @rule(
-    reason="the back-off also holds what a draining worker gives back", source="Pub/Sub documentation on retry policies"
+    reason="the backoff also delays items that a draining worker returns",
+    source="Pub/Sub documentation on retry policies",
 )
 def drain_is_not_punished(facts: Facts) -> Iterator[Violation]:
-    """The smallest retry back-off is a few seconds."""
+    """The minimum retry backoff is a few seconds."""
     for subscription in _work(facts):
         if not 0 <= _seconds(subscription.get("retry_policy.minimum_backoff")) <= MAX_DRAIN_BACKOFF_S:
             path, allowed = "retry_policy.minimum_backoff", f"0s to {MAX_DRAIN_BACKOFF_S}s"
             yield subscription.violation(path, allowed, "set queue.min_backoff_s")
 
 
-@rule(reason="without both, dead letters vanish or loop", source="Pub/Sub documentation on dead-letter topics")
+@rule(
+    reason="without both, dead letters are lost or redelivered forever",
+    source="Pub/Sub documentation on dead-letter topics",
+)
 def dead_letters_arrive(facts: Facts) -> Iterator[Violation]:
-    """Pub/Sub's own agent may move items to the dead-letter topic, and a subscription keeps them."""
+    """Pub/Sub's service agent may move items to the dead-letter topic, and a subscription keeps them."""
     for subscription in _work(facts):
         dead = str(subscription.get("dead_letter_policy.dead_letter_topic")).rpartition("/")[2]
         kept = any(s.get("topic") == dead for s in facts.of(SUBSCRIPTION))
@@ -91,7 +95,7 @@ def dead_letters_arrive(facts: Facts) -> Iterator[Violation]:
         if not (kept and publishes and reads):
             got = f"subscription: {kept}, publishes: {publishes}, reads: {reads}"
             yield subscription.violation(
-                "dead_letter_policy", "all three", "grant the agent, keep the subscription", got
+                "dead_letter_policy", "all three", "grant the agent both roles, keep the subscription", got
             )
 
 
@@ -102,20 +106,20 @@ def _agent_has(facts: Facts, kind: str, target: str, name: str, role: str) -> bo
     )
 
 
-@rule(reason="results lie in it", source="CIS Google Cloud 6.5, 6.6")
+@rule(reason="the database holds the results", source="CIS Google Cloud 6.5, 6.6")
 def database_private(facts: Facts) -> Iterator[Violation]:
-    """The database has a private address only, admits no ranges, and speaks TLS."""
+    """The database has only a private address, no authorized networks, and requires TLS."""
     for instance in facts.of(INSTANCE):
         if named := instance.blocks("settings.ip_configuration.authorized_networks"):
             got = ", ".join(str(block.get("value")) for block in named)
             yield instance.violation("settings.ip_configuration.authorized_networks", "none", "remove them", got)
     yield from each(facts.of(INSTANCE), "settings.ip_configuration.ipv4_enabled", False, "keep it private")
-    yield from each(facts.of(INSTANCE), "settings.ip_configuration.ssl_mode", CLIENT_CERTIFICATE, "state it")
+    yield from each(facts.of(INSTANCE), "settings.ip_configuration.ssl_mode", CLIENT_CERTIFICATE, "set it")
 
 
-@rule(reason="a dropped table comes back only from a backup", source="CIS Google Cloud 6.7")
+@rule(reason="a dropped table can only be restored from a backup", source="CIS Google Cloud 6.7")
 def database_backed_up(facts: Facts) -> Iterator[Violation]:
-    """The database has backups, with recovery to any point in time."""
+    """The database has backups with point-in-time recovery."""
     for flag in ("enabled", "point_in_time_recovery_enabled"):
         yield from each(facts.of(INSTANCE), f"settings.backup_configuration.{flag}", True, "turn it on")
     for instance in facts.of(INSTANCE):
@@ -125,15 +129,15 @@ def database_backed_up(facts: Facts) -> Iterator[Violation]:
                 yield instance.violation(full, f"{least} or more", "set database.backup_days")
 
 
-@rule(reason="a disk that is full stops every batch", source="Cloud SQL documentation on storage")
+@rule(reason="a full disk stops every batch", source="Cloud SQL documentation on storage")
 def database_grows(facts: Facts) -> Iterator[Violation]:
-    """The database's disk grows by itself."""
+    """The database's disk grows automatically."""
     yield from each(facts.of(INSTANCE), "settings.disk_autoresize", True, "turn it on")
 
 
 @rule(reason="passwords leak; identities do not", source="Cloud SQL documentation on IAM authentication")
 def database_by_identity(facts: Facts) -> Iterator[Violation]:
-    """Workloads log in to the database by identity."""
+    """Workloads use IAM authentication for the database."""
     for instance in facts.of(INSTANCE):
         flags = {f.get("name"): f.get("value") for f in instance.blocks("settings.database_flags")}
         if flags.get("cloudsql.iam_authentication") != "on":
@@ -149,15 +153,15 @@ def database_by_identity(facts: Facts) -> Iterator[Violation]:
 
 
 @rule(
-    reason="results, images and the way out cross regions: slow, billed as egress, and perhaps not allowed",
+    reason="otherwise results, images and traffic cross regions: slow, billed as egress, and possibly not allowed",
     source="Google Cloud documentation on locations",
 )
 def all_in_one_region(facts: Facts) -> Iterator[Violation]:
-    """Database, images, network and pools lie in the cluster's region, and topics keep messages there."""
+    """Database, images, network and pools are in the cluster's region, and topics keep messages there."""
     region = facts.environment.region
     for kind, path in REGIONS.items():
         yield from each(facts.of(kind), path, region, "use the cluster's region")
     for topic in facts.of("google_pubsub_topic"):
         path = "message_storage_policy.allowed_persistence_regions"
         if topic.get(path) != [region]:
-            yield topic.violation(path, f"[{region}]", "state the cluster's region", topic.get(path, "any"))
+            yield topic.violation(path, f"[{region}]", "set the cluster's region", topic.get(path, "any"))

@@ -19,27 +19,27 @@ def _lifecycle(bucket: PlannedResource) -> Iterator[tuple[str, PlannedResource]]
         yield f"lifecycle_rule[{i}]", PlannedResource(kind="", address=bucket.address, values=block)
 
 
-@rule(reason="a checkpoint written across regions is slow and billed as egress", source="Cloud Storage prices")
+@rule(reason="writing checkpoints across regions is slow and billed as egress", source="Cloud Storage prices")
 def bucket_region(facts: Facts) -> Iterator[Violation]:
-    """Buckets lie in the cluster's region."""
+    """Buckets are in the cluster's region."""
     for bucket in facts.of(BUCKET):
         if str(bucket.get("location")).lower() != facts.environment.region:
             yield bucket.violation("location", facts.environment.region.upper(), "use the cluster's region")
 
 
-@rule(reason="one wrong grant publishes a model", source="CKV_GCP_114, CIS Google Cloud 5.1")
+@rule(reason="otherwise one wrong grant makes a model public", source="CKV_GCP_114, CIS Google Cloud 5.1")
 def bucket_private(facts: Facts) -> Iterator[Violation]:
     """Buckets cannot be made public."""
     yield from each(facts.of(BUCKET), "public_access_prevention", "enforced", "state enforced")
 
 
-@rule(reason="object ACLs escape IAM", source="CKV_GCP_29, CIS Google Cloud 5.2")
+@rule(reason="object ACLs bypass IAM", source="CKV_GCP_29, CIS Google Cloud 5.2")
 def bucket_uniform_access(facts: Facts) -> Iterator[Violation]:
-    """Access to buckets is by IAM alone."""
+    """Access to buckets is controlled only by IAM."""
     yield from each(facts.of(BUCKET), "uniform_bucket_level_access", True, "turn it on")
 
 
-@rule(reason="the API refuses the name on apply", source=PROVIDER)
+@rule(reason="the API rejects the name on apply", source=PROVIDER)
 def bucket_name(facts: Facts) -> Iterator[Violation]:
     """Bucket names are valid."""
     for bucket in facts.of(BUCKET):
@@ -56,7 +56,7 @@ def bucket_storage_class(facts: Facts) -> Iterator[Violation]:
             yield bucket.violation("storage_class", ", ".join(CLASSES), "choose one")
 
 
-@rule(reason="a typo passes the plan, and nothing is ever deleted", source=PROVIDER)
+@rule(reason="the plan accepts typos, and then nothing is ever deleted", source=PROVIDER)
 def bucket_lifecycle_actions(facts: Facts) -> Iterator[Violation]:
     """Lifecycle actions exist."""
     for bucket in facts.of(BUCKET):
@@ -65,9 +65,9 @@ def bucket_lifecycle_actions(facts: Facts) -> Iterator[Violation]:
                 yield bucket.violation(f"{path}.action", ", ".join(ACTIONS), "correct it", part.get("action.type"))
 
 
-@rule(reason="parts of uploads that nobody finished are billed for ever", source="Cloud Storage documentation")
+@rule(reason="unfinished uploads are billed forever", source="Cloud Storage documentation")
 def aborted_uploads_end(facts: Facts) -> Iterator[Violation]:
-    """Unfinished uploads are removed."""
+    """Unfinished uploads are deleted."""
     for bucket in facts.of(BUCKET):
         if not any(part.get("action.type") == "AbortIncompleteMultipartUpload" for _, part in _lifecycle(bucket)):
             yield bucket.violation("lifecycle_rule", "AbortIncompleteMultipartUpload", "add the rule", "none")
@@ -78,7 +78,7 @@ def aborted_uploads_end(facts: Facts) -> Iterator[Violation]:
     source="flex-start waits in GKE documentation",
 )
 def checkpoints_do_not_age(facts: Facts) -> Iterator[Violation]:
-    """A lifecycle rule deletes only checkpoints that their writer marked as abandoned."""
+    """Lifecycle rules delete only checkpoints that their writer marked as abandoned."""
     for bucket in _checkpoints(facts):
         for path, part in _lifecycle(bucket):
             # Whatever else the condition says: without this one it reaches objects that a commit names.
@@ -87,15 +87,15 @@ def checkpoints_do_not_age(facts: Facts) -> Iterator[Violation]:
                 yield bucket.violation(path, allowed, "let the writer prune", part.get("condition"))
 
 
-@rule(reason="each checkpoint lives for hours and would be billed for a week", source="Cloud Storage prices")
+@rule(reason="a checkpoint is needed for hours, but would be billed for a week", source="Cloud Storage prices")
 def checkpoints_without_soft_delete(facts: Facts) -> Iterator[Violation]:
     """The checkpoint bucket keeps no deleted objects."""
     yield from each(_checkpoints(facts), "soft_delete_policy.retention_duration_seconds", 0, "state 0")
 
 
-@rule(reason="an overwritten data set or export is gone", source="CKV_GCP_78")
+@rule(reason="otherwise an overwritten data set or export is lost", source="CKV_GCP_78")
 def data_is_recoverable(facts: Facts) -> Iterator[Violation]:
-    """In production data and exports survive a deletion."""
+    """In production, deleted data and exports can be restored."""
     ours = {b.address for b in _checkpoints(facts)}
     for bucket in facts.of(BUCKET) if facts.environment.production else []:
         kept = bucket.get("soft_delete_policy.retention_duration_seconds") or bucket.get("versioning.enabled")
@@ -105,7 +105,7 @@ def data_is_recoverable(facts: Facts) -> Iterator[Violation]:
             )
 
 
-@rule(reason="folders need uniform access, and know no versions", source=PROVIDER)
+@rule(reason="folders need uniform access and do not support versions", source=PROVIDER)
 def folders_without_versions(facts: Facts) -> Iterator[Violation]:
     """A bucket with folders has uniform access and no versions."""
     for bucket in facts.of(BUCKET):
@@ -114,14 +114,14 @@ def folders_without_versions(facts: Facts) -> Iterator[Violation]:
             yield bucket.violation("hierarchical_namespace", "folders or versions", "turn one off", "both")
 
 
-@rule(reason="a tag that moves changes what runs", source="Artifact Registry documentation")
+@rule(reason="a moved tag changes which image runs", source="Artifact Registry documentation")
 def image_tags_stay(facts: Facts) -> Iterator[Violation]:
-    """Image tags cannot move."""
+    """Image tags are immutable."""
     yield from each(facts.of("google_artifact_registry_repository"), "docker_config.immutable_tags", True, "turn it on")
 
 
 @rule(
-    reason="writers prune by deleting: a lock keeps all of it, another class bills 30 days of each, versions double it",
+    reason="writers delete old checkpoints: a lock keeps them all, other classes bill 30 days for each, versions double the size",
     source="Cloud Storage documentation on retention, classes and requester pays",
 )
 def checkpoints_can_be_pruned(facts: Facts) -> Iterator[Violation]:
@@ -137,7 +137,10 @@ def checkpoints_can_be_pruned(facts: Facts) -> Iterator[Violation]:
                 yield bucket.violation(path, "no change of class", "remove it", part.get("action.storage_class"))
 
 
-@rule(reason="a data set in use is gone by its age", source="Cloud Storage documentation on lifecycle")
+@rule(
+    reason="otherwise a data set in use is deleted because of its age",
+    source="Cloud Storage documentation on lifecycle",
+)
 def data_does_not_age(facts: Facts) -> Iterator[Violation]:
     """Lifecycle rules of data and exports delete old versions only."""
     ours = {facts.environment.bucket(purpose) for purpose in ("data", "exports")}

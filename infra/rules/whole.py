@@ -29,17 +29,21 @@ def _at(environment: Environment, field: str, got: object, allowed: str, fix: st
     return Violation(where=f"environment {environment.name}: {field}", got=str(got), allowed=allowed, fix=fix)
 
 
-@rule(reason="the first sign of a runaway is then the invoice", source="Cloud Billing documentation on budgets")
+@rule(
+    reason="otherwise the invoice is the first sign of runaway costs", source="Cloud Billing documentation on budgets"
+)
 def production_has_a_budget(facts: Facts) -> Iterator[Violation]:
-    """In production somebody is warned before the money is gone."""
+    """Production has a budget."""
     environment = facts.environment
     if environment.production and environment.budget is None:
-        yield _at(environment, "budget", "None", "a Budget", "add one, with the billing account")
+        yield _at(environment, "budget", "None", "a Budget", "add a budget with the billing account")
 
 
-@rule(reason="a zone's outage then stops every batch", source="Cloud SQL documentation on high availability")
+@rule(
+    reason="otherwise the outage of one zone stops every batch", source="Cloud SQL documentation on high availability"
+)
 def production_database_survives_a_zone(facts: Facts) -> Iterator[Violation]:
-    """In production the results database has a standby in another zone."""
+    """In production, the results database has a standby in another zone."""
     environment = facts.environment
     if not environment.production or environment.database is None:
         return
@@ -48,80 +52,93 @@ def production_database_survives_a_zone(facts: Facts) -> Iterator[Violation]:
         return
     for instance in facts.of("google_sql_database_instance"):
         if instance.get("settings.availability_type") != "REGIONAL":
-            yield instance.violation("settings.availability_type", "REGIONAL", "state it")
+            yield instance.violation("settings.availability_type", "REGIONAL", "set it")
 
 
-@rule(reason="Google promises nothing of machines that share a core", source="Cloud SQL service level agreement")
+@rule(reason="shared-core machines have no service level agreement", source="Cloud SQL service level agreement")
 def production_database_has_cores(facts: Facts) -> Iterator[Violation]:
-    """In production the results database has cores of its own."""
+    """In production, the results database has dedicated cores."""
     environment = facts.environment
     if environment.production and environment.database and environment.database.tier in SHARED_CORE:
         yield _at(environment, "database.tier", environment.database.tier, "db-custom-2-7680 or larger", "raise it")
 
 
 @rule(
-    reason="who deploys from another machine makes everything a second time", source="Terraform documentation on state"
+    reason="otherwise a deployment from another machine creates everything again",
+    source="Terraform documentation on state",
 )
 def production_state_is_shared(facts: Facts) -> Iterator[Violation]:
-    """In production the state lies in a bucket."""
+    """In production, the Terraform state is in a bucket."""
     if facts.environment.production and not facts.environment.state_bucket:
         yield _at(facts.environment, "state_bucket", "''", "a bucket", "make it with `make bootstrap`")
 
 
-@rule(reason="that zone's outage is an outage, and its Spot machines are sold out at once", source="GKE documentation")
+@rule(
+    reason="with one zone, its outage stops everything, and its Spot capacity runs out sooner",
+    source="GKE documentation",
+)
 def production_has_zones(facts: Facts) -> Iterator[Violation]:
-    """In production nodes come from two zones or more."""
+    """In production, nodes are in two or more zones."""
     environment = facts.environment
     if environment.production and len(environment.zones) < 2:
         yield _at(environment, "zones", ", ".join(environment.zones), "two or more", "add zones of the region")
 
 
-@rule(reason="a warning after the money is gone is the invoice", source="Cloud Billing documentation on budgets")
+@rule(reason="a warning at 100 % comes too late", source="Cloud Billing documentation on budgets")
 def budget_warns_in_time(facts: Facts) -> Iterator[Violation]:
-    """A budget warns before all of it is spent."""
+    """A budget warns before it is used up."""
     budget = facts.environment.budget
     if budget and min(budget.thresholds) >= 1:
         got = ", ".join(f"{each:g}" for each in budget.thresholds)
         yield _at(facts.environment, "budget.thresholds", got, "one below 1.0", "write (0.5, 0.9, 1.0)")
 
 
-@rule(reason="somebody's drill is everybody's outage", source=PLATFORM)
+@rule(reason="a drill in production is an outage for users", source=PLATFORM)
 def production_is_not_drilled(facts: Facts) -> Iterator[Violation]:
-    """Drills are off in production."""
+    """Drills are disabled in production."""
     if facts.environment.production and facts.environment.allow_drills:
-        yield _at(facts.environment, "allow_drills", True, "False", "drill in an environment of its own")
+        yield _at(facts.environment, "allow_drills", True, "False", "run drills in another environment")
 
 
-@rule(reason="any of them could delete the checkpoints of all others", source="IAM conditions on Cloud Storage objects")
+@rule(
+    reason="otherwise any run can delete the checkpoints of all others",
+    source="IAM conditions on Cloud Storage objects",
+)
 def production_runs_are_apart(facts: Facts) -> Iterator[Violation]:
-    """In production each run of training writes below its own prefix only."""
+    """In production, each training run writes only below its own prefix."""
     if facts.environment.production and not facts.environment.storage.runs:
         yield _at(facts.environment, "storage.runs", "()", "the runs that train there", 'add Run(name="...") for each')
 
 
 @rule(
-    reason="the first request then waits for a node, and the last node takes all with it",
+    reason="otherwise the first request waits for a node, and the loss of one node stops everything",
     source="Kubernetes documentation",
 )
-def production_base_stands(facts: Facts) -> Iterator[Violation]:
-    """In production the on-demand groups for system and serving keep two nodes, and may grow."""
+def production_base_has_nodes(facts: Facts) -> Iterator[Violation]:
+    """In production, the system and serving groups keep at least two nodes and can grow."""
     for group in facts.environment.groups if facts.environment.production else ():
         if group.role in (Role.SYSTEM, Role.SERVING) and (group.min_nodes < 2 or group.max_nodes <= group.min_nodes):
             field, got = f"groups[{group.name}]", f"{group.min_nodes}..{group.max_nodes}"
             yield _at(facts.environment, field, got, "min_nodes 2 or more, max_nodes above it", "raise them")
 
 
-@rule(reason="whoever may write checkpoints could then rewrite what Terraform believes", source="security of the state")
+@rule(
+    reason="otherwise anyone with write access to checkpoints can change the Terraform state",
+    source="security of the state",
+)
 def state_is_apart(facts: Facts) -> Iterator[Violation]:
-    """The state has a bucket of its own."""
+    """The Terraform state has its own bucket."""
     environment = facts.environment
     if environment.state_bucket in {environment.bucket(p) for p in ("checkpoints", "data", "exports")}:
-        yield _at(environment, "state_bucket", environment.state_bucket, "a bucket of its own", "name another")
+        yield _at(environment, "state_bucket", environment.state_bucket, "a separate bucket", "name another bucket")
 
 
-@rule(reason="the gang waits for ever, and Kueue says only that it is pending", source="Kueue documentation on quotas")
+@rule(
+    reason="otherwise the gang waits forever, and Kueue only reports it as pending",
+    source="Kueue documentation on quotas",
+)
 def quota_holds_a_gang(facts: Facts) -> Iterator[Violation]:
-    """A quota on training holds the smallest gang."""
+    """A training quota is large enough for the smallest gang."""
     environment = facts.environment
     for pool in environment.pools():
         needed = min(GANG_PODS, pool.max_nodes) * pool.gpus_per_node
@@ -130,9 +147,9 @@ def quota_holds_a_gang(facts: Facts) -> Iterator[Violation]:
             yield _at(environment, field, got, f"{needed} or more", "raise the quota, or remove it")
 
 
-@rule(reason="an alert that fires before the capacity can come is switched off by people", source="GKE documentation")
+@rule(reason="people turn off an alert that fires before capacity can arrive", source="GKE documentation")
 def thresholds_are_in_order(facts: Facts) -> Iterator[Violation]:
-    """Alerts wait longer where capacity takes longer, and not beyond the day on which somebody could still act."""
+    """Alert thresholds grow with the expected wait for capacity and stay within useful bounds."""
     alerts = facts.environment.alerts
     if not alerts.on_demand_pending_s <= alerts.spot_pending_s <= alerts.flex_pending_s:
         got = f"{alerts.on_demand_pending_s}, {alerts.spot_pending_s}, {alerts.flex_pending_s}"
@@ -149,11 +166,11 @@ def thresholds_are_in_order(facts: Facts) -> Iterator[Violation]:
 
 
 @rule(
-    reason="when every Spot machine goes at once the base answers alone, and a queue bridges seconds, not a node's start",
+    reason="if all Spot machines are lost at once, only the base replicas answer, and a queue cannot wait for new nodes",
     source="infra/decisions/0049",
 )
 def serving_base_keeps_the_promise(facts: Facts) -> Iterator[Violation]:
-    """The base of online inference carries what is promised without Spot, and the peak fits what may be bought."""
+    """Base replicas handle the promised load without Spot, and all replicas together handle the peak."""
     environment, serving = facts.environment, facts.environment.serving
     if serving is None:
         return
@@ -166,9 +183,9 @@ def serving_base_keeps_the_promise(facts: Facts) -> Iterator[Violation]:
         yield _at(environment, field, got, f"{serving.peak_needed} or more: {serving}", "raise one of them")
 
 
-@rule(reason="replicas that no machine can hold wait for ever", source=PLATFORM)
+@rule(reason="replicas without machines wait forever", source=PLATFORM)
 def serving_has_machines(facts: Facts) -> Iterator[Violation]:
-    """There is an on-demand serving group for the base, a Spot group for the overflow, and both are large enough."""
+    """There is a large enough on-demand serving group for the base and a large enough Spot group for the overflow."""
     environment, serving = facts.environment, facts.environment.serving
     if serving is None:
         return

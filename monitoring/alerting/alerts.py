@@ -55,7 +55,7 @@ def _work(limits: Limits) -> tuple[Alert, ...]:
         Alert(
             name="HoldfastNoRecentCommit",
             severity=Severity.PAGE,
-            why="two intervals without a commit: the next eviction costs more than the job was built to lose",
+            why="no checkpoint was committed for two intervals: the next preemption loses more work than planned",
             query=(
                 # Aggregated, or the second half would be another alert beside the first.
                 f"max by (job, index) ({age} > on (job, index) 2 * {ours('commit_interval_seconds', cluster)} > 120 "
@@ -66,13 +66,13 @@ def _work(limits: Limits) -> tuple[Alert, ...]:
         Alert(
             name="HoldfastRestoreSkippedCheckpoint",
             severity=Severity.TICKET,
-            why="a checkpoint that was committed could not be verified: storage or a writer damages data",
+            why="a committed checkpoint failed verification: the storage or a writer damages data",
             query=grew(ours("restores_skipped_total", cluster), "job", "1h"),
         ),
         Alert(
             name="HoldfastGoodputBelowBreakEven",
             severity=Severity.TICKET,
-            why="below this share of useful time the cheaper machine is the dearer one",
+            why="the job loses so much time that Spot now costs more than on-demand",
             # Of the time on machines: a wait for capacity costs nothing and has alerts of its own.
             query=f"{ours('useful_paid_ratio', cluster)} < {limits.goodput_min}",
             hold_s=1_800,
@@ -80,14 +80,14 @@ def _work(limits: Limits) -> tuple[Alert, ...]:
         Alert(
             name="HoldfastGangBelowSize",
             severity=Severity.TICKET,
-            why="an elastic gang has had fewer nodes than places for longer than Spot was promised to be away",
+            why="an elastic gang has run with missing nodes for longer than the limit for pending Spot capacity",
             query=f"{ours('gang_below_size_seconds', cluster)} > {limits.spot_pending_s}",
             hold_s=300,
         ),
         Alert(
             name="HoldfastRestartsWithoutProgress",
             severity=Severity.PAGE,
-            why="the job fails by itself again and again: a bug burns money until somebody looks",
+            why="the job crashes repeatedly without progress: a bug wastes money until someone fixes it",
             query=f"{ours('fruitless_restarts', cluster)} >= 3",
         ),
     )
@@ -100,20 +100,20 @@ def _batch(limits: Limits) -> tuple[Alert, ...]:
         Alert(
             name="HoldfastBacklogPastDeadline",
             severity=Severity.TICKET,
-            why="the oldest item has waited longer than results may take",
+            why="the oldest item has waited longer than the deadline for results",
             query=f"max by (job) ({ours('batch_oldest_seconds', cluster)}) > {limits.batch_oldest_s}",
             hold_s=300,
         ),
         Alert(
             name="HoldfastDeadLetters",
             severity=Severity.TICKET,
-            why="items were given up after failures of their own; evictions never lead here",
+            why="items failed too often and have no result; preemptions do not count as failures",
             query=f"max by (subscription_id) ({dead}) > 0 or {grew(ours('dead_letters_total', cluster), 'job', '1h')}",
         ),
         Alert(
             name="HoldfastResultsDatabaseErrors",
             severity=Severity.PAGE,
-            why="results cannot be stored: workers compute, and nothing stays",
+            why="results cannot be stored: the workers run, but their work is lost",
             query=grew(ours("batch_failures_total", cluster, 'error_class="database"'), "job", "10m", more_than=5),
         ),
     )
@@ -126,21 +126,21 @@ def _platform(limits: Limits) -> tuple[Alert, ...]:
         Alert(
             name="HoldfastSystemPodsOnSpot",
             severity=Severity.TICKET,
-            why="a preemption would then take the cluster's own services with it",
+            why="system pods run on preemptible nodes: a preemption would stop services that the cluster needs",
             query=f"max by (namespace) ({ours('system_pods_on_interruptible', cluster)}) > 0",
             hold_s=600,
         ),
         Alert(
             name="HoldfastDisruptionBudgetViolated",
             severity=Severity.TICKET,
-            why="fewer pods are healthy than the budget wants; a budget does not stop Spot preemption",
+            why="fewer pods are healthy than the disruption budget requires; the budget does not stop Spot preemptions",
             query=f"max by (namespace, budget) ({ours('disruption_budget_shortfall', cluster)}) > 0",
             hold_s=600,
         ),
         Alert(
             name="HoldfastMonitoringSilent",
             severity=Severity.PAGE,
-            why="the exporter is dead or cut off, so that every alert about jobs is blind",
+            why="the exporter is down or unreachable: no alert about jobs can fire",
             query=(
                 f"absent_over_time({heartbeat}[{limits.heartbeat_s}s]) "
                 f"or time() - max by (cluster_name) ({heartbeat}) > {limits.heartbeat_s}"
@@ -150,13 +150,13 @@ def _platform(limits: Limits) -> tuple[Alert, ...]:
         Alert(
             name="HoldfastEventLinesRefused",
             severity=Severity.TICKET,
-            why="a pod writes lines that no account can use, or speaks for another job: what is shown of it is not all",
+            why="a pod writes event lines that are invalid or name another job: reports about it are incomplete",
             query=grew(ours("event_lines_refused_total", cluster), "job, reason", "1h", more_than=MOST_REFUSED),
         ),
         Alert(
             name="HoldfastPreemptionCountsDisagree",
             severity=Severity.TICKET,
-            why="GKE and the exporter count different losses: the rates that place and price jobs are wrong",
+            why="GKE and the exporter count different numbers of preemptions: placement advice or alerts are wrong",
             # infra/decisions/0074
             query=(
                 f"abs((sum(sum_over_time({preemptions(cluster)}[2h])) or vector(0)) "
@@ -167,7 +167,7 @@ def _platform(limits: Limits) -> tuple[Alert, ...]:
         Alert(
             name="HoldfastSpendOverBudget",
             severity=Severity.TICKET,
-            why="the month costs more than was planned; a budget warns, it stops nothing",
+            why="this month's costs passed a budget threshold; a budget only warns, it stops nothing",
             source=Source.BUDGET,
         ),
     )

@@ -25,13 +25,13 @@ def capacity_alerts(limits: Limits) -> tuple[Alert, ...]:
         Alert(
             name="HoldfastSpotPreemptionsAboveUsual",
             severity=Severity.TICKET,
-            why="above its usual rate a pool loses more work than its discount saves",
+            why="this pool is preempted more often than usual: the lost work may cost more than Spot saves",
             query=f"sum by (node_pool_name) (sum_over_time({lost}[1h])) > {usual}",
         ),
         Alert(
             name="HoldfastSpotPreemptionBurst",
             severity=Severity.PAGE,
-            why="an hour's usual losses within ten minutes: the zone is being emptied, and the next nodes go too",
+            why="a pool lost an hour's usual number of nodes within ten minutes: the zone is running out of Spot capacity, and more preemptions are likely",
             query=f"sum by (node_pool_name) (sum_over_time({lost}[10m])) > {usual}",
         ),
         _pending(limits, "HoldfastOnDemandPendingTooLong", "on-demand", limits.on_demand_pending_s, Severity.PAGE),
@@ -40,14 +40,14 @@ def capacity_alerts(limits: Limits) -> tuple[Alert, ...]:
         Alert(
             name="HoldfastAutoscalerCannotScale",
             severity=Severity.TICKET,
-            why="quota, stock or a missing limit: waiting longer will not help, and pods show only Pending",
+            why="the autoscaler cannot add nodes (no quota, no capacity, or no limit set): waiting will not help, and the pods only show Pending",
             query=scale_failures(cluster),
             source=Source.LOG,
         ),
         Alert(
             name="HoldfastFlexNodeEndsUnsaved",
             severity=Severity.PAGE,
-            why="a flex-start node ends on a day that is known in advance; work without a recent commit ends with it",
+            why="a flex-start node reaches its planned end soon, and the job on it has no recent checkpoint: that work will be lost",
             query=(
                 f"{ours('last_commit_age_seconds', cluster)} > {HOUR // 2} and on (job, index) "
                 f"min by (job, index) ({ours('node_end_seconds', cluster)}) < {6 * HOUR}"
@@ -62,7 +62,7 @@ def _pending(limits: Limits, name: str, capacity: str, most_s: int, severity: Se
     return Alert(
         name=name,
         severity=severity,
-        why=f"pods for {capacity} capacity wait longer than was promised, and Kubernetes itself never complains",
+        why=f"pods wait for {capacity} capacity longer than the configured limit; Kubernetes itself raises no alert",
         query=f"max by (accelerator) ({series}) > {most_s}",
         hold_s=300,
     )
@@ -86,21 +86,21 @@ def queue_alerts(limits: Limits) -> tuple[Alert, ...]:
         Alert(
             name="HoldfastQueueWaitTooLong",
             severity=Severity.TICKET,
-            why="Kueue holds a job for longer than was promised; no pod is Pending, so nothing else shows it",
+            why="Kueue has held a job longer than the configured limit; no pod is Pending, so no other alert shows it",
             query=f"max by (queue, accelerator, reason) ({waits}) > {limits.queue_wait_s}",
             hold_s=300,
         ),
         Alert(
             name="HoldfastQueueAdmitsNothing",
             severity=Severity.TICKET,
-            why="jobs wait in a queue of which nothing runs: it is stopped, misnamed, or its quota is below one job",
+            why="jobs wait in a queue that runs nothing: the queue is stopped or misnamed, or its quota is smaller than one job",
             query=f"max by (queue) ({pending}) > 0 and on (queue) max by (queue) ({started}) == 0",
             hold_s=1_800,
         ),
         Alert(
             name="HoldfastProvisioningLost",
             severity=Severity.TICKET,
-            why="Google failed, expired or took back a request for flex-start nodes: its job starts over in the queue",
+            why="a request for flex-start nodes failed, expired or was revoked: its job goes back to the end of the queue",
             query=grew(ours("provisioning_requests_lost_total", cluster), "reason", "1h"),
         ),
     )
@@ -114,20 +114,20 @@ def gpu_alerts(limits: Limits) -> tuple[Alert, ...]:
         Alert(
             name="HoldfastGpuXidErrors",
             severity=Severity.TICKET,
-            why="the driver reported a fault of a GPU: what it computes next may be wrong, or it may hang",
+            why="the driver reported a GPU fault: the GPU may compute wrong results or hang",
             # A gauge of the last code, never reset: only another code than before is news.
             query=f"{xid} > 0 unless {xid} == {xid} offset 15m",
         ),
         Alert(
             name="HoldfastGpuUncorrectableEcc",
             severity=Severity.PAGE,
-            why="memory of a GPU lost bits that could not be restored: results of the job on it cannot be trusted",
+            why="a GPU has an uncorrectable memory error: the results of the job on it cannot be trusted",
             query=f"{dcgm('ECC_DBE_VOL_TOTAL', cluster)} > 0 or {dcgm('ROW_REMAP_FAILURE', cluster)} > 0",
         ),
         Alert(
             name="HoldfastGpuThrottled",
             severity=Severity.TICKET,
-            why="a GPU runs slower because it is too hot; a gang waits for its slowest rank",
+            why="a GPU is slowed down by heat; the whole gang waits for its slowest rank",
             # Microseconds in each second: a tenth of the time. Releases that count nanoseconds cross it sooner.
             query=f"rate({dcgm('THERMAL_VIOLATION', cluster)}[5m]) > 100000",
             hold_s=900,
@@ -135,7 +135,7 @@ def gpu_alerts(limits: Limits) -> tuple[Alert, ...]:
         Alert(
             name="HoldfastGpuIdle",
             severity=Severity.TICKET,
-            why="a pod holds a GPU and does not use it: it is paid in full",
+            why="a pod holds a GPU without using it; the GPU is billed in full",
             query=f"max by (namespace_name, pod_name) ({duty_cycle(cluster)}) < 5",
             hold_s=1_800,
         ),

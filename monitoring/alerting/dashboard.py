@@ -83,7 +83,7 @@ def on_call(
             stacked=True,
         ),
         Chart(
-            title="Pending, longest wait; gangs below their size",
+            title="Longest pending time; gangs below full size",
             queries=(
                 (
                     "{{capacity}} {{accelerator}}",
@@ -95,7 +95,7 @@ def on_call(
         ),
         *_queues(cluster),
         Chart(
-            title="Preemptions an hour",
+            title="Preemptions per hour",
             queries=(
                 ("{{node_pool_name}}", f"sum by (node_pool_name) (sum_over_time({lost}[1h]))"),
                 ("exporter {{pool}}", f"sum by (pool) (increase({ours('preemptions_total', cluster)}[1h]))"),
@@ -107,7 +107,9 @@ def on_call(
             threshold=goodput_min,
         ),
         Chart(
-            title="Age of the newest commit", queries=(("{{job}}", ours("last_commit_age_seconds", cluster)),), unit="s"
+            title="Age of the newest checkpoint",
+            queries=(("{{job}}", ours("last_commit_age_seconds", cluster)),),
+            unit="s",
         ),
         Chart(
             title="Batch backlog",
@@ -120,12 +122,12 @@ def on_call(
             title="Oldest item", queries=(("{{job}}", ours("batch_oldest_seconds", cluster)),), unit="s", width=THIRD
         ),
         Chart(
-            title="System pods on machines that can be taken away",
+            title="System pods on preemptible nodes",
             queries=(("{{namespace}}", ours("system_pods_on_interruptible", cluster)),),
             width=THIRD,
         ),
         Chart(
-            title="Exporter, seconds since its last pass",
+            title="Seconds since the exporter's last pass",
             queries=(("age", f"time() - max({ours('exporter_heartbeat_seconds', cluster)})"),),
             unit="s",
             width=THIRD,
@@ -142,7 +144,7 @@ def _queues(cluster: str) -> tuple[Chart, ...]:
     )
     return (
         Chart(
-            title="Waiting in a queue, longest",
+            title="Longest wait in a queue",
             queries=(("{{queue}} {{accelerator}} {{reason}}", f"max by (queue, accelerator, reason) ({waits})"),),
             unit="s",
         ),
@@ -157,7 +159,7 @@ def _kueue(cluster: str) -> tuple[Chart, ...]:
     waited = f"sum by (cluster_queue, le) (rate({KUEUE_ADMISSION_WAIT}_bucket{{{name}}}[1h]))"
     return (
         Chart(
-            title="Wait of jobs that Kueue admitted",
+            title="Queue wait of admitted jobs",
             queries=tuple(
                 (f"p{percent} {{{{cluster_queue}}}}", f"histogram_quantile({percent / 100:g}, {waited})")
                 for percent in (50, 95)
@@ -165,7 +167,7 @@ def _kueue(cluster: str) -> tuple[Chart, ...]:
             unit="s",
         ),
         Chart(
-            title="Jobs that Kueue holds",
+            title="Jobs held by Kueue",
             queries=(("{{status}} {{cluster_queue}}", f"max by (cluster_queue, status) ({KUEUE_PENDING}{{{name}}})"),),
         ),
     )
@@ -182,12 +184,12 @@ def _moves(cluster: str) -> tuple[Chart, ...]:
             width=THIRD,
         ),
         Chart(
-            title="Moves between capacities, an hour",
+            title="Moves between capacities per hour",
             queries=(("{{job}}", f"sum by (job) (increase({ours('placement_moves_total', cluster)}[1h]))"),),
             width=THIRD,
         ),
         Chart(
-            title="Event lines refused, an hour",
+            title="Event lines rejected per hour",
             queries=(("{{job}} {{reason}}", f"sum by (job, reason) (increase({refused}[1h]))"),),
             width=THIRD,
         ),
@@ -220,7 +222,7 @@ def _cost(nodes: str, usd_by_pool: tuple[tuple[str, float], ...]) -> tuple[Chart
         (pool, f'count({nodes.removesuffix("}")},{label}="{pool}"}}) * {usd:g}') for pool, usd in usd_by_pool
     )
     return (
-        Chart(title="Cost of GPU pools, dollars an hour", queries=queries, unit="USD/h", stacked=True, width=COLUMNS),
+        Chart(title="Cost of GPU pools (dollars per hour)", queries=queries, unit="USD/h", stacked=True, width=COLUMNS),
     )
 
 
@@ -230,7 +232,7 @@ def one_job(cluster: str) -> tuple[Chart, ...]:
     return (
         Chart(title="Useful share", queries=(("{{job}}", ours("goodput_ratio", cluster, job)),)),
         Chart(
-            title="Commit age against its usual interval",
+            title="Checkpoint age and usual interval",
             queries=(
                 ("age {{job}}", ours("last_commit_age_seconds", cluster, job)),
                 ("interval {{job}}", ours("commit_interval_seconds", cluster, job)),
@@ -238,10 +240,11 @@ def one_job(cluster: str) -> tuple[Chart, ...]:
             unit="s",
         ),
         Chart(
-            title="Crashes in a row without a commit", queries=(("{{job}}", ours("fruitless_restarts", cluster, job)),)
+            title="Consecutive crashes without a checkpoint",
+            queries=(("{{job}}", ours("fruitless_restarts", cluster, job)),),
         ),
         Chart(
-            title="Until the planned end of its nodes",
+            title="Time until the planned end of the nodes",
             queries=(("{{job}}", ours("node_end_seconds", cluster, job)),),
             unit="s",
         ),

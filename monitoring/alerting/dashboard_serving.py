@@ -26,7 +26,7 @@ def serving_charts(cluster: str, *, promised_per_s: float, base_needed: int, inf
     asked = ours(serving.REQUESTS)
     return (
         Chart(
-            title="Answers a second by class, as clients get them",
+            title="Responses per second by class, as clients see them",
             queries=(
                 (
                     "{{envoy_response_code_class}}xx",
@@ -37,22 +37,22 @@ def serving_charts(cluster: str, *, promised_per_s: float, base_needed: int, inf
             threshold=promised_per_s,
         ),
         Chart(
-            title="Failed share",
+            title="Share of failed requests",
             queries=(("5 minutes", share(failed(cluster), answers(cluster), "5m")),),
             threshold=BURN * ERROR_BUDGET,
         ),
         Chart(
-            title="Replicas ready",
+            title="Ready replicas",
             queries=((f"{{{{{tier}}}}}", f"sum by ({tier}) ({ours(serving.READY)})"),),
             threshold=base_needed,
         ),
         Chart(
-            title="Base against its promise",
+            title="Ready on-demand replicas and the promised number",
             queries=(("ready on demand", f"sum({ready_base(cluster)})"),),
             threshold=base_needed,
         ),
         Chart(
-            title="Refused share",
+            title="Share of rejected requests",
             queries=(
                 ("for load", share(refused_for_load(cluster), asked, "5m")),
                 ("{{reason}}", f"sum by (reason) (rate({ours(serving.REFUSED)}[5m]))"),
@@ -66,18 +66,18 @@ def serving_charts(cluster: str, *, promised_per_s: float, base_needed: int, inf
             threshold=QUEUE_S,
         ),
         Chart(
-            title="Time to answer",
+            title="Response time",
             queries=_quantiles(ours(f"{serving.REQUEST_SECONDS}_bucket")),
             unit="s",
         ),
         Chart(
-            title="Requests that run or wait, by replica",
+            title="Running and waiting requests by replica",
             queries=(("{{pod}}", f"max by (pod) ({ours(serving.INFLIGHT)})"),),
             threshold=inflight_target,
         ),
-        Chart(title="Time of a batch", queries=_quantiles(ours(f"{serving.PREDICT_SECONDS}_bucket")), unit="s"),
+        Chart(title="Time per batch", queries=_quantiles(ours(f"{serving.PREDICT_SECONDS}_bucket")), unit="s"),
         Chart(
-            title="Draining, swaps, predictors that died",
+            title="Draining servers, model swaps, predictor crashes",
             queries=(
                 ("draining", f"sum({ours(serving.DRAINING)})"),
                 ("swaps {{outcome}}", f"sum by (outcome) (increase({ours(serving.SWAPS)}[1h]))"),

@@ -49,28 +49,28 @@ def serving_alerts(limits: Limits) -> tuple[Alert, ...]:
         Alert(
             name="HoldfastServingErrorsBurnBudget",
             severity=Severity.PAGE,
-            why="at this rate the requests that may fail in a month have failed within two days",
+            why="at this rate the month's error budget is used up within two days",
             query=_burn(cluster, "1h", "5m"),
             hold_s=60,
         ),
         Alert(
             name="HoldfastServingQueueSlow",
             severity=Severity.TICKET,
-            why="one request in a hundred waits for longer than many batches take: replicas are missing",
+            why="one request in a hundred waits longer than several batches take: there are too few replicas",
             query=f"histogram_quantile(0.99, sum by (le) (rate({waited}[5m]))) > {QUEUE_S}",
             hold_s=300,
         ),
         Alert(
             name="HoldfastServingSheds",
             severity=Severity.PAGE,
-            why="load is refused: more is asked for than base and overflow can do, or Spot is gone and the base is alone",
+            why="requests are rejected for load: traffic exceeds the capacity of all replicas, or the Spot replicas are gone",
             query=f"{share(refused_for_load(cluster), scraped(serving.REQUESTS, cluster), '5m')} > {SHED}",
             hold_s=120,
         ),
         Alert(
             name="HoldfastServingDrainOverBudget",
             severity=Severity.TICKET,
-            why="a server still had requests when its window ended: they were cut",
+            why="a server still had requests when its grace period ended: those requests were cut off",
             query=(
                 f'resource.type="k8s_container" AND resource.labels.cluster_name="{cluster}" AND '
                 f'jsonPayload.action="drain" AND jsonPayload.message="{serving.OVER_BUDGET}"'
@@ -80,7 +80,7 @@ def serving_alerts(limits: Limits) -> tuple[Alert, ...]:
         Alert(
             name="HoldfastServingBaseBelowPromise",
             severity=Severity.PAGE,
-            why="fewer replicas on demand are ready than the promise needs: the next loss of Spot refuses what was promised",
+            why="too few on-demand replicas are ready: if Spot capacity disappears, promised requests will be rejected",
             # Without any replica there is no series at all: one of the last day stands for a base that should be there.
             query=f"(sum({ready}) or 0 * sum(max_over_time({ready}[1d]))) < {limits.serving_base}",
             hold_s=300,

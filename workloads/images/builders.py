@@ -90,7 +90,7 @@ def choose(asked: str) -> str:
     if asked in BUILDERS:
         return asked
     if asked:
-        raise InputError("builder", got=asked, allowed=", ".join(BUILDERS), fix="name one, or none")
+        raise InputError("builder", got=asked, allowed=", ".join(BUILDERS), fix="name a builder, or none")
     found = next((name for name, words in _PROGRAMS.items() if _works(words)), None)
     if found is None:
         raise Unjudged("nothing here builds images: install Docker with buildx, buildah, or gcloud for Cloud Build")
@@ -120,5 +120,5 @@ def run(words: Sequence[str], folder: Path | None = None) -> str:
         raise Unjudged(f"{words[0]} is not on PATH")
     done = subprocess.run(words, cwd=folder, stdout=subprocess.PIPE, text=True, check=False)
     if done.returncode:
-        raise Unjudged(f"{' '.join(words[:3])} ended with {done.returncode}; its own message stands above")
+        raise Unjudged(f"{' '.join(words[:3])} ended with {done.returncode}; its own message is above")
     return done.stdout

@@ -15,7 +15,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     add_completion=False,
 )
-Env = Annotated[str, typer.Argument(metavar="ENV", help="A module of infra/environments, as example.")]
+Env = Annotated[str, typer.Argument(metavar="ENV", help="A module of infra/environments, for example example.")]
 Registry = Annotated[str, typer.Option(help="Prefix to push to; default: the environment's repository.")]
 PlainHttp = Annotated[bool, typer.Option("--plain-http", help="The registry is on this host, without TLS.")]
 ROOT = Path(__file__).parents[2]
@@ -30,13 +30,13 @@ def build(
     env: Env,
     roles: Annotated[list[str] | None, typer.Argument(help="Roles; none means all.")] = None,
     builder: Annotated[
-        str, typer.Option("--with", help="buildx, buildah or cloud-build; default: what works here.")
+        str, typer.Option("--with", help="buildx, buildah or cloud-build; default: the first one installed.")
     ] = "",
     base: Annotated[str, typer.Option(help="IMAGE@sha256:...; default: workloads/images/base.json.")] = "",
     registry: Registry = "",
     plain_http: PlainHttp = False,
-    pip_conf: Annotated[Path | None, typer.Option(help="pip.conf for the build alone.", exists=True)] = None,
-    ca_bundle: Annotated[Path | None, typer.Option(help="Certificates for the build alone.", exists=True)] = None,
+    pip_conf: Annotated[Path | None, typer.Option(help="pip.conf used only in the build.", exists=True)] = None,
+    ca_bundle: Annotated[Path | None, typer.Option(help="CA certificates used only in the build.", exists=True)] = None,
     out: Annotated[Path, typer.Option(help="Folder of SBOM and provenance.")] = Path("out/images"),
 ) -> None:
     """Build images, push them, write their digests, SBOM and provenance. Next: make render."""
@@ -70,7 +70,7 @@ def build(
 @app.command(epilog=examples("python -m workloads images copy example"))
 def copy(
     env: Env,
-    names: Annotated[list[str] | None, typer.Argument(help="Images of others; none means all.")] = None,
+    names: Annotated[list[str] | None, typer.Argument(help="Third-party images; none means all.")] = None,
     registry: Registry = "",
     plain_http: PlainHttp = False,
 ) -> None:
@@ -95,7 +95,7 @@ def base(
     image: Annotated[str, typer.Argument(help="IMAGE:TAG; default: the recorded one.")] = "",
     plain_http: PlainHttp = False,
 ) -> None:
-    """Resolve the base image's tag today and record its digest; review the change as any other update."""
+    """Resolve the base image's tag and record its digest. Review the change like any other update."""
     import json
 
     from workloads.images import copying, pins

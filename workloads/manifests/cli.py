@@ -14,10 +14,10 @@ RENDERED = Path(__file__).parents[1] / "rendered"
 
 def render(
     env: Annotated[list[str] | None, typer.Argument(help="Environments; none means all.")] = None,
-    out: Annotated[Path, typer.Option(help="Folder of the environments' folders.")] = RENDERED,
+    out: Annotated[Path, typer.Option(help="Parent folder of the rendered environments.")] = RENDERED,
     check: Annotated[bool, typer.Option("--check", help="Write nothing; exit 1 if a file would change.")] = False,
-    small: Annotated[str, typer.Option(help="Cut the samples down to this Spot pool; needs --out.")] = "",
-    workers: Annotated[int, typer.Option(min=1, help="Of the batch, with --small.")] = 2,
+    small: Annotated[str, typer.Option(help="Reduce the samples to fit this Spot pool; needs --out.")] = "",
+    workers: Annotated[int, typer.Option(min=1, help="Workers of the batch, with --small.")] = 2,
     items: Annotated[str, typer.Option(help="Source of the batch in its pod, with --small.")] = "/data",
 ) -> None:
     """Write the manifests of environments as YAML."""
@@ -30,7 +30,7 @@ def render(
         raise InputError("unknown environment", got=", ".join(unknown), allowed=", ".join(names()), fix="choose one")
     if small and (out == RENDERED or len(env or []) != 1):
         got, fix = f"--small {small}", "render ENV --small POOL --out FOLDER"
-        raise InputError("samples that are cut down", got=got, allowed="one ENV, and a folder of their own", fix=fix)
+        raise InputError("reduced samples", got=got, allowed="one ENV, and a separate folder", fix=fix)
     wanted = rendering.small(described(env[0]), small, workers, items) if env and small else None
     changed: list[Path] = []
     with working("render") as step:

@@ -18,7 +18,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     add_completion=False,
 )
-Env = Annotated[str, typer.Argument(metavar="ENV", help="A module of infra/environments, as example.")]
+Env = Annotated[str, typer.Argument(metavar="ENV", help="A module of infra/environments, for example example.")]
 
 
 def _require_images(context: "RenderContext") -> None:
@@ -31,12 +31,14 @@ def _require_images(context: "RenderContext") -> None:
 @app.command(epilog=examples("python -m workloads operators apply example"))
 def apply(
     env: Env,
-    kubeconfig: Annotated[Path | None, typer.Option(help="Default: the current context, as kubectl takes it.")] = None,
-    timeout_s: Annotated[float, typer.Option(min=1, help="For each operator's pods and webhooks.")] = 300,
+    kubeconfig: Annotated[Path | None, typer.Option(help="Default: the current context, as in kubectl.")] = None,
+    timeout_s: Annotated[
+        float, typer.Option(min=1, help="Seconds to wait for each operator's pods and webhooks.")
+    ] = 300,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask before the first application to a cluster.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object instead of a table.")] = False,
 ) -> None:
-    """Apply them, wait until their webhooks answer, show what changed. Run again, it changes nothing."""
+    """Apply JobSet and Kueue, wait for their webhooks, and show the changes. Safe to repeat."""
     from holdfast.clients.api import Api
     from holdfast.manifests.render_context import RenderContext
     from infra.describe import described
@@ -66,9 +68,9 @@ def apply(
 
 @app.command(epilog=examples("python -m workloads operators render example --out gitops/operators"))
 def render(
-    env: Env, out: Annotated[Path, typer.Option(help="Folder for a GitOps controller; made where it is missing.")]
+    env: Env, out: Annotated[Path, typer.Option(help="Folder for a GitOps controller; created if missing.")]
 ) -> None:
-    """Write what `apply` would send, one file for each operator."""
+    """Write the manifests that `apply` would send, one file for each operator."""
     from holdfast.manifests.render_context import RenderContext
     from infra.describe import described
     from workloads.operators import overlay
@@ -83,9 +85,9 @@ def render(
 @app.command(epilog=examples("python -m workloads operators vendor"))
 def vendor(
     go: Annotated[str, typer.Option(help="The go command.")] = "go",
-    kubectl: Annotated[str, typer.Option(help="The kubectl command; it holds kustomize.")] = "kubectl",
+    kubectl: Annotated[str, typer.Option(help="The kubectl command; it includes kustomize.")] = "kubectl",
 ) -> None:
-    """Render upstream's manifests of the pinned versions anew, from their Go modules."""
+    """Render upstream's manifests of the pinned versions again, from their Go modules."""
     from workloads.operators import vendor as room
 
     with working("render upstream's manifests"):

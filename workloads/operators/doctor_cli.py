@@ -9,8 +9,8 @@ from holdfast.contract.progress import working
 
 
 def doctor(
-    env: Annotated[str, typer.Argument(metavar="ENV", help="A module of infra/environments, as example.")],
-    kubeconfig: Annotated[Path | None, typer.Option(help="Default: the current context, as kubectl takes it.")] = None,
+    env: Annotated[str, typer.Argument(metavar="ENV", help="A module of infra/environments, for example example.")],
+    kubeconfig: Annotated[Path | None, typer.Option(help="Default: the current context, as in kubectl.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object instead of a table.")] = False,
 ) -> None:
     """What the cluster of ENV lacks before a first job. Read-only; says how to fix it."""

@@ -153,7 +153,7 @@ def _identity_in_a_pod(api: Api, platform: Platform) -> Answer:
     if read:
         return True, f"{reader['metadata']['name']} read the checkpoints at {read}", ""
     place = f"-n {reader['metadata']['namespace']} --from=cronjob/{reader['metadata']['name']}"
-    raise Unjudged(f"no pod has used it yet; once there is a checkpoint: kubectl create job {place} identity-probe")
+    raise Unjudged(f"no pod has used it yet; once a checkpoint exists, run: kubectl create job {place} identity-probe")
 
 
 def _complete(job: Object | None) -> bool:

@@ -88,7 +88,7 @@ _PROBES: dict[str, tuple[str, Object]] = {
 
 
 def put(api: Api, body: Body, manager: str) -> Change:
-    """Server-side apply; InputError where the cluster refuses it."""
+    """Server-side apply; InputError where the cluster rejects it."""
     name = f"{body['kind']}/{body['metadata']['name']}"
     try:
         path = api.path_of(body)
@@ -115,10 +115,10 @@ def _refused(name: str, error: ApiError) -> Exception:
     if error.status in (401, 403):
         return Unjudged(f"no right to apply {name}: {error}")
     return InputError(
-        f"the cluster refuses {name}; what stands before it was applied",
+        f"the cluster rejects {name}; the objects before it were applied",
         got=error,
-        allowed="what its API server accepts",
-        fix="correct the cause and run it again: what is applied stays as it is",
+        allowed="objects that its API server accepts",
+        fix="fix the cause and run the command again: applied objects are kept",
     )
 
 

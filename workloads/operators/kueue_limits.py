@@ -23,7 +23,7 @@ def judged(api: Api) -> tuple[bool, str, str]:
     """Whether it is well, what was found, the fix. Raises Unjudged where nothing could be read."""
     found = _configurations(api)
     if not found:
-        raise Unjudged(f"no ConfigMap {NAME}: Kueue is not there, or configured by another name")
+        raise Unjudged(f"no ConfigMap {NAME}: Kueue is not installed, or its configuration has another name")
     effects = [effect for body in found for effect in _effects(api, body)]
     place = f"{found[0]['metadata']['namespace']}/{NAME}"
     fix = f"in {CONFIG_FILE} of ConfigMap {place}: {FIX}; then restart {KUEUE.deployment}"
@@ -42,7 +42,7 @@ def _configurations(api: Api) -> list[Object]:
     except ApiError as error:
         if error.status not in FORBIDDEN:
             raise
-        raise Unjudged(f"could not look: this account may not read ConfigMap {KUEUE.namespace}/{NAME}") from error
+        raise Unjudged(f"not checked: this account cannot read ConfigMap {KUEUE.namespace}/{NAME}") from error
 
 
 def _effects(api: Api, body: Object) -> list[str]:
@@ -52,7 +52,7 @@ def _effects(api: Api, body: Object) -> list[str]:
     except YAMLError:
         configuration = None
     if not isinstance(configuration, Mapping):
-        raise Unjudged(f"{CONFIG_FILE} of ConfigMap {body['metadata']['namespace']}/{NAME} is no YAML map")
+        raise Unjudged(f"{CONFIG_FILE} of ConfigMap {body['metadata']['namespace']}/{NAME} is not a YAML map")
     version, arguments = _deployed(api, body["metadata"]["namespace"])
     # Gates are given in one of two places.
     if re.search(rf"--feature-gates[= ]\S*\b{GATE}=true\b", arguments):

@@ -52,6 +52,6 @@ def _try(api: Api, bodies: list[Body]) -> None:
             api.apply(api.path_of(body), body, dryRun="All", fieldManager=MANAGER)
         except ApiError as error:
             raise InputError(
-                f"the cluster refuses {body['kind']}/{body['metadata']['name']}; nothing was applied", got=error,
-                allowed="what its API server accepts", fix="`make operators ENV=NAME` first, and a cluster of GKE",
+                f"the cluster rejects {body['kind']}/{body['metadata']['name']}; nothing was applied", got=error,
+                allowed="objects that its API server accepts", fix="run `make operators ENV=NAME` first, on a GKE cluster",
             ) from error  # fmt: skip

@@ -10,8 +10,8 @@ from holdfast.contract.progress import working
 
 
 def apply(
-    env: Annotated[str, typer.Argument(metavar="ENV", help="A module of infra/environments, as example.")],
-    kubeconfig: Annotated[Path | None, typer.Option(help="Default: the current context, as kubectl takes it.")] = None,
+    env: Annotated[str, typer.Argument(metavar="ENV", help="A module of infra/environments, for example example.")],
+    kubeconfig: Annotated[Path | None, typer.Option(help="Default: the current context, as in kubectl.")] = None,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask before the first application to a cluster.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object instead of a table.")] = False,
 ) -> None:

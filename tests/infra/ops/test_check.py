@@ -38,7 +38,7 @@ def test_each_open_field_is_named_with_its_file(capsys: pytest.CaptureFixture[st
     assert judgement.check(load("prod"), as_json=False) == EXIT_FINDINGS
     printed = capsys.readouterr().out
     assert "infra/environments/prod.py: security.kms_key is still CHANGE-ME" in printed
-    assert printed.splitlines()[-1].endswith("right, but not settled")
+    assert printed.splitlines()[-1].endswith("valid, but not ready to deploy")
 
 
 def test_a_freeze_that_is_over_is_named(capsys: pytest.CaptureFixture[str]) -> None:

@@ -141,7 +141,7 @@ def test_a_pool_that_does_not_hold_a_sample_is_passed_over() -> None:
         return replace(EXAMPLE, groups=groups)
 
     assert prove.smallest_spot(cut(**{"spot-l4": 1}), TABLE).name == "spot-a100"
-    with pytest.raises(InputError, match="holds a sample"):
+    with pytest.raises(InputError, match="large enough for the sample jobs"):
         prove.smallest_spot(cut(**{"spot-l4": 1, "spot-a100": 1}), TABLE)
 
 

@@ -249,7 +249,7 @@ BREAKING: dict[str, Edit] = {
         facts
     ),
     "production-is-not-drilled": state(allow_drills=True),
-    "production-base-stands": group("serving", min_nodes=0),
+    "production-base-has-nodes": group("serving", min_nodes=0),
     "serving-base-keeps-the-promise": lambda facts: state(
         serving=replace(some(facts.environment.serving), promised_per_s=200.0)
     )(facts),
@@ -291,7 +291,7 @@ BREAKING: dict[str, Edit] = {
     "alert-on-future-metrics": put(
         ALERT, "conditions.0.condition_prometheus_query_language.disable_metric_validation", False
     ),
-    "alerts-bear-their-runbook": put(ALERT, "documentation", None),
+    "alerts-have-a-runbook": put(ALERT, "documentation", None),
     "alerts-come-in-time": put(ALERT, "conditions.0.condition_prometheus_query_language.duration", "86400s"),
     "alerts-are-on-and-heard": put(ALERT, "enabled", False),
 }

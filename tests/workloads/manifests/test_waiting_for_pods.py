@@ -109,10 +109,10 @@ def test_the_doctor_says_what_a_foreign_kueue_does_to_our_jobs(text: str, how: d
 @pytest.mark.parametrize(
     ("text", "how", "reason"),
     [
-        (SILENT, {"refused": "list get"}, "could not look"),
+        (SILENT, {"refused": "list get"}, "not checked"),
         (None, {}, "no ConfigMap"),
-        ("- a", {}, "no YAML map"),
-        ("a: [", {}, "no YAML map"),
+        ("- a", {}, "not a YAML map"),
+        ("a: [", {}, "not a YAML map"),
     ],
 )
 def test_what_it_cannot_see_is_no_pass(text: str | None, how: dict[str, str], reason: str) -> None:

@@ -15,7 +15,7 @@ def main() -> None:
             raise
         error = InputError(
             "the command line is not installed",
-            got="the core of holdfast, which is for import only",
+            got="holdfast without extras, which has no command line",
             allowed="an extra: trainer, batch, server, jobs, lint, place, report or all",
             # Not by the bare name: an index may hold another package under it.
             fix="make setup in a clone of the platform; else pip install 'PATH/holdfast-VERSION-py3-none-any.whl[all]'",

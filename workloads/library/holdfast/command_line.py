@@ -47,7 +47,7 @@ def _require_text(words: Sequence[str]) -> None:
     for word in words:
         if _UNPRINTABLE.search(word):
             got = word.encode("unicode_escape").decode()[:200]
-            raise InputError("an argument is no text", got=got, allowed="UTF-8 without control characters", fix="write it anew")  # fmt: skip
+            raise InputError("an argument is not valid text", got=got, allowed="UTF-8 without control characters", fix="type the argument again")  # fmt: skip
 
 
 def _unreadable(error: typer.TyperException) -> InputError:

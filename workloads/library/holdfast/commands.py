@@ -21,7 +21,7 @@ from holdfast.training.cli import app as train
 
 app = typer.Typer(
     name="holdfast",
-    help="Train, run batches, serve and start jobs on capacity that can be taken away.",
+    help="Train, run batches, serve and start jobs on preemptible capacity.",
     epilog=EXIT_CODES_HELP,
     no_args_is_help=True,
     add_completion=True,

@@ -34,7 +34,7 @@ class Api:
             self._client = config.new_client_from_config(file, context)
             known: Any = config.list_kube_config_contexts(file)
         except config.ConfigException as error:
-            raise Unjudged(f"no cluster to ask by {kubeconfig or 'the usual kubeconfig'}: {error}") from error
+            raise Unjudged(f"no cluster in {kubeconfig or 'the usual kubeconfig'}: {error}") from error
         chosen = next((each for each in known[0] if each["name"] == context), known[1])
         self.context = str(chosen["name"])
         self.cluster = str(chosen["context"]["cluster"])

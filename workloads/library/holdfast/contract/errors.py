@@ -61,7 +61,7 @@ def unusable_path(error: OSError) -> InputError | None:
     if error.filename is None or not (error.errno in _OF_A_PATH or _makes_no_folders(error)):
         return None
     got = f"{str(error.filename)[:200]}: {error.strerror}"
-    return InputError("a path cannot be used", got=got, allowed="a path that this user may read or write", fix="name another, or mend its rights")  # fmt: skip
+    return InputError("the path cannot be used", got=got, allowed="a path that this user can read or write", fix="use another path, or fix its permissions")  # fmt: skip
 
 
 def _makes_no_folders(error: OSError) -> bool:
@@ -118,4 +118,4 @@ def _report_bug(error: Exception) -> None:
     message = printable(" ".join(str(error).split())[:300])
     print(f"internal error: {type(error).__name__}: {message} ({last.filename}, line {last.lineno})", file=sys.stderr)
     where = "the issue tracker of the repository that you installed this from"
-    print(f"a bug of ours: report it to {where}, with what {ENV_TRACEBACK}=1 shows", file=sys.stderr)
+    print(f"a bug in holdfast: report it to {where}, with what {ENV_TRACEBACK}=1 shows", file=sys.stderr)

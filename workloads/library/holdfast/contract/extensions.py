@@ -22,5 +22,5 @@ def refused(distribution: str, what: str, got: str, allowed: str) -> InputError:
     """The error about something that a distribution adds and that cannot be used."""
     fix = f"pip uninstall {distribution}, or tell its authors"
     return InputError(
-        f"the distribution {distribution} adds what cannot be used: {what}", got=got, allowed=allowed, fix=fix
+        f"the distribution {distribution} provides an invalid extension: {what}", got=got, allowed=allowed, fix=fix
     )

@@ -22,7 +22,7 @@ def demo(
 
 
 drill = typer.Typer(
-    help="Evict on purpose and judge.",
+    help="Cause preemptions on purpose and check the results.",
     epilog="Exit: 0 held, 1 broken, 2 bad input, 3 inconclusive, 4 stopped by a safety rule, 70 a bug, 130 and 143 by a signal.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
@@ -33,7 +33,7 @@ Json = Annotated[bool, typer.Option("--json", help="One JSON object on standard 
 
 @drill.command("list", epilog=examples("holdfast drill list"))
 def list_drills(out: Out = Path("out/drills"), as_json: Json = False) -> None:
-    """Every drill with its target, fault and last verdict."""
+    """List drills with target, fault and last verdict."""
     from holdfast.drill.commands import list_all
 
     list_all(out, as_json=as_json)
@@ -43,7 +43,7 @@ def list_drills(out: Out = Path("out/drills"), as_json: Json = False) -> None:
 def show(
     name: Annotated[str, typer.Argument(help="Of `drill list`.")], out: Out = Path("out/drills"), as_json: Json = False
 ) -> None:
-    """A drill as data, and how its last run ended."""
+    """Show a drill's definition and the result of its last run."""
     from holdfast.drill.commands import show_one
 
     show_one(name, out, as_json=as_json)
@@ -59,14 +59,16 @@ def run(
     names: Annotated[list[str] | None, typer.Argument(help="Drills to run; default: all of --target.")] = None,
     target: Annotated[str, typer.Option(help="local, cluster, node or gke.")] = "local",
     out: Out = Path("out/drills"),
-    kubeconfig: Annotated[Path | None, typer.Option(help="cluster, gke: default as kubectl's.")] = None,
-    context: Annotated[str, typer.Option(help="cluster, gke: of the kubeconfig; never its current one.")] = "",
-    namespace: Annotated[str, typer.Option(help="cluster, gke: of the work that is hit.")] = "",
-    selector: Annotated[str, typer.Option(help="cluster, gke: labels of its pods, as kubectl -l.")] = "",
-    events: Annotated[Path | None, typer.Option(help="cluster, gke: its event file, for lost steps.")] = None,
+    kubeconfig: Annotated[Path | None, typer.Option(help="cluster, gke: default as in kubectl.")] = None,
+    context: Annotated[
+        str, typer.Option(help="cluster, gke: context of the kubeconfig; the current one is never used.")
+    ] = "",
+    namespace: Annotated[str, typer.Option(help="cluster, gke: namespace of the targeted pods.")] = "",
+    selector: Annotated[str, typer.Option(help="cluster, gke: labels of the targeted pods, as in kubectl -l.")] = "",
+    events: Annotated[Path | None, typer.Option(help="cluster, gke: their event file, for lost steps.")] = None,
     repeat: Annotated[int, typer.Option(min=1, help="Runs of each; more than one shows the spread.")] = 1,
     each_pool: Annotated[
-        bool, typer.Option("--each-pool", help="cluster, gke: once on each node pool under the pods.")
+        bool, typer.Option("--each-pool", help="cluster, gke: once on each node pool that runs the pods.")
     ] = False,
     yes: Annotated[bool, typer.Option("--yes", help="cluster, gke: do not ask.")] = False,
     as_json: Json = False,

@@ -42,7 +42,7 @@ def run_drills(names: list[str], target: str, out: Path, where: Where, *, repeat
     place = drills[0].place
     if place is Place.NODE:
         raise InputError(
-            "real kubelets are brought up by the test rig",
+            "only the tests start real kubelets",
             got="--target node",
             allowed="local, cluster, gke",
             fix="make drill-node",
@@ -72,9 +72,9 @@ def chosen(names: list[str], target: str) -> list[Drill]:
     elsewhere = [drill for drill in drills if drill.place.value != target]
     if elsewhere:
         raise InputError(
-            "this drill belongs to another target",
+            "this drill has another target",
             got=f"{elsewhere[0].name} with --target {target}",
             allowed=f"--target {elsewhere[0].place.value}",
-            fix="drills of one run share a target",
+            fix="drills of one target per run",
         )
     return drills

@@ -79,7 +79,7 @@ def run_demo(out: Path, *, seed: int, data: Path | None, size: Size | None = Non
             report(demo)
     except DrillError as error:
         # The text ends with a log's last lines, whose brackets are no markup.
-        console.print(f"demo failed: {error}", style="red", markup=False, highlight=False)
+        console.print(f"demo failed:  {error}", style="red", markup=False, highlight=False)
         return EXIT_FINDINGS
     return verdict(demo, summary)
 
@@ -88,7 +88,7 @@ def _require_own(out: Path) -> None:
     """All that an earlier demo left is removed; what is somebody else's never."""
     if out.is_dir() and any(out.iterdir()) and not (out / ".lock").exists():
         allowed = "none yet, an empty one or that of a demo before"
-        raise InputError("the folder holds something else", got=out, allowed=allowed, fix="--out out/demo")
+        raise InputError("the folder contains something else", got=out, allowed=allowed, fix="--out out/demo")
 
 
 def _clear(out: Path) -> None:

@@ -71,7 +71,7 @@ def bound(text: str) -> Bound:
     """`METRIC <= NUMBER`, also >= and =, and a unit after it where it has one."""
     if not (found := re.fullmatch(r"(\S+) (<=|>=|=) ([\d.]+)(?: (\S+))?", text)):
         raise InputError(
-            "a bound cannot be read", got=text, allowed="METRIC <= NUMBER UNIT", fix="write spaces between"
+            "the bound cannot be read", got=text, allowed="METRIC <= NUMBER UNIT", fix="write spaces between"
         )
     return Bound(metric=found[1], operator=Operator(found[2]), value=float(found[3]), unit=found[4] or "")
 

@@ -40,7 +40,7 @@ def checked(place: Place, where: Where) -> Where:
     lacking = [flag for flag, value in needed.items() if not value]
     if lacking:
         raise InputError(
-            f"a drill on {place.value} hits only what is named",
+            f"a drill on {place.value} needs the names of its targets",
             got=f"no {', '.join(lacking)}",
             allowed=", ".join(needed),
             fix="name the context, and the pods by namespace and labels",
@@ -55,7 +55,7 @@ def checked(place: Place, where: Where) -> Where:
         )
     where = _allowed(place, where)
     if not where.yes and not sys.stdin.isatty():
-        raise InputError("nobody to ask", got="no terminal", allowed="an answer, or --yes", fix="add --yes")
+        raise InputError("no terminal to ask on", got="no terminal", allowed="an answer, or --yes", fix="add --yes")
     return where
 
 
@@ -67,7 +67,7 @@ def _allowed(place: Place, where: Where) -> Where:
             "this platform allows no drills",
             got=f"{where.context}, which is {owner}",
             allowed="a platform whose document says drills: true",
-            fix="drill another; the platform team writes allow_drills=True into its environment",
+            fix="use another cluster; the platform team can set allow_drills=True in the environment",
         )
     if owner is None and (place is Place.GKE or where.context.startswith("gke_")):
         raise InputError(
@@ -128,13 +128,13 @@ def consent(where: Where, ask: Callable[[str], str] = input) -> Callable[[Drill,
         budget = f"at most {drill.budget.minutes:g} minutes and ${drill.budget.usd:g}"
         print(f"{drill.name}: {drill.fault.value}, blast radius {drill.blast}, {budget}", file=sys.stderr)
         print(f"stops when {drill.stop_when}; afterwards: {drill.rollback}", file=sys.stderr)
-        print(f"it will hit, in context {where.context}:", file=sys.stderr)
+        print(f"it will affect, in context {where.context}:", file=sys.stderr)
         for victim in victims:
             print(f"  {victim}", file=sys.stderr)
         if where.yes:
             return
-        print("Type the name of the context to go on: ", end="", file=sys.stderr, flush=True)
+        print("Type the name of the context to continue: ", end="", file=sys.stderr, flush=True)
         if ask("").strip() != where.context:
-            raise Refused("the answer was not the name of the context")
+            raise Refused("the answer was not the context's name")
 
     return consent

@@ -7,7 +7,7 @@ import typer
 
 
 def export(
-    project: Annotated[str, typer.Option(help="Cloud project that gets the metrics; empty: Prometheus only.")] = "",
+    project: Annotated[str, typer.Option(help="Cloud project for the metrics; empty: Prometheus only.")] = "",
     location: Annotated[str, typer.Option(help="Region of the cluster.")] = "",
     cluster: Annotated[str, typer.Option(help="Name of the cluster.")] = "",
     events: Annotated[Path | None, typer.Option(help="Folder with event files to follow.")] = None,

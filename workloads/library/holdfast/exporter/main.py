@@ -88,7 +88,7 @@ def serve(
     kubeconfig: str,
 ) -> None:
     if project and not (location and cluster_name):
-        raise InputError("cloud metrics need a place", got="--project alone", allowed="--project, --location, --cluster", fix="add both")  # fmt: skip
+        raise InputError("cloud metrics need project, location and cluster", got="--project alone", allowed="--project, --location, --cluster", fix="add both")  # fmt: skip
     between("the port is out of range", port, 0, 65_535)
     between("the time between two passes is out of range", every_s, 0.1, 3_600.0)
     logs.info("start", "the exporter starts")

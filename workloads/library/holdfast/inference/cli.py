@@ -22,13 +22,13 @@ Database = Annotated[str, typer.Option("--database", help="postgresql:// URI; el
 Topic = Annotated[str, typer.Option(help="Pub/Sub topic (projects/P/topics/T) instead of the queue in PostgreSQL.")]
 Subscription = Annotated[str, typer.Option(help="Its subscription (projects/P/subscriptions/S).")]
 DeadTopic = Annotated[str, typer.Option(help="Topic that dead letters are also published to.")]
-Limit = Annotated[int, typer.Option(min=1, max=1_000_000, help="The newest so many.")]
+Limit = Annotated[int, typer.Option(min=1, max=1_000_000, help="Show this many of the newest items.")]
 AsJson = Annotated[bool, typer.Option("--json", help="One JSON object on standard output.")]
 
 
 @app.command(epilog=examples("python -m holdfast batch database --dir out/db"))
 def database(
-    directory: Annotated[Path, typer.Option("--dir", help="Folder of the database; made when missing.")],
+    directory: Annotated[Path, typer.Option("--dir", help="Folder of the database; created if missing.")],
     port: Annotated[
         int | None,
         typer.Option(min=1, max=65_535, help="Also listen on 127.0.0.1, with a password; a unix socket needs none."),
@@ -57,13 +57,13 @@ def database(
 def migrate(
     database: Database = "",
     as_role: Annotated[
-        str, typer.Option("--as-role", help="Owner of what is made; the login must be its member.")
+        str, typer.Option("--as-role", help="Owner of the schema; the login must be a member of this role.")
     ] = "",
     grants: Annotated[
         list[str] | None, typer.Option("--grant", help="LOGIN=holdfast_worker or LOGIN=holdfast_exporter; repeatable.")
     ] = None,
 ) -> None:
-    """Bring the database's schema up to this code, and logins to their rights. Again, it changes nothing."""
+    """Update the database schema and grant rights to logins. Safe to repeat."""
     from holdfast.inference.results import grants as rights
     from holdfast.inference.results import schema
     from holdfast.inference.results.connect import connect, database_uri
@@ -87,14 +87,14 @@ def enqueue(
     source: Annotated[str, typer.Option(help="Folder, .csv, .jsonl or .parquet file, or gs://BUCKET/FOLDER.")],
     pattern: Annotated[str, typer.Option(help="Files of a folder to take.")] = "*",
     id_column: Annotated[str, typer.Option(help="Column with the item's id.")] = "id",
-    body_column: Annotated[str, typer.Option(help="Column with its content; else the whole row.")] = "",
-    deadline: Annotated[str, typer.Option(help="When it must be done (RFC 3339); decides the replicas wanted.")] = "",
+    body_column: Annotated[str, typer.Option(help="Column with the content; default: the whole row.")] = "",
+    deadline: Annotated[str, typer.Option(help="Deadline (RFC 3339); it determines the number of replicas.")] = "",
     database: Database = "",
     topic: Topic = "",
     subscription: Subscription = "",
     as_json: AsJson = False,
 ) -> None:
-    """Queue every item of a source, once however often this runs."""
+    """Queue every item of a source. Safe to repeat: each item is queued once."""
     from holdfast.inference.items import checked_job
     from holdfast.inference.results.jobs import deadline_of
     from holdfast.inference.run import enqueue_source
@@ -118,19 +118,21 @@ def run(
     checkpoints: Annotated[str, typer.Option(help="Checkpoint URL of the model (gpt).")] = "",
     run_name: Annotated[str, typer.Option("--run", help="The training run whose newest commit is used.")] = "",
     events: Annotated[Path | None, typer.Option(help="File for event lines.")] = None,
-    window: Annotated[float, typer.Option(help="Seconds that the pool grants after SIGTERM.")] = float(
+    window: Annotated[float, typer.Option(help="Grace period of the pool, in seconds after SIGTERM.")] = float(
         DEFAULT_WINDOW.pod_s
     ),
     micro_batch: Annotated[int, typer.Option(help="Items predicted and committed together.")] = 32,
-    overlap: Annotated[bool, typer.Option(help="Predict while the last micro-batch is committed.")] = True,
-    lease: Annotated[float, typer.Option(help="Seconds until a killed worker's items come back.")] = 10.0,
+    overlap: Annotated[bool, typer.Option(help="Predict while the previous micro-batch is being committed.")] = True,
+    lease: Annotated[
+        float, typer.Option(help="Seconds until the items of a killed worker return to the queue.")
+    ] = 10.0,
     max_failures: Annotated[int, typer.Option(help="Processing errors of an item before it is dead.")] = 3,
     topic: Topic = "",
     subscription: Subscription = "",
     dead_topic: DeadTopic = "",
-    recompute: Annotated[bool, typer.Option(help="Do all items again under this configuration.")] = False,
+    recompute: Annotated[bool, typer.Option(help="Process all items again with this configuration.")] = False,
 ) -> None:
-    """Work until the job is drained (exit 0) or SIGTERM asks to stop (exit 143)."""
+    """Process items until the job is done (exit 0) or SIGTERM arrives (exit 143)."""
     from holdfast.inference.predictor.spec import PredictorSpec
     from holdfast.inference.run import Launch, run_worker
     from holdfast.inference.worker.settings import WorkerSettings
@@ -156,13 +158,13 @@ def run(
 def status(
     job: Job,
     database: Database = "",
-    watch: Annotated[float, typer.Option(help="Show again every so many seconds, until drained.")] = 0.0,
+    watch: Annotated[float, typer.Option(help="Repeat every N seconds until the job is done.")] = 0.0,
     price: Annotated[
-        float, typer.Option(help="Dollars of one worker for an hour; adds the cost of 1,000 items.")
+        float, typer.Option(help="Price of one worker in dollars per hour; adds the cost of 1,000 items.")
     ] = 0.0,
     as_json: AsJson = False,
 ) -> None:
-    """Done, held, waiting, failed; rate, time to go, cost."""
+    """Show progress, rate, remaining time and cost of a job."""
     from holdfast.contract.values import between
     from holdfast.inference.console import show_until_drained
     from holdfast.inference.results.connect import connect, database_uri
@@ -180,7 +182,7 @@ def status(
 
 @app.command(epilog=examples("python -m holdfast batch failures my-job"))
 def failures(job: Job, database: Database = "", limit: Limit = 100, as_json: AsJson = False) -> None:
-    """Dead items: which, why, after how many tries. Exit 1 when there are any."""
+    """List failed items with reason and number of tries. Exit 1 if there are any."""
     from holdfast.contract.exit_codes import EXIT_FINDINGS
     from holdfast.contract.printable import printable
     from holdfast.inference.results.connect import connect, database_uri
@@ -208,15 +210,15 @@ def failures(job: Job, database: Database = "", limit: Limit = 100, as_json: AsJ
 )
 def redrive(
     job: Job,
-    item: Annotated[list[str] | None, typer.Option(help="Only these; else all dead items.")] = None,
+    item: Annotated[list[str] | None, typer.Option(help="Only these items; default: all failed items.")] = None,
     database: Database = "",
     topic: Topic = "",
     subscription: Subscription = "",
     dead_subscription: Annotated[
-        str, typer.Option(help="Subscription of the dead-letter topic: also what the broker gave up is brought back.")
+        str, typer.Option(help="Subscription of the dead-letter topic: also requeue items that Pub/Sub gave up.")
     ] = "",
 ) -> None:
-    """Give dead items another chance."""
+    """Put failed items back in the queue."""
     from holdfast.inference.run import redrive_job
 
     revived = redrive_job(database, job, item or [], _pubsub(topic, subscription, dead_subscription=dead_subscription))
@@ -247,7 +249,7 @@ def _pubsub(topic: str, subscription: str, dead_topic: str = "", dead_subscripti
 
     if bool(topic) != bool(subscription):
         raise InputError(
-            "half of a Pub/Sub queue is named",
+            "--topic and --subscription must be given together",
             got=f"topic {topic or '(none)'}, subscription {subscription or '(none)'}",
             allowed="both, or neither for the queue in PostgreSQL",
             fix="give --topic and --subscription",

@@ -63,7 +63,7 @@ def enqueue(
         progress(seen)
     published += outbox.publish(connection, queue, job)
     if not seen:
-        raise InputError("the source holds no item", got="0 items", allowed="at least one", fix="check --source")
+        raise InputError("the source contains no item", got="0 items", allowed="at least one", fix="check --source")
     return Enqueued(seen=seen, new=new, published=published)
 
 
@@ -103,9 +103,9 @@ def _register(connection: Connection, job: str, chunk: Sequence[Item]) -> int:
         changed = connection.execute(_CHANGED, columns).fetchone()
         if changed is not None:
             raise InputError(
-                "an item id stands for two different contents",
+                "two items have the same id and different content",
                 got=f"{changed[0]} in job {job}",
-                allowed="one content for an id: results are keyed by it",
+                allowed="one content per id: results are stored by id",
                 fix="rename the item, or enqueue the new content as another job",
             )
     return row[0] if row else 0

@@ -106,5 +106,5 @@ def require_size(name: str, size: int, *, source: object) -> None:
             "item is larger than a message may be",
             got=f"{name[:60]}: {size} bytes in {source}",
             allowed=f"at most {MAX_BODY_BYTES} bytes",
-            fix="split it, or leave it out",
+            fix="split it, or remove it",
         )

@@ -43,7 +43,7 @@ def id_of(row: Row, column: str, where: str) -> str:
         "an item has no id",
         got=f"{where}: {type(value).__name__} in column {column}",
         allowed="text or a number",
-        fix="give another --id-column, or leave the row out",
+        fix="give another --id-column, or remove the row",
     )
 
 
@@ -63,7 +63,7 @@ def _no_content(got: str) -> InputError:
         "a row has no content",
         got=got,
         allowed="text, bytes or a number; the whole row must be plain JSON",
-        fix="give another --body-column, or leave the row out",
+        fix="give another --body-column, or remove the row",
     )
 
 

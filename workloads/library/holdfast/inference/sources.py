@@ -64,7 +64,7 @@ def row_items(job: str, path: Path, id_column: str, body_column: str) -> Iterato
         where = f"{path} row {number}"
         if id_column not in row or (body_column and body_column not in row):
             raise InputError(
-                "a row lacks a column",
+                "a row has no such column",
                 got=f"{where}: columns {', '.join(map(str, row))[:200]}",
                 allowed=f"a column {id_column} with the id" + (f" and {body_column}" if body_column else ""),
                 fix="give --id-column and --body-column",
@@ -96,8 +96,8 @@ def bucket_items(job: str, url: str) -> Iterator[Item]:
         raise InputError(
             "the bucket cannot be read",
             got=f"{url}: {error.message[:200]}",
-            allowed="a bucket that this identity may list and read (roles/storage.objectViewer)",
-            fix="check --source, and who runs this",
+            allowed="a bucket that this identity can list and read (roles/storage.objectViewer)",
+            fix="check --source and the identity",
         ) from None
 
 

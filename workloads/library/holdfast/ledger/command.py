@@ -11,8 +11,8 @@ Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 def receipt(
     events: Annotated[Path, typer.Option(help="Folder with event files (*.jsonl).")],
     job: Annotated[str, typer.Argument(help="The job that ended.")],
-    usd_per_hour: Annotated[float, typer.Option(help="What one machine of the job costs.")],
-    on_demand_usd_per_hour: Annotated[float, typer.Option(help="What it costs on demand.")],
+    usd_per_hour: Annotated[float, typer.Option(help="Price of one machine of the job.")],
+    on_demand_usd_per_hour: Annotated[float, typer.Option(help="On-demand price of the machine.")],
     annotate: Annotated[str, typer.Option(help="Namespace of the JobSet or Job that gets the receipt.")] = "",
     kubeconfig: Annotated[str, typer.Option(help="Empty: the service account of the pod.")] = "",
     as_json: Json = False,

@@ -52,9 +52,9 @@ def read_folder(folder: Path) -> Reading:
     if not files:
         raise InputError(
             "no event files",
-            got=f"{folder} ({'no such folder' if not folder.is_dir() else 'holds no *.jsonl'})",
+            got=f"{folder} ({'no such folder' if not folder.is_dir() else 'contains no *.jsonl'})",
             allowed="a folder with *.jsonl files of event lines",
-            fix="give the folder that HOLDFAST_EVENTS points into; make demo writes out/demo/events",
+            fix="use the folder in HOLDFAST_EVENTS; make demo writes out/demo/events",
         )
     reading = Reading()
     for path in files:
@@ -68,7 +68,7 @@ def _bytes(path: Path) -> bytes:
         return path.read_bytes()
     except OSError as error:
         got = f"{path}: {error.strerror}"
-        raise InputError("an event file cannot be read", got=got, allowed="files that may be read", fix="mend its rights, or move it away") from error  # fmt: skip
+        raise InputError("an event file cannot be read", got=got, allowed="readable files", fix="fix its permissions, or move it away") from error  # fmt: skip
 
 
 @contextmanager

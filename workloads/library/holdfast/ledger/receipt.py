@@ -87,7 +87,7 @@ def leave(made: Receipt, namespace: str, api: Any) -> str:
             if answer.status >= 400:
                 raise Unjudged(f"{path}: {ApiException(status=answer.status, reason=answer.reason)}")
             return path
-    raise InputError("no object for the receipt", got=f"{namespace}/{made.job}", allowed="a JobSet or Job", fix="give --namespace")  # fmt: skip
+    raise InputError("no object to annotate with the receipt", got=f"{namespace}/{made.job}", allowed="a JobSet or Job", fix="give --namespace")  # fmt: skip
 
 
 def receipt(
@@ -145,13 +145,15 @@ def show(
     for name, price in (("--usd-per-hour", usd_per_hour), ("--on-demand-usd-per-hour", on_demand_usd_per_hour)):
         if not 0 < price < 10_000:
             raise InputError(
-                f"{name} is no price", got=price, allowed="dollars an hour, above 0", fix="give what the machine costs"
+                f"{name} is not a price", got=price, allowed="dollars an hour, above 0", fix="give the machine's price"
             )
     known: dict[str, list[JobLedger]] = defaultdict(list)
     for found in job_ledgers(read_folder(events).events):
         known[found.job].append(found)
     if job not in known:
-        raise InputError("no such job", got=job, allowed=", ".join(known) or "none", fix="name a job of these events")
+        raise InputError(
+            "no such job", got=job, allowed=", ".join(known) or "none", fix="use the name of a job in these events"
+        )
     made = receipt(known[job], usd_per_hour, on_demand_usd_per_hour)
     print(json.dumps(made.as_json()) if as_json else made.line())
     if namespace:

@@ -76,7 +76,7 @@ def serve(
     """Until a signal. Raises InputError without a source of event lines."""
     if not events and not (project and cluster_name):
         raise InputError(
-            "the mover cannot see how far jobs are", got="no source of event lines",
+            "the mover cannot see the progress of jobs", got="no source of event lines",
             allowed="--project and --cluster, or --events", fix="add one of them",
         )  # fmt: skip
     between("the time between two passes is out of range", every_s, 0.1, 3_600.0)

@@ -85,11 +85,11 @@ def make(order: Order, source: Source) -> Receipt:
         LOG.warning("receipt of %s: unused lines: %s", order.ended.name, dict(reading.problems))
     found = job_ledgers(reading.events)
     if not found:
-        raise Unjudged("it wrote no event line that could be read")
+        raise Unjudged("it wrote no readable event line")
     if not order.node_usage or not order.node_usage.node_s:
         raise InputError(
-            "its machines were not seen",
-            got="no pod of it on a node",
+            "its machines were not observed",
+            got="none of its pods was on a node",
             allowed="a job watched while it ran",
             fix="price it with `holdfast receipt`",
         )

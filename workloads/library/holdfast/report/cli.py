@@ -48,12 +48,14 @@ def one_source(events: Path | None, project: str, cluster: str = "", *of_events:
     if (events is None) == (not project):
         # Never both: the same preemption stands in each of them and would be counted twice.
         got = "both" if project else "neither"
-        raise InputError("a report has one source", got=got, allowed="--events or --project", fix="give one of them")
+        raise InputError(
+            "a report needs exactly one source", got=got, allowed="--events or --project", fix="give one of them"
+        )
     if project and any(of_events):
         allowed = "--cluster, --since and --out"
-        raise InputError("Cloud Monitoring knows no prices", got="--summary, --machine or --region", allowed=allowed, fix="leave it out")  # fmt: skip
+        raise InputError("Cloud Monitoring has no prices", got="--summary, --machine or --region", allowed=allowed, fix="leave it out")  # fmt: skip
     if cluster and events:
-        raise InputError("events name no cluster", got="--cluster with --events", allowed="--project", fix="leave it out")  # fmt: skip
+        raise InputError("events have no cluster", got="--cluster with --events", allowed="--project", fix="leave it out")  # fmt: skip
     return events
 
 
@@ -94,7 +96,9 @@ def _money(found: Sequence[JobLedger], seen: Capacities, machine: str, region: s
     # A price follows from both; half of it filled in from the events could price a machine where it is not sold.
     if bool(machine) != bool(region):
         allowed = "--machine and --region together"
-        raise InputError("a price needs both", got=machine or region, allowed=allowed, fix="add the other one")
+        raise InputError(
+            "a price needs machine and region", got=machine or region, allowed=allowed, fix="add the other one"
+        )
     at, zone = seen.spot
     # A zone is its region and one more letter: us-central1-a.
     machine, region = machine or at, region or zone.rpartition("-")[0]
@@ -174,5 +178,5 @@ def _bad_summary(path: Path, got: str) -> InputError:
         f"summary {path} is not usable",
         got=got,
         allowed="a JSON object with the objects training and batch, both optional",
-        fix="give the summary.json that the demo or the drill wrote, or leave --summary out",
+        fix="use the summary.json of a demo or drill, or omit --summary",
     )

@@ -10,14 +10,19 @@ Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 
 def report(
     events: Annotated[Path | None, typer.Option(help="Folder with event files (*.jsonl).")] = None,
-    project: Annotated[str, typer.Option(help="Cloud project to read instead, where the exporter writes.")] = "",
-    summary: Annotated[Path | None, typer.Option(help="What a demo or drill found out, as JSON.")] = None,
+    project: Annotated[str, typer.Option(help="Cloud project of the exporter's metrics, instead of event files.")] = "",
+    summary: Annotated[Path | None, typer.Option(help="Results of a demo or drill, as JSON.")] = None,
     out: Annotated[Path, typer.Option(help="The HTML file to write.")] = Path("out/report.html"),
     since: Annotated[
-        str, typer.Option(help="Only this long before the newest event, or with --project from a midnight: 7d, 12h.")
+        str,
+        typer.Option(
+            help="Only the last period before the newest event: 7d, 12h. With --project it starts at midnight."
+        ),
     ] = "",
-    cluster: Annotated[str, typer.Option(help="With --project: this cluster alone; empty: each apart.")] = "",
-    machine: Annotated[str, typer.Option(help="Machine type to price by; empty: that of the node lines.")] = "",
+    cluster: Annotated[
+        str, typer.Option(help="With --project: only this cluster; empty: each cluster separately.")
+    ] = "",
+    machine: Annotated[str, typer.Option(help="Machine type for prices; empty: the type in the node events.")] = "",
     region: Annotated[str, typer.Option(help="Region to price in, with --machine.")] = "",
     as_json: Json = False,
 ) -> None:

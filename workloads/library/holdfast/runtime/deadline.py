@@ -37,8 +37,8 @@ def planned_end(env: Mapping[str, str], *, annotations: Annotations, now: float)
         raise InputError(
             "the deadline has passed",
             got=f"{text}, {now - end:.0f} s ago",
-            allowed="a time to come",
-            fix=f"submit anew, or correct {ENV_DEADLINE}",
+            allowed="a time in the future",
+            fix=f"submit the job again, or correct {ENV_DEADLINE}",
         )
     return end
 
@@ -78,6 +78,9 @@ def _parsed(text: str) -> float:
     at = moment(text)
     if at is None:
         raise InputError(
-            "the deadline is no time", got=text, allowed="RFC 3339, such as 2027-01-31T12:00:00Z", fix="correct it"
+            "the deadline is not a valid time",
+            got=text,
+            allowed="RFC 3339, such as 2027-01-31T12:00:00Z",
+            fix="correct it",
         )
     return at.timestamp()

@@ -24,7 +24,7 @@ _POLL_S = 0.05
 
 def drain(
     window: Annotated[
-        float, typer.Option(help="Seconds that the pool grants the pod.", envvar=ENV_WINDOW_S)
+        float, typer.Option(help="Grace period of the pool, in seconds.", envvar=ENV_WINDOW_S)
     ] = DEFAULT_WINDOW.pod_s,
 ) -> None:
     """Stop the trainer or worker of this container in order. Exit: 0 stopped, 1 still running, 3 none found."""
@@ -32,7 +32,7 @@ def drain(
     asked = pidfiles.registered()
     # A failure, so that the kubelet records FailedPreStopHook: a hook that finds nobody protects nobody.
     if not asked:
-        raise Unjudged(f"no process that takes notices is registered in {pidfiles.folder()}")
+        raise Unjudged(f"no process that handles notices is registered in {pidfiles.folder()}")
     for pid in asked:
         os.kill(pid, DRAIN_SIGNAL)
     # They are not children of this process, so there is no waiting for them but asking.

@@ -55,7 +55,7 @@ def promised(env: Mapping[str, str] | None = None) -> int:
     """How many GPUs this pod was given; 0 where nobody promised any."""
     text = (os.environ if env is None else env).get(ENV_GPUS, "") or "0"
     if not text.isdecimal():
-        raise InputError(f"{ENV_GPUS} is no number", got=text, allowed="0, 1, 2 ...", fix="set it to the pod's GPUs")
+        raise InputError(f"{ENV_GPUS} is not a number", got=text, allowed="0, 1, 2 ...", fix="set it to the pod's GPUs")
     return int(text)
 
 
@@ -183,4 +183,6 @@ def _driver() -> str:
 
 
 def _no_gpu(got: str, fix: str) -> InputError:
-    return InputError("a GPU was promised, and there is none", got=got, allowed="a GPU that torch can use", fix=fix)
+    return InputError(
+        "the pod has GPUs configured, but none is usable", got=got, allowed="a GPU that torch can use", fix=fix
+    )

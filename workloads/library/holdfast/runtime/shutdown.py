@@ -138,7 +138,7 @@ class Shutdown:
         """Take over the signals of this process, once. Raises InputError outside the main thread."""
         if threading.current_thread() is not threading.main_thread():
             raise InputError(
-                "signals can be taken in the main thread only",
+                "signals can only be handled in the main thread",
                 got=f"thread {threading.current_thread().name}",
                 allowed="a program whose main thread has taken them, or the main thread itself",
                 fix="call holdfast.runtime.shutdown.of_process() in the main thread, before this thread starts",

@@ -45,11 +45,11 @@ def run(
     run: Annotated[str, typer.Option(help="Name of the run; the same name resumes it.", envvar=ENV_JOB)] = "demo",
     ranks: Annotated[int, typer.Option(help="Processes on this node.")] = 2,
     nodes: Annotated[int, typer.Option(help="Nodes of the job.")] = 1,
-    rendezvous: Annotated[str, typer.Option(help="HOST:PORT that all nodes reach.")] = "",
-    steps: Annotated[int, typer.Option(help="Steps in all, those before a resume included.")] = 300,
+    rendezvous: Annotated[str, typer.Option(help="HOST:PORT that all nodes can reach.")] = "",
+    steps: Annotated[int, typer.Option(help="Total steps, including those before a resume.")] = 300,
     every: Annotated[str, typer.Option(help='Checkpoint interval: steps, "30s" or "auto".')] = "50",
     keep: Annotated[int, typer.Option(help="Checkpoints to keep.")] = 3,
-    batch: Annotated[int, typer.Option(help="Samples of one step over all ranks.")] = 16,
+    batch: Annotated[int, typer.Option(help="Samples per step over all ranks.")] = 16,
     seed: Annotated[int, typer.Option(help="Seed of parameters, data order and dropout.")] = 0,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
     events: Annotated[Path | None, typer.Option(help="Event file; default: HOLDFAST_EVENTS, else stdout.")] = None,
@@ -59,7 +59,7 @@ def run(
     peer_timeout: Annotated[float, typer.Option(help="Seconds until a silent peer counts as lost.")] = 120.0,
     report_every: Annotated[int, typer.Option(help="Steps between two `window` events.")] = 5,
 ) -> None:
-    """Train until --steps, resuming what is there. Exit: 0 done, 143 preempted, 75 peer lost, 2 input, 70 bug."""
+    """Train until --steps, resuming from the newest checkpoint. Exit: 0 done, 143 preempted, 75 peer lost, 2 input, 70 bug."""
     from holdfast.runtime import gpu, logs
     from holdfast.runtime.phases import Phases, uncollected
     from holdfast.runtime.shutdown import leave_now, of_process

@@ -55,7 +55,7 @@ class TrainConfig:
         # Not rounded: another global batch is another training, and the loss curve would not show why.
         if self.batch % self.world_size:
             raise InputError(
-                "the batch cannot be shared out evenly",
+                "the batch cannot be divided evenly",
                 got=f"batch {self.batch} over {self.world_size} ranks",
                 allowed=f"a multiple of {self.world_size}",
                 fix=f"--batch {math.ceil(self.batch / self.world_size) * self.world_size}, or another --ranks",
@@ -63,7 +63,7 @@ class TrainConfig:
         between("seed is out of range", self.seed, *SEEDS)
         if not WINDOW_MARGIN_S < self.window_s < LARGEST:
             raise InputError(
-                "the shutdown window leaves no time to act",
+                "the grace period is too short",
                 got=f"{self.window_s:g} s",
                 allowed=f"more than the margin of {WINDOW_MARGIN_S:g} s; ordinary Spot pods get {DEFAULT_WINDOW.pod_s} s",
                 fix=f"--window {DEFAULT_WINDOW.pod_s}",
@@ -72,9 +72,9 @@ class TrainConfig:
             raise InputError("unknown device", got=self.device, allowed=", ".join(DEVICES), fix="--device auto")
         if (self.nodes > 1 or self.rendezvous) and not _ENDPOINT.fullmatch(self.rendezvous):
             raise InputError(
-                "several nodes need a rendezvous",
+                "several nodes need a rendezvous address",
                 got=f"--nodes {self.nodes} with --rendezvous {self.rendezvous or '(nothing)'}",
-                allowed="HOST:PORT that all nodes reach",
+                allowed="HOST:PORT that all nodes can reach",
                 fix="--rendezvous <first pod's name>:29500",
             )
 

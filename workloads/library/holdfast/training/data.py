@@ -46,10 +46,10 @@ class Corpus:
                 break
         if not total:
             raise InputError(
-                "the data folder holds no text",
+                "the data folder contains no text",
                 got=root,
                 allowed="a folder with at least one readable text file (no NUL byte in its first KiB)",
-                fix="give another folder, or leave the option out to train on Python's own sources",
+                fix="use another folder, or omit the option to train on Python's own sources",
             )
         # A bytearray: a tensor over immutable bytes could write to them, and torch warns of it.
         text = torch.frombuffer(bytearray(b"".join(parts)), dtype=torch.uint8)
@@ -96,7 +96,7 @@ class Samples:
     def __post_init__(self) -> None:
         if len(self) < 1:
             raise InputError(
-                "the corpus is shorter than one sample",
+                "the training text is shorter than one sample",
                 got=f"{len(self.text)} bytes",
                 allowed=f"at least {self.context + 1} bytes",
                 fix="give more text or a shorter context",

@@ -27,8 +27,8 @@ class StepTimeGuard:
         self._last = now
         if len(self._seen) == _JUDGED and min(self._seen) > self._limit_s:
             raise InputError(
-                "a step takes longer than the shutdown window",
+                "a step takes longer than the grace period",
                 got=f"steps of {min(self._seen):.1f} s in a window of {self._window_s:g} s",
-                allowed=f"steps under {self._limit_s:g} s (the window less {WINDOW_MARGIN_S:g} s to leave)",
-                fix="a smaller --batch, or a pool with the extended window",
+                allowed=f"steps under {self._limit_s:g} s (the grace period minus {WINDOW_MARGIN_S:g} s to leave)",
+                fix="use a smaller --batch, or a pool with the longer grace period",
             )

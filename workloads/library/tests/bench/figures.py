@@ -23,7 +23,7 @@ BEGIN, END = "<!-- figures:begin -->", "<!-- figures:end -->"
 HEAD = """# Figures
 
 Written by `python -m workloads.library.tests.bench.figures` from what each bench printed last, goals that were missed included.
-`python -m workloads.library.tests.bench.figures record TARGET` runs one anew and records it. Machines differ and are noisy: read the
+`python -m workloads.library.tests.bench.figures record TARGET` runs one again and records it. Machines differ and are noisy: read the
 ratios, which compare within one run.
 """
 VERDICTS: dict[bool | str, str] = {True: "met", False: "**missed**", "not run": "not run"}

@@ -14,7 +14,7 @@ pytestmark = [pytest.mark.process, pytest.mark.timeout(400)]
 REBUILD = "python -m workloads.library.tests.checkpoint.round_trips"
 # The last four on the real classes: what is refused by the name of a class must be what bears that name.
 AGAIN = [
-    "expert parallel beside FSDP2",
+    "expert parallel with FSDP2",
     "HSDP (FSDP2, 2 replicas)",
     "FSDP1, full state, module",
     "FSDP1, sharded state without a mesh",

@@ -80,7 +80,7 @@ def test_a_lone_node_is_taken_by_the_api_alone_and_given_back(
     ("arguments", "error"),
     [
         (("--context", "gke_prod_europe-west4_prod", "--yes"), "the kubeconfig has no such context"),
-        (("--yes",), "hits only what is named"),
+        (("--yes",), "needs the names of its targets"),
     ],
 )
 def test_a_cluster_that_was_not_named_is_not_touched(

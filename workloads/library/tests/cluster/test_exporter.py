@@ -88,7 +88,7 @@ def test_a_receipt_is_left_on_the_job_it_is_for(
     show(tmp_path, "run", 0.34, 0.85, as_json=True, namespace=world.name, kubeconfig=str(cluster.kubeconfig))
     left = json.loads(world.job("run")["metadata"]["annotations"][ANNOTATION])
     assert (left["schema"], left["job"], left["evictions"]) == ("holdfast.receipt/1", "run", 1)
-    with pytest.raises(InputError, match="no object for the receipt"):
+    with pytest.raises(InputError, match="no object to annotate with the receipt"):
         show(tmp_path, "run", 0.34, 0.85, as_json=True, namespace="elsewhere", kubeconfig=str(cluster.kubeconfig))
 
 

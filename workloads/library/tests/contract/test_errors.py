@@ -32,9 +32,9 @@ def ended(body: str, **environ: str) -> subprocess.CompletedProcess[str]:
     [
         ("raise InputError('x', got=1, allowed='2', fix='3')", 2, "error:   x"),
         ("raise Unjudged('no cluster')", 3, "could not judge: no cluster"),
-        ("open('x' * 5_000)", 2, "error:   a path cannot be used"),
-        ("open('/dev/null/x')", 2, "error:   a path cannot be used"),
-        ("pathlib.Path('/proc/no/such').mkdir(parents=True)", 2, "error:   a path cannot be used"),
+        ("open('x' * 5_000)", 2, "error:   the path cannot be used"),
+        ("open('/dev/null/x')", 2, "error:   the path cannot be used"),
+        ("pathlib.Path('/proc/no/such').mkdir(parents=True)", 2, "error:   the path cannot be used"),
         (
             "open('/no/such')",
             70,

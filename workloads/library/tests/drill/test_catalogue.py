@@ -80,5 +80,5 @@ def test_controls_run_only_when_they_are_named() -> None:
 def test_a_target_that_does_not_exist_and_a_drill_of_another_are_refused() -> None:
     with pytest.raises(InputError, match="no such target"):
         chosen([], "moon")
-    with pytest.raises(InputError, match="belongs to another target"):
+    with pytest.raises(InputError, match="this drill has another target"):
         chosen(["trainer-notice"], "gke")

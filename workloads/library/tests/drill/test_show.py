@@ -66,7 +66,7 @@ def test_json_is_one_object_with_a_schema(arguments: list[str], tmp_path: Path) 
 
 @pytest.mark.parametrize(
     ("arguments", "text"),
-    [(["--target", "node"], "make drill-node"), (["--target", "cluster"], "hits only what is named")],
+    [(["--target", "node"], "make drill-node"), (["--target", "cluster"], "needs the names of its targets")],
     ids=["node", "cluster"],
 )
 def test_a_place_that_needs_more_names_it(arguments: list[str], text: str, tmp_path: Path) -> None:

@@ -185,7 +185,7 @@ def test_rows_that_somebody_else_wrote_are_exported_and_refused_without_a_traceb
         {"item": "i3", "__item": "another", "_item": 1, "score": 2},
     ], "the id is the item's, and nothing of a predictor's is lost"
     assert jobs.pinned_configuration(connection, job) == {}
-    with pytest.raises(InputError, match="something else"):
+    with pytest.raises(InputError, match="configuration differs"):
         jobs.pin(connection, job, {"version": 1})
 
 

@@ -86,7 +86,7 @@ def test_a_promised_gpu_that_is_not_there_is_bad_input(
     monkeypatch.setenv(ENV_GPUS, "64")
     run_command("enqueue", job, "--source", documents, uri=server.uri)
     done = run_command("run", job, "--predictor", "entropy", uri=server.uri, code=EXIT_BAD_INPUT)
-    assert "a GPU was promised" in done.stderr
+    assert "the pod has GPUs configured" in done.stderr
 
 
 def test_dead_items_are_listed_and_brought_back(server: EmbeddedPostgres, job: str, tmp_path: Path) -> None:
@@ -100,7 +100,10 @@ def test_dead_items_are_listed_and_brought_back(server: EmbeddedPostgres, job: s
     found = [(f["item"], f["reason"], f["failures"]) for f in json.loads(listed)["failures"]]
     assert sorted(found) == [("a", "ProcessDied", 1), ("c", "ValueError", 1)]
     assert "canary" not in done.stdout + done.stderr + listed + (tmp_path / "e").read_text()
-    assert "not dead" in run_command("redrive", job, "--item", "b", uri=server.uri, code=EXIT_BAD_INPUT).stderr
+    assert (
+        "the item has not failed"
+        in run_command("redrive", job, "--item", "b", uri=server.uri, code=EXIT_BAD_INPUT).stderr
+    )
     run_command("redrive", job, uri=server.uri)
     assert json.loads(run_command("status", job, "--json", uri=server.uri).stdout)["failed"] == 0
     run_command(*run, uri=server.uri)
@@ -122,15 +125,15 @@ def test_bad_input_ends_with_exit_2_and_names_the_fix(
     cases: list[tuple[str, tuple[object, ...], str]] = [
         ("unknown", ("status", "no-such-job"), server.uri),
         ("no item", ("enqueue", f"{job}-e", "--source", empty), server.uri),
-        ("lacks a column", ("enqueue", f"{job}-c", "--source", twice, "--id-column", "key"), server.uri),
-        ("two different contents", ("enqueue", f"{job}-t", "--source", twice), server.uri),
+        ("has no such column", ("enqueue", f"{job}-c", "--source", twice, "--id-column", "key"), server.uri),
+        ("same id and different content", ("enqueue", f"{job}-t", "--source", twice), server.uri),
         ("larger than a message", ("enqueue", f"{job}-l", "--source", large), server.uri),
         ("cannot be read", ("enqueue", job, "--source", tmp_path / "nothing"), server.uri),
         ("job name", ("status", "a job; DROP TABLE"), server.uri),
         ("needs a model", ("run", job), server.uri),
-        ("which model", ("run", job, "--checkpoints", empty), server.uri),
-        ("half of a Pub/Sub queue", ("run", job, "--topic", "projects/p/topics/t"), server.uri),
-        ("refuses this user", ("status", job), server.uri.replace("postgres@", "nobody-knows@")),
+        ("the model is ambiguous", ("run", job, "--checkpoints", empty), server.uri),
+        ("must be given together", ("run", job, "--topic", "projects/p/topics/t"), server.uri),
+        ("rejects this user", ("status", job), server.uri.replace("postgres@", "nobody-knows@")),
         ("no database is named", ("status", job), ""),
         ("older than the code", ("redrive", job), server.uri.replace("/postgres?", "/template1?")),
     ]

@@ -107,5 +107,5 @@ def test_a_job_that_vanished_unseen_gets_no_receipt_and_one_of_another_namespace
 
 @pytest.mark.parametrize("given", [("", ""), ("acme-ai", "")])
 def test_without_a_source_of_event_lines_it_does_not_start(given: tuple[str, str]) -> None:
-    with pytest.raises(InputError, match="cannot see how far jobs are"):
+    with pytest.raises(InputError, match="cannot see the progress of jobs"):
         main.serve(*given, None, None, 15.0, "")

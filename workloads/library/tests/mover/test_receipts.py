@@ -224,7 +224,7 @@ def test_a_job_that_ends_gets_line_json_and_annotation_by_itself(
 @pytest.mark.parametrize(
     ("node_usage", "expected"),
     [
-        (None, "its machines were not seen"),
+        (None, "its machines were not observed"),
         (NodeUsage(node_s={("e2-standard-4", "us-central1", "spot"): 1.0}, pod_s=1.0, on_s=1.0), "no machine type with a price"),
     ],
 )  # fmt: skip

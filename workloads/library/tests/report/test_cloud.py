@@ -175,7 +175,7 @@ def test_a_report_has_exactly_one_source(events: Path | None, project: str) -> N
 
 
 def test_options_for_event_files_are_not_ignored_with_a_project() -> None:
-    with pytest.raises(InputError, match="knows no prices"):
+    with pytest.raises(InputError, match="has no prices"):
         one_source(None, "acme-ai", "", None, "g2-standard-8", "")
     assert one_source(None, "acme-ai", "", None, "", "") is None
 

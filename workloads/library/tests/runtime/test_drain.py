@@ -57,7 +57,7 @@ def test_the_hook_gives_up_inside_the_window(run_dir: Path) -> None:
 def test_an_empty_container_is_told_and_not_called_a_success(run_dir: Path) -> None:
     done = drain()
     assert done.returncode == 3
-    assert "no process that takes notices" in done.stderr
+    assert "no process that handles notices" in done.stderr
 
 
 def test_a_pid_used_anew_is_never_signalled(run_dir: Path) -> None:

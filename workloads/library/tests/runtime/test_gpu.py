@@ -103,7 +103,7 @@ def test_the_cpu_is_never_chosen_where_a_gpu_was_promised() -> None:
     assert gpu.device_type(True, {}) == "cuda"
     with pytest.raises(InputError, match="2 promised by HOLDFAST_GPUS, and torch sees none"):
         gpu.device_type(False, {"HOLDFAST_GPUS": "2"})
-    with pytest.raises(InputError, match="HOLDFAST_GPUS is no number"):
+    with pytest.raises(InputError, match="HOLDFAST_GPUS is not a number"):
         gpu.promised({"HOLDFAST_GPUS": "all"})
 
 
@@ -119,5 +119,5 @@ def test_a_trainer_that_was_promised_a_gpu_and_finds_none_ends_with_2(tmp_path: 
     if any(gpu.DEVICES.glob("nvidia[0-9]*")):
         support.unavailable("this machine has a GPU")
     assert run.complete() == 2
-    assert "a GPU was promised, and there is none" in run.log()
+    assert "the pod has GPUs configured, but none is usable" in run.log()
     assert run.events() == []

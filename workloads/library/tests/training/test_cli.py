@@ -29,10 +29,10 @@ def ended(*arguments: str) -> int:
     ("arguments", "message"),
     [
         (("--ranks", "3"), "batch 16 over 3 ranks"),
-        (("--nodes", "2"), "several nodes need a rendezvous"),
+        (("--nodes", "2"), "several nodes need a rendezvous address"),
         (("--nodes", "2", "--rendezvous", "first-pod:70000"), "no such port"),
         (("--peer-timeout", "0"), "peer_timeout_s is out of range"),
-        (("--window", "2"), "window leaves no time"),
+        (("--window", "2"), "grace period is too short"),
         (("--run", "../up"), "run name"),
         (("--stpes", "3"), "--stpes"),
         (("--steps", "many"), "--steps"),

@@ -16,11 +16,11 @@ from holdfast.training.rank import failure_code
         ({"batch": 16, "ranks": 3}, "batch 16 over 3 ranks"),
         ({"steps": 0}, "steps is out of range"),
         ({"run": "../escape"}, "run name"),
-        ({"window_s": 2.0}, "window leaves no time"),
+        ({"window_s": 2.0}, "grace period is too short"),
         ({"device": "tpu"}, "unknown device"),
-        ({"nodes": 2}, "several nodes need a rendezvous"),
-        ({"nodes": 2, "rendezvous": "first-pod"}, "several nodes need a rendezvous"),
-        ({"nodes": 2, "rendezvous": "tcp://first-pod:29500"}, "several nodes need a rendezvous"),
+        ({"nodes": 2}, "several nodes need a rendezvous address"),
+        ({"nodes": 2, "rendezvous": "first-pod"}, "several nodes need a rendezvous address"),
+        ({"nodes": 2, "rendezvous": "tcp://first-pod:29500"}, "several nodes need a rendezvous address"),
     ],
 )
 def test_bad_input_is_named_with_its_fix(wrong: dict[str, Any], message: str) -> None:

@@ -49,7 +49,7 @@ def test_the_fingerprint_notices_every_change(tmp_path: Path, change: str) -> No
 def test_a_folder_without_text_is_bad_input(tmp_path: Path) -> None:
     (tmp_path / "image.bin").write_bytes(b"\0\1\2")
     (tmp_path / "empty.txt").touch()
-    with pytest.raises(InputError, match="holds no text"):
+    with pytest.raises(InputError, match="contains no text"):
         Corpus.read(tmp_path)
     with pytest.raises(InputError, match="does not exist"):
         Corpus.read(tmp_path / "nowhere")

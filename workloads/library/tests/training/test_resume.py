@@ -157,7 +157,7 @@ def test_a_step_longer_than_the_window_is_bad_input_and_not_retried(tmp_path: Pa
         server=server, folder=tmp_path, ranks=1, options=("--batch", "64", "--window", "3.001")
     )  # 3 s are kept to leave
     assert run.complete() == 2
-    assert "a step takes longer than the shutdown window" in run.log()
+    assert "a step takes longer than the grace period" in run.log()
 
 
 def test_a_first_compile_that_does_not_end_is_left_inside_the_window(tmp_path: Path) -> None:

@@ -203,7 +203,7 @@ class Fleet:
         ends = time.monotonic() + _START_S
         while not condition():
             if time.monotonic() > ends:
-                raise DrillError(f"waited {_START_S:.0f} s in vain for {what}")
+                raise DrillError(f"waited {_START_S:.0f} s without result for {what}")
             if broken := [replica for replica in self.replicas if replica.pod.exit_code not in _USUAL]:
                 raise DrillError(f"a replica ended by itself:\n{broken[0].pod.tail()}")
             time.sleep(_POLL_S)

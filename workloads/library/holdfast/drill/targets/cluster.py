@@ -56,10 +56,10 @@ class Cluster:
         self._look()
         if not self._active:
             raise InputError(
-                "no such work in the cluster",
+                "no such pods in the cluster",
                 got=f"{self._named.selector} in namespace {self._named.namespace}",
                 allowed="at least one pod that has not ended",
-                fix="--namespace and --selector of a job that runs",
+                fix="give --namespace and --selector of a running job",
             )
 
     def candidates(self) -> list[str]:

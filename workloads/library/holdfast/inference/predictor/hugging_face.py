@@ -49,7 +49,7 @@ class TextClassifier:
             )
         except ImportError:
             raise InputError(
-                "transformers is not installed", got="--predictor hf", allowed="an image that holds it",
+                "transformers is not installed", got="--predictor hf", allowed="an image that contains it",
                 fix="pip install transformers",
             ) from None  # fmt: skip
         local: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}

@@ -46,7 +46,7 @@ def _only_run(storage: Storage, url: str) -> str:
     found = [run for run in runs(storage) if committed_steps(storage, run)]
     if len(found) != 1:
         raise InputError(
-            "which model to use is not clear",
+            "the model is ambiguous",
             got=f"{url}: {', '.join(found) or 'no run with a committed checkpoint'}",
             allowed="one run with a committed checkpoint, or its name",
             fix="name the run with --run, or train one: python -m holdfast train run",
@@ -59,10 +59,10 @@ def _at(storage: Storage, run: str, step: int) -> Model:
         return _model(storage, run, step, read_whole(storage, open_step(storage, run, step), [MODEL_PREFIX]))
     except Damaged as error:
         raise InputError(
-            "the checkpoint that this job began with cannot be read any more",
+            "the checkpoint that this job started with is no longer readable",
             got=f"{run} step {step}: {error}",
             allowed=f"one of the steps {committed_steps(storage, run)[:5]}",
-            fix="give --recompute to begin again with the newest checkpoint",
+            fix="use --recompute to start again with the newest checkpoint",
         ) from None
 
 

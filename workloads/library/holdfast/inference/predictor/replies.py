@@ -57,7 +57,7 @@ def configuration_of(found: object) -> dict[str, object]:
             "the predictor's configuration cannot be stored",
             got=type(found).__name__,
             allowed=f"an object of plain JSON values with text for keys, at most {MAX_CONFIGURATION_CHARS} characters",
-            fix="leave out what does not decide a result",
+            fix="remove values that do not affect results",
         )
     return cast("dict[str, object]", found)
 

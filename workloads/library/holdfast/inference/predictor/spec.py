@@ -61,7 +61,7 @@ def _gpt(spec: PredictorSpec) -> Predictor:
         raise InputError(
             "the predictor needs a model",
             got="no --checkpoints",
-            allowed="the URL that the training writes to",
+            allowed="the checkpoint URL of the training",
             fix="give --checkpoints, or --predictor entropy",
         )
     from holdfast.inference.predictor.gpt import GptLoss

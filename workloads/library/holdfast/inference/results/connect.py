@@ -99,7 +99,7 @@ def raise_if_permanent(error: psycopg.Error) -> None:
     unknown = unknown or ("definition of service" in text and "not found" in text)
     if state.startswith(_PERMANENT) or refused or unknown or "no pg_hba.conf entry" in text:
         raise InputError(
-            "the database refuses this user",
+            "the database rejects this user",
             got=_first_line(error),
             allowed="a user with the role " + WORKER_ROLE,
             fix="correct user, password, database or service name; retrying does not help",

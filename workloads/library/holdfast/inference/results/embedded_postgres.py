@@ -175,7 +175,7 @@ def _will_not_start(directory: Path, reason: list[str]) -> InputError:
     return InputError(
         "PostgreSQL does not start",
         got=f"{directory}: {' '.join(reason) or 'no message'}",
-        allowed="a folder of its own on a local disk with free space, written by the same PostgreSQL version",
+        allowed="a separate folder on a local disk with free space, written by the same PostgreSQL version",
         fix=f"read {directory / 'postgres.log'}, or give another --dir",
     )
 
@@ -213,5 +213,5 @@ def _require_free(port: int) -> None:
                 "the port cannot be used",
                 got=f"{port} ({error.strerror})",
                 allowed="a free port above 1023, or no --port: a unix socket needs none",
-                fix="stop what listens there, or leave --port out",
+                fix="stop the program that uses the port, or omit --port",
             ) from None

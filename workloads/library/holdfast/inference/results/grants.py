@@ -26,7 +26,7 @@ def act_as(connection: Connection, role: str) -> None:
     Attributes as CREATEROLE do not come with membership, so a member has to become the role.
     """
     if not _exists(connection, role):
-        raise InputError("--as-role", got=role, allowed="a role of this server", fix="leave it out, or make it")
+        raise InputError("--as-role", got=role, allowed="a role of this server", fix="remove it, or create the role")
     connection.execute(sql.SQL("SET ROLE {}").format(sql.Identifier(role)))
 
 
@@ -59,7 +59,7 @@ def _require_only(connection: Connection, login: str, role: str) -> None:
     if left:
         raise InputError(
             f"rights of {login}", got=", ".join([role, *left]), allowed=role,
-            fix=f'as whoever granted it: REVOKE {left[0]} FROM "{login}"',
+            fix=f'as the role that granted it: REVOKE {left[0]} FROM "{login}"',
         )  # fmt: skip
 
 

@@ -39,7 +39,7 @@ def deadline_of(text: str) -> datetime | None:
     when = moment(text)
     if when is None:
         raise InputError(
-            "the deadline cannot be read", got=text[:60], allowed="such as 2026-11-22T06:00:00Z", fix="write it so"
+            "the deadline cannot be read", got=text[:60], allowed="such as 2026-11-22T06:00:00Z", fix="use this form"
         )
     return when
 
@@ -80,10 +80,10 @@ def pin(connection: Connection, job: str, configuration: Mapping[str, object], *
         pinned, before = row
         if pinned is not None and pinned != mine and not recompute:
             raise InputError(
-                "this worker would compute something else than the job's earlier workers",
+                "this worker's configuration differs from the job's earlier workers",
                 got=_difference(before, configuration),
-                allowed="one configuration for a job",
-                fix="give --recompute to do all items again, or enqueue another job",
+                allowed="one configuration per job",
+                fix="use --recompute to process all items again, or create another job",
             )
         if pinned != mine:
             connection.execute(

@@ -79,7 +79,7 @@ def make_private(folder: Path) -> None:
     found = folder.lstat()
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != server_uid():
         raise InputError(
-            "the socket's folder belongs to somebody else",
+            "another user owns the socket's folder",
             got=f"{folder}, of user {found.st_uid}",
             allowed=f"a folder of user {server_uid()}",
             fix="remove it, or give a --dir with a shorter path",

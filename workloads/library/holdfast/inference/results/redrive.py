@@ -39,10 +39,10 @@ def redrive(connection: Connection, job: str, items: list[str] | None) -> list[s
         revived = [item for (item,) in rows]
         if items and (others := sorted(set(items) - set(revived))):
             raise InputError(
-                "an item is not dead",
+                "the item has not failed",
                 got=", ".join(others)[:200],
                 allowed="ids that `batch failures` lists",
-                fix="leave --item out to bring all dead items back",
+                fix="omit --item to requeue all failed items",
             )
     return revived
 

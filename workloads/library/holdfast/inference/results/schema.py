@@ -80,7 +80,7 @@ def require_current(connection: Connection, folder: Path = FOLDER) -> None:
             "the database schema is older than the code",
             got=f"version {max(known, default=0)}, without {', '.join(missing)}",
             allowed=f"version {max(m.version for m in migrations(folder))}",
-            fix="run `python -m holdfast batch migrate` as the database's owner, once",
+            fix="run `python -m holdfast batch migrate` once as the database's owner",
         )
 
 
@@ -112,5 +112,5 @@ def _require_unchanged(migration: Migration, digest: str) -> None:
             "a migration was changed after it was applied",
             got=migration.name,
             allowed="the file as it was applied",
-            fix="restore the file and write the change as a new migration",
+            fix="restore the file and add the change as a new migration",
         )

@@ -27,8 +27,8 @@ def bind(connection: Connection, subscription: str, job: str) -> None:
         owner = connection.execute("SELECT job FROM holdfast.subscription WHERE subscription = %s", (subscription,))
         (name,) = owner.fetchone() or ("another job",)
     raise InputError(
-        "the subscription serves another job that is not finished",
+        "the subscription is used by another unfinished job",
         got=f"{subscription}, used by {name}",
-        allowed="one job on a subscription at a time",
-        fix="wait for that job, or use another topic and subscription (queue.lanes of the environment makes more)",
+        allowed="one job per subscription at a time",
+        fix="wait for that job, or use another topic and subscription (set queue.lanes in the environment to get more)",
     )

@@ -99,7 +99,7 @@ class App:
         wanted = completions.parse(body)
         lane = self.lane(request, wanted.model)
         if not lane.configuration.get(completions.COMPLETES):
-            raise Refused(400, f"{wanted.model} does not complete text; ask it at /v2/models/{wanted.model}/infer")
+            raise Refused(400, f"{wanted.model} does not complete text; use /v2/models/{wanted.model}/infer")
         pieces = self.pieces(request, lane, wanted, until_s)
         first = await anext(pieces)
         headers = {"x-model-commit": commit_of(lane.configuration)}
@@ -121,7 +121,7 @@ class App:
                 if piece.finish_reason:
                     return
                 text += piece.text
-        raise Refused(500, "the model does not come to an end")
+        raise Refused(500, "the model does not finish")
 
     async def load(self, request: HttpRequest) -> Response:
         """Triton's route; `parameters.step` names a commit other than the newest."""
@@ -148,7 +148,7 @@ class App:
         if lane is None:
             raise Refused(503, "the model is being loaded", retry_after_s=1.0, reason="loading")
         if not self._drain.serving:
-            raise Refused(503, "this server is leaving", retry_after_s=1.0, reason="leaving")
+            raise Refused(503, "this server is shutting down", retry_after_s=1.0, reason="leaving")
         return lane
 
     def refuse_unread(self, request: HttpRequest, lane: Lane, until_s: float) -> None:
@@ -177,14 +177,14 @@ class App:
             async with asyncio.timeout_at(until_s):
                 await asyncio.wait({wanted.answer, gone}, return_when=asyncio.FIRST_COMPLETED)
         except TimeoutError:
-            raise Refused(504, "the answer did not come before the deadline", reason="late") from None
+            raise Refused(504, "the answer missed the deadline", reason="late") from None
         finally:
             gone.cancel()
             if not wanted.answer.done():
                 wanted.answer.cancel()
                 lane.discard(wanted)
         if wanted.answer.cancelled():
-            raise Refused(GONE, "the client is gone")
+            raise Refused(GONE, "the client disconnected")
         return wanted.answer.result()
 
     def counted(self, handler: Handler) -> Handler:

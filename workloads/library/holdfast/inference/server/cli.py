@@ -29,17 +29,17 @@ def run(
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "0.0.0.0",
     port: Annotated[int, typer.Option(help="Port; 0 takes a free one.")] = PORT,
     window: Annotated[
-        float, typer.Option(help="Seconds that the pool grants after SIGTERM.", envvar=ENV_WINDOW_S)
+        float, typer.Option(help="Grace period of the pool, in seconds after SIGTERM.", envvar=ENV_WINDOW_S)
     ] = float(DEFAULT_WINDOW.pod_s),
     longest_request: Annotated[
-        float, typer.Option(help="Seconds that a request may take; 0: as the window allows.")
+        float, typer.Option(help="Maximum seconds of a request; 0: as long as the grace period allows.")
     ] = 0.0,
-    batch: Annotated[int, typer.Option(help="Items predicted together, at most.")] = 32,
-    queue: Annotated[int, typer.Option(help="Requests that may wait.")] = 1024,
-    body_bytes: Annotated[int, typer.Option(help="Bytes of a request's body, at most.")] = 8 * 1024 * 1024,
-    follow: Annotated[float, typer.Option(help="Seconds between looks for a newer commit; 0: never.")] = 0.0,
+    batch: Annotated[int, typer.Option(help="Maximum number of items per batch.")] = 32,
+    queue: Annotated[int, typer.Option(help="Maximum number of waiting requests.")] = 1024,
+    body_bytes: Annotated[int, typer.Option(help="Maximum size of a request body, in bytes.")] = 8 * 1024 * 1024,
+    follow: Annotated[float, typer.Option(help="Seconds between checks for a newer checkpoint; 0: never.")] = 0.0,
 ) -> None:
-    """Serve until SIGTERM (exit 143): not ready at once, accepting until endpoints have moved, then gone."""
+    """Serve until SIGTERM (exit 143), then drain: become unready, finish open requests, exit."""
     from holdfast.inference.predictor.spec import PredictorSpec
     from holdfast.inference.server.batcher import Limits
     from holdfast.inference.server.process import serve
@@ -63,17 +63,17 @@ def run(
 
 @app.command(epilog=examples("python -m holdfast serve sidecar --health http://127.0.0.1:8000/health --window 15"))
 def sidecar(
-    health: Annotated[str, typer.Option(help="URL of the neighbour that answers 200 while it serves.")],
+    health: Annotated[str, typer.Option(help="Health URL of the server, which answers 200 while it serves.")],
     window: Annotated[
-        float, typer.Option(help="Seconds that the pool grants after the notice.", envvar=ENV_WINDOW_S)
+        float, typer.Option(help="Grace period of the pool, in seconds after the notice.", envvar=ENV_WINDOW_S)
     ] = float(DEFAULT_WINDOW.pod_s),
-    drain: Annotated[str, typer.Option(help="URL that is posted when the drain begins.")] = "",
-    count: Annotated[str, typer.Option(help="URL whose last number is how many requests are left.")] = "",
+    drain: Annotated[str, typer.Option(help="URL for a POST request when the drain begins.")] = "",
+    count: Annotated[str, typer.Option(help="URL whose last number is the number of open requests.")] = "",
     port: Annotated[
         int, typer.Option(help="Port of probes and of the preStop hook.", max=65_535, min=0)
     ] = SIDECAR_PORT,
 ) -> None:
-    """Give a server that stops at SIGTERM the drain that it lacks: readiness and a preStop hook. Until SIGTERM."""
+    """Add readiness and a preStop hook to a server that stops at once on SIGTERM. Runs until SIGTERM."""
     from holdfast.contract.serving import sidecar_budget
     from holdfast.contract.values import between
     from holdfast.inference.proxy.sidecar import Sidecar
@@ -95,13 +95,13 @@ def sidecar(
 def endpoints(
     service: Annotated[str, typer.Option(help="Service whose ready pods get requests.")],
     namespace: Annotated[str, typer.Option(help="Its namespace.")],
-    out: Annotated[Path, typer.Option(help="File that the proxy reads; replaced by a rename.")],
+    out: Annotated[Path, typer.Option(help="File that the proxy reads; it is replaced atomically.")],
     cluster: Annotated[str, typer.Option(help="The proxy's name for these servers.")] = "servers",
     health_port: Annotated[
-        int, typer.Option(min=0, max=65_535, help="Port on which the pods' readiness is asked; 0: that of requests.")
+        int, typer.Option(min=0, max=65_535, help="Port of the pods' readiness check; 0: the port for requests.")
     ] = 0,
 ) -> None:
-    """Keep a proxy's endpoints equal to the EndpointSlices of a Service. Until SIGTERM."""
+    """Update a proxy's endpoints from the EndpointSlices of a Service. Runs until SIGTERM."""
     from holdfast.inference.proxy.watch import Follower, follow
     from holdfast.runtime.shutdown import of_process
 

@@ -48,7 +48,7 @@ class Piece:
             case {"text": str(text), "finish_reason": (None | str()) as reason} if text or reason:
                 return cls(text=text, finish_reason=reason)
             case _:
-                raise Refused(500, "the model's answer is no piece of text")
+                raise Refused(500, "the model's answer is not text")
 
 
 def parse(body: bytes) -> Wanted:
@@ -57,7 +57,7 @@ def parse(body: bytes) -> Wanted:
         case {"model": str(model), "prompt": str(prompt)} if prompt:
             pass
         case _:
-            raise Refused(400, "model and prompt must be text; one prompt a request")
+            raise Refused(400, "model and prompt must be text; one prompt per request")
     tokens, stream = found.get("max_tokens", USUAL_TOKENS), found.get("stream", False)
     if type(tokens) is not int or not 1 <= tokens <= MAX_TOKENS:
         raise Refused(400, f"max_tokens must be a whole number from 1 to {MAX_TOKENS}")

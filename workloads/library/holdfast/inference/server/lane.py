@@ -81,7 +81,7 @@ class Lane:
         if found is None:
             return None
         if self.restarting:
-            return Refused(503, "the model is loaded again", retry_after_s=found.retry_after_s, reason="restarting")
+            return Refused(503, "the model is being reloaded", retry_after_s=found.retry_after_s, reason="restarting")
         return Refused(429, _SENTENCES[found.reason], retry_after_s=found.retry_after_s, reason=found.reason)
 
     def add(self, request: Request) -> None:
@@ -122,7 +122,7 @@ class Lane:
     async def _next(self) -> None:
         now = time.monotonic()
         for request in self.batcher.late(now):
-            request.fail(Refused(504, "the answer would come after the deadline", reason="late"))
+            request.fail(Refused(504, "the answer would miss the deadline", reason="late"))
         begins_at = self.batcher.begins_at()
         if begins_at is not None and begins_at <= now:
             await self._compute(self.batcher.take(now), now)
@@ -155,12 +155,12 @@ class Lane:
             self._note_death(died)
             # Alone with a process that died it may still be innocent: the kernel, or a person, ended it.
             if len(batch) == 1 and again:
-                batch[0].fail(Refused(500, f"this request ends the model: {died}"))
+                batch[0].fail(Refused(500, f"this request crashes the model: {died}"))
             else:
                 await self._halves(batch, again=len(batch) == 1)
         except ItemFault as fault:
             if len(batch) == 1:
-                batch[0].fail(Refused(422, f"the model refuses this input: {fault.error_class}: {str(fault)[:300]}"))
+                batch[0].fail(Refused(422, f"the model rejects this input: {fault.error_class}: {str(fault)[:300]}"))
             else:
                 await self._halves(batch, again=False)
         else:
@@ -216,9 +216,9 @@ class Lane:
 _SENTENCES = {
     "queue": "too many requests wait",
     "bytes": "the bodies that wait are too large together",
-    "deadline": "the answer would come after the deadline",
+    "deadline": "the answer would miss the deadline",
 }
 
 
 def _lost() -> Refused:
-    return Refused(503, "the model is lost; this server ends", retry_after_s=1.0, reason="leaving")
+    return Refused(503, "the model has crashed; this server exits", retry_after_s=1.0, reason="leaving")

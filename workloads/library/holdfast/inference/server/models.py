@@ -77,7 +77,7 @@ class Models:
             return await self._loading
         except asyncio.CancelledError:
             if self._leaving:
-                raise Refused(503, "this server is leaving", retry_after_s=1.0, reason="leaving") from None
+                raise Refused(503, "this server is shutting down", retry_after_s=1.0, reason="leaving") from None
             raise
         finally:
             self._loading = None
@@ -129,9 +129,7 @@ def _pinned(configuration: Mapping[str, Any], step: int | None) -> dict[str, Any
     if step is None:
         return {}
     if "run" not in configuration:
-        raise InputError(
-            "this model has no steps", got=f"step {step}", allowed="no step", fix="load it without naming one"
-        )
+        raise InputError("this model has no steps", got=f"step {step}", allowed="no step", fix="load it without a step")
     return {"run": configuration["run"], "step": step}
 
 

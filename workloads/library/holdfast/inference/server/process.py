@@ -156,10 +156,10 @@ def _listening(settings: ServerSettings) -> Generator[socket.socket]:
         listener = socket.create_server((settings.host, settings.port), backlog=_BACKLOG)
     except OSError as error:
         raise InputError(
-            "the address cannot be listened on",
+            "the address is not available",
             got=f"{settings.host}:{settings.port}: {error.strerror}",
             allowed="a free port of this machine",
-            fix="give another --port, or end what has it",
+            fix="use another --port, or stop the program that uses it",
         ) from None
     with listener:
         logs.info("serve", f"listening on port {listener.getsockname()[1]}", port=listener.getsockname()[1])

@@ -46,9 +46,9 @@ async def read_body(request: HttpRequest, *, most_bytes: int, until_s: float) ->
         async with asyncio.timeout_at(until_s):
             body, size = await _read(request, most_bytes if keep else 0)
     except TimeoutError:
-        raise Refused(408, "the body did not come in time") from None
+        raise Refused(408, "the body did not arrive in time") from None
     except ClientDisconnect:
-        raise Refused(GONE, "the client is gone") from None
+        raise Refused(GONE, "the client disconnected") from None
     if size > most_bytes or not keep:
         raise _too_large(most_bytes)
     return body
@@ -66,4 +66,4 @@ async def _read(request: HttpRequest, keep_bytes: int) -> tuple[bytes, int]:
 
 
 def _too_large(most_bytes: int) -> Refused:
-    return Refused(413, f"a body may hold {most_bytes} bytes")
+    return Refused(413, f"the maximum body size is {most_bytes} bytes")

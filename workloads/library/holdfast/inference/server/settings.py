@@ -39,10 +39,10 @@ class ServerSettings:
         most = self.budget.longest_request_s
         if not 0.0 <= self.longest_request_s <= most:
             raise InputError(
-                "the longest request does not fit the window",
+                "the longest request does not fit in the grace period",
                 got=f"{self.longest_request_s:g} s",
                 allowed=f"at most {most:g} s of a window of {self.window_s:g} s",
-                fix="lower --longest-request, or serve on a pool with a longer window",
+                fix="lower --longest-request, or serve on a pool with a longer grace period",
             )
         between("the port is out of range", self.port, 0, 65_535)
         between("the largest body is out of range", self.body_bytes, 1, 1024 * MIB)

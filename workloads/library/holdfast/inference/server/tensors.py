@@ -55,7 +55,7 @@ def parse(body: bytes, most_items: int) -> InferRequest:
         raise Refused(400, "inputs must have different names and one first dimension")
     (count,) = counts
     if count > most_items:
-        raise Refused(413, f"{count} items; a request may hold {most_items}")
+        raise Refused(413, f"{count} items; the maximum per request is {most_items}")
     return InferRequest(id=given, bodies=_bodies(inputs, count))
 
 
@@ -63,7 +63,7 @@ def json_object(body: bytes) -> dict[str, Any]:
     try:
         value = json.loads(body, parse_constant=_no_constant)
     except (ValueError, RecursionError):
-        raise Refused(400, "the body is no JSON (NaN and Infinity are none either)") from None
+        raise Refused(400, "the body is not valid JSON (NaN and Infinity are not allowed)") from None
     if not isinstance(value, dict):
         raise Refused(400, "the body must be a JSON object")
     return cast("dict[str, Any]", value)
@@ -117,7 +117,7 @@ def _bodies(inputs: Sequence[_Input], count: int) -> list[bytes]:
         rows = [{tensor.name: _row(tensor, n) for tensor in inputs} for n in range(count)]
         return [json.dumps(row, ensure_ascii=False).encode() for row in rows]
     except UnicodeEncodeError:
-        raise Refused(400, "a text holds half a surrogate pair") from None
+        raise Refused(400, "a text contains an unpaired surrogate") from None
 
 
 def _row(tensor: _Input, n: int) -> object:

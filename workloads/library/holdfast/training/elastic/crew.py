@@ -207,7 +207,7 @@ class Crew:
         failpoint("gang.synchronize")
         if self.coordinator and self.step == NO_STATE:
             self._control.enter(self.epoch, "restoring")
-        # A gang of newcomers has nobody to ask: its lead takes up the newest checkpoint, and gives it to the others.
+        # A gang of newcomers has no one to ask: its lead takes up the newest checkpoint, and gives it to the others.
         with self._node.together():
             most = furthest(self.step, self.group)
         if most == NO_STATE:

@@ -290,8 +290,8 @@ class ElasticGang:
 def _check_store(storage: Storage, url: str) -> None:
     if not storage.create_only:
         raise InputError(
-            "the checkpoint storage cannot keep two halves of a gang apart",
+            "this checkpoint storage cannot prevent a split gang",
             got=f"{url}, which overwrites a name that is taken",
             allowed="a store that refuses it: gs://, az://, Amazon's s3://, or a folder",
-            fix="another --checkpoints, or train as a rigid gang: holdfast train run",
+            fix="use another --checkpoints, or train as a rigid gang: holdfast train run",
         )

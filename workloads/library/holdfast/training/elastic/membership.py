@@ -89,8 +89,8 @@ def _read(storage: Storage, run: str, number: int) -> Epoch:
         raise InputError(
             "the gang's newest epoch cannot be read",
             got=f"{name}: {error}",
-            allowed="what the lead of a gang has written",
-            fix="delete that object if no gang of this run is alive, or choose another run name",
+            allowed="a record written by the gang's leader",
+            fix="delete that object if no gang of this run is running, or use another run name",
         ) from error
     return epoch
 

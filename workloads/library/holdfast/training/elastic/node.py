@@ -180,8 +180,8 @@ def _sharded_otherwise(got: str) -> InputError:
     return InputError(
         "the model is sharded over processes",
         got=got,
-        allowed="every parameter held whole by every process, or all of them sharded by fully_shard over the processes "
-        "of one node: a lost node would take a shard along that no other has",
+        allowed="whole parameters on every process, or all parameters sharded by fully_shard over the processes of "
+        "one node: otherwise a lost node has shards that no other node has",
         fix="mesh = join_node(), then fully_shard(model, mesh=mesh) under `holdfast train ranks`; or a rigid gang: "
         "holdfast train run",
     )

@@ -43,7 +43,7 @@ def gang_id(nodes: tuple[Address, ...]) -> str:
 
 
 def of_pod(variables: Mapping[str, str] = os.environ) -> Places:
-    """Without the variables of an elastic job: the only place of a gang of one. InputError where one is no number."""
+    """Without the variables of an elastic job: the only place of a gang of one. InputError where one is not a number."""
     nodes, ranks = _number(variables, ENV_GANG_NODES, 1), _number(variables, ENV_LOCAL_WORLD_SIZE, 1)
     node = _number(variables, ENV_COMPLETION_INDEX, 0) if nodes > 1 else 0
     port = _number(variables, ENV_GANG_PORT, DEFAULT_PORT)
@@ -76,7 +76,7 @@ def check(index: int, nodes: tuple[Address, ...], ranks_per_node: int) -> None:
     if ranks_per_node < 1 or len(nodes) % ranks_per_node:
         raise InputError(
             "processes of a node", got=f"{ranks_per_node} with {len(nodes)} addresses",
-            allowed="a number that divides the addresses: every node has as many",
+            allowed="a number that divides the addresses: every node has the same number",
             fix="an address for each process, node by node",
         )  # fmt: skip
     if not 0 <= index < len(nodes):
@@ -90,6 +90,6 @@ def _number(variables: Mapping[str, str], name: str, default: int) -> int:
     if not (given.isascii() and given.isdecimal() and len(given) < 9):
         raise InputError(
             f"environment variable {name}", got=repr(given)[:120], allowed="a whole number",
-            fix="leave it to the platform: `nodes: 4..8` in the job file sets it",
+            fix="let the platform set it with `nodes: 4..8` in the job file",
         )  # fmt: skip
     return int(given)

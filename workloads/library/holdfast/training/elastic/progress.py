@@ -25,10 +25,10 @@ class GangProgress:
             # A run that was begun before a fact was stated goes on: nothing is known against it.
             if state.get(name, value) != value:
                 raise InputError(
-                    f"the run was begun with another value of {name}",
+                    f"the run was started with another value of {name}",
                     got=value,
-                    allowed=f"{state.get(name)}: batches, draws or sums would not be the same training",
-                    fix=f"{name}={state.get(name)}, or another run name to start afresh",
+                    allowed=f"{state.get(name)}: batches, random draws or sums would differ",
+                    fix=f"{name}={state.get(name)}, or another run name to start from zero",
                 )
         if isinstance(self._gradients, ExactGradientSum):
             _check_gpu(self._gpu, str(state.get("gpu", self._gpu)))
@@ -46,6 +46,6 @@ def _check_gpu(ours: str, theirs: str) -> None:
         raise InputError(
             "exact sums over different types of GPU",
             got=ours or "a CPU",
-            allowed=f"{theirs or 'a CPU'}, on which the run was begun",
+            allowed=f"{theirs or 'a CPU'}, on which the run was started",
             fix="one machine type for all nodes of the job, or exact=False under another run name",
         )

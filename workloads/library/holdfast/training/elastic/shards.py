@@ -38,7 +38,7 @@ def checked_shards(shards: int, ranks: int, ranks_of_state: int = 1) -> int:
         raise InputError(
             "number of logical shards does not fit the gang",
             got=f"{shards} shards for {ranks} processes",
-            allowed=f"{ranks} to {MAX_SHARDS}: a process without a shard would be paid for nothing",
+            allowed=f"{ranks} to {MAX_SHARDS}: a process without a shard would do no work",
             fix=f"shards={SHARDS_PER_RANK * ranks}",
         )
     return shards

@@ -21,7 +21,7 @@ class HoldfastCallback(TrainerCallback):
         refuse_deepspeed(f"deepspeed={args.deepspeed}" if args.deepspeed else "")
         if args.enable_jit_checkpoint or args.save_strategy != "no":
             raise InputError(
-                "two parties would write checkpoints",
+                "both the Trainer and Holdfast would write checkpoints",
                 got=f"enable_jit_checkpoint={args.enable_jit_checkpoint}, save_strategy={args.save_strategy}",
                 allowed='enable_jit_checkpoint=False and save_strategy="no"',
                 fix="leave saving to HoldfastCallback",

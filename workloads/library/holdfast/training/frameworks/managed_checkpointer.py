@@ -71,7 +71,7 @@ def refuse_deepspeed(strategy: object) -> None:
     """Raises InputError where `strategy`, of whatever framework, is DeepSpeed's."""
     if "deepspeed" in str(strategy).lower():
         raise InputError(
-            "DeepSpeed keeps parameters and moments in partitions of its own, which would be saved as each rank's part",
+            "DeepSpeed partitions parameters and optimizer state itself, so they would be saved as per-rank state",
             got=str(strategy)[:200],
             allowed="DDP, or FSDP2 (torch.distributed.fsdp.fully_shard), which shards the same state",
             fix="train with FSDP2, or keep DeepSpeed's own save_checkpoint()",

@@ -177,7 +177,7 @@ LAYOUTS = (
     Layout(
         name="HSDP over tensor parallel", build=lambda w: tensor_parallel(w, _EVEN, "replicate", "shard"), advance=step
     ),
-    Layout(name="expert parallel beside FSDP2", build=expert_parallel, advance=step_by_made_up_gradients),
+    Layout(name="expert parallel with FSDP2", build=expert_parallel, advance=step_by_made_up_gradients),
     Layout(name="DTensor on every rank", build=replicated, advance=step),
     Layout(name="FSDP1, full state, module", build=fsdp1(StateDictType.FULL_STATE_DICT), advance=step),
     Layout(

@@ -24,7 +24,7 @@ def objects() -> dict[str, list[Object]]:
     return {
         "Optimizers": [*optimizers()],
         "Learning rate schedulers": [*schedulers()],
-        "Beside the optimizer": [*helpers()],
+        "Other state": [*helpers()],
         "Data types": [*dtypes()],
         "Storage and layout of tensors": [*storages()],
     }
@@ -118,7 +118,7 @@ def helpers() -> Iterable[Object]:
     yield Object(name="GradScaler", build=lambda: scaled(enabled=True), advance=scaled_step)
     yield Object(name="GradScaler, disabled", build=lambda: scaled(enabled=False), advance=scaled_step)
     yield Object(name="exponential moving average of a model", build=averaged, advance=averaged_step)
-    yield Object(name="generator of one's own", build=lambda: {"draws": OwnGenerator()}, advance=drawn)
+    yield Object(name="own random generator", build=lambda: {"draws": OwnGenerator()}, advance=drawn)
 
 
 def scaled(*, enabled: bool) -> dict[str, Any]:

@@ -63,5 +63,5 @@ def test_a_checkpoint_of_another_shape_is_refused(model: Model, config: dict[str
 
 
 def test_a_folder_without_checkpoints_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="which model"):
+    with pytest.raises(InputError, match="the model is ambiguous"):
         load_model(str(tmp_path), "", {})

@@ -143,7 +143,7 @@ def test_a_folder_for_the_socket_that_somebody_else_made_is_refused(tmp_path: Pa
     folder.parent.mkdir(exist_ok=True)
     folder.symlink_to(tmp_path) if kind == "link" else folder.touch()
     try:
-        with pytest.raises(InputError, match="somebody else"):
+        with pytest.raises(InputError, match="another user owns"):
             make_private(folder)
     finally:
         folder.unlink()
@@ -163,7 +163,7 @@ def test_tcp_asks_for_the_password_which_is_printed_nowhere(tmp_path: Path) -> N
         assert password not in server.tcp_uri + server.uri + server.log_tail(1000)
         for wrong in (f"postgresql://postgres@127.0.0.1:{port}/postgres?passfile=/dev/null",
                       f"postgresql://postgres:guess@127.0.0.1:{port}/postgres"):  # fmt: skip
-            with pytest.raises(InputError, match="refuses this user"):
+            with pytest.raises(InputError, match="rejects this user"):
                 connect(wrong)
 
 
@@ -180,7 +180,7 @@ def test_wrong_credentials_are_bad_input_and_are_not_tried_again(tmp_path: Path)
             pass
         for wrong in ("scorer:canary", "scorer", "stranger:canary"):
             began = time.monotonic()
-            with pytest.raises(InputError, match="refuses this user") as error:
+            with pytest.raises(InputError, match="rejects this user") as error:
                 connect(f"postgresql://{wrong}@{place}", patience_s=600.0)
             assert time.monotonic() - began < 300
             assert "canary" not in str(error.value)

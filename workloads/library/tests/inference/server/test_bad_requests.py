@@ -71,7 +71,7 @@ BAD: dict[str, tuple[Callable[[Served], int], int]] = {
         posted(b'{"parameters":{"step":1}}', "/v2/repository/models/model/load"),
         409,
     ),
-    "a step that is no number": (posted(b'{"parameters":{"step":"1"}}', "/v2/repository/models/model/load"), 400),
+    "a step that is not a number": (posted(b'{"parameters":{"step":"1"}}', "/v2/repository/models/model/load"), 400),
     "no HTTP": (lambda server: code(raw(server, b"\x16\x03\x01\x02\r\n\r\n")), 400),
     "endless headers": (lambda server: code(raw(server, b"GET / HTTP/1.1\r\nx: ", b"a" * 90_000)), 431),
     "a header that never ends": (lambda server: code(raw(server, b"POST / HTTP/1.1\r\nHost: x")), 408),
@@ -81,7 +81,7 @@ BAD: dict[str, tuple[Callable[[Served], int], int]] = {
     ),
     "a body cut off": (lambda server: _cut_off(server), 499),
     "a client gone while its answer is computed": (lambda server: _gone(server), 499),
-    "chunks of more than a body may hold": (
+    "chunks of more than the maximum body size is": (
         lambda server: code(raw(server, CHUNKED, b"30d40\r\n", b"x" * 200_000, b"\r\n0\r\n\r\n")),
         413,
     ),

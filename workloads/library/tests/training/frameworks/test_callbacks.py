@@ -127,7 +127,7 @@ def test_two_writers_of_checkpoints_are_refused(site: Path, tmp_path: Path) -> N
     )
     done = Gang.python(code, path=[ROOT, site])
     assert done.returncode == 1
-    assert "two parties would write checkpoints" in done.stderr
+    assert "both the Trainer and Holdfast would write checkpoints" in done.stderr
 
 
 def test_deepspeed_is_refused_with_what_to_use_instead() -> None:
