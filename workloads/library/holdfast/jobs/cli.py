@@ -1,6 +1,5 @@
-"""The commands submit, list, explain and follow. Bodies import: `--help` must not wait for what only a run needs."""
+"""The commands of jobs. Bodies import: `--help` must not wait for what only a run needs."""
 
-import sys
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
@@ -55,7 +54,7 @@ def submit(
         raise typer.Exit(EXIT_STOPPED)
     if dry_run:
         return
-    agree(yes)
+    show.agree(yes)
     for name in room.apply(api or Api(kubeconfig), made.documents):
         show.note(f"applied {name}")
     show.note(f"Next: holdfast explain {made.purchases[0].job}")
@@ -79,15 +78,14 @@ def _platform(
 
 def _planned(file: Path, job: str, platform: "Platform", caps: "Caps", hours: float | None) -> "Plan":
     """Of a manifest, or of a job file."""
-    from holdfast.jobs import manifest, submit
-    from holdfast.jobs.own import commands, file_text
+    from holdfast.jobs import file_text, preparing, submit
     from holdfast.place import prices
 
-    documents = manifest.documents(file)
+    documents = submit.documents_of(file)
     if documents and file_text.is_job(documents[0]):
-        return commands.plan(commands.read(documents[0], file, platform), caps, hours)
-    chosen = manifest.only(manifest.checked(file, documents), job)
-    manifest.require_of(file, platform)
+        return preparing.plan(preparing.read_job(documents[0], file, platform), caps, hours)
+    chosen = submit.only(submit.checked(file, documents), job)
+    submit.require_of(file, platform)
     return submit.plan(chosen, platform, prices.load(), caps, hours)
 
 
@@ -100,15 +98,15 @@ def list_jobs(
 ) -> None:
     """Jobs with EVICTED and CRASHED apart, age of the last save, dollars so far."""
     from holdfast.clients.api import Api
-    from holdfast.jobs import listing, show
+    from holdfast.jobs import explain, show
     from holdfast.place import prices
     from holdfast.platform.cluster import choose
 
     with _asking():
         api = Api(kubeconfig)
-        found = listing.rows(api, choose(api, platform), prices.load(), events, namespace)
+        found = explain.rows(api, choose(api, platform), prices.load(), events, namespace)
     if as_json:
-        show.as_json(listing.as_json(found))
+        show.as_json(explain.rows_json(found))
     elif found:
         show.listing(found)
     else:
@@ -173,10 +171,76 @@ def _asking() -> Generator[None]:
         raise Unjudged(f"the cluster does not answer: {error}") from error
 
 
-def agree(yes: bool) -> None:
-    if yes:
-        return
-    if not sys.stdin.isatty():
-        raise InputError("nobody to ask", got="no terminal", allowed="an answer, or --yes", fix="add --yes")
-    if not typer.confirm("Start it?", err=True):
-        raise typer.Exit(EXIT_STOPPED)
+def new_job(
+    name: Annotated[str, typer.Argument(help="Of the run; started again under it, it resumes.")],
+    command: Annotated[list[str] | None, typer.Argument(help="After --, the program and its options.")] = None,
+    image: Annotated[str, typer.Option(help="NAME@sha256:DIGEST, NAME:TAG, or a role as trainer.")] = "",
+    gpus: Annotated[str, typer.Option(help="Of each node, as 8xa100; none: CPU only.")] = "none",
+    nodes: Annotated[str, typer.Option(help="Above 1 all run or none; 4..8: at least 4 of 8.")] = "1",
+    capacity: Annotated[str, typer.Option(help="auto, spot, flex-start, queued or on-demand.")] = "auto",
+    platform: Annotated[
+        Path | None, typer.Option(help="platform.json; default: HOLDFAST_PLATFORM, else the document of the cluster.")
+    ] = None,
+    data: Annotated[str, typer.Option(help="gs://BUCKET/FOLDER, read-only at /data.")] = "",
+    variables: Annotated[list[str] | None, typer.Option("--set", help="VARIABLE=VALUE, repeatable.")] = None,
+    secrets: Annotated[list[str] | None, typer.Option("--secret", help="VARIABLE=SECRET, repeatable.")] = None,
+    claims: Annotated[list[str] | None, typer.Option("--claim", help="PATH=CLAIM, read-only, repeatable.")] = None,
+    hours: Annotated[float, typer.Option(help="Undisturbed work: the planner then computes the placement.")] = 0.0,
+    deadline_hours: Annotated[float, typer.Option(help="Done so long after its submission; 0: whenever.")] = 0.0,
+    max_hours: Annotated[float, typer.Option(help="Stopped after so many, waits included.")] = 168.0,
+    resumes: Annotated[bool, typer.Option(help="It can go on elsewhere where it stopped.")] = True,
+    on_notice: Annotated[str, typer.Option(help="handles, drain or wrap: what SIGTERM does to it.")] = "handles",
+    restarts: Annotated[int, typer.Option(help="Crashes until it is given up.")] = 3,
+    processes: Annotated[int, typer.Option(help="That torchrun starts in a pod; 0: one a GPU.")] = 0,
+    checkpoints: Annotated[str, typer.Option(help="gs://BUCKET; default: the environment's.")] = "",
+    checkpoint_key: Annotated[str, typer.Option(help="Secret that signs commits.")] = "",
+    scratch: Annotated[str, typer.Option(help="Size of /tmp.")] = "10Gi",
+    shm: Annotated[str, typer.Option(help="Size of /dev/shm; default: a quarter of the memory.")] = "",
+    cpus: Annotated[float, typer.Option(help="Without GPUs.")] = 4.0,
+    memory: Annotated[str, typer.Option(help="Without GPUs.")] = "16Gi",
+    steady: Annotated[bool, typer.Option("--steady", help="--nodes workers that never end, as a Deployment.")] = False,
+    predictor: Annotated[str, typer.Option(help="MODULE:FUNCTION: a batch over --data instead of a program.")] = "",
+    out: Annotated[Path | None, typer.Option(help="The job file; default: NAME.yaml.")] = None,
+    write: Annotated[Path | None, typer.Option(help="Also write what it becomes to this folder, for Git.")] = None,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite files that say something else.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object instead of a table.")] = False,
+) -> None:
+    """Write the file of a job of your own: your image and command, and all that survives eviction around them."""
+    from holdfast.clients.api import Api
+    from holdfast.jobs import preparing
+    from holdfast.jobs.job_file import OwnJob
+    from holdfast.platform.cluster import choose, nearest
+
+    found = nearest(platform) or choose(Api(), None)
+    job = OwnJob(
+        name=name, environment=found.name, image=image, command=tuple(command or ()), gpus=gpus, nodes=preparing.nodes(nodes),
+        capacity=capacity, hours=hours, deadline_hours=deadline_hours, max_hours=max_hours, resumes=resumes, on_notice=on_notice, restarts=restarts,
+        processes=processes, data=data, checkpoints=checkpoints, checkpoint_key=checkpoint_key,
+        env=preparing.pairs("--set", variables), secrets=preparing.pairs("--secret", secrets),
+        claims=preparing.pairs("--claim", claims), scratch=scratch, shm=shm, cpus=cpus, memory=memory,
+        steady=steady, predictor=predictor,
+    )  # fmt: skip
+    preparing.new_job(job, found, out or Path(f"{name}.yaml"), write, force=force, as_json=as_json)
+
+
+def try_(
+    evict: Annotated[bool, typer.Option("--evict", help="Take its pod away once, when it has begun.")] = False,
+    steps: Annotated[int, typer.Option(min=1, help="Of the reference trainer.")] = 200,
+    max_usd_per_hour: Annotated[float | None, typer.Option(help="Refuse above this.")] = None,
+    timeout_s: Annotated[float, typer.Option(min=1, help="How long it is followed; the job goes on.")] = 7200,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    platform: Annotated[Path | None, typer.Option(help="platform.json; default: the document of the cluster.")] = None,
+    kubeconfig: Annotated[Path | None, typer.Option(help="Default: the current context, as kubectl takes it.")] = None,
+) -> None:
+    """The first run: the smallest sample on the cheapest Spot pool, followed to its receipt."""
+    from holdfast.clients.api import Api
+    from holdfast.jobs import preparing
+    from holdfast.jobs.following import Following
+    from holdfast.jobs.submit import Caps
+    from holdfast.platform.cluster import choose
+
+    api = Api(kubeconfig)
+    asked = preparing.Asked(steps=steps, following=Following(evict=evict, timeout_s=timeout_s))
+    raise typer.Exit(
+        preparing.first_run(api, choose(api, platform), asked, Caps(usd_per_hour=max_usd_per_hour), yes=yes)
+    )

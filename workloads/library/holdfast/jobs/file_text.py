@@ -9,11 +9,11 @@ from typing import Any, cast
 from ruamel.yaml import YAML
 
 from holdfast.contract.errors import InputError
-from holdfast.jobs.own.job_file import OwnJob, documented
+from holdfast.jobs.job_file import OwnJob, documented
 from holdfast.place.job_file import SCHEMA
 
 ALWAYS = ("name", "environment", "image", "command", "gpus", "nodes", "capacity")
-SCHEMA_FILE = "workloads/library/holdfast/jobs/own/job.schema.json"
+SCHEMA_FILE = "workloads/library/holdfast/jobs/job.schema.json"
 _HEAD = f"""\
 # yaml-language-server: $schema={SCHEMA_FILE}
 # A job of one's own; `holdfast submit FILE` shows its price and starts it.

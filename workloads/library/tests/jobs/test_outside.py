@@ -8,11 +8,12 @@ import pytest
 from typer.testing import CliRunner
 
 from holdfast.commands import app
+from holdfast.contract.environment import ENV_PLATFORM
 from holdfast.contract.errors import InputError
-from holdfast.jobs.own import outside
+from holdfast.jobs import outside
 from tests.infra.ops.google import Gcloud
 from tests.platforms import file, load
-from workloads.library.tests.jobs.own.test_job_file import IMAGE, own
+from workloads.library.tests.jobs.test_job_file import IMAGE, own
 
 
 @pytest.mark.process
@@ -59,6 +60,7 @@ def test_a_job_is_written_as_a_file_and_as_manifests_and_submit_reads_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv(ENV_PLATFORM, str(file("example")))
     done = CliRunner().invoke(app, words("--write", "gitops", "--json"), catch_exceptions=False)
     body: dict[str, Any] = json.loads(done.stdout)
     assert body["schema"] == "holdfast.new-job/1" and body["written"] == ["my-run.yaml", "gitops/my-run.yaml"]

@@ -9,11 +9,11 @@ import pytest
 from ruamel.yaml import YAML
 
 from holdfast.contract.errors import InputError
-from holdfast.jobs.own import file_text
-from holdfast.jobs.own.job_file import OwnJob
+from holdfast.jobs import file_text
+from holdfast.jobs.job_file import OwnJob
 
 IMAGE = f"us-docker.pkg.dev/p/r/train@sha256:{'a' * 64}"
-ROOT = Path(__file__).parents[5]
+ROOT = Path(__file__).parents[4]
 
 
 def own(**fields: Any) -> OwnJob:
@@ -37,7 +37,7 @@ def test_a_file_that_was_written_is_read_as_the_same_job_and_fits_its_schema() -
     schema = json.loads((ROOT / file_text.SCHEMA_FILE).read_text())
     jsonschema.validate(body, schema)
     assert (ROOT / file_text.SCHEMA_FILE).read_text() == file_text.json_schema(), (
-        "write it anew: python -c 'from holdfast.jobs.own.file_text import *; print(json_schema(), end=str())' > "
+        "write it anew: python -c 'from holdfast.jobs.file_text import *; print(json_schema(), end=str())' > "
         + file_text.SCHEMA_FILE
     )
     assert all(each["description"] for name, each in schema["properties"].items() if name != "schema")

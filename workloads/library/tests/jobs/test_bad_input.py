@@ -10,7 +10,7 @@ from holdfast.commands import app
 from holdfast.contract.errors import InputError
 from tests import platforms
 from tests.infra.ops.google import Gcloud
-from workloads.library.tests.jobs.own.test_job_file import IMAGE
+from workloads.library.tests.jobs.test_job_file import IMAGE
 
 FAR = {"location": "EUROPE-WEST4"}
 NO_SECRET = "ERROR: (gcloud.secrets.versions.describe) NOT_FOUND: Secret [hf] not found or has no versions."
