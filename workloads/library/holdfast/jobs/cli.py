@@ -32,13 +32,14 @@ def submit(
     max_usd_per_hour: Annotated[float | None, typer.Option(help="Refuse above this.")] = None,
     max_usd: Annotated[float | None, typer.Option(help="Refuse above this total (p95); needs --hours.")] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show and judge, send nothing.")] = False,
+    write: Annotated[Path | None, typer.Option(help="Write what is sent to this folder, for Git.")] = None,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
     kubeconfig: Kubeconfig = None,
     as_json: Json = False,
 ) -> None:
     """Show what a manifest buys, refuse it over a cap (exit 4), else start it."""
     from holdfast.clients.api import Api
-    from holdfast.jobs import show
+    from holdfast.jobs import preparing, show
     from holdfast.jobs import submit as room
 
     # Without a cluster only a dry run has an answer, by a document that was named or lies near.
@@ -52,6 +53,8 @@ def submit(
         for refusal in made.refusals:
             show.note(f"refused: {refusal}")
         raise typer.Exit(EXIT_STOPPED)
+    if write:
+        preparing.write_manifest(made, write / manifest.name)
     if dry_run:
         return
     show.agree(yes)
@@ -175,52 +178,31 @@ def new_job(
     name: Annotated[str, typer.Argument(help="Of the run; started again under it, it resumes.")],
     command: Annotated[list[str] | None, typer.Argument(help="After --, the program and its options.")] = None,
     image: Annotated[str, typer.Option(help="NAME@sha256:DIGEST, NAME:TAG, or a role as trainer.")] = "",
-    gpus: Annotated[str, typer.Option(help="Of each node, as 8xa100; none: CPU only.")] = "none",
-    nodes: Annotated[str, typer.Option(help="Above 1 all run or none; 4..8: at least 4 of 8.")] = "1",
-    capacity: Annotated[str, typer.Option(help="auto, spot, flex-start, queued or on-demand.")] = "auto",
-    platform: Annotated[
-        Path | None, typer.Option(help="platform.json; default: HOLDFAST_PLATFORM, else the document of the cluster.")
+    gpus: Annotated[str | None, typer.Option(help="Of each node, as 8xa100; default: CPU only.")] = None,
+    nodes: Annotated[str | None, typer.Option(help="Above 1 all run or none; 4..8: at least 4 of 8.")] = None,
+    capacity: Annotated[str | None, typer.Option(help="auto, spot, flex-start, queued or on-demand.")] = None,
+    hours: Annotated[float | None, typer.Option(help="Undisturbed work: the planner then places the job.")] = None,
+    deadline_hours: Annotated[float | None, typer.Option(help="Done so many hours after its submission.")] = None,
+    data: Annotated[str | None, typer.Option(help="gs://BUCKET/FOLDER, read-only at /data.")] = None,
+    others: Annotated[
+        list[str] | None,
+        typer.Option("--set", help="FIELD=VALUE of the job file: restarts=5, env.NAME=VALUE, secrets.NAME=SECRET."),
     ] = None,
-    data: Annotated[str, typer.Option(help="gs://BUCKET/FOLDER, read-only at /data.")] = "",
-    variables: Annotated[list[str] | None, typer.Option("--set", help="VARIABLE=VALUE, repeatable.")] = None,
-    secrets: Annotated[list[str] | None, typer.Option("--secret", help="VARIABLE=SECRET, repeatable.")] = None,
-    claims: Annotated[list[str] | None, typer.Option("--claim", help="PATH=CLAIM, read-only, repeatable.")] = None,
-    hours: Annotated[float, typer.Option(help="Undisturbed work: the planner then computes the placement.")] = 0.0,
-    deadline_hours: Annotated[float, typer.Option(help="Done so long after its submission; 0: whenever.")] = 0.0,
-    max_hours: Annotated[float, typer.Option(help="Stopped after so many, waits included.")] = 168.0,
-    resumes: Annotated[bool, typer.Option(help="It can go on elsewhere where it stopped.")] = True,
-    on_notice: Annotated[str, typer.Option(help="handles, drain or wrap: what SIGTERM does to it.")] = "handles",
-    restarts: Annotated[int, typer.Option(help="Crashes until it is given up.")] = 3,
-    processes: Annotated[int, typer.Option(help="That torchrun starts in a pod; 0: one a GPU.")] = 0,
-    checkpoints: Annotated[str, typer.Option(help="gs://BUCKET; default: the environment's.")] = "",
-    checkpoint_key: Annotated[str, typer.Option(help="Secret that signs commits.")] = "",
-    scratch: Annotated[str, typer.Option(help="Size of /tmp.")] = "10Gi",
-    shm: Annotated[str, typer.Option(help="Size of /dev/shm; default: a quarter of the memory.")] = "",
-    cpus: Annotated[float, typer.Option(help="Without GPUs.")] = 4.0,
-    memory: Annotated[str, typer.Option(help="Without GPUs.")] = "16Gi",
-    steady: Annotated[bool, typer.Option("--steady", help="--nodes workers that never end, as a Deployment.")] = False,
-    predictor: Annotated[str, typer.Option(help="MODULE:FUNCTION: a batch over --data instead of a program.")] = "",
+    platform: PlatformFile = None,
     out: Annotated[Path | None, typer.Option(help="The job file; default: NAME.yaml.")] = None,
-    write: Annotated[Path | None, typer.Option(help="Also write what it becomes to this folder, for Git.")] = None,
-    force: Annotated[bool, typer.Option("--force", help="Overwrite files that say something else.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object instead of a table.")] = False,
 ) -> None:
-    """Write the file of a job of your own: your image and command, and all that survives eviction around them."""
+    """Write the file of your own job: your image and command, and all that survives eviction around them."""
     from holdfast.clients.api import Api
-    from holdfast.jobs import preparing
-    from holdfast.jobs.job_file import OwnJob
+    from holdfast.jobs import file_text, preparing
     from holdfast.platform.cluster import choose, nearest
 
     found = nearest(platform) or choose(Api(), None)
-    job = OwnJob(
-        name=name, environment=found.name, image=image, command=tuple(command or ()), gpus=gpus, nodes=preparing.nodes(nodes),
-        capacity=capacity, hours=hours, deadline_hours=deadline_hours, max_hours=max_hours, resumes=resumes, on_notice=on_notice, restarts=restarts,
-        processes=processes, data=data, checkpoints=checkpoints, checkpoint_key=checkpoint_key,
-        env=preparing.pairs("--set", variables), secrets=preparing.pairs("--secret", secrets),
-        claims=preparing.pairs("--claim", claims), scratch=scratch, shm=shm, cpus=cpus, memory=memory,
-        steady=steady, predictor=predictor,
-    )  # fmt: skip
-    preparing.new_job(job, found, out or Path(f"{name}.yaml"), write, force=force, as_json=as_json)
+    options = {
+        "gpus": gpus, "nodes": nodes, "capacity": capacity, "hours": hours, "deadline_hours": deadline_hours, "data": data,
+    }  # fmt: skip
+    stated = {"name": name, "environment": found.name, "image": image, "command": command or []}
+    job = file_text.assigned(others or (), stated | {key: each for key, each in options.items() if each is not None})
+    preparing.new_job(job, found, out or Path(f"{name}.yaml"))
 
 
 def try_(

@@ -1,7 +1,7 @@
 """A job file prepared: checked, placed, rendered and priced; what `new-job` and `try` do with it."""
 
+import json
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -31,7 +31,7 @@ class Prepared:
     bodies: list[Body]
     text: str
     notes: list[str]
-    """For whoever starts it: why it runs there, what it loses, what was not checked."""
+    """Why it runs there, what it loses, what was not checked."""
 
 
 def prepare(job: OwnJob, platform: Platform) -> Prepared:
@@ -48,7 +48,7 @@ def prepare(job: OwnJob, platform: Platform) -> Prepared:
         outside.require_pushed(context, database.PROXY)
     fixed = replace(job, image=image.image)
     found = rendered.bodies(fixed, context, placed)
-    text = rendered.text(fixed, found)
+    text = rendered.text(platform.name, found)
     rendered.judge(f"{job.name}.yaml", text, platform)
     notes = [f"placed on {placed.reason}", image.warning, _loses(job), _in_no_queue(job), *outside.check(job, platform)]
     return Prepared(
@@ -65,43 +65,22 @@ def _loses(job: OwnJob) -> str:
     return f"on_notice {job.on_notice}: {lost}" if lost else ""
 
 
-SCHEMA = "holdfast.new-job/1"
-
-
-def pairs(option: str, given: Sequence[str] | None) -> dict[str, str]:
-    """`["A=b"]` -> `{"A": "b"}`."""
-    found: dict[str, str] = {}
-    for text in given or ():
-        key, joined, value = text.partition("=")
-        if not joined or key in found:
-            why = "twice" if key in found else "no ="
-            raise InputError(
-                option, got=f"{text} ({why})", allowed="NAME=VALUE, each name once", fix=f"{option} NAME=VALUE"
-            )
-        found[key] = value
-    return found
-
-
-def nodes(given: str) -> int | str:
-    """`8` -> 8; what is no number is judged with the rest of the job."""
-    return int(given) if given.isascii() and given.isdecimal() and len(given) < 9 else given
-
-
-def new_job(job: OwnJob, platform: Platform, file: Path, folder: Path | None, *, force: bool, as_json: bool) -> None:
+def new_job(job: OwnJob, platform: Platform, file: Path) -> None:
+    """Writes the job file and shows its price. Raises InputError, and then nothing was written."""
     prepared = prepare(job, platform)
     # A role keeps its name in the file, so that the job follows the images of the environment.
-    text = file_text.dump(prepared.job if "@" in prepared.job.image and "/" in job.image else job)
-    written = {file: text} | ({folder / f"{job.name}.yaml": prepared.text} if folder else {})
-    _write(written, force=force)
-    bought = plan(prepared, submit.Caps(), None)
-    if as_json:
-        show.as_json(_as_json(prepared, bought, [str(path) for path in written]))
-    else:
-        show.plan(bought, str(file))
+    _write(file, file_text.dump(prepared.job if "@" in prepared.job.image and "/" in job.image else job))
+    show.plan(plan(prepared, submit.Caps(), None), str(file))
     _notes(prepared)
-    for path in written:
-        show.note(f"wrote {path}")
+    show.note(f"wrote {file}")
     show.note(f"Next: holdfast submit {file}")
+
+
+def write_manifest(made: submit.Plan, file: Path) -> None:
+    """What is sent, for Git. A manifest that was written so before is replaced."""
+    documents = json.loads(json.dumps(made.documents))  # a manifest's own have the types of the reader
+    _write(file, rendered.text(made.environment, documents), over=rendered.HEAD.partition("\n")[0])
+    show.note(f"wrote {file}")
 
 
 def plan(prepared: Prepared, caps: submit.Caps, hours: float | None) -> submit.Plan:
@@ -120,23 +99,17 @@ def _notes(prepared: Prepared) -> None:
         show.note(note)
 
 
-def _as_json(prepared: Prepared, bought: submit.Plan, written: list[str]) -> dict[str, Any]:
-    job = bought.as_json() | {"schema": SCHEMA, "job": prepared.job.name, "image": prepared.job.image}
-    return job | {"written": written, "rule": prepared.placed.rule.value, "notes": prepared.notes}
-
-
-def _write(written: dict[Path, str], *, force: bool) -> None:
-    """All or none: what stands in the way is found first."""
-    for path, text in written.items():
-        if path.exists() and not force and path.read_text(encoding="utf-8") != text:
-            raise InputError(
-                "a file with something else in it", got=path, allowed="a new file", fix="--force, or --out FILE"
-            )
-        if path.parent.exists() and not path.parent.is_dir():
-            raise InputError("no folder", got=path.parent, allowed="a folder", fix="choose another")
-    for path, text in written.items():
+def _write(path: Path, text: str, over: str = "") -> None:
+    """Raises InputError where the file holds something else, which does not begin with `over`."""
+    old = path.read_text(encoding="utf-8") if path.exists() else text
+    if old != text and not (over and old.startswith(over)):
+        fix = "remove it, or choose another with --out FILE or --write FOLDER"
+        raise InputError("a file with something else in it", got=path, allowed="a new file", fix=fix)
+    try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, encoding="utf-8")
+    except (FileExistsError, NotADirectoryError) as error:
+        raise InputError("no folder", got=path.parent, allowed="a folder", fix="choose another") from error
+    path.write_text(text, encoding="utf-8")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -31,7 +31,7 @@ from holdfast.manifests.training import DAY_S, Gang, Task, gang, job
 from holdfast.platform import Platform
 from holdfast.platform.document import SHARED_ACCOUNT
 
-HEAD = "# Written by `holdfast new-job`; change the job file and write it anew.\n# holdfast: environment={}\n"
+HEAD = "# Written by `holdfast submit --write`; change the job file and write it again.\n# holdfast: environment={}\n"
 # What an ordinary program writes goes where it may; torch asks the system for the name of its user.
 HOMELESS = {"USER": "nonroot", "LOGNAME": "nonroot", "XDG_CACHE_HOME": "/tmp/.cache"}
 FLEX_GRACE_S = 60
@@ -99,13 +99,13 @@ def _movable(body: Body, placed: Placed) -> Body:
     return body
 
 
-def text(own: OwnJob, found: list[Body]) -> str:
+def text(environment: str, found: list[Body]) -> str:
     yaml, stream = YAML(), io.StringIO()
     yaml.explicit_start = True
     yaml.width = 120
     yaml.indent(mapping=2, sequence=4, offset=2)
     yaml.dump_all(found, stream)
-    return HEAD.format(own.environment) + stream.getvalue()
+    return HEAD.format(environment) + stream.getvalue()
 
 
 def judge(name: str, written: str, platform: Platform) -> None:

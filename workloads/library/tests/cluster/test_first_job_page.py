@@ -150,7 +150,7 @@ HELD = {
     "try": r"evicted \S+, as asked.*Complete\n.*with 1 evictions; on demand \$",
     "new-job": r"wrote my-run.yaml",
     "lint": "",
-    "submit": r"applied JobSet/my-run",
+    "submit": r"wrote gitops/my-run.yaml.*applied JobSet/my-run",
     "list": "my-run",
     "explain": r"blocker",
 }

@@ -142,24 +142,25 @@ def written(name: str, image: str, storage: google.Bucket, command: list[str]) -
     words = [
         "new-job",
         name,
-        "--env",
-        "example",
+        "--platform",
+        str(platforms.file("example")),
         "--image",
         image,
         "--gpus",
         "1xl4",
         "--capacity",
         "spot",
-        "--write",
-        "gitops",
     ]
-    options = ["--set", f"STORAGE_EMULATOR_HOST={storage.url}", "--", *command]
+    options = ["--set", f"env.STORAGE_EMULATOR_HOST={storage.url}", "--", *command]
     done = CliRunner().invoke(app, [*words, *options], catch_exceptions=False)
     assert done.exit_code == 0, done.output
+    path = Path(f"{name}.yaml")
+    dry = ["submit", str(path), "--dry-run", "--write", "gitops", "--platform", str(platforms.file("example"))]
+    kept = CliRunner().invoke(app, dry, catch_exceptions=False)
+    assert kept.exit_code == 0, kept.output
     linted = CliRunner().invoke(app, ["lint", "gitops"], catch_exceptions=False)
     assert linted.exit_code == 0, linted.output
-    path = Path(f"{name}.yaml")
-    return smaller(preparing.read_job(YAML(typ="safe").load(path.read_text()), path))
+    return smaller(preparing.read_job(YAML(typ="safe").load(path.read_text()), path, EXAMPLE))
 
 
 def smaller(prepared: Prepared) -> Prepared:
