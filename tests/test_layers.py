@@ -126,7 +126,6 @@ LIBRARY_ROOMS: dict[str, set[str]] = {
         "inference.cli",
         "inference.server.cli",
         "jobs.cli",
-        "jobs.own.cli",
         "ledger.command",
         "lint.cli",
         "mover.command",

@@ -16,7 +16,7 @@ pytestmark = [pytest.mark.plan, pytest.mark.timeout(900)]
 
 # Each environment is a parameter of these.
 JUDGES = (
-    "tests/workloads/manifests", "tests/workloads/operators", "tests/workloads/images", "workloads/library/tests/jobs/own",
+    "tests/workloads/manifests", "tests/workloads/operators", "tests/workloads/images", "workloads/library/tests/jobs",
     "tests/infra/environments", "tests/infra/rules",
 )  # fmt: skip
 OWN = {"project_id": "globex-ml", "project_number": "314159265358", "state_bucket": "globex-ml-state"}
@@ -57,7 +57,7 @@ def test_an_environment_is_one_file(fork: Path) -> None:
     assert re.search(r"\n\d+ changes, 0 destroy or replace, 0 rules broken\n", run(fork, "infra", "plan", "globex"))
     written = run(fork, "workloads", "render", "globex").splitlines()
     assert len(written) > 10 and all("workloads/rendered/globex/" in path for path in written)
-    assert "0 error, 0 warning" in run(fork, "workloads", "lint", "workloads/rendered/globex")
+    assert "0 error, 0 warning" in run(fork, "holdfast", "lint", "workloads/rendered/globex")
     fast = "not (process or plan or browser or cluster or node or gpu or cloud)"
     judged = run(fork, "pytest", "-q", "-p", "no:xdist", "-m", fast, "-k", "globex", *JUDGES)
     passed = re.search(r"^(\d+) passed, \d+ deselected in", judged, re.M)

@@ -9,8 +9,7 @@ from holdfast.drill.cli import demo, drill
 from holdfast.exporter.command import export
 from holdfast.inference.cli import app as batch
 from holdfast.inference.server.cli import app as serve
-from holdfast.jobs.cli import explain, follow, list_jobs, submit
-from holdfast.jobs.own.cli import new_job, try_
+from holdfast.jobs.cli import explain, follow, list_jobs, new_job, submit, try_
 from holdfast.ledger.command import receipt
 from holdfast.lint.cli import lint, rules
 from holdfast.mover.command import move

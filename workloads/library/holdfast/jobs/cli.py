@@ -1,6 +1,5 @@
-"""The commands submit, list, explain and follow. Bodies import: `--help` must not wait for what only a run needs."""
+"""The commands of jobs. Bodies import: `--help` must not wait for what only a run needs."""
 
-import sys
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
@@ -33,13 +32,14 @@ def submit(
     max_usd_per_hour: Annotated[float | None, typer.Option(help="Refuse above this.")] = None,
     max_usd: Annotated[float | None, typer.Option(help="Refuse above this total (p95); needs --hours.")] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show and judge, send nothing.")] = False,
+    write: Annotated[Path | None, typer.Option(help="Write what is sent to this folder, for Git.")] = None,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
     kubeconfig: Kubeconfig = None,
     as_json: Json = False,
 ) -> None:
     """Show what a manifest buys, refuse it over a cap (exit 4), else start it."""
     from holdfast.clients.api import Api
-    from holdfast.jobs import show
+    from holdfast.jobs import preparing, show
     from holdfast.jobs import submit as room
 
     # Without a cluster only a dry run has an answer, by a document that was named or lies near.
@@ -53,9 +53,11 @@ def submit(
         for refusal in made.refusals:
             show.note(f"refused: {refusal}")
         raise typer.Exit(EXIT_STOPPED)
+    if write:
+        preparing.write_manifest(made, write / manifest.name)
     if dry_run:
         return
-    agree(yes)
+    show.agree(yes)
     for name in room.apply(api or Api(kubeconfig), made.documents):
         show.note(f"applied {name}")
     show.note(f"Next: holdfast explain {made.purchases[0].job}")
@@ -79,15 +81,14 @@ def _platform(
 
 def _planned(file: Path, job: str, platform: "Platform", caps: "Caps", hours: float | None) -> "Plan":
     """Of a manifest, or of a job file."""
-    from holdfast.jobs import manifest, submit
-    from holdfast.jobs.own import commands, file_text
+    from holdfast.jobs import file_text, preparing, submit
     from holdfast.place import prices
 
-    documents = manifest.documents(file)
+    documents = submit.documents_of(file)
     if documents and file_text.is_job(documents[0]):
-        return commands.plan(commands.read(documents[0], file, platform), caps, hours)
-    chosen = manifest.only(manifest.checked(file, documents), job)
-    manifest.require_of(file, platform)
+        return preparing.plan(preparing.read_job(documents[0], file, platform), caps, hours)
+    chosen = submit.only(submit.checked(file, documents), job)
+    submit.require_of(file, platform)
     return submit.plan(chosen, platform, prices.load(), caps, hours)
 
 
@@ -100,15 +101,15 @@ def list_jobs(
 ) -> None:
     """Jobs with EVICTED and CRASHED apart, age of the last save, dollars so far."""
     from holdfast.clients.api import Api
-    from holdfast.jobs import listing, show
+    from holdfast.jobs import explain, show
     from holdfast.place import prices
     from holdfast.platform.cluster import choose
 
     with _asking():
         api = Api(kubeconfig)
-        found = listing.rows(api, choose(api, platform), prices.load(), events, namespace)
+        found = explain.rows(api, choose(api, platform), prices.load(), events, namespace)
     if as_json:
-        show.as_json(listing.as_json(found))
+        show.as_json(explain.rows_json(found))
     elif found:
         show.listing(found)
     else:
@@ -173,10 +174,55 @@ def _asking() -> Generator[None]:
         raise Unjudged(f"the cluster does not answer: {error}") from error
 
 
-def agree(yes: bool) -> None:
-    if yes:
-        return
-    if not sys.stdin.isatty():
-        raise InputError("nobody to ask", got="no terminal", allowed="an answer, or --yes", fix="add --yes")
-    if not typer.confirm("Start it?", err=True):
-        raise typer.Exit(EXIT_STOPPED)
+def new_job(
+    name: Annotated[str, typer.Argument(help="Of the run; started again under it, it resumes.")],
+    command: Annotated[list[str] | None, typer.Argument(help="After --, the program and its options.")] = None,
+    image: Annotated[str, typer.Option(help="NAME@sha256:DIGEST, NAME:TAG, or a role as trainer.")] = "",
+    gpus: Annotated[str | None, typer.Option(help="Of each node, as 8xa100; default: CPU only.")] = None,
+    nodes: Annotated[str | None, typer.Option(help="Above 1 all run or none; 4..8: at least 4 of 8.")] = None,
+    capacity: Annotated[str | None, typer.Option(help="auto, spot, flex-start, queued or on-demand.")] = None,
+    hours: Annotated[float | None, typer.Option(help="Undisturbed work: the planner then places the job.")] = None,
+    deadline_hours: Annotated[float | None, typer.Option(help="Done so many hours after its submission.")] = None,
+    data: Annotated[str | None, typer.Option(help="gs://BUCKET/FOLDER, read-only at /data.")] = None,
+    others: Annotated[
+        list[str] | None,
+        typer.Option("--set", help="FIELD=VALUE of the job file: restarts=5, env.NAME=VALUE, secrets.NAME=SECRET."),
+    ] = None,
+    platform: PlatformFile = None,
+    out: Annotated[Path | None, typer.Option(help="The job file; default: NAME.yaml.")] = None,
+) -> None:
+    """Write the file of your own job: your image and command, and all that survives eviction around them."""
+    from holdfast.clients.api import Api
+    from holdfast.jobs import file_text, preparing
+    from holdfast.platform.cluster import choose, nearest
+
+    found = nearest(platform) or choose(Api(), None)
+    options = {
+        "gpus": gpus, "nodes": nodes, "capacity": capacity, "hours": hours, "deadline_hours": deadline_hours, "data": data,
+    }  # fmt: skip
+    stated = {"name": name, "environment": found.name, "image": image, "command": command or []}
+    job = file_text.assigned(others or (), stated | {key: each for key, each in options.items() if each is not None})
+    preparing.new_job(job, found, out or Path(f"{name}.yaml"))
+
+
+def try_(
+    evict: Annotated[bool, typer.Option("--evict", help="Take its pod away once, when it has begun.")] = False,
+    steps: Annotated[int, typer.Option(min=1, help="Of the reference trainer.")] = 200,
+    max_usd_per_hour: Annotated[float | None, typer.Option(help="Refuse above this.")] = None,
+    timeout_s: Annotated[float, typer.Option(min=1, help="How long it is followed; the job goes on.")] = 7200,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    platform: Annotated[Path | None, typer.Option(help="platform.json; default: the document of the cluster.")] = None,
+    kubeconfig: Annotated[Path | None, typer.Option(help="Default: the current context, as kubectl takes it.")] = None,
+) -> None:
+    """The first run: the smallest sample on the cheapest Spot pool, followed to its receipt."""
+    from holdfast.clients.api import Api
+    from holdfast.jobs import preparing
+    from holdfast.jobs.following import Following
+    from holdfast.jobs.submit import Caps
+    from holdfast.platform.cluster import choose
+
+    api = Api(kubeconfig)
+    asked = preparing.Asked(steps=steps, following=Following(evict=evict, timeout_s=timeout_s))
+    raise typer.Exit(
+        preparing.first_run(api, choose(api, platform), asked, Caps(usd_per_hour=max_usd_per_hour), yes=yes)
+    )

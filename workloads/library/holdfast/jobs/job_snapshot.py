@@ -190,6 +190,19 @@ def waited_s(pod: Object) -> float | None:
     return max(0.0, when(scheduled["lastTransitionTime"]) - when(pod["metadata"]["creationTimestamp"]))
 
 
+def ran_s(pod: Object, now: float) -> float:
+    """From its start to its end, or until now."""
+    start = pod["status"].get("startTime")
+    if not start:
+        return 0.0
+    ends = [
+        when(status["state"]["terminated"]["finishedAt"])
+        for status in pod["status"].get("containerStatuses") or ()
+        if status.get("state", {}).get("terminated", {}).get("finishedAt")
+    ]
+    return max(0.0, (max(ends) if ends else now) - when(start))
+
+
 def held_since_s(job: JobSnapshot) -> float | None:
     """Unix seconds since which Kueue holds the job back: its creation, or its last eviction; None where it does not.
 

@@ -5,14 +5,16 @@ import math
 import sys
 from typing import Any
 
+import typer
 from rich.console import Console
 from rich.table import Table as Grid
 
+from holdfast.contract.errors import InputError
+from holdfast.contract.exit_codes import EXIT_STOPPED
 from holdfast.contract.printable import printable
 from holdfast.contract.values import finite
-from holdfast.jobs.explain import Explanation
-from holdfast.jobs.listing import Row
-from holdfast.jobs.losses import Count
+from holdfast.jobs.endings import Count
+from holdfast.jobs.explain import Explanation, Row
 from holdfast.jobs.submit import Plan
 
 LIST_HEAD = (
@@ -77,6 +79,16 @@ def _forecasts(made: Plan) -> None:
 
 def note(text: str) -> None:
     print(text, file=sys.stderr)
+
+
+def agree(yes: bool) -> None:
+    """Raises InputError without a terminal, and ends the command where the answer is no."""
+    if yes:
+        return
+    if not sys.stdin.isatty():
+        raise InputError("nobody to ask", got="no terminal", allowed="an answer, or --yes", fix="add --yes")
+    if not typer.confirm("Start it?", err=True):
+        raise typer.Exit(EXIT_STOPPED)
 
 
 def _grid(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> None:

@@ -1,11 +1,11 @@
-"""Pods that have no node: gates, volumes, taints, the autoscaler's word, full pools. Pure."""
+"""Pods without a node: refused by the API server, gated, or with no node that takes them. Pure."""
 
 import re
 from dataclasses import dataclass
 
 from holdfast.clients.api import Object
 from holdfast.contract.pools import GPU_RESOURCE, LABEL_FLEX_START
-from holdfast.jobs import events, flex, nodes
+from holdfast.jobs import cluster_snapshot, queues
 from holdfast.jobs.cause import Cause, Reason, brief, describe
 from holdfast.jobs.cluster_snapshot import ClusterSnapshot
 from holdfast.jobs.job_snapshot import JobSnapshot, condition
@@ -32,7 +32,7 @@ class _Waiting:
     job: JobSnapshot
     cluster: ClusterSnapshot
     pods: list[Object]
-    fit: nodes.Fit
+    fit: cluster_snapshot.Fit
 
     @property
     def pod(self) -> Object:
@@ -51,7 +51,7 @@ def unplaced(job: JobSnapshot, cluster: ClusterSnapshot) -> Cause | None:
     found = [p for p in job.phase("Pending") if condition(p, "PodScheduled").get("reason") in _UNPLACED]
     if not found:
         return None
-    waiting = _Waiting(job, cluster, found, nodes.fit(found[0]["spec"], cluster.nodes, cluster.others))
+    waiting = _Waiting(job, cluster, found, cluster_snapshot.fit(found[0]["spec"], cluster.nodes, cluster.others))
     return next(cause for check in _CHECKS if (cause := check(waiting)))
 
 
@@ -85,8 +85,8 @@ def _volume(waiting: _Waiting) -> Cause | None:
 def _unbound(claim: Object, cluster: ClusterSnapshot) -> str:
     asked = claim["spec"].get("resources", {}).get("requests", {}).get("storage", "?")
     storage = claim["spec"].get("storageClassName") or "no storage class"
-    event = events.newest(cluster.events, {claim["metadata"]["uid"]})
-    why = f": {events.message(event)}" if event else ""
+    event = cluster_snapshot.newest_event(cluster.events, {claim["metadata"]["uid"]})
+    why = f": {cluster_snapshot.message_of(event)}" if event else ""
     return brief(f"{claim.get('status', {}).get('phase', 'Pending')}, {asked} of {storage}{why}")
 
 
@@ -100,10 +100,12 @@ def _taint(waiting: _Waiting) -> Cause | None:
 
 def _autoscaler(waiting: _Waiting) -> Cause | None:
     """Its newest word on any of the pods. What only says that no pool fits is left to the next checks."""
-    event = events.newest(waiting.cluster.events, {p["metadata"]["uid"] for p in waiting.pods}, *_SCALING)
+    event = cluster_snapshot.newest_event(
+        waiting.cluster.events, {p["metadata"]["uid"] for p in waiting.pods}, *_SCALING
+    )
     if event is None:
         return None
-    text = brief(events.message(event))
+    text = brief(cluster_snapshot.message_of(event))
     pattern = next((known for known in _SCALE_UP if re.search(known[0], text, re.IGNORECASE)), None)
     if pattern and not (pattern[1] is Reason.SCALE_UP and _flexible(waiting.pod)):
         return waiting.cause(pattern[1], f"{event['reason']}: {text}", pattern[2])
@@ -114,14 +116,14 @@ def _autoscaler(waiting: _Waiting) -> Cause | None:
 
 
 def _request(waiting: _Waiting) -> Cause | None:
-    return flex.queued(waiting.job, waiting.cluster)
+    return queues.queued(waiting.job, waiting.cluster)
 
 
 def _flex(waiting: _Waiting) -> Cause | None:
     if not _flexible(waiting.pod) or waiting.fit.selected:
         return None
     why = f"no flex-start node yet, each wants {waiting.fit.wanted} {GPU_RESOURCE}"
-    return waiting.cause(Reason.FLEX_QUEUE, why, flex.PATIENCE)
+    return waiting.cause(Reason.FLEX_QUEUE, why, queues.PATIENCE)
 
 
 def _selector(waiting: _Waiting) -> Cause | None:
@@ -149,3 +151,113 @@ def _flexible(pod: Object) -> bool:
 
 
 _CHECKS = (_gated, _volume, _request, _taint, _autoscaler, _flex, _selector, _full)
+
+
+REASONS = ("FailedCreate", "JobCreationFailed", "HeadlessServiceCreationFailed", "PVCCreationFailed")
+_WEBHOOKS = "kubectl get validatingwebhookconfigurations,mutatingwebhookconfigurations"
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """`text`, `action` and `evidence` may name the groups of `pattern`, and {namespace}."""
+
+    pattern: str
+    text: str
+    action: str
+    evidence: str
+    reason: Reason = Reason.REFUSED
+
+
+REFUSALS = (
+    Refusal(
+        r"exceeded quota: (?P<name>[^,]+), requested: (?P<asked>.+), used: (?P<used>.+), limited: (?P<lent>.+)",
+        "ResourceQuota {name}: asks for {asked}; {used} in use, {lent} allowed",
+        "wait until others are done, or raise the quota of the namespace",
+        "kubectl describe resourcequota -n {namespace} {name}",
+        Reason.QUOTA,
+    ),
+    Refusal(
+        r"failed quota: (?P<name>[^:]+): (?P<what>must specify .+)",
+        "ResourceQuota {name}: {what}",
+        "state these requests and limits in the manifest",
+        "kubectl describe resourcequota -n {namespace} {name}",
+    ),
+    Refusal(
+        r'serviceaccount "(?P<name>[^"]+)" not found',
+        "service account {name} does not exist",
+        "apply the platform's manifests (`make apply ENV=NAME`), or correct serviceAccountName",
+        "kubectl get serviceaccounts -n {namespace}",
+    ),
+    Refusal(
+        r"no PriorityClass with name (?P<name>\S+) was found",
+        "PriorityClass {name} does not exist",
+        "apply the platform's manifests (`make apply ENV=NAME`), or correct priorityClassName",
+        "kubectl get priorityclasses",
+    ),
+    Refusal(
+        r'RuntimeClass "(?P<name>[^"]+)" not found',
+        "RuntimeClass {name} does not exist",
+        "correct runtimeClassName, or turn GKE Sandbox on for the pool",
+        "kubectl get runtimeclasses",
+    ),
+    Refusal(
+        r'violates PodSecurity "(?P<level>[^"]+)": (?P<what>.+)',
+        "Pod Security {level}: {what}",
+        "set what it asks for in the pod's securityContext",
+        "kubectl get namespace {namespace} --show-labels",
+    ),
+    Refusal(
+        r"ValidatingAdmissionPolicy '(?P<name>[^']+)' .*denied request: (?P<what>.+)",
+        "policy {name}: {what}",
+        "change the manifest as the policy says",
+        "kubectl describe validatingadmissionpolicy {name}",
+    ),
+    Refusal(
+        r'admission webhook "(?P<name>[^"]+)" denied the request: (?P<what>.+)',
+        "webhook {name}: {what}",
+        "change the manifest as the webhook says",
+        _WEBHOOKS,
+    ),
+    Refusal(
+        r'failed calling webhook "(?P<name>[^"]+)": (?P<what>.+)',
+        "webhook {name} does not answer: {what}",
+        "bring its service back; until then no pod that it watches can be made",
+        _WEBHOOKS,
+    ),
+)
+
+
+def refused(job: JobSnapshot, cluster: ClusterSnapshot) -> Cause | None:
+    """The newest refusal, if no pod was made after it."""
+    lacking = job.wanted - len(job.active)
+    event = cluster_snapshot.newest_event(cluster.events, {job.uid, *_children(job, cluster)}, *REASONS)
+    made = max((pod["metadata"]["creationTimestamp"] for pod in job.pods), default="")
+    if lacking <= 0 or event is None or cluster_snapshot.time_of(event) < made:
+        return None
+    many = f"{lacking} of {job.size} pods are refused: "
+    text = cluster_snapshot.message_of(event)
+    for known in REFUSALS:
+        if match := re.search(known.pattern, text, re.DOTALL):
+            values = match.groupdict() | {"namespace": job.namespace}
+            return Cause(
+                reason=known.reason,
+                blocker=many + brief(known.text.format(**values)),
+                action=known.action.format(**values),
+                evidence=known.evidence.format(**values),
+            )
+    return Cause(
+        reason=Reason.REFUSED,
+        blocker=many + brief(text),
+        action="change the manifest as the API server says",
+        evidence=f"kubectl get events -n {job.namespace} --field-selector reason={event['reason']}",
+    )
+
+
+def _children(job: JobSnapshot, cluster: ClusterSnapshot) -> set[str]:
+    """Uids of a JobSet's Jobs, known by their names."""
+    if job.kind != "JobSet":
+        return set()
+    groups = job.body["spec"]["replicatedJobs"]
+    names = {f"{job.name}-{g['name']}-{n}" for g in groups for n in range(int(g.get("replicas", 1)))}
+    objects = (e.get("involvedObject", {}) for e in cluster.events)
+    return {each["uid"] for each in objects if each.get("kind") == "Job" and each.get("name") in names}

@@ -19,8 +19,8 @@ from packaging.requirements import Requirement
 from ruamel.yaml import YAML
 
 from holdfast.contract.environment import ENV_CHECKPOINTS, ENV_KILL_AT, ENV_RUN
-from holdfast.jobs.own import commands
-from holdfast.jobs.own.job_file import OwnJob
+from holdfast.jobs import preparing
+from holdfast.jobs.job_file import OwnJob
 
 pytestmark = pytest.mark.process
 ROOT = Path(__file__).parents[4]
@@ -160,7 +160,7 @@ def repository(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Reposit
     (folder / "train.py").write_text(TRAINER)
     (folder / "requirements.txt").write_text(REQUIREMENTS.format(wheel=wheel.as_uri()))
     (folder / "job.yaml").write_text(JOB)
-    prepared = commands.read(YAML(typ="safe").load(JOB), folder / "job.yaml")  # as `submit` reads it
+    prepared = preparing.read_job(YAML(typ="safe").load(JOB), folder / "job.yaml")  # as `submit` reads it
     python = installed(tmp_path_factory.mktemp("env"), (folder / "requirements.txt").read_text())
     return Repository(folder=folder, python=python, job=prepared.job)
 

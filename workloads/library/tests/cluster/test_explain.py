@@ -11,8 +11,8 @@ from holdfast.contract.capacity import Capacity
 from holdfast.contract.exit_codes import EXIT_BUG
 from holdfast.contract.pools import LABEL_POOL_CLASS, SPOT_TAINT, Pool
 from holdfast.jobs import explain
-from holdfast.jobs.listing import Row, rows
-from holdfast.jobs.losses import Count
+from holdfast.jobs.endings import Count
+from holdfast.jobs.explain import Row, rows
 from tests import platforms
 from tests.cluster.sim import flex, queues
 from tests.cluster.sim.explained import ask, one_pod

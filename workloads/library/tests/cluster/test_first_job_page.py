@@ -28,7 +28,7 @@ from workloads.operators.catalogue import OPERATORS
 
 pytestmark = pytest.mark.timeout(1200)
 ROOT = Path(__file__).parents[4]
-PAGE = "workloads/library/holdfast/jobs/own/FIRST_JOB.md"
+PAGE = "workloads/library/holdfast/jobs/FIRST_JOB.md"
 MARK = "holdfast-page-"
 EXAMPLE = platforms.load("example")
 Watch = Callable[[str], object]
@@ -150,7 +150,7 @@ HELD = {
     "try": r"evicted \S+, as asked.*Complete\n.*with 1 evictions; on demand \$",
     "new-job": r"wrote my-run.yaml",
     "lint": "",
-    "submit": r"applied JobSet/my-run",
+    "submit": r"wrote gitops/my-run.yaml.*applied JobSet/my-run",
     "list": "my-run",
     "explain": r"blocker",
 }

@@ -3,13 +3,12 @@
 import pytest
 
 from holdfast.clients.api import Api
-from holdfast.jobs import listing, submit
-from holdfast.jobs.explain import explain
+from holdfast.jobs import placing, preparing, submit
+from holdfast.jobs.explain import explain, rows
 from holdfast.jobs.following import Following
+from holdfast.jobs.job_file import OwnJob
 from holdfast.jobs.job_snapshot import find
-from holdfast.jobs.own import offers, trying
-from holdfast.jobs.own.job_file import OwnJob
-from holdfast.jobs.own.prepared import prepare
+from holdfast.jobs.preparing import prepare
 from holdfast.manifests.render_context import RenderContext
 from holdfast.place import prices
 from tests import platforms
@@ -33,9 +32,9 @@ def test_the_first_run_explains_its_wait_survives_its_eviction_and_ends_with_a_r
     world: World, api: Api, capsys: pytest.CaptureFixture[str]
 ) -> None:
     env = EXAMPLE
-    offer = offers.cheapest_spot(env, prices.load())
-    asked = trying.Asked(following=Following(evict=True, timeout_s=240, patience_s=0))
-    prepared = prepare(trying.sample(asked, env), env)
+    offer = placing.cheapest_spot(env, prices.load())
+    asked = preparing.Asked(following=Following(evict=True, timeout_s=240, patience_s=0))
+    prepared = prepare(preparing.sample(asked, env), env)
     lines: list[str] = []
 
     def report(line: str) -> None:
@@ -48,7 +47,7 @@ def test_the_first_run_explains_its_wait_survives_its_eviction_and_ends_with_a_r
             for pod in find(api, prepared.bodies[-1]["metadata"]["name"], "training").phase("Running"):
                 pods.end(api, pod)
 
-    assert trying.follow(api, prepared, asked.following, report) == 0
+    assert preparing.follow(api, prepared, asked.following, report) == 0
     text = "\n".join(lines)
     assert "Waiting" in text and "do: " in text, text
     assert text.count(", as asked") == 1 and lines[-1] == "Complete", text
@@ -100,7 +99,7 @@ def test_workers_that_never_end_are_replaced_after_a_shutdown_and_listed_with_th
         until("it waits for nodes", lambda: explain(api, "workers").state.startswith("Waiting"))
         world.add_nodes(pool, 2)
         until("two others run", lambda: _fresh(api, "workers", "batch", {pod["metadata"]["uid"] for pod in first}))
-        (row,) = [each for each in listing.rows(api, env, prices.load()) if each.name == "workers"]
+        (row,) = [each for each in rows(api, env, prices.load()) if each.name == "workers"]
         assert (row.kind, row.capacity, row.status) == ("Deployment", "spot", "Running")
         listed = {change.verb for change in platform.apply(api, RenderContext(env))}
         assert "removed" not in listed, "the platform's own pruning leaves it alone"

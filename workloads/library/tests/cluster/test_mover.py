@@ -11,8 +11,8 @@ from holdfast.clients.api import Api, Object
 from holdfast.contract.capacity import ANNOTATION_PLAN, LABEL_MOVES, Capacity
 from holdfast.contract.kubernetes import KUEUE_API, LABEL_QUEUE, api_path
 from holdfast.contract.pools import LABEL_POOL_CLASS, Pool
-from holdfast.jobs.own import placing, rendered
-from holdfast.jobs.own.offers import offers
+from holdfast.jobs import placing, rendered
+from holdfast.jobs.placing import offers
 from holdfast.ledger.events import Event
 from holdfast.manifests.render_context import RenderContext
 from holdfast.mover.cluster_api import KubernetesApi
@@ -23,7 +23,7 @@ from holdfast.place.plan import Plan
 from tests.cluster.sim.waiting import until
 from tests.cluster.sim.world import World
 from tests.platforms import load
-from workloads.library.tests.jobs.own.test_job_file import own
+from workloads.library.tests.jobs.test_job_file import own
 
 KUEUE = api_path(KUEUE_API)
 SPACE = "/api/v1/namespaces/training"

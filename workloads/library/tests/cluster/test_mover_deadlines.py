@@ -16,8 +16,8 @@ from holdfast.contract.capacity import Capacity
 from holdfast.contract.kubernetes import LABEL_QUEUE
 from holdfast.contract.pools import LABEL_POOL_CLASS, Pool
 from holdfast.contract.values import unix_s
-from holdfast.jobs.own import placing, rendered
-from holdfast.jobs.own.offers import offers
+from holdfast.jobs import placing, rendered
+from holdfast.jobs.placing import offers
 from holdfast.manifests.render_context import RenderContext
 from holdfast.mover.cluster_api import KubernetesApi
 from holdfast.mover.mover import Mover
@@ -29,7 +29,7 @@ from tests.cluster.sim.waiting import until
 from tests.cluster.sim.world import World
 from tests.platforms import load
 from workloads.library.tests.bench.placement_traces import Trace
-from workloads.library.tests.jobs.own.test_job_file import own
+from workloads.library.tests.jobs.test_job_file import own
 from workloads.library.tests.mover.trainer import Trainer
 
 JOBS, TICK_H = 20, 1 / 6

@@ -19,8 +19,8 @@ from kubernetes import client
 
 from holdfast.clients.api import Api, Object
 from holdfast.contract.roles import NAMESPACE_BATCH
-from holdfast.jobs import explain, listing
-from holdfast.jobs.listing import Row
+from holdfast.jobs import explain
+from holdfast.jobs.explain import Row
 from holdfast.place import prices
 from monitoring.alerting.alert import Severity
 from monitoring.alerting.alerts import alerts
@@ -63,8 +63,7 @@ def test_a_rendered_job_is_one_job_from_the_queue_to_its_receipt_and_only_real_t
     cast: Cast, api: Api, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     story, flex_index = cast.story, f"job={cast.flex.name}"
-    for module in (listing, explain):
-        monkeypatch.setattr(module, "time", SimpleNamespace(time=story.clock))
+    monkeypatch.setattr(explain, "time", SimpleNamespace(time=story.clock))
 
     # Hours in Kueue for quota, for a node, for Google's answer.
     machines = submit_all(cast)
@@ -168,7 +167,7 @@ def waits(pod: Object) -> bool:
 
 
 def listed(cast: Cast, events: Path) -> dict[str, Row]:
-    found = listing.rows(StoryApi(cast.world.api, cast.story.clock), ENVIRONMENT, prices.load(), events, "training")
+    found = explain.rows(StoryApi(cast.world.api, cast.story.clock), ENVIRONMENT, prices.load(), events, "training")
     return {row.name: row for row in found}
 
 

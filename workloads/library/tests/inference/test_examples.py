@@ -14,8 +14,8 @@ from ruamel.yaml import YAML
 from holdfast.contract.exit_codes import EXIT_COMPLETE
 from holdfast.inference import examples
 from holdfast.inference.results.embedded_postgres import EmbeddedPostgres
-from holdfast.jobs.own import commands
-from holdfast.jobs.own.job_file import DATA
+from holdfast.jobs import preparing
+from holdfast.jobs.job_file import DATA
 from tests.platforms import with_images
 from workloads.library.tests.inference.test_commands import run_command
 from workloads.library.tests.inference.test_worker_signals import count_events, until
@@ -31,7 +31,7 @@ def test_a_worker_is_killed_and_every_prompt_is_answered_once(
     server: EmbeddedPostgres, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, example: Path
 ) -> None:
     file = example.with_suffix(".yaml")
-    pod = commands.read(YAML(typ="safe").load(file.read_text()), file, with_images("example")).bodies[-1]["spec"][
+    pod = preparing.read_job(YAML(typ="safe").load(file.read_text()), file, with_images("example")).bodies[-1]["spec"][
         "template"
     ]["spec"]
     prompts, model, standing_in, events = (tmp_path / name for name in ("prompts", "model", "site", "e.jsonl"))

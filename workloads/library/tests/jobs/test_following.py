@@ -10,8 +10,8 @@ from typer.testing import CliRunner
 
 from holdfast.clients.api import Api
 from holdfast.commands import app
-from holdfast.jobs import pod_lines
-from holdfast.jobs.pod_lines import PodLines
+from holdfast.jobs import following
+from holdfast.jobs.following import PodLines
 from holdfast.ledger.job_summary import read_job_summaries
 from tests import platforms
 from workloads.library.tests import sample
@@ -44,7 +44,7 @@ def kept(folder: Path) -> list[str]:
 def test_each_line_is_kept_once_however_it_comes(
     tmp_path: Path, printed: Printed, monkeypatch: pytest.MonkeyPatch, piece: int
 ) -> None:
-    monkeypatch.setattr(pod_lines, "PIECE", piece)
+    monkeypatch.setattr(following, "PIECE", piece)
     folder = tmp_path / "events"
     folder.mkdir()
     running, shown = running_job("train"), printed[:30]
@@ -61,7 +61,7 @@ def test_each_line_is_kept_once_however_it_comes(
 def test_a_second_that_prints_more_than_a_piece_holds_up_nothing(
     tmp_path: Path, printed: Printed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pod_lines, "PIECE", 2_000)
+    monkeypatch.setattr(following, "PIECE", 2_000)
     folder = tmp_path / "events"
     folder.mkdir()
     second = printed[0][0][:19]

@@ -7,10 +7,10 @@ import pytest
 from holdfast.clients.api import Object
 from holdfast.exporter.queues import read_workload
 from holdfast.jobs.cluster_snapshot import ClusterSnapshot
+from holdfast.jobs.endings import Count
 from holdfast.jobs.explain import progress_text
 from holdfast.jobs.job_snapshot import JobSnapshot, held_since_s, when
-from holdfast.jobs.losses import Count
-from holdfast.jobs.quota import held
+from holdfast.jobs.queues import held
 from holdfast.jobs.show import counted
 from holdfast.ledger.events import parse
 from holdfast.ledger.job_summary import job_summaries

@@ -3,8 +3,8 @@
 import pytest
 
 from holdfast.clients.api import Object
+from holdfast.jobs.endings import Count, losses
 from holdfast.jobs.job_snapshot import JobSnapshot, crashed, exit_code
-from holdfast.jobs.losses import Count, losses
 
 START, LATER = "2026-01-01T00:00:00Z", "2026-01-01T00:05:00Z"
 IGNORE = {"rules": [{"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget"}]}]}

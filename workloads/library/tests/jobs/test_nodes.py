@@ -4,7 +4,7 @@ import pytest
 
 from holdfast.clients.api import Object
 from holdfast.contract.pools import GPU_TAINT, SPOT_TAINT, Pool
-from holdfast.jobs.nodes import fit, tolerates, untolerated
+from holdfast.jobs.cluster_snapshot import fit, tolerates, untolerated
 from tests import platforms
 from tests.cluster.sim.nodes import node
 

@@ -14,7 +14,7 @@ from holdfast.contract.values import rfc3339
 from holdfast.exporter import lines
 from holdfast.exporter.cloud import CloudWriter
 from holdfast.exporter.cluster import Cluster
-from holdfast.jobs import cluster_snapshot, explain, listing
+from holdfast.jobs import cluster_snapshot, explain
 from holdfast.jobs.cluster_snapshot import ClusterSnapshot
 from holdfast.ledger.events import parse
 from holdfast.place import prices
@@ -59,7 +59,7 @@ def api(
     def taken(api: Api, namespace: str = "") -> ClusterSnapshot:
         return replace(take_snapshot(api, namespace), taken_s=NOW)
 
-    monkeypatch.setattr(listing, "time", SimpleNamespace(time=lambda: NOW))
+    monkeypatch.setattr(explain, "time", SimpleNamespace(time=lambda: NOW))
     monkeypatch.setattr(cluster_snapshot, "take_snapshot", taken)
     job = {"metadata": META | {"name": "train", "uid": "j"}, "spec": {"suspend": True, "parallelism": 1, "template": TEMPLATE}, "status": {}}  # fmt: skip
     lists = {"/apis/batch/v1/jobs": [job], "/apis/kueue.x-k8s.io/v1beta2/workloads": [held]}
@@ -78,7 +78,7 @@ def watched(clock: Any, held: Object) -> Cluster:
 
 
 def test_a_job_that_waits_has_waited_the_same_wherever_one_looks(api: Api, held: Object) -> None:
-    (row,) = listing.rows(api, platforms.load("example"), prices.load())
+    (row,) = explain.rows(api, platforms.load("example"), prices.load())
     position = explain.explain(api, "train").cause.position
     assert (row.waited_s, f"for {WAITED_S} s" in position) == (WAITED_S, True), position
     assert reported(held).longest_s == WAITED_S

@@ -10,8 +10,7 @@ from holdfast.contract.capacity import Capacity
 from holdfast.contract.errors import InputError
 from holdfast.contract.pools import LABEL_ACCELERATOR, LABEL_FLEX_START, Pool
 from holdfast.jobs import submit
-from holdfast.jobs.manifest import only, read
-from holdfast.jobs.submit import Caps
+from holdfast.jobs.submit import Caps, only, read
 from holdfast.place import prices
 from infra.environments import Environment
 from tests import platforms

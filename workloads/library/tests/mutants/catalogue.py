@@ -194,8 +194,8 @@ _JOBS = (
     ),
     Mutant(
         name="explain blames a refusal of long ago",
-        file="workloads/library/holdfast/jobs/refused.py",
-        old=" or events.time_of(event) < made:",
+        file="workloads/library/holdfast/jobs/unplaced.py",
+        old=" or cluster_snapshot.time_of(event) < made:",
         new=":",
         tests=("workloads/library/tests/jobs/test_causes.py::test_a_refusal_before_the_newest_pod_is_history",),
     ),

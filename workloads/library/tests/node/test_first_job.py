@@ -22,9 +22,9 @@ from holdfast.contract.kubernetes import LABEL_NAME
 from holdfast.contract.pools import GPU_RESOURCE
 from holdfast.contract.roles import NAMESPACE_BATCH
 from holdfast.inference.results.embedded_postgres import EmbeddedPostgres
+from holdfast.jobs import preparing
 from holdfast.jobs.following import Following
-from holdfast.jobs.own import commands, trying
-from holdfast.jobs.own.prepared import Prepared
+from holdfast.jobs.preparing import Prepared
 from holdfast.manifests import render_context
 from holdfast.manifests.render_context import RenderContext
 from tests import platforms
@@ -142,24 +142,25 @@ def written(name: str, image: str, storage: google.Bucket, command: list[str]) -
     words = [
         "new-job",
         name,
-        "--env",
-        "example",
+        "--platform",
+        str(platforms.file("example")),
         "--image",
         image,
         "--gpus",
         "1xl4",
         "--capacity",
         "spot",
-        "--write",
-        "gitops",
     ]
-    options = ["--set", f"STORAGE_EMULATOR_HOST={storage.url}", "--", *command]
+    options = ["--set", f"env.STORAGE_EMULATOR_HOST={storage.url}", "--", *command]
     done = CliRunner().invoke(app, [*words, *options], catch_exceptions=False)
     assert done.exit_code == 0, done.output
+    path = Path(f"{name}.yaml")
+    dry = ["submit", str(path), "--dry-run", "--write", "gitops", "--platform", str(platforms.file("example"))]
+    kept = CliRunner().invoke(app, dry, catch_exceptions=False)
+    assert kept.exit_code == 0, kept.output
     linted = CliRunner().invoke(app, ["lint", "gitops"], catch_exceptions=False)
     assert linted.exit_code == 0, linted.output
-    path = Path(f"{name}.yaml")
-    return smaller(commands.read(YAML(typ="safe").load(path.read_text()), path))
+    return smaller(preparing.read_job(YAML(typ="safe").load(path.read_text()), path, EXAMPLE))
 
 
 def smaller(prepared: Prepared) -> Prepared:
@@ -187,7 +188,7 @@ def follow(lab: Lab, prepared: Prepared, saved: Callable[[], bool], watch: Watch
         elif line.startswith("Running"):
             resumed.close()  # it runs again, as its owner sees it
 
-    code = trying.follow(lab.api, prepared, Following(timeout_s=LIMIT_S, events=EVENTS / prepared.job.name), report)
+    code = preparing.follow(lab.api, prepared, Following(timeout_s=LIMIT_S, events=EVENTS / prepared.job.name), report)
     lab.forget(machines[-1])
     return code
 

@@ -13,8 +13,8 @@ from holdfast.commands import app
 from holdfast.contract.capacity import Placement
 from holdfast.contract.errors import InputError
 from holdfast.contract.machines import MACHINE_TYPES
-from holdfast.jobs.own import file_text
-from holdfast.jobs.own.job_file import OwnJob
+from holdfast.jobs import file_text
+from holdfast.jobs.job_file import OwnJob
 from holdfast.place import job_file, prices
 from holdfast.place.job import Job, accelerator
 from tests import platforms

@@ -23,8 +23,8 @@ from holdfast.contract.environment import (
     ENV_LOCAL_WORLD_SIZE,
     ENV_RUN,
 )
-from holdfast.jobs.own import file_text
-from holdfast.jobs.own.job_file import OwnJob
+from holdfast.jobs import file_text
+from holdfast.jobs.job_file import OwnJob
 from holdfast.training import examples
 from workloads.library.tests.fork_server import ForkServer, Started
 from workloads.library.tests.training.elastic.gangs import free_ports, free_run

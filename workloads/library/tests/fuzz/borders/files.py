@@ -10,7 +10,7 @@ from typing import Any
 import yaml
 
 from holdfast.contract.errors import InputError, Unjudged
-from holdfast.jobs import manifest, submit
+from holdfast.jobs import submit
 from holdfast.lint.engine import Options, lint_texts
 from holdfast.lint.formats import FORMATS
 from holdfast.place import plan as placement
@@ -45,7 +45,7 @@ def _enter_submit(data: bytes) -> None:
         path = Path(folder) / "job.yaml"
         path.write_bytes(data)
         env = environments.load("example")
-        submit.plan(manifest.read(path), env, prices.load(), submit.Caps(usd_per_hour=1.0), 2.0)
+        submit.plan(submit.read(path), env, prices.load(), submit.Caps(usd_per_hour=1.0), 2.0)
 
 
 def _make_field(draw: random.Random) -> bytes:

@@ -2,6 +2,8 @@
 
 import io
 import json
+import re
+from collections.abc import Sequence
 from dataclasses import MISSING, asdict, fields
 from difflib import get_close_matches
 from typing import Any, cast
@@ -9,14 +11,14 @@ from typing import Any, cast
 from ruamel.yaml import YAML
 
 from holdfast.contract.errors import InputError
-from holdfast.jobs.own.job_file import OwnJob, documented
+from holdfast.jobs.job_file import OwnJob, documented
 from holdfast.place.job_file import SCHEMA
 
 ALWAYS = ("name", "environment", "image", "command", "gpus", "nodes", "capacity")
-SCHEMA_FILE = "workloads/library/holdfast/jobs/own/job.schema.json"
+SCHEMA_FILE = "workloads/library/holdfast/jobs/job.schema.json"
 _HEAD = f"""\
 # yaml-language-server: $schema={SCHEMA_FILE}
-# A job of one's own; `holdfast submit FILE` shows its price and starts it.
+# `holdfast submit FILE` shows the price of this job and starts it.
 schema: {SCHEMA}
 """
 _REST = "\n# What else it can say, with what holds while it says nothing:\n"
@@ -43,7 +45,7 @@ def is_job(document: Any) -> bool:
 def parse(document: dict[str, Any], where: str) -> OwnJob:
     """InputError names the file and the field."""
     if document.get("schema") != SCHEMA:
-        got, fix = document.get("schema"), "write it anew with `holdfast new-job`"
+        got, fix = document.get("schema"), "write it again with `holdfast new-job`"
         raise InputError(f"{where}: schema", got=got, allowed=SCHEMA, fix=fix)
     given = {key: value for key, value in document.items() if key != "schema"}
     known = {each.name: each for each in fields(OwnJob)}
@@ -61,6 +63,39 @@ def parse(document: dict[str, Any], where: str) -> OwnJob:
         raise InputError(f"{where}: a field is missing", got=error, allowed=", ".join(missing), fix="add it") from error
 
 
+def assigned(given: Sequence[str], stated: dict[str, Any]) -> OwnJob:
+    """The job of `stated` fields and of each FIELD=VALUE. InputError as for a file, and for a field that is given twice."""
+    known = {each.name: _kinds(each.metadata["schema"]) for each in fields(OwnJob)}
+    found = {key: _read(value, known[key]) for key, value in stated.items()}
+    for text in given:
+        key, joined, value = text.partition("=")
+        name, _, entry = key.partition(".")
+        kinds = known.get(name, [])
+        by_name = kinds == ["object"]
+        place, last = (found.setdefault(name, {}), entry) if by_name else (found, key)
+        if not joined or not last or last in place:
+            why = "given twice" if last in place else "no FIELD=VALUE"
+            allowed = "FIELD=VALUE, and FIELD.NAME=VALUE of env, secrets and claims, each once"
+            raise InputError(
+                "--set", got=f"{text} ({why})", allowed=allowed, fix="--set restarts=5 --set env.MODE=fast"
+            )
+        place[last] = value if by_name else _read(value, kinds)
+    return parse({"schema": SCHEMA} | found, "new-job")
+
+
+def _read(value: Any, kinds: list[str]) -> Any:
+    """As YAML has it: numbers and words like true are texts on a command line. What is none is left to the checks."""
+    if not isinstance(value, str):
+        return value
+    if "boolean" in kinds:
+        return {"true": True, "false": False}.get(value, value)
+    if "integer" in kinds and re.fullmatch("[0-9]{1,9}", value):
+        return int(value)
+    if "number" in kinds and re.fullmatch("[0-9]{1,9}([.][0-9]{1,9})?", value):
+        return float(value)
+    return value
+
+
 def json_schema() -> str:
     """Of the file, for editors; committed beside this module."""
     properties = {name: schema | {"description": about} for name, about, schema in documented()}
@@ -69,7 +104,7 @@ def json_schema() -> str:
             properties[each.name]["default"] = each.default
     body = {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
-        "title": "A job of one's own",
+        "title": "A job",
         "type": "object",
         "additionalProperties": False,
         "required": ["schema", "name", "environment", "image", "command"],
@@ -80,8 +115,7 @@ def json_schema() -> str:
 
 def _typed(key: str, value: Any, schema: dict[str, Any]) -> Any:
     """As the dataclass has it. Python would take a text for a list of letters, and YAML reads 3 where "3" was meant."""
-    kinds = schema.get("type", "string")
-    kinds = [kinds] if isinstance(kinds, str) else kinds
+    kinds = _kinds(schema)
     right = {
         "string": isinstance(value, str),
         "boolean": isinstance(value, bool),
@@ -95,6 +129,11 @@ def _typed(key: str, value: Any, schema: dict[str, Any]) -> Any:
         allowed = {"array": "a list of texts", "object": "texts by name"}.get(kinds[0], of_type)
         raise InputError(key, got=f"{value!r}"[:120], allowed=allowed, fix="put numbers and words like yes in quotes")
     return tuple(cast(list[str], value)) if kinds == ["array"] else value
+
+
+def _kinds(schema: dict[str, Any]) -> list[str]:
+    kinds = schema.get("type", "string")
+    return [kinds] if isinstance(kinds, str) else kinds
 
 
 def _lines(key: str, value: Any) -> str:

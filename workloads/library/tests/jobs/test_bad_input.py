@@ -10,7 +10,7 @@ from holdfast.commands import app
 from holdfast.contract.errors import InputError
 from tests import platforms
 from tests.infra.ops.google import Gcloud
-from workloads.library.tests.jobs.own.test_job_file import IMAGE
+from workloads.library.tests.jobs.test_job_file import IMAGE
 
 FAR = {"location": "EUROPE-WEST4"}
 NO_SECRET = "ERROR: (gcloud.secrets.versions.describe) NOT_FOUND: Secret [hf] not found or has no versions."
@@ -45,7 +45,7 @@ CASES: dict[str, tuple[dict[str, str], str, str]] = {
     ),
     "bucket in another region": ({"--data": "gs://far/x"}, "another region", "--location=us-central1"),
     "bucket that is not there": ({"--data": "gs://gone/x"}, "no such bucket", "create it"),
-    "secret that is not there": ({"--secret": "HF_TOKEN=hf"}, "no such secret", "gcloud secrets create hf"),
+    "secret that is not there": ({"--set": "secrets.HF_TOKEN=hf"}, "no such secret", "gcloud secrets create hf"),
     "document that is not there": ({"--platform": "exmaple.json"}, "no platform document", "infra describe"),
 }
 
@@ -53,7 +53,7 @@ CASES: dict[str, tuple[dict[str, str], str, str]] = {
 def refused(changed: dict[str, str]) -> InputError:
     given = GIVEN | changed
     options = [word for key, value in given.items() if key.startswith("--") for word in (key, value)]
-    words = ["new-job", given["name"], *options, "--write", "gitops", "--", *given["command"].split()]
+    words = ["new-job", given["name"], *options, "--", *given["command"].split()]
     with pytest.raises(InputError) as caught:
         CliRunner().invoke(app, words, catch_exceptions=False)
     return caught.value

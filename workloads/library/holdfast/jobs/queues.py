@@ -1,13 +1,13 @@
-"""What Kueue says of a held job: how much is asked, lent and used, and its place in the line. Pure."""
+"""The queues that hold a job: Kueue's, with its place in the line, and Dynamic Workload Scheduler's. Pure."""
 
 from typing import Any
 
 from holdfast.clients.api import Object
+from holdfast.contract.kubernetes import ANNOTATION_CONSUMES
 from holdfast.contract.pools import GPU_RESOURCE
 from holdfast.jobs.cause import Cause, Reason, brief
-from holdfast.jobs.cluster_snapshot import ClusterSnapshot
-from holdfast.jobs.job_snapshot import JobSnapshot, condition, held_for_s
-from holdfast.jobs.nodes import gpus
+from holdfast.jobs.cluster_snapshot import ClusterSnapshot, gpus
+from holdfast.jobs.job_snapshot import JobSnapshot, condition, held_for_s, owners
 
 
 def held(job: JobSnapshot, cluster: ClusterSnapshot) -> Cause | None:
@@ -82,3 +82,40 @@ def _waiting(workloads: list[Object], queue: str) -> list[Object]:
 
 def _turn(workload: Object) -> tuple[int, str]:
     return -int(workload["spec"].get("priority") or 0), workload["metadata"]["creationTimestamp"]
+
+
+PATIENCE = "wait: Google gives no ETA for flex-start; `holdfast place` compares with Spot"
+
+
+def queued(job: JobSnapshot, cluster: ClusterSnapshot) -> Cause | None:
+    """None where no request holds the job, or where its nodes were granted."""
+    request = next((r for r in cluster.requests if _is_of(r, job)), None)
+    if request is None or condition(request, "Provisioned").get("status") == "True":
+        return None
+    name = request["metadata"]["name"]
+    asked = f"{job.size * gpus(job.pod_spec)} {GPU_RESOURCE} for {job.size} pods"
+    failed = condition(request, "Failed")
+    if failed.get("status") == "True":
+        status, action = f"failed: {_why(failed)}", "delete the job and submit it again, or take Spot"
+    elif condition(request, "Accepted").get("status") == "True":
+        since = condition(request, "Accepted").get("lastTransitionTime", "?")
+        status, action = f"accepted {since}, no nodes yet: {_why(condition(request, 'Provisioned'))}", PATIENCE
+    else:
+        status, action = f"not accepted yet: {_why(condition(request, 'Accepted'))}", PATIENCE
+    return Cause(
+        reason=Reason.FLEX_QUEUE,
+        blocker=f"flex queue: {asked}; request {name} {status}",
+        position=f"waiting for {held_for_s(job, cluster.taken_s):.0f} s" if job.workload else "",
+        action=action,
+        evidence=f"kubectl describe provisioningrequest -n {job.namespace} {name}",
+    )
+
+
+def _is_of(request: Object, job: JobSnapshot) -> bool:
+    holders = {job.uid} | ({job.workload["metadata"]["uid"]} if job.workload else set())
+    named = {pod["metadata"].get("annotations", {}).get(ANNOTATION_CONSUMES) for pod in job.pods}
+    return bool(holders & owners(request)) or request["metadata"]["name"] in named
+
+
+def _why(found: Object) -> str:
+    return brief(str(found.get("message") or found.get("reason") or "the autoscaler says nothing"))

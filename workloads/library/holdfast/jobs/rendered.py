@@ -18,9 +18,9 @@ from holdfast.contract.kubernetes import (
 )
 from holdfast.contract.lifecycle import FLEX_MAX_RUN_S
 from holdfast.contract.pools import GPU_TAINT, LABEL_ACCELERATOR, LABEL_FLEX_START, LABEL_MAX_RUN, QUEUED_TAINT
-from holdfast.jobs.own import batch, launching, mounts
-from holdfast.jobs.own.job_file import OnNotice, OwnJob
-from holdfast.jobs.own.placing import Placed
+from holdfast.jobs import pod_parts
+from holdfast.jobs.job_file import OnNotice, OwnJob
+from holdfast.jobs.placing import Placed
 from holdfast.lint.engine import Options, lint_texts
 from holdfast.manifests.deployments import deployment
 from holdfast.manifests.elastic import ElasticGang, elastic
@@ -31,7 +31,7 @@ from holdfast.manifests.training import DAY_S, Gang, Task, gang, job
 from holdfast.platform import Platform
 from holdfast.platform.document import SHARED_ACCOUNT
 
-HEAD = "# Written by `holdfast new-job`; change the job file and write it anew.\n# holdfast: environment={}\n"
+HEAD = "# Written by `holdfast submit --write`; change the job file and write it again.\n# holdfast: environment={}\n"
 # What an ordinary program writes goes where it may; torch asks the system for the name of its user.
 HOMELESS = {"USER": "nonroot", "LOGNAME": "nonroot", "XDG_CACHE_HOME": "/tmp/.cache"}
 FLEX_GRACE_S = 60
@@ -40,8 +40,8 @@ FLEX_GRACE_S = 60
 def bodies(own: OwnJob, context: RenderContext, placed: Placed) -> list[Body]:
     """The objects in the order in which they are sent; what the job needs before it."""
     work = _placed(own, placed, _work(own, context, placed))
-    work = batch.predicting(own, context, work) if own.predictor else launching.started(own, work)
-    found = [body for body in (mounts.provider_class(own, context),) if body]
+    work = pod_parts.predicting(own, context, work) if own.predictor else pod_parts.started(own, work)
+    found = [body for body in (pod_parts.provider_class(own, context),) if body]
     if own.steady:
         reason = "Upgrades and drains take one worker at a time. Spot preemption does not ask."
         found.append(budget(own.name, own.namespace, own.name, reason))
@@ -99,13 +99,13 @@ def _movable(body: Body, placed: Placed) -> Body:
     return body
 
 
-def text(own: OwnJob, found: list[Body]) -> str:
+def text(environment: str, found: list[Body]) -> str:
     yaml, stream = YAML(), io.StringIO()
     yaml.explicit_start = True
     yaml.width = 120
     yaml.indent(mapping=2, sequence=4, offset=2)
     yaml.dump_all(found, stream)
-    return HEAD.format(own.environment) + stream.getvalue()
+    return HEAD.format(environment) + stream.getvalue()
 
 
 def judge(name: str, written: str, platform: Platform) -> None:
@@ -121,7 +121,7 @@ def judge(name: str, written: str, platform: Platform) -> None:
 
 def _work(own: OwnJob, context: RenderContext, placed: Placed) -> Work:
     env = {ENV_RUN: own.name, ENV_CHECKPOINTS: own.checkpoints or context.checkpoints, **HOMELESS}
-    mounted = mounts.of(own)
+    mounted = pod_parts.mounted(own)
     return Work(
         name=own.name,
         role=own.role,
@@ -147,7 +147,7 @@ def _signs(own: OwnJob) -> bool:
 
 
 def _size(own: OwnJob, placed: Placed) -> Size:
-    disk = mounts.disk(own)
+    disk = pod_parts.disk(own)
     if placed.offer is None:
         return Size(cpu=f"{own.cpus:g}", memory=own.memory, disk=disk, scratch=own.scratch)
     size = Size.share(placed.offer.machine, own.gpu_count, disk=disk)

@@ -9,14 +9,14 @@ import jsonschema
 import pytest
 from ruamel.yaml import YAML
 
-from holdfast.jobs.own import commands, file_text
-from holdfast.jobs.own.prepared import Prepared
+from holdfast.jobs import file_text, preparing
+from holdfast.jobs.preparing import Prepared
 from holdfast.platform import Platform
 from tests.platforms import with_images
 from workloads.library.tests.inference import test_examples as predictors
 from workloads.library.tests.training import test_examples as trainers
 
-ROOT = Path(__file__).parents[5]
+ROOT = Path(__file__).parents[4]
 LIBRARY = ROOT / "workloads/library"
 EXAMPLES = sorted(path for path in (ROOT / "workloads").rglob("examples/*.py") if path.name != "__init__.py")
 FRAMEWORKS = {"transformers", "lightning", "accelerate"}
@@ -52,7 +52,7 @@ def test_an_example_is_short_and_its_job_file_runs_it(example: Path, pushed: Pla
     assert len(example.read_text().splitlines()) < 60
     given = document(example)
     jsonschema.validate(given, json.loads((ROOT / file_text.SCHEMA_FILE).read_text()))
-    prepared: Prepared = commands.read(
+    prepared: Prepared = preparing.read_job(
         given, job_file(example), pushed
     )  # rendered, and refused where the linter finds anything
     assert prepared.bodies and prepared.job.name == example.stem.replace("_", "-")

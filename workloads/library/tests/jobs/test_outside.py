@@ -8,11 +8,12 @@ import pytest
 from typer.testing import CliRunner
 
 from holdfast.commands import app
+from holdfast.contract.environment import ENV_PLATFORM
 from holdfast.contract.errors import InputError
-from holdfast.jobs.own import outside
+from holdfast.jobs import outside
 from tests.infra.ops.google import Gcloud
 from tests.platforms import file, load
-from workloads.library.tests.jobs.own.test_job_file import IMAGE, own
+from workloads.library.tests.jobs.test_job_file import IMAGE, own
 
 
 @pytest.mark.process
@@ -59,12 +60,14 @@ def test_a_job_is_written_as_a_file_and_as_manifests_and_submit_reads_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    done = CliRunner().invoke(app, words("--write", "gitops", "--json"), catch_exceptions=False)
-    body: dict[str, Any] = json.loads(done.stdout)
-    assert body["schema"] == "holdfast.new-job/1" and body["written"] == ["my-run.yaml", "gitops/my-run.yaml"]
+    monkeypatch.setenv(ENV_PLATFORM, str(file("example")))
+    done = CliRunner().invoke(app, words(), catch_exceptions=False)
+    assert "wrote my-run.yaml" in done.stderr and "my-run-" in done.stdout
+    submitted = ["submit", "my-run.yaml", "--dry-run", "--write", "gitops", "--json"]
+    body: dict[str, Any] = json.loads(CliRunner().invoke(app, submitted, catch_exceptions=False).stdout)
     assert body["usd_per_hour"] > 0 and body["purchases"][0]["gpus"] == 1
-    again = CliRunner().invoke(app, ["submit", "my-run.yaml", "--dry-run", "--json"], catch_exceptions=False)
-    assert json.loads(again.stdout)["usd_per_hour"] == body["usd_per_hour"]
+    again = CliRunner().invoke(app, submitted, catch_exceptions=False)
+    assert again.exit_code == 0 and "wrote gitops/my-run.yaml" in again.stderr, "its own manifest is replaced"
     linted = CliRunner().invoke(app, ["lint", "gitops"], catch_exceptions=False)
     assert linted.exit_code == 0, linted.stdout
 
@@ -75,7 +78,7 @@ def test_what_is_refused_leaves_no_file(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.chdir(tmp_path)
     (tmp_path / "my-run.yaml").write_text("mine")
     with pytest.raises(InputError, match="something else in it"):
-        CliRunner().invoke(app, words("--write", "gitops"), catch_exceptions=False)
+        CliRunner().invoke(app, words(), catch_exceptions=False)
     with pytest.raises(InputError, match="no pool of example"):
         CliRunner().invoke(app, words("--gpus", "8xh100", "--out", "other.yaml"), catch_exceptions=False)
     assert [path.name for path in tmp_path.iterdir() if path.name != "bin"] == ["my-run.yaml"]

@@ -12,16 +12,15 @@ from ruamel.yaml import YAML
 from holdfast.contract.capacity import Capacity
 from holdfast.contract.environment import ENV_KEY_FILE, ENV_WINDOW_S
 from holdfast.contract.errors import InputError
-from holdfast.jobs import submit
-from holdfast.jobs.own import mounts, placing, rendered
-from holdfast.jobs.own.job_file import OwnJob
-from holdfast.jobs.own.launching import RANKS
-from holdfast.jobs.own.offers import offers
+from holdfast.jobs import placing, pod_parts, rendered, submit
+from holdfast.jobs.job_file import OwnJob
+from holdfast.jobs.placing import offers
+from holdfast.jobs.pod_parts import RANKS
 from holdfast.manifests.pods import KEY_FOLDER
 from holdfast.manifests.render_context import RenderContext
 from holdfast.place import prices
 from tests.platforms import load, names
-from workloads.library.tests.jobs.own.test_job_file import IMAGE, own
+from workloads.library.tests.jobs.test_job_file import IMAGE, own
 
 PRICES = prices.load()
 WORDS = st.text("abcxyz ./-_=", min_size=1, max_size=20).filter(lambda word: word.strip())
@@ -195,10 +194,10 @@ def test_secrets_are_refused_where_no_add_on_would_mount_them() -> None:
     example = load("example")
     off = replace(example, security=replace(example.security, secret_manager=False))
     with pytest.raises(InputError) as refused:
-        mounts.provider_class(own(secrets={"HF_TOKEN": "hf/3"}), RenderContext(off))
+        pod_parts.provider_class(own(secrets={"HF_TOKEN": "hf/3"}), RenderContext(off))
     assert "hf/3, with the add-on off in example" in refused.value.got
     assert "secret_manager=True" in refused.value.fix and "make deploy" in refused.value.fix
-    assert mounts.provider_class(own(), RenderContext(off)) is None
+    assert pod_parts.provider_class(own(), RenderContext(off)) is None
 
 
 def test_a_batch_fills_its_queue_before_a_worker_looks_into_it() -> None:

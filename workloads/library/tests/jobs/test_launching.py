@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from holdfast.contract.exit_codes import EXIT_PREEMPTED
-from holdfast.jobs.own.job_file import OwnJob
+from holdfast.jobs.job_file import OwnJob
 from tests.cluster.sim.processes import free_ports
 from tests.cluster.sim.waiting import until
-from workloads.library.tests.jobs.own.test_job_file import own
-from workloads.library.tests.jobs.own.test_rendered import made, pod_of
+from workloads.library.tests.jobs.test_job_file import own
+from workloads.library.tests.jobs.test_rendered import made, pod_of
 
 pytestmark = pytest.mark.process
 TORCHRUN = Path(sys.executable).with_name("torchrun")

@@ -1,6 +1,5 @@
 """The file that describes a job of one's own. Everything that it does not say follows from the environment."""
 
-# The metadata of a field is its documentation, its line in the written file, and its JSON schema.
 from dataclasses import dataclass, field, fields
 from enum import StrEnum
 from typing import Any
@@ -11,7 +10,9 @@ from holdfast.contract.errors import InputError
 from holdfast.contract.kubernetes import FUSE_DRIVER
 from holdfast.contract.roles import KSA_NAMESPACES
 from holdfast.contract.values import between
-from holdfast.jobs.own import forms
+from holdfast.jobs import forms
+
+# The metadata of a field is its documentation, its line in the written file, and its JSON schema.
 
 AUTO = "auto"
 CAPACITIES = (AUTO, *(each.value for each in Capacity))

@@ -10,14 +10,14 @@ from holdfast.contract.kubernetes import LABEL_CLUSTER_QUEUE
 from holdfast.contract.pools import Role
 from holdfast.contract.values import rfc3339
 from holdfast.exporter.cluster import Cluster
-from holdfast.jobs.own import placing, rendered
+from holdfast.jobs import placing, rendered
 from holdfast.manifests.render_context import RenderContext
 from holdfast.place import plan, prices
 from holdfast.platform import Platform
 from infra import describe, environments
 from infra.environments.capacity import NodeGroup
 from tests.platforms import load
-from workloads.library.tests.jobs.own.test_job_file import own
+from workloads.library.tests.jobs.test_job_file import own
 from workloads.manifests import queueing
 
 PRICES = prices.load()

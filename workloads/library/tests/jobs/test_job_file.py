@@ -9,11 +9,11 @@ import pytest
 from ruamel.yaml import YAML
 
 from holdfast.contract.errors import InputError
-from holdfast.jobs.own import file_text
-from holdfast.jobs.own.job_file import OwnJob
+from holdfast.jobs import file_text
+from holdfast.jobs.job_file import OwnJob
 
 IMAGE = f"us-docker.pkg.dev/p/r/train@sha256:{'a' * 64}"
-ROOT = Path(__file__).parents[5]
+ROOT = Path(__file__).parents[4]
 
 
 def own(**fields: Any) -> OwnJob:
@@ -37,7 +37,7 @@ def test_a_file_that_was_written_is_read_as_the_same_job_and_fits_its_schema() -
     schema = json.loads((ROOT / file_text.SCHEMA_FILE).read_text())
     jsonschema.validate(body, schema)
     assert (ROOT / file_text.SCHEMA_FILE).read_text() == file_text.json_schema(), (
-        "write it anew: python -c 'from holdfast.jobs.own.file_text import *; print(json_schema(), end=str())' > "
+        "write it again: python -c 'from holdfast.jobs.file_text import *; print(json_schema(), end=str())' > "
         + file_text.SCHEMA_FILE
     )
     assert all(each["description"] for name, each in schema["properties"].items() if name != "schema")
@@ -119,3 +119,44 @@ def test_a_field_without_a_default_is_asked_for() -> None:
     del body["image"]
     with pytest.raises(InputError, match="allowed: image; fix: add it"):
         file_text.parse(body, "x")
+
+
+STATED = {"name": "my-run", "environment": "example", "image": IMAGE, "command": ["python", "train.py"]}
+
+
+def test_each_field_of_the_file_can_be_set_by_name() -> None:
+    job = own(
+        nodes=2, hours=2.5, max_hours=4.0, resumes=False, on_notice="wrap", restarts=5, processes=2, shm="1Gi",
+        scratch="20Gi", checkpoints="gs://bucket/x", checkpoint_key="key", env={"A": "3", "B": "x=y"},
+        secrets={"HF_TOKEN": "hf/3"}, claims={"/mnt/models.v1": "models"},
+    )  # fmt: skip
+    words = [
+        "gpus=1xl4", "nodes=2", "hours=2.5", "max_hours=4", "resumes=false", "on_notice=wrap", "restarts=5", "processes=2",
+        "shm=1Gi", "scratch=20Gi", "checkpoints=gs://bucket/x", "checkpoint_key=key", "env.A=3", "env.B=x=y",
+        "secrets.HF_TOKEN=hf/3", "claims./mnt/models.v1=models",
+    ]  # fmt: skip
+    assert file_text.assigned(words, STATED) == job
+    batch = ["steady=true", "cpus=2", "memory=8Gi", "nodes=3"]
+    assert file_text.assigned(batch, STATED) == own(gpus="none", steady=True, cpus=2.0, memory="8Gi", nodes=3)
+    assert file_text.assigned(["nodes=4..8"], STATED).pods == 8
+
+
+@pytest.mark.parametrize(
+    ("word", "what", "got"),
+    [
+        ("restart=5", "unknown field", "restart"),
+        ("restarts=many", "restarts", "'many'"),
+        ("restarts=-1", "restarts", "'-1'"),
+        ("hours=nan", "hours", "'nan'"),
+        ("resumes=no", "resumes", "'no'"),
+        ("restarts", "--set", "no FIELD=VALUE"),
+        ("env=MODE", "--set", "no FIELD=VALUE"),
+        ("env.HOLDFAST_JOB=x", "HOLDFAST_JOB", "HOLDFAST_JOB"),
+        ("name=other", "--set", "given twice"),
+        ("capacity=spott", "capacity", "spott"),
+    ],
+)
+def test_a_field_that_is_set_wrongly_is_refused_as_in_a_file(word: str, what: str, got: str) -> None:
+    with pytest.raises(InputError) as refused:
+        file_text.assigned([word], STATED)
+    assert what in refused.value.what and got in str(refused.value.got), str(refused.value)

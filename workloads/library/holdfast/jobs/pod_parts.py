@@ -1,0 +1,194 @@
+"""What a pod of a job holds beside its image: how its program starts, what it mounts, the queue of a batch."""
+
+import io
+from dataclasses import dataclass, replace
+
+from kubernetes import client
+from ruamel.yaml import YAML
+
+from holdfast.contract.environment import ENV_KEY_FILE
+from holdfast.contract.errors import InputError
+from holdfast.contract.exit_codes import EXIT_PREEMPTED
+from holdfast.contract.kubernetes import ANNOTATION_INDEX, FUSE_DRIVER, SECRETS_API, SECRETS_DRIVER, SECRETS_PROVIDER
+from holdfast.jobs import forms
+from holdfast.jobs.job_file import OnNotice, OwnJob
+from holdfast.manifests import data, database
+from holdfast.manifests.pods import Size, Work, annotation, container
+from holdfast.manifests.policies import RENDEZVOUS_PORT
+from holdfast.manifests.render_context import Body, RenderContext, meta, plain
+from holdfast.manifests.training import HEAD
+from holdfast.platform import Platform
+
+RANKS = ["python", "-m", "holdfast", "train", "ranks", "--processes"]
+DRAIN_HOOK = ["python", "-m", "holdfast.runtime.drain"]
+# `wait` returns when the trap has run, so it is asked again while the child is there. An end of 0 after a notice would
+# mark the index complete and lose the work.
+WRAPPER = f"""\
+noticed=
+trap 'noticed=1; kill -TERM "$child" 2>/dev/null' TERM
+"$@" &
+child=$!
+while wait "$child"; code=$?; kill -0 "$child" 2>/dev/null; do :; done
+[ -n "$noticed" ] && exit {EXIT_PREEMPTED}
+exit "$code"
+"""
+
+
+def started(own: OwnJob, work: Work) -> Work:
+    if own.predictor:
+        return work
+    if own.elastic and _processes(own) > 1:
+        # torchrun's agent would end with 1, and each eviction of a node count as its crash.
+        work = replace(work, command=[*RANKS, str(_processes(own)), "--", *work.command])
+    work = replace(work, env=_torchrun(own) | work.env, from_pod=work.from_pod | _rank(own))
+    if own.on_notice == OnNotice.DRAIN:
+        return replace(work, pre_stop=DRAIN_HOOK)
+    if own.on_notice == OnNotice.WRAP:
+        return replace(work, command=["/bin/sh", "-c", WRAPPER, "wrap", *work.command])
+    return work
+
+
+def _torchrun(own: OwnJob) -> dict[str, str]:
+    """What torchrun takes instead of options (PET_*), and what scripts read that start one process themselves.
+
+    RANK and WORLD_SIZE are left to the launcher: a single process that found them would wait for peers.
+    """
+    processes, nodes = _processes(own), own.pods if own.gang else 1
+    found = {
+        "NNODES": nodes,
+        "NPROC_PER_NODE": processes,
+        "PET_NNODES": nodes,
+        "PET_NPROC_PER_NODE": processes,
+    }
+    if own.gang:
+        head = {"MASTER_ADDR": HEAD, "MASTER_PORT": RENDEZVOUS_PORT}
+        found |= head | {f"PET_{name}": value for name, value in head.items()}
+    return {name: str(value) for name, value in found.items()}
+
+
+def _processes(own: OwnJob) -> int:
+    """Of a pod."""
+    return own.processes or max(own.gpu_count, 1)
+
+
+def _rank(own: OwnJob) -> dict[str, str]:
+    names = ("NODE_RANK", "PET_NODE_RANK") if own.gang else ()
+    return {name: annotation(ANNOTATION_INDEX) for name in names}
+
+
+# The add-on mounts values and makes no Kubernetes Secret, so a program gets a path: VARIABLE_FILE, as images that take
+# secrets from files name it.
+
+SECRETS_PATH = "/etc/holdfast/secrets"
+KEY = "checkpoint-key"
+_LOGS_GIB = 2  # beside /tmp: logs and the container's own layer
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Mounted:
+    volumes: list[tuple[client.V1Volume, str]]
+    env: dict[str, str]
+    annotations: dict[str, str]
+
+
+def mounted(own: OwnJob) -> Mounted:
+    volumes = [(_claim(number, name), path) for number, (path, name) in enumerate(sorted(own.claims.items()))]
+    env: dict[str, str] = {}
+    if own.data:
+        volumes.append((_dataset(own), data.PATH))
+    if secret_files(own):
+        volumes.append((_secrets(own), SECRETS_PATH))
+        env = {f"{variable}_FILE": f"{SECRETS_PATH}/{variable}" for variable in own.secrets}
+        env |= {ENV_KEY_FILE: f"{SECRETS_PATH}/{KEY}"} if own.checkpoint_key else {}
+    return Mounted(volumes=volumes, env=env, annotations=data.SIDECAR if own.data else {})
+
+
+def secret_files(own: OwnJob) -> dict[str, str]:
+    """File -> secret."""
+    return dict(own.secrets) | ({KEY: own.checkpoint_key} if own.checkpoint_key else {})
+
+
+def disk(own: OwnJob) -> str:
+    """Of the pod: /tmp and what is written beside it."""
+    number, unit = int(own.scratch[:-2]), own.scratch[-2:]
+    gib = number if unit == "Gi" else -(-number // 1024)
+    return f"{gib + _LOGS_GIB}Gi"
+
+
+def provider_class(own: OwnJob, context: RenderContext) -> Body | None:
+    """Names the secrets; None where there are none. Their values never pass through the manifest."""
+    if not secret_files(own):
+        return None
+    _require_add_on(own, context.platform)
+    listed = [_entry(context.platform.project, file, secret) for file, secret in sorted(secret_files(own).items())]
+    stream = io.StringIO()
+    YAML().dump(listed, stream)
+    return {
+        "apiVersion": SECRETS_API,
+        "kind": "SecretProviderClass",
+        "metadata": plain(meta(own.name, own.namespace)),
+        "spec": {"provider": SECRETS_PROVIDER, "parameters": {"secrets": stream.getvalue()}},
+    }
+
+
+def _require_add_on(own: OwnJob, platform: Platform) -> None:
+    """Without its driver the pod would wait for a volume that nothing mounts."""
+    if not platform.security.secret_manager:
+        raise InputError(
+            "secrets by reference need GKE's Secret Manager add-on",
+            got=f"{', '.join(sorted(set(secret_files(own).values())))}, with the add-on off in {platform.name}",
+            allowed="an environment with security.secret_manager",
+            fix=f"the platform team sets secret_manager=True in Security of {platform.name}, then make deploy",
+        )
+
+
+def _entry(project: str, file: str, secret: str) -> dict[str, str]:
+    name, version = forms.secret("secret", secret)
+    return {"resourceName": f"projects/{project}/secrets/{name}/versions/{version}", "path": file}
+
+
+def _dataset(own: OwnJob) -> client.V1Volume:
+    bucket, folder = forms.bucket("data", own.data)
+    options = "implicit-dirs" + (f",only-dir={folder}" if folder else "")
+    attributes = {"bucketName": bucket, "mountOptions": options}
+    source = client.V1CSIVolumeSource(driver=FUSE_DRIVER, read_only=True, volume_attributes=attributes)
+    return client.V1Volume(name=data.CLAIM, csi=source)
+
+
+def _secrets(own: OwnJob) -> client.V1Volume:
+    source = client.V1CSIVolumeSource(
+        driver=SECRETS_DRIVER, read_only=True, volume_attributes={"secretProviderClass": own.name}
+    )
+    return client.V1Volume(name="secrets", csi=source)
+
+
+def _claim(number: int, name: str) -> client.V1Volume:
+    source = client.V1PersistentVolumeClaimVolumeSource(claim_name=name, read_only=True)
+    return client.V1Volume(name=f"claim-{number}", persistent_volume_claim=source)
+
+
+_HOLDFAST = ("python", "-m", "holdfast", "batch")
+
+
+def predicting(own: OwnJob, context: RenderContext, work: Work) -> Work:
+    """Workers that take items from the results database's queue, and end when it is empty."""
+    results = database.access(context, "batch")
+    command = [*_HOLDFAST, "run", own.name, "--predictor", own.predictor, "--window", str(work.grace_s)]
+    return replace(
+        work,
+        command=[*command, *own.command],
+        env=results.env | work.env,
+        sidecars=[*results.sidecars, _loader(own, context, work, results)],
+        volumes=[*work.volumes, *results.volumes],
+    )
+
+
+def _loader(own: OwnJob, context: RenderContext, work: Work, results: database.Access) -> client.V1Container:
+    """Fills the queue before a worker starts. In every pod: queueing is idempotent, and a worker that came first would
+    find nothing to do and call the batch done."""
+    command = [*_HOLDFAST, "enqueue", own.name, "--source", data.PATH]
+    volumes = [*work.volumes, *results.volumes]
+    loading = replace(
+        work, command=command, size=Size(cpu="1", memory="2Gi"), env=results.env | work.env, volumes=volumes
+    )
+    return container(context, loading, name="load")

@@ -1,0 +1,164 @@
+"""A job file prepared: checked, placed, rendered and priced; what `new-job` and `try` do with it."""
+
+import json
+import time
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from holdfast.clients.api import Api
+from holdfast.contract.capacity import Capacity
+from holdfast.contract.environment import ENV_CHECKPOINTS, ENV_RUN
+from holdfast.contract.errors import InputError, Stopped
+from holdfast.contract.exit_codes import EXIT_STOPPED
+from holdfast.jobs import file_text, following, outside, placing, rendered, show, submit
+from holdfast.jobs.following import Following, Report
+from holdfast.jobs.job_file import LOSES, OnNotice, OwnJob
+from holdfast.jobs.job_snapshot import JobSnapshot
+from holdfast.jobs.placing import Placed
+from holdfast.manifests import database
+from holdfast.manifests.render_context import Body, RenderContext
+from holdfast.place import prices
+from holdfast.platform import Platform
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Prepared:
+    job: OwnJob
+    """With its image by digest."""
+    platform: Platform
+    placed: Placed
+    bodies: list[Body]
+    text: str
+    notes: list[str]
+    """Why it runs there, what it loses, what was not checked."""
+
+
+def prepare(job: OwnJob, platform: Platform) -> Prepared:
+    """Raises InputError, and Stopped for a job of another environment: nothing was written and nothing sent."""
+    if job.environment != platform.name:
+        raise Stopped(
+            f"{job.name} is a job of another environment", got=job.environment, allowed=str(platform),
+            fix="choose the cluster of its environment, or change `environment` in its file",
+        )  # fmt: skip
+    context = RenderContext(platform)
+    placed = placing.place(job, platform, prices.load())
+    image = outside.resolve(job.image, context)
+    if job.predictor and platform.database:
+        outside.require_pushed(context, database.PROXY)
+    fixed = replace(job, image=image.image)
+    found = rendered.bodies(fixed, context, placed)
+    text = rendered.text(platform.name, found)
+    rendered.judge(f"{job.name}.yaml", text, platform)
+    notes = [f"placed on {placed.reason}", image.warning, _loses(job), _in_no_queue(job), *outside.check(job, platform)]
+    return Prepared(
+        job=fixed, platform=platform, placed=placed, bodies=found, text=text, notes=[note for note in notes if note]
+    )
+
+
+def _in_no_queue(job: OwnJob) -> str:
+    return "steady: in no queue, so neither its share nor its turn is kept for it" if job.steady else ""
+
+
+def _loses(job: OwnJob) -> str:
+    lost = LOSES[OnNotice(job.on_notice)]
+    return f"on_notice {job.on_notice}: {lost}" if lost else ""
+
+
+def new_job(job: OwnJob, platform: Platform, file: Path) -> None:
+    """Writes the job file and shows its price. Raises InputError, and then nothing was written."""
+    prepared = prepare(job, platform)
+    # A role keeps its name in the file, so that the job follows the images of the environment.
+    _write(file, file_text.dump(prepared.job if "@" in prepared.job.image and "/" in job.image else job))
+    show.plan(plan(prepared, submit.Caps(), None), str(file))
+    _notes(prepared)
+    show.note(f"wrote {file}")
+    show.note(f"Next: holdfast submit {file}")
+
+
+def write_manifest(made: submit.Plan, file: Path) -> None:
+    """What is sent, for Git. A manifest that was written so before is replaced."""
+    documents = json.loads(json.dumps(made.documents))  # a manifest's own have the types of the reader
+    _write(file, rendered.text(made.environment, documents), over=rendered.HEAD.partition("\n")[0])
+    show.note(f"wrote {file}")
+
+
+def plan(prepared: Prepared, caps: submit.Caps, hours: float | None) -> submit.Plan:
+    return submit.plan(prepared.bodies, prepared.platform, prices.load(), caps, hours or prepared.job.hours or None)
+
+
+def read_job(document: Any, path: Path, platform: Platform) -> Prepared:
+    """The job of a file that `submit` was given."""
+    prepared = prepare(file_text.parse(document, str(path)), platform)
+    _notes(prepared)
+    return prepared
+
+
+def _notes(prepared: Prepared) -> None:
+    for note in prepared.notes:
+        show.note(note)
+
+
+def _write(path: Path, text: str, over: str = "") -> None:
+    """Raises InputError where the file holds something else, which does not begin with `over`."""
+    old = path.read_text(encoding="utf-8") if path.exists() else text
+    if old != text and not (over and old.startswith(over)):
+        fix = "remove it, or choose another with --out FILE or --write FOLDER"
+        raise InputError("a file with something else in it", got=path, allowed="a new file", fix=fix)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except (FileExistsError, NotADirectoryError) as error:
+        raise InputError("no folder", got=path.parent, allowed="a folder", fix="choose another") from error
+    path.write_text(text, encoding="utf-8")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Asked:
+    steps: int = 200
+    following: Following
+
+
+def first_run(api: Api, platform: Platform, asked: Asked, caps: submit.Caps, *, yes: bool) -> int:
+    """The exit code: 0 complete, 1 failed, 4 over the cap."""
+    prepared = prepare(sample(asked, platform), platform)
+    bought = plan(prepared, caps, None)
+    show.plan(bought, f"first run of {platform.name}")
+    for refusal in bought.refusals:
+        show.note(f"refused: {refusal}")
+    if bought.refusals:
+        return EXIT_STOPPED
+    show.agree(yes)
+    return follow(api, prepared, asked.following, show.note)
+
+
+def sample(asked: Asked, platform: Platform) -> OwnJob:
+    """The reference trainer on Python's own sources, for minutes; a name of its own, or it would resume the last one."""
+    offer = placing.cheapest_spot(platform, prices.load())
+    command = [
+        "python",
+        "-m",
+        "holdfast",
+        "train",
+        "run",
+        "--checkpoints",
+        f"$({ENV_CHECKPOINTS})",
+        "--run",
+        f"$({ENV_RUN})",
+    ]
+    command += ["--ranks", str(offer.machine.gpus), "--steps", str(asked.steps), "--every", "5s", "--device", "cuda"]
+    return OwnJob(
+        name=time.strftime("try-%m%d-%H%M%S", time.gmtime()),
+        environment=platform.name,
+        image="trainer",
+        command=tuple(command),
+        gpus=f"{offer.machine.gpus}x{offer.accelerator}",
+        capacity=Capacity.SPOT,
+        max_hours=4.0,
+    )
+
+
+def follow(api: Api, prepared: Prepared, asked: Following, report: Report) -> int:
+    """Submits it and follows it to its receipt."""
+    for name in submit.apply(api, prepared.bodies):
+        report(f"applied {name}")
+    return following.follow(api, prepared.platform, JobSnapshot(body=prepared.bodies[-1], pods=[]), asked, report)
