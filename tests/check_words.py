@@ -12,7 +12,6 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-JOBS = "workloads/library/holdfast/jobs/"
 ROOT = Path(__file__).parents[1]
 CALLS = {"Alert", "Argument", "Chart", "InputError", "Option", "Refused", "Typer", "Unjudged", "Violation"} | {
     "DrillError",
@@ -34,7 +33,7 @@ NO_PROSE = re.compile(r"`[^`]*`|\]\([^)]*\)|\bstands?\sfor\b|\bstand-in\b", re.I
 def check(root: Path = ROOT) -> list[str]:
     """`file:line: word` of each bad word in the tracked files."""
     listed = subprocess.run(["git", "-C", root, "ls-files"], capture_output=True, text=True, check=True).stdout
-    names = [name for name in listed.splitlines() if not name.startswith(JOBS) and (root / name).is_file()]
+    names = [name for name in listed.splitlines() if (root / name).is_file()]
     texts = [(name, *each) for name in names for each in _texts(name, root / name)]
     return [f"{name}:{found}" for name, first, text in texts for found in _bad(first, text)]
 

@@ -182,7 +182,7 @@ def new_job(
     nodes: Annotated[str | None, typer.Option(help="Above 1 all run or none; 4..8: at least 4 of 8.")] = None,
     capacity: Annotated[str | None, typer.Option(help="auto, spot, flex-start, queued or on-demand.")] = None,
     hours: Annotated[float | None, typer.Option(help="Undisturbed work: the planner then places the job.")] = None,
-    deadline_hours: Annotated[float | None, typer.Option(help="Done so many hours after its submission.")] = None,
+    deadline_hours: Annotated[float | None, typer.Option(help="Deadline in hours after submission.")] = None,
     data: Annotated[str | None, typer.Option(help="gs://BUCKET/FOLDER, read-only at /data.")] = None,
     others: Annotated[
         list[str] | None,

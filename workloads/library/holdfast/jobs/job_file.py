@@ -195,7 +195,7 @@ class OwnJob:
             return
         if self.predictor:
             raise InputError(
-                "deadline_hours", got=self.deadline_hours, allowed="0 for a batch, whose backlog says how it stands",
+                "deadline_hours", got=self.deadline_hours, allowed="0 for a batch, whose backlog shows its progress",
                 fix="leave it out",
             )  # fmt: skip
         if not 0 < self.hours < self.deadline_hours <= self.max_hours:
