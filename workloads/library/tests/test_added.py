@@ -1,4 +1,4 @@
-"""Predictors and checkpoint stores of another distribution: installed beside the library, used by their names."""
+"""Predictors and checkpoint stores of another distribution: installed beside the library, under their names."""
 
 import sys
 from collections.abc import Callable

@@ -67,4 +67,4 @@ def test_an_example_is_short_and_its_job_file_runs_it(example: Path, pushed: Pla
 def test_the_page_of_examples_names_each_with_its_job_file() -> None:
     page = (LIBRARY / "EXAMPLES.md").read_text()
     linked = {(LIBRARY / target).resolve() for target in re.findall(r"\]\((holdfast/[^)#]+)\)", page)}
-    assert linked == {*EXAMPLES, *map(job_file, EXAMPLES)}
+    assert linked - {LIBRARY / "holdfast/jobs/FIRST_JOB.md"} == {*EXAMPLES, *map(job_file, EXAMPLES)}

@@ -69,6 +69,6 @@ def test_the_report_prices_what_the_node_watcher_saw_and_shows_churn_and_waits(t
 
 def test_a_price_needs_both_machine_and_region(tmp_path: Path) -> None:
     sample.write(tmp_path / "job.jsonl", sample.training("job", total=20))
-    with pytest.raises(InputError, match="both"):
+    with pytest.raises(InputError, match="--machine and --region together"):
         read_report(tmp_path, None, machine="g2-standard-8")
     assert read_report(tmp_path, None, machine="g2-standard-8", region="us-central1").money is not None
