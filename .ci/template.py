@@ -25,7 +25,7 @@ LEFT_OUT = (
     "tests/NOT_PROVEN.md", "tests/SLOWEST.md", "tests/decision_index.py", "tests/test_decisions.py",
     "tests/test_figures.py", "tests/test_names.py", "tests/test_options.py", "tests/test_pages.py",
     "tests/test_readme.py", "tests/test_release.py", "tests/test_stderr.py", "tests/test_tiers.py",
-    "tests/test_template.py", "tests/test_commands.py", "tests/test_named_environment.py", "tests/plan/test_fork.py",
+    "tests/check_words.py", "tests/test_template.py", "tests/test_words.py", "tests/test_commands.py", "tests/test_named_environment.py", "tests/plan/test_fork.py",
     "tests/plan/test_upgrade.py",
     # About environments that this repository ships to show a strict and a small one.
     "tests/infra/ops/test_check.py", "tests/infra/ops/test_prove*", "tests/infra/test_runs_apart.py",
@@ -88,27 +88,31 @@ def pin(folder: Path) -> None:
     lock.write_text(f"{lock.read_text().rstrip()}\n./vendor/{wheel.name} --hash=sha256:{digest}\n")
 
 
+# What names the library's sources, or how this repository words its pages, in files that both repositories have.
+REWRITTEN = {
+    "pyproject.toml": {
+        'src = [".", "workloads/library"]': 'src = ["."]',
+        'extraPaths = ["workloads/library"]\n': "",
+        'exclude = ["workloads/library/tests", "**/__pycache__"]\n': 'exclude = ["**/__pycache__"]\n',
+        'testpaths = ["tests", "workloads/library/tests"]': 'testpaths = ["tests"]',
+    },
+    "Makefile": {
+        "check: setup ## Format, lint, types, workflow files, wording\n": "check: setup ## Format, lint, types, workflow files\n",
+        "\t@$(PY) -m tests.check_words\n": "",
+    },
+    ".gitignore": {"/vendor/\n": ""},
+}
+
+
 def rewrite(folder: Path) -> None:
-    """What names the library's sources in files that both repositories have."""
-    project = folder / "pyproject.toml"
-    text = project.read_text()
-    for old, new in (
-        ('src = [".", "workloads/library"]', 'src = ["."]'),
-        ('extraPaths = ["workloads/library"]\n', ""),
-        ('exclude = ["workloads/library/tests", "**/__pycache__"]\n', 'exclude = ["**/__pycache__"]\n'),
-        ('testpaths = ["tests", "workloads/library/tests"]', 'testpaths = ["tests"]'),
-    ):
-        if old not in text:
-            refuse(
-                "pyproject.toml",
-                f"no {old.strip()}",
-                "the lines that a template changes",
-                "follow it in .ci/template.py",
-            )
-        text = text.replace(old, new)
-    project.write_text(text)
-    ignored = folder / ".gitignore"
-    ignored.write_text("".join(line for line in ignored.read_text().splitlines(True) if line.strip() != "/vendor/"))
+    for name, changes in REWRITTEN.items():
+        path = folder / name
+        text = path.read_text()
+        for old, new in changes.items():
+            if old not in text:
+                refuse(name, f"no {old.strip()}", "the lines that a template changes", "follow it in .ci/template.py")
+            text = text.replace(old, new)
+        path.write_text(text)
 
 
 def add_environment(folder: Path, name: str) -> None:

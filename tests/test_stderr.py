@@ -14,16 +14,19 @@ ROOT = Path(__file__).parents[1]
 # Each imports what is heavy: numpy, ruamel, the client of Kubernetes, PyTorch, altair, psycopg, google-auth.
 COMMANDS = {
     "infra outputs example": (0, ""),
-    "infra prices show": (0, "prices of "),
+    "holdfast prices show": (0, "prices of "),
     "workloads render --check": (0, "0 files differ"),
-    "workloads lint workloads/rendered": (0, ""),
-    "workloads list --env example --kubeconfig {folder}/none": (3, "could not judge: no cluster to ask"),
-    "workloads submit workloads/rendered/example/samples/training.yaml --dry-run": (0, ""),
+    "holdfast lint workloads/rendered": (0, ""),
+    "holdfast list --kubeconfig {folder}/none": (3, "could not judge: no cluster in "),
+    "holdfast submit workloads/rendered/example/samples/training.yaml --platform workloads/rendered/example/platform.json --dry-run": (
+        0,
+        "",
+    ),
     "holdfast checkpoints list {folder}/store": (0, ""),
     "holdfast train run --data {folder}/none": (2, "error:   "),
     "holdfast batch status a --database postgresql://nobody@127.0.0.1:1/none?x=y": (2, "error:   "),
-    "monitoring report --events {folder}/events --out {folder}/report.html": (0, "Next: open "),
-    "monitoring churn --events {folder}/events": (0, ""),
+    "holdfast report --events {folder}/events --out {folder}/report.html": (0, "Next: open "),
+    "holdfast churn --events {folder}/events": (0, ""),
     "holdfast export --kubeconfig {folder}/none": (3, "could not judge: no cluster to watch"),
     "holdfast move --events {folder}/events --kubeconfig {folder}/none": (3, "could not judge: no cluster to watch"),
 }

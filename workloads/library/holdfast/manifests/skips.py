@@ -21,6 +21,11 @@ SKIPS: dict[str, dict[str, str]] = {
         "horizontalpodautoscaler-replicas": "one worker is the least that an idle queue can have (decision 0062)",
     },
     "Deployment/monitoring/exporter": {"CKV_K8S_38": "it watches pods and nodes through the API server"},
+    "Deployment/monitoring/mover": {
+        "CKV_K8S_8": "it answers no requests; a pass that fails is logged and the next one begins",
+        "CKV_K8S_9": "it answers no requests, so nothing waits for it to be ready",
+        "CKV_K8S_38": "it reads and patches jobs and queues through the API server",
+    },
     "Job/training/train-flex-*": _PLANNED_ENDS,
     "JobSet/training/train-queued-*": _PLANNED_ENDS,
     "Deployment/serving/server-base": _FILLS_A_NODE,

@@ -70,7 +70,7 @@ def test_a_terminal_that_cannot_wipe_is_left_alone() -> None:
 RENDER = """
 import sys
 from holdfast.command_line import run_app
-from holdfast.commands import app
+from workloads.__main__ import app
 from workloads.manifests import rendering
 texts = rendering.texts
 rendering.texts = lambda *words: (sys.stdin.readline(), texts(*words))[1]

@@ -16,6 +16,7 @@ from holdfast.lint.formats import FORMATS
 from holdfast.place import plan as placement
 from holdfast.place import prices
 from infra import environments
+from tests import platforms
 from workloads.library.tests.fuzz.campaign import Border
 from workloads.library.tests.fuzz.mutations import ODD, hostile
 from workloads.manifests import rendering
@@ -23,7 +24,9 @@ from workloads.manifests import rendering
 
 @cache
 def _rendered() -> tuple[bytes, ...]:
-    return tuple(text.encode() for name, text in rendering.texts("example").items() if name.startswith("samples"))
+    return tuple(
+        text.encode() for name, text in rendering.texts(platforms.load("example")).items() if name.startswith("samples")
+    )
 
 
 def _make_yaml(draw: random.Random) -> bytes:
@@ -35,7 +38,7 @@ def _make_yaml(draw: random.Random) -> bytes:
 
 
 def _enter_lint(data: bytes) -> None:
-    report = lint_texts({"a.yaml": data.decode("utf-8", "replace")}, Options())
+    report = lint_texts({"a.yaml": data.decode("utf-8", "replace")}, Options(platforms=[platforms.load("example")]))
     for render_format in FORMATS.values():
         render_format(report).encode()
 
@@ -44,8 +47,7 @@ def _enter_submit(data: bytes) -> None:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "job.yaml"
         path.write_bytes(data)
-        env = environments.load("example")
-        submit.plan(submit.read(path), env, prices.load(), submit.Caps(usd_per_hour=1.0), 2.0)
+        submit.plan(submit.read(path), platforms.load("example"), prices.load(), submit.Caps(usd_per_hour=1.0), 2.0)
 
 
 def _make_field(draw: random.Random) -> bytes:
