@@ -1,7 +1,7 @@
 """The page of figures, from what the benches said last.
 
 `python -m workloads.library.tests.bench.figures record bench-lint [NAME=VALUE...]` runs a make target, keeps its last JSON line under
-`recorded/` with day and machine, and writes the page anew; without arguments only the page is written. The README's
+`recorded/` with day and machine, and writes the page; without arguments only the page is written. The README's
 table of figures is written with it.
 """
 
@@ -22,13 +22,12 @@ README = ROOT / "README.md"
 BEGIN, END = "<!-- figures:begin -->", "<!-- figures:end -->"
 HEAD = """# Figures
 
-Written by `python -m workloads.library.tests.bench.figures` from what each bench printed last, goals that were missed included.
-`python -m workloads.library.tests.bench.figures record TARGET` runs one again and records it. Machines differ and are noisy: read the
-ratios, which compare within one run.
+The headline and the goals of each bench, as it ran last. Every figure is in `recorded/BENCH.json`.
+`python -m workloads.library.tests.bench.figures record TARGET` runs a bench again, records it and writes this page. Machines differ and are
+noisy: read the ratios, which compare within one run.
 """
-VERDICTS: dict[bool | str, str] = {True: "met", False: "**missed**", "not run": "not run"}
+VERDICTS: dict[bool | str, str] = {True: "Met", False: "**Missed**", "not run": "Not run"}
 """Of a goal; a bench says "not run" where the machine lacks what it takes."""
-LIST_SHOWN = 6
 # What the README says of each bench, filled in from its recorded result.
 HEADLINES = {
     "bench-training": "after a restart the first step comes after {restarts[first_step_s][holdfast]:.1f} s (torchrun with DCP"
@@ -112,39 +111,21 @@ def with_summary(readme: str, table: str) -> str:
 
 
 def section(recorded: dict[str, Any]) -> str:
-    result = dict(recorded["result"])
-    goals: dict[str, bool | str] = result.pop("goals")
-    result.pop("schema", None)
-    met = sum(kept is True for kept in goals.values())
-    judged = [f"| {words(name)} | {VERDICTS[kept]} |" for name, kept in goals.items()]
-    rows = [f"| {name} | {value} |" for name, value in flat(result)]
-    return (
-        f"## `{recorded['command']}`\n\n{recorded['day']}; {recorded['machine']}; {met} of {len(goals)} goals met.\n\n"
-        + "\n".join(["| goal | |", "|---|---|", *judged, "", "| figure | |", "|---|---|", *rows, ""])
-    )
+    result = recorded["result"]
+    goals: dict[str, bool | str] = result["goals"]
+    target = recorded["command"].split()[1]
+    lines = [f"## `{recorded['command']}`", ""]
+    if target in HEADLINES:
+        lines += [_sentence(HEADLINES[target].format(**result)), ""]
+    lines += [f"{recorded['day']}; {recorded['machine']}; {[*goals.values()].count(True)} of {len(goals)} goals met.", ""]
+    for verdict, said in VERDICTS.items():
+        names = [name.replace("_", " ") for name, kept in goals.items() if kept == verdict]
+        lines += [f"- {said}: {'; '.join(names)}."] if names else []
+    return "\n".join([*lines, ""])
 
 
-def flat(value: Any, name: str = "") -> list[tuple[str, str]]:
-    """Every figure with the names that lead to it; long lists only by their length."""
-    if isinstance(value, dict):
-        return [
-            row for key, inner in value.items() for row in flat(inner, f"{name}, {words(key)}" if name else words(key))
-        ]
-    if isinstance(value, list) and (len(value) > LIST_SHOWN or any(isinstance(one, dict | list) for one in value)):
-        return [(name, f"{len(value)} rows")]
-    return [(name, ", ".join(map(shown, value)) if isinstance(value, list) else shown(value))]
-
-
-def words(key: str) -> str:
-    return str(key).replace("_", " ").replace("|", "/")
-
-
-def shown(value: Any) -> str:
-    if isinstance(value, bool) or value is None:
-        return {True: "yes", False: "no", None: "none"}[value]
-    if isinstance(value, float):
-        return f"{value:,.0f}" if abs(value) >= 1_000 else f"{value:.3g}"
-    return f"{value:,}" if isinstance(value, int) else words(value)
+def _sentence(text: str) -> str:
+    return f"{text[0].upper()}{text[1:]}."
 
 
 if __name__ == "__main__":
