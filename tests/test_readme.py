@@ -79,3 +79,7 @@ def test_the_pictures_are_those_of_the_example_and_the_contract() -> None:
     assert {file.name: file.read_text() for file in (ROOT / ".github/pictures").iterdir()} == drawn
     for file in drawn:
         assert f".github/pictures/{file}" in README
+
+
+def test_it_is_short() -> None:
+    assert len(README.split()) <= 1600

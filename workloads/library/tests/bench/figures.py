@@ -30,12 +30,12 @@ VERDICTS: dict[bool | str, str] = {True: "Met", False: "**Missed**", "not run": 
 """Of a goal; a bench says "not run" where the machine lacks what it takes."""
 # What the README says of each bench, filled in from its recorded result.
 HEADLINES = {
-    "bench-training": "after a restart the first step comes after {restarts[first_step_s][holdfast]:.1f} s (torchrun with DCP"
+    "bench-training": "first step {restarts[first_step_s][holdfast]:.1f} s after a restart (torchrun with DCP"
     " {restarts[first_step_s][torchrun + dcp.async_save]:.1f}); useful share under evictions {goodput[share][holdfast]:.0%}"
     " (naive {goodput[share][naive]:.0%}, torchrun {goodput[share][torchrun + dcp.async_save]:.0%})",
     "bench-checkpoint": "{corruption[holdfast][injected]} damaged checkpoints, {corruption[holdfast][undetected]} loaded"
     " (DCP {corruption[dcp][undetected]})",
-    "bench-elastic": "a node dies, the next step comes after {median_s[death]:.2f} s (rigid gang"
+    "bench-elastic": "next step {median_s[death]:.2f} s after a node dies (rigid gang"
     " {rivals[holdfast rigid][death_s]:.1f}, torchft {rivals[torchft tuned][death_s]:.1f})",
     "bench-batch": "{kills} kills: {kills_lost} items lost, {kills_duplicated} stored twice;"
     " {ours_share_of_bare_loop:.0%} of a bare loop's throughput",
@@ -43,7 +43,7 @@ HEADLINES = {
     "bench-placement": "1,000 jobs x 200 starts x all policies in {cpu_seconds:.1f} s of CPU; the chosen policy costs"
     " {above_optimum_percent[70 h]:.1f} % more than one that knows the future",
     "bench-month": "a month of {jobs} jobs, {happened[evictions]} evictions and {happened[droughts]} droughts under the real alerts",
-    "bench-monitoring": "{figures[events]:,} events read in {figures[read_s]:.0f} s; the exporter sees a loss after"
+    "bench-monitoring": "{figures[events]:,} events read in {figures[read_s]:.0f} s; a loss is seen after"
     " {figures[lag_p50_s]:.1f} s among {figures[pods]:,} pods",
     "bench-lint": "{files:,} manifests in {seconds:.0f} s; precision {precision:.0%}, recall {recall:.0%}",
     "bench-synth": "all stacks of the example in {wall_s:.1f} s (with CDKTF's own import {plain_wall_s:.0f})",
@@ -96,7 +96,7 @@ def page(folder: Path) -> str:
 
 def summary(folder: Path) -> str:
     """The table between the figures' markers of the README: a line for each bench."""
-    rows = ["| command | what it printed last | goals met | day |", "|---|---|---|---|"]
+    rows = ["| command | headline | goals met | day |", "|---|---|---|---|"]
     for target, headline in HEADLINES.items():
         recorded = json.loads((folder / f"{target}.json").read_text())
         goals = [*recorded["result"]["goals"].values()]
@@ -117,7 +117,10 @@ def section(recorded: dict[str, Any]) -> str:
     lines = [f"## `{recorded['command']}`", ""]
     if target in HEADLINES:
         lines += [_sentence(HEADLINES[target].format(**result)), ""]
-    lines += [f"{recorded['day']}; {recorded['machine']}; {[*goals.values()].count(True)} of {len(goals)} goals met.", ""]
+    lines += [
+        f"{recorded['day']}; {recorded['machine']}; {[*goals.values()].count(True)} of {len(goals)} goals met.",
+        "",
+    ]
     for verdict, said in VERDICTS.items():
         names = [name.replace("_", " ") for name, kept in goals.items() if kept == verdict]
         lines += [f"- {said}: {'; '.join(names)}."] if names else []
