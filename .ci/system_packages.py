@@ -1,5 +1,6 @@
 """`make system-packages`: what the tests need from Debian. Elsewhere it says what to install and goes on."""
 
+import argparse
 import importlib.util
 import os
 import shutil
@@ -11,6 +12,7 @@ PACKAGES = {"chromium": "chromium", "prometheus": "promtool", "git": "git", "bui
 
 
 def main() -> int:
+    argparse.ArgumentParser(description=__doc__).parse_args()
     missing = [package for package, command in PACKAGES.items() if not shutil.which(command)]
     if not importlib.util.find_spec("ensurepip"):
         missing.append("python3-venv")  # Debian's python3 comes without

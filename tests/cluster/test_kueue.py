@@ -12,7 +12,7 @@ from pytest_kubernetes.providers.base import AClusterManager
 from holdfast.contract.kubernetes import KUEUE_ADMISSION_WAIT, KUEUE_PENDING
 from holdfast.contract.pools import Pool
 from tests.cluster.sim import queues
-from tests.cluster.sim.manager import HostManager
+from tests.cluster.sim.manager import OwnManager
 from tests.cluster.sim.waiting import until
 from tests.cluster.sim.world import World
 from tests.workloads.manifests import rendered
@@ -47,7 +47,7 @@ def rendered_token(world: World) -> str:
 
 
 def metrics(cluster: AClusterManager, token: str) -> str:
-    assert isinstance(cluster, HostManager) and cluster.host
+    assert isinstance(cluster, OwnManager) and cluster.host  # on kind it is a process of this host too
     config = json.loads((cluster.host.folder / "kueue.json").read_text())
     # As the rendered endpoint: the process signs its certificate itself.
     trust = ssl._create_unverified_context()

@@ -32,6 +32,7 @@ DEFAULT_IMAGE = f"kindest/node:v{KUBERNETES_VERSION}"  # what the control plane 
 MINIMUM = tuple(int(part) for part in KUBERNETES_VERSION.split(".")[:2])
 WORKERS = 2  # a drained node's pods need another one
 CREATE_S, COMMAND_S = 300, 120
+BUSYBOX = Path("/bin/busybox")
 HOST_MOUNT = "/host"  # of a node: below it lie the folders of this host that its pods may mount
 # A Job's pods are made at the rate of the tests, not at that of a small cluster of people.
 _CONTROLLERS = {"kube-api-qps": "500", "kube-api-burst": "1000", "concurrent-job-syncs": "20"}
@@ -205,9 +206,13 @@ def too_old(got: str) -> InputError:
 
 
 def missing() -> str:
-    """What a kind cluster needs and this host lacks, in words; empty if nothing."""
-    if not shutil.which("docker") or not shutil.which("kind"):
-        absent = [name for name in ("docker", "kind") if not shutil.which(name)]
+    """What a kind cluster and its pods need and this host lacks, in words; empty if nothing."""
+    if absent := [name for name in ("docker", "kind") if not shutil.which(name)]:
         return f"{' and '.join(absent)} not on PATH"
+    if not BUSYBOX.exists() or b"/ld-" in BUSYBOX.read_bytes()[:4096]:  # the loader that a dynamic program names
+        return f"{BUSYBOX}, of which the pods' image is made, is not static (Debian: busybox-static)"
+    engine = os.environ.get("DOCKER_HOST", "")
+    if engine and not engine.startswith("unix://"):
+        return f"DOCKER_HOST={engine} is no engine of this host, whose folders the nodes mount"
     done = subprocess.run(["docker", "info"], capture_output=True, text=True, timeout=COMMAND_S)
     return "" if done.returncode == 0 else f"no Docker engine answers: {done.stderr.strip()[-300:]}"

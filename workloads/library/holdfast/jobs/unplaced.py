@@ -14,7 +14,9 @@ _UNPLACED = ("Unschedulable", "SchedulerError", "SchedulingGated")
 _VOLUME = re.compile(
     r"persistentvolume|persistent volume|storageclass|volume node affinity|max volume count", re.IGNORECASE
 )
-_NOWHERE = re.compile(r"0/(\d+) nodes are available: \1 node\(s\) didn't match Pod's node affinity")
+_VERDICT = re.compile(r"^0/(\d+) nodes are available: ([^.]*)")
+_BY_LABELS = "didn't match Pod's node affinity"
+_BY_PLACE = re.compile(rf"(\d+) node\(s\) (?:{_BY_LABELS}|had untolerated taint)")
 _SCALING = ("FailedScaleUp", "NotTriggerScaleUp", "TriggeredScaleUp")
 # What the autoscaler says, and what it means; the first that matches counts.
 _SCALE_UP = (
@@ -131,9 +133,19 @@ def _selector(waiting: _Waiting) -> Cause | None:
     action = "compare the selector with `python -m infra pools`; a pool at 0 nodes scales up within minutes"
     if not waiting.fit.selected:
         return waiting.cause(Reason.SELECTOR, f"no node matches {waiting.fit.selector}", action)
-    if _NOWHERE.match(waiting.scheduler):
+    if _fits_nowhere(waiting.scheduler):
         return waiting.cause(Reason.SELECTOR, waiting.scheduler, action)
     return None
+
+
+def _fits_nowhere(verdict: str) -> bool:
+    """Labels and taints alone rule out every node. A real cluster has tainted nodes of its own."""
+    judged = _VERDICT.match(verdict)
+    return (
+        judged is not None
+        and _BY_LABELS in judged[2]
+        and sum(int(count) for count in _BY_PLACE.findall(judged[2])) == int(judged[1])
+    )
 
 
 def _full(waiting: _Waiting) -> Cause:

@@ -53,13 +53,20 @@ def test_without_go_the_build_names_the_version_it_wants(tmp_path: Path, monkeyp
         build.find_go(build.TOOLS["etcd"])
 
 
-def test_without_docker_the_kind_tier_names_what_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_kind_tier_names_what_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kind, "BUSYBOX", tmp_path / "busybox")
     monkeypatch.setenv("PATH", programs(tmp_path / "bin"))
     assert kind.missing() == "docker and kind not on PATH"
     monkeypatch.setenv("PATH", programs(tmp_path / "bin", kind="", docker="echo cannot connect >&2; exit 1"))
+    assert "is not static" in kind.missing()
+    kind.BUSYBOX.write_bytes(Path(sys.executable).resolve().read_bytes())
+    assert "is not static" in kind.missing()
+    kind.BUSYBOX.write_bytes(b"\x7fELF, without a loader")
     assert kind.missing() == "no Docker engine answers: cannot connect"
     monkeypatch.setenv("PATH", programs(tmp_path / "bin", docker="exit 0"))
     assert kind.missing() == ""
+    monkeypatch.setenv("DOCKER_HOST", "tcp://elsewhere:2375")
+    assert kind.missing().startswith("DOCKER_HOST=tcp://elsewhere:2375 is no engine of this host")
 
 
 def test_an_old_node_image_is_refused_before_a_cluster_is_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

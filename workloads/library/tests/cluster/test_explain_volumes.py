@@ -63,7 +63,7 @@ def test_a_disk_of_another_zone_is_named(world: World, spot: Pool) -> None:
         until("the claim is bound", lambda: world.api.get(path).get("status", {}).get("phase") == "Bound")
         world.create_job("reader", one_pod(world, spot, volumes=[CLAIM]))
         found = ask(world, "reader", "volume").cause
-        assert found.blocker.endswith("1 node(s) didn't match PersistentVolume's node affinity")
+        assert "1 node(s) didn't match PersistentVolume's node affinity" in found.blocker
         assert "a disk serves one zone" in found.action
     finally:
         world.api.delete(f"/api/v1/persistentvolumes/{world.name}")

@@ -102,6 +102,25 @@ def test_a_scheduler_that_does_not_exist_is_named() -> None:
     assert "volcano has not looked at them yet" in explained(history).blocker
 
 
+@pytest.mark.parametrize(
+    ("verdict", "reason"),
+    [
+        ("2 node(s) didn't match Pod's node affinity/selector", "selector"),
+        ("1 node(s) had untolerated taint {control-plane: }, 1 node(s) didn't match Pod's node affinity/selector", "selector"),
+        ("1 Insufficient cpu, 1 node(s) didn't match Pod's node affinity/selector", "capacity"),
+        ("2 node(s) had untolerated taint {control-plane: }", "capacity"),
+    ],
+)  # fmt: skip
+def test_labels_that_fit_no_node_are_named_among_tainted_nodes(verdict: str, reason: str) -> None:
+    history = recorded("image")
+    scheduled = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}
+    scheduled["message"] = f"0/2 nodes are available: {verdict}. preemption: 0/2 nodes are available."
+    history["pods"][0] |= {"spec": {"containers": []}, "status": {"phase": "Pending", "conditions": [scheduled]}}
+    job = JobSnapshot(body=history["job"] | {"kind": "Job"}, pods=history["pods"])
+    node = {"metadata": {"name": "a"}, "spec": {}, "status": {"allocatable": {}}}
+    assert cause_of(job, ClusterSnapshot(nodes=[node])).reason == reason
+
+
 def test_the_commonest_end_speaks_for_all_pods() -> None:
     history = recorded("crash")
     history["pods"] = [deepcopy(history["pods"][0]) for _ in range(3)] + recorded("memory")["pods"]
