@@ -24,7 +24,7 @@ from pytest_kubernetes.options import ClusterOptions
 from holdfast.contract.errors import InputError, Unjudged
 from tests.cluster.sim.host import Host
 from tests.cluster.sim.manager import OwnManager
-from tests.cluster.sim.processes import alive
+from tests.cluster.sim.processes import is_orphan, owner
 from tests.tools.build import KUBERNETES_VERSION
 
 IMAGE_VARIABLE = "HOLDFAST_KIND_IMAGE"
@@ -64,7 +64,7 @@ class KindManager(OwnManager):
     def __init__(self, cluster_name: str | None = None, *_: object) -> None:
         super().__init__(cluster_name)
         self._folder: Path | None = None
-        self.name = own_name(os.getpid())
+        self.name = f"{prefix()}{owner()}"
 
     @classmethod
     def get_binary_name(cls) -> str:
@@ -81,7 +81,7 @@ class KindManager(OwnManager):
         return self._folder / "shared"
 
     def create(self, cluster_options: ClusterOptions | None = None, timeout: int = CREATE_S, **_: object) -> None:
-        """Idempotent. A run that was killed cannot clean up: the next one does, by the dead process in the name."""
+        """Idempotent. A run that was killed cannot clean up: the next one does, by the owner in the name."""
         if self._folder is not None:
             return
         check_image(node_image())
@@ -111,7 +111,7 @@ class KindManager(OwnManager):
         self.host.start_kwok(kubeconfig, self.scale)
 
     def delete(self) -> None:
-        """Of this run only: the name holds its process id."""
+        """Of this run only: the name holds its owner."""
         if self.host is not None:
             self.host.stop()
             self.host = None
@@ -154,7 +154,7 @@ class KindManager(OwnManager):
 
     def _reap(self) -> None:
         for name in self._kind(["get", "clusters"]).split():
-            if is_orphan(name):
+            if name.startswith(prefix()) and is_orphan(name.removeprefix(prefix())):
                 self._delete(name, Path(os.devnull))
 
     def _delete(self, name: str, kubeconfig: Path) -> None:
@@ -169,19 +169,9 @@ class KindManager(OwnManager):
         return done.stdout
 
 
-def _prefix() -> str:
+def prefix() -> str:
     """The engine may be another host's, so a process id alone says nothing."""
     return f"holdfast-tests-{hashlib.sha256(socket.gethostname().encode()).hexdigest()[:8]}-"
-
-
-def own_name(pid: int) -> str:
-    return f"{_prefix()}{pid}"
-
-
-def is_orphan(name: str) -> bool:
-    """Made by a test run of this host that has died."""
-    pid = name.removeprefix(_prefix())
-    return name.startswith(_prefix()) and pid.isdigit() and not alive(int(pid))
 
 
 def node_image() -> str:

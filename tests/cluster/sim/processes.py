@@ -3,6 +3,7 @@
 import contextlib
 import ctypes
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -30,6 +31,22 @@ def alive(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except (FileNotFoundError, ProcessLookupError):
         return False
+
+
+def owner() -> str:
+    """This test run in a name: its process id and, since those are given again, two digits of its start."""
+    return f"{os.getpid()}x{_start(os.getpid())}"
+
+
+def is_orphan(name: str) -> bool:
+    """`name` begins with the owner() of a run that has died."""
+    found = re.match(r"(\d+)x([0-9a-f]{2})(?![0-9a-f])", name)
+    return found is not None and not (alive(int(found[1])) and _start(int(found[1])) == found[2])
+
+
+def _start(pid: int) -> str:
+    ticks = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19])
+    return f"{ticks % 256:02x}"
 
 
 def _die_with_parent() -> None:

@@ -15,7 +15,7 @@ from tests.cluster.sim import kind
 from tests.cluster.sim.control_plane import NEEDED, missing_tools
 from tests.cluster.sim.kind import KindManager
 from tests.cluster.sim.manager import foreign
-from tests.cluster.sim.processes import alive
+from tests.cluster.sim.processes import alive, owner
 from tests.cluster.sim.waiting import until
 from tests.tools import build
 
@@ -87,8 +87,10 @@ def test_only_clusters_of_dead_test_runs_of_this_host_are_removed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     log = tmp_path / "log"
-    others = ["kind", "holdfast-tests", "holdfast-tests-00000000-99", kind.own_name(os.getpid())]
-    names = [*others, kind.own_name(DEAD)]
+    mine, start = owner().split("x")
+    reused = f"{kind.prefix()}{mine}x{int(start, 16) ^ 1:02x}"
+    orphans = [f"{kind.prefix()}{DEAD}x00", reused]
+    names = ["kind", "holdfast-tests", f"holdfast-tests-00000000-{DEAD}x00", f"{kind.prefix()}{owner()}", *orphans]
     script = f'echo "$@" >> {log}; [ "$1" = get ] && echo "{" ".join(names)}" && exit 0; [ "$1" = delete ]'
     monkeypatch.setenv("PATH", programs(tmp_path / "bin", kind=script))
     monkeypatch.setenv("TMPDIR", str(tmp_path))
@@ -97,7 +99,7 @@ def test_only_clusters_of_dead_test_runs_of_this_host_are_removed(
     with pytest.raises(Exception, match="kind create cluster"):
         made.create()
     deleted = [line.split()[3] for line in log.read_text().splitlines() if line.startswith("delete")]
-    assert deleted == [kind.own_name(DEAD), made.name], "the orphan, and what this run began itself"
+    assert deleted == [*orphans, made.name], "the orphans, and what this run began itself"
     assert made.kubeconfig is None
     log.unlink()
     made.delete()

@@ -13,7 +13,7 @@ from tests.cluster.sim.processes import alive
 from tests.cluster.sim.waiting import until
 from tests.cluster.sim.world import World
 from workloads.library.tests.node.lab import pods
-from workloads.library.tests.node.lab.lab import CGROUPS, Lab, own_cgroups, remove_orphans
+from workloads.library.tests.node.lab.lab import CGROUP_PREFIX, CGROUPS, Lab, remove_orphans
 from workloads.library.tests.node.lab.machine import PLACES, SYSCTLS
 from workloads.library.tests.node.test_preemption import start, wait_up
 
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.timeout(300)
 
 
 def groups(pid: int) -> list[Path]:
-    name = f"{own_cgroups(pid)}*"
+    name = f"{CGROUP_PREFIX}{pid}x*"
     return [*CGROUPS.glob(name), *CGROUPS.glob(f"*/{name}")]
 
 

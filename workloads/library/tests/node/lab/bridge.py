@@ -6,7 +6,7 @@ import subprocess
 from contextlib import suppress
 from pathlib import Path
 
-from tests.cluster.sim.processes import alive
+from tests.cluster.sim.processes import is_orphan, owner
 
 PREFIX = "hfn"
 
@@ -14,15 +14,14 @@ PREFIX = "hfn"
 def remove_orphans() -> None:
     """Bridges of runs that were killed."""
     for link in Path("/sys/class/net").glob(f"{PREFIX}*"):
-        pid = link.name.removeprefix(PREFIX).partition("-")[0]
-        if pid.isdigit() and not alive(int(pid)):
+        if is_orphan(link.name.removeprefix(PREFIX)):
             subprocess.run(["ip", "link", "delete", link.name], check=False)
 
 
 class Bridge:
     def __init__(self, number: int) -> None:
         """`number`: of the lab, among those of this process."""
-        self.name = f"{PREFIX}{os.getpid()}-{number}"
+        self.name = f"{PREFIX}{owner()}-{number}"  # at most 15 characters
         self._net = f"10.{180 + (os.getpid() + number) % 60}"
 
     @property

@@ -21,7 +21,7 @@ from holdfast.contract.lifecycle import ShutdownWindow
 from holdfast.contract.pools import Pool
 from tests.cluster.sim import nodes
 from tests.cluster.sim.control_plane import ControlPlane
-from tests.cluster.sim.processes import Processes, alive, free_ports
+from tests.cluster.sim.processes import Processes, alive, free_ports, is_orphan, owner
 from tests.cluster.sim.waiting import until
 from tests.tools.build import TOOLS
 from workloads.library.tests.node.lab import bridge, image
@@ -106,7 +106,7 @@ class Lab:
 
     @property
     def _cgroups(self) -> str:
-        return f"{own_cgroups(os.getpid())}{self._number}-"
+        return f"{CGROUP_PREFIX}{owner()}-{self._number}-"
 
     def close(self) -> None:
         for machine in self.machines.values():
@@ -189,16 +189,10 @@ def _hierarchies() -> list[Path]:
     return [each for each in CGROUPS.iterdir() if each.is_dir() and not each.is_symlink()]
 
 
-def own_cgroups(pid: int) -> str:
-    """What the names of a run's groups begin with."""
-    return f"{CGROUP_PREFIX}{pid}-"
-
-
 def remove_orphans() -> None:
     """Groups of runs that were killed; those of another run that lives are its own."""
     for top in (each for hierarchy in _hierarchies() for each in hierarchy.glob(f"{CGROUP_PREFIX}*")):
-        pid = top.name.removeprefix(CGROUP_PREFIX).partition("-")[0]
-        if pid.isdigit() and not alive(int(pid)):
+        if is_orphan(top.name.removeprefix(CGROUP_PREFIX)):
             remove_cgroups(top.name)
 
 
