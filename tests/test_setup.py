@@ -131,3 +131,15 @@ def test_no_source_of_ours_can_run_code_from_data() -> None:
         f"{path.relative_to(ROOT)}:{line}: {danger}" for path in SOURCES for line, danger in runs_data(path.read_text())
     ]
     assert not found, "\n".join(found)
+
+
+@pytest.mark.parametrize("word", ["--help", "--nonsense"])
+def test_the_system_packages_are_not_installed_by_a_word_it_does_not_know(
+    word: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(ROOT / ".ci")
+    script = importlib.import_module("system_packages")
+    monkeypatch.setattr(sys, "argv", ["system_packages.py", word])
+    monkeypatch.setattr(script.shutil, "which", lambda name: pytest.fail(f"it went on to {name}"))
+    with pytest.raises(SystemExit):
+        script.main()

@@ -121,9 +121,9 @@ def section(recorded: dict[str, Any]) -> str:
         f"{recorded['day']}; {recorded['machine']}; {[*goals.values()].count(True)} of {len(goals)} goals met.",
         "",
     ]
-    for verdict, said in VERDICTS.items():
+    for verdict, label in VERDICTS.items():
         names = [name.replace("_", " ") for name, kept in goals.items() if kept == verdict]
-        lines += [f"- {said}: {'; '.join(names)}."] if names else []
+        lines += [f"- {label}: {'; '.join(names)}."] if names else []
     return "\n".join([*lines, ""])
 
 
