@@ -3,6 +3,7 @@
 import argparse
 import fnmatch
 import hashlib
+import re
 import shutil
 import subprocess
 import sys
@@ -19,7 +20,7 @@ LEFT_OUT = (
     ".pre-commit-hooks.yaml", "README.md",
     "infra/environments/dev.py", "infra/environments/prod.py", "workloads/rendered/dev/*", "workloads/rendered/prod/*",
     "tests/snapshots/plan/prod/*",
-    "infra/decisions/00[2-5]*", "infra/decisions/008*", "infra/decisions/009*", "infra/decisions/01*", "infra/decisions/README.md",
+    "infra/decisions/*",  # but those that a kept file cites
     "requirements/bentoml.*", "requirements/checkpoint-rivals.txt", "requirements/docs.*", "requirements/frameworks.txt",
     "requirements/litserve.*", "requirements/ray-serve.*", "requirements/torchft.*",
     "tests/NOT_PROVEN.md", "tests/SLOWEST.md", "tests/decision_index.py", "tests/test_decisions.py",
@@ -33,6 +34,7 @@ LEFT_OUT = (
     "tests/plan/test_checkov.py", "tests/plan/test_replay.py",
     "tests/tools/azurite*", "tests/tools/gcsemulator/*", "tests/tools/k6/*", "tests/tools/frameworks.py",
 )  # fmt: skip
+CITATION = re.compile(r"\bdecisions?[/ ](\d{4})")
 
 
 def main() -> None:
@@ -67,11 +69,19 @@ def kept() -> list[str]:
     listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True).stdout.split(
         "\n"
     )
-    return [
-        name
-        for name in listed
-        if name and (ROOT / name).is_file() and not any(fnmatch.fnmatch(name, pattern) for pattern in LEFT_OUT)
-    ]
+    there = [name for name in listed if name and (ROOT / name).is_file()]
+    names = [name for name in there if not any(fnmatch.fnmatch(name, pattern) for pattern in LEFT_OUT)]
+    return names + cited(names, [name for name in there if name.startswith("infra/decisions/")])
+
+
+def cited(names: list[str], decisions: list[str]) -> list[str]:
+    """Decisions that these files cite, and those that the decisions cite."""
+    found: list[str] = []
+    while names:
+        numbers = {each for name in names for each in CITATION.findall((ROOT / name).read_text(errors="ignore"))}
+        names = [name for name in decisions if Path(name).name[:4] in numbers and name not in found]
+        found += names
+    return found
 
 
 def pin(folder: Path) -> None:

@@ -1,6 +1,6 @@
 """`python -m tests.check_words`: plain words in the text that users see; part of `make check`.
 
-Covers Markdown pages (of decisions only the title), `## ...` comments of the Makefile, docstrings of commands and rules,
+Covers Markdown pages, `## ...` comments of the Makefile, docstrings of commands and rules,
 field docs of infra/environments, and the arguments of options, alerts, charts, rules and errors. Not covered: the pages
 and messages of holdfast/jobs, and all other comments and docstrings.
 """
@@ -47,7 +47,7 @@ def _texts(name: str, path: Path) -> Iterator[tuple[int, str]]:
     """Line and text of all that a user sees."""
     if name.endswith(".md"):
         text = re.sub(r"```.*?```", lambda block: "\n" * block[0].count("\n"), path.read_text(), flags=re.DOTALL)
-        yield 1, text.splitlines()[0] if re.match(r"\d{4}-", path.name) else text
+        yield 1, text
     elif name == "Makefile":
         yield from ((at, line.partition("## ")[2]) for at, line in enumerate(path.read_text().splitlines(), 1))
     elif name.endswith(".py") and "tests" not in Path(name).parts:

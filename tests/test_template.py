@@ -1,6 +1,7 @@
 """The template that a team keeps: its size, its own fast tests, and its plan, with the library as the wheel in it."""
 
 import os
+import re
 import subprocess
 import sys
 import zipfile
@@ -52,6 +53,12 @@ def test_it_is_small(template: Path) -> None:
     assert lines(tests) <= MOST_TEST_LINES
     assert len(files) <= MOST_FILES
     assert not (template / "workloads/library").exists()
+
+
+def test_it_has_the_decisions_that_it_cites(template: Path) -> None:
+    texts = [path.read_text() for path in template.rglob("*") if path.suffix in {".py", ".md", ".yaml"}]
+    cited = {number for text in texts for number in re.findall(r"\bdecisions?[/ ](\d{4})", text)}
+    assert cited == {path.name[:4] for path in (template / "infra/decisions").iterdir()}
 
 
 def test_the_library_is_pinned_by_version_and_hash(template: Path) -> None:

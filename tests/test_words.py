@@ -9,7 +9,6 @@ from tests.check_words import check
 
 SEEN = {
     "PAGE.md": "# Title\n\nWhoever reads this.\n",
-    "0001-choice.md": "# 0001 A pod stands here\n",
     "Makefile": "fmt: ## Mend files\n",
     "option.py": 'help = typer.Option(help="as told")\n',
     "error.py": 'raise InputError("x", got="y", allowed="z", fix=f"{a} so many")\n',
@@ -19,7 +18,6 @@ SEEN = {
 }
 UNSEEN = {
     "PAGE.md": "The image stands for it; `is told`, [page](beside.md)\n\n```\nanew\n```\n",
-    "0001-choice.md": "# 0001 A choice\n\nIt stands here.\n",
     "alert.py": 'Alert(name="A", why="Spot costs more", query="beside")  # mend\n',
     "tests/error.py": 'raise InputError("anew")\n',
     "comment.py": '"""Anew."""\n',

@@ -18,7 +18,7 @@ from infra.rules import require_clean
 from infra.specs.network import apis
 
 # Google makes an agent when its service is first used; the first apply grants it something before that. The
-# resource that makes one exists in google-beta only (infra/decisions/0017). Compute's comes with its API.
+# resource that makes one exists in google-beta only (infra/decisions/0014). Compute's comes with its API.
 MADE_AGENTS = ("artifactregistry", "container", "pubsub", "sqladmin")
 # gcloud has no "create unless it exists". The code 409 alone would not do: it also answers for a name that another
 # project of the world holds, and then the state must not be written there.

@@ -1,6 +1,9 @@
-"""Node auto-provisioning: caps that bound the spend, and defaults that are as safe as the pools'."""
+"""Node auto-provisioning: caps that bound the spend, and defaults that are as safe as the pools'.
 
-# Why it is so: infra/decisions/0013.
+GKE compares the caps with all nodes of the cluster, manual pools included. A cap of 8 L4 with a Spot pool of 24 stops
+the pool at 8 and leaves nothing for flex-start; the pods say only that no scale-up is possible. So the caps must cover
+every pool at its maximum.
+"""
 
 from collections.abc import Iterator, Mapping
 from typing import Any

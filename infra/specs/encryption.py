@@ -1,6 +1,6 @@
 """Grants on the environment's key: each service encrypts with it under its own agent's name."""
 
-# Why it is so: infra/decisions/0014, infra/decisions/0018.
+# Why it is so: infra/decisions/0014.
 
 from infra.environments.schema import Environment
 from infra.specs.network import api

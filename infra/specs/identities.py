@@ -1,6 +1,6 @@
 """One Google service account per role, and only the roles each needs, on the object that is the target."""
 
-# Why it is so: infra/decisions/0015.
+# Why it is so: infra/decisions/0014.
 
 import re
 

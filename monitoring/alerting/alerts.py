@@ -157,7 +157,7 @@ def _platform(limits: Limits) -> tuple[Alert, ...]:
             name="HoldfastPreemptionCountsDisagree",
             severity=Severity.TICKET,
             why="GKE and the exporter count different numbers of preemptions: placement advice or alerts are wrong",
-            # infra/decisions/0074
+            # infra/decisions/0071
             query=(
                 f"abs((sum(sum_over_time({preemptions(cluster)}[2h])) or vector(0)) "
                 f"- (sum(increase({ours('preemptions_total', cluster)}[2h])) or vector(0))) > 3"

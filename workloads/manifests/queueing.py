@@ -1,6 +1,6 @@
 """Kueue: how many GPUs of each capacity are lent at once, and the ComputeClasses that fall back."""
 
-# Why it is so: infra/decisions/0080.
+# Why it is so: infra/decisions/0063.
 
 from collections.abc import Iterator
 

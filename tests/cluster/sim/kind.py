@@ -4,7 +4,7 @@
 of host processes; the API server in its container reaches their webhooks at the gateway of kind's network.
 """
 
-# Why it is so: infra/decisions/0083.
+# Why it is so: infra/decisions/0081.
 
 import base64
 import contextlib

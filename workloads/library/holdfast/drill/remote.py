@@ -4,7 +4,7 @@ Nothing is taken from the current context: a drill that hits the wrong cluster i
 platform document is hit only where that allows drills, and VMs of GKE only in such a cluster.
 """
 
-# Why it is so: infra/decisions/0101.
+# Why it is so: infra/decisions/0090.
 
 import sys
 from collections.abc import Callable, Sequence

@@ -1,10 +1,11 @@
 """What is left of the batch jobs, from the view holdfast.job_scaling of the results database.
 
 A thread of its own, so that a slow database never delays a pass. Guarantee: a value older than
-STALE_S is not shown: the series ends, and nobody mistakes an outage for an empty queue.
-"""
+STALE_S is not shown: the series ends, and an outage does not look like an empty queue.
 
-# Why it is so: infra/decisions/0072.
+Not Pub/Sub's num_undelivered_messages: it is minutes old, counts leased messages as waiting, and is zero for items that
+were registered but never published. The view is the interface to the batch room, which monitoring may not import.
+"""
 
 import threading
 import time

@@ -1,9 +1,8 @@
-"""What capacity costs, and from which share of useful time on the cheap one is the dear one.
+"""What capacity costs, and below which share of useful time the cheaper capacity costs more.
 
-Prices and closed forms are those of `holdfast place`, so that the two never disagree. Pure.
+Prices and closed forms are those of `holdfast place`, so that the two never disagree. The goodput alert uses this
+break-even by default: at a constant of 0.8 it fired while Spot at 0.40 to 0.52 of on-demand was still cheaper. Pure.
 """
-
-# Why it is so: infra/decisions/0070.
 
 import math
 from collections.abc import Iterable, Sequence
@@ -148,7 +147,10 @@ def flip(ledgers: Sequence[JobLedger], bills: Iterable[Receipt], at: Prices) -> 
 
 
 def break_even_share(pools: Iterable[Pool], region: str) -> float | None:
-    """Below this share of useful time the dearest Spot pool costs more than on-demand; None without prices."""
+    """Below this share of useful time the most expensive Spot pool costs more than on-demand; None without prices.
+
+    The metric has no label for the capacity: one threshold may fire early for cheaper GPUs, never late.
+    """
     table = prices.load()
     shares: list[float] = []
     for pool in pools:

@@ -1,4 +1,8 @@
-"""Batch inference: a Job that fills a queue, one that ends with it, and steady workers that follow the backlog."""
+"""Batch inference: a Job that fills a queue, one that ends with it, and steady workers that follow the backlog.
+
+Only the Job that ends scales to zero: a Deployment would restart workers that exit 0 with the queue drained. A steady
+queue costs one Spot node while idle.
+"""
 
 from collections.abc import Iterator
 
@@ -143,6 +147,7 @@ def follower(context: RenderContext) -> Body:
             scale_target_ref=client.V2CrossVersionObjectReference(
                 api_version="apps/v1", kind="Deployment", name=STEADY
             ),
+            # 0 needs the feature gate HPAScaleToZero, which is off by default: a cluster without it refuses the object.
             min_replicas=1,
             max_replicas=min(MAX_WORKERS, context.batch.max_nodes),
             metrics=[client.V2MetricSpec(type="External", external=source)],

@@ -1,6 +1,9 @@
-"""What every builder is handed: the environment, its pools, image digests. A builder spells no label and no taint."""
+"""What every builder is handed: the environment, its pools, image digests. A builder spells no label and no taint.
 
-# Why it is so: infra/decisions/0061.
+Digests are in workloads/images/digests.json, because each push changes them and an environment is a literal that people
+edit. A role without a digest gets zeros, which no registry has: a fresh fork renders and plans, and its pods stay in
+ImagePullBackOff, so nothing else can run in their place.
+"""
 
 import json
 from collections.abc import Sequence

@@ -18,7 +18,7 @@ SKIPS: dict[str, dict[str, str]] = {
         "deployment-has-poddisruptionbudget": "a drained worker costs a micro-batch, and no budget stops preemption",
     },
     "HorizontalPodAutoscaler/batch/batch-steady": {
-        "horizontalpodautoscaler-replicas": "one worker is the least that an idle queue can have (decision 0062)",
+        "horizontalpodautoscaler-replicas": "one worker is the least that an idle queue can have",
     },
     "Deployment/monitoring/exporter": {"CKV_K8S_38": "it watches pods and nodes through the API server"},
     "Deployment/monitoring/mover": {

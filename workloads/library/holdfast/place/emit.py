@@ -1,4 +1,10 @@
-"""A ComputeClass that holds the capacities of an option in its order, and nothing more. Why: infra/decisions/0056."""
+"""A ComputeClass that holds the capacities of an option in its order, and nothing more.
+
+A class knows no deadline: with Spot before on-demand, pods go to on-demand at the first outage and, without active
+migration, stay there. On recorded H100 zones that costs 1,592 USD with return and 2,617 without, priced at 1,354. So an
+option that watches the deadline from Spot has no class; the mover carries it out (infra/decisions/0058). Spot alone is
+one priority, which HF323 questions; the class carries the reason.
+"""
 
 import math
 from typing import Any

@@ -1,7 +1,8 @@
-"""The decision matrix as data: what a workload is like -> which capacity it runs on. Why: infra/decisions/0050.
+"""The decision matrix as data: what a workload is like -> which capacity it runs on.
 
 Rules are tried in order and the first match answers; every workload matches one. The matrix is the answer without numbers:
-`holdfast place` computes the same question from prices and churn, and shows when a row is wrong for a given job.
+`holdfast place` computes the same question from prices and churn; if the two disagree for a given job, `place` is right.
+The ids of rules are in the contract, so a manifest can cite its rule without importing this room.
 """
 
 import math

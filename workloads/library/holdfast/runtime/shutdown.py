@@ -27,8 +27,10 @@ from holdfast.runtime import logs, pidfiles
 NOTICES = (signal.SIGTERM, signal.SIGINT)
 # Asks for the same stop without counting: the kubelet's SIGTERM after a preStop drain is still the first.
 DRAIN_SIGNAL = signal.SIGUSR1
-# Ctrl-C reaches every process of a terminal, and then a launcher passes its own copy on: one press, two signals.
-# infra/decisions/0088
+# Ctrl-C reaches every process of a terminal, and then a launcher passes its own copy on: one press, two signals. Copies
+# come within milliseconds. A person who reads the answer to the first press takes longer. Only SIGINT starts this time:
+# a kubelet's SIGTERM has no copy. A copy that a busy machine delays longer counts as the second press: the process exits
+# with 143, the upload in flight goes on in its own session, and the steps since the last checkpoint are lost.
 ECHO_S = 0.5
 FIRST_S = 0.5  # out of the margin
 

@@ -48,7 +48,7 @@ from holdfast.training.rendezvous import rendezvous_handler
 # The agent outlives its ranks: they leave WINDOW_MARGIN_S before the window ends.
 AGENT_MARGIN_S = 1.0
 # A gang is restarted free of charge if the first failure seen is that of the pod that was noticed, so others wait.
-# infra/decisions/0086
+# infra/decisions/0085
 AFTER_THE_NOTICED_S = 5.0
 
 

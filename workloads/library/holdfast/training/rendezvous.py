@@ -4,7 +4,7 @@ A first node that is not up yet is waited for, one that never comes is worth ano
 and a port of this very node that something else holds is bad input, because another start would find it again.
 """
 
-# Why it is so: infra/decisions/0085, infra/decisions/0095.
+# Why it is so: infra/decisions/0085.
 
 import hmac
 import os

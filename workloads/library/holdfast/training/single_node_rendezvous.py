@@ -4,7 +4,7 @@ The c10d rendezvous would wait up to 0.3 s so that nodes do not come all
 at once, and would open two ports on every network.
 """
 
-# Why it is so: infra/decisions/0087.
+# Why it is so: infra/decisions/0085.
 
 import socket
 from datetime import timedelta

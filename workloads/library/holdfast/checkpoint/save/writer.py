@@ -1,9 +1,9 @@
 """One save after another: stage, agree, hand to the uploader, receive its reports.
 
 There are as many staging buffers as saves may be in flight: one more that is due waits for the oldest to be uploaded,
-instead of taking more memory.
-
-Decision: infra/decisions/0026.
+instead of taking more memory. Uploads run one at a time: two would share the bandwidth, and the older save, which alone
+protects in the meantime, would become durable last. Above the store's bandwidth a second buffer only evens out the
+waits. A killed uploader loses all saves in flight; each is reported, and the next save starts another uploader.
 """
 
 import math

@@ -4,7 +4,7 @@ A shard is sent as one media upload. That is whole or absent like every PUT, tak
 leaves no half-done session behind a killed uploader, as a resumable upload would; a shard that fails is sent again
 whole. The store's own crc32c comes back in the answer and is compared.
 
-Decision: infra/decisions/0024.
+Decision: infra/decisions/0023.
 """
 
 import base64

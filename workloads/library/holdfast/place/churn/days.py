@@ -1,4 +1,4 @@
-"""Churn by day, as cloud metrics hold it. A day is counted from 00:00 UTC, in full hours. Why: infra/decisions/0073. Pure."""
+"""Churn by day, as cloud metrics hold it. A day is counted from 00:00 UTC, in full hours. Why: infra/decisions/0071. Pure."""
 
 import math
 from collections import defaultdict

@@ -1,6 +1,6 @@
 """Loaders of the frameworks, set to begin at a batch of the run, with workers that leave SIGTERM to the trainer."""
 
-# Why it is so: infra/decisions/0033.
+# Why it is so: infra/decisions/0032.
 
 import os
 from collections.abc import Callable, Iterator
@@ -58,7 +58,7 @@ class EpochOrder:
         loader.worker_init_fn = Shielded(loader.worker_init_fn)
 
     def state_dict(self) -> dict[str, torch.Tensor]:
-        # The stream before the draw, and neither a seed nor the order: infra/decisions/0034.
+        # The stream before the draw, and neither a seed nor the order: infra/decisions/0032.
         return {"drawn_at": self._drawn_at.clone()}
 
     def load_state_dict(self, state: dict[str, torch.Tensor]) -> None:

@@ -46,7 +46,7 @@ class ManagedCheckpointer:
     def poll(self) -> None:
         """After each batch of an evaluation; not in one that stands before or behind the training."""
         if self._ckpt:
-            # What is saved here is resumed behind the evaluation: infra/decisions/0033.
+            # What is saved here is resumed behind the evaluation: infra/decisions/0032.
             drawn = torch.get_rng_state()
             torch.set_rng_state(self._stream)
             self._ckpt.poll()

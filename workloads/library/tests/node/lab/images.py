@@ -4,7 +4,7 @@ They stand in a registry of this host, which the nodes take for the environment'
 of all that goes in, so that only what changed is built again. As root, minutes for what is new.
 """
 
-# Why it is so: infra/decisions/0084.
+# Why it is so: infra/decisions/0082.
 
 import hashlib
 import json
