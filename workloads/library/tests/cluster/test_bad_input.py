@@ -44,38 +44,6 @@ def test_without_the_tools_a_laptop_skips_and_ci_fails(
         support.require(not missing_tools(), f"`make tools` has not built {', '.join(missing_tools())}")
 
 
-def test_without_go_the_build_names_the_version_it_wants(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PATH", programs(tmp_path / "bin"))
-    monkeypatch.setattr(sys, "executable", str(tmp_path / "bin" / "python"))
-    with pytest.raises(
-        SystemExit, match=r"no Go for etcd\n  got:     none\n  allowed: .* or newer\n  fix:     make setup"
-    ):
-        build.find_go(build.TOOLS["etcd"])
-
-
-def test_without_docker_the_kind_tier_names_what_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PATH", programs(tmp_path / "bin"))
-    assert kind.missing() == "docker and kind not on PATH"
-    monkeypatch.setenv("PATH", programs(tmp_path / "bin", kind="", docker="echo cannot connect >&2; exit 1"))
-    assert kind.missing() == "no Docker engine answers: cannot connect"
-    monkeypatch.setenv("PATH", programs(tmp_path / "bin", docker="exit 0"))
-    assert kind.missing() == ""
-
-
-def test_an_old_node_image_is_refused_before_a_cluster_is_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    called = tmp_path / "called"
-    monkeypatch.setenv("PATH", programs(tmp_path / "bin", kind=f": > {called}"))
-    monkeypatch.setenv(kind.IMAGE_VARIABLE, "kindest/node:v1.25.3@sha256:0000")
-    with pytest.raises(InputError, match="too old"):
-        KindManager().create()
-    assert not called.exists()
-
-
-@pytest.mark.parametrize("image", [kind.DEFAULT_IMAGE, "kindest/node:v1.40.0@sha256:1", "registry:5000/node"])
-def test_an_image_that_may_fit_is_tried(image: str) -> None:
-    kind.check_image(image)
-
-
 def test_only_clusters_of_dead_test_runs_of_this_host_are_removed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -119,15 +87,6 @@ def test_a_cluster_that_is_not_named_for_tests_is_refused(tmp_path: Path) -> Non
     theirs.write_text("current-context: production\n")
     with pytest.raises(InputError, match="a cluster that people use"):
         foreign(ExternalManagerBase, theirs)
-
-
-def test_the_kubeconfig_of_a_named_cluster_is_kept_even_if_it_never_answered(tmp_path: Path) -> None:
-    theirs = tmp_path / "config"
-    theirs.write_text("current-context: holdfast-shared\n")
-    foreign(ExternalManagerBase, theirs)(kubeconfig=theirs).delete()
-    assert theirs.exists()
-    ExternalManagerBase(kubeconfig=theirs).delete()
-    assert not theirs.exists(), "what the stock manager does; if it no longer does, ours may go"
 
 
 @pytest.mark.parametrize("blow", [signal.SIGINT, signal.SIGKILL], ids=lambda s: s.name)

@@ -74,33 +74,6 @@ def test_a_lone_node_is_taken_by_the_api_alone_and_given_back(
     assert len(work.nodes) == PODS + SPARE
 
 
-@pytest.mark.parametrize(
-    ("arguments", "error"),
-    [
-        (("--context", "gke_prod_europe-west4_prod", "--yes"), "the kubeconfig has no such context"),
-        (("--yes",), "needs the names of its targets"),
-    ],
-)
-def test_a_cluster_that_was_not_named_is_not_touched(
-    cluster: AClusterManager, work: World, tmp_path: Path, arguments: tuple[str, ...], error: str
-) -> None:
-    before = versions(work)
-    code, stderr, _ = drill_command(cluster, work, tmp_path, "cluster-evict", *arguments)
-    assert (code, error in stderr) == (2, True), stderr
-    assert versions(work) == before
-
-
-def test_without_a_terminal_and_without_yes_nothing_is_hit(
-    cluster: AClusterManager, work: World, tmp_path: Path
-) -> None:
-    code, stderr, _ = drill_command(cluster, work, tmp_path, "cluster-evict", "--context", context(cluster))
-    assert (code, "add --yes" in stderr) == (2, True), stderr
-
-
-def versions(world: World) -> dict[str, str]:
-    return {pod["metadata"]["uid"]: pod["spec"]["nodeName"] for pod in world.pods()}
-
-
 def test_a_storm_hits_thirty_percent_and_the_job_pays_nothing(work: World) -> None:
     evictor = RigEvictor("notice and end of", work.preempt)
     drill = find("cluster-storm")

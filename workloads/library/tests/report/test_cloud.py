@@ -168,21 +168,19 @@ def test_fractions_of_a_silent_hour_add_up_to_whole_preemptions() -> None:
     assert sum(count for _, _, count in by_hour(points)) == 3
 
 
-@pytest.mark.parametrize(("events", "project"), [(None, ""), (Path(), "acme-ai")])
-def test_a_report_has_exactly_one_source(events: Path | None, project: str) -> None:
-    with pytest.raises(InputError, match="one source"):
-        one_source(events, project)
-
-
-def test_options_for_event_files_are_not_ignored_with_a_project() -> None:
-    with pytest.raises(InputError, match="has no prices"):
-        one_source(None, "acme-ai", "", None, "g2-standard-8", "")
+@pytest.mark.parametrize(
+    ("given", "error"),
+    [
+        ((None, ""), "one source"),
+        ((Path(), "acme-ai"), "one source"),
+        ((None, "acme-ai", "", None, "g2-standard-8", ""), "has no prices"),
+        ((Path(), "", "holdfast-example"), "no cluster"),
+    ],
+)
+def test_a_report_has_one_source_and_only_its_options(given: tuple[Any, ...], error: str) -> None:
+    with pytest.raises(InputError, match=error):
+        one_source(*given)
     assert one_source(None, "acme-ai", "", None, "", "") is None
-
-
-def test_event_files_name_no_cluster() -> None:
-    with pytest.raises(InputError, match="no cluster"):
-        one_source(Path(), "", "holdfast-example")
 
 
 def test_a_cluster_name_cannot_change_the_filter(tmp_path: Path) -> None:

@@ -2,15 +2,13 @@
 
 import json
 import re
-import subprocess
-import sys
 from collections import Counter
 from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
 
-from holdfast.contract.errors import InputError, Unjudged
+from holdfast.contract.errors import InputError
 from holdfast.contract.exit_codes import EXIT_DONE, EXIT_FINDINGS
 from holdfast.report import theme
 from holdfast.report.cli import exit_code, read_report, write_report
@@ -119,14 +117,6 @@ def test_online_requests_have_a_section_where_they_were_counted(report: Report, 
     assert 'id="serving"' not in render(build(report.ledgers, {}, {}))
 
 
-def test_a_hostile_name_stays_text(tmp_path: Path) -> None:
-    job = "</script><img src=x onerror=alert(1)>"
-    sample.write(tmp_path / "a.jsonl", sample.training(job, total=20, kills=((2.5, "SIGKILL"),)))
-    html = render(read_report(tmp_path, None))
-    assert "<img" not in html
-    assert Elements(html).tags["script"] == 0
-
-
 def test_every_colour_of_the_plots_has_one_for_the_dark() -> None:
     style = (Path(theme.__file__).parent / "style.css").read_text()
     dark = style[style.index("prefers-color-scheme: dark") :]
@@ -156,15 +146,3 @@ def test_a_summary_that_is_none_is_bad_input(tmp_path: Path, text: str) -> None:
     summary.write_text(text)
     with pytest.raises(InputError, match="summary"):
         write_report(tmp_path / "events", summary, tmp_path / "a.html", as_json=False)
-
-
-def test_files_without_a_usable_line_cannot_be_judged(tmp_path: Path) -> None:
-    (tmp_path / "a.jsonl").write_text('{"v": 99}\n')
-    with pytest.raises(Unjudged, match="version"):
-        write_report(tmp_path, None, tmp_path / "a.html", as_json=False)
-
-
-def test_help_imports_nothing_heavy() -> None:
-    code = "import sys, monitoring.__main__; print([m for m in ('altair', 'jinja2', 'google.cloud', 'kubernetes', 'cdktf') if m in sys.modules])"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"
