@@ -231,7 +231,8 @@ def _stacked(rows: Sequence[Row], bucket_s: int, amount: alt.Y, color: alt.Color
     scale = alt.Scale(type="utc", domain=[begin, end], nice=False)
     return (
         alt.Chart(alt.Data(values=wide))
-        .mark_bar()
+        # Said here: of bars with two ends in time Vega-Lite would make horizontal ones.
+        .mark_bar(orient="vertical")
         .encode(x=alt.X("from:T", title="UTC", scale=scale, axis=axis), x2="to:T", y=amount.stack("zero"), color=color)
         .encode(order="order:Q")
     )
