@@ -9,7 +9,6 @@ ENV ?= example
 # For all that touches a cloud or a cluster: never `example` because nobody said otherwise.
 NAMED_ENV = $(if $(filter file,$(origin ENV)),$(error make $@ touches a cloud or a cluster: got no ENV; allowed: a module of infra/environments; fix: make $@ ENV=NAME),$(ENV))
 OUT ?= out
-REPEAT ?= 1
 ROOT := $(CURDIR)
 export PATH := $(ROOT)/.venv/bin:$(ROOT)/.node/node_modules/.bin:$(PATH)
 export CHECKPOINT_DISABLE := 1
@@ -30,8 +29,8 @@ setup: .venv/.ready ## Install Python packages and Node under .venv; nothing glo
 demo: setup ## Train, score and serve under preemptions, then show a report (5 minutes)
 	@$(PY) -m holdfast demo --out $(OUT)/demo
 
-drill: setup ## Evict local processes on purpose and check the results [REPEAT=3]
-	@$(PY) -m holdfast drill run --target local --repeat $(REPEAT) --out $(OUT)/drills
+drill: setup ## Evict local processes on purpose and check the results
+	@$(PY) -m holdfast drill run --target local --out $(OUT)/drills
 
 ##@ Check
 

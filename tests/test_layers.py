@@ -107,6 +107,7 @@ LIBRARY_ROOMS: dict[str, set[str]] = {
     "mover": {"runtime", "clients", "ledger", "place", "exporter"},
     "report": {"ledger", "place.churn"},
     "drill": {
+        "tables",
         "platform",
         "clients",
         "runtime",

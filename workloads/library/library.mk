@@ -6,12 +6,12 @@
 template: setup ## A repository that a team keeps, with the library pinned: OUT=../acme-platform [ENV=acme]
 	@$(PY) .ci/template.py $(if $(filter file,$(origin OUT)),$(error make template: got no OUT; allowed: a folder that does not exist; fix: make template OUT=../acme-platform),$(OUT)) $(if $(filter file,$(origin ENV)),,--env $(ENV))
 
-drill-cluster: setup tools ## Drills on a real control plane with simulated nodes [REPEAT=3]
-	@$(PY) -m workloads.library.tests.drill.rig cluster --repeat $(REPEAT) --out $(OUT)/drills
+drill-cluster: setup tools ## Drills on a real control plane with simulated nodes
+	@$(PY) -m workloads.library.tests.drill.rig cluster --out $(OUT)/drills
 
-drill-node: setup tools ## Drills on real kubelets (root, Debian) [REPEAT=3]
+drill-node: setup tools ## Drills on real kubelets (root, Debian)
 	@$(PY) -m workloads.library.tests.node.install && $(PY) -m tests.tools.build kubelet
-	@$(PY) -m workloads.library.tests.drill.rig node --repeat $(REPEAT) --out $(OUT)/drills
+	@$(PY) -m workloads.library.tests.drill.rig node --out $(OUT)/drills
 
 wheel: setup ## The library `holdfast` as wheel and sdist in out/wheel
 	@$(PY) .ci/wheel.py

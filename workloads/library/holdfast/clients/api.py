@@ -12,6 +12,7 @@ from holdfast.contract.errors import HoldfastError, Unjudged
 
 Object = dict[str, Any]
 MERGE = "application/merge-patch+json"
+JSON_PATCH = "application/json-patch+json"
 APPLY = "application/apply-patch+yaml"  # JSON is YAML
 _PAGE = 500
 
@@ -31,7 +32,7 @@ class Api:
 
         file = str(kubeconfig) if kubeconfig else None
         try:
-            self._client = config.new_client_from_config(file, context)
+            self.client = config.new_client_from_config(file, context)
             known: Any = config.list_kube_config_contexts(file)
         except config.ConfigException as error:
             raise Unjudged(f"no cluster in {kubeconfig or 'the usual kubeconfig'}: {error}") from error
@@ -39,6 +40,13 @@ class Api:
         self.context = str(chosen["name"])
         self.cluster = str(chosen["context"]["cluster"])
         """As the kubeconfig names it; gcloud writes gke_PROJECT_LOCATION_NAME."""
+
+    @classmethod
+    def over(cls, client: Any) -> "Api":
+        """Over a client that knows its server; no context."""
+        api = cls.__new__(cls)
+        api.client, api.context, api.cluster = client, "", ""
+        return api
 
     def call(
         self, method: str, path: str, query: Object, body: object = None, content_type: str = "application/json"
@@ -59,11 +67,11 @@ class Api:
 
         headers = {"Accept": accept, "Content-Type": content_type}
         parameters = [(key, str(value)) for key, value in query.items() if value is not None]
-        request = self._client.param_serialize(
+        request = self.client.param_serialize(
             method, path, query_params=parameters, header_params=headers, body=body, auth_settings=["BearerToken"]
         )
         try:
-            response = self._client.call_api(*request, _request_timeout=60)
+            response = self.client.call_api(*request, _request_timeout=60)
             text = response.read()
         except ApiException as error:
             raise ApiError(error.status or 0, _message(error.body)) from error
@@ -114,6 +122,13 @@ class Api:
     def create(self, path: str, body: Object, **query: object) -> Object:
         return self.call("POST", path, query, body)
 
+    def replace(self, path: str, body: Object) -> Object:
+        return self.call("PUT", path, {}, body)
+
+    def patch(self, path: str, operations: list[Object]) -> Object:
+        """JSON Patch: all of it or nothing."""
+        return self.call("PATCH", path, {}, operations, JSON_PATCH)
+
     def merge(self, path: str, change: Object) -> Object:
         return self.call("PATCH", path, {}, change, MERGE)
 
@@ -124,6 +139,19 @@ class Api:
 
     def delete(self, path: str, **query: object) -> Object:
         return self.call("DELETE", path, query)
+
+
+def connect(kubeconfig: str) -> Api:
+    """For a process of a pod: by the file, or without one by the pod's service account."""
+    from kubernetes import client, config
+
+    if kubeconfig:
+        return Api(Path(kubeconfig))
+    try:
+        config.load_incluster_config()
+    except config.ConfigException as error:
+        raise Unjudged(f"no cluster to watch: {error}; give --kubeconfig, or run in a pod") from error
+    return Api.over(client.ApiClient())
 
 
 def _message(text: object) -> str:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 # API versions as a manifest spells them; `api_path` makes the URL.
 JOB_API = "batch/v1"
+LEASE_API = "coordination.k8s.io/v1"
 JOBSET_API = "jobset.x-k8s.io/v1alpha2"
 KUEUE_API = "kueue.x-k8s.io/v1beta2"
 PROVISIONING_API = "autoscaling.x-k8s.io/v1"

@@ -26,113 +26,44 @@ class MachineType:
     sold_as: frozenset[Capacity] = frozenset(Capacity)
 
 
-def _zones(**letters: str) -> frozenset[str]:
-    """us_central1="abc" -> us-central1-a, us-central1-b, us-central1-c."""
-    return frozenset(f"{region.replace('_', '-')}-{z}" for region, zs in letters.items() for z in zs)
+# Name, memory in GiB, and the zones that sell it, as REGION:LETTERS.
+_GPUS = {
+    ("nvidia-l4", 24): (
+        "asia-east1:abc asia-northeast1:abc asia-northeast3:ab asia-south1:abc asia-southeast1:abc "
+        "europe-west1:bc europe-west2:ab europe-west3:ab europe-west4:abc europe-west6:bc me-central2:ac "
+        "northamerica-northeast1:bc northamerica-northeast2:ab us-central1:abc us-east1:bcd us-east4:ac "
+        "us-west1:abc us-west4:ac"
+    ),
+    ("nvidia-tesla-a100", 40): (
+        "asia-northeast1:ac asia-northeast3:b asia-southeast1:bc europe-west4:ab me-west1:bc us-central1:abcf "
+        "us-east1:b us-west1:b us-west3:b us-west4:b"
+    ),
+    ("nvidia-a100-80gb", 80): ("asia-southeast1:c europe-west4:a us-central1:ac us-east4:c us-east5:ab"),
+    ("nvidia-h100-80gb", 80): (
+        "asia-east1:c asia-northeast1:b asia-south1:c asia-south2:b asia-southeast1:bc australia-southeast1:c "
+        "europe-north1:c europe-west1:bc europe-west3:c europe-west4:bc europe-west9:c us-central1:abc "
+        "us-east4:abc us-east5:a us-west1:ab us-west4:a"
+    ),
+    ("nvidia-h200-141gb", 141): (
+        "asia-south1:b asia-south2:c europe-west1:b europe-west4:a us-central1:b us-east4:b us-east5:a "
+        "us-south1:b us-west1:c"
+    ),
+    ("nvidia-b200", 180): (
+        "asia-northeast1:b asia-southeast1:b europe-north1:b europe-west4:b us-central1:b us-east1:b us-east4:b "
+        "us-south1:b us-west2:c us-west3:bc"
+    ),
+}
+
+
+def _zones(text: str) -> frozenset[str]:
+    """us-central1:abc -> us-central1-a, us-central1-b, us-central1-c."""
+    regions = (each.split(":") for each in text.split())
+    return frozenset(f"{region}-{letter}" for region, letters in regions for letter in letters)
 
 
 ACCELERATORS = {
-    a.name: a
-    for a in (
-        Accelerator(
-            name="nvidia-l4",
-            memory_gib=24,
-            zones=_zones(
-                us_central1="abc",
-                us_east1="bcd",
-                us_east4="ac",
-                us_west1="abc",
-                us_west4="ac",
-                europe_west1="bc",
-                europe_west2="ab",
-                europe_west3="ab",
-                europe_west4="abc",
-                europe_west6="bc",
-                asia_east1="abc",
-                asia_northeast1="abc",
-                asia_northeast3="ab",
-                asia_south1="abc",
-                asia_southeast1="abc",
-                me_central2="ac",
-                northamerica_northeast1="bc",
-                northamerica_northeast2="ab",
-            ),
-        ),
-        Accelerator(
-            name="nvidia-tesla-a100",
-            memory_gib=40,
-            zones=_zones(
-                us_central1="abcf",
-                us_east1="b",
-                us_west1="b",
-                us_west3="b",
-                us_west4="b",
-                europe_west4="ab",
-                asia_northeast1="ac",
-                asia_northeast3="b",
-                asia_southeast1="bc",
-                me_west1="bc",
-            ),
-        ),
-        Accelerator(
-            name="nvidia-a100-80gb",
-            memory_gib=80,
-            zones=_zones(us_central1="ac", us_east4="c", us_east5="ab", europe_west4="a", asia_southeast1="c"),
-        ),
-        Accelerator(
-            name="nvidia-h100-80gb",
-            memory_gib=80,
-            zones=_zones(
-                us_central1="abc",
-                us_east4="abc",
-                us_east5="a",
-                us_west1="ab",
-                us_west4="a",
-                europe_north1="c",
-                europe_west1="bc",
-                europe_west3="c",
-                europe_west4="bc",
-                europe_west9="c",
-                asia_east1="c",
-                asia_northeast1="b",
-                asia_south1="c",
-                asia_south2="b",
-                asia_southeast1="bc",
-                australia_southeast1="c",
-            ),
-        ),
-        Accelerator(
-            name="nvidia-h200-141gb",
-            memory_gib=141,
-            zones=_zones(
-                us_central1="b",
-                us_east4="b",
-                us_east5="a",
-                us_south1="b",
-                us_west1="c",
-                europe_west1="b",
-                europe_west4="a",
-                asia_south1="b",
-                asia_south2="c",
-            ),
-        ),
-        Accelerator(
-            name="nvidia-b200",
-            memory_gib=180,
-            zones=_zones(
-                us_central1="b",
-                us_east1="b",
-                us_east4="b",
-                us_south1="b",
-                us_west2="c",
-                us_west3="bc",
-                europe_north1="b",
-                europe_west4="b",
-                asia_northeast1="b",
-                asia_southeast1="b",
-            ),
-        ),
-    )
+    name: Accelerator(name=name, memory_gib=memory_gib, zones=_zones(text))
+    for (name, memory_gib), text in _GPUS.items()
 }
 
 

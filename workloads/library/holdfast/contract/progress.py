@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import contextmanager
-from typing import TextIO, TypeVar
+from typing import TypeVar
 
 from holdfast.contract.printable import printable
 
@@ -29,13 +29,25 @@ def working(what: str) -> Generator[Callable[[str], None]]:
     if not stream.isatty() or os.environ.get("TERM") == "dumb":
         yield lambda _: None
         return
-    line = _Line(stream, what)
-    thread = threading.Thread(target=line.draw_until_over, name="progress", daemon=True)
+    over, began_s, step = threading.Event(), time.monotonic(), [""]
+
+    def draw_until_over() -> None:
+        if over.wait(SILENT_S):
+            return
+        while not over.wait(_EVERY_S):
+            text = printable(f"{what}{step[0]} ({time.monotonic() - began_s:.0f} s)")
+            # A line that wraps could not be wiped again.
+            stream.write(_WIPE + text[: shutil.get_terminal_size().columns - 1])
+            stream.flush()
+        stream.write(_WIPE)
+        stream.flush()
+
+    thread = threading.Thread(target=draw_until_over, name="progress", daemon=True)
     thread.start()
     try:
-        yield line.name_step
+        yield lambda name: step.__setitem__(0, f": {name}")
     finally:
-        line.over.set()
+        over.set()
         thread.join()
 
 
@@ -49,30 +61,3 @@ def awaited(what: str, items: Iterable[_T]) -> Iterator[_T]:
             except StopIteration:
                 return
         yield found
-
-
-class _Line:
-    def __init__(self, stream: TextIO, what: str) -> None:
-        self.over = threading.Event()
-        self._stream, self._what, self._step = stream, what, ""
-        self._began_s = time.monotonic()
-
-    def name_step(self, step: str) -> None:
-        self._step = step
-
-    def draw_until_over(self) -> None:
-        if self.over.wait(SILENT_S):
-            return
-        while not self.over.wait(_EVERY_S):
-            self._write(_WIPE + self._text())
-        self._write(_WIPE)
-
-    def _text(self) -> str:
-        steps = f": {self._step}" if self._step else ""
-        text = f"{self._what}{steps} ({time.monotonic() - self._began_s:.0f} s)"
-        # A line that wraps could not be wiped again.
-        return printable(text)[: shutil.get_terminal_size().columns - 1]
-
-    def _write(self, text: str) -> None:
-        self._stream.write(text)
-        self._stream.flush()

@@ -39,16 +39,6 @@ def list_drills(out: Out = Path("out/drills"), as_json: Json = False) -> None:
     list_all(out, as_json=as_json)
 
 
-@drill.command(epilog=examples("holdfast drill show trainer-notice"))
-def show(
-    name: Annotated[str, typer.Argument(help="Of `drill list`.")], out: Out = Path("out/drills"), as_json: Json = False
-) -> None:
-    """Show a drill's definition and the result of its last run."""
-    from holdfast.drill.commands import show_one
-
-    show_one(name, out, as_json=as_json)
-
-
 @drill.command(
     epilog=examples(
         "holdfast drill run --target local",
@@ -66,7 +56,6 @@ def run(
     namespace: Annotated[str, typer.Option(help="cluster, gke: namespace of the targeted pods.")] = "",
     selector: Annotated[str, typer.Option(help="cluster, gke: labels of the targeted pods, as in kubectl -l.")] = "",
     events: Annotated[Path | None, typer.Option(help="cluster, gke: their event file, for lost steps.")] = None,
-    repeat: Annotated[int, typer.Option(min=1, help="Runs of each; more than one shows the spread.")] = 1,
     each_pool: Annotated[
         bool, typer.Option("--each-pool", help="cluster, gke: once on each node pool that runs the pods.")
     ] = False,
@@ -86,4 +75,4 @@ def run(
         each_pool=each_pool,
         yes=yes,
     )
-    raise typer.Exit(run_drills(names or [], target, out.resolve(), where, repeat=repeat, as_json=as_json))
+    raise typer.Exit(run_drills(names or [], target, out.resolve(), where, as_json=as_json))

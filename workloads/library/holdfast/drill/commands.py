@@ -1,43 +1,41 @@
-"""Bodies of `holdfast drill list|show|run`."""
+"""Bodies of `holdfast drill list|run`."""
 
 import json
+import os
+import sys
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
-from functools import partial
 from pathlib import Path
+from typing import Any
 
 from holdfast.contract.errors import InputError
 from holdfast.drill import console, store
-from holdfast.drill.alerting import fires
+from holdfast.drill.catalogue import ITEMS, REQUESTS_PER_S, SAVE_EVERY, SERVERS, WORKERS, find, of
 from holdfast.drill.catalogue import drills as known_drills
-from holdfast.drill.catalogue import find, of
-from holdfast.drill.plan import Drill, Place
+from holdfast.drill.plan import Drill, Place, Work
 from holdfast.drill.remote import Where, builder, checked, consent, on_each_pool
-from holdfast.drill.runner import DrillRunner
-from holdfast.drill.suite import Builder, DrillSuite, local
+from holdfast.drill.runner import DrillRunner, Record
+from holdfast.drill.target import Target
+from holdfast.drill.verdict import exit_code
+from holdfast.tables import print_json, print_table
+
+Builder = Callable[[Drill, Path], Target]
+"""Drill and folder of its run -> the place where it runs."""
 
 
 def list_all(out: Path, *, as_json: bool) -> None:
-    known = known_drills()
-    last = {name: found["verdict"] for name in known if (found := store.last(out, name))}
+    rows = [(drill, (store.last(out, drill.name) or {}).get("verdict")) for drill in known_drills().values()]
     if as_json:
-        rows = [asdict(drill) | {"last": last.get(drill.name)} for drill in known.values()]
-        print(json.dumps({"schema": "holdfast.drill-list/1", "drills": rows}))
-    else:
-        console.drills(console.stdout(), list(known.values()), last)
-
-
-def show_one(name: str, out: Path, *, as_json: bool) -> None:
-    drill, last = find(name), store.last(out, name)
-    if as_json:
-        print(json.dumps({"schema": "holdfast.drill-show/1", "drill": asdict(drill), "last": last}))
+        print_json("drill-list", drills=[asdict(drill) | {"last": last} for drill, last in rows])
         return
-    console.plan(console.stdout(), drill)
-    if last:
-        print(f"\nlast run, {last['start']}")
-        console.verdict(console.stdout(), last)
+    shown = [
+        (d.name, d.place, d.fault, d.blast, last or "-", d.question + (" (by name only)" if d.control else ""))
+        for d, last in rows
+    ]
+    print_table(["DRILL", "TARGET", "FAULT", "BLAST", "LAST", "QUESTION"], shown)
 
 
-def run_drills(names: list[str], target: str, out: Path, where: Where, *, repeat: int = 1, as_json: bool) -> int:
+def run_drills(names: list[str], target: str, out: Path, where: Where, *, as_json: bool) -> int:
     drills = chosen(names, target)
     place = drills[0].place
     if place is Place.NODE:
@@ -47,18 +45,54 @@ def run_drills(names: list[str], target: str, out: Path, where: Where, *, repeat
             allowed="local, cluster, gke",
             fix="make drill-node",
         )
-    log = partial(console.moment, console.stderr())
-    base = DrillRunner(log=log, alert=fires)
-    build: Builder = local
+    runner, build = DrillRunner(log=console.moment), local
     if place is not Place.LOCAL:
         where = checked(place, where)
         drills = on_each_pool(drills, where) if where.each_pool else drills
-        base, build = replace(base, consent=consent(where)), builder(place, where)
-    suite = DrillSuite(out=out, build=build, runner=lambda last: replace(base, last=last), quiet=as_json)
-    code, result = suite.run(drills, repeat)
+        runner, build = replace(runner, consent=consent(where)), builder(place, where)
+    code, journals = run_all(drills, out, build, runner, quiet=as_json)
     if as_json:
-        print(json.dumps(result, default=str))
+        print(json.dumps({"schema": "holdfast.drills/1", "drills": journals}, default=str))
     return code
+
+
+def run_all(
+    drills: Sequence[Drill], out: Path, build: Builder, runner: DrillRunner, *, quiet: bool = False
+) -> tuple[int, list[dict[str, Any]]]:
+    """Exit code, and the journals. A signal ends it all."""
+    records: list[Record] = []
+    with store.alone(out, "drill"):
+        for drill in drills:
+            records.append(_run(drill, out, build, runner, quiet=quiet))
+            if records[-1].signal:
+                break
+    code = 128 + records[-1].signal if records and records[-1].signal else exit_code([r.verdict for r in records])
+    return code, [record.journal() for record in records]
+
+
+def _run(drill: Drill, out: Path, build: Builder, runner: DrillRunner, *, quiet: bool) -> Record:
+    print(f"drill {drill.name}: {drill.question}", file=sys.stderr)
+    before, folder = store.last(out, drill.name) or {}, store.fresh(out, drill.name)
+    last = {each["promise"]: each["measured"] for each in before.get("objectives", ())}
+    record = replace(runner, last=last).run(drill, build(drill, folder))
+    path = store.write(folder, record.journal())
+    if not quiet:
+        console.verdict(record.journal())
+    print(f"  {os.path.relpath(path)}", file=sys.stderr)
+    return record
+
+
+def local(drill: Drill, folder: Path) -> Target:
+    """The place `local`: processes of this machine."""
+    from holdfast.drill.targets.local_batch import LocalBatch
+    from holdfast.drill.targets.local_serving import LocalServing
+    from holdfast.drill.targets.local_training import LocalTraining
+
+    if drill.work is Work.BATCH:
+        return LocalBatch(folder, drill.fault, workers=WORKERS, items=ITEMS)
+    if drill.work is Work.SERVER:
+        return LocalServing(folder, drill.fault, replicas=SERVERS, per_s=REQUESTS_PER_S)
+    return LocalTraining(folder, drill.work, drill.fault, save_every=SAVE_EVERY)
 
 
 def chosen(names: list[str], target: str) -> list[Drill]:

@@ -1,95 +1,32 @@
-"""Tables and lines on the terminal: the verdict is data (stdout), what leads to it is not (stderr)."""
+"""What a drill and the demo show on the terminal: the verdict is data (stdout), what leads to it is not (stderr)."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Generator
+from contextlib import contextmanager
 from typing import Any
 
 from rich.console import Console
-from rich.table import Table
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from holdfast.drill.plan import RECOVERED, Drill
+from holdfast.drill.plan import RECOVERED
+from holdfast.tables import print_table
 
-_COLOURS = {"held": "green", "broken": "red"}
 _MARKS = {"held": "ok", "broken": "XX", "not measured": "--"}
 
 
-def stdout() -> Console:
-    return _console(stderr=False)
-
-
-def stderr() -> Console:
-    return _console(stderr=True)
-
-
-def _console(*, stderr: bool) -> Console:
-    console = Console(stderr=stderr, highlight=False)
-    if not console.is_terminal:
-        console.width = 200  # a pipe cuts no table
-    return console
-
-
-def _table(left: Sequence[str], right: Sequence[str] = ()) -> Table:
-    table = Table(*left, box=None, pad_edge=False, header_style="bold")
-    for column in right:
-        table.add_column(column, justify="right")
-    return table
-
-
-def moment(console: Console, t: float, step: str, what: str) -> None:
+def moment(t: float, step: str, what: str) -> None:
     clock = time.strftime("%H:%M:%S", time.localtime(t))
-    console.print(f"  {clock}  {step:<19} {what}", markup=False, soft_wrap=True)
+    Console(stderr=True).print(f"  {clock}  {step:<19} {what}", markup=False, highlight=False, soft_wrap=True)
 
 
-def verdict(console: Console, journal: dict[str, Any]) -> None:
-    if journal["objectives"]:
-        table = _table(("", "OBJECTIVE", "VERDICT", "WANTED"), ("MEASURED", "LAST RUN", "CHANGE"))
-        for each in journal["objectives"]:
-            word = each["verdict"]
-            coloured = f"[{_COLOURS.get(word, 'yellow')}]{word}[/]"
-            numbers = (number(each["measured"]), number(each["last"]), _change(each))
-            table.add_row(_MARKS[word], each["promise"], coloured, each["wanted"], *numbers)
-        console.print(table)
-    colour = _COLOURS.get(journal["verdict"], "yellow")
-    console.print(sentence(journal), style=f"bold {colour}", markup=False, soft_wrap=True)
-
-
-def series(console: Console, made: dict[str, Any]) -> None:
-    """The spread over the runs of one drill."""
-    table = _table(("OBJECTIVE", "WANTED"), ("HELD", "NOT MEASURED", "LEAST", "MEDIAN", "MOST"))
-    for each in made["objectives"]:
-        counts = (f"{each['held']} of {each['judged']}", str(each["not_measured"]))
-        spread = (number(each[key]) for key in ("least", "median", "most"))
-        table.add_row(each["promise"], each["wanted"], *counts, *spread)
-    console.print(table)
-    console.print(together(made), style="bold", markup=False, soft_wrap=True)
-
-
-def drills(console: Console, known: Sequence[Drill], last: dict[str, str]) -> None:
-    table = _table(("DRILL", "TARGET", "FAULT", "BLAST", "LAST", "QUESTION"))
-    for drill in known:
-        named = " (by name only)" if drill.control else ""
-        row = (drill.name, drill.place.value, drill.fault.value, str(drill.blast), last.get(drill.name, "-"))
-        table.add_row(*row, drill.question + named)
-    console.print(table)
-
-
-def plan(console: Console, drill: Drill) -> None:
-    """The drill as the catalogue has it."""
-    rows = {
-        "question": drill.question,
-        "target": f"{drill.place.value}, {drill.work.value}",
-        "steady state": f"{drill.steady_state.bound} within {drill.steady_state.within_s:g} s, else nothing is injected",
-        "blast radius": str(drill.blast),
-        "fault": drill.fault.value,
-        "stop when": f"{drill.stop_when}, or not back within {drill.recovery_s:g} s",
-        "rollback": drill.rollback,
-        "budget": f"{drill.budget.minutes:g} min, ${drill.budget.usd:g}",
-    }
-    for name, text in rows.items():
-        console.print(f"{name:<13} {text}", markup=False)
-    for objective in drill.objectives:
-        essential = "" if objective.essential else " (if it can be measured)"
-        console.print(f"{'objective':<13} {objective.promise}: {objective.bound}{essential}", markup=False)
+def verdict(journal: dict[str, Any]) -> None:
+    rows = [
+        (_MARKS[each["verdict"]], each["promise"], each["verdict"], each["wanted"], number(each["measured"]), number(each["last"]), _change(each))
+        for each in journal["objectives"]
+    ]  # fmt: skip
+    if rows:
+        print_table(["", "OBJECTIVE", "VERDICT", "WANTED", "MEASURED", "LAST RUN", "CHANGE"], rows)
+    print(sentence(journal))
 
 
 def number(value: float | None) -> str:
@@ -122,12 +59,25 @@ def sentence(journal: dict[str, Any]) -> str:
     return "; ".join(clauses) + f" ({journal['duration']:.0f} s)"
 
 
-def together(made: dict[str, Any]) -> str:
-    """Several runs of one drill in one line."""
-    clauses = [f"{made['drill']}: held in {made['held']} of {made['judged']} judged runs"]
-    if made["judged"] < made["runs"]:
-        clauses.append(f"{made['runs'] - made['judged']} of {made['runs']} showed nothing")
-    if made["holds_at_least"] is not None:
-        share = f"{100 * made['holds_at_least']:.0f} %"
-        clauses.append(f"so it holds in at least {share} of runs ({100 * made['confidence']:.0f} % confidence)")
-    return "; ".join(clauses)
+class Stage:
+    """Progress of one stage of the demo: a bar on a terminal, plain lines elsewhere."""
+
+    def __init__(self, console: Console, bar: Progress) -> None:
+        self._console, self._bar = console, bar
+
+    def log(self, line: str) -> None:
+        self._console.print(f"  {line}", markup=False, highlight=False)
+
+    def at(self, done: int) -> None:
+        self._bar.update(self._bar.task_ids[0], completed=done)
+
+
+@contextmanager
+def stage(console: Console, area: str, what: str, total: int | None = None) -> Generator[Stage]:
+    console.print(f"[bold]{area:<9}[/] {what}", highlight=False)
+    began = time.monotonic()
+    columns = (TextColumn("          "), BarColumn(bar_width=40), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
+        bar.add_task(what, total=total)
+        yield Stage(console, bar)
+    console.print(f"          done in {time.monotonic() - began:.1f} s", style="dim", highlight=False)

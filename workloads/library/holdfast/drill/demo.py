@@ -21,16 +21,16 @@ from rich.console import Console
 
 from holdfast.contract.errors import InputError
 from holdfast.contract.exit_codes import EXIT_DONE, EXIT_FINDINGS
+from holdfast.drill.console import stage
+from holdfast.drill.errors import DrillError
+from holdfast.drill.events import completed
 from holdfast.drill.plan import Work
 from holdfast.drill.pods import owned
-from holdfast.drill.schedule import Eviction, evictions
-from holdfast.drill.stage import stage
 from holdfast.drill.store import alone
-from holdfast.drill.targets.local import HOLDFAST
+from holdfast.drill.targets.local import HOLDFAST, Eviction, evictions
 from holdfast.drill.targets.local_batch import LocalBatch, database, enqueue, export
 from holdfast.drill.targets.local_serving import LocalServing
 from holdfast.drill.targets.local_training import LocalTraining
-from holdfast.drill.waiting import DrillError, completed
 
 MAX_DOCUMENT_BYTES = 20_000
 BASE, OVERFLOW = 2, 2  # servers on demand, and on Spot

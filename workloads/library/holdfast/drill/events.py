@@ -1,34 +1,33 @@
-"""Follows the event file of a job while its processes write it."""
+"""Follows the event file of a job while its processes write it, and waits for what it says."""
 
 import json
+import subprocess
+import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from holdfast.ledger.events import parse
+from holdfast.contract.exit_codes import EXIT_COMPLETE
+from holdfast.drill.errors import DrillError
+from holdfast.ledger.events import Tail, parse
 from holdfast.ledger.job_summary import JobSummary, job_summary
 
+SILENCE_S = 180.0  # no event for this long: the run hangs
+POLL_S = 0.02
 Event = dict[str, Any]
 
 
 class Follower:
-    """Reads whole lines that were added since the last call; a file that does not exist yet is empty."""
+    """A file that does not exist yet is empty."""
 
     def __init__(self, path: Path) -> None:
-        self._path = path
-        self._offset = 0
-        self.seen: list[Event] = []
+        self._tail = Tail(path)
         self._lines: list[bytes] = []
+        self.seen: list[Event] = []
 
     def read(self) -> list[Event]:
         """The new events; all of them so far are in `seen`."""
-        if not self._path.exists():
-            return []
-        with self._path.open("rb") as file:
-            file.seek(self._offset)
-            chunk = file.read()
-        whole = chunk[: chunk.rfind(b"\n") + 1]
-        self._offset += len(whole)
-        lines = whole.splitlines()
+        lines = self._tail.read()
         self._lines += lines
         new = [event for line in lines if (event := _parse(line))]
         self.seen += new
@@ -54,3 +53,25 @@ def _parse(line: bytes) -> Event | None:
     except ValueError:
         return None
     return event if isinstance(event, dict) and "event" in event else None
+
+
+def until(done: Callable[[], bool], *, events: Follower, watch: Callable[[], None], tail: Callable[[], str]) -> None:
+    """Read events until `done`. `watch` runs each round and raises where waiting is in vain; `tail` gives the
+    last lines of a run that fell silent."""
+    heard = time.monotonic()
+    while True:
+        heard = time.monotonic() if events.read() else heard
+        if done():
+            return
+        watch()
+        if time.monotonic() - heard > SILENCE_S:
+            raise DrillError(f"no event for {SILENCE_S:.0f} s:\n{tail()}")
+        time.sleep(POLL_S)
+
+
+def completed(command: Sequence[str], *, done: Sequence[int] = (EXIT_COMPLETE,), timeout_s: float = 300) -> str:
+    """Standard output of a short command; DrillError with its last lines unless its exit is one of `done`."""
+    ended = subprocess.run(list(command), capture_output=True, text=True, timeout=timeout_s, check=False)
+    if ended.returncode not in done:
+        raise DrillError(f"{' '.join(command[2:6])}: exit {ended.returncode}\n{ended.stderr.strip()[-2000:]}")
+    return ended.stdout

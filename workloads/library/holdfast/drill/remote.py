@@ -13,9 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.clients.api import Api
-from holdfast.contract.errors import InputError, Unjudged
+from holdfast.contract.errors import InputError, Stopped, Unjudged
 from holdfast.drill.plan import Drill, Fault, Place
-from holdfast.drill.runner import Refused
 from holdfast.drill.target import Target
 from holdfast.platform.cluster import published
 
@@ -91,15 +90,15 @@ def contexts(kubeconfig: Path | None) -> list[str]:
 
 def builder(place: Place, where: Where) -> Callable[[Drill, Path], Target]:
     from holdfast.drill.targets.cluster import Cluster, Named
-    from holdfast.drill.targets.gce import Gcloud, VmEvictor
-    from holdfast.drill.targets.node_evictors import TaintEvictor
+    from holdfast.drill.targets.evictors import TaintEvictor, VmEvictor, require_gcloud
 
     api = Api(where.kubeconfig, where.context)
-    compute = Gcloud() if place is Place.GKE else None
     named = Named(namespace=where.namespace, selector=where.selector, events=where.events)
+    if place is Place.GKE:
+        require_gcloud()
 
     def build(drill: Drill, _folder: Path) -> Target:
-        evictor = VmEvictor(api, compute, where.project, drill.fault) if compute else TaintEvictor(api)
+        evictor = VmEvictor(api, where.project, drill.fault) if place is Place.GKE else TaintEvictor(api)
         return Cluster(api, named, drill.fault, evictor, drill.pool)
 
     return build
@@ -125,7 +124,7 @@ def consent(where: Where, ask: Callable[[str], str] = input) -> Callable[[Drill,
     """Shows what will be done and asks for the context's name, unless --yes was given."""
 
     def consent(drill: Drill, victims: Sequence[str]) -> None:
-        budget = f"at most {drill.budget.minutes:g} minutes and ${drill.budget.usd:g}"
+        budget = f"at most {drill.minutes:g} minutes and ${drill.usd:g}"
         print(f"{drill.name}: {drill.fault.value}, blast radius {drill.blast}, {budget}", file=sys.stderr)
         print(f"stops when {drill.stop_when}; afterwards: {drill.rollback}", file=sys.stderr)
         print(f"it will affect, in context {where.context}:", file=sys.stderr)
@@ -135,6 +134,8 @@ def consent(where: Where, ask: Callable[[str], str] = input) -> Callable[[Drill,
             return
         print("Type the name of the context to continue: ", end="", file=sys.stderr, flush=True)
         if ask("").strip() != where.context:
-            raise Refused("the answer was not the context's name")
+            raise Stopped(
+                "nothing was hit", got="another answer", allowed=where.context, fix="type the name of the context"
+            )
 
     return consent

@@ -9,24 +9,21 @@ import threading
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from types import FrameType
+from typing import Any
 
 from holdfast.clients.api import ApiError
-from holdfast.contract.errors import HoldfastError, Unjudged
-from holdfast.drill.plan import RECOVERED, Bound, Drill
-from holdfast.drill.record import AFTER, FAULT, GATE, RECOVERY, TARGETS, Activity, Record
-from holdfast.drill.target import Loss, Target
-from holdfast.drill.verdict import results
-from holdfast.drill.waiting import DrillError
+from holdfast.contract.errors import Stopped, Unjudged
+from holdfast.contract.values import rfc3339
+from holdfast.drill.errors import DrillError
+from holdfast.drill.plan import RECOVERED, Drill
+from holdfast.drill.target import Target
+from holdfast.drill.verdict import Result, Verdict, drill_verdict
 
+SCHEMA = "holdfast.drill/3"
 _POLL_S = 0.1
 _NOTICES = (signal.SIGINT, signal.SIGTERM)
-FIRES = "fires:"
-
-
-class Refused(HoldfastError, RuntimeError):
-    """A person, or a safety rule, refused the targets."""
 
 
 class Interrupted(BaseException):
@@ -37,12 +34,59 @@ class Interrupted(BaseException):
         super().__init__(signal.Signals(signum).name)
 
 
+@dataclass(kw_only=True)
+class Record:
+    """What happened in one drill: filled while it runs; as JSON the journal that a run leaves for the next one."""
+
+    drill: Drill
+    started: float = field(default_factory=time.time)
+    ended: float = 0.0
+    timeline: list[tuple[float, str, str]] = field(default_factory=list)
+    """(when, step, what happened)"""
+    rollbacks: list[dict[str, Any]] = field(default_factory=list)
+    injected: bool = False
+    stopped: bool = False
+    deviated: bool = False
+    """Steady before, and not again afterwards."""
+    signal: int = 0
+    """That interrupted it; 0 for none."""
+    fail_step: str = ""
+    why: str = ""
+    results: list[Result] = field(default_factory=list)
+
+    @property
+    def verdict(self) -> Verdict:
+        return drill_verdict(self.results, injected=self.injected, stopped=self.stopped, deviated=self.deviated)
+
+    @property
+    def seconds(self) -> float:
+        return max(0.0, self.ended - self.started)
+
+    def fail(self, step: str, why: str) -> None:
+        """The first failure is the one that counts; what follows from it is noise."""
+        if not self.fail_step:
+            self.fail_step, self.why = step, why
+
+    def journal(self) -> dict[str, Any]:
+        return {
+            "schema": SCHEMA,
+            "drill": asdict(self.drill),
+            "start": rfc3339(self.started),
+            "end": rfc3339(self.ended),
+            "duration": round(self.seconds, 3),
+            "verdict": self.verdict.value,
+            "signal": self.signal,
+            "deviated": self.deviated,
+            "fail_step": self.fail_step,
+            "why": self.why,
+            "rollbacks": self.rollbacks,
+            "objectives": [result.as_json() for result in self.results],
+            "timeline": [{"t": rfc3339(t), "step": step, "what": what} for t, step, what in self.timeline],
+        }
+
+
 def _consents(_drill: Drill, _victims: Sequence[str]) -> None:
     """Agrees to everything: the processes are the drill's own."""
-
-
-def _not_known(_alert: str, _losses: Sequence[Loss]) -> float | None:
-    return None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,9 +94,7 @@ class DrillRunner:
     log: Callable[[float, str, str], None]
     """(when, step, what happened), at once."""
     consent: Callable[[Drill, Sequence[str]], None] = _consents
-    """Raises Refused. Called with the names of the targets before the first fault."""
-    alert: Callable[[str, Sequence[Loss]], float | None] = _not_known
-    """1 if the alert fires on these losses, 0 if not, None if that is not known."""
+    """Raises Stopped. Called with the names of the targets before the first fault."""
     last: Mapping[str, float | None] = field(default_factory=dict[str, float | None])
     """Promise -> the number of the run before."""
 
@@ -77,13 +119,14 @@ class DrillRunner:
 
     def _roll_back(self, target: Target, record: Record) -> None:
         for name, undo in target.rollback():
+            failed = ""
             try:
-                with record.activity(record.rollbacks, name):
-                    undo()
+                undo()
             except Exception as error:  # noqa: BLE001  # the other steps must still run, and the journal has it
-                record.rollbacks[-1].output = f"{type(error).__name__}: {error}"
+                failed = f"{type(error).__name__}: {error}"
                 record.fail("rollback", f"{name}: {error}")
-        done = sum(step.succeeded for step in record.rollbacks)
+            record.rollbacks.append({"name": name, "succeeded": not failed, "output": failed})
+        done = sum(step["succeeded"] for step in record.rollbacks)
         steps = f"{done} of {len(record.rollbacks)} steps done" if record.rollbacks else "nothing to put back"
         self.note(record, "rollback", steps)
 
@@ -100,120 +143,88 @@ class _DrillRun:
     def run_steps(self) -> None:
         step = "prepare"
         try:
-            with self.record.activity(self.record.run, step):
-                self.target.prepare()
-            step = GATE
+            self.target.prepare()
+            step = "steady state"
             self._gate()
-            step = TARGETS
+            step = "targets"
             victims = self._victims()
-            step = FAULT
-            self._inject(victims)
-            step = RECOVERY
+            step = "fault"
+            self.record.injected = True  # from here on something may have happened
+            self._note(step, self.target.inject(victims))
+            step = "recovery"
             waited_s = self._recover()
-            step = AFTER
             self._steady_again()
             step = "measure"
             self._judge(waited_s)
-        except Refused as refusal:
+        except Stopped as refusal:
             self.record.stopped = True
-            self._failed(step, str(refusal))
+            self._failed(step, f"{refusal.what}: {refusal.got}")
         except (DrillError, Unjudged, ApiError) as error:
             self._failed(step, str(error))
             self._judge(None)
 
     def _gate(self) -> None:
-        began = time.monotonic()
-        met = self._steady(self.record.before)
+        began, steady = time.monotonic(), self.drill.steady
+        met = self._steady()
         took_s = time.monotonic() - began
         if not met:
-            bound = self.drill.steady_state.bound
-            raise DrillError(f"not steady: {bound} wanted, {number(self._measure(bound.metric))} after {took_s:.0f} s")
-        self._note(GATE, f"{self.drill.steady_state.bound} after {took_s:.1f} s")
+            seen = self.target.measure(steady.metric)
+            raise DrillError(f"not steady: {steady} wanted, {number(seen)} after {took_s:.0f} s")
+        self._note("steady state", f"{steady} after {took_s:.1f} s")
 
     def _victims(self) -> list[str]:
         found = self.target.candidates()
         victims = found[: self.drill.blast.size(len(found))]
         if not victims:
             raise DrillError(f"nothing to hit: no {self.drill.blast.of} there")
-        self._note(TARGETS, f"{', '.join(victims)} (of {len(found)})")
+        self._note("targets", f"{', '.join(victims)} (of {len(found)})")
         self.runner.consent(self.drill, victims)
         return victims
-
-    def _inject(self, victims: Sequence[str]) -> None:
-        self.record.injected = True  # from here on something may have happened
-        with self.record.activity(self.record.run, self.drill.fault.value) as done:
-            done.output = self.target.inject(victims)
-        self._note(FAULT, str(done.output))
 
     def _recover(self) -> float:
         """How long was waited; the reason to wait no longer is on record."""
         began = time.monotonic()
         while not self.target.recovered():
             waited_s = time.monotonic() - began
-            if why := self._in_vain(waited_s):
-                self._failed(RECOVERY, why)
+            if self._must_stop():
+                self.record.stopped = True
+                self._failed("recovery", f"stopped: {self.drill.stop_when}")
+                return waited_s
+            if waited_s > self.drill.recovery_s:
+                self._failed("recovery", f"not within {self.drill.recovery_s:g} s")
                 return waited_s
             time.sleep(_POLL_S)
-        self._note(RECOVERY, f"back after {number(self._measure(RECOVERED))} s")
+        self._note("recovery", f"back after {number(self.target.measure(RECOVERED))} s")
         return time.monotonic() - began
 
-    def _in_vain(self, waited_s: float) -> str:
-        """Why nobody waits longer; empty while somebody does."""
-        if self._stop():
-            return f"stopped: {self.drill.stop_when}"
-        if time.time() - self.record.started > self.drill.budget.minutes * 60:
-            self.record.stopped = True
-            return f"stopped: the budget of {self.drill.budget.minutes:g} minutes is spent"
-        return f"not within {self.drill.recovery_s:g} s" if waited_s > self.drill.recovery_s else ""
-
-    def _stop(self) -> bool:
-        """Looks at the stop condition, and keeps the last look."""
-        self.record.during.clear()
-        measured = self._probe(self.record.during, self.drill.stop_when)
-        stopped = measured is not None and self.drill.stop_when.holds(measured)
-        self.record.stopped = self.record.stopped or stopped
-        return stopped
+    def _must_stop(self) -> bool:
+        return self.drill.stop_when.holds(self.target.measure(self.drill.stop_when.metric))
 
     def _steady_again(self) -> None:
-        if self.record.stopped or self.record.fail_step:
-            return
-        if not self._steady(self.record.after):
-            self._failed(AFTER, f"{self.drill.steady_state.bound} not met again")
+        if not (self.record.stopped or self.record.fail_step) and not self._steady():
+            self.record.deviated = True
+            self._failed("steady state after", f"{self.drill.steady} not met again")
 
-    def _steady(self, into: list[Activity]) -> bool:
-        """Whether the steady state is met within its time. The last look is the one on record."""
-        state = self.drill.steady_state
-        ends = time.monotonic() + state.within_s
-        while True:
-            into.clear()
-            measured = self._probe(into, state.bound)
-            met = into[-1].tolerance_met = measured is not None and state.bound.holds(measured)
-            if met or time.monotonic() > ends or self._hopeless():
-                return met
+    def _steady(self) -> bool:
+        """Whether the steady state is met within its time."""
+        ends = time.monotonic() + self.drill.steady_s
+        while not (met := self.drill.steady.holds(self.target.measure(self.drill.steady.metric))):
+            if time.monotonic() > ends or self._must_stop():
+                break
             time.sleep(_POLL_S)
-
-    def _hopeless(self) -> bool:
-        measured = self._measure(self.drill.stop_when.metric)
-        return measured is not None and self.drill.stop_when.holds(measured)
+        return met
 
     def _judge(self, waited_s: float | None) -> None:
-        """What was waited for in vain took at least as long as was waited."""
+        """A timeout counts as the time waited."""
         if not self.record.injected:
             return
-        measured = {o.bound.metric: self._measure(o.bound.metric) for o in self.drill.objectives}
+        measured = {o.bound.metric: self.target.measure(o.bound.metric) for o in self.drill.objectives}
         if measured.get(RECOVERED, 0) is None and waited_s is not None and waited_s >= self.drill.recovery_s:
             measured[RECOVERED] = waited_s
-        self.record.results = results(self.drill.objectives, measured, self.runner.last)
-
-    def _measure(self, metric: str) -> float | None:
-        if metric.startswith(FIRES):
-            return self.runner.alert(metric.removeprefix(FIRES), self.target.losses())
-        return self.target.measure(metric)
-
-    def _probe(self, into: list[Activity], bound: Bound) -> float | None:
-        with self.record.activity(into, bound.metric) as look:
-            look.output = self._measure(bound.metric)
-        return look.output
+        self.record.results = [
+            Result(objective=o, measured=measured[o.bound.metric], last=self.runner.last.get(o.promise))
+            for o in self.drill.objectives
+        ]
 
     def _failed(self, step: str, why: str) -> None:
         self.record.fail(step, why)
@@ -242,7 +253,7 @@ def _handled(handler: "Callable[[int, FrameType | None], None] | signal.Handlers
 
 
 def _interrupt(signum: int, _frame: FrameType | None) -> None:
-    """Ctrl-C and SIGTERM reach the story as one exception, which passes every `except Exception`."""
+    """Ctrl-C and SIGTERM become one exception, which passes every `except Exception`."""
     for each in _NOTICES:  # one is enough: a second must not cut the rollback short
         signal.signal(each, signal.SIG_IGN)
     raise Interrupted(signum)

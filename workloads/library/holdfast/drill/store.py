@@ -21,19 +21,14 @@ def alone(folder: Path, who: str) -> Generator[None]:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise InputError(
-                f"another {who} writes to this folder",
-                got=str(folder),
-                allowed=f"one {who} per folder",
-                fix="wait, or pass --out",
-            ) from None
+            got, allowed = str(folder), f"one {who} per folder"
+            raise InputError(f"another {who} writes to this folder", got=got, allowed=allowed, fix="wait, or pass --out") from None  # fmt: skip
         yield
 
 
 def fresh(out: Path, drill: str) -> Path:
     """A new folder for a run that begins now; names sort by time."""
-    stamp = datetime.datetime.now(datetime.UTC).strftime("%Y%m%dT%H%M%S.%fZ")
-    folder = out / drill / stamp
+    folder = out / drill / datetime.datetime.now(datetime.UTC).strftime("%Y%m%dT%H%M%S.%fZ")
     folder.mkdir(parents=True)
     return folder
 

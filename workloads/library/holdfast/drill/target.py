@@ -3,16 +3,10 @@
 # Why it is so: infra/decisions/0090.
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from typing import Protocol
 
-
-@dataclass(frozen=True, slots=True)
-class Loss:
-    """One machine that was lost, as Cloud Monitoring would count it."""
-
-    t: float
-    pool: str
+Undo = tuple[str, Callable[[], object]]
+"""A step of the rollback: its name, and what it does."""
 
 
 class Target(Protocol):
@@ -34,8 +28,6 @@ class Target(Protocol):
 
     def recovered(self) -> bool: ...
 
-    def losses(self) -> list[Loss]: ...
-
-    def rollback(self) -> Iterable[tuple[str, Callable[[], object]]]:
+    def rollback(self) -> Iterable[Undo]:
         """Steps that put everything back, each tried whatever becomes of the others, also when nothing began."""
         ...

@@ -1,6 +1,6 @@
 """From numbers to words. Pure: what was measured goes in, verdicts and the exit code come out."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
@@ -14,7 +14,7 @@ class Verdict(StrEnum):
     BROKEN = "broken"
     NOT_MEASURED = "not measured"  # of an objective only
     INCONCLUSIVE = "inconclusive"  # of a whole drill only: nothing was shown
-    STOPPED = "stopped"  # of a whole drill only: by its stop condition, its budget or Ctrl-C
+    STOPPED = "stopped"  # of a whole drill only: by its stop condition or Ctrl-C
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -35,13 +35,6 @@ class Result:
         wanted = {"promise": objective.promise, "metric": objective.bound.metric, "wanted": str(objective.bound)}
         found = {"measured": self.measured, "last": self.last, "verdict": self.verdict.value}
         return wanted | {"essential": objective.essential} | found
-
-
-def results(
-    objectives: Iterable[Objective], measured: Mapping[str, float | None], last: Mapping[str, float | None]
-) -> list[Result]:
-    """`last` by promise: a metric may serve several."""
-    return [Result(objective=o, measured=measured.get(o.bound.metric), last=last.get(o.promise)) for o in objectives]
 
 
 def drill_verdict(judged: Sequence[Result], *, injected: bool, stopped: bool, deviated: bool = False) -> Verdict:

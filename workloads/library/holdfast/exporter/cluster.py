@@ -21,16 +21,15 @@ from holdfast.exporter.objects import (
     SPOT,
     Node,
     Pod,
-    bound_s,
     is_taken,
     read_node,
     read_pod,
+    since_s,
 )
 from holdfast.exporter.queues import Queues
 from holdfast.exporter.risk import Risk
-from holdfast.exporter.sample import Sample, run_labels, sample
+from holdfast.exporter.sample import Sample, Waits, run_labels, sample
 from holdfast.exporter.slack import Planned
-from holdfast.exporter.waits import Waits
 from holdfast.ledger.disruptions import disruption, eviction
 
 REMEMBERED = 2_000
@@ -141,7 +140,10 @@ class Cluster:
             self._lines.append(lines.node_down(name, node))
 
     def _scheduled(self, found: Mapping[str, Any], pod: Pod) -> None:
-        created, bound = unix_s(found["metadata"].get("creationTimestamp")), bound_s(found) or self.clock()
+        created, bound = (
+            unix_s(found["metadata"].get("creationTimestamp")),
+            since_s(found, "PodScheduled") or self.clock(),
+        )
         node = self.nodes.get(pod.node)
         waited = max(0.0, bound - created)
         if line := lines.scheduled(found["metadata"].get("name", ""), pod, node, bound, waited):

@@ -11,18 +11,18 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
 
-from kubernetes import client
-from kubernetes.client.exceptions import ApiException
+from holdfast.clients.api import Api, ApiError, Object
+from holdfast.contract.kubernetes import LEASE_API, api_path
+from holdfast.contract.values import unix_s
 
 EXPORTER, MOVER = "holdfast-exporter", "holdfast-mover"
-CONFLICT, MISSING = 409, 404
+CONFLICT = 409
 
 
 @dataclass(slots=True)
 class Lease:
-    api: client.CoordinationV1Api
+    api: Api
     namespace: str
     name: str = EXPORTER
     me: str = f"{socket.gethostname()}-{os.getpid()}"
@@ -31,22 +31,19 @@ class Lease:
     heard: bool = False
     """At the last look another holder had renewed since the look before."""
     _mine_until_s: float = 0.0
-    _renewed: Any = None
+    _renewed: str = ""
 
     def held(self) -> bool:
         """Take, renew or respect the lease; whether it is mine now."""
-        try:
-            found: Any = self.api.read_namespaced_lease(self.name, self.namespace)
-        except ApiException as error:
-            if error.status != MISSING:
-                raise
-            return self._write(None)
-        holder = found.spec.holder_identity
-        if holder not in (None, "", self.me) and not self._expired(found.spec):
-            self.heard, self._renewed = found.spec.renew_time != self._renewed, found.spec.renew_time
+        found = self.api.find(f"{self._leases}/{self.name}")
+        spec = (found or {}).get("spec") or {}
+        renewed = spec.get("renewTime") or ""
+        expired = self.clock() - unix_s(renewed) > (spec.get("leaseDurationSeconds") or self.holds_s)
+        if spec.get("holderIdentity") not in (None, "", self.me) and not expired:
+            self.heard, self._renewed = renewed != self._renewed, renewed
             self._mine_until_s = 0.0
             return False
-        return self._write(found)
+        return self._written(found)
 
     @property
     def recently_held(self) -> bool:
@@ -55,27 +52,29 @@ class Lease:
 
     def release(self) -> None:
         """So that the next one need not wait for the end of the term."""
-        found: Any = self.api.read_namespaced_lease(self.name, self.namespace)
-        if found.spec.holder_identity == self.me:
-            found.spec.holder_identity = ""
-            self.api.replace_namespaced_lease(self.name, self.namespace, found)
+        path = f"{self._leases}/{self.name}"
+        found = self.api.get(path)
+        if found["spec"].get("holderIdentity") == self.me:
+            self.api.replace(path, found | {"spec": found["spec"] | {"holderIdentity": ""}})
 
-    def _expired(self, spec: Any) -> bool:
-        if spec.renew_time is None:
-            return True
-        return self.clock() - spec.renew_time.timestamp() > (spec.lease_duration_seconds or self.holds_s)
+    @property
+    def _leases(self) -> str:
+        return f"{api_path(LEASE_API)}/namespaces/{self.namespace}/leases"
 
-    def _write(self, found: Any) -> bool:
+    def _written(self, found: Object | None) -> bool:
         now = datetime.fromtimestamp(self.clock(), UTC)
-        spec = client.V1LeaseSpec(holder_identity=self.me, lease_duration_seconds=self.holds_s, renew_time=now)
+        spec = {
+            "holderIdentity": self.me,
+            "leaseDurationSeconds": self.holds_s,
+            "renewTime": f"{now:%Y-%m-%dT%H:%M:%S.%fZ}",
+        }
         try:
             if found is None:
-                body = client.V1Lease(metadata=client.V1ObjectMeta(name=self.name), spec=spec)
-                self.api.create_namespaced_lease(self.namespace, body)
+                head = {"apiVersion": LEASE_API, "kind": "Lease", "metadata": {"name": self.name}}
+                self.api.create(self._leases, head | {"spec": spec})
             else:
-                found.spec = spec
-                self.api.replace_namespaced_lease(self.name, self.namespace, found)
-        except ApiException as error:
+                self.api.replace(f"{self._leases}/{self.name}", found | {"spec": spec})
+        except ApiError as error:
             if error.status == CONFLICT:
                 return False  # somebody was faster
             raise

@@ -5,8 +5,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Protocol
 
-from kubernetes.client.exceptions import ApiException
-
+from holdfast.clients.api import ApiError
 from holdfast.contract.errors import Unjudged
 from holdfast.exporter.lease import Lease
 from holdfast.exporter.log import logger
@@ -27,14 +26,15 @@ class Worker(Protocol):
 
 
 @contextmanager
-def running(watchers: Sequence[Watcher], others: Sequence[Worker]) -> Generator[None]:
-    """Their threads, until the end of the block."""
-    for thread in (*watchers, *others):
+def running(threads: Sequence[Worker | None]) -> Generator[None]:
+    """Those that are there, until the end of the block."""
+    present = [thread for thread in threads if thread]
+    for thread in present:
         thread.start()
     try:
         yield
     finally:
-        for thread in (*watchers, *others):
+        for thread in present:
             thread.close()
 
 
@@ -66,7 +66,7 @@ def leads(lease: Lease) -> bool:
     """A process that cannot ask must not act: two writers would be refused each other's points."""
     try:
         return lease.held()
-    except (ApiException, OSError) as error:
+    except (ApiError, Unjudged) as error:
         LOG.warning("lease: %s", error)
         return False
 

@@ -7,9 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from kubernetes import client
-
-from holdfast.clients.kubernetes_api import connect
+from holdfast.clients.api import connect
 from holdfast.contract.environment import ENV_DATABASE
 from holdfast.contract.errors import InputError
 from holdfast.contract.roles import NAMESPACE_MONITORING
@@ -97,17 +95,17 @@ def serve(
     backlog = Backlog(uri) if (uri := os.environ.get(ENV_DATABASE, "")) else None
     source, reader = loop.source_of(project, cluster_name, events)
     cluster, lock = Cluster(), threading.Lock()
-    watchers = [Watcher(kind, api, cluster, lock) for kind in (*KINDS, *QUEUED, *(PLANNED if source else ()))]
+    watchers = [Watcher(kind, api.client, cluster, lock) for kind in (*KINDS, *QUEUED, *(PLANNED if source else ()))]
     exporter = Exporter(cluster, lock, Jobs(source, time.time() - HANDOVER_S) if source else None, time.time, backlog)
     exporter.newest.serve(port, in_pod=not kubeconfig)  # without one it is the pod's account that asks
     # With a kubeconfig and no project it is somebody's own look at a cluster.
     own = bool(project) or not kubeconfig
     outputs = Outputs(
-        lease=Lease(client.CoordinationV1Api(api), NAMESPACE_MONITORING) if own else None,
+        lease=Lease(api, NAMESPACE_MONITORING) if own else None,
         writer=cloud_writer(project, location, cluster_name) if project else None,
         lines=lines_file,
     )
-    with loop.running(watchers, [thread for thread in (backlog, reader) if thread]):
+    with loop.running([*watchers, backlog, reader]):
         loop.run(lambda: one_pass(exporter, outputs), watchers, outputs.lease, stop, every_s)
 
 

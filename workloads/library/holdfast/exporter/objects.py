@@ -84,13 +84,8 @@ def is_taken(found: Mapping[str, Any]) -> bool:
     taints = (found.get("spec") or {}).get("taints") or []
     if any(taint.get("key") in TERMINATION_TAINTS for taint in taints):
         return True
-    conditions = (found.get("status") or {}).get("conditions") or []
-    return any(
-        c.get("type") == "Ready"
-        and c.get("status") != "True"
-        and any(r in (c.get("message") or "") for r in SHUTDOWN_REASONS)
-        for c in conditions
-    )
+    ready = condition(found, "Ready")
+    return ready.get("status", "True") != "True" and any(r in (ready.get("message") or "") for r in SHUTDOWN_REASONS)
 
 
 # The kubelet ends pods for one reason that sets this: its node is shutting down.
@@ -122,7 +117,7 @@ def read_pod(found: Mapping[str, Any]) -> Pod:
         index=_index(labels),
         node=spec.get("nodeName") or "",
         running_since_s=_running_since(status),
-        waits_since_s=_unschedulable_since(status),
+        waits_since_s=since_s(found, "PodScheduled", "False"),
         capacity=_asked(labels, selector),
         accelerator=selector.get(pools.LABEL_ACCELERATOR, "none"),
         # DaemonSets belong on every node, and static pods are the node's own.
@@ -146,23 +141,22 @@ def _running_since(status: Mapping[str, Any]) -> float:
     return min((s for each in started if (s := unix_s(each.get("startedAt")))), default=0.0)
 
 
-def bound_s(found: Mapping[str, Any]) -> float:
-    for condition in (found.get("status") or {}).get("conditions") or []:
-        if condition.get("type") == "PodScheduled" and condition.get("status") == "True":
-            return unix_s(condition.get("lastTransitionTime"))
-    return 0.0
+def condition(found: Mapping[str, Any], kind: str) -> Mapping[str, Any]:
+    """Empty where the object has none of this type."""
+    conditions = (found.get("status") or {}).get("conditions") or ()
+    return next((each for each in conditions if each.get("type") == kind), {})
 
 
-def _unschedulable_since(status: Mapping[str, Any]) -> float:
-    for condition in status.get("conditions") or []:
-        if condition.get("type") == "PodScheduled" and condition.get("status") == "False":
-            return unix_s(condition.get("lastTransitionTime"))
-    return 0.0
+def is_true(found: Mapping[str, Any], kind: str) -> bool:
+    return condition(found, kind).get("status") == "True"
+
+
+def since_s(found: Mapping[str, Any], kind: str, status: str = "True") -> float:
+    """When a condition took this status; 0 if it has another."""
+    each = condition(found, kind)
+    return unix_s(each.get("lastTransitionTime")) if each.get("status") == status else 0.0
 
 
 def ended_s(job: Mapping[str, Any]) -> float:
     """When a Job or JobSet was over; 0 while it is not."""
-    for condition in (job.get("status") or {}).get("conditions") or ():
-        if condition.get("type") in OVER and condition.get("status") == "True":
-            return unix_s(condition.get("lastTransitionTime"))
-    return 0.0
+    return max(since_s(job, kind) for kind in OVER)

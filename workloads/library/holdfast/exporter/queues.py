@@ -12,8 +12,8 @@ from typing import Any
 from holdfast.contract.pools import GPU_RESOURCE, LABEL_ACCELERATOR
 from holdfast.contract.values import unix_s
 from holdfast.exporter.lines import Line, admitted
-from holdfast.exporter.sample import Sample, sample
-from holdfast.exporter.waits import Waits
+from holdfast.exporter.objects import condition, is_true, since_s
+from holdfast.exporter.sample import Sample, Waits, sample
 
 QUOTA, INADMISSIBLE, CHECK, STOPPED = "quota", "inadmissible", "admission-check", "stopped"
 # Conditions of a ProvisioningRequest after which its nodes will not come, or are gone.
@@ -57,9 +57,9 @@ class Queues:
             self._started(found, now, before.since_s)
         self.workloads[uid] = now
 
-    def _started(self, found: Mapping[str, Any], now: Waiting, since_s: float) -> None:
-        at_s = unix_s(condition(found, "Admitted").get("lastTransitionTime")) or since_s
-        waited_s = max(0.0, at_s - since_s)
+    def _started(self, found: Mapping[str, Any], now: Waiting, before_s: float) -> None:
+        at_s = since_s(found, "Admitted") or before_s
+        waited_s = max(0.0, at_s - before_s)
         self.waits.ended(waited_s, now.queue, now.flavor, now.accelerator)
         self.lines.append(admitted(now.queue, now.flavor, now.accelerator, at_s, waited_s))
 
@@ -124,9 +124,7 @@ def _reason(found: Mapping[str, Any]) -> str:
 
 def _since_s(found: Mapping[str, Any]) -> float:
     """An evicted workload waits since then: what it waited before its first start is over."""
-    created = unix_s(found["metadata"].get("creationTimestamp"))
-    evicted = condition(found, "Evicted")
-    return max(created, unix_s(evicted.get("lastTransitionTime"))) if evicted.get("status") == "True" else created
+    return max(unix_s(found["metadata"].get("creationTimestamp")), since_s(found, "Evicted"))
 
 
 def _flavor(status: Mapping[str, Any]) -> str:
@@ -142,12 +140,3 @@ def _accelerator(spec: Mapping[str, Any]) -> str:
         if name := (pod.get("nodeSelector") or {}).get(LABEL_ACCELERATOR):
             return name
     return NONE
-
-
-def condition(found: Mapping[str, Any], kind: str) -> Mapping[str, Any]:
-    conditions = (found.get("status") or {}).get("conditions") or ()
-    return next((each for each in conditions if each.get("type") == kind), {})
-
-
-def is_true(found: Mapping[str, Any], kind: str) -> bool:
-    return condition(found, kind).get("status") == "True"

@@ -1,14 +1,11 @@
-"""Where exporter and mover read event lines: a folder of files, followed from where the last pass stopped.
-
-Guarantee: half a line waits for its other half.
-"""
+"""Where exporter and mover read event lines: a folder of files, followed from where the last pass stopped."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
-from holdfast.ledger.events import Event, Reading, read_folder
+from holdfast.ledger.events import Event, Reading, Tail, read_folder
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,18 +30,11 @@ class Source(Protocol):
 @dataclass(slots=True)
 class Folder:
     path: Path
-    offsets: dict[Path, int] = field(default_factory=dict[Path, int])
+    tails: dict[Path, Tail] = field(default_factory=dict[Path, Tail])
 
     def news(self) -> Iterable[Lines]:
         for path in sorted(self.path.rglob("*.jsonl")):
-            with path.open("rb") as handle:
-                if self.offsets.get(path, 0) > path.stat().st_size:
-                    self.offsets[path] = 0  # replaced by a shorter file
-                handle.seek(self.offsets.get(path, 0))
-                text = handle.read()
-            whole = text[: text.rfind(b"\n") + 1]
-            self.offsets[path] = self.offsets.get(path, 0) + len(whole)
-            yield Lines(whole.splitlines())
+            yield Lines(self.tails.setdefault(path, Tail(path)).read())
 
     def of_job(self, job: str, begin_s: float) -> Reading:
         return of(job, begin_s, read_folder(self.path))

@@ -23,6 +23,8 @@ class Recovery:
     """When work went on: its first step, or its first item. None if it never did within the events."""
     lost_steps: int = 0
     """Steps known to be done again; for batch, items given up in mid-work."""
+    lane: int = 0
+    """Of the process that was evicted."""
 
     @property
     def seconds(self) -> float | None:

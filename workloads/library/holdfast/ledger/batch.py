@@ -6,7 +6,7 @@ once has n lanes from its first event to its last; wall time is their sum (worke
 
 import heapq
 from bisect import bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from holdfast.ledger.account import Account, Point, Recovery, totals_us
 from holdfast.ledger.events import Event
@@ -37,7 +37,9 @@ def account(events: Sequence[Event], begin_us: int, end_us: int) -> Account:
         lanes=len(lanes),
         totals_us=totals_us(spans),
         drawn=lambda: spans,
-        recoveries=tuple(_recoveries(workers, evicts, victims)),
+        recoveries=tuple(
+            _recoveries(workers, evicts, victims, {r.process: n for n, lane in enumerate(lanes) for r in lane})
+        ),
         lost=sum(_in_hand(run) for run in workers),
         points=lambda: _progress(events),
     )
@@ -158,7 +160,10 @@ def _in_hand(run: ProcessRun) -> int:
 
 
 def _recoveries(
-    workers: Sequence[ProcessRun], evicts: Sequence[Event], victims: Sequence[ProcessRun | None]
+    workers: Sequence[ProcessRun],
+    evicts: Sequence[Event],
+    victims: Sequence[ProcessRun | None],
+    lane_of: Mapping[str, int],
 ) -> Iterable[Recovery]:
     """A worker is replaced by the first one that starts after its eviction; each replacement counts once."""
     coming = iter(workers)
@@ -166,7 +171,8 @@ def _recoveries(
         successor = next((worker for worker in coming if worker.begins_us > evict.t_us), None)
         back = next((e.t_us for e in successor.events if e.type in STARTED), None) if successor else None
         signal, target = str(evict.fields.get("signal", "")), str(evict.fields.get("target", ""))
-        yield Recovery(evict.t_us, signal, target, back, _in_hand(victim) if victim else 0)
+        lost, lane = (_in_hand(victim), lane_of[victim.process]) if victim else (0, 0)
+        yield Recovery(evict.t_us, signal, target, back, lost, lane)
 
 
 def _progress(events: Iterable[Event]) -> Iterable[Point]:

@@ -63,6 +63,26 @@ def read_folder(folder: Path) -> Reading:
     return reading
 
 
+class Tail:
+    """A file that others write: the whole lines that were added since the last call. Half a line waits for its rest."""
+
+    def __init__(self, path: Path) -> None:
+        self._path, self._offset = path, 0
+
+    def read(self) -> list[bytes]:
+        """None from a file that is not there yet."""
+        if not self._path.exists():
+            return []
+        with self._path.open("rb") as handle:
+            if self._offset > self._path.stat().st_size:
+                self._offset = 0  # replaced by a shorter file
+            handle.seek(self._offset)
+            text = handle.read()
+        whole = text[: text.rfind(b"\n") + 1]
+        self._offset += len(whole)
+        return whole.splitlines()
+
+
 def _bytes(path: Path) -> bytes:
     try:
         return path.read_bytes()

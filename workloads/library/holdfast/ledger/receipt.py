@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from holdfast.clients.api import Api, ApiError, connect
 from holdfast.contract.errors import InputError, Unjudged
 from holdfast.contract.kubernetes import JOB_API, JOBSET_API, api_path
 from holdfast.ledger.events import read_folder
@@ -20,6 +21,7 @@ from holdfast.ledger.timeline import STATES, Span, State
 
 SCHEMA = "holdfast.receipt/1"
 ANNOTATION = "holdfast.dev/receipt"
+HTTP_NOT_FOUND = 404
 WASTED = frozenset({State.LOST, State.RESTARTING, State.RESTORING})
 
 
@@ -63,30 +65,20 @@ class Receipt:
         return {"schema": SCHEMA} | asdict(self)
 
 
-JOBSET, JOB = api_path(JOBSET_API) + "/namespaces/{}/jobsets/{}", api_path(JOB_API) + "/namespaces/{}/jobs/{}"
-HTTP_NOT_FOUND = 404
+PLACES = (api_path(JOBSET_API) + "/namespaces/{}/jobsets/{}", api_path(JOB_API) + "/namespaces/{}/jobs/{}")
 
 
-def annotate(made: Receipt, namespace: str, kubeconfig: str) -> str:
-    from holdfast.clients.kubernetes_api import connect
-
-    return leave(made, namespace, connect(kubeconfig))
-
-
-def leave(made: Receipt, namespace: str, api: Any) -> str:
+def leave(made: Receipt, namespace: str, api: Api) -> str:
     """Writes the receipt onto the JobSet of that name, or onto the Job; returns which."""
-    from kubernetes.client.exceptions import ApiException
-
     body = {"metadata": {"annotations": {ANNOTATION: json.dumps(made.as_json())}}}
-    for place in (JOBSET, JOB):
+    for place in PLACES:
         path = place.format(namespace, made.job)
-        headers = {"Content-Type": "application/merge-patch+json", "Accept": "application/json"}
-        request = api.param_serialize("PATCH", path, header_params=headers, body=body, auth_settings=["BearerToken"])
-        answer: Any = api.call_api(*request, _request_timeout=30)
-        if answer.status != HTTP_NOT_FOUND:
-            if answer.status >= 400:
-                raise Unjudged(f"{path}: {ApiException(status=answer.status, reason=answer.reason)}")
+        try:
+            api.merge(path, body)
             return path
+        except ApiError as error:
+            if error.status != HTTP_NOT_FOUND:
+                raise Unjudged(f"{path}: {error}") from error
     raise InputError("no object to annotate with the receipt", got=f"{namespace}/{made.job}", allowed="a JobSet or Job", fix="give --namespace")  # fmt: skip
 
 
@@ -157,4 +149,4 @@ def show(
     made = receipt(known[job], usd_per_hour, on_demand_usd_per_hour)
     print(json.dumps(made.as_json()) if as_json else made.line())
     if namespace:
-        print(f"annotated {annotate(made, namespace, kubeconfig)}", file=sys.stderr)
+        print(f"annotated {leave(made, namespace, connect(kubeconfig))}", file=sys.stderr)

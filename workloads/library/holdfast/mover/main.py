@@ -4,14 +4,11 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
-from kubernetes import client
-from kubernetes.client.exceptions import ApiException
-from urllib3.exceptions import HTTPError
-
-from holdfast.clients.kubernetes_api import connect
-from holdfast.contract.errors import InputError
+from holdfast.clients.api import ApiError, connect
+from holdfast.contract.errors import InputError, Unjudged
 from holdfast.contract.roles import NAMESPACE_MONITORING
 from holdfast.contract.values import between
 from holdfast.exporter import lines, loop
@@ -19,9 +16,10 @@ from holdfast.exporter.jobs import Jobs
 from holdfast.exporter.lease import MOVER, Lease
 from holdfast.exporter.log import logger
 from holdfast.exporter.watch import KINDS, Watcher
-from holdfast.mover.cluster_api import KubernetesApi
+from holdfast.ledger.receipt import leave
+from holdfast.mover.cluster_api import ClusterApi
 from holdfast.mover.mover import Move, Mover
-from holdfast.mover.receipts import Receipts, leaver
+from holdfast.mover.receipts import Receipts
 from holdfast.mover.view import View, ending
 from holdfast.runtime import logs, shutdown
 
@@ -61,7 +59,7 @@ class Process:
             seen = self.view.seen(self.jobs.events)
         try:
             return self.mover.step(seen, now_s)
-        except (ApiException, HTTPError, OSError) as error:
+        except (ApiError, Unjudged) as error:
             LOG.warning("nothing is moved in this pass: %s", error)
             return []
 
@@ -87,12 +85,12 @@ def serve(
     assert source
     view, lock = View(), threading.Lock()
     kinds = [kind for kind in KINDS if kind.held in WATCHED]
-    watchers = [Watcher(kind, api, view, lock) for kind in (*kinds, *ending())]
-    receipts = Receipts(source, leaver(api))
-    lease = Lease(client.CoordinationV1Api(api), NAMESPACE_MONITORING, MOVER)
+    watchers = [Watcher(kind, api.client, view, lock) for kind in (*kinds, *ending())]
+    receipts = Receipts(source, partial(leave, api=api))
+    lease = Lease(api, NAMESPACE_MONITORING, MOVER)
     process = Process(
-        view=view, lock=lock, jobs=Jobs(source), mover=Mover(KubernetesApi(api)), receipts=receipts, lease=lease,
+        view=view, lock=lock, jobs=Jobs(source), mover=Mover(ClusterApi(api)), receipts=receipts, lease=lease,
         lines=lines_file,
     )  # fmt: skip
-    with loop.running(watchers, [receipts, *([reader] if reader else [])]):
+    with loop.running([*watchers, receipts, reader]):
         loop.run(process.one_pass, watchers, lease, stop, every_s)

@@ -10,11 +10,12 @@ import logging
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
+from holdfast.clients.api import ApiError
+from holdfast.contract.machines import MACHINE_TYPES
 from holdfast.ledger.events import Event
 from holdfast.ledger.progress import done_h
 from holdfast.mover import patches
-from holdfast.mover.capacity import SpotSeen
-from holdfast.mover.cluster_api import ClusterApi, Refused
+from holdfast.mover.cluster_api import MAX_MESSAGE, ClusterApi
 from holdfast.mover.objects import Movable, movables
 from holdfast.place.plan import REACTION_S, Standing
 from holdfast.runtime import logs
@@ -45,6 +46,31 @@ class Seen:
     """GPUs of the pods that wait for a Spot node."""
     events: Callable[[str], Iterable[Event]]
     """Of a job, the newest ones."""
+
+
+@dataclass(slots=True)
+class SpotSeen:
+    """What the cluster itself shows of Spot: of each GPU, whether it could be had, and since when.
+
+    A cluster sees only what somebody asks for. Spot counts as there while a Spot node of that GPU runs and no pod waits
+    for one; where nobody asks, it counts as gone, and a job stays on on-demand rather than pay for a guess.
+    """
+
+    since_s: dict[str, float] = field(default_factory=dict[str, float])
+    """GPU -> since when it counts as there."""
+
+    def look(self, machine_types: Iterable[str], waiting_for: Iterable[str], now_s: float) -> None:
+        """machine_types: of the Spot nodes that run; waiting_for: GPUs of the pods that wait for a Spot node."""
+        there = {MACHINE_TYPES[name].accelerator for name in machine_types if name in MACHINE_TYPES} - set(waiting_for)
+        for gone in self.since_s.keys() - there:
+            del self.since_s[gone]
+        for accelerator in there:
+            self.since_s.setdefault(accelerator, now_s)
+
+    def up_for_h(self, accelerator: str, now_s: float) -> float | None:
+        """None: not there."""
+        since_s = self.since_s.get(accelerator)
+        return None if since_s is None else (now_s - since_s) / 3_600
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,8 +149,11 @@ class Mover:
     def _patched(self, job: Movable, ops: patches.Patch, done: str) -> bool:
         try:
             self.api.patch(job.path, ops)
-        except Refused as error:
-            self._complain(job.uid, job.version, f"{job.name} was not {done}: {error}")
+        except ApiError as error:
+            # Refused: the job has changed meanwhile, or may not be changed so.
+            if not 400 <= error.status < 500:
+                raise
+            self._complain(job.uid, job.version, f"{job.name} was not {done}: {str(error)[:MAX_MESSAGE]}")
             return False
         return True
 

@@ -9,7 +9,7 @@ from holdfast.contract.capacity import ANNOTATION_PLAN, ANNOTATION_TEMPLATES
 from holdfast.contract.errors import InputError
 from holdfast.contract.kubernetes import JOBSET_API, KUEUE_API, LABEL_CLUSTER_QUEUE, LABEL_QUEUE, api_path
 from holdfast.contract.values import unix_s
-from holdfast.exporter.objects import ended_s
+from holdfast.exporter.objects import ended_s, is_true
 from holdfast.place import plan
 from holdfast.place.plan import Plan
 
@@ -121,11 +121,10 @@ def _is_marked(template: Object) -> bool:
 
 def _workload(found: Object) -> Workload:
     meta, spec = found["metadata"], found.get("spec") or {}
-    conditions = (found.get("status") or {}).get("conditions") or ()
     return Workload(
         path=f"{api_path(KUEUE_API)}/namespaces/{meta['namespace']}/workloads/{meta['name']}",
         queue=spec.get("queueName") or "",
-        admitted=any(c.get("type") == "Admitted" and c.get("status") == "True" for c in conditions),
+        admitted=is_true(found, "Admitted"),
         leaving=bool(meta.get("deletionTimestamp")),
         templates=tuple(each.get("template") or {} for each in spec.get("podSets") or ()),
     )

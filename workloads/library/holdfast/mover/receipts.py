@@ -12,9 +12,6 @@ import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from kubernetes import client
-from kubernetes.client.exceptions import ApiException
-
 from holdfast.contract.capacity import Capacity
 from holdfast.contract.errors import InputError, Unjudged
 from holdfast.contract.telemetry import KIND_TRAINING
@@ -22,9 +19,9 @@ from holdfast.exporter.log import logger
 from holdfast.exporter.sources import Source
 from holdfast.ledger.job_ledger import JobLedger, job_ledgers
 from holdfast.ledger.money import Prices, prices_of
-from holdfast.ledger.receipt import Receipt, leave, receipt
-from holdfast.mover.ends import Ended
+from holdfast.ledger.receipt import Receipt, receipt
 from holdfast.mover.node_usage import NodeUsage
+from holdfast.mover.view import Ended
 
 LOG = logger("receipt")
 TRIES, AGAIN_S = 5, 60.0
@@ -68,7 +65,7 @@ class Receipts(threading.Thread):
         try:
             made = make(order, self._source)
             where = self._leave(made, order.ended.namespace)
-        except (Unjudged, ApiException, OSError) as error:
+        except Unjudged as error:
             LOG.warning("no receipt of %s yet: %s", name, error)
             return False
         except InputError as error:
@@ -113,10 +110,3 @@ def _paid(prices: Prices, capacity: str) -> float:
     if capacity == Capacity.SPOT.value:
         return prices.spot
     return (prices.flex_start or prices.on_demand) if capacity == Capacity.FLEX_START.value else prices.on_demand
-
-
-def leaver(api: client.ApiClient) -> Leave:
-    def leave_it(made: Receipt, namespace: str) -> str:
-        return leave(made, namespace, api)
-
-    return leave_it

@@ -1,20 +1,44 @@
 """What the mover sees: the cluster as the exporter reads it, which jobs ended, and on which machines they ran. Pure."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
 from holdfast.contract.kubernetes import JOB_API, JOBSET_API, api_path
 from holdfast.contract.roles import JOB_NAMESPACES
+from holdfast.contract.values import unix_s
 from holdfast.exporter.cluster import Cluster
-from holdfast.exporter.objects import SPOT
+from holdfast.exporter.objects import SPOT, ended_s
 from holdfast.exporter.watch import Kind, uid
 from holdfast.ledger.events import Event
-from holdfast.mover import ends
-from holdfast.mover.ends import Ended
+from holdfast.ledger.receipt import ANNOTATION
 from holdfast.mover.mover import Pods, Seen
 from holdfast.mover.node_usage import NodeUsage, NodeUsages
+
+# So long after its end a job's last lines may still be on their way.
+SETTLE_END_S = 90.0
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    namespace: str
+    name: str
+    began_s: float
+    ended_s: float
+
+
+def take_end(held: dict[str, Ended], change: str, found: Mapping[str, Any]) -> None:
+    """`held`: by uid of the Job or JobSet. The receipt's annotation is the memory of it: no job gets a second one."""
+    meta, over_s = found["metadata"], ended_s(found)
+    receipted = ANNOTATION in (meta.get("annotations") or {})
+    # A JobSet or a CronJob speaks for the Jobs that it made.
+    owned = bool(meta.get("ownerReferences"))
+    if change == "DELETED" or receipted or owned or not over_s:
+        held.pop(meta["uid"], None)
+    else:
+        began_s = unix_s(meta.get("creationTimestamp"))
+        held[meta["uid"]] = Ended(meta["namespace"], meta["name"], began_s, over_s)
 
 
 @dataclass
@@ -30,8 +54,11 @@ class View(Cluster):
 
     def ended(self, now_s: float) -> list[tuple[Ended, NodeUsage | None]]:
         """Jobs that are due for their receipt, each once, with what they ran on."""
-        found = [one for held in self.over.values() for one in ends.due(held, now_s)]
-        return [(one, self.node_usages.held.pop(one.name, None)) for one in found]
+        due: list[Ended] = []
+        for held in self.over.values():
+            ripe = [uid for uid, one in held.items() if now_s - one.ended_s >= SETTLE_END_S]
+            due += [held.pop(uid) for uid in ripe]
+        return [(one, self.node_usages.held.pop(one.name, None)) for one in due]
 
     def seen(self, events: Callable[[str], Iterable[Event]]) -> Seen:
         """What is judged by."""
@@ -68,4 +95,4 @@ def ending(namespaces: Iterable[str] = JOB_NAMESPACES) -> list[Kind]:
 
 
 def _taking(path: str) -> Callable[[View], partial[None]]:
-    return lambda view: partial(ends.take, view.over.setdefault(path, {}))
+    return lambda view: partial(take_end, view.over.setdefault(path, {}))

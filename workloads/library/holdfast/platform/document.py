@@ -4,7 +4,6 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from holdfast.contract.capacity import Capacity
 from holdfast.contract.errors import InputError
 from holdfast.contract.pools import Pool, Role
 
@@ -192,9 +191,6 @@ class Platform:
 
     def system_pool(self) -> Pool:
         return next(pool for pool in self.pools if pool.role is Role.SYSTEM)
-
-    def spot_pools(self) -> list[Pool]:
-        return [pool for pool in self.pools if pool.capacity is Capacity.SPOT]
 
 
 def _matches(pattern: str, image: str) -> bool:

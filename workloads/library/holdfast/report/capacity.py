@@ -3,23 +3,29 @@
 import math
 from bisect import bisect_right
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from datetime import UTC, datetime
 from typing import Any
 
 from holdfast.ledger.events import Event
 from holdfast.ledger.job_ledger import JobLedger
 from holdfast.place.churn import estimate
 from holdfast.place.churn.estimate import Exposure, Group
+from holdfast.report.text import moment
 
 HOUR_US = 3_600_000_000
+# What tells kinds of waits apart: of pods for a node, of jobs in Kueue's queues. Name -> its value where a line has none.
+POD_KIND = {"accelerator": "none", "capacity": ""}
+QUEUE_KIND = {"queue": "none", "flavor": "none", "accelerator": "none"}
+Loss = tuple[str, str, int]
+"""(hour, pool, preemptions)"""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Waited:
+class Wait:
     """How long waits of one kind lasted."""
 
+    kind: Mapping[str, str]
     n: int
     """Waits that ended."""
     p50_s: float | None
@@ -28,23 +34,12 @@ class Waited:
     rounded_up: bool = False
     """Percentiles are upper ends of bands."""
 
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Wait(Waited):
-    """Of pods, for a node."""
-
-    accelerator: str
-    capacity: str
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class QueueWait(Waited):
-    """Of jobs, in Kueue's queues."""
-
-    queue: str
-    flavor: str
-    """`none` while no quota is reserved."""
-    accelerator: str
+    def as_json(self) -> dict[str, Any]:
+        """JSON knows no infinity: null is `longer than any band`, or `no wait ended`."""
+        seconds = {"p50_seconds": self.p50_s, "p95_seconds": self.p95_s, "longest_seconds": self.longest_s}
+        # Python would write `Infinity`, which no other JSON reader accepts.
+        known = {name: s if s is not None and math.isfinite(s) else None for name, s in seconds.items()}
+        return dict(self.kind) | known | {"n": self.n, "rounded_up": self.rounded_up}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -78,9 +73,8 @@ class Capacities:
     cluster: str = ""
     """`<location>/<name>`; empty where the source names none."""
     waits: tuple[Wait, ...] = ()
-    queue_waits: tuple[QueueWait, ...] = ()
-    losses: tuple[tuple[str, str, int], ...] = ()
-    """(hour, pool, preemptions)"""
+    queue_waits: tuple[Wait, ...] = ()
+    losses: tuple[Loss, ...] = ()
     churn: tuple[tuple[Group, Exposure], ...] = ()
     ages: tuple[tuple[float, float, Exposure], ...] = ()
     # Of most, not of all: a price needs one machine type, and a cluster may run several.
@@ -96,26 +90,16 @@ class Capacities:
     def as_json(self) -> dict[str, Any]:
         return {
             "cluster": self.cluster,
-            "waits": [wait_row(wait) for wait in self.waits],
-            "queue_waits": [wait_row(wait) for wait in self.queue_waits],
+            "waits": [wait.as_json() for wait in self.waits],
+            "queue_waits": [wait.as_json() for wait in self.queue_waits],
             "useful_time": [asdict(share) for share in self.shares],
             "preemptions": [{"hour": hour, "pool": pool, "count": count} for hour, pool, count in self.losses],
-            "churn": [churn_row(group, exposure) for group, exposure in self.churn],
+            "churn": [_churn_row(group, exposure) for group, exposure in self.churn],
             "saves": [asdict(saves) for saves in self.saves],
         }
 
 
-def wait_row(wait: Waited) -> dict[str, Any]:
-    """JSON knows no infinity: null is `longer than any band`, or `no wait ended`."""
-    row = asdict(wait)
-    for name in ("p50", "p95", "longest"):
-        value = row.pop(f"{name}_s")
-        # Python would write `Infinity`, which no other JSON reader accepts.
-        row[f"{name}_seconds"] = value if value is not None and math.isfinite(value) else None
-    return row
-
-
-def churn_row(group: Group, exposure: Exposure) -> dict[str, Any]:
+def _churn_row(group: Group, exposure: Exposure) -> dict[str, Any]:
     low, high = exposure.interval()
     rate = {"events": exposure.events, "node_hours": exposure.hours, "per_hour": exposure.per_hour}
     named = {"pool": group.pool, "machine_type": group.machine_type, "zone": group.zone}
@@ -132,16 +116,8 @@ def capacities(events: Sequence[Event], ledgers: Iterable[JobLedger]) -> Capacit
         if e.fields.get("capacity") == "spot"
     )
     return Capacities(
-        waits=tuple(
-            Wait(accelerator=accelerator, capacity=capacity, **figures)
-            for (accelerator, capacity), figures in _waits(events, "scheduled", accelerator="none", capacity="")
-        ),
-        queue_waits=tuple(
-            QueueWait(queue=queue, flavor=flavor, accelerator=accelerator, **figures)
-            for (queue, flavor, accelerator), figures in _waits(
-                events, "admitted", queue="none", flavor="none", accelerator="none"
-            )
-        ),
+        waits=tuple(_waits(events, "scheduled", POD_KIND)),
+        queue_waits=tuple(_waits(events, "admitted", QUEUE_KIND)),
         losses=tuple((hour, pool, n) for (hour, pool), n in sorted(_losses(nodes).items())),
         churn=tuple(estimate.by_group(lifetimes, events[-1].t_us).items()) if lifetimes else (),
         ages=tuple(estimate.by_age(lifetimes)) if lifetimes else (),
@@ -151,17 +127,17 @@ def capacities(events: Sequence[Event], ledgers: Iterable[JobLedger]) -> Capacit
     )
 
 
-def _waits(events: Iterable[Event], event_type: str, **named: str) -> Iterable[tuple[tuple[str, ...], dict[str, Any]]]:
-    """(values of the fields named, figures) by the fields. `named`: field -> what stands for an absent one."""
+def _waits(events: Iterable[Event], event_type: str, absent: Mapping[str, str]) -> Iterable[Wait]:
     by_kind: dict[tuple[str, ...], list[float]] = defaultdict(list)
     for event in events:
         if event.type == event_type:
-            kind = tuple(str(event.fields.get(name, absent)) for name, absent in named.items())
+            kind = tuple(str(event.fields.get(name, default)) for name, default in absent.items())
             by_kind[kind].append(float(event.fields.get("seconds") or 0))
     for kind, waited in sorted(by_kind.items()):
         waited.sort()
+        named = dict(zip(absent, kind, strict=True))
         # Only waits that ended: what waits still has written no line (--project shows those as well).
-        yield kind, {"n": len(waited), "p50_s": at(waited, 50), "p95_s": at(waited, 95), "longest_s": waited[-1]}
+        yield Wait(kind=named, n=len(waited), p50_s=at(waited, 50), p95_s=at(waited, 95), longest_s=waited[-1])
 
 
 def at(ordered: Sequence[float], percent: int) -> float:
@@ -172,7 +148,7 @@ def at(ordered: Sequence[float], percent: int) -> float:
 def _losses(nodes: Iterable[Event]) -> Counter[tuple[str, str]]:
     return Counter(
         # In UTC: in local time the hour of a clock change would hold two hours of losses.
-        (f"{datetime.fromtimestamp(e.t_us // HOUR_US * 3600, UTC):%Y-%m-%dT%H:00Z}", str(e.fields.get("pool", "")))
+        (moment(e.t_us // HOUR_US * 3600), str(e.fields.get("pool", "")))
         for e in nodes
         # Nodes also go when the autoscaler scales down; those are no losses.
         if e.type == "node_down" and str(e.fields.get("reason", "")) in estimate.PREEMPTED

@@ -1,10 +1,9 @@
 """The plots, as Vega-Lite specifications and as SVG that follows the page's colours.
 
-A specification is plain JSON (the tests compare it); the SVG stands alone. Each plot has a table
-behind it in the page.
+A specification is plain JSON (the tests compare it); the SVG stands alone. Each plot has a table behind it in the page.
 """
 
-from collections import Counter
+from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from datetime import datetime
 from itertools import groupby
@@ -12,121 +11,95 @@ from typing import Any
 
 import altair as alt
 
-from holdfast.ledger.account import Point
+from holdfast.ledger.account import Point, Recovery
 from holdfast.ledger.job_ledger import JobLedger
 from holdfast.ledger.timeline import State
-from holdfast.report.bounds import MOST_LIVES, MOST_MARKS, MOST_POINTS, delay, spread_each
+from holdfast.report import theme
+from holdfast.report.bounds import MOST_LIVES, MOST_MARKS, MOST_POINTS, count_of, thin
+from holdfast.report.goodput import DAY_S, HOUR_S, MINUTE_S, SECOND_US, Bucket, totals_of
 from holdfast.report.tables import Loss, few_pools
-from holdfast.report.theme import (
-    COLOR,
-    ORDER,
-    SIGNALS,
-    WIDTH,
-    Plot,
-    count_of,
-    every_eviction,
-    evict_rows,
-    jobs_scale,
-    marked,
-    rows_axis,
-    signal,
-    state_color,
-    theme,
-    time_axis,
-    time_unit,
-)
-from holdfast.report.totals import totals_of
+from holdfast.report.text import plural
+from holdfast.report.theme import Plot
 
-HOUR_MS = 3_600_000
-GAP_MS = HOUR_MS // 12  # between two bars
+Row = dict[str, Any]
 # Of the axis: a single preemption would be a bar as wide as the plot.
-LEAST_MS = 12 * HOUR_MS
-FEW_NAMES = 3
+LEAST_S = 12 * HOUR_S
+
+
+def every_eviction(ledgers: Iterable[JobLedger]) -> list[tuple[JobLedger, Recovery]]:
+    return [(x, r) for x in ledgers for r in x.recoveries]
+
+
+def since_begin(ledger: JobLedger, t_us: int, unit_s: float) -> float:
+    # Rounded: the last bit of a float may differ between machines, and tests compare the specification.
+    return round((t_us - ledger.begin_us) / 1e6 / unit_s, 6)
+
+
+def time_of_run(unit: str, field: str = "t") -> alt.X:
+    return alt.X(f"{field}:Q", title=f"{unit} since the run began", axis=alt.Axis(grid=False, tickCount=10))
 
 
 def progress(ledgers: Sequence[JobLedger], *, slug: str, unit: str, title: str) -> Plot:
     """Work done against time. A life is one line; an eviction that loses work is a fall."""
-    name, unit_s = time_unit(ledgers)
-    rows: list[dict[str, Any]] = [
-        {"job": x.run, "t": round((t - x.begin_us) / 1e6 / unit_s, 6), "done": done, "life": life}
+    name, unit_s = theme.time_unit(ledgers)
+    rows: list[Row] = [
+        {"job": x.run, "t": since_begin(x, t, unit_s), "done": done, "life": life}
         for x in ledgers
         for t, done, life in outline(x.account.progress, MOST_POINTS // len(ledgers))
     ]
-    shown = marked(every_eviction(ledgers))
-    # No point at all is possible: every job may have died before its first step.
-    top = max((row["done"] for row in rows), default=1)
-    x_axis = alt.X("t:Q", title=f"{name} since the run began", axis=alt.Axis(grid=False, tickCount=10))
-    # Room above the highest line for the names; a `nice` domain would differ from what _names counts with.
-    scale = alt.Scale(domain=[0, top * 1.2], nice=False)
-    y_axis = alt.Y("done:Q", title=unit, scale=scale, axis=alt.Axis(format="~s"))
-    color = alt.Color("job:N", scale=jobs_scale(ledgers), legend=None)
-    base = alt.Chart(alt.Data(values=rows)).encode(x=x_axis, y=y_axis, color=color)
+    evictions = every_eviction(ledgers)
+    shown = thin(evictions, MOST_MARKS)
+    marked = [
+        {
+            "job": x.run,
+            "t": since_begin(x, r.t_us, unit_s),
+            "signal": theme.signal(r.signal),
+            "done": _done_at(x, r.t_us),
+        }
+        for x, r in shown
+    ]
+    y_axis = alt.Y("done:Q", title=unit, axis=alt.Axis(format="~s"))
+    base = alt.Chart(alt.Data(values=rows)).encode(
+        x=time_of_run(name), y=y_axis, color=theme.job_color(ledgers, legend=True)
+    )
     # The same points twice: by job they join the runs and so draw the fall, by life they do not.
     falls = base.mark_line(strokeWidth=1.2, strokeDash=[2, 3], opacity=0.7).encode(detail="job:N")
     lines = base.mark_line(strokeWidth=2.4, strokeCap="round", strokeJoin="round").encode(detail="life:N")
     marks = (
-        alt.Chart(alt.Data(values=evict_rows(shown, unit_s)))
+        alt.Chart(alt.Data(values=marked))
         .mark_point(filled=True, size=80, opacity=1, stroke="#ffffff", strokeWidth=0.8)
-        .encode(x="t:Q", y="done:Q", shape=alt.Shape("signal:N", scale=SIGNALS), color=color)
+        .encode(x="t:Q", y="done:Q", shape=alt.Shape("signal:N", scale=theme.SIGNALS), color="job:N")
     )
-    names = (
-        alt.Chart(alt.Data(values=_names(ledgers, unit_s, top)))
-        .mark_text(align="right", baseline="bottom", dx=-8, dy=-4, fontWeight="bold")
-        .encode(x="t:Q", y="done:Q", text="job:N", color=color)
-    )
-    chart = (falls + lines + marks + names).properties(width=WIDTH + 60, height=250)
-    described = f"{unit.capitalize()} against time. {_ends(ledgers)}."
-    return Plot(slug, title, described, theme(chart), "; ".join(_notes(ledgers, len(shown))))
-
-
-def _notes(ledgers: Sequence[JobLedger], shown: int) -> Iterable[str]:
-    yield "Dotted: nothing is running"
+    chart = (falls + lines + marks).properties(width=theme.WIDTH + 60, height=250).resolve_legend(shape="independent")
+    notes = ["Dotted: nothing is running"]
     if any(_many_lives(x.account.progress) for x in ledgers):
-        yield f"a job of more than {MOST_LIVES} lives is one line"
-    evictions = len(every_eviction(ledgers))
-    if shown < evictions:
-        yield f"{count_of(shown, evictions, 'evictions')} marked"
+        notes.append(f"a job of more than {MOST_LIVES} lives is one line")
+    if len(shown) < len(evictions):
+        notes.append(f"{count_of(len(shown), len(evictions), 'evictions')} marked")
+    return Plot(
+        slug, title, f"{unit.capitalize()} against time. {_ends(ledgers)}.", theme.spec(chart), "; ".join(notes)
+    )
 
 
 def outline(points: Sequence[Point], most: int) -> list[Point]:
-    """At most so many points that look like all: of each stretch the first, the lowest, the highest and the last."""
+    """At most so many: of each life the first and the last, so that every fall shows, and others evenly between."""
     if _many_lives(points):
-        # Many lives as lines of their own would be thinner than their strokes, and each needs four points.
+        # Many lives as lines of their own would be thinner than their strokes.
         points = [(t, done, 0) for t, done, _ in points]
-    if len(points) <= most:
-        return list(points)
-    lives = points[-1][2] - points[0][2] + 1
-    begin, end = points[0][0], points[-1][0]
-    # Rounded up, and four points a stretch: a stretch more would go beyond the limit.
-    length = max(1, -(-(end - begin + 1) // max(1, most // 4 - lives)))
-    kept: list[Point] = []
-    for _, found in groupby(points, key=lambda point: (point[2], (point[0] - begin) // length)):
-        part = list(found)
-        # A fall between two points that were kept would vanish without the lowest and the highest.
-        numbers = {0, len(part) - 1, *(choose(range(len(part)), key=lambda n: part[n][1]) for choose in (min, max))}
-        kept += [part[n] for n in sorted(numbers)]
-    return kept
+    lives = [list(life) for _, life in groupby(points, key=lambda point: point[2])]
+    return [point for life in lives for point in (*thin(life[:-1], most // len(lives) - 1), life[-1])]
 
 
 def _many_lives(points: Sequence[Point]) -> bool:
     return bool(points) and points[-1][2] - points[0][2] >= MOST_LIVES
 
 
-def _names(ledgers: Sequence[JobLedger], unit_s: float, top: float) -> list[dict[str, Any]]:
-    """Where a line ends. Of many jobs, none within the height of a letter of another."""
-    rows = [_last(x, unit_s) for x in ledgers if x.account.progress]
-    if len(rows) > FEW_NAMES:
-        highest = 1.2 * top
-        for row in sorted(rows, key=lambda row: -row["done"]):
-            row["done"] = highest = min(row["done"], highest - 0.08 * top)
-    return rows
-
-
-def _last(ledger: JobLedger, unit_s: float) -> dict[str, Any]:
-    t, done, _ = ledger.account.progress[-1]
-    # Runs that end at the same step have their names one above the other.
-    above = 0.07 * done if ledger.run.endswith("-naive") else 0.0
-    return {"job": ledger.run, "t": round((t - ledger.begin_us) / 1e6 / unit_s, 6), "done": done + above}
+def _done_at(ledger: JobLedger, t_us: int) -> float:
+    """Progress at a moment, as the chart draws it: the newest point before it."""
+    points = ledger.account.progress
+    # There may be thousands of points and hundreds of evictions: a search for each, not a scan.
+    before = bisect_right(points, t_us, key=lambda point: point[0])
+    return points[before - 1][1] if before else 0.0
 
 
 def _ends(ledgers: Sequence[JobLedger]) -> str:
@@ -141,27 +114,23 @@ def where_time_went(ledgers: Sequence[JobLedger], rest: Sequence[JobLedger] = ()
     """A bar for each job, and one for all the others together."""
     # The rest is one bar, so that the bars of a page add up to all jobs.
     totals = [totals_of(x.run, [x]) for x in ledgers] + ([totals_of(f"{len(rest):,} other jobs", rest)] if rest else [])
-    rows: list[dict[str, Any]] = [
-        {"job": x.name, "state": s.value, "share": us / x.wall_us, "order": ORDER.index(s)}
+    rows: list[Row] = [
+        {"job": x.name, "state": s.value, "share": us / x.wall_us, "order": theme.ORDER.index(s)}
         for x in totals
         for s, us in x.states_us.items()
         # An event file with one line has a job of no length, whose shares are undefined.
         if us and x.wall_us
     ]
     jobs = [x.name for x in totals]
-    y = alt.Y("job:N", sort=jobs, title=None, axis=rows_axis(jobs), scale=alt.Scale(paddingInner=0.3))
+    y = alt.Y("job:N", sort=jobs, title=None, axis=theme.rows_axis(jobs), scale=alt.Scale(paddingInner=0.3))
+    x_axis = alt.Axis(format="%", grid=False)
     bars = (
         alt.Chart(alt.Data(values=rows))
         .mark_bar()
         .encode(
-            x=alt.X(
-                "share:Q",
-                title="share of wall time",
-                scale=alt.Scale(domain=[0, 1]),
-                axis=alt.Axis(format="%", grid=False),
-            ),
+            x=alt.X("share:Q", title="share of wall time", scale=alt.Scale(domain=[0, 1]), axis=x_axis),
             y=y,
-            color=state_color({r["state"] for r in rows}),
+            color=theme.state_color({r["state"] for r in rows}),
             order="order:Q",
         )
     )
@@ -170,80 +139,107 @@ def where_time_went(ledgers: Sequence[JobLedger], rest: Sequence[JobLedger] = ()
         .mark_text(align="left", dx=6, color="#ffffff", fontWeight="bold")
         .encode(x=alt.datum(0), y=y, text="label:N")
     )
-    chart = (bars + labels).properties(width=WIDTH, height=alt.Step(34))
+    chart = (bars + labels).properties(width=theme.WIDTH, height=alt.Step(34))
     described = ", ".join(f"{x.name} {x.goodput:.0%}" for x in totals)
-    return Plot("where-time-went", "Where the time went", f"Share of useful time: {described}.", theme(chart))
+    return Plot("where-time-went", "Where the time went", f"Share of useful time: {described}.", theme.spec(chart))
 
 
 def recoveries(ledgers: Sequence[JobLedger]) -> Plot | None:
     """Seconds from an eviction until work went on; one mark for each."""
-    pairs = sorted(((x, r) for x, r in every_eviction(ledgers) if r.seconds is not None), key=lambda p: -delay(p[1]))
+    rows: list[Row] = [
+        {"job": x.run, "signal": theme.signal(r.signal), "back": r.seconds}
+        for x, r in every_eviction(ledgers)
+        if r.seconds is not None
+    ]
     # An empty plot would read as "recovered at once".
-    if not pairs:
+    if not rows:
         return None
-    # The slowest of a stretch of seconds stands for those that its mark would cover.
-    shown = spread_each(pairs, MOST_MARKS, lambda p: (p[0].run, signal(p[1].signal)), lambda p: delay(p[1]))
-    rows = [{"job": x.run, "signal": signal(r.signal), "back": r.seconds} for x, r in shown]
+    # Sorted, so that the slowest one is among those that are shown.
+    rows.sort(key=lambda row: -row["back"])
+    shown = thin(rows, MOST_MARKS)
     jobs = [x.run for x in ledgers if any(r["job"] == x.run for r in rows)]
     chart = (
-        alt.Chart(alt.Data(values=rows))
+        alt.Chart(alt.Data(values=shown))
         .mark_point(filled=True, size=90, opacity=0.85)
         .encode(
             x=alt.X("back:Q", title="seconds from the eviction until work went on", axis=alt.Axis(tickCount=8)),
-            y=alt.Y("job:N", sort=jobs, title=None, axis=rows_axis(jobs)),
-            shape=alt.Shape("signal:N", scale=SIGNALS),
-            color=alt.Color("job:N", scale=jobs_scale(ledgers), legend=None),
+            y=alt.Y("job:N", sort=jobs, title=None, axis=theme.rows_axis(jobs)),
+            shape=alt.Shape("signal:N", scale=theme.SIGNALS),
+            color=theme.job_color(ledgers, legend=False),
         )
-        .properties(width=WIDTH, height=alt.Step(44))
+        .properties(width=theme.WIDTH, height=alt.Step(44))
     )
-    described = f"{len(pairs)} recoveries, the slowest took {pairs[0][1].seconds:.1f} seconds."
-    note = f"{count_of(len(shown), len(pairs), 'recoveries')} marked, the slowest of each stretch"
-    return Plot("recovery", "Back at work", described, theme(chart), note if len(shown) < len(pairs) else "")
+    described = f"{len(rows)} recoveries, the slowest took {rows[0]['back']:.1f} seconds."
+    note = f"{count_of(len(shown), len(rows), 'recoveries')} marked" if len(shown) < len(rows) else ""
+    return Plot("recovery", "Back at work", described, theme.spec(chart), note)
 
 
-def losses(found: Sequence[Loss], *, slug: str = "losses", hours: int = 1) -> Plot:
-    """Preemptions by stretch of hours and pool, stacked, on an axis where a stretch without one takes its place."""
-    inks = [COLOR[state] for state in (State.LOST, State.CHECKPOINTING, State.WAITING, State.PRODUCTIVE)]
+def goodput(found: Sequence[Bucket]) -> Plot:
+    """The time of all jobs, bucket by bucket, stacked by what it went to."""
+    length = found[0].length_us // SECOND_US
+    unit, unit_s = next((n, s) for n, s in (("hours", HOUR_S), ("minutes", MINUTE_S), ("seconds", 1)) if length >= s)
+    rows: list[Row] = [
+        {
+            "from": b.begin_us // 1000,
+            "state": s.value,
+            "amount": round(us / 1e6 / unit_s, 6),
+            "order": theme.ORDER.index(s),
+        }
+        for b in found
+        for s, us in b.states_us.items()
+    ]
+    wall = sum(b.wall_us for b in found)
+    kept = sum(b.states_us.get(State.PRODUCTIVE, 0) for b in found)
+    # Buckets without time are left out before, so each has a goodput.
+    worst = min(found, key=lambda b: b.goodput)
+    described = (
+        f"{kept / wall:.0%} of {wall / 1e6 / unit_s:.1f} {unit} were productive; "
+        f"the least productive bar is {worst.begin} with {worst.goodput:.0%}."
+    )
+    color, amount = theme.state_color({row["state"] for row in rows}), alt.Y("amount:Q", title=f"{unit} of all jobs")
+    chart = _stacked(rows, length, amount, color).properties(width=theme.WIDTH, height=220)
+    return Plot(
+        "goodput", "Where the time of all jobs went", described, theme.spec(chart), f"One bar: {_length(length)}"
+    )
+
+
+def losses(found: Sequence[Loss], *, slug: str = "losses", bucket_s: int = HOUR_S) -> Plot:
+    """Preemptions by stretch and pool, stacked, on an axis where a stretch without one takes its place."""
+    colors = [theme.COLOR[state] for state in (State.LOST, State.CHECKPOINTING, State.WAITING, State.PRODUCTIVE)]
     # More pools than colours would give two pools one colour.
-    found = few_pools(found, len(inks))
+    found = few_pools(found, len(colors))
     pools = sorted({pool for _, pool, _ in found})
-    # Stacked here: these are rectangles on an axis of time, where an hour without a loss keeps its room.
-    rows, tops = list[dict[str, Any]](), Counter[str]()
-    for hour, pool, count in found:
-        begin = round(datetime.fromisoformat(hour).timestamp()) * 1000
-        low, tops[hour] = tops[hour], tops[hour] + count
-        rows.append(
-            {"from": begin, "to": begin + hours * (HOUR_MS - GAP_MS), "pool": pool, "low": low, "high": tops[hour]}
-        )
-    scale = alt.Scale(domain=pools, range=inks[: len(pools)])
-    ends = (
-        min(row["from"] for row in rows),
-        max(max(r["from"] for r in rows) + hours * HOUR_MS, min(r["from"] for r in rows) + LEAST_MS),
-    )
-    most = max(tops.values(), default=0)
-    # Chosen here: a low count would get ticks at halves, which `d` rounds to labels that stand twice.
-    steps = alt.Axis(values=list(range(0, most + 1, max(1, most // 4))), format="d")
-    chart = (
-        alt.Chart(alt.Data(values=rows))
-        .mark_rect()
-        .encode(
-            x=alt.X(
-                "from:T",
-                title="UTC",
-                scale=alt.Scale(type="utc", domain=list(ends), nice=False),
-                axis=time_axis(hours * 3600),
-            ),
-            x2="to:T",
-            y=alt.Y("low:Q", title="preemptions", axis=steps),
-            y2="high:Q",
-            color=alt.Color("pool:N", scale=scale),
-        )
-        .properties(width=WIDTH, height=140)
-    )
-    total = sum(count for _, _, count in found)
-    described = f"{total} preemptions in {len(tops)} {_stretches(hours)}, of {len(pools)} pools."
-    return Plot(slug, f"Preemptions by {'hour' if hours == 1 else f'{hours} hours'}", described, theme(chart))
+    rows: list[Row] = [
+        {"from": round(datetime.fromisoformat(hour).timestamp()) * 1000, "pool": pool, "amount": count, "order": 0}
+        for hour, pool, count in found
+    ]
+    color = alt.Color("pool:N", scale=alt.Scale(domain=pools, range=colors[: len(pools)]))
+    amount = alt.Y("amount:Q", title="preemptions", axis=alt.Axis(tickMinStep=1, tickCount=4, format="d"))
+    chart = _stacked(rows, bucket_s, amount, color).properties(width=theme.WIDTH, height=140)
+    total, stretches = sum(count for _, _, count in found), len({row["from"] for row in rows})
+    described = f"{total} preemptions of {plural(len(pools), 'pool')}, in {stretches} bars of {_length(bucket_s)}."
+    return Plot(slug, f"Preemptions by {_length(bucket_s).removeprefix('one ')}", described, theme.spec(chart))
 
 
-def _stretches(hours: int) -> str:
-    return "hours" if hours == 1 else f"stretches of {hours} hours"
+def _stacked(rows: Sequence[Row], bucket_s: int, amount: alt.Y, color: alt.Color) -> alt.Chart:
+    """Bars on an axis of time, each as wide as its bucket but for a gap."""
+    begin = min(row["from"] for row in rows)
+    end = max(begin + LEAST_S * 1000 if bucket_s >= HOUR_S else 0, max(r["from"] for r in rows) + bucket_s * 1000)
+    wide = [row | {"to": row["from"] + bucket_s * 11_000 // 12} for row in rows]
+    form = "%H:%M:%S" if bucket_s < 60 else "%H:%M" if bucket_s < 1800 else "%b %d %H:%M"
+    axis = alt.Axis(format=form, grid=False, tickCount=5, labelOverlap=True, labelSeparation=24, labelBound=True)
+    scale = alt.Scale(type="utc", domain=[begin, end], nice=False)
+    return (
+        alt.Chart(alt.Data(values=wide))
+        # Said here: of bars with two ends in time Vega-Lite would make horizontal ones.
+        .mark_bar(orient="vertical")
+        .encode(x=alt.X("from:T", title="UTC", scale=scale, axis=axis), x2="to:T", y=amount.stack("zero"), color=color)
+        .encode(order="order:Q")
+    )
+
+
+def _length(length_s: int) -> str:
+    """One bucket, in words."""
+    units = ((DAY_S, "day"), (HOUR_S, "hour"), (MINUTE_S, "minute"), (1, "second"))
+    size, name = next((s, n) for s, n in units if length_s >= s)
+    return f"one {name}" if length_s == size else plural(length_s // size, name)

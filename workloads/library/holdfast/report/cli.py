@@ -32,11 +32,17 @@ def write_report(
     region: str = "",
 ) -> int:
     """Returns the exit code: 1 if an objective is broken."""
+    return _written(
+        f"report on {events}", lambda: read_report(events, summary, since, machine, region), out, as_json=as_json
+    )
+
+
+def _written(what: str, read: Callable[[], Report], out: Path, *, as_json: bool) -> int:
     from holdfast.report.page import render
 
     # Judged before anything is drawn: bad input must leave the page of yesterday as it is.
-    with working(f"report on {events}"):
-        report = read_report(events, summary, since, machine, region)
+    with working(what):
+        report = read()
         write_whole(out, render(report))
     print(json.dumps(report.as_json()) if as_json else report.answer)
     print(f"Next: open {out}", file=sys.stderr)
@@ -65,16 +71,10 @@ def write_cloud_report(
     """Never breaks an objective: the cloud's series hold none."""
     from holdfast.place.churn import cloud_series
     from holdfast.report.cloud import cloud_report
-    from holdfast.report.page import render
 
     span_s = span_seconds(since or "7d")
     reader = cloud_series.cloud_reader(cloud_series.checked_project(project), cloud_series.checked_cluster(cluster))
-    with working(f"report on {project}"):
-        report = cloud_report(reader, clock(), span_s)
-        write_whole(out, render(report))
-    print(json.dumps(report.as_json()) if as_json else report.answer)
-    print(f"Next: open {out}", file=sys.stderr)
-    return EXIT_DONE
+    return _written(f"report on {project}", lambda: cloud_report(reader, clock(), span_s), out, as_json=as_json)
 
 
 def read_report(events: Path, summary: Path | None, since: str = "", machine: str = "", region: str = "") -> Report:
@@ -137,40 +137,27 @@ def read_summary(path: Path | None) -> dict[str, Any]:
     # JSON may be valid and no object; every reader below takes a mapping for granted.
     if not isinstance(found, dict):
         raise _bad_summary(path, "no object")
-    for part in ("training", "batch", "serving"):
-        _check_part(path, part, found.get(part, {}))
+    for part, counts in COUNTS.items():
+        _check_part(path, part, found.get(part, {}), counts)
     return found
 
 
-COUNTS = (
-    "evictions",
-    "kills",
-    "steps",
-    "lost_steps",
-    "save_every",
-    "false_completions",
-    "documents",
-    "lost",
-    "duplicated",
-    "servers",
-    "requests",
-    "failed",
-    "shed",
-    "retries",
-    "counts_differ",
-    "p99_ms",
-)
+COUNTS = {
+    "training": ("evictions", "steps", "lost_steps", "save_every", "false_completions"),
+    "batch": ("kills", "documents", "lost", "duplicated"),
+    "serving": ("servers", "evictions", "requests", "failed", "shed", "retries", "counts_differ", "p99_ms"),
+}
 
 
-def _check_part(path: Path, name: str, part: Any) -> None:
+def _check_part(path: Path, name: str, part: Any, counts: Sequence[str]) -> None:
     if not isinstance(part, dict):
         raise _bad_summary(path, f"{name} is no object")
     # A count as text would be compared and formatted long after, with a traceback in the middle of a page.
-    wrong = [key for key in COUNTS if key in part and not isinstance(part[key], int)]
+    wrong = [key for key in counts if key in part and not isinstance(part[key], int)]
     if wrong:
         raise _bad_summary(path, f"{name}.{wrong[0]} is no whole number: {part[wrong[0]]!r}")
     if "naive" in part:
-        _check_part(path, f"{name}.naive", part["naive"])
+        _check_part(path, f"{name}.naive", part["naive"], counts)
 
 
 def _bad_summary(path: Path, got: str) -> InputError:

@@ -5,11 +5,9 @@ The exporter's series hold no event lines, so the parts that need them are named
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from itertools import pairwise
-from typing import Any
 
 from holdfast.contract.errors import Unjudged
 from holdfast.contract.telemetry import WAIT_BANDS_S
@@ -17,9 +15,9 @@ from holdfast.place.churn import days
 from holdfast.place.churn.cloud import daily, in_words, window
 from holdfast.place.churn.cloud_series import CloudReader, NoSeries, Point
 from holdfast.place.churn.estimate import Exposure
-from holdfast.report.capacity import Capacities, QueueWait, Share, Wait
+from holdfast.report.capacity import POD_KIND, QUEUE_KIND, Capacities, Loss, Share, Wait
 from holdfast.report.model import Report
-from holdfast.report.sentences import plural
+from holdfast.report.text import moment, plural
 
 MISSING = (
     "the goodput stack, recoveries and what evictions cost: they need the jobs' event lines (--events)",
@@ -106,8 +104,8 @@ def _of_cluster(name: str, series: dict[str, list[Point]], now_s: float, end_s: 
         losses=tuple(by_hour(series[LOSSES])),
         churn=tuple(days.by_group(by_day, now_s).items()),
         ages=tuple(days.by_age(by_day)),
-        waits=tuple(waits(series[WAITS], series[PENDING])),
-        queue_waits=tuple(queue_waits(series[QUEUE_WAITS], series[QUEUED])),
+        waits=tuple(waits(series[WAITS], series[PENDING], POD_KIND)),
+        queue_waits=tuple(waits(series[QUEUE_WAITS], series[QUEUED], QUEUE_KIND)),
         shares=tuple(shares(series[GOODPUT])),
     )
 
@@ -134,51 +132,47 @@ def _sentence(series: Capacities) -> str:
     return "; ".join(parts)
 
 
-def by_hour(losses: Sequence[Point]) -> Iterable[tuple[str, str, int]]:
+def by_hour(losses: Sequence[Point]) -> Iterable[Loss]:
     """Whole preemptions, which add up to the total: over a silent hour the cloud interpolates, in fractions."""
     sums: dict[str, dict[int, float]] = defaultdict(lambda: defaultdict(float))
     for point in losses:
         sums[point.labels.get("pool", "")][point.begin_s] += point.value
-    rows: list[tuple[str, str, int]] = []
+    rows: list[Loss] = []
     for pool, hours in sums.items():
         series, total = 0, 0.0
         for begin_s, value in sorted(hours.items()):
             total += value
             # Rounding each hour by itself could lose every preemption of a week of fractions.
             if count := round(total) - series:
-                rows.append((f"{datetime.fromtimestamp(begin_s, UTC):%Y-%m-%dT%H:00Z}", pool, count))
+                rows.append((moment(begin_s // 3600 * 3600), pool, count))
                 series += count
     return sorted(rows)
 
 
-def waits(ended: Sequence[Point], pending: Sequence[Point]) -> Iterable[Wait]:
-    for (accelerator, capacity), figures in _figures(ended, pending, accelerator="none", capacity=""):
-        yield Wait(accelerator=accelerator, capacity=capacity, **figures)
-
-
-def queue_waits(ended: Sequence[Point], held: Sequence[Point]) -> Iterable[QueueWait]:
-    for (queue, flavor, accelerator), figures in _figures(ended, held, queue="none", flavor="none", accelerator="none"):
-        yield QueueWait(queue=queue, flavor=flavor, accelerator=accelerator, **figures)
-
-
-def _figures(ended: Sequence[Point], waiting: Sequence[Point], **named: str) -> Iterable[tuple[tuple[str, ...], dict[str, Any]]]:  # fmt: skip
-    """Percentiles of the waits that ended; the longest one may still go on. `named`: label -> what stands for none."""
+def waits(ended: Sequence[Point], waiting: Sequence[Point], absent: Mapping[str, str]) -> Iterable[Wait]:
+    """Percentiles of the waits that ended; the longest one may still go on. `absent`: label -> its value where none is."""
     bands: dict[tuple[str, ...], dict[int, float]] = defaultdict(lambda: defaultdict(float))
     longest: dict[tuple[str, ...], float] = defaultdict(float)
     for point in ended:
-        bands[_kind(point, named)][_band(point)] += point.value
+        bands[_kind(point, absent)][_band(point)] += point.value
     for point in waiting:
-        kind = _kind(point, named)
+        kind = _kind(point, absent)
         longest[kind] = max(longest[kind], point.value)
     # Both sources: what waits still has ended no wait, and is the one that matters most.
     for kind in sorted(bands.keys() | {kind for kind, seconds in longest.items() if seconds > 0}):
         counts = bands.get(kind, {})
-        percentiles = {"p50_s": _percentile(counts, 50), "p95_s": _percentile(counts, 95)}
-        yield kind, percentiles | {"n": round(sum(counts.values())), "longest_s": longest.get(kind), "rounded_up": True}
+        yield Wait(
+            kind=dict(zip(absent, kind, strict=True)),
+            n=round(sum(counts.values())),
+            p50_s=_percentile(counts, 50),
+            p95_s=_percentile(counts, 95),
+            longest_s=longest.get(kind),
+            rounded_up=True,
+        )
 
 
-def _kind(point: Point, named: dict[str, str]) -> tuple[str, ...]:
-    return tuple(point.labels.get(name, absent) for name, absent in named.items())
+def _kind(point: Point, absent: Mapping[str, str]) -> tuple[str, ...]:
+    return tuple(point.labels.get(name, default) for name, default in absent.items())
 
 
 def _band(point: Point) -> int:

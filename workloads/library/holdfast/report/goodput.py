@@ -1,4 +1,4 @@
-"""The goodput stack: what the time of all jobs went to, bucket by bucket. Pure.
+"""What the time of jobs went to, added up and bucket by bucket. Pure.
 
 Guarantee: over all buckets each state adds up to what the ledgers hold, to the microsecond.
 """
@@ -6,36 +6,63 @@ Guarantee: over all buckets each state adds up to what the ledgers hold, to the 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Any
 
 from holdfast.ledger.job_ledger import JobLedger
 from holdfast.ledger.timeline import STATES, Span, State
+from holdfast.report.text import moment
 
 MOST_BUCKETS = 60
 SECOND_US = 1_000_000
+MINUTE_S, HOUR_S, DAY_S = 60, 3_600, 86_400
 # Lengths that people think in, the last one ten years: a wrong clock must not end in millions of buckets.
 LENGTHS_S = (
-    1,
-    2,
-    5,
-    10,
-    30,
-    60,
-    120,
-    300,
-    600,
-    1800,
-    3600,
-    10_800,
-    21_600,
-    43_200,
-    86_400,
-    604_800,
-    2_419_200,
-    31_449_600,
-    314_496_000,
+    *(1, 2, 5, 10, 30),
+    *(MINUTE_S * n for n in (1, 2, 5, 10, 30)),
+    *(HOUR_S * n for n in (1, 3, 6, 12)),
+    *(DAY_S * n for n in (1, 7, 28, 364, 3_640)),
 )
+
+
+@dataclass(frozen=True, slots=True)
+class Totals:
+    """Of one job or of several."""
+
+    name: str
+    jobs: int
+    wall_us: int
+    states_us: dict[State, int]
+    evictions: int
+    lost: int
+    """Steps or items done again: of one kind of job."""
+
+    @property
+    def goodput(self) -> float:
+        # A job of one line has no length.
+        return self.states_us[State.PRODUCTIVE] / self.wall_us if self.wall_us else 0.0
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "jobs": self.jobs,
+            "wall_seconds": self.wall_us / 1e6,
+            "states_seconds": {state.value: us / 1e6 for state, us in self.states_us.items()},
+            "evictions": self.evictions,
+            "lost": self.lost,
+        }
+
+
+def totals_of(name: str, ledgers: Iterable[JobLedger]) -> Totals:
+    found, states = list(ledgers), Counter[State]()
+    for one in found:
+        states.update(one.totals_us())
+    return Totals(
+        name=name,
+        jobs=len(found),
+        wall_us=sum(one.wall_us for one in found),
+        states_us={state: states[state] for state in STATES},
+        evictions=sum(len(one.recoveries) for one in found),
+        lost=sum(one.account.lost for one in found),
+    )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -52,9 +79,17 @@ class Bucket:
     def goodput(self) -> float:
         return self.states_us.get(State.PRODUCTIVE, 0) / self.wall_us
 
+    @property
+    def begin(self) -> str:
+        return moment(self.begin_us // SECOND_US, self.length_us // SECOND_US)
+
     def as_json(self) -> dict[str, Any]:
         states = {state.value: us / 1e6 for state, us in self.states_us.items()}
-        return {"begin": moment(self.begin_us, 1), "seconds": self.length_us / 1e6, "states_seconds": states}
+        return {
+            "begin": moment(self.begin_us // SECOND_US, 1),
+            "seconds": self.length_us / 1e6,
+            "states_seconds": states,
+        }
 
 
 def buckets(ledgers: Sequence[JobLedger]) -> tuple[Bucket, ...]:
@@ -62,7 +97,9 @@ def buckets(ledgers: Sequence[JobLedger]) -> tuple[Bucket, ...]:
     spans = [span for found in ledgers for span in found.spans]
     if not spans:
         return ()
-    length = length_us(min(x.begin_us for x in ledgers), max(x.end_us for x in ledgers))
+    length = SECOND_US * length_s(
+        min(x.begin_us for x in ledgers), max(x.end_us for x in ledgers), SECOND_US, MOST_BUCKETS
+    )
     sums: dict[int, Counter[State]] = defaultdict(Counter)
     for number, state, us in split(spans, length):
         sums[number][state] += us
@@ -83,17 +120,8 @@ def split(spans: Iterable[Span], length: int, origin_us: int = 0) -> Iterable[tu
             begin = until
 
 
-def length_us(begin_us: int, end_us: int) -> int:
-    """The shortest length that needs no more than MOST_BUCKETS."""
-    for length_s in LENGTHS_S:
-        length = length_s * SECOND_US
-        # The end is not of the stretch: one that ends on an edge needs no bucket beyond it.
-        if (end_us - 1) // length - begin_us // length < MOST_BUCKETS:
-            return length
-    return LENGTHS_S[-1] * SECOND_US
-
-
-def moment(t_us: int, length_s: int) -> str:
-    """As precise as the bucket needs."""
-    form = "%Y-%m-%dT%H:%M:%SZ" if length_s < 60 else "%Y-%m-%dT%H:%MZ"
-    return f"{datetime.fromtimestamp(t_us // SECOND_US, UTC):{form}}"
+def length_s(begin: int, end: int, second: int, most: int) -> int:
+    """The shortest length that needs no more than `most` buckets. `second`: in the unit of `begin` and `end`."""
+    # The end is not of the stretch: one that ends on an edge needs no bucket beyond it.
+    fitting = (s for s in LENGTHS_S if (end - 1) // (s * second) - begin // (s * second) < most)
+    return next(fitting, LENGTHS_S[-1])

@@ -13,11 +13,10 @@ from holdfast.contract.values import finite
 from holdfast.ledger.job_ledger import KINDS, JobLedger
 from holdfast.ledger.money import Money
 from holdfast.report.capacity import Capacities
-from holdfast.report.goodput import Bucket, buckets
+from holdfast.report.goodput import Bucket, buckets, totals_of
 from holdfast.report.objectives import Objective, objectives
 from holdfast.report.sentences import answer, next_steps, pays
-from holdfast.report.times import exactly
-from holdfast.report.totals import totals_of
+from holdfast.report.text import exactly
 
 # Others read this JSON: a field that goes or changes its unit needs a new number.
 SCHEMA = "holdfast.report/1"

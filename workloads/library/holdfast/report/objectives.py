@@ -10,7 +10,7 @@ from typing import Any
 
 from holdfast.contract.telemetry import KIND_TRAINING
 from holdfast.ledger.job_ledger import JobLedger
-from holdfast.report.times import exactly
+from holdfast.report.text import exactly
 
 
 class Verdict(StrEnum):

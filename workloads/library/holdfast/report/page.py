@@ -1,26 +1,25 @@
 """Draws a Report as one HTML file: no address outside it, no script, light, dark and on paper."""
 
-import math
+import re
 from collections.abc import Sequence
 from datetime import UTC, datetime
+from html import escape
 from pathlib import Path
 from typing import Any
 
 import jinja2
 from markupsafe import Markup
 
-from holdfast.contract.telemetry import WAIT_BANDS_S
+from holdfast.contract.telemetry import KIND_BATCH, KIND_TRAINING
 from holdfast.ledger.job_ledger import JobLedger
-from holdfast.report import charts, goodput_chart, tables
-from holdfast.report.bounds import MOST_CLUSTERS, MOST_STEPS, cut
+from holdfast.report import charts, tables
+from holdfast.report.bounds import MOST_CLUSTERS, MOST_JOBS, MOST_STEPS, Cut, cut
 from holdfast.report.capacity import Capacities
-from holdfast.report.embedded import embedded
-from holdfast.report.goodput import moment
 from holdfast.report.model import Report
-from holdfast.report.sections import figure, sections
 from holdfast.report.sentences import naive_sentence, turn
-from holdfast.report.theme import ORDER, Plot
-from holdfast.report.times import duration
+from holdfast.report.text import duration, percent
+from holdfast.report.theme import Plot
+from holdfast.report.timeline import timeline
 
 HERE = Path(__file__).parent
 MEANING = {
@@ -34,6 +33,10 @@ MEANING = {
     "idle": "alive, but no event explains it",
     "degraded": "a place of an elastic gang without a node, while the others work",
 }
+KINDS = (
+    (KIND_TRAINING, "Training", "steps done", "what the time was spent on"),
+    (KIND_BATCH, "Batch", "documents stored", "what each worker did"),
+)
 
 
 def render(report: Report) -> str:
@@ -48,73 +51,100 @@ def render(report: Report) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters["seconds"] = _seconds
-    environment.filters["percent"] = _percent
-    environment.filters["waited"] = _waited
+    environment.filters["percent"] = percent
+    saves = [saves for capacity in report.capacities for saves in capacity.saves]
     return environment.get_template("page.html.j2").render(
         report=report,
         # Marked safe, as it is a file of ours. Text of events never may be.
         style=Markup((HERE / "style.css").read_text()),
-        sections=sections(report),
-        states=ORDER,
-        meaning=MEANING,
+        naive=naive_sentence(report.summary),
+        span=report.span or window(report.ledgers),
+        objectives=tables.objectives(report.objectives),
+        money=tables.money(report.money) if report.money else None,
         turn=turn(report.money) if report.money else "",
+        sections=sections(report),
+        figure=figure,
+        served=tables.served(report.summary.get("serving") or {}),
         clusters=[_cluster(capacity, number) for number, capacity in enumerate(shown.rows, 1)],
         clusters_shown=shown.sentence("clusters", "those with the most preemptions"),
-        saves=tables.saves([saves for capacity in report.capacities for saves in capacity.saves]),
+        saves=tables.saves(saves) if saves else None,
         steps=report.next_steps[:MOST_STEPS],
-        goodput=_goodput(report),
-        moment=moment,
-        naive=naive_sentence(report.summary),
-        served=tables.served_rows(report.summary.get("serving") or {}),
-        span=report.span or window(report.ledgers),
-        duration=duration,
-        data=Markup(embedded(report)),
+        meaning=MEANING,
     )
 
 
-def _seconds(us: int) -> str:
-    return f"{us / 1e6:,.1f}"
+def sections(report: Report) -> list[dict[str, Any]]:
+    """Heading, plots and tables of each part that shows jobs."""
+    found: list[dict[str, Any]] = []
+    if report.goodput:
+        found.append(_section("Goodput over time", [charts.goodput(report.goodput)], tables.goodput(report.goodput)))
+    drawn: list[JobLedger] = []
+    for kind, title, unit, does in KINDS:
+        if ledgers := report.of_kind(kind):
+            worst = _worst(ledgers)
+            drawn += worst.rows
+            pictures = [
+                charts.progress(worst.rows, slug=f"{kind}-progress", unit=unit, title=f"{title}: {unit}"),
+                timeline(worst.rows, slug=f"{kind}-timeline", title=f"{title}: {does}"),
+            ] if worst.rows else []  # fmt: skip
+            shown = tables.jobs(ledgers, title.lower()), tables.evictions(ledgers)
+            sentence = worst.sentence("jobs drawn", "those that lost the most time")
+            found.append(_section(title, pictures, *shown, sentence=sentence))
+    if report.ledgers:
+        # By identity: a training and a batch job may share a name, and equal ledgers are not one job.
+        rest = [x for x in report.ledgers if not any(x is one for one in drawn)]
+        both = [plot for plot in (charts.where_time_went(drawn, rest), charts.recoveries(drawn)) if plot]
+        sentence = f"Back at work: of the {len(drawn)} jobs drawn above." if rest else ""
+        found.append(_section("All jobs", both, sentence=sentence))
+    return found
 
 
-def _percent(share: float) -> str:
-    return f"{share:.1%}"
+def _section(title: str, pictures: Sequence[Plot], *shown: tables.Table, sentence: str = "") -> dict[str, Any]:
+    return {"title": title, "plots": pictures, "tables": shown, "sentence": sentence}
 
 
-def _waited(seconds: float | None, rounded_up: bool = False) -> str:
-    if seconds is None:
-        return "unknown"
-    # Beyond the last band no upper end is known.
-    if math.isinf(seconds):
-        return f"over {WAIT_BANDS_S[-1]:,}"
-    return f"{'up to ' if rounded_up else ''}{seconds:,.0f}"
+def _worst(ledgers: Sequence[JobLedger]) -> Cut[JobLedger]:
+    # A job whose pods were scheduled and wrote nothing yet has rows and no lanes.
+    return cut([ledger for ledger in ledgers if ledger.lanes], MOST_JOBS, lambda found: found.unused_us)
 
 
-def _goodput(report: Report) -> tuple[Plot, Markup] | None:
-    if not report.goodput:
-        return None
-    plot = goodput_chart.stack(report.goodput)
-    return plot, figure(plot)
+def figure(plot: Plot) -> Markup:
+    """The SVG with a name for those who cannot see it. Ids are unique in the page, clip paths included."""
+    # Every SVG numbers its clip paths from 0; the second one of a page would be clipped by the first one's.
+    svg = re.sub(r'(id="|url\(#)(clip|gradient_)', rf"\1{plot.slug}-\2", plot.svg())
+    # The picture is one image with a name; nameless parts of it would be read out as well.
+    svg = re.sub(r' (role="graphics-[a-z-]+"|aria-roledescription="[^"]*")', "", svg)
+    label = f'role="img" aria-labelledby="{plot.slug}-title {plot.slug}-desc"'
+    title = f'<title id="{plot.slug}-title">{escape(plot.title)}</title>'
+    desc = f'<desc id="{plot.slug}-desc">{escape(plot.description)}</desc>'
+    # A function: a backslash in the name of a job would be a group in a template.
+    return Markup(re.sub(r"<svg ([^>]*)>", lambda found: f"<svg {label} {found[1]}>{title}{desc}", svg, count=1))
 
 
 def _cluster(capacity: Capacities, number: int) -> dict[str, Any]:
     """What the template shows of one cluster; its number keeps ids of the page apart."""
-    hours, losses = tables.losses(capacity.losses) if capacity.losses else (1, [])
-    plot = charts.losses(losses, slug=f"losses-{number}", hours=hours) if losses else None
-    waits, queued, shares = tables.waits(capacity), tables.queue_waits(capacity), tables.shares(capacity)
-    return {
+    found: dict[str, Any] = {
         "id": f"capacity-{number}",
         "title": f"Capacity of {capacity.cluster}" if capacity.cluster else "Capacity",
-        "losses": (plot, figure(plot)) if plot else None,
-        "loss_rows": losses,
-        "churn": tables.churn_rows(capacity),
-        "waits": waits,
-        "waits_shown": waits.sentence("kinds", "those with the most waits"),
-        "queued": queued,
-        "queued_shown": queued.sentence("kinds", "those with the longest waits"),
-        "shares": shares,
-        "shares_shown": shares.sentence("jobs", "those with the least useful time"),
+        "plot": None,
+        "tables": [
+            table
+            for table in (
+                tables.churn(capacity),
+                tables.waits(capacity.waits, "Waiting for a node"),
+                tables.waits(capacity.queue_waits, "Waiting in a queue"),
+                tables.shares(capacity),
+            )
+            if table.rows
+        ],
     }
+    if capacity.losses:
+        stretch_s, rows = tables.losses(capacity.losses)
+        plot = charts.losses(rows, slug=f"losses-{number}", bucket_s=stretch_s)
+        cells = [(hour, pool, str(count)) for hour, pool, count in rows]
+        table = tables.Table(("From, UTC", "Pool", "#preemptions"), cells, f"{plot.title.lower()} and pool")
+        found |= {"plot": plot, "losses": table}
+    return found
 
 
 def window(ledgers: Sequence[JobLedger]) -> str:

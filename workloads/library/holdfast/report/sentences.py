@@ -9,18 +9,7 @@ from holdfast.ledger.job_ledger import JobLedger
 from holdfast.ledger.money import Money
 from holdfast.ledger.timeline import State
 from holdfast.report.objectives import Objective, Verdict
-from holdfast.report.times import duration
-
-NUMBER_WORDS = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve")
-
-
-def plural(number: int, noun: str) -> str:
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
-
-
-def spelled(number: int, noun: str) -> str:
-    count = NUMBER_WORDS[number] if number < len(NUMBER_WORDS) else str(number)
-    return f"{count} {noun}" if number == 1 else f"{count} {noun}s"
+from holdfast.report.text import duration, plural
 
 
 def answer(ledgers: Sequence[JobLedger], summary: Mapping[str, Any]) -> str:
@@ -64,8 +53,8 @@ def _figures(rate: float) -> str:
 
 
 def _demo(ledgers: Sequence[JobLedger], training: Mapping[str, Any], batch: Mapping[str, Any]) -> str:
-    evictions = spelled(int(training.get("evictions", 0)), "eviction")
-    steps = spelled(int(training.get("lost_steps", 0)), "step")
+    evictions = plural(int(training.get("evictions", 0)), "eviction")
+    steps = plural(int(training.get("lost_steps", 0)), "step")
     extra = _extra_seconds(ledgers)
     cost = f"{steps} and {duration(extra)}" if extra is not None else steps
     end = (
@@ -73,7 +62,7 @@ def _demo(ledgers: Sequence[JobLedger], training: Mapping[str, Any], batch: Mapp
         if training["bit_exact"]
         else "the trained model is NOT the same"
     )
-    text = f"{evictions.capitalize()} cost {cost} of training, and {end}"
+    text = f"{evictions} cost {cost} of training, and {end}"
     if batch:
         text += "; " + _batch(batch)
     return text + "."
@@ -81,7 +70,7 @@ def _demo(ledgers: Sequence[JobLedger], training: Mapping[str, Any], batch: Mapp
 
 def _batch(summary: Mapping[str, Any]) -> str:
     lost, twice, documents = (int(summary.get(key, 0)) for key in ("lost", "duplicated", "documents"))
-    killed = f"the batch, killed {spelled(int(summary.get('kills', 0)), 'time')}, "
+    killed = f"the batch, killed {plural(int(summary.get('kills', 0)), 'time')}, "
     # The claim stands only on counts; _check_part has refused summaries whose counts are no numbers.
     if lost == twice == 0:
         return f"{killed}stored each of its {documents:,} documents exactly once"
@@ -107,7 +96,7 @@ def naive_sentence(summary: Mapping[str, Any]) -> str:
     text = f"Under the same evictions the naive twin did {plural(int(naive.get('lost_steps', 0)), 'step')} again"
     false = int(naive.get("false_completions", 0))
     if false:
-        text += f" and left {spelled(false, 'time')} with exit code 0 before the last step: a Kubernetes Job calls that complete"
+        text += f" and left {plural(false, 'time')} with exit code 0 before the last step: a Kubernetes Job calls that complete"
     return text + "."
 
 

@@ -12,7 +12,6 @@ import importlib.util
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from multiprocessing import get_context
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -30,25 +29,6 @@ _DRIVER = Path("/proc/driver/nvidia/version")
 _NAME_BYTES = 256
 # cuInit: no device, driver and library of different releases, library newer than the device's driver allows.
 _WRONG_IMAGE_OR_POOL = (100, 803, 804)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Gpu:
-    name: str
-    memory_bytes: int
-
-
-@dataclass(frozen=True, kw_only=True)
-class Found:
-    driver: str
-    """Release, such as 580.126.20; empty where the kernel does not show it."""
-    cuda: tuple[int, int]
-    """The newest CUDA that the driver speaks."""
-    gpus: tuple[Gpu, ...]
-
-    def __str__(self) -> str:
-        cards = ", ".join(f"{gpu.name} ({gpu.memory_bytes / 2**30:.1f} GiB)" for gpu in self.gpus)
-        return f"{len(self.gpus)} GPU: {cards}; driver {self.driver or 'unknown'}, CUDA {self.cuda[0]}.{self.cuda[1]}"
 
 
 def promised(env: Mapping[str, str] | None = None) -> int:
@@ -70,8 +50,8 @@ def device_type(available: bool, env: Mapping[str, str] | None = None) -> str:
     return "cuda" if available else "cpu"
 
 
-def check(count: int, *, torch_cuda: str | None, devices: Path = DEVICES) -> Found:
-    """The `count` GPUs that were promised, in the order in which things go wrong.
+def check(count: int, *, torch_cuda: str | None, devices: Path = DEVICES) -> str:
+    """What answers, in words, where `count` GPUs were promised. Checked in the order in which things go wrong.
 
     InputError: the image or the pool is wrong. GpuLost: the machine is. Initialises CUDA, which no forked child of
     this process can do again.
@@ -95,7 +75,8 @@ def check(count: int, *, torch_cuda: str | None, devices: Path = DEVICES) -> Fou
     library.cuDeviceGetCount(ctypes.byref(seen))
     if seen.value < count:
         raise GpuLost(f"{seen.value} of {count} promised GPUs answer")
-    return Found(driver=_driver(), cuda=cuda, gpus=tuple(_gpu(library, number) for number in range(seen.value)))
+    cards = ", ".join(_gpu(library, number) for number in range(seen.value))
+    return f"{seen.value} GPU: {cards}; driver {_driver() or 'unknown'}, CUDA {cuda[0]}.{cuda[1]}"
 
 
 def start_check(*, devices: Path = DEVICES, torch_cuda: str | None = None) -> BaseProcess | None:
@@ -125,7 +106,7 @@ def exit_code(child: BaseProcess | None) -> int:
 def require() -> None:
     """The check in this process, for one that forks no users of CUDA: InputError, GpuLost, or a line in the log."""
     if count := promised():
-        logs.info("gpu", str(check(count, torch_cuda=cuda_of_torch())))
+        logs.info("gpu", check(count, torch_cuda=cuda_of_torch()))
 
 
 def cuda_of_torch() -> str | None:
@@ -141,7 +122,7 @@ def cuda_of_torch() -> str | None:
 def _checked(count: int, devices: Path, torch_cuda: str | None) -> None:
     code = EXIT_COMPLETE
     try:
-        logs.info("gpu", str(check(count, torch_cuda=torch_cuda, devices=devices)))
+        logs.info("gpu", check(count, torch_cuda=torch_cuda, devices=devices))
     except InputError as refused:
         logs.error("gpu", refused.lines())
         code = EXIT_BAD_INPUT
@@ -161,7 +142,8 @@ def _library() -> ctypes.CDLL:
         raise _no_gpu(f"{LIBRARY} is not found", f"LD_LIBRARY_PATH={FOLDER} in the image") from error
 
 
-def _gpu(library: ctypes.CDLL, number: int) -> Gpu:
+def _gpu(library: ctypes.CDLL, number: int) -> str:
+    """Its name and memory."""
     name, memory = ctypes.create_string_buffer(_NAME_BYTES), ctypes.c_size_t()
     handle = ctypes.c_int()
     failed = (
@@ -171,10 +153,11 @@ def _gpu(library: ctypes.CDLL, number: int) -> Gpu:
     )
     if failed:
         raise GpuLost(f"GPU {number} answered {failed}")
-    return Gpu(name=name.value.decode(errors="replace"), memory_bytes=memory.value)
+    return f"{name.value.decode(errors='replace')} ({memory.value / 2**30:.1f} GiB)"
 
 
 def _driver() -> str:
+    """Release, such as 580.126.20; empty where the kernel does not show it."""
     try:
         match = re.search(r"\b(\d{3,}\.\d+(\.\d+)?)\b", _DRIVER.read_text())
     except OSError:

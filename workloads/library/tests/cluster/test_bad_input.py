@@ -130,15 +130,6 @@ def test_a_cluster_that_is_not_named_for_tests_is_refused(tmp_path: Path) -> Non
         foreign(ExternalManagerBase, theirs)
 
 
-def test_the_kubeconfig_of_a_named_cluster_is_kept_even_if_it_never_answered(tmp_path: Path) -> None:
-    theirs = tmp_path / "config"
-    theirs.write_text("current-context: holdfast-shared\n")
-    foreign(ExternalManagerBase, theirs)(kubeconfig=theirs).delete()
-    assert theirs.exists()
-    ExternalManagerBase(kubeconfig=theirs).delete()
-    assert not theirs.exists(), "what the stock manager does; if it no longer does, ours may go"
-
-
 @pytest.mark.parametrize("blow", [signal.SIGINT, signal.SIGKILL], ids=lambda s: s.name)
 def test_an_interrupted_run_leaves_no_process(blow: signal.Signals, tmp_path: Path) -> None:
     support.require(not missing_tools(), "`make tools` has not built the control plane")

@@ -5,7 +5,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,18 +17,17 @@ from holdfast.contract.pools import Pool
 from holdfast.drill.catalogue import find
 from holdfast.drill.plan import Drill
 from holdfast.drill.runner import DrillRunner
-from holdfast.drill.targets.gce import Instance, VmEvictor
-from holdfast.drill.targets.node_evictors import TAINT, TaintEvictor
+from holdfast.drill.targets.evictors import TAINT, Instance, TaintEvictor, VmEvictor
 from holdfast.drill.verdict import Verdict
 from tests import platforms
 from tests.cluster.sim.nodes import NODES
 from tests.cluster.sim.waiting import until
 from tests.cluster.sim.world import World
-from workloads.library.tests.drill.by_hand import never_fires, no_log
+from workloads.library.tests.drill.by_hand import no_log
 from workloads.library.tests.drill.rig import JOB, RigEvictor, target
 
 PODS, SPARE = 6, 3
-QUIET = DrillRunner(log=no_log, alert=never_fires)
+QUIET = DrillRunner(log=no_log)
 
 
 @pytest.fixture
@@ -68,48 +67,18 @@ def test_a_lone_node_is_taken_by_the_api_alone_and_given_back(
         cluster, work, tmp_path, "cluster-lone-node", "--context", context(cluster), "--yes"
     )
     (journal,) = result["drills"]
-    verdicts = {each["promise"]: each["verdict"] for each in journal["objectives"]}
-    verdicts.pop("a lone eviction pages nobody")  # needs promtool
-    assert (code, journal["verdict"], set(verdicts.values())) == (0, "held", {"held"}), journal
+    verdicts = {each["verdict"] for each in journal["objectives"]}
+    assert (code, journal["verdict"], verdicts) == (0, "held", {"held"}), journal
     assert [step["name"].split()[0] for step in journal["rollbacks"]] == ["open"]
     assert not tainted(work)
     assert len(work.nodes) == PODS + SPARE
-
-
-@pytest.mark.parametrize(
-    ("arguments", "error"),
-    [
-        (("--context", "gke_prod_europe-west4_prod", "--yes"), "the kubeconfig has no such context"),
-        (("--yes",), "needs the names of its targets"),
-    ],
-)
-def test_a_cluster_that_was_not_named_is_not_touched(
-    cluster: AClusterManager, work: World, tmp_path: Path, arguments: tuple[str, ...], error: str
-) -> None:
-    before = versions(work)
-    code, stderr, _ = drill_command(cluster, work, tmp_path, "cluster-evict", *arguments)
-    assert (code, error in stderr) == (2, True), stderr
-    assert versions(work) == before
-
-
-def test_without_a_terminal_and_without_yes_nothing_is_hit(
-    cluster: AClusterManager, work: World, tmp_path: Path
-) -> None:
-    code, stderr, _ = drill_command(cluster, work, tmp_path, "cluster-evict", "--context", context(cluster))
-    assert (code, "add --yes" in stderr) == (2, True), stderr
-
-
-def versions(world: World) -> dict[str, str]:
-    return {pod["metadata"]["uid"]: pod["spec"]["nodeName"] for pod in world.pods()}
 
 
 def test_a_storm_hits_thirty_percent_and_the_job_pays_nothing(work: World) -> None:
     evictor = RigEvictor("notice and end of", work.preempt)
     drill = find("cluster-storm")
     record = QUIET.run(drill, target(work.api, work, drill, evictor))
-    verdicts = {each.objective.promise: each.verdict for each in record.results}
-    assert verdicts.pop("the burst alert fires") is Verdict.BROKEN, "the silent alert of this test did not fire"
-    assert set(verdicts.values()) == {Verdict.HELD}, record.why
+    assert {each.verdict for each in record.results} == {Verdict.HELD}, record.why
     assert len(evictor.evicted) == PODS * 30 // 100
 
 
@@ -130,7 +99,7 @@ def test_a_job_that_is_not_whole_is_left_alone(world: World, spot: Pool) -> None
     world.create_job(JOB, world.job_spec(spot, PODS))
     world.wait_running(PODS - 1)
     drill = find("cluster-lone-node")
-    drill = replace(drill, steady_state=replace(drill.steady_state, within_s=1))
+    drill = replace(drill, steady_s=1)
     evictor = RigEvictor("end of", world.preempt)
     record = QUIET.run(drill, target(world.api, world, drill, evictor))
     assert (record.verdict, record.fail_step, evictor.evicted) == (Verdict.INCONCLUSIVE, "steady state", [])
@@ -159,24 +128,6 @@ def test_a_node_with_somebody_elses_pod_is_refused(work: World, spot: Pool) -> N
     assert "runs there too" in record.why
 
 
-@dataclass
-class StandIn:
-    """Compute Engine, simulated: the simulated node of the VM's name goes, with notice or without."""
-
-    world: World
-    hit: list[tuple[str, Instance]] = field(default_factory=list)
-
-    def simulate_maintenance(self, instance: Instance) -> None:
-        self._end("maintenance", instance)
-
-    def delete(self, instance: Instance) -> None:
-        self._end("delete", instance)
-
-    def _end(self, how: str, instance: Instance) -> None:
-        self.hit.append((how, instance))
-        self.world.preempt([instance.name])
-
-
 def on_compute_engine(work: World, project: str, theirs: str = "") -> None:
     """Its nodes are VMs; the one whose name ends in `theirs` is of another project."""
     for name in work.nodes:
@@ -186,18 +137,22 @@ def on_compute_engine(work: World, project: str, theirs: str = "") -> None:
 
 def test_a_gke_drill_deletes_the_vm_under_one_node_of_the_named_project(work: World) -> None:
     on_compute_engine(work, "ours", theirs="-0")
-    compute = StandIn(work)
     drill = find("gke-delete")
     asked: list[str] = []
+    hit: list[tuple[str, Instance]] = []
 
     def consent(_drill: Drill, victims: Sequence[str]) -> None:
-        assert not compute.hit, "asked before, not after"
+        assert not hit, "asked before, not after"
         asked.extend(victims)
 
+    def end(verb: str, instance: Instance) -> None:
+        hit.append((verb, instance))
+        work.preempt([instance.name])
+
     runner = replace(QUIET, consent=consent)
-    record = runner.run(drill, target(work.api, work, drill, VmEvictor(work.api, compute, "ours", drill.fault)))
+    record = runner.run(drill, target(work.api, work, drill, VmEvictor(work.api, "ours", drill.fault, end)))
     assert record.verdict is Verdict.HELD, record.why
-    ((done, vm),) = compute.hit
+    ((done, vm),) = hit
     assert (done, vm.project, asked) == ("delete", "ours", [f"node/{vm.name}"])
 
 

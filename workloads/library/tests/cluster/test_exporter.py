@@ -10,16 +10,16 @@ import pytest
 from kubernetes import client, config
 from pytest_kubernetes.providers.base import AClusterManager
 
+from holdfast.clients.api import Api
 from holdfast.contract.errors import InputError
 from holdfast.contract.pools import Pool
 from holdfast.exporter.lease import Lease
 from holdfast.exporter.sources import Folder
 from holdfast.exporter.watch import KINDS, Watcher
-from holdfast.ledger.receipt import ANNOTATION, show
-from holdfast.mover.ends import SETTLE_END_S, Ended
+from holdfast.ledger.receipt import ANNOTATION, leave, show
 from holdfast.mover.node_usage import NodeUsage
-from holdfast.mover.receipts import Order, leaver, make
-from holdfast.mover.view import View, ending
+from holdfast.mover.receipts import Order, make
+from holdfast.mover.view import SETTLE_END_S, Ended, View, ending
 from tests.cluster.sim.waiting import until
 from tests.cluster.sim.world import World
 from workloads.library.tests import sample
@@ -107,13 +107,13 @@ def test_a_job_that_ended_waits_for_its_receipt_until_somebody_left_it(
     )
     node_usage = NodeUsage(node_s={("g2-standard-8", "us-central1", "spot"): 9.0}, pod_s=9.0, on_s=9.0)
     made = make(Order(waiting, node_usage), Folder(tmp_path))
-    assert leaver(client_api)(made, world.name).endswith("/jobs/run")
+    assert leave(made, world.name, Api.over(client_api)).endswith("/jobs/run")
     until("the annotation is seen", lambda: not over(watched) or None, 60)
     assert watched.ended(waiting.ended_s + SETTLE_END_S) == []
 
 
 def test_one_of_two_exporters_writes_until_it_lets_go(world: World, client_api: client.ApiClient) -> None:
-    first, second = (Lease(client.CoordinationV1Api(client_api), world.name, me=name) for name in ("a", "b"))
+    first, second = (Lease(Api.over(client_api), world.name, me=name) for name in ("a", "b"))
     assert first.held()
     assert first.held()
     assert not second.held()
@@ -123,7 +123,7 @@ def test_one_of_two_exporters_writes_until_it_lets_go(world: World, client_api: 
 
 
 def test_a_dead_exporter_is_replaced_when_its_term_is_over(world: World, client_api: client.ApiClient) -> None:
-    api, now = client.CoordinationV1Api(client_api), time.time()
+    api, now = Api.over(client_api), time.time()
     assert Lease(api, world.name, me="dead", clock=lambda: now).held()
     assert not Lease(api, world.name, me="next", clock=lambda: now + 29).held()
     assert Lease(api, world.name, me="next", clock=lambda: now + 31).held()

@@ -15,7 +15,7 @@ from holdfast.jobs import placing, rendered
 from holdfast.jobs.placing import offers
 from holdfast.ledger.events import Event
 from holdfast.manifests.render_context import RenderContext
-from holdfast.mover.cluster_api import KubernetesApi
+from holdfast.mover.cluster_api import ClusterApi
 from holdfast.mover.mover import Mover
 from holdfast.mover.objects import Movable, movables
 from holdfast.mover.view import View
@@ -120,10 +120,10 @@ def test_a_job_goes_to_on_demand_and_back_and_a_mover_that_dies_halfway_leaves_i
         lambda: where(api, body) <= {*there} and run_on(api, body, spot.pool_class),
     )
 
-    mover = Mover(KubernetesApi(mover_account))
+    mover = Mover(ClusterApi(Api.over(mover_account)))
     assert step(mover, 0.0) == 0, "there is time, and it stays"
 
-    class Dies(KubernetesApi):
+    class Dies(ClusterApi):
         def delete(self, path: str) -> None:
             raise OSError("killed between two requests")
 
@@ -139,7 +139,7 @@ def test_a_job_goes_to_on_demand_and_back_and_a_mover_that_dies_halfway_leaves_i
     assert api.get(api.path_of(body))["metadata"]["annotations"][ANNOTATION_PLAN] == PLAN.text()
 
     # Far ahead of its deadline now, and another mover leads.
-    mover = Mover(KubernetesApi(mover_account))
+    mover = Mover(ClusterApi(Api.over(mover_account)))
     fields = {"first_step": 1, "last_step": 16_000, "seconds": 16 * 3_600.0}
     events.append(Event(1, "window", body["metadata"]["name"], "training", "p", fields))
     assert step(mover, 1.0) == 0, "nobody knows yet how long Spot has been there"
@@ -174,7 +174,7 @@ def test_a_jobset_that_a_move_left_with_the_selector_of_its_old_flavor_is_mended
     spot: Pool, serving: Pool,
 ) -> None:  # fmt: skip
     """What Kueue leaves if it sees the Workload go before its own start is made by hand: that race is not ours to win."""
-    watched, cluster, path = Watched(api, gang), KubernetesApi(mover_account), api.path_of(gang)
+    watched, cluster, path = Watched(api, gang), ClusterApi(Api.over(mover_account)), api.path_of(gang)
     world.add_nodes(spot, 2, labels={})
     until("it runs on Spot", lambda: run_on(api, gang, spot.pool_class) or None)
     running = api.get(path)["spec"]["replicatedJobs"]
@@ -203,7 +203,7 @@ def test_a_job_that_waits_for_flex_start_goes_to_on_demand_in_time(
 ) -> None:
     watched = Watched(api, queued)
     until("it waits for flex-start", lambda: watched.look() == {"flex-start"} or None)
-    mover = Mover(KubernetesApi(mover_account))
+    mover = Mover(ClusterApi(Api.over(mover_account)))
     assert watched.step(mover, 0.0) == 0, "there is time"
     until("it is sent to on-demand", lambda: watched.step(mover, 3.7) or None)
     until("it waits for on-demand", lambda: watched.look() == {"on-demand"} or None)

@@ -19,7 +19,7 @@ from holdfast.contract.values import unix_s
 from holdfast.jobs import placing, rendered
 from holdfast.jobs.placing import offers
 from holdfast.manifests.render_context import RenderContext
-from holdfast.mover.cluster_api import KubernetesApi
+from holdfast.mover.cluster_api import ClusterApi
 from holdfast.mover.mover import Mover
 from holdfast.mover.view import View
 from holdfast.place import plan, scenarios, simulate
@@ -178,7 +178,7 @@ def test_twenty_jobs_keep_their_deadlines_for_what_was_simulated(
     world: World, api: Api, mover_account: client.ApiClient, fleet: Fleet, spot: Pool, serving: Pool
 ) -> None:
     world.add_nodes(serving, JOBS, labels={})
-    mover, trainers = Mover(KubernetesApi(mover_account)), fleet.trainers
+    mover, trainers = Mover(ClusterApi(Api.over(mover_account))), fleet.trainers
     began_s = min(unix_s(api.get(api.path_of(body))["metadata"]["creationTimestamp"]) for body in fleet.bodies.values())
     queues = dict.fromkeys(trainers, "spot")
     unsettled, returned, made = True, 0, 0

@@ -83,7 +83,7 @@ def trouble(world: World, api: Api, exporter: client.ApiClient, jobs: dict[str, 
     jobs["train-flex-tesla-a100"].wait("Pending", 2)
     until("Kueue asks for nodes", lambda: list(api.items(f"{PROVISIONING}/namespaces/training/provisioningrequests")))
     api.merge(api.path_of(gang.doc), {"metadata": {"annotations": {ANNOTATION: "{}"}}})
-    assert Lease(client.CoordinationV1Api(exporter), NAMESPACE_MONITORING).held()
+    assert Lease(Api.over(exporter), NAMESPACE_MONITORING).held()
     (ending,) = world.add_nodes(FLEX, 1)
     ends = {"metadata": {"annotations": {ANNOTATION_TERMINATION: "2027-01-01T00:00:00Z"}}}
     api.merge(f"{nodes.NODES}/{ending}", ends)

@@ -168,22 +168,3 @@ def test_a_job_with_a_part_of_its_pods_is_not_waited_for(world: World, spot: Poo
     world.wait_running(2)
     found = until("it is admitted", lambda: f if "Admitted" in (f := conditions(workloads(world)["partial"])) else None)
     assert "PodsReady" not in found
-
-
-def test_kueue_as_delivered_stops_what_runs_with_a_part_of_its_pods(delivered: Api, spot: Pool) -> None:
-    """The control: a gang that lost one pod of three, and a batch that never had all, are stopped whole; both would go on."""
-    world = World(delivered, "as-delivered")
-    world.create()
-    world.add_nodes(spot, 4)
-    queues.lend(world, spot, 6)
-    queues.submit(world, spot, "gang", completions=3, parallelism=3)
-    world.wait_running(3)
-    until("it is seen to be ready", lambda: conditions(workloads(world)["gang"]).get("PodsReady") == "True")
-    queues.submit(world, spot, "batch", completions=3, parallelism=3)
-    # First: once the gang is stopped, the batch has nodes for all.
-    until("the batch is stopped", lambda: "batch: WaitForStart" in evictions(world))
-    # Looked up now: a gang that was slow to start was stopped too, and has other pods than those that came first.
-    member = world.pods("Running", labelSelector="batch.kubernetes.io/job-name=gang")[0]
-    # Its index is made again after 10 s only.
-    world.preempt([member["spec"]["nodeName"]])
-    until("the gang is stopped", lambda: "gang: WaitForRecovery" in evictions(world))

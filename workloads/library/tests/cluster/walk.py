@@ -5,6 +5,7 @@
 
 import json
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,8 @@ from holdfast.exporter.cloud import CloudWriter
 from holdfast.exporter.jobs import Jobs
 from holdfast.exporter.logs import CloudLogs
 from holdfast.exporter.main import Exporter
-from holdfast.mover.receipts import Receipts, leaver
+from holdfast.ledger.receipt import leave
+from holdfast.mover.receipts import Receipts
 from infra import environments
 from monitoring.alerting.alerts import alerts
 from monitoring.stack import limits_of
@@ -103,5 +105,5 @@ def walk(
         trainers=Trainers(api, clock, folder, logs),
         exporter=Exporter(watched.cluster, watched.lock, Jobs(source), clock),
         writer=CloudWriter(playing, project, location, cluster, clock=clock),
-        receipts=Receipts(source, leaver(credentials), again_s=0.5),
+        receipts=Receipts(source, partial(leave, api=Api.over(credentials)), again_s=0.5),
     )  # fmt: skip

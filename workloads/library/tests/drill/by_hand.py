@@ -3,25 +3,25 @@
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
-from holdfast.drill.plan import Blast, Budget, Drill, Fault, Place, SteadyState, Work, bound, promised
-from holdfast.drill.target import Loss
+from holdfast.drill.plan import Blast, Drill, Fault, Place, Work, bound, promised
+from holdfast.drill.target import Undo
 
 DRILL = Drill(
     name="by-hand",
     question="Does the runner keep its guarantees?",
     place=Place.LOCAL,
     work=Work.TRAINER,
-    steady_state=SteadyState(bound=bound("pulse >= 1"), within_s=0.2),
+    steady=bound("pulse >= 1"),
+    steady_s=0.2,
     blast=Blast(of="hand", most=2),
     fault=Fault.POWER_LOSS,
     stop_when=bound("harm >= 1"),
     recovery_s=0.3,
     objectives=(
         *promised("recovered in time: recovered_s <= 0.2 s", "nothing lost: lost = 0"),
-        *promised("nobody paged: fires:HoldfastX = 0", essential=False),
+        *promised("nothing slower: slower_s = 0 s", essential=False),
     ),
     rollback="let go",
-    budget=Budget(minutes=1),
 )
 
 
@@ -49,18 +49,10 @@ class ByHand:
     def recovered(self) -> bool:
         return self.measure("recovered_s") is not None
 
-    def losses(self) -> list[Loss]:
-        return [Loss(1.0, "pool")]
-
-    def rollback(self) -> Iterable[tuple[str, Callable[[], object]]]:
+    def rollback(self) -> Iterable[Undo]:
         yield "first", self.on_undo
         yield "second", lambda: self.done.append("undone")
 
 
 def no_log(_t: float, _step: str, _what: str) -> None:
     """Logs nothing."""
-
-
-def never_fires(_alert: str, _losses: Sequence[Loss]) -> float:
-    """No alert fires."""
-    return 0.0

@@ -1,4 +1,4 @@
-"""`python -m workloads.library.tests.drill.rig cluster|node [--repeat N] [DRILL...]`: brings the test rig up and runs its drills there.
+"""`python -m workloads.library.tests.drill.rig cluster|node [DRILL...]`: brings the test rig up and runs its drills there.
 
 The cluster is the control plane of the cluster tier with simulated
 Spot nodes; the nodes are the real kubelets of the node tier, so that needs root.
@@ -19,15 +19,13 @@ from holdfast.contract.errors import Unjudged, run_cli
 from holdfast.contract.lifecycle import DEFAULT_WINDOW
 from holdfast.contract.pools import Pool
 from holdfast.drill import console
-from holdfast.drill.alerting import fires
 from holdfast.drill.catalogue import SAVE_EVERY, of
-from holdfast.drill.commands import chosen
+from holdfast.drill.commands import Builder, chosen, run_all
 from holdfast.drill.plan import Drill, Place
 from holdfast.drill.runner import DrillRunner
-from holdfast.drill.suite import Builder, DrillSuite
-from holdfast.drill.target import Target
+from holdfast.drill.target import Target, Undo
 from holdfast.drill.targets.cluster import Cluster, Named
-from holdfast.drill.targets.node_evictors import NodeEvictor
+from holdfast.drill.targets.evictors import NodeEvictor
 from tests import platforms
 from tests.cluster.sim.control_plane import missing_tools
 from tests.cluster.sim.manager import HostManager
@@ -36,7 +34,7 @@ from tests.cluster.sim.world import World
 if TYPE_CHECKING:
     from workloads.library.tests.node.lab.lab import Lab
 
-PODS, SPARE = 27, 9  # 30 % of 27 nodes are 8: above the burst alert's 6
+PODS, SPARE = 27, 9  # 30 % of 27 nodes are 8
 JOB = "train"
 STEPS = 1_000_000  # the drill ends first
 
@@ -58,15 +56,13 @@ class RigEvictor:
         self.evicted += nodes
         return f"{self.description} {len(nodes)} of them"
 
-    def rollback(self) -> Iterable[tuple[str, Callable[[], object]]]:
+    def rollback(self) -> Iterable[Undo]:
         if self.evicted and self.again:
             gone, self.evicted = self.evicted, []
             yield f"replace {len(gone)} nodes", partial(self.again, gone)
 
 
-def suite(out: Path, build: Builder) -> DrillSuite:
-    log = partial(console.moment, console.stderr())
-    return DrillSuite(out=out, build=build, runner=lambda last: DrillRunner(log=log, alert=fires, last=last))
+RUNNER = DrillRunner(log=console.moment)
 
 
 def target(api: Api, world: World, drill: Drill, evictor: NodeEvictor, events: Path | None = None) -> Target:
@@ -117,15 +113,15 @@ def real(spot: Pool, folder: Path) -> Generator[tuple["Lab", World]]:
         lab.close()
 
 
-def on_cluster(drills: list[Drill], out: Path, repeat: int) -> int:
+def on_cluster(drills: list[Drill], out: Path) -> int:
     spot = next(p for p in platforms.load("example").pools if p.name.startswith("spot-l4"))
     with simulated(spot) as world:
         evictor = RigEvictor("notice and end of", world.preempt, lambda gone: world.add_nodes(spot, len(gone)))
         build: Builder = lambda drill, _folder: target(world.api, world, drill, evictor)  # noqa: E731
-        return suite(out, build).run(drills, repeat)[0]
+        return run_all(drills, out, build, RUNNER)[0]
 
 
-def on_nodes(drills: list[Drill], out: Path, repeat: int) -> int:
+def on_nodes(drills: list[Drill], out: Path) -> int:
     from workloads.library.tests.node.conftest import _missing as missing  # pyright: ignore[reportPrivateUsage]
 
     if lacking := missing():
@@ -139,7 +135,7 @@ def on_nodes(drills: list[Drill], out: Path, repeat: int) -> int:
         )
         events = Path(scratch) / "events.jsonl"
         build: Builder = lambda drill, _folder: target(lab.api, world, drill, evictor, events)  # noqa: E731
-        return suite(out, build).run(drills, repeat)[0]
+        return run_all(drills, out, build, RUNNER)[0]
 
 
 def main() -> None:
@@ -147,13 +143,10 @@ def main() -> None:
     parser.add_argument("target", choices=("cluster", "node"))
     parser.add_argument("drills", nargs="*")
     parser.add_argument("--out", type=Path, default=Path("out/drills"))
-    parser.add_argument("--repeat", type=int, default=1)
     given = parser.parse_args()
-    if given.repeat < 1:
-        parser.error("--repeat is at least 1")
     drills = chosen(given.drills, given.target) if given.drills else of(Place(given.target))
     run_drills = on_cluster if given.target == "cluster" else on_nodes
-    sys.exit(run_drills(drills, given.out.resolve(), given.repeat))
+    sys.exit(run_drills(drills, given.out.resolve()))
 
 
 if __name__ == "__main__":

@@ -10,21 +10,7 @@ from holdfast.drill.catalogue import find
 from holdfast.drill.plan import Fault
 from holdfast.drill.remote import Where, on_each_pool
 from holdfast.drill.targets.cluster import Cluster, Named
-from holdfast.drill.targets.gce import Instance, VmEvictor
-from holdfast.drill.targets.node_evictors import TaintEvictor
-
-
-class Noted:
-    """A compute client that hits nothing."""
-
-    def __init__(self, hit: list[str]) -> None:
-        self._hit = hit
-
-    def simulate_maintenance(self, instance: Instance) -> None:
-        self._hit.append(instance.name)
-
-    delete = simulate_maintenance
-
+from holdfast.drill.targets.evictors import TaintEvictor, VmEvictor
 
 MADE = {"a": "2026-01-01T00:09:00Z", "b": "2026-01-01T00:00:00Z", "c": "2026-01-01T00:05:00Z"}
 
@@ -69,7 +55,7 @@ def test_on_each_pool_one_machine_of_it_is_hit(monkeypatch: pytest.MonkeyPatch) 
     drills = on_each_pool([find("gke-maintenance"), find("cluster-evict")], where)
     assert [drill.pool for drill in drills] == ["l4-large", "l4-small", ""]
     for drill in drills[:2]:
-        evictor = VmEvictor(api, Noted(hit), where.project, drill.fault)
+        evictor = VmEvictor(api, where.project, drill.fault, lambda _, instance: hit.append(instance.name))
         target = Cluster(api, Named(namespace="n", selector="a=b"), drill.fault, evictor, drill.pool)
         found = target.candidates()
         target.inject(found[: drill.blast.size(len(found))])

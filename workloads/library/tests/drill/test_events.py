@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.drill.events import Follower
-from holdfast.drill.schedule import evictions
+from holdfast.drill.targets.local import evictions
 from holdfast.ledger.job_summary import read_job_summaries
 from workloads.library.tests import sample
 

@@ -14,10 +14,10 @@ import psutil
 import pytest
 
 from holdfast.drill.catalogue import find
-from holdfast.drill.plan import SteadyState, bound
+from holdfast.drill.commands import local, run_all
+from holdfast.drill.plan import bound
 from holdfast.drill.pods import OWNER
 from holdfast.drill.runner import DrillRunner
-from holdfast.drill.suite import DrillSuite, local
 from workloads.library.tests.drill.by_hand import no_log
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(300)]
@@ -54,10 +54,8 @@ def verdicts(journal: Any) -> dict[str, str]:
 
 def test_a_trainer_that_loses_its_machine_holds_every_objective(tmp_path: Path) -> None:
     code, journal = run_drill("trainer-power-loss", tmp_path)
-    arguments = verdicts(journal)
-    arguments.pop("a lone eviction pages nobody")  # needs promtool
-    assert (code, journal["verdict"], set(arguments.values())) == (0, "held", {"held"}), journal
-    assert journal["steady_states"]["after"]["met"] is True
+    assert (code, journal["verdict"], set(verdicts(journal).values())) == (0, "held", {"held"}), journal
+    assert journal["deviated"] is False
     assert not left(tmp_path)
     (folder,) = (tmp_path / "trainer-power-loss").iterdir()
     assert not (folder / "scratch").exists()
@@ -73,11 +71,8 @@ def test_the_naive_twin_is_found_out(tmp_path: Path) -> None:
 
 
 def test_work_that_is_not_steady_is_left_alone(tmp_path: Path) -> None:
-    never = SteadyState(bound=bound("commits >= 1000000000"), within_s=0)
-    drill = replace(find("trainer-notice"), steady_state=never)
-    suite = DrillSuite(out=tmp_path, build=local, runner=lambda last: DrillRunner(log=no_log), quiet=True)
-    code, result = suite.run([drill])
-    (journal,) = result["drills"]
+    drill = replace(find("trainer-notice"), steady=bound("commits >= 1000000000"), steady_s=0)
+    code, (journal,) = run_all([drill], tmp_path, local, DrillRunner(log=no_log), quiet=True)
     assert (code, journal["verdict"], journal["fail_step"]) == (3, "inconclusive", "steady state")
     (folder,) = (tmp_path / drill.name).iterdir()
     assert '"evict"' not in (folder / "events" / "drill.jsonl").read_text()

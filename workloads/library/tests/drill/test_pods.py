@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from holdfast.drill.pods import MARK, OWNER, Pod, clear
+from holdfast.drill.pods import Pod, clear
 
 pytestmark = pytest.mark.process
 
@@ -108,14 +108,6 @@ def test_a_pod_of_another_owner_is_not_touched(tmp_path: Path, owner: str) -> No
     assert pod.exit_code is None
     os.kill(pod.pid, signal.SIGTERM)
     assert pod.wait(30) == 143
-
-
-def test_members_are_found_by_an_inherited_variable(tmp_path: Path, owner: str) -> None:
-    pod = start(OBEDIENT, tmp_path, owner)
-    environment = psutil.Process(pod.pid).environ()
-    assert environment[OWNER] == owner
-    assert environment[MARK]
-    assert pod.kill() == 137
 
 
 def test_what_a_pod_leaves_in_its_temporary_folder_goes_with_it(tmp_path: Path, owner: str) -> None:

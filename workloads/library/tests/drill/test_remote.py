@@ -1,20 +1,19 @@
 """Somebody else's cluster: what must be named, who is asked, and which VM is hit, with a compute client that only notes."""
 
 import json
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from holdfast.contract.errors import InputError, Unjudged
+from holdfast.contract.errors import InputError, Stopped, Unjudged
 from holdfast.drill import remote
 from holdfast.drill.catalogue import find
+from holdfast.drill.errors import DrillError
 from holdfast.drill.plan import Fault, Place
 from holdfast.drill.remote import Where, checked, consent
-from holdfast.drill.runner import Refused
-from holdfast.drill.targets.gce import Gcloud, Instance, VmEvictor
-from holdfast.drill.waiting import DrillError
+from holdfast.drill.targets.evictors import Instance, VmEvictor, end_by_gcloud, require_gcloud
 from holdfast.platform import Platform
 from tests import platforms
 
@@ -111,25 +110,12 @@ def test_the_targets_are_shown_and_only_the_context_name_is_a_yes(
         "node/a",
         CONTEXT,
         "1 Spot VM, at most 50 %",
-        "at most 20 minutes and $1",
+        "at most 17 minutes and $1",
         "the pool replaces its machine",
     ):
         assert text in output
-    with pytest.raises(Refused):
+    with pytest.raises(Stopped):
         consent(asking, lambda _: "y")(find("gke-maintenance"), ["node/a"])
-
-
-@dataclass
-class Noted:
-    """A compute client that hits nothing."""
-
-    done: list[tuple[str, Instance]] = field(default_factory=list)
-
-    def simulate_maintenance(self, instance: Instance) -> None:
-        self.done.append(("maintenance", instance))
-
-    def delete(self, instance: Instance) -> None:
-        self.done.append(("delete", instance))
 
 
 class OneNode:
@@ -144,38 +130,38 @@ def node(project: str, name: str = "gke-1") -> dict[str, Any]:
     return {"metadata": {"name": name}, "spec": {"providerID": f"gce://{project}/europe-west4-a/{name}"}}
 
 
-@pytest.mark.parametrize(("fault", "verb"), [(Fault.PREEMPT, "maintenance"), (Fault.DELETE, "delete")])
+@pytest.mark.parametrize(("fault", "verb"), [(Fault.PREEMPT, "simulate-maintenance-event"), (Fault.DELETE, "delete")])
 def test_the_vm_of_the_node_is_hit_and_no_other(fault: Fault, verb: str) -> None:
-    noted = Noted()
-    evictor = VmEvictor(OneNode(), noted, "ours", fault)  # type: ignore[arg-type]
+    noted: list[tuple[str, Instance]] = []
+    evictor = VmEvictor(OneNode(), "ours", fault, lambda *end: noted.append(end))  # type: ignore[arg-type]
     assert "europe-west4-a/gke-1" in evictor.evict(["gke-1"])
-    assert noted.done == [(verb, Instance("ours", "europe-west4-a", "gke-1"))]
+    assert noted == [(verb, Instance("ours", "europe-west4-a", "gke-1"))]
 
 
 def test_a_vm_of_another_project_is_never_hit() -> None:
-    noted = Noted()
-    evictor = VmEvictor(OneNode(), noted, "ours", Fault.PREEMPT)  # type: ignore[arg-type]
+    noted: list[tuple[str, Instance]] = []
+    evictor = VmEvictor(OneNode(), "ours", Fault.PREEMPT, lambda *end: noted.append(end))  # type: ignore[arg-type]
     assert evictor.check(node("ours")) == ""
     assert "belongs to project theirs" in evictor.check(node("theirs"))
     assert "names no VM" in evictor.check({"spec": {"providerID": "kind://docker/a/b"}})
     with pytest.raises(DrillError, match="not all"):
         evictor.evict(["gke-1", "alien"])
-    assert not noted.done
+    assert not noted
 
 
 def test_gcloud_is_asked_with_project_zone_and_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path / "none"))
     with pytest.raises(Unjudged, match="not installed"):
-        Gcloud()
+        require_gcloud()
     monkeypatch.setenv("PATH", f"{tmp_path}:/bin:/usr/bin")
     log, fake = tmp_path / "asked", tmp_path / "gcloud"
     fake.write_text(f'#!/bin/sh\necho "$@" >> {log}\ncase "$4" in gone) echo "not found" >&2; exit 1;; esac\n')
     fake.chmod(0o755)
-    gcloud = Gcloud()
-    gcloud.simulate_maintenance(Instance("ours", "z-a", "vm"))
-    gcloud.delete(Instance("ours", "z-a", "vm"))
+    require_gcloud()
+    end_by_gcloud("simulate-maintenance-event", Instance("ours", "z-a", "vm"))
+    end_by_gcloud("delete", Instance("ours", "z-a", "vm"))
     with pytest.raises(Unjudged, match="not found"):
-        gcloud.delete(Instance("ours", "z-a", "gone"))
+        end_by_gcloud("delete", Instance("ours", "z-a", "gone"))
     first, second, _ = log.read_text().splitlines()
     assert first == "compute instances simulate-maintenance-event vm --project=ours --zone=z-a"
     assert second == "compute instances delete vm --project=ours --zone=z-a --quiet"

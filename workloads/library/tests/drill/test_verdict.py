@@ -8,7 +8,8 @@ import pytest
 from rich.console import Console
 
 from holdfast.drill.demo import Demo, Size, twin_outcome, verdict
-from holdfast.drill.waiting import DrillError, completed
+from holdfast.drill.errors import DrillError
+from holdfast.drill.events import completed
 
 DEMO = Demo(out=Path("out"), seed=1, data=None, size=Size(), console=Console(), owner="test")
 NAIVE = {"lost_steps": 9, "bit_exact": False, "false_completion_steps": [26]}

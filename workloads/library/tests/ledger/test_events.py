@@ -42,12 +42,6 @@ def test_a_line_that_closes_the_brackets_of_a_block_does_not_pass_as_two() -> No
     assert sum(reading.problems.values()) == 1
 
 
-def test_duplicated_lines_count_once() -> None:
-    lines = sample.encoded(sample.training("job", total=40))
-    assert parse([*lines, *lines]).events == parse(lines).events
-    assert parse([*lines, *lines]).problems["duplicated lines"] == len(lines)
-
-
 def test_a_clock_that_runs_backwards_adds_no_time() -> None:
     rows = sample.training("job", total=40)
     [straight] = job_ledgers(parse(sample.encoded(rows)).events)

@@ -7,7 +7,6 @@ import pytest
 from typer.testing import CliRunner
 
 from holdfast.commands import app
-from holdfast.contract.errors import InputError
 from holdfast.ledger.events import parse
 from holdfast.ledger.job_ledger import job_ledgers
 from holdfast.ledger.job_summary import JobSummary, job_summaries, read_job_summaries
@@ -57,8 +56,3 @@ def test_every_figure_is_that_of_the_ledger(kills: tuple[tuple[float, str], ...]
     for ledger in job_ledgers(parse(sample.encoded(sorted(rows, key=lambda row: row["t"]))).events):
         one = found[ledger.job]
         assert (one.useful_ratio, one.lost, one.recoveries) == (ledger.goodput, ledger.account.lost, ledger.recoveries)
-
-
-def test_a_folder_without_event_files_is_bad_input(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="no event files"):
-        read_job_summaries(tmp_path)

@@ -7,6 +7,7 @@ from holdfast.contract.kubernetes import JOBSET_API, KUEUE_API, LABEL_CLUSTER_QU
 from holdfast.contract.pools import LABEL_POOL_CLASS
 from holdfast.contract.values import rfc3339
 from holdfast.ledger.events import Event
+from holdfast.mover.cluster_api import ClusterApi
 from holdfast.mover.mover import Pods, Seen
 from holdfast.mover.objects import Movable, Object
 from holdfast.mover.patches import Patch
@@ -25,7 +26,7 @@ MARKED: Object = {
 
 
 @dataclass
-class Played:
+class Played(ClusterApi):
     """Also the API that the mover is given."""
 
     plan: Plan

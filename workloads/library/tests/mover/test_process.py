@@ -6,19 +6,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kubernetes.client.exceptions import ApiException
 
+from holdfast.clients.api import ApiError
 from holdfast.contract.errors import InputError
 from holdfast.exporter.jobs import Jobs
 from holdfast.exporter.lease import MOVER, Lease
 from holdfast.exporter.sources import Folder
 from holdfast.ledger.events import read_folder
 from holdfast.mover import main
-from holdfast.mover.ends import Ended
 from holdfast.mover.main import Process
 from holdfast.mover.mover import Mover
 from holdfast.mover.receipts import Receipts
-from holdfast.mover.view import View, ending
+from holdfast.mover.view import Ended, View, ending
 from workloads.library.tests.exporter.test_cloud import Clock
 from workloads.library.tests.exporter.test_cluster import node, pod
 from workloads.library.tests.exporter.test_standby import Leases
@@ -87,7 +86,7 @@ def test_an_api_server_that_is_away_moves_nothing_and_stops_no_receipt(
 ) -> None:
     class Away(Played):
         def read(self) -> Any:
-            raise ApiException(status=503)
+            raise ApiError(503, "away")
 
     made = process(Away(GIVEN), tmp_path, Leases(), "a")
     JOB_KIND.apply(made.view)("ADDED", job())

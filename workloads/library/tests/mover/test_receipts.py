@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Generator
 from dataclasses import dataclass, field
+from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,18 +15,18 @@ from typing import Any
 import pytest
 from kubernetes import client
 
+from holdfast.clients.api import Api
 from holdfast.exporter.jobs import Jobs
 from holdfast.exporter.sources import Folder
 from holdfast.ledger.events import Event, parse
 from holdfast.ledger.job_ledger import job_ledgers
 from holdfast.ledger.money import prices_of
-from holdfast.ledger.receipt import ANNOTATION
-from holdfast.mover.ends import SETTLE_END_S, Ended
+from holdfast.ledger.receipt import ANNOTATION, leave
 from holdfast.mover.main import Process
 from holdfast.mover.mover import Mover
 from holdfast.mover.node_usage import LONGEST_GAP_S, NodeUsage
-from holdfast.mover.receipts import Order, Receipts, lane_prices, leaver, make
-from holdfast.mover.view import View, ending
+from holdfast.mover.receipts import Order, Receipts, lane_prices, make
+from holdfast.mover.view import SETTLE_END_S, Ended, View, ending
 from workloads.library.tests import sample
 from workloads.library.tests.exporter.test_cloud import Clock
 from workloads.library.tests.exporter.test_cluster import node, pod
@@ -54,7 +55,7 @@ class Kubernetes:
 
 
 @pytest.fixture
-def kubernetes() -> Generator[tuple[Kubernetes, client.ApiClient]]:
+def kubernetes() -> Generator[tuple[Kubernetes, Api]]:
     server = Kubernetes()
 
     class Handler(BaseHTTPRequestHandler):
@@ -72,7 +73,7 @@ def kubernetes() -> Generator[tuple[Kubernetes, client.ApiClient]]:
     thread = threading.Thread(target=http.serve_forever, kwargs={"poll_interval": 0.02})
     thread.start()
     api = client.ApiClient(client.Configuration(host=f"http://127.0.0.1:{http.server_port}"))
-    yield server, api
+    yield server, Api.over(api)
     api.rest_client.pool_manager.clear()
     http.shutdown()
     http.server_close()
@@ -182,7 +183,7 @@ def events_of(kind: str) -> list[Event]:
 
 
 def test_a_job_that_ends_gets_line_json_and_annotation_by_itself(
-    kubernetes: tuple[Kubernetes, client.ApiClient],
+    kubernetes: tuple[Kubernetes, Api],
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
     caplog: pytest.LogCaptureFixture,
@@ -195,7 +196,7 @@ def test_a_job_that_ends_gets_line_json_and_annotation_by_itself(
     view = View(clock=clock)
     view.node("ADDED", node("a", labels=MACHINE))
     view.pod("ADDED", pod("p", on="a", phase="Running"))
-    receipts = Receipts(Folder(tmp_path), leaver(api), again_s=0.0)
+    receipts = Receipts(Folder(tmp_path), partial(leave, api=api), again_s=0.0)
     receipts.start()
     nothing: Any = SimpleNamespace(read=lambda: ([], []))
     process = Process(

@@ -10,8 +10,7 @@ from typing import Any
 
 from holdfast.report.charts import losses
 from holdfast.report.cli import read_report
-from holdfast.report.goodput_chart import stack
-from holdfast.report.sections import sections
+from holdfast.report.page import sections
 from workloads.library.tests import sample
 
 FOLDER = Path(__file__).parent / "charts"
@@ -32,8 +31,8 @@ def specs(folder: Path) -> dict[str, str]:
     for job, lines in jobs.items():
         sample.write(folder / f"{job}.jsonl", lines)
     report = read_report(folder, None)
-    plots = [plot for part in sections(report) for plot, _ in part["plots"]]
-    return {plot.slug: _text(plot.spec) for plot in [*plots, stack(report.goodput), losses(LOSSES)]}
+    plots = [plot for part in sections(report) for plot in part["plots"]]
+    return {plot.slug: _text(plot.spec) for plot in [*plots, losses(LOSSES)]}
 
 
 def _text(spec: dict[str, Any]) -> str:

@@ -69,24 +69,6 @@ def test_every_reason_stands_on_the_page(tmp_path: Path) -> None:
     assert "Every event line could be read" not in page
 
 
-def test_a_clock_that_jumps_back_counts_no_moment_twice(tmp_path: Path) -> None:
-    back = [row | {"t": row["t"] - 8} if n >= 30 else row for n, row in enumerate(sample.training("job"))]
-    report = report_of(tmp_path / "back", encoded(back))
-    [found] = report.ledgers
-    assert report.problems["lines whose clock ran backwards"] > 0
-    assert sum(found.totals_us().values()) == found.wall_us
-    assert 0 < found.goodput < 1
-
-
-def test_a_clock_that_jumps_ahead_makes_idle_time_and_no_useful_one(tmp_path: Path) -> None:
-    [calm] = report_of(tmp_path / "calm", encoded(sample.training("job"))).ledgers
-    ahead = [row | {"t": row["t"] + 3600} if n >= 30 else row for n, row in enumerate(sample.training("job"))]
-    [found] = report_of(tmp_path / "ahead", encoded(ahead)).ledgers
-    useful = [x.totals_us()["productive"] for x in (calm, found)]  # type: ignore[index]
-    assert found.wall_us - calm.wall_us == 3_600_000_000
-    assert useful[1] <= useful[0] + 1
-
-
 def test_a_window_without_a_usable_line_is_no_quiet_one(tmp_path: Path) -> None:
     with pytest.raises(Unjudged, match="version other than 1"):
         report_of(tmp_path / "other", [changed(v=2)])
@@ -94,9 +76,3 @@ def test_a_window_without_a_usable_line_is_no_quiet_one(tmp_path: Path) -> None:
         report_of(tmp_path / "empty", [])
     with pytest.raises(InputError, match="no event files"):
         read_report(tmp_path / "nothing", None)
-
-
-def test_a_folder_that_may_not_be_read_is_reported(tmp_path: Path) -> None:
-    (tmp_path / "a.jsonl").mkdir()
-    with pytest.raises(InputError, match="event file"):
-        read_report(tmp_path, None)

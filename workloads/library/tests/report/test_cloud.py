@@ -15,7 +15,7 @@ from holdfast.contract.errors import InputError, Unjudged
 from holdfast.contract.exit_codes import EXIT_DONE
 from holdfast.exporter.sample import Sample, sample
 from holdfast.place.churn.cloud_series import Point, checked_cluster
-from holdfast.report.capacity import wait_row
+from holdfast.report.capacity import POD_KIND
 from holdfast.report.cli import one_source, write_cloud_report
 from holdfast.report.cloud import MISSING, by_hour, cloud_report, waits
 from workloads.library.tests.place.churn.test_cloud import HOUR, MIDNIGHT, Cloud
@@ -148,19 +148,19 @@ def test_an_empty_window_is_no_quiet_one(cloud: Cloud) -> None:
 
 
 def test_waits_beyond_the_last_band_have_no_upper_end() -> None:
-    [found] = waits([Point({"accelerator": "a", "capacity": "spot", "wait_s": "604800"}, 0, 3)], [])
+    [found] = waits([Point({"accelerator": "a", "capacity": "spot", "wait_s": "604800"}, 0, 3)], [], POD_KIND)
     assert found.p50_s == math.inf
-    assert wait_row(found)["p50_seconds"] is None
+    assert found.as_json()["p50_seconds"] is None
 
 
 def test_a_wait_that_never_ended_is_shown_without_a_percentile() -> None:
-    [found] = waits([], [Point({"accelerator": "a", "capacity": "spot"}, 0, 900)])
+    [found] = waits([], [Point({"accelerator": "a", "capacity": "spot"}, 0, 900)], POD_KIND)
     assert (found.n, found.p50_s, found.longest_s) == (0, None, 900)
 
 
 def test_bands_of_another_version_are_not_mixed_in() -> None:
     with pytest.raises(Unjudged, match="band of another version"):
-        list(waits([Point({"accelerator": "a", "capacity": "spot", "wait_s": "45"}, 0, 1)], []))
+        list(waits([Point({"accelerator": "a", "capacity": "spot", "wait_s": "45"}, 0, 1)], [], POD_KIND))
 
 
 def test_fractions_of_a_silent_hour_add_up_to_whole_preemptions() -> None:
@@ -168,21 +168,19 @@ def test_fractions_of_a_silent_hour_add_up_to_whole_preemptions() -> None:
     assert sum(count for _, _, count in by_hour(points)) == 3
 
 
-@pytest.mark.parametrize(("events", "project"), [(None, ""), (Path(), "acme-ai")])
-def test_a_report_has_exactly_one_source(events: Path | None, project: str) -> None:
-    with pytest.raises(InputError, match="one source"):
-        one_source(events, project)
-
-
-def test_options_for_event_files_are_not_ignored_with_a_project() -> None:
-    with pytest.raises(InputError, match="has no prices"):
-        one_source(None, "acme-ai", "", None, "g2-standard-8", "")
+@pytest.mark.parametrize(
+    ("given", "error"),
+    [
+        ((None, ""), "one source"),
+        ((Path(), "acme-ai"), "one source"),
+        ((None, "acme-ai", "", None, "g2-standard-8", ""), "has no prices"),
+        ((Path(), "", "holdfast-example"), "no cluster"),
+    ],
+)
+def test_a_report_has_one_source_and_only_its_options(given: tuple[Any, ...], error: str) -> None:
+    with pytest.raises(InputError, match=error):
+        one_source(*given)
     assert one_source(None, "acme-ai", "", None, "", "") is None
-
-
-def test_event_files_name_no_cluster() -> None:
-    with pytest.raises(InputError, match="no cluster"):
-        one_source(Path(), "", "holdfast-example")
 
 
 def test_a_cluster_name_cannot_change_the_filter(tmp_path: Path) -> None:

@@ -2,15 +2,13 @@
 
 import json
 import re
-import subprocess
-import sys
 from collections import Counter
 from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
 
-from holdfast.contract.errors import InputError, Unjudged
+from holdfast.contract.errors import InputError
 from holdfast.contract.exit_codes import EXIT_DONE, EXIT_FINDINGS
 from holdfast.report import theme
 from holdfast.report.cli import exit_code, read_report, write_report
@@ -49,8 +47,8 @@ class Elements(HTMLParser):
 
 def test_the_first_sentence_answers_the_question(report: Report) -> None:
     assert report.answer == (
-        "Six evictions cost 20 steps and 31 s of training, and the trained model is identical to the last bit; "
-        "the batch, killed eight times, stored each of its 480 documents exactly once."
+        "6 evictions cost 20 steps and 31 s of training, and the trained model is identical to the last bit; "
+        "the batch, killed 8 times, stored each of its 480 documents exactly once."
     )
 
 
@@ -99,7 +97,7 @@ def test_the_file_stands_alone(html: str) -> None:
     assert found.links == ["data:,"]
     assert not re.search(r"@import|url\((?!#)", html)
     assert [n for n in re.findall(r"https?://[^\s\"'<]+", html) if not n.startswith("http://www.w3.org/")] == []
-    assert found.tags["script"] == 1  # the data, which no browser runs
+    assert found.tags["script"] == 0
     assert [name for name, times in found.ids.items() if name and times > 1] == []
     assert len(html.encode()) < 1_500_000
 
@@ -119,23 +117,10 @@ def test_online_requests_have_a_section_where_they_were_counted(report: Report, 
     assert 'id="serving"' not in render(build(report.ledgers, {}, {}))
 
 
-def test_the_embedded_data_is_the_json_of_the_report(report: Report, html: str) -> None:
-    [text] = re.findall(r'<script type="application/json" id="report-data">(.*?)</script>', html)
-    assert json.loads(text) == json.loads(json.dumps(report.as_json()))
-
-
-def test_a_hostile_name_stays_text(tmp_path: Path) -> None:
-    job = "</script><img src=x onerror=alert(1)>"
-    sample.write(tmp_path / "a.jsonl", sample.training(job, total=20, kills=((2.5, "SIGKILL"),)))
-    html = render(read_report(tmp_path, None))
-    assert "<img" not in html
-    assert Elements(html).tags["script"] == 1
-
-
 def test_every_colour_of_the_plots_has_one_for_the_dark() -> None:
     style = (Path(theme.__file__).parent / "style.css").read_text()
     dark = style[style.index("prefers-color-scheme: dark") :]
-    for colour in {*theme.COLOR.values(), theme.OURS, theme.BASELINE, theme.NAIVE, theme.AXIS_COLOR, theme.MARK_COLOR}:
+    for colour in {*theme.COLOR.values(), *theme.OURS, theme.BASELINE, theme.NAIVE, theme.AXIS_COLOR, theme.MARK_COLOR}:
         assert f'[fill="{colour}"]' in dark, colour
 
 
@@ -161,15 +146,3 @@ def test_a_summary_that_is_none_is_bad_input(tmp_path: Path, text: str) -> None:
     summary.write_text(text)
     with pytest.raises(InputError, match="summary"):
         write_report(tmp_path / "events", summary, tmp_path / "a.html", as_json=False)
-
-
-def test_files_without_a_usable_line_cannot_be_judged(tmp_path: Path) -> None:
-    (tmp_path / "a.jsonl").write_text('{"v": 99}\n')
-    with pytest.raises(Unjudged, match="version"):
-        write_report(tmp_path, None, tmp_path / "a.html", as_json=False)
-
-
-def test_help_imports_nothing_heavy() -> None:
-    code = "import sys, monitoring.__main__; print([m for m in ('altair', 'jinja2', 'google.cloud', 'kubernetes', 'cdktf') if m in sys.modules])"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"

@@ -23,8 +23,8 @@ from holdfast.contract.errors import Unjudged
 from holdfast.contract.exit_codes import EXIT_KILLED, EXIT_PREEMPTED
 from holdfast.contract.lifecycle import DEFAULT_WINDOW
 from holdfast.contract.serving import PROBE_PERIOD_S, PROBE_TIMEOUT_S, READY_PATH, drain_budget
+from holdfast.drill.errors import DrillError
 from holdfast.drill.pods import Pod, owned
-from holdfast.drill.waiting import DrillError
 from holdfast.inference.proxy.endpoints import Endpoint, discovery, write
 from holdfast.manifests.envoy import CLUSTER, Proxy, bootstrap
 

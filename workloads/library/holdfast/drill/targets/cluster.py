@@ -11,14 +11,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from holdfast.clients.api import Api, Object
-from holdfast.contract.errors import InputError
+from holdfast.contract.errors import InputError, Stopped
 from holdfast.contract.kubernetes import ANNOTATION_INDEX, LABEL_JOB, LABEL_JOBSET, SYSTEM_NAMESPACES
 from holdfast.contract.pools import LABEL_FLEX_START, LABEL_NODEPOOL, LABEL_ROLE, LABEL_SPOT, Role
 from holdfast.drill.events import Follower
 from holdfast.drill.plan import RECOVERED, Fault
-from holdfast.drill.runner import Refused
-from holdfast.drill.target import Loss
-from holdfast.drill.targets.node_evictors import NODES, NodeEvictor
+from holdfast.drill.target import Undo
+from holdfast.drill.targets.evictors import NODES, NodeEvictor
 from holdfast.jobs.job_snapshot import JOBS, JOBSETS, disruption, exit_code
 
 _ENDED = ("Succeeded", "Failed")
@@ -49,7 +48,6 @@ class Cluster:
         self._lost_before = 0
         self._back_t: float | None = None
         self.doubles = 0
-        self._losses: list[Loss] = []
         self._events = Follower(named.events) if named.events else None
 
     def prepare(self) -> None:
@@ -71,7 +69,12 @@ class Cluster:
         hosts = list(dict.fromkeys(pod["spec"]["nodeName"] for pod in running))
         reasons = self._refusals(hosts)
         if hosts and all(reasons.values()):
-            raise Refused("; ".join(f"{name}: {why}" for name, why in list(reasons.items())[:3]))
+            raise Stopped(
+                "no node may be hit",
+                got="; ".join(f"{name}: {why}" for name, why in list(reasons.items())[:3]),
+                allowed="Spot and flex-start nodes that run no other work",
+                fix="name other pods",
+            )
         return [f"node/{name}" for name in hosts if not reasons[name]]
 
     def inject(self, victims: Sequence[str]) -> str:
@@ -87,8 +90,6 @@ class Cluster:
             for name in names:
                 self._evict(name)
             return f"evicted {', '.join(names)}"
-        pools = {name: self._api.get(f"{NODES}/{name}")["metadata"]["labels"].get(LABEL_NODEPOOL, "") for name in names}
-        self._losses = [Loss(self._fault_t, pools[name]) for name in names]
         return self._evictor.evict(names)
 
     def recovered(self) -> bool:
@@ -101,15 +102,12 @@ class Cluster:
             self._back_t = time.time()
         return back
 
-    def losses(self) -> list[Loss]:
-        return self._losses
-
     def measure(self, metric: str) -> float | None:
         if metric != RECOVERED:
             self._look()
         return METRICS[metric](self)
 
-    def rollback(self) -> Iterable[tuple[str, Callable[[], object]]]:
+    def rollback(self) -> Iterable[Undo]:
         return self._evictor.rollback()
 
     # -- what is measured --

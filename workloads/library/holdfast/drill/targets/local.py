@@ -1,24 +1,53 @@
 """What drills on this machine share: a folder, marked processes, an event file, and their end."""
 
+import random
 import shutil
 import sys
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from holdfast.contract.lifecycle import DEFAULT_WINDOW
 from holdfast.drill.events import Follower
 from holdfast.drill.plan import Fault
 from holdfast.drill.pods import Pod, clear
-from holdfast.drill.schedule import SIGKILL, SIGTERM
-from holdfast.drill.target import Loss
+from holdfast.drill.target import Undo
 from holdfast.runtime.events import EventLog
 
-POOL = "local"
+SIGTERM = "SIGTERM"  # notice, then the window
+SIGKILL = "SIGKILL"  # power loss
 HOLDFAST = (sys.executable, "-m", "holdfast")
 _REAP_S = 10
 Measure = Callable[[], float | None]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Eviction:
+    """Of a schedule: data, seeded, the same for every run that is compared."""
+
+    at: int
+    """Progress (steps or items) at which it falls due."""
+    signal: str
+    delay_s: float
+    """Moves the kill off the moment at which progress was reported."""
+    victim: int = 0
+
+
+def evictions(*, seed: int, count: int, total: int, first: int, victims: int = 1) -> list[Eviction]:
+    """`count` evictions over progress first..0.9 total, in order; notices and power losses alternate."""
+    rng = random.Random(seed)
+    stride = (total * 0.9 - first) / count
+    return [
+        Eviction(
+            at=int(first + stride * n + rng.uniform(0, stride * 0.6)),
+            signal=(SIGTERM, SIGKILL)[n % 2],
+            delay_s=rng.uniform(0, 0.25),
+            victim=rng.randrange(victims),
+        )
+        for n in range(count)
+    ]
 
 
 class Local(ABC):
@@ -69,13 +98,10 @@ class Local(ABC):
         self._started.append(pod)
         return pod
 
-    def losses(self) -> list[Loss]:
-        return [Loss(event["t"], POOL) for event in self.events.of("evict")]
-
     def evicted_at(self) -> float | None:
         return next((event["t"] for event in self.events.of("evict")), None)
 
-    def rollback(self) -> Iterable[tuple[str, Callable[[], object]]]:
+    def rollback(self) -> Iterable[Undo]:
         yield "kill every process of the drill", self._end_all
         yield "remove its data", lambda: shutil.rmtree(self.scratch, ignore_errors=True)
         yield "close its event file", self.close

@@ -10,11 +10,12 @@ from typing import Any
 from holdfast.contract.exit_codes import EXIT_COMPLETE, EXIT_KILLED, EXIT_PREEMPTED
 from holdfast.contract.lifecycle import DEFAULT_WINDOW
 from holdfast.contract.telemetry import KIND_BATCH
+from holdfast.drill.errors import DrillError
+from holdfast.drill.events import POLL_S, completed, until
 from holdfast.drill.plan import Fault
 from holdfast.drill.pods import Pod
-from holdfast.drill.schedule import Eviction
-from holdfast.drill.targets.local import HOLDFAST, Local, Measure, timed
-from holdfast.drill.waiting import POLL_S, DrillError, completed, until
+from holdfast.drill.target import Undo
+from holdfast.drill.targets.local import HOLDFAST, Eviction, Local, Measure, timed
 
 _BODY = "an item that a worker scores while another one vanishes. " * 120
 _BATCH = (*HOLDFAST, "batch")
@@ -68,7 +69,7 @@ class LocalBatch(Local):
     def _drained(self) -> bool:
         return all(pod.exit_code == EXIT_COMPLETE for pod in self._pods)
 
-    def rollback(self) -> Iterable[tuple[str, Callable[[], object]]]:
+    def rollback(self) -> Iterable[Undo]:
         yield "stop its database", self._open.close
         yield from super().rollback()
 

@@ -12,6 +12,7 @@ from holdfast.contract.telemetry import KIND_SERVING
 from holdfast.drill.plan import RECOVERED, Fault
 from holdfast.drill.serving.fleet import HOST, Fleet, Replica, holdfast_server
 from holdfast.drill.serving.load import INFER_BODY, INFER_PATH, Load
+from holdfast.drill.target import Undo
 from holdfast.drill.targets.local import Local, Measure
 
 _REFUSED = "429"
@@ -56,7 +57,7 @@ class LocalServing(Local):
             self._clients.close()
         return bool(self._back_at)
 
-    def rollback(self) -> Iterable[tuple[str, Callable[[], object]]]:
+    def rollback(self) -> Iterable[Undo]:
         yield "end its clients", self._clients.close
         yield "end its servers and their proxy", self._open.close
         yield from super().rollback()

@@ -9,11 +9,11 @@ from holdfast.contract.environment import ENV_ATTEMPT
 from holdfast.contract.exit_codes import EXIT_COMPLETE, EXIT_KILLED, EXIT_PREEMPTED
 from holdfast.contract.lifecycle import DEFAULT_WINDOW
 from holdfast.contract.telemetry import KIND_TRAINING
+from holdfast.drill.errors import DrillError
+from holdfast.drill.events import until
 from holdfast.drill.plan import Fault, Work
 from holdfast.drill.pods import Pod
-from holdfast.drill.schedule import Eviction
-from holdfast.drill.targets.local import HOLDFAST, Local, Measure, timed
-from holdfast.drill.waiting import DrillError, until
+from holdfast.drill.targets.local import HOLDFAST, Eviction, Local, Measure, timed
 from holdfast.ledger.job_summary import JobSummary
 
 UPLOADER = "holdfast.checkpoint.save.uploader_process"

@@ -1,0 +1,10 @@
+"""The exceptions of this room, beside InputError, Stopped and Unjudged of the contract.
+
+DrillError (HoldfastError, RuntimeError)   the work under test did something that no eviction explains
+"""
+
+from holdfast.contract.errors import HoldfastError
+
+
+class DrillError(HoldfastError, RuntimeError):
+    """The work under test did something that no eviction explains."""

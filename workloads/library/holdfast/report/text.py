@@ -1,0 +1,47 @@
+"""Numbers, lengths of time and moments as text. Pure."""
+
+import math
+from datetime import UTC, datetime
+
+from holdfast.contract.telemetry import WAIT_BANDS_S
+
+
+def plural(number: int, noun: str) -> str:
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+
+
+def exactly(seconds: float) -> str:
+    """With tenths while they matter."""
+    return f"{seconds:.1f} s" if seconds < 60 else duration(seconds)
+
+
+def duration(seconds: float) -> str:
+    # Later than a minute on purpose: "1 min" for 89 s would hide half of it.
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    if seconds < 7200:
+        return f"{seconds / 60:.0f} min"
+    return f"{seconds / 3600:.1f} h" if seconds < 172_800 else f"{seconds / 86_400:.1f} days"
+
+
+def moment(t_s: float, bucket_s: int = 60) -> str:
+    """As precise as the bucket that begins there needs."""
+    form = "%Y-%m-%dT%H:%M:%SZ" if bucket_s < 60 else "%Y-%m-%dT%H:%MZ"
+    return f"{datetime.fromtimestamp(t_s, UTC):{form}}"
+
+
+def percent(share: float) -> str:
+    return f"{share:.1%}"
+
+
+def seconds(us: int) -> str:
+    return f"{us / 1e6:,.1f}"
+
+
+def waited(seconds: float | None, rounded_up: bool = False) -> str:
+    if seconds is None:
+        return "unknown"
+    # Beyond the last band no upper end is known.
+    if math.isinf(seconds):
+        return f"over {WAIT_BANDS_S[-1]:,}"
+    return f"{'up to ' if rounded_up else ''}{seconds:,.0f}"
