@@ -193,7 +193,7 @@ class Alerts:
     readers: tuple[str, ...] = ()
     """Who runs `monitoring report --project`: group:G, user:U or serviceAccount:S. Each may read metrics."""
     modules: tuple[str, ...] = ()
-    """Your own alerts: importable modules with `def alerts(limits)`; see monitoring/README.md."""
+    """Your own alerts: importable modules with `def alerts()`; see monitoring/README.md."""
     runbook_base_url: str = ""
     """Where monitoring/alerting/runbook.md can be read; empty: the address of this checkout's git remote."""
     on_demand_pending_s: int = 600

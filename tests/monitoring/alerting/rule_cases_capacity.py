@@ -9,18 +9,18 @@ def _wait(reason: str, accelerator: str = "nvidia-l4") -> str:
     return ours("queue_wait_seconds", f'queue="spot",flavor="none",accelerator="{accelerator}",reason="{reason}"')
 
 
-def _dcgm(field: str, cluster: str = EXAMPLE.cluster) -> str:
+def _dcgm(field: str, cluster: str = EXAMPLE["cluster"]) -> str:
     return f'DCGM_FI_DEV_{field}{{cluster="{cluster}",gpu="0",Hostname="n1"}}'
 
 
-def _duty(pod: str, cluster: str = EXAMPLE.cluster) -> str:
+def _duty(pod: str, cluster: str = EXAMPLE["cluster"]) -> str:
     return (
         'kubernetes_io:container_accelerator_duty_cycle{monitored_resource="k8s_container",'
         f'cluster_name="{cluster}",namespace_name="training",pod_name="{pod}"}}'
     )
 
 
-_GPU = {"cluster": EXAMPLE.cluster, "gpu": "0", "Hostname": "n1"}
+_GPU = {"cluster": EXAMPLE["cluster"], "gpu": "0", "Hostname": "n1"}
 _STARTED, _PENDING = ours("queue_started_workloads", 'queue="spot"'), ours("queue_pending_workloads", 'queue="spot"')
 _LOST = ours("provisioning_requests_lost_total", 'reason="Failed"')
 _FAILED = labels(reason="Failed")

@@ -16,7 +16,7 @@ JOBS: dict[str, tuple[History, ...]] = {
                 (ours("node_end_seconds", 'job="a",node="n2"'), "400000-60x60"),
             ),
             at_min=36,
-            fires=labels(job="a", cluster_name=EXAMPLE.cluster),
+            fires=labels(job="a", cluster_name=EXAMPLE["cluster"]),
             quiet_until_min=34,
         ),
         History(
@@ -102,7 +102,7 @@ JOBS: dict[str, tuple[History, ...]] = {
         History(
             series=((ours("useful_paid_ratio", 'job="a"'), "0.9x10 0.79x50"),),
             at_min=42,
-            fires=labels(job="a", cluster_name=EXAMPLE.cluster),
+            fires=labels(job="a", cluster_name=EXAMPLE["cluster"]),
             quiet_until_min=38,
         ),
         History(
@@ -117,7 +117,7 @@ JOBS: dict[str, tuple[History, ...]] = {
         History(
             series=((ours("gang_below_size_seconds", 'job="a"'), "0x5 60+60x50"),),
             at_min=43,
-            fires=labels(job="a", cluster_name=EXAMPLE.cluster),
+            fires=labels(job="a", cluster_name=EXAMPLE["cluster"]),
             quiet_until_min=38,
         ),
         History(  # a replacement that comes within the promise, and another cluster
@@ -133,7 +133,7 @@ JOBS: dict[str, tuple[History, ...]] = {
         History(
             series=((ours("fruitless_restarts", 'job="a"'), "0 1 1 2 2 3 3"),),
             at_min=5,
-            fires=labels(job="a", cluster_name=EXAMPLE.cluster),
+            fires=labels(job="a", cluster_name=EXAMPLE["cluster"]),
             quiet_until_min=4,
         ),
         History(
@@ -160,12 +160,12 @@ JOBS: dict[str, tuple[History, ...]] = {
         History(
             series=(
                 (
-                    f'pubsub_googleapis_com:subscription_num_undelivered_messages{{subscription_id="{EXAMPLE.dead_letter_subscription}"}}',
+                    f'pubsub_googleapis_com:subscription_num_undelivered_messages{{subscription_id="{EXAMPLE["dead_letters"]}"}}',
                     "0x5 1x5",
                 ),
             ),
             at_min=7,
-            fires=labels(subscription_id=EXAMPLE.dead_letter_subscription),
+            fires=labels(subscription_id=EXAMPLE["dead_letters"]),
             quiet_until_min=4,
         ),
         History(series=((ours("dead_letters_total", 'job="a"'), "_x70 1x20"),), at_min=72, fires=labels(job="a")),

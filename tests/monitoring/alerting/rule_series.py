@@ -3,7 +3,7 @@
 from holdfast.contract.kubernetes import INTERRUPTIONS_METRIC, PREEMPTION_TYPE
 from monitoring.alerting.alert import EXAMPLE
 
-CLUSTER = f'cluster_name="{EXAMPLE.cluster}"'
+CLUSTER = f'cluster_name="{EXAMPLE["cluster"]}"'
 OTHER = 'cluster_name="someone-else"'
 
 
