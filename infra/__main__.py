@@ -69,7 +69,7 @@ def plan(
         step("judge")
         findings = judgement.judge_files(environment, files.values())
     changes = {stack: planning.changes(file) for stack, file in files.items()}
-    show.plan(changes, [judgement.as_object(f) for f in findings], full=full, as_json=as_json)
+    show.plan(changes, findings, full=full, as_json=as_json)
     if findings:
         raise typer.Exit(EXIT_FINDINGS)
 

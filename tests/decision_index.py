@@ -19,7 +19,7 @@ longer applies is deleted, or says `Status: replaced.` and by which. `python -m 
 """
 # room -> numbers, first and last
 ROOMS: dict[str, tuple[tuple[int, int], ...]] = {
-    "Platform: `infra/` without placement": ((10, 19),),
+    "Platform: `infra/` without placement": ((9, 19),),
     "Checkpoints: `workloads/library/holdfast/checkpoint/`": ((20, 29),),
     "Training and its stop: `holdfast/training/`, `holdfast/runtime/`": ((30, 39), (85, 89), (95, 95)),
     "Batch inference: `holdfast/inference/`": ((40, 49),),

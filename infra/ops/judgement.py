@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterable, Iterator
+from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -30,7 +31,7 @@ def check(environment: Environment, as_json: bool) -> int:
     over = [freeze.name for freeze in environment.cluster.freezes if freeze.is_over(datetime.now(UTC))]
     state = "broken" if findings else "not settled" if open_fields or over else "right"
     if as_json:
-        found = [as_object(finding) for finding in findings]
+        found = [asdict(finding) for finding in findings]
         print_json(
             "check",
             environment=environment.name,
@@ -65,11 +66,5 @@ def judge_files(environment: Environment, files: Iterable[Path]) -> list[Finding
     return judge_plans(environment, [json.loads(file.read_text()) for file in files])
 
 
-def lines(finding: Finding) -> str:
-    b = finding.violation
-    return f"{b.where} [{finding.rule}]\n  got:     {b.got}\n  allowed: {b.allowed}\n  fix:     {b.fix}"
-
-
-def as_object(finding: Finding) -> dict[str, str]:
-    b = finding.violation
-    return {"rule": finding.rule, "where": b.where, "got": b.got, "allowed": b.allowed, "fix": b.fix}
+def lines(found: Finding) -> str:
+    return f"{found.where} [{found.rule}]\n  got:     {found.got}\n  allowed: {found.allowed}\n  fix:     {found.fix}"

@@ -7,6 +7,7 @@ from holdfast.tables import print_json, print_table
 from infra.environments import Environment
 from infra.ops.leftovers import Leftover
 from infra.ops.plan import Change, counts
+from infra.rules import Finding
 
 
 def pools(environment: Environment, as_json: bool) -> None:
@@ -29,7 +30,7 @@ def pools(environment: Environment, as_json: bool) -> None:
         print_table([key.upper() for key in found[0]], [list(p.values()) for p in found])
 
 
-def plan(stacks: dict[str, list[Change]], findings: list[dict[str, str]], *, full: bool, as_json: bool) -> None:
+def plan(stacks: dict[str, list[Change]], findings: list[Finding], *, full: bool, as_json: bool) -> None:
     """Destroys and replacements first, since they are what a reader must not miss; then what breaks a rule."""
     everything = [change for changes in stacks.values() for change in changes]
     losses = [c for c in everything if c.destroys]
@@ -37,7 +38,7 @@ def plan(stacks: dict[str, list[Change]], findings: list[dict[str, str]], *, ful
         print_json(
             "plan",
             destroys=[c.address for c in losses],
-            findings=findings,
+            findings=[asdict(found) for found in findings],
             counts=counts(everything),
             stacks={stack: counts(changes) for stack, changes in stacks.items()},
         )
@@ -45,7 +46,7 @@ def plan(stacks: dict[str, list[Change]], findings: list[dict[str, str]], *, ful
     for change in losses:
         print(f"{'REPLACE' if 'create' in change.actions else 'DESTROY'}  {change.address}")
     for found in findings:
-        print(f"BROKEN   [{found['rule']}] {found['where']}: got {found['got']}; allowed: {found['allowed']}")
+        print(f"BROKEN   [{found.rule}] {found.where}: got {found.got}; allowed: {found.allowed}")
     for stack, changes in stacks.items():
         print_table([stack, ""], [*counts(changes).items(), ("total", len(changes))])
         print()

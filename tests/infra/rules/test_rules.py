@@ -43,8 +43,7 @@ def test_one_edit_breaks_exactly_its_rule(rule: str, shape: Any) -> None:
     findings = judge(shape(BREAKING[rule](sound())))
     assert {f.rule for f in findings} == {rule}
     for finding in findings:
-        broken = finding.violation
-        assert all((broken.where, broken.got, broken.allowed, broken.fix)), broken
+        assert all((finding.where, finding.got, finding.allowed, finding.fix)), finding
 
 
 def test_every_rule_says_why_and_who_says_so() -> None:

@@ -29,7 +29,7 @@ def test_a_child_module_hides_nothing() -> None:
     inner = {"resources": [{"type": bad.kind, "address": 'module.a.module.b.any["x"]', "values": dict(bad.values)}]}
     plan = {"planned_values": {"root_module": {"child_modules": [{"child_modules": [inner]}]}}}
     found = judge(facts_of_plans(hardened(), [plan]))
-    assert {"no-open-firewall"} == {each.rule for each in found if "module.b" in each.violation.where}
+    assert {"no-open-firewall"} == {each.rule for each in found if "module.b" in each.where}
 
 
 # `check` names a freeze that is over (tests/infra/ops/test_check.py); here on a clock that stands.
