@@ -89,9 +89,7 @@ def prove(environment: Environment, *, max_usd: float, yes: bool, out: Path = RO
     parts = [(what, MARGIN * hourly * HOURS) for what, hourly in prices(environment, pool, table)]
     total = sum(usd for _, usd in parts)
     print_table(("WHAT", f"USD IN {HOURS:.0f} H"), [(what, f"{usd:.2f}") for what, usd in [*parts, ("up to", total)]])
-    refusal = _refusal(environment, total, max_usd)
-    consent = yes or (not refusal and typed_name(environment) == environment.name)
-    if refusal := refusal or ("" if consent else "not confirmed; fix: repeat with --yes"):
+    if refusal := _refusal(environment, total, max_usd, yes):
         typer.echo(f"stopped: {refusal}", err=True)
         return EXIT_STOPPED
     run = f"{environment.name}-{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}"
@@ -173,7 +171,7 @@ class Script:
             typer.echo(text, err=True)
 
 
-def _refusal(environment: Environment, total: float, max_usd: float) -> str:
+def _refusal(environment: Environment, total: float, max_usd: float, yes: bool) -> str:
     """Why nothing may start; empty where it may."""
     if environment.production:
         return "`prove` does not run in production: create a separate environment, `python -m infra new proof`"
@@ -189,7 +187,7 @@ def _refusal(environment: Environment, total: float, max_usd: float) -> str:
                 raise
         else:
             return f"{there[3]} exists already, and a proof destroys it; use a separate environment"
-    return ""
+    return "" if yes or typed_name(environment) == environment.name else "not confirmed; fix: repeat with --yes"
 
 
 def smallest_spot(environment: Environment, table: Table) -> Pool:

@@ -70,7 +70,7 @@ def test_production_is_not_proven(tmp_path: Path) -> None:
     production = replace(EXAMPLE, production=True, allow_drills=False)
     with pytest.raises(InputError):  # example lacks what the rules ask of production
         prove.prove(production, max_usd=1_000, yes=True, out=tmp_path)
-    assert "production" in prove._refusal(production, 1, 2)  # pyright: ignore[reportPrivateUsage]
+    assert "production" in prove._refusal(production, 1, 2, True)  # pyright: ignore[reportPrivateUsage]
 
 
 @pytest.mark.parametrize("there", ["container clusters describe", "storage buckets describe"])
