@@ -2,7 +2,7 @@
 
 from monitoring.alerting.alert import EXAMPLE
 from monitoring.alerting.rule_test import History
-from tests.monitoring.alerting.rule_series import OTHER, labels, ours
+from tests.monitoring.alerting.rule_series import OTHER, labels, ours, risen
 
 _DATABASE = ours("batch_failures_total", 'job="a",error_class="database"')
 _OF_B = 'job="b",reason="not an event"'
@@ -71,33 +71,7 @@ JOBS: dict[str, tuple[History, ...]] = {
         ),
         History(series=((ours("last_commit_age_seconds", 'job="a"', OTHER), "9999x20"),), at_min=15),
     ),
-    "HoldfastRestoreSkippedCheckpoint": (
-        History(  # the first ever, on a series that is born with it
-            series=((ours("restores_skipped_total", 'job="a"'), "_x70 1x20"),),
-            at_min=71,
-            fires=labels(job="a"),
-            quiet_until_min=69,
-        ),
-        History(  # the exporter restarted, its counter begins again
-            series=((ours("restores_skipped_total", 'job="a"'), "3x80 _x2 0x3 1x5"),),
-            at_min=87,
-            fires=labels(job="a"),
-        ),
-        History(
-            series=((ours("restores_skipped_total", 'job="a"'), "0x80 1x20"),), at_min=85, fires=labels(job="a")
-        ),  # one, exactly
-        History(series=((ours("restores_skipped_total", 'job="a"'), "4x80 _x8 4x60"),), at_min=140),  # old news
-        History(
-            series=((ours("restores_skipped_total", 'job="a"'), "3x80 4x100"),), at_min=175
-        ),  # an hour and a half ago
-        # Back after two hours of silence: better one alert too many.
-        History(
-            series=((ours("restores_skipped_total", 'job="a"'), "4x15 _x120 4x20"),),
-            at_min=140,
-            fires=labels(job="a"),
-        ),
-        History(series=((ours("restores_skipped_total", 'job="a"', OTHER), "_x70 1x20"),), at_min=80),
-    ),
+    "HoldfastRestoreSkippedCheckpoint": risen("restores_skipped_total", 'job="a"', labels(job="a")),
     "HoldfastGoodputBelowBreakEven": (
         History(
             series=((ours("useful_paid_ratio", 'job="a"'), "0.9x10 0.79x50"),),
