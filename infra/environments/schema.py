@@ -180,6 +180,13 @@ class Environment:
         return f"{self.region}-docker.pkg.dev/{self.project}/{self.repository_name}"
 
     @property
+    def image_patterns(self) -> tuple[str, ...] | None:
+        """Which images the policy admits; None where no policy is written here."""
+        security = self.security
+        written = security.binary_authorization and not security.image_policy_elsewhere
+        return (f"{self.image_registry}/**", *security.image_patterns) if written else None
+
+    @property
     def workload_pool(self) -> str:
         return f"{self.project}.svc.id.goog"
 
