@@ -13,7 +13,6 @@ from infra.specs.pools import RESERVED_TAINTS
 TOOLKIT = "Cluster Toolkit, gke-node-pool preconditions"
 PROVIDER = "google provider 7.39 accepts it silently (tested)"
 AUTOSCALER = "published source of the GKE autoscaler"
-IMAGE_TYPES = ("COS_CONTAINERD", "UBUNTU_CONTAINERD")
 
 
 def _tainted(pool: PlannedResource, taint: Taint) -> bool:

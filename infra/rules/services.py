@@ -5,7 +5,6 @@ from collections.abc import Iterator
 from holdfast.contract.values import duration_s
 from infra.rules.model import BUCKET, Facts, Finding, PlannedResource, each, rule
 
-PROVIDER = "google provider 7.39 accepts it silently (tested)"
 SUBSCRIPTION = "google_pubsub_subscription"
 INSTANCE = "google_sql_database_instance"
 # Where a kind states its region; buckets spell it in capitals.

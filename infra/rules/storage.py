@@ -4,10 +4,6 @@ from collections.abc import Iterator
 
 from infra.rules.model import BUCKET, Facts, Finding, PlannedResource, each, rule
 
-PROVIDER = "google provider 7.39 accepts it silently (tested)"
-CLASSES = ("STANDARD", "NEARLINE", "COLDLINE", "ARCHIVE")
-ACTIONS = ("Delete", "SetStorageClass", "AbortIncompleteMultipartUpload")
-
 
 def _checkpoints(facts: Facts) -> list[PlannedResource]:
     return [b for b in facts.of(BUCKET) if b.get("name") == facts.environment.bucket("checkpoints")]

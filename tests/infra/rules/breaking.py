@@ -32,8 +32,6 @@ WORK = "google_pubsub_subscription.work"
 DATABASE = "google_sql_database_instance.results"
 ALERT = "google_monitoring_alert_policy.sample"
 DNS_ENDPOINT = "control_plane_endpoints_config.dns_endpoint_config.allow_external_traffic"
-NAT = "google_compute_router_nat.nat"
-SCOPES = "https://www.googleapis.com/auth"
 LIMITS = "cluster_autoscaling.resource_limits"
 DEFAULTS = "cluster_autoscaling.auto_provisioning_defaults"
 ACCESS = "master_authorized_networks_config"
@@ -62,11 +60,7 @@ def sound() -> Facts:
 
 
 KEY = "projects/acme/locations/us-central1/keyRings/r/cryptoKeys/k"
-GPU = {"type": "nvidia-tesla-a100", "count": 1, "gpu_driver_installation_config": {"gpu_driver_version": "LATEST"}}
 NO_REPAIR = put(FLEX, "management.auto_repair", True)
-SHIELD = "shielded_instance_config.enable_secure_boot"
-PORT = "insecure_kubelet_readonly_port_enabled"
-DELETE_OLD = {"action": {"type": "Delete"}, "condition": {"age": 30}}
 ABORT = {"action": {"type": "AbortIncompleteMultipartUpload"}, "condition": {"age": 1}}
 
 BREAKING: dict[str, Edit] = {
