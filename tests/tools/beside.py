@@ -31,7 +31,8 @@ def commands(files: Sequence[Path]) -> Iterator[tuple[str, Words]]:
         yield "kube-score", [str(build(TOOLS["kube-score"])), *words, *names]
     home = environment("checkov")
     listed = [word for file in files for word in ("-f", str(file))]
-    words = ["--framework", "kubernetes", "terraform_plan", "--skip-download", "--compact", "--quiet", *listed]
+    kinds = [*(["kubernetes"] if names else []), *(["terraform_plan"] if len(names) < len(files) else [])]
+    words = ["--framework", *kinds, "--skip-download", "--compact", "--quiet", *listed]
     yield "Checkov", [str(home / "bin" / "python"), str(home / "bin" / "checkov"), *words]
 
 
