@@ -78,7 +78,7 @@ render: setup ## Render the manifests of every environment
 lint: setup ## Lint the rendered manifests
 	@$(PY) -m holdfast lint workloads/rendered
 
-lint-all: setup ## Run our linter, kube-score and Checkov: FILES="PATH..."
+lint-all: setup ## Run our linter, kube-score and Checkov: FILES="PATH...", manifests or out/plan/ENV
 	@$(PY) -m tests.tools.beside $(or $(FILES),workloads/rendered)
 
 apply: setup ## Apply ENV's platform objects to the current cluster and delete old ones; needs no GPU

@@ -4,7 +4,7 @@ from infra.contract import interpreter as interpreter  # first: all below needs 
 
 # isort: split
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -23,27 +23,34 @@ app = typer.Typer(
     add_completion=False,
 )
 
+if TYPE_CHECKING:
+    from infra.environments import Environment
+
 Env = Annotated[str, typer.Argument(metavar="ENV", help="A module of infra/environments, for example example.")]
 Yes = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
 Json = Annotated[bool, typer.Option("--json", help="One JSON object instead of a table.")]
 
 
+def loaded(env: str) -> "Environment":
+    from infra.environments import load
+
+    return load(env)
+
+
 @app.command(epilog=examples("python -m infra pools example", "python -m infra pools prod --json"))
 def pools(env: Env, as_json: Json = False) -> None:
     """List node pools with capacity, machine type, taints and the grace period of their pods."""
-    from infra.environments import load
     from infra.ops import show
 
-    show.pools(load(env), as_json)
+    show.pools(loaded(env), as_json)
 
 
 @app.command(epilog=examples("python -m infra synth example"))
 def synth(env: Env) -> None:
     """Write the stacks as Terraform JSON to out/synth/ENV."""
-    from infra.environments import load
     from infra.ops.synth import ROOT, synthesise
 
-    load(env)
+    loaded(env)
     with working(f"synthesise {env}"):
         folders = synthesise(env, ROOT / "out" / "synth" / env, local_state=False)
     for stack, folder in folders.items():
@@ -57,19 +64,20 @@ def plan(
     as_json: Json = False,
 ) -> None:
     """Plan with the real provider, without credentials or network, and check the result against the rules."""
-    from infra.environments import load
-    from infra.ops import judgement, show
-    from infra.ops import plan as planning
-    from infra.rules import require_clean
+    import json
 
-    environment = load(env)
+    from infra.ops import plan as planning
+    from infra.ops import show
+    from infra.rules import judge_plans, require_clean
+
+    environment = loaded(env)
     require_clean(environment)
     with working(f"plan {env}") as step:
         files = planning.plan(env, step=step)
         step("judge")
-        findings = judgement.judge_files(environment, files.values())
+        findings = judge_plans(environment, [json.loads(file.read_text()) for file in files.values()])
     changes = {stack: planning.changes(file) for stack, file in files.items()}
-    show.plan(changes, [judgement.as_object(f) for f in findings], full=full, as_json=as_json)
+    show.plan(changes, findings, full=full, as_json=as_json)
     if findings:
         raise typer.Exit(EXIT_FINDINGS)
 
@@ -77,18 +85,17 @@ def plan(
 @app.command(epilog=examples("python -m infra rules"))
 def rules(as_json: Json = False) -> None:
     """List all rules with reason and source."""
-    from infra.ops import judgement
+    from infra.ops import show
 
-    judgement.show_rules(as_json)
+    show.rules(as_json)
 
 
 @app.command(epilog=examples("python -m infra check example"))
 def check(env: Env, as_json: Json = False) -> None:
     """Check an environment against the rules, without Terraform. Exit 1 also while a field is CHANGE-ME."""
-    from infra.environments import load
-    from infra.ops import judgement
+    from infra.ops import show
 
-    raise typer.Exit(judgement.check(load(env), as_json))
+    raise typer.Exit(show.check(loaded(env), as_json))
 
 
 @app.command(epilog=examples("python -m infra describe example", "python -m infra describe prod --out platform.json"))
@@ -110,11 +117,10 @@ def describe(
 def doctor(env: Env, as_json: Json = False) -> None:
     """Check what a deployment needs, on this machine and in the project, and show fixes. Read-only."""
     from holdfast import checks
-    from infra.environments import load
     from infra.ops import doctor as examination
 
     with working(f"examine {env}"):
-        found = list(checks.examine(load(env), examination.probes()))
+        found = list(checks.examine(loaded(env), examination.probes()))
     raise typer.Exit(checks.show(found, as_json=as_json))
 
 
@@ -135,14 +141,13 @@ def upgrade_check(
     env: Annotated[str, typer.Option("--env", help="The deployed environment.")] = "example",
     as_json: Json = False,
 ) -> None:
-    """Show what a merge of REF would destroy, add and require. Exit 1 if it would destroy anything."""
+    """Show what a merge of REF would destroy, replace, change and create. Exit 1 if it would destroy anything."""
     from dataclasses import asdict
 
     from holdfast.tables import print_json
-    from infra.environments import load
     from infra.ops import upgrade
 
-    load(env)
+    loaded(env)
     with working(f"plan {env} with this checkout and with {ref}"):
         found = upgrade.compare(ref, env)
     if as_json:
@@ -164,11 +169,10 @@ def leftovers(
     as_json: Json = False,
 ) -> None:
     """List resources that GKE or an interrupted proof left in the project. Exit 1 if any of them costs money."""
-    from infra.environments import load
     from infra.ops import leftovers as rest
     from infra.ops import show
 
-    environment = load(env)
+    environment = loaded(env)
     if remove and not run:
         fix = "add --run RUN, or run the printed commands"
         raise InputError("--remove needs --run", got="--remove", allowed="--run RUN --remove", fix=fix)
@@ -186,20 +190,18 @@ def leftovers(
 @app.command(epilog=examples("python -m infra deploy example"))
 def deploy(env: Env, yes: Yes = False) -> None:
     """Deploy the stacks of ENV in order. Stops if a field is CHANGE-ME or a rule is broken."""
-    from infra.environments import load
     from infra.ops import deploy as path
 
-    raise typer.Exit(path.deploy(load(env), yes=yes))
+    raise typer.Exit(path.deploy(loaded(env), yes=yes))
 
 
 @app.command(epilog=examples("python -m infra drift example --json"))
 def drift(env: Env, as_json: Json = False) -> None:
     """Show what a deployment would change, for CI. Read-only, uses the real state. Exit 1 on any change."""
-    from infra.environments import load
     from infra.ops import drift as difference
     from infra.ops.deploy import require_no_placeholders
 
-    environment = load(env)
+    environment = loaded(env)
     require_no_placeholders(environment)
     with working(f"compare {env} with its state"):
         found = difference.drift(environment)
@@ -211,19 +213,17 @@ def drift(env: Env, as_json: Json = False) -> None:
 @app.command(epilog=examples("python -m infra outputs example"))
 def outputs(env: Env, as_json: Json = False) -> None:
     """Show how to reach the cluster, buckets, images, dashboards and accounts of a deployment."""
-    from infra.environments import load
     from infra.ops.outputs import show
 
-    show(load(env), as_json)
+    show(loaded(env), as_json)
 
 
 @app.command(epilog=examples("python -m infra diff example"))
 def diff(env: Env) -> None:
     """Show what a deployment would change in each stack, using the real state."""
-    from infra.environments import load
     from infra.ops import deploy as path
 
-    raise typer.Exit(path.diff(load(env)))
+    raise typer.Exit(path.diff(loaded(env)))
 
 
 @app.command(
@@ -237,10 +237,9 @@ def destroy(
     ] = "",
 ) -> None:
     """Destroy the stacks of ENV. Stops at protected resources unless you confirm with the environment's name."""
-    from infra.environments import load
     from infra.ops import deploy as path
 
-    raise typer.Exit(path.destroy(load(env), yes=yes, confirm=confirm))
+    raise typer.Exit(path.destroy(loaded(env), yes=yes, confirm=confirm))
 
 
 @app.command(epilog=examples("python -m infra prove example --max-usd 20"))
@@ -252,10 +251,9 @@ def prove(
     yes: Yes = False,
 ) -> None:
     """Deploy ENV, run jobs on Spot, preempt their machines, check the results, destroy. Costs money."""
-    from infra.environments import load
     from infra.ops import prove as proof
 
-    raise typer.Exit(proof.prove(load(env), max_usd=max_usd, yes=yes))
+    raise typer.Exit(proof.prove(loaded(env), max_usd=max_usd, yes=yes))
 
 
 @app.command("lock-provider", epilog=examples("python -m infra lock-provider"))
@@ -272,10 +270,9 @@ def bootstrap(
     env: Env, dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the commands only.")] = False
 ) -> None:
     """Create the bucket for Terraform's state."""
-    from infra.environments import load
     from infra.ops import deploy as path
 
-    for command in path.bootstrap(load(env), dry_run=dry_run):
+    for command in path.bootstrap(loaded(env), dry_run=dry_run):
         print(command)
 
 

@@ -13,7 +13,6 @@ from holdfast.platform import Platform
 from holdfast.platform.document import Database, Network, Prices, Run, Security, Serving, Versions
 from infra.contract.versions import JOBSET_VERSION, KUEUE_VERSION
 from infra.environments import Environment, load, names
-from infra.environments.images import patterns, policy_is_written
 
 DIGESTS = Path(__file__).parents[1] / "workloads" / "images" / "digests.json"
 _HEX = re.compile("[0-9a-f]{64}")
@@ -59,7 +58,7 @@ def platform(environment: Environment, images: dict[str, str] | None = None) -> 
         security=Security(
             signed_checkpoints=environment.security.signed_checkpoints,
             secret_manager=environment.security.secret_manager,
-            image_patterns=patterns(environment) if policy_is_written(environment) else None,
+            image_patterns=environment.image_patterns,
         ),
         drills=environment.allow_drills,
     )

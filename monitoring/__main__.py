@@ -34,9 +34,20 @@ def alerts(
     as_json: Json = False,
 ) -> None:
     """List all alerts with severity, source and reason."""
-    from monitoring.alerting.cli import show_alerts
+    from dataclasses import asdict
 
-    show_alerts(write=write, as_json=as_json)
+    from holdfast.tables import print_json
+    from monitoring.alerting import alert, runbook
+    from monitoring.alerting import alerts as data
+
+    known = data.alerts(alert.EXAMPLE)
+    if write:
+        runbook.PATH.write_text(runbook.with_table(runbook.PATH.read_text(), known))
+        typer.echo(f"wrote {runbook.PATH}", err=True)
+    if as_json:
+        print_json("alerts", alerts=[asdict(each) | {"slug": each.slug} for each in known])
+    elif not write:
+        print(runbook.table(known))
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ Every policy is one alert of alerts.py; nothing here decides a threshold.
 """
 
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import Any
 
 from holdfast.ledger import money
@@ -11,9 +12,9 @@ from infra import cdk
 from infra.contract import names
 from infra.environments.schema import Environment
 from monitoring.alerting import dashboard, dashboard_serving, runbook
-from monitoring.alerting.alert import Alert, Limits, Source
+from monitoring.alerting.alert import Alert, Source, Values, filled
 from monitoring.alerting.alerts import alerts
-from monitoring.alerting.capacity_alerts import scale_failures
+from monitoring.alerting.capacity_alerts import SCALE_FAILURES
 
 CLOSE_AFTER = "604800s"
 EVALUATE_EVERY = "60s"
@@ -24,24 +25,15 @@ MAX_CONDITION_NAME = 200
 GOODPUT_MIN = 0.8
 
 
-def limits_of(environment: Environment) -> Limits:
-    limits = environment.alerts
-    return Limits(
-        cluster=environment.cluster_name,
-        dead_letter_subscription=environment.topic("dead"),
-        on_demand_pending_s=limits.on_demand_pending_s,
-        spot_pending_s=limits.spot_pending_s,
-        flex_pending_s=limits.flex_pending_s,
-        queue_wait_s=limits.queue_wait_s,
-        checkpoint_age_s=limits.checkpoint_age_s,
-        preemptions_per_hour=limits.preemptions_per_hour,
-        goodput_min=limits.goodput_min
-        or money.break_even_share(environment.pools(), environment.region)
-        or GOODPUT_MIN,
-        batch_oldest_s=limits.batch_oldest_s,
-        heartbeat_s=limits.heartbeat_s,
-        serving_base=environment.serving.base_needed if environment.serving else 0,
-    )
+def limits_of(environment: Environment) -> Values:
+    """What the placeholders of queries mean for an environment."""
+    computed = money.break_even_share(environment.pools(), environment.region) or GOODPUT_MIN
+    return asdict(environment.alerts) | {
+        "cluster": environment.cluster_name,
+        "dead_letters": environment.topic("dead"),
+        "goodput_min": environment.alerts.goodput_min or computed,
+        "serving_base": environment.serving.base_needed if environment.serving else 0,
+    }
 
 
 class MonitoringStack(cdk.Stack):
@@ -59,7 +51,7 @@ class MonitoringStack(cdk.Stack):
         for alert in alerts(limits, environment.alerts.modules):
             if alert.source is not Source.BUDGET:
                 self.add("google_monitoring_alert_policy", alert.slug, policy(alert, environment, channels, base_url))
-        self.add("google_logging_metric", "scale-failures", scale_failure_metric(environment))
+        self.add("google_logging_metric", "scale-failures", scale_failure_metric(environment, limits))
         self._dashboards(environment, limits)
         if environment.budget:
             self.add("google_billing_budget", "month", budget(environment, channels))
@@ -78,22 +70,21 @@ class MonitoringStack(cdk.Stack):
             created.append(channel.name)
         return created
 
-    def _dashboards(self, environment: Environment, limits: Limits) -> None:
-        cluster, labels = limits.cluster, {"environment": environment.name}
+    def _dashboards(self, environment: Environment, limits: Values) -> None:
+        labels = {"environment": environment.name}
         usd = money.usd_by_pool(environment.pools(), environment.region)
-        on_call = dashboard.on_call(cluster, limits.dead_letter_subscription, limits.goodput_min, usd)
+        on_call = dashboard.on_call(limits["goodput_min"], usd)
         screens = {
-            "on-call": dashboard.render(f"{cluster}: on call", on_call, labels),
-            "job": dashboard.render(f"{cluster}: job", dashboard.one_job(cluster), labels, choose="job"),
+            "on-call": dashboard.render("$cluster: on call", on_call, labels, limits),
+            "job": dashboard.render("$cluster: job", dashboard.one_job(), labels, limits, choose="job"),
         }
         if served := environment.serving:
             charts = dashboard_serving.serving_charts(
-                cluster,
                 promised_per_s=served.promised_per_s,
                 base_needed=served.base_needed,
                 inflight_target=served.inflight_target,
             )
-            screens["serving"] = dashboard.render(f"{cluster}: serving", charts, labels)
+            screens["serving"] = dashboard.render("$cluster: serving", charts, labels, limits)
         for slug, text in screens.items():
             # The dashboard's own variables look like Terraform's.
             self.add("google_monitoring_dashboard", slug, {"dashboard_json": text.replace("${", "$${")})
@@ -139,12 +130,12 @@ def condition(alert: Alert) -> dict[str, object]:
     }
 
 
-def scale_failure_metric(environment: Environment) -> dict[str, object]:
+def scale_failure_metric(environment: Environment, limits: Values) -> dict[str, object]:
     """Counts what autoscaler-cannot-scale reports one by one, for the month's review."""
     return {
         "name": f"{environment.cluster_name}/scale-failures",
         "description": "Decisions of the autoscaler that no node can come",
-        "filter": scale_failures(environment.cluster_name),
+        "filter": filled(SCALE_FAILURES, limits),
         "metric_descriptor": {"metric_kind": "DELTA", "value_type": "INT64", "unit": "1"},
     }
 

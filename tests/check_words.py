@@ -13,12 +13,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-CALLS = {"Alert", "Argument", "Chart", "InputError", "Option", "Refused", "Typer", "Unjudged", "Violation"} | {
+CALLS = {"Alert", "Argument", "Chart", "InputError", "Option", "Refused", "Typer", "Unjudged"} | {
     "DrillError",
+    "Finding",
+    "Form",
     "_at",
+    "finding",
     "matches",
     "rule",
-    "violation",
 }
 COMMANDS = {"callback", "command", "rule"}
 PROMQL = {"query", "queries"}

@@ -167,7 +167,7 @@ PLATFORM_ROOMS: dict[str, set[str]] = {
         "workloads.manifests",
         "workloads.operators",
     },
-    "monitoring.alerting": set(),
+    "monitoring.alerting": {"infra.environments"},
     "monitoring.stack": {"infra.contract", "infra.environments", "infra.cdk", "monitoring.alerting"},
     "monitoring.__main__": {"infra.contract.interpreter", "monitoring.alerting"},
 }

@@ -14,8 +14,7 @@ from holdfast.contract.exit_codes import EXIT_CODES_HELP
 from workloads.images.cli import app as images
 from workloads.manifests.cli import render
 from workloads.operators.cli import app as operators
-from workloads.operators.doctor_cli import doctor
-from workloads.operators.platform_cli import apply
+from workloads.operators.cli import apply_platform, doctor
 
 # Verbs that were here until 0.1; each goes with release 0.3.
 MOVED = ("demo", "drill", "explain", "follow", "lint", "list", "new-job", "rules", "submit", "try")
@@ -30,7 +29,7 @@ app = typer.Typer(
 )
 app.add_typer(images, name="images")
 app.add_typer(operators, name="operators")
-app.command("apply", epilog=examples("python -m workloads apply example"))(apply)
+app.command("apply", epilog=examples("python -m workloads apply example"))(apply_platform)
 app.command("doctor", epilog=examples("python -m workloads doctor example"))(doctor)
 app.command("render", epilog=examples("python -m workloads render", "python -m workloads render prod --check"))(render)
 

@@ -11,7 +11,7 @@ from holdfast.contract.errors import InputError
 from holdfast.contract.lifecycle import DEFAULT_WINDOW, FLEX_MAX_RUN_S, FLEX_MIN_RUN_S, ShutdownWindow
 from holdfast.contract.machines import ACCELERATORS, MACHINE_TYPES
 from holdfast.contract.pools import GPU_TAINT, QUEUED_TAINT, SPOT_TAINT, SYSTEM_TAINT, Effect, Pool, Role, Taint
-from infra.environments.checks import between, dns_name, one_of, require, switch, unique
+from infra.environments.checks import between, dns_name, numbers, one_of, require, unique
 
 DISK_TYPES = ("pd-balanced", "pd-ssd", "hyperdisk-balanced")
 FLEX_CAPACITIES = (Capacity.FLEX_START, Capacity.QUEUED)
@@ -51,11 +51,9 @@ class NodeGroup:
         unique(f"{at}.machine_types", self.machine_types)
         for machine_type in self.machine_types:
             self._check_machine(f"{at}.machine_types", machine_type)
-        between(f"{at}.max_nodes", self.max_nodes, 1, MAX_NODES_PER_POOL)
+        numbers(f"{at}.", self, max_nodes=(1, MAX_NODES_PER_POOL), disk_gib=(MIN_DISK_GIB, 65_536), local_ssds=(0, 24))
         between(f"{at}.min_nodes", self.min_nodes, 0, self.max_nodes)
-        between(f"{at}.disk_gib", self.disk_gib, MIN_DISK_GIB, 65_536)
         one_of(f"{at}.disk_type", self.disk_type, DISK_TYPES)
-        between(f"{at}.local_ssds", self.local_ssds, 0, 24)
         unique(f"{at}.zones", self.zones)
         self._check_capacity(at)
 
@@ -71,47 +69,29 @@ class NodeGroup:
         one_of(field, machine_type, MACHINE_TYPES)
         machine = MACHINE_TYPES[machine_type]
         has = f"{machine.gpus} x {machine.accelerator}" if machine.gpus else "no GPU"
-        fitting = [
-            m.name for m in MACHINE_TYPES.values() if (m.accelerator, m.gpus) == (self.accelerator, self.gpus_per_node)
-        ]
-        require(
-            bool(fitting) and machine_type in fitting,
-            f"{field} against accelerator and gpus_per_node",
-            f"{machine_type} with {self.gpus_per_node} x {self.accelerator or 'no accelerator'}",
-            f"{machine_type} has {has}",
-            f"use {' or '.join(fitting)}" if fitting else "no machine type has this number of GPUs",
-        )
+        wanted = (self.accelerator, self.gpus_per_node)
+        fitting = [m.name for m in MACHINE_TYPES.values() if (m.accelerator, m.gpus) == wanted]
+        fix = f"use {' or '.join(fitting)}" if fitting else "no machine type has this number of GPUs"
+        got = f"{machine_type} with {self.gpus_per_node} x {self.accelerator or 'no accelerator'}"
+        where = f"{field} against accelerator and gpus_per_node"
+        require(machine_type in fitting, where, got, f"{machine_type} has {has}", fix)
 
     def _check_capacity(self, at: str) -> None:
-        switch(f"{at}.evict_untolerating", self.evict_untolerating)
-        require(
-            not (self.role in (Role.SYSTEM, Role.SERVING) and self.capacity is not Capacity.ON_DEMAND),
-            f"{at}.capacity",
-            f"{self.capacity} for role {self.role}",
-            f"{Capacity.ON_DEMAND} for the roles system and serving",
-            "system pods and base replicas must not be preempted: use on-demand",
-        )
-        require(
-            not self.evict_untolerating or self.capacity is Capacity.SPOT,
-            f"{at}.evict_untolerating",
-            f"True with capacity {self.capacity}",
-            "True on Spot groups only",
-            "remove evict_untolerating",
-        )
+        stays, got = self.role in (Role.SYSTEM, Role.SERVING), f"{self.capacity} for role {self.role}"
+        allowed = f"{Capacity.ON_DEMAND} for the roles system and serving"
+        fix = "system pods and base replicas must not be preempted: use on-demand"
+        require(not stays or self.capacity is Capacity.ON_DEMAND, f"{at}.capacity", got, allowed, fix)
+        field, got = f"{at}.evict_untolerating", f"True with capacity {self.capacity}"
+        ok = not self.evict_untolerating or self.capacity is Capacity.SPOT
+        require(ok, field, got, "True on Spot groups only", "remove evict_untolerating")
         if self.capacity in FLEX_CAPACITIES:
-            require(
-                self.min_nodes == 0, f"{at}.min_nodes", self.min_nodes, "0 for flex-start", "an on-demand group only"
-            )
+            fix = "an on-demand group only"
+            require(self.min_nodes == 0, f"{at}.min_nodes", self.min_nodes, "0 for flex-start", fix)
             if self.max_run_s:
                 between(f"{at}.max_run_s", self.max_run_s, FLEX_MIN_RUN_S, FLEX_MAX_RUN_S)
         else:
-            require(
-                self.max_run_s == 0,
-                f"{at}.max_run_s",
-                self.max_run_s,
-                "0 for Spot and on-demand",
-                "remove max_run_s, or set capacity to flex-start",
-            )
+            fix = "remove max_run_s, or set capacity to flex-start"
+            require(self.max_run_s == 0, f"{at}.max_run_s", self.max_run_s, "0 for Spot and on-demand", fix)
 
     def taints(self) -> tuple[Taint, ...]:
         taints: list[Taint] = []
@@ -177,10 +157,14 @@ class AutoProvisioning:
     """Not sent to GKE, which has no such limit; the size of the IP ranges is checked against it."""
 
     def __post_init__(self) -> None:
-        between("auto_provisioning.max_vcpus", self.max_vcpus, 1, 100_000)
-        between("auto_provisioning.max_memory_gib", self.max_memory_gib, 1, 1_000_000)
-        between("auto_provisioning.disk_gib", self.disk_gib, MIN_DISK_GIB, 65_536)
-        between("auto_provisioning.max_nodes", self.max_nodes, 1, MAX_NODES_PER_POOL)
+        numbers(
+            "auto_provisioning.",
+            self,
+            max_vcpus=(1, 100_000),
+            max_memory_gib=(1, 1_000_000),
+            disk_gib=(MIN_DISK_GIB, 65_536),
+            max_nodes=(1, MAX_NODES_PER_POOL),
+        )
         one_of("auto_provisioning.disk_type", self.disk_type, DISK_TYPES)
         unique("auto_provisioning.accelerators", [cap.accelerator for cap in self.accelerators])
 

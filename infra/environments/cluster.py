@@ -8,7 +8,7 @@ from datetime import datetime
 
 from holdfast.contract.errors import InputError
 from holdfast.contract.values import moment
-from infra.environments.checks import between, matches, one_of, require, switch
+from infra.environments.checks import between, forms, numbers, one_of, require
 
 MIN_EXTENDED_GRACE_VERSION = (1, 35)
 
@@ -57,19 +57,13 @@ class Cluster:
 
     def __post_init__(self) -> None:
         one_of("cluster.release_channel", self.release_channel, ("RAPID", "REGULAR", "STABLE"))
-        if self.min_version:
-            pattern = r"1\.\d+(\.\d+(-gke\.\d+)?)?"
-            matches("cluster.min_version", self.min_version, pattern, "1.35 or 1.35.0-gke.1171000", "correct it")
+        forms("cluster.", self, "min_version", "maintenance_days")
         start = _moment("cluster.maintenance_start", self.maintenance_start)
         end = _moment("cluster.maintenance_end", self.maintenance_end)
         between("cluster.maintenance_end - maintenance_start in hours", (end - start).total_seconds() / 3600, 4, 24)
-        day = "(MO|TU|WE|TH|FR|SA|SU)"
-        pattern = rf"FREQ=(DAILY|WEEKLY;BYDAY={day}(,{day})*)"
-        matches("cluster.maintenance_days", self.maintenance_days, pattern, "FREQ=WEEKLY;BYDAY=SA,SU", "correct it")
         require(len(self.freezes) <= 3, "cluster.freezes", len(self.freezes), "at most 3", "remove one")
         one_of("cluster.autoscaling_profile", self.autoscaling_profile, ("BALANCED", "OPTIMIZE_UTILIZATION"))
-        switch("cluster.dns_endpoint_public", self.dns_endpoint_public)
-        switch("cluster.deletion_protection", self.deletion_protection)
+        numbers("cluster.", self)
 
     def may_extend_grace(self) -> bool:
         """Whether every control plane this environment accepts knows the 120 s window."""

@@ -5,7 +5,7 @@ Read through `Environment`. Each check raises an InputError that names the field
 
 from dataclasses import dataclass
 
-from infra.environments.checks import between, matches, require
+from infra.environments.checks import between, forms, numbers, require
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -18,9 +18,7 @@ class Delivery:
     """The repository's environment in which a job must run to deploy; protect it with reviewers."""
 
     def __post_init__(self) -> None:
-        form = r"[A-Za-z0-9][A-Za-z0-9-]{0,38}/[A-Za-z0-9._-]{1,100}"
-        matches("delivery.repository", self.repository, form, "owner/name", "write it without https://")
-        matches("delivery.environment", self.environment, r"[A-Za-z0-9_-]{1,64}", "a name", "correct it")
+        forms("delivery.", self, "repository", "environment")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -35,13 +33,8 @@ class Budget:
     """The billing account's currency; the API rejects others. `gcloud billing accounts describe`."""
 
     def __post_init__(self) -> None:
-        pattern = r"[0-9A-F]{6}-[0-9A-F]{6}-[0-9A-F]{6}"
-        allowed = "a billing account of the form 0X0X0X-0X0X0X-0X0X0X"
-        matches("budget.billing_account", self.billing_account, pattern, allowed, "`gcloud billing accounts list`")
-        matches(
-            "budget.currency", self.currency, r"[A-Z]{3}", "three letters such as EUR", "write the account's currency"
-        )
-        between("budget.monthly_usd", self.monthly_usd, 1, 100_000_000)
+        forms("budget.", self, "billing_account", "currency")
+        numbers("budget.", self, monthly_usd=(1, 100_000_000))
         require(bool(self.thresholds), "budget.thresholds", "()", "at least one share", "write (0.5, 0.9, 1.0)")
         for threshold in self.thresholds:
             between("budget.thresholds", threshold, 0.01, 2.0)

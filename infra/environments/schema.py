@@ -12,7 +12,7 @@ from holdfast.contract.pools import Pool, Role
 from infra.contract import names
 from infra.contract.versions import GOOGLE_PROVIDER_SOURCE, GOOGLE_PROVIDER_VERSION
 from infra.environments.capacity import AcceleratorCap, AutoProvisioning, NodeGroup, Quota
-from infra.environments.checks import PLACEHOLDER, dns_name, matches, require, switch, unique
+from infra.environments.checks import PLACEHOLDER, dns_name, forms, matches, numbers, require, unique
 from infra.environments.cluster import Cluster, Freeze
 from infra.environments.delivery import Budget, Delivery
 from infra.environments.runs import Run
@@ -105,23 +105,11 @@ class Environment:
 
     def __post_init__(self) -> None:
         dns_name("name", self.name, 12)
-        form = r"[a-z][-a-z0-9]{4,28}[a-z0-9]"
-        matches(
-            "project_id", self.project_id, form, "6 to 30 of a-z, 0-9 and '-'", "write the project's id, not its name"
-        )
-        matches(
-            "region", self.region, r"[a-z]+-[a-z]+\d+", "a region such as us-central1", "`gcloud compute regions list`"
-        )
-        matches("project_number", self.project_number, r"\d{6,14}", "digits only", "`gcloud projects describe PROJECT`")
+        forms("", self, "project_id", "project_number", "region", "state_bucket")
+        numbers("", self)
         dns_name("name_prefix", self.name_prefix, 20)
         self._check_zones()
         require(self.spot_grace_s in (30, 120), "spot_grace_s", self.spot_grace_s, "30 or 120", "write 30")
-        switch("allow_drills", self.allow_drills)
-        switch("enable_apis", self.enable_apis)
-        switch("production", self.production)
-        if self.state_bucket:
-            form = r"[a-z0-9][-_.a-z0-9]{1,61}[a-z0-9]"
-            matches("state_bucket", self.state_bucket, form, "a bucket name without gs://", "correct it")
         for key, value in self.labels:
             matches(f"labels[{key}]", key, r"[a-z][-_a-z0-9]{0,62}", "a-z, 0-9, '_', '-'", "correct the key")
             matches(f"labels[{key}]", value, r"[-_a-z0-9]{0,63}", "a-z, 0-9, '_', '-'", "correct the value")
@@ -141,18 +129,12 @@ class Environment:
         for pool in self.pools():
             dns_name(f"groups[{pool.pool_class}]: pool name", pool.name, 40)
         roles = {g.role for g in self.groups}
-        require(
-            Role.SYSTEM in roles, "groups", sorted(roles), "one group of role system", "add the on-demand system group"
-        )
+        allowed, fix = "one group of role system", "add the on-demand system group"
+        require(Role.SYSTEM in roles, "groups", sorted(roles), allowed, fix)
         sources = {g.name for g in self.groups} | {c.accelerator for c in self.auto_provisioning.accelerators}
         for quota in self.quotas:
-            require(
-                quota.source in sources,
-                f"quotas[{quota.source}].source",
-                quota.source,
-                ", ".join(sorted(sources)),
-                "name a group, or an accelerator with a cap",
-            )
+            field, fix = f"quotas[{quota.source}].source", "name a group, or an accelerator with a cap"
+            require(quota.source in sources, field, quota.source, ", ".join(sorted(sources)), fix)
         unique("quotas[].source", [q.source for q in self.quotas])
 
     def _check_names(self) -> None:
@@ -196,6 +178,13 @@ class Environment:
     def image_registry(self) -> str:
         """Prefix of image names."""
         return f"{self.region}-docker.pkg.dev/{self.project}/{self.repository_name}"
+
+    @property
+    def image_patterns(self) -> tuple[str, ...] | None:
+        """Which images the policy admits; None where no policy is written here."""
+        security = self.security
+        written = security.binary_authorization and not security.image_policy_elsewhere
+        return (f"{self.image_registry}/**", *security.image_patterns) if written else None
 
     @property
     def workload_pool(self) -> str:

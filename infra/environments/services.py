@@ -4,8 +4,9 @@ Read through `Environment`. Each check raises an InputError that names the field
 """
 
 from dataclasses import dataclass
+from itertools import combinations
 
-from infra.environments.checks import between, ipv4_range, matches, require, switch, unique
+from infra.environments.checks import between, forms, ipv4_range, numbers, require, unique
 from infra.environments.runs import Run, check_apart
 
 
@@ -36,31 +37,16 @@ class Network:
     flow_logs: bool = False
 
     def __post_init__(self) -> None:
-        ranges = {
-            "nodes_cidr": ipv4_range("network.nodes_cidr", self.nodes_cidr, 16, 27),
-            "pods_cidr": ipv4_range("network.pods_cidr", self.pods_cidr, 9, 22),
-            "services_cidr": ipv4_range("network.services_cidr", self.services_cidr, 16, 27),
-            "database_cidr": ipv4_range("network.database_cidr", self.database_cidr, 16, 24),
-        }
-        fields = list(ranges)
-        for i, first in enumerate(fields):
-            for second in fields[i + 1 :]:
-                require(
-                    not ranges[first].overlaps(ranges[second]),
-                    f"network.{second}",
-                    f"{ranges[second]}, which overlaps {first} {ranges[first]}",
-                    "ranges that do not overlap",
-                    f"move {second}",
-                )
-        require(
-            self.max_pods_per_node in (8, 16, 32, 64, 110),
-            "network.max_pods_per_node",
-            self.max_pods_per_node,
-            "8, 16, 32, 64 or 110",
-            "GPU nodes need 32",
-        )
+        sizes = {"nodes_cidr": (16, 27), "pods_cidr": (9, 22), "services_cidr": (16, 27), "database_cidr": (16, 24)}
+        ranges = {name: ipv4_range(f"network.{name}", getattr(self, name), *size) for name, size in sizes.items()}
+        for first, second in combinations(ranges, 2):
+            got = f"{ranges[second]}, which overlaps {first} {ranges[first]}"
+            apart = not ranges[first].overlaps(ranges[second])
+            require(apart, f"network.{second}", got, "ranges that do not overlap", f"move {second}")
+        got, ok = self.max_pods_per_node, self.max_pods_per_node in (8, 16, 32, 64, 110)
+        require(ok, "network.max_pods_per_node", got, "8, 16, 32, 64 or 110", "GPU nodes need 32")
         unique("network.authorized_ranges", [r.cidr for r in self.authorized_ranges])
-        switch("network.flow_logs", self.flow_logs)
+        numbers("network.", self)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -87,27 +73,8 @@ class Security:
     """GKE's Secret Manager add-on, by which jobs mount secrets that no manifest holds. Secrets are billed by version."""
 
     def __post_init__(self) -> None:
-        if self.kms_key:
-            form = "projects/P/locations/L/keyRings/R/cryptoKeys/K"
-            pattern = r"projects/[^/]+/locations/[^/]+/keyRings/[^/]+/cryptoKeys/[^/]+"
-            matches("security.kms_key", self.kms_key, pattern, form, "write the key's full resource name")
-        if self.rbac_security_group:
-            pattern = r"gke-security-groups@[a-zA-Z0-9.-]+\.[a-z]{2,}"
-            got, allowed = self.rbac_security_group, "gke-security-groups@your-domain"
-            matches("security.rbac_security_group", got, pattern, allowed, "GKE accepts this group name only")
-        for pattern in self.image_patterns:
-            # Without a repository of somebody's it would admit every image of a registry.
-            form = r"[a-z0-9.-]+(/[a-zA-Z0-9._-]+){2,}(/\*\*?|\*|@sha256:[0-9a-f]{64})?"
-            allowed = "REGISTRY/PROJECT/REPOSITORY/**, or one image"
-            matches("security.image_patterns[]", pattern, form, allowed, "name a repository of yours")
-        for field in (
-            "image_policy_elsewhere",
-            "binary_authorization",
-            "signed_kernel_modules",
-            "signed_checkpoints",
-            "secret_manager",
-        ):
-            switch(f"security.{field}", getattr(self, field))
+        forms("security.", self, "kms_key", "rbac_security_group", "image_patterns")
+        numbers("security.", self)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -125,16 +92,9 @@ class Storage:
     """True: `destroy` may delete buckets with objects, images, and the queue with its backlog."""
 
     def __post_init__(self) -> None:
-        switch("storage.hierarchical_namespace", self.hierarchical_namespace)
-        switch("storage.allow_destroy", self.allow_destroy)
-        require(
-            self.data_soft_delete_days == 0 or 7 <= self.data_soft_delete_days <= 90,
-            "storage.data_soft_delete_days",
-            self.data_soft_delete_days,
-            "0, or 7 to 90",
-            "the API accepts no value between 0 and 7 days",
-        )
-        between("storage.uncommitted_days", self.uncommitted_days, 1, 30)
+        numbers("storage.", self, uncommitted_days=(1, 30))
+        days, fix = self.data_soft_delete_days, "the API accepts no value between 0 and 7 days"
+        require(days == 0 or 7 <= days <= 90, "storage.data_soft_delete_days", days, "0, or 7 to 90", fix)
         check_apart(self.runs, folders=self.hierarchical_namespace)
 
 
@@ -153,11 +113,15 @@ class Queue:
     in the results database."""
 
     def __post_init__(self) -> None:
-        between("queue.ack_deadline_s", self.ack_deadline_s, 10, 600)
-        between("queue.retention_days", self.retention_days, 1, 7)
-        between("queue.max_delivery_attempts", self.max_delivery_attempts, 5, 100)
-        between("queue.min_backoff_s", self.min_backoff_s, 1, 600)
-        between("queue.lanes", self.lanes, 0, 20)
+        numbers(
+            "queue.",
+            self,
+            ack_deadline_s=(10, 600),
+            retention_days=(1, 7),
+            max_delivery_attempts=(5, 100),
+            min_backoff_s=(1, 600),
+            lanes=(0, 20),
+        )
         between("queue.max_backoff_s", self.max_backoff_s, self.min_backoff_s, 600)
 
 
@@ -174,13 +138,8 @@ class Database:
     """Raise it to deploy again within a week of a destroy: Google holds the name of a deleted instance that long."""
 
     def __post_init__(self) -> None:
-        pattern = r"db-(custom-\d+-\d+|perf-optimized-N-\d+|f1-micro|g1-small)"
-        matches("database.tier", self.tier, pattern, "db-custom-<vCPUs>-<MiB>", "correct it")
-        between("database.disk_gib", self.disk_gib, 10, 65_536)
-        between("database.backup_days", self.backup_days, 7, 365)
-        between("database.generation", self.generation, 1, 999)
-        switch("database.highly_available", self.highly_available)
-        switch("database.deletion_protection", self.deletion_protection)
+        forms("database.", self, "tier")
+        numbers("database.", self, disk_gib=(10, 65_536), backup_days=(7, 365), generation=(1, 999))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -193,7 +152,7 @@ class Alerts:
     readers: tuple[str, ...] = ()
     """Who runs `monitoring report --project`: group:G, user:U or serviceAccount:S. Each may read metrics."""
     modules: tuple[str, ...] = ()
-    """Your own alerts: importable modules with `def alerts(limits)`; see monitoring/README.md."""
+    """Your own alerts: importable modules with `def alerts()`; see monitoring/README.md."""
     runbook_base_url: str = ""
     """Where monitoring/alerting/runbook.md can be read; empty: the address of this checkout's git remote."""
     on_demand_pending_s: int = 600
@@ -210,36 +169,10 @@ class Alerts:
     heartbeat_s: int = 600
 
     def __post_init__(self) -> None:
-        for email in self.emails:
-            matches(
-                "alerts.emails",
-                email,
-                r"[^@\s]+@[^@\s]+\.[^@\s]+",
-                "an address such as oncall@example.org",
-                "correct it",
-            )
-        for channel in self.channels:
-            pattern = r"projects/[^/]+/notificationChannels/\d+"
-            matches("alerts.channels", channel, pattern, "projects/P/notificationChannels/N", "write the full name")
-        for reader in self.readers:
-            form, allowed = r"(group|user|serviceAccount):[^@\s]+@[^@\s]+\.[^@\s]+", "group:ml-platform@example.org"
-            matches("alerts.readers", reader, form, allowed, "add the kind before the address")
+        forms("alerts.", self, "emails", "channels", "readers", "modules", "runbook_base_url")
         unique("alerts.readers", self.readers)
-        for module in self.modules:
-            form = r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*"
-            matches("alerts.modules", module, form, "a module such as acme.alerts", "write its dotted name")
-        if self.runbook_base_url:
-            matches("alerts.runbook_base_url", self.runbook_base_url, r"https://\S+", "https://...", "correct it")
-        for field in (
-            "on_demand_pending_s",
-            "spot_pending_s",
-            "flex_pending_s",
-            "queue_wait_s",
-            "checkpoint_age_s",
-            "batch_oldest_s",
-        ):
-            between(f"alerts.{field}", getattr(self, field), 60, 30 * 86_400)
-        between("alerts.heartbeat_s", self.heartbeat_s, 120, 86_400)
-        between("alerts.preemptions_per_hour", self.preemptions_per_hour, 1, 10_000)
+        waits = ("on_demand_pending_s", "spot_pending_s", "flex_pending_s", "queue_wait_s", "checkpoint_age_s")
+        month = dict.fromkeys((*waits, "batch_oldest_s"), (60, 30 * 86_400))
+        numbers("alerts.", self, heartbeat_s=(120, 86_400), preemptions_per_hour=(1, 10_000), **month)
         if self.goodput_min != 0.0:
             between("alerts.goodput_min", self.goodput_min, 0.01, 0.99)

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from math import ceil
 
 from holdfast.contract.serving import USABLE_SHARE
-from infra.environments.checks import between, require
+from infra.environments.checks import between, numbers, require
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -26,19 +26,12 @@ class Serving:
     """Running and waiting requests per replica above which a replica is added."""
 
     def __post_init__(self) -> None:
-        for field in ("promised_per_s", "peak_per_s", "replica_per_s"):
-            between(f"serving.{field}", getattr(self, field), 0.001, 10_000_000)
-        require(
-            self.promised_per_s <= self.peak_per_s,
-            "serving.promised_per_s",
-            self.promised_per_s,
-            "at most peak_per_s",
-            "promise less, or raise the peak",
-        )
-        between("serving.base_replicas", self.base_replicas, 1, 1_000)
+        rates = dict.fromkeys(("promised_per_s", "peak_per_s", "replica_per_s"), (0.001, 10_000_000))
+        replicas = dict.fromkeys(("base_replicas", "overflow_most"), (1, 1_000))
+        numbers("serving.", self, inflight_target=(1, 100_000), **rates, **replicas)
         between("serving.base_most", self.base_most, self.base_replicas, 1_000)
-        between("serving.overflow_most", self.overflow_most, 1, 1_000)
-        between("serving.inflight_target", self.inflight_target, 1, 100_000)
+        got, fix = self.promised_per_s, "promise less, or raise the peak"
+        require(got <= self.peak_per_s, "serving.promised_per_s", got, "at most peak_per_s", fix)
 
     @property
     def base_needed(self) -> int:

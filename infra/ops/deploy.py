@@ -12,7 +12,7 @@ from holdfast.contract.errors import InputError, Unjudged
 from holdfast.contract.exit_codes import EXIT_STOPPED
 from infra.contract import names
 from infra.environments import Environment, placeholders, source_of
-from infra.ops import engine, node, outputs
+from infra.ops import engine, outputs
 from infra.ops.synth import ROOT
 from infra.rules import require_clean
 from infra.specs.network import apis
@@ -157,7 +157,7 @@ def _cdktf(environment: Environment, *arguments: str, unprotected: bool = False)
 
 def _variables(environment: Environment) -> Mapping[str, str]:
     # The app that cdktf starts needs this environment's python and the pinned Node, whatever the login shell has.
-    folders = [str(folder) for folder in (node.folder(), Path(sys.executable).parent) if folder]
+    folders = [str(folder) for folder in (engine.node_folder(), Path(sys.executable).parent) if folder]
     return {
         **engine.connected().environment,
         "PATH": os.pathsep.join([*folders, os.environ.get("PATH", "")]),

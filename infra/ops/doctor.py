@@ -9,7 +9,7 @@ from pathlib import Path
 from holdfast.checks import Answer
 from infra.contract.versions import GOOGLE_PROVIDER_VERSION, MIN_OPENTOFU, MIN_TERRAFORM, NODE_MAJOR
 from infra.environments import Environment, placeholders, source_of
-from infra.ops import engine, node
+from infra.ops import engine
 from infra.ops.project import account_checks
 from infra.ops.synth import ROOT
 from infra.rules import judge_environment
@@ -39,7 +39,7 @@ def _bindings(_: Environment) -> Answer:
 
 def _node(_: Environment) -> Answer:
     # Without the wheel this is the bare name, which the system looks up on PATH.
-    program = (node.folder() or Path()) / "node"
+    program = (engine.node_folder() or Path()) / "node"
     try:
         output = subprocess.run([program, "--version"], capture_output=True, text=True, check=False).stdout.strip()
     except OSError:

@@ -7,14 +7,17 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from holdfast.contract.pools import Effect
 from holdfast.tables import print_json, print_table
 from infra.environments import Environment
 from infra.ops import engine
 from infra.ops.plan import Change, changes_of
 from infra.ops.synth import ROOT, synthesise
-from infra.specs import resources
+from infra.specs import Resource, resources
 
 IGNORED = ("ignored",)
+# gcloud spells some components otherwise than the API.
+COMMAND_NAMES = {"APISERVER": "API_SERVER", "SYSTEM_COMPONENTS": "SYSTEM", "WORKLOADS": "WORKLOAD"}
 
 
 def drift(environment: Environment, out: Path = ROOT / "out" / "drift") -> dict[str, list[Change]]:
@@ -46,8 +49,24 @@ def ignored_differences(environment: Environment, plan_json: Mapping[str, Any]) 
             stated = _at(resource.arguments, path)
             if isinstance(stated, list) and (difference := _as_sets(stated, _at(there, path) or ())):
                 yield Change(
-                    address=resource.address, kind=resource.kind, actions=IGNORED, difference=f"{path} {difference}"
+                    address=resource.address,
+                    kind=resource.kind,
+                    actions=IGNORED,
+                    difference=f"{path} {difference}",
+                    fix=_fix(environment, resource, path),
                 )
+
+
+def _fix(environment: Environment, resource: Resource, path: str) -> str:
+    """The command that sets the list as it is stated, in gcloud's words."""
+    place, stated = f"--region={environment.region}", _at(resource.arguments, path)
+    if resource.kind == "google_container_cluster":
+        flag = f"--{path.partition('_')[0]}={','.join(COMMAND_NAMES.get(each, each) for each in stated)}"
+        return f"gcloud container clusters update {environment.cluster_name} {place} {flag}"
+    effects = {effect.provider_value: effect.value for effect in Effect}
+    taints = ",".join(f"{each['key']}={each['value']}:{effects[each['effect']]}" for each in stated)
+    pool = f"{resource.arguments['name']} --cluster={environment.cluster_name}"
+    return f"gcloud container node-pools update {pool} {place} --node-taints={taints}"
 
 
 def _at(values: Any, path: str) -> Any:
@@ -70,7 +89,13 @@ def show(environment: Environment, found: Mapping[str, Sequence[Change]], as_jso
     rows = [(stack, "/".join(c.actions), f"{c.address} {c.difference}".rstrip()) for stack, c in listed]
     if as_json:
         named = [
-            {"stack": stack, "actions": "/".join(c.actions), "address": c.address, "difference": c.difference}
+            {
+                "stack": stack,
+                "actions": "/".join(c.actions),
+                "address": c.address,
+                "difference": c.difference,
+                "fix": c.fix,
+            }
             for stack, c in listed
         ]
         print_json("drift", environment=environment.name, changes=named)
@@ -79,8 +104,5 @@ def show(environment: Environment, found: Mapping[str, Sequence[Change]], as_jso
     losses = [row for row in rows if "delete" in row[1]]
     print_table(("STACK", "ACTION", "ADDRESS"), [*losses, *(row for row in rows if row not in losses)])
     print(f"{environment.name}: {len(rows)} changes, {len(losses)} destroy or replace")
-    if any(c.actions == IGNORED for _, c in listed):
-        print(
-            f"Next: python -m infra doctor {environment.name}  (fixes for changes that `deploy` ignores)",
-            file=sys.stderr,
-        )
+    for fix in (c.fix for _, c in listed if c.fix):  # `deploy` ignores these
+        print(f"Next: {fix}", file=sys.stderr)

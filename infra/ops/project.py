@@ -1,28 +1,17 @@
 """What doctor asks of the project: access, APIs, quota, zones. All read-only, all through gcloud."""
 
 from collections.abc import Callable
-from typing import Any
 
 from holdfast.clients import gcloud
 from holdfast.contract.capacity import Capacity
-from holdfast.contract.pools import Effect
 from infra.environments import Environment
-from infra.specs.cluster import LOGGING, METRICS
 from infra.specs.encryption import agent
 from infra.specs.network import apis
-from infra.specs.pools import RESERVED_TAINTS
 
 Answer = tuple[bool, str, str]
 ALL_REGIONS = "GPUS_ALL_REGIONS"
 # Agents that get a role on the project when they are made, so that its policy shows them. Storage's never does.
 LISTED_AGENTS = ("artifactregistry", "container", "pubsub", "sqladmin")
-NO_CLUSTER = "no cluster yet"
-# gcloud spells some components otherwise than the API.
-COMMAND_NAMES = {
-    "APISERVER": "API_SERVER",
-    "SYSTEM_COMPONENTS": "SYSTEM",
-    "WORKLOADS": "WORKLOAD",
-}
 
 
 def _login(_: Environment) -> Answer:
@@ -119,76 +108,6 @@ def _state_bucket(environment: Environment) -> Answer:
     return True, f"gs://{environment.state_bucket}", ""
 
 
-def _cluster(environment: Environment) -> dict[str, Any]:
-    """As the API shows it; empty before the first deployment."""
-    arguments = ("container", "clusters", "describe", environment.cluster_name, f"--region={environment.region}")
-    try:
-        return gcloud.ask(*arguments, project=environment.project)
-    except gcloud.Refused as error:
-        # Any other refusal may hide a cluster: not judged.
-        if "NOT_FOUND" in str(error) or "not found" in str(error):
-            return {}
-        raise
-
-
-def _taints(environment: Environment) -> Answer:
-    """Terraform leaves the taints of a pool that exists alone, too. GKE's own beside ours are right."""
-    found = _cluster(environment)
-    if not found:
-        return True, NO_CLUSTER, ""
-    lacking = {
-        pool: wanted
-        for pool, wanted in _stated_taints(environment).items()
-        if not set(wanted) <= _taints_of(found, pool)
-    }
-    place = f"--cluster={environment.cluster_name} --region={environment.region}"
-    fix = " && ".join(
-        f"gcloud container node-pools update {pool} {place} --node-taints={','.join(taints)}"
-        for pool, taints in lacking.items()
-    )
-    return not lacking, f"lacking on {', '.join(lacking)}" if lacking else "as stated", fix
-
-
-def _stated_taints(environment: Environment) -> dict[str, list[str]]:
-    """Pool -> taints that Terraform stated, as gcloud spells them."""
-    return {
-        pool.name: [
-            f"{taint.key}={taint.value}:{taint.effect.value}"
-            for taint in pool.taints
-            if not taint.key.startswith(RESERVED_TAINTS)
-        ]
-        for pool in environment.pools()
-    }
-
-
-def _taints_of(cluster: dict[str, Any], pool: str) -> set[str]:
-    effects = {effect.provider_value: effect.value for effect in Effect}
-    configs = [p.get("config", {}) for p in cluster.get("nodePools", []) if p["name"] == pool]
-    return {
-        f"{taint['key']}={taint.get('value', '')}:{effects.get(taint['effect'], taint['effect'])}"
-        for config in configs
-        for taint in config.get("taints", [])
-    }
-
-
-def _components(environment: Environment) -> Answer:
-    """Terraform leaves these lists alone: the API orders them as it likes, and every plan would differ."""
-    found = _cluster(environment)
-    if not found:
-        return True, NO_CLUSTER, ""
-    wanted = {"monitoring": set(METRICS), "logging": set(LOGGING)}
-    lists = {
-        name: set(found.get(f"{name}Config", {}).get("componentConfig", {}).get("enableComponents", []))
-        for name in wanted
-    }
-    # Sets, in any order (infra/decisions/0016).
-    wrong = {name: wanted[name] ^ lists[name] for name in wanted if wanted[name] != lists[name]}
-    names = {"monitoring": METRICS, "logging": LOGGING}
-    flags = " ".join(f"--{name}={','.join(COMMAND_NAMES.get(c, c) for c in names[name])}" for name in wrong)
-    fix = f"gcloud container clusters update {environment.cluster_name} --region={environment.region} {flags}"
-    return not wrong, "; ".join(f"{n}: {', '.join(sorted(c))}" for n, c in wrong.items()) or "as stated", fix
-
-
 def _service_agents(environment: Environment) -> Answer:
     """Google makes an agent on first use; a grant to one that is not there fails the first apply."""
     policy = gcloud.ask("projects", "get-iam-policy", environment.project, project=environment.project)
@@ -222,6 +141,4 @@ def account_checks() -> tuple[tuple[str, Callable[[Environment], Answer]], ...]:
         ("state bucket", _state_bucket),
         ("service agents", _service_agents),
         ("budget currency", _budget_currency),
-        ("components", _components),
-        ("taints", _taints),
     )

@@ -15,7 +15,6 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import NamedTuple
 
@@ -90,18 +89,18 @@ def prove(environment: Environment, *, max_usd: float, yes: bool, out: Path = RO
     parts = [(what, MARGIN * hourly * HOURS) for what, hourly in prices(environment, pool, table)]
     total = sum(usd for _, usd in parts)
     print_table(("WHAT", f"USD IN {HOURS:.0f} H"), [(what, f"{usd:.2f}") for what, usd in [*parts, ("up to", total)]])
-    refusal = _refusal(environment, total, max_usd)
-    if not (refusal or yes or typed_name(environment) == environment.name):
-        refusal = "not confirmed; fix: repeat with --yes"
-    if refusal:
+    if refusal := _refusal(environment, total, max_usd, yes):
         typer.echo(f"stopped: {refusal}", err=True)
         return EXIT_STOPPED
-    run = f"{environment.name}-{datetime.now(UTC):%Y%m%d-%H%M%S}"
+    run = f"{environment.name}-{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}"
     script = Script(folder=out / run, run=run)
+    script.folder.mkdir(parents=True, exist_ok=True)
+    # Enough that the batch outlasts the loss of a machine; a fresh project has an empty bucket.
+    rows = (json.dumps({"id": str(n), "text": f"the square of {n} is {n * n}"}) for n in range(100_000))
+    (script.folder / "items.jsonl").write_text("".join(f"{row}\n" for row in rows))
     by_hand = f"make destroy ENV={environment.name}; python -m infra leftovers {environment.name} --run {run} --remove"
     script.note(f"run {run}, logs in {script.folder}. If this is killed: {by_hand}")
     every = steps(environment, pool, script.folder, run, MACHINES * _hourly(environment, pool, table))
-    write_items(script.folder)
     # The first step looks and makes nothing: there is nothing to destroy yet.
     held = script.play(every[:1], (), math.inf) and script.play(every[1:-CLEAN_UP], every[-CLEAN_UP:], HOURS * 3600)
     print_table(("STEP", "VERDICT", "S"), script.done)
@@ -172,7 +171,7 @@ class Script:
             typer.echo(text, err=True)
 
 
-def _refusal(environment: Environment, total: float, max_usd: float) -> str:
+def _refusal(environment: Environment, total: float, max_usd: float, yes: bool) -> str:
     """Why nothing may start; empty where it may."""
     if environment.production:
         return "`prove` does not run in production: create a separate environment, `python -m infra new proof`"
@@ -188,7 +187,7 @@ def _refusal(environment: Environment, total: float, max_usd: float) -> str:
                 raise
         else:
             return f"{there[3]} exists already, and a proof destroys it; use a separate environment"
-    return ""
+    return "" if yes or typed_name(environment) == environment.name else "not confirmed; fix: repeat with --yes"
 
 
 def smallest_spot(environment: Environment, table: Table) -> Pool:
@@ -199,10 +198,9 @@ def smallest_spot(environment: Environment, table: Table) -> Pool:
         and environment.quota_gpus(pool.pool_class or pool.name) >= PODS * pool.gpus_per_node
     ]  # fmt: skip
     if not fitting:
+        what, fix = "no Spot pool is large enough for the sample jobs", "raise both"
         allowed = f"a Spot group of GPUs with max_nodes and quota for {PODS}"
-        raise InputError(
-            "no Spot pool is large enough for the sample jobs", got=environment.name, allowed=allowed, fix="raise both"
-        )
+        raise InputError(what, got=environment.name, allowed=allowed, fix=fix)
     return min(fitting, key=lambda pool: _hourly(environment, pool, table))
 
 
@@ -243,16 +241,9 @@ def _usd(environment: Environment, part: str) -> float:
 
 def steps(environment: Environment, spot: Pool, folder: Path, run: str, usd_per_hour: float) -> list[Step]:
     """`usd_per_hour`: the cap of what is submitted, as it was priced."""
-    cap, bucket = f"--max-usd-per-hour={usd_per_hour:.4f}", f"gs://{environment.bucket('data')}/"
     reach = "--dns-endpoint" if environment.cluster.dns_endpoint_public else "--internal-ip"
-    values = {"e": environment, "pool": spot.name, "pods": PODS, "out": folder, "run": run}
-    lines = ([word.format(reach=reach, cap=cap, bucket=bucket, **values) for word in line.split()] for line in STEPS)
+    values = {"e": environment, "pool": spot.name, "pods": PODS, "out": folder, "run": run, "reach": reach,
+              "cap": f"--max-usd-per-hour={usd_per_hour:.4f}", "bucket": f"gs://{environment.bucket('data')}/"}  # fmt: skip
+    lines = ([word.format(**values) for word in line.split()] for line in STEPS)
     python = {program: (sys.executable, "-m") for program in ("infra", "workloads", "holdfast")}
     return [Step(name, float(minutes), (*python.get(words[0], ()), *words)) for name, minutes, *words in lines]
-
-
-def write_items(folder: Path) -> None:
-    """Enough that the batch outlasts the loss of a machine; a fresh project has an empty bucket."""
-    folder.mkdir(parents=True, exist_ok=True)
-    rows = ({"id": str(n), "text": f"the square of {n} is {n * n}"} for n in range(100_000))
-    (folder / "items.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))

@@ -1,12 +1,16 @@
 """What the commands print, as a table or as one JSON object."""
 
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict
+from datetime import UTC, datetime
 
 from holdfast.contract.exit_codes import EXIT_DONE, EXIT_FINDINGS
 from holdfast.tables import print_json, print_table
-from infra.environments import Environment
+from infra.environments import Environment, placeholders, source_of
+from infra.environments.checks import PLACEHOLDER
 from infra.ops.leftovers import Leftover
 from infra.ops.plan import Change, counts
+from infra.rules import RULES, Finding, judge_environment
 
 
 def pools(environment: Environment, as_json: bool) -> None:
@@ -29,7 +33,7 @@ def pools(environment: Environment, as_json: bool) -> None:
         print_table([key.upper() for key in found[0]], [list(p.values()) for p in found])
 
 
-def plan(stacks: dict[str, list[Change]], findings: list[dict[str, str]], *, full: bool, as_json: bool) -> None:
+def plan(stacks: dict[str, list[Change]], findings: list[Finding], *, full: bool, as_json: bool) -> None:
     """Destroys and replacements first, since they are what a reader must not miss; then what breaks a rule."""
     everything = [change for changes in stacks.values() for change in changes]
     losses = [c for c in everything if c.destroys]
@@ -37,7 +41,7 @@ def plan(stacks: dict[str, list[Change]], findings: list[dict[str, str]], *, ful
         print_json(
             "plan",
             destroys=[c.address for c in losses],
-            findings=findings,
+            findings=[asdict(found) for found in findings],
             counts=counts(everything),
             stacks={stack: counts(changes) for stack, changes in stacks.items()},
         )
@@ -45,7 +49,7 @@ def plan(stacks: dict[str, list[Change]], findings: list[dict[str, str]], *, ful
     for change in losses:
         print(f"{'REPLACE' if 'create' in change.actions else 'DESTROY'}  {change.address}")
     for found in findings:
-        print(f"BROKEN   [{found['rule']}] {found['where']}: got {found['got']}; allowed: {found['allowed']}")
+        print(f"BROKEN   [{found.rule}] {found.where}: got {found.got}; allowed: {found.allowed}")
     for stack, changes in stacks.items():
         print_table([stack, ""], [*counts(changes).items(), ("total", len(changes))])
         print()
@@ -64,3 +68,55 @@ def leftovers(found: list[Leftover], as_json: bool) -> int:
         print(f"{len(found)} left, {len(bills)} of them bill")
     # What costs nothing is shown and is no finding: a forgotten firewall rule must not fail a clean destroy.
     return EXIT_FINDINGS if bills else EXIT_DONE
+
+
+def rules(as_json: bool) -> None:
+    rows = [(r.id, r.title, r.reason, r.source) for r in RULES.values()]
+    if as_json:
+        keys = ("id", "title", "reason", "source")
+        print_json("rules", rules=[dict(zip(keys, row, strict=True)) for row in rows])
+    else:
+        print_table(("RULE", "WHAT HOLDS", "OTHERWISE", "SOURCE"), rows)
+
+
+def check(environment: Environment, as_json: bool) -> int:
+    """Judge what the environment asks for, before Terraform starts. The exit code: 0 when it may be deployed as it is.
+
+    A CHANGE-ME or a freeze that is over breaks no rule: "valid, but not ready to deploy" is a state of its own.
+    """
+    findings, open_fields = judge_environment(environment), placeholders(environment)
+    over = [freeze.name for freeze in environment.cluster.freezes if freeze.is_over(datetime.now(UTC))]
+    state = "broken" if findings else "not settled" if open_fields or over else "right"
+    if as_json:
+        found = [asdict(finding) for finding in findings]
+        print_json(
+            "check",
+            environment=environment.name,
+            state=state,
+            rules=len(RULES),
+            findings=found,
+            placeholders=open_fields,
+            freezes_over=over,
+        )
+    else:
+        for line in _text(environment, findings, open_fields, over):
+            print(line)
+        counted = f"{len(RULES)} rules, {len(findings)} findings, {len(open_fields)} placeholders"
+        print(f"{environment.name}: {counted}: {'valid, but not ready to deploy' if state == 'not settled' else state}")
+    return EXIT_DONE if state == "right" else EXIT_FINDINGS
+
+
+def _text(
+    environment: Environment,
+    findings: Iterable[Finding],
+    open_fields: Iterable[str],
+    over: Iterable[str],
+) -> Iterator[str]:
+    source = source_of(environment.name)
+    yield from map(lines, findings)
+    yield from (f"{source}: {field} is still {PLACEHOLDER}" for field in open_fields)
+    yield from (f"{source}: cluster.freezes[{name}] is over; name the next one, or remove it" for name in over)
+
+
+def lines(found: Finding) -> str:
+    return f"{found.where} [{found.rule}]\n  got:     {found.got}\n  allowed: {found.allowed}\n  fix:     {found.fix}"

@@ -1,10 +1,10 @@
 """What would a merge of upstream do to a deployed environment?
 
 Both sides are synthesised with the caller's environment file, REF in a worktree of its own, which is removed again. The
-real provider then plans both against one state, made from the plan of this checkout: no project is asked.
+real provider then plans both against one state, made from the plan of this checkout: no project is asked. What changes
+in files, `git diff HEAD...REF` shows.
 """
 
-import ast
 import json
 import os
 import shutil
@@ -18,12 +18,11 @@ from pathlib import Path
 
 from holdfast.contract.errors import InputError, Unjudged
 from holdfast.contract.exit_codes import EXIT_BAD_INPUT, EXIT_DONE, EXIT_FINDINGS
-from infra.ops import replayed
+from infra.ops import replay
 from infra.ops.synth import ROOT, variables_of
 
 VERSIONS = Path("infra/contract/versions.py")
 ENVIRONMENTS = Path("infra/environments")
-RENDERED = "workloads/rendered"
 
 
 @dataclass(kw_only=True, slots=True)
@@ -36,10 +35,6 @@ class Upgrade:
     changed: list[str] = field(default_factory=list[str])
     """In place, `stack address: attributes`."""
     created: list[str] = field(default_factory=list[str])
-    fields_added: list[str] = field(default_factory=list[str])
-    fields_removed: list[str] = field(default_factory=list[str])
-    provider: str = ""
-    manifests: list[str] = field(default_factory=list[str])
     rules: list[str] = field(default_factory=list[str])
     unloadable: str = ""
     """Why REF cannot read the environment; then nothing else could be compared."""
@@ -56,14 +51,11 @@ def compare(ref: str, environment: str, root: Path = ROOT) -> Upgrade:
         # Upstream has no file of a fork's environment, and never edits one.
         shutil.copy(root / ENVIRONMENTS / f"{environment}.py", other / ENVIRONMENTS)
         upgrade = Upgrade()
-        ours, theirs = _fields(root), _fields(other)
-        upgrade.fields_added = sorted(theirs - ours)
-        upgrade.fields_removed = sorted(ours - theirs)
-        upgrade.provider = _pins(root, other)
-        upgrade.manifests = _git(root, "diff", "--name-only", "HEAD", ref, "--", RENDERED).splitlines()
         upgrade.unloadable = _unread(ref, environment, root, other, upgrade.rules)
         if not upgrade.unloadable:
-            _compare_stacks(upgrade, environment, root, other)
+            with tempfile.TemporaryDirectory() as folder:
+                for effect in replay.effects(environment, root, other, Path(folder)):
+                    getattr(upgrade, effect.kind).append(effect.line)
         return upgrade
 
 
@@ -117,41 +109,6 @@ def _is_older(ref: str, root: Path) -> bool:
     return subprocess.run(command, cwd=root, capture_output=True, check=False).returncode == 0
 
 
-def _compare_stacks(upgrade: Upgrade, environment: str, root: Path, other: Path) -> None:
-    with tempfile.TemporaryDirectory() as folder:
-        for effect in replayed.effects(environment, root, other, Path(folder)):
-            getattr(upgrade, effect.kind).append(effect.line)
-
-
-def _fields(root: Path) -> set[str]:
-    """`Network.pods_cidr`, with its default where it has one; read without running the other side's code."""
-    found: set[str] = set()
-    for path in (root / ENVIRONMENTS).glob("*.py"):
-        # By syntax tree: importing both sides into one process would give the first one twice.
-        for node in ast.parse(path.read_text()).body:
-            if isinstance(node, ast.ClassDef) and node.decorator_list:  # dataclasses; the rest no fork writes
-                found |= {_described(node.name, part) for part in node.body if isinstance(part, ast.AnnAssign)}
-    return found
-
-
-def _described(owner: str, part: ast.AnnAssign) -> str:
-    default = f" = {ast.unparse(part.value)}" if part.value else "  (required: add it)"
-    return f"{owner}.{ast.unparse(part.target)}: {ast.unparse(part.annotation)}{default}"
-
-
-def _pins(root: Path, other: Path) -> str:
-    """`7.39.0 -> 7.45.0`, or nothing."""
-    sides = [_pin(folder / VERSIONS) for folder in (root, other)]
-    return "" if sides[0] == sides[1] else f"{sides[0]} -> {sides[1]}"
-
-
-def _pin(path: Path) -> str:
-    for node in ast.parse(path.read_text()).body:
-        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "GOOGLE_PROVIDER_VERSION":
-            return str(ast.literal_eval(node.value))
-    raise Unjudged(f"{path} names no provider version")
-
-
 @contextmanager
 def _worktree(ref: str, root: Path) -> Generator[Path]:
     if subprocess.run(
@@ -186,9 +143,5 @@ def report(upgrade: Upgrade) -> Sequence[str]:
         ("REPLACED (destroyed and created again) because of", upgrade.replaced),
         ("created", upgrade.created),
         ("changed in place", upgrade.changed),
-        ("environment fields removed", upgrade.fields_removed),
-        ("environment fields added", upgrade.fields_added),
-        ("provider", [upgrade.provider] if upgrade.provider else []),
-        ("rendered manifests changed", upgrade.manifests),
     ]
     return [line for title, items in blocks if items for line in (title, *(f"  {item}" for item in items))]

@@ -1,9 +1,10 @@
 """What must hold of an environment and of its plan, beyond what the provider checks.
 
-Judged before Terraform starts, and again on the real plan.
+Judged before Terraform starts, and again on the real plan. Which kind of rule lives where: infra/decisions/0009.
 """
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from holdfast.contract.errors import InputError
@@ -46,7 +47,7 @@ MODULES = (
 
 
 def judge(facts: Facts) -> list[Finding]:
-    return [Finding(rule=rule.id, violation=broken) for rule in RULES.values() for broken in rule.check(facts)]
+    return [replace(found, rule=rule.id) for rule in RULES.values() for found in rule.check(facts)]
 
 
 def judge_environment(environment: Environment) -> list[Finding]:
@@ -60,6 +61,5 @@ def judge_plans(environment: Environment, plans: Iterable[Mapping[str, Any]]) ->
 def require_clean(environment: Environment) -> None:
     """Raise the first finding as an InputError."""
     for finding in judge_environment(environment):
-        broken = finding.violation
-        what = f"{source_of(environment.name)}: {broken.where} [{finding.rule}]"
-        raise InputError(what, got=broken.got, allowed=broken.allowed, fix=broken.fix)
+        what = f"{source_of(environment.name)}: {finding.where} [{finding.rule}]"
+        raise InputError(what, got=finding.got, allowed=finding.allowed, fix=finding.fix)

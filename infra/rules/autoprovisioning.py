@@ -9,8 +9,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from holdfast.contract.machines import ACCELERATORS, MACHINE_TYPES
-from infra.environments.capacity import DISK_TYPES
-from infra.rules.model import Facts, PlannedResource, Violation, each, rule
+from infra.rules.model import Facts, Finding, PlannedResource, each, rule
 
 PROVIDER = "google provider 7.39 accepts it silently (tested)"
 LIMITS = "cluster_autoscaling.resource_limits"
@@ -24,25 +23,15 @@ def _limits(cluster: PlannedResource) -> Mapping[str, Mapping[str, Any]]:
     return {str(limit.get("resource_type")): limit for limit in cluster.blocks(LIMITS)}
 
 
-@rule(reason="a limit named nvidia.com/gpu has no effect: pods wait with gpu.no.limit.defined", source=PROVIDER)
-def nap_limit_names(facts: Facts) -> Iterator[Violation]:
-    """Limits are named cpu, memory or an accelerator."""
-    for cluster in facts.cluster():
-        wrong = sorted(set(_limits(cluster)) - {"cpu", "memory"} - set(ACCELERATORS))
-        if wrong:
-            allowed = f"cpu, memory, {', '.join(ACCELERATORS)}"
-            yield cluster.violation(LIMITS, allowed, "use the accelerator's name", ", ".join(wrong))
-
-
 @rule(reason="the API rejects auto-provisioning without both", source=PROVIDER)
-def nap_caps_present(facts: Facts) -> Iterator[Violation]:
+def nap_caps_present(facts: Facts) -> Iterator[Finding]:
     """Auto-provisioning has limits for cpu, memory and at least one accelerator."""
     for cluster in facts.cluster():
         missing = sorted({"cpu", "memory"} - set(_limits(cluster)))
         if not set(_limits(cluster)) & set(ACCELERATORS):
             missing.append("an accelerator")
         if missing:
-            yield cluster.violation(
+            yield cluster.finding(
                 LIMITS, "limits for cpu, memory, accelerators", "add them", f"no {', no '.join(missing)}"
             )
 
@@ -51,7 +40,7 @@ def nap_caps_present(facts: Facts) -> Iterator[Violation]:
     reason="otherwise a retry loop can buy any number of machines",
     source="accelerated-platforms sets 9.2e18 by default",
 )
-def nap_caps_finite(facts: Facts) -> Iterator[Violation]:
+def nap_caps_finite(facts: Facts) -> Iterator[Finding]:
     """Each limit is affordable."""
     for cluster in facts.cluster():
         for name, limit in _limits(cluster).items():
@@ -59,14 +48,14 @@ def nap_caps_finite(facts: Facts) -> Iterator[Violation]:
             ceiling = CEILINGS.get(name, MAX_GPUS)
             if not 0 <= low <= high or not 1 <= high <= ceiling:
                 allowed = f"0 <= minimum <= maximum, maximum 1 to {ceiling:,}"
-                yield cluster.violation(f"{LIMITS}[{name}]", allowed, "set a cap", f"{low}..{high}")
+                yield cluster.finding(f"{LIMITS}[{name}]", allowed, "set a cap", f"{low}..{high}")
 
 
 @rule(
     reason="GKE counts manual pools towards the limits: no pool grows beyond them",
     source="GKE documentation on NAP limits",
 )
-def nap_caps_cover_pools(facts: Facts) -> Iterator[Violation]:
+def nap_caps_cover_pools(facts: Facts) -> Iterator[Finding]:
     """The limits allow every pool to reach its maximum."""
     needed: dict[str, int] = {}
     for pool in facts.pools():
@@ -79,63 +68,24 @@ def nap_caps_cover_pools(facts: Facts) -> Iterator[Violation]:
         for name, limit in _limits(cluster).items():
             if limit.get("maximum", 0) < needed.get(name, 0):
                 allowed, got = f"at least {needed[name]:,}", limit.get("maximum")
-                yield cluster.violation(f"{LIMITS}[{name}]", allowed, "raise the limit or lower max_nodes", got)
-
-
-@rule(reason="the actual default is pd-standard, in contrast to the documentation", source="google provider schema")
-def nap_disk_type(facts: Facts) -> Iterator[Violation]:
-    """Auto-provisioned nodes have a fast disk."""
-    for cluster in facts.cluster():
-        if cluster.get(f"{DEFAULTS}.disk_type") not in DISK_TYPES:
-            yield cluster.violation(f"{DEFAULTS}.disk_type", ", ".join(DISK_TYPES), "state pd-balanced")
+                yield cluster.finding(f"{LIMITS}[{name}]", allowed, "raise the limit or lower max_nodes", got)
 
 
 @rule(
     reason="the default account has Editor-like rights, and auto-provisioned pools do not use the settings of manual pools",
     source="CIS GKE 5.2.1",
 )
-def nap_service_account(facts: Facts) -> Iterator[Violation]:
+def nap_service_account(facts: Facts) -> Iterator[Finding]:
     """Auto-provisioned nodes run as the node account."""
     wanted = facts.environment.service_account_email("nodes")
     yield from each(facts.cluster(), f"{DEFAULTS}.service_account", wanted, "set the node account")
-
-
-@rule(reason="auto-provisioned pools do not use the settings of manual pools", source="CIS GKE 5.5.6, 5.5.7")
-def nap_shielded(facts: Facts) -> Iterator[Violation]:
-    """Auto-provisioned nodes are Shielded VMs."""
-    for flag in ("enable_secure_boot", "enable_integrity_monitoring"):
-        yield from each(facts.cluster(), f"{DEFAULTS}.shielded_instance_config.{flag}", True, "turn it on")
-
-
-@rule(reason="auto-provisioned pools do not use the settings of manual pools", source="CIS GKE 5.5.2, 5.5.3")
-def nap_managed(facts: Facts) -> Iterator[Violation]:
-    """Auto-provisioned nodes are repaired and upgraded."""
-    for flag in ("auto_repair", "auto_upgrade"):
-        yield from each(facts.cluster(), f"{DEFAULTS}.management.{flag}", True, "turn it on")
-
-
-@rule(
-    reason="port 10255 shows pods and their arguments to everyone in the network",
-    source="google provider documentation",
-)
-def nap_read_only_port(facts: Facts) -> Iterator[Violation]:
-    """Auto-provisioned nodes disable the kubelet's read-only port."""
-    path = "node_pool_auto_config.node_kubelet_config.insecure_kubelet_readonly_port_enabled"
-    yield from each(facts.cluster(), path, "FALSE", "state FALSE")
-
-
-@rule(reason="otherwise GKE keeps trying zones without the accelerator", source="GKE autoscaler source")
-def nap_zones(facts: Facts) -> Iterator[Violation]:
-    """Auto-provisioning uses the zones of the cluster."""
-    wanted = sorted(facts.environment.zones)
-    yield from each(facts.cluster(), "cluster_autoscaling.auto_provisioning_locations", wanted, "set the zones, sorted")
 
 
 @rule(
     reason="otherwise there are no flex-start pools, and flex-start jobs wait forever",
     source="GKE documentation on NAP",
 )
-def nap_is_on(facts: Facts) -> Iterator[Violation]:
+def nap_is_on(facts: Facts) -> Iterator[Finding]:
     """Auto-provisioning is on if the environment has flex-start quotas."""
     if facts.environment.auto_provisioning.accelerators:
         yield from each(facts.cluster(), "cluster_autoscaling.enabled", True, "turn it on")

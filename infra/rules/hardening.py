@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from itertools import chain
 
 from infra.rules import availability
-from infra.rules.model import Facts, PlannedResource, Violation, each, rule
+from infra.rules.model import Facts, Finding, PlannedResource, each, rule
 from infra.rules.network import open_to_many
 
 STATEFUL = (
@@ -43,27 +43,21 @@ def _production(facts: Facts) -> list[PlannedResource]:
 
 
 @rule(reason="nodes with public addresses are attacked within minutes", source="CIS GKE 5.6.5")
-def private_nodes(facts: Facts) -> Iterator[Violation]:
+def private_nodes(facts: Facts) -> Iterator[Finding]:
     """No node has a public address."""
     yield from each(facts.cluster(), "private_cluster_config.enable_private_nodes", True, "keep nodes private")
     yield from each(facts.pools(), "network_config.enable_private_nodes", True, "keep nodes private")
 
 
-@rule(reason="the API server should not be on the internet", source="CIS GKE 5.6.4")
-def private_endpoint(facts: Facts) -> Iterator[Violation]:
-    """The control plane's IP endpoint is private."""
-    yield from each(facts.cluster(), "private_cluster_config.enable_private_endpoint", True, "keep it private")
-
-
 @rule(reason="otherwise only IAM protects the control plane", source="CIS GKE Autopilot 5.4.2")
-def dns_endpoint_inside(facts: Facts) -> Iterator[Violation]:
+def dns_endpoint_inside(facts: Facts) -> Iterator[Finding]:
     """In production the DNS endpoint is only reachable inside the VPC."""
     path = "control_plane_endpoints_config.dns_endpoint_config.allow_external_traffic"
     yield from each(_production(facts), path, False, "set cluster.dns_endpoint_public to False")
 
 
 @rule(reason="Google's public ranges include every customer's machines", source="CIS GKE 5.6.3")
-def authorized_networks(facts: Facts) -> Iterator[Violation]:
+def authorized_networks(facts: Facts) -> Iterator[Finding]:
     """Only authorized ranges reach the control plane; Google's public ranges do not."""
     path = "master_authorized_networks_config"
     yield from each(facts.cluster(), f"{path}.gcp_public_cidrs_access_enabled", False, "turn it off")
@@ -71,112 +65,69 @@ def authorized_networks(facts: Facts) -> Iterator[Violation]:
     for cluster in facts.cluster():
         ranges = [str(block.get("cidr_block")) for block in cluster.blocks(f"{path}.cidr_blocks")]
         if open_to_many(ranges):
-            yield cluster.violation(f"{path}.cidr_blocks", "ranges of yours", "name narrower ranges", ", ".join(ranges))
-
-
-@rule(reason="network policies are enforced and logged by Dataplane V2", source="CIS GKE 5.6.7")
-def dataplane_v2(facts: Facts) -> Iterator[Violation]:
-    """Dataplane V2 enforces network policies."""
-    yield from each(facts.cluster(), "datapath_provider", "ADVANCED_DATAPATH", "state ADVANCED_DATAPATH")
-
-
-@rule(reason="otherwise traffic between pods on one node is not logged", source="CIS GKE 5.6.1")
-def intranode_visibility(facts: Facts) -> Iterator[Violation]:
-    """Traffic between pods on one node is visible."""
-    yield from each(facts.cluster(), "enable_intranode_visibility", True, "turn it on")
+            yield cluster.finding(f"{path}.cidr_blocks", "ranges of yours", "name narrower ranges", ", ".join(ranges))
 
 
 @rule(reason="flow logs are the only trace of data exfiltration", source="CIS GKE 5.6.1")
-def flow_logs(facts: Facts) -> Iterator[Violation]:
+def flow_logs(facts: Facts) -> Iterator[Finding]:
     """In production the subnet logs its flows."""
     subnets = facts.of("google_compute_subnetwork") if facts.environment.production else []
     for subnet in subnets:
         if not subnet.get("log_config"):
-            yield subnet.violation("log_config", "a log_config block", "set network.flow_logs to True", "none")
+            yield subnet.finding("log_config", "a log_config block", "set network.flow_logs to True", "none")
 
 
 @rule(reason="RAPID gets bugs first; without a channel, patches come last", source="CIS GKE 5.5.4")
-def release_channel(facts: Facts) -> Iterator[Violation]:
+def release_channel(facts: Facts) -> Iterator[Finding]:
     """The cluster has a release channel; in production REGULAR or STABLE."""
     allowed = ("REGULAR", "STABLE") if facts.environment.production else ("RAPID", "REGULAR", "STABLE")
     for cluster in facts.cluster():
         if cluster.get("release_channel.channel") not in allowed:
-            yield cluster.violation("release_channel.channel", ", ".join(allowed), "set cluster.release_channel")
-
-
-@rule(
-    reason="otherwise nodes stay unpatched; only flex-start pools do not support auto-repair",
-    source="CIS GKE 5.5.2, 5.5.3",
-)
-def nodes_are_patched(facts: Facts) -> Iterator[Violation]:
-    """Pools have auto-upgrade, and auto-repair unless they are flex-start."""
-    flex = {pool.address for pool in facts.pools("flex")}
-    repaired = [pool for pool in facts.pools() if pool.address not in flex]
-    yield from each(facts.pools(), "management.auto_upgrade", True, "turn it on")
-    yield from each(repaired, "management.auto_repair", True, "turn it on")
+            yield cluster.finding("release_channel.channel", ", ".join(allowed), "set cluster.release_channel")
 
 
 @rule(reason="upgrades during working hours look like waves of preemptions", source="gke-policies-v2")
-def maintenance_window(facts: Facts) -> Iterator[Violation]:
+def maintenance_window(facts: Facts) -> Iterator[Finding]:
     """There is a maintenance window; in production also a maintenance exclusion."""
     for cluster in facts.cluster():
         if not cluster.get("maintenance_policy.recurring_window"):
-            yield cluster.violation("maintenance_policy", "a recurring window", "set cluster.maintenance_*", "none")
+            yield cluster.finding("maintenance_policy", "a recurring window", "set cluster.maintenance_*", "none")
     for cluster in _production(facts):
         if not cluster.blocks("maintenance_policy.maintenance_exclusion"):
-            yield cluster.violation("maintenance_policy", "an exclusion", "add one to cluster.freezes", "no exclusion")
+            yield cluster.finding("maintenance_policy", "an exclusion", "add one to cluster.freezes", "no exclusion")
 
 
 @rule(
     reason="GKE rejects a policy with less time, and then upgrades at the end of support instead of in your window",
     source="GKE documentation on maintenance windows: 48 h in any 32 days, in pieces of at least 4 h",
 )
-def maintenance_is_possible(facts: Facts) -> Iterator[Violation]:
+def maintenance_is_possible(facts: Facts) -> Iterator[Finding]:
     """Maintenance has at least 48 hours in any 32 days, after exclusions."""
     cluster = facts.environment.cluster
     least = availability.least_hours(cluster)
     if facts.cluster() and least < availability.MIN_HOURS:
         where = f"{facts.cluster()[0].address}: maintenance_policy"
         fix = "widen cluster.maintenance_days or the window, or shorten cluster.freezes"
-        yield Violation(where=where, got=f"{least:g} h", allowed="48 h in any 32 days", fix=fix)
+        yield Finding(where=where, got=f"{least:g} h", allowed="48 h in any 32 days", fix=fix)
 
 
 @rule(reason="otherwise pods can get the node's token from the metadata server", source="GKE hardening guide")
-def metadata_server(facts: Facts) -> Iterator[Violation]:
+def metadata_server(facts: Facts) -> Iterator[Finding]:
     """Every pool uses the GKE metadata server for pod identities."""
     path = "node_config.workload_metadata_config.mode"
     yield from each(chain(facts.pools(), facts.cluster()), path, "GKE_METADATA", "state GKE_METADATA")
 
 
 @rule(reason="the default account has Editor-like rights", source="CIS GKE 5.2.1")
-def node_service_account(facts: Facts) -> Iterator[Violation]:
+def node_service_account(facts: Facts) -> Iterator[Finding]:
     """Every pool runs as the node account."""
     wanted = facts.environment.service_account_email("nodes")
     nodes = chain(facts.pools(), facts.cluster())
     yield from each(nodes, "node_config.service_account", wanted, "set the node account")
 
 
-@rule(reason="otherwise a modified boot chain is not detected", source="CIS GKE 5.5.5, 5.5.6, 5.5.7")
-def shielded_nodes(facts: Facts) -> Iterator[Violation]:
-    """Nodes boot shielded."""
-    yield from each(facts.cluster(), "enable_shielded_nodes", True, "turn it on")
-    for flag in ("enable_secure_boot", "enable_integrity_monitoring"):
-        yield from each(facts.pools(), f"node_config.shielded_instance_config.{flag}", True, "turn it on")
-
-
-@rule(
-    reason="port 10255 shows pods and their arguments to everyone in the network",
-    source="google provider documentation",
-)
-def read_only_port(facts: Facts) -> Iterator[Violation]:
-    """Pools disable the kubelet's read-only port."""
-    flag = "insecure_kubelet_readonly_port_enabled"
-    yield from each(facts.cluster(), f"node_pool_defaults.node_config_defaults.{flag}", "FALSE", "state FALSE")
-    yield from each(facts.pools(), f"node_config.kubelet_config.{flag}", "FALSE", "state FALSE")
-
-
 @rule(reason="GPU images load any kernel module by default", source="GKE documentation, secure modules on COS")
-def signed_kernel_modules(facts: Facts) -> Iterator[Violation]:
+def signed_kernel_modules(facts: Facts) -> Iterator[Finding]:
     """In production GPU nodes load signed kernel modules only."""
     if facts.environment.production:
         policy = "linux_node_config.node_kernel_module_loading.policy"
@@ -186,7 +137,7 @@ def signed_kernel_modules(facts: Facts) -> Iterator[Violation]:
 
 
 @rule(reason="secrets are stored in etcd", source="CIS GKE 5.3.1")
-def secrets_encrypted(facts: Facts) -> Iterator[Violation]:
+def secrets_encrypted(facts: Facts) -> Iterator[Finding]:
     """In production, secrets are encrypted with a customer-managed key."""
     yield from each(_production(facts), "database_encryption.state", "ENCRYPTED", "set security.kms_key")
 
@@ -194,54 +145,39 @@ def secrets_encrypted(facts: Facts) -> Iterator[Violation]:
 @rule(
     reason="buckets, disks and queues hold data that etcd does not", source="CIS Google Cloud 5.3, 6.8; CIS GKE 5.9.1"
 )
-def data_encrypted(facts: Facts) -> Iterator[Violation]:
+def data_encrypted(facts: Facts) -> Iterator[Finding]:
     """In production, all stored data is encrypted with a customer-managed key."""
     for resource, path, key in _keys(facts) if facts.environment.production else ():
         if not key:
-            yield resource.violation(path, "a key", "set security.kms_key", "none")
+            yield resource.finding(path, "a key", "set security.kms_key", "none")
 
 
 @rule(reason="the API rejects a key of another region in the middle of an apply", source="Cloud KMS documentation")
-def keys_are_near(facts: Facts) -> Iterator[Violation]:
+def keys_are_near(facts: Facts) -> Iterator[Finding]:
     """Keys are in the region of the data that they encrypt."""
     for resource, path, key in _keys(facts):
         if key and f"/locations/{facts.environment.region}/" not in key:
-            yield resource.violation(path, f"a key in {facts.environment.region}", "set security.kms_key")
+            yield resource.finding(path, f"a key in {facts.environment.region}", "set security.kms_key")
 
 
 @rule(reason="otherwise any image can run", source="CIS GKE 5.10.5")
-def binary_authorization(facts: Facts) -> Iterator[Violation]:
+def binary_authorization(facts: Facts) -> Iterator[Finding]:
     """In production the project's image policy is enforced."""
     path, wanted = "binary_authorization.evaluation_mode", "PROJECT_SINGLETON_POLICY_ENFORCE"
     yield from each(_production(facts), path, wanted, "set security.binary_authorization")
 
 
-@rule(reason="bindings to authenticated or anonymous users let attackers take over clusters", source="CIS GKE 5.8.3")
-def no_anonymous_bindings(facts: Facts) -> Iterator[Violation]:
-    """No role is bound to all users."""
-    for flag in ("system_authenticated", "system_unauthenticated"):
-        path = f"rbac_binding_config.enable_insecure_binding_{flag}"
-        yield from each(facts.cluster(), path, False, "turn it off")
-    yield from each(facts.cluster(), "enable_legacy_abac", False, "turn it off")
-
-
 @rule(reason="people change; groups stay", source="CIS GKE 5.8.2")
-def people_by_group(facts: Facts) -> Iterator[Violation]:
+def people_by_group(facts: Facts) -> Iterator[Finding]:
     """In production, roles are bound to groups."""
     for cluster in _production(facts):
         if not cluster.get("authenticator_groups_config.security_group"):
             path = "authenticator_groups_config.security_group"
-            yield cluster.violation(path, "gke-security-groups@DOMAIN", "set security.rbac_security_group", "none")
-
-
-@rule(reason="it reports problems of workloads for free", source="gke-policies-v2")
-def security_posture(facts: Facts) -> Iterator[Violation]:
-    """Security posture reporting is on."""
-    yield from each(facts.cluster(), "security_posture_config.mode", "BASIC", "state BASIC")
+            yield cluster.finding(path, "gke-security-groups@DOMAIN", "set security.rbac_security_group", "none")
 
 
 @rule(reason="one wrong destroy", source="google provider documentation")
-def deletion_protection(facts: Facts) -> Iterator[Violation]:
+def deletion_protection(facts: Facts) -> Iterator[Finding]:
     """In production, the cluster and the database have deletion protection, and buckets cannot be emptied."""
     if facts.environment.production:
         kept = facts.of("google_container_cluster", "google_sql_database_instance")
@@ -251,10 +187,3 @@ def deletion_protection(facts: Facts) -> Iterator[Violation]:
         yield from each(facts.of(*STATEFUL), "deletion_policy", "PREVENT", "turn on the environment's protections")
         # Gone before the instance refuses, if they may be deleted at all.
         yield from each(facts.of("google_sql_user"), "deletion_policy", "ABANDON", "state ABANDON")
-
-
-@rule(reason="client certificates and passwords of a cluster cannot be revoked", source="CIS GKE 5.8.1")
-def no_client_certificate(facts: Facts) -> Iterator[Violation]:
-    """The control plane issues no client certificate."""
-    path = "master_auth.client_certificate_config.issue_client_certificate"
-    yield from each(facts.cluster(), path, False, "turn it off")

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 from infra.environments import Environment
 from infra.environments.runs import READERS, Run
-from infra.rules.model import Facts, PlannedResource, Violation, rule
+from infra.rules.model import Facts, Finding, PlannedResource, rule
 
 # Written here once more, not read from the specs: a rule that asks the specs what is right agrees with them always.
 PROJECT_ROLES = {
@@ -32,24 +32,24 @@ def _grants(facts: Facts) -> list[PlannedResource]:
     reason="a role on the project applies to every bucket, queue and cluster in it",
     source="Cloud Storage documentation on IAM roles",
 )
-def project_roles(facts: Facts) -> Iterator[Violation]:
+def project_roles(facts: Facts) -> Iterator[Finding]:
     """Only nodes, metric writers and report readers have roles on the project; Cloud SQL roles have a condition."""
     for grant in facts.of("google_project_iam_member", "google_project_iam_binding"):
         wrong = sorted(m for m in _members(grant) if not _may_have(facts.environment, grant, m))
         if wrong:
             got = f"{grant.get('role')} for {', '.join(wrong)}"
-            yield grant.violation("role", ", ".join(PROJECT_ROLES), "grant it on the object instead", got)
+            yield grant.finding("role", ", ".join(PROJECT_ROLES), "grant it on the object instead", got)
 
 
 @rule(
     reason="an authoritative policy removes every grant that it does not list, and no rule checks its members",
     source="google provider documentation on authoritative policies",
 )
-def no_whole_policies(facts: Facts) -> Iterator[Violation]:
+def no_whole_policies(facts: Facts) -> Iterator[Finding]:
     """Grants are added one by one; nothing replaces the whole IAM policy of a project, bucket or account."""
     for policy in facts.resources:
         if policy.kind.endswith("_iam_policy"):
-            yield policy.violation("policy_data", "no such resource", "use an _iam_member", "a whole policy")
+            yield policy.finding("policy_data", "no such resource", "use an _iam_member", "a whole policy")
 
 
 def _members(grant: PlannedResource) -> set[str]:
@@ -75,30 +75,30 @@ def _may_have(environment: Environment, grant: PlannedResource, member: str) -> 
 
 
 @rule(reason="owner, editor and viewer hold thousands of permissions", source="CIS Google Cloud 1.5")
-def no_basic_roles(facts: Facts) -> Iterator[Violation]:
+def no_basic_roles(facts: Facts) -> Iterator[Finding]:
     """No one has a basic role."""
     for grant in _grants(facts):
         if grant.get("role") in BROAD_ROLES and grant.kind != "google_project_iam_member":
-            yield grant.violation("role", "a predefined role", "grant the role that is needed")
+            yield grant.finding("role", "a predefined role", "grant the role that is needed")
 
 
 @rule(reason="the internet", source="CIS Google Cloud 5.1")
-def no_public_members(facts: Facts) -> Iterator[Violation]:
+def no_public_members(facts: Facts) -> Iterator[Finding]:
     """No grant is public."""
     for grant in _grants(facts):
         if _members(grant) & set(PUBLIC):
-            yield grant.violation("member", "an identity", "grant it to the accounts that need it")
+            yield grant.finding("member", "an identity", "grant it to the accounts that need it")
 
 
 @rule(
     reason="objectAdmin can change access and delete objects of others",
     source="Cloud Storage documentation on IAM roles",
 )
-def narrow_storage_roles(facts: Facts) -> Iterator[Violation]:
+def narrow_storage_roles(facts: Facts) -> Iterator[Finding]:
     """Workloads read or use objects; none has admin rights on a bucket."""
     for grant in facts.of(*BUCKET_GRANTS):
         if grant.get("role") in BROAD_STORAGE_ROLES:
-            yield grant.violation("role", "roles/storage.objectUser or objectViewer", "use the narrower role")
+            yield grant.finding("role", "roles/storage.objectUser or objectViewer", "use the narrower role")
 
 
 # Of objects; whatever else a role is called, it may write.
@@ -145,35 +145,35 @@ def _reads_what_it_may(environment: Environment, grant: PlannedResource) -> bool
     reason="otherwise a compromised server or another team's batch job can copy every model",
     source="IAM conditions on Cloud Storage objects",
 )
-def runs_are_read_by_name(facts: Facts) -> Iterator[Violation]:
+def runs_are_read_by_name(facts: Facts) -> Iterator[Finding]:
     """If runs are isolated, batch workers and servers read only the checkpoints of runs that name them."""
     environment = facts.environment
     for grant in facts.of(*BUCKET_GRANTS) if environment.storage.runs else ():
         ours = grant.get("bucket") == environment.bucket("checkpoints") and grant.get("role") in READING
         if ours and not _reads_what_it_may(environment, grant):
             got = f"{', '.join(sorted(_members(grant)))} if {grant.get('condition.expression')}"
-            yield grant.violation("condition", "runs with this role in read_by", "name the role in Run.read_by", got)
+            yield grant.finding("condition", "runs with this role in read_by", "name the role in Run.read_by", got)
 
 
 @rule(
     reason="otherwise servers start, have no access to any object, and never become ready",
     source="infra/decisions/0069",
 )
-def servers_have_a_run(facts: Facts) -> Iterator[Violation]:
+def servers_have_a_run(facts: Facts) -> Iterator[Finding]:
     """If runs are isolated, online inference may read at least one."""
     environment = facts.environment
     runs = environment.storage.runs
     if environment.serving and runs and not any("server" in run.read_by for run in runs):
         where = f"environment {environment.name}: storage.runs"
         allowed, fix = "a run that servers read", 'add read_by=("server",) to the run that is served'
-        yield Violation(where=where, got="none", allowed=allowed, fix=fix)
+        yield Finding(where=where, got="none", allowed=allowed, fix=fix)
 
 
 @rule(
     reason="otherwise a compromised or misnamed run can delete the checkpoints of all others",
     source="IAM conditions on Cloud Storage objects",
 )
-def runs_write_their_own(facts: Facts) -> Iterator[Violation]:
+def runs_write_their_own(facts: Facts) -> Iterator[Finding]:
     """If runs are isolated, each run writes checkpoints only below its own prefix."""
     environment = facts.environment
     if not environment.storage.runs:
@@ -182,21 +182,21 @@ def runs_write_their_own(facts: Facts) -> Iterator[Violation]:
         ours = grant.get("bucket") == environment.bucket("checkpoints")
         if ours and grant.get("role") not in READING and not _of_one_run(environment, grant):
             got = f"{grant.get('role')} to {', '.join(sorted(_members(grant)))} if {grant.get('condition.expression')}"
-            yield grant.violation("condition", "one run below its own prefix", "name the run in storage.runs", got)
+            yield grant.finding("condition", "one run below its own prefix", "name the run in storage.runs", got)
 
 
 @rule(reason="a copied key file stays valid after its user has left", source="CIS Google Cloud 1.4")
-def no_account_keys(facts: Facts) -> Iterator[Violation]:
+def no_account_keys(facts: Facts) -> Iterator[Finding]:
     """No service account has a key."""
     for key in facts.of("google_service_account_key"):
-        yield key.violation("service_account_id", "no such resource", "use Workload Identity")
+        yield key.finding("service_account_id", "no such resource", "use Workload Identity")
 
 
 @rule(
     reason="anyone with access to the key can read or destroy all the data that it encrypts",
     source="CIS Google Cloud 1.11",
 )
-def keys_serve_agents(facts: Facts) -> Iterator[Violation]:
+def keys_serve_agents(facts: Facts) -> Iterator[Finding]:
     """Only Google's service agents use a key, to encrypt and decrypt."""
     for grant in facts.resources:
         if grant.kind not in ("google_kms_crypto_key_iam_member", "google_kms_crypto_key_iam_binding"):
@@ -204,22 +204,20 @@ def keys_serve_agents(facts: Facts) -> Iterator[Violation]:
         others = sorted(m for m in _members(grant) if not SERVICE_AGENT.fullmatch(m))
         if others or grant.get("role") != KEY_ROLE:
             got = f"{grant.get('role')} to {', '.join(others or sorted(_members(grant)))}"
-            yield grant.violation("role", f"{KEY_ROLE} to a service agent", "leave people out", got)
+            yield grant.finding("role", f"{KEY_ROLE} to a service agent", "leave people out", got)
 
 
 @rule(
     reason="otherwise the view shows every log of the project, including audit logs",
     source="Cloud Logging documentation",
 )
-def log_views_are_narrow(facts: Facts) -> Iterator[Violation]:
+def log_views_are_narrow(facts: Facts) -> Iterator[Finding]:
     """A log view shows container output and no other log."""
     for view in facts.of("google_logging_log_view"):
         text = str(view.get("filter") or "")
         narrow = 'resource.type = "k8s_container"' in text and "LOG_ID(" in text and " OR " not in text
         if not narrow:
-            yield view.violation(
-                "filter", 'resource.type = "k8s_container" AND LOG_ID(...)', "narrow it", text or "none"
-            )
+            yield view.finding("filter", 'resource.type = "k8s_container" AND LOG_ID(...)', "narrow it", text or "none")
 
 
 def _one_workload(environment: Environment, account: str, member: str) -> bool:
@@ -234,22 +232,22 @@ def _one_workload(environment: Environment, account: str, member: str) -> bool:
 
 
 @rule(reason="otherwise every GitHub repository can get a token", source="Workload Identity Federation documentation")
-def one_repository_is_trusted(facts: Facts) -> Iterator[Violation]:
+def one_repository_is_trusted(facts: Facts) -> Iterator[Finding]:
     """A workload identity pool admits one repository."""
     delivery = facts.environment.delivery
     wanted = f'assertion.repository == "{delivery.repository}"' if delivery else "no such resource"
     for provider in facts.of("google_iam_workload_identity_pool_provider"):
         if provider.get("attribute_condition") != wanted:
-            yield provider.violation("attribute_condition", wanted, "set delivery.repository")
+            yield provider.finding("attribute_condition", wanted, "set delivery.repository")
         # Whoever runs the issuer writes what he likes into the tokens that the condition reads.
         if provider.get("oidc.issuer_uri") != ISSUER:
-            yield provider.violation("oidc.issuer_uri", ISSUER, "trust only GitHub's issuer")
+            yield provider.finding("oidc.issuer_uri", ISSUER, "trust only GitHub's issuer")
 
 
 @rule(
     reason="otherwise any pod of the namespace can act as the account", source="GKE documentation on Workload Identity"
 )
-def one_account_one_workload(facts: Facts) -> Iterator[Violation]:
+def one_account_one_workload(facts: Facts) -> Iterator[Finding]:
     """Each service account can be used by one Kubernetes account of this project's pool."""
     for grant in facts.of("google_service_account_iam_member", "google_service_account_iam_binding"):
         wrong = [
@@ -258,4 +256,4 @@ def one_account_one_workload(facts: Facts) -> Iterator[Violation]:
         if grant.get("role") != "roles/iam.workloadIdentityUser" or wrong or len(_members(grant)) != 1:
             allowed = f"workloadIdentityUser for {facts.environment.workload_pool}[namespace/account]"
             got = f"{grant.get('role')} to {', '.join(sorted(_members(grant)))}"
-            yield grant.violation("member", allowed, "bind one Kubernetes account", got)
+            yield grant.finding("member", allowed, "bind one Kubernetes account", got)

@@ -23,17 +23,14 @@ AREA_OF = {
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Violation:
+class Finding:
+    """What a check yields; `judge` adds the rule's id."""
+
+    rule: str = ""
     where: str
     got: str
     allowed: str
     fix: str
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Finding:
-    rule: str
-    violation: Violation
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -65,10 +62,10 @@ class PlannedResource:
             return [value]
         return [item for item in value if isinstance(item, Mapping)] if isinstance(value, Sequence) else []
 
-    def violation(self, path: str, allowed: str, fix: str, got: Any = None) -> Violation:
+    def finding(self, path: str, allowed: str, fix: str, got: Any = None) -> Finding:
         """`got` is the value at `path` unless given."""
         shown = self.get(path) if got is None else got
-        return Violation(where=f"{self.address}: {path}", got=str(shown), allowed=allowed, fix=fix)
+        return Finding(where=f"{self.address}: {path}", got=str(shown), allowed=allowed, fix=fix)
 
 
 def _unwrapped(value: Any) -> Any:
@@ -138,7 +135,7 @@ def _all_resources(module: Mapping[str, Any], modules: list[Mapping[str, Any]]) 
     return module.get("resources", [])
 
 
-Check = Callable[[Facts], Iterator[Violation]]
+Check = Callable[[Facts], Iterator[Finding]]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -165,8 +162,8 @@ def rule(*, reason: str, source: str) -> Callable[[Check], Check]:
     return register
 
 
-def each(found: Iterable[PlannedResource], path: str, wanted: object, fix: str) -> Iterator[Violation]:
+def each(found: Iterable[PlannedResource], path: str, wanted: object, fix: str) -> Iterator[Finding]:
     """Every resource has exactly this value there."""
     for one in found:
         if one.get(path) != wanted:
-            yield one.violation(path, str(wanted), fix)
+            yield one.finding(path, str(wanted), fix)

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator
 from ipaddress import IPv4Network, ip_network
 
 from infra.environments.schema import Environment
-from infra.rules.model import Facts, Violation, each, rule
+from infra.rules.model import Facts, Finding, each, rule
 from infra.specs.network import PODS_RANGE, SERVICES_RANGE
 
 SUBNET = "google_compute_subnetwork"
@@ -31,77 +31,57 @@ def _ranges(facts: Facts) -> Iterator[tuple[str, str, IPv4Network]]:
 @rule(
     reason="the autoscaler stops with ip.space.exhausted", source="GKE documentation, IP ranges of VPC-native clusters"
 )
-def ip_space_nodes(facts: Facts) -> Iterator[Violation]:
+def ip_space_nodes(facts: Facts) -> Iterator[Finding]:
     """The subnet range is large enough for every node that the limits allow."""
     needed = _most_nodes(facts.environment)
     for where, name, network in _ranges(facts):
         if name == "nodes" and network.num_addresses - RESERVED_ADDRESSES < needed:
             got = f"{network}, {network.num_addresses - RESERVED_ADDRESSES} nodes"
-            yield Violation(where=f"{where}: nodes", got=got, allowed=f"{needed} nodes", fix="widen network.nodes_cidr")
+            yield Finding(where=f"{where}: nodes", got=got, allowed=f"{needed} nodes", fix="widen network.nodes_cidr")
 
 
 @rule(
     reason="each node takes a block of at least twice its pods, rounded up to a power of two, until the range is used up",
     source="GKE documentation",
 )
-def ip_space_pods(facts: Facts) -> Iterator[Violation]:
+def ip_space_pods(facts: Facts) -> Iterator[Finding]:
     """The pod range is large enough for every node that the limits allow."""
     per_node = 1 << (2 * facts.environment.network.max_pods_per_node - 1).bit_length()
     needed = _most_nodes(facts.environment) * per_node
     for where, name, network in _ranges(facts):
         if name == PODS_RANGE and network.num_addresses < needed:
             got, allowed = f"{network}, {network.num_addresses:,} addresses", f"{needed:,} addresses"
-            yield Violation(where=f"{where}: pods", got=got, allowed=allowed, fix="widen network.pods_cidr")
+            yield Finding(where=f"{where}: pods", got=got, allowed=allowed, fix="widen network.pods_cidr")
 
 
 @rule(reason="a service range cannot be widened later", source="GKE documentation")
-def ip_space_services(facts: Facts) -> Iterator[Violation]:
+def ip_space_services(facts: Facts) -> Iterator[Finding]:
     """The service range is large enough."""
     for where, name, network in _ranges(facts):
         if name == SERVICES_RANGE and network.num_addresses < MIN_SERVICES:
             allowed = f"{MIN_SERVICES} addresses"
-            yield Violation(
+            yield Finding(
                 where=f"{where}: services", got=str(network), allowed=allowed, fix="widen network.services_cidr"
             )
-
-
-@rule(
-    reason="the API rejects overlapping ranges only after it has created the network",
-    source="provider accepts it silently (tested)",
-)
-def ranges_apart(facts: Facts) -> Iterator[Violation]:
-    """No two ranges of the subnet overlap."""
-    ranges = list(_ranges(facts))
-    for i, (where, name, network) in enumerate(ranges):
-        for _, other, second in ranges[i + 1 :]:
-            if network.overlaps(second):
-                got, allowed = f"{second} overlaps {name} {network}", "ranges that do not overlap"
-                yield Violation(where=f"{where}: {other}", got=got, allowed=allowed, fix="move one of them")
 
 
 @rule(
     reason="nodes without public addresses can only reach Google's APIs this way",
     source="CIS GKE 5.6.2; GKE documentation",
 )
-def private_google_access(facts: Facts) -> Iterator[Violation]:
+def private_google_access(facts: Facts) -> Iterator[Finding]:
     """Nodes use Private Google Access."""
     yield from each(facts.of(SUBNET), "private_ip_google_access", True, "turn it on")
-
-
-@rule(reason="otherwise there is a subnet with default firewall rules in each region", source="CIS Google Cloud 3.1")
-def no_automatic_subnets(facts: Facts) -> Iterator[Violation]:
-    """The network has only the configured subnets."""
-    yield from each(facts.of("google_compute_network"), "auto_create_subnetworks", False, "turn it off")
 
 
 @rule(
     reason="without NAT, private nodes cannot download packages and external images",
     source="GKE documentation on private clusters",
 )
-def way_out(facts: Facts) -> Iterator[Violation]:
+def way_out(facts: Facts) -> Iterator[Finding]:
     """Private nodes have Cloud NAT."""
     if facts.of(SUBNET) and not facts.of("google_compute_router_nat"):
-        yield Violation(
+        yield Finding(
             where="network", got="no Cloud NAT", allowed="one in the region", fix="keep the router and its NAT"
         )
 
@@ -114,7 +94,7 @@ def open_to_many(ranges: Iterable[str]) -> bool:
 
 
 @rule(reason="otherwise everyone on the internet can reach the port", source="CIS Google Cloud 3.6, 3.7")
-def no_open_firewall(facts: Facts) -> Iterator[Violation]:
+def no_open_firewall(facts: Facts) -> Iterator[Finding]:
     """No firewall rule admits the whole internet."""
     for firewall in facts.of("google_compute_firewall"):
         admits = firewall.blocks("allow") and firewall.get("direction", "INGRESS") == "INGRESS"
@@ -122,17 +102,17 @@ def no_open_firewall(facts: Facts) -> Iterator[Violation]:
         sources = firewall.get("source_ranges", [])
         # The API reads no source at all as every source.
         if admits and (open_to_many(sources) or not (sources or named)):
-            yield firewall.violation("source_ranges", "ranges of yours", "name the sources", sources or "none")
+            yield firewall.finding("source_ranges", "ranges of yours", "name the sources", sources or "none")
 
 
 @rule(reason="otherwise everyone on the internet can query internal addresses", source="Cloud DNS documentation")
-def zones_are_private(facts: Facts) -> Iterator[Violation]:
+def zones_are_private(facts: Facts) -> Iterator[Finding]:
     """DNS zones are private."""
     yield from each(facts.of("google_dns_managed_zone"), "visibility", "private", "keep it private")
 
 
 @rule(reason="otherwise nodes of other subnets and pods have no internet access", source="Cloud NAT documentation")
-def way_out_for_all(facts: Facts) -> Iterator[Violation]:
+def way_out_for_all(facts: Facts) -> Iterator[Finding]:
     """The NAT serves every range of every subnet."""
     path, wanted = "source_subnetwork_ip_ranges_to_nat", "ALL_SUBNETWORKS_ALL_IP_RANGES"
     yield from each(facts.of("google_compute_router_nat"), path, wanted, "state it")

@@ -3,9 +3,8 @@
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 
-from infra.rules.model import Facts, PlannedResource, Violation, rule
+from infra.rules.model import Facts, Finding, PlannedResource, rule
 from infra.specs.encryption import AGENTS
-from infra.specs.network import apis
 
 SERVICE = "google_project_service"
 # First match wins. A kind that is not here needs no API that a project may lack.
@@ -51,7 +50,7 @@ def _before(address: str, resources: Mapping[str, PlannedResource]) -> set[str]:
 
 
 @rule(reason="the first apply on a new project fails after minutes because an API is disabled", source="Service Usage")
-def apis_come_first(facts: Facts) -> Iterator[Violation]:
+def apis_come_first(facts: Facts) -> Iterator[Finding]:
     """Each resource depends on its API, and each grant on the API of its service agent."""
     enabled = {s.address.rpartition(".")[2]: s for s in facts.of(SERVICE)}
     if not facts.environment.enable_apis or not enabled:
@@ -67,13 +66,4 @@ def apis_come_first(facts: Facts) -> Iterator[Violation]:
             if service is None or (service.area == resource.area and service.address not in before):
                 fix = f"add the API to infra.specs.network.APIS, and api(environment, {api!r}) to `after`"
                 got = "not enabled" if service is None else "enabled at any time"
-                yield resource.violation("depends_on", f"after {SERVICE}.{api}", fix, got)
-
-
-@rule(reason="otherwise a deployment works in one project and fails in another", source="Service Usage")
-def apis_are_enabled(facts: Facts) -> Iterator[Violation]:
-    """The stacks enable every API that they use."""
-    if facts.environment.enable_apis and facts.of(SERVICE):
-        got = {s.address.rpartition(".")[2] for s in facts.of(SERVICE)}
-        if missing := sorted(set(apis(facts.environment)) - got):
-            yield Violation(where=SERVICE, got=f"no {', no '.join(missing)}", allowed="all", fix="enable them")
+                yield resource.finding("depends_on", f"after {SERVICE}.{api}", fix, got)

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from holdfast.contract.capacity import Capacity
 from holdfast.contract.pools import Role
 from infra.environments.schema import Environment
-from infra.rules.model import Facts, Violation, rule
+from infra.rules.model import Facts, Finding, rule
 
 GANG_PODS = 2
 DAY_S = 86_400
@@ -25,14 +25,14 @@ BOUNDS = {
 PLATFORM = "design of this platform"
 
 
-def _at(environment: Environment, field: str, got: object, allowed: str, fix: str) -> Violation:
-    return Violation(where=f"environment {environment.name}: {field}", got=str(got), allowed=allowed, fix=fix)
+def _at(environment: Environment, field: str, got: object, allowed: str, fix: str) -> Finding:
+    return Finding(where=f"environment {environment.name}: {field}", got=str(got), allowed=allowed, fix=fix)
 
 
 @rule(
     reason="otherwise the invoice is the first sign of runaway costs", source="Cloud Billing documentation on budgets"
 )
-def production_has_a_budget(facts: Facts) -> Iterator[Violation]:
+def production_has_a_budget(facts: Facts) -> Iterator[Finding]:
     """Production has a budget."""
     environment = facts.environment
     if environment.production and environment.budget is None:
@@ -42,7 +42,7 @@ def production_has_a_budget(facts: Facts) -> Iterator[Violation]:
 @rule(
     reason="otherwise the outage of one zone stops every batch", source="Cloud SQL documentation on high availability"
 )
-def production_database_survives_a_zone(facts: Facts) -> Iterator[Violation]:
+def production_database_survives_a_zone(facts: Facts) -> Iterator[Finding]:
     """In production, the results database has a standby in another zone."""
     environment = facts.environment
     if not environment.production or environment.database is None:
@@ -52,11 +52,11 @@ def production_database_survives_a_zone(facts: Facts) -> Iterator[Violation]:
         return
     for instance in facts.of("google_sql_database_instance"):
         if instance.get("settings.availability_type") != "REGIONAL":
-            yield instance.violation("settings.availability_type", "REGIONAL", "set it")
+            yield instance.finding("settings.availability_type", "REGIONAL", "set it")
 
 
 @rule(reason="shared-core machines have no service level agreement", source="Cloud SQL service level agreement")
-def production_database_has_cores(facts: Facts) -> Iterator[Violation]:
+def production_database_has_cores(facts: Facts) -> Iterator[Finding]:
     """In production, the results database has dedicated cores."""
     environment = facts.environment
     if environment.production and environment.database and environment.database.tier in SHARED_CORE:
@@ -67,7 +67,7 @@ def production_database_has_cores(facts: Facts) -> Iterator[Violation]:
     reason="otherwise a deployment from another machine creates everything again",
     source="Terraform documentation on state",
 )
-def production_state_is_shared(facts: Facts) -> Iterator[Violation]:
+def production_state_is_shared(facts: Facts) -> Iterator[Finding]:
     """In production, the Terraform state is in a bucket."""
     if facts.environment.production and not facts.environment.state_bucket:
         yield _at(facts.environment, "state_bucket", "''", "a bucket", "make it with `make bootstrap`")
@@ -77,7 +77,7 @@ def production_state_is_shared(facts: Facts) -> Iterator[Violation]:
     reason="with one zone, its outage stops everything, and its Spot capacity runs out sooner",
     source="GKE documentation",
 )
-def production_has_zones(facts: Facts) -> Iterator[Violation]:
+def production_has_zones(facts: Facts) -> Iterator[Finding]:
     """In production, nodes are in two or more zones."""
     environment = facts.environment
     if environment.production and len(environment.zones) < 2:
@@ -85,7 +85,7 @@ def production_has_zones(facts: Facts) -> Iterator[Violation]:
 
 
 @rule(reason="a warning at 100 % comes too late", source="Cloud Billing documentation on budgets")
-def budget_warns_in_time(facts: Facts) -> Iterator[Violation]:
+def budget_warns_in_time(facts: Facts) -> Iterator[Finding]:
     """A budget warns before it is used up."""
     budget = facts.environment.budget
     if budget and min(budget.thresholds) >= 1:
@@ -94,7 +94,7 @@ def budget_warns_in_time(facts: Facts) -> Iterator[Violation]:
 
 
 @rule(reason="a drill in production is an outage for users", source=PLATFORM)
-def production_is_not_drilled(facts: Facts) -> Iterator[Violation]:
+def production_is_not_drilled(facts: Facts) -> Iterator[Finding]:
     """Drills are disabled in production."""
     if facts.environment.production and facts.environment.allow_drills:
         yield _at(facts.environment, "allow_drills", True, "False", "run drills in another environment")
@@ -104,7 +104,7 @@ def production_is_not_drilled(facts: Facts) -> Iterator[Violation]:
     reason="otherwise any run can delete the checkpoints of all others",
     source="IAM conditions on Cloud Storage objects",
 )
-def production_runs_are_apart(facts: Facts) -> Iterator[Violation]:
+def production_runs_are_apart(facts: Facts) -> Iterator[Finding]:
     """In production, each training run writes only below its own prefix."""
     if facts.environment.production and not facts.environment.storage.runs:
         yield _at(facts.environment, "storage.runs", "()", "the runs that train there", 'add Run(name="...") for each')
@@ -114,7 +114,7 @@ def production_runs_are_apart(facts: Facts) -> Iterator[Violation]:
     reason="otherwise the first request waits for a node, and the loss of one node stops everything",
     source="Kubernetes documentation",
 )
-def production_base_has_nodes(facts: Facts) -> Iterator[Violation]:
+def production_base_has_nodes(facts: Facts) -> Iterator[Finding]:
     """In production, the system and serving groups keep at least two nodes and can grow."""
     for group in facts.environment.groups if facts.environment.production else ():
         if group.role in (Role.SYSTEM, Role.SERVING) and (group.min_nodes < 2 or group.max_nodes <= group.min_nodes):
@@ -126,7 +126,7 @@ def production_base_has_nodes(facts: Facts) -> Iterator[Violation]:
     reason="otherwise anyone with write access to checkpoints can change the Terraform state",
     source="security of the state",
 )
-def state_is_apart(facts: Facts) -> Iterator[Violation]:
+def state_is_apart(facts: Facts) -> Iterator[Finding]:
     """The Terraform state has its own bucket."""
     environment = facts.environment
     if environment.state_bucket in {environment.bucket(p) for p in ("checkpoints", "data", "exports")}:
@@ -137,7 +137,7 @@ def state_is_apart(facts: Facts) -> Iterator[Violation]:
     reason="otherwise the gang waits forever, and Kueue only reports it as pending",
     source="Kueue documentation on quotas",
 )
-def quota_holds_a_gang(facts: Facts) -> Iterator[Violation]:
+def quota_holds_a_gang(facts: Facts) -> Iterator[Finding]:
     """A training quota is large enough for the smallest gang."""
     environment = facts.environment
     for pool in environment.pools():
@@ -148,7 +148,7 @@ def quota_holds_a_gang(facts: Facts) -> Iterator[Violation]:
 
 
 @rule(reason="people turn off an alert that fires before capacity can arrive", source="GKE documentation")
-def thresholds_are_in_order(facts: Facts) -> Iterator[Violation]:
+def thresholds_are_in_order(facts: Facts) -> Iterator[Finding]:
     """Alert thresholds grow with the expected wait for capacity and stay within useful bounds."""
     alerts = facts.environment.alerts
     if not alerts.on_demand_pending_s <= alerts.spot_pending_s <= alerts.flex_pending_s:
@@ -169,7 +169,7 @@ def thresholds_are_in_order(facts: Facts) -> Iterator[Violation]:
     reason="if all Spot machines are lost at once, only the base replicas answer, and a queue cannot wait for new nodes",
     source="infra/decisions/0049",
 )
-def serving_base_keeps_the_promise(facts: Facts) -> Iterator[Violation]:
+def serving_base_keeps_the_promise(facts: Facts) -> Iterator[Finding]:
     """Base replicas handle the promised load without Spot, and all replicas together handle the peak."""
     environment, serving = facts.environment, facts.environment.serving
     if serving is None:
@@ -184,7 +184,7 @@ def serving_base_keeps_the_promise(facts: Facts) -> Iterator[Violation]:
 
 
 @rule(reason="replicas without machines wait forever", source=PLATFORM)
-def serving_has_machines(facts: Facts) -> Iterator[Violation]:
+def serving_has_machines(facts: Facts) -> Iterator[Finding]:
     """There is a large enough on-demand serving group for the base and a large enough Spot group for the overflow."""
     environment, serving = facts.environment, facts.environment.serving
     if serving is None:

@@ -24,7 +24,7 @@ CONTROL_PLANE_METRICS = ["APISERVER", "CONTROLLER_MANAGER", "SCHEDULER", "SYSTEM
 METRICS = sorted(NODE_METRICS + CONTROL_PLANE_METRICS)
 LOGGING = ["APISERVER", "CONTROLLER_MANAGER", "SCHEDULER", "SYSTEM_COMPONENTS", "WORKLOADS"]
 # Of the default pool, which exists for a minute, and of the pool that the API shows in its place. The lists of
-# components would differ in every plan (infra/decisions/0016); doctor and drift compare them as sets.
+# components would differ in every plan (infra/decisions/0016); drift compares them as sets.
 IGNORED = (
     "initial_node_count",
     "node_config",

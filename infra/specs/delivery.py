@@ -5,9 +5,8 @@ environment of the repository, since that is where a person agrees.
 """
 
 from infra.contract import names
-from infra.environments.images import policy_is_written
 from infra.environments.schema import Delivery, Environment
-from infra.specs.identities import account
+from infra.specs.identities import account, project_grant, service_account
 from infra.specs.network import api
 from infra.specs.resource import Resource
 
@@ -52,23 +51,15 @@ def resources(environment: Environment) -> list[Resource]:
     if delivery is None:
         return []
     # Who may not read a resource cannot plan at all: the refresh of the whole stack fails.
-    policy = policy_is_written(environment)
+    written = environment.image_patterns is not None
+    plans = (*PLANNER, *(["binaryauthorization.policyViewer"] if written else ()))
+    deploys = (*DEPLOYER, *(["binaryauthorization.policyEditor"] if written else ()))
+    planner = f"Set:{_pool(environment)}/attribute.repository/{delivery.repository}"
+    deployer = f":{_pool(environment)}/subject/repo:{delivery.repository}:environment:{delivery.environment}"
     return [
         *_trust(environment, delivery),
-        *_account(
-            environment,
-            "planner",
-            (*PLANNER, *(["binaryauthorization.policyViewer"] if policy else ())),
-            "objectViewer",
-            f"Set:{_pool(environment)}/attribute.repository/{delivery.repository}",
-        ),
-        *_account(
-            environment,
-            "deployer",
-            (*DEPLOYER, *(["binaryauthorization.policyEditor"] if policy else ())),
-            "objectUser",
-            f":{_pool(environment)}/subject/repo:{delivery.repository}:environment:{delivery.environment}",
-        ),
+        *_account(environment, "planner", plans, "objectViewer", planner),
+        *_account(environment, "deployer", deploys, "objectUser", deployer),
     ]
 
 
@@ -109,15 +100,7 @@ def _account(environment: Environment, role: str, granted: tuple[str, ...], stat
     email = environment.service_account_email(role)
     member = f"serviceAccount:{email}"
     found = [
-        Resource(
-            kind="google_service_account",
-            id=role,
-            arguments={
-                "account_id": names.service_account(environment.name_prefix, environment.name, role),
-                "display_name": f"{environment.cluster_name} {role}",
-            },
-            after=api(environment, "iam"),
-        ),
+        service_account(environment, role),
         Resource(
             kind="google_service_account_iam_member",
             id=f"workflows-{role}",
@@ -128,15 +111,7 @@ def _account(environment: Environment, role: str, granted: tuple[str, ...], stat
             },
             after=(account(role), POOL),
         ),
-        *(
-            Resource(
-                kind="google_project_iam_member",
-                id=f"{role}-{name.replace('.', '-')}",
-                arguments={"project": environment.project, "role": f"roles/{name}", "member": member},
-                after=(account(role), *api(environment, "cloudresourcemanager")),
-            )
-            for name in granted
-        ),
+        *(project_grant(environment, f"{role}-{name.replace('.', '-')}", role, f"roles/{name}") for name in granted),
     ]
     if environment.state_bucket:
         found.append(

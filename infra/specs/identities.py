@@ -50,32 +50,28 @@ def account(role: str) -> str:
     return f"google_service_account.{role}"
 
 
+def service_account(environment: Environment, role: str) -> Resource:
+    arguments = {
+        "account_id": names.service_account(environment.name_prefix, environment.name, role),
+        "display_name": f"{environment.cluster_name} {role}",
+    }
+    return Resource(kind="google_service_account", id=role, arguments=arguments, after=api(environment, "iam"))
+
+
+def project_grant(environment: Environment, id: str, role: str, granted: str) -> Resource:
+    """To the account of `role`."""
+    member = f"serviceAccount:{environment.service_account_email(role)}"
+    return Resource(
+        kind="google_project_iam_member",
+        id=id,
+        arguments={"project": environment.project, "role": granted, "member": member},
+        after=(account(role), *api(environment, "cloudresourcemanager")),
+    )
+
+
 def resources(environment: Environment) -> list[Resource]:
-    accounts = [
-        Resource(
-            kind="google_service_account",
-            id=role,
-            arguments={
-                "account_id": names.service_account(environment.name_prefix, environment.name, role),
-                "display_name": f"{environment.cluster_name} {role}",
-            },
-            after=api(environment, "iam"),
-        )
-        for role in roles.ROLES
-    ]
-    grants = [
-        Resource(
-            kind="google_project_iam_member",
-            id=role,
-            arguments={
-                "project": environment.project,
-                "role": granted,
-                "member": f"serviceAccount:{environment.service_account_email(role)}",
-            },
-            after=(account(role), *api(environment, "cloudresourcemanager")),
-        )
-        for role, granted in PROJECT_ROLES.items()
-    ]
+    accounts = [service_account(environment, role) for role in roles.ROLES]
+    grants = [project_grant(environment, role, role, granted) for role, granted in PROJECT_ROLES.items()]
     return [*accounts, *grants, *_readers(environment), *_event_lines(environment)]
 
 

@@ -11,7 +11,7 @@ from infra.specs.resource import Resource
 FLEX = (Capacity.FLEX_START, Capacity.QUEUED)
 RESERVED_TAINTS = ("cloud.google.com/", "kubernetes.io/", "node.kubernetes.io/")
 CLUSTER = "google_container_cluster.cluster"
-# Taints are a set to the API and a list to the provider: doctor compares them (infra/decisions/0016).
+# Taints are a set to the API and a list to the provider: drift compares them (infra/decisions/0016).
 IGNORED = ("initial_node_count", "node_config[0].taint")
 
 

@@ -1,10 +1,18 @@
-"""What an alert is, as data, and the series that queries are made of."""
+"""What an alert is, as data, and the series that queries are made of.
+
+A query is text: `$cluster`, `$dead_letters` and the thresholds of `Alerts` (`$spot_pending_s`) are filled in once.
+"""
 
 import re
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
 from enum import StrEnum
+from string import Template
+from typing import Any
 
+from holdfast.contract.errors import InputError
 from holdfast.contract.telemetry import METRICS
+from infra.environments.services import Alerts
 
 HOUR, DAY = 3_600, 86_400
 
@@ -27,26 +35,14 @@ class Source(StrEnum):
     BUDGET = "billing budget"
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Limits:
-    """The values that an environment may move; infra.environments has the same names and checks them."""
-
-    cluster: str
-    dead_letter_subscription: str
-    on_demand_pending_s: int = 600
-    spot_pending_s: int = 1_800
-    flex_pending_s: int = 14_400
-    queue_wait_s: int = 14_400
-    checkpoint_age_s: int = HOUR
-    preemptions_per_hour: int = 6
-    goodput_min: float = 0.8
-    batch_oldest_s: int = DAY
-    heartbeat_s: int = 600
-    serving_base: int = 0
-    """Replicas on demand that the promise needs; 0 where nothing is served."""
-
-
-EXAMPLE = Limits(cluster="holdfast-example", dead_letter_subscription="holdfast-example-dead", serving_base=2)
+Values = Mapping[str, Any]
+"""Placeholder -> value: the fields of the environment's `Alerts`, and what is computed from the rest of it."""
+EXAMPLE: Values = asdict(Alerts()) | {
+    "cluster": "holdfast-example",
+    "dead_letters": "holdfast-example-dead",
+    "goodput_min": 0.8,
+    "serving_base": 2,
+}
 """Of no environment: what the runbook, the command `alerts` and the rule cases are about."""
 
 
@@ -69,22 +65,34 @@ class Alert:
         return re.sub(r"(?<!^)(?=[A-Z])", "-", self.name.removeprefix("Holdfast")).lower()
 
 
-def ours(metric: str, cluster: str, labels: str = "") -> str:
+def filled(text: str, values: Values) -> str:
+    """The text with its placeholders replaced. InputError for one that is unknown."""
+    try:
+        return Template(text).substitute(values)
+    except (KeyError, ValueError) as error:
+        allowed = ", ".join(f"${name}" for name in values)
+        raise InputError(
+            "placeholder of a query", got=error, allowed=allowed, fix="write $$ for a dollar sign"
+        ) from error
+
+
+def ours(metric: str, labels: str = "") -> str:
     """Cloud Monitoring's PromQL name of a metric that the exporter writes."""
     assert metric in METRICS, metric
     more = f",{labels}" if labels else ""
-    return f'custom_googleapis_com:holdfast_{metric}{{cluster_name="{cluster}"{more}}}'
+    return f'custom_googleapis_com:holdfast_{metric}{{cluster_name="$cluster"{more}}}'
 
 
-def dcgm(field: str, cluster: str) -> str:
+def dcgm(field: str) -> str:
     """A device's series as managed Prometheus names it; which of them GKE collects depends on its release."""
-    return f'DCGM_FI_DEV_{field}{{cluster="{cluster}"}}'
+    return f'DCGM_FI_DEV_{field}{{cluster="$cluster"}}'
 
 
-def duty_cycle(cluster: str) -> str:
-    """Percent of the time that a container used its GPU."""
-    labels = f'monitored_resource="k8s_container",cluster_name="{cluster}"'
-    return f"kubernetes_io:container_accelerator_duty_cycle{{{labels}}}"
+DUTY_CYCLE = (
+    'kubernetes_io:container_accelerator_duty_cycle{monitored_resource="k8s_container",cluster_name="$cluster"}'
+)
+"""Percent of the time that a container used its GPU."""
+DEAD_LETTERS = 'pubsub_googleapis_com:subscription_num_undelivered_messages{subscription_id="$dead_letters"}'
 
 
 def grew(series: str, by: str, window: str, more_than: int = 0) -> str:

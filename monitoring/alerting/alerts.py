@@ -1,31 +1,35 @@
 """The alerts, as data: what is asked, from which value on, for how long, and why anybody should wake up."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from importlib import import_module
 
 from holdfast.contract.errors import InputError
 from holdfast.contract.kubernetes import preemptions
-from monitoring.alerting.alert import HOUR, Alert, Limits, Severity, Source, grew, ours
-from monitoring.alerting.capacity_alerts import capacity_alerts, gpu_alerts, queue_alerts
-from monitoring.alerting.serving_alerts import serving_alerts
+from monitoring.alerting.alert import DEAD_LETTERS, HOUR, Alert, Severity, Source, Values, filled, grew, ours
+from monitoring.alerting.capacity_alerts import CAPACITY, GPUS, QUEUES
+from monitoring.alerting.serving_alerts import SERVING
 
 MOST_REFUSED = 10  # lines an hour; a pod that is killed in the middle of a line leaves one
 
 
-def alerts(limits: Limits, modules: Sequence[str] = ()) -> tuple[Alert, ...]:
-    """Those of the platform, then those of `modules`. Raises InputError for a module that adds none that can be used."""
-    own = _of_the_platform(limits)
-    added = tuple(alert for module in modules for alert in _of_module(module, limits))
-    names = [alert.name for alert in (*own, *added)]
+def alerts(values: Values, modules: Sequence[str] = ()) -> tuple[Alert, ...]:
+    """Those of the platform, then those of `modules`, with `values` in their queries.
+
+    Raises InputError for a module that adds none that can be used.
+    """
+    added = tuple(alert for module in modules for alert in _of_module(module))
+    every = [replace(alert, query=filled(alert.query, values)) for alert in (*OF_THE_PLATFORM, *added)]
+    names = [alert.name for alert in every]
     if twice := sorted({name for name in names if names.count(name) > 1}):
         raise InputError("alerts.modules: names", got=", ".join(twice), allowed="each name once", fix="rename yours")
-    return (*own, *added)
+    return tuple(every)
 
 
-def _of_module(module: str, limits: Limits) -> tuple[Alert, ...]:
-    allowed = "a module with `def alerts(limits: Limits) -> Iterable[Alert]`, each with query and runbook"
+def _of_module(module: str) -> tuple[Alert, ...]:
+    allowed = "a module with `def alerts() -> Iterable[Alert]`, each with query and runbook"
     try:
-        found = tuple(import_module(module).alerts(limits))
+        found = tuple(import_module(module).alerts())
     except (ImportError, AttributeError, TypeError) as error:
         got, fix = f"{module}: {error}", "correct the name, or install what it needs"
         raise InputError("alerts.modules", got=got, allowed=allowed, fix=fix) from error
@@ -36,138 +40,122 @@ def _of_module(module: str, limits: Limits) -> tuple[Alert, ...]:
     return found
 
 
-def _of_the_platform(limits: Limits) -> tuple[Alert, ...]:
-    return (
-        *capacity_alerts(limits),
-        *queue_alerts(limits),
-        *gpu_alerts(limits),
-        *_work(limits),
-        *_batch(limits),
-        *serving_alerts(limits),
-        *_platform(limits),
-    )
+_AGE = ours("last_commit_age_seconds")
+_WORK = (
+    Alert(
+        name="HoldfastNoRecentCommit",
+        severity=Severity.PAGE,
+        why="no checkpoint was committed for two intervals: the next preemption loses more work than planned",
+        query=(
+            # Aggregated, or the second half would be another alert beside the first.
+            f"max by (job, index) ({_AGE} > on (job, index) 2 * {ours('commit_interval_seconds')} > 120 "
+            f"or {_AGE} > $checkpoint_age_s)"
+        ),
+        hold_s=120,
+    ),
+    Alert(
+        name="HoldfastRestoreSkippedCheckpoint",
+        severity=Severity.TICKET,
+        why="a committed checkpoint failed verification: the storage or a writer damages data",
+        query=grew(ours("restores_skipped_total"), "job", "1h"),
+    ),
+    Alert(
+        name="HoldfastGoodputBelowBreakEven",
+        severity=Severity.TICKET,
+        why="the job loses so much time that Spot now costs more than on-demand",
+        # Of the time on machines: a wait for capacity costs nothing and has alerts of its own.
+        query=f"{ours('useful_paid_ratio')} < $goodput_min",
+        hold_s=1_800,
+    ),
+    Alert(
+        name="HoldfastGangBelowSize",
+        severity=Severity.TICKET,
+        why="an elastic gang has run with missing nodes for longer than the limit for pending Spot capacity",
+        query=f"{ours('gang_below_size_seconds')} > $spot_pending_s",
+        hold_s=300,
+    ),
+    Alert(
+        name="HoldfastRestartsWithoutProgress",
+        severity=Severity.PAGE,
+        why="the job crashes repeatedly without progress: a bug wastes money until someone fixes it",
+        query=f"{ours('fruitless_restarts')} >= 3",
+    ),
+)
 
 
-def _work(limits: Limits) -> tuple[Alert, ...]:
-    cluster = limits.cluster
-    age = ours("last_commit_age_seconds", cluster)
-    return (
-        Alert(
-            name="HoldfastNoRecentCommit",
-            severity=Severity.PAGE,
-            why="no checkpoint was committed for two intervals: the next preemption loses more work than planned",
-            query=(
-                # Aggregated, or the second half would be another alert beside the first.
-                f"max by (job, index) ({age} > on (job, index) 2 * {ours('commit_interval_seconds', cluster)} > 120 "
-                f"or {age} > {limits.checkpoint_age_s})"
-            ),
-            hold_s=120,
-        ),
-        Alert(
-            name="HoldfastRestoreSkippedCheckpoint",
-            severity=Severity.TICKET,
-            why="a committed checkpoint failed verification: the storage or a writer damages data",
-            query=grew(ours("restores_skipped_total", cluster), "job", "1h"),
-        ),
-        Alert(
-            name="HoldfastGoodputBelowBreakEven",
-            severity=Severity.TICKET,
-            why="the job loses so much time that Spot now costs more than on-demand",
-            # Of the time on machines: a wait for capacity costs nothing and has alerts of its own.
-            query=f"{ours('useful_paid_ratio', cluster)} < {limits.goodput_min}",
-            hold_s=1_800,
-        ),
-        Alert(
-            name="HoldfastGangBelowSize",
-            severity=Severity.TICKET,
-            why="an elastic gang has run with missing nodes for longer than the limit for pending Spot capacity",
-            query=f"{ours('gang_below_size_seconds', cluster)} > {limits.spot_pending_s}",
-            hold_s=300,
-        ),
-        Alert(
-            name="HoldfastRestartsWithoutProgress",
-            severity=Severity.PAGE,
-            why="the job crashes repeatedly without progress: a bug wastes money until someone fixes it",
-            query=f"{ours('fruitless_restarts', cluster)} >= 3",
-        ),
-    )
+_BATCH = (
+    Alert(
+        name="HoldfastBacklogPastDeadline",
+        severity=Severity.TICKET,
+        why="the oldest item has waited longer than the deadline for results",
+        query=f"max by (job) ({ours('batch_oldest_seconds')}) > $batch_oldest_s",
+        hold_s=300,
+    ),
+    Alert(
+        name="HoldfastDeadLetters",
+        severity=Severity.TICKET,
+        why="items failed too often and have no result; preemptions do not count as failures",
+        query=f"max by (subscription_id) ({DEAD_LETTERS}) > 0 or {grew(ours('dead_letters_total'), 'job', '1h')}",
+    ),
+    Alert(
+        name="HoldfastResultsDatabaseErrors",
+        severity=Severity.PAGE,
+        why="results cannot be stored: the workers run, but their work is lost",
+        query=grew(ours("batch_failures_total", 'error_class="database"'), "job", "10m", more_than=5),
+    ),
+)
 
 
-def _batch(limits: Limits) -> tuple[Alert, ...]:
-    cluster = limits.cluster
-    dead = f'pubsub_googleapis_com:subscription_num_undelivered_messages{{subscription_id="{limits.dead_letter_subscription}"}}'
-    return (
-        Alert(
-            name="HoldfastBacklogPastDeadline",
-            severity=Severity.TICKET,
-            why="the oldest item has waited longer than the deadline for results",
-            query=f"max by (job) ({ours('batch_oldest_seconds', cluster)}) > {limits.batch_oldest_s}",
-            hold_s=300,
+_LOST = preemptions("$cluster")
+_HEARTBEAT = ours("exporter_heartbeat_seconds")
+_PLATFORM = (
+    Alert(
+        name="HoldfastSystemPodsOnSpot",
+        severity=Severity.TICKET,
+        why="system pods run on preemptible nodes: a preemption would stop services that the cluster needs",
+        query=f"max by (namespace) ({ours('system_pods_on_interruptible')}) > 0",
+        hold_s=600,
+    ),
+    Alert(
+        name="HoldfastDisruptionBudgetViolated",
+        severity=Severity.TICKET,
+        why="fewer pods are healthy than the disruption budget requires; the budget does not stop Spot preemptions",
+        query=f"max by (namespace, budget) ({ours('disruption_budget_shortfall')}) > 0",
+        hold_s=600,
+    ),
+    Alert(
+        name="HoldfastMonitoringSilent",
+        severity=Severity.PAGE,
+        why="the exporter is down or unreachable: no alert about jobs can fire",
+        query=(
+            f"absent_over_time({_HEARTBEAT}[${{heartbeat_s}}s]) "
+            f"or time() - max by (cluster_name) ({_HEARTBEAT}) > $heartbeat_s"
         ),
-        Alert(
-            name="HoldfastDeadLetters",
-            severity=Severity.TICKET,
-            why="items failed too often and have no result; preemptions do not count as failures",
-            query=f"max by (subscription_id) ({dead}) > 0 or {grew(ours('dead_letters_total', cluster), 'job', '1h')}",
+        hold_s=60,
+    ),
+    Alert(
+        name="HoldfastEventLinesRefused",
+        severity=Severity.TICKET,
+        why="a pod writes event lines that are invalid or name another job: reports about it are incomplete",
+        query=grew(ours("event_lines_refused_total"), "job, reason", "1h", more_than=MOST_REFUSED),
+    ),
+    Alert(
+        name="HoldfastPreemptionCountsDisagree",
+        severity=Severity.TICKET,
+        why="GKE and the exporter count different numbers of preemptions: placement advice or alerts are wrong",
+        # infra/decisions/0071
+        query=(
+            f"abs((sum(sum_over_time({_LOST}[2h])) or vector(0)) "
+            f"- (sum(increase({ours('preemptions_total')}[2h])) or vector(0))) > 3"
         ),
-        Alert(
-            name="HoldfastResultsDatabaseErrors",
-            severity=Severity.PAGE,
-            why="results cannot be stored: the workers run, but their work is lost",
-            query=grew(ours("batch_failures_total", cluster, 'error_class="database"'), "job", "10m", more_than=5),
-        ),
-    )
-
-
-def _platform(limits: Limits) -> tuple[Alert, ...]:
-    cluster = limits.cluster
-    heartbeat = ours("exporter_heartbeat_seconds", cluster)
-    return (
-        Alert(
-            name="HoldfastSystemPodsOnSpot",
-            severity=Severity.TICKET,
-            why="system pods run on preemptible nodes: a preemption would stop services that the cluster needs",
-            query=f"max by (namespace) ({ours('system_pods_on_interruptible', cluster)}) > 0",
-            hold_s=600,
-        ),
-        Alert(
-            name="HoldfastDisruptionBudgetViolated",
-            severity=Severity.TICKET,
-            why="fewer pods are healthy than the disruption budget requires; the budget does not stop Spot preemptions",
-            query=f"max by (namespace, budget) ({ours('disruption_budget_shortfall', cluster)}) > 0",
-            hold_s=600,
-        ),
-        Alert(
-            name="HoldfastMonitoringSilent",
-            severity=Severity.PAGE,
-            why="the exporter is down or unreachable: no alert about jobs can fire",
-            query=(
-                f"absent_over_time({heartbeat}[{limits.heartbeat_s}s]) "
-                f"or time() - max by (cluster_name) ({heartbeat}) > {limits.heartbeat_s}"
-            ),
-            hold_s=60,
-        ),
-        Alert(
-            name="HoldfastEventLinesRefused",
-            severity=Severity.TICKET,
-            why="a pod writes event lines that are invalid or name another job: reports about it are incomplete",
-            query=grew(ours("event_lines_refused_total", cluster), "job, reason", "1h", more_than=MOST_REFUSED),
-        ),
-        Alert(
-            name="HoldfastPreemptionCountsDisagree",
-            severity=Severity.TICKET,
-            why="GKE and the exporter count different numbers of preemptions: placement advice or alerts are wrong",
-            # infra/decisions/0071
-            query=(
-                f"abs((sum(sum_over_time({preemptions(cluster)}[2h])) or vector(0)) "
-                f"- (sum(increase({ours('preemptions_total', cluster)}[2h])) or vector(0))) > 3"
-            ),
-            hold_s=HOUR,
-        ),
-        Alert(
-            name="HoldfastSpendOverBudget",
-            severity=Severity.TICKET,
-            why="this month's costs passed a budget threshold; a budget only warns, it stops nothing",
-            source=Source.BUDGET,
-        ),
-    )
+        hold_s=HOUR,
+    ),
+    Alert(
+        name="HoldfastSpendOverBudget",
+        severity=Severity.TICKET,
+        why="this month's costs passed a budget threshold; a budget only warns, it stops nothing",
+        source=Source.BUDGET,
+    ),
+)
+# In this order the runbook has a section for each.
+OF_THE_PLATFORM = (*CAPACITY, *QUEUES, *GPUS, *_WORK, *_BATCH, *SERVING, *_PLATFORM)

@@ -9,11 +9,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from holdfast.contract.kubernetes import KUEUE_ADMISSION_WAIT, KUEUE_PENDING, preemptions
-from monitoring.alerting.alert import dcgm, duty_cycle, ours
+from monitoring.alerting.alert import DEAD_LETTERS, DUTY_CYCLE, Values, dcgm, filled, ours
 
 COLUMNS = 48
 HALF, THIRD = COLUMNS // 2, COLUMNS // 3
 ROW = 14
+_NODES = 'kubernetes_io:node_cpu_total_cores{monitored_resource="k8s_node",cluster_name="$cluster"}'
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -46,7 +47,7 @@ class Chart:
         return {"title": self.title, "xyChart": chart}
 
 
-def render(title: str, charts: tuple[Chart, ...], labels: dict[str, str], *, choose: str = "") -> str:
+def render(title: str, charts: tuple[Chart, ...], labels: dict[str, str], values: Values, *, choose: str = "") -> str:
     """A mosaic filled row by row; a tile at the edge has no zero, as the server would drop it.
 
     `choose`: a metric label that the viewer picks a value of; queries refer to it as ${label.value}.
@@ -63,23 +64,17 @@ def render(title: str, charts: tuple[Chart, ...], labels: dict[str, str], *, cho
     layout["mosaicLayout"] = {"columns": COLUMNS, "tiles": tiles}
     if choose:
         layout["dashboardFilters"] = [{"filterType": "METRIC_LABEL", "labelKey": choose, "templateVariable": choose}]
-    return json.dumps(layout, indent=2, sort_keys=True)
+    return filled(json.dumps(layout, indent=2, sort_keys=True), values)
 
 
-def on_call(
-    cluster: str, dead_letter_subscription: str, goodput_min: float, usd_by_pool: tuple[tuple[str, float], ...]
-) -> tuple[Chart, ...]:
+def on_call(goodput_min: float, usd_by_pool: tuple[tuple[str, float], ...]) -> tuple[Chart, ...]:
     """`usd_by_pool`: dollars an hour of one node, by the price table of the day on which this was deployed."""
-    lost = preemptions(cluster)
-    nodes = f'kubernetes_io:node_cpu_total_cores{{monitored_resource="k8s_node",cluster_name="{cluster}"}}'
+    lost = preemptions("$cluster")
     by_pool = "{{metadata_user_cloud_google_com_gke_nodepool}}"
-    dead = (
-        f'pubsub_googleapis_com:subscription_num_undelivered_messages{{subscription_id="{dead_letter_subscription}"}}'
-    )
     return (
         Chart(
             title="Nodes by pool",
-            queries=((by_pool, f"count by (metadata_user_cloud_google_com_gke_nodepool) ({nodes})"),),
+            queries=((by_pool, f"count by (metadata_user_cloud_google_com_gke_nodepool) ({_NODES})"),),
             stacked=True,
         ),
         Chart(
@@ -87,59 +82,57 @@ def on_call(
             queries=(
                 (
                     "{{capacity}} {{accelerator}}",
-                    f"max by (capacity, accelerator) ({ours('pending_seconds', cluster)})",
+                    f"max by (capacity, accelerator) ({ours('pending_seconds')})",
                 ),
-                ("gang {{job}}", ours("gang_below_size_seconds", cluster)),
+                ("gang {{job}}", ours("gang_below_size_seconds")),
             ),
             unit="s",
         ),
-        *_queues(cluster),
+        *_queues(),
         Chart(
             title="Preemptions per hour",
             queries=(
                 ("{{node_pool_name}}", f"sum by (node_pool_name) (sum_over_time({lost}[1h]))"),
-                ("exporter {{pool}}", f"sum by (pool) (increase({ours('preemptions_total', cluster)}[1h]))"),
+                ("exporter {{pool}}", f"sum by (pool) (increase({ours('preemptions_total')}[1h]))"),
             ),
         ),
         Chart(
             title="Useful share of machine time",
-            queries=(("{{job}} {{index}}", ours("useful_paid_ratio", cluster)),),
+            queries=(("{{job}} {{index}}", ours("useful_paid_ratio")),),
             threshold=goodput_min,
         ),
         Chart(
             title="Age of the newest checkpoint",
-            queries=(("{{job}}", ours("last_commit_age_seconds", cluster)),),
+            queries=(("{{job}}", ours("last_commit_age_seconds")),),
             unit="s",
         ),
         Chart(
             title="Batch backlog",
-            queries=(("{{job}}", ours("batch_backlog_items", cluster)), ("dead letters", dead)),
+            queries=(("{{job}}", ours("batch_backlog_items")), ("dead letters", DEAD_LETTERS)),
         ),
-        *_moves(cluster),
-        *_gpus(cluster),
-        *_cost(nodes, usd_by_pool),
-        Chart(
-            title="Oldest item", queries=(("{{job}}", ours("batch_oldest_seconds", cluster)),), unit="s", width=THIRD
-        ),
+        *_moves(),
+        *_gpus(),
+        *_cost(usd_by_pool),
+        Chart(title="Oldest item", queries=(("{{job}}", ours("batch_oldest_seconds")),), unit="s", width=THIRD),
         Chart(
             title="System pods on preemptible nodes",
-            queries=(("{{namespace}}", ours("system_pods_on_interruptible", cluster)),),
+            queries=(("{{namespace}}", ours("system_pods_on_interruptible")),),
             width=THIRD,
         ),
         Chart(
             title="Seconds since the exporter's last pass",
-            queries=(("age", f"time() - max({ours('exporter_heartbeat_seconds', cluster)})"),),
+            queries=(("age", f"time() - max({ours('exporter_heartbeat_seconds')})"),),
             unit="s",
             width=THIRD,
         ),
     )
 
 
-def _queues(cluster: str) -> tuple[Chart, ...]:
+def _queues() -> tuple[Chart, ...]:
     """What waits without a pod."""
-    waits = ours("queue_wait_seconds", cluster)
+    waits = ours("queue_wait_seconds")
     states = tuple(
-        (f"{state} {{{{queue}}}}", f"max by (queue) ({ours(f'queue_{state}_workloads', cluster)})")
+        (f"{state} {{{{queue}}}}", f"max by (queue) ({ours(f'queue_{state}_workloads')})")
         for state in ("pending", "started")
     )
     return (
@@ -149,14 +142,16 @@ def _queues(cluster: str) -> tuple[Chart, ...]:
             unit="s",
         ),
         Chart(title="Jobs in queues", queries=states),
-        *_kueue(cluster),
+        *_kueue(),
     )
 
 
-def _kueue(cluster: str) -> tuple[Chart, ...]:
+_NAME = '{cluster="$cluster"}'
+
+
+def _kueue() -> tuple[Chart, ...]:
     """As Kueue itself counts, beside the exporter."""
-    name = f'cluster="{cluster}"'
-    waited = f"sum by (cluster_queue, le) (rate({KUEUE_ADMISSION_WAIT}_bucket{{{name}}}[1h]))"
+    waited = f"sum by (cluster_queue, le) (rate({KUEUE_ADMISSION_WAIT}_bucket{_NAME}[1h]))"
     return (
         Chart(
             title="Queue wait of admitted jobs",
@@ -168,24 +163,24 @@ def _kueue(cluster: str) -> tuple[Chart, ...]:
         ),
         Chart(
             title="Jobs held by Kueue",
-            queries=(("{{status}} {{cluster_queue}}", f"max by (cluster_queue, status) ({KUEUE_PENDING}{{{name}}})"),),
+            queries=(("{{status}} {{cluster_queue}}", f"max by (cluster_queue, status) ({KUEUE_PENDING}{_NAME})"),),
         ),
     )
 
 
-def _moves(cluster: str) -> tuple[Chart, ...]:
+def _moves() -> tuple[Chart, ...]:
     """What jobs with a deadline did, and what no account of a job could use."""
-    refused = ours("event_lines_refused_total", cluster)
+    refused = ours("event_lines_refused_total")
     return (
         Chart(
             title="Slack of jobs with a deadline",
-            queries=(("{{job}}", ours("placement_slack_seconds", cluster)),),
+            queries=(("{{job}}", ours("placement_slack_seconds")),),
             unit="s",
             width=THIRD,
         ),
         Chart(
             title="Moves between capacities per hour",
-            queries=(("{{job}}", f"sum by (job) (increase({ours('placement_moves_total', cluster)}[1h]))"),),
+            queries=(("{{job}}", f"sum by (job) (increase({ours('placement_moves_total')}[1h]))"),),
             width=THIRD,
         ),
         Chart(
@@ -196,56 +191,56 @@ def _moves(cluster: str) -> tuple[Chart, ...]:
     )
 
 
-def _gpus(cluster: str) -> tuple[Chart, ...]:
+def _gpus() -> tuple[Chart, ...]:
     return (
         Chart(
             title="GPU use by pod",
-            queries=(("{{pod_name}}", f"max by (pod_name) ({duty_cycle(cluster)})"),),
+            queries=(("{{pod_name}}", f"max by (pod_name) ({DUTY_CYCLE})"),),
             unit="%",
         ),
         Chart(
             title="GPU faults",
             queries=(
-                ("last Xid {{Hostname}} {{gpu}}", dcgm("XID_ERRORS", cluster)),
-                ("double-bit errors {{Hostname}} {{gpu}}", dcgm("ECC_DBE_VOL_TOTAL", cluster)),
+                ("last Xid {{Hostname}} {{gpu}}", dcgm("XID_ERRORS")),
+                ("double-bit errors {{Hostname}} {{gpu}}", dcgm("ECC_DBE_VOL_TOTAL")),
             ),
         ),
     )
 
 
-def _cost(nodes: str, usd_by_pool: tuple[tuple[str, float], ...]) -> tuple[Chart, ...]:
+def _cost(usd_by_pool: tuple[tuple[str, float], ...]) -> tuple[Chart, ...]:
     """Nodes times price; an invoice comes a day later and knows no pools."""
     if not usd_by_pool:
         return ()
     label = "metadata_user_cloud_google_com_gke_nodepool"
     queries = tuple(
-        (pool, f'count({nodes.removesuffix("}")},{label}="{pool}"}}) * {usd:g}') for pool, usd in usd_by_pool
+        (pool, f'count({_NODES.removesuffix("}")},{label}="{pool}"}}) * {usd:g}') for pool, usd in usd_by_pool
     )
     return (
         Chart(title="Cost of GPU pools (dollars per hour)", queries=queries, unit="USD/h", stacked=True, width=COLUMNS),
     )
 
 
-def one_job(cluster: str) -> tuple[Chart, ...]:
+def one_job() -> tuple[Chart, ...]:
     """The same screen for every job: choose it in the dashboard's filter."""
-    job = 'job=~"${job.value}"'
+    job = 'job=~"$${job.value}"'
     return (
-        Chart(title="Useful share", queries=(("{{job}}", ours("goodput_ratio", cluster, job)),)),
+        Chart(title="Useful share", queries=(("{{job}}", ours("goodput_ratio", job)),)),
         Chart(
             title="Checkpoint age and usual interval",
             queries=(
-                ("age {{job}}", ours("last_commit_age_seconds", cluster, job)),
-                ("interval {{job}}", ours("commit_interval_seconds", cluster, job)),
+                ("age {{job}}", ours("last_commit_age_seconds", job)),
+                ("interval {{job}}", ours("commit_interval_seconds", job)),
             ),
             unit="s",
         ),
         Chart(
             title="Consecutive crashes without a checkpoint",
-            queries=(("{{job}}", ours("fruitless_restarts", cluster, job)),),
+            queries=(("{{job}}", ours("fruitless_restarts", job)),),
         ),
         Chart(
             title="Time until the planned end of the nodes",
-            queries=(("{{job}}", ours("node_end_seconds", cluster, job)),),
+            queries=(("{{job}}", ours("node_end_seconds", job)),),
             unit="s",
         ),
     )

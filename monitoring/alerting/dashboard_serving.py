@@ -5,12 +5,12 @@ from monitoring.alerting.dashboard import Chart
 from monitoring.alerting.serving_alerts import (
     BURN,
     ERROR_BUDGET,
+    FAILED,
     QUEUE_S,
+    READY_BASE,
+    REFUSED_FOR_LOAD,
     SHED,
     answers,
-    failed,
-    ready_base,
-    refused_for_load,
     scraped,
     share,
 )
@@ -18,19 +18,16 @@ from monitoring.alerting.serving_alerts import (
 _QUANTILES = ((0.5, "half"), (0.99, "99 of 100"))
 
 
-def serving_charts(cluster: str, *, promised_per_s: float, base_needed: int, inflight_target: int) -> tuple[Chart, ...]:
-    def ours(metric: str, labels: str = "") -> str:
-        return scraped(metric, cluster, labels)
-
+def serving_charts(*, promised_per_s: float, base_needed: int, inflight_target: int) -> tuple[Chart, ...]:
     tier = serving.TIER_LABEL
-    asked = ours(serving.REQUESTS)
+    asked = scraped(serving.REQUESTS)
     return (
         Chart(
             title="Responses per second by class, as clients see them",
             queries=(
                 (
                     "{{envoy_response_code_class}}xx",
-                    f"sum by (envoy_response_code_class) (rate({answers(cluster)}[1m]))",
+                    f"sum by (envoy_response_code_class) (rate({answers()}[1m]))",
                 ),
             ),
             stacked=True,
@@ -38,50 +35,50 @@ def serving_charts(cluster: str, *, promised_per_s: float, base_needed: int, inf
         ),
         Chart(
             title="Share of failed requests",
-            queries=(("5 minutes", share(failed(cluster), answers(cluster), "5m")),),
+            queries=(("5 minutes", share(FAILED, answers(), "5m")),),
             threshold=BURN * ERROR_BUDGET,
         ),
         Chart(
             title="Ready replicas",
-            queries=((f"{{{{{tier}}}}}", f"sum by ({tier}) ({ours(serving.READY)})"),),
+            queries=((f"{{{{{tier}}}}}", f"sum by ({tier}) ({scraped(serving.READY)})"),),
             threshold=base_needed,
         ),
         Chart(
             title="Ready on-demand replicas and the promised number",
-            queries=(("ready on demand", f"sum({ready_base(cluster)})"),),
+            queries=(("ready on demand", f"sum({READY_BASE})"),),
             threshold=base_needed,
         ),
         Chart(
             title="Share of rejected requests",
             queries=(
-                ("for load", share(refused_for_load(cluster), asked, "5m")),
-                ("{{reason}}", f"sum by (reason) (rate({ours(serving.REFUSED)}[5m]))"),
+                ("for load", share(REFUSED_FOR_LOAD, asked, "5m")),
+                ("{{reason}}", f"sum by (reason) (rate({scraped(serving.REFUSED)}[5m]))"),
             ),
             threshold=SHED,
         ),
         Chart(
             title="Time in the queue",
-            queries=_quantiles(ours(f"{serving.QUEUE_SECONDS}_bucket")),
+            queries=_quantiles(scraped(f"{serving.QUEUE_SECONDS}_bucket")),
             unit="s",
             threshold=QUEUE_S,
         ),
         Chart(
             title="Response time",
-            queries=_quantiles(ours(f"{serving.REQUEST_SECONDS}_bucket")),
+            queries=_quantiles(scraped(f"{serving.REQUEST_SECONDS}_bucket")),
             unit="s",
         ),
         Chart(
             title="Running and waiting requests by replica",
-            queries=(("{{pod}}", f"max by (pod) ({ours(serving.INFLIGHT)})"),),
+            queries=(("{{pod}}", f"max by (pod) ({scraped(serving.INFLIGHT)})"),),
             threshold=inflight_target,
         ),
-        Chart(title="Time per batch", queries=_quantiles(ours(f"{serving.PREDICT_SECONDS}_bucket")), unit="s"),
+        Chart(title="Time per batch", queries=_quantiles(scraped(f"{serving.PREDICT_SECONDS}_bucket")), unit="s"),
         Chart(
             title="Draining servers, model swaps, predictor crashes",
             queries=(
-                ("draining", f"sum({ours(serving.DRAINING)})"),
-                ("swaps {{outcome}}", f"sum by (outcome) (increase({ours(serving.SWAPS)}[1h]))"),
-                ("died", f"sum(increase({ours(serving.PREDICTOR_DEATHS)}[1h]))"),
+                ("draining", f"sum({scraped(serving.DRAINING)})"),
+                ("swaps {{outcome}}", f"sum by (outcome) (increase({scraped(serving.SWAPS)}[1h]))"),
+                ("died", f"sum(increase({scraped(serving.PREDICTOR_DEATHS)}[1h]))"),
             ),
         ),
     )

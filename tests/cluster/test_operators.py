@@ -36,8 +36,7 @@ def test_the_vendored_manifest_is_what_the_pinned_module_holds(operator: Operato
     support.require(tool.binary.exists(), f"`make tools` has not built {operator.name}")
     pins = (tool.pins / "go.sum").read_text().splitlines()
     checksum = next(line.split()[-1] for line in pins if line.startswith(f"{operator.module} v{operator.version} "))
-    module = vendor.Module(folder=tool.binary.parent, checksum=checksum)
-    rendered = vendor.render(operator, module, str(TOOLS["kubectl"].binary))
+    rendered = vendor.render(operator, tool.binary.parent, checksum, str(TOOLS["kubectl"].binary))
     assert operator.file.read_text() == rendered, "run `python -m workloads operators vendor` and commit the result"
 
 

@@ -11,7 +11,7 @@ from ruamel.yaml import YAML
 
 from holdfast.clients.api import Api, ApiError, Object
 from holdfast.contract.job_identity import attempt_of
-from holdfast.contract.pools import LABEL_NODEPOOL, SPOT_TAINT, Pool
+from holdfast.contract.pools import LABEL_NODEPOOL, Pool
 from holdfast.jobs.explain import explain
 from holdfast.jobs.job_snapshot import JobSnapshot, condition
 from holdfast.jobs.job_snapshot import find as view_of
@@ -150,12 +150,6 @@ def belongs(spec: Object, pool: Pool) -> bool:
             return False
     selector: dict[str, str] = spec.get("nodeSelector", {})
     return selector.items() <= pool.node_labels().items()
-
-
-def test_no_system_pod_tolerates_spot() -> None:
-    for name, spec in templates(judged()):
-        tolerates = any(t.get("key") == SPOT_TAINT.key for t in spec.get("tolerations") or ())
-        assert not (tolerates and spec.get("priorityClassName", "").startswith("system-")), name
 
 
 def test_the_rendered_gang_is_admitted_and_survives_a_preemption(world: World, api: Api) -> None:

@@ -51,9 +51,9 @@ def test_goodput_is_judged_by_the_break_even_of_the_dearest_spot_pool() -> None:
         / table.quote(machine, environment.region, Capacity.ON_DEMAND).usd  # type: ignore[union-attr]
         for machine in {MACHINE_TYPES[p.machine_type] for p in environment.pools() if p.capacity is Capacity.SPOT}
     ]
-    assert limits_of(environment).goodput_min == round(max(shares), 2) < 0.99
+    assert limits_of(environment)["goodput_min"] == round(max(shares), 2) < 0.99
     moved = replace(environment, alerts=replace(environment.alerts, goodput_min=0.7))
-    assert limits_of(moved).goodput_min == 0.7
+    assert limits_of(moved)["goodput_min"] == 0.7
 
 
 def test_every_policy_is_on_and_heard_and_explains_itself(resources: dict[str, Any]) -> None:

@@ -1,5 +1,7 @@
 """`python -m tests.tools.beside PATH...`: the linter of this platform, then kube-score and Checkov, which judge hardening.
 
+YAML files are manifests; JSON files are plans, as `make plan` leaves them in out/plan/ENV, and only Checkov judges them.
+
 Exit 1: one of them has found something. Exit 3: one of them cannot be had here.
 """
 
@@ -22,23 +24,37 @@ Words = list[str]
 
 
 def commands(files: Sequence[Path]) -> Iterator[tuple[str, Words]]:
-    names = [str(file) for file in files]
-    yield "holdfast", [sys.executable, "-m", "holdfast", "lint", *names]
-    yield "kube-score", [str(build(TOOLS["kube-score"])), "score", "--kubernetes-version", "v1.35", "-o", "ci", *names]
+    names = [str(file) for file in files if file.suffix != ".json"]
+    if names:
+        yield "holdfast", [sys.executable, "-m", "holdfast", "lint", *names]
+        words = ["score", "--kubernetes-version", "v1.35", "-o", "ci"]
+        yield "kube-score", [str(build(TOOLS["kube-score"])), *words, *names]
     home = environment("checkov")
-    listed = [word for name in names for word in ("-f", name)]
-    words = ["--framework", "kubernetes", "--skip-download", "--compact", "--quiet", *listed]
+    listed = [word for file in files for word in ("-f", str(file))]
+    kinds = [*(["kubernetes"] if names else []), *(["terraform_plan"] if len(names) < len(files) else [])]
+    words = ["--framework", *kinds, "--skip-download", "--compact", "--quiet", *listed]
     yield "Checkov", [str(home / "bin" / "python"), str(home / "bin" / "checkov"), *words]
 
 
 def manifests(paths: Sequence[Path]) -> list[Path]:
-    """Files as given, and the YAML below folders."""
+    """Files as given, the YAML below folders, and the plans in them."""
     for path in paths:
         if not path.exists():
-            raise InputError("no such path", got=path, allowed="files and folders of manifests", fix="correct it")
-    found = [file for path in paths for file in ([path] if path.is_file() else sorted(path.rglob("*.y*ml")))]
+            raise InputError(
+                "no such path", got=path, allowed="files and folders of manifests or plans", fix="correct it"
+            )
+    found = [
+        file
+        for path in paths
+        for file in ([path] if path.is_file() else sorted([*path.rglob("*.y*ml"), *path.glob("*.json")]))
+    ]
     if not found:
-        raise InputError("no manifests", got=" ".join(map(str, paths)), allowed="YAML files", fix="name their folder")
+        raise InputError(
+            "no manifests",
+            got=" ".join(map(str, paths)),
+            allowed="YAML files, or JSON of plans",
+            fix="name their folder",
+        )
     return found
 
 

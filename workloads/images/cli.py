@@ -79,14 +79,13 @@ def copy(
     from workloads.images import copying, pins
 
     target = registry or described(env).registry
-    with tempfile.TemporaryDirectory() as scratch:
-        for name in pins.chosen(names or [], sorted(pins.COPIED), "image of others"):
-            source = pins.COPIED[name]
-            place = f"{target}/{name}:{source.rpartition(':')[2]}"
-            with working(f"copy {name}"):
-                digest = copying.copy(source, place, Path(scratch), plain_http=plain_http)
-            pins.record(env, {name: digest})
-            print(f"{place}@{digest}")
+    for name in pins.chosen(names or [], sorted(pins.COPIED), "image of others"):
+        source = pins.COPIED[name]
+        place = f"{target}/{name}:{source.rpartition(':')[2]}"
+        with working(f"copy {name}"):
+            digest = copying.copy(source, place, plain_http=plain_http)
+        pins.record(env, {name: digest})
+        print(f"{place}@{digest}")
     typer.echo(f"Next: make render, then make operators ENV={env}", err=True)
 
 
@@ -101,8 +100,8 @@ def base(
     from workloads.images import copying, pins
 
     wanted = image or json.loads(pins.BASE.read_text(encoding="utf-8"))["image"]
-    with tempfile.TemporaryDirectory() as scratch, working(f"ask for {wanted}"):
-        digest = copying.resolve(wanted, Path(scratch), plain_http=plain_http)
+    with working(f"ask for {wanted}"):
+        digest = copying.resolve(wanted, plain_http=plain_http)
     pins.record_base(wanted, digest)
     print(f"{wanted}@{digest}")
     typer.echo("Next: commit workloads/images/base.json, then make images ENV=NAME", err=True)

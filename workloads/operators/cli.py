@@ -1,16 +1,21 @@
-"""Commands `operators apply|render|vendor`. Bodies import what they need, so that --help is quick."""
+"""Commands `operators apply|render|vendor`, `apply` and `doctor`. Bodies import what they need, so that --help is quick."""
 
-import json
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from holdfast.contract.errors import InputError
 from holdfast.contract.examples import examples
+from holdfast.contract.exit_codes import EXIT_STOPPED
 from holdfast.contract.progress import working
 
 if TYPE_CHECKING:
+    from holdfast.clients.api import Api
     from holdfast.manifests.render_context import RenderContext
+    from holdfast.platform import Platform
+    from workloads.operators.install import Change
 
 app = typer.Typer(
     help="JobSet and Kueue: pinned, with the platform's settings.",
@@ -19,6 +24,28 @@ app = typer.Typer(
     add_completion=False,
 )
 Env = Annotated[str, typer.Argument(metavar="ENV", help="A module of infra/environments, for example example.")]
+Kubeconfig = Annotated[Path | None, typer.Option(help="Default: the current context, as in kubectl.")]
+Yes = Annotated[bool, typer.Option("--yes", help="Do not ask before the first application to a cluster.")]
+Json = Annotated[bool, typer.Option("--json", help="One JSON object instead of a table.")]
+
+
+def require_consent(api: "Api", platform: "Platform", *, yes: bool) -> None:
+    """Asks once for a cluster without a document. Raises Stopped where it is another platform's, InputError without a terminal."""
+    from holdfast.platform.cluster import require_cluster_of
+
+    if require_cluster_of(api, platform) or yes:
+        return
+    if not sys.stdin.isatty():
+        raise InputError(
+            "the cluster has no platform document yet", got=f"{api.cluster}, and no terminal to ask",
+            allowed="an answer, or --yes for the first application", fix="add --yes (make: YES=1) if this is the right cluster",
+        )  # fmt: skip
+    if not typer.confirm(f"Apply {platform} to the cluster {api.cluster} for the first time?", err=True):
+        raise typer.Exit(EXIT_STOPPED)
+
+
+def _listed(changed: "list[Change]") -> list[dict[str, str]]:
+    return [{"verb": change.verb, "object": change.name} for change in changed]
 
 
 def _require_images(context: "RenderContext") -> None:
@@ -31,20 +58,20 @@ def _require_images(context: "RenderContext") -> None:
 @app.command(epilog=examples("python -m workloads operators apply example"))
 def apply(
     env: Env,
-    kubeconfig: Annotated[Path | None, typer.Option(help="Default: the current context, as in kubectl.")] = None,
+    kubeconfig: Kubeconfig = None,
     timeout_s: Annotated[
         float, typer.Option(min=1, help="Seconds to wait for each operator's pods and webhooks.")
     ] = 300,
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask before the first application to a cluster.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object instead of a table.")] = False,
+    yes: Yes = False,
+    as_json: Json = False,
 ) -> None:
     """Apply JobSet and Kueue, wait for their webhooks, and show the changes. Safe to repeat."""
     from holdfast.clients.api import Api
     from holdfast.manifests.render_context import RenderContext
+    from holdfast.tables import print_json
     from infra.describe import described
     from workloads.operators import install, overlay
     from workloads.operators.catalogue import OPERATORS
-    from workloads.operators.consent import require_consent
 
     context = RenderContext(described(env))
     api, report = Api(kubeconfig), list[dict[str, object]]()
@@ -59,10 +86,9 @@ def apply(
         with working(f"wait until {operator.name} answers"):
             install.wait_ready(api, operator, timeout_s)
         typer.echo(f"{operator.name} v{operator.version}: {len(changed)} of {len(every)} changed, it answers", err=True)
-        listed = [{"verb": change.verb, "object": change.name} for change in changed]
-        report.append({"operator": operator.name, "version": operator.version, "changes": listed})
+        report.append({"operator": operator.name, "version": operator.version, "changes": _listed(changed)})
     if as_json:
-        print(json.dumps({"schema": "holdfast.operators/1", "environment": env, "operators": report}, indent=1))
+        print_json("operators", environment=env, operators=report)
     typer.echo(f"Next: make apply ENV={env}", err=True)
 
 
@@ -95,3 +121,49 @@ def vendor(
     for path in changed:
         print(path)
     typer.echo(f"{len(changed)} files changed", err=True)
+
+
+def apply_platform(
+    env: Env,
+    kubeconfig: Kubeconfig = None,
+    yes: Yes = False,
+    as_json: Json = False,
+) -> None:
+    """Apply the platform half: namespaces, priorities, queues, rights, the exporter, the database's migration. Needs no GPU."""
+    from holdfast.clients.api import Api
+    from holdfast.manifests.render_context import RenderContext
+    from holdfast.tables import print_json
+    from infra.describe import described
+    from workloads.operators import platform
+
+    api, context = Api(kubeconfig), RenderContext(described(env))
+    require_consent(api, context.platform, yes=yes)
+    with working(f"apply the platform of {env}"):
+        every = list(platform.apply(api, context))
+    changed = [change for change in every if change.verb != "unchanged"]
+    if as_json:
+        print_json("apply", environment=env, changes=_listed(changed))
+    for change in changed if not as_json else ():
+        print(f"{change.verb} {change.name}")
+    typer.echo(f"{len(changed)} of {len(every)} objects changed; nothing among them needs a GPU", err=True)
+    typer.echo("Next: holdfast try", err=True)
+
+
+def doctor(
+    env: Env,
+    kubeconfig: Kubeconfig = None,
+    as_json: Json = False,
+) -> None:
+    """What the cluster of ENV lacks before a first job. Read-only; says how to fix it."""
+    from holdfast import checks
+    from holdfast.clients import gcloud
+    from holdfast.clients.api import Api
+    from holdfast.platform.cluster import require_cluster_of
+    from infra.describe import described
+    from workloads.operators.examination import probes
+
+    api, platform = Api(kubeconfig), described(env)
+    require_cluster_of(api, platform)
+    with working(f"examine the cluster of {env}"):
+        found = list(checks.examine(platform, probes(api, gcloud.ask)))
+    raise typer.Exit(checks.show(found, as_json=as_json))

@@ -4,7 +4,6 @@ import json
 import re
 import shutil
 import subprocess
-from dataclasses import dataclass
 from pathlib import Path
 
 from holdfast.contract.errors import Unjudged
@@ -17,36 +16,24 @@ _HEAD = """\
 """
 
 
-@dataclass(frozen=True, kw_only=True)
-class Module:
-    folder: Path
-    checksum: str
-    """`h1:...`, as go.sum has it."""
-
-
 def vendor(go: str, kubectl: str) -> list[Path]:
-    """The files that changed."""
+    """The files that changed. Modules come from the user's Go proxy, checked against the checksum database."""
     changed: list[Path] = []
     for operator in OPERATORS:
-        text = render(operator, download(operator, go), kubectl)
+        found = json.loads(_run([go, "mod", "download", "-json", f"{operator.module}@v{operator.version}"]))
+        text = render(operator, Path(found["Dir"]), found["Sum"], kubectl)
         if not operator.file.exists() or operator.file.read_text(encoding="utf-8") != text:
             operator.file.write_text(text, encoding="utf-8")
             changed.append(operator.file)
     return changed
 
 
-def download(operator: Operator, go: str) -> Module:
-    """From the user's Go proxy, checked against the checksum database."""
-    wanted = f"{operator.module}@v{operator.version}"
-    found = json.loads(_run([go, "mod", "download", "-json", wanted]))
-    return Module(folder=Path(found["Dir"]), checksum=found["Sum"])
-
-
-def render(operator: Operator, module: Module, kubectl: str) -> str:
-    text = _run([kubectl, "kustomize", str(module.folder / "config" / "default")])
+def render(operator: Operator, module: Path, checksum: str, kubectl: str) -> str:
+    """`checksum`: `h1:...`, as go.sum has it."""
+    text = _run([kubectl, "kustomize", str(module / "config" / "default")])
     # Some schemas end lines in blanks; nothing in YAML of this kind depends on them.
     text = re.sub(r"[ \t]+$", "", text, flags=re.MULTILINE)
-    return _HEAD.format(module=operator.module, version=operator.version, checksum=module.checksum) + text
+    return _HEAD.format(module=operator.module, version=operator.version, checksum=checksum) + text
 
 
 def _run(command: list[str]) -> str:

@@ -10,7 +10,7 @@ from holdfast.contract.exit_codes import EXIT_DONE, EXIT_FINDINGS
 from infra.__main__ import app
 from infra.environments import Environment, load
 from infra.environments.schema import Freeze
-from infra.ops import judgement
+from infra.ops import show
 from infra.specs import resources
 from tests.infra.samples import EXAMPLE
 
@@ -30,12 +30,12 @@ PAST = Freeze(name="launch", start="2020-12-24T00:00:00Z", end="2020-12-25T00:00
 def test_only_what_is_right_and_settled_passes(
     environment: Environment, state: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert judgement.check(environment, as_json=True) == (EXIT_DONE if state == "right" else EXIT_FINDINGS)
+    assert show.check(environment, as_json=True) == (EXIT_DONE if state == "right" else EXIT_FINDINGS)
     assert json.loads(capsys.readouterr().out)["state"] == state
 
 
 def test_each_open_field_is_named_with_its_file(capsys: pytest.CaptureFixture[str]) -> None:
-    assert judgement.check(load("prod"), as_json=False) == EXIT_FINDINGS
+    assert show.check(load("prod"), as_json=False) == EXIT_FINDINGS
     printed = capsys.readouterr().out
     assert "infra/environments/prod.py: security.kms_key is still CHANGE-ME" in printed
     assert printed.splitlines()[-1].endswith("valid, but not ready to deploy")
@@ -44,7 +44,7 @@ def test_each_open_field_is_named_with_its_file(capsys: pytest.CaptureFixture[st
 def test_a_freeze_that_is_over_is_named(capsys: pytest.CaptureFixture[str]) -> None:
     past = Freeze(name="year-end", start="2020-12-19T00:00:00Z", end="2021-01-04T00:00:00Z")
     over = replace(EXAMPLE, cluster=replace(EXAMPLE.cluster, freezes=(past,)))
-    assert judgement.check(over, as_json=False) == EXIT_FINDINGS
+    assert show.check(over, as_json=False) == EXIT_FINDINGS
     assert "cluster.freezes[year-end] is over" in capsys.readouterr().out
 
 

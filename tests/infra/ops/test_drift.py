@@ -57,13 +57,19 @@ def test_what_terraform_ignores_differs_only_as_a_set() -> None:
     assert logs.difference == 'logging_config[0].enable_components has beside it "KCP_HPA"'
     assert metrics.difference == 'monitoring_config[0].enable_components lacks "DCGM"'
     assert taint.address.endswith("pool-spot-a100") and "taint lacks" in taint.difference
+    cluster = "holdfast-example --region=us-central1"
+    assert logs.fix.startswith(f"gcloud container clusters update {cluster} --logging=API_SERVER,CONTROLLER_MANAGER")
+    wanted = "nvidia.com/gpu=present:NoSchedule,provisioning-tier=preemptible:NoSchedule"
+    assert taint.fix == f"gcloud container node-pools update spot-a100 --cluster={cluster} --node-taints={wanted}"
     for change in plan["resource_changes"]:
         change["change"]["before"] = None
     assert list(drift.ignored_differences(EXAMPLE, plan)) == [], "before the first deployment"
 
 
 def test_what_terraform_ignores_is_shown_with_the_way_to_mend_it(capsys: pytest.CaptureFixture[str]) -> None:
-    ignored = Change(address="google_a.b", kind="google_a", actions=drift.IGNORED, difference='x[0].y lacks "Z"')
+    ignored = Change(
+        address="google_a.b", kind="google_a", actions=drift.IGNORED, difference='x[0].y lacks "Z"', fix="mend it"
+    )
     drift.show(EXAMPLE, {"cluster-example": [ignored]}, as_json=False)
     shown = capsys.readouterr()
-    assert 'google_a.b x[0].y lacks "Z"' in shown.out and "infra doctor example" in shown.err
+    assert 'google_a.b x[0].y lacks "Z"' in shown.out and "Next: mend it" in shown.err

@@ -20,7 +20,6 @@ from infra.ops import deploy, leftovers
 from infra.ops.doctor import LOCAL
 from infra.ops.project import LISTED_AGENTS, account_checks
 from infra.ops.show import leftovers as show_leftovers
-from infra.specs.cluster import LOGGING, METRICS
 from infra.specs.encryption import AGENTS, agent
 from infra.specs.network import APIS
 from tests.infra.ops.google import Gcloud
@@ -46,31 +45,7 @@ def healthy(gcloud: Gcloud) -> Gcloud:
     agents = [agent(EXAMPLE, service) for service in LISTED_AGENTS]
     gcloud.answer("projects get-iam-policy", {"bindings": [{"role": "roles/x", "members": agents}]})
     gcloud.answer("billing accounts describe", {"currencyCode": "USD"})
-    lists = {**collected("monitoring", METRICS), **collected("logging", LOGGING)}
-    gcloud.answer("container clusters describe", {**lists, "nodePools": tainted()})
     return gcloud
-
-
-def tainted(lacking: str = "") -> list[dict[str, Any]]:
-    """Every pool with its taints turned around, and one of GKE's own; the pool `lacking` without ours."""
-    own = {"key": "cloud.google.com/gke-queued", "value": "true", "effect": "NO_SCHEDULE"}
-    return [
-        {
-            "name": pool.name,
-            "config": {
-                "taints": [
-                    *({"key": t.key, "value": t.value, "effect": t.effect.provider_value} for t in pool.taints[::-1]),
-                    own,
-                ][0 if pool.name != lacking else -1 :]
-            },
-        }
-        for pool in EXAMPLE.pools()
-    ]
-
-
-def collected(name: str, components: list[str]) -> dict[str, Any]:
-    """As the API answers, in an order of its own."""
-    return {f"{name}Config": {"componentConfig": {"enableComponents": components[::-1]}}}
 
 
 def verdicts() -> dict[str, tuple[Status, str, str]]:
@@ -94,19 +69,6 @@ def test_doctor_finds_nothing_wrong_in_a_healthy_project_and_only_reads(healthy:
         ("compute accelerator-types list", [], "GPU zones", "change zones"),
         ("projects get-iam-policy", {"bindings": []}, "service agents", "make bootstrap"),
         ("billing accounts describe", {"currencyCode": "EUR"}, "budget currency", 'currency="EUR"'),
-        (
-            "container clusters describe",
-            {**collected("monitoring", METRICS), **collected("logging", ["WORKLOADS"])},
-            "components",
-            "--logging=API_SERVER,CONTROLLER_MANAGER,SCHEDULER,SYSTEM,WORKLOAD",
-        ),
-        (
-            "container clusters describe",
-            {"nodePools": tainted(lacking="spot-a100")},
-            "taints",
-            "node-pools update spot-a100 --cluster=holdfast-example --region=us-central1 "
-            "--node-taints=provisioning-tier=preemptible:NoSchedule,nvidia.com/gpu=present:NoSchedule",
-        ),
     ],
 )
 def test_doctor_says_how_to_mend_what_is_broken(

@@ -70,7 +70,7 @@ def test_production_is_not_proven(tmp_path: Path) -> None:
     production = replace(EXAMPLE, production=True, allow_drills=False)
     with pytest.raises(InputError):  # example lacks what the rules ask of production
         prove.prove(production, max_usd=1_000, yes=True, out=tmp_path)
-    assert "production" in prove._refusal(production, 1, 2)  # pyright: ignore[reportPrivateUsage]
+    assert "production" in prove._refusal(production, 1, 2, True)  # pyright: ignore[reportPrivateUsage]
 
 
 @pytest.mark.parametrize("there", ["container clusters describe", "storage buckets describe"])
@@ -172,7 +172,6 @@ def test_whatever_bears_labels_bears_that_of_the_run() -> None:
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of a run of the example, with its samples rendered by the step of the proof."""
     folder = tmp_path_factory.mktemp("proof")
-    prove.write_items(folder)
     invoked(steps_in(folder)["render"])
     return folder
 
@@ -197,7 +196,7 @@ def test_what_is_submitted_fits_the_pool_and_is_what_is_waited_for(run: Path) ->
         assert f"-l={LABEL_NAME}={sample}" in waits
     assert (roles.NAMESPACE_TRAINING, roles.NAMESPACE_BATCH) == ("training", "batch")
     text = (run / "manifests" / "example" / "samples" / "batch.yaml").read_text()
-    assert "/data/items.jsonl" in text and (run / "items.jsonl").exists()
+    assert "/data/items.jsonl" in text
 
 
 def test_every_job_of_a_proof_is_admitted_by_its_own_cap(run: Path) -> None:

@@ -7,6 +7,7 @@ import pytest
 
 from infra.ops import show
 from infra.ops.plan import Change, changes, counts
+from infra.rules import Finding
 
 
 def change(address: str, *actions: str) -> Change:
@@ -17,7 +18,7 @@ CHANGES = {
     "cluster-x": [change("google_a.keep", "create"), change("google_b.new", "delete", "create")],
     "foundation-x": [change("google_c.gone", "delete")],
 }
-FINDING = {"rule": "gpu-taint", "where": "google_b.new", "got": "none", "allowed": "the taint", "fix": "add it"}
+FINDING = Finding(rule="gpu-taint", where="google_b.new", got="none", allowed="the taint", fix="add it")
 
 
 def test_destroys_and_replacements_come_first_then_broken_rules(capsys: pytest.CaptureFixture[str]) -> None:

@@ -91,11 +91,6 @@ def some(value: T | None) -> T:
     return value
 
 
-def network(**fields: Any) -> Edit:
-    """The address space is too small when a node takes more of it."""
-    return lambda facts: state(network=replace(facts.environment.network, **fields))(facts)
-
-
 def unread(facts: Facts) -> Facts:
     """No run lets servers load it."""
     kept = facts.environment.storage

@@ -7,9 +7,9 @@ import pytest
 
 from holdfast.contract.errors import InputError
 from infra.environments import Environment
-from infra.rules import judge, judge_environment
+from infra.rules import RULES, Finding, judge, judge_environment
 from infra.rules.model import PlannedResource, facts_of_plans
-from tests.infra.rules.breaking import sound
+from tests.infra.rules.breaking import BREAKING, sound
 from tests.infra.rules.seeded_environment import ENVIRONMENT, UNSEEN
 from tests.infra.rules.seeded_plan import ALLOW, PLAN, firewall
 from tests.infra.rules.test_rules import in_plan_shape
@@ -19,8 +19,19 @@ from tests.infra.samples import hardened
 @pytest.mark.parametrize("defect", PLAN)
 def test_a_defect_of_a_plan_is_found(defect: str) -> None:
     facts = PLAN[defect](sound())
-    assert judge(facts), "as specs"
-    assert judge(in_plan_shape(facts)), "as a plan"
+    found = judge(facts)
+    assert found and rules_of(found) == rules_of(judge(in_plan_shape(facts))), "as specs, and as a plan"
+    assert all(each.where and each.got and each.allowed and each.fix for each in found)
+
+
+def test_every_rule_is_broken_alone_by_some_edit() -> None:
+    found = [rules_of(judge(edit(sound()))) for edit in PLAN.values()]
+    alone = {rule for rules in found if len(rules) == 1 for rule in rules}
+    assert alone | set(BREAKING) == set(RULES)
+
+
+def rules_of(found: list[Finding]) -> set[str]:
+    return {each.rule for each in found}
 
 
 def test_a_child_module_hides_nothing() -> None:
@@ -29,7 +40,7 @@ def test_a_child_module_hides_nothing() -> None:
     inner = {"resources": [{"type": bad.kind, "address": 'module.a.module.b.any["x"]', "values": dict(bad.values)}]}
     plan = {"planned_values": {"root_module": {"child_modules": [{"child_modules": [inner]}]}}}
     found = judge(facts_of_plans(hardened(), [plan]))
-    assert {"no-open-firewall"} == {each.rule for each in found if "module.b" in each.violation.where}
+    assert {"no-open-firewall"} == {each.rule for each in found if "module.b" in each.where}
 
 
 # `check` names a freeze that is over (tests/infra/ops/test_check.py); here on a clock that stands.

@@ -129,20 +129,20 @@ CASES: dict[str, tuple[History, ...]] = {
         History(  # dead: the series ends
             series=((ours("exporter_heartbeat_seconds"), "0+60x20"),),
             at_min=33,
-            fires=labels(cluster_name=EXAMPLE.cluster),
+            fires=labels(cluster_name=EXAMPLE["cluster"]),
             quiet_until_min=24,
         ),
         History(  # stuck: it is scraped, but no pass ends any more
             series=((ours("exporter_heartbeat_seconds"), "0+60x20 1200x30"),),
             at_min=33,
-            fires=labels(cluster_name=EXAMPLE.cluster),
+            fires=labels(cluster_name=EXAMPLE["cluster"]),
             quiet_until_min=29,
         ),
         # Never there: what an empty project shows, and what the heartbeat of another cluster must not hide.
         History(
             series=((ours("exporter_heartbeat_seconds", "", OTHER), "0+60x90"),),
             at_min=12,
-            fires=labels(cluster_name=EXAMPLE.cluster),
+            fires=labels(cluster_name=EXAMPLE["cluster"]),
         ),
         History(series=((ours("exporter_heartbeat_seconds"), "0+60x20 _x9 1800+60x40"),), at_min=29),
     ),

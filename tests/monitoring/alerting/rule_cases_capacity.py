@@ -2,28 +2,26 @@
 
 from monitoring.alerting.alert import EXAMPLE
 from monitoring.alerting.rule_test import History
-from tests.monitoring.alerting.rule_series import OTHER, labels, ours
+from tests.monitoring.alerting.rule_series import OTHER, labels, ours, risen
 
 
 def _wait(reason: str, accelerator: str = "nvidia-l4") -> str:
     return ours("queue_wait_seconds", f'queue="spot",flavor="none",accelerator="{accelerator}",reason="{reason}"')
 
 
-def _dcgm(field: str, cluster: str = EXAMPLE.cluster) -> str:
+def _dcgm(field: str, cluster: str = EXAMPLE["cluster"]) -> str:
     return f'DCGM_FI_DEV_{field}{{cluster="{cluster}",gpu="0",Hostname="n1"}}'
 
 
-def _duty(pod: str, cluster: str = EXAMPLE.cluster) -> str:
+def _duty(pod: str, cluster: str = EXAMPLE["cluster"]) -> str:
     return (
         'kubernetes_io:container_accelerator_duty_cycle{monitored_resource="k8s_container",'
         f'cluster_name="{cluster}",namespace_name="training",pod_name="{pod}"}}'
     )
 
 
-_GPU = {"cluster": EXAMPLE.cluster, "gpu": "0", "Hostname": "n1"}
+_GPU = {"cluster": EXAMPLE["cluster"], "gpu": "0", "Hostname": "n1"}
 _STARTED, _PENDING = ours("queue_started_workloads", 'queue="spot"'), ours("queue_pending_workloads", 'queue="spot"')
-_LOST = ours("provisioning_requests_lost_total", 'reason="Failed"')
-_FAILED = labels(reason="Failed")
 CAPACITY: dict[str, tuple[History, ...]] = {
     "HoldfastQueueWaitTooLong": (
         History(
@@ -53,15 +51,7 @@ CAPACITY: dict[str, tuple[History, ...]] = {
             at_min=50,
         ),
     ),
-    "HoldfastProvisioningLost": (
-        History(series=((_LOST, "_x70 1x20"),), at_min=71, fires=_FAILED, quiet_until_min=69),
-        History(series=((_LOST, "0x80 1x20"),), at_min=85, fires=_FAILED),
-        History(series=((_LOST, "3x80 _x2 0x3 1x5"),), at_min=87, fires=_FAILED),
-        History(series=((_LOST, "4x80 _x8 4x60"),), at_min=140),
-        History(series=((_LOST, "3x80 4x100"),), at_min=175),
-        History(series=((_LOST, "4x15 _x120 4x20"),), at_min=140, fires=_FAILED),
-        History(series=((ours("provisioning_requests_lost_total", 'reason="Failed"', OTHER), "_x70 1x20"),), at_min=80),
-    ),
+    "HoldfastProvisioningLost": risen("provisioning_requests_lost_total", 'reason="Failed"', labels(reason="Failed")),
     "HoldfastGpuXidErrors": (
         History(series=((_dcgm("XID_ERRORS"), "0x40 1x40"),), at_min=51, fires=labels(**_GPU), quiet_until_min=39),
         History(series=((_dcgm("XID_ERRORS"), "_x40 79x40"),), at_min=43, fires=labels(**_GPU)),

@@ -2,7 +2,7 @@
 
 from monitoring.alerting.alert import EXAMPLE
 from monitoring.alerting.rule_test import History
-from tests.monitoring.alerting.rule_series import OTHER, labels, ours
+from tests.monitoring.alerting.rule_series import OTHER, labels, ours, risen
 
 _DATABASE = ours("batch_failures_total", 'job="a",error_class="database"')
 _OF_B = 'job="b",reason="not an event"'
@@ -16,7 +16,7 @@ JOBS: dict[str, tuple[History, ...]] = {
                 (ours("node_end_seconds", 'job="a",node="n2"'), "400000-60x60"),
             ),
             at_min=36,
-            fires=labels(job="a", cluster_name=EXAMPLE.cluster),
+            fires=labels(job="a", cluster_name=EXAMPLE["cluster"]),
             quiet_until_min=34,
         ),
         History(
@@ -71,38 +71,12 @@ JOBS: dict[str, tuple[History, ...]] = {
         ),
         History(series=((ours("last_commit_age_seconds", 'job="a"', OTHER), "9999x20"),), at_min=15),
     ),
-    "HoldfastRestoreSkippedCheckpoint": (
-        History(  # the first ever, on a series that is born with it
-            series=((ours("restores_skipped_total", 'job="a"'), "_x70 1x20"),),
-            at_min=71,
-            fires=labels(job="a"),
-            quiet_until_min=69,
-        ),
-        History(  # the exporter restarted, its counter begins again
-            series=((ours("restores_skipped_total", 'job="a"'), "3x80 _x2 0x3 1x5"),),
-            at_min=87,
-            fires=labels(job="a"),
-        ),
-        History(
-            series=((ours("restores_skipped_total", 'job="a"'), "0x80 1x20"),), at_min=85, fires=labels(job="a")
-        ),  # one, exactly
-        History(series=((ours("restores_skipped_total", 'job="a"'), "4x80 _x8 4x60"),), at_min=140),  # old news
-        History(
-            series=((ours("restores_skipped_total", 'job="a"'), "3x80 4x100"),), at_min=175
-        ),  # an hour and a half ago
-        # Back after two hours of silence: better one alert too many.
-        History(
-            series=((ours("restores_skipped_total", 'job="a"'), "4x15 _x120 4x20"),),
-            at_min=140,
-            fires=labels(job="a"),
-        ),
-        History(series=((ours("restores_skipped_total", 'job="a"', OTHER), "_x70 1x20"),), at_min=80),
-    ),
+    "HoldfastRestoreSkippedCheckpoint": risen("restores_skipped_total", 'job="a"', labels(job="a")),
     "HoldfastGoodputBelowBreakEven": (
         History(
             series=((ours("useful_paid_ratio", 'job="a"'), "0.9x10 0.79x50"),),
             at_min=42,
-            fires=labels(job="a", cluster_name=EXAMPLE.cluster),
+            fires=labels(job="a", cluster_name=EXAMPLE["cluster"]),
             quiet_until_min=38,
         ),
         History(
@@ -117,7 +91,7 @@ JOBS: dict[str, tuple[History, ...]] = {
         History(
             series=((ours("gang_below_size_seconds", 'job="a"'), "0x5 60+60x50"),),
             at_min=43,
-            fires=labels(job="a", cluster_name=EXAMPLE.cluster),
+            fires=labels(job="a", cluster_name=EXAMPLE["cluster"]),
             quiet_until_min=38,
         ),
         History(  # a replacement that comes within the promise, and another cluster
@@ -133,7 +107,7 @@ JOBS: dict[str, tuple[History, ...]] = {
         History(
             series=((ours("fruitless_restarts", 'job="a"'), "0 1 1 2 2 3 3"),),
             at_min=5,
-            fires=labels(job="a", cluster_name=EXAMPLE.cluster),
+            fires=labels(job="a", cluster_name=EXAMPLE["cluster"]),
             quiet_until_min=4,
         ),
         History(
@@ -160,12 +134,12 @@ JOBS: dict[str, tuple[History, ...]] = {
         History(
             series=(
                 (
-                    f'pubsub_googleapis_com:subscription_num_undelivered_messages{{subscription_id="{EXAMPLE.dead_letter_subscription}"}}',
+                    f'pubsub_googleapis_com:subscription_num_undelivered_messages{{subscription_id="{EXAMPLE["dead_letters"]}"}}',
                     "0x5 1x5",
                 ),
             ),
             at_min=7,
-            fires=labels(subscription_id=EXAMPLE.dead_letter_subscription),
+            fires=labels(subscription_id=EXAMPLE["dead_letters"]),
             quiet_until_min=4,
         ),
         History(series=((ours("dead_letters_total", 'job="a"'), "_x70 1x20"),), at_min=72, fires=labels(job="a")),

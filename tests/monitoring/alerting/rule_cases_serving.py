@@ -3,7 +3,7 @@
 from monitoring.alerting.alert import EXAMPLE
 from monitoring.alerting.rule_test import History
 
-CLUSTER = f'cluster="{EXAMPLE.cluster}"'
+CLUSTER = f'cluster="{EXAMPLE["cluster"]}"'
 ELSE = 'cluster="someone-else"'
 FIRES: tuple[tuple[tuple[str, str], ...], ...] = ((),)
 

@@ -4,17 +4,16 @@ import os
 import re
 import shutil
 from collections.abc import Callable, Iterator
-from dataclasses import fields, replace
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from holdfast.contract.errors import InputError, Unjudged
-from infra.environments.services import Alerts
 from monitoring.alerting import rule_test
-from monitoring.alerting.alert import EXAMPLE, Alert, Limits, Severity, Source
+from monitoring.alerting.alert import EXAMPLE, Alert, Severity, Source, filled
 from monitoring.alerting.alerts import alerts
-from monitoring.alerting.capacity_alerts import scale_failures
+from monitoring.alerting.capacity_alerts import SCALE_FAILURES
 from tests.monitoring.alerting import logfilter, play
 from tests.monitoring.alerting.rule_cases import CASES
 from tests.tools import build
@@ -113,20 +112,8 @@ def test_no_alert_is_named_twice_and_every_one_gives_its_reason() -> None:
     assert all(alert.hold_s % 30 == 0 for alert in ALERTS)
 
 
-def test_an_environment_can_move_every_limit_under_the_same_name() -> None:
-    known = {field.name: field.default for field in fields(Alerts)}
-    ours = {f.name: f.default for f in fields(Limits)}
-    shared = set(ours) - {
-        "cluster",
-        "dead_letter_subscription",
-        "goodput_min",
-        "serving_base",
-    }  # the last two are computed
-    assert {name: known[name] for name in shared} == {name: ours[name] for name in shared}
-
-
 def test_a_limit_that_is_moved_reaches_its_query() -> None:
-    moved = Limits(cluster="c", dead_letter_subscription="d", spot_pending_s=777, goodput_min=0.55, heartbeat_s=300)
+    moved = {**EXAMPLE, "spot_pending_s": 777, "goodput_min": 0.55, "heartbeat_s": 300}
     text = " ".join(alert.query for alert in alerts(moved))
     for value in ("> 777", "< 0.55", "> 300"):
         assert value in text
@@ -160,8 +147,8 @@ ENTRY = {
     ],
 )
 def test_the_log_filter_takes_the_failures_that_waiting_does_not_mend(payload: object, fires: bool) -> None:
-    assert logfilter.matches(scale_failures("c"), ENTRY | {"jsonPayload": payload}) is fires
-    assert not logfilter.matches(scale_failures("other"), ENTRY | {"jsonPayload": payload})
+    assert logfilter.matches(filled(SCALE_FAILURES, {"cluster": "c"}), ENTRY | {"jsonPayload": payload}) is fires
+    assert not logfilter.matches(filled(SCALE_FAILURES, {"cluster": "other"}), ENTRY | {"jsonPayload": payload})
 
 
 def test_an_unknown_alert_is_bad_input() -> None:

@@ -11,7 +11,7 @@ from holdfast.contract.serving import SERVER_METRICS
 from holdfast.contract.telemetry import METRICS
 from holdfast.report import cloud
 from monitoring.alerting import dashboard
-from monitoring.alerting.alert import Limits
+from monitoring.alerting.alert import EXAMPLE
 from monitoring.alerting.alerts import alerts
 from monitoring.alerting.dashboard_serving import serving_charts
 from tests.workloads.manifests import rendered
@@ -19,12 +19,16 @@ from tests.workloads.manifests import rendered
 SCREENS = {
     "on-call": dashboard.render(
         "c: on call",
-        dashboard.on_call("c", "c-dead", 0.8, (("spot-l4", 0.34), ("flex-a100", 2.02))),
+        dashboard.on_call(0.8, (("spot-l4", 0.34), ("flex-a100", 2.02))),
         {"environment": "e"},
+        EXAMPLE,
     ),
-    "job": dashboard.render("c: job", dashboard.one_job("c"), {"environment": "e"}, choose="job"),
+    "job": dashboard.render("c: job", dashboard.one_job(), {"environment": "e"}, EXAMPLE, choose="job"),
     "serving": dashboard.render(
-        "c: serving", serving_charts("c", promised_per_s=100.0, base_needed=2, inflight_target=24), {"environment": "e"}
+        "c: serving",
+        serving_charts(promised_per_s=100.0, base_needed=2, inflight_target=24),
+        {"environment": "e"},
+        EXAMPLE,
     ),
 }
 
@@ -59,8 +63,7 @@ def test_the_cost_of_an_hour_is_nodes_times_price() -> None:
 def test_every_metric_that_somebody_is_woken_by_can_be_seen() -> None:
     """All of ours but the two whose alert says everything."""
     shown = set(re.findall(r"holdfast_(\w+)", "".join(SCREENS.values())))
-    limits = Limits(cluster="c", dead_letter_subscription="c-dead")
-    asked = set(re.findall(r"holdfast_(\w+)", "".join(alert.query for alert in alerts(limits))))
+    asked = set(re.findall(r"holdfast_(\w+)", "".join(alert.query for alert in alerts(EXAMPLE))))
     quiet = {
         "provisioning_requests_lost_total",
         "restores_skipped_total",

@@ -13,7 +13,7 @@ BLIND = range(200, 240)
 def history() -> Recorder:
     """Ten hours: an exporter that is away for 40 minutes, a job that waits all along, two damaged checkpoints."""
     found = Recorder(began_s=1_700_000_000.0)
-    cluster = {"cluster": EXAMPLE.cluster, "cluster_name": EXAMPLE.cluster}
+    cluster = {"cluster": EXAMPLE["cluster"], "cluster_name": EXAMPLE["cluster"]}
     for minute in range(1, 600):
         found.minute = minute
         if minute in BLIND:

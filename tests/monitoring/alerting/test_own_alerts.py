@@ -14,8 +14,8 @@ MODULE = """
 from monitoring.alerting.alert import Alert, Severity
 
 
-def alerts(limits):
-    query = f'acme_queue_depth{{cluster="{limits.cluster}"}} > 100'
+def alerts():
+    query = 'acme_queue_depth{cluster="$cluster"} > 100'
     yield Alert(name="AcmeQueueDeep", severity=Severity.TICKET, why="users wait", query=query, runbook=RUNBOOK)
 
 
@@ -37,7 +37,7 @@ def test_they_come_after_those_of_the_platform_and_carry_their_own_runbook(outsi
     assert every[:-1] == alerts(EXAMPLE)
     text = runbook.documentation(every[-1], "https://git.example.org/runbook.md")
     assert "Users wait" in text.content and text.url == "", "the platform's runbook has no section for it"
-    assert EXAMPLE.cluster in every[-1].query
+    assert EXAMPLE["cluster"] in every[-1].query
 
 
 @pytest.mark.parametrize(
@@ -46,6 +46,7 @@ def test_they_come_after_those_of_the_platform_and_carry_their_own_runbook(outsi
         (("AcmeQueueDeep", "HoldfastMonitoringSilent"), "each name once"),
         ((", runbook=RUNBOOK", ""), "AcmeQueueDeep"),
         (("def alerts", "def others"), "no attribute"),
+        (("$cluster", "$clusters"), "clusters"),
         (("from monitoring", "import acme_absent\nfrom monitoring"), "acme_absent"),
     ],
 )
@@ -55,4 +56,4 @@ def test_a_module_that_cannot_be_used_is_refused(
     (tmp_path / "acme_alerts.py").write_text(MODULE.replace(*change))
     with pytest.raises(InputError) as error:
         alerts(EXAMPLE, [outside])
-    assert "alerts.modules" in error.value.what and named in str(error.value)
+    assert named in str(error.value)

@@ -7,7 +7,7 @@ from holdfast.lint.engine import Options, lint
 from holdfast.lint.formats.text import render as as_text
 from infra.describe import described
 from tests.platforms import load, names
-from tests.workloads.manifests.rendered import KUSTOMIZATION, RENDERED, bodies, templates, workloads
+from tests.workloads.manifests.rendered import KUSTOMIZATION, RENDERED, bodies, templates
 from workloads.manifests.rendering import render
 
 
@@ -48,16 +48,6 @@ def test_the_rendered_manifests_are_clean() -> None:
     accepted = {finding.rule for finding in report.findings if finding.suppressed}
     open_findings = [finding for finding in report.findings if not finding.suppressed]
     assert report.objects > 100 and not open_findings and accepted == {"HF008", "HF119"}, as_text(report)
-
-
-@pytest.mark.parametrize("name", names())
-def test_every_selected_pool_class_is_one_of_the_environment(name: str) -> None:
-    classes = {pool.pool_class for pool in load(name).pools}
-    chosen = {
-        spec.get("nodeSelector", {}).get("holdfast.dev/pool-class")
-        for spec in [template["spec"] for _, template in workloads(name)]
-    }
-    assert chosen - {None} and chosen - {None} <= classes
 
 
 def test_no_priority_of_ours_reaches_the_system_classes() -> None:

@@ -14,7 +14,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from infra.ops import node
+from infra.ops import engine
 
 ROOT = Path(__file__).parents[4]
 OURS = [sys.executable, "-m", "infra.main"]
@@ -27,7 +27,7 @@ def measure(command: list[str]) -> tuple[float, float]:
     """Wall seconds and megabytes of one synthesis."""
     with tempfile.TemporaryDirectory() as out:
         variables = {"HOLDFAST_ENV": "example", "HOLDFAST_STATE": "local", "CDKTF_OUTDIR": out}
-        variables |= {"JSII_NODE": str(folder / "node")} if (folder := node.folder()) else {}
+        variables |= {"JSII_NODE": str(folder / "node")} if (folder := engine.node_folder()) else {}
         kept = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
         started = time.monotonic()
         process = subprocess.Popen(command, cwd=ROOT, env=kept | variables, stdout=subprocess.DEVNULL)

@@ -122,12 +122,12 @@ def test_a_rendered_job_is_one_job_from_the_queue_to_its_receipt_and_only_real_t
     receipts_hold(cast, tmp_path)
     fired = story.fired()
     expected = [
-        ("HoldfastQueueWaitTooLong", "queue=spot", 0, LIMITS.queue_wait_s // 60 + 5, admitted_min),
+        ("HoldfastQueueWaitTooLong", "queue=spot", 0, LIMITS["queue_wait_s"] // 60 + 5, admitted_min),
         (
             "HoldfastSpotPendingTooLong",
             "accelerator=nvidia-tesla-a100",
             evicted_min,
-            LIMITS.spot_pending_s // 60 + 5,
+            LIMITS["spot_pending_s"] // 60 + 5,
             back_min,
         ),
         # The last save may be ten minutes old when it begins to hang.

@@ -64,7 +64,7 @@ class Walk:
 
     def lost_nodes(self, pool: str, count: int) -> None:
         """GKE's own count of them, which comes without our doing."""
-        labels = {"monitored_resource": "k8s_node_pool", "cluster_name": LIMITS.cluster, "node_pool_name": pool}
+        labels = {"monitored_resource": "k8s_node_pool", "cluster_name": LIMITS["cluster"], "node_pool_name": pool}
         labels |= {"interruption_type": PREEMPTION_TYPE, "interruption_reason": "Eviction"}
         self.recorder.add(INTERRUPTIONS_METRIC, labels, count)
 

@@ -20,7 +20,7 @@ from holdfast.ledger.events import parse
 from holdfast.place import prices
 from holdfast.report.capacity import Capacities, capacities
 from holdfast.report.cloud import cloud_report
-from monitoring.alerting.alert import EXAMPLE, Alert, Severity
+from monitoring.alerting.alert import EXAMPLE, Alert, Severity, filled
 from monitoring.alerting.dashboard import on_call
 from tests import platforms
 from tests.monitoring.alerting.firings import Recorder, firings
@@ -100,13 +100,13 @@ def reported(held: Object) -> Any:
 
 def charted(held: Object) -> dict[str, str]:
     """Labels of the one line of the chart that has the value; Prometheus' own engine asks the chart's query."""
-    chart = next(chart for chart in on_call(EXAMPLE.cluster, "dead", 0.8, ()) if chart.title.startswith("Waiting in"))
+    chart = next(chart for chart in on_call(0.8, ()) if chart.title.startswith("Longest wait in"))
     ((_, query),) = chart.queries
     recorder: Any = Recorder(minute=1)
     cluster = watched(lambda: NOW, held)
-    CloudWriter(recorder, "acme-ai", "us-central1", EXAMPLE.cluster, clock=lambda: NOW).write(list(cluster.samples(NOW)))  # fmt: skip
+    CloudWriter(recorder, "acme-ai", "us-central1", EXAMPLE["cluster"], clock=lambda: NOW).write(list(cluster.samples(NOW)))  # fmt: skip
     recorder.minute = 2
-    (found,) = firings([Alert(name="Charted", severity=Severity.INFO, why="", query=f"{query} == {WAITED_S}")], recorder)  # fmt: skip
+    (found,) = firings([Alert(name="Charted", severity=Severity.INFO, why="", query=filled(f"{query} == {WAITED_S}", EXAMPLE))], recorder)  # fmt: skip
     return {name: value for name, value in found.labels if name in ("accelerator", "queue")}
 
 

@@ -7,7 +7,7 @@ own engine. One pass a minute. `python -m workloads.library.tests.bench.month` p
 import random
 import threading
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from holdfast.contract.kubernetes import INTERRUPTIONS_METRIC, PREEMPTION_TYPE
@@ -26,7 +26,7 @@ from workloads.library.tests.sample import EPOCH
 DAY_MIN = 1_440
 # As deployed: the threshold comes from prices. At a share of 0.8 each young job with one eviction gave a ticket.
 SHOWN = load("example")
-LIMITS = replace(EXAMPLE, goodput_min=money.break_even_share(SHOWN.pools, SHOWN.region) or 0.0)
+LIMITS = {**EXAMPLE, "goodput_min": money.break_even_share(SHOWN.pools, SHOWN.region) or 0.0}
 SPOT = Kind(queue="spot", accelerator="nvidia-l4", pods=2)
 GANG = Kind(queue="spot", accelerator="nvidia-tesla-a100", pods=4)
 SWEEP = Kind(queue="spot", accelerator="nvidia-l4", pods=2, by_index=True)
@@ -85,7 +85,7 @@ class Month:
         self.platform = Platform(self.cluster, self.written)
         self.exporter = Exporter(self.cluster, threading.Lock(), Jobs(self.written), self.now_s)
         client: Any = self.recorder
-        self.writer = CloudWriter(client, "acme-ai", "us-central1", EXAMPLE.cluster, clock=self.now_s)
+        self.writer = CloudWriter(client, "acme-ai", "us-central1", EXAMPLE["cluster"], clock=self.now_s)
 
     def now_s(self) -> float:
         return EPOCH + 60 * self.minute
@@ -117,7 +117,7 @@ class Month:
 
     def gauge(self, metric: str, value: float, **labels: str) -> None:
         """A series of somebody else's, such as a GPU's."""
-        self.recorder.add(metric, labels | {"cluster": EXAMPLE.cluster, "cluster_name": EXAMPLE.cluster}, value)
+        self.recorder.add(metric, labels | {"cluster": EXAMPLE["cluster"], "cluster_name": EXAMPLE["cluster"]}, value)
 
     def play(self) -> list[Firing]:
         for minute in range(1, self.days * DAY_MIN):
@@ -165,7 +165,7 @@ class Month:
 
     def _publish(self) -> None:
         for pool, count in self.platform.lost.items():
-            labels = {"monitored_resource": "k8s_node_pool", "cluster_name": EXAMPLE.cluster, "node_pool_name": pool}
+            labels = {"monitored_resource": "k8s_node_pool", "cluster_name": EXAMPLE["cluster"], "node_pool_name": pool}
             self.recorder.add(INTERRUPTIONS_METRIC, labels | {"interruption_type": PREEMPTION_TYPE, "interruption_reason": "Eviction"}, count)  # fmt: skip
         self.platform.lost.clear()
         if self.minute not in self.blind:

@@ -21,7 +21,7 @@ from workloads.library.tests.month.month_trouble_platform import (
 )
 from workloads.library.tests.sample import EPOCH
 
-QUEUE_MIN = EXAMPLE.queue_wait_s // 60
+QUEUE_MIN = EXAMPLE["queue_wait_s"] // 60
 KINDS = 24
 
 
@@ -72,7 +72,7 @@ def _never_saves(month: Month, at: int) -> None:
     job = _job(month, "unsaved", at, saves=False)
     month.script(at + 100, _stop(month, job))
     # Two minutes to come up, the environment's limit, the hold.
-    month.incident("no save ever", "HoldfastNoRecentCommit", f"job={job.name}", at + 6, EXAMPLE.checkpoint_age_s // 60 + 2)  # fmt: skip
+    month.incident("no save ever", "HoldfastNoRecentCommit", f"job={job.name}", at + 6, EXAMPLE["checkpoint_age_s"] // 60 + 2)  # fmt: skip
 
 
 def _ends_unsaved(month: Month, at: int) -> None:
@@ -185,16 +185,16 @@ def _waits(month: Month, name: str, at: int, minutes: int, alert: str, limit_s: 
 
 
 def _pending(month: Month, at: int) -> None:
-    _waits(month, "on-demand pod waits", at, 30, "HoldfastOnDemandPendingTooLong", EXAMPLE.on_demand_pending_s, {})
+    _waits(month, "on-demand pod waits", at, 30, "HoldfastOnDemandPendingTooLong", EXAMPLE["on_demand_pending_s"], {})
 
 
 def _drought(month: Month, at: int) -> None:
-    _waits(month, "spot drought", at, 60, "HoldfastSpotPendingTooLong", EXAMPLE.spot_pending_s, {LABEL_SPOT: "true"})
+    _waits(month, "spot drought", at, 60, "HoldfastSpotPendingTooLong", EXAMPLE["spot_pending_s"], {LABEL_SPOT: "true"})
 
 
 def _flex_waits(month: Month, at: int) -> None:
     selector = Kind(queue="", accelerator="", flex=True).selector
-    _waits(month, "flex waits", at, 270, "HoldfastFlexStartWaitTooLong", EXAMPLE.flex_pending_s, selector)
+    _waits(month, "flex waits", at, 270, "HoldfastFlexStartWaitTooLong", EXAMPLE["flex_pending_s"], selector)
 
 
 def _held(month: Month, name: str, at: int, minutes: int, reason: str) -> None:

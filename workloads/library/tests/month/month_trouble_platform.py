@@ -48,7 +48,7 @@ def budget(month: Month, at: int) -> None:
 
 def blind(month: Month, at: int) -> None:
     month.blind = range(at, at + 25)
-    month.incident("the exporter is dead", "HoldfastMonitoringSilent", "", at, EXAMPLE.heartbeat_s // 60 + 1 + 5)
+    month.incident("the exporter is dead", "HoldfastMonitoringSilent", "", at, EXAMPLE["heartbeat_s"] // 60 + 1 + 5)
 
 
 def counts(month: Month, at: int) -> None:
@@ -57,7 +57,7 @@ def counts(month: Month, at: int) -> None:
     def steps() -> Steps:
         labels = {
             "monitored_resource": "k8s_node_pool",
-            "cluster_name": EXAMPLE.cluster,
+            "cluster_name": EXAMPLE["cluster"],
             "node_pool_name": "trouble-pool",
         }
         labels |= {"interruption_type": PREEMPTION_TYPE, "interruption_reason": "Eviction"}

@@ -91,8 +91,8 @@ _MONITORING = (
     Mutant(
         name="an alert never fires",
         file="monitoring/alerting/capacity_alerts.py",
-        old='query=f"max by (accelerator) ({series}) > {most_s}",',
-        new='query=f"max by (accelerator) ({series}) > 1000 * {most_s}",',
+        old='query=f"max by (accelerator) ({series}) > ${most}",',
+        new='query=f"max by (accelerator) ({series}) > 1000 * ${most}",',
         tests=("tests/monitoring/alerting/test_alerts.py::test_every_alert_fires_in_time_and_is_silent_otherwise",),
     ),
     Mutant(

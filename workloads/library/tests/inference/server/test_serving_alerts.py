@@ -19,7 +19,7 @@ from monitoring.alerting import rule_test
 from monitoring.alerting.alert import EXAMPLE
 from monitoring.alerting.alerts import alerts
 from monitoring.alerting.rule_test import History
-from monitoring.alerting.serving_alerts import serving_alerts
+from monitoring.alerting.serving_alerts import SERVING
 from tests.monitoring.alerting import logfilter
 from workloads.library.tests.inference.server.serving import INFER, PREDICTORS, served, texts, until
 from workloads.library.tests.training.hooks import before_import
@@ -36,7 +36,7 @@ def scrape(port: int, path: str) -> Scrape:
 
 def history(before: Scrape, after: Scrape, *, at_min: int, fires: bool) -> History:
     """Twenty minutes as `before`, then each minute what came between the two scrapes, labelled as the collector does."""
-    target = f'cluster="{EXAMPLE.cluster}",namespace="serving",pod="server-base-1",{serving.TIER_LABEL}="{serving.TIER_BASE}"'
+    target = f'cluster="{EXAMPLE["cluster"]}",namespace="serving",pod="server-base-1",{serving.TIER_LABEL}="{serving.TIER_BASE}"'
     series: list[tuple[str, str]] = []
     for (name, labels), value in after.items():
         if not name.startswith(("holdfast_server_", "envoy_http_downstream_rq_xx")):
@@ -126,7 +126,7 @@ def test_a_real_drain_over_its_budget_is_a_line_that_the_log_alert_takes(tmp_pat
         assert server.ended() == 143
         lines = server.lines()
     entries = [
-        {"resource": {"type": "k8s_container", "labels": {"cluster_name": EXAMPLE.cluster}}, "jsonPayload": line}
+        {"resource": {"type": "k8s_container", "labels": {"cluster_name": EXAMPLE["cluster"]}}, "jsonPayload": line}
         for line in lines
     ]
     query = ALERTS["HoldfastServingDrainOverBudget"].query
@@ -134,7 +134,7 @@ def test_a_real_drain_over_its_budget_is_a_line_that_the_log_alert_takes(tmp_pat
 
 
 def test_every_series_of_the_alerts_is_one_that_a_server_or_the_proxy_has() -> None:
-    named = {name for alert in serving_alerts(EXAMPLE) for name in re.findall(r"(\w+)\{", alert.query)}
+    named = {name for alert in SERVING for name in re.findall(r"(\w+)\{", alert.query)}
     assert {name.removesuffix("_bucket") for name in named} <= {*serving.SERVER_METRICS, serving.PROXY_ANSWERS}
 
 
