@@ -28,15 +28,16 @@ _API = client.ApiClient()
 def plain(model: Any) -> Body:
     """A model as the API server takes it, with the checks that it fails on purpose."""
     body: Any = _API.sanitize_for_serialization(model)
-    return marked(body)
-
-
-def marked(body: Body) -> Body:
     about = body.get("metadata", {})
     skipped = skips.annotations(body.get("kind", ""), about.get("namespace"), about.get("name", ""))
     if skipped:
         about["annotations"] = about.get("annotations", {}) | skipped
     return body
+
+
+def manifest(api: str, kind: str, metadata: client.V1ObjectMeta, **fields: Any) -> Body:
+    """An object of a kind; `fields` are those beside its metadata, as dicts or models."""
+    return plain(dict(sorted({"apiVersion": api, "kind": kind, "metadata": metadata, **fields}.items())))
 
 
 def meta(name: str, namespace: str | None = None, **more: Any) -> client.V1ObjectMeta:
