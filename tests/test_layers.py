@@ -101,7 +101,7 @@ LIBRARY_ROOMS: dict[str, set[str]] = {
     "place.churn": {"ledger", "clients"},
     "manifests": {"platform"},
     "lint": {"platform", "clients", "manifests.waiting_for_pods"},
-    "jobs": {"platform", "clients", "place", "manifests", "lint", "ledger"},
+    "jobs": {"tables", "platform", "clients", "place", "manifests", "lint", "ledger"},
     "exporter": {"runtime", "clients", "ledger", "place"},
     # It sees what the exporter sees; what a policy does is decided where it was priced.
     "mover": {"runtime", "clients", "ledger", "place", "exporter"},

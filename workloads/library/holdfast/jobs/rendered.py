@@ -1,9 +1,6 @@
 """A job file to the objects that the cluster gets, made by the builders of the platform's own jobs, and linted."""
 
-import io
 from dataclasses import replace
-
-from ruamel.yaml import YAML
 
 from holdfast.contract.capacity import ANNOTATION_PLAN, ANNOTATION_RULE, LABEL_MOVES, QUEUES, Capacity
 from holdfast.contract.environment import ENV_CHECKPOINTS, ENV_RUN
@@ -26,7 +23,7 @@ from holdfast.manifests.deployments import deployment
 from holdfast.manifests.elastic import elastic
 from holdfast.manifests.pods import Size, Work
 from holdfast.manifests.policies import budget, peers
-from holdfast.manifests.render_context import Body, RenderContext
+from holdfast.manifests.render_context import Body, RenderContext, yaml_text
 from holdfast.manifests.training import DAY_S, Task, gang, job
 from holdfast.platform import Platform
 from holdfast.platform.document import SHARED_ACCOUNT
@@ -73,12 +70,7 @@ def _movable(body: Body, placed: Placed) -> Body:
 
 
 def text(environment: str, found: list[Body]) -> str:
-    yaml, stream = YAML(), io.StringIO()
-    yaml.explicit_start = True
-    yaml.width = 120
-    yaml.indent(mapping=2, sequence=4, offset=2)
-    yaml.dump_all(found, stream)
-    return HEAD.format(environment) + stream.getvalue()
+    return HEAD.format(environment) + yaml_text(found)
 
 
 def judge(name: str, written: str, platform: Platform) -> None:

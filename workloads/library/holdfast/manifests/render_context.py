@@ -2,6 +2,7 @@
 
 # Why it is so: infra/decisions/0061.
 
+import io
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,6 +11,7 @@ from hashlib import sha256
 from typing import Any
 
 from kubernetes import client
+from ruamel.yaml import YAML
 
 from holdfast.contract.capacity import Capacity
 from holdfast.contract.environment import ENV_JOB
@@ -61,6 +63,15 @@ def versioned(body: Body) -> Body:
                 if variable["name"] == ENV_JOB:
                     variable["value"] = name
     return body
+
+
+def yaml_text(bodies: Sequence[Body]) -> str:
+    yaml, stream = YAML(), io.StringIO()
+    yaml.explicit_start = True
+    yaml.width = 120
+    yaml.indent(mapping=2, sequence=4, offset=2)
+    yaml.dump_all(bodies, stream)
+    return stream.getvalue()
 
 
 def templates(spec: Body) -> list[Body]:
