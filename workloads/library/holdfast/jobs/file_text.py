@@ -12,7 +12,7 @@ from ruamel.yaml import YAML
 
 from holdfast.contract.errors import InputError
 from holdfast.jobs.job_file import OwnJob
-from holdfast.place.job_file import SCHEMA
+from holdfast.place.job import SCHEMA
 
 ALWAYS = ("name", "environment", "image", "command", "gpus", "nodes", "capacity")
 SCHEMA_FILE = "workloads/library/holdfast/jobs/job.schema.json"

@@ -122,7 +122,8 @@ def _by_digest(image: str, context: RenderContext) -> Resolved:
     if _BY_DIGEST.fullmatch(image):
         return Resolved(image=image)
     if image in ROLES:
-        return Resolved(image=_of_role(image, context))
+        require_pushed(context, image)
+        return Resolved(image=context.image(image))
     match = _BY_TAG.fullmatch(image)
     if match is None:
         raise InputError(
@@ -137,11 +138,6 @@ def _by_digest(image: str, context: RenderContext) -> Resolved:
 def require_pushed(context: RenderContext, *roles: str) -> None:
     """InputError where an image of the environment was not pushed yet."""
     context.require_digests(roles, fix=f"make images ENV={context.platform.name}")
-
-
-def _of_role(role: str, context: RenderContext) -> str:
-    require_pushed(context, role)
-    return context.image(role)
 
 
 FIX = "give NAME@sha256:DIGEST, as `docker buildx imagetools inspect NAME` or `gcloud artifacts docker images describe` prints it"

@@ -11,10 +11,9 @@ from holdfast.contract.machines import MACHINE_TYPES, MachineType, sold
 from holdfast.contract.pools import Pool, Role
 from holdfast.jobs.job_file import AUTO, OwnJob
 from holdfast.manifests.render_context import RenderContext
-from holdfast.place import advice, ask, option_names
-from holdfast.place.ask import Answer
-from holdfast.place.belief import Option
-from holdfast.place.choose import keeping
+from holdfast.place import advice, ask
+from holdfast.place.ask import Answer, keeping
+from holdfast.place.belief import Option, in_time
 from holdfast.place.job import Job
 from holdfast.place.matrix import RULES, Deadline, Kind, Workload, decide
 from holdfast.place.plan import Plan
@@ -220,7 +219,7 @@ def _planned(job: OwnJob, platform: Platform, usable: Sequence[Offer]) -> Placed
     for option in sorted(keeping(asked, answer.options), key=lambda o: (o is not answer.chosen, o.mean_usd)):
         chosen = next((offer for offer in usable if offer.capacity in _OF[option.placement]), None)
         # Whatever turns to on-demand in time needs somebody who moves it.
-        moves = option.placement is Placement.HYBRID or option_names.in_time(option) is not None
+        moves = option.placement is Placement.HYBRID or in_time(option) is not None
         if chosen is None or (moves and not _movable(chosen, usable, option)):
             continue
         first = option is answer.chosen
@@ -240,11 +239,11 @@ def _movable(chosen: Offer, usable: Sequence[Offer], option: Option) -> bool:
     """Both ends of the way are there, and a policy of one's own and not a ComputeClass walks it."""
     # A gang that was provisioned at once is bound to those nodes by its ProvisioningRequest.
     ends = chosen.capacity is not Capacity.QUEUED and Capacity.ON_DEMAND in {offer.capacity for offer in usable}
-    return ends and option_names.in_time(option) is not None
+    return ends and in_time(option) is not None
 
 
 def _plan(asked: Job, answer: Answer, option: Option, cheaper: Capacity) -> Plan:
-    policy = option_names.in_time(option)
+    policy = in_time(option)
     price, demand = (advice.quote(asked, answer.world, option.region, c) for c in (cheaper, Capacity.ON_DEMAND))
     assert policy is not None and price is not None and demand is not None, "an option without a price is refused"
     churn = advice.job_churn(asked, answer.world.churn.per_hour)

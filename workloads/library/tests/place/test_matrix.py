@@ -31,10 +31,6 @@ def test_every_rule_stands_in_the_matrix_once() -> None:
     assert sorted(ids) == sorted(PlacementRule)
 
 
-def test_every_placement_is_answered_for_something() -> None:
-    assert {rule.placement for rule in matrix.RULES} == set(Placement)
-
-
 def test_what_cannot_resume_is_never_put_on_spot_alone() -> None:
     wrong = [w for w in ALL_WORKLOADS if not w.resumable and decide(w).placement is Placement.SPOT]
     assert not wrong
