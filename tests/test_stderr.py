@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[1]
 # Each imports what is heavy: numpy, ruamel, the client of Kubernetes, PyTorch, altair, psycopg, google-auth.
 COMMANDS = {
     "infra outputs example": (0, ""),
-    "holdfast prices show": (0, "prices of "),
+    "holdfast prices": (0, "prices of "),
     "workloads render --check": (0, "0 files differ"),
     "holdfast lint workloads/rendered": (0, ""),
     "holdfast list --kubeconfig {folder}/none": (3, "could not judge: no cluster in "),

@@ -229,7 +229,7 @@ def _hourly(environment: Environment, pool: Pool, table: Table) -> float:
     if not machine.gpus:
         return machine.vcpus * _usd(environment, family(machine.name)) + disk
     if (quote := table.quote(machine, region, pool.capacity)) is None:
-        raise Unjudged(f"no {pool.capacity.value} price of {machine.name} in {region}: `holdfast prices refresh`")
+        raise Unjudged(f"no {pool.capacity.value} price of {machine.name} in {region}: `holdfast prices --refresh`")
     return quote.usd + disk
 
 

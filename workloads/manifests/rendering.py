@@ -1,11 +1,9 @@
 """Objects of an environment to files: the platform, which is applied as a whole, and samples, started one by one."""
 
-import io
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from itertools import chain
 from pathlib import Path
 
-from ruamel.yaml import YAML
 from ruamel.yaml.scalarstring import LiteralScalarString
 
 from holdfast.contract.capacity import Capacity
@@ -13,7 +11,7 @@ from holdfast.contract.errors import InputError
 from holdfast.contract.kubernetes import LABEL_HALF, PLATFORM_HALF
 from holdfast.contract.roles import NAMESPACE_MONITORING
 from holdfast.manifests import batch, elastic, serving, serving_vllm, training
-from holdfast.manifests.render_context import Body, RenderContext, Small, meta, plain
+from holdfast.manifests.render_context import Body, RenderContext, Small, meta, plain, yaml_text
 from holdfast.platform import Platform, reading
 from holdfast.platform.cluster import NAME
 from workloads.manifests import platform_jobs, queue_metrics, queueing, tenancy
@@ -47,7 +45,7 @@ def texts(platform: Platform, small: Small | None = None) -> dict[str, str]:
         # Kustomize refuses a file without an object.
         bodies = {file: made for file in files if (made := list(objects(half, file, context)))}
         for file, made in [*bodies.items(), (KUSTOMIZATION, [_kustomization(list(bodies))])]:
-            found[f"{half}/{file}"] = HEAD.format(platform.name) + _dump(made)
+            found[f"{half}/{file}"] = HEAD.format(platform.name) + yaml_text(made)
     return found
 
 
@@ -85,16 +83,6 @@ def small(platform: Platform, pool: str, workers: int, items: str) -> Small:
 def _kustomization(files: list[str]) -> Body:
     """For `kubectl apply -k`, Config Sync and Argo CD alike: the files as they are, in this order."""
     return {"apiVersion": "kustomize.config.k8s.io/v1beta1", "kind": "Kustomization", "resources": files}
-
-
-def _dump(bodies: Sequence[Body]) -> str:
-    yaml, stream = YAML(), io.StringIO()
-    yaml.version = None
-    yaml.explicit_start = True
-    yaml.width = 120
-    yaml.indent(mapping=2, sequence=4, offset=2)
-    yaml.dump_all(bodies, stream)
-    return stream.getvalue()
 
 
 def render(platform: Platform, out: Path, *, write: bool, small: Small | None = None) -> list[Path]:

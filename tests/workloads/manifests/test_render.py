@@ -4,7 +4,7 @@ import pytest
 from ruamel.yaml import YAML
 
 from holdfast.lint.engine import Options, lint
-from holdfast.lint.formats.text import render as as_text
+from holdfast.lint.formats import text as as_text
 from infra.describe import described
 from tests.platforms import load, names
 from tests.workloads.manifests.rendered import KUSTOMIZATION, RENDERED, bodies, templates

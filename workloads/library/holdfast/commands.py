@@ -13,8 +13,7 @@ from holdfast.jobs.cli import explain, follow, list_jobs, new_job, submit, try_
 from holdfast.ledger.command import receipt
 from holdfast.lint.cli import lint, rules
 from holdfast.mover.command import move
-from holdfast.place.churn.command import churn
-from holdfast.place.cli import matrix, place, prices
+from holdfast.place.cli import churn, place, prices
 from holdfast.report.command import report
 from holdfast.training.cli import app as train
 
@@ -48,11 +47,11 @@ command("rules", rules, "holdfast rules", "holdfast rules HF101")
 command(
     "place",
     place,
+    "holdfast place",
     "holdfast place --gpu a100 --hours 40 --gpus 8 --deadline 72h",
     "holdfast place --job train.yaml --json",
 )
-command("matrix", matrix, "holdfast matrix")
-app.add_typer(prices, name="prices")
+command("prices", prices, "holdfast prices", "holdfast prices --refresh")
 command("churn", churn, "holdfast churn --events events", "holdfast churn --project my-project --since 30d --json")
 command(
     "report",

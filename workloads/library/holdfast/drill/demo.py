@@ -106,7 +106,7 @@ def show_platform(demo: Demo) -> None:
         with stage(demo.console, "platform", "synthesise the example environment"):
             completed([*infra, "synth", "example"])
         print(completed([*infra, "pools", "example"]), flush=True)
-    print(completed([*HOLDFAST, "matrix"]), flush=True)
+    print(completed([*HOLDFAST, "place"]), flush=True)
 
 
 def train_thrice(demo: Demo) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from holdfast.clients.api import Object
 from holdfast.contract.capacity import Capacity, Placement
 from holdfast.contract.machines import MACHINE_TYPES, MachineType
 from holdfast.contract.pools import LABEL_ACCELERATOR, LABEL_FLEX_START, LABEL_SPOT, Pool
-from holdfast.jobs.cluster_snapshot import gpus, tolerates
+from holdfast.jobs.cluster_snapshot import gpus
 from holdfast.jobs.job_snapshot import JobSnapshot, ran_s
 from holdfast.ledger.disruptions import eviction
 from holdfast.ledger.events import read_folder
@@ -21,6 +21,7 @@ from holdfast.ledger.job_ledger import job_ledgers
 from holdfast.ledger.processes import FOREIGN_TYPES
 from holdfast.ledger.receipt import receipt
 from holdfast.lint.objects import quantity
+from holdfast.lint.platform import tolerates
 from holdfast.place import prices
 from holdfast.place.prices import Table
 from holdfast.platform import Platform
@@ -55,9 +56,9 @@ class Forecast:
 def pools_of(pod_spec: Object, platform: Platform) -> list[Pool]:
     """The pools of the environment whose nodes the pod selects and tolerates."""
     selector: dict[str, str] = pod_spec.get("nodeSelector", {})
-    return [
-        pool for pool in platform.pools if selector.items() <= pool.node_labels().items() and _tolerated(pod_spec, pool)
-    ]
+    known = [pool for pool in platform.pools if selector.items() <= pool.node_labels().items()]
+    tolerations = pod_spec.get("tolerations", ())
+    return [pool for pool in known if all(any(tolerates(t, taint) for t in tolerations) for taint in pool.taints)]
 
 
 def capacity_of(pod_spec: Object) -> Capacity:
@@ -98,19 +99,13 @@ def provisioned(pod_spec: Object, platform: Platform) -> list[MachineType]:
     ]
 
 
-def _rates(pod_spec: Object, fitting: list[Pool], platform: Platform, prices: Table) -> list[float | None]:
-    """Of one pod: in each pool that fits, or else on the cheapest machine that would be made, which is what GKE takes."""
-    if fitting:
-        return [usd_per_hour(pod_spec, pool, platform, prices) for pool in fitting]
-    quotes = [
-        prices.quote(machine, platform.price_region, Capacity.FLEX_START) for machine in provisioned(pod_spec, platform)
-    ]
-    return [min(quote.usd for quote in quotes if quote)] if any(quotes) else []
-
-
 def purchase(body: Object, size: int, pod_spec: Object, platform: Platform, prices: Table) -> Purchase:
     fitting = pools_of(pod_spec, platform)
-    rates = _rates(pod_spec, fitting, platform, prices)
+    rates = [usd_per_hour(pod_spec, pool, platform, prices) for pool in fitting]
+    if not fitting:
+        made = (prices.quote(m, platform.price_region, Capacity.FLEX_START) for m in provisioned(pod_spec, platform))
+        # GKE takes the cheapest machine that it may make.
+        rates = sorted(quote.usd for quote in made if quote)[:1]
     known = [rate for rate in rates if rate is not None]
     return Purchase(
         job=body["metadata"]["name"],
@@ -139,12 +134,6 @@ def forecasts(bought: Purchase, hours: float, accelerator: str, platform: Platfo
         )
         for option in answer.options
     ]
-
-
-def _tolerated(pod_spec: Object, pool: Pool) -> bool:
-    tolerations = pod_spec.get("tolerations", ())
-    taints = [{"key": t.key, "value": t.value, "effect": t.effect.value} for t in pool.taints]
-    return all(any(tolerates(t, taint) for t in tolerations) for taint in taints)
 
 
 def bill(job: JobSnapshot, platform: Platform, events: Path, pods: Sequence[Object], pool: str) -> str:

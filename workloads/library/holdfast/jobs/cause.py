@@ -35,7 +35,7 @@ class Reason(StrEnum):
     BACK_OFF = "back-off"  # taken down and not made anew yet
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Cause:
     reason: Reason
     blocker: str

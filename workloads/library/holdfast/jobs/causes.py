@@ -22,12 +22,8 @@ def cause_of(job: JobSnapshot, cluster: ClusterSnapshot) -> Cause:
         found = check(job, cluster)
         if found is not None:
             return found
-    return Cause(
-        reason=Reason.NONE,
-        blocker="nothing: all its pods run",
-        action="look at its speed: `holdfast report`",
-        evidence=f"kubectl get pods -n {job.namespace} -o wide",
-    )
+    action = "look at its speed: `holdfast report`"
+    return Cause(Reason.NONE, "nothing: all its pods run", action, f"kubectl get pods -n {job.namespace} -o wide")
 
 
 def state_of(job: JobSnapshot, lost: Losses) -> str:
@@ -38,32 +34,26 @@ def state_of(job: JobSnapshot, lost: Losses) -> str:
 
 def _finished(job: JobSnapshot, _: ClusterSnapshot) -> Cause | None:
     if job.finished == "Complete":
-        return Cause(reason=Reason.DONE, blocker="nothing: it is complete", action="-", evidence=_get(job))
+        return Cause(Reason.DONE, "nothing: it is complete", "-", _get(job))
     if job.finished != "Failed":
         return None
     worst, reason = ended(job), condition(job.body, "Failed")
     details = f"{reason.get('reason', '')}: {reason.get('message', '')}"
-    return Cause(
-        reason=Reason.FAILED,
-        blocker=f"{worst.blocker}; {details}" if worst else details,
-        action="mend the cause, delete the job, submit it again: it resumes from its last checkpoint",
-        evidence=worst.evidence if worst else _get(job),
-    )
+    action = "fix the cause, delete the job, submit it again: it resumes from its last checkpoint"
+    if worst is None:
+        return Cause(Reason.FAILED, details, action, _get(job))
+    return Cause(Reason.FAILED, f"{worst.blocker}; {details}", action, worst.evidence)
 
 
 def _held(job: JobSnapshot, cluster: ClusterSnapshot) -> Cause | None:
     if not job.suspended:
         return None
-    return (
-        queues.queued(job, cluster)
-        or queues.held(job, cluster)
-        or Cause(
-            reason=Reason.SUSPENDED,
-            blocker="spec.suspend is true and no queue has it",
-            action="set spec.suspend to false, or label the job with a queue",
-            evidence=_get(job),
-        )
+    blocker, action = (
+        "spec.suspend is true and no queue has it",
+        "set spec.suspend to false, or label the job with a queue",
     )
+    by_hand = Cause(Reason.SUSPENDED, blocker, action, _get(job))
+    return queues.queued(job, cluster) or queues.held(job, cluster) or by_hand
 
 
 def _crashing(job: JobSnapshot, _: ClusterSnapshot) -> Cause | None:
@@ -72,12 +62,9 @@ def _crashing(job: JobSnapshot, _: ClusterSnapshot) -> Cause | None:
     if found or not used:
         return found
     granted = job.body["spec"].get("failurePolicy", {}).get("maxRestarts", 0)
-    return Cause(
-        reason=Reason.CRASH,
-        blocker=f"{used} of {granted} granted restarts are used up by its own failures; their pods are gone",
-        action="read its log where logs are kept: `gcloud logging read`; evictions use up no restart",
-        evidence=_get(job),
-    )
+    blocker = f"{used} of {granted} granted restarts are used up by its own failures; their pods are gone"
+    action = "read its log where logs are kept: `gcloud logging read`; evictions use up no restart"
+    return Cause(Reason.CRASH, blocker, action, _get(job))
 
 
 def _between_attempts(job: JobSnapshot, _: ClusterSnapshot) -> Cause | None:
@@ -87,12 +74,9 @@ def _between_attempts(job: JobSnapshot, _: ClusterSnapshot) -> Cause | None:
     if lacking <= 0:
         return None
     reasons = ", ".join(sorted({disruption(pod) for pod in lost})) or "pods not made yet"
-    return Cause(
-        reason=Reason.BACK_OFF,
-        blocker=f"{lacking} of {job.size} pods are not replaced yet, {len(lost)} were evicted: {reasons}",
-        action="wait: a Job waits 10 s to 10 min after evictions; a JobSet is made anew within seconds",
-        evidence=_get(job),
-    )
+    blocker = f"{lacking} of {job.size} pods are not replaced yet, {len(lost)} were evicted: {reasons}"
+    action = "wait: a Job waits 10 s to 10 min after evictions; a JobSet is recreated within seconds"
+    return Cause(Reason.BACK_OFF, blocker, action, _get(job))
 
 
 def _get(job: JobSnapshot) -> str:
@@ -120,12 +104,10 @@ def starting(job: JobSnapshot, cluster: ClusterSnapshot) -> Cause | None:
     since = found[0]["metadata"]["creationTimestamp"]
     scheduler = found[0]["spec"].get("schedulerName", "default-scheduler")
     quiet = "the kubelet has not spoken yet" if _placed(job) else f"{scheduler} has not looked at them yet"
+    now = f"{last['reason']}: {brief(cluster_snapshot.message_of(last))}" if last else quiet
+    action = "wait: a large image takes minutes on a fresh node; `streaming` images start sooner"
     return Cause(
-        reason=Reason.STARTING,
-        blocker=f"{len(found)} of {job.size} pods start since {since}; "
-        + (f"{last['reason']}: {brief(cluster_snapshot.message_of(last))}" if last else quiet),
-        action="wait: a large image takes minutes on a fresh node; `streaming` images start sooner",
-        evidence=describe(found[0]),
+        Reason.STARTING, f"{len(found)} of {job.size} pods start since {since}; {now}", action, describe(found[0])
     )
 
 
@@ -148,12 +130,9 @@ def _image(job: JobSnapshot) -> Cause | None:
     pod, status = found[0]
     waits = status["state"]["waiting"]
     why = f"{waits['reason']}: {status['image']} on {pod['spec'].get('nodeName', '?')}: {waits.get('message', '')}"
-    return Cause(
-        reason=Reason.IMAGE,
-        blocker=f"{len(found)} of {job.size} pods: {brief(why).removesuffix(':')}",
-        action="push the image, or correct its name or the node's right to read it",
-        evidence=describe(pod),
-    )
+    action = "push the image, or correct its name or the node's right to read it"
+    blocker = f"{len(found)} of {job.size} pods: {brief(why).removesuffix(':')}"
+    return Cause(Reason.IMAGE, blocker, action, describe(pod))
 
 
 def _config(job: JobSnapshot) -> Cause | None:
@@ -168,12 +147,8 @@ def _config(job: JobSnapshot) -> Cause | None:
 def _unset(job: JobSnapshot, many: int, pod: Object, why: str) -> Cause:
     missing = _MISSING.search(why)
     evidence = f"kubectl get {missing['kind']} -n {job.namespace} {missing['name']}" if missing else describe(pod)
-    return Cause(
-        reason=Reason.CONFIG,
-        blocker=f"{many} of {job.size} pods: {brief(why)}",
-        action="create what is missing, or correct it in the manifest",
-        evidence=evidence,
-    )
+    action = "create what is missing, or correct it in the manifest"
+    return Cause(Reason.CONFIG, f"{many} of {job.size} pods: {brief(why)}", action, evidence)
 
 
 def _mount(job: JobSnapshot, cluster: ClusterSnapshot) -> Cause | None:
@@ -189,9 +164,5 @@ def _mount(job: JobSnapshot, cluster: ClusterSnapshot) -> Cause | None:
     action = "correct the volume in the manifest, or mend what the driver names"
     if _BUCKET in why:
         action = "check the bucket's name, the Cloud Storage FUSE add-on, and the service account's right to read it"
-    return Cause(
-        reason=Reason.VOLUME,
-        blocker=f"{many} of {job.size} pods: {failed[-1]['reason']}: {brief(why)}",
-        action=action,
-        evidence=describe(pod),
-    )
+    blocker = f"{many} of {job.size} pods: {failed[-1]['reason']}: {brief(why)}"
+    return Cause(Reason.VOLUME, blocker, action, describe(pod))

@@ -211,8 +211,8 @@ def try_(
     max_usd_per_hour: Annotated[float | None, typer.Option(help="Refuse above this.")] = None,
     timeout_s: Annotated[float, typer.Option(min=1, help="How long it is followed; the job goes on.")] = 7200,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
-    platform: Annotated[Path | None, typer.Option(help="platform.json; default: the document of the cluster.")] = None,
-    kubeconfig: Annotated[Path | None, typer.Option(help="Default: the current context, as kubectl takes it.")] = None,
+    platform: PlatformFile = None,
+    kubeconfig: Kubeconfig = None,
 ) -> None:
     """The first run: the smallest sample on the cheapest Spot pool, followed to its receipt."""
     from holdfast.clients.api import Api
@@ -222,7 +222,5 @@ def try_(
     from holdfast.platform.cluster import choose
 
     api = Api(kubeconfig)
-    asked = preparing.Asked(steps=steps, following=Following(evict=evict, timeout_s=timeout_s))
-    raise typer.Exit(
-        preparing.first_run(api, choose(api, platform), asked, Caps(usd_per_hour=max_usd_per_hour), yes=yes)
-    )
+    asked, caps = Following(evict=evict, timeout_s=timeout_s), Caps(usd_per_hour=max_usd_per_hour)
+    raise typer.Exit(preparing.first_run(api, choose(api, platform), steps, asked, caps, yes=yes))

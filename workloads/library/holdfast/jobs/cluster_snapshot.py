@@ -7,8 +7,9 @@ from dataclasses import dataclass, field, fields, replace
 
 from holdfast.clients.api import Api, Object
 from holdfast.contract.kubernetes import PROVISIONING_API, api_path
-from holdfast.contract.pools import GPU_RESOURCE
+from holdfast.contract.pools import GPU_RESOURCE, Effect, Taint
 from holdfast.jobs.job_snapshot import KUEUE, path_in
+from holdfast.lint.platform import tolerates
 
 PROVISIONING = api_path(PROVISIONING_API)
 
@@ -124,17 +125,10 @@ def untolerated(pod_spec: Object, node: Object) -> str:
     """The first taint of a pool that the pod does not tolerate, as `key=value:effect`."""
     for taint in node["spec"].get("taints", ()):
         hard = taint["effect"] in ("NoSchedule", "NoExecute") and not taint["key"].startswith(_BY_THE_CLUSTER)
-        if hard and not any(tolerates(t, taint) for t in pod_spec.get("tolerations", ())):
-            return f"{taint['key']}={taint.get('value', '')}:{taint['effect']}"
+        found = Taint(key=taint["key"], value=taint.get("value", ""), effect=Effect(taint["effect"]))
+        if hard and not any(tolerates(t, found) for t in pod_spec.get("tolerations", ())):
+            return str(found)
     return ""
-
-
-def tolerates(toleration: Object, taint: Object) -> bool:
-    if toleration.get("effect") not in (None, "", taint["effect"]):
-        return False
-    if toleration.get("operator", "Equal") == "Exists":
-        return toleration.get("key") in (None, "", taint["key"])
-    return (toleration.get("key"), toleration.get("value", "")) == (taint["key"], taint.get("value", ""))
 
 
 def gpus(pod_spec: Object) -> int:

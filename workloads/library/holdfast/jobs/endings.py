@@ -19,7 +19,7 @@ _BUCKET_SIDECAR = "gke-gcsfuse-sidecar"
 _PRESSED = "Evicted"  # the kubelet's reason for a pod that it removed for memory or disk
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Ending:
     pod: Object
     container: str
@@ -27,7 +27,7 @@ class Ending:
     code: int
     reason: str
     message: str
-    init: bool
+    init: bool = False
 
     @property
     def alike(self) -> tuple[str, int, str]:
@@ -52,25 +52,18 @@ def _endings(pod: Object) -> Iterator[Ending]:
     inits = {each["name"] for each in status.get("initContainerStatuses") or ()}
     found = [
         Ending(
-            pod=pod,
-            container=each["name"],
-            code=int(end["exitCode"]),
-            reason=end.get("reason", ""),
-            message=end.get("message", ""),
-            init=each["name"] in inits,
+            pod,
+            each["name"],
+            int(end["exitCode"]),
+            end.get("reason", ""),
+            end.get("message", ""),
+            each["name"] in inits,
         )
         for each in containers(pod)
         if (end := each.get("state" if failed else "lastState", {}).get("terminated")) and end["exitCode"]
     ]
     if failed and (status.get("reason") or not found):
-        yield Ending(
-            pod=pod,
-            container="",
-            code=0,
-            reason=status.get("reason", "Failed"),
-            message=status.get("message", ""),
-            init=False,
-        )
+        yield Ending(pod, "", 0, status.get("reason", "Failed"), status.get("message", ""))
     else:
         yield from found[:1] if failed else found
 
@@ -81,29 +74,20 @@ def _cause(job: JobSnapshot, worst: Ending, many: int) -> Cause:
     details = f"exit code {worst.code} {pods}" + (f": {last}" if last else "")
     logs = f"kubectl logs -n {job.namespace} {worst.pod['metadata']['name']} -c {worst.container}"
     if not worst.container:
-        return Cause(
-            reason=Reason.NODE,
-            blocker=f"{worst.reason} {pods}: {brief(worst.message) or 'the kubelet says no more'}",
-            action="ask for what the pod uses: memory, ephemeral-storage and GPUs as requests and limits",
-            evidence=describe(worst.pod),
-        )
+        blocker = f"{worst.reason} {pods}: {brief(worst.message) or 'the kubelet says no more'}"
+        action = "ask for what the pod uses: memory, ephemeral-storage and GPUs as requests and limits"
+        return Cause(Reason.NODE, blocker, action, describe(worst.pod))
     if worst.reason == "OOMKilled":
-        return Cause(
-            reason=Reason.MEMORY,
-            blocker=f"{worst.container} was killed at its memory limit of {_limit(worst)} {pods}",
-            action="raise limits.memory, or load less at once (batch size, loader workers, tmpfs counts too)",
-            evidence=describe(worst.pod),
-        )
+        blocker = f"{worst.container} was killed at its memory limit of {_limit(worst)} {pods}"
+        action = "raise limits.memory, or load less at once (batch size, loader workers, tmpfs counts too)"
+        return Cause(Reason.MEMORY, blocker, action, describe(worst.pod))
     if worst.container == _BUCKET_SIDECAR:
         action = "check the bucket's name and the service account's right; give the sidecar more memory"
-        return Cause(reason=Reason.VOLUME, blocker=f"{worst.container}: {details}", action=action, evidence=logs)
+        return Cause(Reason.VOLUME, f"{worst.container}: {details}", action, logs)
     if worst.init:
-        action = "mend the init container: the main one has not begun"
-        return Cause(
-            reason=Reason.INIT, blocker=f"init container {worst.container}: {details}", action=action, evidence=logs
-        )
-    action = "read the log; a crash uses up the job's own limit, an eviction does not"
-    return Cause(reason=Reason.CRASH, blocker=details, action=action, evidence=logs)
+        action = "fix the init container: the main one has not begun"
+        return Cause(Reason.INIT, f"init container {worst.container}: {details}", action, logs)
+    return Cause(Reason.CRASH, details, "read the log; a crash uses up the job's own limit, an eviction does not", logs)
 
 
 def _limit(worst: Ending) -> str:

@@ -7,7 +7,7 @@ from statistics import quantiles
 from typing import Any
 
 from holdfast.clients.api import Api, Object
-from holdfast.contract.pools import LABEL_FLEX_START, LABEL_NODEPOOL, LABEL_POOL_CLASS, Pool
+from holdfast.contract.pools import LABEL_FLEX_START, LABEL_NODEPOOL, LABEL_POOL_CLASS
 from holdfast.jobs import buying, cluster_snapshot, job_snapshot
 from holdfast.jobs.cause import Cause, Reason
 from holdfast.jobs.causes import cause_of, state_of
@@ -55,11 +55,8 @@ def explain(
     cluster = cluster_snapshot.take_snapshot(api, job.namespace)
     summary = read_job_summaries(events).get(job.name) if events else None
     cause = cause_of(job, cluster)
-    rate = (
-        buying.node_usd_per_hour(job.pod_spec, platform, prices.load())
-        if platform and summary and summary.size
-        else None
-    )
+    priced = platform and summary and summary.size
+    rate = buying.node_usd_per_hour(job.pod_spec, platform, prices.load()) if platform and priced else None
     if cause.reason is Reason.NONE and (text := progress_text(summary, time.time(), rate)):
         cause = replace(cause, blocker=f"{cause.blocker}; {text}")
     return Explanation(
@@ -155,8 +152,6 @@ def rows(api: Api, platform: Platform, prices: Table, events: Path | None = None
 def _row(
     job: JobSnapshot, cluster: ClusterSnapshot, platform: Platform, prices: Table, summary: JobSummary | None
 ) -> Row:
-    pool_of = {n["metadata"]["name"]: n["metadata"].get("labels", {}).get(LABEL_NODEPOOL, "") for n in cluster.nodes}
-    pools = {pool.name: pool for pool in platform.pools}
     now = time.time()
     waits = [waited_s(pod) for pod in job.pods]
     since = held_since_s(job) or when(job.body["metadata"]["creationTimestamp"])
@@ -176,7 +171,7 @@ def _row(
         waited_s=max((now - since if wait is None else wait for wait in waits), default=now - since),
         ran_s=sum(ran_s(pod, now) for pod in job.pods),
         useful_ratio=summary.useful_ratio if summary else None,
-        usd=_usd(job.pods, pool_of, pools, platform, prices, now),
+        usd=_usd(job.pods, cluster.nodes, platform, prices, now),
     )
 
 
@@ -186,9 +181,9 @@ def _capacity(job: JobSnapshot, platform: Platform) -> str:
     return fitting[0].capacity.value if fitting else buying.capacity_of(job.pod_spec).value
 
 
-def _usd(
-    pods: list[Object], pool_of: dict[str, str], pools: dict[str, Pool], platform: Platform, prices: Table, now: float
-) -> float | None:
+def _usd(pods: list[Object], nodes: list[Object], platform: Platform, prices: Table, now: float) -> float | None:
+    pool_of = {n["metadata"]["name"]: n["metadata"].get("labels", {}).get(LABEL_NODEPOOL, "") for n in nodes}
+    pools = {pool.name: pool for pool in platform.pools}
     total = 0.0
     for pod in pods:
         hours = ran_s(pod, now) / 3600

@@ -6,13 +6,13 @@ import re
 from collections.abc import Sequence
 from dataclasses import MISSING, asdict, fields
 from difflib import get_close_matches
-from typing import Any, cast
+from typing import Any
 
 from ruamel.yaml import YAML
 
 from holdfast.contract.errors import InputError
-from holdfast.jobs.job_file import OwnJob, documented
-from holdfast.place.job_file import SCHEMA
+from holdfast.jobs.job_file import OwnJob
+from holdfast.place.job import SCHEMA
 
 ALWAYS = ("name", "environment", "image", "command", "gpus", "nodes", "capacity")
 SCHEMA_FILE = "workloads/library/holdfast/jobs/job.schema.json"
@@ -21,7 +21,7 @@ _HEAD = f"""\
 # `holdfast submit FILE` shows the price of this job and starts it.
 schema: {SCHEMA}
 """
-_REST = "\n# What else it can say, with what holds while it says nothing:\n"
+_REST = "\n# Other fields with their defaults:\n"
 
 
 def dump(job: OwnJob) -> str:
@@ -55,7 +55,8 @@ def parse(document: dict[str, Any], where: str) -> OwnJob:
             fix = f"did you mean {near[0]}?" if near else f"see {SCHEMA_FILE}"
             raise InputError(f"{where}: unknown field", got=key, allowed=", ".join(known), fix=fix)
     try:
-        return OwnJob(**{key: _typed(key, value, known[key].metadata["schema"]) for key, value in given.items()})
+        values: dict[str, Any] = {key: tuple(v) if isinstance(v, list) else v for key, v in given.items()}
+        return OwnJob(**values)
     except InputError as error:
         raise InputError(f"{where}: {error.what}", got=error.got, allowed=error.allowed, fix=error.fix) from error
     except TypeError as error:
@@ -65,13 +66,13 @@ def parse(document: dict[str, Any], where: str) -> OwnJob:
 
 def assigned(given: Sequence[str], stated: dict[str, Any]) -> OwnJob:
     """The job of `stated` fields and of each FIELD=VALUE. InputError as for a file, and for a field that is given twice."""
-    known = {each.name: _kinds(each.metadata["schema"]) for each in fields(OwnJob)}
+    known = {each.name: each.metadata["schema"]["type"] for each in fields(OwnJob)}
     found = {key: _read(value, known[key]) for key, value in stated.items()}
     for text in given:
         key, joined, value = text.partition("=")
         name, _, entry = key.partition(".")
-        kinds = known.get(name, [])
-        by_name = kinds == ["object"]
+        kinds = known.get(name, "")
+        by_name = kinds == "object"
         place, last = (found.setdefault(name, {}), entry) if by_name else (found, key)
         if not joined or not last or last in place:
             why = "given twice" if last in place else "no FIELD=VALUE"
@@ -83,7 +84,7 @@ def assigned(given: Sequence[str], stated: dict[str, Any]) -> OwnJob:
     return parse({"schema": SCHEMA} | found, "new-job")
 
 
-def _read(value: Any, kinds: list[str]) -> Any:
+def _read(value: Any, kinds: str | list[str]) -> Any:
     """As YAML has it: numbers and words like true are texts on a command line. What is none is left to the checks."""
     if not isinstance(value, str):
         return value
@@ -98,8 +99,9 @@ def _read(value: Any, kinds: list[str]) -> Any:
 
 def json_schema() -> str:
     """Of the file, for editors; committed beside this module."""
-    properties = {name: schema | {"description": about} for name, about, schema in documented()}
+    properties: dict[str, Any] = {}
     for each in fields(OwnJob):
+        properties[each.name] = each.metadata["schema"] | {"description": each.metadata["about"]}
         if each.default is not MISSING:
             properties[each.name]["default"] = each.default
     body = {
@@ -111,29 +113,6 @@ def json_schema() -> str:
         "properties": {"schema": {"const": SCHEMA}} | properties,
     }
     return json.dumps(body, indent=2) + "\n"
-
-
-def _typed(key: str, value: Any, schema: dict[str, Any]) -> Any:
-    """As the dataclass has it. Python would take a text for a list of letters, and YAML reads 3 where "3" was meant."""
-    kinds = _kinds(schema)
-    right = {
-        "string": isinstance(value, str),
-        "boolean": isinstance(value, bool),
-        "integer": isinstance(value, int) and not isinstance(value, bool),
-        "number": isinstance(value, int | float) and not isinstance(value, bool),
-        "array": isinstance(value, list) and all(isinstance(each, str) for each in value),
-        "object": isinstance(value, dict) and all(isinstance(each, str) for pair in value.items() for each in pair),
-    }
-    if not any(right[kind] for kind in kinds):
-        of_type = f"a value of type {' or '.join(kinds)}"
-        allowed = {"array": "a list of texts", "object": "texts by name"}.get(kinds[0], of_type)
-        raise InputError(key, got=f"{value!r}"[:120], allowed=allowed, fix="put numbers and words like yes in quotes")
-    return tuple(cast(list[str], value)) if kinds == ["array"] else value
-
-
-def _kinds(schema: dict[str, Any]) -> list[str]:
-    kinds = schema.get("type", "string")
-    return [kinds] if isinstance(kinds, str) else kinds
 
 
 def _lines(key: str, value: Any) -> str:

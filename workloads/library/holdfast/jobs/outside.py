@@ -20,8 +20,8 @@ from holdfast.clients.gcloud import ask as ask_google
 from holdfast.clients.gcloud import run as gcloud
 from holdfast.contract.errors import InputError, Unjudged
 from holdfast.contract.roles import NAMESPACE_TRAINING, ROLES
-from holdfast.jobs import forms, pod_parts
-from holdfast.jobs.job_file import OwnJob
+from holdfast.jobs import pod_parts
+from holdfast.jobs.job_file import OwnJob, bucket, secret
 from holdfast.manifests.render_context import RenderContext
 from holdfast.platform import Platform
 from holdfast.platform.document import SHARED_ACCOUNT
@@ -38,7 +38,7 @@ def check(job: OwnJob, platform: Platform, ask: Ask = ask_google) -> list[str]:
 def _buckets(job: OwnJob, platform: Platform, ask: Ask) -> Iterator[str]:
     own = {platform.buckets[purpose] for purpose in ("data", "checkpoints")}
     for field, url in (("data", job.data), ("checkpoints", job.checkpoints)):
-        name = forms.bucket(field, url)[0] if url else ""
+        name = bucket(field, url)[0] if url else ""
         if not name or name in own:
             continue
         try:
@@ -57,8 +57,8 @@ def _buckets(job: OwnJob, platform: Platform, ask: Ask) -> Iterator[str]:
 
 
 def _secrets(job: OwnJob, platform: Platform, ask: Ask) -> Iterator[str]:
-    for secret in sorted(set(pod_parts.secret_files(job).values())):
-        name, version = forms.secret("secret", secret)
+    for named in sorted(set(pod_parts.secret_files(job).values())):
+        name, version = secret(named)
         try:
             ask("secrets", "versions", "describe", version, f"--secret={name}", project=platform.project)
         except Unjudged as error:
@@ -78,10 +78,10 @@ def _judged(error: Unjudged, what: str, got: str, fix: str) -> str:
     return f"{got} was not checked: {error}"
 
 
-def _granted(field: str, bucket: str, platform: Platform, job: OwnJob) -> str:
+def _granted(field: str, name: str, platform: Platform, job: OwnJob) -> str:
     right = "objectViewer" if field == "data" or job.steady else "objectUser"
     return (
-        f"{field}: the job may use gs://{bucket} after gcloud storage buckets add-iam-policy-binding gs://{bucket} "
+        f"{field}: the job may use gs://{name} after gcloud storage buckets add-iam-policy-binding gs://{name} "
         f"--member={_member(job, platform)} --role=roles/storage.{right}"
     )
 
@@ -122,7 +122,8 @@ def _by_digest(image: str, context: RenderContext) -> Resolved:
     if _BY_DIGEST.fullmatch(image):
         return Resolved(image=image)
     if image in ROLES:
-        return Resolved(image=_of_role(image, context))
+        require_pushed(context, image)
+        return Resolved(image=context.image(image))
     match = _BY_TAG.fullmatch(image)
     if match is None:
         raise InputError(
@@ -137,11 +138,6 @@ def _by_digest(image: str, context: RenderContext) -> Resolved:
 def require_pushed(context: RenderContext, *roles: str) -> None:
     """InputError where an image of the environment was not pushed yet."""
     context.require_digests(roles, fix=f"make images ENV={context.platform.name}")
-
-
-def _of_role(role: str, context: RenderContext) -> str:
-    require_pushed(context, role)
-    return context.image(role)
 
 
 FIX = "give NAME@sha256:DIGEST, as `docker buildx imagetools inspect NAME` or `gcloud artifacts docker images describe` prints it"

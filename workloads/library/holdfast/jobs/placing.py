@@ -11,10 +11,9 @@ from holdfast.contract.machines import MACHINE_TYPES, MachineType, sold
 from holdfast.contract.pools import Pool, Role
 from holdfast.jobs.job_file import AUTO, OwnJob
 from holdfast.manifests.render_context import RenderContext
-from holdfast.place import advice, ask, option_names
-from holdfast.place.ask import Answer
-from holdfast.place.belief import Option
-from holdfast.place.choose import keeping
+from holdfast.place import advice, ask
+from holdfast.place.ask import Answer, keeping
+from holdfast.place.belief import Option, in_time
 from holdfast.place.job import Job
 from holdfast.place.matrix import RULES, Deadline, Kind, Workload, decide
 from holdfast.place.plan import Plan
@@ -24,7 +23,7 @@ from holdfast.platform import Platform
 ROLES = (Role.BATCH, Role.TRAINING)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Offer:
     capacity: Capacity
     accelerator: str
@@ -57,13 +56,8 @@ def _of_groups(platform: Platform) -> Iterator[Offer]:
         bought = first.capacity in (Capacity.SPOT, Capacity.ON_DEMAND)
         if first.gpus_per_node and lent and first.role in ROLES and bought:
             smallest = min(pools, key=lambda p: _room(MACHINE_TYPES[p.machine_type]))
-            yield Offer(
-                capacity=first.capacity,
-                accelerator=first.accelerator,
-                machine=MACHINE_TYPES[smallest.machine_type],
-                lent_gpus=lent,
-                pool=smallest,
-            )
+            machine = MACHINE_TYPES[smallest.machine_type]
+            yield Offer(first.capacity, first.accelerator, machine, lent, smallest)
 
 
 def _provisioned(platform: Platform) -> Iterator[Offer]:
@@ -77,7 +71,7 @@ def _provisioned(platform: Platform) -> Iterator[Offer]:
             machines = [m for m in MACHINE_TYPES.values() if m.accelerator == accelerator and m.gpus <= min(lent, 8)]
             for gpus in sorted({m.gpus for m in machines if sold(m, capacity, platform.region)}):
                 smallest = min((m for m in machines if m.gpus == gpus), key=_room)
-                yield Offer(capacity=capacity, accelerator=accelerator, machine=smallest, lent_gpus=lent)
+                yield Offer(capacity, accelerator, smallest, lent)
 
 
 def _room(machine: MachineType) -> tuple[int, int]:
@@ -115,12 +109,6 @@ def cheapest_spot(platform: Platform, prices: Table) -> Offer:
     return min(spot, key=lambda offer: offer.usd(platform, prices))
 
 
-def cpu_pool(platform: Platform) -> Pool | None:
-    """A group without GPUs that is meant for jobs; None: auto-provisioning makes an ordinary node."""
-    found = (p for p in platform.pools if p.role in ROLES and not p.gpus_per_node and p.capacity is Capacity.ON_DEMAND)
-    return next(found, None)
-
-
 CHECKPOINT_H = 30 / 3600  # what a save blocks, until the job has shown what it does
 _CHEAPEST_FIRST = (Capacity.SPOT, Capacity.FLEX_START, Capacity.QUEUED, Capacity.ON_DEMAND)
 _OF = {
@@ -144,14 +132,20 @@ class Placed:
 def place(job: OwnJob, platform: Platform, prices: Table) -> Placed:
     """InputError where the environment has no such GPUs, or not with this capacity."""
     if not job.gpu_count:
-        return Placed(offer=None, rule=PlacementRule.PLATFORM, reason=_cpu_only(job))
+        if job.capacity not in (AUTO, Capacity.ON_DEMAND):
+            allowed = "auto, on-demand"
+            raise InputError("capacity of a job without GPUs", got=job.capacity, allowed=allowed, fix="leave it out")
+        reason = "on demand: without a GPU it costs little, and nobody takes it away"
+        return Placed(offer=None, rule=PlacementRule.PLATFORM, reason=reason)
     found = fitting(platform, job.accelerator, job.gpu_count, job.pods)
     usable = [offer for offer in found if not _refused(job, offer.capacity)]
     by_price = sorted(usable, key=lambda offer: (_CHEAPEST_FIRST.index(offer.capacity), offer.usd(platform, prices)))
     if job.capacity != AUTO:
-        return _as_asked(job, by_price, found)
+        return _as_asked(job, by_price)
     if not by_price:
-        raise _nowhere(job, found)
+        why = "; ".join(f"{offer.capacity.value}: {_refused(job, offer.capacity)}" for offer in found)
+        allowed = "another number of nodes, or GPUs"
+        raise InputError("no capacity for this job", got=why, allowed=allowed, fix="change --nodes")
     # The planner counts a gang as lost with one of its nodes.
     return _planned(job, platform, by_price) if job.hours and not job.elastic else _by_matrix(job, by_price)
 
@@ -166,14 +160,6 @@ def workload(job: OwnJob) -> Workload:
         deadline=Deadline.of(job.hours, job.deadline_hours or math.inf),
         beyond_flex=job.hours * 3600 > FLEX_MAX_RUN_S,
     )
-
-
-def _cpu_only(job: OwnJob) -> str:
-    if job.capacity not in (AUTO, Capacity.ON_DEMAND):
-        raise InputError(
-            "capacity of a job without GPUs", got=job.capacity, allowed="auto, on-demand", fix="leave it out"
-        )
-    return "on demand: without a GPU it costs little, and nobody takes it away"
 
 
 def _refused(job: OwnJob, capacity: Capacity) -> str:
@@ -191,22 +177,14 @@ def _refused(job: OwnJob, capacity: Capacity) -> str:
     return ""
 
 
-def _as_asked(job: OwnJob, usable: Sequence[Offer], found: Sequence[Offer]) -> Placed:
+def _as_asked(job: OwnJob, usable: Sequence[Offer]) -> Placed:
     chosen = next((offer for offer in usable if offer.capacity == job.capacity), None)
     if chosen is None:
         why = _refused(job, Capacity(job.capacity)) or f"{job.environment} has no such machines with this capacity"
         allowed = ", ".join(sorted({offer.capacity.value for offer in usable})) or "none for this job"
-        raise InputError(
-            f"capacity: {why}", got=job.capacity, allowed=allowed, fix=f"--capacity {AUTO}, or other GPUs"
-        )  # fmt: skip
+        fix = f"--capacity {AUTO}, or other GPUs"
+        raise InputError(f"capacity: {why}", got=job.capacity, allowed=allowed, fix=fix)
     return Placed(offer=chosen, rule=_rule(job, chosen.capacity), reason="as asked")
-
-
-def _nowhere(job: OwnJob, found: Sequence[Offer]) -> InputError:
-    why = "; ".join(f"{offer.capacity.value}: {_refused(job, offer.capacity)}" for offer in found)
-    return InputError(
-        "no capacity for this job", got=why, allowed="another number of nodes, or GPUs", fix="change --nodes"
-    )
 
 
 def _by_matrix(job: OwnJob, usable: Sequence[Offer]) -> Placed:
@@ -241,7 +219,7 @@ def _planned(job: OwnJob, platform: Platform, usable: Sequence[Offer]) -> Placed
     for option in sorted(keeping(asked, answer.options), key=lambda o: (o is not answer.chosen, o.mean_usd)):
         chosen = next((offer for offer in usable if offer.capacity in _OF[option.placement]), None)
         # Whatever turns to on-demand in time needs somebody who moves it.
-        moves = option.placement is Placement.HYBRID or option_names.in_time(option) is not None
+        moves = option.placement is Placement.HYBRID or in_time(option) is not None
         if chosen is None or (moves and not _movable(chosen, usable, option)):
             continue
         first = option is answer.chosen
@@ -261,11 +239,11 @@ def _movable(chosen: Offer, usable: Sequence[Offer], option: Option) -> bool:
     """Both ends of the way are there, and a policy of one's own and not a ComputeClass walks it."""
     # A gang that was provisioned at once is bound to those nodes by its ProvisioningRequest.
     ends = chosen.capacity is not Capacity.QUEUED and Capacity.ON_DEMAND in {offer.capacity for offer in usable}
-    return ends and option_names.in_time(option) is not None
+    return ends and in_time(option) is not None
 
 
 def _plan(asked: Job, answer: Answer, option: Option, cheaper: Capacity) -> Plan:
-    policy = option_names.in_time(option)
+    policy = in_time(option)
     price, demand = (advice.quote(asked, answer.world, option.region, c) for c in (cheaper, Capacity.ON_DEMAND))
     assert policy is not None and price is not None and demand is not None, "an option without a price is refused"
     churn = advice.job_churn(asked, answer.world.churn.per_hour)

@@ -10,8 +10,7 @@ from holdfast.contract.environment import ENV_KEY_FILE
 from holdfast.contract.errors import InputError
 from holdfast.contract.exit_codes import EXIT_PREEMPTED
 from holdfast.contract.kubernetes import ANNOTATION_INDEX, FUSE_DRIVER, SECRETS_API, SECRETS_DRIVER, SECRETS_PROVIDER
-from holdfast.jobs import forms
-from holdfast.jobs.job_file import OnNotice, OwnJob
+from holdfast.jobs.job_file import OnNotice, OwnJob, bucket, secret
 from holdfast.manifests import data, database
 from holdfast.manifests.pods import Size, Work, annotation, container
 from holdfast.manifests.policies import RENDEZVOUS_PORT
@@ -120,7 +119,7 @@ def provider_class(own: OwnJob, context: RenderContext) -> Body | None:
     if not secret_files(own):
         return None
     _require_add_on(own, context.platform)
-    listed = [_entry(context.platform.project, file, secret) for file, secret in sorted(secret_files(own).items())]
+    listed = [_entry(context.platform.project, file, named) for file, named in sorted(secret_files(own).items())]
     stream = io.StringIO()
     YAML().dump(listed, stream)
     return {
@@ -142,15 +141,15 @@ def _require_add_on(own: OwnJob, platform: Platform) -> None:
         )
 
 
-def _entry(project: str, file: str, secret: str) -> dict[str, str]:
-    name, version = forms.secret("secret", secret)
+def _entry(project: str, file: str, named: str) -> dict[str, str]:
+    name, version = secret(named)
     return {"resourceName": f"projects/{project}/secrets/{name}/versions/{version}", "path": file}
 
 
 def _dataset(own: OwnJob) -> client.V1Volume:
-    bucket, folder = forms.bucket("data", own.data)
+    name, folder = bucket("data", own.data)
     options = "implicit-dirs" + (f",only-dir={folder}" if folder else "")
-    attributes = {"bucketName": bucket, "mountOptions": options}
+    attributes = {"bucketName": name, "mountOptions": options}
     source = client.V1CSIVolumeSource(driver=FUSE_DRIVER, read_only=True, volume_attributes=attributes)
     return client.V1Volume(name=data.CLAIM, csi=source)
 

@@ -2,6 +2,7 @@
 
 import json
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -13,13 +14,20 @@ from holdfast.contract.errors import InputError, Stopped
 from holdfast.contract.exit_codes import EXIT_STOPPED
 from holdfast.jobs import file_text, following, outside, placing, rendered, show, submit
 from holdfast.jobs.following import Following, Report
-from holdfast.jobs.job_file import LOSES, OnNotice, OwnJob
+from holdfast.jobs.job_file import OnNotice, OwnJob
 from holdfast.jobs.job_snapshot import JobSnapshot
 from holdfast.jobs.placing import Placed
 from holdfast.manifests import database
 from holdfast.manifests.render_context import Body, RenderContext
 from holdfast.place import prices
 from holdfast.platform import Platform
+
+LOSES = {
+    OnNotice.DRAIN: "the preStop hook waits within the same window: what it takes, the program does not have, and the "
+    "image needs the package holdfast",
+    OnNotice.WRAP: "the program does not know that it is stopped: each eviction loses what it did since its own last "
+    "save, and the image needs /bin/sh",
+}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -50,19 +58,20 @@ def prepare(job: OwnJob, platform: Platform) -> Prepared:
     found = rendered.bodies(fixed, context, placed)
     text = rendered.text(platform.name, found)
     rendered.judge(f"{job.name}.yaml", text, platform)
-    notes = [f"placed on {placed.reason}", image.warning, _loses(job), _in_no_queue(job), *outside.check(job, platform)]
-    return Prepared(
-        job=fixed, platform=platform, placed=placed, bodies=found, text=text, notes=[note for note in notes if note]
-    )
+    notes = [
+        f"placed on {placed.reason}",
+        *filter(None, [image.warning]),
+        *_notes_on(job),
+        *outside.check(job, platform),
+    ]
+    return Prepared(job=fixed, platform=platform, placed=placed, bodies=found, text=text, notes=notes)
 
 
-def _in_no_queue(job: OwnJob) -> str:
-    return "steady: in no queue, so neither its share nor its turn is kept for it" if job.steady else ""
-
-
-def _loses(job: OwnJob) -> str:
-    lost = LOSES[OnNotice(job.on_notice)]
-    return f"on_notice {job.on_notice}: {lost}" if lost else ""
+def _notes_on(job: OwnJob) -> Iterator[str]:
+    if lost := LOSES.get(OnNotice(job.on_notice)):
+        yield f"on_notice {job.on_notice}: {lost}"
+    if job.steady:
+        yield "steady: in no queue, so neither its share nor its turn is kept for it"
 
 
 def new_job(job: OwnJob, platform: Platform, file: Path) -> None:
@@ -112,15 +121,9 @@ def _write(path: Path, text: str, over: str = "") -> None:
     path.write_text(text, encoding="utf-8")
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Asked:
-    steps: int = 200
-    following: Following
-
-
-def first_run(api: Api, platform: Platform, asked: Asked, caps: submit.Caps, *, yes: bool) -> int:
+def first_run(api: Api, platform: Platform, steps: int, asked: Following, caps: submit.Caps, *, yes: bool) -> int:
     """The exit code: 0 complete, 1 failed, 4 over the cap."""
-    prepared = prepare(sample(asked, platform), platform)
+    prepared = prepare(sample(steps, platform), platform)
     bought = plan(prepared, caps, None)
     show.plan(bought, f"first run of {platform.name}")
     for refusal in bought.refusals:
@@ -128,24 +131,15 @@ def first_run(api: Api, platform: Platform, asked: Asked, caps: submit.Caps, *, 
     if bought.refusals:
         return EXIT_STOPPED
     show.agree(yes)
-    return follow(api, prepared, asked.following, show.note)
+    return follow(api, prepared, asked, show.note)
 
 
-def sample(asked: Asked, platform: Platform) -> OwnJob:
+def sample(steps: int, platform: Platform) -> OwnJob:
     """The reference trainer on Python's own sources, for minutes; a name of its own, or it would resume the last one."""
     offer = placing.cheapest_spot(platform, prices.load())
-    command = [
-        "python",
-        "-m",
-        "holdfast",
-        "train",
-        "run",
-        "--checkpoints",
-        f"$({ENV_CHECKPOINTS})",
-        "--run",
-        f"$({ENV_RUN})",
-    ]
-    command += ["--ranks", str(offer.machine.gpus), "--steps", str(asked.steps), "--every", "5s", "--device", "cuda"]
+    command = ["python", "-m", "holdfast", "train", "run"]
+    command += ["--checkpoints", f"$({ENV_CHECKPOINTS})", "--run", f"$({ENV_RUN})"]
+    command += ["--ranks", str(offer.machine.gpus), "--steps", str(steps), "--every", "5s", "--device", "cuda"]
     return OwnJob(
         name=time.strftime("try-%m%d-%H%M%S", time.gmtime()),
         environment=platform.name,

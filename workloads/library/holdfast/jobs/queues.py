@@ -18,22 +18,15 @@ def held(job: JobSnapshot, cluster: ClusterSnapshot) -> Cause | None:
     evidence = f"kubectl describe workload -n {job.namespace} {workload['metadata']['name']}"
     queue = workload["spec"].get("queueName", "")
     if condition(workload, "QuotaReserved").get("status") == "True":
-        return Cause(
-            reason=Reason.GATE,
-            blocker=_checks(workload),
-            position=f"past queue {queue}, waiting for {held_for_s(job, cluster.taken_s):.0f} s",
-            action="wait for whoever runs the check, or take it from the ClusterQueue",
-            evidence=evidence,
-        )
+        action = "wait for the controller of the check, or remove the check from the ClusterQueue"
+        position = f"past queue {queue}, waiting for {held_for_s(job, cluster.taken_s):.0f} s"
+        return Cause(Reason.GATE, _checks(workload), action, evidence, position)
     line = sorted(_waiting(cluster.workloads, queue), key=_turn)
     place = 1 + next((i for i, w in enumerate(line) if w["metadata"]["uid"] == workload["metadata"]["uid"]), 0)
-    return Cause(
-        reason=Reason.QUOTA,
-        blocker=_blocker(job, workload, _cluster_queue(cluster, queue), queue),
-        position=f"{place} of {len(line)} waiting in queue {queue}, for {held_for_s(job, cluster.taken_s):.0f} s",
-        action="wait for its turn, ask for fewer GPUs, or raise the quota in infra/environments",
-        evidence=evidence,
-    )
+    blocker = _blocker(job, workload, _cluster_queue(cluster, queue), queue)
+    position = f"{place} of {len(line)} waiting in queue {queue}, for {held_for_s(job, cluster.taken_s):.0f} s"
+    action = "wait for its turn, ask for fewer GPUs, or raise the quota in infra/environments"
+    return Cause(Reason.QUOTA, blocker, action, evidence, position)
 
 
 def _blocker(job: JobSnapshot, workload: Object, found: Object | None, queue: str) -> str:
@@ -44,8 +37,8 @@ def _blocker(job: JobSnapshot, workload: Object, found: Object | None, queue: st
     if active.get("status") == "False":
         return f"queue {queue} admits nothing: {brief(str(active.get('message', '')))}"
     asked = job.size * gpus(job.pod_spec)
-    lent = sum(_amount(r["nominalQuota"]) for r in _gpu_rows(found["spec"].get("resourceGroups"), "flavors"))
-    used = sum(_amount(r["total"]) for r in _gpu_rows([found.get("status", {})], "flavorsReservation"))
+    lent = sum(int(str(r["nominalQuota"])) for r in _gpu_rows(found["spec"].get("resourceGroups"), "flavors"))
+    used = sum(int(str(r["total"])) for r in _gpu_rows([found.get("status", {})], "flavorsReservation"))
     why = str(condition(workload, "QuotaReserved").get("message", ""))
     if why and asked <= lent - used:
         return f"quota: {brief(why)}"
@@ -67,10 +60,6 @@ def _cluster_queue(cluster: ClusterSnapshot, queue: str) -> Object | None:
 def _gpu_rows(groups: list[dict[str, Any]] | None, key: str) -> list[dict[str, Any]]:
     flavors = [flavor for group in groups or () for flavor in group.get(key) or ()]
     return [row for flavor in flavors for row in flavor["resources"] if row["name"] == GPU_RESOURCE]
-
-
-def _amount(quantity: object) -> int:
-    return int(str(quantity))
 
 
 def _waiting(workloads: list[Object], queue: str) -> list[Object]:
@@ -102,13 +91,9 @@ def queued(job: JobSnapshot, cluster: ClusterSnapshot) -> Cause | None:
         status, action = f"accepted {since}, no nodes yet: {_why(condition(request, 'Provisioned'))}", PATIENCE
     else:
         status, action = f"not accepted yet: {_why(condition(request, 'Accepted'))}", PATIENCE
-    return Cause(
-        reason=Reason.FLEX_QUEUE,
-        blocker=f"flex queue: {asked}; request {name} {status}",
-        position=f"waiting for {held_for_s(job, cluster.taken_s):.0f} s" if job.workload else "",
-        action=action,
-        evidence=f"kubectl describe provisioningrequest -n {job.namespace} {name}",
-    )
+    evidence = f"kubectl describe provisioningrequest -n {job.namespace} {name}"
+    position = f"waiting for {held_for_s(job, cluster.taken_s):.0f} s" if job.workload else ""
+    return Cause(Reason.FLEX_QUEUE, f"flex queue: {asked}; request {name} {status}", action, evidence, position)
 
 
 def _is_of(request: Object, job: JobSnapshot) -> bool:

@@ -1,9 +1,6 @@
 """A job file to the objects that the cluster gets, made by the builders of the platform's own jobs, and linted."""
 
-import io
 from dataclasses import replace
-
-from ruamel.yaml import YAML
 
 from holdfast.contract.capacity import ANNOTATION_PLAN, ANNOTATION_RULE, LABEL_MOVES, QUEUES, Capacity
 from holdfast.contract.environment import ENV_CHECKPOINTS, ENV_RUN
@@ -23,11 +20,11 @@ from holdfast.jobs.job_file import OnNotice, OwnJob
 from holdfast.jobs.placing import Placed
 from holdfast.lint.engine import Options, lint_texts
 from holdfast.manifests.deployments import deployment
-from holdfast.manifests.elastic import ElasticGang, elastic
+from holdfast.manifests.elastic import elastic
 from holdfast.manifests.pods import Size, Work
 from holdfast.manifests.policies import budget, peers
-from holdfast.manifests.render_context import Body, RenderContext
-from holdfast.manifests.training import DAY_S, Gang, Task, gang, job
+from holdfast.manifests.render_context import Body, RenderContext, yaml_text
+from holdfast.manifests.training import DAY_S, Task, gang, job
 from holdfast.platform import Platform
 from holdfast.platform.document import SHARED_ACCOUNT
 
@@ -47,47 +44,20 @@ def bodies(own: OwnJob, context: RenderContext, placed: Placed) -> list[Body]:
         found.append(budget(own.name, own.namespace, own.name, reason))
         return [*found, deployment(context, own.namespace, replace(work, restart=None), own.pods)]
     queue = QUEUES[placed.offer.capacity] if placed.offer else ""
+    task = Task(
+        work=work, pods=own.pods, least=own.min_nodes, queue=queue, deadline_s=round(own.max_hours * 3600),
+        restarts=own.restarts, namespace=own.namespace,
+    )  # fmt: skip
     if own.elastic:
-        return [*found, *elastic(context, _elastic(own, work, queue))]
+        return [*found, *elastic(context, task)]
     if not own.gang:
-        return [
-            *found,
-            _movable(
-                job(
-                    context,
-                    Task(
-                        name=own.name,
-                        pods=own.pods,
-                        deadline_s=_deadline_s(own),
-                        queue=queue,
-                        work=work,
-                        namespace=own.namespace,
-                        restarts=own.restarts,
-                    ),
-                ),
-                placed,
-            ),
-        ]
+        return [*found, _movable(job(context, task), placed)]
     reason = "An eviction through the API restarts the whole gang: one at a time. Spot preemption does not ask."
     found.append(peers(own.name))
     found.append(budget(own.name, own.namespace, own.name, reason, keep=own.pods - 1))
-    longest = {ANNOTATION_PROVISIONED_RUN: str(FLEX_MAX_RUN_S)} if queue == QUEUES[Capacity.QUEUED] else {}
-    restarts = 0 if longest else own.restarts  # such nodes are not used twice
-    given = Gang(
-        work=work,
-        pods=own.pods,
-        queue=queue,
-        deadline_s=_deadline_s(own),
-        restarts=restarts,
-        annotations=longest,
-    )
-    return [*found, _movable(gang(context, given), placed)]
-
-
-def _elastic(own: OwnJob, work: Work, queue: str) -> ElasticGang:
-    return ElasticGang(
-        work=work, nodes=own.pods, min_nodes=own.min_nodes, queue=queue, deadline_s=_deadline_s(own), restarts=own.restarts
-    )  # fmt: skip
+    if queue == QUEUES[Capacity.QUEUED]:  # such nodes are not used twice
+        task = replace(task, restarts=0, annotations={ANNOTATION_PROVISIONED_RUN: str(FLEX_MAX_RUN_S)})
+    return [*found, _movable(gang(context, task), placed)]
 
 
 def _movable(body: Body, placed: Placed) -> Body:
@@ -100,12 +70,7 @@ def _movable(body: Body, placed: Placed) -> Body:
 
 
 def text(environment: str, found: list[Body]) -> str:
-    yaml, stream = YAML(), io.StringIO()
-    yaml.explicit_start = True
-    yaml.width = 120
-    yaml.indent(mapping=2, sequence=4, offset=2)
-    yaml.dump_all(found, stream)
-    return HEAD.format(environment) + stream.getvalue()
+    return HEAD.format(environment) + yaml_text(found)
 
 
 def judge(name: str, written: str, platform: Platform) -> None:
@@ -185,7 +150,3 @@ def _placed(own: OwnJob, placed: Placed, work: Work) -> Work:
         priority=PRIORITY_FLEX,
         calls_kubernetes=True,  # a flex-start node says in an annotation when it ends
     )
-
-
-def _deadline_s(own: OwnJob) -> int:
-    return round(own.max_hours * 3600)

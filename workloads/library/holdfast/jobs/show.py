@@ -6,8 +6,6 @@ import sys
 from typing import Any
 
 import typer
-from rich.console import Console
-from rich.table import Table as Grid
 
 from holdfast.contract.errors import InputError
 from holdfast.contract.exit_codes import EXIT_STOPPED
@@ -16,6 +14,7 @@ from holdfast.contract.values import finite
 from holdfast.jobs.endings import Count
 from holdfast.jobs.explain import Explanation, Row
 from holdfast.jobs.submit import Plan
+from holdfast.tables import print_table
 
 LIST_HEAD = (
     "NAME", "KIND", "CAPACITY", "STATUS", "WHY", "STEP", "SAVED", "EVICTED", "CRASHED", "WAITED", "RAN", "USEFUL%", "$SOFAR",
@@ -48,15 +47,11 @@ def plan(made: Plan, file: str) -> None:
     head = ("JOB", "CAPACITY", "POOL", "PODS", "GPUS", "$/H")
     rows = [
         (
-            b.job,
-            b.capacity.value,
-            " ".join(b.pools) or ("none" if b.usd_per_hour is None else "auto-provisioned"),
-            str(b.pods),
-            str(b.gpus),
-            _usd(b.usd_per_hour),
+            b.job, b.capacity.value, " ".join(b.pools) or ("none" if b.usd_per_hour is None else "auto-provisioned"),
+            str(b.pods), str(b.gpus), _usd(b.usd_per_hour),
         )
         for b in made.purchases
-    ]
+    ]  # fmt: skip
     _grid(head, rows)
     if made.forecasts:
         print()
@@ -92,17 +87,7 @@ def agree(yes: bool) -> None:
 
 
 def _grid(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> None:
-    terminal = sys.stdout.isatty()
-    # No markup: names and messages come from the cluster.
-    console = Console(
-        width=None if terminal else 400, no_color=not terminal, highlight=False, markup=False, soft_wrap=not terminal
-    )
-    table = Grid(box=None, pad_edge=False, header_style="bold" if terminal else "")
-    for title in head:
-        table.add_column(title, no_wrap=not terminal, overflow="fold")
-    for row in rows:
-        table.add_row(*map(printable, row))
-    console.print(table)
+    print_table(head, [tuple(map(printable, row)) for row in rows])
 
 
 def counted(value: Count) -> str:

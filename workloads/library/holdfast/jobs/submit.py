@@ -142,16 +142,11 @@ def documents_of(path: Path) -> list[Any]:
     return _read_all(path)
 
 
-def environment(path: Path) -> str:
-    """That the manifest names, as a rendered one does; empty: none."""
-    from holdfast.lint import engine
-
-    return engine.named_by(path.read_text())
-
-
 def require_of(path: Path, platform: Platform) -> None:
     """Raises Stopped where the file names another environment than the platform's."""
-    named = environment(path)
+    from holdfast.lint import engine
+
+    named = engine.named_by(path.read_text())
     if named and named != platform.name:
         raise Stopped(
             "the manifest is of another environment", got=f"{path}: {named}", allowed=str(platform),

@@ -46,7 +46,7 @@ class _Waiting:
 
     def cause(self, reason: Reason, why: str, action: str, evidence: str = "") -> Cause:
         many = f"{len(self.pods)} of {self.job.size} pods have no node: "
-        return Cause(reason=reason, blocker=many + why, action=action, evidence=evidence or describe(self.pod))
+        return Cause(reason, many + why, action, evidence or describe(self.pod))
 
 
 def unplaced(job: JobSnapshot, cluster: ClusterSnapshot) -> Cause | None:
@@ -54,12 +54,17 @@ def unplaced(job: JobSnapshot, cluster: ClusterSnapshot) -> Cause | None:
     if not found:
         return None
     waiting = _Waiting(job, cluster, found, cluster_snapshot.fit(found[0]["spec"], cluster.nodes, cluster.others))
-    return next(cause for check in _CHECKS if (cause := check(waiting)))
+    return _gated(waiting) or _volume(waiting) or queues.queued(job, cluster) or _where(waiting)
+
+
+def _where(waiting: _Waiting) -> Cause:
+    checks = (_taint, _autoscaler, _flex, _selector, _full)
+    return next(cause for check in checks if (cause := check(waiting)))
 
 
 def _gated(waiting: _Waiting) -> Cause | None:
     gates = ", ".join(gate["name"] for gate in waiting.pod["spec"].get("schedulingGates") or ())
-    action = "whoever set the gate takes it away: Kueue when it admits, a controller when it is done"
+    action = "wait: the controller that set the gate removes it, Kueue when it admits the job"
     return waiting.cause(Reason.GATE, f"held by the gate {gates}", action) if gates else None
 
 
@@ -117,10 +122,6 @@ def _autoscaler(waiting: _Waiting) -> Cause | None:
     return None
 
 
-def _request(waiting: _Waiting) -> Cause | None:
-    return queues.queued(waiting.job, waiting.cluster)
-
-
 def _flex(waiting: _Waiting) -> Cause | None:
     if not _flexible(waiting.pod) or waiting.fit.selected:
         return None
@@ -160,9 +161,6 @@ def _full(waiting: _Waiting) -> Cause:
 
 def _flexible(pod: Object) -> bool:
     return LABEL_FLEX_START in pod["spec"].get("nodeSelector", {})
-
-
-_CHECKS = (_gated, _volume, _request, _taint, _autoscaler, _flex, _selector, _full)
 
 
 REASONS = ("FailedCreate", "JobCreationFailed", "HeadlessServiceCreationFailed", "PVCCreationFailed")
@@ -251,18 +249,10 @@ def refused(job: JobSnapshot, cluster: ClusterSnapshot) -> Cause | None:
     for known in REFUSALS:
         if match := re.search(known.pattern, text, re.DOTALL):
             values = match.groupdict() | {"namespace": job.namespace}
-            return Cause(
-                reason=known.reason,
-                blocker=many + brief(known.text.format(**values)),
-                action=known.action.format(**values),
-                evidence=known.evidence.format(**values),
-            )
-    return Cause(
-        reason=Reason.REFUSED,
-        blocker=many + brief(text),
-        action="change the manifest as the API server says",
-        evidence=f"kubectl get events -n {job.namespace} --field-selector reason={event['reason']}",
-    )
+            blocker, action, evidence = (each.format(**values) for each in (known.text, known.action, known.evidence))
+            return Cause(known.reason, many + brief(blocker), action, evidence)
+    evidence = f"kubectl get events -n {job.namespace} --field-selector reason={event['reason']}"
+    return Cause(Reason.REFUSED, many + brief(text), "change the manifest as the API server says", evidence)
 
 
 def _children(job: JobSnapshot, cluster: ClusterSnapshot) -> set[str]:

@@ -14,7 +14,7 @@ from fnmatch import fnmatch
 from holdfast.lint.document import Mark
 from holdfast.lint.finding import Finding
 from holdfast.lint.objects import Object, as_map, as_text, dig
-from holdfast.lint.retired import RETIRED
+from holdfast.lint.registry import RETIRED, all_rules
 
 ANNOTATION = "holdfast.dev/ignore-"
 _COMMENT = re.compile(r"#\s*holdfast:\s*ignore\[([^\]]{0,200})\]\s*(.*)$")
@@ -122,8 +122,6 @@ def _silenced(finding: Finding, index: dict[tuple[str, ...], list[Ignore]]) -> F
 
 
 def _complaint(ignore: Ignore, today: date) -> Iterator[Finding]:
-    from holdfast.lint.registry import all_rules  # the registry's rules document these findings
-
     rules = all_rules()
     if ignore.rule in RETIRED:
         return

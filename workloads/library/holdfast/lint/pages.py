@@ -7,8 +7,7 @@ import yaml
 
 from holdfast.contract.errors import InputError
 from holdfast.lint import examples
-from holdfast.lint.registry import Rule, all_rules
-from holdfast.lint.retired import RETIRED
+from holdfast.lint.registry import RETIRED, Rule, all_rules
 
 SCHEMA = "holdfast.rules/1"
 

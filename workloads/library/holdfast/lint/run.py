@@ -11,9 +11,7 @@ from holdfast.contract.progress import working
 from holdfast.lint import config as settings
 from holdfast.lint.engine import Options, Report, lint, suppress
 from holdfast.lint.finding import Severity
-from holdfast.lint.formats import FORMATS
-from holdfast.lint.formats import github as annotations
-from holdfast.lint.formats.text import summary
+from holdfast.lint.formats import FORMATS, github, summary
 from holdfast.platform import Platform, read
 
 
@@ -85,6 +83,6 @@ def _write(report: Report, request: Request) -> None:
         else:
             sys.stdout.write(text)
     if os.environ.get("GITHUB_ACTIONS") == "true" and "github" not in request.formats:
-        sys.stderr.write(annotations.render(report))
+        sys.stderr.write(github(report))
     if request.formats != ("text",):
         sys.stderr.write(summary(report) + "\n")

@@ -20,9 +20,9 @@ from holdfast.contract.kubernetes import (
 from holdfast.contract.roles import NAMESPACE_BATCH
 from holdfast.contract.telemetry import METRIC_PREFIX
 from holdfast.manifests import data, database
-from holdfast.manifests.deployments import deployment
+from holdfast.manifests.deployments import autoscaler, deployment
 from holdfast.manifests.pods import Size, Work, template
-from holdfast.manifests.render_context import Body, RenderContext, meta, plain, versioned
+from holdfast.manifests.render_context import Body, RenderContext, manifest, meta, versioned
 from holdfast.manifests.training import DAY_S, Task, gpu_size, ignoring, job
 
 LOAD, DRAIN, STEADY = "batch-load", "batch-drain", "batch-steady"
@@ -105,18 +105,14 @@ def load(context: RenderContext) -> Body:
         pod_failure_policy=ignoring(EXIT_PREEMPTED),
         template=template(context, work),
     )
-    job_body = client.V1Job(api_version=JOB_API, kind="Job", metadata=meta(LOAD, NAMESPACE_BATCH), spec=spec)
-    return versioned(plain(job_body))
+    return versioned(manifest(JOB_API, "Job", meta(LOAD, NAMESPACE_BATCH), spec=spec))
 
 
 def drain(context: RenderContext) -> Body:
     """Workers end when the queue is empty: nodes go to zero without any autoscaler of pods."""
     pods = min(context.small.workers if context.small else MAX_WORKERS, context.batch.max_nodes)
     work = _work(context, DRAIN, restart="Never")
-    return job(
-        context,
-        Task(name=DRAIN, pods=pods, deadline_s=7 * DAY_S, queue="spot", work=work, namespace=NAMESPACE_BATCH),
-    )
+    return job(context, Task(work=work, pods=pods, deadline_s=7 * DAY_S, queue="spot", namespace=NAMESPACE_BATCH))
 
 
 def steady(context: RenderContext) -> Body:
@@ -128,30 +124,13 @@ def measured(context: RenderContext) -> Body:
     """The exporter computes how many workers meet the deadline; GKE's managed adapter reads it, so nothing is installed."""
     selector = f'cluster_name="{context.platform.cluster}",job="{STEADY}"'
     query = f"max({METRIC_PREFIX.replace('.', '_').replace('/', ':')}_batch_replicas_wanted{{{selector}}})"
-    metric = {"promql": {"name": WANTED, "query": query}}
-    head = {"apiVersion": AUTOSCALING_METRIC_API, "kind": "AutoscalingMetric"}
-    return head | {"metadata": plain(meta(STEADY, NAMESPACE_BATCH)), "spec": {"metrics": [metric]}}
+    spec = {"metrics": [{"promql": {"name": WANTED, "query": query}}]}
+    return manifest(AUTOSCALING_METRIC_API, "AutoscalingMetric", meta(STEADY, NAMESPACE_BATCH), spec=spec)
 
 
 def follower(context: RenderContext) -> Body:
-    source = client.V2ExternalMetricSource(
-        metric=client.V2MetricIdentifier(name=f"{api_group(AUTOSCALING_METRIC_API)}|{STEADY}|{WANTED}"),
-        target=client.V2MetricTarget(type="AverageValue", average_value="1"),
-    )
-    calm = client.V2HPAScalingRules(stabilization_window_seconds=600)
-    scaler = client.V2HorizontalPodAutoscaler(
-        api_version="autoscaling/v2",
-        kind="HorizontalPodAutoscaler",
-        metadata=meta(STEADY, NAMESPACE_BATCH),
-        spec=client.V2HorizontalPodAutoscalerSpec(
-            scale_target_ref=client.V2CrossVersionObjectReference(
-                api_version="apps/v1", kind="Deployment", name=STEADY
-            ),
-            # 0 needs the feature gate HPAScaleToZero, which is off by default: a cluster without it refuses the object.
-            min_replicas=1,
-            max_replicas=min(MAX_WORKERS, context.batch.max_nodes),
-            metrics=[client.V2MetricSpec(type="External", external=source)],
-            behavior=client.V2HorizontalPodAutoscalerBehavior(scale_down=calm),
-        ),
-    )
-    return plain(scaler)
+    name = f"{api_group(AUTOSCALING_METRIC_API)}|{STEADY}|{WANTED}"
+    external = {"metric": {"name": name}, "target": {"averageValue": "1", "type": "AverageValue"}}
+    # 0 needs the feature gate HPAScaleToZero, which is off by default: a cluster without it refuses the object.
+    most = min(MAX_WORKERS, context.batch.max_nodes)
+    return autoscaler(STEADY, NAMESPACE_BATCH, 1, most, [{"external": external, "type": "External"}], calm_s=600)

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from kubernetes import client
 
 from holdfast.contract.kubernetes import ANNOTATION_FUSE, FUSE_DRIVER
-from holdfast.manifests.render_context import Body, RenderContext, meta, plain
+from holdfast.manifests.render_context import Body, RenderContext, manifest, meta
 
 CLAIM, PATH = "data", "/data"
 # GKE adds the sidecar that serves the mount; unstated, its limits are small and it takes from no quota of ours.
@@ -28,29 +28,25 @@ def volume() -> client.V1Volume:
 def claim(context: RenderContext, namespace: str) -> Iterator[Body]:
     """A volume for each namespace: one binds one claim."""
     name = f"{CLAIM}-{namespace}"
-    driver = client.V1CSIPersistentVolumeSource(
-        driver=FUSE_DRIVER,
-        volume_handle=context.platform.buckets["data"],
-        read_only=True,
-        volume_attributes={"mountOptions": "implicit-dirs"},
-    )
-    spec = client.V1PersistentVolumeSpec(
-        access_modes=["ReadOnlyMany"],
-        capacity={"storage": "1Ti"},
-        persistent_volume_reclaim_policy="Retain",
-        storage_class_name="",
-        claim_ref=client.V1ObjectReference(kind="PersistentVolumeClaim", name=CLAIM, namespace=namespace),
-        csi=driver,
-    )
-    yield plain(client.V1PersistentVolume(api_version="v1", kind="PersistentVolume", metadata=meta(name), spec=spec))
-    wanted = client.V1PersistentVolumeClaimSpec(
-        access_modes=["ReadOnlyMany"],
-        storage_class_name="",
-        volume_name=name,
-        resources=client.V1VolumeResourceRequirements(requests={"storage": "1Ti"}),
-    )
-    yield plain(
-        client.V1PersistentVolumeClaim(
-            api_version="v1", kind="PersistentVolumeClaim", metadata=meta(CLAIM, namespace), spec=wanted
-        )
-    )
+    storage = {"storage": "1Ti"}
+    spec = {
+        "accessModes": ["ReadOnlyMany"],
+        "capacity": storage,
+        "claimRef": {"kind": "PersistentVolumeClaim", "name": CLAIM, "namespace": namespace},
+        "csi": {
+            "driver": FUSE_DRIVER,
+            "readOnly": True,
+            "volumeAttributes": {"mountOptions": "implicit-dirs"},
+            "volumeHandle": context.platform.buckets["data"],
+        },
+        "persistentVolumeReclaimPolicy": "Retain",
+        "storageClassName": "",
+    }
+    yield manifest("v1", "PersistentVolume", meta(name), spec=spec)
+    wanted = {
+        "accessModes": ["ReadOnlyMany"],
+        "resources": {"requests": storage},
+        "storageClassName": "",
+        "volumeName": name,
+    }
+    yield manifest("v1", "PersistentVolumeClaim", meta(CLAIM, namespace), spec=wanted)

@@ -1,30 +1,90 @@
-"""Deployments on machines that come and go: workers that never end, servers, the proxy before them."""
+"""Deployments on machines that come and go, and what they share: autoscalers, machines, probes, scraping."""
+
+from typing import Any
 
 from kubernetes import client
 
-from holdfast.contract.kubernetes import LABEL_NAME
-from holdfast.manifests.pods import Work, template
-from holdfast.manifests.render_context import Body, RenderContext, meta, plain
+from holdfast.contract import serving
+from holdfast.contract.capacity import Capacity
+from holdfast.contract.kubernetes import LABEL_NAME, MONITORING_API
+from holdfast.contract.pools import Pool, Role
+from holdfast.contract.roles import NAMESPACE_SERVING
+from holdfast.manifests.pods import Probes, Work, template
+from holdfast.manifests.render_context import Body, RenderContext, manifest, meta
+
+LABEL_SERVES = "holdfast.dev/serves"
 
 
 def deployment(context: RenderContext, namespace: str, work: Work, replicas: int | None = None) -> Body:
     """Named as its work. `replicas`: None where an autoscaler has them."""
-    return plain(
-        client.V1Deployment(
-            api_version="apps/v1",
-            kind="Deployment",
-            metadata=meta(work.name, namespace),
-            spec=client.V1DeploymentSpec(
-                replicas=replicas,
-                selector=client.V1LabelSelector(match_labels={LABEL_NAME: work.name}),
-                revision_history_limit=3,
-                progress_deadline_seconds=4 * 3600,  # Spot may be sold out for hours
-                strategy=client.V1DeploymentStrategy(
-                    type="RollingUpdate",
-                    # A machine more may not be there to be had; one replica less is what a lost machine costs too.
-                    rolling_update=client.V1RollingUpdateDeployment(max_surge=1, max_unavailable=1),
-                ),
-                template=template(context, work),
-            ),
-        )
+    spec = client.V1DeploymentSpec(
+        replicas=replicas,
+        selector=client.V1LabelSelector(match_labels={LABEL_NAME: work.name}),
+        revision_history_limit=3,
+        progress_deadline_seconds=4 * 3600,  # Spot may be sold out for hours
+        strategy=client.V1DeploymentStrategy(
+            type="RollingUpdate",
+            # A machine more may not be there to be had; one replica less is what a lost machine costs too.
+            rolling_update=client.V1RollingUpdateDeployment(max_surge=1, max_unavailable=1),
+        ),
+        template=template(context, work),
     )
+    return manifest("apps/v1", "Deployment", meta(work.name, namespace), spec=spec)
+
+
+def autoscaler(
+    name: str, namespace: str, least: int, most: int, metrics: list[Body], calm_s: int, **behavior: Any
+) -> Body:
+    """Of the Deployment of this name. `calm_s`: how long it waits before replicas go."""
+    spec = {
+        "behavior": {"scaleDown": {"stabilizationWindowSeconds": calm_s}, **behavior},
+        "maxReplicas": most,
+        "metrics": metrics,
+        "minReplicas": least,
+        "scaleTargetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": name},
+    }
+    return manifest("autoscaling/v2", "HorizontalPodAutoscaler", meta(name, namespace), spec=spec)
+
+
+def base_pool(context: RenderContext) -> Pool:
+    return next(pool for pool in context.platform.pools if pool.role is Role.SERVING)
+
+
+def overflow_pool(context: RenderContext) -> Pool:
+    """The Spot pool with the base's accelerator, else that of batch."""
+    wanted = base_pool(context).accelerator
+    fitting = (p for p in context.platform.pools if p.capacity is Capacity.SPOT and p.accelerator == wanted)
+    return next(fitting, context.batch)
+
+
+def probes(port: int) -> Probes:
+    """Readiness is asked by the kubelet, and by the proxy, which alone asks on after a Spot notice: httpGet, every second,
+    one failure. Liveness only ends a hung process."""
+    ready = client.V1Probe(
+        http_get=client.V1HTTPGetAction(path=serving.READY_PATH, port=port),
+        period_seconds=serving.PROBE_PERIOD_S,
+        timeout_seconds=serving.PROBE_TIMEOUT_S,
+        failure_threshold=serving.PROBE_FAILURES,
+        success_threshold=1,
+    )
+    live = client.V1Probe(
+        http_get=client.V1HTTPGetAction(path=serving.LIVE_PATH, port=port),
+        period_seconds=10,
+        timeout_seconds=5,
+        failure_threshold=6,
+    )
+    return Probes(readiness=ready, liveness=live)
+
+
+def scraping(name: str, labels: dict[str, str], port: int, path: str = "/metrics") -> Body:
+    """For managed Prometheus, which feeds the autoscaler and the alerts; each series names its tier."""
+    spec = {
+        "selector": {"matchLabels": labels},
+        "endpoints": [{"port": port, "interval": "15s", "path": path}],
+        "targetLabels": {"fromPod": [{"from": serving.LABEL_TIER, "to": serving.TIER_LABEL}]},
+    }
+    return manifest(MONITORING_API, "PodMonitoring", meta(name, NAMESPACE_SERVING), spec=spec)
+
+
+def port() -> client.V1ServicePort:
+    return client.V1ServicePort(name="http", port=serving.PORT, target_port=serving.PORT, app_protocol="http")

@@ -7,7 +7,8 @@ Job, so that a place for which no node ever came back does not keep it open.
 # Why it is so: infra/decisions/0035.
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from typing import Any
 
 from kubernetes import client
 
@@ -21,17 +22,14 @@ from holdfast.contract.environment import (
     PLACE,
 )
 from holdfast.contract.exit_codes import EXIT_PREEMPTED, EXIT_RETRY
-from holdfast.contract.kubernetes import JOB_API, LABEL_NAME
+from holdfast.contract.kubernetes import LABEL_NAME
 from holdfast.contract.roles import NAMESPACE_TRAINING
 from holdfast.manifests import data
-from holdfast.manifests.pods import Work, template
 from holdfast.manifests.policies import RENDEZVOUS_PORT, budget, peers
-from holdfast.manifests.render_context import Body, RenderContext, meta, plain, versioned
-from holdfast.manifests.training import ADDED_UP, DAY_S, FAILURES, ignoring, queued_by, spot_work
+from holdfast.manifests.render_context import Body, RenderContext, manifest, meta, plain, versioned
+from holdfast.manifests.training import DAY_S, Task, indexed, spot_work
 
 ZONE = "topology.kubernetes.io/zone"
-
-
 NODES = 4
 
 
@@ -44,60 +42,32 @@ def samples(context: RenderContext) -> Iterator[Body]:
     words = ["python", "-m", "holdfast", "train", "elastic", "--checkpoints", context.checkpoints, "--run", name]
     words += ["--steps", "100000", "--device", "cuda", "--data", data.PATH]
     work = replace(spot_work(context, name, pool, PlacementRule.ELASTIC), command=words)
-    given = ElasticGang(work=work, nodes=NODES, min_nodes=NODES // 2, queue="spot", deadline_s=7 * DAY_S)
+    given = Task(work=work, pods=NODES, least=NODES // 2, queue="spot", deadline_s=7 * DAY_S)
     yield from elastic(context, given)
 
 
-@dataclass(frozen=True, kw_only=True)
-class ElasticGang:
-    """`work.command` finds the gang in its environment; see `holdfast.training.elastic.places`."""
-
-    work: Work
-    nodes: int
-    min_nodes: int
-    queue: str
-    """Kueue's, which starts it; empty: it starts at once."""
-    deadline_s: int
-    restarts: int = 3
-    """Crashes of a place; evictions are not counted."""
-
-
-def elastic(context: RenderContext, given: ElasticGang) -> Iterator[Body]:
-    name, work = given.work.name, given.work
-    pod = template(context, replace(work, from_pod=work.from_pod | FAILURES, env=_gang(given) | work.env | ADDED_UP))
-    assert pod.spec
-    pod.spec.subdomain = name
-    pod.spec.affinity = _one_zone(name)
-    body = client.V1Job(
-        api_version=JOB_API,
-        kind="Job",
-        metadata=meta(name, NAMESPACE_TRAINING, labels=queued_by(given.queue)),
-        spec=client.V1JobSpec(
-            suspend=True if given.queue else None,
-            completion_mode="Indexed",
-            completions=given.nodes,
-            parallelism=given.nodes,
-            backoff_limit_per_index=given.restarts,
-            active_deadline_seconds=given.deadline_s,
-            ttl_seconds_after_finished=DAY_S,
-            pod_failure_policy=ignoring(EXIT_PREEMPTED, EXIT_RETRY),
-            success_policy=client.V1SuccessPolicy(rules=[client.V1SuccessPolicyRule(succeeded_count=1)]),
-            template=pod,
-        ),
-    )
+def elastic(context: RenderContext, given: Task) -> Iterator[Body]:
+    """The command of the work finds the gang in its environment; see `holdfast.training.elastic.places`."""
+    name = given.work.name
+    work = replace(given.work, env=_gang(given) | given.work.env)
+    job = indexed(context, replace(given, work=work), EXIT_PREEMPTED, EXIT_RETRY)
+    assert job.spec and job.spec.template.spec
+    job.spec.success_policy = client.V1SuccessPolicy(rules=[client.V1SuccessPolicyRule(succeeded_count=1)])
+    job.spec.template.spec.subdomain = name
+    job.spec.template.spec.affinity = _one_zone(name)
     yield _service(name)
     yield peers(name)
     reason = "The gang goes on above this number. Spot preemption does not ask."
-    yield budget(name, NAMESPACE_TRAINING, name, reason, keep=given.min_nodes)
-    yield versioned(plain(body))
+    yield budget(name, NAMESPACE_TRAINING, name, reason, keep=given.least)
+    yield versioned(plain(job))
 
 
-def _gang(given: ElasticGang) -> dict[str, str]:
+def _gang(given: Task) -> dict[str, str]:
     # Kubernetes expands the variable, which holds the name that the Job has in the end; pods are called after it.
     host = f"$({ENV_JOB})-{PLACE}.{given.work.name}"
     return {
-        ENV_GANG_NODES: str(given.nodes),
-        ENV_GANG_MIN_NODES: str(given.min_nodes),
+        ENV_GANG_NODES: str(given.pods),
+        ENV_GANG_MIN_NODES: str(given.least),
         ENV_GANG_ADDRESS: host,
         ENV_GANG_PORT: str(RENDEZVOUS_PORT),
     }
@@ -105,21 +75,11 @@ def _gang(given: ElasticGang) -> dict[str, str]:
 
 def _service(name: str) -> Body:
     """Names for pods, from the moment they exist: members ask each other before any of them is ready."""
-    return plain(
-        client.V1Service(
-            api_version="v1",
-            kind="Service",
-            metadata=meta(name, NAMESPACE_TRAINING),
-            spec=client.V1ServiceSpec(cluster_ip="None", publish_not_ready_addresses=True, selector={LABEL_NAME: name}),
-        )
-    )
+    spec = {"clusterIP": "None", "publishNotReadyAddresses": True, "selector": {LABEL_NAME: name}}
+    return manifest("v1", "Service", meta(name, NAMESPACE_TRAINING), spec=spec)
 
 
-def _one_zone(name: str) -> client.V1Affinity:
+def _one_zone(name: str) -> Any:
     """Gradients cross between all nodes in every step; between zones that is slower and billed."""
-    term = client.V1PodAffinityTerm(
-        topology_key=ZONE, label_selector=client.V1LabelSelector(match_labels={LABEL_NAME: name})
-    )
-    return client.V1Affinity(
-        pod_affinity=client.V1PodAffinity(required_during_scheduling_ignored_during_execution=[term])
-    )
+    term = {"labelSelector": {"matchLabels": {LABEL_NAME: name}}, "topologyKey": ZONE}
+    return {"podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}

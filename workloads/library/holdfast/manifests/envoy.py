@@ -53,7 +53,7 @@ def _listener(proxy: Proxy) -> dict[str, Any]:
         "stream_idle_timeout": _seconds(proxy.longest_request_s),
     }
     return _http(
-        serving.PROXY_REQUESTS, _address(proxy.host, proxy.port), [_completions(proxy), _route(proxy)], manager
+        serving.PROXY_REQUESTS, _address(proxy.host, proxy.port), [_route(proxy, "/v1/"), _route(proxy)], manager
     )
 
 
@@ -85,7 +85,7 @@ def _admin(proxy: Proxy) -> dict[str, Any]:
     }
 
 
-def _route(proxy: Proxy) -> dict[str, Any]:
+def _route(proxy: Proxy, prefix: str = "/") -> dict[str, Any]:
     route: dict[str, Any] = {"cluster": CLUSTER, "timeout": _seconds(proxy.longest_request_s)}
     if proxy.tries > 1:
         route["retry_policy"] = {
@@ -94,8 +94,6 @@ def _route(proxy: Proxy) -> dict[str, Any]:
             "retry_on": serving.RETRY_ON,
             "retriable_status_codes": [serving.RETRIABLE_STATUS],
             "num_retries": proxy.tries - 1,
-            # All tries within the one deadline, and the server learns how long it has.
-            "per_try_timeout": _seconds(proxy.longest_request_s / proxy.tries),
             "retry_host_predicate": [
                 {
                     "name": "envoy.retry_host_predicates.previous_hosts",
@@ -106,15 +104,11 @@ def _route(proxy: Proxy) -> dict[str, Any]:
             # tried before in one retry of six.
             "host_selection_retry_max_attempts": 32,
         }
-    return {"match": {"prefix": "/"}, "route": route}
-
-
-def _completions(proxy: Proxy) -> dict[str, Any]:
-    """Text that comes in pieces may take the whole of the longest request, and cannot be asked for again in between."""
-    route: dict[str, Any] = _route(proxy)["route"]
-    policy: dict[str, Any] = route.get("retry_policy", {})
-    policy.pop("per_try_timeout", None)
-    return {"match": {"prefix": "/v1/"}, "route": route}
+        if prefix == "/":
+            # All tries within the one deadline, and the server learns how long it has. Text that comes in pieces may
+            # take the whole of the longest request, and cannot be asked for again in between.
+            route["retry_policy"]["per_try_timeout"] = _seconds(proxy.longest_request_s / proxy.tries)
+    return {"match": {"prefix": prefix}, "route": route}
 
 
 def _servers(proxy: Proxy, folder: str) -> dict[str, Any]:

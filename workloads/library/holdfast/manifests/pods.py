@@ -79,8 +79,6 @@ class Work:
     selector: dict[str, str] = field(default_factory=dict[str, str])
     """Beside the pool's."""
     env: dict[str, str] = field(default_factory=dict[str, str])
-    secrets: dict[str, tuple[str, str]] = field(default_factory=dict[str, tuple[str, str]])
-    """Variable -> (Secret, key)."""
     from_pod: dict[str, str] = field(default_factory=dict[str, str])
     """Variable -> field of the pod, as the downward API names it. Stand before `env`, which may refer to them."""
     reads_run: str = ""
@@ -111,19 +109,20 @@ class Work:
 
 def template(context: RenderContext, work: Work) -> client.V1PodTemplateSpec:
     work = _with_key(context, work)
-    labels = {LABEL_NAME: work.name, LABEL_PART_OF: PART_OF}
-    labels |= _identity(work)
+    labels = {LABEL_NAME: work.name, LABEL_PART_OF: PART_OF} | _identity(work)
     labels |= work.labels | (CALLS if work.calls_kubernetes else {})
     volumes = _scratch_volumes(work.size) + work.volumes
+    taints = work.pool.taints if work.pool else work.tolerations
+    tolerations: list[Any] = [dict(sorted(taint.toleration().items())) for taint in taints]
     spec = client.V1PodSpec(
         automount_service_account_token=work.calls_kubernetes,
         enable_service_links=False,
-        service_account_name=_account(context, work),
+        service_account_name=context.platform.account_of(work.writes_run) if work.writes_run else work.role,
         priority_class_name=work.priority,
         restart_policy=work.restart,
         termination_grace_period_seconds=work.grace_s,
-        node_selector=_selector(work) or None,
-        tolerations=[_toleration(taint) for taint in (work.pool.taints if work.pool else work.tolerations)] or None,
+        node_selector=((work.pool.selector() if work.pool else {}) | work.selector) or None,
+        tolerations=tolerations or None,
         security_context=client.V1PodSecurityContext(
             run_as_non_root=True,
             run_as_user=USER,
@@ -150,10 +149,6 @@ def _with_key(context: RenderContext, work: Work) -> Work:
     return replace(work, volumes=[*work.volumes, mounted], env=work.env | {ENV_KEY_FILE: f"{KEY_FOLDER}/key"})
 
 
-def _account(context: RenderContext, work: Work) -> str:
-    return context.platform.account_of(work.writes_run) if work.writes_run else work.role
-
-
 def _identity(work: Work) -> dict[str, str]:
     """What the process writes of itself is taken for this job's only."""
     if not work.job:
@@ -172,17 +167,6 @@ def _spread(work: Work) -> list[client.V1TopologySpreadConstraint] | None:
     ]
 
 
-def _toleration(taint: Taint) -> client.V1Toleration:
-    given = taint.toleration()
-    return client.V1Toleration(
-        key=given["key"], operator=given["operator"], value=given["value"], effect=given["effect"]
-    )
-
-
-def _selector(work: Work) -> dict[str, str]:
-    return (work.pool.selector() if work.pool else {}) | work.selector
-
-
 def _scratch_volumes(size: Size) -> list[tuple[client.V1Volume, str]]:
     found = [(_scratch("tmp", size.scratch), TMP), (_scratch("run", "1Mi"), RUN_DIR)]
     if size.gpus:
@@ -199,14 +183,14 @@ def _scratch(name: str, size: str) -> client.V1Volume:
 def container(context: RenderContext, work: Work, name: str = MAIN) -> client.V1Container:
     volumes = _scratch_volumes(work.size) + work.volumes
     limits = work.size.limits()
-    probes = work.probes or (Probes(readiness=_probe(work), liveness=_alive(work)) if work.probe else None)
+    probes = work.probes or (_probes(work.probe, work.ports[0]) if work.probe else None)
     return client.V1Container(
         name=name,
         image=work.image or context.image(work.role),
         image_pull_policy="Always",
         lifecycle=_hook(work),
         command=work.command,
-        env=[*_env(work)],
+        env=_env(work),
         ports=[client.V1ContainerPort(container_port=port) for port in work.ports] or None,
         resources=client.V1ResourceRequirements(limits=limits, requests=limits),
         liveness_probe=probes and probes.liveness,
@@ -243,19 +227,20 @@ def _mount(volume: Any, path: str) -> client.V1VolumeMount:
     return client.V1VolumeMount(name=volume.name, mount_path=path, read_only=read_only)
 
 
-def _probe(work: Work) -> client.V1Probe:
-    get = client.V1HTTPGetAction(path=work.probe, port=work.ports[0])
-    return client.V1Probe(http_get=get, period_seconds=15, failure_threshold=4)
-
-
-def _alive(work: Work) -> client.V1Probe:
-    """Only the port: a slow answer is no reason to kill."""
-    return client.V1Probe(
-        tcp_socket=client.V1TCPSocketAction(port=work.ports[0]), period_seconds=30, failure_threshold=6
+def _probes(path: str, port: int) -> Probes:
+    """Liveness asks the port alone: a slow answer is no reason to kill."""
+    get = client.V1HTTPGetAction(path=path, port=port)
+    return Probes(
+        readiness=client.V1Probe(http_get=get, period_seconds=15, failure_threshold=4),
+        liveness=listening(port, period_s=30),
     )
 
 
-def _env(work: Work) -> list[client.V1EnvVar]:
+def listening(port: int, period_s: int) -> client.V1Probe:
+    return client.V1Probe(tcp_socket=client.V1TCPSocketAction(port=port), period_seconds=period_s, failure_threshold=6)
+
+
+def _env(work: Work) -> list[Any]:
     values = {ENV_RUN_DIR: RUN_DIR, "HOME": TMP} | work.env
     if work.job:
         values[ENV_JOB] = work.job
@@ -264,21 +249,12 @@ def _env(work: Work) -> list[client.V1EnvVar]:
     if work.pool and work.pool.interruptible and LABEL_FLEX_START not in work.selector:
         values[ENV_WINDOW_S] = str(work.pool.window.pod_s)
     fields = work.from_pod | ({ENV_NODE: "spec.nodeName"} if work.calls_kubernetes else {})
-    listed = [_of_pod(name, path) for name, path in sorted(fields.items())]
+    listed = [{"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}} for name, path in sorted(fields.items())]
     # Kubernetes expands only variables that stand before.
     in_order = sorted(values.items(), key=lambda found: (f"$({ENV_JOB})" in found[1], found))
-    listed += [client.V1EnvVar(name=name, value=value) for name, value in in_order]
-    for name, (secret, key) in sorted(work.secrets.items()):
-        source = client.V1EnvVarSource(secret_key_ref=client.V1SecretKeySelector(name=secret, key=key))
-        listed.append(client.V1EnvVar(name=name, value_from=source))
-    return listed
+    return listed + [{"name": name, "value": value} for name, value in in_order]
 
 
 def annotation(key: str) -> str:
     """The field of a pod that holds it, as the downward API names it."""
     return f"metadata.annotations['{key}']"
-
-
-def _of_pod(name: str, path: str) -> client.V1EnvVar:
-    source = client.V1EnvVarSource(field_ref=client.V1ObjectFieldSelector(field_path=path))
-    return client.V1EnvVar(name=name, value_from=source)

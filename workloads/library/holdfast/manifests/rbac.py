@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from kubernetes import client
 
-from holdfast.manifests.render_context import Body, meta, plain
+from holdfast.manifests.render_context import Body, manifest, meta
 
 API = "rbac.authorization.k8s.io"
 # On pods that hold a token; the network policy that opens the way to the API server selects it.
@@ -13,16 +13,7 @@ CALLS = {"holdfast.dev/calls": "kubernetes"}
 
 def reading(name: str, rules: list[client.V1PolicyRule], *, accounts: list[str], namespace: str) -> Iterator[Body]:
     """A ClusterRole, since nodes stand in no namespace, for ServiceAccounts of one."""
-    role = client.V1ClusterRole(api_version=f"{API}/v1", kind="ClusterRole", metadata=meta(name), rules=rules)
-    binding = client.V1ClusterRoleBinding(
-        api_version=f"{API}/v1",
-        kind="ClusterRoleBinding",
-        metadata=meta(name),
-        role_ref=client.V1RoleRef(api_group=API, kind="ClusterRole", name=name),
-        subjects=[client.RbacV1Subject(kind="ServiceAccount", name=each, namespace=namespace) for each in accounts],
-    )
-    yield plain(role)
-    yield plain(binding)
+    yield from _bound("ClusterRole", name, None, rules, accounts, namespace)
 
 
 def holding(lease: str, *, account: str, namespace: str) -> Iterator[Body]:
@@ -39,13 +30,14 @@ def within(
     name: str, rules: list[client.V1PolicyRule], namespace: str, *, account: str, account_namespace: str
 ) -> Iterator[Body]:
     """A Role of one namespace, for one ServiceAccount of the same or another."""
-    role = client.V1Role(api_version=f"{API}/v1", kind="Role", metadata=meta(name, namespace), rules=rules)
-    binding = client.V1RoleBinding(
-        api_version=f"{API}/v1",
-        kind="RoleBinding",
-        metadata=meta(name, namespace),
-        role_ref=client.V1RoleRef(api_group=API, kind="Role", name=name),
-        subjects=[client.RbacV1Subject(kind="ServiceAccount", name=account, namespace=account_namespace)],
-    )
-    yield plain(role)
-    yield plain(binding)
+    yield from _bound("Role", name, namespace, rules, [account], account_namespace)
+
+
+def _bound(
+    kind: str, name: str, namespace: str | None, rules: list[client.V1PolicyRule], accounts: list[str], of: str
+) -> Iterator[Body]:
+    """The role and its binding to `accounts` of the namespace `of`."""
+    yield manifest(f"{API}/v1", kind, meta(name, namespace), rules=rules)
+    role = {"apiGroup": API, "kind": kind, "name": name}
+    subjects = [{"kind": "ServiceAccount", "name": account, "namespace": of} for account in accounts]
+    yield manifest(f"{API}/v1", f"{kind}Binding", meta(name, namespace), roleRef=role, subjects=subjects)

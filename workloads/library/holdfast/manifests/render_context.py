@@ -5,6 +5,7 @@ edit. A role without a digest gets zeros, which no registry has: a fresh fork re
 ImagePullBackOff, so nothing else can run in their place.
 """
 
+import io
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ from hashlib import sha256
 from typing import Any
 
 from kubernetes import client
+from ruamel.yaml import YAML
 
 from holdfast.contract.capacity import Capacity
 from holdfast.contract.environment import ENV_JOB
@@ -31,15 +33,16 @@ _API = client.ApiClient()
 def plain(model: Any) -> Body:
     """A model as the API server takes it, with the checks that it fails on purpose."""
     body: Any = _API.sanitize_for_serialization(model)
-    return marked(body)
-
-
-def marked(body: Body) -> Body:
     about = body.get("metadata", {})
     skipped = skips.annotations(body.get("kind", ""), about.get("namespace"), about.get("name", ""))
     if skipped:
         about["annotations"] = about.get("annotations", {}) | skipped
     return body
+
+
+def manifest(api: str, kind: str, metadata: client.V1ObjectMeta, **fields: Any) -> Body:
+    """An object of a kind; `fields` are those beside its metadata, as dicts or models."""
+    return plain(dict(sorted({"apiVersion": api, "kind": kind, "metadata": metadata, **fields}.items())))
 
 
 def meta(name: str, namespace: str | None = None, **more: Any) -> client.V1ObjectMeta:
@@ -63,6 +66,15 @@ def versioned(body: Body) -> Body:
                 if variable["name"] == ENV_JOB:
                     variable["value"] = name
     return body
+
+
+def yaml_text(bodies: Sequence[Body]) -> str:
+    yaml, stream = YAML(), io.StringIO()
+    yaml.explicit_start = True
+    yaml.width = 120
+    yaml.indent(mapping=2, sequence=4, offset=2)
+    yaml.dump_all(bodies, stream)
+    return stream.getvalue()
 
 
 def templates(spec: Body) -> list[Body]:

@@ -7,7 +7,8 @@ in its Service until it has ended, and only the proxy's own health check ends it
 
 # Why it is so: infra/decisions/0049.
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
 from kubernetes import client
 
@@ -16,18 +17,19 @@ from holdfast.contract.capacity import ANNOTATION_RULE, PlacementRule
 from holdfast.contract.kubernetes import LABEL_NAME, PRIORITY_SERVING, PRIORITY_SPOT
 from holdfast.contract.pools import LABEL_ZONE, Pool
 from holdfast.contract.roles import NAMESPACE_SERVING
-from holdfast.manifests.deployments import deployment
-from holdfast.manifests.pods import Work
-from holdfast.manifests.policies import budget, ingress, scraped
-from holdfast.manifests.render_context import Body, RenderContext, meta, plain
-from holdfast.manifests.serving_deployment import (
+from holdfast.manifests.deployments import (
     LABEL_SERVES,
+    autoscaler,
     base_pool,
+    deployment,
     overflow_pool,
     port,
     probes,
     scraping,
 )
+from holdfast.manifests.pods import Work
+from holdfast.manifests.policies import budget, ingress, scraped
+from holdfast.manifests.render_context import Body, RenderContext, manifest, meta
 from holdfast.manifests.serving_proxy import ANNOTATION_CAPACITY, SERVER, SERVING, FirstHop, proxies
 from holdfast.manifests.training import gpu_size
 from holdfast.platform.document import Serving
@@ -43,90 +45,80 @@ def samples(context: RenderContext) -> Iterator[Body]:
     wanted = context.platform.serving
     if wanted is None:
         return
-    yield from _servers(context, wanted)
+    words = ["python", "-m", "holdfast", "serve", "run", "--checkpoints", context.checkpoints, "--run", RUN]
+    words += ["--window", str(overflow_pool(context).window.pod_s), "--follow", "300"]
+
+    def work(name: str, tier: str, pool: Pool) -> Work:
+        return server(
+            context, name, tier, pool, SERVER, job=name, reads_run=RUN, command=words, size=gpu_size(pool),
+            probes=probes(serving.PORT),
+        )  # fmt: skip
+
+    yield from tiers(context, wanted, SERVER, work, {serving.INFLIGHT: wanted.inflight_target})
     yield from proxies(context, SERVING, {ANNOTATION_CAPACITY: wanted.promise})
     yield from policies(SERVING)
 
 
-def _servers(context: RenderContext, wanted: Serving) -> Iterator[Body]:
-    window_s = overflow_pool(context).window.pod_s
-    tiers = (
+def tiers(
+    context: RenderContext,
+    wanted: Serving,
+    servers: str,
+    work: Callable[[str, str, Pool], Work],
+    targets: dict[str, int],
+) -> Iterator[Body]:
+    """A base on demand and an overflow on Spot. `work`: of a name, a tier and its pool; `targets`: as of `scaler`."""
+    base = f"{servers}-{serving.TIER_BASE}"
+    for tier, pool, least, most in (
         (serving.TIER_BASE, base_pool(context), wanted.base_replicas, wanted.base_most),
         (serving.TIER_OVERFLOW, overflow_pool(context), OVERFLOW_LEAST, wanted.overflow_most),
-    )
-    for tier, pool, least, most in tiers:
-        name = f"{SERVER}-{tier}"
-        body = _server(context, name, tier, pool, window_s)
-        if tier == serving.TIER_OVERFLOW:
-            body["metadata"].setdefault("annotations", {})[ANNOTATION_OVERFLOW] = f"{SERVER}-{serving.TIER_BASE}"
+    ):
+        name = f"{servers}-{tier}"
+        body = deployment(context, NAMESPACE_SERVING, work(name, tier, pool))
+        if name != base:
+            body["metadata"].setdefault("annotations", {})[ANNOTATION_OVERFLOW] = base
         yield body
-        yield scaler(name, least, most, {serving.INFLIGHT: wanted.inflight_target})
+        yield scaler(name, least, most, targets)
         yield budget(name, NAMESPACE_SERVING, name, "Upgrades take one replica at a time; preemption asks nobody")
-    yield from found_by_proxy(SERVER)
+    yield from found_by_proxy(servers)
+
+
+def server(context: RenderContext, name: str, tier: str, pool: Pool, servers: str, **more: Any) -> Work:
+    """Both tiers with the window of Spot: a client does not know which of them answers."""
+    return Work(
+        name=name,
+        role=SERVER,
+        pool=pool,
+        priority=PRIORITY_SPOT if pool.interruptible else PRIORITY_SERVING,
+        grace_s=overflow_pool(context).window.pod_s,
+        ports=[serving.PORT],
+        labels={LABEL_SERVES: servers, serving.LABEL_TIER: tier},
+        annotations={ANNOTATION_RULE: PlacementRule.ONLINE.value},
+        spread_over=LABEL_ZONE,
+        **more,
+    )
 
 
 def found_by_proxy(name: str) -> Iterator[Body]:
     """Pods that bear LABEL_SERVES with this value, for their proxy and for Prometheus."""
-    yield plain(
-        client.V1Service(
-            api_version="v1",
-            kind="Service",
-            # Without an address: the proxy chooses a pod for each request, not for each connection.
-            metadata=meta(name, NAMESPACE_SERVING),
-            spec=client.V1ServiceSpec(cluster_ip="None", selector={LABEL_SERVES: name}, ports=[port()]),
-        )
-    )
+    # Without an address: the proxy chooses a pod for each request, not for each connection.
+    spec = client.V1ServiceSpec(cluster_ip="None", selector={LABEL_SERVES: name}, ports=[port()])
+    yield manifest("v1", "Service", meta(name, NAMESPACE_SERVING), spec=spec)
     yield scraping(name, {LABEL_SERVES: name}, serving.PORT)
-
-
-def _server(context: RenderContext, name: str, tier: str, pool: Pool, window_s: int) -> Body:
-    """Both tiers with the window of Spot: a client does not know which of them answers."""
-    words = ["python", "-m", "holdfast", "serve", "run", "--checkpoints", context.checkpoints, "--run", RUN]
-    work = Work(
-        name=name,
-        role=SERVER,
-        job=name,
-        reads_run=RUN,
-        command=[*words, "--window", str(window_s), "--follow", "300"],
-        size=gpu_size(pool),
-        pool=pool,
-        priority=PRIORITY_SPOT if pool.interruptible else PRIORITY_SERVING,
-        grace_s=window_s,
-        ports=[serving.PORT],
-        probes=probes(serving.PORT),
-        labels={LABEL_SERVES: SERVER, serving.LABEL_TIER: tier},
-        annotations={ANNOTATION_RULE: PlacementRule.ONLINE.value},
-        spread_over=LABEL_ZONE,
-    )
-    return deployment(context, NAMESPACE_SERVING, work)
 
 
 def scaler(name: str, least: int, most: int, targets: dict[str, int]) -> Body:
     """By requests that run or wait, which grow with load; the time in the queue does not. `targets`: of each replica."""
-    sources = [
-        client.V2PodsMetricSource(
-            metric=client.V2MetricIdentifier(name=f"prometheus.googleapis.com|{metric}|gauge"),
-            target=client.V2MetricTarget(type="AverageValue", average_value=str(target)),
-        )
+    metrics = [
+        {
+            "pods": {
+                "metric": {"name": f"prometheus.googleapis.com|{metric}|gauge"},
+                "target": {"averageValue": str(target), "type": "AverageValue"},
+            },
+            "type": "Pods",
+        }
         for metric, target in targets.items()
     ]
-    behavior = client.V2HorizontalPodAutoscalerBehavior(
-        scale_up=client.V2HPAScalingRules(stabilization_window_seconds=0),
-        scale_down=client.V2HPAScalingRules(stabilization_window_seconds=CALM_S),
-    )
-    scaler = client.V2HorizontalPodAutoscaler(
-        api_version="autoscaling/v2",
-        kind="HorizontalPodAutoscaler",
-        metadata=meta(name, NAMESPACE_SERVING),
-        spec=client.V2HorizontalPodAutoscalerSpec(
-            scale_target_ref=client.V2CrossVersionObjectReference(api_version="apps/v1", kind="Deployment", name=name),
-            min_replicas=least,
-            max_replicas=most,
-            metrics=[client.V2MetricSpec(type="Pods", pods=source) for source in sources],
-            behavior=behavior,
-        ),
-    )
-    return plain(scaler)
+    return autoscaler(name, NAMESPACE_SERVING, least, most, metrics, CALM_S, scaleUp={"stabilizationWindowSeconds": 0})
 
 
 def policies(hop: FirstHop, prefix: str = "") -> Iterator[Body]:

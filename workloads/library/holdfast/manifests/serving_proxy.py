@@ -12,13 +12,12 @@ from holdfast.contract import serving
 from holdfast.contract.capacity import ANNOTATION_RULE, PlacementRule
 from holdfast.contract.kubernetes import LABEL_NAME, PRIORITY_SERVING
 from holdfast.contract.roles import NAMESPACE_SERVING
-from holdfast.manifests.deployments import deployment
+from holdfast.manifests.deployments import deployment, overflow_pool, port, probes, scraping
 from holdfast.manifests.envoy import Proxy, bootstrap
-from holdfast.manifests.pods import Probes, Size, Work, restricted
+from holdfast.manifests.pods import Probes, Size, Work, listening, restricted
 from holdfast.manifests.policies import budget
 from holdfast.manifests.rbac import within
-from holdfast.manifests.render_context import Body, RenderContext, meta, plain
-from holdfast.manifests.serving_deployment import overflow_pool, port, probes, scraping
+from holdfast.manifests.render_context import Body, RenderContext, manifest, meta
 
 SERVER = "server"  # the role: account and image
 ENVOY = "envoy"  # the role in digests.json: a copy of Envoy's own image in the registry of the environment
@@ -48,13 +47,7 @@ SERVING = FirstHop(name="proxy", servers=SERVER, clients="serving")
 
 def proxies(context: RenderContext, hop: FirstHop, about: dict[str, str] | None = None) -> Iterator[Body]:
     """`about`: annotations of the Service that clients ask."""
-    account = client.V1ServiceAccount(
-        api_version="v1",
-        kind="ServiceAccount",
-        metadata=meta(hop.name, NAMESPACE_SERVING),
-        automount_service_account_token=False,
-    )
-    yield plain(account)
+    yield manifest("v1", "ServiceAccount", meta(hop.name, NAMESPACE_SERVING), automountServiceAccountToken=False)
     rules = [
         client.V1PolicyRule(api_groups=["discovery.k8s.io"], resources=["endpointslices"], verbs=["list", "watch"])
     ]
@@ -63,25 +56,15 @@ def proxies(context: RenderContext, hop: FirstHop, about: dict[str, str] | None 
     yield deployment(context, NAMESPACE_SERVING, _proxy_work(context, hop), PROXIES)
     yield scraping(hop.name, {LABEL_NAME: hop.name}, serving.PROXY_METRICS_PORT, serving.PROXY_METRICS_PATH)
     yield budget(hop.name, NAMESPACE_SERVING, hop.name, "The first hop of every request: one at a time")
-    yield plain(
-        client.V1Service(
-            api_version="v1",
-            kind="Service",
-            metadata=meta(hop.clients, NAMESPACE_SERVING, annotations=about),
-            spec=client.V1ServiceSpec(type="ClusterIP", selector={LABEL_NAME: hop.name}, ports=[port()]),
-        )
-    )
+    spec = client.V1ServiceSpec(type="ClusterIP", selector={LABEL_NAME: hop.name}, ports=[port()])
+    yield manifest("v1", "Service", meta(hop.clients, NAMESPACE_SERVING, annotations=about), spec=spec)
 
 
 def _configuration(context: RenderContext, hop: FirstHop) -> Body:
     longest_s = serving.drain_budget(overflow_pool(context).window.pod_s).longest_request_s
     proxy = Proxy(endpoints_file=f"{ENDPOINTS_DIR}/servers.json", longest_request_s=longest_s)
     text = json.dumps(bootstrap(proxy), indent=2) + "\n"
-    return plain(
-        client.V1ConfigMap(
-            api_version="v1", kind="ConfigMap", metadata=meta(hop.name, NAMESPACE_SERVING), data={"envoy.json": text}
-        )
-    )
+    return manifest("v1", "ConfigMap", meta(hop.name, NAMESPACE_SERVING), data={"envoy.json": text})
 
 
 def _proxy_work(context: RenderContext, hop: FirstHop) -> Work:
@@ -105,7 +88,7 @@ def _proxy_work(context: RenderContext, hop: FirstHop) -> Work:
         grace_s=window_s + 15,
         calls_kubernetes=True,
         ports=[serving.PORT, serving.PROXY_METRICS_PORT],
-        probes=Probes(readiness=probes(serving.SIDECAR_PORT).readiness, liveness=_listening()),
+        probes=Probes(readiness=probes(serving.SIDECAR_PORT).readiness, liveness=listening(serving.PORT, period_s=10)),
         pre_stop_get=DRAIN_HOOK,
         sidecars=[
             draining(context, f"{admin}/ready", window_s, "--drain", f"{admin}/healthcheck/fail", "--count", counted),
@@ -147,10 +130,4 @@ def _beside(
         resources=client.V1ResourceRequirements(limits=limits, requests=limits),
         security_context=restricted(),
         volume_mounts=[scratch, *mounts],
-    )
-
-
-def _listening() -> client.V1Probe:
-    return client.V1Probe(
-        tcp_socket=client.V1TCPSocketAction(port=serving.PORT), period_seconds=10, failure_threshold=6
     )

@@ -10,23 +10,12 @@ from dataclasses import replace
 from kubernetes import client
 
 from holdfast.contract import serving
-from holdfast.contract.capacity import ANNOTATION_RULE, PlacementRule
-from holdfast.contract.kubernetes import PRIORITY_SERVING, PRIORITY_SPOT
-from holdfast.contract.pools import LABEL_ZONE, Pool
-from holdfast.contract.roles import NAMESPACE_SERVING
-from holdfast.manifests.deployments import deployment
+from holdfast.contract.pools import Pool
+from holdfast.manifests.deployments import overflow_pool, probes
 from holdfast.manifests.pods import Probes, Work
-from holdfast.manifests.policies import budget
 from holdfast.manifests.render_context import Body, RenderContext
-from holdfast.manifests.serving import (
-    ANNOTATION_OVERFLOW,
-    OVERFLOW_LEAST,
-    found_by_proxy,
-    policies,
-    scaler,
-)
-from holdfast.manifests.serving_deployment import LABEL_SERVES, base_pool, overflow_pool, probes
-from holdfast.manifests.serving_proxy import DRAIN_HOOK, SERVER, FirstHop, draining, proxies
+from holdfast.manifests.serving import policies, server, tiers
+from holdfast.manifests.serving_proxy import DRAIN_HOOK, FirstHop, draining, proxies
 from holdfast.manifests.training import gpu_size
 
 VLLM = "vllm"  # the role in digests.json: a copy of the project's own image
@@ -43,44 +32,21 @@ def samples(context: RenderContext) -> Iterator[Body]:
     wanted = context.platform.serving
     if wanted is None:
         return
-    base, overflow = (f"{VLLM}-{tier}" for tier in (serving.TIER_BASE, serving.TIER_OVERFLOW))
-    spot = deployment(
-        context, NAMESPACE_SERVING, _work(context, overflow, serving.TIER_OVERFLOW, overflow_pool(context))
-    )
-    spot["metadata"].setdefault("annotations", {})[ANNOTATION_OVERFLOW] = base
-    yield deployment(context, NAMESPACE_SERVING, _work(context, base, serving.TIER_BASE, base_pool(context)))
-    yield spot
-    targets = {RUNNING: wanted.inflight_target, WAITING: WAITING_TARGET}
-    yield scaler(base, wanted.base_replicas, wanted.base_most, targets)
-    yield scaler(overflow, OVERFLOW_LEAST, wanted.overflow_most, targets)
-    for name in (base, overflow):
-        yield budget(name, NAMESPACE_SERVING, name, "Upgrades take one replica at a time; preemption asks nobody")
-    yield from found_by_proxy(VLLM)
+    window_s = overflow_pool(context).window.pod_s
+
+    def work(name: str, tier: str, pool: Pool) -> Work:
+        return server(
+            context, name, tier, pool, VLLM, image=context.image(VLLM), command=_command(context, window_s),
+            # Compiled kernels and what is streamed pass through /tmp.
+            size=replace(gpu_size(pool), disk="12Gi", scratch="8Gi"),
+            env={"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1"},  # neither is reachable from the namespace
+            probes=_probes(), pre_stop_get=DRAIN_HOOK,
+            sidecars=[draining(context, f"http://127.0.0.1:{serving.PORT}{HEALTH_PATH}", window_s)],
+        )  # fmt: skip
+
+    yield from tiers(context, wanted, VLLM, work, {RUNNING: wanted.inflight_target, WAITING: WAITING_TARGET})
     yield from proxies(context, HOP)
     yield from policies(HOP, "vllm-")
-
-
-def _work(context: RenderContext, name: str, tier: str, pool: Pool) -> Work:
-    window_s = overflow_pool(context).window.pod_s
-    return Work(
-        name=name,
-        role=SERVER,
-        image=context.image(VLLM),
-        command=_command(context, window_s),
-        # Compiled kernels and what is streamed pass through /tmp.
-        size=replace(gpu_size(pool), disk="12Gi", scratch="8Gi"),
-        pool=pool,
-        priority=PRIORITY_SPOT if pool.interruptible else PRIORITY_SERVING,
-        grace_s=window_s,
-        env={"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1"},  # neither is reachable from the namespace
-        ports=[serving.PORT],
-        probes=_probes(),
-        pre_stop_get=DRAIN_HOOK,
-        sidecars=[draining(context, f"http://127.0.0.1:{serving.PORT}{HEALTH_PATH}", window_s)],
-        labels={LABEL_SERVES: VLLM, serving.LABEL_TIER: tier},
-        annotations={ANNOTATION_RULE: PlacementRule.ONLINE.value},
-        spread_over=LABEL_ZONE,
-    )
 
 
 def _command(context: RenderContext, window_s: int) -> list[str]:

@@ -45,7 +45,7 @@ from holdfast.manifests import data
 from holdfast.manifests.pods import MAIN, Size, Work, annotation, template
 from holdfast.manifests.policies import RENDEZVOUS_PORT, budget, peers
 from holdfast.manifests.rbac import reading
-from holdfast.manifests.render_context import Body, RenderContext, marked, meta, plain, versioned
+from holdfast.manifests.render_context import Body, RenderContext, manifest, meta, plain, versioned
 from holdfast.platform.document import SHARED_ACCOUNT
 
 DAY_S = 86_400
@@ -76,7 +76,10 @@ def samples(context: RenderContext) -> Iterator[Body]:
 
 def _sample_gang(context: RenderContext) -> Iterator[Body]:
     yield peers("train-gang")
-    yield gang(context, joined(_spot_gang(context)))
+    work = spot_work(context, "train-gang", context.training, PlacementRule.TRAINING)
+    # Not below 0: JobSet copies the number into a pod label, and "-5" is no label value, so no pod is made.
+    given = Task(work=replace(work, priority=PRIORITY_FLEX), pods=NODES, queue="spot", deadline_s=7 * DAY_S)
+    yield gang(context, joined(given))
     reason = (
         "An eviction through the API restarts the whole gang: drains take one node at a time. "
         "Spot preemption does not ask."
@@ -96,15 +99,10 @@ def gpu_size(pool: Pool) -> Size:
     return Size.share(MACHINE_TYPES[pool.machine_type], pool.gpus_per_node)
 
 
-def command(context: RenderContext, run: str, pool: Pool) -> list[str]:
-    """One rank for each GPU of the machine, and one pod for each machine."""
-    words = ["python", "-m", "holdfast", "train", "run", "--checkpoints", context.checkpoints, "--run", run]
-    words += ["--ranks", str(pool.gpus_per_node), "--steps", "100000", "--every", "auto", "--device", "cuda"]
-    return [*words, "--data", data.PATH]
-
-
 def spot_work(context: RenderContext, name: str, pool: Pool, rule: PlacementRule, run: str = "") -> Work:
-    """On Spot, with the pool's window as its grace. `run` differs where pods train apart."""
+    """On Spot, with the pool's window as its grace; a rank for each GPU of the machine. `run` differs where pods train apart."""
+    words = ["python", "-m", "holdfast", "train", "run", "--checkpoints", context.checkpoints, "--run", run or name]
+    words += ["--ranks", str(pool.gpus_per_node), "--steps", "100000", "--every", "auto", "--device", "cuda"]
     return Work(
         name=name,
         role="trainer",
@@ -112,7 +110,7 @@ def spot_work(context: RenderContext, name: str, pool: Pool, rule: PlacementRule
         run_per_index=INDEX in run,
         reads_run=name,
         writes_run=name,
-        command=command(context, run or name, pool),
+        command=[*words, "--data", data.PATH],
         size=gpu_size(pool),
         pool=pool,
         selector=context.pins,
@@ -125,68 +123,56 @@ def spot_work(context: RenderContext, name: str, pool: Pool, rule: PlacementRule
 
 
 @dataclass(frozen=True, kw_only=True)
-class Gang:
-    """Pods that need each other: all or none."""
+class Task:
+    """The pods of one job. Its builder decides what they are to each other."""
 
     work: Work
     pods: int
+    least: int = 0
+    """Pods with which an elastic gang goes on."""
     queue: str
     """Kueue's, which starts it; empty: it starts at once."""
     deadline_s: int
-    restarts: int
+    restarts: int = 3
+    """Crashes, of an index or of the whole gang; evictions are not counted."""
+    namespace: str = NAMESPACE_TRAINING
     annotations: dict[str, str] = field(default_factory=dict[str, str])
 
-
-def _spot_gang(context: RenderContext) -> Gang:
-    work = spot_work(context, "train-gang", context.training, PlacementRule.TRAINING)
-    # Not below 0: JobSet copies the number into a pod label, and "-5" is no label value, so no pod is made.
-    work = replace(work, priority=PRIORITY_FLEX)
-    return Gang(work=work, pods=NODES, queue="spot", deadline_s=7 * DAY_S, restarts=3)
+    def meta(self) -> client.V1ObjectMeta:
+        labels = {LABEL_QUEUE: self.queue} if self.queue else {}
+        return meta(self.work.name, self.namespace, labels=labels, annotations=self.annotations or None)
 
 
-def joined(given: Gang) -> Gang:
+def joined(given: Task) -> Task:
     """The reference trainer with the number of nodes and the place where they find each other."""
     command = [*given.work.command, "--nodes", str(given.pods), "--rendezvous", f"{HEAD}:{RENDEZVOUS_PORT}"]
     return replace(given, work=replace(given.work, command=command))
 
 
-def gang(context: RenderContext, given: Gang) -> Body:
-    """An eviction restarts the gang and is free; a crash counts towards maxRestarts."""
-    name, work = given.work.name, replace(given.work, from_pod=given.work.from_pod | RESTARTS)
-    failed = client.V1PodFailurePolicy(
-        rules=[client.V1PodFailurePolicyRule(action="FailJob", on_pod_conditions=[DISRUPTED])]
-    )
+def gang(context: RenderContext, given: Task) -> Body:
+    """All pods run or none. An eviction restarts the gang and is free; a crash counts towards maxRestarts."""
+    failed = client.V1PodFailurePolicyRule(action="FailJob", on_pod_conditions=[DISRUPTED])
     spec = client.V1JobSpec(
         parallelism=given.pods,
         completions=given.pods,
         completion_mode="Indexed",
         backoff_limit=0,
         active_deadline_seconds=given.deadline_s,
-        pod_failure_policy=failed,
-        template=template(context, work),
+        pod_failure_policy=client.V1PodFailurePolicy(rules=[failed]),
+        template=template(context, replace(given.work, from_pod=given.work.from_pod | RESTARTS)),
     )
     preempted = {
         "name": "preempted",
         "action": "RestartJobSetAndIgnoreMaxRestarts",
         "onJobFailureReasons": ["PodFailurePolicy"],
     }
-    labels, annotations = queued_by(given.queue), given.annotations or None
-    body = {
-        "apiVersion": JOBSET_API,
-        "kind": "JobSet",
-        "metadata": plain(meta(name, NAMESPACE_TRAINING, labels=labels, annotations=annotations)),
-        "spec": {
-            **({"suspend": True} if given.queue else {}),
-            "ttlSecondsAfterFinished": DAY_S,
-            "failurePolicy": {"maxRestarts": given.restarts, "rules": [preempted]},
-            "replicatedJobs": [{"name": "workers", "replicas": 1, "template": {"spec": plain(spec)}}],
-        },
+    of_set = {
+        **({"suspend": True} if given.queue else {}),
+        "ttlSecondsAfterFinished": DAY_S,
+        "failurePolicy": {"maxRestarts": given.restarts, "rules": [preempted]},
+        "replicatedJobs": [{"name": "workers", "replicas": 1, "template": {"spec": spec}}],
     }
-    return versioned(marked(body))
-
-
-def queued_by(queue: str) -> dict[str, str]:
-    return {LABEL_QUEUE: queue} if queue else {}
+    return versioned(manifest(JOBSET_API, "JobSet", given.meta(), spec=of_set))
 
 
 def ignoring(*in_order: int) -> client.V1PodFailurePolicy:
@@ -206,48 +192,34 @@ def ignoring(*in_order: int) -> client.V1PodFailurePolicy:
     )
 
 
-@dataclass(frozen=True, kw_only=True)
-class Task:
-    """A plain Job: pods that do not need each other."""
-
-    name: str
-    pods: int
-    deadline_s: int
-    queue: str
-    """Kueue's, which starts it; empty: it starts at once."""
-    work: Work
-    namespace: str = NAMESPACE_TRAINING
-    restarts: int = 3
-    """Crashes of an index; evictions are not counted."""
-
-
 def job(context: RenderContext, task: Task) -> Body:
+    """Pods that do not need each other."""
+    return versioned(plain(indexed(context, task, EXIT_PREEMPTED)))
+
+
+def indexed(context: RenderContext, task: Task, *in_order: int) -> client.V1Job:
+    """`in_order`: exit codes that are no crash."""
     work = replace(task.work, from_pod=task.work.from_pod | FAILURES, env=task.work.env | ADDED_UP)
-    body = client.V1Job(
-        api_version=JOB_API,
-        kind="Job",
-        metadata=meta(task.name, task.namespace, labels=queued_by(task.queue)),
-        spec=client.V1JobSpec(
-            suspend=True if task.queue else None,
-            completion_mode="Indexed",
-            completions=task.pods,
-            parallelism=task.pods,
-            # By index: one back-off for all would double with every round of evictions, ignored or not.
-            backoff_limit_per_index=task.restarts,
-            active_deadline_seconds=task.deadline_s,
-            ttl_seconds_after_finished=DAY_S,
-            pod_failure_policy=ignoring(EXIT_PREEMPTED),
-            template=template(context, work),
-        ),
+    spec = client.V1JobSpec(
+        suspend=True if task.queue else None,
+        completion_mode="Indexed",
+        completions=task.pods,
+        parallelism=task.pods,
+        # By index: one back-off for all would double with every round of evictions, ignored or not.
+        backoff_limit_per_index=task.restarts,
+        active_deadline_seconds=task.deadline_s,
+        ttl_seconds_after_finished=DAY_S,
+        pod_failure_policy=ignoring(*in_order),
+        template=template(context, work),
     )
-    return versioned(plain(body))
+    return client.V1Job(api_version=JOB_API, kind="Job", metadata=task.meta(), spec=spec)
 
 
 def sweep(context: RenderContext) -> Body:
     """Each index is a run of its own."""
     name = "train-sweep"
     work = spot_work(context, name, context.training, PlacementRule.TRAINING, run=f"{name}-{INDEX}")
-    return job(context, Task(name=name, pods=2, deadline_s=7 * DAY_S, queue="spot", work=work))
+    return job(context, Task(pods=2, deadline_s=7 * DAY_S, queue="spot", work=work))
 
 
 def _flex_work(context: RenderContext, name: str, accelerator: str, run: str, selector: dict[str, str]) -> Work:
@@ -282,7 +254,7 @@ def flex(context: RenderContext, accelerator: str) -> Iterator[Body]:
     pods = min(FLEX_NODES, context.flex_gpus(accelerator) // work.size.gpus)
     if pods and context.trains(name):
         # Longer than a node lives: hours in Google's queue count too.
-        yield job(context, Task(name=name, pods=pods, deadline_s=7 * DAY_S, queue="flex", work=work))
+        yield job(context, Task(pods=pods, deadline_s=7 * DAY_S, queue="flex", work=work))
 
 
 def queued(context: RenderContext, accelerator: str) -> Iterator[Body]:
@@ -296,6 +268,6 @@ def queued(context: RenderContext, accelerator: str) -> Iterator[Body]:
     longest = {ANNOTATION_PROVISIONED_RUN: str(FLEX_MAX_RUN_S)}
     if pods and context.trains(name):
         work = replace(work, tolerations=[GPU_TAINT, QUEUED_TAINT])
-        given = Gang(work=work, pods=pods, queue="queued", deadline_s=FLEX_MAX_RUN_S, restarts=0, annotations=longest)
+        given = Task(work=work, pods=pods, queue="queued", deadline_s=FLEX_MAX_RUN_S, restarts=0, annotations=longest)
         yield peers(name)
         yield gang(context, joined(given))

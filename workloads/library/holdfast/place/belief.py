@@ -6,9 +6,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from holdfast.contract.capacity import Placement
-from holdfast.place import scenarios
+from holdfast.place import policies, scenarios
 from holdfast.place.hazard import Churn
 from holdfast.place.job import Job
+from holdfast.place.policies import Policy
 from holdfast.place.prices import Table
 from holdfast.place.runs import Floats
 from holdfast.place.scenarios import Scenario
@@ -92,3 +93,23 @@ class Option:
 
     def finish_at(self, percent: float) -> float:
         return self.usual.finish_at(percent)
+
+
+QUEUE = "wait in the queue"
+QUEUE_IN_TIME = "queue, on-demand in time"
+_ON_SPOT = {
+    policies.WAIT.name: "wait for Spot", policies.HYBRID.name: "Spot, else on-demand at once",
+    policies.PATIENT.name: "Spot, on-demand in time", policies.EAGER.name: "Spot, on-demand in time, back at once",
+    policies.STEADY.name: "Spot, on-demand in time, rarely back",
+}  # fmt: skip
+
+
+def on_spot(policy: Policy) -> str:
+    return _ON_SPOT[policy.name]
+
+
+def in_time(option: Option) -> Policy | None:
+    """The policy of this row, if it is one that watches a deadline."""
+    if option.policy == QUEUE_IN_TIME:
+        return policies.QUEUE
+    return next((policy for policy in policies.IN_TIME if option.policy == on_spot(policy)), None)

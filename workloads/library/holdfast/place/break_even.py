@@ -12,7 +12,7 @@ from functools import lru_cache
 import numpy as np
 
 from holdfast.contract.capacity import Capacity
-from holdfast.place import advice, lives
+from holdfast.place import advice, hazard
 from holdfast.place.advice import FLEX_MAX_RUN_H, KEEP_H
 from holdfast.place.belief import World
 from holdfast.place.job import Job
@@ -84,7 +84,7 @@ def _waits(job: Job, world: World) -> Waits:
 @lru_cache(maxsize=8)
 def _drawn(rate: float, groups: int, settled: bool) -> Floats:
     churn = np.full(max(60, SAMPLES // max(LIVES, 12 * groups)), rate / groups)
-    return lives.gang_lives(np.random.default_rng(0), churn, units=groups, per_path=LIVES, settled=settled)
+    return hazard.gang_lives(np.random.default_rng(0), churn, units=groups, per_path=LIVES, settled=settled)
 
 
 def _until_done(

@@ -1,26 +1,13 @@
-"""The commands `holdfast place`, `matrix` and `prices`. Bodies import, so that --help is quick."""
+"""The commands `holdfast place`, `churn` and `prices`. Bodies import, so that --help is quick."""
 
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from holdfast.contract.examples import examples
 from holdfast.contract.progress import working
 
 Json = Annotated[bool, typer.Option("--json", help="One JSON object instead of a table.")]
-
-prices = typer.Typer(help="Prices of GPU machines, with their date and SKUs.", no_args_is_help=True)
-
-
-def matrix(
-    as_json: Json = False,
-    markdown: Annotated[bool, typer.Option("--markdown", help="The table of the README.")] = False,
-) -> None:
-    """Which capacity suits which workload, and why."""
-    from holdfast.place import show
-
-    show.matrix(as_json=as_json, markdown=markdown)
 
 
 def place(
@@ -41,19 +28,25 @@ def place(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """What each capacity costs for a job and when it is done, in three scenarios of Spot, and which one to take."""
+    """What each capacity costs for a job and when it is done, in three scenarios of Spot, and which one to take.
+
+    Without a job: which capacity suits which workload, and why.
+    """
     from holdfast.contract import node_range
     from holdfast.contract.errors import InputError
-    from holdfast.place import ask, job, job_file, show_place
+    from holdfast.place import ask, job, show, show_place
     from holdfast.platform.cluster import nearest
 
+    if not (gpu or hours or file):
+        show.matrix(as_json=as_json)
+        return
     document = nearest(platform, file.parent if file else None)
     if file is not None:
         if gpu or hours:
             raise InputError(
                 "--job and a question", got="both", allowed="one of them", fix="leave --gpu and --hours out"
             )
-        stated = job_file.read(file)
+        stated = job.read_file(file)
         gpu, gpus, hours, deadline = stated.gpu, stated.gpus, stated.hours, stated.deadline
         checkpoint, nodes = stated.checkpoint, nodes or stated.nodes
         if document is not None and document.name != stated.environment:
@@ -76,23 +69,32 @@ def place(
     show_place.place(asked, answer, as_json=as_json)
 
 
-@prices.command("show", epilog=examples("holdfast prices show"))
-def show_prices(as_json: Json = False) -> None:
-    """What one GPU with its share of the machine costs an hour, by region and capacity."""
+def churn(
+    events: Annotated[Path | None, typer.Option(help="Folder with event files (*.jsonl) of the node watcher.")] = None,
+    project: Annotated[str, typer.Option(help="Cloud project to read instead, where the exporter writes.")] = "",
+    since: Annotated[
+        str, typer.Option(help="With --project: how far back, from a midnight; 30d, 12h. Empty: 30d.")
+    ] = "",
+    cluster: Annotated[str, typer.Option(help="With --project: this cluster alone; empty: all added up.")] = "",
+    half_life_days: Annotated[float, typer.Option(help="After so long an observation counts half.")] = 14.0,
+    as_json: Json = False,
+) -> None:
+    """Print preemptions per node-hour by pool, machine type, zone and age, with their interval."""
+    from holdfast.place.churn.cli import show_churn
+
+    show_churn(events, project, since, half_life_days, as_json=as_json, cluster=cluster)
+
+
+def prices(
+    refresh: Annotated[
+        bool, typer.Option("--refresh", help="First rewrite them from the Cloud Billing Catalog.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """What one GPU with its share of the machine costs an hour, by region and capacity. --refresh needs a Google login."""
     from holdfast.place import show
 
+    if refresh:
+        with working("read the price catalog"):
+            show.refresh()
     show.prices(as_json=as_json)
-
-
-@prices.command(epilog=examples("holdfast prices refresh"))
-def refresh() -> None:
-    """Read the Cloud Billing Catalog and rewrite prices.json. Needs an API key or a Google login."""
-    import datetime
-
-    from holdfast.place import catalog, show
-    from holdfast.place.prices import TABLE, dump, load
-
-    with working("read the price catalog"):
-        table = catalog.refresh(load(), datetime.datetime.now(tz=datetime.UTC).date())
-    TABLE.write_text(dump(table))
-    show.refreshed(table)

@@ -4,7 +4,10 @@ import difflib
 import math
 import re
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
+from holdfast.contract import node_range
 from holdfast.contract.capacity import Capacity
 from holdfast.contract.errors import InputError
 from holdfast.contract.machines import ACCELERATORS, MACHINE_TYPES, MachineType, sold
@@ -142,7 +145,7 @@ def accelerator(name: str) -> str:
     near = difflib.get_close_matches(name.lower(), [*names, "h100"], n=1)
     what, fix = "unknown GPU", f"did you mean {near[0]}?" if near else "take one of these"
     if unpriced := UNPRICED.get(typed):
-        what, fix = f"unpriced GPU {unpriced}", "take one of these: no source of `holdfast prices refresh` has it"
+        what, fix = f"unpriced GPU {unpriced}", "take one of these: no source of `holdfast prices --refresh` has it"
     raise InputError(what, got=name, allowed=", ".join(names), fix=fix)
 
 
@@ -165,3 +168,72 @@ def clock_hours(text: str) -> float:
             "how long the job works", got="nothing", allowed="--hours by the clock", fix="as in --hours 40h"
         )
     return float(text) if re.fullmatch(r"\d+(\.\d+)?", text.strip()) else duration_h(text, "hours")
+
+
+SCHEMA = "holdfast.job/1"
+MAX_BYTES = 1_000_000
+_GPUS = re.compile(r"(\d{1,4})x(.{1,64})")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """Of the options of `place`, those that a file states; deadline and checkpoint as they are typed."""
+
+    gpu: str
+    gpus: int
+    nodes: str
+    """`4..8` of an elastic gang; empty: one number."""
+    hours: str
+    deadline: str
+    checkpoint: str
+    environment: str
+
+
+def read_file(path: Path) -> Asked:
+    """InputError names the file and the field."""
+    body = _document(path)
+    count, gpu = _gpus(body.get("gpus", "none"))
+    least, nodes = node_range.parse(body.get("nodes", 1), MAX_GPUS)
+    hours = _number(body, "hours", 0, 0, MAX_HOURS)
+    deadline = _number(body, "deadline_hours", 0, 0, MAX_HOURS)
+    if not hours:
+        raise InputError("hours of the job", got="none", allowed="hours above 0", fix=f"add `hours: 40` to {path.name}")
+    return Asked(
+        gpu=gpu, gpus=count * nodes, nodes=f"{least}..{nodes}" if least < nodes else "", hours=f"{hours:g}",
+        deadline=f"{deadline:g}h" if deadline else "none",
+        checkpoint=QUEUE if body.get("predictor", "") else "30s" if body.get("resumes", True) is True else "none",
+        environment=str(body.get("environment", "")),
+    )  # fmt: skip
+
+
+def _document(path: Path) -> dict[str, Any]:
+    from ruamel.yaml import YAML
+    from ruamel.yaml.error import YAMLError
+
+    try:
+        if path.stat().st_size > MAX_BYTES:
+            raise ValueError("it is larger than any job file")
+        body: Any = YAML(typ="safe").load(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, YAMLError, RecursionError) as error:
+        raise InputError(
+            "job file", got=f"{path}: {error}"[:300], allowed="a YAML file", fix="check the path"
+        ) from error
+    if not isinstance(body, dict) or body.get("schema") != SCHEMA:
+        raise InputError(
+            "job file", got=f"{path} without schema: {SCHEMA}", allowed="a file that new-job wrote",
+            fix="holdfast new-job NAME",
+        )  # fmt: skip
+    return body
+
+
+def _gpus(text: object) -> tuple[int, str]:
+    found = _GPUS.fullmatch(text) if isinstance(text, str) else None
+    if found is None or int(found[1]) < 1:
+        raise InputError("gpus of the job", got=text, allowed="COUNTxGPU, as 8xa100", fix="placement is about GPUs")
+    return int(found[1]), found[2]
+
+
+def _number(body: dict[str, Any], name: str, default: float, low: float, high: float) -> float:
+    value = body.get(name, default)
+    between(f"{name} of the job", value, low, high)
+    return value

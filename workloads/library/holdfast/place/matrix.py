@@ -179,7 +179,7 @@ def decide(workload: Workload) -> Rule:
 
 
 def markdown() -> str:
-    """The table between the matrix markers of the README."""
+    """The table of METHOD.md."""
     head = ("Workload", "Runs on", "Discount", "Because", "Rule")
     body = ((r.scenario, r.placement.value, r.discount, r.reason, f"`{r.id.value}`") for r in RULES)
     return "\n".join([_line(head), _line("---" for _ in head), *map(_line, body)])

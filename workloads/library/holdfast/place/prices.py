@@ -1,6 +1,6 @@
 """What a GPU machine costs an hour on each capacity: a dated table of SKUs, and the machine's price from it.
 
-The table is in the repository, so advice works offline; `prices refresh` rewrites it. Google sells a machine in parts
+The table is in the repository, so advice works offline; `prices --refresh` rewrites it. Google sells a machine in parts
 (cores, memory, GPUs); bundled local SSD is not counted, 1 to 2 % of a2-ultragpu and a3-highgpu.
 """
 
@@ -134,7 +134,7 @@ def load(path: Path = TABLE) -> Table:
         raise InputError(
             f"price table {path.name}", got=f"{type(error).__name__}: {error}",
             allowed=f"an object of schema {SCHEMA}",
-            fix="restore it from git, or rewrite it with `holdfast prices refresh`",
+            fix="restore it from git, or rewrite it with `holdfast prices --refresh`",
         ) from error  # fmt: skip
     check(table)
     return table

@@ -11,11 +11,9 @@ from holdfast.place import matrix as decision
 from holdfast.place import prices as price_table
 
 
-def matrix(*, as_json: bool, markdown: bool) -> None:
+def matrix(*, as_json: bool) -> None:
     if as_json:
         print_json(decision.as_json())
-    elif markdown:
-        print(decision.markdown())
     else:
         print_table(
             ("rule", "workload", "runs on", "discount", "because"),
@@ -45,14 +43,19 @@ def prices(*, as_json: bool) -> None:
             print(f"note: {note.accelerator} in {note.region}: {note.text}", file=sys.stderr)
 
 
-def refreshed(table: price_table.Table) -> None:
+def refresh() -> None:
+    """Rewrites the table of this installation."""
+    from holdfast.place import catalog
+
+    table = catalog.refresh(price_table.load(), datetime.datetime.now(tz=datetime.UTC).date())
+    price_table.TABLE.write_text(price_table.dump(table))
     listed = sum(sku.basis == price_table.LISTED for sku in table.skus)
-    print(f"{price_table.TABLE}: {listed} SKUs listed, {len(table.skus) - listed} inferred, {table.fetched_at}")
+    print(f"{price_table.TABLE}: {listed} SKUs listed, {len(table.skus) - listed} inferred", file=sys.stderr)
 
 
 def basis(table: price_table.Table) -> str:
     age = table.age_days(datetime.datetime.now(tz=datetime.UTC).date())
-    stale = f"; {age} days old, `holdfast prices refresh`" if age > price_table.STALE_DAYS else ""
+    stale = f"; {age} days old, `holdfast prices --refresh`" if age > price_table.STALE_DAYS else ""
     return f"prices of {table.fetched_at}, list, USD{stale}; * inferred"
 
 

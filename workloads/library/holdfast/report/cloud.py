@@ -12,8 +12,8 @@ from itertools import pairwise
 from holdfast.contract.errors import Unjudged
 from holdfast.contract.telemetry import WAIT_BANDS_S
 from holdfast.place.churn import days
-from holdfast.place.churn.cloud import daily, in_words, window
 from holdfast.place.churn.cloud_series import CloudReader, NoSeries, Point
+from holdfast.place.churn.days import daily, in_words, window
 from holdfast.place.churn.estimate import Exposure
 from holdfast.report.capacity import POD_KIND, QUEUE_KIND, Capacities, Loss, Share, Wait
 from holdfast.report.model import Report

@@ -1,6 +1,7 @@
 """1,000 manifests through the linter, in a process of its own; then precision and recall. `python -m workloads.library.tests.bench.lint`."""
 
 import json
+import os
 import resource
 import subprocess
 import sys
@@ -8,8 +9,10 @@ import tempfile
 import time
 from pathlib import Path
 
+from holdfast.contract.environment import ENV_PLATFORM
 from holdfast.lint.pages import example_text
 from holdfast.lint.registry import all_rules
+from tests import platforms
 from workloads.library.tests.bench.lint_judged import judged
 
 COUNT, GOAL_S = 1_000, 10.0
@@ -25,6 +28,7 @@ def write(folder: Path) -> None:
 
 
 def main() -> None:
+    os.environ[ENV_PLATFORM] = str(platforms.file("example"))  # of all files that no document lies beside
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         write(folder)

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.lint.engine import Options, lint
+from tests import platforms
 from workloads.library.tests.lint import test_recall
 from workloads.library.tests.lint.seeded.defects import TOPICS
 from workloads.library.tests.lint.test_strangers import MODULES, folder
@@ -57,7 +58,9 @@ class Judged:
 
 def judged() -> Judged:
     roots = {module: folder(tool, module) for tool, module in MODULES.items()}
-    report = lint([file for root in roots.values() for file in root.rglob("*.y*ml")], Options(environment="prod"))
+    report = lint(
+        [file for root in roots.values() for file in root.rglob("*.y*ml")], Options(platforms=[platforms.load("prod")])
+    )
     names = {
         (f"{module}{finding.file.removeprefix(root.as_posix())}", finding.mark.line, finding.rule)
         for finding in report.active

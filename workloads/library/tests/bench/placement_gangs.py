@@ -9,7 +9,7 @@ import numpy as np
 
 from holdfast.place import elastic, policies, scenarios
 from holdfast.place.elastic import Counts, Gang
-from holdfast.place.lives import gang_lives
+from holdfast.place.hazard import gang_lives
 from holdfast.place.runs import Floats, Ints, Paths, runs_of
 from holdfast.place.simulate import simulate
 

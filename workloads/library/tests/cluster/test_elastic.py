@@ -8,9 +8,9 @@ import pytest
 from holdfast.clients.api import Object
 from holdfast.contract.capacity import PlacementRule
 from holdfast.contract.pools import Pool
-from holdfast.manifests.elastic import ElasticGang, elastic
+from holdfast.manifests.elastic import elastic
 from holdfast.manifests.render_context import RenderContext
-from holdfast.manifests.training import spot_work
+from holdfast.manifests.training import Task, spot_work
 from tests import platforms
 from tests.cluster.sim import pods
 from tests.cluster.sim.stages import RUN_S
@@ -31,7 +31,7 @@ def rendered(world: World, pool: Pool) -> list[Object]:
     """In the world's namespace and on its nodes; the account, priority and data of the platform are not there."""
     context = RenderContext(platforms.load("example"))
     work = replace(spot_work(context, NAME, pool, PlacementRule.ELASTIC), command=["train"], volumes=[])
-    given = ElasticGang(work=work, nodes=NODES, min_nodes=LEAST, queue="", deadline_s=3600)
+    given = Task(work=work, pods=NODES, least=LEAST, queue="", deadline_s=3600)
     found = [copy.deepcopy(body) for body in elastic(context, given)]
     for body in found:
         body["metadata"]["namespace"] = world.name

@@ -33,8 +33,8 @@ def test_the_first_run_explains_its_wait_survives_its_eviction_and_ends_with_a_r
 ) -> None:
     env = EXAMPLE
     offer = placing.cheapest_spot(env, prices.load())
-    asked = preparing.Asked(following=Following(evict=True, timeout_s=240, patience_s=0))
-    prepared = prepare(preparing.sample(asked, env), env)
+    asked = Following(evict=True, timeout_s=240, patience_s=0)
+    prepared = prepare(preparing.sample(200, env), env)
     lines: list[str] = []
 
     def report(line: str) -> None:
@@ -47,7 +47,7 @@ def test_the_first_run_explains_its_wait_survives_its_eviction_and_ends_with_a_r
             for pod in find(api, prepared.bodies[-1]["metadata"]["name"], "training").phase("Running"):
                 pods.end(api, pod)
 
-    assert preparing.follow(api, prepared, asked.following, report) == 0
+    assert preparing.follow(api, prepared, asked, report) == 0
     text = "\n".join(lines)
     assert "Waiting" in text and "do: " in text, text
     assert text.count(", as asked") == 1 and lines[-1] == "Complete", text

@@ -25,9 +25,6 @@ GIVEN = {
 CASES: dict[str, tuple[dict[str, str], str, str]] = {
     "unknown machine": ({"--gpus": "8xa1000"}, "unknown GPU", "did you mean"),
     "GPUs that no pool has": ({"--gpus": "8xh100"}, "no pool of example", ""),
-    "more GPUs than a node has": ({"--gpus": "16xa100"}, "GPUs of a node", "--nodes"),
-    "command missing": ({"command": ""}, "command is missing", "-- python train.py"),
-    "name too long": ({"name": "a" * 60}, "too long", "shorten it"),
     "image is no name": ({"--image": "Train Me"}, "image is no name", "imagetools inspect"),
     "role that was not pushed": ({"--image": "trainer"}, "image digests of example", "make images ENV=example"),
     "image that the policy refuses": (

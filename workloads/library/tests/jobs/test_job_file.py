@@ -17,14 +17,8 @@ ROOT = Path(__file__).parents[4]
 
 
 def own(**fields: Any) -> OwnJob:
-    given = {
-        "name": "my-run",
-        "environment": "example",
-        "image": IMAGE,
-        "command": ("python", "train.py"),
-        "gpus": "1xl4",
-    }
-    return OwnJob(**given | fields)
+    given = {"name": "my-run", "environment": "example", "image": IMAGE, "command": ("python", "train.py")}
+    return OwnJob(**given | {"gpus": "1xl4"} | fields)
 
 
 def test_a_file_that_was_written_is_read_as_the_same_job_and_fits_its_schema() -> None:

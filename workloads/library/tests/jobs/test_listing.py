@@ -19,10 +19,6 @@ from workloads.library.tests import sample
 LATER = "2026-01-01T00:50:00Z"
 
 
-def test_kubernetes_time_is_read_as_utc() -> None:
-    assert when("1970-01-01T00:01:00Z") == 60.0
-
-
 def test_a_count_that_is_a_lower_bound_shows_it() -> None:
     assert (counted(Count(3)), counted(Count(3, exact=False))) == ("3", "3+")
 

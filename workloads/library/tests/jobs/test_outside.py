@@ -17,41 +17,20 @@ from workloads.library.tests.jobs.test_job_file import IMAGE, own
 
 
 @pytest.mark.process
-def test_a_bucket_of_another_region_and_a_secret_that_is_not_there_are_refused(gcloud: Gcloud) -> None:
+def test_the_right_on_a_bucket_of_ones_own_is_named_with_its_account(gcloud: Gcloud) -> None:
     env = load("example")
-    gcloud.answer("storage buckets describe gs://far", {"location": "EUROPE-WEST4"})
-    with pytest.raises(InputError, match=r"another region: got gs://far in europe-west4; allowed: us-central1"):
-        outside.check(own(data="gs://far/x"), env)
     gcloud.answer("storage buckets describe gs://near", {"location": "US-CENTRAL1"})
     (granted,) = outside.check(own(data="gs://near/x"), env)
     assert "--member=serviceAccount:holdfast-example-trainer@" in granted
-    gone = "ERROR: (gcloud.secrets.versions.describe) NOT_FOUND: Secret [hf] not found or has no versions."
-    gcloud.refuse("secrets versions describe latest", gone)
-    with pytest.raises(InputError, match=r"no such secret: got hf, version latest.*gcloud secrets create hf"):
-        outside.check(own(secrets={"HF_TOKEN": "hf"}), env)
 
 
 def test_where_google_cannot_be_asked_a_line_says_so(gcloud: Gcloud) -> None:
     assert any("was not checked" in line for line in outside.check(own(data="gs://near/x"), load("example")))
 
 
-def words(*more: str) -> list[str]:
-    return [
-        "new-job",
-        "my-run",
-        "--platform",
-        str(file("example")),
-        "--image",
-        IMAGE,
-        "--gpus",
-        "1xl4",
-        *more,
-        "--",
-        "python",
-        "train.py",
-        "--lr",
-        "3",
-    ]
+def words() -> list[str]:
+    options = ["--platform", str(file("example")), "--image", IMAGE, "--gpus", "1xl4"]
+    return ["new-job", "my-run", *options, "--", "python", "train.py", "--lr", "3"]
 
 
 @pytest.mark.process
@@ -79,7 +58,5 @@ def test_what_is_refused_leaves_no_file(tmp_path: Path, monkeypatch: pytest.Monk
     (tmp_path / "my-run.yaml").write_text("mine")
     with pytest.raises(InputError, match="something else in it"):
         CliRunner().invoke(app, words(), catch_exceptions=False)
-    with pytest.raises(InputError, match="no pool of example"):
-        CliRunner().invoke(app, words("--gpus", "8xh100", "--out", "other.yaml"), catch_exceptions=False)
     assert [path.name for path in tmp_path.iterdir() if path.name != "bin"] == ["my-run.yaml"]
     assert (tmp_path / "my-run.yaml").read_text() == "mine"

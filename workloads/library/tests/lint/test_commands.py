@@ -8,8 +8,7 @@ from typer.testing import CliRunner, Result
 
 from holdfast.commands import app
 from holdfast.contract.errors import InputError
-from holdfast.lint.registry import all_rules
-from holdfast.lint.retired import RETIRED
+from holdfast.lint.registry import RETIRED, all_rules
 
 
 def call(*words: str | Path) -> Result:

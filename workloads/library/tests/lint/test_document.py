@@ -9,19 +9,6 @@ from hypothesis import strategies as st
 
 from holdfast.lint import composer, document
 from holdfast.lint.document import MAX_FILE_BYTES, read
-from holdfast.lint.engine import Options, lint_texts
-from holdfast.lint.registry import all_rules
-
-WORDS = st.sampled_from(
-    ["kind", "Job", "JobSet", "Pod", "spec", "template", "containers", "tolerations", "metadata", "apiVersion", "batch/v1",
-     "nodeSelector", "key", "podFailurePolicy", "rules", "replicatedJobs", "PodDisruptionBudget", "ComputeClass",
-     "priorities", "NetworkPolicy", "egress", "env", "resources", "limits", "nvidia.com/gpu", "volumes", "labels"]
-)  # fmt: skip
-VALUES = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.text(max_size=8) | WORDS,
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(WORDS, inner, max_size=5),
-    max_leaves=20,
-)
 
 
 def test_a_place_counts_lines_of_the_file_across_documents() -> None:
@@ -80,18 +67,6 @@ def test_a_key_that_stands_twice_is_found_where_it_stands_again() -> None:
 
 
 @settings(max_examples=60)
-@given(
-    st.dictionaries(WORDS, VALUES, max_size=6),
-    st.sampled_from(["Job", "JobSet", "Deployment", "ComputeClass", "PodDisruptionBudget"]),
-)
-def test_no_shape_of_values_crashes_a_rule(body: dict[str, object], kind: str) -> None:
-    import json
-
-    report = lint_texts({"fuzz.yaml": json.dumps(body | {"kind": kind})}, Options())
-    assert all(finding.rule in all_rules() and finding.fix for finding in report.findings)
-
-
-@settings(max_examples=60)
 @given(st.text(alphabet=st.sampled_from(list("ab:-[]{}&*!|>%@`'\"#,? \n\t0\x00")), max_size=60))
 def test_no_text_crashes_the_reader(text: str) -> None:
     assert isinstance(list(read(text)), list)
@@ -121,23 +96,8 @@ def places(value: Any) -> list[Any]:
 
 def test_plain_scalars_are_read_as_the_api_server_reads_them() -> None:
     (found,) = read("[yes, off, 010, 0o7, 0x10, 1_000, 1e3, 1.5, 1:30, ~, null, 2020-01-01, =, '1', !!str 2]\n")
-    assert found.value == [
-        True,
-        False,
-        8,
-        "0o7",
-        16,
-        1000,
-        1000.0,
-        1.5,
-        "1:30",
-        None,
-        None,
-        "2020-01-01",
-        "=",
-        "1",
-        "2",
-    ]
+    plain = [True, False, 8, "0o7", 16, 1000, 1000.0, 1.5, "1:30", None, None, "2020-01-01", "=", "1", "2"]
+    assert found.value == plain
 
 
 def test_columns_count_characters_and_not_their_bytes() -> None:

@@ -10,6 +10,7 @@ import pytest
 from holdfast.lint.engine import Options, Report, lint
 from holdfast.lint.formats import FORMATS
 from holdfast.lint.registry import all_rules
+from tests import platforms
 from tests.support import require
 from tests.tools.build import TOOLS, find_go
 
@@ -42,7 +43,7 @@ def strangers() -> list[Path]:
 
 @pytest.fixture(scope="module")
 def report(strangers: list[Path]) -> Report:
-    return lint(strangers, Options(environment="prod"))
+    return lint(strangers, Options(platforms=[platforms.load("prod")]))
 
 
 def test_manifests_of_strangers_are_judged_and_crash_nothing(strangers: list[Path], report: Report) -> None:

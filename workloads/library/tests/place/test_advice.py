@@ -6,14 +6,14 @@ import pytest
 
 from holdfast.contract.capacity import Capacity, Placement
 from holdfast.contract.errors import InputError, Unjudged
-from holdfast.place import advice, choose, hazard, job, prices, scenarios
+from holdfast.place import advice, ask, hazard, job, prices, scenarios
 from holdfast.place.belief import Option, World
 from holdfast.place.job import Job
 from workloads.library.tests.place.worlds import A100, A100_80, H100, L4, REGION, by, option, world
 
 
 def picked(asked: Job, there: World, region: str = REGION) -> Option:
-    return choose.choose(asked, advice.options(asked, there, region))
+    return ask.choose(asked, advice.options(asked, there, region))
 
 
 @pytest.mark.parametrize(
@@ -96,21 +96,21 @@ def test_the_cheapest_capacity_depends_on_gpu_and_churn(accelerator: str, churn:
 def test_of_equal_costs_the_one_that_is_late_less_often_is_taken() -> None:
     queue, hybrid = option(Placement.FLEX_START, 100.0, 70, late=0.005), option(Placement.HYBRID, 100.9, 70)
     dated = Job(accelerator=L4, gpus=1, hours=40, deadline_h=72)
-    assert choose.choose(dated, [queue, hybrid]) is hybrid
-    assert choose.choose(dated, [queue, option(Placement.HYBRID, 101.1, 70)]) is queue
-    assert choose.choose(replace(dated, deadline_h=math.inf), [queue, hybrid]) is queue
+    assert ask.choose(dated, [queue, hybrid]) is hybrid
+    assert ask.choose(dated, [queue, option(Placement.HYBRID, 101.1, 70)]) is queue
+    assert ask.choose(replace(dated, deadline_h=math.inf), [queue, hybrid]) is queue
     sure = option(Placement.ON_DEMAND, 900.0, 41)
-    assert choose.choose(dated, [option(Placement.FLEX_START, 100.0, 70, late=0.02), sure]) is sure
+    assert ask.choose(dated, [option(Placement.FLEX_START, 100.0, 70, late=0.02), sure]) is sure
 
 
 def test_a_deadline_is_kept_in_the_worst_scenario_or_the_row_is_not_taken() -> None:
     spot, hybrid = option(Placement.SPOT, 100.0, 70, worst_late=0.5), option(Placement.HYBRID, 130.0, 70)
     dated = Job(accelerator=L4, gpus=1, hours=40, deadline_h=72)
     assert spot.usual.late == 0.0
-    assert choose.choose(dated, [spot, hybrid]) is hybrid
-    assert choose.choose(replace(dated, deadline_h=math.inf), [spot, hybrid]) is spot
+    assert ask.choose(dated, [spot, hybrid]) is hybrid
+    assert ask.choose(replace(dated, deadline_h=math.inf), [spot, hybrid]) is spot
     with pytest.raises(Unjudged, match="50% late in the worst scenario"):
-        choose.choose(dated, [spot, replace(hybrid, refused="not sold")])
+        ask.choose(dated, [spot, replace(hybrid, refused="not sold")])
 
 
 @pytest.mark.parametrize(
@@ -123,15 +123,15 @@ def test_a_deadline_is_kept_in_the_worst_scenario_or_the_row_is_not_taken() -> N
     ],
 )
 def test_savings_have_a_side_and_are_never_minus_nothing(usd: float, text: str) -> None:
-    assert choose.below(usd, 100.0) == text
+    assert ask.below(usd, 100.0) == text
 
 
 def test_a_little_money_is_paid_for_a_much_earlier_bad_case() -> None:
     spot, flex = option(Placement.SPOT, 100.0, 100), option(Placement.FLEX_START, 104.0, 89)
     asked = Job(accelerator=A100, gpus=1, hours=80)
-    assert choose.choose(asked, [spot, flex]) is flex
-    assert choose.choose(asked, [spot, option(Placement.FLEX_START, 104.0, 91)]) is spot
-    assert choose.choose(asked, [spot, option(Placement.FLEX_START, 106.0, 89)]) is spot
+    assert ask.choose(asked, [spot, flex]) is flex
+    assert ask.choose(asked, [spot, option(Placement.FLEX_START, 104.0, 91)]) is spot
+    assert ask.choose(asked, [spot, option(Placement.FLEX_START, 106.0, 89)]) is spot
 
 
 def test_a_tight_deadline_takes_what_is_never_late() -> None:

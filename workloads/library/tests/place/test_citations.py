@@ -42,7 +42,7 @@ def test_there_are_workloads() -> None:
 def test_workload_cites_its_rule_and_runs_where_the_rule_places_it(name: str, document: dict[str, Any]) -> None:
     cited = citations(document)
     assert len(cited) == 1 and cited <= set(PlacementRule), (
-        f"{name}: annotate {ANNOTATION_RULE} with one rule of `infra matrix`"
+        f"{name}: annotate {ANNOTATION_RULE} with one rule of `holdfast place`"
     )
     (rule,) = cited
     chosen = selectors(document)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.contract.capacity import Capacity, Placement
-from holdfast.place import advice, break_even, choose, hazard
+from holdfast.place import advice, ask, break_even, hazard
 from holdfast.place.job import Job
 from workloads.library.tests.place.worlds import A100, REGION, by, world
 
@@ -101,4 +101,4 @@ def test_without_a_rival_no_flip_point_is_stated() -> None:
     asked = Job(accelerator=A100, gpus=1, hours=5)
     assert break_even.flip(asked, there, REGION) is None
     rows = advice.options(asked, there, REGION)
-    assert "no break-even: a price is missing" in choose.reason(asked, there, rows, choose.choose(asked, rows), None)
+    assert "no break-even: a price is missing" in ask.why(asked, there, rows, ask.choose(asked, rows), None)

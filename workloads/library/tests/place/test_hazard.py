@@ -6,7 +6,7 @@ import pytest
 
 from holdfast.contract.errors import InputError
 from holdfast.contract.machines import ACCELERATORS
-from holdfast.place import hazard, lives, scenarios
+from holdfast.place import hazard, scenarios
 
 
 @pytest.mark.parametrize("churn", [0.01, 0.1, 1.0])
@@ -73,12 +73,12 @@ def test_every_accelerator_of_the_vocabulary_has_a_prior() -> None:
 def test_spot_paths_begin_with_a_wait_and_flex_paths_end_as_planned() -> None:
     rng = np.random.default_rng(1)
     waits = scenarios.lognormal(2.0, 0.5)
-    spans = lives.gang_lives(rng, np.full(500, 0.1), units=1, per_path=40)
-    spot = lives.spot_paths(spans, waits.draw(rng, 500, 40))
+    spans = hazard.gang_lives(rng, np.full(500, 0.1), units=1, per_path=40)
+    spot = hazard.spot_paths(spans, waits.draw(rng, 500, 40))
     assert not spot.starts_up.any()
     assert not spot.planned
     assert np.all(np.diff(spot.edges_h) >= 0)
-    flex = lives.flex_paths(rng, 20_000, max_run_h=168, rounds=3, waits=waits)
+    flex = hazard.flex_paths(rng, 20_000, max_run_h=168, rounds=3, waits=waits)
     assert flex.planned
     assert np.allclose(flex.edges_h[:, 1] - flex.edges_h[:, 0], 168)
     assert np.median(flex.edges_h[:, 0]) == pytest.approx(0.5, rel=0.05)

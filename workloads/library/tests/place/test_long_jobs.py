@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from holdfast.contract.capacity import Placement
-from holdfast.place import advice, choose, hazard, lives, policies, prices
+from holdfast.place import advice, ask, hazard, policies, prices
 from holdfast.place.belief import World
 from holdfast.place.job import Job
 
@@ -25,7 +25,7 @@ def world(accelerator: str, **changes: object) -> World:
 )
 def test_a_year_on_spot_is_priced_not_refused(asked: Job, region: str, usd: float) -> None:
     options = advice.options(asked, world(asked.accelerator), region)
-    chosen = choose.choose(asked, options)
+    chosen = ask.choose(asked, options)
     assert chosen.placement is Placement.SPOT
     assert chosen.mean_usd == pytest.approx(usd, rel=0.03)
 
@@ -63,7 +63,7 @@ def one_by_one(nodes: int, hours: float, churn: float, seed: int) -> float:
 def test_a_gang_is_as_many_machines_of_their_own_ages(nodes: int, hours: float) -> None:
     churn = 0.05
     apart = np.mean([one_by_one(nodes, hours, churn, seed) for seed in range(400)])
-    spans = lives.gang_lives(np.random.default_rng(9), np.full(4_000, churn), units=nodes, per_path=200)
+    spans = hazard.gang_lives(np.random.default_rng(9), np.full(4_000, churn), units=nodes, per_path=200)
     together = np.mean(np.count_nonzero(np.cumsum(spans, axis=1) < hours, axis=1))
     assert together == pytest.approx(apart, rel=0.06)
     # As one machine that dies `nodes` times as often it would have seemed half as bad.
@@ -72,6 +72,6 @@ def test_a_gang_is_as_many_machines_of_their_own_ages(nodes: int, hours: float) 
 
 
 def test_gangs_that_have_run_for_long_lose_machines_at_the_mean_rate() -> None:
-    spans = lives.gang_lives(np.random.default_rng(3), np.full(4_000, 0.05), units=8, per_path=100, settled=True)
+    spans = hazard.gang_lives(np.random.default_rng(3), np.full(4_000, 0.05), units=8, per_path=100, settled=True)
     lost = np.mean(np.count_nonzero(np.cumsum(spans, axis=1) < 20.0, axis=1))
     assert lost == pytest.approx(8 * 0.05 * 20, rel=0.06)

@@ -12,8 +12,8 @@ from holdfast.contract.values import finite
 from holdfast.ledger.events import read_folder
 from holdfast.place.churn import days as daily
 from holdfast.place.churn import estimate
+from holdfast.place.churn.days import span_seconds
 from holdfast.place.churn.estimate import Exposure, Group
-from holdfast.place.churn.lookback import span_seconds
 
 DAY_H = 24.0
 Ages = Sequence[tuple[float, float, Exposure]]
@@ -54,8 +54,8 @@ def from_events(events: Path, half_life_days: float, *, as_json: bool) -> None:
 
 def from_cloud(project: str, cluster: str, now_s: float, since: str, half_life_days: float, *, as_json: bool) -> None:
     """Clusters are added up, as churn follows pool, machine type and zone; which ones is printed."""
-    from holdfast.place.churn.cloud import read_days
     from holdfast.place.churn.cloud_series import checked_cluster, checked_project, cloud_reader
+    from holdfast.place.churn.days import read_days
 
     since_s, project = span_seconds(since), checked_project(project)
     days, clusters = read_days(cloud_reader(project, checked_cluster(cluster)), now_s, since_s)

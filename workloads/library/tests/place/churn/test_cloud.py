@@ -15,8 +15,8 @@ from holdfast.exporter.cloud import CloudWriter
 from holdfast.exporter.sample import Sample, sample
 from holdfast.place.churn import cli
 from holdfast.place.churn import days as daily
-from holdfast.place.churn.cloud import read_days
 from holdfast.place.churn.cloud_series import CloudReader
+from holdfast.place.churn.days import read_days
 from holdfast.place.churn.estimate import Exposure, Group
 from workloads.library.tests.exporter.test_cloud import Clock
 from workloads.library.tests.place.churn.metric_server import MetricServer
