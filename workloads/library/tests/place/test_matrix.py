@@ -1,5 +1,4 @@
 from itertools import product
-
 from pathlib import Path
 
 import pytest
