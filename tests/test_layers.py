@@ -91,7 +91,7 @@ LIBRARY_ROOMS: dict[str, set[str]] = {
         "inference.predictor",
         "inference.proxy",
     },
-    "inference.proxy": {"runtime"},
+    "inference.proxy": {"runtime", "clients.watch"},
     # The one arithmetic of useful time; money and receipts price it by the table of `place`.
     "ledger": set(),
     "ledger.command": {"ledger.receipt"},
