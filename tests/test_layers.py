@@ -78,9 +78,7 @@ LIBRARY_ROOMS: dict[str, set[str]] = {
         "inference.items",
         "inference.predictor",
         "inference.queue",
-        "inference.redact",
         "inference.results",
-        "inference.retry",
         "inference.values",
     },
     "inference.server": {
