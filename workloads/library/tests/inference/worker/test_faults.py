@@ -11,7 +11,6 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-import psycopg
 import pytest
 from psycopg import Connection
 from psycopg_pool import ConnectionPool
@@ -89,21 +88,6 @@ def test_a_jump_of_the_clock_ends_leases_and_loses_nothing(harness: Harness, bro
         ahead[0] += 3600.0
 
     while_working(harness, jump)
-    assert harness.rows() == expected(wanted)
-
-
-def test_lost_connections_are_made_again(harness: Harness, server: EmbeddedPostgres) -> None:
-    wanted = items(harness.job, COUNT)
-    harness.enqueue(wanted)
-
-    def cut() -> None:
-        with psycopg.connect(server.uri) as connection:
-            connection.execute(
-                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
-                " WHERE application_name = 'holdfast' AND pid <> pg_backend_pid()"
-            )
-
-    while_working(harness, cut)
     assert harness.rows() == expected(wanted)
 
 
