@@ -128,18 +128,19 @@ class Models:
         while True:
             await asyncio.sleep(every_s)
             try:
-                newer = await asyncio.to_thread(self._newer_steps)
+                for step in await asyncio.to_thread(self._newer_steps):
+                    if step not in hopeless and await self._takes(step):
+                        break
+                    hopeless.add(step)
             except (OSError, StorageError) as error:  # the storage is away: the model that answers needs none
                 logs.warning("swap", f"newer commits cannot be looked for: {error}")
-                continue
-            for step in newer:
-                if step in hopeless:
-                    continue
-                try:
-                    await self.swap(step)
-                    break
-                except Refused:
-                    hopeless.add(step)
+
+    async def _takes(self, step: int) -> bool:
+        try:
+            await self.swap(step)
+        except Refused:
+            return False
+        return True
 
     def _newer_steps(self) -> list[int]:
         """The newest first; none before a model is loaded, and of a model that comes from no run."""
