@@ -78,9 +78,7 @@ LIBRARY_ROOMS: dict[str, set[str]] = {
         "inference.items",
         "inference.predictor",
         "inference.queue",
-        "inference.redact",
         "inference.results",
-        "inference.retry",
         "inference.values",
     },
     "inference.server": {
@@ -91,7 +89,7 @@ LIBRARY_ROOMS: dict[str, set[str]] = {
         "inference.predictor",
         "inference.proxy",
     },
-    "inference.proxy": {"runtime"},
+    "inference.proxy": {"runtime", "clients.watch"},
     # The one arithmetic of useful time; money and receipts price it by the table of `place`.
     "ledger": set(),
     "ledger.command": {"ledger.receipt"},

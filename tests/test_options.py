@@ -110,7 +110,7 @@ def cut_off(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     # Beyond these lines the options have been read, and the work begins.
     for work in ("training.launch.launch", "training.elastic.trainer.train_elastic", "inference.server.process.serve"):
         monkeypatch.setattr(f"holdfast.{work}", answering(0))
-    monkeypatch.setattr("holdfast.inference.proxy.watch.follow", answering(None))
+    monkeypatch.setattr("holdfast.inference.proxy.endpoints.Follower.start", answering(None))
     monkeypatch.setattr("os.fork", refuse)
     monkeypatch.setattr(socket.socket, "connect", refuse)
     monkeypatch.setattr(socket, "getaddrinfo", refuse)

@@ -41,7 +41,6 @@ OTHERS = (
     "holdfast.checkpoint.stores.azure",
     "holdfast.checkpoint.stores.fsspec",
     "holdfast.checkpoint.stores.s3",
-    "holdfast.inference.queue.fake_broker_server",
     "holdfast.inference.results.embedded_postgres",
     "holdfast.place.churn.cloud_series",  # of `churn --project`: extra report
     "holdfast.training.examples",

@@ -1,12 +1,7 @@
-"""Keeps a Cluster equal to what the API server knows, through its restarts.
+"""The kinds that a Cluster is kept equal to, and what reads each of them from the API server."""
 
-List, then watch from there; on any break, list again: what vanished
-meanwhile is forgotten, so a missed DELETED does no harm.
-"""
-
-import json
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -15,24 +10,15 @@ import urllib3
 from kubernetes import client
 from kubernetes.client.exceptions import ApiException
 
-from holdfast.contract.errors import HoldfastError
+from holdfast.clients.watch import ListAndWatch, NotThere
 from holdfast.contract.kubernetes import JOB_API, JOBSET_API, KUEUE_API, PROVISIONING_API, api_path
 from holdfast.exporter import slack
 from holdfast.exporter.cluster import Cluster
 from holdfast.exporter.log import logger
 
 LOG = logger("watch")
-WATCH_S = 300
-PAGE = 1_000
 HTTP_OK = 200
 NOT_THERE = (403, 404)
-LOOK_AGAIN_S = 300.0
-FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.5, 15.0
-
-
-class _NotThere(HoldfastError):
-    """An optional kind that the cluster does not know or show."""
-
 
 Change = Callable[[str, Mapping[str, Any]], None]
 
@@ -96,72 +82,20 @@ PLANNED = (
 )
 
 
-class Watcher(threading.Thread):
-    """Runs until `stop`. `ready` is set after the first list."""
+class Watcher(ListAndWatch):
+    breaks = (*ListAndWatch.breaks, ApiException, urllib3.exceptions.HTTPError)
 
     def __init__(self, kind: Kind, api: client.ApiClient, cluster: Cluster, lock: threading.Lock) -> None:
-        super().__init__(name=f"watch-{kind.held}", daemon=True)
+        super().__init__(kind.held, key=kind.key, warn=lambda why: LOG.warning("%s: %s", kind.held, why))
         self.kind, self._api, self._cluster, self._lock = kind, api, cluster, lock
-        self.ready, self.stop = threading.Event(), threading.Event()
-        self._open: Any = None
 
     def close(self) -> None:
         """Ends a watch that waits for news, too."""
         self.stop.set()
-        if answer := self._open:
+        if answer := self.open:
             answer.shutdown()
 
-    def run(self) -> None:
-        pause = FIRST_PAUSE_S
-        while not self.stop.is_set():
-            try:
-                version = self._list()
-                self.ready.set()
-                pause = FIRST_PAUSE_S
-                self._watch(version)
-            except _NotThere as error:
-                LOG.warning("%s: %s; looking again in %.0f s", self.kind.held, error, LOOK_AGAIN_S)
-                self.ready.set()
-                self.stop.wait(LOOK_AGAIN_S)
-            except (ApiException, urllib3.exceptions.HTTPError, OSError, ValueError) as error:
-                # ValueError: a line cut by the server's end.
-                LOG.warning("%s: %s; listing again in %.1f s", self.kind.held, _short(error), pause)
-                self.stop.wait(pause)
-                pause = min(pause * 2, LONGEST_PAUSE_S)
-
-    def _list(self) -> str:
-        keys: set[Any] = set()
-        query = {"limit": str(PAGE)}
-        while True:
-            page = json.loads(self._get(query).data)
-            with self._lock:
-                for found in page["items"]:
-                    self.kind.apply(self._cluster)("ADDED", found)
-            keys |= {self.kind.key(found) for found in page["items"]}
-            query["continue"] = page["metadata"].get("continue", "")
-            if not query["continue"]:
-                break
-        with self._lock:
-            self._cluster.forget_all_but(self.kind.held, keys)
-        return page["metadata"]["resourceVersion"]
-
-    def _watch(self, version: str) -> None:
-        query = {"watch": "1", "resourceVersion": version, "timeoutSeconds": str(WATCH_S), "allowWatchBookmarks": "1"}
-        response = self._open = self._get(query, timeout=(10, WATCH_S + 30))
-        try:
-            for change in _lines(response):
-                if change["type"] == "ERROR":
-                    return  # too old: list again
-                if change["type"] != "BOOKMARK":
-                    with self._lock:
-                        self.kind.apply(self._cluster)(change["type"], change["object"])
-                if self.stop.is_set():
-                    return
-        finally:
-            self._open = None
-            response.close()
-
-    def _get(self, query: Mapping[str, str], timeout: Any = 30) -> Any:
+    def get(self, query: Mapping[str, str], timeout_s: float) -> Any:
         """The raw response: typed models cost ten times the memory and time of what is read here."""
         request = self._api.param_serialize(
             "GET",
@@ -170,22 +104,19 @@ class Watcher(threading.Thread):
             header_params={"Accept": "application/json"},
             auth_settings=["BearerToken"],
         )
-        answer: Any = self._api.call_api(*request, _request_timeout=timeout)
+        answer: Any = self._api.call_api(*request, _request_timeout=(10, timeout_s))
         if answer.status in NOT_THERE and self.kind.optional:
-            raise _NotThere(answer.reason)
+            raise NotThere(answer.reason)
         if answer.status != HTTP_OK:
             raise ApiException(status=answer.status, reason=answer.reason)
         return answer.response
 
+    def take(self, changes: Sequence[tuple[str, Mapping[str, Any]]]) -> None:
+        with self._lock:
+            apply = self.kind.apply(self._cluster)
+            for change, found in changes:
+                apply(change, found)
 
-def _lines(response: Any) -> Iterator[dict[str, Any]]:
-    rest = b""
-    for block in response.stream(65_536):
-        *whole, rest = (rest + block).split(b"\n")
-        for line in whole:
-            if line:
-                yield json.loads(line)
-
-
-def _short(error: Exception) -> str:
-    return f"{type(error).__name__}: {str(error).splitlines()[0][:200]}" if str(error) else type(error).__name__
+    def keep_only(self, listed: set[Any]) -> None:
+        with self._lock:
+            self._cluster.forget_all_but(self.kind.held, listed)

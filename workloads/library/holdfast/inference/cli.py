@@ -64,15 +64,14 @@ def migrate(
     ] = None,
 ) -> None:
     """Update the database schema and grant rights to logins. Safe to repeat."""
-    from holdfast.inference.results import grants as rights
     from holdfast.inference.results import schema
     from holdfast.inference.results.connect import connect, database_uri
 
-    wanted = rights.parse(grants or [])
+    wanted = schema.grants_of(grants or [])
     with connect(database_uri(database)) as connection:
         if as_role:
-            rights.act_as(connection, as_role)
-        changes = [*schema.migrate(connection), *rights.grant(connection, wanted)]
+            schema.act_as(connection, as_role)
+        changes = [*schema.migrate(connection), *schema.grant(connection, wanted)]
     print("\n".join(changes) or "nothing to do", file=sys.stderr)
 
 
@@ -166,9 +165,8 @@ def status(
 ) -> None:
     """Show progress, rate, remaining time and cost of a job."""
     from holdfast.contract.values import between
-    from holdfast.inference.console import show_until_drained
     from holdfast.inference.results.connect import connect, database_uri
-    from holdfast.inference.results.status import read_status, table
+    from holdfast.inference.results.status import read_status, show_until_drained, table
 
     between("the time between two looks is out of range", watch, 0.0, 86_400.0)
     between("the price is out of range", price, 0.0, 1e6)

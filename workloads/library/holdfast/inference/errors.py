@@ -1,4 +1,4 @@
-"""Exceptions of batch inference, beside InputError (bad input) and Unjudged (no verdict) of the contract.
+"""Exceptions of batch and online inference, and what of their text may be seen.
 
 BatchError
 ├── MalformedMessage       a message is no item
@@ -8,7 +8,12 @@ BatchError
     ├── ProcessDied        the predicting process ended or did not answer in time
     ├── LoaderFailed       load() has a bug
     └── ItemFault          predict() raised
+Refused                    a request gets no prediction: a status, one sentence, and when to come back
 """
+
+import math
+import os
+import re
 
 from holdfast.contract.errors import HoldfastError
 
@@ -47,3 +52,36 @@ class ItemFault(PredictorError):
     def __init__(self, error_class: str, message: str) -> None:
         self.error_class = error_class
         super().__init__(message)
+
+
+class Refused(HoldfastError):
+    """400 malformed, 404 no such model, 408 too slow, 413 too large, 422 the model refuses it, 429 load, 500 it ends
+    the predictor, 503 this server not now (another may), 504 too late."""
+
+    def __init__(self, status: int, message: str, *, retry_after_s: float | None = None, reason: str = "") -> None:
+        self.status, self.message = status, message
+        self.reason = reason or str(status)
+        self.retry_after_s = None if retry_after_s is None else max(1, math.ceil(min(retry_after_s, 3_600.0)))
+        super().__init__(message)
+
+
+MAX_CHARS = 300
+_MIN_WORD = 5
+# key=value pairs of usual secrets, bearer tokens, passwords in URIs.
+_SECRET = re.compile(
+    r"(?i)(\bauthorization\b\s*[=:]\s*)[^\r\n]+"
+    r"|(\b(?:password|passwd|secret|token|api[_-]?key)\b\s*[=:]\s*)\S+"
+    r"|(\bbearer\s+)\S+|(://[^/\s:@]+:)[^@\s]+(?=@)"
+)
+_SECRET_NAME = re.compile(r"(?i)passw|secret|token|api_?key|credential|database_url")
+
+
+def redacted(text: str, *, content: bytes = b"") -> str:
+    """At most MAX_CHARS; words that stand in `content` and values of secret variables are left out."""
+    for name, value in os.environ.items():
+        if len(value) >= _MIN_WORD and _SECRET_NAME.search(name):
+            text = text.replace(value, "***")
+    text = _SECRET.sub(lambda m: f"{next(filter(None, m.groups()))}***", text)
+    known = content.decode("utf-8", "replace")
+    words = (("***" if len(word) >= _MIN_WORD and word in known else word) for word in re.split(r"(\W+)", text))
+    return "".join(c if c.isprintable() else " " for c in "".join(words))[:MAX_CHARS]

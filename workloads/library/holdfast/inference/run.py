@@ -7,28 +7,24 @@ from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from psycopg import Connection
 from psycopg_pool import ConnectionPool
 
 from holdfast.contract.exit_codes import EXIT_BUG, EXIT_PREEMPTED
 from holdfast.contract.telemetry import KIND_BATCH
-from holdfast.inference import outbox
-from holdfast.inference.enqueue import enqueue
-from holdfast.inference.errors import LoaderFailed, PredictorBroken
+from holdfast.inference.enqueue import enqueue, hand_over, publish
+from holdfast.inference.errors import LoaderFailed, PredictorBroken, redacted
 from holdfast.inference.items import Item
-from holdfast.inference.predictor.protocol import Predictor
 from holdfast.inference.predictor.proxy import ProcessPredictor
-from holdfast.inference.predictor.spec import PredictorSpec
+from holdfast.inference.predictor.spec import Predictor, PredictorSpec
 from holdfast.inference.queue.postgres import PostgresQueue
 from holdfast.inference.queue.protocol import Queue
-from holdfast.inference.redact import redacted
-from holdfast.inference.results import jobs, schema, subscriptions
+from holdfast.inference.results import jobs, schema
 from holdfast.inference.results.connect import TRANSIENT, connect, database_uri, open_pool
+from holdfast.inference.results.dead_letters import queue_again, redrive
 from holdfast.inference.results.postgres import PostgresResults
-from holdfast.inference.results.redrive import queue_again, redrive
-from holdfast.inference.retry import Retry
 from holdfast.inference.worker.batch_worker import EXIT_DEVICE_LOST, Worker
 from holdfast.inference.worker.settings import WorkerSettings
 from holdfast.inference.worker.telemetry import WorkerTelemetry
@@ -40,8 +36,6 @@ if TYPE_CHECKING:
     from google.cloud import pubsub_v1
 
     from holdfast.inference.queue.pubsub import PubSubQueue
-
-_T = TypeVar("_T")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -91,20 +85,20 @@ def redrive_job(database: str, job: str, items: list[str], broker: PubSubOptions
         with open_pool(uri) as pool, opened_queue(pool, job, broker) as queue:
             revived = _recovered(connection, job, broker) if broker and not items else []
             revived += redrive(connection, job, items)
-            outbox.publish(connection, queue, job)
+            publish(connection, queue, job)
     return revived
 
 
 def _bind(connection: Connection, job: str, broker: PubSubOptions | None) -> None:
     if broker is not None:
-        subscriptions.bind(connection, broker.subscription, job)
+        jobs.bind(connection, broker.subscription, job)
 
 
 def _recovered(connection: Connection, job: str, broker: PubSubOptions) -> list[str]:
     """What only the broker gave up: no row of ours is dead, and no queue holds it."""
     if not broker.dead_subscription:
         return []
-    from holdfast.inference.queue.broker_dead_letters import recover
+    from holdfast.inference.queue.pubsub import recover
 
     with _pubsub_queue(job, replace(broker, subscription=broker.dead_subscription), lease_s=60.0) as (dead, _):
         return recover(dead, job, lambda names: queue_again(connection, job, names))
@@ -124,7 +118,7 @@ def opened_queue(
         return
     from holdfast.inference.results import dead_letters
 
-    with _pubsub_queue(job, broker, lease_s=lease_s, hand_over=partial(outbox.hand_over, pool)) as (queue, publisher):
+    with _pubsub_queue(job, broker, lease_s=lease_s, hand_over=partial(hand_over, pool)) as (queue, publisher):
         yield queue
         if broker.dead_topic:
             dead_letters.forward(pool, publisher, broker.dead_topic, job)
@@ -192,7 +186,7 @@ def _work(
         ):
             if launch.recompute:
                 with connect(uri) as connection:
-                    outbox.publish(connection, queue, launch.job)
+                    publish(connection, queue, launch.job)
             results = PostgresResults(
                 pool,
                 job=launch.job,
@@ -218,7 +212,7 @@ def _work(
 def _publish_outbox(pool: ConnectionPool[Connection], queue: Queue, job: str) -> None:
     """Few at a time: the pool's connections are closed when they stand in a transaction for 5 s."""
     with pool.connection() as connection:
-        outbox.publish(connection, queue, job, limit=50)
+        publish(connection, queue, job, limit=50)
 
 
 def _gave_up(error: Exception, shutdown: Shutdown) -> int:
@@ -229,25 +223,20 @@ def _gave_up(error: Exception, shutdown: Shutdown) -> int:
 def _loaded(launch: Launch, uri: str, shutdown: Shutdown, telemetry: WorkerTelemetry) -> tuple[ProcessPredictor, str]:
     """No connection is held while the model loads: that may take longer than an idle connection lasts."""
 
-    retry = Retry(give_up=lambda: shutdown.requested, on_error=telemetry.retrying)
+    def pinned() -> dict[str, object]:
+        with connect(uri) as connection:
+            schema.wait_current(connection, schema.patience_s())
+            jobs.require(connection, launch.job)
+            _bind(connection, launch.job, launch.broker)
+            return {} if launch.recompute else jobs.pinned_configuration(connection, launch.job)
 
-    def query(ask: Callable[[Connection], _T]) -> _T:
-        def once() -> _T:
-            with connect(uri) as connection:
-                return ask(connection)
+    def pin() -> str:
+        with connect(uri) as connection:
+            return jobs.pin(connection, launch.job, predictor.configuration, recompute=launch.recompute)
 
-        return retry(once)
-
-    spec = replace(launch.predictor, pinned=query(lambda connection: _pinned(connection, launch)))
+    retry = telemetry.retry(give_up=lambda: shutdown.requested)
+    spec = replace(launch.predictor, pinned=retry(pinned))
     predictor = ProcessPredictor(spec, timeout_s=launch.settings.predict_timeout_s, stopping=lambda: shutdown.requested)
     # Loaded first: a model that does not fit must not become the job's configuration.
     predictor.load()
-    configuration = predictor.configuration
-    return predictor, query(lambda c: jobs.pin(c, launch.job, configuration, recompute=launch.recompute))
-
-
-def _pinned(connection: Connection, launch: Launch) -> dict[str, object]:
-    schema.wait_current(connection, schema.patience_s())
-    jobs.require(connection, launch.job)
-    _bind(connection, launch.job, launch.broker)
-    return {} if launch.recompute else jobs.pinned_configuration(connection, launch.job)
+    return predictor, retry(pin)

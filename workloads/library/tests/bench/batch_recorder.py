@@ -8,8 +8,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from holdfast.inference.predictor.byte_entropy import ByteEntropy
-from holdfast.inference.predictor.spec import PredictorSpec
+from holdfast.inference.predictor.spec import ByteEntropy, PredictorSpec
 from holdfast.inference.values import Value
 
 

@@ -1,7 +1,6 @@
 """The proxy's watcher beside a real API server: EndpointSlices that its controller writes, read with rendered rights."""
 
 import json
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,7 +10,7 @@ from pytest_kubernetes.providers.base import AClusterManager
 from holdfast.clients.api import Api, Object
 from holdfast.contract.roles import NAMESPACE_SERVING
 from holdfast.contract.serving import PORT
-from holdfast.inference.proxy.watch import Follower, follow
+from holdfast.inference.proxy.endpoints import Follower
 from tests.cluster.sim.waiting import until
 from tests.cluster.sim.world import World
 from tests.workloads.manifests.rendered import named
@@ -28,12 +27,11 @@ def followed(
         text = json.dumps(named("example", kind, name, NAMESPACE_SERVING))
         body: Object = json.loads(text.replace(f'"namespace": "{NAMESPACE_SERVING}"', f'"namespace": "{world.name}"'))
         api.apply(api.path_of(body), body)
-    out, ended = tmp_path / "servers.json", threading.Event()
-    watch = {"namespace": world.name, "service": "server", "stopped": ended.is_set}
-    # It may sit in a read of the watch when the test ends; the namespace's end wakes it.
-    threading.Thread(target=follow, args=(Follower(cluster="servers", out=out),), kwargs=watch, daemon=True).start()
+    out = tmp_path / "servers.json"
+    follower = Follower(namespace=world.name, service="server", cluster="servers", out=out)
+    follower.start()
     yield out
-    ended.set()
+    follower.stop.set()  # it may sit in a read of the watch; the namespace's end wakes it
 
 
 @pytest.fixture

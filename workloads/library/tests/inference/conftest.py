@@ -13,6 +13,7 @@ from holdfast.inference.results import schema
 from holdfast.inference.results.connect import connect, open_pool
 from holdfast.inference.results.embedded_postgres import EmbeddedPostgres
 from workloads.library.tests.checkpoint import conftest as checkpoint
+from workloads.library.tests.inference.harness import Harness
 
 _jobs = itertools.count()
 gcs_emulator, bucket = checkpoint.gcs_emulator, checkpoint.bucket
@@ -42,6 +43,11 @@ def connection(server: EmbeddedPostgres) -> Generator[Connection]:
 @pytest.fixture
 def job() -> str:
     return f"job-{next(_jobs)}"
+
+
+@pytest.fixture
+def harness(pool: ConnectionPool[Connection], connection: Connection, job: str, tmp_path: Path) -> Harness:
+    return Harness(pool=pool, connection=connection, job=job, events=tmp_path / "e.jsonl")
 
 
 @pytest.fixture

@@ -27,6 +27,9 @@ FAULTS = {
 class FaultyPredictor:
     configuration: Mapping[str, object] = {"predictor": "killer"}
 
+    def __init__(self, spec: PredictorSpec) -> None:
+        self._file = spec.model
+
     def load(self) -> None: ...
 
     def predict(self, bodies: Sequence[bytes]) -> list[Value]:
@@ -59,26 +62,20 @@ class Dying(FaultyPredictor):
 class Slow(FaultyPredictor):
     """Loads until a file is there, and announces it by another."""
 
-    def __init__(self, file: str) -> None:
-        self._file = Path(file)
-
     def load(self) -> None:
-        self._file.with_suffix(".loading").touch()
-        while not self._file.exists():
+        Path(self._file).with_suffix(".loading").touch()
+        while not Path(self._file).exists():
             time.sleep(0.01)
 
 
 class SlowAgain(FaultyPredictor):
     """Loads at once the first time, and for ever when it is started again: `file` marks each start."""
 
-    def __init__(self, file: str) -> None:
-        self._first, self._second = Path(file), Path(f"{file}.again")
-
     def load(self) -> None:
-        if not self._first.exists():
-            self._first.touch()
+        if not Path(self._file).exists():
+            Path(self._file).touch()
             return
-        self._second.touch()
+        Path(f"{self._file}.again").touch()
         _hang()
 
 
@@ -87,25 +84,4 @@ class Odd(FaultyPredictor):
         raise RuntimeError("a bug")
 
 
-def faulty(spec: PredictorSpec) -> FaultyPredictor:
-    return FaultyPredictor()
-
-
-def echo(spec: PredictorSpec) -> Echo:
-    return Echo()
-
-
-def dying(spec: PredictorSpec) -> Dying:
-    return Dying()
-
-
-def slow(spec: PredictorSpec) -> Slow:
-    return Slow(spec.model)
-
-
-def slow_again(spec: PredictorSpec) -> SlowAgain:
-    return SlowAgain(spec.model)
-
-
-def odd(spec: PredictorSpec) -> Odd:
-    return Odd()
+faulty, echo, dying, slow, slow_again, odd = FaultyPredictor, Echo, Dying, Slow, SlowAgain, Odd

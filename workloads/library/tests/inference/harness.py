@@ -6,17 +6,15 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from psycopg import Connection
 from psycopg_pool import ConnectionPool
 
 from holdfast.contract.telemetry import KIND_BATCH
-from holdfast.inference import outbox
-from holdfast.inference.enqueue import enqueue
+from holdfast.inference.enqueue import enqueue, publish
 from holdfast.inference.items import Item
-from holdfast.inference.predictor.byte_entropy import ByteEntropy
-from holdfast.inference.predictor.protocol import Predictor
+from holdfast.inference.predictor.spec import ByteEntropy, Predictor
 from holdfast.inference.queue.postgres import PostgresQueue
 from holdfast.inference.queue.protocol import Queue
 from holdfast.inference.results import jobs
@@ -71,15 +69,14 @@ class Harness:
     job: str
     events: Path
     settings: WorkerSettings = QUICK
-    queue: Queue | None = None
+    queue: Queue = field(default=cast("Queue", None))
+    """In the database where none is given."""
 
     def __post_init__(self) -> None:
-        if self.queue is None:
-            self.queue = PostgresQueue(self.pool, self.job, lease_s=self.settings.lease_s)
+        self.queue = self.queue or PostgresQueue(self.pool, self.job, lease_s=self.settings.lease_s)
 
     def enqueue(self, wanted: Sequence[Item]) -> None:
-        assert self.queue is not None
-        fill(self.connection, self.queue, self.job, wanted)
+        enqueue(self.connection, self.queue, self.job, wanted, lambda _: None)
 
     def results(self, predictor: Predictor, name: str = "w") -> PostgresResults:
         fingerprint = jobs.pin(self.connection, self.job, predictor.configuration)
@@ -95,7 +92,6 @@ class Harness:
         self, predictor: Predictor, shutdown: Shutdown | None = None, at: Callable[[Failpoint], None] | None = None
     ) -> Worker:
         log = EventLog.open(self.events, job=self.job, kind=KIND_BATCH)
-        assert self.queue is not None
         return Worker(
             queue=self.queue,
             results=self.results(predictor, f"w{next(_numbers)}"),
@@ -107,9 +103,8 @@ class Harness:
         )
 
     def _publish_outbox(self) -> None:
-        assert self.queue is not None
         with self.pool.connection() as connection:
-            outbox.publish(connection, self.queue, self.job)
+            publish(connection, self.queue, self.job)
 
     def rows(self) -> dict[str, tuple[str, dict[str, Any]]]:
         found = self.connection.execute(

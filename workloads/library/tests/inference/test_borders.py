@@ -3,35 +3,23 @@
 import io
 import json
 import resource
-import struct
 from contextlib import redirect_stdout, suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, example, given, settings
-from hypothesis import strategies as st
 from psycopg import Connection
 from psycopg.types.json import Jsonb
 
 from holdfast.commands import app
 from holdfast.contract.errors import InputError
-from holdfast.inference.errors import ItemFault, PredictorError
-from holdfast.inference.predictor import frames
-from holdfast.inference.predictor.replies import configuration_of, values_of
+from holdfast.inference.errors import ItemFault
+from holdfast.inference.predictor.frames import configuration_of, values_of
 from holdfast.inference.results import jobs
 from holdfast.inference.results.embedded_postgres import EmbeddedPostgres
 from holdfast.inference.results.export import export
-from holdfast.inference.rows import MAX_ROW_CHARS
-from holdfast.inference.sources import items_of
+from holdfast.inference.sources import MAX_ROW_CHARS, items_of
 from holdfast.inference.values import encode_value
-
-JSON = st.recursive(
-    st.none() | st.booleans() | st.floats() | st.integers() | st.text(max_size=20),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
-    max_leaves=10,
-)
-ON_A_FOLDER = [HealthCheck.function_scoped_fixture]
 
 
 def read(path: Path, *, body: str = "text") -> list[str]:
@@ -95,58 +83,6 @@ def test_a_record_of_many_lines_is_bounded_too(tmp_path: Path) -> None:
     (tmp_path / "rows.csv").write_bytes(b"id,text\n" + line * 40 + b"\n")
     with pytest.raises(InputError, match=f"{MAX_ROW_CHARS}"):
         read(tmp_path / "rows.csv")
-
-
-@settings(max_examples=150, deadline=None, suppress_health_check=ON_A_FOLDER)
-@given(st.binary(max_size=400), st.sampled_from(["jsonl", "csv", "parquet"]))
-@example(b'{"id": NaN}', "jsonl")
-@example(b'{"id": 1e999}', "jsonl")
-@example(b"\xef\xbb\xbfid\n1\n", "csv")
-@example(b'id,id\n1,2\n"', "csv")
-def test_any_file_of_rows_is_read_or_bad_input(tmp_path: Path, data: bytes, ending: str) -> None:
-    path = tmp_path / f"rows.{ending}"
-    path.write_bytes(data)
-    for body in ("", "text"):
-        try:
-            read(path, body=body)
-        except InputError as error:
-            assert error.lines().isascii() or error.lines().replace("\n", "").isprintable()
-
-
-@settings(max_examples=150, suppress_health_check=ON_A_FOLDER)
-@given(st.dictionaries(st.text(max_size=5), JSON, max_size=3))
-def test_any_row_is_an_item_or_bad_input(tmp_path: Path, row: dict[str, Any]) -> None:
-    path = tmp_path / "rows.jsonl"
-    path.write_text(json.dumps({"id": "a", **row}) + "\n", encoding="utf-8")
-    try:
-        read(path, body="")
-    except InputError:
-        return
-
-
-@given(JSON)
-@example({"values": [[1]], "seconds": 1})
-@example({"values": [{}], "seconds": "soon"})
-@example({"fault": 3})
-@example({"input": {}})
-def test_any_answer_of_a_predicting_process_is_values_or_its_own_fault(reply: Any) -> None:
-    try:
-        values, seconds = values_of(reply, 1)
-    except (PredictorError, InputError):
-        return
-    assert len(values) == 1 and seconds >= 0
-
-
-@given(st.binary(max_size=60))
-@example(struct.pack(">I", 2**32 - 1))
-@example(struct.pack(">I", 3) + b"[1]")
-@example(struct.pack(">I", 4) + b"[[[[")
-def test_any_bytes_on_the_wire_are_a_message_or_refused(data: bytes) -> None:
-    try:
-        message = frames.pop_message(bytearray(data))
-    except (ValueError, RecursionError, EOFError):
-        return
-    assert message is None or isinstance(message, dict)
 
 
 @pytest.mark.parametrize("value", [[1], "text", None, [("a", 1)]])

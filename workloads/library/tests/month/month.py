@@ -119,6 +119,12 @@ class Month:
         """A series of somebody else's, such as a GPU's."""
         self.recorder.add(metric, labels | {"cluster": EXAMPLE["cluster"], "cluster_name": EXAMPLE["cluster"]}, value)
 
+    def interrupted(self, pool: str, count: float) -> None:
+        """Nodes that GKE counts as taken."""
+        labels = {"monitored_resource": "k8s_node_pool", "cluster_name": EXAMPLE["cluster"], "node_pool_name": pool}
+        labels |= {"interruption_type": PREEMPTION_TYPE, "interruption_reason": "Eviction"}
+        self.recorder.add(INTERRUPTIONS_METRIC, labels, count)
+
     def play(self) -> list[Firing]:
         for minute in range(1, self.days * DAY_MIN):
             self.minute = self.platform.minute = self.recorder.minute = minute
@@ -165,8 +171,7 @@ class Month:
 
     def _publish(self) -> None:
         for pool, count in self.platform.lost.items():
-            labels = {"monitored_resource": "k8s_node_pool", "cluster_name": EXAMPLE["cluster"], "node_pool_name": pool}
-            self.recorder.add(INTERRUPTIONS_METRIC, labels | {"interruption_type": PREEMPTION_TYPE, "interruption_reason": "Eviction"}, count)  # fmt: skip
+            self.interrupted(pool, count)
         self.platform.lost.clear()
         if self.minute not in self.blind:
             self.writer.write(self.exporter.gather())

@@ -202,18 +202,12 @@ class Platform:
 
     def _each(self, job: Job, event: str, first: int = 0, **fields: object) -> None:
         for index in range(first, job.kind.pods):
-            self._line(
-                job, index, event, fields | ({"rank": index} if "rank" in fields and not job.kind.by_index else {})
-            )
+            ranked = {"rank": index} if "rank" in fields and not job.kind.by_index else {}
+            self._line(job, index, event, fields | ranked)
 
     def _line(self, job: Job, index: int, event: str, fields: dict[str, Any]) -> None:
-        named = {
-            "v": 1,
-            "t": EPOCH + 60 * self.minute + 0.001 * index,
-            "event": event,
-            "job": job.name,
-            "kind": "training",
-        }
+        at = EPOCH + 60 * self.minute + 0.001 * index
+        named = {"v": 1, "t": at, "event": event, "job": job.name, "kind": "training"}
         process = f"{job.name}-{index}-{job.attempt}-ab"
         apart = {"index": index} if job.kind.by_index else {}
         self.written.add(job.name, named | apart | {"process": process} | fields)
@@ -235,24 +229,15 @@ class Platform:
     def _pod(self, job: Job, index: int, phase: str, *, disrupted: bool) -> Object:
         apart = {LABEL_RUN_PER_INDEX: "true", ANNOTATION_INDEX: str(index)} if job.kind.by_index else {}
         now = self.time(self.minute)
-        placed = {
-            "type": "PodScheduled",
-            "status": "True" if phase != "Pending" else "False",
-            "lastTransitionTime": now,
-        }
-        conditions = [placed]
+        placed = "False" if phase == "Pending" else "True"
+        conditions = [{"type": "PodScheduled", "status": placed, "lastTransitionTime": now}]
         if disrupted:
             conditions.append({"type": "DisruptionTarget", "status": "True", "reason": "TerminationByKubelet", "lastTransitionTime": now})  # fmt: skip
         state = {"Running": "running", "Failed": "terminated"}.get(phase)
         running = [{"state": {state: {"startedAt": now}}}] if state else []
         name = job.uid(index)
-        meta = {
-            "uid": name,
-            "name": name,
-            "namespace": "training",
-            "creationTimestamp": self.time(max(0, job.pending_since)),
-        }
-        meta |= {"labels": {LABEL_HOLDFAST_JOB: job.name} | apart}
+        meta = {"uid": name, "name": name, "namespace": "training", "labels": {LABEL_HOLDFAST_JOB: job.name} | apart}
+        meta |= {"creationTimestamp": self.time(max(0, job.pending_since))}
         spec = {"nodeSelector": job.kind.selector} | ({"nodeName": job.node(index)} if phase != "Pending" else {})
         return {"metadata": meta, "spec": spec, "status": {"phase": phase, "conditions": conditions, "containerStatuses": running}}  # fmt: skip
 

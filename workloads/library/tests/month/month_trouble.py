@@ -16,6 +16,7 @@ from workloads.library.tests.month.month_trouble_platform import (
     ecc,
     idle,
     pass_minutes,
+    shown,
     system_pod,
     xid,
 )
@@ -83,37 +84,28 @@ def _ends_unsaved(month: Month, at: int) -> None:
 
 def _crashes(month: Month, at: int) -> None:
     job = _job(month, "crash", at, Kind(queue="spot", accelerator="nvidia-l4", pods=4), saves=False)
-
-    def steps() -> Steps:
-        for _ in range(3):
-            while job.step - job.saved < 20 or job.placed_min < 0:
-                yield
-            month.platform.crash(job, 1)
-            month.incidents[here] = replace(month.incidents[here], begins_min=month.minute)
-            job.step = job.saved
-        yield from pass_minutes(10)
-        yield from _stop(month, job)
-
-    here = len(month.incidents)
-    month.incident("a job crashes again and again", "HoldfastRestartsWithoutProgress", f"job={job.name}", at, 1)
-    month.script(at + 1, steps())
+    _crash_three_times(month, job, at, 1, "a job crashes again and again", least_steps=20)
 
 
 def _crashes_at_once(month: Month, at: int) -> None:
     job = _job(month, "import", at, startup_min=9_999)
+    _crash_three_times(month, job, at, 70, "a job falls before its first line", least_steps=0)
 
+
+def _crash_three_times(month: Month, job: Job, at: int, code: int, what: str, *, least_steps: int) -> None:
     def steps() -> Steps:
         for _ in range(3):
-            while job.placed_min < 0:
+            while job.step - job.saved < least_steps or job.placed_min < 0:
                 yield
-            month.platform.crash(job, 70)
+            month.platform.crash(job, code)
             month.incidents[here] = replace(month.incidents[here], begins_min=month.minute)
+            job.step = job.saved
             yield
         yield from pass_minutes(10)
         yield from _stop(month, job)
 
     here = len(month.incidents)
-    month.incident("a job falls before its first line", "HoldfastRestartsWithoutProgress", f"job={job.name}", at, 1)
+    month.incident(what, "HoldfastRestartsWithoutProgress", f"job={job.name}", at, 1)
     month.script(at + 1, steps())
 
 
@@ -125,10 +117,11 @@ def _damaged(month: Month, at: int) -> None:
         "kind": "training",
         "process": "trouble-damaged-0-1-ab",
     }
+    line |= {"step": 1, "seconds": 1.0}
 
     def steps() -> Steps:
         for skipped in ([], [[9, "crc"]]):
-            month.written.add("trouble-damaged", line | {"t": EPOCH + 60 * month.minute, "step": 1, "seconds": 1.0, "skipped": skipped})  # fmt: skip
+            month.written.add("trouble-damaged", line | {"t": EPOCH + 60 * month.minute, "skipped": skipped})
             yield
 
     month.script(at, steps())
@@ -136,51 +129,39 @@ def _damaged(month: Month, at: int) -> None:
 
 
 def _burst(month: Month, at: int) -> None:
-    jobs = [_job(month, f"burst-{n}", at - 30, _kind("burst", pods=2)) for n in range(4)]
-
-    def steps() -> Steps:
-        for job in jobs:
-            month.platform.evict(job, notice=True)
-            yield
-        yield from pass_minutes(30)
-        for job in jobs:
-            month.platform.end(job, 143)
-        yield
-
-    month.script(at, steps())
-    month.incident("a zone is emptied", "HoldfastSpotPreemptionBurst", f"node_pool_name={jobs[0].kind.pool}", at, 4)
+    pool = _taken_one_by_one(month, "burst", at, jobs=4, pods=2, apart_min=1)
+    month.incident("a zone is emptied", "HoldfastSpotPreemptionBurst", f"node_pool_name={pool}", at, 4)
 
 
 def _losses(month: Month, at: int) -> None:
-    jobs = [_job(month, f"losses-{n}", at - 30, _kind("losses", pods=1)) for n in range(8)]
+    pool = _taken_one_by_one(month, "losses", at, jobs=8, pods=1, apart_min=6)
+    month.incident("a pool loses more than usual", "HoldfastSpotPreemptionsAboveUsual", f"node_pool_name={pool}", at + 36, 1)  # fmt: skip
+
+
+def _taken_one_by_one(month: Month, name: str, at: int, *, jobs: int, pods: int, apart_min: int) -> str:
+    """The pool that they were on."""
+    running = [_job(month, f"{name}-{n}", at - 30, _kind(name, pods=pods)) for n in range(jobs)]
 
     def steps() -> Steps:
-        for job in jobs:
+        for job in running:
             month.platform.evict(job, notice=True)
-            yield from pass_minutes(6)
-        for job in jobs:
+            yield from pass_minutes(apart_min)
+        yield from pass_minutes(30 if apart_min == 1 else 0)
+        for job in running:
             month.platform.end(job, 143)
         yield
 
     month.script(at, steps())
-    month.incident("a pool loses more than usual", "HoldfastSpotPreemptionsAboveUsual", f"node_pool_name={jobs[0].kind.pool}", at + 36, 1)  # fmt: skip
+    return running[0].kind.pool
 
 
 def _waits(month: Month, name: str, at: int, minutes: int, alert: str, limit_s: int, selector: dict[str, str]) -> None:
-    chosen = selector | {LABEL_ACCELERATOR: f"trouble-{name}"}
+    since = month.platform.time(at)
     meta = {"uid": f"trouble-{name}", "name": f"trouble-{name}", "namespace": "serving", "labels": {}}
-
-    def steps() -> Steps:
-        since = month.platform.time(month.minute)
-        waits = {"type": "PodScheduled", "status": "False", "lastTransitionTime": since}
-        pod = {"metadata": meta | {"creationTimestamp": since}, "spec": {"nodeSelector": chosen}}
-        pod |= {"status": {"phase": "Pending", "conditions": [waits]}}
-        month.cluster.pod("ADDED", pod)
-        yield from pass_minutes(minutes)
-        month.cluster.pod("DELETED", pod)
-        yield
-
-    month.script(at, steps())
+    waits = {"type": "PodScheduled", "status": "False", "lastTransitionTime": since}
+    pod = {"metadata": meta | {"creationTimestamp": since}, "status": {"phase": "Pending", "conditions": [waits]}}
+    pod |= {"spec": {"nodeSelector": selector | {LABEL_ACCELERATOR: f"trouble-{name}"}}}
+    month.script(at, shown(month.cluster.pod, pod, minutes))
     month.incident(name, alert, f"accelerator=trouble-{name}", at, limit_s // 60 + 5)
 
 
@@ -198,17 +179,11 @@ def _flex_waits(month: Month, at: int) -> None:
 
 
 def _held(month: Month, name: str, at: int, minutes: int, reason: str) -> None:
-    def steps() -> Steps:
-        meta = {"uid": f"trouble-{name}", "name": name, "creationTimestamp": month.platform.time(month.minute)}
-        spec = {"queueName": f"trouble-{name}", "podSets": [], "active": True}
-        conditions = [{"type": "QuotaReserved", "status": "False", "reason": reason}]
-        workload = {"metadata": meta, "spec": spec, "status": {"conditions": conditions}}
-        month.cluster.queues.workload("ADDED", workload)
-        yield from pass_minutes(minutes)
-        month.cluster.queues.workload("DELETED", workload)
-        yield
-
-    month.script(at, steps())
+    meta = {"uid": f"trouble-{name}", "name": name, "creationTimestamp": month.platform.time(at)}
+    spec = {"queueName": f"trouble-{name}", "podSets": [], "active": True}
+    conditions = [{"type": "QuotaReserved", "status": "False", "reason": reason}]
+    workload = {"metadata": meta, "spec": spec, "status": {"conditions": conditions}}
+    month.script(at, shown(month.cluster.queues.workload, workload, minutes))
 
 
 def _quota(month: Month, at: int) -> None:

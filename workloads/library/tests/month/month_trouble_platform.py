@@ -1,8 +1,8 @@
 """The trouble of a month that is about no job: the platform's own services, and GPUs."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
-from holdfast.contract.kubernetes import INTERRUPTIONS_METRIC, PREEMPTION_TYPE
 from holdfast.contract.pools import LABEL_SPOT
 from monitoring.alerting.alert import EXAMPLE
 from workloads.library.tests.month.month import Month
@@ -15,34 +15,26 @@ def pass_minutes(count: int) -> Steps:
         yield
 
 
-def system_pod(month: Month, at: int) -> None:
-    def steps() -> Steps:
-        labels = {LABEL_SPOT: "true"}
-        node = {"metadata": {"name": "trouble-node", "labels": labels}, "spec": {}, "status": {"conditions": []}}
-        pod = {
-            "metadata": {"uid": "dns", "name": "dns", "namespace": "kube-system"},
-            "spec": {"nodeName": "trouble-node"},
-        }
-        month.cluster.node("ADDED", node)
-        month.cluster.pod("ADDED", pod | {"status": {"phase": "Running"}})
-        yield from pass_minutes(30)
-        month.cluster.pod("DELETED", pod | {"status": {"phase": "Running"}})
-        month.cluster.node("DELETED", node)
-        yield
+def shown(change: Callable[[str, Any], object], found: Any, minutes: int) -> Steps:
+    """An object that is there for so long."""
+    change("ADDED", found)
+    yield from pass_minutes(minutes)
+    change("DELETED", found)
+    yield
 
-    month.script(at, steps())
+
+def system_pod(month: Month, at: int) -> None:
+    meta = {"name": "trouble-node", "labels": {LABEL_SPOT: "true"}}
+    month.script(at, shown(month.cluster.node, {"metadata": meta, "spec": {}, "status": {"conditions": []}}, 31))
+    pod = {"metadata": {"uid": "dns", "name": "dns", "namespace": "kube-system"}, "spec": {"nodeName": "trouble-node"}}
+    month.script(at, shown(month.cluster.pod, pod | {"status": {"phase": "Running"}}, 30))
     month.incident("DNS runs on Spot", "HoldfastSystemPodsOnSpot", "namespace=kube-system", at, 10)
 
 
 def budget(month: Month, at: int) -> None:
-    def steps() -> Steps:
-        meta = {"namespace": "serving", "name": "trouble-server"}
-        month.cluster.budget("ADDED", {"metadata": meta, "status": {"desiredHealthy": 2, "currentHealthy": 1}})
-        yield from pass_minutes(30)
-        month.cluster.budget("DELETED", {"metadata": meta})
-        yield
-
-    month.script(at, steps())
+    meta = {"namespace": "serving", "name": "trouble-server"}
+    found = {"metadata": meta, "status": {"desiredHealthy": 2, "currentHealthy": 1}}
+    month.script(at, shown(month.cluster.budget, found, 30))
     month.incident("a service lacks a pod", "HoldfastDisruptionBudgetViolated", "budget=trouble-server", at, 10)
 
 
@@ -55,13 +47,7 @@ def counts(month: Month, at: int) -> None:
     """GKE counts nodes that the exporter does not know."""
 
     def steps() -> Steps:
-        labels = {
-            "monitored_resource": "k8s_node_pool",
-            "cluster_name": EXAMPLE["cluster"],
-            "node_pool_name": "trouble-pool",
-        }
-        labels |= {"interruption_type": PREEMPTION_TYPE, "interruption_reason": "Eviction"}
-        month.recorder.add(INTERRUPTIONS_METRIC, labels, 5.0)
+        month.interrupted("trouble-pool", 5.0)
         yield
 
     month.script(at, steps())
@@ -88,15 +74,8 @@ def xid(month: Month, at: int) -> None:
 
 def ecc(month: Month, at: int) -> None:
     values = (0.0,) * 5 + (1.0,) * 20
-    _gpu(
-        month,
-        "memory of a GPU is damaged",
-        at,
-        "HoldfastGpuUncorrectableEcc",
-        "DCGM_FI_DEV_ECC_DBE_VOL_TOTAL",
-        values,
-        1,
-    )
+    metric = "DCGM_FI_DEV_ECC_DBE_VOL_TOTAL"
+    _gpu(month, "memory of a GPU is damaged", at, "HoldfastGpuUncorrectableEcc", metric, values, 1)
 
 
 def idle(month: Month, at: int) -> None:

@@ -145,8 +145,8 @@ _BATCH = (
     Mutant(
         name="ack before commit",
         file=f"{BATCH}/worker/writer.py",
-        old="        began = self._clock()\n        stored",
-        new="        began = self._clock()\n        self._ack([claim.item for claim in outcome.values])\n        stored",
+        old="        began = time.monotonic()\n        stored",
+        new="        began = time.monotonic()\n        self._ack([claim.item for claim in outcome.values])\n        stored",
         tests=(
             f"{LIBRARY_TESTS}/inference/worker/test_batch_worker.py::test_an_item_leaves_the_queue_only_after_its_result_is_durable",
         ),

@@ -67,6 +67,15 @@ def world(lab: "Lab") -> Iterator[World]:
         lab.forget(machine)
 
 
+@pytest.fixture
+def folder(lab: "Lab") -> Path:
+    """Short, for the socket below it; pods do not run as root."""
+    made = lab.folder / uuid.uuid4().hex[:6]
+    made.mkdir()
+    made.chmod(0o777)
+    return made
+
+
 @pytest.fixture(scope="session")
 def spot() -> Pool:
     return platforms.load("example").pool("spot-a100")

@@ -1,7 +1,6 @@
 """Our batch worker, as rendered, on real kubelets: lost with its machine, then drained, every item stored once."""
 
 import subprocess
-import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -27,15 +26,6 @@ from workloads.library.tests.node.lab.lab import Lab, Machine
 NAME, ITEMS, LIMIT_S = "batch-drain", 20_000, 240
 
 pytestmark = pytest.mark.timeout(600)
-
-
-@pytest.fixture
-def folder(lab: Lab) -> Iterator[Path]:
-    """Short, for the socket below it."""
-    made = lab.folder / uuid.uuid4().hex[:6]
-    made.mkdir()
-    made.chmod(0o777)
-    yield made
 
 
 @contextmanager

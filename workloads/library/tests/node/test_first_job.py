@@ -139,18 +139,8 @@ def migrated(api: Api) -> bool:
 
 def written(name: str, image: str, storage: google.Bucket, command: list[str]) -> Prepared:
     """By `new-job`, from an image by tag or role, and read again as `submit` reads it."""
-    words = [
-        "new-job",
-        name,
-        "--platform",
-        str(platforms.file("example")),
-        "--image",
-        image,
-        "--gpus",
-        "1xl4",
-        "--capacity",
-        "spot",
-    ]
+    words = ["new-job", name, "--platform", str(platforms.file("example")), "--image", image]
+    words += ["--gpus", "1xl4", "--capacity", "spot"]
     options = ["--set", f"env.STORAGE_EMULATOR_HOST={storage.url}", "--", *command]
     done = CliRunner().invoke(app, [*words, *options], catch_exceptions=False)
     assert done.exit_code == 0, done.output

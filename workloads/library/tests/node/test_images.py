@@ -2,7 +2,6 @@
 
 import json
 import urllib.request
-import uuid
 from pathlib import Path
 
 import pytest
@@ -31,15 +30,6 @@ BACKLOG = "holdfast_batch_backlog_items"
 USER, FILTERED, GIB = 65_532, 2, 1 << 30
 
 pytestmark = pytest.mark.timeout(3600)
-
-
-@pytest.fixture
-def folder(lab: Lab) -> Path:
-    """Short, for the socket below it; pods do not run as root."""
-    made = lab.folder / uuid.uuid4().hex[:6]
-    made.mkdir()
-    made.chmod(0o777)
-    return made
 
 
 @pytest.fixture

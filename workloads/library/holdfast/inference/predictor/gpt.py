@@ -12,19 +12,34 @@ import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch.nn import functional as F
 
+from holdfast.checkpoint import committed_steps, load_tensors, runs
+from holdfast.checkpoint.errors import Damaged
+from holdfast.checkpoint.parts import decode, open_step, read_whole
+from holdfast.checkpoint.stores import Storage, open_storage
 from holdfast.contract.errors import InputError
 from holdfast.inference.errors import PredictorBroken
-from holdfast.inference.predictor.model_source import Model, model_key
 from holdfast.inference.values import Value
 from holdfast.runtime import gpu
 from holdfast.training.model import ByteGPT, ModelConfig
 
 ROWS = 32
 """Windows of one forward pass."""
+MODEL_PREFIX = "model/"
+_NOT_READ = torch.empty(0)  # stands for the optimizer's tensors, which nobody here looks at
+
+
+@dataclass(frozen=True, kw_only=True)
+class Model:
+    identity: Mapping[str, object]
+    """Run, step and attempt: names one commit for ever, as commits are create-only."""
+    config: Mapping[str, Any]
+    """What the trainer saved beside the tensors to build the network with."""
+    tensors: Mapping[str, torch.Tensor]
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +76,7 @@ class GptLoss:
         # One thread: the split of a sum over threads would depend on how many there are.
         torch.set_num_threads(1)
         network = ByteGPT(_config(self._model))
-        tensors = {model_key(key): tensor for key, tensor in self._model.tensors.items()}
+        tensors = {key.removeprefix(MODEL_PREFIX): tensor for key, tensor in self._model.tensors.items()}
         try:
             network.load_state_dict(tensors)
         except RuntimeError as error:
@@ -125,3 +140,55 @@ def _does_not_fit(model: Model, why: str) -> InputError:
         allowed="a checkpoint of holdfast.training's ByteGPT",
         fix="name the run of such a training with --run, or choose another --predictor",
     )
+
+
+def load_model(url: str, run: str, pinned: Mapping[str, object]) -> Model:
+    """The commit that the job is pinned to, or the newest that verifies when it is not pinned yet."""
+    storage = open_storage(url)
+    run = run or str(pinned.get("run") or _only_run(storage, url))
+    if pinned.get("run") == run and isinstance(step := pinned.get("step"), int):
+        return _at(storage, run, step)
+    step, tensors = load_tensors(url, run, [MODEL_PREFIX])
+    return _model(storage, run, step, tensors)
+
+
+def _only_run(storage: Storage, url: str) -> str:
+    found = [run for run in runs(storage) if committed_steps(storage, run)]
+    if len(found) != 1:
+        raise InputError(
+            "the model is ambiguous",
+            got=f"{url}: {', '.join(found) or 'no run with a committed checkpoint'}",
+            allowed="one run with a committed checkpoint, or its name",
+            fix="name the run with --run, or train one: python -m holdfast train run",
+        )
+    return found[0]
+
+
+def _at(storage: Storage, run: str, step: int) -> Model:
+    try:
+        return _model(storage, run, step, read_whole(storage, open_step(storage, run, step), [MODEL_PREFIX]))
+    except Damaged as error:
+        raise InputError(
+            "the checkpoint that this job started with is no longer readable",
+            got=f"{run} step {step}: {error}",
+            allowed=f"one of the steps {committed_steps(storage, run)[:5]}",
+            fix="use --recompute to start again with the newest checkpoint",
+        ) from None
+
+
+def _model(storage: Storage, run: str, step: int, tensors: Mapping[str, torch.Tensor]) -> Model:
+    opened = open_step(storage, run, step)
+    identity = {"run": run, "step": step, "attempt": opened.commit.attempt}
+    # Names with "__" are the library's own notes, not the trainer's state.
+    saved = {name: value for name, value in opened.values(0).items() if not name.startswith("__")}
+    values = {name: decode(value, lambda key: tensors.get(key, _NOT_READ)) for name, value in saved.items()}
+    return Model(identity=identity, config=_find_config(values) or {}, tensors=tensors)
+
+
+def _find_config(values: object) -> dict[str, Any] | None:
+    """The mapping that describes a network, wherever in the state the trainer put it."""
+    if isinstance(values, dict):
+        if {"context", "width", "layers", "heads"} <= values.keys():
+            return values
+        return next((found for value in values.values() if (found := _find_config(value))), None)
+    return None

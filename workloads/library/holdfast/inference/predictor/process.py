@@ -21,9 +21,8 @@ from typing import cast
 from holdfast.contract.errors import InputError
 from holdfast.inference.errors import PredictorBroken
 from holdfast.inference.predictor import frames
-from holdfast.inference.predictor.protocol import Predictor
-from holdfast.inference.predictor.replies import configuration_of
-from holdfast.inference.predictor.spec import PredictorSpec, build
+from holdfast.inference.predictor.frames import configuration_of
+from holdfast.inference.predictor.spec import Predictor, PredictorSpec, build
 from holdfast.runtime import gpu
 from holdfast.runtime.errors import GpuLost
 
@@ -32,11 +31,12 @@ _PR_SET_PDEATHSIG = 1
 
 def main(descriptor: int, parent: int) -> None:
     _stay_below(parent)
-    with socket.socket(fileno=descriptor) as link, contextlib.suppress(EOFError, BrokenPipeError):
-        header, _ = frames.receive(link)
+    with socket.socket(fileno=descriptor) as link, contextlib.suppress(EOFError, ConnectionError):
+        stream = link.makefile("rb")
+        header, _ = frames.receive(stream)
         predictor = _loaded(link, PredictorSpec(**header))
         while predictor is not None:
-            _, bodies = frames.receive(link)
+            _, bodies = frames.receive(stream)
             link.sendall(_answer(predictor, bodies))
 
 

@@ -17,8 +17,7 @@ from holdfast.contract.environment import ENV_DATABASE
 from holdfast.contract.errors import InputError
 from holdfast.inference.errors import LoaderFailed, PredictorBroken, ProcessDied
 from holdfast.inference.predictor import frames
-from holdfast.inference.predictor.link import Link
-from holdfast.inference.predictor.replies import configuration_of, raise_error, values_of
+from holdfast.inference.predictor.frames import Link, configuration_of, raise_error, values_of
 from holdfast.inference.predictor.spec import PredictorSpec
 from holdfast.inference.values import Value
 

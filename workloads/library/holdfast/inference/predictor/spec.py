@@ -1,21 +1,56 @@
-"""Which predictor, with which model: named by the worker's options, built in the process that predicts.
+"""What computes: bodies in, one JSON value for each out, in order; and which one a worker's options name.
 
-No database module is imported here: the predicting process has no business there.
+A predictor must answer the same for an item whatever else is in its micro-batch, on whichever worker: that is what
+makes a run with evictions equal to one without. It is built in the process that predicts, which has no business with
+the database: no module of it is imported here.
 """
 
 import importlib
-from collections.abc import Callable, Mapping
+import math
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, cast
+from typing import Any, Protocol, cast
 
 from holdfast.contract.errors import InputError
 from holdfast.contract.extensions import extensions
-from holdfast.inference.predictor.byte_entropy import ByteEntropy
-from holdfast.inference.predictor.protocol import Predictor
+from holdfast.inference.values import Value
 
 BUILT_IN = ("gpt", "hf", "entropy")
 # A distribution adds predictors by entry points: NAME = MODULE:FUNCTION, which is given the spec.
 GROUP = "holdfast.predictors"
+
+
+class Predictor(Protocol):
+    @property
+    def configuration(self) -> Mapping[str, object]:
+        """Everything that decides a result: model commit, settings. Its hash is part of every result's key."""
+        ...
+
+    def load(self) -> None:
+        """Called once, before the first batch; may take minutes."""
+        ...
+
+    def predict(self, bodies: Sequence[bytes]) -> list[Value]:
+        """One value for each body. An exception fails the batch, which is then halved to find the bad item."""
+        ...
+
+
+class ByteEntropy:
+    """Bits per byte of a body's histogram: a stand-in that needs no model and no torch."""
+
+    configuration: Mapping[str, object] = {"predictor": "entropy", "version": 1}
+
+    def load(self) -> None:
+        """Nothing to load."""
+
+    def predict(self, bodies: Sequence[bytes]) -> list[Value]:
+        return [{"score": _entropy(body), "bytes": len(body)} for body in bodies]
+
+
+def _entropy(body: bytes) -> float:
+    counts = Counter(body).values()
+    return -math.fsum(n / len(body) * math.log2(n / len(body)) for n in counts) if body else 0.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -32,28 +67,28 @@ class PredictorSpec:
 
 
 def build(spec: PredictorSpec) -> Predictor:
+    """Raises InputError for a name that names no predictor, and for options that it needs."""
     if ":" in spec.name:
         return _factory(spec.name)(spec)
-    builders: dict[str, Callable[[PredictorSpec], Predictor]] = {
-        "entropy": _entropy,
-        "gpt": _gpt,
-        "hf": _hugging_face,
-    }
-    added = {name: make for _, name, make in extensions(GROUP)} if spec.name not in builders else {}
-    if spec.name in added:
-        return cast(Callable[[PredictorSpec], Predictor], added[spec.name])(spec)
-    if spec.name not in builders:
+    match spec.name:
+        case "entropy":
+            return ByteEntropy()
+        case "gpt":
+            return _gpt(spec)
+        case "hf":
+            from holdfast.inference.predictor.hugging_face import TextClassifier
+
+            return TextClassifier(spec.model)
+        case _:
+            added = {name: make for _, name, make in extensions(GROUP)}
+    if spec.name not in added:
         raise InputError(
             "the predictor is unknown",
             got=spec.name,
             allowed=f"{', '.join([*BUILT_IN, *added])}, or MODULE:FUNCTION",
             fix="give another --predictor",
         )
-    return builders[spec.name](spec)
-
-
-def _entropy(_: PredictorSpec) -> Predictor:
-    return ByteEntropy()
+    return cast(Callable[[PredictorSpec], Predictor], added[spec.name])(spec)
 
 
 def _gpt(spec: PredictorSpec) -> Predictor:
@@ -64,16 +99,9 @@ def _gpt(spec: PredictorSpec) -> Predictor:
             allowed="the checkpoint URL of the training",
             fix="give --checkpoints, or --predictor entropy",
         )
-    from holdfast.inference.predictor.gpt import GptLoss
-    from holdfast.inference.predictor.model_source import load_model
+    from holdfast.inference.predictor.gpt import GptLoss, load_model
 
     return GptLoss(load_model(spec.checkpoints, spec.run, spec.pinned))
-
-
-def _hugging_face(spec: PredictorSpec) -> Predictor:
-    from holdfast.inference.predictor.hugging_face import TextClassifier
-
-    return TextClassifier(spec.model)
 
 
 def _factory(name: str) -> Callable[[PredictorSpec], Predictor]:

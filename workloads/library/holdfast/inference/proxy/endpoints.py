@@ -1,4 +1,4 @@
-"""EndpointSlices as Envoy's endpoint discovery: which pods get requests. Pure, but for the file's replacement.
+"""EndpointSlices of a Service as Envoy's endpoint discovery: which pods get requests, followed and written to a file.
 
 A pod gets requests while it is ready and not on its way out; where none is, those that terminate and still serve get
 them, as kube-proxy has it (KEP-1669).
@@ -8,8 +8,14 @@ import json
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
+from http.client import HTTPResponse
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote, urlencode
+
+from holdfast.clients.watch import Change, ListAndWatch
+from holdfast.runtime import api_server, logs
 
 ASSIGNMENT = "type.googleapis.com/envoy.config.endpoint.v3.ClusterLoadAssignment"
 
@@ -51,3 +57,46 @@ def write(path: Path, response: Mapping[str, Any]) -> None:
     fresh = path.with_name(f".{path.name}.{os.getpid()}")
     fresh.write_text(json.dumps(response), encoding="utf-8")
     fresh.replace(path)
+
+
+def _name(found: Mapping[str, Any]) -> str:
+    return found["metadata"]["name"]
+
+
+class Follower(ListAndWatch):
+    """While the API server is away the last endpoints stand, since pods answer without it; a Service without any endpoint
+    is written only when the API server itself says so."""
+
+    longest_pause_s = 1.0
+
+    def __init__(self, *, namespace: str, service: str, cluster: str, out: Path, health_port: int = 0) -> None:
+        super().__init__("endpoints", key=_name, warn=partial(logs.warning, "endpoints"))
+        self._path = f"/apis/discovery.k8s.io/v1/namespaces/{quote(namespace)}/endpointslices"
+        self._of_service = {"labelSelector": f"kubernetes.io/service-name={service}"}
+        self._cluster, self._out, self._health_port = cluster, out, health_port
+        self._slices: dict[str, Mapping[str, Any]] = {}
+        self._written: list[Endpoint] | None = None
+
+    def get(self, query: Mapping[str, str], timeout_s: float) -> HTTPResponse:
+        return api_server.opened(f"{self._path}?{urlencode(self._of_service | dict(query))}", timeout_s=timeout_s)
+
+    def take(self, changes: Sequence[Change]) -> None:
+        for change, found in changes:
+            if change == "DELETED":
+                self._slices.pop(_name(found), None)
+            else:
+                self._slices[_name(found)] = found
+        if self.ready.is_set():
+            self._write()
+
+    def keep_only(self, listed: set[str]) -> None:
+        self._slices = {name: found for name, found in self._slices.items() if name in listed}
+        self._write()
+
+    def _write(self) -> None:
+        endpoints = chosen(self._slices.values())
+        if endpoints == self._written:
+            return
+        write(self._out, discovery(self._cluster, endpoints, self._health_port))
+        self._written = endpoints
+        logs.info("endpoints", f"{len(endpoints)} endpoints", count=len(endpoints))

@@ -59,10 +59,8 @@ class PostgresQueue:
         *,
         lease_s: float,
         sleep: Callable[[float], bool | None] = time.sleep,
-        clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._pool, self._job, self._lease_s = pool, job, lease_s
-        self._sleep, self._clock = sleep, clock
+        self._pool, self._job, self._lease_s, self._sleep = pool, job, lease_s, sleep
 
     def publish(self, items: Sequence[Item]) -> None:
         with self._pool.connection() as connection:
@@ -72,12 +70,12 @@ class PostgresQueue:
             )
 
     def pull(self, limit: int, wait_s: float) -> list[Lease]:
-        until = self._clock() + wait_s
+        until = time.monotonic() + wait_s
         while True:
             with self._pool.connection() as connection:
                 parameters = {"job": self._job, "limit": limit, "lease_s": self._lease_s}
                 rows = connection.execute(_PULL, parameters).fetchall()
-            if rows or self._clock() >= until or self._sleep(_POLL_S):
+            if rows or time.monotonic() >= until or self._sleep(_POLL_S):
                 return [self._lease(*row) for row in rows]
 
     def extend(self, leases: Sequence[Lease], seconds: float) -> None:

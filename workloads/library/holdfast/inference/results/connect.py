@@ -59,7 +59,7 @@ def connect(uri: str, *, patience_s: float = 30.0) -> Connection:
             time.sleep(0.2)
 
 
-def open_pool(uri: str, *, size: int = 4, least_rights: bool = True) -> ConnectionPool[Connection]:
+def open_pool(uri: str, *, size: int = 4) -> ConnectionPool[Connection]:
     """A pool whose connections were tried once, so that wrong credentials end the process at its start."""
     with connect(uri):
         pass
@@ -77,7 +77,7 @@ def open_pool(uri: str, *, size: int = 4, least_rights: bool = True) -> Connecti
             # fsync: one lost with the server is only done again. What must last sets its own (PostgresResults).
             "options": "-c statement_timeout=30s -c idle_in_transaction_session_timeout=5s -c synchronous_commit=off",
         },
-        configure=_use_least_role if least_rights else None,
+        configure=_use_least_role,
         check=ConnectionPool.check_connection,
         open=True,
     )

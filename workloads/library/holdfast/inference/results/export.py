@@ -34,8 +34,12 @@ def export(connection: Connection, job: str, out: str) -> int:
     path = Path(out)
     if path.suffix not in (".jsonl", ".json", ".parquet"):
         raise InputError("the format is unknown", got=out, allowed=".jsonl or .parquet", fix="rename --out")
-    write = export_parquet if path.suffix == ".parquet" else export_lines
-    return write(connection, job, path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(path.name + ".partial")
+    write = _write_parquet if path.suffix == ".parquet" else _write_lines
+    count = write(rows(connection, job), partial)
+    partial.replace(path)
+    return count
 
 
 def _export_to_bucket(connection: Connection, job: str, url: str) -> int:
@@ -49,33 +53,26 @@ def _export_to_bucket(connection: Connection, job: str, url: str) -> int:
     return count
 
 
-def export_parquet(connection: Connection, job: str, path: Path) -> int:
+def _write_parquet(found: Iterator[tuple[str, Any]], path: Path) -> int:
     """Columns item and value (JSON text), so that any predictor's values fit one schema."""
     import pyarrow
     from pyarrow import parquet
 
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(path.name + ".partial")
     schema = pyarrow.schema([("item", pyarrow.string()), ("value", pyarrow.string())])
-    count, found = 0, rows(connection, job)
-    with parquet.ParquetWriter(partial, schema) as writer:
+    count = 0
+    with parquet.ParquetWriter(path, schema) as writer:
         while chunk := list(itertools.islice(found, _ROW_GROUP)):
             columns = {"item": [i for i, _ in chunk], "value": [json.dumps(v, sort_keys=True) for _, v in chunk]}
             writer.write_table(pyarrow.table(columns, schema=schema))
             count += len(chunk)
-    partial.replace(path)
     return count
 
 
-def export_lines(connection: Connection, job: str, path: Path) -> int:
-    """Write `path` whole or not at all; returns the number of rows."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(path.name + ".partial")
+def _write_lines(found: Iterator[tuple[str, Any]], path: Path) -> int:
     count = 0
-    with partial.open("w", encoding="utf-8") as file:
-        for count, (item, value) in enumerate(rows(connection, job), start=1):  # noqa: B007  the last is the count
+    with path.open("w", encoding="utf-8") as file:
+        for count, (item, value) in enumerate(found, start=1):  # noqa: B007  the last is the count
             file.write(json.dumps(_line(item, value), ensure_ascii=False) + "\n")
-    partial.replace(path)
     return count
 
 

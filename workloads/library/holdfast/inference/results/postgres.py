@@ -1,16 +1,20 @@
-"""The results store in PostgreSQL. Statements are set-based: one for a micro-batch, whatever its size.
+"""The results store: who may write an item, and that it is written once, by statements over a whole micro-batch.
 
-Rows are always taken in the order of their ids, so two workers with the same items wait for each
-other instead of deadlocking.
+The key is (job, item, fingerprint); job and fingerprint are bound when the store is made. A claim hands out a fence;
+only the newest fence of an item can write, so a worker thought dead cannot. Rows are always taken in the order of
+their ids, so two workers with the same items wait for each other instead of deadlocking.
 """
 
 from collections.abc import Mapping, Sequence
+
+# Why it is so: infra/decisions/0040.
+from dataclasses import dataclass, field
+from typing import Any, LiteralString
 
 from psycopg import Connection
 from psycopg_pool import ConnectionPool
 
 from holdfast.inference.queue.protocol import Lease
-from holdfast.inference.results.protocol import Claim, Failure, FailureCounts, Stored
 
 # Row locks of ON CONFLICT live until commit; the UPSERT returns nothing for rows its WHERE refuses.
 # The worker's name is part of the fence: a server that crashed may hand out a sequence number again.
@@ -92,6 +96,49 @@ SELECT (SELECT total FROM holdfast.job WHERE job = %(job)s)
 """
 
 
+_ALIVE = """
+INSERT INTO holdfast.worker (worker, job, fingerprint, load_seconds)
+VALUES (%(worker)s, %(job)s, %(fingerprint)s, %(load_s)s) ON CONFLICT (worker) DO UPDATE SET seen_at = now()
+"""
+
+_ENDED = "UPDATE holdfast.worker SET ended = %(how)s, seen_at = now() WHERE worker = %(worker)s"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Claim:
+    """The right to write one item, until somebody claims it again."""
+
+    item: str
+    fence: int
+    failures: int = field(default=0, compare=False)
+    """Of its processing, so far."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Stored:
+    done: frozenset[str]
+    """Committed, by this call or by an earlier one: may be acked."""
+    stale: frozenset[str]
+    """Another worker claimed these meanwhile and will write them."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Failure:
+    claim: Claim
+    error_class: str
+    message: str
+    """Redacted: holds nothing of the item."""
+    digest: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FailureCounts:
+    """After a failure: items that may be tried again, and items that are dead, with their failures so far."""
+
+    retry: Mapping[str, int] = field(default_factory=dict[str, int])
+    dead: Mapping[str, int] = field(default_factory=dict[str, int])
+
+
 class PostgresResults:
     def __init__(
         self,
@@ -108,20 +155,17 @@ class PostgresResults:
         self._key = {"job": job, "fingerprint": fingerprint, "worker": worker}
 
     def claim(self, items: Sequence[str]) -> dict[str, Claim]:
-        with self._pool.connection() as connection:
-            rows = connection.execute(_CLAIM, {**self._key, "items": list(items)}).fetchall()
+        """A claim for each item that is neither done nor dead; the others are missing from the answer."""
+        rows = self._rows(_CLAIM, items=list(items))
         return {item: Claim(item=item, fence=fence, failures=failures) for item, fence, failures in rows}
 
     def store(self, values: Mapping[Claim, str]) -> Stored:
+        """Values as `encode_value` made them. One transaction. Repeating it after a lost answer changes nothing and answers the same."""
         items = [claim.item for claim in values]
-        parameters = {
-            **self._key,
-            "items": items,
-            "fences": [claim.fence for claim in values],
-            "values": list(values.values()),
-        }
+        fences = [claim.fence for claim in values]
         with self._pool.connection() as connection:
             connection.execute(_DURABLE)
+            parameters = {**self._key, "items": items, "fences": fences, "values": list(values.values())}
             done = {item for (item,) in connection.execute(_STORE, parameters).fetchall()}
             if missing := [item for item in items if item not in done]:
                 # Stored before (the answer of an earlier try was lost), or taken over by another worker.
@@ -130,52 +174,46 @@ class PostgresResults:
         return Stored(done=frozenset(done), stale=frozenset(items) - done)
 
     def fail(self, failures: Sequence[Failure]) -> FailureCounts:
-        parameters = {
-            **self._key,
-            "max_failures": self._max_failures,
-            "items": [f.claim.item for f in failures],
-            "fences": [f.claim.fence for f in failures],
-            "classes": [f.error_class for f in failures],
-            "errors": [f.message for f in failures],
-            "digests": [f.digest for f in failures],
-        }
-        with self._pool.connection() as connection:
-            connection.execute(_DURABLE)
-            rows = connection.execute(_FAIL, parameters).fetchall()
+        """Count a processing failure of each; the last one allowed makes the item dead and writes its dead letter."""
+        rows = self._rows(
+            _FAIL,
+            durable=True,
+            max_failures=self._max_failures,
+            items=[f.claim.item for f in failures],
+            fences=[f.claim.fence for f in failures],
+            classes=[f.error_class for f in failures],
+            errors=[f.message for f in failures],
+            digests=[f.digest for f in failures],
+        )
         return FailureCounts(
             retry={item: count for item, count, dead in rows if not dead},
             dead={item: count for item, count, dead in rows if dead},
         )
 
     def reject(self, leases: Sequence[Lease]) -> None:
-        columns = {"digests": [lease.digest for lease in leases], "reasons": [lease.fault for lease in leases]}
-        with self._pool.connection() as connection:
-            connection.execute(_REFUSE, {**self._key, **columns})
+        """A dead letter for each message that is no item; they are not tried again."""
+        self._rows(_REFUSE, digests=[lease.digest for lease in leases], reasons=[lease.fault for lease in leases])
 
     def release_claims(self, claims: Sequence[Claim]) -> None:
-        parameters = {**self._key, "items": [c.item for c in claims], "fences": [c.fence for c in claims]}
-        with self._pool.connection() as connection:
-            connection.execute(_GIVE_BACK, parameters)
+        """Not computed; counts nothing."""
+        self._rows(_GIVE_BACK, items=[c.item for c in claims], fences=[c.fence for c in claims])
 
     def heartbeat(self) -> None:
-        with self._pool.connection() as connection:
-            connection.execute(
-                "INSERT INTO holdfast.worker (worker, job, fingerprint, load_seconds)"
-                " VALUES (%(worker)s, %(job)s, %(fingerprint)s, %(load_s)s)"
-                " ON CONFLICT (worker) DO UPDATE SET seen_at = now()",
-                {**self._key, "load_s": self._load_s},
-            )
+        """This worker is alive."""
+        self._rows(_ALIVE, load_s=self._load_s)
 
     def drained(self) -> bool:
-        with self._pool.connection() as connection:
-            row = connection.execute(_MAY_BE_DRAINED, self._key).fetchone()
-            if row and row[0]:
-                row = connection.execute(_DRAINED, self._key).fetchone()
-        return bool(row and row[0])
+        """Every item of the job is done or dead under this fingerprint."""
+        return self._rows(_MAY_BE_DRAINED) == [(True,)] and self._rows(_DRAINED) == [(True,)]
 
     def end(self, how: str) -> None:
+        """This worker ends: complete, preempted or failed."""
+        self._rows(_ENDED, how=how)
+
+    def _rows(self, statement: LiteralString, *, durable: bool = False, **columns: object) -> list[tuple[Any, ...]]:
+        """What one transaction answers."""
         with self._pool.connection() as connection:
-            connection.execute(
-                "UPDATE holdfast.worker SET ended = %(how)s, seen_at = now() WHERE worker = %(worker)s",
-                {**self._key, "how": how},
-            )
+            if durable:
+                connection.execute(_DURABLE)
+            found = connection.execute(statement, {**self._key, **columns})
+            return found.fetchall() if found.description else []

@@ -1,18 +1,20 @@
-"""Schema migrations: numbered SQL files, each applied once, in one transaction, under a lock.
+"""Schema migrations, numbered SQL files, each applied once, in one transaction, under a lock; and who may do what.
 
 A worker only checks. A fork adds files from 1000 on,
-so that ours (below 1000) and theirs never want the same number. A file once applied must not change.
+so that ours (below 1000) and theirs never want the same number. A file once applied must not change. Logins become
+members of the roles that the migrations made, and of no other.
 """
 
 import hashlib
 import os
 import re
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import LiteralString, cast
 
-from psycopg import Connection
+from psycopg import Connection, sql
 
 from holdfast.contract.environment import ENV_SCHEMA_WAIT_S
 from holdfast.contract.errors import InputError
@@ -22,6 +24,7 @@ _FILE = re.compile(r"(\d{4})_[a-z0-9_]+\.sql")
 # Any number does, as long as every migrator takes the same one.
 _LOCK = 0x686F6C64
 POLL_S = 1.0
+ROLES = ("holdfast_worker", "holdfast_exporter")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -35,17 +38,17 @@ class Migration:
         return hashlib.sha256(self.sql.encode()).hexdigest()
 
 
-def migrations(folder: Path = FOLDER) -> list[Migration]:
+def migrations() -> list[Migration]:
     found = [
         Migration(version=int(match.group(1)), name=path.name, sql=path.read_text())
-        for path in sorted(folder.glob("*.sql"))
+        for path in sorted(FOLDER.glob("*.sql"))
         if (match := _FILE.fullmatch(path.name))
     ]
     assert len({m.version for m in found}) == len(found), "two migrations have one number"
     return found
 
 
-def migrate(connection: Connection, folder: Path = FOLDER) -> list[str]:
+def migrate(connection: Connection) -> list[str]:
     """Bring the schema up to the code; returns the names of the files applied now."""
     applied: list[str] = []
     with connection.transaction():
@@ -56,7 +59,7 @@ def migrate(connection: Connection, folder: Path = FOLDER) -> list[str]:
             " digest text NOT NULL, applied_at timestamptz NOT NULL DEFAULT now())"
         )
         known = _known(connection)
-        for migration in migrations(folder):
+        for migration in migrations():
             if migration.version in known:
                 _require_unchanged(migration, known[migration.version])
                 continue
@@ -70,16 +73,16 @@ def migrate(connection: Connection, folder: Path = FOLDER) -> list[str]:
     return applied
 
 
-def require_current(connection: Connection, folder: Path = FOLDER) -> None:
+def require_current(connection: Connection) -> None:
     """InputError unless every migration that this code knows is applied. Newer ones are the fork's business."""
     row = connection.execute("SELECT to_regclass('holdfast.schema_version') IS NOT NULL").fetchone()
     known = _known(connection) if row and row[0] else {}
-    missing = [m.name for m in migrations(folder) if m.version not in known]
+    missing = [m.name for m in migrations() if m.version not in known]
     if missing:
         raise InputError(
             "the database schema is older than the code",
             got=f"version {max(known, default=0)}, without {', '.join(missing)}",
-            allowed=f"version {max(m.version for m in migrations(folder))}",
+            allowed=f"version {max(m.version for m in migrations())}",
             fix="run `python -m holdfast batch migrate` once as the database's owner",
         )
 
@@ -114,3 +117,70 @@ def _require_unchanged(migration: Migration, digest: str) -> None:
             allowed="the file as it was applied",
             fix="restore the file and add the change as a new migration",
         )
+
+
+def grants_of(texts: Iterable[str]) -> dict[str, str]:
+    """`LOGIN=ROLE` -> login and role."""
+    found: dict[str, str] = {}
+    for text in texts:
+        login, _, role = text.rpartition("=")
+        if not login or role not in ROLES:
+            raise InputError("--grant", got=text, allowed=f"LOGIN=ROLE with {' or '.join(ROLES)}", fix="correct it")
+        found[login] = role
+    return found
+
+
+def act_as(connection: Connection, role: str) -> None:
+    """What is made from here on belongs to `role`, whoever migrates next time.
+
+    Attributes as CREATEROLE do not come with membership, so a member has to become the role.
+    """
+    if not _exists(connection, role):
+        raise InputError("--as-role", got=role, allowed="a role of this server", fix="remove it, or create the role")
+    connection.execute(sql.SQL("SET ROLE {}").format(sql.Identifier(role)))
+
+
+def grant(connection: Connection, wanted: dict[str, str]) -> list[str]:
+    """The changes, as text; none where all is as it should be. All in one transaction: no login is between two roles."""
+    changes: list[str] = []
+    with connection.transaction():
+        for login, role in wanted.items():
+            if not _exists(connection, login):
+                raise InputError(
+                    "--grant", got=login, allowed="a login of this server", fix="deploy the foundation first"
+                )
+            has = _memberships(connection, login)
+            names = {"login": sql.Identifier(login), "role": sql.Identifier(role)}
+            if role not in has:
+                connection.execute(sql.SQL("GRANT {role} TO {login}").format(**names))
+                changes.append(f"granted {role} to {login}")
+            for surplus in sorted(has & set(ROLES) - {role}):
+                connection.execute(
+                    sql.SQL("REVOKE {role} FROM {login}").format(**names | {"role": sql.Identifier(surplus)})
+                )
+                changes.append(f"revoked {surplus} from {login}")
+            _require_only(connection, login, role)
+    return changes
+
+
+def _require_only(connection: Connection, login: str, role: str) -> None:
+    """A revocation takes back what the acting role granted, and passes over the rest in silence."""
+    left = sorted(_memberships(connection, login) & set(ROLES) - {role})
+    if left:
+        raise InputError(
+            f"rights of {login}", got=", ".join([role, *left]), allowed=role,
+            fix=f'as the role that granted it: REVOKE {left[0]} FROM "{login}"',
+        )  # fmt: skip
+
+
+def _exists(connection: Connection, role: str) -> bool:
+    return connection.execute("SELECT 1 FROM pg_roles WHERE rolname = %s", (role,)).fetchone() is not None
+
+
+def _memberships(connection: Connection, login: str) -> set[str]:
+    rows = connection.execute(
+        "SELECT g.rolname FROM pg_auth_members m JOIN pg_roles g ON g.oid = m.roleid JOIN pg_roles u ON u.oid = m.member"
+        " WHERE u.rolname = %s",
+        (login,),
+    )
+    return {str(name) for (name,) in rows}

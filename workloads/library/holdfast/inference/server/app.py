@@ -15,15 +15,15 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from holdfast.contract.serving import LIVE_PATH, READY_PATH
-from holdfast.inference.server import completions, streaming, tensors
+from holdfast.inference.errors import Refused
+from holdfast.inference.server import completions, tensors
 from holdfast.inference.server.batcher import Ticket
 from holdfast.inference.server.completions import Piece
+from holdfast.inference.server.connection import GONE, began_at, deadline, declared_bytes, read_body
 from holdfast.inference.server.drain import Drain, Phase
-from holdfast.inference.server.errors import Refused
 from holdfast.inference.server.lane import Lane, Request, Values
 from holdfast.inference.server.metrics import CONTENT_TYPE, Metrics
 from holdfast.inference.server.models import Models, commit_of
-from holdfast.inference.server.reading import GONE, began_at, deadline, declared_bytes, read_body
 from holdfast.inference.server.settings import ServerSettings
 
 # The second: an Envoy that checks health takes this server out with the first answer, and not after its next check.
@@ -103,10 +103,10 @@ class App:
         pieces = self.pieces(request, lane, wanted, until_s)
         first = await anext(pieces)
         headers = {"x-model-commit": commit_of(lane.configuration)}
-        write = streaming.writer(streaming.new_id(request), wanted.model)
+        write = completions.writer(request.headers.get("x-request-id", ""), wanted.model)
         if wanted.stream:
-            return streaming.EventStream(first, pieces, write, headers)
-        return _json(write(await streaming.whole(first, pieces)), 200, headers)
+            return completions.EventStream(first, pieces, write, headers)
+        return _json(write(await completions.whole(first, pieces)), 200, headers)
 
     async def pieces(
         self, request: HttpRequest, lane: Lane, wanted: completions.Wanted, until_s: float
@@ -194,7 +194,7 @@ class App:
         async def handle(request: HttpRequest) -> Response:
             self._drain.asked(time.monotonic())
             response = await inner(request)
-            if isinstance(response, streaming.EventStream):
+            if isinstance(response, completions.EventStream):
                 response.ended = lambda code: self._count(request, code)
             else:
                 self._count(request, response.status_code)

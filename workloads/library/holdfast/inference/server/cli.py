@@ -1,6 +1,5 @@
 """The commands `python -m holdfast serve VERB`. Bodies import what they need when they run."""
 
-import threading
 from pathlib import Path
 from typing import Annotated
 
@@ -102,12 +101,10 @@ def endpoints(
     ] = 0,
 ) -> None:
     """Update a proxy's endpoints from the EndpointSlices of a Service. Runs until SIGTERM."""
-    from holdfast.inference.proxy.watch import Follower, follow
+    from holdfast.inference.proxy.endpoints import Follower
     from holdfast.runtime.shutdown import of_process
 
     shutdown = of_process()
-    follower = Follower(cluster=cluster, out=out, health_port=health_port)
     # The watch may sit in a read: the process ends with the main thread, not with it.
-    arguments = {"namespace": namespace, "service": service, "stopped": lambda: shutdown.requested}
-    threading.Thread(target=follow, args=(follower,), kwargs=arguments, daemon=True).start()
+    Follower(namespace=namespace, service=service, cluster=cluster, out=out, health_port=health_port).start()
     shutdown.wait()

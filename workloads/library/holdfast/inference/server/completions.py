@@ -1,17 +1,24 @@
-"""`/v1/completions` as OpenAI's clients speak it, for predictors that complete text. Pure.
+"""`/v1/completions` as OpenAI's clients speak it, for predictors that complete text: whole, or in pieces as server-sent events.
 
 Such a predictor names `completes` in its configuration. It is asked for one piece at a time: an item is a JSON object
 of the request's fields and `completion`, the text so far; its value is {text, finish_reason}, the reason null while
 more comes. A piece is a prediction like any other: it is batched with those of other streams, and asked again when
-the predicting process dies.
+the predicting process dies. Who is refused is refused before the first byte; a stream stays with the model that began
+it, is waited for when the server leaves, and ends at its deadline with an error event; it then counts as failed.
 """
 
 import json
-from collections.abc import Mapping
+import time
+import uuid
+from collections.abc import AsyncGenerator, Callable, Mapping
+from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any
 
-from holdfast.inference.server.errors import Refused
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from holdfast.inference.errors import Refused
 from holdfast.inference.server.tensors import json_object
 from holdfast.inference.values import Value
 
@@ -67,10 +74,16 @@ def parse(body: bytes) -> Wanted:
     return Wanted(model=model, prompt=prompt, max_tokens=tokens, stream=stream, options=options)
 
 
-def answer(request_id: str, model: str, created_s: int, piece: Piece) -> dict[str, Any]:
+def writer(request_id: str, model: str) -> Callable[[Piece], Mapping[str, object]]:
     """Whole or in pieces, it is the same object."""
-    choice = {"index": 0, "text": piece.text, "logprobs": None, "finish_reason": piece.finish_reason}
-    return {"id": request_id, "object": "text_completion", "created": created_s, "model": model, "choices": [choice]}
+    name = f"cmpl-{request_id[:80] or uuid.uuid4().hex}"
+    head = {"id": name, "object": "text_completion", "created": int(time.time()), "model": model}
+
+    def written(piece: Piece) -> Mapping[str, object]:
+        choice = {"index": 0, "text": piece.text, "logprobs": None, "finish_reason": piece.finish_reason}
+        return {**head, "choices": [choice]}
+
+    return written
 
 
 def event(value: object) -> bytes:
@@ -85,3 +98,44 @@ def problem(refused: Refused) -> dict[str, Any]:
 def models(name: str, commit: str) -> dict[str, Any]:
     found = {"id": name, "object": "model", "created": 0, "owned_by": "holdfast", "root": commit}
     return {"object": "list", "data": [found]}
+
+
+Pieces = AsyncGenerator[Piece]
+
+
+class EventStream(Response):
+    """Its status is known when it has ended; `ended` gets it."""
+
+    def __init__(
+        self, first: Piece, rest: Pieces, write: Callable[[Piece], Mapping[str, object]], headers: dict[str, str]
+    ) -> None:
+        super().__init__(None, 200, headers | {"cache-control": "no-store"}, media_type="text/event-stream")
+        del self.headers["content-length"]
+        self._first, self._rest, self._write = first, rest, write
+        self.ended: Callable[[int], object] = lambda _: None
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async def put(body: bytes, more: bool = True) -> None:
+            await send({"type": "http.response.body", "body": body, "more_body": more})
+
+        await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+        code, last = 200, DONE
+        async with aclosing(self._rest) as rest:
+            try:
+                await put(event(self._write(self._first)))
+                async for piece in rest:
+                    await put(event(self._write(piece)))
+            except Refused as refused:
+                # The status is gone already: the client learns it here, and our count from `ended`.
+                code, last = refused.status, event(problem(refused))
+        self.ended(code)
+        await put(last, more=False)
+
+
+async def whole(first: Piece, rest: Pieces) -> Piece:
+    texts, reason = [first.text], first.finish_reason
+    async with aclosing(rest) as pieces:
+        async for piece in pieces:
+            texts.append(piece.text)
+            reason = piece.finish_reason
+    return Piece(text="".join(texts), finish_reason=reason)

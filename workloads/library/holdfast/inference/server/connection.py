@@ -7,11 +7,16 @@ without end. Here a request counts from its first byte, and an answer leaves who
 import asyncio
 from typing import Any, cast
 
+from starlette.requests import ClientDisconnect
+from starlette.requests import Request as HttpRequest
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+from holdfast.inference.errors import Refused
 from holdfast.inference.server.drain import Drain
 
 MAX_HEADER_BYTES = 64 * 1024
+_HEADER_S = 5.0
+"""Within which a request's headers must have come."""
 BEGAN = "holdfast.began"
 """In the scope: when the first byte came, on the loop's clock."""
 
@@ -49,9 +54,9 @@ class Connection(HttpToolsProtocol):
     header_s: float
 
     @classmethod
-    def of(cls, drain: Drain, header_s: float) -> type["Connection"]:
+    def of(cls, drain: Drain, request_s: float) -> type["Connection"]:
         """A class for one server: uvicorn makes the instances itself."""
-        return type("ServerConnection", (cls,), {"drain": drain, "header_s": header_s})
+        return type("ServerConnection", (cls,), {"drain": drain, "header_s": min(request_s, _HEADER_S)})
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)
@@ -118,3 +123,64 @@ class Connection(HttpToolsProtocol):
         self._headers_done()
         self.transport.write(b"HTTP/1.1 " + status + b"\r\ncontent-length: 0\r\nconnection: close\r\n\r\n")
         self.transport.close()
+
+
+DEADLINE_HEADERS = ("x-request-timeout-ms", "x-envoy-expected-rq-timeout-ms")
+"""Milliseconds that the client, or the proxy before us, still waits."""
+GONE = 499
+"""The client is: nobody reads this code but our metrics."""
+
+
+def began_at(request: HttpRequest) -> float:
+    return request.scope["state"][BEGAN]
+
+
+def deadline(request: HttpRequest, longest_s: float) -> float:
+    """On the loop's clock: the server's longest request, or sooner where the caller says so."""
+    seconds = longest_s
+    for name in DEADLINE_HEADERS:
+        if text := request.headers.get(name):
+            if not text.isascii() or not text.isdecimal() or len(text) > 9 or not int(text):
+                raise Refused(400, f"{name} must be a whole number of milliseconds above 0")
+            seconds = min(seconds, int(text) / 1000)
+    return began_at(request) + seconds
+
+
+def declared_bytes(request: HttpRequest) -> int | None:
+    """None where the headers do not say how long the body is."""
+    declared = request.headers.get("content-length", "")
+    return int(declared) if declared.isascii() and declared.isdecimal() else None
+
+
+async def read_body(request: HttpRequest, *, most_bytes: int, until_s: float) -> bytes:
+    """Refused with 413, 408 or 400; with 499 when the client goes away."""
+    declared = declared_bytes(request)
+    # An answer before the last byte would be a reset for a client that only writes: the rest is read, and forgotten.
+    keep = declared is None or declared <= most_bytes
+    if not keep and request.headers.get("expect", "").lower() == "100-continue":
+        raise _too_large(most_bytes)
+    try:
+        async with asyncio.timeout_at(until_s):
+            body, size = await _read(request, most_bytes if keep else 0)
+    except TimeoutError:
+        raise Refused(408, "the body did not arrive in time") from None
+    except ClientDisconnect:
+        raise Refused(GONE, "the client disconnected") from None
+    if size > most_bytes or not keep:
+        raise _too_large(most_bytes)
+    return body
+
+
+async def _read(request: HttpRequest, keep_bytes: int) -> tuple[bytes, int]:
+    chunks, size = list[bytes](), 0
+    async for chunk in request.stream():
+        size += len(chunk)
+        if size <= keep_bytes:
+            chunks.append(chunk)
+        else:
+            chunks.clear()
+    return b"".join(chunks), size
+
+
+def _too_large(most_bytes: int) -> Refused:
+    return Refused(413, f"the maximum body size is {most_bytes} bytes")

@@ -14,17 +14,20 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from holdfast.inference.errors import ItemFault, PredictorBroken, ProcessDied
+from holdfast.inference.errors import ItemFault, PredictorBroken, ProcessDied, Refused
 from holdfast.inference.predictor.proxy import ProcessPredictor
 from holdfast.inference.predictor.spec import PredictorSpec
 from holdfast.inference.server.batcher import Batcher, Ticket
-from holdfast.inference.server.errors import Refused
 from holdfast.inference.server.metrics import Metrics
 from holdfast.inference.server.settings import ServerSettings
 from holdfast.inference.values import Value
 from holdfast.runtime import logs
 
 Values = list[Value]
+_PREDICT_TIMEOUT_S = 30.0
+"""A batch that takes longer is ended, and tried again in halves."""
+_WARM_UP = b"warm-up"
+"""A body that is predicted before the server is ready."""
 R = TypeVar("R")
 
 
@@ -41,7 +44,7 @@ class Request(Ticket):
 class Lane:
     def __init__(self, spec: PredictorSpec, settings: ServerSettings, metrics: Metrics) -> None:
         self._settings, self._metrics = settings, metrics
-        self._predictor = ProcessPredictor(spec, timeout_s=settings.predict_timeout_s, stopping=lambda: self._closed)
+        self._predictor = ProcessPredictor(spec, timeout_s=_PREDICT_TIMEOUT_S, stopping=lambda: self._closed)
         # A thread of its own that lasts as long as the lane: the kernel ends the child with the thread that made it.
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="predictor")
         self.batcher = Batcher[Request](settings.limits)
@@ -69,7 +72,7 @@ class Lane:
         self._load_s = time.monotonic() - began
         try:
             for items in (1, self._settings.limits.batch_items):
-                await self._in_thread(self._predictor.predict, [self._settings.warm_up] * items)
+                await self._in_thread(self._predictor.predict, [_WARM_UP] * items)
                 self.batcher.timing.observe(items, self._predictor.seconds)
         except ItemFault:
             return  # a model may refuse this body: it answers, which is enough
@@ -123,13 +126,10 @@ class Lane:
         now = time.monotonic()
         for request in self.batcher.late(now):
             request.fail(Refused(504, "the answer would miss the deadline", reason="late"))
-        begins_at = self.batcher.begins_at()
-        if begins_at is not None and begins_at <= now:
+        if self.batcher.waiting:
             await self._compute(self.batcher.take(now), now)
             return
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(None if begins_at is None else begins_at - now):
-                await self._wake.wait()
+        await self._wake.wait()
         self._wake.clear()
 
     async def _compute(self, batch: list[Request], now: float) -> None:

@@ -12,10 +12,10 @@ from dataclasses import replace
 from hashlib import sha256
 from typing import Any
 
+from holdfast.checkpoint.errors import StorageError
 from holdfast.contract.errors import InputError
-from holdfast.inference.errors import PredictorError
+from holdfast.inference.errors import PredictorError, Refused
 from holdfast.inference.predictor.spec import PredictorSpec
-from holdfast.inference.server.errors import Refused
 from holdfast.inference.server.lane import Lane
 from holdfast.inference.server.metrics import Metrics
 from holdfast.inference.server.settings import ServerSettings
@@ -118,6 +118,41 @@ class Models:
         error = None if task.cancelled() else task.exception()
         if error is not None and lane is self._current:
             self._lost(error)
+
+    async def follow(self, every_s: float) -> None:
+        """Change to newer commits of the run that is served, until cancelled.
+
+        A commit that could not be loaded is not tried again: it is damaged, or does not fit, and stays so.
+        """
+        hopeless = set[int]()
+        while True:
+            await asyncio.sleep(every_s)
+            try:
+                for step in await asyncio.to_thread(self._newer_steps):
+                    if step not in hopeless and await self._takes(step):
+                        break
+                    hopeless.add(step)
+            except (OSError, StorageError) as error:  # the storage is away: the model that answers needs none
+                logs.warning("swap", f"newer commits cannot be looked for: {error}")
+
+    async def _takes(self, step: int) -> bool:
+        try:
+            await self.swap(step)
+        except Refused:
+            return False
+        return True
+
+    def _newer_steps(self) -> list[int]:
+        """The newest first; none before a model is loaded, and of a model that comes from no run."""
+        from holdfast.checkpoint import committed_steps
+        from holdfast.checkpoint.stores import open_storage
+
+        known = self._current.configuration if self._current else {}
+        if not (run := known.get("run")):
+            return []
+        return [
+            step for step in committed_steps(open_storage(self._spec.checkpoints), str(run)) if step > step_of(known)
+        ]
 
     def close(self) -> None:
         """End every predicting process at once."""

@@ -18,7 +18,6 @@ from holdfast.inference.predictor.spec import PredictorSpec
 from holdfast.inference.server.app import App
 from holdfast.inference.server.connection import Connection
 from holdfast.inference.server.drain import Drain, Phase
-from holdfast.inference.server.follow import follow, steps_of
 from holdfast.inference.server.metrics import Metrics
 from holdfast.inference.server.models import Models
 from holdfast.inference.server.settings import ServerSettings
@@ -52,7 +51,6 @@ class _Process:
         self._metrics = Metrics()
         self._models = Models(spec, settings, self._metrics, lost=self._give_up)
         self._code = EXIT_PREEMPTED
-        self._steps = steps_of(spec)
         app = App(settings, self._drain, self._models, self._metrics)
         self._server = _Server(_configuration(app, self._drain, settings))
 
@@ -94,7 +92,7 @@ class _Process:
             self._drain.loaded()
             self._metrics.ready.set(self._drain.phase is Phase.READY)
             if self._settings.follow_s:
-                await follow(self._models, self._steps, self._settings.follow_s)
+                await self._models.follow(self._settings.follow_s)
 
     def _give_up(self, error: BaseException) -> None:
         self._stop(EXIT_RETRY if isinstance(error, PredictorBroken) else EXIT_BUG, f"the model is lost: {error}")
@@ -126,7 +124,7 @@ def _configuration(app: App, drain: Drain, settings: ServerSettings) -> uvicorn.
     _pass_on_warnings()
     return uvicorn.Config(
         app.asgi(),
-        http=Connection.of(drain, min(settings.header_s, settings.request_s)),
+        http=Connection.of(drain, settings.request_s),
         ws="none",
         lifespan="off",
         log_config=None,

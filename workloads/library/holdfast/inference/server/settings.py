@@ -23,15 +23,9 @@ class ServerSettings:
     longest_request_s: float = 0.0
     """From the first byte of a request to the last of its answer; 0: as long as the window allows."""
     body_bytes: int = 8 * MIB
-    header_s: float = 5.0
-    """Within which a request's headers must have come."""
-    predict_timeout_s: float = 30.0
-    """A batch that takes longer is ended, and tried again in halves."""
     limits: Limits = field(default_factory=Limits)
     follow_s: float = 0.0
     """Between looks for a newer commit of the run; 0: only when asked to load."""
-    warm_up: bytes = b"warm-up"
-    """A body that is predicted before the server is ready."""
 
     def __post_init__(self) -> None:
         least = WINDOW_MARGIN_S + LEAST_ACCEPT_S + 1.0
@@ -48,9 +42,7 @@ class ServerSettings:
         between("the largest body is out of range", self.body_bytes, 1, 1024 * MIB)
         between("the items of a batch are out of range", self.limits.batch_items, 1, 4096)
         between("the queue is out of range", self.limits.queue_requests, 1, 1_000_000)
-        between("the wait for more requests is out of range", self.limits.max_wait_s, 0.0, 1.0)
         between("the time between looks for a newer commit is out of range", self.follow_s, 0.0, 86_400.0)
-        between("the predict timeout is out of range", self.predict_timeout_s, 0.1, 3_600.0)
 
     @property
     def budget(self) -> DrainBudget:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn, cast
 
-from holdfast.inference.server.errors import Refused
+from holdfast.inference.errors import Refused
 from holdfast.inference.values import Value
 
 MAX_INPUTS = 64

@@ -14,17 +14,14 @@ import threading
 from collections.abc import Callable, Sequence
 
 from holdfast.contract.exit_codes import EXIT_COMPLETE, EXIT_PREEMPTED, EXIT_RETRY
-from holdfast.inference.errors import PredictorBroken
-from holdfast.inference.predictor.protocol import Predictor
+from holdfast.inference.errors import PredictorBroken, redacted
+from holdfast.inference.predictor.spec import Predictor
 from holdfast.inference.queue.protocol import Queue
-from holdfast.inference.redact import redacted
 from holdfast.inference.results.connect import TRANSIENT
-from holdfast.inference.results.protocol import Results
-from holdfast.inference.retry import Retry
-from holdfast.inference.worker.batch_sizer import BatchSizer
+from holdfast.inference.results.postgres import PostgresResults
 from holdfast.inference.worker.feeder import Feeder
 from holdfast.inference.worker.lease_keeper import LeaseKeeper
-from holdfast.inference.worker.micro_batch import Outcome, Work
+from holdfast.inference.worker.micro_batch import BatchSizer, Outcome, Parts, Work
 from holdfast.inference.worker.settings import WorkerSettings
 from holdfast.inference.worker.telemetry import Failpoint, WorkerTelemetry
 from holdfast.inference.worker.triage import Triage
@@ -40,7 +37,7 @@ class Worker:
         self,
         *,
         queue: Queue,
-        results: Results,
+        results: PostgresResults,
         predictor: Predictor,
         settings: WorkerSettings,
         shutdown: Shutdown,
@@ -53,29 +50,13 @@ class Worker:
         self._queue, self._results = queue, results
         self._triage = Triage(predictor, shutdown, settle_s=settings.settle_s)
         self._settings, self._shutdown, self._telemetry = settings, shutdown, telemetry
-        self._retry = Retry(give_up=self._window_is_over, on_error=telemetry.retrying)
+        self._retry = telemetry.retry(give_up=self._window_is_over)
         self._keeper = LeaseKeeper(
             queue, lease_s=settings.lease_s, heartbeat=results.heartbeat, on_error=telemetry.retrying
         )
-        self._feeder = Feeder(
-            queue=queue,
-            results=results,
-            keeper=self._keeper,
-            settings=settings,
-            sizer=self._sizer,
-            shutdown=shutdown,
-            telemetry=telemetry,
-            publish_outbox=publish_outbox,
-            retry=Retry(give_up=lambda: shutdown.requested, on_error=telemetry.retrying),
-        )
-        self._writer = Writer(
-            queue=queue,
-            results=results,
-            keeper=self._keeper,
-            settings=settings,
-            telemetry=telemetry,
-            retry=self._retry,
-        )
+        parts = Parts(queue=queue, results=results, settings=settings, shutdown=shutdown, telemetry=telemetry)
+        self._feeder = Feeder(parts, self._keeper, self._sizer, publish_outbox)
+        self._writer = Writer(parts, self._keeper, self._retry)
         self._ahead: list[Work] = []
         """Handed to the predictor while it is busy with the micro-batch before."""
         self._left = threading.Event()

@@ -4,34 +4,21 @@ import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 
-from holdfast.inference.queue.protocol import Lease, Queue
-from holdfast.inference.results.protocol import Claim, Results
-from holdfast.inference.retry import Retry
-from holdfast.inference.worker.batch_sizer import BatchSizer
+from holdfast.inference.queue.protocol import Lease
+from holdfast.inference.results.postgres import Claim
 from holdfast.inference.worker.lease_keeper import LeaseKeeper
-from holdfast.inference.worker.micro_batch import Work
-from holdfast.inference.worker.settings import WorkerSettings
-from holdfast.inference.worker.telemetry import Failpoint, WorkerTelemetry
-from holdfast.runtime.shutdown import Shutdown
+from holdfast.inference.worker.micro_batch import BatchSizer, Parts, Work
+from holdfast.inference.worker.telemetry import Failpoint
 
 
 class Feeder:
     def __init__(
-        self,
-        *,
-        queue: Queue,
-        results: Results,
-        keeper: LeaseKeeper,
-        settings: WorkerSettings,
-        sizer: BatchSizer,
-        shutdown: Shutdown,
-        telemetry: WorkerTelemetry,
-        publish_outbox: Callable[[], object],
-        retry: Retry,
+        self, parts: Parts, keeper: LeaseKeeper, sizer: BatchSizer, publish_outbox: Callable[[], object]
     ) -> None:
-        self._queue, self._results, self._keeper = queue, results, keeper
-        self._settings, self._sizer = settings, sizer
-        self._shutdown, self._telemetry, self._retry = shutdown, telemetry, retry
+        self._queue, self._results, self._settings = parts.queue, parts.results, parts.settings
+        self._shutdown, self._telemetry = parts.shutdown, parts.telemetry
+        self._keeper, self._sizer = keeper, sizer
+        self._retry = parts.telemetry.retry(give_up=lambda: parts.shutdown.requested)
         self._publish_outbox = publish_outbox
         self._ready: deque[Work] = deque()
         self._changed = threading.Condition()

@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
-from holdfast.contract.errors import InputError
 from holdfast.contract.lifecycle import DEFAULT_WINDOW, WINDOW_MARGIN_S
+from holdfast.contract.values import between
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -32,15 +32,10 @@ class WorkerSettings:
     """A failed item waits this long for each failure so far: what failed for a moment gets a chance."""
 
     def __post_init__(self) -> None:
-        _require(1 <= self.micro_batch <= 4096, "micro_batch", self.micro_batch, "1 to 4096")
-        _require(0.0 < self.longest_batch_s <= 600.0, "longest_batch_s", self.longest_batch_s, "over 0, to 600 s")
-        _require(1.0 <= self.lease_s <= 600.0, "lease_s", self.lease_s, "1 to 600 s")
-        _require(0.0 <= self.pull_wait_s <= 20.0, "pull_wait_s", self.pull_wait_s, "0 to 20 s")
-        _require(0.0 <= self.retry_delay_s <= 60.0, "retry_delay_s", self.retry_delay_s, "0 to 60 s")
-        _require(self.max_failures >= 1, "max_failures", self.max_failures, "at least 1")
-        _require(self.window_s > WINDOW_MARGIN_S, "window_s", self.window_s, f"more than {WINDOW_MARGIN_S:g} s")
-
-
-def _require(holds: bool, name: str, got: object, allowed: str) -> None:
-    if not holds:
-        raise InputError(f"{name} is out of range", got=got, allowed=allowed, fix=f"give another {name}")
+        between("the micro-batch is out of range", self.micro_batch, 1, 4096)
+        between("the longest batch is out of range", self.longest_batch_s, 0.001, 600.0)
+        between("the lease is out of range", self.lease_s, 1.0, 600.0)
+        between("the wait of a pull is out of range", self.pull_wait_s, 0.0, 20.0)
+        between("the delay of a retry is out of range", self.retry_delay_s, 0.0, 60.0)
+        between("the number of failures is out of range", self.max_failures, 1, 1_000_000)
+        between("the window is out of range", self.window_s, WINDOW_MARGIN_S + 0.1, 86_400.0)

@@ -3,8 +3,12 @@
 from collections.abc import Callable
 from enum import StrEnum
 
+import psycopg
+
 from holdfast.inference.errors import QueueUnavailable
+from holdfast.inference.results.connect import TRANSIENT, raise_if_permanent
 from holdfast.runtime.events import EventLog
+from holdfast.runtime.retry import Retry
 
 
 class Failpoint(StrEnum):
@@ -31,3 +35,13 @@ class WorkerTelemetry:
         """A call failed and is tried again; counts against no item."""
         source = "queue" if isinstance(error, QueueUnavailable) else "database"
         self.emit("item_failed", item=None, error_class=source, failures=0)
+
+    def retry(self, give_up: Callable[[], bool]) -> Retry:
+        """For calls to the database and the queue. InputError for a refusal that no retry cures."""
+
+        def failed(error: Exception) -> None:
+            if isinstance(error, psycopg.Error):
+                raise_if_permanent(error)
+            self.retrying(error)
+
+        return Retry(transient=TRANSIENT, give_up=give_up, on_error=failed)

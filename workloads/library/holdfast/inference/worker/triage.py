@@ -7,13 +7,13 @@ predicting process is counted only once the device is seen to work without it, a
 # Why it is so: infra/decisions/0041.
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from holdfast.inference.errors import ItemFault, PredictorBroken, ProcessDied
-from holdfast.inference.predictor.protocol import Pipelined, Predictor
-from holdfast.inference.redact import redacted
-from holdfast.inference.results.protocol import Claim, Failure
+from holdfast.inference.errors import ItemFault, PredictorBroken, ProcessDied, redacted
+from holdfast.inference.predictor.proxy import ProcessPredictor
+from holdfast.inference.predictor.spec import Predictor
+from holdfast.inference.results.postgres import Claim, Failure
 from holdfast.inference.values import Value, encode_value
 from holdfast.inference.worker.micro_batch import Outcome, Work
 from holdfast.runtime.shutdown import Shutdown
@@ -29,16 +29,9 @@ class _Findings:
 
 
 class Triage:
-    def __init__(
-        self,
-        predictor: Predictor,
-        shutdown: Shutdown,
-        *,
-        settle_s: float,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._predictor, self._shutdown, self._settle_s, self._clock = predictor, shutdown, settle_s, clock
-        self._pipeline = predictor if isinstance(predictor, Pipelined) else None
+    def __init__(self, predictor: Predictor, shutdown: Shutdown, *, settle_s: float) -> None:
+        self._predictor, self._shutdown, self._settle_s = predictor, shutdown, settle_s
+        self._pipeline = predictor if isinstance(predictor, ProcessPredictor) else None
         self._known_good: bytes | None = None
 
     def prepare(self, batch: Sequence[Work]) -> bool:
@@ -79,10 +72,10 @@ class Triage:
             self._bisect(batch[middle:], found)
 
     def _timed(self, bodies: list[bytes], found: _Findings) -> list[Value]:
-        began = self._clock()
+        began = time.monotonic()
         answers = self._predictor.predict(bodies)
         # A pipeline began before it was asked.
-        found.seconds += self._pipeline.seconds if self._pipeline else self._clock() - began
+        found.seconds += self._pipeline.seconds if self._pipeline else time.monotonic() - began
         return answers
 
     def _require_not_leaving(self, died: ProcessDied, *, alone: bool) -> None:

@@ -7,31 +7,19 @@ at most the micro-batch being committed and the one being predicted; without ove
 import queue as handoff
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
-from holdfast.inference.queue.protocol import Queue
-from holdfast.inference.results.protocol import Failure, Results
-from holdfast.inference.retry import Retry
+from holdfast.inference.results.postgres import Failure
 from holdfast.inference.worker.lease_keeper import LeaseKeeper
-from holdfast.inference.worker.micro_batch import Outcome
-from holdfast.inference.worker.settings import WorkerSettings
-from holdfast.inference.worker.telemetry import Failpoint, WorkerTelemetry
+from holdfast.inference.worker.micro_batch import Outcome, Parts
+from holdfast.inference.worker.telemetry import Failpoint
+from holdfast.runtime.retry import Retry
 
 
 class Writer:
-    def __init__(
-        self,
-        *,
-        queue: Queue,
-        results: Results,
-        keeper: LeaseKeeper,
-        settings: WorkerSettings,
-        telemetry: WorkerTelemetry,
-        retry: Retry,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._queue, self._results, self._keeper = queue, results, keeper
-        self._settings, self._telemetry, self._retry, self._clock = settings, telemetry, retry, clock
+    def __init__(self, parts: Parts, keeper: LeaseKeeper, retry: Retry) -> None:
+        self._queue, self._results, self._settings = parts.queue, parts.results, parts.settings
+        self._telemetry, self._keeper, self._retry = parts.telemetry, keeper, retry
         self._handoff: handoff.Queue[Outcome | None] = handoff.Queue(maxsize=1)
         self._free = threading.Semaphore(1)
         self._fault: BaseException | None = None
@@ -77,9 +65,9 @@ class Writer:
             self._count(outcome.failures)
         if not outcome.values:
             return
-        began = self._clock()
+        began = time.monotonic()
         stored = self._retry(lambda: self._results.store(outcome.values))
-        self._telemetry.emit("stored", items=len(stored.done), seconds=self._clock() - began)
+        self._telemetry.emit("stored", items=len(stored.done), seconds=time.monotonic() - began)
         self._telemetry.failpoint(Failpoint.COMMITTED)
         # Neither ack nor release of stale ones: their new holder acks. A release now would deliver
         # them a third time and make that holder's claim stale in turn.

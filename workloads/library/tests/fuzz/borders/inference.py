@@ -12,10 +12,9 @@ from typing import Any
 
 from holdfast.contract.errors import InputError
 from holdfast.inference import items, sources
-from holdfast.inference.errors import MalformedMessage, PredictorError
-from holdfast.inference.predictor import frames, replies
+from holdfast.inference.errors import MalformedMessage, PredictorError, Refused
+from holdfast.inference.predictor import frames
 from holdfast.inference.server import completions, tensors
-from holdfast.inference.server.errors import Refused
 from holdfast.inference.values import encode_value
 from workloads.library.tests.fuzz.campaign import Border
 from workloads.library.tests.fuzz.mutations import hostile
@@ -50,10 +49,10 @@ def _parquet() -> bytes:
 def _enter_reply(data: bytes) -> None:
     framed = bytearray(struct.pack(">I", len(data)) + data)
     reply = frames.pop_message(framed)
-    values, _ = replies.values_of(reply, 2)
+    values, _ = frames.values_of(reply, 2)
     for value in values:
         encode_value(value)
-    replies.configuration_of(reply.get("configuration") if reply else None)
+    frames.configuration_of(reply.get("configuration") if reply else None)
 
 
 INFER = {
@@ -74,7 +73,7 @@ def _enter_completion(data: bytes) -> None:
 def _enter_piece(data: bytes) -> None:
     """As the predictor's value, which has been JSON before."""
     piece = completions.Piece.of(json.loads(data))
-    completions.event(completions.answer("id", "m", 1, piece))
+    completions.event(completions.writer("id", "m")(piece))
 
 
 def seeded(*seeds: Any) -> Callable[[random.Random], bytes]:

@@ -4,8 +4,7 @@ import pytest
 import torch
 
 from holdfast.contract.errors import InputError
-from holdfast.inference.predictor.gpt import ROWS, GptLoss
-from holdfast.inference.predictor.model_source import Model, load_model
+from holdfast.inference.predictor.gpt import ROWS, GptLoss, Model, load_model
 from holdfast.training.model import ByteGPT, ModelConfig
 
 CONFIG = ModelConfig(context=32, width=64, layers=2, heads=4)

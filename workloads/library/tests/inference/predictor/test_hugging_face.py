@@ -6,8 +6,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from psycopg import Connection
-from psycopg_pool import ConnectionPool
 
 from holdfast.contract.errors import InputError
 from holdfast.contract.exit_codes import EXIT_COMPLETE
@@ -26,18 +24,13 @@ BODIES = [" ".join("abcdefgh"[(n * k) % 8] for k in range(n)).encode() for n in 
 @pytest.mark.process
 @pytest.mark.timeout(600)  # a start of torch and transformers
 def test_texts_are_labelled_and_the_same_in_any_company(
-    pool: ConnectionPool[Connection],
-    connection: Connection,
-    job: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    harness: Harness, job: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PYTHONPATH", f"{ROOT}:{site()}")
     spec = PredictorSpec(
         name="workloads.library.tests.inference.predictor.tiny_text:made", model=str(tmp_path / "model")
     )
-    settings = replace(QUICK, max_failures=1)
-    harness = Harness(pool=pool, connection=connection, job=job, events=tmp_path / "e.jsonl", settings=settings)
+    harness.settings = replace(QUICK, max_failures=1)
     harness.enqueue([Item(job=job, id=f"{n:02d}", body=body) for n, body in enumerate([*BODIES, b"\xff\xfe"])])
     with closing(ProcessPredictor(spec, timeout_s=300.0)) as predictor:
         predictor.load()

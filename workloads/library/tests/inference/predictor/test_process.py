@@ -35,8 +35,9 @@ SETTINGS = replace(QUICK, settle_s=0.05)
 
 
 @pytest.fixture
-def harness(pool: ConnectionPool[Connection], connection: Connection, job: str, tmp_path: Path) -> Harness:
-    return Harness(pool=pool, connection=connection, job=job, events=tmp_path / "e.jsonl", settings=SETTINGS)
+def harness(harness: Harness) -> Harness:
+    harness.settings = SETTINGS
+    return harness
 
 
 @contextmanager
@@ -90,7 +91,6 @@ def test_a_device_on_which_everything_dies_counts_against_no_item(harness: Harne
     with process("dying") as predictor:
         assert harness.worker(predictor).run() == EXIT_DEVICE_LOST
     assert failures(harness) == 0
-    assert harness.queue is not None
     assert len(harness.queue.pull(9, 0.0)) == 3, "given back at once"
 
 
@@ -192,7 +192,6 @@ def test_a_stop_gives_back_what_was_handed_over_ahead(harness: Harness, tmp_path
     with process("echo") as predictor:
         assert harness.worker(predictor, shutdown, at).run() == EXIT_PREEMPTED
     states = Counter(status for status, _ in harness.rows().values())
-    assert harness.queue is not None
     assert len(harness.queue.pull(99, 0.0)) == 40 - states["done"], "all that is not done can be had at once"
     assert states["held"] == 0
 

@@ -4,8 +4,7 @@ from dataclasses import replace
 
 import torch
 
-from holdfast.inference.predictor.protocol import Predictor
-from holdfast.inference.predictor.spec import PredictorSpec, build
+from holdfast.inference.predictor.spec import Predictor, PredictorSpec, build
 
 VOCABULARY = ("[PAD]", "[UNK]", *"abcdefghijklmnopqrstuvwxyz")
 

@@ -4,11 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-import pytest
-
-from holdfast.inference.proxy.endpoints import Endpoint, chosen
-from holdfast.inference.proxy.errors import Expired
-from holdfast.inference.proxy.watch import Follower
+from holdfast.inference.proxy.endpoints import Follower, chosen
 
 
 def entry(address: str, *, ready: bool | None = True, serving: bool = True, terminating: bool = False) -> Any:
@@ -54,26 +50,26 @@ def test_unknown_counts_as_ready_a_pod_in_two_slices_once_and_a_slice_without_po
     assert addresses(piece("a") | {"endpoints": None}) == []
 
 
-def test_a_watch_writes_what_changes_and_begins_anew_when_it_is_too_old(tmp_path: Path) -> None:
+def written(out: Path) -> list[str]:
+    (assignment,) = json.loads(out.read_text())["resources"]
+    return [e["endpoint"]["address"]["socket_address"]["address"] for e in assignment["endpoints"][0]["lb_endpoints"]]
+
+
+def test_a_list_is_written_whole_and_then_what_changes(tmp_path: Path) -> None:
     out = tmp_path / "servers.json"
-    follower = Follower(cluster="servers", out=out)
-
-    def written() -> list[Endpoint]:
-        (assignment,) = json.loads(out.read_text())["resources"]
-        listed = [e["endpoint"]["address"]["socket_address"] for e in assignment["endpoints"][0]["lb_endpoints"]]
-        return [Endpoint(address=each["address"], port=each["port_value"]) for each in listed]
-
-    follower.replace([piece("a", entry("10.0.0.1"))])
-    assert written() == [Endpoint(address="10.0.0.1", port=8080)]
+    follower = Follower(namespace="serving", service="server", cluster="servers", out=out)
+    follower.take([("ADDED", piece("a", entry("10.0.0.1")))])
+    assert not out.exists(), "half a list is not written"
+    follower.keep_only({"a"})
+    follower.ready.set()
+    assert written(out) == ["10.0.0.1"]
     first = out.stat().st_ino
-    assert follower.apply({"type": "ADDED", "object": piece("b", entry("10.0.0.2"), version="7")}) == "7"
-    assert len(written()) == 2
-    assert out.stat().st_ino != first, "replaced by a rename, the only change that Envoy looks for"
-    same = out.stat().st_ino
-    follower.apply({"type": "MODIFIED", "object": piece("b", entry("10.0.0.2"), version="8")})
+    follower.take([("ADDED", piece("b", entry("10.0.0.2")))])
+    assert written(out) == ["10.0.0.1", "10.0.0.2"]
+    assert (same := out.stat().st_ino) != first, "replaced by a rename, the only change that Envoy looks for"
+    follower.take([("MODIFIED", piece("b", entry("10.0.0.2")))])
     assert out.stat().st_ino == same, "nothing changed for the proxy"
-    assert follower.apply({"type": "BOOKMARK", "object": {"metadata": {"resourceVersion": "9"}}}) == "9"
-    follower.apply({"type": "DELETED", "object": piece("b")})
-    assert [each.address for each in written()] == ["10.0.0.1"]
-    with pytest.raises(Expired):
-        follower.apply({"type": "ERROR", "object": {"code": 410, "message": "too old resource version"}})
+    follower.take([("DELETED", piece("b"))])
+    assert written(out) == ["10.0.0.1"]
+    follower.keep_only(set())
+    assert written(out) == [], "gone while nothing watched"

@@ -17,8 +17,8 @@ import pytest
 
 from holdfast.contract.serving import DRAIN_PATH, READY_PATH, sidecar_budget
 from holdfast.drill.serving.fleet import admin, find_envoy, free_port
+from holdfast.inference.proxy.endpoints import Follower
 from holdfast.inference.proxy.sidecar import Sidecar
-from holdfast.inference.proxy.watch import Follower
 from holdfast.manifests.envoy import CLUSTER, Proxy, bootstrap
 from workloads.library.tests.inference.server.serving import ROOT, until
 
@@ -116,7 +116,9 @@ def test_a_proxy_that_asks_the_sidecar_takes_a_draining_server_out_before_it_is_
     piece = {"metadata": {"name": "a"}, "ports": [{"port": port}], "endpoints": [{"addresses": ["127.0.0.1"]}]}
     out = tmp_path / "endpoints" / "servers.json"
     out.parent.mkdir()
-    Follower(cluster=CLUSTER, out=out, health_port=beside).replace([piece])
+    follower = Follower(namespace="n", service="s", cluster=CLUSTER, out=out, health_port=beside)
+    follower.take([("ADDED", piece)])
+    follower.keep_only({"a"})
     asked, admin_port, metrics = free_port(), free_port(), free_port()
     ports: dict[str, Any] = {"host": "127.0.0.1", "port": asked, "admin_port": admin_port, "metrics_port": metrics}
     config = tmp_path / "envoy.json"

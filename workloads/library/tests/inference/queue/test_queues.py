@@ -1,4 +1,4 @@
-"""One behaviour over every queue: PostgreSQL, the fake broker, real clients on the fake broker, Google's emulator."""
+"""One behaviour over every queue: PostgreSQL, real clients on the fake broker, Google's emulator."""
 
 import os
 import shutil
@@ -44,7 +44,7 @@ def lease_s() -> float:
     return LEASE_S
 
 
-@pytest.fixture(params=["postgres", "fake", "client", "emulator"])
+@pytest.fixture(params=["postgres", "client", "emulator"])
 def made(request: pytest.FixtureRequest, job: str, lease_s: float) -> Generator[Made]:
     yield request.getfixturevalue(f"queue_{request.param}")
 
@@ -53,13 +53,6 @@ def made(request: pytest.FixtureRequest, job: str, lease_s: float) -> Generator[
 def queue_postgres(pool: ConnectionPool[Connection], connection: Connection, job: str, lease_s: float) -> Made:
     queue = PostgresQueue(pool, job, lease_s=lease_s)
     return Made(queue, lambda wanted: fill(connection, queue, job, wanted))
-
-
-@pytest.fixture
-def queue_fake(job: str, lease_s: float) -> Made:
-    broker = FakeBroker(ack_deadline_s=lease_s)
-    queue = PubSubQueue(broker, broker, job=job, topic=job, subscription=job, lease_s=lease_s)
-    return Made(queue, queue.publish)
 
 
 def real_clients(address: str) -> tuple[pubsub_v1.PublisherClient, pubsub_v1.SubscriberClient]:

@@ -15,7 +15,6 @@ from typing import LiteralString
 import psycopg
 import pytest
 from psycopg import Connection, sql
-from psycopg_pool import ConnectionPool
 
 from holdfast.contract.exit_codes import EXIT_COMPLETE
 from holdfast.inference.items import Item
@@ -193,27 +192,25 @@ CREATE TRIGGER refusing BEFORE UPDATE ON holdfast.result FOR EACH ROW
 
 @pytest.mark.parametrize("state", ["40001", "40P01", "53300", "57014"])
 def test_what_the_database_refuses_for_a_moment_is_tried_again(
-    server: EmbeddedPostgres, pool: ConnectionPool[Connection], job: str, tmp_path: Path, state: str
+    harness: Harness, connection: Connection, job: str, state: str
 ) -> None:
     """Serialisation failure, deadlock, out of connections, statement cancelled."""
-    with psycopg.connect(server.uri) as connection:
-        harness = Harness(pool=pool, connection=connection, job=job, events=tmp_path / "e.jsonl")
-        wanted = items(job, 50)
-        harness.enqueue(wanted)
-        when = sql.SQL("WHEN (NEW.status = 'done') EXECUTE FUNCTION public.refuse_first({})").format(state)
-        connection.execute(sql.SQL(_REFUSE_FIRST) + when)
+    wanted = items(job, 50)
+    harness.enqueue(wanted)
+    when = sql.SQL("WHEN (NEW.status = 'done') EXECUTE FUNCTION public.refuse_first({})").format(state)
+    connection.execute(sql.SQL(_REFUSE_FIRST) + when)
+    connection.commit()
+    try:
+        with working(harness, CountingPredictor):
+            pass
+    finally:
+        connection.rollback()
+        connection.execute("DROP TRIGGER refusing ON holdfast.result")
+        connection.execute("DROP FUNCTION public.refuse_first")
+        connection.execute("DROP SEQUENCE public.refusals")
         connection.commit()
-        try:
-            with working(harness, CountingPredictor):
-                pass
-        finally:
-            connection.rollback()
-            connection.execute("DROP TRIGGER refusing ON holdfast.result")
-            connection.execute("DROP FUNCTION public.refuse_first")
-            connection.execute("DROP SEQUENCE public.refusals")
-            connection.commit()
-        assert harness.rows() == expected(wanted)
-        assert database_troubles(harness) == 6
+    assert harness.rows() == expected(wanted)
+    assert database_troubles(harness) == 6
 
 
 def test_four_workers_whose_transactions_collide_lose_and_double_nothing(job: str, tmp_path: Path) -> None:
@@ -224,7 +221,6 @@ def test_four_workers_whose_transactions_collide_lose_and_double_nothing(job: st
         wanted = items(job, COUNT)
         bad = [Item(job=job, id=f"bad-{n}", body=b"\x00never") for n in range(5)]
         harness.enqueue([*wanted, *bad])
-        assert harness.queue is not None
         harness.queue.publish(wanted[::5])
         codes: list[int] = []
         workers = [harness.worker(CountingPredictor()) for _ in range(4)]

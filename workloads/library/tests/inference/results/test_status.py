@@ -1,12 +1,10 @@
 """What people see of a job and its bill."""
 
 from dataclasses import replace
-from pathlib import Path
 from typing import LiteralString
 
 import pytest
 from psycopg import Connection
-from psycopg_pool import ConnectionPool
 
 from holdfast.inference.results.status import Status, read_status, table
 from workloads.library.tests.inference.harness import CountingPredictor, Harness, items
@@ -49,15 +47,8 @@ def test_what_is_not_known_is_not_made_up() -> None:
     ids=["running", "killed", "left"],
 )
 def test_a_worker_costs_from_its_start_to_now_or_to_its_last_sign_of_life(
-    pool: ConnectionPool[Connection],
-    connection: Connection,
-    job: str,
-    tmp_path: Path,
-    seen: LiteralString,
-    ended: str | None,
-    seconds: int,
+    harness: Harness, connection: Connection, job: str, seen: LiteralString, ended: str | None, seconds: int
 ) -> None:
-    harness = Harness(pool=pool, connection=connection, job=job, events=tmp_path / "e.jsonl")
     harness.enqueue(items(job, 8))
     harness.worker(CountingPredictor()).run()
     with connection.transaction():

@@ -16,12 +16,13 @@ BATCH_S, ITEM_S = 0.010, 0.0005
 
 
 class GpuLike:
-    """10 ms and 0.5 ms an item, as a small model on a GPU, times `scale`; `sleep S` and `wait FILE` take longer."""
+    """10 ms and 0.5 ms an item, as a small model on a GPU, times the model's number; `sleep S` and `wait FILE` take longer."""
 
     configuration: Mapping[str, object] = {"predictor": "gpu-like"}
 
-    def __init__(self, scale: float = 1.0) -> None:
-        self._scale = scale
+    def __init__(self, spec: PredictorSpec | None = None) -> None:
+        model = spec.model if spec else ""
+        self._path, self._scale = Path(model), float(model) if model.replace(".", "").isdecimal() else 1.0
 
     def load(self) -> None: ...
 
@@ -64,10 +65,6 @@ class Stepped(GpuLike):
     """The commit that a file names when it is loaded; `damaged` cannot be, `hangs` takes longer than any test. Each
     answer holds the step."""
 
-    def __init__(self, path: Path) -> None:
-        super().__init__()
-        self._path = path
-
     def load(self) -> None:
         text = self._path.read_text()
         if text == "hangs":
@@ -105,21 +102,4 @@ class Completing(Stepped):
         }
 
 
-def completing(spec: PredictorSpec) -> GpuLike:
-    return Completing(Path(spec.model))
-
-
-def gpu_like(spec: PredictorSpec) -> GpuLike:
-    return GpuLike(float(spec.model or 1.0))
-
-
-def stepped(spec: PredictorSpec) -> GpuLike:
-    return Stepped(Path(spec.model))
-
-
-def slow(_: PredictorSpec) -> GpuLike:
-    return Slow()
-
-
-def stubborn(_: PredictorSpec) -> GpuLike:
-    return Stubborn()
+completing, gpu_like, stepped, slow, stubborn = Completing, GpuLike, Stepped, Slow, Stubborn

@@ -95,4 +95,4 @@ def test_a_step_of_the_wall_clock_moves_no_deadline() -> None:
     files = sorted(Path(server.__file__).parent.glob("*.py"))
     found = {file.name: asked.findall(file.read_text()) for file in files}
     assert len(found) > 10
-    assert {name: calls for name, calls in found.items() if calls} == {"streaming.py": ["time.time("]}
+    assert {name: calls for name, calls in found.items() if calls} == {"completions.py": ["time.time("]}

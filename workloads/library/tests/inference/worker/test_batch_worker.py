@@ -1,25 +1,18 @@
 import threading
-from pathlib import Path
 
 import pytest
 from psycopg import Connection
-from psycopg_pool import ConnectionPool
 
 from holdfast.contract.exit_codes import EXIT_COMPLETE, EXIT_PREEMPTED
 from holdfast.inference.errors import PredictorBroken
 from holdfast.inference.items import Item
-from holdfast.inference.results.protocol import Claim
+from holdfast.inference.results.postgres import Claim
 from holdfast.inference.worker.batch_worker import EXIT_DEVICE_LOST
 from holdfast.inference.worker.telemetry import Failpoint
 from holdfast.runtime.shutdown import Shutdown
 from workloads.library.tests.inference.harness import CountingPredictor, Harness, expected, items
 
 pytestmark = pytest.mark.process  # PostgreSQL
-
-
-@pytest.fixture
-def harness(pool: ConnectionPool[Connection], connection: Connection, job: str, tmp_path: Path) -> Harness:
-    return Harness(pool=pool, connection=connection, job=job, events=tmp_path / "events.jsonl")
 
 
 def test_every_item_is_stored_once_and_the_worker_ends_when_drained(harness: Harness) -> None:
@@ -35,7 +28,6 @@ def test_done_items_are_acked_without_being_computed_again(harness: Harness) -> 
     wanted = items(harness.job, 30)
     harness.enqueue(wanted)
     harness.worker(CountingPredictor()).run()
-    assert harness.queue is not None
     harness.queue.publish(wanted)  # a publisher's duplicates
     again = CountingPredictor()
     assert harness.worker(again).run() == EXIT_COMPLETE
@@ -51,7 +43,6 @@ def test_a_stop_gives_back_what_is_held_and_says_preempted(harness: Harness) -> 
     done = [item for item, (status, _) in harness.rows().items() if status == "done"]
     assert 0 < len(done) < 200
     assert sum(predictor.seen.values()) == len(done), "what was computed is committed"
-    assert harness.queue is not None
     assert len(harness.queue.pull(500, 0.0)) == 200 - len(done), "the rest can be had at once"
 
 
@@ -96,7 +87,6 @@ def test_a_broken_device_counts_against_no_item(harness: Harness) -> None:
     assert harness.worker(CountingPredictor(before=lose_device)).run() == EXIT_DEVICE_LOST
     failures = harness.connection.execute("SELECT sum(failures) FROM holdfast.result WHERE job = %s", (harness.job,))
     assert failures.fetchone() == (0,)
-    assert harness.queue is not None
     assert len(harness.queue.pull(100, 0.0)) == 20
 
 

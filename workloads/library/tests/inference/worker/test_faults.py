@@ -11,19 +11,17 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-import psycopg
 import pytest
 from psycopg import Connection
 from psycopg_pool import ConnectionPool
 
 from holdfast.contract.exit_codes import EXIT_COMPLETE
-from holdfast.inference import outbox
+from holdfast.inference.enqueue import hand_over
 from holdfast.inference.items import Item
-from holdfast.inference.queue.broker_dead_letters import recover
-from holdfast.inference.queue.pubsub import PubSubQueue
+from holdfast.inference.queue.pubsub import PubSubQueue, recover
 from holdfast.inference.results import dead_letters
+from holdfast.inference.results.dead_letters import queue_again
 from holdfast.inference.results.embedded_postgres import EmbeddedPostgres
-from holdfast.inference.results.redrive import queue_again
 from workloads.library.tests.inference.fake_broker import FakeBroker
 from workloads.library.tests.inference.harness import CountingPredictor, Harness, expected, items
 
@@ -37,11 +35,9 @@ def broker() -> FakeBroker:
 
 
 @pytest.fixture
-def harness(
-    pool: ConnectionPool[Connection], connection: Connection, job: str, tmp_path: Path, broker: FakeBroker
-) -> Harness:
-    queue = PubSubQueue(broker, broker, job=job, topic=job, subscription=job, lease_s=2.0)
-    return Harness(pool=pool, connection=connection, job=job, events=tmp_path / "e.jsonl", queue=queue)
+def harness(harness: Harness, job: str, broker: FakeBroker) -> Harness:
+    harness.queue = PubSubQueue(broker, broker, job=job, topic=job, subscription=job, lease_s=2.0)
+    return harness
 
 
 def while_working(harness: Harness, disturb: Callable[[], object]) -> CountingPredictor:
@@ -82,35 +78,16 @@ def test_an_outage_of_the_broker_is_waited_for(harness: Harness, broker: FakeBro
     assert harness.rows() == expected(wanted)
 
 
-def test_a_jump_of_the_clock_ends_leases_and_loses_nothing(
-    pool: ConnectionPool[Connection], connection: Connection, job: str, tmp_path: Path
-) -> None:
+def test_a_jump_of_the_clock_ends_leases_and_loses_nothing(harness: Harness, broker: FakeBroker) -> None:
     ahead = [0.0]
-    broker = FakeBroker(clock=lambda: time.monotonic() + ahead[0], ack_deadline_s=2.0)
-    queue = PubSubQueue(broker, broker, job=job, topic=job, subscription=job, lease_s=2.0)
-    harness = Harness(pool=pool, connection=connection, job=job, events=tmp_path / "e.jsonl", queue=queue)
-    wanted = items(job, COUNT)
+    broker.clock = lambda: time.monotonic() + ahead[0]
+    wanted = items(harness.job, COUNT)
     harness.enqueue(wanted)
 
     def jump() -> None:
         ahead[0] += 3600.0
 
     while_working(harness, jump)
-    assert harness.rows() == expected(wanted)
-
-
-def test_lost_connections_are_made_again(harness: Harness, server: EmbeddedPostgres) -> None:
-    wanted = items(harness.job, COUNT)
-    harness.enqueue(wanted)
-
-    def cut() -> None:
-        with psycopg.connect(server.uri) as connection:
-            connection.execute(
-                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
-                " WHERE application_name = 'holdfast' AND pid <> pg_backend_pid()"
-            )
-
-    while_working(harness, cut)
     assert harness.rows() == expected(wanted)
 
 
@@ -141,7 +118,7 @@ def two_jobs(
             events=tmp_path / f"{name}.jsonl",
             queue=PubSubQueue(
                 broker, broker, job=name, topic=job, subscription=job, lease_s=2.0,
-                hand_over=partial(outbox.hand_over, pool),
+                hand_over=partial(hand_over, pool),
             ),
         )
         for name in (f"{job}-a", f"{job}-b")

@@ -41,13 +41,8 @@ class Bridge:
     def network(self, machine: int) -> str:
         """A container network configuration whose addresses no other machine gives."""
         block = f"{self._net}.{machine % 250 + 1}"
-        first, last = f"{block}.2", f"{block}.250"
-        addresses = {
-            "subnet": f"{self._net}.0.0/16",
-            "rangeStart": first,
-            "rangeEnd": last,
-            "gateway": self.address,
-        }
+        addresses = {"subnet": f"{self._net}.0.0/16", "rangeStart": f"{block}.2", "rangeEnd": f"{block}.250"}
+        addresses |= {"gateway": self.address}
         ipam = {"type": "host-local", "ranges": [[addresses]], "routes": [{"dst": "0.0.0.0/0"}]}
         plugin = {"type": "bridge", "bridge": self.name, "ipam": ipam}
         return json.dumps({"cniVersion": "0.4.0", "name": "lab", "plugins": [plugin]})

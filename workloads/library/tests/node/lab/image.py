@@ -27,14 +27,8 @@ def write(path: Path) -> Path:
         "layer": (layer, "application/vnd.oci.image.layer.v1.tar+gzip"),
         "config": (json.dumps(config).encode(), "application/vnd.oci.image.config.v1+json"),
     }
-    manifest = json.dumps(
-        {
-            "schemaVersion": 2,
-            "mediaType": MANIFEST,
-            "config": _entry(*blobs["config"]),
-            "layers": [_entry(*blobs["layer"])],
-        }
-    ).encode()
+    entries = {"config": _entry(*blobs["config"]), "layers": [_entry(*blobs["layer"])]}
+    manifest = json.dumps({"schemaVersion": 2, "mediaType": MANIFEST} | entries).encode()
     named = _entry(manifest, MANIFEST) | {"annotations": {"io.containerd.image.name": IMAGE}}
     index = json.dumps({"schemaVersion": 2, "manifests": [named]}).encode()
     with tarfile.open(path, "w") as archive:
