@@ -36,7 +36,8 @@ _ANSWER_S = 5.0
 
 
 def rendezvous_handler(config: TrainConfig) -> RendezvousHandler:
-    """How this agent finds the others; RendezvousError when the first node does not come."""
+    """How this agent finds the others. Raises RendezvousError where the first node does not come, InputError where this
+    one is it and cannot open the port."""
     if config.nodes == 1:
         use_loopback()
         return SingleNodeRendezvous(config.run, timeout_s=config.peer_timeout_s)

@@ -127,7 +127,7 @@ class StepTimeGuard:
         self._seen: list[float] = []
 
     def step(self) -> None:
-        """After each step, until enough of them are seen."""
+        """After each step, until enough of them are seen. Raises InputError where all are longer than the window."""
         if len(self._seen) == _JUDGED:
             return
         now = self._clock()

@@ -110,7 +110,7 @@ class GangRun:
     """Two ranks of a framework's script."""
 
     def __init__(self, script: str, site: Path, folder: Path, server: ForkServer) -> None:
-        path = Path(frameworks.__file__).parents[3] / "workloads/library/training/frameworks" / script
+        path = Path(__file__).parents[1] / "training/frameworks" / script
         folder.mkdir(parents=True)
         self._gang = Gang(path, site=site, folder=folder, steps=STEPS, server=server)
         self._lines = list[str]()

@@ -91,7 +91,8 @@ def decode_manifest(data: bytes, commit: Commit, rank: int) -> Manifest:
 
 
 def parse_manifest(data: bytes) -> Manifest:
-    """A manifest as its rank wrote it, before there is a commit to compare it with. Raises as decode_manifest."""
+    """A manifest as its rank wrote it, before there is a commit to compare it with. Raises Damaged; InputError for another
+    format version."""
     body = _object(_parse(data, "manifest"), "manifest")
     _check_schema(body)
     manifest = _build("manifest", lambda: _manifest(body))

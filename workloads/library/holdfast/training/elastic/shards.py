@@ -30,7 +30,9 @@ def efficiency(shards: int, world_size: int) -> float:
 
 
 def checked_shards(shards: int, ranks: int, ranks_of_state: int = 1) -> int:
-    """`shards`, or the default where it is 0. `ranks_of_state`: so many share one, and take shards at the same time."""
+    """`shards`, or the default where it is 0. `ranks_of_state`: so many share one, and take shards at the same time.
+
+    Raises InputError for a number that leaves a process without work."""
     if not shards:
         return SHARDS_PER_RANK * ranks
     if shards % ranks_of_state:
@@ -51,6 +53,7 @@ def checked_shards(shards: int, ranks: int, ranks_of_state: int = 1) -> int:
 
 
 def checked_nodes(nodes: int, min_nodes: int) -> None:
+    """Raises InputError."""
     if not 1 <= min_nodes <= nodes:
         raise InputError(
             "least number of nodes is out of range",
@@ -72,6 +75,7 @@ class GangProgress:
         return self._facts | {"exponent": exponent, "gpu": self._gpu}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Raises InputError where a fact differs from that of the run."""
         for name, value in self._facts.items():
             # A run that was begun before a fact was stated goes on: nothing is known against it.
             if state.get(name, value) != value:
