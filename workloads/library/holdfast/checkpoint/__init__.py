@@ -16,19 +16,19 @@ from holdfast.checkpoint.errors import CheckpointExit, NotDurable, Preempted, Su
 
 if TYPE_CHECKING:
     from holdfast.checkpoint.checkpointer import Checkpointer
-    from holdfast.checkpoint.format.catalogue import committed_steps, runs
+    from holdfast.checkpoint.format.commit import committed_steps, runs
     from holdfast.checkpoint.restore.loading import load_tensors
     from holdfast.checkpoint.settings import Tuning
+    from holdfast.checkpoint.state import PerRank
     from holdfast.checkpoint.state.tracking import track
-    from holdfast.checkpoint.state.tree import PerRank
 
 _HOME = {
     "Checkpointer": "checkpointer",
-    "PerRank": "state.tree",
+    "PerRank": "state",
     "Tuning": "settings",
-    "committed_steps": "format.catalogue",
+    "committed_steps": "format.commit",
     "load_tensors": "restore.loading",
-    "runs": "format.catalogue",
+    "runs": "format.commit",
     "track": "state.tracking",
 }
 

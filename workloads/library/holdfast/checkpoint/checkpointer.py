@@ -17,17 +17,16 @@ from typing import Any, Self
 
 from holdfast.checkpoint.cadence import History, cadence_of, measured, node_age_s
 from holdfast.checkpoint.errors import CheckpointExit, NotDurable, Preempted, RankLost
-from holdfast.checkpoint.format.records import signing_key
+from holdfast.checkpoint.format import signing_key
 from holdfast.checkpoint.ranks import Ranks, on_every_rank
 from holdfast.checkpoint.reports import Reports, loss_line, window_line
+from holdfast.checkpoint.restore import Restored, Start, log_found, start
 from holdfast.checkpoint.restore.loading import load
-from holdfast.checkpoint.restore.restore import Restored
-from holdfast.checkpoint.restore.start import Start, log_found, start
 from holdfast.checkpoint.save.decision import check_state
 from holdfast.checkpoint.save.writer import CheckpointWriter, step_not_grown
 from holdfast.checkpoint.settings import Every, Resume, Tuning, checked_resume, checked_url, parse_every
+from holdfast.checkpoint.state import checked_state
 from holdfast.checkpoint.state.shielding import shield
-from holdfast.checkpoint.state.tree import checked_state
 from holdfast.checkpoint.stores.opening import reliable_storage
 from holdfast.checkpoint.verify_exact import Trial
 from holdfast.contract.errors import InputError

@@ -52,7 +52,7 @@ def list_attempts(
     """Every attempt: step, bytes, verified or why it is passed over, age, where it resumes. 1: something is damaged."""
     from dataclasses import asdict
 
-    from holdfast.checkpoint.commands.inspection import UNCOMMITTED, rows
+    from holdfast.checkpoint.inspection import UNCOMMITTED, rows
     from holdfast.contract.errors import InputError
 
     # All of it before the first line: an error in the middle must not look like a complete table.
@@ -117,7 +117,7 @@ def export(
     mirror: Mirror = "",
 ) -> None:
     """Write a checkpoint that verifies, the newest by default, in the format of safetensors."""
-    from holdfast.checkpoint.commands.safetensors import FORMATS, export_to, refuse_existing
+    from holdfast.checkpoint.exchange import FORMATS, export_to, refuse_existing
     from holdfast.checkpoint.restore.loading import load_tensors
     from holdfast.contract.errors import InputError
 
@@ -148,7 +148,7 @@ def import_file(
     trust: Annotated[bool, typer.Option("--trust", help="Read the pickle that describes a DCP checkpoint.")] = False,
 ) -> None:
     """Make a checkpoint of somebody else's file, for Checkpointer or Checkpointer.load."""
-    from holdfast.checkpoint.commands.importing import read_state, write_state
+    from holdfast.checkpoint.exchange import read_state, write_state
 
     with working(f"import {source}"):
         state = read_state(source, entry=entry, trust=trust)
@@ -169,7 +169,7 @@ def copy_between(
     mirror: Mirror = "",
 ) -> None:
     """Copy checkpoints to another store, verifying every byte. 1: a damaged one was passed over."""
-    from holdfast.checkpoint.commands.copying import copy_run
+    from holdfast.checkpoint.inspection import copy_run
     from holdfast.checkpoint.restore.loading import only_run
 
     here = _storage(source, mirror)

@@ -35,18 +35,16 @@ from torch.distributed.checkpoint.storage import StorageReader, StorageWriter, W
 from torch.futures import Future
 
 from holdfast.checkpoint.errors import Damaged
-from holdfast.checkpoint.format.catalogue import committed_steps
-from holdfast.checkpoint.format.commit import CommitState, commit
-from holdfast.checkpoint.format.records import Manifest, TensorPart
+from holdfast.checkpoint.format import Manifest, TensorPart
+from holdfast.checkpoint.format.commit import CommitState, commit, committed_steps
 from holdfast.checkpoint.ranks import Ranks, agreed, outcome
+from holdfast.checkpoint.restore import Skipped, none_verifies
 from holdfast.checkpoint.restore.reading import Opened, Transfer, Wanted, open_step, saved_dtype
 from holdfast.checkpoint.restore.reading import plan as copies_of
-from holdfast.checkpoint.restore.restore import Skipped, none_verifies
 from holdfast.checkpoint.save.staging import upload_now
 from holdfast.checkpoint.settings import Tuning
-from holdfast.checkpoint.state.pieces import laid_out
-from holdfast.checkpoint.state.tree import encode
-from holdfast.checkpoint.state.values import decode
+from holdfast.checkpoint.state import decode, encode
+from holdfast.checkpoint.state.tensors import laid_out
 from holdfast.checkpoint.stores.opening import reliable_storage
 from holdfast.checkpoint.stores.storage import random_hex
 from holdfast.contract.errors import InputError

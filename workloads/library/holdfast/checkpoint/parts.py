@@ -1,22 +1,19 @@
 """What the other trainers and servers of the library are built from, in addition to Checkpointer. Loads torch."""
 
 from holdfast.checkpoint.cadence import Hazard
-from holdfast.checkpoint.format import fence
-from holdfast.checkpoint.format.catalogue import survey
-from holdfast.checkpoint.format.records import signing_key
+from holdfast.checkpoint.format import fence, signing_key
+from holdfast.checkpoint.format.commit import survey
 from holdfast.checkpoint.ranks import Json, Ranks, failure_of
+from holdfast.checkpoint.restore import Restored, Start, behind_fence, restore
 from holdfast.checkpoint.restore.loading import read_whole
 from holdfast.checkpoint.restore.reading import open_step
-from holdfast.checkpoint.restore.restore import Restored, restore
-from holdfast.checkpoint.restore.start import Start, behind_fence
 from holdfast.checkpoint.restore.target import load_entry
 from holdfast.checkpoint.save.uploader import Report
 from holdfast.checkpoint.save.writer import CheckpointWriter
+from holdfast.checkpoint.state import RNG_KEY, Captured, Skeleton, capture, checked_state, decode, targets
 from holdfast.checkpoint.state.random_streams import Generators, packed_streams, set_streams
 from holdfast.checkpoint.state.shielding import Shielded, obey_only
 from holdfast.checkpoint.state.tensors import as_dtensor, local_of
-from holdfast.checkpoint.state.tree import RNG_KEY, Captured, capture, checked_state, targets
-from holdfast.checkpoint.state.values import Skeleton, decode
 
 __all__ = [
     "RNG_KEY",

@@ -22,9 +22,9 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader
 
+from holdfast.checkpoint.state import Stateful, capture, targets
 from holdfast.checkpoint.state.tensors import local_of, memory_of
 from holdfast.checkpoint.state.tracking import TrackedDraw, TrackedIterable
-from holdfast.checkpoint.state.tree import Stateful, capture, targets
 from holdfast.contract.environment import ENV_TRIAL
 from holdfast.contract.errors import InputError, Unjudged
 

@@ -31,7 +31,9 @@ class Corpus:
 
     @classmethod
     def read(cls, folder: Path | None, *, max_bytes: int = MAX_CORPUS_BYTES) -> "Corpus":
-        """The text files of `folder` in the order of their paths; None means Python's standard library."""
+        """The text files of `folder` in the order of their paths; None means Python's standard library.
+
+        Raises InputError where there is no text."""
         root = folder or Path(sysconfig.get_path("stdlib"))
         files = _sources(root) if folder is None else _text_files(root)
         digest, parts, total = hashlib.sha256(), list[bytes](), 0

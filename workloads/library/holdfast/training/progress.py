@@ -31,6 +31,7 @@ class Progress:
         return self._facts | {"consumed": self.consumed}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Raises InputError where another model, seed or text wrote the checkpoint."""
         for name, what, fix in _MUST_MATCH:
             if state[name] != self._facts[name]:
                 raise InputError(

@@ -1,7 +1,9 @@
 """Where the agents of a job meet: torchrun's c10d rendezvous, with the causes of failure kept apart.
 
-A first node that is not up yet is waited for, one that never comes is worth another start,
-and a port of this very node that something else holds is bad input, because another start would find it again.
+A first node that is not up yet is waited for, one that never comes is worth another start, and a port of this very node
+that something else holds is bad input, because another start would find it again. A job on one node has nobody to wait
+for, and a store that only this machine can reach: the c10d rendezvous would wait up to 0.3 s so that nodes do not come
+all at once, and would open two ports on every network.
 """
 
 # Why it is so: infra/decisions/0085.
@@ -10,8 +12,15 @@ import hmac
 import os
 import socket
 import time
+from datetime import timedelta
 
-from torch.distributed.elastic.rendezvous import RendezvousHandler, RendezvousParameters
+from torch._C._distributed_c10d import PrefixStore, TCPStore
+from torch.distributed.elastic.rendezvous import (
+    RendezvousHandler,
+    RendezvousInfo,
+    RendezvousParameters,
+    RendezvousStoreInfo,
+)
 from torch.distributed.elastic.rendezvous.api import RendezvousConnectionError, RendezvousError
 from torch.distributed.elastic.rendezvous.registry import get_rendezvous_handler
 
@@ -19,7 +28,8 @@ from holdfast.checkpoint.parts import signing_key
 from holdfast.contract.errors import InputError
 from holdfast.runtime import logs
 from holdfast.training.config import TrainConfig
-from holdfast.training.single_node_rendezvous import SingleNodeRendezvous
+
+# Why it is so: infra/decisions/0085, 0087, 0095.
 
 # As long as agents that have met wait for the last of them: nodes of a gang pull large images at different speeds.
 RENDEZVOUS_S = 600.0
@@ -28,7 +38,8 @@ _ANSWER_S = 5.0
 
 
 def rendezvous_handler(config: TrainConfig) -> RendezvousHandler:
-    """How this agent finds the others; RendezvousError when the first node does not come."""
+    """How this agent finds the others. Raises RendezvousError where the first node does not come, InputError where this
+    one is it and cannot open the port."""
     if config.nodes == 1:
         use_loopback()
         return SingleNodeRendezvous(config.run, timeout_s=config.peer_timeout_s)
@@ -113,3 +124,50 @@ def use_loopback() -> None:
     for _, name in socket.if_nameindex():
         if name in ("lo", "lo0"):
             os.environ.setdefault("GLOO_SOCKET_IFNAME", name)
+
+
+LOOPBACK = "127.0.0.1"
+
+
+class SingleNodeRendezvous(RendezvousHandler):
+    def __init__(self, run: str, *, timeout_s: float) -> None:
+        self._run, self._timeout = run, timedelta(seconds=timeout_s)
+        self._closed = False
+
+    def next_rendezvous(self) -> RendezvousInfo:
+        """Called once: launch.py allows no restarts within a pod."""
+        listener = socket.create_server((LOOPBACK, 0))  # the kernel picks a free port
+        port = listener.getsockname()[1]
+        self._server = TCPStore(
+            LOOPBACK,
+            port,
+            is_master=True,
+            timeout=self._timeout,
+            wait_for_workers=False,
+            master_listen_fd=listener.detach(),
+        )
+        return RendezvousInfo(PrefixStore("agent", self._server), 0, 1, RendezvousStoreInfo(LOOPBACK, port))
+
+    @property
+    def use_agent_store(self) -> bool:
+        return True
+
+    def get_backend(self) -> str:
+        return "single-node"
+
+    def get_run_id(self) -> str:
+        return self._run
+
+    def is_closed(self) -> bool:
+        return self._closed
+
+    def set_closed(self) -> None:
+        self._closed = True
+
+    def num_nodes_waiting(self) -> int:
+        # Anything else would make the agent restart its ranks to let a newcomer in.
+        return 0
+
+    def shutdown(self) -> bool:
+        self._closed = True
+        return True

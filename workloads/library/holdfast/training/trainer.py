@@ -1,9 +1,9 @@
 """One rank of the trainer. `train` is the main path; launch.py calls it in every rank's process."""
 
-# Why it is so: infra/decisions/0032.
-
 import os
 import threading
+import time
+from collections.abc import Callable
 from datetime import timedelta
 
 import torch
@@ -14,6 +14,7 @@ from torch.nn.parallel import DistributedDataParallel
 from holdfast.checkpoint import Checkpointer
 from holdfast.contract.errors import InputError
 from holdfast.contract.job_identity import attempt_of
+from holdfast.contract.lifecycle import WINDOW_MARGIN_S
 from holdfast.runtime import gpu
 from holdfast.runtime.events import EventLog
 from holdfast.training.config import TrainConfig
@@ -21,7 +22,8 @@ from holdfast.training.data import Corpus, Samples, mixed_seed
 from holdfast.training.meter import Meter, digest
 from holdfast.training.model import ByteGPT, next_byte_loss
 from holdfast.training.progress import Progress
-from holdfast.training.step_time_guard import StepTimeGuard
+
+# Why it is so: infra/decisions/0032.
 
 
 def train(config: TrainConfig, corpus: Corpus, events: EventLog, meter: Meter) -> str:
@@ -111,3 +113,31 @@ def share(samples: Samples, consumed: int, config: TrainConfig, rank: int) -> tu
     """This rank's part of the global batch that begins at sample `consumed`."""
     count = config.batch // config.world_size
     return samples.batch(consumed + rank * count, count)
+
+
+# The first step compiles, allocates and fills caches; the quickest of the next ones is the step.
+_JUDGED = 3
+
+
+class StepTimeGuard:
+    def __init__(self, window_s: float, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._limit_s, self._window_s = window_s - WINDOW_MARGIN_S, window_s
+        self._last: float | None = None
+        self._seen: list[float] = []
+
+    def step(self) -> None:
+        """After each step, until enough of them are seen. Raises InputError where all are longer than the window."""
+        if len(self._seen) == _JUDGED:
+            return
+        now = self._clock()
+        if self._last is not None:
+            self._seen.append(now - self._last)
+        self._last = now
+        if len(self._seen) == _JUDGED and min(self._seen) > self._limit_s:
+            raise InputError(
+                "a step takes longer than the grace period",
+                got=f"steps of {min(self._seen):.1f} s in a window of {self._window_s:g} s",
+                allowed=f"steps under {self._limit_s:g} s (the grace period minus {WINDOW_MARGIN_S:g} s to leave)",
+                fix="use a smaller --batch, or a pool with the longer grace period",
+            )

@@ -6,7 +6,7 @@
 import os
 import signal
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ from holdfast.inference.predictor.spec import PredictorSpec
 from holdfast.inference.values import Value
 from holdfast.report.capacity import at
 from workloads.library.tests.bench.batch_harness import Bench, start_command
+from workloads.library.tests.bench.processes import until
 
 FOR_EVER_S = 600.0
 PHASES = ("starting", "loading", "loading_again", "predicting", "committing", "idle")
@@ -89,7 +90,7 @@ def _drain(bench: Bench, phase: str, number: int, times: int) -> float:
         if phase == "starting":
             time.sleep(0.1 + 1.5 * number / times)  # spread over imports
         else:
-            _until(lambda: _reached(bench, phase, job, folder))
+            until(lambda: _reached(bench, phase, job, folder), 60)
         began = time.monotonic()
         worker.send_signal(signal.SIGTERM)
         code = worker.wait(60)
@@ -116,10 +117,3 @@ def _execute(bench: Bench, query: Any, *parameters: object) -> int:
     count = bench.connection.execute(query, parameters).rowcount
     bench.connection.commit()
     return count
-
-
-def _until(condition: Callable[[], bool]) -> None:
-    end = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < end, "the phase was never reached"
-        time.sleep(0.01)

@@ -25,7 +25,7 @@ from holdfast.inference.results.postgres import PostgresResults
 from holdfast.inference.values import Value
 from holdfast.inference.worker.batch_worker import Worker
 from holdfast.inference.worker.settings import WorkerSettings
-from holdfast.inference.worker.telemetry import WorkerTelemetry
+from holdfast.inference.worker.telemetry import Failpoint, WorkerTelemetry
 from holdfast.runtime.events import EventLog
 from holdfast.runtime.shutdown import Shutdown
 
@@ -82,19 +82,37 @@ class Bench:
         return 0
 
     def work(self, job: str, predictor: Predictor, shutdown: Shutdown | None = None, *, overlap: bool = True) -> int:
-        events = EventLog.open(self.folder / f"{job}.jsonl", job=job, kind=KIND_BATCH)
+        with self.log(job) as events:
+            return self.run(job, predictor, replace(SETTINGS, overlap=overlap), shutdown or Shutdown(), events)
+
+    def log(self, job: str) -> EventLog:
+        return EventLog.open(self.folder / f"{job}.jsonl", job=job, kind=KIND_BATCH)
+
+    def run(
+        self,
+        job: str,
+        predictor: Predictor,
+        settings: WorkerSettings,
+        stop: Shutdown,
+        events: EventLog,
+        at: Callable[[Failpoint], None] = lambda _: None,
+    ) -> int:
         with connect(self.uri) as connection:
             fingerprint = jobs.pin(connection, job, predictor.configuration)
-        with events, open_pool(self.uri) as pool:
-            results = PostgresResults(pool, job=job, fingerprint=fingerprint, worker=events.process, max_failures=3)
-            stop = shutdown or Shutdown()
+        with open_pool(self.uri) as pool:
             return Worker(
-                queue=PostgresQueue(pool, job, lease_s=SETTINGS.lease_s, sleep=stop.wait),
-                results=results,
+                queue=PostgresQueue(pool, job, lease_s=settings.lease_s, sleep=stop.wait),
+                results=PostgresResults(
+                    pool,
+                    job=job,
+                    fingerprint=fingerprint,
+                    worker=events.process,
+                    max_failures=settings.max_failures,
+                ),
                 predictor=predictor,
-                settings=replace(SETTINGS, overlap=overlap),
+                settings=settings,
                 shutdown=stop,
-                telemetry=WorkerTelemetry(events),
+                telemetry=WorkerTelemetry(events, at),
             ).run()
 
     def work_as_shipped(

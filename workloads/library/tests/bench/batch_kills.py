@@ -25,21 +25,15 @@ import psycopg
 from psycopg import Connection
 
 from holdfast.contract.exit_codes import EXIT_COMPLETE
-from holdfast.contract.telemetry import KIND_BATCH
-from holdfast.inference.enqueue import enqueue
-from holdfast.inference.items import Item
 from holdfast.inference.predictor.proxy import ProcessPredictor
 from holdfast.inference.predictor.spec import PredictorSpec
-from holdfast.inference.queue.postgres import PostgresQueue
-from holdfast.inference.results import jobs, schema
-from holdfast.inference.results.connect import connect, open_pool
+from holdfast.inference.results import schema
+from holdfast.inference.results.connect import connect
 from holdfast.inference.results.embedded_postgres import EmbeddedPostgres
-from holdfast.inference.results.postgres import PostgresResults
-from holdfast.inference.worker.batch_worker import Worker
 from holdfast.inference.worker.settings import WorkerSettings
-from holdfast.inference.worker.telemetry import Failpoint, WorkerTelemetry
-from holdfast.runtime.events import EventLog
+from holdfast.inference.worker.telemetry import Failpoint
 from holdfast.runtime.shutdown import Shutdown
+from workloads.library.tests.bench.batch_harness import Bench, forked
 from workloads.library.tests.bench.batch_kill_outcome import MICRO_BATCH, MODES, Outcome, verdict
 from workloads.library.tests.bench.batch_recorder import Recorder
 
@@ -86,35 +80,29 @@ def play(kills: int, *, seed: int, folder: Path) -> Outcome:
         schema.migrate(connection)
         with connection.transaction():
             connection.execute(_AUDIT)
-        expected = _uninterrupted(server.uri, connection, folder)
+        bench = Bench(uri=server.uri, connection=connection, folder=folder)
+        expected = _uninterrupted(bench)
         per_job = min(KILLS_PER_JOB, -(-kills // len(MODES)))
         modes = itertools.cycle(MODES)
         while outcome.kills < kills:
             count = min(per_job, kills - outcome.kills)
-            _one_job(server.uri, connection, folder, next(modes), dice, count, outcome, expected)
+            _one_job(bench, next(modes), dice, count, outcome, expected)
     return outcome
 
 
-def _uninterrupted(uri: str, connection: Connection, folder: Path) -> dict[str, str]:
-    _fill(uri, connection, "undisturbed")
-    assert _wait(_fork(uri, "undisturbed", folder, None, "overlap")) == EXIT_COMPLETE
-    return _values(connection, "undisturbed")
+def _uninterrupted(bench: Bench) -> dict[str, str]:
+    bench.fill("undisturbed", ITEMS)
+    assert _wait(_fork(bench, "undisturbed", None, "overlap")) == EXIT_COMPLETE
+    return _values(bench.connection, "undisturbed")
 
 
 def _one_job(
-    uri: str,
-    connection: Connection,
-    folder: Path,
-    mode: str,
-    dice: random.Random,
-    kills: int,
-    outcome: Outcome,
-    expected: dict[str, str],
+    bench: Bench, mode: str, dice: random.Random, kills: int, outcome: Outcome, expected: dict[str, str]
 ) -> None:
     job = f"killed-{outcome.kills}-{mode}"
-    _fill(uri, connection, job)
+    bench.fill(job, ITEMS)
     plans = [_plan(dice, outcome.kills + n) for n in range(kills)]
-    living = {_fork(uri, job, folder, plan, mode): plan for plan in plans[:WORKERS]}
+    living = {_fork(bench, job, plan, mode): plan for plan in plans[:WORKERS]}
     waiting = plans[WORKERS:]
     killed: set[int] = set()
     while living:
@@ -129,10 +117,10 @@ def _one_job(
             raise RuntimeError(f"a worker of {job} ended with {code}")
         if waiting:
             plan = waiting.pop(0)
-            living[_fork(uri, job, folder, plan, mode)] = plan
-    assert _wait(_fork(uri, job, folder, None, mode)) == EXIT_COMPLETE
-    _judge(connection, job, folder, outcome, expected)
-    outcome.worst_kill[mode] = max(outcome.worst_kill[mode], _worst_kill(connection, job, folder, killed))
+            living[_fork(bench, job, plan, mode)] = plan
+    assert _wait(_fork(bench, job, None, mode)) == EXIT_COMPLETE
+    _judge(bench, job, outcome, expected)
+    outcome.worst_kill[mode] = max(outcome.worst_kill[mode], _worst_kill(bench, job, killed))
 
 
 def _plan(dice: random.Random, n: int) -> Plan:
@@ -153,16 +141,8 @@ def _wait(pid: int) -> int:
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 
-def _fork(uri: str, job: str, folder: Path, plan: Plan | None, mode: str) -> int:
-    sys.stdout.flush()
-    pid = os.fork()
-    if pid:
-        return pid
-    code = 1
-    try:
-        code = _work(uri, job, folder, plan, mode)
-    finally:
-        os._exit(code)
+def _fork(bench: Bench, job: str, plan: Plan | None, mode: str) -> int:
+    return forked(lambda: _work(bench, job, plan, mode))
 
 
 def _arm(plan: Plan | None) -> None:
@@ -176,7 +156,7 @@ def _kill_me(*_: object) -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def _work(uri: str, job: str, folder: Path, plan: Plan | None, mode: str) -> int:
+def _work(bench: Bench, job: str, plan: Plan | None, mode: str) -> int:
     reached: Counter[Failpoint] = Counter()
 
     def at(step: Failpoint) -> None:
@@ -184,22 +164,10 @@ def _work(uri: str, job: str, folder: Path, plan: Plan | None, mode: str) -> int
         if plan is not None and step == plan.step and reached[step] == plan.times:
             os.kill(os.getpid(), signal.SIGKILL)
 
-    events = EventLog.open(folder / f"{job}.jsonl", job=job, kind=KIND_BATCH)
+    events = bench.log(job)
     settings = replace(OVERLAP, overlap=mode != "strict")
-    with closing(_predictor(folder / f"{job}.computed", events.process, plan, mode)) as predictor:
-        with connect(uri) as connection:
-            fingerprint = jobs.pin(connection, job, predictor.configuration)
-        with open_pool(uri) as pool:
-            return Worker(
-                queue=PostgresQueue(pool, job, lease_s=settings.lease_s),
-                results=PostgresResults(
-                    pool, job=job, fingerprint=fingerprint, worker=events.process, max_failures=settings.max_failures
-                ),
-                predictor=predictor,
-                settings=settings,
-                shutdown=Shutdown(),
-                telemetry=WorkerTelemetry(events, at),
-            ).run()
+    with closing(_predictor(bench.folder / f"{job}.computed", events.process, plan, mode)) as predictor:
+        return bench.run(job, predictor, settings, Shutdown(), events, at)
 
 
 class _Here(Recorder):
@@ -220,12 +188,6 @@ def _predictor(log: Path, worker: str, plan: Plan | None, mode: str) -> _Here | 
     return here
 
 
-def _fill(uri: str, connection: Connection, job: str) -> None:
-    items = [Item(job=job, id=f"item-{n}", body=f"document {n} of the batch".encode()) for n in range(ITEMS)]
-    with open_pool(uri, size=1) as pool:
-        enqueue(connection, PostgresQueue(pool, job, lease_s=1.0), job, items, lambda _: None)
-
-
 def _values(connection: Connection, job: str) -> dict[str, str]:
     query = "SELECT item, value::text FROM holdfast.result WHERE job = %s AND status = 'done'"
     rows = connection.execute(query, (job,)).fetchall()
@@ -233,11 +195,12 @@ def _values(connection: Connection, job: str) -> dict[str, str]:
     return dict(rows)
 
 
-def _judge(connection: Connection, job: str, folder: Path, outcome: Outcome, expected: dict[str, str]) -> None:
+def _judge(bench: Bench, job: str, outcome: Outcome, expected: dict[str, str]) -> None:
+    connection = bench.connection
     values = _values(connection, job)
     committed = Counter(item for (item,) in connection.execute("SELECT item FROM audit WHERE job = %s", (job,)))
     dead_letters = connection.execute("SELECT count(*) FROM holdfast.dead_letter WHERE job = %s", (job,)).fetchone()
-    computed = len((folder / f"{job}.computed").read_text().splitlines())
+    computed = len((bench.folder / f"{job}.computed").read_text().splitlines())
     assert dead_letters is not None
     outcome.items += ITEMS
     outcome.lost += ITEMS - len(values)
@@ -247,11 +210,12 @@ def _judge(connection: Connection, job: str, folder: Path, outcome: Outcome, exp
     outcome.recomputed += computed - ITEMS
 
 
-def _worst_kill(connection: Connection, job: str, folder: Path, killed: set[int]) -> int:
+def _worst_kill(bench: Bench, job: str, killed: set[int]) -> int:
     """Of the workers killed: the most items that one had predicted and not committed."""
-    computed = Counter(line.split()[0] for line in (folder / f"{job}.computed").read_text().splitlines())
-    rows = connection.execute("SELECT worker, count(*) FROM audit WHERE job = %s GROUP BY worker", (job,)).fetchall()
-    connection.commit()
+    computed = Counter(line.split()[0] for line in (bench.folder / f"{job}.computed").read_text().splitlines())
+    query = "SELECT worker, count(*) FROM audit WHERE job = %s GROUP BY worker"
+    rows = bench.connection.execute(query, (job,)).fetchall()
+    bench.connection.commit()
     stored = dict(rows)
     # A process is named HOST-PID-RANDOM.
     return max((n - stored.get(w, 0) for w, n in computed.items() if int(w.split("-")[-2]) in killed), default=0)

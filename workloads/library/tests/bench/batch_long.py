@@ -11,6 +11,7 @@ from typing import Any
 from holdfast.contract.exit_codes import EXIT_COMPLETE, EXIT_PREEMPTED
 from holdfast.runtime.shutdown import Shutdown
 from workloads.library.tests.bench.batch_harness import BATCH, DRAIN_BATCH_S, Bench, forked
+from workloads.library.tests.bench.processes import rss_mib
 
 LANES = 6  # drains side by side: they sleep
 SAMPLE_S = 0.25
@@ -96,7 +97,7 @@ def _watched(pid: int) -> tuple[list[float], int]:
         ended, status = os.waitpid(pid, os.WNOHANG)
         if ended:
             return samples, os.waitstatus_to_exitcode(status)
-        samples.append(round(sum(map(_rss_mib, [pid, *_children(pid)])), 1))
+        samples.append(round(rss_mib(pid, with_children=True), 1))
         time.sleep(SAMPLE_S)
 
 
@@ -111,19 +112,3 @@ def _rates_of_tenths(bench: Bench, job: str) -> list[float]:
     size = len(stored) // 10
     tenths = [stored[n * size : (n + 1) * size] for n in range(10)]
     return [sum(items for _, items in tenth[1:]) / (tenth[-1][0] - tenth[0][0]) for tenth in tenths]
-
-
-def _children(pid: int) -> list[int]:
-    return [int(child) for child in _text(Path(f"/proc/{pid}/task/{pid}/children")).split()]
-
-
-def _rss_mib(pid: int) -> float:
-    pages = _text(Path(f"/proc/{pid}/statm")).split()
-    return int(pages[1]) * os.sysconf("SC_PAGE_SIZE") / 2**20 if pages else 0.0
-
-
-def _text(path: Path) -> str:
-    try:
-        return path.read_text()
-    except OSError:
-        return ""  # it just ended

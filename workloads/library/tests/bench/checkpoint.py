@@ -8,7 +8,6 @@ import argparse
 import json
 import logging
 import os
-import socket
 import subprocess
 import sys
 import tempfile
@@ -22,13 +21,12 @@ from rich.console import Console
 from rich.table import Table
 
 from workloads.library.tests.bench.checkpoint_damage import MESH, count_undetected
-from workloads.library.tests.bench.checkpoint_memory import family, held
 from workloads.library.tests.bench.checkpoint_methods import ASYNC, DCP, METHODS, Holdfast
 from workloads.library.tests.bench.checkpoint_rivals import RIVALS, environment
+from workloads.library.tests.bench.processes import MIB, family, free_port, held
 
 ROOT = Path(__file__).parents[4]
 OURS = Holdfast.name
-MIB = 1 << 20
 # Rounds for each of the others': the 95th percentile of a few rounds of steps says nothing.
 SPARE_ROUNDS = 8
 FIRST_STARTS = 5
@@ -107,7 +105,7 @@ def measure_memory(folder: Path, mib: int, method: str) -> float:
     def watch() -> None:
         nonlocal peak, base
         while not done.wait(0.05):
-            now = held([pid for process in ranks for pid in family(process.pid)])
+            now = held([one.pid for process in ranks for one in family(process.pid)])
             if (folder / "state-is-there").exists():
                 base = base or now
                 peak = max(peak, now)
@@ -118,12 +116,6 @@ def measure_memory(folder: Path, mib: int, method: str) -> float:
     done.set()
     watcher.join()
     return (peak - base) / (2 * mib * MIB)
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def measure_emulator(folder: Path, mib: int) -> dict[str, dict[str, list[float]]]:

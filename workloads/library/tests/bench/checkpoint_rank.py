@@ -17,9 +17,9 @@ import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 
 from holdfast.checkpoint.ranks import Ranks
-from holdfast.checkpoint.restore.restore import restore
+from holdfast.checkpoint.restore import restore
 from holdfast.checkpoint.settings import Tuning
-from holdfast.checkpoint.state.tree import PerRank
+from holdfast.checkpoint.state import PerRank
 from holdfast.checkpoint.stores.opening import open_storage
 from workloads.library.tests.bench.checkpoint_methods import METHODS, DcpSave, Holdfast, Method, Tensors
 from workloads.library.tests.bench.checkpoint_rivals import RIVALS

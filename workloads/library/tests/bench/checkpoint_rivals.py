@@ -4,7 +4,6 @@ Each is imported only where it is used: what cannot be installed or imported her
 """
 
 import os
-import socket
 import subprocess
 import sys
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -16,6 +15,7 @@ import torch.distributed as dist
 
 from tests.tools import frameworks
 from workloads.library.tests.bench.checkpoint_methods import Plain, Tensors
+from workloads.library.tests.bench.processes import free_port
 
 MODULES = {"torchsnapshot": "torchsnapshot", "orbax": "orbax.checkpoint"}
 
@@ -85,10 +85,8 @@ class Orbax(Plain):
 
 def _coordinator() -> str:
     """An address that rank 0 chose."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        chosen = [f"127.0.0.1:{probe.getsockname()[1]}"]
-        dist.broadcast_object_list(chosen)
+    chosen = [f"127.0.0.1:{free_port()}"]
+    dist.broadcast_object_list(chosen)
     return chosen[0]
 
 

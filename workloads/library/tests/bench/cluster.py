@@ -29,14 +29,13 @@ from tests.cluster.sim.waiting import until
 from tests.cluster.sim.world import World
 from tests.tools.build import TOOLS, build
 from workloads.library.tests.bench.cluster_jobs import KINDS, Kind
+from workloads.library.tests.bench.processes import MIB, rss_mib
 
 GANG = 100
 LOST_SHARE = 0.3
 STEADY_GOAL_S, MEMORY_GOAL_GB = 60.0, 2.5
 COMPARED_S = 120.0  # a plain Job backs off for many minutes: that it is not steady by then is its result
 LARGE = Scale(lease_s=40, parallelism=8, apiserver_heap_mib=1300)
-MIB = 1 << 20
-PAGE = 4096 / MIB
 WRITERS = 16
 
 
@@ -79,13 +78,6 @@ class PeakRss:
         self._stop.set()
         self._thread.join()
         return self.peak
-
-
-def rss_mib(pid: int) -> float:
-    try:
-        return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * PAGE
-    except (FileNotFoundError, ProcessLookupError):
-        return 0.0
 
 
 def measure(kind: Kind, pool: Pool, count: int, pods: int, limit_s: float) -> Figures:

@@ -5,20 +5,16 @@ it along. A step is one all-reduce of one number, so its length is what the riva
 """
 
 import os
-import signal
 import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import psutil
-
+from workloads.library.tests.bench.processes import free_port, kill_family, until
 from workloads.library.tests.bench.rival_home import CannotRun, home
-from workloads.library.tests.training.elastic.gangs import free_ports
 
 STOCK, TUNED = "torchrun stock", "torchrun tuned"
 FT_STOCK, FT_TUNED = "torchft stock", "torchft tuned"
@@ -93,21 +89,20 @@ def _torchft(kind: str, folder: Path, port: int) -> Commands:
 
 def one_killed(folder: Path, kind: str) -> dict[str, float]:
     folder.mkdir(parents=True)
-    (port,) = free_ports(1)
     steps = folder / "steps"
-    found = commands(kind, folder, port)
+    found = commands(kind, folder, free_port())
     server = _started(found.server, folder, found.env)
     members = [_started(found.member, folder, found.env) for _ in range(MEMBERS)]
     try:
         _met(steps, members, folder)
-        _kill_tree(members[1])
+        _end(members[1])
         began = time.monotonic()
 
         def after() -> list[float]:
             return [t for t, size, _ in _lines(steps) if size == MEMBERS - 1 and t > began]
 
         try:
-            _until(after)
+            until(after, LIMIT_S, pause_s=0.05)
         except TimeoutError:
             raise CannotRun(f"the others did not step again within {LIMIT_S:g} s") from None
         together = [seconds for _, size, seconds in _lines(steps) if size == MEMBERS]
@@ -117,7 +112,7 @@ def one_killed(folder: Path, kind: str) -> dict[str, float]:
         }
     finally:
         for process in (*members, server):
-            _kill_tree(process)
+            _end(process)
 
 
 def _started(command: Sequence[str], folder: Path, env: dict[str, str]) -> subprocess.Popen[bytes]:
@@ -134,7 +129,7 @@ def _met(steps: Path, members: Sequence[subprocess.Popen[bytes]], folder: Path) 
         return sum(size == MEMBERS for _, size, _ in _lines(steps)) > 20 * MEMBERS
 
     try:
-        _until(together)
+        until(together, LIMIT_S, pause_s=0.05)
     except TimeoutError:
         raise CannotRun(f"{MEMBERS} members did not meet in {LIMIT_S:g} s: {_last_line(folder)}") from None
 
@@ -151,18 +146,6 @@ def _lines(path: Path) -> list[tuple[float, int, float]]:
     return [(float(line[0]), int(line[1]), float(line[2])) for line in found if len(line) == 3]
 
 
-def _until(condition: Callable[[], object]) -> None:
-    ends = time.monotonic() + LIMIT_S
-    while not condition():
-        if time.monotonic() > ends:
-            raise TimeoutError
-        time.sleep(0.05)
-
-
-def _kill_tree(process: subprocess.Popen[bytes]) -> None:
-    with suppress(psutil.NoSuchProcess):
-        for child in psutil.Process(process.pid).children(recursive=True):
-            with suppress(psutil.NoSuchProcess):
-                child.send_signal(signal.SIGKILL)
-        process.kill()
+def _end(process: subprocess.Popen[bytes]) -> None:
+    kill_family(process.pid)
     process.wait()

@@ -19,6 +19,8 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+import psutil
+
 from holdfast.clients.api import Api, ApiError
 from holdfast.contract.exit_codes import EXIT_PREEMPTED
 from holdfast.ledger.events import parse
@@ -34,6 +36,7 @@ from tests.cluster.sim.waiting import until
 from tests.cluster.sim.world import World
 from workloads.library.tests import sample
 from workloads.library.tests.bench.cluster_jobs import KINDS
+from workloads.library.tests.bench.processes import rss_mib
 
 LEDGER_GOAL_S, LAG_GOAL_S, SUM_GOAL_MS, REPORT_GOAL_MB = 5.0, 5.0, 1.0, 1.5
 GANG, WRITERS = 100, 16
@@ -88,15 +91,6 @@ def metric(port: int, name: str) -> float:
     return sum(values) if values else -1.0
 
 
-def cpu_s(pid: int) -> float:
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-
-
-def rss_mib(pid: int) -> float:
-    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 2**20
-
-
 def beside_a_cluster(count: int, pods: int, losses: int, port: int, limit_s: float) -> dict[str, float]:
     pool = next(p for p in platforms.load("example").pools if p.name.startswith("spot-l4"))
     kind = next(kind for kind in KINDS if kind.name == "per-index")
@@ -131,16 +125,16 @@ def measured(api: Api, kubeconfig: Path, port: int, losses: int) -> dict[str, fl
     with exporter(kubeconfig, port, every_s=1.0) as pid:
         began = time.monotonic()
         until("the exporter has seen the cluster", lambda: metric(port, "exporter_heartbeat_seconds") > 0 or None, 120)
-        first_s, cpu, started = time.monotonic() - began, cpu_s(pid), time.monotonic()
+        first_s, cpu, started = time.monotonic() - began, psutil.Process(pid).cpu_times(), time.monotonic()
         lags = [lag(api, port, victims[n], n + 1) for n in range(losses)]
-        elapsed = time.monotonic() - started
+        elapsed, used = time.monotonic() - started, psutil.Process(pid).cpu_times()
         return {
             "first_pass_s": first_s,
             "lag_p50_s": statistics.median(lags),
             "lag_p99_s": statistics.quantiles(lags, n=100)[98],
             "lag_max_s": max(lags),
             "losses": losses,
-            "cpu_share": (cpu_s(pid) - cpu) / elapsed,
+            "cpu_share": (used.user + used.system - cpu.user - cpu.system) / elapsed,
             "rss_mib": rss_mib(pid),
         }
 

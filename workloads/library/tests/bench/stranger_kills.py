@@ -10,20 +10,17 @@ import argparse
 import json
 import multiprocessing as mp
 import random
-import signal
 import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-import psutil
-
 from tests.tools import frameworks
 from workloads.library.tests.bench import stranger_loop
+from workloads.library.tests.bench.processes import kill_family
 from workloads.library.tests.fork_server import ForkServer
 from workloads.library.tests.training.frameworks.gang import Gang, fork_server
 
@@ -97,7 +94,9 @@ class LoopRun:
         if not process.is_alive():
             assert process.exitcode == 0, f"a start ended with {process.exitcode}: {self._folder}"
             return False
-        kill(process.pid, with_uploader=rng.random() < 0.5)
+        if rng.random() < 0.5:
+            kill_family(process.pid)  # with its uploader
+        process.kill()
         process.join()
         return True
 
@@ -107,19 +106,11 @@ def quiet_main(url: str, steps: int, out: Path) -> None:
     stranger_loop.main(url, steps, out)
 
 
-def kill(pid: int | None, *, with_uploader: bool) -> None:
-    with suppress(psutil.NoSuchProcess):
-        trainer = psutil.Process(pid)
-        for one in [trainer, *(trainer.children(recursive=True) if with_uploader else [])]:
-            with suppress(psutil.NoSuchProcess):
-                one.send_signal(signal.SIGKILL)
-
-
 class GangRun:
     """Two ranks of a framework's script."""
 
     def __init__(self, script: str, site: Path, folder: Path, server: ForkServer) -> None:
-        path = Path(frameworks.__file__).parents[3] / "workloads/library/training/frameworks" / script
+        path = Path(__file__).parents[1] / "training/frameworks" / script
         folder.mkdir(parents=True)
         self._gang = Gang(path, site=site, folder=folder, steps=STEPS, server=server)
         self._lines = list[str]()

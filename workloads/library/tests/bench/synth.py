@@ -7,7 +7,6 @@ memory over Python and its Node. Linux only: it reads /proc.
 
 import json
 import os
-import re
 import subprocess
 import sys
 import tempfile
@@ -15,6 +14,7 @@ import time
 from pathlib import Path
 
 from infra.ops import engine
+from workloads.library.tests.bench.processes import rss_mib
 
 ROOT = Path(__file__).parents[4]
 OURS = [sys.executable, "-m", "infra.main"]
@@ -33,32 +33,12 @@ def measure(command: list[str]) -> tuple[float, float]:
         process = subprocess.Popen(command, cwd=ROOT, env=kept | variables, stdout=subprocess.DEVNULL)
         peak = 0.0
         while process.poll() is None:
-            peak = max(peak, sum(resident_mb(pid) for pid in family(process.pid)))
+            peak = max(peak, rss_mib(process.pid, with_children=True))
             time.sleep(0.02)
         wall = time.monotonic() - started
         if process.returncode != 0 or not (Path(out) / "manifest.json").exists():
             sys.exit(f"synthesis failed with {process.returncode}")
         return wall, peak
-
-
-def family(pid: int) -> list[int]:
-    """The process and everything below it."""
-    found = [pid]
-    for parent in found:
-        try:
-            for task in Path(f"/proc/{parent}/task").iterdir():
-                found += [int(child) for child in (task / "children").read_text().split()]
-        except OSError:
-            continue
-    return found
-
-
-def resident_mb(pid: int) -> float:
-    try:
-        match = re.search(r"VmRSS:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text())
-    except OSError:
-        return 0.0
-    return int(match[1]) / 1024 if match else 0.0
 
 
 def main() -> None:

@@ -16,15 +16,10 @@ import pytest
 from tests import support
 from tests.tools import azurite_server
 from tests.tools.build import TOOLS, build
+from workloads.library.tests.bench.processes import free_port
 from workloads.library.tests.checkpoint.jobs import Jobs
 
 S3_SERVER = str(Path(__file__).with_name("s3_server.py"))
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def wait_until_it_listens(port: int, process: subprocess.Popen[bytes]) -> None:

@@ -7,7 +7,8 @@ import socket
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import urlsplit
@@ -62,6 +63,15 @@ class FaultyProxy:
         self.closed.set()
         self._server.shutdown()
         self._server.server_close()
+
+
+@contextmanager
+def proxied(emulator: str, rule: Rule) -> Iterator[FaultyProxy]:
+    proxy = FaultyProxy(emulator, rule)
+    try:
+        yield proxy
+    finally:
+        proxy.close()
 
 
 class _Server(ThreadingHTTPServer):

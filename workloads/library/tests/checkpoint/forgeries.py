@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from holdfast.checkpoint.format import records as signing
+from holdfast.checkpoint import format as signing
 from holdfast.checkpoint.stores.local import CHECKSUM_ATTRIBUTE
 from holdfast.checkpoint.stores.storage import crc32c
 

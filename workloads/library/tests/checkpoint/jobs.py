@@ -64,7 +64,7 @@ def digest(tensors: Mapping[str, torch.Tensor]) -> str:
 @cache
 def expected() -> dict[int, str]:
     """Step -> digest of the state after it, of a run that nobody disturbs."""
-    from holdfast.checkpoint.state.tree import capture
+    from holdfast.checkpoint.state import capture
 
     threads = torch.get_num_threads()
     torch.set_num_threads(1)

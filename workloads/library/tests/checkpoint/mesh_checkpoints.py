@@ -8,7 +8,7 @@ import torch.distributed as dist
 from holdfast.checkpoint import Checkpointer, load_tensors
 from workloads.library.tests.checkpoint.jobs import RUN, TUNING, Jobs
 from workloads.library.tests.checkpoint.test_meshes import build
-from workloads.library.tests.checkpoint.test_reshard import run, step, whole
+from workloads.library.tests.checkpoint.test_reshard import run, same, step, whole
 
 OLD, NEW = 3, 6
 WORLD, WIDTH = 4, 10  # FSDP2 over tensor parallelism, two ranks each; shards of unequal sizes
@@ -37,6 +37,5 @@ def verified(url: Path, folder: Path) -> int:
     """Step of the newest checkpoint, after comparing every bit of it with what was saved."""
     found, tensors = load_tensors(url, RUN, keys=["model/", "optimizer/"])
     truth = torch.load(folder / f"truth-{found}", weights_only=True)
-    assert tensors.keys() == truth.keys()
-    assert all(torch.equal(tensors[key], truth[key]) for key in truth), f"step {found} restores with other bits"
+    assert same(tensors, truth), f"step {found} restores with other bits"
     return found

@@ -15,10 +15,10 @@ from typer.testing import CliRunner
 
 from holdfast.checkpoint import Checkpointer, load_tensors
 from holdfast.checkpoint.cli import app, print_table
-from holdfast.checkpoint.commands.inspection import Row
-from holdfast.checkpoint.commands.safetensors import read_safetensors, write_folder
+from holdfast.checkpoint.exchange import read_safetensors, write_folder
+from holdfast.checkpoint.inspection import Row
 from holdfast.contract.errors import InputError
-from workloads.library.tests.checkpoint.corruptions import shards
+from workloads.library.tests.checkpoint.corruptions import shards, zero_first_shard
 from workloads.library.tests.checkpoint.jobs import RUN, Jobs
 
 pytestmark = pytest.mark.process
@@ -45,8 +45,7 @@ def test_the_list_shows_step_state_and_where_it_resumes(url: Path) -> None:
 
 
 def test_a_damaged_checkpoint_is_a_finding_with_its_reason(url: Path) -> None:
-    damaged = shards(url / RUN / "step-0000000006")[0]
-    damaged.write_bytes(bytes(damaged.stat().st_size))
+    zero_first_shard(url / RUN / "step-0000000006")
     found = attempts(url, code=1)
     assert str(found[0]["state"]).startswith("skipped: ")
     assert attempts(url, "--quick")[0]["state"] == "committed, not read"
@@ -97,8 +96,7 @@ def test_an_export_holds_the_bits_in_the_layout_of_safetensors(url: Path, tmp_pa
 def test_an_export_takes_from_the_mirror_what_the_first_store_has_damaged(url: Path, tmp_path: Path) -> None:
     mirror, out = tmp_path / "mirror", tmp_path / "weights.safetensors"
     shutil.copytree(url, mirror)
-    damaged = shards(url / RUN / "step-0000000006")[0]
-    damaged.write_bytes(bytes(damaged.stat().st_size))
+    zero_first_shard(url / RUN / "step-0000000006")
     assert "step 6" in ran("export", url, "--out", out, "--mirror", mirror)
     assert "step 3" in ran("export", url, "--out", tmp_path / "older.safetensors")
 
@@ -123,8 +121,7 @@ def test_a_copy_holds_the_same_objects_repeats_nothing_and_passes_over_damage(ur
     for file in (file for step in steps for file in (url / step).rglob("*.*")):
         assert (there / file.relative_to(url)).read_bytes() == file.read_bytes()
     assert {row["state"] for row in attempts(there)} == {"verified"}
-    damaged = shards(url / steps[1])[0]
-    damaged.write_bytes(bytes(damaged.stat().st_size))
+    zero_first_shard(url / steps[1])
     assert "passed over" in ran("copy", url, tmp_path / "third", code=1)
     assert not list((tmp_path / "third").rglob("COMMIT.json"))
 

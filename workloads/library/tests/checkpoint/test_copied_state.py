@@ -122,31 +122,3 @@ def digest(model: nn.Module, optimizer: torch.optim.Optimizer) -> str:
 def test_fsdp1_comes_back(jobs: Jobs, tmp_path: Path) -> None:
     for steps in (2, 4):
         run(jobs, tmp_path, 2, fsdp1, str(tmp_path / "url"), steps, str(tmp_path / "truth"))
-
-
-def fsdp1_replicated(world: int, url: str) -> None:
-    from torch.distributed.fsdp import FullyShardedDataParallel
-
-    model = FullyShardedDataParallel(nn.Linear(6, 6), device_id=torch.device("cpu"))
-    state = {"model": model, "optimizer": torch.optim.AdamW(model.parameters())}
-    with pytest.raises(InputError, match="PerRank"), Checkpointer(url, state, run="r", tuning=TUNING):
-        pytest.fail("each rank's moments are saved as if they were all ranks'")
-
-
-def test_an_optimizer_over_fsdp1_that_is_saved_as_replicated_is_refused(jobs: Jobs, tmp_path: Path) -> None:
-    run(jobs, tmp_path, 2, fsdp1_replicated, str(tmp_path / "url"))
-
-
-def fsdp1_sharded(world: int, url: str) -> None:
-    from torch.distributed.fsdp import FullyShardedDataParallel, ShardedStateDictConfig, StateDictType
-
-    model = FullyShardedDataParallel(nn.Linear(6, 6), device_id=torch.device("cpu"))
-    FullyShardedDataParallel.set_state_dict_type(
-        model, StateDictType.SHARDED_STATE_DICT, ShardedStateDictConfig(_use_dtensor=False)
-    )
-    with pytest.raises(InputError, match="device_mesh"), Checkpointer(url, {"model": model}, run="r", tuning=TUNING):
-        pytest.fail("a tensor of its own kind is saved as if it were a plain one")
-
-
-def test_the_sharded_tensors_of_fsdp1_are_refused_with_what_makes_dtensors_of_them(jobs: Jobs, tmp_path: Path) -> None:
-    run(jobs, tmp_path, 2, fsdp1_sharded, str(tmp_path / "url"))

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.checkpoint.errors import Damaged
+from holdfast.checkpoint.format import Commit, Manifest, Shard, TensorPart, digest_of
 from holdfast.checkpoint.format.decoding import decode_commit, decode_manifest, parse_manifest
-from holdfast.checkpoint.format.records import Commit, Manifest, Shard, TensorPart, digest_of
 from holdfast.checkpoint.format.soundness import check_stored
 from holdfast.checkpoint.stores.storage import Stat
 from holdfast.contract.errors import InputError

@@ -12,14 +12,14 @@ import pytest
 import torch
 
 from holdfast.checkpoint import Checkpointer, Superseded, load_tensors
-from holdfast.checkpoint.format.catalogue import committed_steps
+from holdfast.checkpoint.format.commit import committed_steps
 from holdfast.checkpoint.stores.opening import open_storage
 from holdfast.contract.environment import ENV_EVENTS, ENV_JOB
 from holdfast.contract.errors import InputError
 from holdfast.contract.exit_codes import EXIT_BAD_INPUT, EXIT_PREEMPTED, EXIT_RETRY
 from tests import support
 from workloads.library.tests.checkpoint import faulty_proxy as faults
-from workloads.library.tests.checkpoint.faulty_proxy import FaultyProxy
+from workloads.library.tests.checkpoint.faulty_proxy import proxied
 from workloads.library.tests.checkpoint.jobs import STEPS, TUNING, Jobs, finish, newest, steps_on
 from workloads.library.tests.checkpoint.test_kill import wait_until
 
@@ -157,12 +157,9 @@ def test_a_last_save_that_fails_is_not_complete_and_the_next_start_does_its_work
         return faults.REFUSE_403 if last else faults.PASS
 
     url, log = f"gs://{bucket}/runs", tmp_path / "log"
-    proxy = FaultyProxy(gcs_emulator, rule)
-    try:
+    with proxied(gcs_emulator, rule) as proxy:
         env = {"STORAGE_EMULATOR_HOST": proxy.address}
         assert jobs.run(url, tmp_path, world=2, env=env, log=str(log)) == [EXIT_RETRY, EXIT_RETRY], log.read_text()
-    finally:
-        proxy.close()
     assert "the last state is not stored" in log.read_text()
     env = {"STORAGE_EMULATOR_HOST": gcs_emulator}
     assert jobs.run(url, tmp_path, world=2, env=env) == [0, 0]
@@ -173,13 +170,10 @@ def test_strict_leaves_after_so_many_failed_saves_in_a_row(
     jobs: Jobs, tmp_path: Path, gcs_emulator: str, bucket: str
 ) -> None:
     url, log = f"gs://{bucket}/runs", tmp_path / "log"
-    proxy = FaultyProxy(gcs_emulator, lambda method, path: faults.REFUSE_403 if method == "POST" else faults.PASS)
-    try:
+    with proxied(gcs_emulator, lambda method, path: faults.REFUSE_403 if method == "POST" else faults.PASS) as proxy:
         more: dict[str, Any] = {"tuning": replace(TUNING, retry_s=0.1), "wait": True, "log": str(log)}
         env = {"STORAGE_EMULATOR_HOST": proxy.address}
         codes = jobs.run(url, tmp_path, world=2, env=env, every=1, steps=10**6, strict=2, **more)
-    finally:
-        proxy.close()
     assert codes == [EXIT_RETRY, EXIT_RETRY], log.read_text()
     assert "2 saves in a row have failed" in log.read_text()
 
@@ -225,8 +219,7 @@ def test_the_first_last_save_is_tried_while_nobody_knows_yet_how_long_an_upload_
             answered.wait(60)
         return faults.PASS
 
-    proxy = FaultyProxy(gcs_emulator, rule)
-    try:
+    with proxied(gcs_emulator, rule) as proxy:
         env = {"STORAGE_EMULATOR_HOST": proxy.address, ENV_JOB: "job", ENV_EVENTS: str(events)}
         (job,) = jobs.start(url, tmp_path, every=10**9, steps=10**9, window_s=60.0, env=env)
         wait_until(lambda: bool(held))
@@ -236,9 +229,6 @@ def test_the_first_last_save_is_tried_while_nobody_knows_yet_how_long_an_upload_
         assert job.is_alive(), "it left without a try"
         answered.set()
         assert finish([job]) == [EXIT_PREEMPTED]
-    finally:
-        answered.set()
-        proxy.close()
     assert committed_steps(open_storage(url), "job") == [happened(events)["stop"]["step"]]
 
 
@@ -256,10 +246,7 @@ def test_a_store_that_refuses_the_upload_which_measures_it_is_named(
     def rule(method: str, path: str) -> str:
         return faults.REFUSE_403 if method == "POST" and "step-0000000000" in path else faults.PASS
 
-    proxy = FaultyProxy(gcs_emulator, rule)
-    try:
+    with proxied(gcs_emulator, rule) as proxy:
         env = {"STORAGE_EMULATOR_HOST": proxy.address}
         assert jobs.run(url, tmp_path, env=env, log=str(log)) == [0]
-    finally:
-        proxy.close()
     assert "the store takes no object of job as yet: " in log.read_text() and "403" in log.read_text()

@@ -7,7 +7,6 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,24 +16,14 @@ import pytest
 import torch
 
 from holdfast.checkpoint import Checkpointer, load_tensors
-from holdfast.checkpoint.stores.opening import open_storage
-from holdfast.checkpoint.stores.retrying import Retrying
+from holdfast.checkpoint.stores.opening import Retrying, open_storage
 from holdfast.checkpoint.stores.storage import crc32c
 from holdfast.contract.exit_codes import EXIT_PREEMPTED, EXIT_RETRY
 from workloads.library.tests.checkpoint import faulty_proxy as faults
-from workloads.library.tests.checkpoint.faulty_proxy import FaultyProxy, Rule, storm
+from workloads.library.tests.checkpoint.faulty_proxy import proxied, storm
 from workloads.library.tests.checkpoint.jobs import RUN, STEPS, TUNING, Jobs, finish, newest, steps_on
 
 pytestmark = pytest.mark.process
-
-
-@contextmanager
-def proxied(emulator: str, rule: Rule) -> Iterator[FaultyProxy]:
-    proxy = FaultyProxy(emulator, rule)
-    try:
-        yield proxy
-    finally:
-        proxy.close()
 
 
 @pytest.mark.parametrize(

@@ -9,9 +9,9 @@ import torch
 
 from holdfast.checkpoint import Checkpointer, Tuning, load_tensors
 from holdfast.checkpoint.cli import app
-from holdfast.checkpoint.commands.inspection import rows
+from holdfast.checkpoint.inspection import rows
 from holdfast.checkpoint.ranks import Ranks
-from holdfast.checkpoint.restore.restore import restore
+from holdfast.checkpoint.restore import restore
 from holdfast.checkpoint.stores.opening import open_storage
 from holdfast.contract.environment import ENV_KEY_FILE
 from workloads.library.tests.checkpoint.forgeries import FORGERIES, forge, make_pipe, spoil_random_state

@@ -21,6 +21,7 @@ from ruamel.yaml import YAML
 from holdfast.contract.environment import ENV_CHECKPOINTS, ENV_KILL_AT, ENV_RUN
 from holdfast.jobs import preparing
 from holdfast.jobs.job_file import OwnJob
+from tests import platforms
 
 pytestmark = pytest.mark.process
 ROOT = Path(__file__).parents[4]
@@ -160,7 +161,8 @@ def repository(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Reposit
     (folder / "train.py").write_text(TRAINER)
     (folder / "requirements.txt").write_text(REQUIREMENTS.format(wheel=wheel.as_uri()))
     (folder / "job.yaml").write_text(JOB)
-    prepared = preparing.read_job(YAML(typ="safe").load(JOB), folder / "job.yaml")  # as `submit` reads it
+    # As `submit` reads it.
+    prepared = preparing.read_job(YAML(typ="safe").load(JOB), folder / "job.yaml", platforms.load("example"))
     python = installed(tmp_path_factory.mktemp("env"), (folder / "requirements.txt").read_text())
     return Repository(folder=folder, python=python, job=prepared.job)
 

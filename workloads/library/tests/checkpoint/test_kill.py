@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.checkpoint.failpoints import POINTS
-from holdfast.checkpoint.format.catalogue import committed_steps, survey
+from holdfast.checkpoint.format.commit import committed_steps, survey
 from holdfast.checkpoint.stores.opening import open_storage
 from holdfast.checkpoint.stores.storage import Stat
 from holdfast.contract.errors import InputError
@@ -35,6 +35,7 @@ def children(pid: int) -> list[int]:
 
 
 def running(pid: int) -> bool:
+    """A zombie has ended; nobody may be there to wait for it."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except (FileNotFoundError, ProcessLookupError):

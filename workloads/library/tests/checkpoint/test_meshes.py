@@ -17,14 +17,13 @@ from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, 
 
 from holdfast.checkpoint import Checkpointer, load_tensors
 from holdfast.checkpoint.errors import Damaged
-from holdfast.checkpoint.format.catalogue import committed_steps
-from holdfast.checkpoint.format.commit import CommitState, commit
-from holdfast.checkpoint.format.records import Manifest, TensorPart
+from holdfast.checkpoint.format import Manifest, TensorPart
+from holdfast.checkpoint.format.commit import CommitState, commit, committed_steps
 from holdfast.checkpoint.format.soundness import check_manifests, tiles
 from holdfast.checkpoint.save.uploader_process import Job, upload
 from holdfast.checkpoint.stores.local import LocalStorage
 from workloads.library.tests.checkpoint.jobs import TUNING, Jobs
-from workloads.library.tests.checkpoint.test_reshard import run, step, whole
+from workloads.library.tests.checkpoint.test_reshard import run, same, step, whole
 
 MESHES: dict[int, tuple[int, ...]] = {1: (), 2: (2,), 3: (3,), 4: (2, 2)}
 
@@ -47,10 +46,7 @@ def train(world: int, url: str, width: int, steps: int) -> None:
     with Checkpointer(url, state, run="r", every=10**9, tuning=TUNING) as ckpt:
         assert ckpt.step == max(0, steps - 2)
         if ckpt.step:
-            truth = torch.load(f"{url}-truth-{ckpt.step}", weights_only=True)
-            found = whole(state)
-            assert found.keys() == truth.keys()
-            assert all(torch.equal(found[key], truth[key]) for key in truth), "restored bits differ"
+            assert same(whole(state), torch.load(f"{url}-truth-{ckpt.step}", weights_only=True)), "restored bits differ"
         for number in range(ckpt.step, steps):
             step(state, number)
             ckpt.tick(number + 1)
@@ -67,9 +63,7 @@ def test_fsdp_over_tensor_parallelism_comes_back_on_every_mesh(jobs: Jobs, tmp_p
     for turn, world in enumerate((4, 2, 4, 1), start=1):
         run(jobs, tmp_path, world, train, url, width, 2 * turn)
     found, tensors = load_tensors(url, "r", keys=["model/", "optimizer/"])
-    truth = torch.load(f"{url}-truth-8", weights_only=True)
-    assert found == 8 and tensors.keys() == truth.keys()
-    assert all(torch.equal(tensors[key], truth[key]) for key in truth)
+    assert found == 8 and same(tensors, torch.load(f"{url}-truth-8", weights_only=True))
 
 
 # -- the check before each commit --

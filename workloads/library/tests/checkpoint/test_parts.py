@@ -19,16 +19,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.utils.data import DataLoader
 
-from holdfast.checkpoint import Checkpointer
 from holdfast.checkpoint.cadence import cadence_of
 from holdfast.checkpoint.errors import Denied, StorageError, Transient
 from holdfast.checkpoint.ranks import Ranks
 from holdfast.checkpoint.settings import MIB, Tuning, parse_every
+from holdfast.checkpoint.state import capture, checked_state, decode
 from holdfast.checkpoint.state.random_streams import set_rng_state
 from holdfast.checkpoint.state.shielding import shield
-from holdfast.checkpoint.state.tree import capture, checked_state
-from holdfast.checkpoint.state.values import decode
-from holdfast.checkpoint.stores.retrying import Retrying
+from holdfast.checkpoint.stores.opening import Retrying
 from holdfast.checkpoint.stores.storage import Stat
 from holdfast.contract.errors import InputError
 from holdfast.runtime.stop import OneProcessStore
@@ -218,11 +216,6 @@ def test_entry_names_that_cannot_be_stored_are_refused(state: dict[str, Any]) ->
 def test_settings_out_of_range_are_refused_by_name(wrong: dict[str, Any]) -> None:
     with pytest.raises(InputError, match=next(iter(wrong))):
         Tuning(**wrong)
-
-
-def test_keeping_nothing_is_refused() -> None:
-    with pytest.raises(InputError, match="keep"):
-        Checkpointer("unused", {"a": torch.zeros(1)}, keep=0)
 
 
 def test_short_streams_are_cut_so_that_they_go_in_parallel() -> None:

@@ -42,10 +42,14 @@ def step(state: dict[str, Any], number: int) -> None:
 
 
 def whole(state: dict[str, Any]) -> dict[str, torch.Tensor]:
-    from holdfast.checkpoint.state.tree import capture
+    from holdfast.checkpoint.state import capture
 
     tensors = {key: t for key, t in capture(state).tensors.items() if not key.startswith("__")}
     return {key: (t.full_tensor() if isinstance(t, DTensor) else t).clone() for key, t in tensors.items()}
+
+
+def same(found: dict[str, torch.Tensor], truth: dict[str, torch.Tensor]) -> bool:
+    return found.keys() == truth.keys() and all(torch.equal(found[key], truth[key]) for key in truth)
 
 
 def in_group(body: Callable[..., None], rank: int, world: int, rendezvous: str, arguments: tuple[Any, ...]) -> None:
@@ -73,10 +77,7 @@ def save_fsdp(world: int, url: str, steps: int, expected_from: str = "") -> None
     state = build(world)
     with Checkpointer(url, state, run="r", every=10**9, tuning=TUNING) as ckpt:
         if expected_from:
-            truth = torch.load(expected_from, weights_only=True)
-            found = whole(state)
-            assert found.keys() == truth.keys()
-            assert all(torch.equal(found[key], truth[key]) for key in truth), "restored bits differ"
+            assert same(whole(state), torch.load(expected_from, weights_only=True)), "restored bits differ"
         for number in range(ckpt.step, steps):
             step(state, number)
             ckpt.tick(number + 1)
@@ -93,9 +94,7 @@ def test_fsdp_state_restores_bit_exact_on_another_world_size(
     run(jobs, tmp_path, first, save_fsdp, url, 3)
     run(jobs, tmp_path, second, save_fsdp, url, 4, f"{url}-truth-3")
     found, tensors = load_tensors(url, "r", keys=["model/", "optimizer/"])
-    truth = torch.load(f"{url}-truth-4", weights_only=True)
-    assert found == 4 and tensors.keys() == truth.keys()
-    assert all(torch.equal(tensors[key], truth[key]) for key in truth)
+    assert found == 4 and same(tensors, torch.load(f"{url}-truth-4", weights_only=True))
 
 
 def dcp_state(world: int, value: float) -> dict[str, Any]:

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.checkpoint.format.catalogue import committed_steps
-from holdfast.checkpoint.format.records import Commit, Manifest, digest_of
+from holdfast.checkpoint.format import Commit, Manifest, digest_of
+from holdfast.checkpoint.format.commit import committed_steps
 from holdfast.checkpoint.save.retention import Policy, pin, pinned, retain, superfluous, unpin
 from holdfast.checkpoint.stores.local import LocalStorage
 from holdfast.checkpoint.stores.storage import crc32c

@@ -19,7 +19,7 @@ from holdfast.checkpoint.restore.loading import read_whole
 from holdfast.checkpoint.restore.reading import open_step
 from holdfast.checkpoint.save import writer as saving
 from holdfast.checkpoint.stores.opening import open_storage
-from workloads.library.tests.checkpoint.test_kill import children
+from workloads.library.tests.checkpoint.test_kill import children, running, wait_until
 
 pytestmark = pytest.mark.process
 STATE_BYTES = 1 << 20
@@ -139,29 +139,16 @@ def test_a_stuck_upload_is_announced_and_holds_the_training_for_a_bounded_time(
 def test_a_child_that_outlives_a_killed_trainer_does_not_hold_its_uploader(tmp_path: Path) -> None:
     url = tmp_path / "url"
     trainer = subprocess.Popen([sys.executable, "-c", FORKING, str(url), str(tmp_path / "pids")])
-    while not (tmp_path / "pids").exists():
-        assert trainer.poll() is None
-        time.sleep(0.05)
+    wait_until(lambda: (tmp_path / "pids").exists())
     uploader, child = (int(number) for number in (tmp_path / "pids").read_text().split())
     try:
         trainer.kill()
         trainer.wait()
-        deadline = time.monotonic() + 30
-        while running(uploader) and time.monotonic() < deadline:
-            time.sleep(0.05)
+        wait_until(lambda: not running(uploader), 30)
         assert running(child), "the child was to live on"
-        assert not running(uploader)
     finally:
         for pid in filter(running, (child, uploader)):
             os.kill(pid, signal.SIGKILL)
-
-
-def running(pid: int) -> bool:
-    """A zombie has ended; nobody may be there to wait for it."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
 
 
 FORKING = """

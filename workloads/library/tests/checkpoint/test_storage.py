@@ -18,8 +18,7 @@ from holdfast.checkpoint.errors import AlreadyExists, Fenced, NotFound, StorageE
 from holdfast.checkpoint.format import fence
 from holdfast.checkpoint.stores.fsspec import FileSystemStorage
 from holdfast.checkpoint.stores.local import LocalStorage
-from holdfast.checkpoint.stores.opening import open_storage
-from holdfast.checkpoint.stores.retrying import Retrying
+from holdfast.checkpoint.stores.opening import Retrying, open_storage
 from holdfast.checkpoint.stores.s3 import S3Storage
 from holdfast.checkpoint.stores.storage import Storage, crc32c, read_object
 from holdfast.contract.errors import InputError

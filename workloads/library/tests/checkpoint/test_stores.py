@@ -9,9 +9,9 @@ import pytest
 
 from holdfast.checkpoint.errors import NotFound, StorageError, Transient
 from holdfast.checkpoint.stores.local import LocalStorage
-from holdfast.checkpoint.stores.retrying import Mirrored
+from holdfast.checkpoint.stores.opening import Mirrored
 from holdfast.checkpoint.stores.storage import crc32c
-from workloads.library.tests.checkpoint.corruptions import shards
+from workloads.library.tests.checkpoint.corruptions import zero_first_shard
 from workloads.library.tests.checkpoint.jobs import RUN, STEPS, Jobs, newest
 
 SCHEMES = {
@@ -43,8 +43,7 @@ def test_what_the_first_store_has_lost_or_damaged_is_read_from_the_mirror(jobs: 
     first, mirror, log = tmp_path / "first", tmp_path / "mirror", tmp_path / "log"
     assert jobs.run(first, tmp_path, world=2, steps=6) == [0, 0]
     shutil.copytree(first, mirror)
-    damaged = shards(first / RUN / "step-0000000006")[0]
-    damaged.write_bytes(bytes(damaged.stat().st_size))
+    zero_first_shard(first / RUN / "step-0000000006")
     assert jobs.run(first, tmp_path, world=2, steps=9, mirror=str(mirror), log=str(log)) == [0, 0], log.read_text()
     assert "restored step 6" in log.read_text() and "skipped" not in log.read_text()
     assert newest(first) == 9

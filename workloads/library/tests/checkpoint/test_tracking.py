@@ -11,10 +11,9 @@ import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset, RandomSampler
 
 from holdfast.checkpoint import track
-from holdfast.checkpoint.format.skeleton import check_values
+from holdfast.checkpoint.format.soundness import check_values
+from holdfast.checkpoint.state import capture, decode
 from holdfast.checkpoint.state.random_streams import set_rng_state
-from holdfast.checkpoint.state.tree import capture
-from holdfast.checkpoint.state.values import decode
 from holdfast.contract.errors import InputError
 from tests import support
 from tests.tools import frameworks

@@ -15,9 +15,8 @@ import torch
 from torch import nn
 
 from holdfast.checkpoint import Checkpointer, load_tensors
-from holdfast.checkpoint.format.skeleton import check_values
-from holdfast.checkpoint.state.tree import capture
-from holdfast.checkpoint.state.values import decode
+from holdfast.checkpoint.format.soundness import check_values
+from holdfast.checkpoint.state import capture, decode
 from holdfast.contract.errors import InputError
 
 Point = namedtuple("Point", "x y")  # what a stranger's code holds
@@ -88,27 +87,11 @@ def test_a_value_that_would_come_back_as_another_type_is_refused_with_the_fix(va
         (lambda: torch.ones(1).expand(4), "contiguous"),
         (lambda: torch.arange(6.0).unfold(0, 3, 1), "contiguous"),
         (lambda: torch.zeros(4, dtype=torch.uint8).view(torch.int4), "uint8"),
-        (lambda: torch.zeros(4, dtype=torch.uint8).view(torch.uint4), "uint8"),
         (lambda: nn.LazyLinear(2).weight, "one batch"),
         (lambda: torch.eye(2).to_sparse(), "dense"),
-        (lambda: torch.eye(2).to_sparse_csr(), "dense"),
         (lambda: torch.nested.nested_tensor([torch.ones(1), torch.ones(2)]), "dense"),
         (lambda: torch.nested.nested_tensor([torch.ones(1), torch.ones(2)], layout=torch.jagged), "dense"),
         (lambda: torch.empty(2, device="meta"), "dense"),
-    ],
-    ids=[
-        "conjugated",
-        "negated",
-        "expanded",
-        "sliding",
-        "int4",
-        "uint4",
-        "lazy",
-        "coo",
-        "csr",
-        "nested",
-        "jagged",
-        "meta",
     ],
 )
 @pytest.mark.filterwarnings("ignore::UserWarning")
@@ -195,13 +178,3 @@ def test_a_start_that_is_refused_gives_the_signals_back(tmp_path: Path) -> None:
         with pytest.raises(InputError, match="plain memory"), Checkpointer(tmp_path, state, run="r"):
             pytest.fail("training began")
     assert signal.getsignal(signal.SIGTERM) is before
-
-
-class ZeroRedundancyOptimizer(torch.optim.SGD):
-    """Its name is what counts; the real one needs a process group."""
-
-
-def test_an_optimizer_that_no_rank_holds_whole_is_refused(tmp_path: Path) -> None:
-    optimizer = ZeroRedundancyOptimizer([torch.ones(1, requires_grad=True)], lr=0.1)
-    with pytest.raises(InputError, match="fully_shard"):
-        capture({"optimizer": optimizer})

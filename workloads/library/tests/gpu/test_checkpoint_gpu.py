@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from holdfast.checkpoint import Checkpointer
-from holdfast.checkpoint.format.records import TensorPart
+from holdfast.checkpoint.format import TensorPart
 from holdfast.checkpoint.save.staging import Staging
-from holdfast.checkpoint.state.pieces import laid_out, stream_bytes
+from holdfast.checkpoint.state.tensors import laid_out, stream_bytes
 
 pytestmark = pytest.mark.gpu
 MIB = 1 << 20
@@ -36,7 +36,7 @@ def advance(state: dict[str, torch.nn.Module | torch.optim.Optimizer]) -> None:
 
 
 def bits(state: dict[str, torch.nn.Module | torch.optim.Optimizer]) -> list[torch.Tensor]:
-    from holdfast.checkpoint.state.tree import capture
+    from holdfast.checkpoint.state import capture
 
     return [t.cpu().clone() for t in capture(state).tensors.values()]
 

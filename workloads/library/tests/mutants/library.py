@@ -11,7 +11,7 @@ LIBRARY_TESTS = "workloads/library/tests"
 _CHECKPOINT = (
     Mutant(
         name="restore nothing",
-        file=f"{CHECKPOINT}/restore/restore.py",
+        file=f"{CHECKPOINT}/restore/__init__.py",
         old="    for step in candidates:\n",
         new="    for step in candidates[:0]:\n",
         tests=(
@@ -41,7 +41,7 @@ _CHECKPOINT = (
     ),
     Mutant(
         name="begin anew in silence where no checkpoint verifies",
-        file=f"{CHECKPOINT}/restore/restore.py",
+        file=f"{CHECKPOINT}/restore/__init__.py",
         old="    if skipped:\n        raise none_verifies(run, skipped)\n",
         new="",
         tests=(
@@ -50,7 +50,7 @@ _CHECKPOINT = (
     ),
     Mutant(
         name="no fall back past a damaged checkpoint",
-        file=f"{CHECKPOINT}/restore/restore.py",
+        file=f"{CHECKPOINT}/restore/__init__.py",
         old="    for step in candidates:\n",
         new="    for step in candidates[:1]:\n",
         tests=(
@@ -66,7 +66,7 @@ _CHECKPOINT = (
     ),
     Mutant(
         name="any signature is a good one",
-        file=f"{CHECKPOINT}/format/records.py",
+        file=f"{CHECKPOINT}/format/__init__.py",
         old="hmac.compare_digest(expected.encode(), signature.encode())",
         new="bool(signature)",
         tests=(

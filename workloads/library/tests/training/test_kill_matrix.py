@@ -39,8 +39,8 @@ class NeverRestores(Run):
     """The mutant that bits alone do not show: every start begins at step 0."""
 
     def command(self) -> list[str]:
-        blind = "import holdfast.checkpoint.format.catalogue as c; c.committed_steps = lambda *_: []"
-        self.env |= before_import(self.folder / "site", "holdfast.checkpoint.restore.restore", blind)
+        blind = "import holdfast.checkpoint.format.commit as c; c.committed_steps = lambda *_: []"
+        self.env |= before_import(self.folder / "site", "holdfast.checkpoint.restore", blind)
         return super().command()
 
 

@@ -50,7 +50,7 @@ def test_notices_in_a_restore_and_in_the_last_save_cost_no_bit(tmp_path: Path, u
         return [int(path.name.rpartition("-")[2]) for path in site.glob(f"{point}-*")]
 
     assert run.interrupted(5, notice) == 143
-    run.env = before_import(site, "holdfast.checkpoint.restore.restore", holding("restore.chosen", NOTICED))
+    run.env = before_import(site, "holdfast.checkpoint.restore", holding("restore.chosen", NOTICED))
     begun = len(run.events())
     assert ended_when(run, lambda: len(reached("restore.chosen")) == 2, notice) == 143
     assert not [event for event in run.events()[begun:] if event["event"] in ("restore", "window")], "no step is done"

@@ -3,7 +3,7 @@ from itertools import accumulate
 import pytest
 
 from holdfast.contract.errors import InputError
-from holdfast.training.step_time_guard import StepTimeGuard
+from holdfast.training.trainer import StepTimeGuard
 
 
 def judge(seconds: list[float]) -> None:

@@ -12,8 +12,9 @@ from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 from holdfast.checkpoint.errors import Damaged
-from holdfast.checkpoint.format.records import (
+from holdfast.checkpoint.format import (
     COUNT_FIELD,
+    MAX_BYTES,
     SCHEMA,
     SIGNATURE_FIELD,
     Commit,
@@ -26,7 +27,7 @@ from holdfast.checkpoint.format.records import (
     hex_digest,
     signature_matches,
 )
-from holdfast.checkpoint.format.skeleton import check_values
+from holdfast.checkpoint.format.soundness import check_values
 from holdfast.contract import object_names
 from holdfast.contract.errors import InputError
 from holdfast.contract.printable import printable
@@ -40,8 +41,6 @@ MAX_STEP = 10**10 - 1
 # PyTorch's own.
 MAX_AXES = 64
 MAX_KEY_CHARACTERS = 4_096
-# 2**62 so that no sum of two leaves what a signed 64-bit offset can hold.
-MAX_BYTES = 1 << 62
 
 _HEAD = b'{"body":'
 _TAIL = re.compile(rb'(?:,"%s":"([0-9a-f]{64})")?,"sha256":"([0-9a-f]{64})"\}\Z' % SIGNATURE_FIELD.encode())
@@ -92,7 +91,8 @@ def decode_manifest(data: bytes, commit: Commit, rank: int) -> Manifest:
 
 
 def parse_manifest(data: bytes) -> Manifest:
-    """A manifest as its rank wrote it, before there is a commit to compare it with. Raises as decode_manifest."""
+    """A manifest as its rank wrote it, before there is a commit to compare it with. Raises Damaged; InputError for another
+    format version."""
     body = _object(_parse(data, "manifest"), "manifest")
     _check_schema(body)
     manifest = _build("manifest", lambda: _manifest(body))

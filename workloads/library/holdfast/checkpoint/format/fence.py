@@ -15,7 +15,7 @@ from contextlib import suppress
 from typing import Any
 
 from holdfast.checkpoint.errors import AlreadyExists, Fenced, StorageError
-from holdfast.checkpoint.stores.storage import Storage, crc32c, random_hex, read_object
+from holdfast.checkpoint.stores.storage import Storage, numbers_below, put_new, random_hex, read_object
 from holdfast.contract import object_names
 
 # A few are left, for people who ask who ran when; the newest must stay, or its number would be given again.
@@ -33,10 +33,9 @@ def take(storage: Storage, run: str, *, gang: str = "") -> int:
         number += 0 if storage.create_only else int(random_hex(3), 16)
         # For the message that a fenced trainer logs; the number alone decides.
         about = {"host": socket.gethostname(), "pid": os.getpid(), "started": int(time.time()), "gang": gang}
-        data = memoryview(bytearray(json.dumps(about).encode()))
         # Taken meanwhile by another start, or by an earlier try of this one whose answer was lost: the next, then.
         with suppress(AlreadyExists):
-            storage.put(object_names.epoch_object(run, number), data, crc32c(data))
+            put_new(storage, object_names.epoch_object(run, number), json.dumps(about).encode())
             with suppress(StorageError):
                 for old in numbers[: -KEPT + 1]:
                     storage.delete(object_names.epoch_object(run, old))
@@ -51,10 +50,7 @@ def check(storage: Storage, run: str, own: int) -> None:
 
 
 def _numbers(storage: Storage, run: str) -> list[int]:
-    names = (
-        found.name.rpartition("/")[2].removesuffix(".json") for found in storage.list(object_names.epochs_prefix(run))
-    )
-    return sorted(int(name) for name in names if name.isdecimal())
+    return numbers_below(storage, object_names.epochs_prefix(run))
 
 
 def newest_gang(storage: Storage, run: str) -> str:

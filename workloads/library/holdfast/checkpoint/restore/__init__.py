@@ -1,1 +1,296 @@
-"""Restoring: the newest checkpoint that verifies, into the user's objects, on all ranks or on none."""
+"""Restore: the newest checkpoint whose every byte verifies, on all ranks or on none.
+
+Tensors are filled while their checksums are computed; what damage spoiled, the next candidate overwrites, and if no
+candidate verifies the job ends: it never begins again from step 0 silently while commits exist.
+
+Decision: infra/decisions/0022.
+"""
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import islice
+from typing import Any
+
+import torch
+
+from holdfast.checkpoint.errors import StorageError
+from holdfast.checkpoint.failpoints import failpoint
+from holdfast.checkpoint.format import Commit, fence
+from holdfast.checkpoint.format.commit import candidates as steps_to_try
+from holdfast.checkpoint.format.commit import committed_steps, steps_of, survey
+from holdfast.checkpoint.format.soundness import NOTES_KEY
+from holdfast.checkpoint.ranks import Ranks, agreed, outcome, worst
+from holdfast.checkpoint.restore.reading import Transfer, Wanted, open_step, plan
+from holdfast.checkpoint.restore.target import EXACTLY, Fit, Target, check_same, compare, versions, wanted_of
+from holdfast.checkpoint.settings import Resume, Tuning
+from holdfast.checkpoint.state import PerRank, capture
+from holdfast.checkpoint.stores.opening import copies_of
+from holdfast.checkpoint.stores.storage import Storage
+from holdfast.contract.errors import InputError
+from holdfast.runtime import logs
+
+Skipped = list[tuple[int, str]]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Restored:
+    step: int
+    """0: nothing to restore."""
+    skipped: Skipped
+    """Newer checkpoints and why each was passed over."""
+    damaged: dict[int, str]
+    """Step -> attempt whose shards are damaged; a later save of that step replaces its commit."""
+    seconds: float = 0.0
+    bytes: int = 0
+    age_s: float = 0.0
+    """Since it was committed."""
+    notes: dict[str, Any] = field(default_factory=dict[str, Any])
+    """What the checkpointer had learnt of this run."""
+    commit_count: int = 0
+    """Commits of the run up to this one."""
+    unfilled: list[str] = field(default_factory=list[str])
+    """Tensors of the state that stay as they were built, where the caller allowed that."""
+    missing: int = 0
+    """Commits that retention had left in addition to this one: they were deleted, and maybe newer ones with them."""
+
+
+def restore(
+    storage: Storage,
+    run: str,
+    state: dict[str, Any],
+    ranks: Ranks,
+    tuning: Tuning,
+    stop_asked: Callable[[], bool] = lambda: False,
+    *,
+    resume: Resume = "auto",
+    fit: Fit = EXACTLY,
+) -> Restored:
+    """Fills `state`. On every rank alike raises InputError where nothing verifies, the state is another one than `fit`
+    allows or `resume` asks for something else, and Preempted when any rank is asked to stop before all bytes are there."""
+    began = time.monotonic()
+    skipped: Skipped = []
+    damaged: dict[int, str] = {}
+    candidates = _candidates(storage, run, ranks, resume, fit.step)
+    # Once, and before a rank can find damage alone: state_dict() of sharded modules may be a collective.
+    live = capture(state).tensors if candidates else {}
+    for step in candidates:
+        failpoint("restore.chosen")
+        # Every rank tries the same step: a gang that resumes at two steps trains garbage without an error.
+        shared: dict[str, Any] = {"run": run, "step": step, "state": state, "ranks": ranks, "tuning": tuning}
+        shared |= {"live": live, "stop_asked": stop_asked, "fit": fit}
+        attempt, reason = _first_sound(ranks, (_Attempt(storage=copy, **shared) for copy in copies_of(storage)))
+        if not reason:
+            # load_state_dict() is code of the user's, and may raise on one rank only.
+            agreed(ranks, outcome(attempt.apply))
+            live = capture(state).tensors
+            agreed(ranks, outcome(partial(attempt.compare, live)))
+            failpoint("restore.applied")
+            return Restored(
+                step=step,
+                skipped=skipped,
+                damaged=damaged,
+                seconds=time.monotonic() - began,
+                bytes=attempt.commit.total_bytes,
+                age_s=max(0.0, time.time() - attempt.commit.created),
+                notes=attempt.notes,
+                unfilled=attempt.unfilled,
+                commit_count=len(candidates) - len(skipped),
+                # A count that was read from an older commit would report a deletion that retention made.
+                missing=0 if skipped else max(0, attempt.commit.commit_count - len(candidates)),
+            )
+        skipped.append((step, reason))
+        damaged[step] = attempt.attempt
+    # Never step 0 here: retention would then delete the checkpoints that a person could still repair.
+    if skipped:
+        raise none_verifies(run, skipped)
+    return Restored(step=0, skipped=skipped, damaged=damaged, seconds=time.monotonic() - began)
+
+
+def none_verifies(run: str, skipped: Skipped) -> InputError:
+    return InputError(
+        f"run {run} has checkpoints, and none of them verifies",
+        got="; ".join(f"step {step}: {reason}" for step, reason in skipped)[:600],
+        allowed="at least one that verifies, or a run without commits",
+        fix="bring back deleted objects (soft delete, versions), or start over under another run name",
+    )
+
+
+def _candidates(storage: Storage, run: str, ranks: Ranks, resume: Resume, step: int | None) -> list[int]:
+    """As the coordinator lists them: a listing may differ from rank to rank."""
+
+    def chosen() -> list[int]:
+        committed = committed_steps(storage, run)
+        return steps_to_try(resume, steps_of(step, committed, run), where=f"run {run}")
+
+    # A listing may be eventually consistent on mounts; only one rank's counts.
+    return agreed(ranks, outcome(chosen) if ranks.coordinator else {})["value"]
+
+
+def _first_sound(ranks: Ranks, attempts: "Iterator[_Attempt]") -> "tuple[_Attempt, str]":
+    """The first copy that all ranks have verified; else the last one, and why the first may not be loaded."""
+    reasons: list[str] = []
+    attempt = None
+    for attempt in attempts:
+        if not (reason := _verdict(ranks, attempt)):
+            return attempt, ""
+        reasons.append(reason)
+    assert attempt is not None
+    return attempt, reasons[0]
+
+
+def _verdict(ranks: Ranks, attempt: "_Attempt") -> str:
+    """Why no rank may load this checkpoint; empty if all have verified it. Raises InputError on all alike."""
+    mine = outcome(attempt.verify)
+    failpoint("restore.verified")
+    return agreed(ranks, mine, _worst_or_mixed).get("damaged", "")
+
+
+def _worst_or_mixed(outcomes: list[dict[str, Any]]) -> dict[str, Any]:
+    found = worst(outcomes)
+    # A mirror may lag behind: one rank would read an attempt there that the others' store has replaced.
+    if "value" in found and len({one["value"] for one in outcomes}) > 1:
+        return {"damaged": "the ranks read different attempts of it"}
+    return found
+
+
+def check_ranks(state: dict[str, Any], world_size: int, commit: Commit) -> None:
+    """Raises InputError where an entry of each rank's own would go to other ranks than those that saved it."""
+    own = [name for name, entry in state.items() if isinstance(entry, PerRank)]
+    if own and commit.world_size != world_size:
+        raise InputError(
+            f"entry {own[0]} is of each rank's own and fits only as many ranks as saved it",
+            got=f"{world_size} ranks; step {commit.step} was saved by {commit.world_size}",
+            allowed=f"{commit.world_size} ranks, or entries that any number can share: whole ones, and DTensors",
+            fix=f"start {commit.world_size} ranks, or shard the entry by fully_shard (FSDP2)",
+        )
+
+
+@dataclass(kw_only=True)
+class _Attempt:
+    """Restoring one step on one rank: fill the tensors and verify, then, if all ranks could, load the rest."""
+
+    storage: Storage
+    run: str
+    step: int
+    state: dict[str, Any]
+    ranks: Ranks
+    tuning: Tuning
+    live: dict[str, torch.Tensor]
+    stop_asked: Callable[[], bool]
+    fit: Fit
+    attempt: str = ""
+    notes: dict[str, Any] = field(default_factory=dict[str, Any])
+
+    def verify(self) -> str:
+        """Which attempt it was."""
+        opened = self._opened = open_step(self.storage, self.run, self.step)
+        self.attempt = opened.commit.attempt
+        check_ranks(self.state, self.ranks.world_size, opened.commit)
+        self._target = Target(self.state, opened, self.ranks.rank, live=self.live, fit=self.fit)
+        self._read(self._target.wanted(), self.stop_asked)
+        self._target.check_random_state()
+        self.commit = opened.commit
+        self.notes = opened.manifests[0].values.get(NOTES_KEY, {})
+        return self.attempt
+
+    @property
+    def unfilled(self) -> list[str]:
+        return self._target.unfilled
+
+    def apply(self) -> None:
+        self._before = versions(self._target.loaded)
+        with torch.no_grad():
+            self._target.load()
+
+    def compare(self, live: dict[str, torch.Tensor]) -> None:
+        """Raises InputError unless the state holds the bits that were verified."""
+        loaded = self._target.loaded
+        # Read a second time into other memory: what was loaded may have been written since, and is no witness.
+        again = {key: torch.empty_like(loaded[key]) for key in compare(loaded, live, self._before)}
+        self._read(wanted_of(again), lambda: False)
+        for key, truth in again.items():
+            check_same(key, live[key], truth)
+
+    def _read(self, wanted: list[Wanted], stop_asked: Callable[[], bool]) -> None:
+        copies = plan(self._opened, wanted, rank=self.ranks.rank)
+        with torch.no_grad():
+            Transfer(self.storage, self._opened, parallel=self.tuning.parallel, stop_asked=stop_asked).run(copies)
+
+
+# Names that are looked at to say which runs there are: a bucket may hold millions.
+LISTED = 2000
+# They are passed on the command line of the uploader.
+MOST_STALE = 1000
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Start:
+    restored: Restored
+    epoch: int
+    """0 where the store took no fence."""
+    stale: tuple[str, ...] = ()
+    """Attempts that can get no commit any more: they have no commit, and every trainer before this one is fenced."""
+
+
+def start(
+    storage: Storage,
+    run: str,
+    state: dict[str, Any],
+    ranks: Ranks,
+    tuning: Tuning,
+    resume: Resume,
+    stop_asked: Callable[[], bool],
+) -> Start:
+    # The fence comes after the restore: a start that is refused, by another model's shapes or a mistyped name, must
+    # not take the right to commit from a trainer that runs well.
+    found = restore(storage, run, state, ranks, tuning, stop_asked, resume=resume)
+    epoch, newest, stale = agreed(ranks, outcome(partial(_on_coordinator, storage, run, ranks)))["value"]
+    if newest > max([found.step, *(step for step, _ in found.skipped)]):
+        found = restore(storage, run, state, ranks, tuning, stop_asked)
+    return Start(restored=found, epoch=epoch, stale=tuple(stale))
+
+
+def _on_coordinator(storage: Storage, run: str, ranks: Ranks) -> tuple[int, int, list[str]]:
+    if not ranks.coordinator:
+        return 0, 0, []
+    try:
+        epoch = fence.take(storage, run)
+    except StorageError as error:
+        # A full disk may have room again before the first save; training must not end for it.
+        logs.warning("restore", f"two trainers under the name {run} would not be noticed: {error}")
+        epoch = 0
+    committed, stale = behind_fence(storage, run)
+    return epoch, max(committed, default=0), stale if epoch else []
+
+
+def behind_fence(storage: Storage, run: str) -> tuple[list[int], list[str]]:
+    """The steps that are committed; and the attempts that are not, which can get no commit once a fence is taken."""
+    steps = survey(storage, run).values()
+    committed = [entry.step for entry in steps if entry.commit]
+    stale = [attempt for entry in steps if entry.commit is None for attempt in entry.attempts]
+    return committed, stale[:MOST_STALE]
+
+
+def log_found(found: Restored, url: str, run: str, storage: Storage) -> None:
+    """What was taken up, what was passed over, and what is there instead of nothing."""
+    for step, reason in found.skipped:
+        logs.warning("restore", f"skipped step {step}: {reason}")
+    logs.info("restore", _first_line(found, url, run, storage))
+    if found.missing:
+        gone = f"commits that were kept beside step {found.step} and are gone: {found.missing}"
+        logs.warning("restore", f"{gone}, maybe newer ones too")
+
+
+def _first_line(found: Restored, url: str, run: str, storage: Storage) -> str:
+    if found.step:
+        age = f"{found.bytes / 1e6:.1f} MB, committed {found.age_s / 60:.0f} min ago"
+        return f"restored step {found.step} of {url} run {run} in {found.seconds:.1f} s ({age})"
+    others: list[str] = []
+    with suppress(StorageError):
+        listed = islice(storage.list(""), LISTED)
+        others = sorted({stat.name.split("/")[0] for stat in listed} - {run})
+    found_there = f"it holds other runs: {', '.join(others[:8])}" if others else "nothing else is there"
+    return f"no checkpoint to restore in {url} run {run} ({found_there}): beginning at step 0"

@@ -10,15 +10,14 @@ from typing import Any
 import torch
 
 from holdfast.checkpoint.errors import Damaged
-from holdfast.checkpoint.format.catalogue import committed_steps, runs, steps_of
+from holdfast.checkpoint.format.commit import committed_steps, runs, steps_of
 from holdfast.checkpoint.ranks import Ranks, on_every_rank
+from holdfast.checkpoint.restore import Restored, restore
 from holdfast.checkpoint.restore.reading import Opened, Transfer, Wanted, empty_like_saved, open_step, plan
-from holdfast.checkpoint.restore.restore import Restored, restore
 from holdfast.checkpoint.restore.target import Fit
 from holdfast.checkpoint.settings import Tuning, checked_url
-from holdfast.checkpoint.state.tree import checked_state
-from holdfast.checkpoint.stores.opening import reliable_storage
-from holdfast.checkpoint.stores.retrying import copies_of
+from holdfast.checkpoint.state import checked_state
+from holdfast.checkpoint.stores.opening import copies_of, reliable_storage
 from holdfast.checkpoint.stores.storage import Storage
 from holdfast.contract.errors import InputError
 from holdfast.runtime import logs

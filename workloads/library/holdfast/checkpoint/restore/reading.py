@@ -16,8 +16,8 @@ from dataclasses import dataclass, field
 import torch
 
 from holdfast.checkpoint.errors import Damaged, NotFound, Preempted
+from holdfast.checkpoint.format import Commit, Manifest, TensorPart
 from holdfast.checkpoint.format.decoding import MAX_COMMIT_BYTES, MAX_MANIFEST_BYTES, decode_commit, decode_manifest
-from holdfast.checkpoint.format.records import Commit, Manifest, TensorPart
 from holdfast.checkpoint.format.soundness import check_committed, check_stored
 from holdfast.checkpoint.state.tensors import dtype_of, memory_of
 from holdfast.checkpoint.stores.storage import Crc32c, Storage, read_object

@@ -13,14 +13,12 @@ from typing import Any
 import torch
 from torch import nn
 
-from holdfast.checkpoint.format.records import TensorPart
-from holdfast.checkpoint.format.skeleton import NOTES_KEY
+from holdfast.checkpoint.format import TensorPart
+from holdfast.checkpoint.format.soundness import NOTES_KEY
 from holdfast.checkpoint.restore.reading import Opened, Wanted, empty_like_saved, saved_dtype
-from holdfast.checkpoint.state.pieces import boxes_of
+from holdfast.checkpoint.state import RNG_KEY, Stateful, decode, refill, targets, tensor_keys
 from holdfast.checkpoint.state.random_streams import check_rng_state, set_rng_state
-from holdfast.checkpoint.state.tensors import as_dtensor, dtype_name, local_of, memory_at
-from holdfast.checkpoint.state.tree import RNG_KEY, Stateful, targets
-from holdfast.checkpoint.state.values import decode, refill, tensor_keys
+from holdfast.checkpoint.state.tensors import as_dtensor, boxes_of, dtype_name, local_of, memory_at
 from holdfast.contract.errors import InputError
 
 # Of these a state_dict() after load_state_dict() gives back what was loaded; loaders and schedulers may not.

@@ -8,8 +8,8 @@ import torch
 
 from holdfast.checkpoint.ranks import Ranks, agreed, failure_of
 from holdfast.checkpoint.save.uploader_process import ANOTHER_RANK_FAILED
-from holdfast.checkpoint.state.pieces import pieces_of
-from holdfast.checkpoint.state.tree import Captured, capture
+from holdfast.checkpoint.state import Captured, capture
+from holdfast.checkpoint.state.tensors import pieces_of
 from holdfast.checkpoint.stores.storage import random_hex
 from holdfast.contract.errors import InputError
 

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 
 from holdfast.checkpoint.errors import AlreadyExists, StorageError, Transient
 from holdfast.checkpoint.failpoints import failpoint
-from holdfast.checkpoint.format.catalogue import StepObjects, committed_steps, read_commit, steps_of, survey
-from holdfast.checkpoint.format.records import Commit, Manifest
+from holdfast.checkpoint.format import Commit, Manifest
+from holdfast.checkpoint.format.commit import StepObjects, committed_steps, read_commit, steps_of, survey
 from holdfast.checkpoint.settings import Retention
-from holdfast.checkpoint.stores.storage import Storage, put_bytes
+from holdfast.checkpoint.stores.storage import Storage, numbers_below, put_bytes
 from holdfast.contract import object_names
 
 
@@ -91,10 +91,7 @@ def unpin(storage: Storage, run: str, step: int) -> None:
 
 
 def pinned(storage: Storage, run: str) -> set[int]:
-    names = (
-        found.name.rpartition("/")[2].removesuffix(".json") for found in storage.list(object_names.pins_prefix(run))
-    )
-    return {int(name) for name in names if name.isdecimal()}
+    return {*numbers_below(storage, object_names.pins_prefix(run))}
 
 
 def _going(storage: Storage, run: str, policy: Policy, commits: dict[int, Commit], now: float) -> set[int]:

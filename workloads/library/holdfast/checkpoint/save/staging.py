@@ -18,11 +18,10 @@ from typing import Any
 import torch
 
 from holdfast.checkpoint.failpoints import failpoint
-from holdfast.checkpoint.format.records import Manifest
+from holdfast.checkpoint.format import Manifest
 from holdfast.checkpoint.save.uploader_process import Job, upload
 from holdfast.checkpoint.settings import Tuning
-from holdfast.checkpoint.state.pieces import Piece, stream_bytes
-from holdfast.checkpoint.state.tensors import dtype_of, memory_of
+from holdfast.checkpoint.state.tensors import Piece, dtype_of, memory_of, stream_bytes
 from holdfast.checkpoint.stores.storage import Storage
 
 

@@ -26,8 +26,8 @@ from typing import Any
 
 from holdfast.checkpoint.errors import Abandoned, Damaged, Fenced, Full, StorageError
 from holdfast.checkpoint.failpoints import failpoint
+from holdfast.checkpoint.format import Manifest, Shard, TensorPart
 from holdfast.checkpoint.format.commit import CommitState, commit
-from holdfast.checkpoint.format.records import Manifest, Shard, TensorPart
 from holdfast.checkpoint.save.retention import FailedAttempts, Policy, retain
 from holdfast.checkpoint.settings import Retention, Tuning
 from holdfast.checkpoint.stores.opening import reliable_storage

@@ -17,17 +17,17 @@ import torch
 
 from holdfast.checkpoint.cadence import Hazard, SaveCostModel
 from holdfast.checkpoint.errors import NotDurable, Superseded
-from holdfast.checkpoint.format.records import Manifest
-from holdfast.checkpoint.format.skeleton import NOTES_KEY
+from holdfast.checkpoint.format import Manifest
+from holdfast.checkpoint.format.soundness import NOTES_KEY
 from holdfast.checkpoint.ranks import Ranks, failure_of
-from holdfast.checkpoint.restore.start import Start
+from holdfast.checkpoint.restore import Start
 from holdfast.checkpoint.save.decision import NOTHING, decided, layout_digest, worst_ending
 from holdfast.checkpoint.save.staging import Staging
 from holdfast.checkpoint.save.uploader import Report, Uploader
 from holdfast.checkpoint.save.uploader_process import Job, UploadOrders
 from holdfast.checkpoint.settings import Tuning
-from holdfast.checkpoint.state.pieces import Piece, pieces_of
-from holdfast.checkpoint.state.tree import Captured, capture
+from holdfast.checkpoint.state import Captured, capture
+from holdfast.checkpoint.state.tensors import Piece, pieces_of
 from holdfast.contract.errors import InputError
 from holdfast.runtime import logs
 

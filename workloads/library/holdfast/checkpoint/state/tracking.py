@@ -14,9 +14,9 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
+from holdfast.checkpoint.state import Stateful
 from holdfast.checkpoint.state.random_streams import Generators, Packed, packed, packed_streams, set_streams, unpacked
 from holdfast.checkpoint.state.shielding import shielded
-from holdfast.checkpoint.state.tree import Stateful
 from holdfast.contract.errors import InputError
 
 

@@ -17,7 +17,7 @@ from azure.core import exceptions as az
 from azure.storage.blob import BlobServiceClient
 
 from holdfast.checkpoint.errors import AlreadyExists, Denied, Full, NotFound, StorageError, Transient
-from holdfast.checkpoint.stores.storage import MemoryFile, Stat, Translated, checked_name, kind_of_status
+from holdfast.checkpoint.stores.storage import Bucket, MemoryFile, Stat, Translated, kind_of_status
 from holdfast.contract.errors import InputError
 
 # Each block is copied once to be sent, and as many as `parallel` are in flight.
@@ -28,25 +28,19 @@ ENV_ACCOUNT = ("AZURE_STORAGE_ACCOUNT_NAME", "AZURE_STORAGE_ACCOUNT")
 ENV_SECRET = ("AZURE_STORAGE_ACCOUNT_KEY", "AZURE_STORAGE_KEY", "AZURE_STORAGE_SAS_TOKEN")
 
 
-class AzureStorage:
+class AzureStorage(Bucket):
     create_only = True
-    read_bytes = 1 << 30
 
     def __init__(self, container: Any, prefix: str) -> None:
+        super().__init__(prefix)
         self._container = container
-        self._prefix = f"{prefix}/" if prefix else ""
 
     @classmethod
     def open(cls, *, container: str, account: str, prefix: str, request_s: float) -> Self:
         """Raises InputError where the container cannot be listed."""
-        if prefix:
-            checked_name(prefix)
         where = f"{container}/{prefix}"
         try:
-            storage = cls(_service(account, where, request_s).get_container_client(container), prefix)
-            with suppress(Transient):  # down for a moment: the callers try again
-                next(storage.list(""), None)
-            return storage
+            return cls(_service(account, where, request_s).get_container_client(container), prefix)._usable()
         except (StorageError, ValueError) as error:
             if isinstance(error, InputError):
                 raise
@@ -62,10 +56,7 @@ class AzureStorage:
                 validate_content=True,
             )
 
-    def read_into(self, name: str, start: int, into: memoryview) -> None:
-        if not len(into):
-            self.stat(name)
-            return
+    def _read(self, name: str, start: int, into: memoryview) -> None:
         with _translated(name):
             blob = self._container.get_blob_client(self._full(name))
             done = 0
@@ -76,9 +67,8 @@ class AzureStorage:
             raise EOFError(f"{name} ends {len(into) - done} bytes early")
 
     def list(self, prefix: str) -> Iterator[Stat]:
-        below = self._prefix + (f"{checked_name(prefix)}/" if prefix else "")
         with _translated(prefix):
-            for blob in self._container.list_blobs(name_starts_with=below, include=["metadata"]):
+            for blob in self._container.list_blobs(name_starts_with=self._below(prefix), include=["metadata"]):
                 yield self._stat_of(blob)
 
     def stat(self, name: str) -> Stat:
@@ -88,9 +78,6 @@ class AzureStorage:
     def delete(self, name: str) -> None:
         with suppress(NotFound), _translated(name):
             self._container.get_blob_client(self._full(name)).delete_blob()
-
-    def _full(self, name: str) -> str:
-        return self._prefix + checked_name(name)
 
     def _stat_of(self, blob: Any) -> Stat:
         return Stat(

@@ -24,7 +24,7 @@ from google.cloud import storage as gcs
 from requests.adapters import HTTPAdapter
 
 from holdfast.checkpoint.errors import Denied, Full, NotFound, StorageError, Transient
-from holdfast.checkpoint.stores.storage import Stat, Translated, checked_name, kind_of_status
+from holdfast.checkpoint.stores.storage import Bucket, Stat, Translated, fill, kind_of_status
 from holdfast.contract.errors import InputError
 
 CONNECT_S = 10.0
@@ -32,39 +32,32 @@ SEND_BYTES = 1 << 20
 _FIELDS = "items(name,size,updated,crc32c),nextPageToken"
 
 
-class GcsStorage:
+class GcsStorage(Bucket):
     create_only = True
-    read_bytes = 1 << 30
 
     def __init__(self, client: Any, bucket: str, prefix: str, request_s: float) -> None:
+        super().__init__(prefix)
         self._client = client
         # A half-open connection never ends by itself: silence does, while sending and while receiving.
         self._timeout = (min(CONNECT_S, request_s), request_s)
         self._bucket = client.bucket(bucket)
-        self._prefix = f"{prefix}/" if prefix else ""
+        self._objects = f"storage/v1/b/{quote(bucket, safe='')}/o"
         self._session = _session(client)
 
     @classmethod
     def open(cls, *, bucket: str, prefix: str, request_s: float) -> Self:
         """Raises InputError where the bucket cannot be listed."""
-        if prefix:
-            checked_name(prefix)
         try:
-            # One listing shows a missing bucket or right now, and not when the first save fails.
-            storage = cls(gcs.Client(), bucket, prefix, request_s)
-            with suppress(Transient):  # down for a moment: the callers try again
-                next(storage.list(""), None)
-            return storage
+            return cls(gcs.Client(), bucket, prefix, request_s)._usable()
         except (auth.GoogleAuthError, OSError) as error:
             raise _unusable(bucket, prefix, f"no credentials: {error}") from error
         except (NotFound, Denied) as error:
             raise _unusable(bucket, prefix, str(error)) from error
 
     def put(self, name: str, data: memoryview, crc32c: str) -> None:
-        url = f"{self._client.api_endpoint}/upload/storage/v1/b/{quote(self._bucket.name or '', safe='')}/o"
         with _translated(name):
             answer = self._session.post(
-                url,
+                f"{self._client.api_endpoint}/upload/{self._objects}",
                 params={"uploadType": "media", "name": self._full(name), "ifGenerationMatch": "0"},
                 data=_Pieces(data),  # pyright: ignore[reportArgumentType]
                 headers={"content-type": "application/octet-stream", "x-goog-hash": f"crc32c={_wire(crc32c)}"},
@@ -79,17 +72,13 @@ class GcsStorage:
                 self.delete(name)
             raise Transient(f"{name}: arrived with {body['size']} bytes, crc32c {body.get('crc32c')}")
 
-    def read_into(self, name: str, start: int, into: memoryview) -> None:
-        url = f"{self._client.api_endpoint}/download/storage/v1/b/{quote(self._bucket.name or '', safe='')}/o/"
-        if not len(into):
-            self.stat(name)
-            return
+    def _read(self, name: str, start: int, into: memoryview) -> None:
         # Identity: a transparently unzipped object would have another length than its range.
         headers = {"range": f"bytes={start}-{start + len(into) - 1}", "accept-encoding": "identity"}
         with (
             _translated(name),
             self._session.get(
-                url + quote(self._full(name), safe=""),
+                f"{self._client.api_endpoint}/download/{self._objects}/{quote(self._full(name), safe='')}",
                 params={"alt": "media"},
                 headers=headers,
                 timeout=self._timeout,
@@ -102,14 +91,13 @@ class GcsStorage:
                 raise _refused(answer.status_code, name, answer.text)
             # Emulators and proxies ignore ranges and send all of it: what lies before must be read and dropped.
             if answer.status_code == requests.codes.ok and start:  # a server that knows no ranges
-                _fill(answer, memoryview(bytearray(start)), name)
-            _fill(answer, into, name)
+                fill(memoryview(bytearray(start)), name, answer.raw.readinto)
+            fill(into, name, answer.raw.readinto)
 
     def list(self, prefix: str) -> Iterator[Stat]:
-        below = self._prefix + (f"{checked_name(prefix)}/" if prefix else "")
         with _translated(prefix):
             found = self._client.list_blobs(
-                self._bucket, prefix=below, fields=_FIELDS, retry=None, timeout=self._timeout
+                self._bucket, prefix=self._below(prefix), fields=_FIELDS, retry=None, timeout=self._timeout
             )
             for blob in found:
                 yield self._stat_of(blob)
@@ -124,9 +112,6 @@ class GcsStorage:
     def delete(self, name: str) -> None:
         with suppress(NotFound), _translated(name):
             self._bucket.blob(self._full(name)).delete(retry=None, timeout=self._timeout)
-
-    def _full(self, name: str) -> str:
-        return self._prefix + checked_name(name)
 
     def _stat_of(self, blob: gcs.Blob) -> Stat:
         return Stat(
@@ -172,15 +157,6 @@ def _refused(code: int, name: str, text: str) -> StorageError:
     # Spent quota and missing permission share a code, and only the first goes away by itself.
     kind = Full if code == 403 and "quota" in text.lower() else kind_of_status(code)
     return kind(f"{name}: HTTP {code} {text[:200]}")
-
-
-def _fill(answer: requests.Response, into: memoryview, name: str) -> None:
-    done = 0
-    while done < len(into):
-        count = answer.raw.readinto(into[done:])
-        if not count:
-            raise EOFError(f"{name} ends {len(into) - done} bytes early")
-        done += count
 
 
 def _session(client: Any) -> requests.Session:

@@ -20,7 +20,7 @@ from stat import S_ISREG
 from typing import Self
 
 from holdfast.checkpoint.errors import AlreadyExists, Denied, Full, NotFound, StorageError, Transient
-from holdfast.checkpoint.stores.storage import Stat, checked_name, random_hex
+from holdfast.checkpoint.stores.storage import Stat, checked_name, fill, random_hex
 from holdfast.contract.errors import InputError
 
 # Objects being written; not listed. What a killed writer left there goes after an hour.
@@ -105,12 +105,7 @@ class LocalStorage:
     def read_into(self, name: str, start: int, into: memoryview) -> None:
         try:
             with _opened(self._root / checked_name(name)) as file:
-                done = 0
-                while done < len(into):
-                    count = os.preadv(file.fileno(), [into[done:]], start + done)
-                    if count == 0:
-                        raise EOFError(f"{name} ends at byte {start + done}, {len(into) - done} bytes early")
-                    done += count
+                fill(into, name, lambda rest: os.preadv(file.fileno(), [rest], start + len(into) - len(rest)))
         except OSError as error:
             raise refused(error, name) from error
 

@@ -20,11 +20,12 @@ from botocore.config import Config
 
 from holdfast.checkpoint.errors import AlreadyExists, Denied, Full, NotFound, StorageError, Transient
 from holdfast.checkpoint.stores.storage import (
+    Bucket,
     MemoryFile,
     Stat,
     Translated,
     check_absent,
-    checked_name,
+    fill,
     kind_of_status,
     random_hex,
 )
@@ -38,26 +39,18 @@ _NO_CREDENTIALS = (boto.NoCredentialsError, boto.PartialCredentialsError, boto.C
 _SETTINGS = (boto.NoRegionError, boto.ProfileNotFound, boto.ParamValidationError, boto.InvalidRegionError)
 
 
-class S3Storage:
-    read_bytes = 1 << 30
-
+class S3Storage(Bucket):
     def __init__(self, client: Any, bucket: str, prefix: str) -> None:
+        super().__init__(prefix)
         self._client, self._bucket = client, bucket
         self._conditional: bool | None = None
-        self._prefix = f"{prefix}/" if prefix else ""
 
     @classmethod
     def open(cls, *, bucket: str, prefix: str, request_s: float) -> Self:
         """Raises InputError where the bucket cannot be listed."""
-        if prefix:
-            checked_name(prefix)
         try:
-            # One listing shows a missing bucket or right now, and not when the first save fails.
-            storage = cls(_client(request_s), bucket, prefix)
-            with suppress(Transient):  # down for a moment: the callers try again
-                next(storage.list(""), None)
-            return storage
-        except (NotFound, Denied, StorageError, *_SETTINGS) as error:
+            return cls(_client(request_s), bucket, prefix)._usable()
+        except (StorageError, *_SETTINGS) as error:
             raise _unusable(bucket, prefix, str(error)) from error
 
     @property
@@ -97,21 +90,17 @@ class S3Storage:
                 Bucket=self._bucket, Key=self._full(name), Body=_Body(data), ChecksumCRC32C=checksum, **condition
             )
 
-    def read_into(self, name: str, start: int, into: memoryview) -> None:
-        if not len(into):
-            self.stat(name)
-            return
+    def _read(self, name: str, start: int, into: memoryview) -> None:
         wanted = f"bytes={start}-{start + len(into) - 1}"
         with _translated(name):
             body = self._client.get_object(Bucket=self._bucket, Key=self._full(name), Range=wanted)["Body"]
             with body:
-                _fill(body, into, name)
+                fill(into, name, lambda rest: body.readinto(rest[:SEND_BYTES]))
 
     def list(self, prefix: str) -> Iterator[Stat]:
-        below = self._prefix + (f"{checked_name(prefix)}/" if prefix else "")
         with _translated(prefix):
-            pages = self._client.get_paginator("list_objects_v2").paginate(Bucket=self._bucket, Prefix=below)
-            for page in pages:
+            pages = self._client.get_paginator("list_objects_v2")
+            for page in pages.paginate(Bucket=self._bucket, Prefix=self._below(prefix)):
                 for found in page.get("Contents", ()):
                     name = str(found["Key"]).removeprefix(self._prefix)
                     yield Stat(name=name, bytes=found["Size"], modified=found["LastModified"].timestamp())
@@ -128,9 +117,6 @@ class S3Storage:
     def delete(self, name: str) -> None:
         with suppress(NotFound), _translated(name):
             self._client.delete_object(Bucket=self._bucket, Key=self._full(name))
-
-    def _full(self, name: str) -> str:
-        return self._prefix + checked_name(name)
 
 
 class _Body(MemoryFile):
@@ -173,16 +159,6 @@ def _refused(error: boto.ClientError, name: str) -> StorageError | EOFError:
         return EOFError(f"{name} ends before the range that was asked for")
     kind = _BY_CODE.get(code) or kind_of_status(status)
     return kind(f"{name}: HTTP {status} {code} {text}")
-
-
-def _fill(body: Any, into: memoryview, name: str) -> None:
-    done = 0
-    while done < len(into):
-        chunk = body.read(min(SEND_BYTES, len(into) - done))
-        if not chunk:
-            raise EOFError(f"{name} ends {len(into) - done} bytes early")
-        into[done : done + len(chunk)] = chunk
-        done += len(chunk)
 
 
 def _client(request_s: float) -> Any:

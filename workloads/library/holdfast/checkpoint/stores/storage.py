@@ -8,8 +8,9 @@ import ctypes
 import os
 import re
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import Protocol, Self, runtime_checkable
 
 import google_crc32c
 
@@ -73,6 +74,12 @@ def exists(storage: Storage, name: str) -> bool:
     return True
 
 
+def numbers_below(storage: Storage, prefix: str) -> list[int]:
+    """Of the objects whose names below the prefix are `<number>.json`, in ascending order."""
+    names = (found.name.rpartition("/")[2].removesuffix(".json") for found in storage.list(prefix))
+    return sorted(int(name) for name in names if name.isdecimal())
+
+
 def check_absent(storage: Storage, name: str) -> None:
     """Raises AlreadyExists: for stores that would overwrite."""
     if exists(storage, name):
@@ -131,6 +138,52 @@ def crc32c(data: memoryview) -> str:
     running = Crc32c()
     running.extend(data)
     return running.hex()
+
+
+class Bucket:
+    """What the stores of buckets have in common: names below the prefix of the URL, and how a read and an opening go."""
+
+    read_bytes = 1 << 30
+
+    def __init__(self, prefix: str) -> None:
+        self._prefix = f"{checked_name(prefix)}/" if prefix else ""
+
+    def _usable(self) -> Self:
+        """One listing shows a missing bucket or right now, and not when the first save fails. Raises StorageError."""
+        with suppress(Transient):  # down for a moment: the callers try again
+            next(self.list(""), None)
+        return self
+
+    def _full(self, name: str) -> str:
+        return self._prefix + checked_name(name)
+
+    def _below(self, prefix: str) -> str:
+        return self._prefix + (f"{checked_name(prefix)}/" if prefix else "")
+
+    def read_into(self, name: str, start: int, into: memoryview) -> None:
+        if len(into):
+            self._read(name, start, into)
+        else:  # there is no range of no bytes
+            self.stat(name)
+
+    def _read(self, name: str, start: int, into: memoryview) -> None:
+        raise NotImplementedError
+
+    def list(self, prefix: str) -> Iterator[Stat]:
+        raise NotImplementedError
+
+    def stat(self, name: str) -> Stat:
+        raise NotImplementedError
+
+
+def fill(into: memoryview, name: str, read: Callable[[memoryview], int | None]) -> None:
+    """`read` fills the beginning of what it is given and returns how much. Raises EOFError where it has no more."""
+    done = 0
+    while done < len(into):
+        count = read(into[done:])
+        if not count:
+            raise EOFError(f"{name} ends {len(into) - done} bytes early")
+        done += count
 
 
 class MemoryFile:
@@ -210,3 +263,9 @@ def put_bytes(storage: Storage, name: str, data: bytes) -> None:
     """As put_object, of a small object."""
     view = memoryview(bytearray(data))  # a copy, since the checksum takes writable memory only
     put_object(storage, name, view, crc32c(view))
+
+
+def put_new(storage: Storage, name: str, data: bytes) -> None:
+    """A small object. Raises AlreadyExists, also where an earlier try of one's own has put it there."""
+    view = memoryview(bytearray(data))
+    storage.put(name, view, crc32c(view))

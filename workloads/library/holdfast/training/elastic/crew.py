@@ -88,7 +88,8 @@ class Crew:
         self._go_on(frozenset())
 
     def resize(self, leaving: frozenset[int]) -> None:
-        """At a step that all have done. The leavers' state is the others' as well, so nothing is lost."""
+        """At a step that all have done. The leavers' state is the others' as well, so nothing is lost. Raises Preempted
+        on those who leave."""
         if leaving >= {member.index for member in self.epoch.members}:
             # The state goes to the storage, as much of it as the window allows.
             self._saves.try_last(self.step, self._seconds_left())

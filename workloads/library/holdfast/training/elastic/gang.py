@@ -52,9 +52,9 @@ from holdfast.training.elastic.group import Group, port_taken
 from holdfast.training.elastic.membership import Member
 from holdfast.training.elastic.node import node_of, parameters_of
 from holdfast.training.elastic.places import Address
-from holdfast.training.elastic.progress import GangProgress
 from holdfast.training.elastic.regroup import Limits, Regroup
 from holdfast.training.elastic.saves import GangSaves
+from holdfast.training.elastic.shards import GangProgress
 from holdfast.training.errors import GroupLost
 from holdfast.training.rendezvous import join_id
 

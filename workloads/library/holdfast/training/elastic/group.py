@@ -58,7 +58,7 @@ class Group:
         beside_node: bool = False,
     ) -> None:
         """`secret`: the name under which members find each other in a store that strangers may reach. `beside_node`:
-        the default group is the node's own, and stays."""
+        the default group is the node's own, and stays. Raises InputError where the port is taken."""
         self._addresses, self._me, self._secret, self._silent_s = addresses, me, secret, silent_s
         self._connect_s = min(CONNECT_S, silent_s)
         self._backend, self._beside_node = BACKENDS[device.type], beside_node

@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from holdfast.checkpoint.errors import AlreadyExists, NotFound, StorageError
-from holdfast.checkpoint.stores import Storage, crc32c, read_object
+from holdfast.checkpoint.stores import Storage, numbers_below, put_new, read_object
 from holdfast.contract import object_names
 from holdfast.contract.errors import InputError
 
@@ -67,9 +67,8 @@ def newest_number(storage: Storage, run: str) -> int:
 
 def propose(storage: Storage, run: str, epoch: Epoch) -> Epoch:
     """The epoch of that number: this one, or the one that another proposer was faster with."""
-    data = memoryview(bytearray(json.dumps(epoch.to_json()).encode()))
     try:
-        storage.put(object_names.gang_object(run, epoch.number), data, crc32c(data))
+        put_new(storage, object_names.gang_object(run, epoch.number), json.dumps(epoch.to_json()).encode())
     except AlreadyExists:
         return _read(storage, run, epoch.number)
     # The epoch stands already: a storage that refuses to tidy up must not cost the gang a try.
@@ -96,7 +95,4 @@ def _read(storage: Storage, run: str, number: int) -> Epoch:
 
 
 def _numbers(storage: Storage, run: str) -> list[int]:
-    names = (
-        found.name.rpartition("/")[2].removesuffix(".json") for found in storage.list(object_names.gang_prefix(run))
-    )
-    return sorted(int(name) for name in names if name.isdecimal())
+    return numbers_below(storage, object_names.gang_prefix(run))

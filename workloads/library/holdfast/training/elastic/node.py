@@ -97,7 +97,8 @@ class Node:
         return [int(number) for number in found.tolist()]
 
     def decided(self, decide: Callable[[], Json]) -> Json:
-        """What the rank that speaks has found, on all; what it raises, on all."""
+        """What the rank that speaks has found, on all; what it raises (InputError, CheckpointExit, Expelled, GroupLost,
+        StorageError), on all. Raises NodeLost where a rank of the node is gone."""
         if self.size == 1:
             return decide()
         answer: dict[str, Any] = {}
@@ -188,7 +189,7 @@ def _sharded_otherwise(got: str) -> InputError:
 
 
 def parameters_of(state: dict[str, Any]) -> list[nn.Parameter]:
-    """Of all modules."""
+    """Of all modules. Raises InputError where there is none."""
     modules = [entry for entry in state.values() if isinstance(entry, nn.Module)]
     parameters = [parameter for module in modules for parameter in module.parameters()]
     if not parameters:

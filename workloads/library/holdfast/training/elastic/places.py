@@ -57,7 +57,7 @@ def of_pod(variables: Mapping[str, str] = os.environ) -> Places:
 
 def addresses(host: str, port: int, nodes: int, ranks: int = 1) -> tuple[Address, ...]:
     """Of every place, node by node. {place} in `host` stands for the node; without it all are on one machine. Places
-    on one machine are two ports apart."""
+    on one machine are two ports apart. Raises InputError for numbers out of range."""
     together = PLACE not in host
     most = nodes * ranks if together else ranks
     if not (1 <= nodes <= MAX_NODES and 1 <= ranks <= MAX_RANKS and port >= 1 and port + 2 * most - 1 <= 65535):
@@ -73,6 +73,7 @@ def addresses(host: str, port: int, nodes: int, ranks: int = 1) -> tuple[Address
 
 
 def check(index: int, nodes: tuple[Address, ...], ranks_per_node: int) -> None:
+    """Raises InputError for a place that this gang does not have."""
     if ranks_per_node < 1 or len(nodes) % ranks_per_node:
         raise InputError(
             "processes of a node", got=f"{ranks_per_node} with {len(nodes)} addresses",

@@ -1,12 +1,18 @@
-"""Logical shards: a fixed cut of every global batch, shared out anew whenever the gang changes its size.
+"""Logical shards: a fixed cut of every global batch, shared out again whenever the gang changes its size.
 
 The global batch of a step is always the same V shards; a rank of W takes a contiguous range and accumulates. So the
-samples, their order and the learning rate do not depend on how many nodes there are. Standard library only.
+samples, their order and the learning rate do not depend on how many nodes there are. A gang's checkpoint says how the
+batch was cut, and a resumed gang compares.
 """
 
 import math
+from collections.abc import Mapping
+from typing import Any
+
+import torch
 
 from holdfast.contract.errors import InputError
+from holdfast.training.elastic.gradients import ExactGradientSum, GradientSum
 
 # With V = 6 N the slowest rank does at most 4 % more than its share at any size down to N / 2 (N = 8).
 SHARDS_PER_RANK = 6
@@ -24,7 +30,9 @@ def efficiency(shards: int, world_size: int) -> float:
 
 
 def checked_shards(shards: int, ranks: int, ranks_of_state: int = 1) -> int:
-    """`shards`, or the default where it is 0. `ranks_of_state`: so many share one, and take shards at the same time."""
+    """`shards`, or the default where it is 0. `ranks_of_state`: so many share one, and take shards at the same time.
+
+    Raises InputError for a number that leaves a process without work."""
     if not shards:
         return SHARDS_PER_RANK * ranks
     if shards % ranks_of_state:
@@ -45,10 +53,54 @@ def checked_shards(shards: int, ranks: int, ranks_of_state: int = 1) -> int:
 
 
 def checked_nodes(nodes: int, min_nodes: int) -> None:
+    """Raises InputError."""
     if not 1 <= min_nodes <= nodes:
         raise InputError(
             "least number of nodes is out of range",
             got=f"min_nodes {min_nodes} of {nodes} nodes",
             allowed=f"1 to {nodes}",
             fix=f"min_nodes={max(1, nodes // 2)}",
+        )
+
+
+class GangProgress:
+    def __init__(self, *, shards: int, seed: int, facts: Mapping[str, str | int], gradients: GradientSum) -> None:
+        exact = isinstance(gradients, ExactGradientSum)
+        self._facts: dict[str, Any] = {"shards": shards, "seed": seed, "exact": exact, **facts}
+        self._gradients = gradients
+        self._gpu = _gpu_of(gradients.device) if exact else ""
+
+    def state_dict(self) -> dict[str, Any]:
+        exponent = self._gradients.exponent if isinstance(self._gradients, ExactGradientSum) else 0
+        return self._facts | {"exponent": exponent, "gpu": self._gpu}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Raises InputError where a fact differs from that of the run."""
+        for name, value in self._facts.items():
+            # A run that was begun before a fact was stated goes on: nothing is known against it.
+            if state.get(name, value) != value:
+                raise InputError(
+                    f"the run was started with another value of {name}",
+                    got=value,
+                    allowed=f"{state.get(name)}: batches, random draws or sums would differ",
+                    fix=f"{name}={state.get(name)}, or another run name to start from zero",
+                )
+        if isinstance(self._gradients, ExactGradientSum):
+            _check_gpu(self._gpu, str(state.get("gpu", self._gpu)))
+            self._gradients.exponent = int(state["exponent"])
+
+
+def _gpu_of(device: torch.device) -> str:
+    """Empty on a CPU."""
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else ""
+
+
+def _check_gpu(ours: str, theirs: str) -> None:
+    """Kernels of another type round differently, so the bits would depend on who has which shard."""
+    if ours != theirs:
+        raise InputError(
+            "exact sums over different types of GPU",
+            got=ours or "a CPU",
+            allowed=f"{theirs or 'a CPU'}, on which the run was started",
+            fix="one machine type for all nodes of the job, or exact=False under another run name",
         )

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from holdfast.checkpoint.errors import AlreadyExists, NotFound, StorageError
-from holdfast.checkpoint.stores import Storage, crc32c
+from holdfast.checkpoint.stores import Storage, put_new
 from holdfast.contract import object_names
 from holdfast.runtime import logs
 from holdfast.training.elastic.control import Peers
@@ -132,9 +132,8 @@ class Signs:
         number = self._given[-1].number + 1 if self._given else 0
         sign = Sign(member=self._me, number=number, reaches=self._reaches, closed=closed)
         self._given.append(sign)
-        data = memoryview(bytearray(b"{}"))
         with contextlib.suppress(AlreadyExists):
-            self._storage.put(self._object(sign), data, crc32c(data))
+            put_new(self._storage, self._object(sign), b"{}")
 
     def _tidy(self, *, keep: int) -> None:
         while len(self._given) > keep and not self._given[-1].closed:

@@ -18,6 +18,7 @@ class HoldfastCallback(TrainerCallback):
         self._checkpoints = ManagedCheckpointer(url, **options)
 
     def on_init_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        """Raises InputError where the Trainer would save as well."""
         refuse_deepspeed(f"deepspeed={args.deepspeed}" if args.deepspeed else "")
         if args.enable_jit_checkpoint or args.save_strategy != "no":
             raise InputError(

@@ -20,9 +20,9 @@ from torch.nn.parallel import DistributedDataParallel
 from holdfast.checkpoint import Checkpointer, PerRank
 from holdfast.checkpoint.ranks import Ranks
 from holdfast.checkpoint.save.decision import check_state
-from holdfast.checkpoint.state.tree import capture
 from holdfast.contract.errors import InputError
 from workloads.library.tests.checkpoint.jobs import TUNING
+from workloads.library.tests.checkpoint.test_reshard import same, whole
 
 State = dict[str, Any]
 WORLDS = (4, 2, 1, 4)
@@ -207,11 +207,6 @@ def saved_part(state: State) -> State:
     return state.get("saved") or {name: value for name, value in state.items() if name != "replicas"}
 
 
-def whole(state: State) -> dict[str, torch.Tensor]:
-    tensors = {key: value for key, value in capture(state).tensors.items() if not key.startswith("__")}
-    return {key: (t.full_tensor() if isinstance(t, DTensor) else t).clone() for key, t in tensors.items()}
-
-
 def start_all(world: int, url: str, start: int, names: list[str], results: str) -> None:
     """Every named layout once, on this many ranks; rank 0 writes what happened to `results`."""
     warnings.simplefilter("ignore")
@@ -271,7 +266,3 @@ def refused(error: InputError) -> str:
 
 def slug(name: str) -> str:
     return "".join(letter if letter.isalnum() else "-" for letter in name.lower()).strip("-")
-
-
-def same(found: dict[str, torch.Tensor], truth: dict[str, torch.Tensor]) -> bool:
-    return found.keys() == truth.keys() and all(torch.equal(found[key], truth[key]) for key in truth)

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from holdfast.checkpoint import Checkpointer
-from holdfast.checkpoint.state.tree import capture
+from holdfast.checkpoint.state import capture
 from holdfast.contract.errors import InputError
 from workloads.library.tests.checkpoint.jobs import TUNING, Jobs
 from workloads.library.tests.checkpoint.round_trips import layouts as laid

@@ -10,12 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.checkpoint.cli import print_table
-from holdfast.checkpoint.commands.inspection import rows
 from holdfast.checkpoint.errors import Damaged, Fenced
-from holdfast.checkpoint.format import fence
+from holdfast.checkpoint.format import digest_of, fence
 from holdfast.checkpoint.format.decoding import decode_commit, parse_manifest
-from holdfast.checkpoint.format.records import digest_of
 from holdfast.checkpoint.format.soundness import check_manifests
+from holdfast.checkpoint.inspection import rows
 from holdfast.checkpoint.restore.loading import read_whole
 from holdfast.checkpoint.restore.reading import open_step
 from holdfast.contract import object_names
@@ -33,11 +32,10 @@ def _saved() -> tuple[dict[str, Any], dict[str, Any], bytes]:
     """Commit body, manifest and shard of a small state, as the library makes them."""
     import torch
 
-    from holdfast.checkpoint.format.records import Commit, Manifest, Shard
+    from holdfast.checkpoint.format import Commit, Manifest, Shard
     from holdfast.checkpoint.save.staging import copy_into
-    from holdfast.checkpoint.state.pieces import pieces_of, stream_bytes
-    from holdfast.checkpoint.state.tensors import memory_of
-    from holdfast.checkpoint.state.tree import capture
+    from holdfast.checkpoint.state import capture
+    from holdfast.checkpoint.state.tensors import memory_of, pieces_of, stream_bytes
     from holdfast.checkpoint.stores.storage import crc32c
 
     model = torch.nn.Linear(8, 8)
@@ -116,7 +114,7 @@ def _enter_epoch(data: bytes) -> None:
 def _tensors() -> bytes:
     import torch
 
-    from holdfast.checkpoint.commands.safetensors import write_safetensors
+    from holdfast.checkpoint.exchange import write_safetensors
 
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "model.safetensors"
@@ -135,7 +133,7 @@ def _make_tensors(draw: random.Random) -> bytes:
 
 
 def _enter_tensors(data: bytes) -> None:
-    from holdfast.checkpoint.commands.safetensors import read_safetensors
+    from holdfast.checkpoint.exchange import read_safetensors
 
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "model.safetensors"

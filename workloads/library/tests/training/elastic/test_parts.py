@@ -12,13 +12,11 @@ from torch import nn
 from holdfast.checkpoint.stores import LocalStorage
 from holdfast.contract.environment import ENV_KEY_FILE
 from holdfast.contract.errors import InputError
-from holdfast.training.elastic import progress
 from holdfast.training.elastic.control import Control, Peers, epoch_of
 from holdfast.training.elastic.gradients import ExactGradientSum, GradientSum
 from holdfast.training.elastic.membership import Epoch, Member, newest, propose
 from holdfast.training.elastic.places import addresses
-from holdfast.training.elastic.progress import GangProgress
-from holdfast.training.elastic.shards import checked_nodes, checked_shards, efficiency, share
+from holdfast.training.elastic.shards import GangProgress, checked_nodes, checked_shards, efficiency, share
 from holdfast.training.rendezvous import join_id
 from workloads.library.tests.training.elastic.gangs import free_ports
 
@@ -189,7 +187,7 @@ def test_addresses_of_places() -> None:
 
 def test_exact_sums_of_another_type_of_gpu_are_refused_and_plain_ones_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     def on(gpu: str, kind: type[GradientSum]) -> GangProgress:
-        monkeypatch.setattr(progress, "_gpu_of", lambda device: gpu)
+        monkeypatch.setattr("holdfast.training.elastic.shards._gpu_of", lambda device: gpu)
         sums = kind(nn.Linear(2, 2).parameters(), flags=1)
         return GangProgress(shards=6, seed=0, facts={}, gradients=sums)
 

@@ -1,1 +1,0 @@
-"""What `holdfast checkpoints` does beyond saving and restoring: list, import, copy, export."""

@@ -1,0 +1,74 @@
+"""Processes of a bench: what they and their children hold, their end, and what they wait for."""
+
+import socket
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+SHARED = ("/memfd:", "/dev/shm/", "/dev/zero", "/SYSV")
+MIB = 1 << 20
+
+
+def family(pid: int) -> list[psutil.Process]:
+    """The process and all below it; nothing once it is gone."""
+    with suppress(psutil.NoSuchProcess):
+        return [psutil.Process(pid), *psutil.Process(pid).children(recursive=True)]
+    return []
+
+
+def rss_mib(pid: int, *, with_children: bool = False) -> float:
+    """Resident memory; of a process that is gone none."""
+    total = 0
+    for process in family(pid) if with_children else family(pid)[:1]:
+        with suppress(psutil.NoSuchProcess):
+            total += process.memory_info().rss
+    return total / MIB
+
+
+def kill_family(pid: int | None) -> None:
+    for process in family(pid or 0):
+        with suppress(psutil.NoSuchProcess):
+            process.kill()
+
+
+def until(condition: Callable[[], Any], limit_s: float, *, pause_s: float = 0.01) -> Any:
+    """What the condition gives once it is true. Raises TimeoutError."""
+    ends = time.monotonic() + limit_s
+    while not (found := condition()):
+        if time.monotonic() > ends:
+            raise TimeoutError(f"not within {limit_s:g} s")
+        time.sleep(pause_s)
+    return found
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def held(pids: list[int]) -> int:
+    """Memory that no file backs. Shared memory counts once: processes are read one after the other, so that
+    shares of pages that are just being mapped would not add up."""
+    private, shared = 0, dict[str, int]()
+    for pid in pids:
+        with suppress(OSError):
+            lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+            private += sum(int(line.split()[1]) * 1024 for line in lines if line.startswith("Pss_Anon:"))
+            for inode, resident in shared_mappings(pid):
+                shared[inode] = max(shared.get(inode, 0), resident)
+    return private + sum(shared.values())
+
+
+def shared_mappings(pid: int) -> Iterator[tuple[str, int]]:
+    inode = ""
+    for line in Path(f"/proc/{pid}/smaps").read_text().splitlines():
+        fields = line.split(maxsplit=5)
+        if not fields[0].endswith(":"):
+            inode = fields[4] if len(fields) > 5 and fields[5].startswith(SHARED) else ""
+        elif inode and fields[0] == "Rss:":
+            yield inode, int(fields[1]) * 1024
