@@ -59,9 +59,10 @@ def ignored_differences(environment: Environment, plan_json: Mapping[str, Any]) 
 
 def _fix(environment: Environment, resource: Resource, path: str) -> str:
     """The command that sets the list as it is stated, in gcloud's words."""
-    place, stated = f"--region={environment.region}", _at(resource.arguments, path)
+    stated: list[Any] = _at(resource.arguments, path)
+    place = f"--region={environment.region}"
     if resource.kind == "google_container_cluster":
-        flag = f"--{path.partition('_')[0]}={','.join(COMMAND_NAMES.get(each, each) for each in stated)}"
+        flag = f"--{path.partition('_')[0]}={','.join(COMMAND_NAMES.get(str(each), str(each)) for each in stated)}"
         return f"gcloud container clusters update {environment.cluster_name} {place} {flag}"
     effects = {effect.provider_value: effect.value for effect in Effect}
     taints = ",".join(f"{each['key']}={each['value']}:{effects[each['effect']]}" for each in stated)

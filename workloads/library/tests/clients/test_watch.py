@@ -23,8 +23,8 @@ def events(*found: tuple[str, str]) -> io.BytesIO:
 
 class Copied(ListAndWatch):
     def __init__(self, *answers: io.BytesIO | Exception) -> None:
-        self.said, self.names, self.asked = list[str](), set[str](), list[Mapping[str, str]]()
-        super().__init__("names", key=lambda found: found["metadata"]["name"], warn=self.said.append)
+        self.warnings, self.names, self.asked = list[str](), set[str](), list[Mapping[str, str]]()
+        super().__init__("names", key=lambda found: found["metadata"]["name"], warn=self.warnings.append)
         self._answers = list(answers)
 
     def get(self, query: Mapping[str, str], timeout_s: float) -> Answer:
@@ -68,11 +68,11 @@ def test_after_any_break_what_vanished_meanwhile_is_forgotten(broken: io.BytesIO
     copied = Copied(page("a", "b"), broken, page("b"))
     copied.run()
     assert copied.names == {"b"}
-    assert len(copied.said) == 2
+    assert len(copied.warnings) == 2
 
 
 def test_nothing_waits_for_a_kind_that_the_cluster_does_not_know() -> None:
     copied = Copied(NotThere("Not Found"))
     copied.run()
     assert copied.ready.is_set()
-    assert copied.said[0] == "Not Found; looking again in 0 s"
+    assert copied.warnings[0] == "Not Found; looking again in 0 s"
