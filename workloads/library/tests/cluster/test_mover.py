@@ -129,7 +129,7 @@ def test_a_job_goes_to_on_demand_and_back_and_a_mover_that_dies_halfway_leaves_i
 
     # Kueue or JobSet may have written to the job since it was read: then a later step makes the move.
     with pytest.raises(OSError, match="killed"):
-        until("its mover dies", lambda: step(Mover(Dies(mover_account)), 3.7) or None)
+        until("its mover dies", lambda: step(Mover(Dies(Api.over(mover_account))), 3.7) or None)
     until("Kueue starts it again where it was", lambda: run_on(api, body, spot.pool_class) or None)
     assert api.get(api.path_of(body))["metadata"]["labels"][LABEL_QUEUE] == "on-demand"
     assert step(mover, 3.7) == 0, "the move is finished, not made once more"
