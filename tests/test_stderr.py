@@ -27,8 +27,8 @@ COMMANDS = {
     "holdfast batch status a --database postgresql://nobody@127.0.0.1:1/none?x=y": (2, "error:   "),
     "holdfast report --events {folder}/events --out {folder}/report.html": (0, "Next: open "),
     "holdfast churn --events {folder}/events": (0, ""),
-    "holdfast export --kubeconfig {folder}/none": (3, "could not judge: no cluster to watch"),
-    "holdfast move --events {folder}/events --kubeconfig {folder}/none": (3, "could not judge: no cluster to watch"),
+    "holdfast export --kubeconfig {folder}/none": (3, "could not judge: no cluster in "),
+    "holdfast move --events {folder}/events --kubeconfig {folder}/none": (3, "could not judge: no cluster in "),
 }
 
 
