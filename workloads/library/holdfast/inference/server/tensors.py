@@ -8,6 +8,7 @@ import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, NoReturn, cast
 
 from holdfast.inference.errors import Refused
@@ -28,7 +29,10 @@ def _integers(low: int, high: int) -> Callable[[object], bool]:
 
 
 def _is_finite(value: object) -> bool:
-    return type(value) in (int, float) and math.isfinite(cast("float", value))
+    try:
+        return type(value) in (int, float) and math.isfinite(cast("float", value))
+    except OverflowError:  # an integer beyond every float
+        return False
 
 
 _FITS: dict[str, Callable[[object], bool]] = {
@@ -95,19 +99,21 @@ class _Input:
         if not 1 <= len(shape) <= MAX_DIMENSIONS or not all(type(n) is int and 0 < n <= 2**31 for n in shape):
             raise Refused(400, f"shape must be 1 to {MAX_DIMENSIONS} positive whole numbers")
         sizes = cast("list[int]", shape)
-        flat = _flat(data, len(sizes))
+        flat = _flat(data, sizes)
         if len(flat) != math.prod(sizes) or not all(map(_FITS[datatype], flat)):
             raise Refused(400, f"data of {name[:80]!r} must be {sizes} values of {datatype}")
         return cls(name, datatype, sizes, flat)
 
 
-def _flat(data: list[object], dimensions: int) -> list[object]:
-    """Row-major; the protocol lets data be nested as its shape."""
-    for _ in range(dimensions - 1):
-        if not data or not isinstance(data[0], list):
-            break
-        data = [value for row in data if isinstance(row, list) for value in cast("list[object]", row)]
-    return data
+def _flat(data: list[object], sizes: Sequence[int]) -> list[object]:
+    """Row-major. The protocol lets data be flat, or nested as its shape; anything else stays as it is and fits no type."""
+    flat = data
+    for size, inner in pairwise(sizes):
+        rows = [cast("list[object]", row) for row in flat if isinstance(row, list)]
+        if len(rows) < len(flat) or len(rows) % size or any(len(row) != inner for row in rows):
+            return data
+        flat = [value for row in rows for value in row]
+    return flat
 
 
 def _bodies(inputs: Sequence[_Input], count: int) -> list[bytes]:
