@@ -14,7 +14,7 @@ from typing import Any, Self
 from holdfast.checkpoint.ranks import Ranks
 from holdfast.checkpoint.settings import Cadence as Setting
 from holdfast.contract.checkpoint_interval import daly
-from holdfast.contract.errors import InputError
+from holdfast.runtime import logs
 
 
 class EverySteps:
@@ -185,16 +185,11 @@ class History:
         return {"hazard": self.hazard.encode(), "age_s": age_s, "ended": ended}
 
 
-def measured(metric: float | None) -> dict[str, float]:
-    """What is noted of a step's metric. Raises InputError for one that ranks nothing."""
+def measured(step: int, metric: float | None) -> dict[str, float]:
+    """What is noted of a step's metric. One that ranks nothing is left out: a loss that diverges must not end the job."""
     if metric is None:
         return {}
-    value = float(metric)
-    if not math.isfinite(value):
-        raise InputError(
-            "metric of a checkpoint is no number to rank it by",
-            got=str(value),
-            allowed="a finite number, or None",
-            fix="leave the metric out where it is not finite",
-        )
+    if not math.isfinite(value := float(metric)):
+        logs.warning("save", f"metric of step {step} is {value}: the step is saved without it")
+        return {}
     return {"metric": value}

@@ -142,7 +142,7 @@ class Checkpointer:
     def save(self, step: int, *, metric: float | None = None) -> None:
         """Stage now, upload in the background. Waits for an earlier save that is still in flight, and is left out
         when that takes longer than `Tuning.wait_s`. Raises NotDurable by `strict`, Superseded, InputError as tick."""
-        self._writer.save(step, self._state, self._history.notes() | measured(metric))
+        self._writer.save(step, self._state, self._history.notes() | measured(step, metric))
         # Also when it was left out: the next is due an interval later, and not in the next step.
         self._cadence.saved(step)
         if self._strict and self._writer.failed_in_a_row >= self._strict:

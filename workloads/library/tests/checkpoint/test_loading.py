@@ -76,6 +76,58 @@ def test_a_model_of_another_dtype_and_another_head_takes_what_fits(tmp_path: Pat
     assert all(torch.equal(other.state_dict()[key], before[key]) for key in left)
 
 
+def test_a_checkpoint_of_which_nothing_fits_is_another_model(trained: tuple[str, dict[str, torch.Tensor]]) -> None:
+    other = nn.ModuleDict({"trunk": nn.Linear(4, 8)})
+    with pytest.raises(InputError, match="another model") as refused:
+        Checkpointer.load(trained[0], {"model": other}, partial=True)
+    assert "no tensor of model" in str(refused.value)
+
+
+class Holds(nn.Module):
+    def __init__(self, values: torch.Tensor) -> None:
+        super().__init__()
+        self.register_buffer("values", values)
+        self.values: torch.Tensor
+
+
+@pytest.mark.parametrize(
+    ("saved", "wanted"),
+    [
+        (torch.tensor([1 + 2j]), torch.float32),
+        (torch.tensor([0.5]), torch.int64),
+        (torch.tensor([300]), torch.int8),
+        (torch.tensor([-1]), torch.uint8),
+        (torch.tensor([2]), torch.bool),
+    ],
+    ids=lambda value: str(value),
+)
+def test_a_cast_that_would_drop_or_wrap_values_is_refused(
+    tmp_path: Path, saved: torch.Tensor, wanted: torch.dtype
+) -> None:
+    with Checkpointer(str(tmp_path), {"model": Holds(saved)}, run="r") as ckpt:
+        ckpt.tick(1)
+    with pytest.raises(InputError, match="another model"):
+        Checkpointer.load(str(tmp_path), {"model": Holds(torch.zeros(1, dtype=wanted))}, cast=True)
+
+
+def test_a_cast_that_overflows_says_how_many_values_did(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with Checkpointer(str(tmp_path), {"model": Holds(torch.tensor([1.0, 1e6, -1e9]))}, run="r") as ckpt:
+        ckpt.tick(1)
+    into = Holds(torch.zeros(3, dtype=torch.float16))
+    Checkpointer.load(str(tmp_path), {"model": into}, cast=True)
+    assert into.values[0] == 1.0
+    assert "2 of 3 values of model/values are not finite as float16" in capsys.readouterr().out
+
+
+def test_a_metric_that_ranks_nothing_ends_no_training(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    model = network()
+    with Checkpointer(str(tmp_path), {"model": model}, run="r") as ckpt:
+        ckpt.tick(1, metric=float("nan"))
+        assert ckpt.wait()
+    assert Checkpointer.load(str(tmp_path), {"model": model}).step == 1
+    assert "metric of step 1 is nan" in capsys.readouterr().out
+
+
 def test_one_step_and_a_dtype_are_chosen_for_serving(trained: tuple[str, dict[str, torch.Tensor]]) -> None:
     url, weights = trained
     step, tensors = load_tensors(url, keys=["model/body"], dtype=torch.float16)

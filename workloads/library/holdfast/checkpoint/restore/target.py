@@ -20,6 +20,7 @@ from holdfast.checkpoint.state import RNG_KEY, Stateful, decode, refill, targets
 from holdfast.checkpoint.state.random_streams import check_rng_state, set_rng_state
 from holdfast.checkpoint.state.tensors import as_dtensor, boxes_of, dtype_name, local_of, memory_at
 from holdfast.contract.errors import InputError
+from holdfast.runtime import logs
 
 # Of these a state_dict() after load_state_dict() gives back what was loaded; loaders and schedulers may not.
 EXACT = (nn.Module, torch.optim.Optimizer, torch.Tensor)
@@ -56,7 +57,12 @@ class Target:
         for name, value in self._entries:
             self._check_module(name, value)
             keys = tensor_keys(self._saved[name])
-            self._tensors |= {key: self._fitting(key, value) for key in keys if not self._left_out(key, value)}
+            fitting = {key: self._fitting(key, value) for key in keys if not self._left_out(key, value)}
+            if keys and not fitting:
+                raise _other_model(
+                    f"no tensor of {name} has the name and shape of a saved one", "at least one that fits"
+                )
+            self._tensors |= fitting
         if self._own_rng:
             for key in tensor_keys(self._saved[RNG_KEY]):
                 self._tensors[key] = empty_like_saved(opened.part(key, rank))
@@ -88,6 +94,7 @@ class Target:
             check_rng_state(decode(self._saved[RNG_KEY], self._tensors.__getitem__))
 
     def load(self) -> None:
+        self._tell_overflows()
         for name, value in self._entries:
             saved = decode(self._saved[name], self._tensors.get)
             if self._fit.partial and isinstance(value, nn.Module):
@@ -95,6 +102,18 @@ class Target:
             load_entry(name, value, saved, partial=self._fit.partial)
         if self._own_rng:
             set_rng_state(decode(self._saved[RNG_KEY], self._tensors.__getitem__))
+
+    def _tell_overflows(self) -> None:
+        """Where a cast to fewer bits made values infinite."""
+        for key, tensor in self._tensors.items():
+            if self._fit.cast and key in self._live and tensor.is_floating_point():
+                narrower = (
+                    torch.finfo(tensor.dtype).max < torch.finfo(saved_dtype(self._opened.part(key, self._rank))).max
+                )
+                lost = int((~torch.isfinite(local_of(tensor))).sum()) if narrower else 0
+                if lost:
+                    of = f"{lost} of {local_of(tensor).numel()} values of {key}"
+                    logs.warning("restore", f"{of} are not finite as {dtype_name(tensor.dtype)}")
 
     def _check_entries(self) -> None:
         # Extra entries are refused as well: one that stays as it was built would be neither new nor restored.
@@ -126,11 +145,22 @@ class Target:
         live = self._live.get(key)
         if live is None or (not isinstance(owner, nn.Module | torch.Tensor) and tuple(live.shape) != part.shape):
             return _new_tensor(key, part, owner)
-        if tuple(live.shape) != part.shape or (live.dtype != dtype and not self._fit.cast):
+        if tuple(live.shape) != part.shape or not (
+            live.dtype == dtype or (self._fit.cast and _keeps_values(dtype, live.dtype))
+        ):
             raise _other_model(
                 f"{key}: {dtype_name(live.dtype)}{list(live.shape)} here", f"{part.dtype}{list(part.shape)} as saved"
             )
         return live
+
+
+def _keeps_values(saved: torch.dtype, here: torch.dtype) -> bool:
+    """A cast drops no imaginary part and no fraction, and wraps no integer. Floats may round."""
+    if not torch.can_cast(saved, here):
+        return False
+    if saved == torch.bool or here.is_floating_point or here.is_complex:
+        return True
+    return torch.iinfo(here).min <= torch.iinfo(saved).min and torch.iinfo(saved).max <= torch.iinfo(here).max
 
 
 def load_entry(name: str, value: Any, saved: Any, *, partial: bool = False) -> None:
