@@ -94,7 +94,7 @@ class Target:
             check_rng_state(decode(self._saved[RNG_KEY], self._tensors.__getitem__))
 
     def load(self) -> None:
-        self._tell_overflows()
+        self._report_overflows()
         for name, value in self._entries:
             saved = decode(self._saved[name], self._tensors.get)
             if self._fit.partial and isinstance(value, nn.Module):
@@ -103,7 +103,7 @@ class Target:
         if self._own_rng:
             set_rng_state(decode(self._saved[RNG_KEY], self._tensors.__getitem__))
 
-    def _tell_overflows(self) -> None:
+    def _report_overflows(self) -> None:
         """Where a cast to fewer bits made values infinite."""
         for key, tensor in self._tensors.items():
             if self._fit.cast and key in self._live and tensor.is_floating_point():
