@@ -75,6 +75,12 @@ def test_it_imports_the_library_of_the_wheel_and_nothing_of_this_checkout(templa
     assert all(Path(path).is_relative_to(template.parent) for path in shown), shown
 
 
+@pytest.mark.parametrize("words", [("format", "--check"), ("check",)], ids=" ".join)
+def test_its_own_lint_passes(template: Path, words: tuple[str, ...]) -> None:
+    done = run(template, "ruff", *words, "-q", ".")
+    assert done.returncode == 0, done.stdout[-2000:]
+
+
 def test_its_own_fast_tests_pass(template: Path) -> None:
     done = run(template, "pytest", "-q", "-p", "no:xdist", "-m", tiers.TIERS["fast"].marks)
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-1000:]
