@@ -57,11 +57,24 @@ def submit(
         preparing.write_manifest(made, write / manifest.name)
     if dry_run:
         return
+    _start(api or Api(kubeconfig), made, yes)
+
+
+def _start(api: "Api", made: "Plan", yes: bool) -> None:
+    """Sends what does not run already."""
+    from holdfast.jobs import show, submit
+
+    sent = submit.unsent(api, made.documents)
+    for document in made.documents:
+        if document not in sent:
+            show.note(f"{document['metadata']['name']} runs already as the file says: it is not sent again")
+    if not any(document["kind"] in submit.KINDS for document in sent):
+        return
     show.agree(yes)
-    for name in room.apply(api or Api(kubeconfig), made.documents):
+    for name in submit.apply(api, sent):
         show.note(f"applied {name}")
     show.note(f"Next: holdfast explain {made.purchases[0].job}")
-    if any(document["kind"] in ("Job", "JobSet") for document in made.documents):
+    if any(document["kind"] in ("Job", "JobSet") for document in sent):
         show.note(f"Next: holdfast follow {made.purchases[0].job}")
 
 

@@ -104,6 +104,41 @@ def _refusals(made: Plan, caps: Caps) -> list[str]:
     return found
 
 
+def unsent(api: Api, documents: list[Object]) -> list[Object]:
+    """The documents without jobs that run already as they are: to send one again would suspend it and replace its pods.
+
+    Raises Stopped where a running job differs from its document.
+    """
+    return [document for document in documents if not _runs_already(api, document)]
+
+
+def _runs_already(api: Api, document: Object) -> bool:
+    if document["kind"] not in ("Job", "JobSet"):  # a Deployment rolls over by itself
+        return False
+    live = api.find(api.path_of(document))
+    if live is None or JobSnapshot(body=live, pods=[]).finished:
+        return False
+    try:
+        tried = api.apply(api.path_of(document), document, dryRun="All")
+        changed = ", ".join(_changed(live["spec"], tried["spec"])[:4])
+    except ApiError as error:  # the template of a job cannot change
+        changed = str(error)
+    if changed:
+        raise Stopped(
+            f"{_named(document)} runs already, and the file differs from it", got=changed,
+            allowed="the file that it was started from", fix="give the new job another name, or delete the running one first",
+        )  # fmt: skip
+    return True
+
+
+def _changed(live: Any, tried: Any, path: str = "spec") -> list[str]:
+    """Fields whose values differ. A queue decides whether a job is suspended, so that is none."""
+    if not (isinstance(live, dict) and isinstance(tried, dict)):
+        return [] if live == tried else [path]
+    names = sorted({*live, *tried} - {"suspend"})
+    return [found for name in names for found in _changed(live.get(name), tried.get(name), f"{path}.{name}")]
+
+
 def apply(api: Api, documents: list[Object]) -> list[str]:
     """`kind/name` of each object, in the manifest's order. The cluster judges all of them before it takes one."""
     made = {doc["metadata"]["name"] for doc in documents if doc["kind"] == "Namespace"}

@@ -1,8 +1,11 @@
 """The way to a first job on the real control plane: platform, first run, and a job of one's own that is evicted."""
 
+from copy import deepcopy
+
 import pytest
 
-from holdfast.clients.api import Api
+from holdfast.clients.api import Api, Object
+from holdfast.contract.errors import Stopped
 from holdfast.jobs import placing, preparing, submit
 from holdfast.jobs.explain import explain, rows
 from holdfast.jobs.following import Following
@@ -69,6 +72,7 @@ def test_a_strangers_gang_is_admitted_restarted_after_a_shutdown_and_not_charged
     name = prepared.bodies[-1]["metadata"]["name"]
     try:
         before = _running(api, name, set())
+        _assert_sent_once(api, prepared.bodies, name, before)
         world.preempt([before[0]["spec"]["nodeName"]])
         after = _running(api, name, {pod["metadata"]["uid"] for pod in before})
         status = api.get(api.path_of(prepared.bodies[-1]))["status"]
@@ -78,6 +82,17 @@ def test_a_strangers_gang_is_admitted_restarted_after_a_shutdown_and_not_charged
     finally:
         for body in prepared.bodies:
             api.delete(api.path_of(body), propagationPolicy="Background")
+
+
+def _assert_sent_once(api: Api, bodies: list[Object], name: str, before: list[Object]) -> None:
+    """Sent again as it is, a running job stays; changed, it is refused."""
+    assert [body["kind"] for body in submit.unsent(api, bodies)] == ["NetworkPolicy", "PodDisruptionBudget"]
+    changed = deepcopy(bodies)
+    changed[-1]["spec"]["failurePolicy"]["maxRestarts"] = 99
+    with pytest.raises(Stopped, match="runs already, and the file differs") as refused:
+        submit.unsent(api, changed)
+    assert "maxRestarts" in refused.value.got or "immutable" in refused.value.got
+    assert {pod["metadata"]["uid"] for pod in _running(api, name, set())} == {pod["metadata"]["uid"] for pod in before}
 
 
 @pytest.mark.usefixtures("platform_applied")
@@ -114,5 +129,5 @@ def _fresh(api: Api, name: str, namespace: str, old: set[str]) -> list[dict[str,
     return found if len(found) == 2 else []
 
 
-def _running(api: Api, name: str, old: set[str]) -> list[dict[str, object]]:
+def _running(api: Api, name: str, old: set[str]) -> list[Object]:
     return until("both pods of the gang run", lambda: _fresh(api, name, "training", old))
