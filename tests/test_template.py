@@ -81,8 +81,13 @@ def test_its_own_lint_passes(template: Path, words: tuple[str, ...]) -> None:
     assert done.returncode == 0, done.stdout[-2000:]
 
 
-def test_its_own_fast_tests_pass(template: Path) -> None:
-    done = run(template, "pytest", "-q", "-p", "no:xdist", "-m", tiers.TIERS["fast"].marks)
+@pytest.mark.parametrize(
+    "words",
+    [("-m", tiers.TIERS["fast"].marks), ("tests/workloads/images/test_layouts.py",)],
+    ids=["fast", "images of the pinned wheel"],
+)
+def test_its_own_tests_pass(template: Path, words: tuple[str, ...]) -> None:
+    done = run(template, "pytest", "-q", "-p", "no:xdist", *words)
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-1000:]
 
 
