@@ -18,7 +18,7 @@ def _login(_: Environment) -> Answer:
     accounts = gcloud.run(("auth", "list", "--filter=status:ACTIVE", "--format=value(account)")).split()
     return (
         bool(accounts),
-        accounts[0] if accounts else "nobody",
+        accounts[0] if accounts else "no account",
         "gcloud auth login && gcloud auth application-default login",
     )
 

@@ -48,7 +48,7 @@ def alerts_are_on_and_heard(facts: Facts) -> Iterator[Finding]:
     asked = facts.environment.alerts
     if facts.environment.production and not (asked.emails or asked.channels):
         where = f"environment {facts.environment.name}: alerts"
-        yield Finding(where=where, got="nobody", allowed="emails or channels", fix="name who is on call")
+        yield Finding(where=where, got="no recipient", allowed="emails or channels", fix="name who is on call")
     for policy in facts.of(POLICY):
         if policy.get("enabled") is False:
             yield policy.finding("enabled", "True", "delete the alert, or enable it")

@@ -64,7 +64,8 @@ def _start(api: "Api", made: "Plan", yes: bool) -> None:
     """Sends what does not run already."""
     from holdfast.jobs import show, submit
 
-    sent = submit.unsent(api, made.documents)
+    with _asking():
+        sent = submit.unsent(api, made.documents)
     for document in made.documents:
         if document not in sent:
             show.note(f"{document['metadata']['name']} runs already as the file says: it is not sent again")

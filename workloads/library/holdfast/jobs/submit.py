@@ -122,6 +122,8 @@ def _runs_already(api: Api, document: Object) -> bool:
         tried = api.apply(api.path_of(document), document, dryRun="All")
         changed = ", ".join(_changed(live["spec"], tried["spec"])[:4])
     except ApiError as error:  # the template of a job cannot change
+        if _lacks_right(error):
+            raise Unjudged(f"no right to start {_named(document)}: {error}") from error
         changed = str(error)
     if changed:
         raise Stopped(
@@ -153,12 +155,17 @@ def _send(api: Api, document: Object, trial: dict[str, str]) -> None:
     try:
         api.apply(api.path_of(document), document, **trial)
     except ApiError as error:
-        if error.status in (401, 403):
+        if _lacks_right(error):
             raise Unjudged(f"no right to start {_named(document)}: {error}") from error
         fix = "install what the platform's manifests need, or correct the manifest"
         sent = "nothing was sent" if trial else "what stands before it in the manifest was sent"
         what = f"the cluster refuses {_named(document)}; {sent}"
         raise InputError(what, got=error, allowed="what its API server accepts", fix=fix) from error
+
+
+def _lacks_right(error: ApiError) -> bool:
+    """A webhook that denies an object answers 403 too."""
+    return error.status in (401, 403) and "denied the request" not in str(error)
 
 
 def _named(document: Object) -> str:

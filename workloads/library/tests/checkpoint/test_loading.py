@@ -119,6 +119,16 @@ def test_a_cast_that_overflows_says_how_many_values_did(tmp_path: Path, capsys: 
     assert "2 of 3 values of model/values are not finite as float16" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("saved", [torch.tensor([1, 2]), torch.tensor([True, False])], ids=["int64", "bool"])
+@pytest.mark.parametrize("wanted", [torch.float16, torch.complex64], ids=str)
+def test_whole_numbers_become_floats(tmp_path: Path, saved: torch.Tensor, wanted: torch.dtype) -> None:
+    with Checkpointer(str(tmp_path), {"model": Holds(saved)}, run="r") as ckpt:
+        ckpt.tick(1)
+    into = Holds(torch.zeros(2, dtype=wanted))
+    Checkpointer.load(str(tmp_path), {"model": into}, cast=True)
+    assert torch.equal(into.values, saved.to(wanted))
+
+
 def test_a_metric_that_ranks_nothing_ends_no_training(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     model = network()
     with Checkpointer(str(tmp_path), {"model": model}, run="r") as ckpt:

@@ -104,15 +104,14 @@ class Target:
             set_rng_state(decode(self._saved[RNG_KEY], self._tensors.__getitem__))
 
     def _report_overflows(self) -> None:
-        """Where a cast to fewer bits made values infinite."""
+        """Where a cast made values infinite."""
         for key, tensor in self._tensors.items():
-            if self._fit.cast and key in self._live and tensor.is_floating_point():
-                narrower = (
-                    torch.finfo(tensor.dtype).max < torch.finfo(saved_dtype(self._opened.part(key, self._rank))).max
-                )
-                lost = int((~torch.isfinite(local_of(tensor))).sum()) if narrower else 0
+            if tensor.is_floating_point() and tensor.dtype != saved_dtype(self._opened.part(key, self._rank)):
+                local = local_of(tensor)
+                # Eight bits have no isfinite.
+                lost = int((~torch.isfinite(local if local.element_size() > 1 else local.float())).sum())
                 if lost:
-                    of = f"{lost} of {local_of(tensor).numel()} values of {key}"
+                    of = f"{lost} of {local.numel()} values of {key}"
                     logs.warning("restore", f"{of} are not finite as {dtype_name(tensor.dtype)}")
 
     def _check_entries(self) -> None:
