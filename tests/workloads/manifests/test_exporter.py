@@ -80,6 +80,8 @@ def test_the_mover_moves_jobs_where_they_run_and_touches_nothing_else(env: str) 
             ("kueue.x-k8s.io", "workloads", "list"),
             ("kueue.x-k8s.io", "workloads", "delete"),
             ("", "events", "create"),
+            ("", "pods", "delete"),
+            ("", "pods/status", "patch"),
         )
     }
     assert granted(env, "mover") == watching([*watched, *view.ending()]) | acts | holding(lease.MOVER)

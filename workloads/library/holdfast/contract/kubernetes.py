@@ -64,6 +64,11 @@ PART_OF = "holdfast"
 LABEL_HALF = "holdfast.dev/half"
 PLATFORM_HALF = "platform"
 
+# On a pod of a job: a second copy of it does no harm, so it may be declared dead while its node is silent.
+# Kueue's FailureRecoveryPolicy reads the same annotation.
+ANNOTATION_EXPENDABLE = "kueue.x-k8s.io/safe-to-forcefully-terminate"
+EXPENDABLE = {ANNOTATION_EXPENDABLE: "true"}
+
 LABEL_MACHINE_TYPE = "node.kubernetes.io/instance-type"
 LABEL_NAMESPACE = "kubernetes.io/metadata.name"  # set by the API server on every namespace
 SYSTEM_NAMESPACES = ("kube-system", "gmp-system", "gke-managed-system")

@@ -40,6 +40,8 @@ class Node:
     """Planned end; 0 without one."""
     taken: bool
     """It got the order to shut down."""
+    silent: bool = False
+    """Its kubelet stopped reporting."""
     gone_s: float = 0.0
     """When it was deleted, until that is written; 0 before and after."""
 
@@ -77,12 +79,16 @@ def read_node(found: Mapping[str, Any]) -> Node:
         born_s=unix_s(meta.get("creationTimestamp")),
         ends_s=unix_s(annotations.get(ANNOTATION_TERMINATION)),
         taken=is_taken(found),
+        silent=pools.UNREACHABLE in _taints(found),
     )
 
 
+def _taints(found: Mapping[str, Any]) -> set[str]:
+    return {taint.get("key", "") for taint in (found.get("spec") or {}).get("taints") or ()}
+
+
 def is_taken(found: Mapping[str, Any]) -> bool:
-    taints = (found.get("spec") or {}).get("taints") or []
-    if any(taint.get("key") in TERMINATION_TAINTS for taint in taints):
+    if TERMINATION_TAINTS & _taints(found):
         return True
     ready = condition(found, "Ready")
     return ready.get("status", "True") != "True" and any(r in (ready.get("message") or "") for r in SHUTDOWN_REASONS)

@@ -22,6 +22,7 @@ from holdfast.contract.kubernetes import (
     ANNOTATION_PROVISIONED_RUN,
     ANNOTATION_RESTART,
     DRIVER_LATEST,
+    EXPENDABLE,
     JOB_API,
     JOBSET_API,
     LABEL_DRIVER,
@@ -118,7 +119,7 @@ def spot_work(context: RenderContext, name: str, pool: Pool, rule: PlacementRule
         grace_s=pool.window.pod_s,
         restart="Never",
         volumes=[(data.volume(), data.PATH)],
-        annotations={ANNOTATION_RULE: rule.value} | data.SIDECAR,
+        annotations={ANNOTATION_RULE: rule.value} | EXPENDABLE | data.SIDECAR,
     )
 
 

@@ -1,4 +1,4 @@
-"""The mover: moves jobs and writes receipts. It publishes nothing: the exporter reads its lines, as it reads those of jobs."""
+"""The mover: moves jobs, ends pods on silent nodes and writes receipts. It publishes nothing: the exporter reads its lines, as it reads those of jobs."""
 
 import threading
 import time
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from holdfast.clients.api import ApiError, connect
+from holdfast.clients.api import Api, ApiError, connect
 from holdfast.contract.errors import InputError, Unjudged
 from holdfast.contract.roles import NAMESPACE_MONITORING
 from holdfast.contract.values import between
@@ -20,6 +20,7 @@ from holdfast.ledger.receipt import leave
 from holdfast.mover.cluster_api import ClusterApi
 from holdfast.mover.mover import Move, Mover
 from holdfast.mover.receipts import Receipts
+from holdfast.mover.silent_nodes import end_pods
 from holdfast.mover.view import View, ending
 from holdfast.runtime import logs, shutdown
 
@@ -30,6 +31,7 @@ WATCHED = ("nodes", "pods")
 
 @dataclass(kw_only=True, slots=True)
 class Process:
+    api: Api
     view: View
     lock: threading.Lock
     jobs: Jobs
@@ -48,6 +50,7 @@ class Process:
         if self.lease and not loop.leads(self.lease):
             return
         lines.append(self.lines, [_line(move) for move in self._moves(now)])
+        self._end_silent(now)
         with self.lock:
             due = self.view.ended(now)
         for ended, node_usage in due:
@@ -62,6 +65,14 @@ class Process:
         except (ApiError, Unjudged) as error:
             LOG.warning("nothing is moved in this pass: %s", error)
             return []
+
+    def _end_silent(self, now_s: float) -> None:
+        with self.lock:
+            silent = [name for name, node in self.view.nodes.items() if node.silent]
+        try:
+            end_pods(self.api, silent, now_s)
+        except (ApiError, Unjudged) as error:
+            LOG.warning("no pod of a silent node is ended in this pass: %s", error)
 
 
 def _line(move: Move) -> lines.Line:
@@ -89,7 +100,7 @@ def serve(
     receipts = Receipts(source, partial(leave, api=api))
     lease = Lease(api, NAMESPACE_MONITORING, MOVER)
     process = Process(
-        view=view, lock=lock, jobs=Jobs(source), mover=Mover(ClusterApi(api)), receipts=receipts, lease=lease,
+        api=api, view=view, lock=lock, jobs=Jobs(source), mover=Mover(ClusterApi(api)), receipts=receipts, lease=lease,
         lines=lines_file,
     )  # fmt: skip
     with loop.running([*watchers, receipts, reader]):

@@ -108,6 +108,18 @@ def test_system_pods_on_spot_are_counted_but_not_daemonsets() -> None:
     assert values(cluster, "system_pods_on_interruptible")["kube-system",] == 1
 
 
+def test_pods_of_jobs_on_a_silent_node_are_counted() -> None:
+    cluster = Cluster()
+    silent = node("a") | {"spec": {"taints": [{"key": "node.kubernetes.io/unreachable", "effect": "NoExecute"}]}}
+    cluster.node("ADDED", silent)
+    cluster.node("ADDED", node("b"))
+    for uid, on in (("p", "a"), ("q", "b")):
+        cluster.pod("ADDED", pod(uid, on=on, phase="Running"))
+    assert values(cluster, "silent_node_pods") == {("training",): 1, ("batch",): 0}
+    cluster.pod("MODIFIED", pod("p", on="a", phase="Failed"))
+    assert values(cluster, "silent_node_pods")["training",] == 0
+
+
 def test_the_planned_end_of_a_job_is_that_of_its_first_node() -> None:
     cluster = Cluster()
     cluster.node("ADDED", node("a", ends="2026-11-21T03:00:00Z"))

@@ -12,6 +12,7 @@ from ruamel.yaml import YAML
 from holdfast.contract.capacity import Capacity
 from holdfast.contract.environment import ENV_KEY_FILE, ENV_WINDOW_S
 from holdfast.contract.errors import InputError
+from holdfast.contract.pools import SILENCE_TOLERATED_S
 from holdfast.jobs import placing, pod_parts, rendered, submit
 from holdfast.jobs.job_file import OwnJob
 from holdfast.jobs.placing import offers
@@ -147,7 +148,9 @@ def test_workers_that_never_end_are_a_deployment_whose_pods_are_replaced_one_by_
     )
     spot = load("example").pool("spot-l4-g2-standard-8")
     assert pod["nodeSelector"].items() <= spot.node_labels().items() and "restartPolicy" not in pod
-    assert {each["key"] for each in pod["tolerations"]} == {taint.key for taint in spot.taints}
+    assert {each["key"] for each in pod["tolerations"]} == {taint.key for taint in spot.taints} | set(
+        SILENCE_TOLERATED_S
+    )
     assert (pod["terminationGracePeriodSeconds"], pod["serviceAccountName"]) == (spot.window.pod_s, "batch")
     env = {each["name"]: each.get("value") for each in pod["containers"][0]["env"]}
     assert env["PET_NNODES"] == "1" and "MASTER_ADDR" not in env, "none of them waits for the others"

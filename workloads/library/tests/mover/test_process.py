@@ -42,7 +42,7 @@ def process(cluster: Any, folder: Path, leases: Leases, name: str) -> Process:
     api: Any = leases
     clock = Clock(LATE_S)
     return Process(
-        view=View(clock=clock), lock=threading.Lock(), jobs=Jobs(Folder(folder)), mover=Mover(cluster),
+        api=api, view=View(clock=clock), lock=threading.Lock(), jobs=Jobs(Folder(folder)), mover=Mover(cluster),
         receipts=Ordered(), lease=Lease(api, "monitoring", MOVER, me=name, clock=clock), lines=folder / f"{name}.jsonl",
         clock=clock,
     )  # fmt: skip

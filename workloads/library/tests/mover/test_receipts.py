@@ -200,7 +200,7 @@ def test_a_job_that_ends_gets_line_json_and_annotation_by_itself(
     receipts.start()
     nothing: Any = SimpleNamespace(read=lambda: ([], []))
     process = Process(
-        view=view, lock=threading.Lock(), jobs=Jobs(Folder(tmp_path)), mover=Mover(nothing), receipts=receipts,
+        api=api, view=view, lock=threading.Lock(), jobs=Jobs(Folder(tmp_path)), mover=Mover(nothing), receipts=receipts,
         lease=None, lines=None, clock=clock,
     )  # fmt: skip
     for step in (0, 15, 15, 3600):
