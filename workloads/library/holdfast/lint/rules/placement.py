@@ -209,7 +209,7 @@ def toleration_malformed(pod: Pod, context: Context) -> Iterator[Hit]:
 
 
 @rule("HF037", "silent-node-tolerated", Severity.INFO, on=Pod,
-    what="A pod of a Job on nodes that can be taken away stays for long on a node that stopped reporting.",
+    what="A pod of a Job on Spot or flex-start stays for long on a node that stopped reporting.",
     why="By default Kubernetes leaves it there for 300 s, after about 50 s in which it finds the node silent.",
     source=DOC_TAINTS + "#taint-based-evictions", fix=f"add the toleration {silence_tolerations()[0]}", base="job-pod",
     bad=f"tolerations:\n- {{key: {UNREACHABLE}, operator: Exists, effect: NoExecute}}\n{_OTHERS}",
