@@ -60,14 +60,18 @@ def sent(api: Api, count: int, on_notice: OnNotice) -> Iterator[str]:
     bodies = rendered.bodies(job, RenderContext(platform), placed)
     for each in bodies:
         api.apply(api.path_of(each), each)
-    yield name
+    yield bodies[-1]["metadata"]["name"]
     for each in bodies:
         api.delete(api.path_of(each), propagationPolicy="Background")
 
 
 @pytest.fixture(params=[1, 2], ids=["job", "jobset"])
-def job(request: pytest.FixtureRequest, mover_account: client.ApiClient, api: Api) -> Iterator[str]:
+def job(
+    request: pytest.FixtureRequest, mover_account: client.ApiClient, api: Api, pool: Pool, silent: str
+) -> Iterator[str]:
+    others = nodes.add(api, [nodes.node(pool, f"{silent}-beside-{i}") for i in range(1, request.param)])
     yield from sent(api, request.param, OnNotice.HANDLES)
+    nodes.remove(api, others)
 
 
 @pytest.fixture
