@@ -46,6 +46,15 @@ NAMESPACE_KUEUE = "kueue-system"  # of its own manifest
 # Of those that Kueue serves: collected by manifests, read by dashboards.
 KUEUE_ADMISSION_WAIT, KUEUE_PENDING = "kueue_admission_wait_time_seconds", "kueue_pending_workloads"
 KUEUE_METRICS = (KUEUE_ADMISSION_WAIT, KUEUE_PENDING)
+# Why a workload has no quota, of its condition QuotaReserved (gate UnadmittedWorkloadsObservability, Kueue 0.19): these
+# last until a person acts. Older versions and a closed gate say Inadmissible.
+KUEUE_INADMISSIBLE = {
+    "NoMatchingFlavor": "correct nodeSelector and tolerations, or submit to another queue",
+    "ExceedsMaxQuota": "ask for less, or raise the quota in infra/environments",
+    "Misconfigured": "correct the queue's name or the queue",
+    "Suspended": "ask who stopped the queue",
+    "Inadmissible": "correct the job or the queue",
+}
 PROVISIONING_CONTROLLER = "kueue.x-k8s.io/provisioning-request"
 PROVISIONING_CLASS = "queued-provisioning.gke.io"
 # On a Job: passed on to the ProvisioningRequest that Kueue makes.
