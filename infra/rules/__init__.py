@@ -13,6 +13,7 @@ from infra.rules import (
     alerts,
     autoprovisioning,
     cluster,
+    fit,
     hardening,
     identity,
     images,
@@ -32,6 +33,7 @@ __all__ = ["RULES", "Facts", "Finding", "Rule", "judge", "judge_environment", "j
 MODULES = (
     pools,
     nodes,
+    fit,
     autoprovisioning,
     cluster,
     hardening,

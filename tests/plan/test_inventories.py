@@ -56,7 +56,7 @@ def test_every_pool_of_the_environment_is_planned_as_it_is_named(planned: Planne
         ours = {t.key for t in pool.taints if not t.key.startswith(RESERVED_TAINTS)}
         assert {t["key"] for t in config.get("taint", [])} == ours
         assert config.get("spot", False) == (pool.capacity == "spot")
-        assert config.get("flex_start", False) == (pool.capacity == "flex-start")
+        assert config.get("flex_start", False) == (pool.capacity in ("flex-start", "queued"))
         assert [(a["type"], a["count"]) for a in config.get("guest_accelerator", [])] == (
             [(pool.accelerator, pool.gpus_per_node)] if pool.gpus_per_node else []
         )
