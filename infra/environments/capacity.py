@@ -51,7 +51,7 @@ class NodeGroup:
         unique(f"{at}.machine_types", self.machine_types)
         for machine_type in self.machine_types:
             self._check_machine(f"{at}.machine_types", machine_type)
-        numbers(f"{at}.", self, max_nodes=(1, MAX_NODES_PER_POOL), disk_gib=(MIN_DISK_GIB, 65_536), local_ssds=(0, 24))
+        numbers(f"{at}.", self, max_nodes=(1, MAX_NODES_PER_POOL), disk_gib=(MIN_DISK_GIB, 65_536), local_ssds=(0, 32))
         between(f"{at}.min_nodes", self.min_nodes, 0, self.max_nodes)
         one_of(f"{at}.disk_type", self.disk_type, DISK_TYPES)
         unique(f"{at}.zones", self.zones)
