@@ -19,7 +19,7 @@ LEFT_OUT = (
     ".github/workflows/locks.yml", ".github/workflows/release.yml", ".github/workflows/tiers.yml",
     ".pre-commit-hooks.yaml", "README.md",
     "infra/environments/dev.py", "infra/environments/prod.py", "workloads/rendered/dev/*", "workloads/rendered/prod/*",
-    "tests/snapshots/plan/prod/*",
+    "tests/snapshots/plan/dev/*", "tests/snapshots/plan/prod/*",
     "infra/decisions/*",  # but those that a kept file cites
     "requirements/bentoml.*", "requirements/checkpoint-rivals.txt", "requirements/docs.*", "requirements/frameworks.txt",
     "requirements/litserve.*", "requirements/ray-serve.*", "requirements/torchft.*",

@@ -6,6 +6,9 @@ The first two change together with the plan snapshots, and a provider mirror mus
 GOOGLE_PROVIDER_SOURCE = "hashicorp/google"
 # 7.39.0 is the first release with kubelet_config.shutdown_grace_period_seconds.
 GOOGLE_PROVIDER_VERSION = "7.39.0"
+# Minor releases of GKE 1.x that a control plane may start from: the first with flex-start pools, and the newest that
+# Google offered in November 2026. Raise the second once RAPID has a newer one.
+GKE_MINORS = (33, 37)
 # Driver branch behind each setting of a GPU pool, on COS of GKE 1.31 and newer.
 GPU_DRIVERS = {"DEFAULT": 535, "LATEST": 580}
 # NVIDIA's table of minor-version compatibility: the least branch for a CUDA major.

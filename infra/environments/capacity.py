@@ -40,7 +40,7 @@ class NodeGroup:
     disk_type: str = "pd-balanced"
     local_ssds: int = 0
     max_run_s: int = 0
-    """Planned life of a flex-start node; 0 means the longest allowed, 7 days."""
+    """Planned life of a flex-start node; 0 means the longest allowed, 7 days. A queued job asks for it itself."""
     evict_untolerating: bool = False
     """Spot only: taint with NoExecute instead of NoSchedule, which also removes pods already there."""
 
@@ -51,7 +51,7 @@ class NodeGroup:
         unique(f"{at}.machine_types", self.machine_types)
         for machine_type in self.machine_types:
             self._check_machine(f"{at}.machine_types", machine_type)
-        numbers(f"{at}.", self, max_nodes=(1, MAX_NODES_PER_POOL), disk_gib=(MIN_DISK_GIB, 65_536), local_ssds=(0, 24))
+        numbers(f"{at}.", self, max_nodes=(1, MAX_NODES_PER_POOL), disk_gib=(MIN_DISK_GIB, 65_536), local_ssds=(0, 32))
         between(f"{at}.min_nodes", self.min_nodes, 0, self.max_nodes)
         one_of(f"{at}.disk_type", self.disk_type, DISK_TYPES)
         unique(f"{at}.zones", self.zones)
@@ -87,11 +87,11 @@ class NodeGroup:
         if self.capacity in FLEX_CAPACITIES:
             fix = "an on-demand group only"
             require(self.min_nodes == 0, f"{at}.min_nodes", self.min_nodes, "0 for flex-start", fix)
-            if self.max_run_s:
-                between(f"{at}.max_run_s", self.max_run_s, FLEX_MIN_RUN_S, FLEX_MAX_RUN_S)
-        else:
+        if self.capacity is Capacity.FLEX_START and self.max_run_s:
+            between(f"{at}.max_run_s", self.max_run_s, FLEX_MIN_RUN_S, FLEX_MAX_RUN_S)
+        elif self.capacity is not Capacity.FLEX_START:
             fix = "remove max_run_s, or set capacity to flex-start"
-            require(self.max_run_s == 0, f"{at}.max_run_s", self.max_run_s, "0 for Spot and on-demand", fix)
+            require(self.max_run_s == 0, f"{at}.max_run_s", self.max_run_s, "0 unless the capacity is flex-start", fix)
 
     def taints(self) -> tuple[Taint, ...]:
         taints: list[Taint] = []
@@ -125,7 +125,7 @@ class NodeGroup:
                 disk_type=self.disk_type,
                 local_ssds=self.local_ssds,
                 window=spot_window if self.capacity is Capacity.SPOT else DEFAULT_WINDOW,
-                max_run_s=(self.max_run_s or FLEX_MAX_RUN_S) if self.capacity in FLEX_CAPACITIES else 0,
+                max_run_s=(self.max_run_s or FLEX_MAX_RUN_S) if self.capacity is Capacity.FLEX_START else 0,
             )
             for machine_type in self.machine_types
         )

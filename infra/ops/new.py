@@ -48,6 +48,6 @@ def _literal(example: str, name: str) -> str:
 def next_steps(name: str) -> list[str]:
     return [
         f"edit {source_of(name)}: every {PLACEHOLDER}, zones and caps",
-        f"make plan ENV={name}",
+        f"make plan inventory ENV={name}, and commit tests/snapshots",
         f"make bootstrap ENV={name} && make deploy ENV={name}",
     ]

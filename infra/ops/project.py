@@ -4,12 +4,24 @@ from collections.abc import Callable
 
 from holdfast.clients import gcloud
 from holdfast.contract.capacity import Capacity
+from holdfast.contract.errors import Unjudged
 from infra.environments import Environment
 from infra.specs.encryption import agent
 from infra.specs.network import apis
 
 Answer = tuple[bool, str, str]
 ALL_REGIONS = "GPUS_ALL_REGIONS"
+# Accelerator -> its word in NVIDIA_*_GPUS and PREEMPTIBLE_NVIDIA_*_GPUS, which is not that of its label. Source: Compute
+# Engine documentation, allocation quotas. H100 and newer on demand have no such figure in the list of a region, but
+# GPUS_PER_GPU_FAMILY, which only the Cloud Quotas API shows.
+QUOTA_WORDS = {
+    "nvidia-l4": "L4",
+    "nvidia-tesla-a100": "A100",
+    "nvidia-a100-80gb": "A100_80GB",
+    "nvidia-h100-80gb": "H100",
+    "nvidia-h200-141gb": "H200",
+    "nvidia-b200": "B200",
+}
 # Agents that get a role on the project when they are made, so that its policy shows them. Storage's never does.
 LISTED_AGENTS = ("artifactregistry", "container", "pubsub", "sqladmin")
 
@@ -49,14 +61,17 @@ def _services(environment: Environment) -> list[dict[str, dict[str, str]]]:
 
 
 def _quota(environment: Environment) -> Answer:
-    """Each accelerator's quota in the region against what the caps may ask for. Spot and flex use preemptible quota."""
+    """Each accelerator's quota in the region against what the pools and the caps of auto-provisioning may ask for.
+
+    Unjudged where the region lists no figure for one, and no other is too low.
+    """
     region = gcloud.ask("compute", "regions", "describe", environment.region, project=environment.project)
     limits = {q["metric"]: q["limit"] for q in region.get("quotas", [])}
-    lacking: list[str] = []
-    for metric, needed in sorted(_wanted(environment).items()):
-        # Absent counts as none: GPU quota of a fresh project is 0, and one warning too many costs one look.
-        if limits.get(metric, 0) < needed:
-            lacking.append(f"{metric} {limits.get(metric, 0):.0f} of {needed}")
+    wanted = sorted(_wanted(environment).items())
+    lacking = [f"{m} {limits[m]:.0f} of {needed}" for m, needed in wanted if m in limits and limits[m] < needed]
+    unlisted = [f"{metric} for {needed}" for metric, needed in wanted if metric not in limits]
+    if unlisted and not lacking:
+        raise Unjudged(f"{environment.region} lists no {', '.join(unlisted)}: look at `gcloud beta quotas info list`")
     return (
         not lacking,
         "; ".join(lacking) or "enough",
@@ -67,21 +82,26 @@ def _quota(environment: Environment) -> Answer:
 def _quota_everywhere(environment: Environment) -> Answer:
     """GPUs of all regions together: 0 in a fresh project, and then no region's quota helps."""
     found = gcloud.ask("compute", "project-info", "describe", project=environment.project)
-    limit = next((q["limit"] for q in found.get("quotas", []) if q["metric"] == ALL_REGIONS), 0)
+    limit = next((q["limit"] for q in found.get("quotas", []) if q["metric"] == ALL_REGIONS), None)
+    if limit is None:
+        raise Unjudged(f"{environment.project} lists no {ALL_REGIONS}")
     needed = sum(_wanted(environment).values())
     return limit >= needed, f"{ALL_REGIONS} {limit:.0f} of {needed}", f"ask for more {ALL_REGIONS}, or lower the limits"
 
 
 def _wanted(environment: Environment) -> dict[str, int]:
+    """Metric -> GPUs of all pools at their maximum, and of auto-provisioning what its caps leave above them."""
+    pools = [pool for pool in environment.pools() if pool.gpus_per_node]
+    found = [(pool.accelerator, pool.capacity, pool.max_nodes * pool.gpus_per_node) for pool in pools]
+    for cap in environment.auto_provisioning.accelerators:
+        found.append((cap.accelerator, Capacity.FLEX_START, environment.capacity_gpus(cap.accelerator)))
     wanted: dict[str, int] = {}
-    for pool in environment.pools():
-        if pool.gpus_per_node:
-            model = pool.accelerator.removeprefix("nvidia-").removeprefix("tesla-").replace("-", "_").upper()
-            # Flex-start draws on the preemptible quota too, although its nodes are not preempted.
-            paid = "" if pool.capacity is Capacity.ON_DEMAND else "PREEMPTIBLE_"
-            metric = f"{paid}NVIDIA_{model}_GPUS"
-            wanted[metric] = wanted.get(metric, 0) + pool.max_nodes * pool.gpus_per_node
-    return wanted
+    for accelerator, capacity, gpus in found:
+        # Flex-start draws on the preemptible quota too, although its nodes are not preempted.
+        paid = "" if capacity is Capacity.ON_DEMAND else "PREEMPTIBLE_"
+        metric = f"{paid}NVIDIA_{QUOTA_WORDS[accelerator]}_GPUS"
+        wanted[metric] = wanted.get(metric, 0) + gpus
+    return {metric: gpus for metric, gpus in wanted.items() if gpus}
 
 
 def _zones(environment: Environment) -> Answer:

@@ -25,7 +25,7 @@ def _limits(cluster: PlannedResource) -> Mapping[str, Mapping[str, Any]]:
 
 @rule(reason="the API rejects auto-provisioning without both", source=PROVIDER)
 def nap_caps_present(facts: Facts) -> Iterator[Finding]:
-    """Auto-provisioning has limits for cpu, memory and at least one accelerator."""
+    """Auto-provisioning has limits for cpu, memory and at least one accelerator, and for nothing that GKE does not know."""
     for cluster in facts.cluster():
         missing = sorted({"cpu", "memory"} - set(_limits(cluster)))
         if not set(_limits(cluster)) & set(ACCELERATORS):
@@ -34,6 +34,8 @@ def nap_caps_present(facts: Facts) -> Iterator[Finding]:
             yield cluster.finding(
                 LIMITS, "limits for cpu, memory, accelerators", "add them", f"no {', no '.join(missing)}"
             )
+        for name in sorted(set(_limits(cluster)) - {"cpu", "memory", *ACCELERATORS}):
+            yield cluster.finding(f"{LIMITS}[{name}]", f"cpu, memory, {', '.join(ACCELERATORS)}", "correct it", name)
 
 
 @rule(

@@ -28,6 +28,15 @@ def _ranges(facts: Facts) -> Iterator[tuple[str, str, IPv4Network]]:
             yield subnet.address, str(block.get("range_name")), IPv4Network(str(block.get("ip_cidr_range")))
 
 
+def address_ranges(facts: Facts) -> Iterator[tuple[str, str, IPv4Network]]:
+    """Those of subnets, and those that are reserved for managed services."""
+    yield from _ranges(facts)
+    for reserved in facts.of("google_compute_global_address"):
+        if reserved.get("address") and reserved.get("prefix_length"):
+            network = IPv4Network(f"{reserved.get('address')}/{reserved.get('prefix_length')}")
+            yield reserved.address, "database", network
+
+
 @rule(
     reason="the autoscaler stops with ip.space.exhausted", source="GKE documentation, IP ranges of VPC-native clusters"
 )

@@ -70,10 +70,17 @@ def flex_without_upgrade_settings(facts: Facts) -> Iterator[Finding]:
             yield pool.finding("upgrade_settings", "no block", "leave the block out")
 
 
-@rule(reason="the API only accepts seconds and rejects '7d'; flex-start ends after 7 days", source=PROVIDER)
+@rule(
+    reason="the API only accepts seconds and rejects '7d'; flex-start ends after 7 days; a queued job asks for its own run",
+    source=f"{PROVIDER}; {AUTOSCALER}",
+)
 def flex_run_in_seconds(facts: Facts) -> Iterator[Finding]:
-    """max_run_duration is in seconds and within the limit of flex-start."""
+    """max_run_duration is in seconds and within the limit of flex-start, and unset on queued pools."""
     for pool in facts.pools("flex"):
+        if pool.get("queued_provisioning.enabled"):
+            if pool.get("node_config.max_run_duration"):
+                yield pool.finding("node_config.max_run_duration", "unset on a queued pool", "remove it")
+            continue
         seconds = duration_s(str(pool.get("node_config.max_run_duration")), "s")
         if seconds is None or not FLEX_MIN_RUN_S <= seconds <= FLEX_MAX_RUN_S:
             allowed = f"{FLEX_MIN_RUN_S}s to {FLEX_MAX_RUN_S}s"

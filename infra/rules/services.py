@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from holdfast.contract.values import duration_s
-from infra.rules.model import BUCKET, Facts, Finding, PlannedResource, each, rule
+from infra.rules.model import BUCKET, CLUSTER, POOL, Facts, Finding, PlannedResource, each, rule
 
 SUBSCRIPTION = "google_pubsub_subscription"
 INSTANCE = "google_sql_database_instance"
@@ -155,6 +155,9 @@ def all_in_one_region(facts: Facts) -> Iterator[Finding]:
         for one in facts.of(kind):
             if str(one.get(path)).lower() != region:
                 yield one.finding(path, region, "use the cluster's region")
+    for one in facts.of(CLUSTER, POOL):
+        if far := [zone for zone in one.get("node_locations", []) if zone.rpartition("-")[0] != region]:
+            yield one.finding("node_locations", f"zones of {region}", "use zones of the region", ", ".join(far))
     for topic in facts.of("google_pubsub_topic"):
         path = "message_storage_policy.allowed_persistence_regions"
         if topic.get(path) != [region]:

@@ -105,14 +105,15 @@ def _kubelet(pool: Pool) -> dict[str, object]:
 def _lifespan(pool: Pool) -> dict[str, object]:
     if pool.capacity is Capacity.SPOT:
         return {"spot": True, "reservation_affinity": {"consume_reservation_type": "NO_RESERVATION"}}
-    if pool.capacity in FLEX:
-        return {
-            # Queued provisioning is flex-start for a gang, and is asked for on the pool instead.
-            "flex_start": pool.capacity is Capacity.FLEX_START,
-            "max_run_duration": f"{pool.max_run_s}s",
-            "reservation_affinity": {"consume_reservation_type": "NO_RESERVATION"},
-        }
-    return {}
+    if pool.capacity not in FLEX:
+        return {}
+    # A queued pool is one of flex-start too: without it its nodes lack the label that jobs select. How long they live
+    # is in each ProvisioningRequest, and GKE refuses it on the pool.
+    return {
+        "flex_start": True,
+        "reservation_affinity": {"consume_reservation_type": "NO_RESERVATION"},
+        **({"max_run_duration": f"{pool.max_run_s}s"} if pool.capacity is Capacity.FLEX_START else {}),
+    }
 
 
 def _gpu(environment: Environment, pool: Pool) -> dict[str, object]:

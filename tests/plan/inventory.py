@@ -1,4 +1,4 @@
-"""Inventories: what a plan must contain. A recorded value must be in the plan; the plan may hold more.
+"""Inventories: whole plans, every value that is known before an apply. What is added differs as what is lost does.
 
 `python -m tests.plan.inventory` (`make snapshots`) records those that exist anew; `python -m tests.plan.inventory eu`
 (`make inventory ENV=eu`) records one, which the plan tests hold from then on.
@@ -7,6 +7,7 @@
 import json
 import sys
 from collections.abc import Iterator, Sequence
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +21,10 @@ ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "tests" / "snapshots" / "plan"
 ADDRESSES = ROOT / "tests" / "snapshots" / "addresses.txt"
 REGENERATE = "make snapshots"
-# Texts that follow the checkout's git remote, or are judged by monitoring's own tests.
-NOT_RECORDED = ("documentation", "dashboard_json")
+# Address of the runbook, which follows the checkout's git remote.
+NOT_RECORDED = ("links",)
+# Texts of pages, which monitoring's own tests judge.
+BY_DIGEST = ("content", "dashboard_json")
 
 
 def recorded() -> tuple[str, ...]:
@@ -40,45 +43,41 @@ def planned(plan_json: dict[str, Any]) -> dict[str, dict[str, Any]]:
 
 def _pruned(value: Any) -> Any:
     if isinstance(value, dict):
-        kept = {k: _pruned(v) for k, v in value.items() if k not in NOT_RECORDED}
+        kept = {k: _digest(v) if k in BY_DIGEST else _pruned(v) for k, v in value.items() if k not in NOT_RECORDED}
         return {k: v for k, v in kept.items() if v not in (None, [], {})}
     if isinstance(value, list):
         return [_pruned(v) for v in value]
     return value
 
 
-def record(plan_json: dict[str, Any]) -> dict[str, Any]:
-    values = planned(plan_json)
-    kinds = [address.split(".")[0] for address in values]
-    return {"counts": {k: kinds.count(k) for k in sorted(set(kinds))}, "values": dict(sorted(values.items()))}
+def _digest(text: object) -> str | None:
+    return f"sha256:{sha256(str(text).encode()).hexdigest()[:16]}" if text else None
 
 
 def differences(inventory: dict[str, Any], plan_json: dict[str, Any]) -> list[str]:
-    """Each line names one recorded fact that the plan does not hold."""
-    now = record(plan_json)
-    lines = list(_missing(inventory["values"], now["values"], ""))
-    if inventory["counts"] != now["counts"]:
-        lines.append(f"counts: recorded {inventory['counts']}, planned {now['counts']}")
-    return lines
+    """Each line names one value that is recorded and not planned so, or planned and not recorded."""
+    return list(_differing(inventory, planned(plan_json), ""))
 
 
-def _missing(recorded: Any, planned_value: Any, at: str) -> Iterator[str]:
-    if isinstance(recorded, dict) and isinstance(planned_value, dict):
-        for key, value in recorded.items():
+def _differing(recorded: Any, now: Any, at: str) -> Iterator[str]:
+    if isinstance(recorded, dict) and isinstance(now, dict):
+        for key in recorded | now:
             where = f"{at}.{key}" if at else key
-            if key in planned_value:
-                yield from _missing(value, planned_value[key], where)
+            if key not in now:
+                yield f"{where}: recorded {recorded[key]!r}, not planned"
+            elif key not in recorded:
+                yield f"{where}: planned {now[key]!r}, not recorded"
             else:
-                yield f"{where}: recorded {value!r}, not planned"
-    elif isinstance(recorded, list) and isinstance(planned_value, list) and len(recorded) == len(planned_value):
-        for i, (left, right) in enumerate(zip(recorded, planned_value, strict=True)):
-            yield from _missing(left, right, f"{at}[{i}]")
-    elif recorded != planned_value:
-        yield f"{at}: recorded {recorded!r}, planned {planned_value!r}"
+                yield from _differing(recorded[key], now[key], where)
+    elif isinstance(recorded, list) and isinstance(now, list) and len(recorded) == len(now):
+        for i, (left, right) in enumerate(zip(recorded, now, strict=True)):
+            yield from _differing(left, right, f"{at}[{i}]")
+    elif recorded != now:
+        yield f"{at}: recorded {recorded!r}, planned {now!r}"
 
 
 def load_inventory(environment: str, stack: str) -> dict[str, Any]:
-    return YAML(typ="safe").load((FOLDER / environment / f"{stack}.yaml").read_text())
+    return YAML(typ="safe").load((FOLDER / environment / f"{stack}.yaml").read_text())["values"]
 
 
 def addresses(plans: dict[str, dict[str, Any]]) -> list[str]:
@@ -95,7 +94,7 @@ def write(environment: str) -> list[str]:
     yaml.width, yaml.default_flow_style = 120, False
     for stack, plan_json in plans.items():
         with (folder / f"{stack}.yaml").open("w") as file:
-            yaml.dump(record(plan_json), file)
+            yaml.dump({"values": dict(sorted(planned(plan_json).items()))}, file)
     return addresses(plans)
 
 

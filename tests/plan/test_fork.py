@@ -48,13 +48,19 @@ def shown(readme: str) -> list[list[str]]:
 
 
 def test_an_environment_is_one_file(fork: Path) -> None:
-    new, check, plan, *_ = shown((fork / "README.md").read_text())
+    new, check, plan, deploy, outputs, _ = shown((fork / "README.md").read_text())
     assert plan == ["make", "plan", "ENV=globex"]
+    assert (deploy, outputs) == (["make", "bootstrap", "deploy", "ENV=globex"], ["make", "outputs", "ENV=globex"])
     file = run(fork, *new[2:]).strip()
     assert file == "infra/environments/globex.py"
     fill_in(fork / file)
     assert "0 findings, 0 placeholders: right" in run(fork, *check[2:])
     assert re.search(r"\n\d+ changes, 0 destroy or replace, 0 rules broken\n", run(fork, "infra", "plan", "globex"))
+    # What follows needs a project and then a cluster: plan/test_apply.py, the pages of the first job.
+    assert "gcloud storage buckets create gs://globex-ml-state" in run(
+        fork, "infra", "bootstrap", "globex", "--dry-run"
+    )
+    assert "gcloud container clusters get-credentials holdfast-globex" in run(fork, "infra", "outputs", "globex")
     written = run(fork, "workloads", "render", "globex").splitlines()
     assert len(written) > 10 and all("workloads/rendered/globex/" in path for path in written)
     assert "0 error, 0 warning" in run(fork, "holdfast", "lint", "workloads/rendered/globex")

@@ -21,13 +21,46 @@ Planned = Callable[[str], dict[str, dict[str, Any]]]
 
 
 @pytest.mark.parametrize("environment", inventory.ENVIRONMENTS)
-def test_the_plan_holds_every_recorded_value_and_count(planned: Planned, environment: str) -> None:
+def test_the_plan_is_the_recorded_one(planned: Planned, environment: str) -> None:
     plans = planned(environment)
     recorded = {path.stem for path in (inventory.FOLDER / environment).glob("*.yaml")}
     assert recorded == set(plans), f"stacks changed; record with `{inventory.REGENERATE}`"
     for stack, plan_json in plans.items():
         lines = inventory.differences(inventory.load_inventory(environment, stack), plan_json)
         assert not lines, "\n".join([*lines, f"if this is meant: {inventory.REGENERATE}"])
+
+
+POOL = "google_container_node_pool.pool-spot-a100"
+ADDED: dict[str, tuple[str, dict[str, Any]]] = {
+    "queued provisioning": (POOL, {"queued_provisioning": [{"enabled": True}]}),
+    "a label": (POOL, {"node_config": [{"resource_labels": {"team": "x"}}]}),
+    "a group of somebody else": (
+        "google_container_cluster.cluster", {"authenticator_groups_config": [{"security_group": "gke-security-groups@x.example"}]},
+    ),
+    "a dashboard's chart": ("google_monitoring_dashboard.job", {"dashboard_json": "{}"}),
+    "a line of the runbook": ("google_monitoring_alert_policy.gpu-idle", {"documentation": [{"content": "Reboot it."}]}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("added", ADDED)
+def test_what_is_added_to_a_plan_is_a_difference_that_names_its_place(planned: Planned, added: str) -> None:
+    address, values = ADDED[added]
+    (stack, plan_json) = next((s, p) for s, p in planned("example").items() if address in inventory.planned(p))
+    changed = copy.deepcopy(plan_json)
+    (found,) = (r for r in changed["planned_values"]["root_module"]["resources"] if r["address"] == address)
+    merge(found["values"], values)
+    (line,) = inventory.differences(inventory.load_inventory("example", stack), changed)
+    assert line.startswith(f"{address}.{next(iter(values))}"), line
+
+
+def merge(into: dict[str, Any], values: dict[str, Any]) -> None:
+    for key, value in values.items():
+        if isinstance(value, list) and into.get(key):
+            merge(into[key][0], value[0])
+        elif isinstance(value, dict) and into.get(key):
+            merge(into[key], value)
+        else:
+            into[key] = value
 
 
 @pytest.mark.parametrize("environment", inventory.ENVIRONMENTS)
@@ -56,7 +89,7 @@ def test_every_pool_of_the_environment_is_planned_as_it_is_named(planned: Planne
         ours = {t.key for t in pool.taints if not t.key.startswith(RESERVED_TAINTS)}
         assert {t["key"] for t in config.get("taint", [])} == ours
         assert config.get("spot", False) == (pool.capacity == "spot")
-        assert config.get("flex_start", False) == (pool.capacity == "flex-start")
+        assert config.get("flex_start", False) == (pool.capacity in ("flex-start", "queued"))
         assert [(a["type"], a["count"]) for a in config.get("guest_accelerator", [])] == (
             [(pool.accelerator, pool.gpus_per_node)] if pool.gpus_per_node else []
         )
@@ -66,12 +99,13 @@ def test_every_pool_of_the_environment_is_planned_as_it_is_named(planned: Planne
 def test_an_environment_of_a_fork_is_recorded_by_one_command_and_held_from_then_on(
     planned: Planned, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As `make inventory ENV=example`, where only prod was recorded before."""
-    ours, theirs = "example", "prod"
-    shutil.copytree(inventory.FOLDER / theirs, tmp_path / theirs)
+    """As `make inventory ENV=example`, where only the others were recorded before."""
+    ours = "example"
+    for theirs in set(inventory.ENVIRONMENTS) - {ours}:
+        shutil.copytree(inventory.FOLDER / theirs, tmp_path / theirs)
     everyone = inventory.ADDRESSES.read_text()
     addresses = tmp_path / "addresses.txt"
-    addresses.write_text("".join(line for line in everyone.splitlines(keepends=True) if f"-{theirs} " in line))
+    addresses.write_text("".join(line for line in everyone.splitlines(keepends=True) if f"-{ours} " not in line))
     files = {stack: tmp_path / f"{stack}.json" for stack in planned(ours)}
     for stack, file in files.items():
         file.write_text(json.dumps(planned(ours)[stack]))
@@ -79,7 +113,7 @@ def test_an_environment_of_a_fork_is_recorded_by_one_command_and_held_from_then_
     monkeypatch.setattr(inventory, "ADDRESSES", addresses)
     monkeypatch.setattr(inventory, "plan", {ours: files}.__getitem__)
     inventory.main([ours])
-    assert inventory.recorded() == (ours, theirs), "the parameters of these tests"
+    assert inventory.recorded() == inventory.ENVIRONMENTS, "the parameters of these tests"
     assert addresses.read_text() == everyone
     for stack, plan_json in planned(ours).items():
         held = inventory.load_inventory(ours, stack)

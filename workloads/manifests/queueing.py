@@ -9,7 +9,6 @@ from holdfast.contract.kubernetes import (
     COMPUTE_CLASS_API,
     DRIVER_LATEST,
     KUEUE_API,
-    LABEL_DRIVER,
     LABEL_PART_OF,
     LABEL_PROVISIONING_REQUEST,
     PART_OF,
@@ -18,7 +17,7 @@ from holdfast.contract.kubernetes import (
     RESIZE_REQUEST_DETAIL,
     api_group,
 )
-from holdfast.contract.pools import GPU_RESOURCE, LABEL_ACCELERATOR, LABEL_FLEX_START, LABEL_POOL_CLASS, Pool
+from holdfast.contract.pools import GPU_RESOURCE, LABEL_ACCELERATOR, LABEL_POOL_CLASS, Pool, flex_selector
 from holdfast.contract.roles import NAMESPACE_BATCH, NAMESPACE_TRAINING
 from holdfast.manifests.render_context import Body, RenderContext, meta, plain
 
@@ -57,14 +56,10 @@ def _flavors(context: RenderContext) -> dict[str, list[tuple[Body, int]]]:
             tolerations = group.tolerations()
             found[queue].append((_flavor(f"{queue}-{name}", labels, tolerations), gpus))
     for accelerator in context.platform.auto_provisioning:
-        labels = {LABEL_ACCELERATOR: accelerator, LABEL_FLEX_START: "true"}
-        # A job that may be moved selects no driver itself: machines on demand have theirs from their pool.
-        driven = labels | {LABEL_DRIVER: DRIVER_LATEST}
-        shares = {
-            "flex": (driven, context.flex_gpus(accelerator)),
-            "queued": (labels, context.queued_gpus(accelerator)),
-        }
-        for queue, (labels, gpus) in shares.items():
+        # With the driver: a job that may be moved selects none itself, since machines on demand have theirs from their pool.
+        labels = flex_selector(accelerator)
+        shares = {"flex": context.flex_gpus(accelerator), "queued": context.queued_gpus(accelerator)}
+        for queue, gpus in shares.items():
             if gpus:
                 found[queue].append((_flavor(f"{queue}-{accelerator}", labels, []), gpus))
     return found

@@ -52,7 +52,7 @@ def _require_images(context: "RenderContext") -> None:
     """Before anything is applied: by a tag an operator would change by itself."""
     from workloads.operators.catalogue import OPERATORS
 
-    context.require_digests([each.name for each in OPERATORS], f"make operators-pin ENV={context.platform.name}")
+    context.require_digests([each.name for each in OPERATORS])
 
 
 @app.command(epilog=examples("python -m workloads operators apply example"))

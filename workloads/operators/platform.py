@@ -27,7 +27,7 @@ def _require_images(context: RenderContext, bodies: list[Body]) -> None:
     """A pod of zeros would wait for its image for ever."""
     registry = f"{context.platform.registry}/"
     absent = {image.removeprefix(registry).partition("@")[0] for image in _images(bodies) if image.endswith(_ABSENT)}
-    context.require_digests(sorted(absent), f"make images ENV={context.platform.name}")
+    context.require_digests(sorted(absent))
 
 
 def _images(value: object) -> Iterator[str]:

@@ -13,9 +13,11 @@ from holdfast.checks import Status, examine
 from holdfast.checks import show as show_doctor
 from holdfast.contract.errors import InputError
 from holdfast.contract.exit_codes import EXIT_FINDINGS, EXIT_STOPPED
+from holdfast.contract.machines import ACCELERATORS, MACHINE_TYPES
 from infra.__main__ import app as platform
 from infra.contract.names import LABEL_RUN
-from infra.environments.schema import Budget, Freeze
+from infra.environments import Environment
+from infra.environments.schema import AcceleratorCap, Budget, Freeze
 from infra.ops import deploy, leftovers
 from infra.ops.doctor import LOCAL
 from infra.ops.project import LISTED_AGENTS, account_checks
@@ -64,8 +66,18 @@ def test_doctor_finds_nothing_wrong_in_a_healthy_project_and_only_reads(healthy:
         ("auth list", "", "credentials", "gcloud auth login"),
         ("projects describe", {"projectNumber": "42"}, "project", 'project_number="42"'),
         ("services list", [], "APIs", "cloudresourcemanager"),
-        ("compute regions describe", {"quotas": []}, "GPU quota", "more quota"),
-        ("compute project-info describe", {"quotas": []}, "GPU quota of all regions", "GPUS_ALL_REGIONS"),
+        (
+            "compute regions describe",
+            {"quotas": [{"metric": "NVIDIA_L4_GPUS", "limit": 0.0}]},
+            "GPU quota",
+            "more quota",
+        ),
+        (
+            "compute project-info describe",
+            {"quotas": [{"metric": "GPUS_ALL_REGIONS", "limit": 0}]},
+            "GPU quota of all regions",
+            "GPUS_ALL_REGIONS",
+        ),
         ("compute accelerator-types list", [], "GPU zones", "change zones"),
         ("projects get-iam-policy", {"bindings": []}, "service agents", "make bootstrap"),
         ("billing accounts describe", {"currencyCode": "EUR"}, "budget currency", 'currency="EUR"'),
@@ -86,6 +98,51 @@ def test_doctor_does_not_judge_where_it_has_no_access(gcloud: Gcloud, capsys: py
     checks = [c for c in examine(ENVIRONMENT, account_checks()) if c.name == "project"]
     assert show_doctor(checks, as_json=True) == 3
     assert '"not judged"' in capsys.readouterr().out
+
+
+def with_gpus(accelerator: str, machine_type: str, gpus: int) -> Environment:
+    """Two Spot machines of it and a cap of 24 GPUs, in a zone that need not sell it."""
+    group = next(g for g in EXAMPLE.groups if g.name == "spot-a100")
+    ours = replace(group, accelerator=accelerator, machine_types=(machine_type,), gpus_per_node=gpus, max_nodes=2)
+    caps = (AcceleratorCap(accelerator=accelerator, max_gpus=24),)
+    return replace(
+        EXAMPLE,
+        groups=(EXAMPLE.groups[0], ours),
+        auto_provisioning=replace(EXAMPLE.auto_provisioning, accelerators=caps),
+    )
+
+
+# Public texts name these; none has the memory of H100 and H200 in it, as their label has.
+PREEMPTIBLE = {
+    "nvidia-l4": "PREEMPTIBLE_NVIDIA_L4_GPUS",
+    "nvidia-tesla-a100": "PREEMPTIBLE_NVIDIA_A100_GPUS",
+    "nvidia-a100-80gb": "PREEMPTIBLE_NVIDIA_A100_80GB_GPUS",
+    "nvidia-h100-80gb": "PREEMPTIBLE_NVIDIA_H100_GPUS",
+    "nvidia-h200-141gb": "PREEMPTIBLE_NVIDIA_H200_GPUS",
+    "nvidia-b200": "PREEMPTIBLE_NVIDIA_B200_GPUS",
+}
+
+
+@pytest.mark.parametrize("accelerator", ACCELERATORS)
+def test_the_quota_of_each_accelerator_is_found_and_covers_what_auto_provisioning_may_add(
+    gcloud: Gcloud, accelerator: str
+) -> None:
+    machine = max((m for m in MACHINE_TYPES.values() if m.accelerator == accelerator), key=lambda m: m.gpus)
+    environment = with_gpus(accelerator, machine.name, machine.gpus)
+    wanted = max(24, 2 * machine.gpus)
+    for limit, verdict in ((wanted, Status.OK), (wanted - 1, Status.BROKEN)):
+        gcloud.answer("compute regions describe", {"quotas": [{"metric": PREEMPTIBLE[accelerator], "limit": limit}]})
+        gcloud.answer("compute project-info describe", {"quotas": [{"metric": "GPUS_ALL_REGIONS", "limit": limit}]})
+        found = {c.name: c for c in examine(environment, account_checks())}
+        assert (found["GPU quota"].verdict, found["GPU quota of all regions"].verdict) == (verdict, verdict), found
+
+
+def test_a_figure_that_google_does_not_list_is_not_taken_for_zero(healthy: Gcloud) -> None:
+    healthy.answer("compute regions describe", {"quotas": [{"metric": "NVIDIA_L4_GPUS", "limit": 64.0}]})
+    healthy.answer("compute project-info describe", {"quotas": []})
+    found = verdicts()
+    assert found["GPU quota"][0] is found["GPU quota of all regions"][0] is Status.UNKNOWN
+    assert "lists no PREEMPTIBLE_NVIDIA_A100_GPUS for 16" in found["GPU quota"][1]
 
 
 def test_doctor_examines_this_machine_too() -> None:

@@ -82,6 +82,7 @@ BREAKING: dict[str, Edit] = {
     "flex-starts-empty": put(FLEX, "autoscaling.total_min_node_count", 1),
     "flex-without-upgrade-settings": put(FLEX, "upgrade_settings", {"strategy": "SURGE"}),
     "flex-run-in-seconds": put(FLEX, "node_config.max_run_duration", "7d"),
+    "pools-have-jobs": put(GANG, "node_config.flex_start", False),
     "gpu-taint": taints(SPOT, "provisioning-tier"),
     "spot-taint": taints(SPOT, "nvidia.com/gpu"),
     "taints-of-gke": put(

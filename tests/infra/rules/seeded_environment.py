@@ -4,7 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 from holdfast.contract.capacity import Capacity
-from infra.environments.schema import AuthorizedRange, Budget, Delivery, Freeze, Quota, Run
+from infra.environments.schema import AcceleratorCap, AuthorizedRange, Budget, Delivery, Freeze, Quota, Run
 from infra.rules.model import Facts
 from tests.infra.rules.edits import Edit, group, some, state
 
@@ -97,6 +97,8 @@ ENVIRONMENT: dict[str, Edit] = {
     "caps below the pools": caps(max_vcpus=8),
     "caps without end": caps(max_vcpus=100_000),
     "auto-provisioning of nothing": caps(accelerators=()),
+    "flex-start of a GPU that no job is offered": caps(accelerators=(AcceleratorCap(accelerator="nvidia-l4", max_gpus=64),)),
+    "a planned end on a queued pool": group("gang", max_run_s=86_400),
     "a version that is a word": cluster(min_version="latest"),
     "a maintenance window of an hour": cluster(maintenance_end="2026-01-01T03:00:00Z"),
     "maintenance on one day of the week": cluster(maintenance_days="FREQ=WEEKLY;BYDAY=SU"),

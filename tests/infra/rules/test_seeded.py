@@ -10,8 +10,10 @@ from infra.environments import Environment
 from infra.rules import RULES, Finding, judge, judge_environment
 from infra.rules.model import PlannedResource, facts_of_plans
 from tests.infra.rules.breaking import BREAKING, sound
+from tests.infra.rules.edits import Edit
 from tests.infra.rules.seeded_environment import ENVIRONMENT, UNSEEN
 from tests.infra.rules.seeded_plan import ALLOW, PLAN, firewall
+from tests.infra.rules.seeded_refusals import REFUSED
 from tests.infra.rules.test_rules import in_plan_shape
 from tests.infra.samples import hardened
 
@@ -24,10 +26,32 @@ def test_a_defect_of_a_plan_is_found(defect: str) -> None:
     assert all(each.where and each.got and each.allowed and each.fix for each in found)
 
 
+@pytest.mark.parametrize("change", REFUSED)
+def test_what_google_refuses_is_found_before_it_is_asked(change: str) -> None:
+    """By the rule or by the schema, as the table says, and so that no other finding could stand for it."""
+    edit, finder, source = REFUSED[change]
+    assert source.startswith("https://")
+    try:
+        facts = edit(sound())
+    except InputError as error:
+        assert finder in error.what, error
+        return
+    found = broken(edit)
+    assert finder in rules_of(found), found
+    assert facts.resources == sound().resources or rules_of(found) == rules_of(judge(in_plan_shape(facts)))
+
+
 def test_every_rule_is_broken_alone_by_some_edit() -> None:
-    found = [rules_of(judge(edit(sound()))) for edit in PLAN.values()]
+    refused = (edit for edit, finder, _ in REFUSED.values() if finder in RULES)
+    found = [rules_of(broken(edit)) for edit in (*PLAN.values(), *refused)]
     alone = {rule for rules in found if len(rules) == 1 for rule in rules}
     assert alone | set(BREAKING) == set(RULES)
+
+
+def broken(edit: Edit) -> list[Finding]:
+    """What the edited resources break; the edited environment's own, where it changed that alone."""
+    facts = edit(sound())
+    return judge(facts) if facts.resources != sound().resources else judge_environment(facts.environment)
 
 
 def rules_of(found: list[Finding]) -> set[str]:
@@ -70,7 +94,7 @@ def test_what_no_rule_can_see_is_known_with_its_reason(defect: str) -> None:
 
 
 def test_enough_is_seeded() -> None:
-    assert len(PLAN) >= 70
+    assert len(PLAN) >= 70 and len(REFUSED) >= 55
     assert len(ENVIRONMENT) >= 57 and len(ENVIRONMENT) + len(UNSEEN) >= 63
 
 

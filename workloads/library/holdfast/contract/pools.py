@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from holdfast.contract.capacity import Capacity
+from holdfast.contract.kubernetes import DRIVER_LATEST, LABEL_DRIVER
 from holdfast.contract.lifecycle import DEFAULT_WINDOW, ShutdownWindow
 
 
@@ -110,7 +111,7 @@ class Pool:
     local_ssds: int = 0
     window: ShutdownWindow = field(default=DEFAULT_WINDOW)
     max_run_s: int = 0
-    """Planned life of a node; 0 means no end."""
+    """Planned life of a flex-start node; 0: no end, or on a queued pool the one that the job's request names."""
 
     @property
     def interruptible(self) -> bool:
@@ -124,7 +125,7 @@ class Pool:
         """Everything a selector may match on a node of this pool: ours and GKE's."""
         labels = self.labels() | {LABEL_NODEPOOL: self.name}
         if self.accelerator:
-            labels[LABEL_ACCELERATOR] = self.accelerator
+            labels |= {LABEL_ACCELERATOR: self.accelerator, LABEL_DRIVER: DRIVER_LATEST}
         provisioning = {Capacity.ON_DEMAND: "standard", Capacity.SPOT: "spot"}.get(self.capacity, "flex-start")
         labels[LABEL_PROVISIONING] = provisioning
         if self.capacity is Capacity.SPOT:
@@ -141,3 +142,11 @@ class Pool:
 
     def tolerations(self) -> list[dict[str, str]]:
         return [taint.toleration() for taint in self.taints]
+
+
+def flex_selector(accelerator: str) -> dict[str, str]:
+    """The nodeSelector of a pod on flex-start or queued nodes: those of node pools, and those that NAP makes for it.
+
+    No maximal run: only nodes that NAP makes have that label, so no pod that selects it fits a node pool.
+    """
+    return {LABEL_FLEX_START: "true", LABEL_ACCELERATOR: accelerator, LABEL_DRIVER: DRIVER_LATEST}

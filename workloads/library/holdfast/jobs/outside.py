@@ -137,7 +137,7 @@ def _by_digest(image: str, context: RenderContext) -> Resolved:
 
 def require_pushed(context: RenderContext, *roles: str) -> None:
     """InputError where an image of the environment was not pushed yet."""
-    context.require_digests(roles, fix=f"make images ENV={context.platform.name}")
+    context.require_digests(roles)
 
 
 FIX = "give NAME@sha256:DIGEST, as `docker buildx imagetools inspect NAME` or `gcloud artifacts docker images describe` prints it"

@@ -50,7 +50,7 @@ def offers(platform: Platform) -> list[Offer]:
 
 
 def _of_groups(platform: Platform) -> Iterator[Offer]:
-    """Flex-start groups are not among them: their pods are placed as auto-provisioning's are, and fit both."""
+    """Flex-start groups are not among them: a pod on flex-start takes a node of a group or one that NAP makes."""
     for name, pools in platform.classes.items():
         first, lent = pools[0], platform.quota(name)
         bought = first.capacity in (Capacity.SPOT, Capacity.ON_DEMAND)

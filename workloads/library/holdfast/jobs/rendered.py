@@ -7,15 +7,13 @@ from holdfast.contract.environment import ENV_CHECKPOINTS, ENV_RUN
 from holdfast.contract.errors import InputError
 from holdfast.contract.kubernetes import (
     ANNOTATION_PROVISIONED_RUN,
-    DRIVER_LATEST,
     EXPENDABLE,
-    LABEL_DRIVER,
     PRIORITY_FLEX,
     PRIORITY_PLATFORM,
     PRIORITY_SPOT,
 )
 from holdfast.contract.lifecycle import FLEX_MAX_RUN_S
-from holdfast.contract.pools import GPU_TAINT, LABEL_ACCELERATOR, LABEL_FLEX_START, LABEL_MAX_RUN, QUEUED_TAINT
+from holdfast.contract.pools import GPU_TAINT, LABEL_ACCELERATOR, QUEUED_TAINT, flex_selector
 from holdfast.jobs import pod_parts
 from holdfast.jobs.job_file import OnNotice, OwnJob
 from holdfast.jobs.placing import Placed
@@ -25,7 +23,7 @@ from holdfast.manifests.elastic import elastic
 from holdfast.manifests.pods import Size, Work
 from holdfast.manifests.policies import budget, peers
 from holdfast.manifests.render_context import Body, RenderContext, yaml_text
-from holdfast.manifests.training import DAY_S, Task, gang, job
+from holdfast.manifests.training import Task, gang, job
 from holdfast.platform import Platform
 from holdfast.platform.document import SHARED_ACCOUNT
 
@@ -148,11 +146,10 @@ def _placed(own: OwnJob, placed: Placed, work: Work) -> Work:
         grace_s = offer.pool.window.pod_s if spot else FLEX_GRACE_S
         return replace(work, pool=offer.pool, priority=priority, grace_s=grace_s)
     queued = offer.capacity is Capacity.QUEUED
-    selector = {LABEL_FLEX_START: "true", LABEL_ACCELERATOR: offer.accelerator, LABEL_DRIVER: DRIVER_LATEST}
     return replace(
         work,
         tolerations=[GPU_TAINT, QUEUED_TAINT] if queued else [GPU_TAINT],
-        selector=selector | ({} if queued else {LABEL_MAX_RUN: str(DAY_S)}),
+        selector=flex_selector(offer.accelerator),
         priority=PRIORITY_FLEX,
         calls_kubernetes=True,  # a flex-start node says in an annotation when it ends
     )

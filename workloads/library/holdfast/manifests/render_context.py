@@ -22,6 +22,7 @@ from holdfast.contract.errors import InputError
 from holdfast.contract.job_identity import LABEL_HOLDFAST_JOB
 from holdfast.contract.kubernetes import LABEL_NAME, LABEL_PART_OF, PART_OF
 from holdfast.contract.pools import LABEL_NODEPOOL, Pool, Role
+from holdfast.contract.roles import ROLES
 from holdfast.manifests import skips
 from holdfast.platform import Platform
 
@@ -104,15 +105,17 @@ class RenderContext:
         # Zeros: no image was pushed for this environment yet. Such a pod stays in ImagePullBackOff, it runs nothing else.
         return f"{self.platform.registry}/{role}@sha256:{self.platform.images.get(role, '0' * 64)}"
 
-    def require_digests(self, roles: Sequence[str], fix: str) -> None:
+    def require_digests(self, roles: Sequence[str]) -> None:
         """InputError where one of `roles` has no image yet; for what is sent to a cluster, not for what is rendered."""
         absent = [role for role in roles if role not in self.platform.images]
         if absent:
+            # Images of others are copied, not built.
+            targets = sorted({"images" if role in ROLES else "operators-pin" for role in absent})
             raise InputError(
                 f"image digests of {self.platform.name}",
                 got=f"none for {', '.join(absent)} in its document",
                 allowed=f"the sha256 of each in {self.platform.registry}",
-                fix=fix,
+                fix=f"make {' '.join(targets)} ENV={self.platform.name}",
             )
 
     def pool(self, role: Role, capacity: Capacity) -> Pool | None:

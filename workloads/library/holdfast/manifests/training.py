@@ -21,26 +21,16 @@ from holdfast.contract.kubernetes import (
     ANNOTATION_IGNORED_FAILURES,
     ANNOTATION_PROVISIONED_RUN,
     ANNOTATION_RESTART,
-    DRIVER_LATEST,
     EXPENDABLE,
     JOB_API,
     JOBSET_API,
-    LABEL_DRIVER,
     LABEL_QUEUE,
     PRIORITY_FLEX,
     PRIORITY_SPOT,
 )
 from holdfast.contract.lifecycle import FLEX_MAX_RUN_S
 from holdfast.contract.machines import MACHINE_TYPES
-from holdfast.contract.pools import (
-    GPU_TAINT,
-    LABEL_ACCELERATOR,
-    LABEL_FLEX_START,
-    LABEL_MAX_RUN,
-    QUEUED_TAINT,
-    Pool,
-    Role,
-)
+from holdfast.contract.pools import GPU_TAINT, QUEUED_TAINT, Pool, Role, flex_selector
 from holdfast.contract.roles import NAMESPACE_TRAINING
 from holdfast.manifests import data
 from holdfast.manifests.pods import MAIN, Size, Work, annotation, template
@@ -223,7 +213,7 @@ def sweep(context: RenderContext) -> Body:
     return job(context, Task(pods=2, deadline_s=7 * DAY_S, queue="spot", work=work))
 
 
-def _flex_work(context: RenderContext, name: str, accelerator: str, run: str, selector: dict[str, str]) -> Work:
+def _flex_work(context: RenderContext, name: str, accelerator: str, run: str) -> Work:
     machine = next(m for m in MACHINE_TYPES.values() if m.accelerator == accelerator)
     # No window: its end is planned, and the process reads it from the node.
     pool = Pool(
@@ -241,7 +231,7 @@ def _flex_work(context: RenderContext, name: str, accelerator: str, run: str, se
         pool=None,
         tolerations=[GPU_TAINT],
         # Auto-provisioning would install GKE's default driver, which is too old for the CUDA of our images.
-        selector=selector | {LABEL_FLEX_START: "true", LABEL_ACCELERATOR: accelerator, LABEL_DRIVER: DRIVER_LATEST},
+        selector=flex_selector(accelerator),
         priority=PRIORITY_FLEX,
         grace_s=60,
         calls_kubernetes=True,
@@ -249,12 +239,11 @@ def _flex_work(context: RenderContext, name: str, accelerator: str, run: str, se
 
 
 def flex(context: RenderContext, accelerator: str) -> Iterator[Body]:
-    """Node by node as capacity comes. A node ends after a day; its index goes on with the next one."""
+    """Node by node as capacity comes. A node ends after 7 days at most; its index goes on with the next one."""
     name = f"train-flex-{accelerator.removeprefix('nvidia-')}"
-    work = _flex_work(context, name, accelerator, f"{name}-{INDEX}", {LABEL_MAX_RUN: str(DAY_S)})
+    work = _flex_work(context, name, accelerator, f"{name}-{INDEX}")
     pods = min(FLEX_NODES, context.flex_gpus(accelerator) // work.size.gpus)
     if pods and context.trains(name):
-        # Longer than a node lives: hours in Google's queue count too.
         yield job(context, Task(pods=pods, deadline_s=7 * DAY_S, queue="flex", work=work))
 
 
@@ -264,7 +253,7 @@ def queued(context: RenderContext, accelerator: str) -> Iterator[Body]:
     No restarts: such nodes are not used twice. Submitted anew, the run resumes.
     """
     name = f"train-queued-{accelerator.removeprefix('nvidia-')}"
-    work = _flex_work(context, name, accelerator, name, {})
+    work = _flex_work(context, name, accelerator, name)
     pods = min(FLEX_NODES, context.queued_gpus(accelerator) // work.size.gpus)
     longest = {ANNOTATION_PROVISIONED_RUN: str(FLEX_MAX_RUN_S)}
     if pods and context.trains(name):

@@ -1,0 +1,154 @@
+"""Forms and values that Google's APIs refuse, often after minutes of applying: labels, names, versions, ranges, tiers."""
+
+import re
+from collections.abc import Iterator
+from ipaddress import IPv4Network
+
+from holdfast.contract.kubernetes import LABEL_DRIVER
+from holdfast.contract.pools import (
+    LABEL_ACCELERATOR,
+    LABEL_COMPUTE_CLASS,
+    LABEL_FLEX_START,
+    LABEL_MAX_RUN,
+    LABEL_NODEPOOL,
+    LABEL_PROVISIONING,
+    LABEL_SPOT,
+)
+from infra.contract.names import MAX_CLUSTER_NAME
+from infra.contract.versions import GKE_MINORS
+from infra.rules.model import CLUSTER, POOL, Facts, Finding, rule
+from infra.rules.network import address_ranges
+from infra.rules.services import INSTANCE
+
+LABEL_MAPS = ("labels", "resource_labels", "user_labels", "node_config.resource_labels")
+# Their `labels` is an address, not labels.
+NOT_LABELLED = ("google_monitoring_notification_channel",)
+MAX_LABELS = 64
+LABEL_KEY, LABEL_VALUE = re.compile(r"(?!goog)[a-z][-_a-z0-9]{0,62}"), re.compile(r"[-_a-z0-9]{0,63}")
+# GKE sets these itself.
+NODE_LABELS = (
+    LABEL_SPOT, LABEL_FLEX_START, LABEL_PROVISIONING, LABEL_ACCELERATOR, LABEL_NODEPOOL, LABEL_COMPUTE_CLASS,
+    LABEL_MAX_RUN, LABEL_DRIVER,
+)  # fmt: skip
+NAME = re.compile(rf"[a-z]([-a-z0-9]{{0,{MAX_CLUSTER_NAME - 2}}}[a-z0-9])?")
+PRIVATE = [IPv4Network(text) for text in (
+    "10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "100.64.0.0/10", "192.0.0.0/24", "192.0.2.0/24",
+    "192.88.99.0/24", "198.18.0.0/15", "198.51.100.0/24", "203.0.113.0/24", "240.0.0.0/4",
+)]  # fmt: skip
+DOCKER = IPv4Network("172.17.0.0/16")
+MIN_DATABASE_MIB, MAX_DATABASE_CPUS = 3_840, 96
+
+
+@rule(
+    reason="the API refuses it in the middle of an apply",
+    source="https://docs.cloud.google.com/resource-manager/docs/labels-overview#requirements",
+)
+def label_grammar(facts: Facts) -> Iterator[Finding]:
+    """Labels of resources are at most 64, in lower case, and not Google's own."""
+    allowed = f"at most {MAX_LABELS}: a-z, 0-9, '-', '_', keys beginning with a letter and not with goog"
+    for resource in facts.resources:
+        for path in LABEL_MAPS if resource.kind not in NOT_LABELLED else ():
+            found = resource.get(path)
+            found = {} if (path == "labels" and resource.kind == POOL) or not isinstance(found, dict) else found
+            wrong = [k for k, v in found.items() if not (LABEL_KEY.fullmatch(k) and LABEL_VALUE.fullmatch(str(v)))]
+            if wrong or len(found) > MAX_LABELS:
+                got = f"{wrong[0]}={found[wrong[0]]}" if wrong else f"{len(found)} labels"
+                yield resource.finding(path, allowed, "correct labels of the environment", got)
+
+
+@rule(
+    reason="GKE sets these on nodes itself and refuses a pool that states one",
+    source="https://docs.cloud.google.com/kubernetes-engine/docs/how-to/update-existing-nodepools#update-node-labels",
+)
+def node_labels_are_ours(facts: Facts) -> Iterator[Finding]:
+    """No pool states a node label of GKE or Kubernetes."""
+    for pool in facts.pools():
+        for key in pool.get("node_config.labels") or {}:
+            if key in NODE_LABELS or re.match(r"(.*\.)?(kubernetes|k8s)\.io/", key):
+                yield pool.finding("node_config.labels", "labels of yours", "remove it: GKE sets it", key)
+
+
+@rule(
+    reason="the API refuses longer names",
+    source="https://docs.cloud.google.com/kubernetes-engine/docs/reference/rest/v1/projects.locations.clusters.nodePools",
+)
+def names_fit(facts: Facts) -> Iterator[Finding]:
+    """Names of cluster and pools have the form and the length that GKE takes."""
+    for resource in facts.of(CLUSTER, POOL):
+        if not NAME.fullmatch(str(resource.get("name"))):
+            allowed = f"1 to {MAX_CLUSTER_NAME} of a-z, 0-9 and '-', beginning with a letter"
+            yield resource.finding("name", allowed, "choose a shorter name")
+
+
+@rule(
+    reason="the API refuses a version that it does not offer, and older ones know no flex-start pools",
+    source="https://docs.cloud.google.com/kubernetes-engine/docs/release-schedule",
+)
+def version_is_offered(facts: Facts) -> Iterator[Finding]:
+    """The control plane's least version is one that GKE offers."""
+    oldest, newest = GKE_MINORS
+    for cluster in facts.cluster():
+        version = re.match(r"1\.(\d+)", str(cluster.get("min_master_version") or ""))
+        if version and not oldest <= int(version[1]) <= newest:
+            fix = (
+                "set cluster.min_version; raise GKE_MINORS in infra/contract/versions.py once Google offers a newer one"
+            )
+            yield cluster.finding("min_master_version", f"1.{oldest} to 1.{newest}", fix)
+
+
+@rule(
+    reason="an upgrade that may neither add nor take a node is refused",
+    source="https://docs.cloud.google.com/kubernetes-engine/docs/concepts/node-pool-upgrade-strategies#surge",
+)
+def upgrades_move(facts: Facts) -> Iterator[Finding]:
+    """Surge upgrades may add or take a node."""
+    flex = facts.pools("flex")
+    for pool in (each for each in facts.pools() if each not in flex):
+        surge, gone = (pool.get(f"upgrade_settings.{each}") for each in ("max_surge", "max_unavailable"))
+        if pool.get("upgrade_settings.strategy") == "SURGE" and not surge and not gone:
+            yield pool.finding(
+                "upgrade_settings", "max_surge or max_unavailable above 0", "raise one of them", "0 and 0"
+            )
+
+
+@rule(
+    reason="Dataplane V2 enforces network policies itself, and the API refuses Calico with it",
+    source="https://docs.cloud.google.com/kubernetes-engine/docs/concepts/dataplane-v2#limitations",
+)
+def dataplane_alone(facts: Facts) -> Iterator[Finding]:
+    """With Dataplane V2, Calico is off."""
+    for cluster in facts.cluster():
+        addon = cluster.get("addons_config.network_policy_config.disabled") is False
+        if cluster.get("datapath_provider") == "ADVANCED_DATAPATH" and (cluster.get("network_policy.enabled") or addon):
+            yield cluster.finding("network_policy.enabled", "False with ADVANCED_DATAPATH", "turn it off", "Calico")
+
+
+@rule(
+    reason="GKE and Cloud SQL route private ranges only; Docker's own range on nodes hides what is there",
+    source="https://docs.cloud.google.com/vpc/docs/subnets#valid-ranges; "
+    "https://docs.cloud.google.com/sql/docs/postgres/private-ip#network_requirements",
+)
+def ranges_are_private(facts: Facts) -> Iterator[Finding]:
+    """Ranges of nodes, pods, services and the database are private, and none is Docker's."""
+    for where, name, network in address_ranges(facts):
+        if network.overlaps(DOCKER) or not any(network.subnet_of(one) for one in PRIVATE):
+            allowed = f"a range of 10.0.0.0/8, 172.16.0.0/12, 192.168.0.0/16 or another private one, not {DOCKER}"
+            yield Finding(where=f"{where}: {name}", got=str(network), allowed=allowed, fix="choose another range")
+
+
+@rule(
+    reason="the API refuses other sizes",
+    source="https://docs.cloud.google.com/sql/docs/postgres/create-instance#machine-types",
+)
+def database_tier_exists(facts: Facts) -> Iterator[Finding]:
+    """The database's tier is one that Cloud SQL Enterprise has."""
+    for instance in facts.of(INSTANCE):
+        tier = str(instance.get("settings.tier"))
+        custom = re.fullmatch(r"db-custom-(\d+)-(\d+)", tier)
+        cpus, mib = (int(custom[1]), int(custom[2])) if custom else (0, 0)
+        ok = (cpus == 1 or (cpus % 2 == 0 and 0 < cpus <= MAX_DATABASE_CPUS)) and mib % 256 == 0
+        ok = ok and mib >= MIN_DATABASE_MIB and 0.9 * 1024 * cpus <= mib <= 6.5 * 1024 * cpus
+        if not ok and tier not in ("db-f1-micro", "db-g1-small"):
+            allowed = f"db-custom-CPUS-MIB: CPUs 1 or even to {MAX_DATABASE_CPUS}, MiB a multiple of 256, "
+            allowed += f"{MIN_DATABASE_MIB:,} or more, 0.9 to 6.5 GiB a CPU"
+            yield instance.finding("settings.tier", allowed, "set database.tier")
