@@ -62,6 +62,8 @@ class Pod:
     system: bool
     disrupted: bool = False
     """The platform ends it."""
+    owner: str = ""
+    """Uid of what controls it."""
 
     @property
     def identity(self) -> JobIdentity:
@@ -129,7 +131,14 @@ def read_pod(found: Mapping[str, Any]) -> Pod:
         # DaemonSets belong on every node, and static pods are the node's own.
         system=meta["namespace"] in SYSTEM_NAMESPACES and not owners & {"DaemonSet", "Node"},
         disrupted=bool(disruption(found)[0]),
+        owner=controller_of(found),
     )
+
+
+def controller_of(found: Mapping[str, Any]) -> str:
+    """Uid of the object that made this one; empty where it has none."""
+    owners = found["metadata"].get("ownerReferences") or ()
+    return next((owner["uid"] for owner in owners if owner.get("controller")), "")
 
 
 def job_of(labels: Mapping[str, str]) -> str:

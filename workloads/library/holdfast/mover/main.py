@@ -12,13 +12,13 @@ from holdfast.contract.errors import InputError, Unjudged
 from holdfast.contract.roles import NAMESPACE_MONITORING
 from holdfast.contract.values import between
 from holdfast.exporter import lines, loop
-from holdfast.exporter.jobs import Jobs
 from holdfast.exporter.lease import MOVER, Lease
 from holdfast.exporter.log import logger
 from holdfast.exporter.watch import KINDS, Watcher
 from holdfast.ledger.receipt import leave
 from holdfast.mover.cluster_api import ClusterApi
 from holdfast.mover.mover import Move, Mover
+from holdfast.mover.progress import Progress
 from holdfast.mover.receipts import Receipts
 from holdfast.mover.silent_nodes import end_pods
 from holdfast.mover.view import View, ending
@@ -34,7 +34,7 @@ class Process:
     api: Api
     view: View
     lock: threading.Lock
-    jobs: Jobs
+    progress: Progress
     mover: Mover
     receipts: Receipts
     lease: Lease | None
@@ -44,8 +44,9 @@ class Process:
 
     def one_pass(self) -> None:
         now = self.clock()
-        self.jobs.read(now)
+        self.progress.read(now)
         with self.lock:
+            self.progress.forget_all_but(self.view.uids)
             self.view.passed(now)
         if self.lease and not loop.leads(self.lease):
             return
@@ -59,7 +60,7 @@ class Process:
     def _moves(self, now_s: float) -> list[Move]:
         """An API server that does not answer moves nothing, and is no reason to write no receipt."""
         with self.lock:
-            seen = self.view.seen(self.jobs.events)
+            seen = self.view.seen(self.progress.events)
         try:
             return self.mover.step(seen, now_s)
         except (ApiError, Unjudged) as error:
@@ -95,12 +96,18 @@ def serve(
     source, reader = loop.source_of(project, cluster_name, events)
     assert source
     view, lock = View(), threading.Lock()
+
+    def owner_of(namespace: str, pod: str) -> str:
+        with lock:
+            return view.owner_of(namespace, pod)
+
     kinds = [kind for kind in KINDS if kind.held in WATCHED]
     watchers = [Watcher(kind, api.client, view, lock) for kind in (*kinds, *ending())]
     receipts = Receipts(source, partial(leave, api=api))
     lease = Lease(api, NAMESPACE_MONITORING, MOVER)
     process = Process(
-        api=api, view=view, lock=lock, jobs=Jobs(source), mover=Mover(ClusterApi(api)), receipts=receipts, lease=lease,
+        api=api, view=view, lock=lock, progress=Progress(source, owner_of), mover=Mover(ClusterApi(api)),
+        receipts=receipts, lease=lease,
         lines=lines_file,
     )  # fmt: skip
     with loop.running([*watchers, receipts, reader]):

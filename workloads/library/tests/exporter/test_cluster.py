@@ -33,8 +33,15 @@ def pod(
 ) -> Any:
     waiting = {"type": "PodScheduled", "status": "False", "lastTransitionTime": BORN}
     labels = {"jobset.sigs.k8s.io/jobset-name": "run-7"} if namespace == "training" else {}
+    owned = {"kind": owner, "uid": more.get("owner_uid", "uid-run-7"), "controller": True}
     return {
-        "metadata": {"uid": uid, "namespace": namespace, "labels": labels, "ownerReferences": [{"kind": owner}]},
+        "metadata": {
+            "uid": uid,
+            "name": f"pod-{uid}",
+            "namespace": namespace,
+            "labels": labels,
+            "ownerReferences": [owned],
+        },
         "spec": {
             "nodeName": on,
             "nodeSelector": more.get("selector", SPOT | {"cloud.google.com/gke-accelerator": "nvidia-l4"}),
