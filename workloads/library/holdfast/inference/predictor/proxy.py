@@ -88,8 +88,7 @@ class ProcessPredictor:
         wanted = list(bodies)
         if wanted in self._in_flight or any(wanted == early for early, _ in self._finished):
             return
-        if self._process is None:
-            self._load_again()
+        self.load_again()
         assert self._link is not None
         self._link.send(frames.encoded({}, wanted))
         self._in_flight.append(wanted)
@@ -107,7 +106,10 @@ class ProcessPredictor:
             self._process.kill()
             self._reap()
 
-    def _load_again(self) -> None:
+    def load_again(self) -> None:
+        """After a death; else nothing. PredictorBroken when that fails."""
+        if self._process is not None:
+            return
         try:
             self.load()
         except (InputError, LoaderFailed) as error:
