@@ -129,6 +129,9 @@ def run(
     topic: Topic = "",
     subscription: Subscription = "",
     dead_topic: DeadTopic = "",
+    predict_timeout: Annotated[
+        float, typer.Option(help="Seconds after which a micro-batch counts as hanging; 0: learned, 300 at most.")
+    ] = 0.0,
     recompute: Annotated[bool, typer.Option(help="Process all items again with this configuration.")] = False,
 ) -> None:
     """Process items until the job is done (exit 0) or SIGTERM arrives (exit 143)."""
@@ -138,7 +141,12 @@ def run(
     from holdfast.runtime.shutdown import leave_now
 
     settings = WorkerSettings(
-        micro_batch=micro_batch, overlap=overlap, lease_s=lease, window_s=window, max_failures=max_failures
+        micro_batch=micro_batch,
+        overlap=overlap,
+        lease_s=lease,
+        window_s=window,
+        max_failures=max_failures,
+        predict_timeout_s=predict_timeout,
     )
     launch = Launch(
         job=job,
