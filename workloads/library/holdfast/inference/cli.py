@@ -3,9 +3,10 @@
 import json
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
 from holdfast.contract.examples import examples
 from holdfast.contract.exit_codes import EXIT_CODES_HELP
@@ -15,7 +16,24 @@ from holdfast.contract.progress import working
 if TYPE_CHECKING:
     from holdfast.inference.run import PubSubOptions
 
-app = typer.Typer(help="Predict every item of a job once.", epilog=EXIT_CODES_HELP, no_args_is_help=True)
+
+class _Explaining(TyperGroup):
+    """What the database or the queue refuses is no bug of these commands."""
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except Exception as error:
+            if type(error).__module__.partition(".")[0] not in ("psycopg", "psycopg_pool", "holdfast"):
+                raise
+            from holdfast.inference.results.connect import explained
+
+            raise explained(error) from error
+
+
+app = typer.Typer(
+    cls=_Explaining, help="Predict every item of a job once.", epilog=EXIT_CODES_HELP, no_args_is_help=True
+)
 
 Job = Annotated[str, typer.Argument(help="Name of the job.")]
 Database = Annotated[str, typer.Option("--database", help="postgresql:// URI; else HOLDFAST_DATABASE_URL.")]
@@ -200,10 +218,9 @@ def failures(job: Job, database: Database = "", limit: Limit = 100, as_json: AsJ
         print(json.dumps({"schema": "holdfast.batch-failures/1", "job": job, "failures": found}))
     else:
         for dead_letter in found:
-            name, reason = (
-                printable(str(text)) for text in (dead_letter["item"] or dead_letter["digest"], dead_letter["reason"])
-            )
-            print(f"{name}  {reason}  after {dead_letter['failures']}")
+            why = ": ".join(filter(None, (str(dead_letter["reason"]), str(dead_letter["message"]))))
+            name = dead_letter["item"] or dead_letter["digest"]
+            print(f"{printable(str(name))}  {printable(why)}  after {dead_letter['failures']}")
     if found:
         print(f"Next: python -m holdfast batch redrive {job}", file=sys.stderr)
         raise typer.Exit(EXIT_FINDINGS)

@@ -71,10 +71,13 @@ def enqueue_source(
     uri = database_uri(database)
     with connect(uri) as connection:
         schema.wait_current(connection, schema.patience_s())
-        jobs.register(connection, job, deadline)
-        _bind(connection, job, broker)
+
+        def before() -> None:
+            jobs.register(connection, job, deadline)
+            _bind(connection, job, broker)
+
         with open_pool(uri) as pool, opened_queue(pool, job, broker) as queue:
-            done = enqueue(connection, queue, job, items, progress)
+            done = enqueue(connection, queue, job, items, progress, before)
     return asdict(done)
 
 
