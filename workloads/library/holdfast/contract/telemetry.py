@@ -24,6 +24,8 @@ EVENTS: dict[str, tuple[str, ...]] = {
     "stored": ("items", "seconds"),  # batch: rows committed
     "acked": ("items",),
     "released": ("items",),  # batch: given back unprocessed
+    "overdue": ("items", "seconds"),  # batch: a micro-batch without an answer after so long; it is still awaited
+    "retrying": ("source",),  # batch: the database or the queue refused a call, which is made again
     "item_failed": ("item", "error_class", "failures"),
     "dead_lettered": ("item", "reason"),
     # Written by the node watcher (the exporter) and the mover, read by the ledger and the churn estimate.
