@@ -5,8 +5,8 @@ from collections.abc import Iterable
 
 from holdfast.ledger.events import Event
 
-# Types of event that show how far a job is.
-SHOWING = frozenset({"window", "restore"})
+# Types of event that show how far a job is, and what of it is saved.
+SHOWING = frozenset({"window", "restore", "start", "commit"})
 
 
 def done_h(events: Iterable[Event]) -> float:

@@ -1,4 +1,7 @@
-"""The mover: moves jobs, ends pods on silent nodes and writes receipts. It publishes nothing: the exporter reads its lines, as it reads those of jobs."""
+"""The mover: moves jobs, ends pods on silent nodes, weighs what Kueue may preempt, and writes receipts.
+
+It publishes nothing: the exporter reads its lines, as it reads those of jobs.
+"""
 
 import threading
 import time
@@ -16,6 +19,7 @@ from holdfast.exporter.lease import MOVER, Lease
 from holdfast.exporter.log import logger
 from holdfast.exporter.watch import KINDS, Watcher
 from holdfast.ledger.receipt import leave
+from holdfast.mover import stakes
 from holdfast.mover.cluster_api import ClusterApi
 from holdfast.mover.mover import Move, Mover
 from holdfast.mover.progress import Progress
@@ -25,6 +29,7 @@ from holdfast.mover.view import View, ending
 from holdfast.runtime import logs, shutdown
 
 LOG = logger("move")
+WEIGH_EVERY_S = 30.0
 # Disruption budgets are the exporter's.
 WATCHED = ("nodes", "pods")
 
@@ -41,6 +46,7 @@ class Process:
     lines: Path | None
     """File of the lines about moves; None: standard output."""
     clock: Callable[[], float] = time.time
+    weighed_s: float = 0.0
 
     def one_pass(self) -> None:
         now = self.clock()
@@ -52,6 +58,7 @@ class Process:
             return
         lines.append(self.lines, [_line(move) for move in self._moves(now)])
         self._end_silent(now)
+        self._weigh(now)
         with self.lock:
             due = self.view.ended(now)
         for ended, node_usage in due:
@@ -74,6 +81,16 @@ class Process:
             end_pods(self.api, silent, now_s)
         except (ApiError, Unjudged) as error:
             LOG.warning("no pod of a silent node is ended in this pass: %s", error)
+
+    def _weigh(self, now_s: float) -> None:
+        """What is at stake changes slowly, and the list of Workloads may be long."""
+        if now_s - self.weighed_s < WEIGH_EVERY_S:
+            return
+        self.weighed_s = now_s
+        try:
+            stakes.write(self.api, lambda uid: self.progress.held.get(uid, ()), now_s)
+        except (ApiError, Unjudged) as error:
+            LOG.warning("no priority is boosted in this pass: %s", error)
 
 
 def _line(move: Move) -> lines.Line:
@@ -107,8 +124,7 @@ def serve(
     lease = Lease(api, NAMESPACE_MONITORING, MOVER)
     process = Process(
         api=api, view=view, lock=lock, progress=Progress(source, owner_of), mover=Mover(ClusterApi(api)),
-        receipts=receipts, lease=lease,
-        lines=lines_file,
+        receipts=receipts, lease=lease, lines=lines_file,
     )  # fmt: skip
     with loop.running([*watchers, receipts, reader]):
         loop.run(process.one_pass, watchers, lease, stop, every_s)
