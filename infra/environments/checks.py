@@ -31,6 +31,14 @@ FORMS = {
     "cluster.maintenance_days": Form(
         rf"FREQ=(DAILY|WEEKLY;BYDAY={_DAY}(,{_DAY})*)", "FREQ=WEEKLY;BYDAY=SA,SU", "correct it",
     ),
+    "network.existing.network": Form(
+        r"projects/[a-z][-a-z0-9]{4,28}[a-z0-9]/global/networks/[-a-z0-9]+", "projects/P/global/networks/NAME",
+        "`gcloud compute networks list --uri` ends with it",
+    ),
+    "network.existing.subnet": Form(
+        r"projects/[a-z][-a-z0-9]{4,28}[a-z0-9]/regions/[-a-z0-9]+/subnetworks/[-a-z0-9]+",
+        "projects/P/regions/R/subnetworks/NAME", "`gcloud compute networks subnets list --uri` ends with it",
+    ),
     "security.kms_key": Form(
         r"projects/[^/]+/locations/[^/]+/keyRings/[^/]+/cryptoKeys/[^/]+",
         "projects/P/locations/L/keyRings/R/cryptoKeys/K", "write the key's full resource name",

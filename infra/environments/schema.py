@@ -20,6 +20,7 @@ from infra.environments.services import (
     Alerts,
     AuthorizedRange,
     Database,
+    ExistingNetwork,
     Network,
     Queue,
     Security,
@@ -38,6 +39,7 @@ __all__ = [
     "Database",
     "Delivery",
     "Environment",
+    "ExistingNetwork",
     "Freeze",
     "Network",
     "NodeGroup",
@@ -109,6 +111,8 @@ class Environment:
         numbers("", self)
         dns_name("name_prefix", self.name_prefix, 20)
         self._check_zones()
+        if self.network.existing:
+            self.network.existing.check(self.project, self.region)
         require(self.spot_grace_s in (30, 120), "spot_grace_s", self.spot_grace_s, "30 or 120", "write 30")
         for key, value in self.labels:
             matches(f"labels[{key}]", key, r"[a-z][-_a-z0-9]{0,62}", "a-z, 0-9, '_', '-'", "correct the key")
@@ -155,6 +159,18 @@ class Environment:
     @property
     def subnet_name(self) -> str:
         return f"{self.network_name}-nodes"
+
+    @property
+    def network_path(self) -> str:
+        """projects/P/global/networks/NAME"""
+        existing = self.network.existing
+        return existing.network if existing else f"projects/{self.project}/global/networks/{self.network_name}"
+
+    @property
+    def subnet_path(self) -> str:
+        """projects/P/regions/R/subnetworks/NAME"""
+        own = f"projects/{self.project}/regions/{self.region}/subnetworks/{self.subnet_name}"
+        return self.network.existing.subnet if self.network.existing else own
 
     @property
     def database_name(self) -> str:

@@ -6,7 +6,7 @@ Read through `Environment`. Each check raises an InputError that names the field
 from dataclasses import dataclass
 from itertools import combinations
 
-from infra.environments.checks import between, forms, ipv4_range, numbers, require, unique
+from infra.environments.checks import between, dns_name, forms, ipv4_range, numbers, one_of, require, unique
 from infra.environments.runs import Run, check_apart
 
 
@@ -23,8 +23,58 @@ class AuthorizedRange:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class ExistingNetwork:
+    """A VPC and a subnet that another team keeps, in this project or in a Shared VPC host project; neither is changed.
+
+    Its owner provides Private Google Access on the subnet, a way out of private nodes, and what `creates` does not name.
+    """
+
+    network: str
+    """projects/P/global/networks/NAME"""
+    subnet: str
+    """projects/P/regions/R/subnetworks/NAME, with two secondary ranges."""
+    pods_range: str = "pods"
+    """Name of the secondary range for pods."""
+    services_range: str = "services"
+    creates: tuple[str, ...] = ()
+    """What is made in the network all the same: nat, firewall, google-apis, managed-services. In its own project only."""
+    grants: bool = False
+    """Write the three grants that GKE needs in a host project. False: the host's team has written them."""
+
+    def __post_init__(self) -> None:
+        forms("network.existing.", self, "network", "subnet")
+        dns_name("network.existing.pods_range", self.pods_range, 63)
+        dns_name("network.existing.services_range", self.services_range, 63)
+        for part in self.creates:
+            one_of("network.existing.creates[]", part, NETWORK_PARTS)
+        numbers("network.existing.", self)
+        owners = {path.split("/")[1] for path in (self.network, self.subnet)}
+        fix = "take both from one project"
+        require(len(owners) == 1, "network.existing.subnet", self.subnet, f"a subnet of {self.network}", fix)
+
+    @property
+    def project(self) -> str:
+        return self.network.split("/")[1]
+
+    def check(self, project: str, region: str) -> None:
+        """InputError where it does not fit an environment of this project and region."""
+        at, fix = "network.existing.", "take a subnet of the environment's region"
+        require(self.subnet.split("/")[3] == region, f"{at}subnet", self.subnet, f"one in {region}", fix)
+        own, fix = self.project == project, "leave it out: the team of the host project makes it"
+        require(own or not self.creates, f"{at}creates", ", ".join(self.creates), f"nothing in {self.project}", fix)
+        fix = "set it to False: the network is of this project"
+        require(not (own and self.grants), f"{at}grants", True, "True for a host project", fix)
+
+
+NETWORK_PARTS = ("nat", "firewall", "google-apis", "managed-services")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Network:
     """Ranges of one VPC. Size them from the node caps: rule `ip-space-nodes` and `ip-space-pods` do the sum."""
+
+    existing: ExistingNetwork | None = None
+    """None: a VPC of this platform. Else the ranges below are those that the existing network has."""
 
     nodes_cidr: str
     pods_cidr: str

@@ -121,6 +121,28 @@ def _zones(environment: Environment) -> Answer:
     return not lacking, ", ".join(lacking) + " not available" if lacking else "available in each zone", "change zones"
 
 
+def _network(environment: Environment) -> Answer:
+    """Whether an existing subnet has the ranges that the environment states, and reaches Google's APIs."""
+    stated, existing = environment.network, environment.network.existing
+    if existing is None:
+        return True, "made by the foundation stack", ""
+    _, owner, _, region, _, subnet = existing.subnet.split("/")
+    found = gcloud.ask("compute", "networks", "subnets", "describe", subnet, f"--region={region}", project=owner)
+    ranges = {str(r["rangeName"]): r["ipCidrRange"] for r in found.get("secondaryIpRanges", [])}
+    wanted = {
+        "nodes_cidr": (stated.nodes_cidr, found.get("ipCidrRange")),
+        "pods_cidr": (stated.pods_cidr, ranges.get(existing.pods_range)),
+        "services_cidr": (stated.services_cidr, ranges.get(existing.services_range)),
+        "Private Google Access": (True, found.get("privateIpGoogleAccess", False)),
+    }
+    wrong = [f"{what} {got or 'missing'}, not {said}" for what, (said, got) in wanted.items() if got != said]
+    return (
+        not wrong,
+        "; ".join(wrong) or f"{subnet} as stated",
+        "state the subnet's own ranges in network, or ask its owner",
+    )
+
+
 def _state_bucket(environment: Environment) -> Answer:
     if not environment.state_bucket:
         return False, "the state is on this machine only", "set state_bucket, then make bootstrap ENV=NAME"
@@ -155,6 +177,7 @@ def account_checks() -> tuple[tuple[str, Callable[[Environment], Answer]], ...]:
         ("credentials", _login),
         ("project", _project),
         ("APIs", _apis),
+        ("network", _network),
         ("GPU quota", _quota),
         ("GPU quota of all regions", _quota_everywhere),
         ("GPU zones", _zones),

@@ -7,7 +7,7 @@ from infra.environments.schema import Environment
 from infra.rules.model import Facts, Finding, each, rule
 from infra.specs.network import PODS_RANGE, SERVICES_RANGE
 
-SUBNET = "google_compute_subnetwork"
+SUBNET, NODES = "google_compute_subnetwork", "nodes"
 RESERVED_ADDRESSES = 4  # of each primary range, by Google
 MIN_SERVICES = 128
 WIDEST = {4: 16, 6: 32}  # prefix of a range that one owner may have
@@ -23,9 +23,17 @@ def _most_nodes(environment: Environment) -> int:
 def _ranges(facts: Facts) -> Iterator[tuple[str, str, IPv4Network]]:
     """Address of the subnet, name of the range, range."""
     for subnet in facts.of(SUBNET):
-        yield subnet.address, "nodes", IPv4Network(subnet.get("ip_cidr_range"))
+        yield subnet.address, NODES, IPv4Network(subnet.get("ip_cidr_range"))
         for block in subnet.blocks("secondary_ip_range"):
             yield subnet.address, str(block.get("range_name")), IPv4Network(str(block.get("ip_cidr_range")))
+    network = facts.environment.network
+    if network.existing:  # no resource says how large it is
+        for name, text in (
+            (NODES, network.nodes_cidr),
+            (PODS_RANGE, network.pods_cidr),
+            (SERVICES_RANGE, network.services_cidr),
+        ):
+            yield "network.existing", name, IPv4Network(text)
 
 
 def address_ranges(facts: Facts) -> Iterator[tuple[str, str, IPv4Network]]:
@@ -44,7 +52,7 @@ def ip_space_nodes(facts: Facts) -> Iterator[Finding]:
     """The subnet range is large enough for every node that the limits allow."""
     needed = _most_nodes(facts.environment)
     for where, name, network in _ranges(facts):
-        if name == "nodes" and network.num_addresses - RESERVED_ADDRESSES < needed:
+        if name == NODES and network.num_addresses - RESERVED_ADDRESSES < needed:
             got = f"{network}, {network.num_addresses - RESERVED_ADDRESSES} nodes"
             yield Finding(where=f"{where}: nodes", got=got, allowed=f"{needed} nodes", fix="widen network.nodes_cidr")
 

@@ -84,9 +84,10 @@ def _default_pool(environment: Environment) -> dict[str, object]:
 
 
 def _network(environment: Environment) -> dict[str, object]:
+    existing = environment.network.existing
     return {
-        "network": f"projects/{environment.project}/global/networks/{environment.network_name}",
-        "subnetwork": f"projects/{environment.project}/regions/{environment.region}/subnetworks/{environment.subnet_name}",
+        "network": environment.network_path,
+        "subnetwork": environment.subnet_path,
         "networking_mode": "VPC_NATIVE",
         "datapath_provider": "ADVANCED_DATAPATH",
         # Dataplane V2 enforces network policies itself; the older engine is off.
@@ -95,8 +96,8 @@ def _network(environment: Environment) -> dict[str, object]:
         "enable_l4_ilb_subsetting": True,
         "default_max_pods_per_node": environment.network.max_pods_per_node,
         "ip_allocation_policy": {
-            "cluster_secondary_range_name": PODS_RANGE,
-            "services_secondary_range_name": SERVICES_RANGE,
+            "cluster_secondary_range_name": existing.pods_range if existing else PODS_RANGE,
+            "services_secondary_range_name": existing.services_range if existing else SERVICES_RANGE,
         },
         "dns_config": {
             "cluster_dns": "CLOUD_DNS",

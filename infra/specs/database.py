@@ -4,7 +4,7 @@ from holdfast.contract.roles import DATABASE_OWNER, DATABASE_ROLES, RESULTS_DATA
 from infra.environments.schema import Database, Environment
 from infra.specs.encryption import key_in_force
 from infra.specs.identities import account
-from infra.specs.network import PEERING, api
+from infra.specs.network import PEERING, api, makes_peering
 from infra.specs.resource import Resource, deletion_policy
 
 INSTANCE = "google_sql_database_instance.results"
@@ -83,7 +83,11 @@ def _instance(environment: Environment, database: Database) -> Resource:
         kind="google_sql_database_instance",
         id="results",
         arguments=arguments,
-        after=(PEERING, *api(environment, "sqladmin"), *key_in_force(environment)),
+        after=(
+            *((PEERING,) if makes_peering(environment) else ()),
+            *api(environment, "sqladmin"),
+            *key_in_force(environment),
+        ),
         # The disk grows by itself; without this a grown disk would be planned back and replaced.
         ignore_changes=("settings[0].disk_size",),
         protected=database.deletion_protection,
@@ -102,7 +106,7 @@ def _settings(environment: Environment, database: Database) -> dict[str, object]
         "user_labels": environment.all_labels(),
         "ip_configuration": {
             "ipv4_enabled": False,
-            "private_network": f"projects/{environment.project}/global/networks/{environment.network_name}",
+            "private_network": environment.network_path,
             # Only the Auth Proxy or a connector gets in; both bring the certificate and renew the login.
             "ssl_mode": "TRUSTED_CLIENT_CERTIFICATE_REQUIRED",
         },

@@ -6,6 +6,7 @@ from ipaddress import ip_network
 
 from holdfast.contract.roles import GOOGLE_APIS_CIDR
 from infra.environments.schema import Environment
+from infra.environments.services import ExistingNetwork
 from infra.specs.resource import Resource
 
 APIS = (
@@ -38,14 +39,48 @@ def api(environment: Environment, name: str) -> tuple[str, ...]:
 
 
 def resources(environment: Environment) -> list[Resource]:
+    existing = environment.network.existing
+    parts = {"nat": _nat, "firewall": _firewall, "google-apis": _google_apis}
+    if makes_peering(environment):
+        parts["managed-services"] = _managed_services
+    wanted = [part for name, part in parts.items() if not existing or name in existing.creates]
     return [
         *(_services(environment) if environment.enable_apis else []),
-        _vpc(environment),
-        _subnet(environment),
-        _firewall(environment),
-        *_nat(environment),
-        *_google_apis(environment),
-        *(_managed_services(environment) if environment.database else []),
+        *(_host_grants(environment, existing) if existing and existing.grants else []),
+        *([] if existing else [_vpc(environment), _subnet(environment)]),
+        *(resource for part in wanted for resource in part(environment)),
+    ]
+
+
+def makes_peering(environment: Environment) -> bool:
+    """Whether the range and the peering for Cloud SQL are made here."""
+    existing = environment.network.existing
+    return bool(environment.database) and (existing is None or "managed-services" in existing.creates)
+
+
+def _host_grants(environment: Environment, existing: ExistingNetwork) -> list[Resource]:
+    """What GKE asks of a Shared VPC host project (GKE documentation, clusters with Shared VPC)."""
+    number, (_, _, _, region, _, subnet) = environment.project_number.lower(), existing.subnet.split("/")
+    gke = f"serviceAccount:service-{number}@container-engine-robot.iam.gserviceaccount.com"
+    users = {"gke": gke, "instances": f"serviceAccount:{number}@cloudservices.gserviceaccount.com"}
+    where = {"project": existing.project, "region": region, "subnetwork": subnet}
+    after = tuple(name for each in ("container", "compute", "cloudresourcemanager") for name in api(environment, each))
+    return [
+        *(
+            Resource(
+                kind="google_compute_subnetwork_iam_member",
+                id=f"host-{name}",
+                arguments=where | {"role": "roles/compute.networkUser", "member": member},
+                after=after,
+            )
+            for name, member in users.items()
+        ),
+        Resource(
+            kind="google_project_iam_member",
+            id="host-gke",
+            arguments={"project": existing.project, "role": "roles/container.hostServiceAgentUser", "member": gke},
+            after=after,
+        ),
     ]
 
 
@@ -106,23 +141,35 @@ def _subnet(environment: Environment) -> Resource:
     return Resource(kind="google_compute_subnetwork", id="nodes", arguments=arguments, after=(VPC,))
 
 
-def _firewall(environment: Environment) -> Resource:
+def _after(environment: Environment, *addresses: str) -> tuple[str, ...]:
+    """Addresses of the VPC and the subnet where they are made here, which come after the API."""
+    return api(environment, "compute") if environment.network.existing else addresses
+
+
+def _vpc_name(environment: Environment) -> str:
+    return environment.network_path.rpartition("/")[2]
+
+
+def _firewall(environment: Environment) -> list[Resource]:
     """What no other rule admits is refused, and logged; the network's own refusal leaves no trace."""
-    return Resource(
-        kind="google_compute_firewall",
-        id="refuse",
-        arguments={
-            "name": f"{environment.network_name}-refuse",
-            # By reference, so that a reader of the plan sees which network this guards.
-            "network": "${google_compute_network.vpc.name}",
-            "direction": "INGRESS",
-            "priority": 65_534,
-            "source_ranges": ["0.0.0.0/0"],
-            "deny": [{"protocol": "all"}],
-            "log_config": {"metadata": "EXCLUDE_ALL_METADATA"},
-        },
-        after=(VPC,),
-    )
+    # By reference, so that a reader of the plan sees which network this guards.
+    network = environment.network_path if environment.network.existing else "${google_compute_network.vpc.name}"
+    return [
+        Resource(
+            kind="google_compute_firewall",
+            id="refuse",
+            arguments={
+                "name": f"{environment.network_name}-refuse",
+                "network": network,
+                "direction": "INGRESS",
+                "priority": 65_534,
+                "source_ranges": ["0.0.0.0/0"],
+                "deny": [{"protocol": "all"}],
+                "log_config": {"metadata": "EXCLUDE_ALL_METADATA"},
+            },
+            after=_after(environment, VPC),
+        )
+    ]
 
 
 def _nat(environment: Environment) -> list[Resource]:
@@ -132,8 +179,8 @@ def _nat(environment: Environment) -> list[Resource]:
         Resource(
             kind="google_compute_router",
             id="nat",
-            arguments={"name": router, "network": environment.network_name, "region": environment.region},
-            after=(VPC,),
+            arguments={"name": router, "network": _vpc_name(environment), "region": environment.region},
+            after=_after(environment, VPC),
         ),
         Resource(
             kind="google_compute_router_nat",
@@ -146,7 +193,7 @@ def _nat(environment: Environment) -> list[Resource]:
                 "source_subnetwork_ip_ranges_to_nat": "ALL_SUBNETWORKS_ALL_IP_RANGES",
                 "log_config": {"enable": True, "filter": "ERRORS_ONLY"},
             },
-            after=("google_compute_router.nat", SUBNET),
+            after=("google_compute_router.nat", *_after(environment, SUBNET)),
         ),
     ]
 
@@ -154,7 +201,6 @@ def _nat(environment: Environment) -> list[Resource]:
 def _google_apis(environment: Environment) -> list[Resource]:
     """Every name below googleapis.com on private addresses: the only way out that network policies of pods admit."""
     zone = f"{environment.network_name}-google-apis"
-    network = f"projects/{environment.project}/global/networks/{environment.network_name}"
     addresses = [str(address) for address in ip_network(GOOGLE_APIS_CIDR)]
     records = {
         "google-apis": ("private.googleapis.com.", "A", addresses),
@@ -169,9 +215,9 @@ def _google_apis(environment: Environment) -> list[Resource]:
                 "dns_name": "googleapis.com.",
                 "description": "Google APIs on private addresses",
                 "visibility": "private",
-                "private_visibility_config": {"networks": [{"network_url": network}]},
+                "private_visibility_config": {"networks": [{"network_url": environment.network_path}]},
             },
-            after=(VPC, *api(environment, "dns")),
+            after=(*_after(environment, VPC), *api(environment, "dns")),
         ),
         *(
             Resource(
@@ -198,15 +244,15 @@ def _managed_services(environment: Environment) -> list[Resource]:
                 "address_type": "INTERNAL",
                 "address": address,
                 "prefix_length": int(prefix),
-                "network": f"projects/{environment.project}/global/networks/{environment.network_name}",
+                "network": environment.network_path,
             },
-            after=(VPC,),
+            after=_after(environment, VPC),
         ),
         Resource(
             kind="google_service_networking_connection",
             id="managed-services",
             arguments={
-                "network": f"projects/{environment.project}/global/networks/{environment.network_name}",
+                "network": environment.network_path,
                 "service": "servicenetworking.googleapis.com",
                 "reserved_peering_ranges": [name],
                 # Cloud SQL holds the peering for hours after its instance is gone; a destroy must not wait for it.

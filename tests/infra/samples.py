@@ -10,6 +10,7 @@ from infra.environments.schema import (
     AuthorizedRange,
     Budget,
     Delivery,
+    ExistingNetwork,
     Freeze,
     NodeGroup,
     Run,
@@ -17,6 +18,15 @@ from infra.environments.schema import (
 )
 
 EXAMPLE = load("example")
+
+
+def shared_network() -> Environment:
+    """In a subnet of a Shared VPC host project."""
+    host = "projects/acme-host"
+    existing = ExistingNetwork(
+        network=f"{host}/global/networks/shared", subnet=f"{host}/regions/{EXAMPLE.region}/subnetworks/gpu", grants=True
+    )
+    return replace(EXAMPLE, network=replace(EXAMPLE.network, existing=existing))
 
 
 def standing(group: NodeGroup) -> NodeGroup:

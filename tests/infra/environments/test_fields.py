@@ -19,6 +19,7 @@ from infra.environments.schema import (
     Budget,
     Delivery,
     Environment,
+    ExistingNetwork,
     Freeze,
     NodeGroup,
     Quota,
@@ -54,6 +55,12 @@ SECURITY, STORAGE, QUEUE, ALERTS, DATABASE = (
     EXAMPLE.alerts,
     EXAMPLE.database,
 )
+
+EXISTING = ExistingNetwork(
+    network="projects/acme-host/global/networks/shared",
+    subnet="projects/acme-host/regions/us-central1/subnetworks/gpu",
+)
+SHARED = replace(NET, existing=EXISTING)
 
 WRONG: list[tuple[str, str, Make]] = [
     # class.field, a word of the message, how to get there
@@ -96,6 +103,22 @@ WRONG: list[tuple[str, str, Make]] = [
     ("Network.max_pods_per_node", "max_pods_per_node", on(NET, max_pods_per_node=100)),
     ("Network.authorized_ranges", "network.authorized_ranges", on(NET, authorized_ranges=(RANGE, RANGE))),
     ("Network.flow_logs", "network.flow_logs", on(NET, flow_logs="on")),
+    ("Network.existing", "network.existing.subnet", on(ENV, region="us-east1", zones=("us-east1-b",), network=SHARED)),
+    ("ExistingNetwork.network", "network.existing.network", on(EXISTING, network="shared")),
+    (
+        "ExistingNetwork.subnet",
+        "network.existing.subnet",
+        on(EXISTING, subnet="projects/other-host/regions/us-central1/subnetworks/gpu"),
+    ),
+    ("ExistingNetwork.pods_range", "network.existing.pods_range", on(EXISTING, pods_range="Pods")),
+    ("ExistingNetwork.services_range", "network.existing.services_range", on(EXISTING, services_range="")),
+    (
+        "ExistingNetwork.creates",
+        "network.existing.creates",
+        on(ENV, network=replace(NET, existing=replace(EXISTING, creates=("nat",)))),
+    ),
+    ("ExistingNetwork.creates", "nat", on(EXISTING, creates=("natt",))),
+    ("ExistingNetwork.grants", "network.existing.grants", on(EXISTING, grants="yes")),
     ("AuthorizedRange.name", "a name", on(RANGE, name="")),
     ("AuthorizedRange.cidr", "authorized_ranges[office].cidr", on(RANGE, cidr="office")),
     ("Cluster.release_channel", "cluster.release_channel", on(CLUSTER, release_channel="REGLAR")),

@@ -25,7 +25,7 @@ from infra.ops.show import leftovers as show_leftovers
 from infra.specs.encryption import AGENTS, agent
 from infra.specs.network import APIS
 from tests.infra.ops.google import Gcloud
-from tests.infra.samples import EXAMPLE, hardened
+from tests.infra.samples import EXAMPLE, hardened, shared_network
 
 READ_ONLY = {"list", "describe", "get-iam-policy"}
 BUDGET = Budget(billing_account="012345-6789AB-CDEF01", monthly_usd=1_000)
@@ -58,6 +58,36 @@ def test_doctor_finds_nothing_wrong_in_a_healthy_project_and_only_reads(healthy:
     assert {verdict for verdict, _, _ in verdicts().values()} == {Status.OK}
     for call in healthy.calls():
         assert READ_ONLY & set(call[:4]), call
+
+
+SUBNET = {
+    "ipCidrRange": EXAMPLE.network.nodes_cidr,
+    "privateIpGoogleAccess": True,
+    "secondaryIpRanges": [
+        {"rangeName": "pods", "ipCidrRange": EXAMPLE.network.pods_cidr},
+        {"rangeName": "services", "ipCidrRange": EXAMPLE.network.services_cidr},
+    ],
+}
+
+
+@pytest.mark.parametrize(
+    ("found", "said"),
+    [
+        (SUBNET, "gpu as stated"),
+        (SUBNET | {"ipCidrRange": "10.0.0.0/24"}, "nodes_cidr 10.0.0.0/24, not"),
+        (SUBNET | {"secondaryIpRanges": []}, "pods_cidr missing, not"),
+        (SUBNET | {"privateIpGoogleAccess": False}, "Private Google Access missing"),
+    ],
+)
+def test_an_existing_subnet_is_compared_with_what_the_environment_states(
+    healthy: Gcloud, found: dict[str, Any], said: str
+) -> None:
+    healthy.answer("compute networks subnets describe", found)
+    shared = shared_network()
+    (network,) = (c for c in examine(shared, account_checks()) if c.name == "network")
+    assert said in network.found
+    assert (network.verdict is Status.OK) == (found is SUBNET)
+    assert any("--project=acme-host" in call or "acme-host" in call for call in healthy.calls())
 
 
 @pytest.mark.parametrize(
