@@ -18,6 +18,7 @@ PUBLIC = {
     "holdfast.command_line",
     "holdfast.contract",
     "holdfast.ledger.money",
+    "holdfast.lint.admission",
     "holdfast.manifests",
     "holdfast.place.prices",
     "holdfast.platform",

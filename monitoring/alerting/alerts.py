@@ -117,6 +117,13 @@ _PLATFORM = (
         hold_s=600,
     ),
     Alert(
+        name="HoldfastSilentNodeHoldsPods",
+        severity=Severity.TICKET,
+        why="a node stopped reporting and still holds pods of jobs: these jobs wait until the pods are gone",
+        query=f"max by (namespace) ({ours('silent_node_pods')}) > 0",
+        hold_s=300,
+    ),
+    Alert(
         name="HoldfastDisruptionBudgetViolated",
         severity=Severity.TICKET,
         why="fewer pods are healthy than the disruption budget requires; the budget does not stop Spot preemptions",

@@ -8,8 +8,8 @@ from monitoring.alerting.alert import Alert, Severity, Source
 
 ERROR_BUDGET = 0.001
 """Of all answers of a month, the share that may be a failure of ours: 99.9 % are promised."""
-BURN = 14.4
-"""Times faster than the budget lasts: 2 % of it are gone within an hour."""
+BURN, SLOW_BURN = 14.4, 6
+"""Times faster than the budget lasts: 2 % of it are gone within an hour, or 5 % within six (Google's SRE workbook)."""
 QUEUE_S = 1
 """Many batches of a GPU: whoever waits longer waits for replicas."""
 SHED = 0.05
@@ -35,9 +35,9 @@ READY_BASE = scraped(serving.READY, f'{serving.TIER_LABEL}="{serving.TIER_BASE}"
 _WAITED = scraped(f"{serving.QUEUE_SECONDS}_bucket")
 
 
-def _burn(long: str, short: str) -> str:
+def _burn(long: str, short: str, times: float) -> str:
     """The long window is sure, the short one ends the alert soon after the failures end."""
-    every, most = answers(), f"{BURN * ERROR_BUDGET:g}"
+    every, most = answers(), f"{times * ERROR_BUDGET:g}"
     return f"{share(FAILED, every, long)} > {most} and {share(FAILED, every, short)} > {most}"
 
 
@@ -46,8 +46,15 @@ SERVING = (
         name="HoldfastServingErrorsBurnBudget",
         severity=Severity.PAGE,
         why="at this rate the month's error budget is used up within two days",
-        query=_burn("1h", "5m"),
+        query=_burn("1h", "5m", BURN),
         hold_s=60,
+    ),
+    Alert(
+        name="HoldfastServingErrorsBurnSlowly",
+        severity=Severity.TICKET,
+        why="at this rate the month's error budget is used up within five days",
+        query=_burn("6h", "30m", SLOW_BURN),
+        hold_s=300,
     ),
     Alert(
         name="HoldfastServingQueueSlow",

@@ -164,8 +164,11 @@ def _mover_rights() -> Iterator[Body]:
     yield from reading("holdfast-mover", everywhere, accounts=["mover"], namespace=NAMESPACE_MONITORING)
     rules = [
         *(_rule(group, kind, *WATCHING, "patch") for group, kind in JOBS),
-        _rule(api_group(KUEUE_API), "workloads", "list", "delete"),
+        _rule(api_group(KUEUE_API), "workloads", "list", "delete", "patch"),
         _rule("", "events", "create"),
+        # Pods that a silent node holds.
+        _rule("", "pods/status", "patch"),
+        _rule("", "pods", "delete"),
     ]
     for namespace in JOB_NAMESPACES:
         yield from within("holdfast-mover", rules, namespace, account="mover", account_namespace=NAMESPACE_MONITORING)

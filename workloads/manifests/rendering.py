@@ -10,6 +10,7 @@ from holdfast.contract.capacity import Capacity
 from holdfast.contract.errors import InputError
 from holdfast.contract.kubernetes import LABEL_HALF, PLATFORM_HALF
 from holdfast.contract.roles import NAMESPACE_MONITORING
+from holdfast.lint import admission
 from holdfast.manifests import batch, elastic, serving, serving_vllm, training
 from holdfast.manifests.render_context import Body, RenderContext, Small, meta, plain, yaml_text
 from holdfast.platform import Platform, reading
@@ -23,6 +24,7 @@ HALVES: dict[str, dict[str, Callable[[RenderContext], Iterator[Body]]]] = {
     PLATFORM_HALF: {
         "00-priorities.yaml": lambda _: tenancy.priorities(),
         "10-namespaces.yaml": tenancy.namespaces,
+        "12-admission.yaml": lambda context: admission.objects(context.platform.pools),
         "15-platform.yaml": lambda context: iter([document(context)]),
         "20-queues.yaml": queueing.objects,
         "22-queue-metrics.yaml": queue_metrics.objects,

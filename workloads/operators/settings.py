@@ -44,6 +44,10 @@ CONFIGURATIONS: dict[str, Body] = {
             "VisibilityOnDemand": False,
             # By the queue on a pod the exporter knows which capacity the pod of a job waits for that may be moved.
             "AssignQueueLabelsForPods": True,
+            # Of equal jobs the one with the least work at stake is preempted; the mover writes what is at stake.
+            "PriorityBoost": True,
+            # The reason tells a job that waits for its turn from one that no queue can ever start.
+            "UnadmittedWorkloadsObservability": True,
         },
         "manageJobsWithoutQueueName": False,
         "managedJobsNamespaceSelector": OURS,

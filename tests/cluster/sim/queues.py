@@ -37,9 +37,9 @@ def priority(world: World, name: str, value: int) -> str:
     return full
 
 
-def submit(world: World, pool: Pool, name: str, priority_class: str = "", **how: Any) -> None:
-    """One GPU. The selector is left to Kueue, which puts in that of the flavor."""
-    spec = world.job_spec(pool, 1, suspend=True, **how)
+def submit(world: World, pool: Pool, name: str, priority_class: str = "", *, pods: int = 1, **how: Any) -> None:
+    """One GPU a pod. The selector is left to Kueue, which puts in that of the flavor."""
+    spec = world.job_spec(pool, pods, suspend=True, **how)
     del spec["template"]["spec"]["nodeSelector"]
     labels = {QUEUE_LABEL: QUEUE} | ({PRIORITY_LABEL: priority_class} if priority_class else {})
     body = {"metadata": {"name": name, "labels": labels}, "spec": spec}

@@ -90,6 +90,21 @@ CASES: dict[str, tuple[History, ...]] = {
             at_min=40,
         ),
     ),
+    "HoldfastSilentNodeHoldsPods": (
+        History(
+            series=((ours("silent_node_pods", 'namespace="training"'), "0x5 1x20"),),
+            at_min=12,
+            fires=labels(namespace="training"),
+            quiet_until_min=9,
+        ),
+        History(
+            series=(
+                (ours("silent_node_pods", 'namespace="training"'), "0x5 2x3 0x20"),
+                (ours("silent_node_pods", 'namespace="batch"', OTHER), "4x60"),
+            ),
+            at_min=20,
+        ),
+    ),
     "HoldfastDisruptionBudgetViolated": (
         History(
             series=((ours("disruption_budget_shortfall", 'namespace="serving",budget="server"'), "0x5 1x30"),),

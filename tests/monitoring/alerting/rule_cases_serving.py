@@ -87,6 +87,19 @@ SERVING: dict[str, tuple[History, ...]] = {
         History(series=_burnt(100, (190, 12), then=(150, 1000)), at_min=153, fires=FIRES),
         History(series=_burnt(1000, (150, 20), (40, 2), then=(150, 100)), at_min=157, fires=FIRES),
     ),
+    "HoldfastServingErrorsBurnSlowly": (
+        # 1 of 101 a minute: sure after some hours.
+        History(series=_burnt(100, (720, 0), (420, 1)), at_min=1000, fires=FIRES, quiet_until_min=941),
+        History(series=_burnt(100, (720, 0), (180, 3), (60, 0)), at_min=914, fires=FIRES),
+        History(series=_burnt(100, (720, 0), (180, 3), (60, 0)), at_min=945),  # over
+        History(series=_burnt(1000, (720, 0), (180, 20), (60, 4)), at_min=940),  # nearly over
+        History(series=_burnt(250, (1200, 1)), at_min=1180),
+        # With less traffic, and with more: both windows are of the same minutes above and below the line.
+        History(series=_burnt(1000, (720, 0), (420, 1), then=(720, 100)), at_min=1110, fires=FIRES),
+        History(series=_burnt(1000, (1140, 3), then=(900, 100)), at_min=1080),
+        History(series=_burnt(100, (1140, 4), then=(900, 1000)), at_min=912, fires=FIRES),
+        History(series=_burnt(1000, (900, 12), (240, 1), then=(900, 100)), at_min=945, fires=FIRES),
+    ),
     "HoldfastServingQueueSlow": (
         History(series=_waits((30, 97, 100), (30, 97, 98)), at_min=45, fires=FIRES, quiet_until_min=36),
         History(series=_waits((60, 90, 100)), at_min=50),

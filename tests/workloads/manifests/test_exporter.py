@@ -79,7 +79,10 @@ def test_the_mover_moves_jobs_where_they_run_and_touches_nothing_else(env: str) 
             ("jobset.x-k8s.io", "jobsets", "patch"),
             ("kueue.x-k8s.io", "workloads", "list"),
             ("kueue.x-k8s.io", "workloads", "delete"),
+            ("kueue.x-k8s.io", "workloads", "patch"),
             ("", "events", "create"),
+            ("", "pods", "delete"),
+            ("", "pods/status", "patch"),
         )
     }
     assert granted(env, "mover") == watching([*watched, *view.ending()]) | acts | holding(lease.MOVER)

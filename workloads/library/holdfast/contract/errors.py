@@ -2,6 +2,8 @@
 
 HoldfastError
 ├── InputError (ValueError)     bad input: exit code 2
+│   ├── Stopped                 a safety rule: exit code 4
+│   └── Later                   no room, no answer: exit code 75
 ├── Unjudged (RuntimeError)     no verdict is possible: exit code 3
 └── every other exception class of the library, in its room's errors
 """
@@ -15,7 +17,7 @@ from collections.abc import Callable
 from typing import NoReturn
 
 from holdfast.contract.environment import ENV_JOB, ENV_TRACEBACK
-from holdfast.contract.exit_codes import EXIT_BAD_INPUT, EXIT_BUG, EXIT_DONE, EXIT_NOT_JUDGED, EXIT_STOPPED
+from holdfast.contract.exit_codes import EXIT_BAD_INPUT, EXIT_BUG, EXIT_DONE, EXIT_NOT_JUDGED, EXIT_RETRY, EXIT_STOPPED
 from holdfast.contract.printable import printable
 
 
@@ -43,6 +45,10 @@ class Stopped(InputError):
     """A safety rule stopped the command before it changed anything."""
 
 
+class Later(InputError):
+    """A disk or a service refuses for now: the same command may work later."""
+
+
 def _again(what: str, got: str, allowed: str, fix: str) -> InputError:
     return InputError(what, got=got, allowed=allowed, fix=fix)
 
@@ -56,17 +62,27 @@ _OF_A_PATH = {
 }  # fmt: skip
 
 
+_OF_SPACE = {errno.ENOSPC, errno.EDQUOT}
+
+
 def unusable_path(error: OSError) -> InputError | None:
-    """What to answer where the system refuses the path that somebody gave; None for every other trouble."""
-    if error.filename is None or not (error.errno in _OF_A_PATH or _makes_no_folders(error)):
-        return None
-    got = f"{str(error.filename)[:200]}: {error.strerror}"
+    """What to answer where the system refuses the path that somebody gave, or has no room; None for every other trouble."""
+    of_path = error.filename is not None and (error.errno in _OF_A_PATH or _makes_no_folders(error))
+    return unusable(error, error.filename) if of_path or error.errno in _OF_SPACE else None
+
+
+def unusable(error: OSError, path: object) -> InputError:
+    """Of any trouble with a path that somebody gave."""
+    reason = os.strerror(error.errno) if error.errno else str(error)
+    got = f"{str(path)[:200]}: {reason}" if path else reason
+    if error.errno in _OF_SPACE:
+        return Later("the disk is full", got=got, allowed="a disk with free space", fix="free some, and run it again")
     return InputError("the path cannot be used", got=got, allowed="a path that this user can read or write", fix="use another path, or fix its permissions")  # fmt: skip
 
 
 def _makes_no_folders(error: OSError) -> bool:
-    """/proc and the like call a folder that they will not make one that is not there."""
-    return error.errno == errno.ENOENT and any(
+    """/proc and the like call a folder that they will not make one that is not there; elsewhere a file is in its place."""
+    return error.errno in (errno.ENOENT, errno.EEXIST) and any(
         frame.name == "mkdir" for frame in traceback.extract_tb(error.__traceback__)
     )
 
@@ -82,7 +98,7 @@ def run_cli(command: Callable[[], object]) -> None:
     try:
         command()
     except InputError as error:
-        _end_as_bad_input(error, EXIT_STOPPED if isinstance(error, Stopped) else EXIT_BAD_INPUT)
+        _end_as_bad_input(error)
     except Unjudged as error:
         _end_as_unjudged(str(error))
     except BrokenPipeError:
@@ -99,9 +115,9 @@ def run_cli(command: Callable[[], object]) -> None:
         sys.exit(EXIT_BUG)
 
 
-def _end_as_bad_input(error: InputError, code: int = EXIT_BAD_INPUT) -> NoReturn:
+def _end_as_bad_input(error: InputError) -> NoReturn:
     print(error.lines(), file=sys.stderr)
-    sys.exit(code)
+    sys.exit(EXIT_STOPPED if isinstance(error, Stopped) else EXIT_RETRY if isinstance(error, Later) else EXIT_BAD_INPUT)
 
 
 def _end_as_unjudged(text: str) -> NoReturn:

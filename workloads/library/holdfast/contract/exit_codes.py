@@ -37,4 +37,6 @@ EXIT_FINDINGS = 1
 EXIT_NOT_JUDGED = 3
 EXIT_STOPPED = 4
 
-EXIT_CODES_HELP = "Exit: 0 done, 1 findings, 2 bad input, 3 could not judge, 4 stopped by a safety rule, 70 a bug."
+EXIT_CODES_HELP = (
+    "Exit: 0 done, 1 findings, 2 bad input, 3 could not judge, 4 stopped by a safety rule, 70 a bug, 75 try again."
+)

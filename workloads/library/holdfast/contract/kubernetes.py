@@ -46,6 +46,15 @@ NAMESPACE_KUEUE = "kueue-system"  # of its own manifest
 # Of those that Kueue serves: collected by manifests, read by dashboards.
 KUEUE_ADMISSION_WAIT, KUEUE_PENDING = "kueue_admission_wait_time_seconds", "kueue_pending_workloads"
 KUEUE_METRICS = (KUEUE_ADMISSION_WAIT, KUEUE_PENDING)
+# Why a workload has no quota, of its condition QuotaReserved (gate UnadmittedWorkloadsObservability, Kueue 0.19): these
+# last until a person acts. Older versions and a closed gate say Inadmissible.
+KUEUE_INADMISSIBLE = {
+    "NoMatchingFlavor": "correct nodeSelector and tolerations, or submit to another queue",
+    "ExceedsMaxQuota": "ask for less, or raise the quota in infra/environments",
+    "Misconfigured": "correct the queue's name or the queue",
+    "Suspended": "ask who stopped the queue",
+    "Inadmissible": "correct the job or the queue",
+}
 PROVISIONING_CONTROLLER = "kueue.x-k8s.io/provisioning-request"
 PROVISIONING_CLASS = "queued-provisioning.gke.io"
 # On a Job: passed on to the ProvisioningRequest that Kueue makes.
@@ -63,6 +72,11 @@ PART_OF = "holdfast"
 # On what `make apply` applies, and on nothing else: of these objects it removes those that are rendered no more.
 LABEL_HALF = "holdfast.dev/half"
 PLATFORM_HALF = "platform"
+
+# On a pod of a job: a second copy of it does no harm, so it may be declared dead while its node is silent.
+# Kueue's FailureRecoveryPolicy reads the same annotation.
+ANNOTATION_EXPENDABLE = "kueue.x-k8s.io/safe-to-forcefully-terminate"
+EXPENDABLE = {ANNOTATION_EXPENDABLE: "true"}
 
 LABEL_MACHINE_TYPE = "node.kubernetes.io/instance-type"
 LABEL_NAMESPACE = "kubernetes.io/metadata.name"  # set by the API server on every namespace

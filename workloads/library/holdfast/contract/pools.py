@@ -65,6 +65,19 @@ LABEL_ROLE = "holdfast.dev/role"
 
 GPU_RESOURCE = "nvidia.com/gpu"
 
+# Set by the node controller: the kubelet stopped reporting (after about 50 s), or reports that it cannot run pods.
+UNREACHABLE, NOT_READY = "node.kubernetes.io/unreachable", "node.kubernetes.io/not-ready"
+# Seconds that a pod stays on such a node. Kubernetes' default is 300. A kubelet that is not ready may be restarting.
+SILENCE_TOLERATED_S = {UNREACHABLE: 10, NOT_READY: 30}
+
+
+def silence_tolerations() -> list[dict[str, str | int]]:
+    """What every pod of ours carries, so that a silent node holds it for seconds."""
+    return [
+        {"key": key, "operator": "Exists", "effect": Effect.NO_EXECUTE.value, "tolerationSeconds": seconds}
+        for key, seconds in SILENCE_TOLERATED_S.items()
+    ]
+
 
 class Role(StrEnum):
     """What a pool is for. SYSTEM and SERVING are never interruptible."""

@@ -83,7 +83,7 @@ SERVER_METRICS = {
     READY: "1 while the readiness probe is answered with 200",
     DRAINING: "1 from SIGTERM on",
     REQUESTS: "requests for a prediction that were answered, by HTTP code; 499: the client was gone",
-    REFUSED: "requests refused, by reason: queue, bytes, deadline, late, loading, leaving, restarting",
+    REFUSED: "requests refused, by reason: queue, bytes, deadline, late, loading, leaving, restarting, overdue",
     PREDICTOR_DEATHS: "predicting processes that ended by themselves",
     SWAPS: "newer models asked for, by outcome: taken, same, refused",
     QUEUE_SECONDS: "from a request's arrival to the start of its batch",

@@ -24,6 +24,8 @@ EVENTS: dict[str, tuple[str, ...]] = {
     "stored": ("items", "seconds"),  # batch: rows committed
     "acked": ("items",),
     "released": ("items",),  # batch: given back unprocessed
+    "overdue": ("items", "seconds"),  # batch: a micro-batch without an answer after so long; it is still awaited
+    "retrying": ("source",),  # batch: the database or the queue refused a call, which is made again
     "item_failed": ("item", "error_class", "failures"),
     "dead_lettered": ("item", "reason"),
     # Written by the node watcher (the exporter) and the mover, read by the ledger and the churn estimate.
@@ -77,6 +79,7 @@ METRICS: dict[str, tuple[str, str]] = {
     "dead_letters_total": ("1", "items given up, by job"),
     "batch_failures_total": ("1", "items that failed and were tried again, by job and class of error"),
     "system_pods_on_interruptible": ("1", "system pods, other than DaemonSets, on nodes that can be taken away"),
+    "silent_node_pods": ("1", "pods of jobs on nodes that stopped reporting, by namespace"),
     "disruption_budget_shortfall": ("1", "pods missing from what a PodDisruptionBudget wants, by namespace and budget"),
     "event_lines_refused_total": ("1", "lines that no account can use, by job of the pod that wrote them and reason"),
     "placement_moves_total": ("1", "moves of a job between capacities, by job and capacity that it was sent to"),

@@ -172,6 +172,7 @@ class Cluster:
         yield from self.waits.samples()
         yield from self.queues.samples(now_s)
         yield from self._misplaced()
+        yield from self._held()
         for (namespace, budget), missing in self.budgets.items():
             yield sample("disruption_budget_shortfall", missing, namespace=namespace, budget=budget)
 
@@ -217,3 +218,9 @@ class Cluster:
                 counts[pod.namespace] += 1
         for namespace, count in counts.items():
             yield sample("system_pods_on_interruptible", count, namespace=namespace)
+
+    def _held(self) -> Iterable[Sample]:
+        silent = {name for name, node in self.nodes.items() if node.silent}
+        for namespace in JOB_NAMESPACES:
+            held = [pod for pod in self.pods.values() if pod.namespace == namespace and pod.node in silent]
+            yield sample("silent_node_pods", len(held), namespace=namespace)

@@ -94,8 +94,9 @@ class Run:
                     self._fell(event.process)
             case "dead_lettered":
                 self.dead += counts
-            case "item_failed":
-                self.failures[self._error_class(str(fields.get("error_class") or "unknown"))] += counts
+            case "item_failed" | "retrying":
+                why = fields.get("error_class") or fields.get("source") or "unknown"
+                self.failures[self._error_class(str(why))] += counts
             case _:
                 pass
 

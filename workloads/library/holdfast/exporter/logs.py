@@ -65,8 +65,8 @@ class CloudLogs(threading.Thread):
         self._session, self._url, self._clock, self._every_s = session, url, clock, every_s
         self._view, self._cluster = events_view(project, cluster), cluster
         self._closing, self._lock = threading.Event(), threading.Lock()
-        self._waiting: dict[str, list[bytes]] = {}
-        """By job of the pod that wrote them."""
+        self._waiting: dict[tuple[str, str, str], list[bytes]] = {}
+        """By job, namespace and name of the pod that wrote them."""
         self._newest = rfc3339(clock() - LOOK_BACK_S)
         self._asked: dict[str, Any] = {}
         """The query whose pages are not all read."""
@@ -75,9 +75,9 @@ class CloudLogs(threading.Thread):
     def news(self) -> Iterable[Lines]:
         with self._lock:
             waiting, self._waiting = self._waiting, {}
-        return [Lines(lines, job) for job, lines in waiting.items()]
+        return [Lines(lines, *writer) for writer, lines in waiting.items()]
 
-    def of_job(self, job: str, begin_s: float) -> Reading:
+    def of_job(self, job: str, begin_s: float, namespace: str = "") -> Reading:
         if not _OF_KUBERNETES.fullmatch(job):
             # Nothing of that name can have run, and in a filter it would ask for something else.
             return Reading()
@@ -86,7 +86,7 @@ class CloudLogs(threading.Thread):
         for _ in range(PAGES_A_JOB):
             page = self._page(asked)
             # What other pods wrote about it is none of its account.
-            lines += [line for entry, line in _entries(page) if speaks_for(entry, job)]
+            lines += [line for entry, line in _entries(page) if speaks_for(entry, job, namespace)]
             if not (token := page.get("nextPageToken")):
                 return of(job, begin_s, parse(lines, job=job, now_s=self._clock()))
             asked["pageToken"] = token
@@ -123,7 +123,7 @@ class CloudLogs(threading.Thread):
             self._seen.popitem(last=False)
         with self._lock:
             for entry, line in fresh:
-                self._waiting.setdefault(job_of_pod(entry), []).append(line)
+                self._waiting.setdefault((job_of_pod(entry), *_pod(entry)), []).append(line)
         token = page.get("nextPageToken")
         self._asked = self._asked | {"pageToken": token} if token else {}
         return bool(token)
@@ -164,8 +164,15 @@ def job_of_pod(entry: Mapping[str, Any]) -> str:
     return next((name for label in _JOB_LABELS if (name := labels.get(label))), NOBODY)
 
 
-def speaks_for(entry: Mapping[str, Any], job: str) -> bool:
-    return job_of_pod(entry) == job
+def speaks_for(entry: Mapping[str, Any], job: str, namespace: str = "") -> bool:
+    found, _ = _pod(entry)
+    return job_of_pod(entry) == job and (not namespace or found in (namespace, NAMESPACE_MONITORING))
+
+
+def _pod(entry: Mapping[str, Any]) -> tuple[str, str]:
+    """Namespace and name, as the log agent states them."""
+    place = (entry.get("resource") or {}).get("labels") or {}
+    return str(place.get("namespace_name", "")), str(place.get("pod_name") or NOBODY)
 
 
 def _entries(page: Mapping[str, Any]) -> Iterable[tuple[dict[str, Any], bytes]]:

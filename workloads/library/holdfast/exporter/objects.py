@@ -40,6 +40,8 @@ class Node:
     """Planned end; 0 without one."""
     taken: bool
     """It got the order to shut down."""
+    silent: bool = False
+    """Its kubelet stopped reporting."""
     gone_s: float = 0.0
     """When it was deleted, until that is written; 0 before and after."""
 
@@ -60,6 +62,8 @@ class Pod:
     system: bool
     disrupted: bool = False
     """The platform ends it."""
+    owner: str = ""
+    """Uid of what controls it."""
 
     @property
     def identity(self) -> JobIdentity:
@@ -77,12 +81,16 @@ def read_node(found: Mapping[str, Any]) -> Node:
         born_s=unix_s(meta.get("creationTimestamp")),
         ends_s=unix_s(annotations.get(ANNOTATION_TERMINATION)),
         taken=is_taken(found),
+        silent=pools.UNREACHABLE in _taints(found),
     )
 
 
+def _taints(found: Mapping[str, Any]) -> set[str]:
+    return {taint.get("key", "") for taint in (found.get("spec") or {}).get("taints") or ()}
+
+
 def is_taken(found: Mapping[str, Any]) -> bool:
-    taints = (found.get("spec") or {}).get("taints") or []
-    if any(taint.get("key") in TERMINATION_TAINTS for taint in taints):
+    if TERMINATION_TAINTS & _taints(found):
         return True
     ready = condition(found, "Ready")
     return ready.get("status", "True") != "True" and any(r in (ready.get("message") or "") for r in SHUTDOWN_REASONS)
@@ -123,7 +131,14 @@ def read_pod(found: Mapping[str, Any]) -> Pod:
         # DaemonSets belong on every node, and static pods are the node's own.
         system=meta["namespace"] in SYSTEM_NAMESPACES and not owners & {"DaemonSet", "Node"},
         disrupted=bool(disruption(found)[0]),
+        owner=controller_of(found),
     )
+
+
+def controller_of(found: Mapping[str, Any]) -> str:
+    """Uid of the object that made this one; empty where it has none."""
+    owners = found["metadata"].get("ownerReferences") or ()
+    return next((owner["uid"] for owner in owners if owner.get("controller")), "")
 
 
 def job_of(labels: Mapping[str, str]) -> str:

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from holdfast.contract.kubernetes import KUEUE_INADMISSIBLE
 from holdfast.contract.pools import GPU_RESOURCE, LABEL_ACCELERATOR
 from holdfast.contract.values import unix_s
 from holdfast.exporter.lines import Line, admitted
@@ -119,7 +120,7 @@ def _reason(found: Mapping[str, Any]) -> str:
         return STOPPED
     if is_true(found, "QuotaReserved"):
         return CHECK
-    return INADMISSIBLE if condition(found, "QuotaReserved").get("reason") == "Inadmissible" else QUOTA
+    return INADMISSIBLE if condition(found, "QuotaReserved").get("reason") in KUEUE_INADMISSIBLE else QUOTA
 
 
 def _since_s(found: Mapping[str, Any]) -> float:

@@ -14,7 +14,10 @@ class Lines:
 
     lines: Sequence[bytes]
     job: str = ""
-    """Whose pod wrote them; empty where only the lines themselves name a job."""
+    """By the labels of the pod that wrote them; empty where only the lines themselves name a job."""
+    namespace: str = ""
+    pod: str = ""
+    """Empty where no pod is known to have written them."""
 
 
 class Source(Protocol):
@@ -22,8 +25,8 @@ class Source(Protocol):
         """What was written since the last call; one item for each writer."""
         ...
 
-    def of_job(self, job: str, begin_s: float) -> Reading:
-        """All that a job wrote since a moment. Unjudged where that cannot be had whole."""
+    def of_job(self, job: str, begin_s: float, namespace: str = "") -> Reading:
+        """All that a job of this namespace (empty: of any) wrote since a moment. Unjudged where that cannot be had whole."""
         ...
 
 
@@ -36,7 +39,7 @@ class Folder:
         for path in sorted(self.path.rglob("*.jsonl")):
             yield Lines(self.tails.setdefault(path, Tail(path)).read())
 
-    def of_job(self, job: str, begin_s: float) -> Reading:
+    def of_job(self, job: str, begin_s: float, namespace: str = "") -> Reading:
         return of(job, begin_s, read_folder(self.path))
 
 

@@ -3,9 +3,10 @@
 import json
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
 from holdfast.contract.examples import examples
 from holdfast.contract.exit_codes import EXIT_CODES_HELP
@@ -15,7 +16,24 @@ from holdfast.contract.progress import working
 if TYPE_CHECKING:
     from holdfast.inference.run import PubSubOptions
 
-app = typer.Typer(help="Predict every item of a job once.", epilog=EXIT_CODES_HELP, no_args_is_help=True)
+
+class _Explaining(TyperGroup):
+    """What the database or the queue refuses is no bug of these commands."""
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except Exception as error:
+            if type(error).__module__.partition(".")[0] not in ("psycopg", "psycopg_pool", "holdfast"):
+                raise
+            from holdfast.inference.results.connect import explained
+
+            raise explained(error) from error
+
+
+app = typer.Typer(
+    cls=_Explaining, help="Predict every item of a job once.", epilog=EXIT_CODES_HELP, no_args_is_help=True
+)
 
 Job = Annotated[str, typer.Argument(help="Name of the job.")]
 Database = Annotated[str, typer.Option("--database", help="postgresql:// URI; else HOLDFAST_DATABASE_URL.")]
@@ -129,6 +147,9 @@ def run(
     topic: Topic = "",
     subscription: Subscription = "",
     dead_topic: DeadTopic = "",
+    predict_timeout: Annotated[
+        float, typer.Option(help="Seconds after which a micro-batch counts as hanging; 0: learned, 300 at most.")
+    ] = 0.0,
     recompute: Annotated[bool, typer.Option(help="Process all items again with this configuration.")] = False,
 ) -> None:
     """Process items until the job is done (exit 0) or SIGTERM arrives (exit 143)."""
@@ -138,7 +159,12 @@ def run(
     from holdfast.runtime.shutdown import leave_now
 
     settings = WorkerSettings(
-        micro_batch=micro_batch, overlap=overlap, lease_s=lease, window_s=window, max_failures=max_failures
+        micro_batch=micro_batch,
+        overlap=overlap,
+        lease_s=lease,
+        window_s=window,
+        max_failures=max_failures,
+        predict_timeout_s=predict_timeout,
     )
     launch = Launch(
         job=job,
@@ -192,10 +218,9 @@ def failures(job: Job, database: Database = "", limit: Limit = 100, as_json: AsJ
         print(json.dumps({"schema": "holdfast.batch-failures/1", "job": job, "failures": found}))
     else:
         for dead_letter in found:
-            name, reason = (
-                printable(str(text)) for text in (dead_letter["item"] or dead_letter["digest"], dead_letter["reason"])
-            )
-            print(f"{name}  {reason}  after {dead_letter['failures']}")
+            why = ": ".join(filter(None, (str(dead_letter["reason"]), str(dead_letter["message"]))))
+            name = dead_letter["item"] or dead_letter["digest"]
+            print(f"{printable(str(name))}  {printable(why)}  after {dead_letter['failures']}")
     if found:
         print(f"Next: python -m holdfast batch redrive {job}", file=sys.stderr)
         raise typer.Exit(EXIT_FINDINGS)

@@ -1,6 +1,7 @@
 """Register items and hand them to the queue, once each: run it again and nothing is added twice.
 
-An item and its row in the outbox are registered in one transaction; the row goes when the queue has taken the item.
+All items and their rows in the outbox are registered in one transaction: a source that ends badly, or a database
+without room, leaves nothing behind. A row goes when the queue has taken its item.
 Killed in between, the next publisher publishes it again: at worst an item is published twice and computed once.
 """
 
@@ -32,7 +33,9 @@ WITH fresh AS (
 ), queued AS (
     INSERT INTO holdfast.outbox (job, item) SELECT %(job)s, item FROM fresh
 ), counted AS (
-    UPDATE holdfast.job SET total = total + (SELECT count(*) FROM fresh) WHERE job = %(job)s
+    -- Only then: the row stays locked to the end, and a worker that starts writes it.
+    UPDATE holdfast.job SET total = total + (SELECT count(*) FROM fresh)
+    WHERE job = %(job)s AND EXISTS (SELECT FROM fresh)
 )
 SELECT count(*) FROM fresh
 """
@@ -52,20 +55,26 @@ class Enqueued:
 
 
 def enqueue(
-    connection: Connection, queue: Queue, job: str, items: Iterable[Item], progress: Callable[[int], None]
+    connection: Connection,
+    queue: Queue,
+    job: str,
+    items: Iterable[Item],
+    progress: Callable[[int], None],
+    before: Callable[[], object] = lambda: None,
 ) -> Enqueued:
-    """Of a job that may be new; `jobs.register` gives one a deadline."""
-    jobs.register(connection, job)
-    seen = new = published = 0
-    for chunk in ahead(chunks(items)):
-        new += _register(connection, job, chunk)
-        published += publish(connection, queue, job)
-        seen += len(chunk)
-        progress(seen)
-    published += publish(connection, queue, job)
-    if not seen:
-        raise InputError("the source contains no item", got="0 items", allowed="at least one", fix="check --source")
-    return Enqueued(seen=seen, new=new, published=published)
+    """Of a job that may be new. `before` runs in the same transaction."""
+    connection.commit()  # what the caller has read opened one, and nothing of ours would be visible in it
+    seen = new = 0
+    with connection.transaction():
+        jobs.register(connection, job)
+        before()
+        for chunk in ahead(chunks(items)):
+            new += _register(connection, job, chunk)
+            seen += len(chunk)
+            progress(seen)
+        if not seen:
+            raise InputError("the source contains no item", got="0 items", allowed="at least one", fix="check --source")
+    return Enqueued(seen=seen, new=new, published=publish(connection, queue, job))
 
 
 def chunks(items: Iterable[Item]) -> Iterator[list[Item]]:
@@ -98,17 +107,16 @@ def _register(connection: Connection, job: str, chunk: Sequence[Item]) -> int:
         "digests": [item.digest for item in chunk],
         "bodies": [item.body for item in chunk],
     }
-    with connection.transaction():
-        row = connection.execute(_REGISTER, columns).fetchone()
-        # Also finds two of this chunk that have one id and two contents.
-        changed = connection.execute(_CHANGED, columns).fetchone()
-        if changed is not None:
-            raise InputError(
-                "two items have the same id and different content",
-                got=f"{changed[0]} in job {job}",
-                allowed="one content per id: results are stored by id",
-                fix="rename the item, or enqueue the new content as another job",
-            )
+    row = connection.execute(_REGISTER, columns).fetchone()
+    # Also finds two of this chunk that have one id and two contents.
+    changed = connection.execute(_CHANGED, columns).fetchone()
+    if changed is not None:
+        raise InputError(
+            "two items have the same id and different content",
+            got=f"{changed[0]} in job {job}",
+            allowed="one content per id: results are stored by id",
+            fix="rename the item, or enqueue the new content as another job",
+        )
     return row[0] if row else 0
 
 

@@ -5,7 +5,8 @@ BatchError
 ├── QueueUnavailable       the queue does not answer now
 └── PredictorError
     ├── PredictorBroken    the device or the model is at fault
-    ├── ProcessDied        the predicting process ended or did not answer in time
+    ├── ProcessDied        the predicting process ended
+    │   └── TimedOut       it did not answer in time, and was ended
     ├── LoaderFailed       load() has a bug
     └── ItemFault          predict() raised
 Refused                    a request gets no prediction: a status, one sentence, and when to come back
@@ -40,6 +41,10 @@ class PredictorBroken(PredictorError):
 
 class ProcessDied(PredictorError):
     """An item's fault, or the device's; triage decides which."""
+
+
+class TimedOut(ProcessDied):
+    """It hung, or takes longer than it is given."""
 
 
 class LoaderFailed(PredictorError):

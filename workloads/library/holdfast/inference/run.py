@@ -26,7 +26,7 @@ from holdfast.inference.results.connect import TRANSIENT, connect, database_uri,
 from holdfast.inference.results.dead_letters import queue_again, redrive
 from holdfast.inference.results.postgres import PostgresResults
 from holdfast.inference.worker.batch_worker import EXIT_DEVICE_LOST, Worker
-from holdfast.inference.worker.settings import WorkerSettings
+from holdfast.inference.worker.settings import LONGEST_PREDICTION_S, WorkerSettings
 from holdfast.inference.worker.telemetry import WorkerTelemetry
 from holdfast.runtime import logs
 from holdfast.runtime.events import EventLog
@@ -71,10 +71,13 @@ def enqueue_source(
     uri = database_uri(database)
     with connect(uri) as connection:
         schema.wait_current(connection, schema.patience_s())
-        jobs.register(connection, job, deadline)
-        _bind(connection, job, broker)
+
+        def before() -> None:
+            jobs.register(connection, job, deadline)
+            _bind(connection, job, broker)
+
         with open_pool(uri) as pool, opened_queue(pool, job, broker) as queue:
-            done = enqueue(connection, queue, job, items, progress)
+            done = enqueue(connection, queue, job, items, progress, before)
     return asdict(done)
 
 
@@ -236,7 +239,8 @@ def _loaded(launch: Launch, uri: str, shutdown: Shutdown, telemetry: WorkerTelem
 
     retry = telemetry.retry(give_up=lambda: shutdown.requested)
     spec = replace(launch.predictor, pinned=retry(pinned))
-    predictor = ProcessPredictor(spec, timeout_s=launch.settings.predict_timeout_s, stopping=lambda: shutdown.requested)
+    most_s = launch.settings.predict_timeout_s or LONGEST_PREDICTION_S
+    predictor = ProcessPredictor(spec, timeout_s=most_s, stopping=lambda: shutdown.requested)
     # Loaded first: a model that does not fit must not become the job's configuration.
     predictor.load()
     return predictor, retry(pin)

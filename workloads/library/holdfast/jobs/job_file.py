@@ -129,9 +129,7 @@ class OwnJob:
         "with at least 4 of 8 nodes, one process for each GPU.",
         1, type=["integer", "string"], minimum=1, maximum=MAX_NODES, pattern=node_range.PATTERN,
     )  # fmt: skip
-    capacity: str = about(
-        "Where it runs; auto: as the placement matrix says.", AUTO, enum=[AUTO, *(each.value for each in Capacity)]
-    )
+    capacity: str = about("Where it runs; auto: as the placement matrix says.", AUTO, enum=[AUTO, *(each.value for each in Capacity)])  # fmt: skip
     hours: float = about("Undisturbed work, for prices and placement; 0: unknown.", 0.0, type="number", minimum=0, maximum=10_000)  # fmt: skip
     deadline_hours: float = about(
         "Deadline in hours after submission. The job runs on Spot while there is time, and then on demand. 0: no deadline. "
@@ -148,9 +146,7 @@ class OwnJob:
     restarts: int = about("Crashes before the job fails; evictions do not count.", 3, type="integer", minimum=0, maximum=100)  # fmt: skip
     processes: int = about("Processes that torchrun starts in a pod; 0: one for each GPU.", 0, type="integer", minimum=0, maximum=64)  # fmt: skip
     data: str = about(f"gs://BUCKET/FOLDER, mounted read-only at {DATA}.", "", form=BUCKET)
-    checkpoints: str = about(
-        "gs://BUCKET of the checkpoints, in HOLDFAST_CHECKPOINTS; empty: the environment's.", "", form=BUCKET
-    )
+    checkpoints: str = about("gs://BUCKET of the checkpoints, in HOLDFAST_CHECKPOINTS; empty: the environment's.", "", form=BUCKET)  # fmt: skip
     checkpoint_key: str = about(
         "Secret of Secret Manager with the key that signs commits; empty: run-key-NAME of the namespace where the "
         "environment signs.",
@@ -178,23 +174,23 @@ class OwnJob:
         "`command` is then options of `holdfast batch run`.",
         "",
     )
+    predict_seconds: float = about(
+        "Seconds after which a prediction of a batch counts as hanging; 0: learned, 300 at most.",
+        0.0, type="number", minimum=0, maximum=86_400,
+    )  # fmt: skip
 
     def __post_init__(self) -> None:
         known = {each.name: each.default for each in fields(self)}
         for each in fields(self):
             _check(each.name, getattr(self, each.name), each.metadata["schema"], each.metadata["form"], each.default)
         if not self.command and not self.predictor:
-            allowed = "a program and its options, word by word"
-            raise InputError("command is missing", got="nothing", allowed=allowed, fix="add -- python train.py")
+            raise InputError("command is missing", got="nothing", allowed="a program and its options, word by word", fix="add -- python train.py")  # fmt: skip
         self._check_mappings()
         if self.gpus != CPU_ONLY:
             gpus(self.gpus)
         if self.deadline_hours:
             self._check_deadline()
-        if self.predictor and not self.data:
-            raise InputError("a batch needs items", got="no data", allowed="data: gs://BUCKET/FOLDER", fix="add --data")
-        if self.predictor and self.on_notice != OnNotice.HANDLES:
-            raise InputError("on_notice", got=self.on_notice, allowed="handles, for a batch", fix="leave it out")
+        self._check_batch()
         stated = [name for name in _OF_WHAT_ENDS if self.steady and getattr(self, name) != known[name]]
         if stated:
             raise InputError(
@@ -218,10 +214,17 @@ class OwnJob:
                 key_form.matched(f"{name}: {'path' if key_form is _PATH else key[:99]}", key)
                 form.matched(f"{name}[{key}]", value)
 
+    def _check_batch(self) -> None:
+        if self.predictor and not self.data:
+            raise InputError("a batch needs items", got="no data", allowed="data: gs://BUCKET/FOLDER", fix="add --data")
+        if self.predictor and self.on_notice != OnNotice.HANDLES:
+            raise InputError("on_notice", got=self.on_notice, allowed="handles, for a batch", fix="leave it out")
+        if self.predict_seconds and not self.predictor:
+            raise InputError("predict_seconds", got="no predictor", allowed="0 without one", fix="leave it out")
+
     def _check_deadline(self) -> None:
         if self.predictor:
-            allowed = "0 for a batch, whose backlog shows its progress"
-            raise InputError("deadline_hours", got=self.deadline_hours, allowed=allowed, fix="leave it out")
+            raise InputError("deadline_hours", got=self.deadline_hours, allowed="0 for a batch", fix="leave it out")
         if not 0 < self.hours < self.deadline_hours <= self.max_hours:
             raise InputError(
                 "deadline_hours", got=f"hours {self.hours:g}, deadline_hours {self.deadline_hours:g}, max_hours {self.max_hours:g}",
@@ -276,8 +279,7 @@ def _check(name: str, got: Any, schema: dict[str, Any], form: Form, default: Any
     for text in got if isinstance(got, tuple) else [got] if isinstance(got, str) else []:
         form.matched(name, text)
     if "enum" in schema and got not in schema["enum"]:
-        near = get_close_matches(got, schema["enum"], n=1, cutoff=0.4)
-        fix = f"write {near[0]}" if near else "choose one of these"
+        fix = "".join(f"write {n}" for n in get_close_matches(got, schema["enum"], 1, 0.4)) or "choose one of these"
         raise InputError(name, got=repr(got), allowed=", ".join(schema["enum"]), fix=fix)
     if "minimum" in schema:
         between(name, got, schema["minimum"], schema["maximum"])

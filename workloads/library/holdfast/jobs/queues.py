@@ -3,7 +3,7 @@
 from typing import Any
 
 from holdfast.clients.api import Object
-from holdfast.contract.kubernetes import ANNOTATION_CONSUMES
+from holdfast.contract.kubernetes import ANNOTATION_CONSUMES, KUEUE_INADMISSIBLE
 from holdfast.contract.pools import GPU_RESOURCE
 from holdfast.jobs.cause import Cause, Reason, brief
 from holdfast.jobs.cluster_snapshot import ClusterSnapshot, gpus
@@ -25,7 +25,10 @@ def held(job: JobSnapshot, cluster: ClusterSnapshot) -> Cause | None:
     place = 1 + next((i for i, w in enumerate(line) if w["metadata"]["uid"] == workload["metadata"]["uid"]), 0)
     blocker = _blocker(job, workload, _cluster_queue(cluster, queue), queue)
     position = f"{place} of {len(line)} waiting in queue {queue}, for {held_for_s(job, cluster.taken_s):.0f} s"
-    action = "wait for its turn, ask for fewer GPUs, or raise the quota in infra/environments"
+    reason = str(condition(workload, "QuotaReserved").get("reason", ""))
+    action = KUEUE_INADMISSIBLE.get(
+        reason, "wait for its turn, ask for fewer GPUs, or raise the quota in infra/environments"
+    )
     return Cause(Reason.QUOTA, blocker, action, evidence, position)
 
 
@@ -39,8 +42,9 @@ def _blocker(job: JobSnapshot, workload: Object, found: Object | None, queue: st
     asked = job.size * gpus(job.pod_spec)
     lent = sum(int(str(r["nominalQuota"])) for r in _gpu_rows(found["spec"].get("resourceGroups"), "flavors"))
     used = sum(int(str(r["total"])) for r in _gpu_rows([found.get("status", {})], "flavorsReservation"))
-    why = str(condition(workload, "QuotaReserved").get("message", ""))
-    if why and asked <= lent - used:
+    quota = condition(workload, "QuotaReserved")
+    why = str(quota.get("message", ""))
+    if why and (asked <= lent - used or quota.get("reason") in KUEUE_INADMISSIBLE):
         return f"quota: {brief(why)}"
     return f"quota: asks for {asked} {GPU_RESOURCE}, queue {queue} lends {lent}, {used} are in use"
 

@@ -7,6 +7,7 @@ from holdfast.contract.environment import ENV_CHECKPOINTS, ENV_RUN
 from holdfast.contract.errors import InputError
 from holdfast.contract.kubernetes import (
     ANNOTATION_PROVISIONED_RUN,
+    EXPENDABLE,
     PRIORITY_FLEX,
     PRIORITY_PLATFORM,
     PRIORITY_SPOT,
@@ -100,13 +101,18 @@ def _work(own: OwnJob, context: RenderContext, placed: Placed) -> Work:
         reads_run=own.name if _signs(own) else "",
         writes_run=own.name if own.role == SHARED_ACCOUNT else "",
         volumes=mounted.volumes,
-        annotations={ANNOTATION_RULE: placed.rule.value} | mounted.annotations,
+        annotations={ANNOTATION_RULE: placed.rule.value} | _expendable(own) | mounted.annotations,
     )
 
 
 def _signs(own: OwnJob) -> bool:
     """Whether it takes the run's key where the environment signs. A wrapped program knows nothing of checkpoints."""
     return not (own.checkpoint_key or own.predictor or own.on_notice == OnNotice.WRAP)
+
+
+def _expendable(own: OwnJob) -> dict[str, str]:
+    """The library's commits and results refuse a second writer; of a wrapped program that is not known."""
+    return {} if own.on_notice == OnNotice.WRAP else EXPENDABLE
 
 
 def _size(own: OwnJob, placed: Placed) -> Size:

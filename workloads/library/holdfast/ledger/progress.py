@@ -5,6 +5,9 @@ from collections.abc import Iterable
 
 from holdfast.ledger.events import Event
 
+# Types of event that show how far a job is, and what of it is saved.
+SHOWING = frozenset({"window", "restore", "start", "commit"})
+
 
 def done_h(events: Iterable[Event]) -> float:
     """Hours of work that stand, at the job's own usual pace: its step times what a step takes in the middle of cases.

@@ -16,6 +16,7 @@ nodeSelector: {holdfast.dev/pool-class: spot-l4, cloud.google.com/gke-spot: "tru
 tolerations:
 - {key: provisioning-tier, operator: Equal, value: preemptible, effect: NoSchedule}
 - {key: nvidia.com/gpu, operator: Equal, value: present, effect: NoSchedule}
+- {key: node.kubernetes.io/unreachable, operator: Exists, effect: NoExecute, tolerationSeconds: 10}
 containers:
 - name: main
   image: registry.example/trainer:1.4
@@ -69,6 +70,7 @@ spec:
   selector: {matchLabels: {app: server}}
   template: {metadata: {labels: {app: server}}, spec: POD}
 """
+SILENT = "{key: node.kubernetes.io/unreachable, operator: Exists, effect: NoExecute, tolerationSeconds: 10}"
 _GPU = "{key: nvidia.com/gpu, operator: Equal, value: present, effect: NoSchedule}"
 _FLEX = f"""\
 priorityClassName: flex-workload
@@ -79,7 +81,7 @@ nodeSelector:
   cloud.google.com/gke-accelerator: nvidia-tesla-a100
   cloud.google.com/gke-max-run-duration-seconds: "86400"
   cloud.google.com/gke-gpu-driver-version: latest
-tolerations: [{_GPU}]
+tolerations: [{_GPU}, {SILENT}]
 """
 _ON_DEMAND = f"""\
 priorityClassName: serving

@@ -12,6 +12,7 @@ from holdfast.contract.capacity import ANNOTATION_RULE, PlacementRule
 from holdfast.contract.exit_codes import EXIT_PREEMPTED
 from holdfast.contract.kubernetes import (
     AUTOSCALING_METRIC_API,
+    EXPENDABLE,
     JOB_API,
     PRIORITY_PLATFORM,
     PRIORITY_SPOT,
@@ -72,7 +73,7 @@ def _work(context: RenderContext, name: str, *, restart: str | None) -> Work:
         env=results.env,
         sidecars=results.sidecars,
         volumes=results.volumes,
-        annotations={ANNOTATION_RULE: PlacementRule.BATCH.value},
+        annotations={ANNOTATION_RULE: PlacementRule.BATCH.value} | EXPENDABLE,
     )
 
 

@@ -67,7 +67,12 @@ def _http(name: str, address: dict[str, Any], routes: list[Any], options: dict[s
     manager = {
         "@type": f"{_TYPES}.filters.network.http_connection_manager.v3.HttpConnectionManager",
         "stat_prefix": name,
-        "route_config": {"virtual_hosts": [{"name": "all", "domains": ["*"], "routes": routes}]},
+        "route_config": {
+            "virtual_hosts": [
+                # A server tells by it what hung another one before.
+                {"name": "all", "domains": ["*"], "routes": routes, "include_request_attempt_count": True}
+            ]
+        },
         "http_filters": [
             {"name": "envoy.filters.http.router", "typed_config": {"@type": f"{_TYPES}.filters.http.router.v3.Router"}}
         ],

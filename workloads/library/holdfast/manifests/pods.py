@@ -9,7 +9,7 @@ from holdfast.contract.environment import ENV_GPUS, ENV_JOB, ENV_KEY_FILE, ENV_N
 from holdfast.contract.job_identity import LABEL_HOLDFAST_JOB, LABEL_RUN_PER_INDEX
 from holdfast.contract.kubernetes import LABEL_NAME, LABEL_PART_OF, PART_OF
 from holdfast.contract.machines import MachineType
-from holdfast.contract.pools import GPU_RESOURCE, LABEL_FLEX_START, Pool, Taint
+from holdfast.contract.pools import GPU_RESOURCE, LABEL_FLEX_START, Pool, Taint, silence_tolerations
 from holdfast.manifests.rbac import CALLS
 from holdfast.manifests.render_context import RenderContext
 
@@ -113,7 +113,8 @@ def template(context: RenderContext, work: Work) -> client.V1PodTemplateSpec:
     labels |= work.labels | (CALLS if work.calls_kubernetes else {})
     volumes = _scratch_volumes(work.size) + work.volumes
     taints = work.pool.taints if work.pool else work.tolerations
-    tolerations: list[Any] = [dict(sorted(taint.toleration().items())) for taint in taints]
+    tolerated: list[dict[str, Any]] = [*(taint.toleration() for taint in taints), *silence_tolerations()]
+    tolerations: list[Any] = [dict(sorted(each.items())) for each in tolerated]
     spec = client.V1PodSpec(
         automount_service_account_token=work.calls_kubernetes,
         enable_service_links=False,
@@ -122,7 +123,7 @@ def template(context: RenderContext, work: Work) -> client.V1PodTemplateSpec:
         restart_policy=work.restart,
         termination_grace_period_seconds=work.grace_s,
         node_selector=((work.pool.selector() if work.pool else {}) | work.selector) or None,
-        tolerations=tolerations or None,
+        tolerations=tolerations,
         security_context=client.V1PodSecurityContext(
             run_as_non_root=True,
             run_as_user=USER,

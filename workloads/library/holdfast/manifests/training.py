@@ -21,6 +21,7 @@ from holdfast.contract.kubernetes import (
     ANNOTATION_IGNORED_FAILURES,
     ANNOTATION_PROVISIONED_RUN,
     ANNOTATION_RESTART,
+    EXPENDABLE,
     JOB_API,
     JOBSET_API,
     LABEL_QUEUE,
@@ -108,7 +109,7 @@ def spot_work(context: RenderContext, name: str, pool: Pool, rule: PlacementRule
         grace_s=pool.window.pod_s,
         restart="Never",
         volumes=[(data.volume(), data.PATH)],
-        annotations={ANNOTATION_RULE: rule.value} | data.SIDECAR,
+        annotations={ANNOTATION_RULE: rule.value} | EXPENDABLE | data.SIDECAR,
     )
 
 

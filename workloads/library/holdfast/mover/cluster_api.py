@@ -45,21 +45,27 @@ class ClusterApi:
                 raise
 
     def announce(self, job: Movable, reason: str, message: str, now_s: float) -> None:
-        at = rfc3339(now_s)
-        body = {
-            "metadata": {"generateName": f"{job.name[:200]}.", "namespace": job.namespace},
-            "involvedObject": {"apiVersion": job.api_version, "kind": job.kind, "name": job.name,
-                               "namespace": job.namespace, "uid": job.uid},
-            "type": "Normal", "reason": reason, "message": message[:MAX_MESSAGE], "count": 1,
-            "firstTimestamp": at, "lastTimestamp": at, "source": {"component": "holdfast-mover"},
-        }  # fmt: skip
-        try:
-            self._api.create(f"/api/v1/namespaces/{job.namespace}/events", body)
-        except ApiError as error:
-            # The move itself is made, and is in the lines and the metrics as well.
-            LOG.warning("no event about %s: %s", job.name, error)
+        involved = {"apiVersion": job.api_version, "kind": job.kind, "name": job.name, "namespace": job.namespace,
+                    "uid": job.uid}  # fmt: skip
+        event(self._api, involved, reason, message, now_s)
 
     def _list(self, version: str, kind: str, space: str, selector: str | None = None) -> list[Object]:
         path = f"{api_path(version)}/namespaces/{space}/{kind}"
         # Items of a list carry no version of their own.
         return [item | {"apiVersion": version} for item in self._api.items(path, labelSelector=selector)]
+
+
+def event(api: Api, involved: Object, reason: str, message: str, now_s: float, kind: str = "Normal") -> None:
+    """An Event about an object, of which `involved` holds apiVersion, kind, name, namespace and uid."""
+    at, name, namespace = rfc3339(now_s), involved["name"], involved["namespace"]
+    body = {
+        "metadata": {"generateName": f"{name[:200]}.", "namespace": namespace},
+        "involvedObject": {key: involved[key] for key in ("apiVersion", "kind", "name", "namespace", "uid")},
+        "type": kind, "reason": reason, "message": message[:MAX_MESSAGE], "count": 1,
+        "firstTimestamp": at, "lastTimestamp": at, "source": {"component": "holdfast-mover"},
+    }  # fmt: skip
+    try:
+        api.create(f"/api/v1/namespaces/{namespace}/events", body)
+    except ApiError as error:
+        # What it tells has happened, and is in the log as well.
+        LOG.warning("no event about %s: %s", name, error)

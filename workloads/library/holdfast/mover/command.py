@@ -11,7 +11,7 @@ def move(
     cluster: Annotated[str, typer.Option(help="Name of the cluster.")] = "",
     events: Annotated[Path | None, typer.Option(help="Folder with event files to follow, in place of the log.")] = None,
     lines: Annotated[Path | None, typer.Option(help="File for lines about moves; none: standard output.")] = None,
-    every_s: Annotated[float, typer.Option(help="Seconds between two passes.")] = 15.0,
+    every_s: Annotated[float, typer.Option(help="Seconds between two passes.")] = 10.0,
     kubeconfig: Annotated[str, typer.Option(help="Empty: the service account of the pod.")] = "",
 ) -> None:
     """Move jobs between Spot, flex-start and on-demand as their plans say, and write the receipts of those that end."""

@@ -1,4 +1,7 @@
-"""The mover: moves jobs and writes receipts. It publishes nothing: the exporter reads its lines, as it reads those of jobs."""
+"""The mover: moves jobs, ends pods on silent nodes, weighs what Kueue may preempt, and writes receipts.
+
+It publishes nothing: the exporter reads its lines, as it reads those of jobs.
+"""
 
 import threading
 import time
@@ -7,47 +10,55 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from holdfast.clients.api import ApiError, connect
+from holdfast.clients.api import Api, ApiError, connect
 from holdfast.contract.errors import InputError, Unjudged
 from holdfast.contract.roles import NAMESPACE_MONITORING
 from holdfast.contract.values import between
 from holdfast.exporter import lines, loop
-from holdfast.exporter.jobs import Jobs
 from holdfast.exporter.lease import MOVER, Lease
 from holdfast.exporter.log import logger
 from holdfast.exporter.watch import KINDS, Watcher
 from holdfast.ledger.receipt import leave
+from holdfast.mover import stakes
 from holdfast.mover.cluster_api import ClusterApi
 from holdfast.mover.mover import Move, Mover
+from holdfast.mover.progress import Progress
 from holdfast.mover.receipts import Receipts
+from holdfast.mover.silent_nodes import end_pods
 from holdfast.mover.view import View, ending
 from holdfast.runtime import logs, shutdown
 
 LOG = logger("move")
+WEIGH_EVERY_S = 30.0
 # Disruption budgets are the exporter's.
 WATCHED = ("nodes", "pods")
 
 
 @dataclass(kw_only=True, slots=True)
 class Process:
+    api: Api
     view: View
     lock: threading.Lock
-    jobs: Jobs
+    progress: Progress
     mover: Mover
     receipts: Receipts
     lease: Lease | None
     lines: Path | None
     """File of the lines about moves; None: standard output."""
     clock: Callable[[], float] = time.time
+    weighed_s: float = 0.0
 
     def one_pass(self) -> None:
         now = self.clock()
-        self.jobs.read(now)
+        self.progress.read(now)
         with self.lock:
+            self.progress.forget_all_but(self.view.uids)
             self.view.passed(now)
         if self.lease and not loop.leads(self.lease):
             return
         lines.append(self.lines, [_line(move) for move in self._moves(now)])
+        self._end_silent(now)
+        self._weigh(now)
         with self.lock:
             due = self.view.ended(now)
         for ended, node_usage in due:
@@ -56,12 +67,30 @@ class Process:
     def _moves(self, now_s: float) -> list[Move]:
         """An API server that does not answer moves nothing, and is no reason to write no receipt."""
         with self.lock:
-            seen = self.view.seen(self.jobs.events)
+            seen = self.view.seen(self.progress.events)
         try:
             return self.mover.step(seen, now_s)
         except (ApiError, Unjudged) as error:
             LOG.warning("nothing is moved in this pass: %s", error)
             return []
+
+    def _end_silent(self, now_s: float) -> None:
+        with self.lock:
+            silent = [name for name, node in self.view.nodes.items() if node.silent]
+        try:
+            end_pods(self.api, silent, now_s)
+        except (ApiError, Unjudged) as error:
+            LOG.warning("no pod of a silent node is ended in this pass: %s", error)
+
+    def _weigh(self, now_s: float) -> None:
+        """What is at stake changes slowly, and the list of Workloads may be long."""
+        if now_s - self.weighed_s < WEIGH_EVERY_S:
+            return
+        self.weighed_s = now_s
+        try:
+            stakes.write(self.api, lambda uid: self.progress.held.get(uid, ()), now_s)
+        except (ApiError, Unjudged) as error:
+            LOG.warning("no priority is boosted in this pass: %s", error)
 
 
 def _line(move: Move) -> lines.Line:
@@ -84,13 +113,18 @@ def serve(
     source, reader = loop.source_of(project, cluster_name, events)
     assert source
     view, lock = View(), threading.Lock()
+
+    def owner_of(namespace: str, pod: str) -> str:
+        with lock:
+            return view.owner_of(namespace, pod)
+
     kinds = [kind for kind in KINDS if kind.held in WATCHED]
     watchers = [Watcher(kind, api.client, view, lock) for kind in (*kinds, *ending())]
     receipts = Receipts(source, partial(leave, api=api))
     lease = Lease(api, NAMESPACE_MONITORING, MOVER)
     process = Process(
-        view=view, lock=lock, jobs=Jobs(source), mover=Mover(ClusterApi(api)), receipts=receipts, lease=lease,
-        lines=lines_file,
+        api=api, view=view, lock=lock, progress=Progress(source, owner_of), mover=Mover(ClusterApi(api)),
+        receipts=receipts, lease=lease, lines=lines_file,
     )  # fmt: skip
     with loop.running([*watchers, receipts, reader]):
         loop.run(process.one_pass, watchers, lease, stop, every_s)

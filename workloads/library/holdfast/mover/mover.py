@@ -39,12 +39,12 @@ class Seen:
     """What the watches know at this moment."""
 
     pods: Mapping[str, Pods]
-    """Job -> its pods."""
+    """Uid of a Job or JobSet -> the pods that it controls."""
     spot_machines: Iterable[str]
     """Machine types of the Spot nodes that run, as often as there are such nodes."""
     waiting_for_spot: Iterable[str]
     """GPUs of the pods that wait for a Spot node."""
-    events: Callable[[str], Iterable[Event]]
+    events: Callable[[Movable], Iterable[Event]]
     """Of a job, the newest ones."""
 
 
@@ -124,11 +124,11 @@ class Mover:
 
     def judge(self, job: Movable, seen: Seen, now_s: float) -> Move | None:
         """What the policy asks for now; None: to stay."""
-        pods = seen.pods.get(job.name, Pods())
+        pods = seen.pods.get(job.uid, Pods())
         at = standing(job, pods)
         # Decided as if it were later already: what is decided now takes that long to happen.
         now_h = (now_s - job.created_s + REACTION_S) / 3_600
-        done = done_h(seen.events(job.name))
+        done = done_h(seen.events(job))
         # Nothing shows whether flex-start could be had: a job that gave it up does not come back.
         spot = job.plan.cheaper is Standing.SPOT
         up_for_h = self.spot.up_for_h(pods.accelerator, now_s) if spot else None

@@ -27,19 +27,21 @@ class NodeUsage:
 @dataclass(slots=True)
 class NodeUsages:
     held: dict[str, NodeUsage] = field(default_factory=lambda: defaultdict[str, NodeUsage](NodeUsage))
+    """By uid of the Job or JobSet."""
     _until_s: float = 0.0
 
-    def passed(self, pods: Iterable[Pod], nodes: Mapping[str, Node], now_s: float) -> None:
+    def passed(self, pods: Iterable[tuple[str, Pod]], nodes: Mapping[str, Node], now_s: float) -> None:
+        """`pods`: each with the uid of its job, empty for a pod of none."""
         spent, self._until_s = now_s - self._until_s, now_s
         if not 0 < spent <= LONGEST_GAP_S:
             return
         jobs_of: dict[str, set[str]] = defaultdict(set)
         busy: set[str] = set()
-        for pod in pods:
-            if pod.job and pod.node in nodes:
-                jobs_of[pod.node].add(pod.job)
-                self.held[pod.job].pod_s += spent
-                busy.add(pod.job)
+        for job, pod in pods:
+            if job and pod.node in nodes:
+                jobs_of[pod.node].add(job)
+                self.held[job].pod_s += spent
+                busy.add(job)
         for job in busy:
             self.held[job].on_s += spent
         self._forget(busy)

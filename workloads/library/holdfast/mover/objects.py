@@ -9,7 +9,7 @@ from holdfast.contract.capacity import ANNOTATION_PLAN, ANNOTATION_TEMPLATES
 from holdfast.contract.errors import InputError
 from holdfast.contract.kubernetes import JOBSET_API, KUEUE_API, LABEL_CLUSTER_QUEUE, LABEL_QUEUE, api_path
 from holdfast.contract.values import unix_s
-from holdfast.exporter.objects import ended_s, is_true
+from holdfast.exporter.objects import controller_of, ended_s, is_true
 from holdfast.place import plan
 from holdfast.place.plan import Plan
 
@@ -69,7 +69,7 @@ class Movable:
 
 def movables(jobs: Iterable[Object], workloads: Iterable[Object]) -> tuple[list[Movable], list[tuple[Object, str]]]:
     """Jobs that are not over; and the metadata of those whose plan cannot be read, with why."""
-    owned = {owner: found for found in workloads for owner in _owners(found)}
+    owned = {owner: found for found in workloads if (owner := controller_of(found))}
     good: list[Movable] = []
     bad: list[tuple[Object, str]] = []
     for job in jobs:
@@ -128,7 +128,3 @@ def _workload(found: Object) -> Workload:
         leaving=bool(meta.get("deletionTimestamp")),
         templates=tuple(each.get("template") or {} for each in spec.get("podSets") or ()),
     )
-
-
-def _owners(found: Object) -> list[str]:
-    return [owner["uid"] for owner in found["metadata"].get("ownerReferences") or () if owner.get("controller")]

@@ -77,7 +77,7 @@ class Receipts(threading.Thread):
 
 
 def make(order: Order, source: Source) -> Receipt:
-    reading = source.of_job(order.ended.name, order.ended.began_s)
+    reading = source.of_job(order.ended.name, order.ended.began_s, order.ended.namespace)
     if reading.problems:
         LOG.warning("receipt of %s: unused lines: %s", order.ended.name, dict(reading.problems))
     found = job_ledgers(reading.events)

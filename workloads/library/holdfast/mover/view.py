@@ -9,12 +9,13 @@ from holdfast.contract.kubernetes import JOB_API, JOBSET_API, api_path
 from holdfast.contract.roles import JOB_NAMESPACES
 from holdfast.contract.values import unix_s
 from holdfast.exporter.cluster import Cluster
-from holdfast.exporter.objects import SPOT, ended_s
+from holdfast.exporter.objects import SPOT, controller_of, ended_s
 from holdfast.exporter.watch import Kind, uid
 from holdfast.ledger.events import Event
 from holdfast.ledger.receipt import ANNOTATION
 from holdfast.mover.mover import Pods, Seen
 from holdfast.mover.node_usage import NodeUsage, NodeUsages
+from holdfast.mover.objects import Movable
 
 # So long after its end a job's last lines may still be on their way.
 SETTLE_END_S = 90.0
@@ -26,6 +27,10 @@ class Ended:
     name: str
     began_s: float
     ended_s: float
+
+
+# Pods that are gone: their last lines may still come.
+REMEMBERED = 5_000
 
 
 def take_end(held: dict[str, Ended], change: str, found: Mapping[str, Any]) -> None:
@@ -46,28 +51,65 @@ class View(Cluster):
     over: dict[str, dict[str, Ended]] = field(default_factory=dict[str, dict[str, Ended]])
     """By the path of its watch, then by uid: jobs that ended and have no receipt."""
     node_usages: NodeUsages = field(default_factory=NodeUsages)
+    parents: dict[str, dict[str, str]] = field(default_factory=dict[str, dict[str, str]])
+    """By the path of its watch: uid of a Job or JobSet -> uid of what made it, else empty."""
+    writers: dict[tuple[str, str], str] = field(default_factory=dict[tuple[str, str], str])
+    """Namespace and name of a pod -> uid of what controls it. Labels are its author's own words."""
+
+    def pod(self, change: str, found: Mapping[str, Any]) -> None:
+        super().pod(change, found)
+        meta = found["metadata"]
+        key = meta["namespace"], meta.get("name", "")
+        self.writers.pop(key, None)  # the newest at the end
+        self.writers[key] = controller_of(found)
+        while len(self.writers) > max(REMEMBERED, 2 * len(self.pods)):
+            del self.writers[next(iter(self.writers))]
+
+    def job(self, path: str, change: str, found: Mapping[str, Any]) -> None:
+        parents = self.parents.setdefault(path, {})
+        if change == "DELETED":
+            parents.pop(found["metadata"]["uid"], None)
+        else:
+            parents[found["metadata"]["uid"]] = controller_of(found)
+        take_end(self.over.setdefault(path, {}), change, found)
+
+    def root(self, uid: str) -> str:
+        """Of a Job that a JobSet made, the JobSet; empty for what is neither."""
+        for parents in self.parents.values():
+            if uid in parents:
+                return parents[uid] or uid
+        return ""
+
+    def owner_of(self, namespace: str, pod: str) -> str:
+        """Uid of the Job or JobSet whose pod this is; empty where it is not known."""
+        return self.root(self.writers.get((namespace, pod), ""))
+
+    @property
+    def uids(self) -> set[str]:
+        """Of all Jobs and JobSets."""
+        return {uid for parents in self.parents.values() for uid in parents}
 
     def passed(self, now_s: float) -> None:
         """To be called in each pass, also of one that only stands by: it may have to price what it saw."""
-        self.node_usages.passed(self.pods.values(), self.nodes, now_s)
+        self.node_usages.passed(((self.root(pod.owner), pod) for pod in self.pods.values()), self.nodes, now_s)
         self.lines(now_s)  # the exporter writes them
 
     def ended(self, now_s: float) -> list[tuple[Ended, NodeUsage | None]]:
         """Jobs that are due for their receipt, each once, with what they ran on."""
-        due: list[Ended] = []
+        due: list[tuple[str, Ended]] = []
         for held in self.over.values():
             ripe = [uid for uid, one in held.items() if now_s - one.ended_s >= SETTLE_END_S]
-            due += [held.pop(uid) for uid in ripe]
-        return [(one, self.node_usages.held.pop(one.name, None)) for one in due]
+            due += [(uid, held.pop(uid)) for uid in ripe]
+        return [(one, self.node_usages.held.pop(uid, None)) for uid, one in due]
 
-    def seen(self, events: Callable[[str], Iterable[Event]]) -> Seen:
+    def seen(self, events: Callable[[Movable], Iterable[Event]]) -> Seen:
         """What is judged by."""
         pods: dict[str, Pods] = {}
         for pod in self.pods.values():
-            if pod.job:
-                before = pods.get(pod.job, Pods())
+            if job := self.root(pod.owner):
+                before = pods.get(job, Pods())
                 placed = bool(pod.node) and not pod.disrupted
-                pods[pod.job] = Pods(known=before.known + 1, placed=before.placed + placed, accelerator=pod.accelerator)
+                pods[job] = Pods(known=before.known + 1, placed=before.placed + placed, accelerator=pod.accelerator)
         return Seen(
             pods=pods,
             spot_machines=[n.machine_type for n in self.nodes.values() if n.capacity == SPOT and not n.taken],
@@ -78,9 +120,9 @@ class View(Cluster):
     def forget_all_but(self, kind: str, keys: set[Any]) -> None:
         if not kind.startswith("/"):
             return super().forget_all_but(kind, keys)
-        held = self.over.get(kind, {})  # empty until something ended
-        for key in held.keys() - keys:
-            del held[key]
+        for held in (self.over.get(kind, {}), self.parents.get(kind, {})):  # empty until there was one
+            for key in held.keys() - keys:
+                del held[key]
         return None
 
 
@@ -95,4 +137,4 @@ def ending(namespaces: Iterable[str] = JOB_NAMESPACES) -> list[Kind]:
 
 
 def _taking(path: str) -> Callable[[View], partial[None]]:
-    return lambda view: partial(take_end, view.over.setdefault(path, {}))
+    return lambda view: partial(view.job, path)

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Self
 
 from holdfast.contract.environment import ENV_EVENTS
+from holdfast.contract.errors import unusable
 from holdfast.contract.job_identity import JobIdentity
 from holdfast.contract.telemetry import EVENT_VERSION, EVENTS
 from holdfast.contract.values import finite
@@ -39,8 +40,11 @@ class EventLog:
         target = os.environ.get(ENV_EVENTS, "") if path is None else str(path)
         if not target:
             return cls(STDOUT, job=job, kind=kind)
-        Path(target).parent.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+        try:
+            Path(target).parent.mkdir(parents=True, exist_ok=True)
+            descriptor = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+        except OSError as error:
+            raise unusable(error, target) from error
         return cls(descriptor, job=job, kind=kind)
 
     def emit(self, event: str, **fields: object) -> None:

@@ -1,6 +1,6 @@
 """The online server: requests lost over evictions, roll-outs and deaths; batching, overload, model changes, rivals.
 
-    python -m workloads.library.tests.bench.server                              # what `make bench-server` runs: 13 minutes
+    python -m workloads.library.tests.bench.server                              # what `make bench-server` runs: 18 minutes
     python -m workloads.library.tests.bench.server --posts 11200 --evictions 5 --rollouts 1 --sections drains controls
     make bench-server SECTIONS="batching rivals"
 
@@ -17,12 +17,12 @@ from pathlib import Path
 from typing import Any
 
 from workloads.library.tests.bench.server_capacity import batching, overload, swaps
-from workloads.library.tests.bench.server_drains import controls, deaths, drains, late
+from workloads.library.tests.bench.server_drains import controls, deaths, drains, late, models
 from workloads.library.tests.bench.server_goals import DELAYS_S, verdict
 from workloads.library.tests.bench.server_rivals import rivals
 from workloads.library.tests.bench.server_vanished import vanished
 
-SECTIONS = ("drains", "late", "deaths", "vanished", "controls", "batching", "overload", "swaps", "rivals")
+SECTIONS = ("drains", "late", "deaths", "models", "vanished", "controls", "batching", "overload", "swaps", "rivals")
 VANISHED, VANISHED_S = 3, 45.0
 LATE_S = 20.0
 DEATH_S = 4.5
@@ -37,6 +37,7 @@ def main() -> int:
     parser.add_argument("--rollouts", type=int, default=10)
     parser.add_argument("--kills", type=int, default=20)
     parser.add_argument("--freezes", type=int, default=5)
+    parser.add_argument("--hangs", type=int, default=8, help="of predicting processes")
     parser.add_argument("--swaps", type=int, default=20)
     parser.add_argument("--seconds", type=float, default=60.0, help="of overload; of the rest a share")
     parser.add_argument("--sections", nargs="+", choices=SECTIONS, default=SECTIONS)
@@ -60,6 +61,9 @@ def main() -> int:
                 seconds=(options.kills + options.freezes) * DEATH_S,
                 kills=options.kills,
                 freezes=options.freezes,
+            ),
+            "models": lambda: models(
+                folder, posts=options.posts, rate=options.rate, hangs=options.hangs, kills=options.kills
             ),
             "controls": lambda: controls(folder, rate=options.rate, seconds=options.seconds * 0.4),
             "batching": lambda: batching(folder, seconds=options.seconds / 6),

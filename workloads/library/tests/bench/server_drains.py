@@ -16,6 +16,7 @@ PREDICTOR = "workloads.library.tests.inference.server.playing_predictors:gpu_lik
 OURS = holdfast_server(PREDICTOR)
 REPLICAS = 4
 FREEZE_S = 5.0
+HANG_S = 20.0
 Action = Callable[[Fleet, Replica], None]
 
 
@@ -33,6 +34,14 @@ def kill(fleet: Fleet, replica: Replica) -> None:
 
 def freeze(fleet: Fleet, replica: Replica) -> None:
     fleet.freeze(replica, FREEZE_S)
+
+
+def hang_model(fleet: Fleet, replica: Replica) -> None:
+    fleet.freeze_model(replica, HANG_S)
+
+
+def kill_model(fleet: Fleet, replica: Replica) -> None:
+    fleet.kill_model(replica)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -125,6 +134,14 @@ def deaths(folder: Path, *, rate: float, seconds: float, kills: int, freezes: in
     random.Random(8).shuffle(actions)
     fleet = Fleet(folder=folder / "deaths", owner="bench-server", command=OURS)
     return under_load(fleet, actions, rate=rate, seconds=seconds).figures("deaths")
+
+
+def models(folder: Path, *, posts: int, rate: float, hangs: int, kills: int) -> dict[str, Any]:
+    """Predicting processes that hang or are killed, in servers that live."""
+    actions = [hang_model] * hangs + [kill_model] * kills
+    random.Random(9).shuffle(actions)
+    fleet = Fleet(folder=folder / "models", owner="bench-server", command=OURS)
+    return under_load(fleet, actions, rate=rate, seconds=posts / rate).figures("models")
 
 
 def stock(port: int) -> list[str]:

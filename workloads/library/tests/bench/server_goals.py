@@ -42,6 +42,8 @@ GOALS: tuple[Goal, ...] = (
     ),
     ("no request failed over kills and freezes", "deaths", lambda f: f["deaths_failed"] == 0),
     ("every kill and freeze was played", "deaths", lambda f: f["deaths_actions"] == f["deaths_actions_wanted"]),
+    ("no request failed over models that hang or die", "models", lambda f: f["models_failed"] == 0),
+    ("every hang and death was played", "models", lambda f: f["models_actions"] == f["models_actions_wanted"]),
     ("no request failed over machines gone without a reset", "vanished", lambda f: f["vanished_failed"] == 0),
     ("machines without a reset needed retries", "vanished", lambda f: f["vanished_retries"] > 0),
     ("control: stock uvicorn loses requests", "controls", lambda f: _lost(f, "control_stock") > 0),

@@ -2,7 +2,7 @@
 
 import copy
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -92,6 +92,74 @@ def test_a_module_that_loads_nothing_is_refused_by_the_name_of_its_tensor(tmp_pa
         Checkpointer(str(tmp_path), {"model": Forgetful()}, run="r"),
     ):
         pytest.fail("training began with fresh weights")
+
+
+class Average:
+    """Of the loop's own: its state is a copy, and so are numbers in it."""
+
+    def __init__(self) -> None:
+        self.value, self.count = torch.zeros(3), 0
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"value": self.value.clone(), "count": self.count}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.value, self.count = state["value"], state["count"]
+
+
+class Unloaded(Average):
+    def load_state_dict(self, state: dict[str, Any]) -> None: ...
+
+
+class UnloadedNumbers(Unloaded):
+    def state_dict(self) -> dict[str, Any]:
+        return {"count": self.count}
+
+
+class Shifted(Average):
+    """What it keeps is right in its own way, which a comparison cannot know."""
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.value, self.count = state["value"] + 1, state["count"]
+
+
+class Lazy(Average):
+    """As loaders: what is loaded shows at the next iteration."""
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.pending = state
+
+    def __iter__(self) -> Iterator[int]:
+        super().load_state_dict(self.pending)
+        return iter([self.count])
+
+
+def saved_average(url: Path, kind: type[Average]) -> None:
+    average = kind()
+    with Checkpointer(url, {"average": average}, run="r", every=1) as ckpt:
+        average.value, average.count = torch.ones(3), 5
+        ckpt.tick(1)
+
+
+@pytest.mark.parametrize("kind", [Unloaded, UnloadedNumbers])
+def test_an_object_that_loads_nothing_is_refused_by_its_name(tmp_path: Path, kind: type[Average]) -> None:
+    saved_average(tmp_path, kind)
+    with (
+        pytest.raises(InputError, match=r"was not restored.*average"),
+        Checkpointer(tmp_path, {"average": kind()}, run="r"),
+    ):
+        pytest.fail("training began with a fresh object")
+
+
+@pytest.mark.parametrize(("kind", "said"), [(Average, False), (Shifted, True), (Lazy, True)])
+def test_an_object_that_cannot_be_compared_is_restored_and_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], kind: type[Average], said: bool
+) -> None:
+    saved_average(tmp_path, kind)
+    with Checkpointer(tmp_path, {"average": (average := kind())}, run="r"):
+        assert not isinstance(average, Lazy) or list(average) == [5]
+        assert average.count == 5
+    assert ("average: could not be checked" in capsys.readouterr().out) is said
 
 
 def fsdp1(world: int, url: str, steps: int, truth: str) -> None:

@@ -9,6 +9,7 @@ from typer.testing import CliRunner
 
 from holdfast.contract.capacity import Capacity
 from holdfast.contract.exit_codes import EXIT_BUG
+from holdfast.contract.kubernetes import KUEUE_INADMISSIBLE
 from holdfast.contract.pools import LABEL_POOL_CLASS, SPOT_TAINT, Pool
 from holdfast.jobs import explain
 from holdfast.jobs.endings import Count
@@ -34,6 +35,13 @@ def test_quota_is_named_with_what_is_asked_lent_and_used(world: World, spot: Poo
     found = ask(world, "third", "quota")
     assert found.cause.position.startswith("2 of 2 waiting in queue team, for ")
     assert found.cause.evidence.startswith(f"kubectl describe workload -n {world.name} job-third")
+
+
+def test_a_job_that_no_quota_will_ever_fit_does_not_wait_for_its_turn(world: World, spot: Pool, kueue: None) -> None:
+    queues.lend(world, spot, 1)
+    queues.submit(world, spot, "wide", pods=2)
+    wanted = KUEUE_INADMISSIBLE["ExceedsMaxQuota"]
+    until("it is explained", lambda: ask(world, "wide", "quota").cause.action == wanted, timeout_s=30)
 
 
 def test_a_flex_queue_is_explained_by_its_request(world: World, spot: Pool, kueue: None) -> None:

@@ -9,7 +9,7 @@ from kubernetes import client
 
 from holdfast.clients.api import Api, Object
 from holdfast.contract.capacity import ANNOTATION_PLAN, LABEL_MOVES, Capacity
-from holdfast.contract.kubernetes import KUEUE_API, LABEL_QUEUE, api_path
+from holdfast.contract.kubernetes import JOB_API, KUEUE_API, LABEL_QUEUE, api_path
 from holdfast.contract.pools import LABEL_POOL_CLASS, Pool
 from holdfast.jobs import placing, rendered
 from holdfast.jobs.placing import offers
@@ -78,6 +78,8 @@ class Watched:
         self.seen.pods.clear()
         for node in self.api.items("/api/v1/nodes"):
             self.seen.node("ADDED", node)
+        for job in self.api.items(f"{api_path(JOB_API)}/namespaces/training/jobs"):
+            self.seen.job("jobs", "ADDED", job)
         for pod in pods(self.api, self.body):
             self.seen.pod("ADDED", pod)
         return {pod.capacity for pod in self.seen.pods.values()}

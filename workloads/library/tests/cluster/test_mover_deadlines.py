@@ -13,7 +13,7 @@ from kubernetes import client
 
 from holdfast.clients.api import Api, Object
 from holdfast.contract.capacity import Capacity
-from holdfast.contract.kubernetes import LABEL_QUEUE
+from holdfast.contract.kubernetes import JOB_API, LABEL_QUEUE, api_path
 from holdfast.contract.pools import LABEL_POOL_CLASS, Pool
 from holdfast.contract.values import unix_s
 from holdfast.jobs import placing, rendered
@@ -113,6 +113,8 @@ class Fleet:
         self.seen.nodes.clear()
         for node in self.api.items("/api/v1/nodes"):
             self.seen.node("ADDED", node)
+        for job in self.api.items(f"{api_path(JOB_API)}/namespaces/training/jobs"):
+            self.seen.job("jobs", "ADDED", job)
         for pod in found:
             self.seen.pod("ADDED", pod)
 
@@ -188,7 +190,7 @@ def test_twenty_jobs_keep_their_deadlines_for_what_was_simulated(
             fleet.settle(queues)
         for trainer in trainers.values():
             trainer.writes(now_s)
-        moves = mover.step(fleet.seen.seen(lambda name: trainers[name].events), now_s)
+        moves = mover.step(fleet.seen.seen(lambda job: trainers[job.name].events), now_s)
         made += len(moves)
         if moves:
             queues |= {move.job.name: move.to.value for move in moves}

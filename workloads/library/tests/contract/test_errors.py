@@ -35,6 +35,9 @@ def ended(body: str, **environ: str) -> subprocess.CompletedProcess[str]:
         ("open('x' * 5_000)", 2, "error:   the path cannot be used"),
         ("open('/dev/null/x')", 2, "error:   the path cannot be used"),
         ("pathlib.Path('/proc/no/such').mkdir(parents=True)", 2, "error:   the path cannot be used"),
+        ("pathlib.Path('/dev/null').mkdir(exist_ok=True)", 2, "error:   the path cannot be used"),
+        ("raise OSError(28, 'No space left on device')", 75, "error:   the disk is full"),
+        ("from holdfast.contract.errors import Later; raise Later('x', got=1, allowed='2', fix='3')", 75, "error:   x"),
         (
             "open('/no/such')",
             70,

@@ -1,9 +1,12 @@
 """A fleet with what drills never do: roll-outs, freezes, a lost proxy, and layouts of the field that must fail."""
 
+import contextlib
 import os
 import signal
 from collections.abc import Callable
 from dataclasses import dataclass, field
+
+import psutil
 
 from holdfast.contract.serving import READY_PATH
 from holdfast.drill.serving.fleet import Fleet, Replica
@@ -37,12 +40,26 @@ class FieldFleet(Fleet):
     def freeze(self, replica: Replica, seconds: float) -> None:
         """Silent for a while, connections open: as a machine that hangs, or whose network is gone."""
 
-        def hold() -> None:
-            os.kill(replica.pod.pid, signal.SIGSTOP)
-            self._ended.wait(seconds)
-            os.kill(replica.pod.pid, signal.SIGCONT)
+        self._in_background(lambda: self._hold(replica.pod.pid, seconds))
 
-        self._in_background(hold)
+    def freeze_model(self, replica: Replica, seconds: float) -> None:
+        """The predicting process alone: a batch that hangs, in a server that answers."""
+        self._in_background(lambda: self._hold(self._model(replica), seconds))
+
+    def kill_model(self, replica: Replica) -> None:
+        os.kill(self._model(replica), signal.SIGKILL)
+
+    def _model(self, replica: Replica) -> int:
+        """Its process; waited for where it was just killed."""
+        found = list[psutil.Process]()
+        self.until(lambda: found.extend(replica.pod.processes("predictor.process")) or found, "a predicting process")
+        return found[-1].pid
+
+    def _hold(self, pid: int, seconds: float) -> None:
+        os.kill(pid, signal.SIGSTOP)
+        self._ended.wait(seconds)
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGCONT)
 
     def lose_proxy(self) -> None:
         """Killed, with every request in it; another one takes over at another port."""

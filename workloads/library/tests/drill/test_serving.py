@@ -66,6 +66,25 @@ def test_a_killed_server_loses_no_request_with_our_breaker(tmp_path: Path) -> No
 
 
 @pytest.mark.process
+def test_a_model_that_hangs_and_one_that_is_killed_lose_no_request(tmp_path: Path) -> None:
+    """Their servers live and answer; only the predicting processes do not."""
+    fleet = FieldFleet(folder=tmp_path, owner=f"test:{tmp_path}", command=OURS)
+    with fleet.running(3):
+        hung, killed, _ = fleet.ready()
+
+        def story() -> None:
+            fleet.until(lambda: fleet.stat("upstream_rq_2xx") > RATE, "a second of answers")
+            fleet.freeze_model(hung, 6.0)
+            fleet.until(lambda: not hung.ready, "the hanging model to be noticed")
+            fleet.kill_model(killed)
+            fleet.until(lambda: hung.ready, "it to go on")
+            fleet.settle()
+
+        load = under(fleet, story)
+        assert load.codes == {"200": load.asked}
+
+
+@pytest.mark.process
 def test_late_endpoints_a_missed_probe_and_a_silent_server_lose_nothing_and_a_lost_proxy_no_server(
     tmp_path: Path,
 ) -> None:

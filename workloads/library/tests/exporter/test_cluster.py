@@ -33,8 +33,15 @@ def pod(
 ) -> Any:
     waiting = {"type": "PodScheduled", "status": "False", "lastTransitionTime": BORN}
     labels = {"jobset.sigs.k8s.io/jobset-name": "run-7"} if namespace == "training" else {}
+    owned = {"kind": owner, "uid": more.get("owner_uid", "uid-run-7"), "controller": True}
     return {
-        "metadata": {"uid": uid, "namespace": namespace, "labels": labels, "ownerReferences": [{"kind": owner}]},
+        "metadata": {
+            "uid": uid,
+            "name": f"pod-{uid}",
+            "namespace": namespace,
+            "labels": labels,
+            "ownerReferences": [owned],
+        },
         "spec": {
             "nodeName": on,
             "nodeSelector": more.get("selector", SPOT | {"cloud.google.com/gke-accelerator": "nvidia-l4"}),
@@ -106,6 +113,18 @@ def test_system_pods_on_spot_are_counted_but_not_daemonsets() -> None:
     cluster.pod("ADDED", pod("proxy", on="a", namespace="kube-system", owner="DaemonSet"))
     cluster.pod("ADDED", pod("dns2", on="b", namespace="kube-system", owner="ReplicaSet"))
     assert values(cluster, "system_pods_on_interruptible")["kube-system",] == 1
+
+
+def test_pods_of_jobs_on_a_silent_node_are_counted() -> None:
+    cluster = Cluster()
+    silent = node("a") | {"spec": {"taints": [{"key": "node.kubernetes.io/unreachable", "effect": "NoExecute"}]}}
+    cluster.node("ADDED", silent)
+    cluster.node("ADDED", node("b"))
+    for uid, on in (("p", "a"), ("q", "b")):
+        cluster.pod("ADDED", pod(uid, on=on, phase="Running"))
+    assert values(cluster, "silent_node_pods") == {("training",): 1, ("batch",): 0}
+    cluster.pod("MODIFIED", pod("p", on="a", phase="Failed"))
+    assert values(cluster, "silent_node_pods")["training",] == 0
 
 
 def test_the_planned_end_of_a_job_is_that_of_its_first_node() -> None:

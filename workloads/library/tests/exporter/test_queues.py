@@ -59,7 +59,9 @@ HOUR = 3600.0
 def test_a_job_without_a_pod_waits_by_queue_accelerator_and_reason() -> None:
     assert waits(workload(QuotaReserved="Pending")) == {("nvidia-l4", "none", "spot", "quota"): HOUR}
     assert waits(workload()) == {("nvidia-l4", "none", "spot", "quota"): HOUR}
-    assert waits(workload(QuotaReserved="Inadmissible")) == {("nvidia-l4", "none", "spot", "inadmissible"): HOUR}
+    assert waits(workload(QuotaReserved="WaitingForQuota")) == {("nvidia-l4", "none", "spot", "quota"): HOUR}
+    for never in ("Inadmissible", "ExceedsMaxQuota", "NoMatchingFlavor", "Misconfigured", "Suspended"):
+        assert waits(workload(QuotaReserved=never)) == {("nvidia-l4", "none", "spot", "inadmissible"): HOUR}
     assert waits(workload(active=False)) == {("nvidia-l4", "none", "spot", "stopped"): HOUR}
     check = waits(workload(QuotaReserved="True"))
     assert check == {("nvidia-l4", "spot-l4", "spot", "admission-check"): HOUR}

@@ -32,6 +32,9 @@ class Leases:
             raise ApiError(503, "away")
         return self.held
 
+    def items(self, path: str) -> list[Any]:
+        return []
+
     def replace(self, path: str, body: Any) -> None:
         self.held = body
 

@@ -79,6 +79,7 @@ def test_an_elastic_gang_is_written_and_read_as_its_two_numbers() -> None:
         ({"scratch": "10"}, "scratch", "unit"),
         ({"max_hours": 200}, "max_hours", "range"),
         ({"predictor": "a:b"}, "a batch needs items", "--data"),
+        ({"predict_seconds": 60.0}, "predict_seconds", "leave it out"),
         ({"steady": True, "hours": 3.0}, "steady", "leave them out"),
         ({"steady": True, "predictor": "a:b", "data": "gs://bucket"}, "steady", "leave them out"),
     ],

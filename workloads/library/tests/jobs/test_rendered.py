@@ -12,6 +12,7 @@ from ruamel.yaml import YAML
 from holdfast.contract.capacity import Capacity
 from holdfast.contract.environment import ENV_KEY_FILE, ENV_WINDOW_S
 from holdfast.contract.errors import InputError
+from holdfast.contract.pools import SILENCE_TOLERATED_S
 from holdfast.jobs import placing, pod_parts, rendered, submit
 from holdfast.jobs.job_file import OwnJob
 from holdfast.jobs.placing import offers
@@ -147,7 +148,9 @@ def test_workers_that_never_end_are_a_deployment_whose_pods_are_replaced_one_by_
     )
     spot = load("example").pool("spot-l4-g2-standard-8")
     assert pod["nodeSelector"].items() <= spot.node_labels().items() and "restartPolicy" not in pod
-    assert {each["key"] for each in pod["tolerations"]} == {taint.key for taint in spot.taints}
+    assert {each["key"] for each in pod["tolerations"]} == {taint.key for taint in spot.taints} | set(
+        SILENCE_TOLERATED_S
+    )
     assert (pod["terminationGracePeriodSeconds"], pod["serviceAccountName"]) == (spot.window.pod_s, "batch")
     env = {each["name"]: each.get("value") for each in pod["containers"][0]["env"]}
     assert env["PET_NNODES"] == "1" and "MASTER_ADDR" not in env, "none of them waits for the others"
@@ -201,11 +204,24 @@ def test_secrets_are_refused_where_no_add_on_would_mount_them() -> None:
 
 
 def test_a_batch_fills_its_queue_before_a_worker_looks_into_it() -> None:
-    bodies = made(own(predictor="mine:predict", data="gs://bucket/a", nodes=3, command=("--micro-batch", "8")))
+    bodies = made(
+        own(
+            predictor="mine:predict",
+            predict_seconds=90.0,
+            data="gs://bucket/a",
+            nodes=3,
+            command=("--micro-batch", "8"),
+        )
+    )
     pod = pod_of(bodies)
     assert [each["name"] for each in pod["initContainers"]] == ["cloud-sql-proxy", "load"]
     command = pod["containers"][0]["command"]
-    assert command[3:6] == ["batch", "run", "my-run"] and command[-2:] == ["--micro-batch", "8"]
+    assert command[3:6] == ["batch", "run", "my-run"] and command[-4:] == [
+        "--predict-timeout",
+        "90",
+        "--micro-batch",
+        "8",
+    ]
     assert bodies[-1]["spec"]["parallelism"] == 3 and bodies[-1]["metadata"]["namespace"] == "batch"
 
 

@@ -245,5 +245,5 @@ def _dead_letters(month: Month, at: int) -> None:
 
 
 def _database(month: Month, at: int) -> None:
-    _item_lines(month, "trouble-database", at, 9, "item_failed", item="i", error_class="database", failures=1)
+    _item_lines(month, "trouble-database", at, 9, "retrying", source="database")
     month.incident("results cannot be stored", "HoldfastResultsDatabaseErrors", "job=trouble-database", at + 1, 1)

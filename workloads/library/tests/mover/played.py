@@ -79,7 +79,7 @@ class Played(ClusterApi):
 
     def seen(self) -> Seen:
         return Seen(
-            pods={NAME: Pods(known=1, placed=int(self.placed), accelerator=GPU)},
+            pods={"u": Pods(known=1, placed=int(self.placed), accelerator=GPU)},
             spot_machines=[MACHINE] if self.spot_there else [],
             waiting_for_spot=[],
             events=lambda job: self.events,

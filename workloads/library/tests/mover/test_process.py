@@ -16,6 +16,7 @@ from holdfast.ledger.events import read_folder
 from holdfast.mover import main
 from holdfast.mover.main import Process
 from holdfast.mover.mover import Mover
+from holdfast.mover.progress import Progress
 from holdfast.mover.receipts import Receipts
 from holdfast.mover.view import Ended, View, ending
 from workloads.library.tests.exporter.test_cloud import Clock
@@ -41,8 +42,9 @@ class Ordered(Receipts):
 def process(cluster: Any, folder: Path, leases: Leases, name: str) -> Process:
     api: Any = leases
     clock = Clock(LATE_S)
+    view = View(clock=clock)
     return Process(
-        view=View(clock=clock), lock=threading.Lock(), jobs=Jobs(Folder(folder)), mover=Mover(cluster),
+        api=api, view=view, lock=threading.Lock(), progress=Progress(Folder(folder), view.owner_of), mover=Mover(cluster),
         receipts=Ordered(), lease=Lease(api, "monitoring", MOVER, me=name, clock=clock), lines=folder / f"{name}.jsonl",
         clock=clock,
     )  # fmt: skip
@@ -65,7 +67,7 @@ def test_only_the_holder_of_the_lease_moves_and_writes_receipts(tmp_path: Path) 
         each.one_pass()
     assert [bool(cluster.asked) for cluster in clusters] == [True, False]
     assert (ordered(first), ordered(second)) == (["run-7"], [])
-    assert second.view.node_usages.held["run-7"].pod_s == 15, "it has seen what it may have to price"
+    assert second.view.node_usages.held["uid-run-7"].pod_s == 15, "it has seen what it may have to price"
     assert [path.name for path in tmp_path.glob("*.jsonl")] == ["a.jsonl"]
 
 

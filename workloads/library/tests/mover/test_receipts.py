@@ -16,7 +16,6 @@ import pytest
 from kubernetes import client
 
 from holdfast.clients.api import Api
-from holdfast.exporter.jobs import Jobs
 from holdfast.exporter.sources import Folder
 from holdfast.ledger.events import Event, parse
 from holdfast.ledger.job_ledger import job_ledgers
@@ -25,6 +24,7 @@ from holdfast.ledger.receipt import ANNOTATION, leave
 from holdfast.mover.main import Process
 from holdfast.mover.mover import Mover
 from holdfast.mover.node_usage import LONGEST_GAP_S, NodeUsage
+from holdfast.mover.progress import Progress
 from holdfast.mover.receipts import Order, Receipts, lane_prices, make
 from holdfast.mover.view import SETTLE_END_S, Ended, View, ending
 from workloads.library.tests import sample
@@ -138,12 +138,13 @@ def seated(*pods: tuple[str, str], passes: int = 4, gap_s: float = 15.0) -> Node
     view, now = View(), EPOCH
     for name in {on for _, on in pods}:
         view.node("ADDED", node(name, labels=MACHINE))
+    take(view, "ADDED", job(status="False"))
     for uid, on in pods:
         view.pod("ADDED", pod(uid, on=on, phase="Running"))
     for _ in range(passes + 1):
         view.passed(now)
         now += gap_s
-    return view.node_usages.held["run-7"]
+    return view.node_usages.held["uid-run-7"]
 
 
 def test_the_seat_of_a_gang_is_all_of_its_nodes() -> None:
@@ -158,8 +159,9 @@ def test_time_in_which_nobody_looked_is_not_guessed_at() -> None:
 def test_a_node_that_two_jobs_share_counts_half_for_each() -> None:
     view = View()
     view.node("ADDED", node("a", labels=MACHINE))
-    other = pod("q", on="a", phase="Running")
-    other["metadata"]["labels"] = {"jobset.sigs.k8s.io/jobset-name": "run-8"}
+    for name in ("run-7", "run-8"):
+        take(view, "ADDED", job(name, status="False"))
+    other = pod("q", on="a", phase="Running", owner_uid="uid-run-8")
     for found in (pod("p", on="a", phase="Running"), other):
         view.pod("ADDED", found)
     for n in range(3):
@@ -195,12 +197,13 @@ def test_a_job_that_ends_gets_line_json_and_annotation_by_itself(
     clock = Clock(EPOCH)
     view = View(clock=clock)
     view.node("ADDED", node("a", labels=MACHINE))
+    take(view, "ADDED", job(status="False"))
     view.pod("ADDED", pod("p", on="a", phase="Running"))
     receipts = Receipts(Folder(tmp_path), partial(leave, api=api), again_s=0.0)
     receipts.start()
     nothing: Any = SimpleNamespace(read=lambda: ([], []))
     process = Process(
-        view=view, lock=threading.Lock(), jobs=Jobs(Folder(tmp_path)), mover=Mover(nothing), receipts=receipts,
+        api=api, view=view, lock=threading.Lock(), progress=Progress(Folder(tmp_path), view.owner_of), mover=Mover(nothing), receipts=receipts,
         lease=None, lines=None, clock=clock,
     )  # fmt: skip
     for step in (0, 15, 15, 3600):

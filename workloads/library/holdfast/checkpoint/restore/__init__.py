@@ -23,10 +23,11 @@ from holdfast.checkpoint.format.commit import candidates as steps_to_try
 from holdfast.checkpoint.format.commit import committed_steps, steps_of, survey
 from holdfast.checkpoint.format.soundness import NOTES_KEY
 from holdfast.checkpoint.ranks import Ranks, agreed, outcome, worst
+from holdfast.checkpoint.restore.comparison import check_same, compare, sketch, unproven, versions
 from holdfast.checkpoint.restore.reading import Transfer, Wanted, open_step, plan
-from holdfast.checkpoint.restore.target import EXACTLY, Fit, Target, check_same, compare, versions, wanted_of
+from holdfast.checkpoint.restore.target import EXACTLY, Fit, Target, wanted_of
 from holdfast.checkpoint.settings import Resume, Tuning
-from holdfast.checkpoint.state import PerRank, capture
+from holdfast.checkpoint.state import Captured, PerRank, capture, targets
 from holdfast.checkpoint.stores.opening import copies_of
 from holdfast.checkpoint.stores.storage import Storage
 from holdfast.contract.errors import InputError
@@ -74,8 +75,11 @@ def restore(
     skipped: Skipped = []
     damaged: dict[int, str] = {}
     candidates = _candidates(storage, run, ranks, resume, fit.step)
+    if not candidates:
+        return Restored(step=0, skipped=skipped, damaged=damaged, seconds=time.monotonic() - began)
     # Once, and before a rank can find damage alone: state_dict() of sharded modules may be a collective.
-    live = capture(state).tensors if candidates else {}
+    live = capture(state)
+    before = {name: sketch(live, name) for name, value in targets(state) if unproven(value)}
     for step in candidates:
         failpoint("restore.chosen")
         # Every rank tries the same step: a gang that resumes at two steps trains garbage without an error.
@@ -85,8 +89,9 @@ def restore(
         if not reason:
             # load_state_dict() is code of the user's, and may raise on one rank only.
             agreed(ranks, outcome(attempt.apply))
-            live = capture(state).tensors
-            agreed(ranks, outcome(partial(attempt.compare, live)))
+            found = agreed(ranks, outcome(partial(attempt.compare, capture(state), before)))
+            for line in found["value"] if ranks.coordinator else []:
+                logs.info("restore", line)
             failpoint("restore.applied")
             return Restored(
                 step=step,
@@ -104,9 +109,7 @@ def restore(
         skipped.append((step, reason))
         damaged[step] = attempt.attempt
     # Never step 0 here: retention would then delete the checkpoints that a person could still repair.
-    if skipped:
-        raise none_verifies(run, skipped)
-    return Restored(step=0, skipped=skipped, damaged=damaged, seconds=time.monotonic() - began)
+    raise none_verifies(run, skipped)
 
 
 def none_verifies(run: str, skipped: Skipped) -> InputError:
@@ -178,7 +181,7 @@ class _Attempt:
     state: dict[str, Any]
     ranks: Ranks
     tuning: Tuning
-    live: dict[str, torch.Tensor]
+    live: Captured
     stop_asked: Callable[[], bool]
     fit: Fit
     attempt: str = ""
@@ -205,14 +208,15 @@ class _Attempt:
         with torch.no_grad():
             self._target.load()
 
-    def compare(self, live: dict[str, torch.Tensor]) -> None:
-        """Raises InputError unless the state holds the bits that were verified."""
-        loaded = self._target.loaded
+    def compare(self, after: Captured, before: dict[str, str]) -> list[str]:
+        """What could not be checked. Raises InputError unless the state holds the bits that were verified."""
+        loaded, live = self._target.loaded, self._target.saved_keys(after.tensors)
         # Read a second time into other memory: what was loaded may have been written since, and is no witness.
         again = {key: torch.empty_like(loaded[key]) for key in compare(loaded, live, self._before)}
         self._read(wanted_of(again), lambda: False)
         for key, truth in again.items():
             check_same(key, live[key], truth)
+        return self._target.check_others(before, after)
 
     def _read(self, wanted: list[Wanted], stop_asked: Callable[[], bool]) -> None:
         copies = plan(self._opened, wanted, rank=self.ranks.rank)

@@ -1,9 +1,7 @@
 """Putting a verified checkpoint back into the user's objects, and checking that they hold it.
 
 Tensors that exist are filled in place, and a module whose state_dict() gave copies gets them by load_state_dict. An
-optimizer that has not stepped yet has none, so its tensors are made like the parameters they belong to (a DTensor for
-a DTensor). A load_state_dict() that keeps nothing, or something else, is a fresh start that is not noticed: so the live
-state is captured once more and compared bit by bit.
+optimizer that has not stepped yet has none, so its tensors are made like the parameters they belong to.
 """
 
 from collections.abc import Mapping
@@ -15,15 +13,14 @@ from torch import nn
 
 from holdfast.checkpoint.format import TensorPart
 from holdfast.checkpoint.format.soundness import NOTES_KEY
+from holdfast.checkpoint.restore.comparison import EXACT, check_loaded, sketch, unlike
+from holdfast.checkpoint.restore.optimizers import Renumbering, load_optimizer, new_moment, renumbering
 from holdfast.checkpoint.restore.reading import Opened, Wanted, empty_like_saved, saved_dtype
-from holdfast.checkpoint.state import RNG_KEY, Stateful, decode, refill, targets, tensor_keys
+from holdfast.checkpoint.state import RNG_KEY, Captured, Stateful, decode, refill, targets, tensor_keys
 from holdfast.checkpoint.state.random_streams import check_rng_state, set_rng_state
-from holdfast.checkpoint.state.tensors import as_dtensor, boxes_of, dtype_name, local_of, memory_at
+from holdfast.checkpoint.state.tensors import boxes_of, dtype_name, local_of, memory_at
 from holdfast.contract.errors import InputError
 from holdfast.runtime import logs
-
-# Of these a state_dict() after load_state_dict() gives back what was loaded; loaders and schedulers may not.
-EXACT = (nn.Module, torch.optim.Optimizer, torch.Tensor)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -44,16 +41,15 @@ EXACTLY = Fit()
 
 
 class Target:
-    def __init__(
-        self, state: dict[str, Any], opened: Opened, rank: int, *, live: dict[str, torch.Tensor], fit: Fit = EXACTLY
-    ) -> None:
-        """`live`: tensors of `state`, as `capture` gave them on every rank alike."""
+    def __init__(self, state: dict[str, Any], opened: Opened, rank: int, *, live: Captured, fit: Fit = EXACTLY) -> None:
+        """`live`: what `capture` gave of `state`, on every rank alike."""
         self._opened, self._rank, self._fit = opened, rank, fit
         self._saved = opened.values(rank)
-        self._live = live
         self._tensors: dict[str, torch.Tensor] = {}
         self._entries = [*targets(state)]
         self._check_entries()
+        self._optimizers = self._renumberings(live)
+        self._live = self.saved_keys(live.tensors)
         for name, value in self._entries:
             self._check_module(name, value)
             keys = tensor_keys(self._saved[name])
@@ -67,6 +63,17 @@ class Target:
             for key in tensor_keys(self._saved[RNG_KEY]):
                 self._tensors[key] = empty_like_saved(opened.part(key, rank))
 
+    def _renumberings(self, live: Captured) -> dict[str, Renumbering]:
+        names = [name for name, value in self._entries if isinstance(value, torch.optim.Optimizer)]
+        pairs = [(name, *(decode(one[name], _no_tensor) for one in (self._saved, live.skeleton))) for name in names]
+        return {pair[0]: found for pair in pairs if (found := renumbering(*pair))}
+
+    def saved_keys(self, live: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        """Tensors of the state, under their keys in the checkpoint."""
+        for name, one in self._optimizers.items():
+            live = one.saved_keys(name, live)
+        return live
+
     @property
     def _own_rng(self) -> bool:
         """A rank that did not exist at the save keeps its own seed: two ranks must not draw the same numbers."""
@@ -78,6 +85,17 @@ class Target:
         exact = [name for name, value in self._entries if isinstance(value, EXACT)]
         keys = (key for name in exact for key in tensor_keys(self._saved[name]))
         return {key: self._tensors[key] for key in keys if key in self._tensors}
+
+    def check_others(self, before: Mapping[str, str], after: Captured) -> list[str]:
+        """Of objects that keep their state in their own way, what could not be checked. Raises InputError.
+
+        `before`: of each, its sketch before anything was loaded."""
+        said = []
+        for name, value in self._entries:
+            if name in before:
+                found = unlike(name, self._saved[name], self._tensors, after)
+                said.append(check_loaded(name, value, found, changed=sketch(after, name) != before[name]))
+        return [line for line in said if line]
 
     @property
     def unfilled(self) -> list[str]:
@@ -99,6 +117,8 @@ class Target:
             saved = decode(self._saved[name], self._tensors.get)
             if self._fit.partial and isinstance(value, nn.Module):
                 saved = {key: item for key, item in saved.items() if item is not None}
+            if name in self._optimizers:
+                saved = self._optimizers[name].of(saved)
             load_entry(name, value, saved, partial=self._fit.partial)
         if self._own_rng:
             set_rng_state(decode(self._saved[RNG_KEY], self._tensors.__getitem__))
@@ -143,7 +163,7 @@ class Target:
         dtype = saved_dtype(part)
         live = self._live.get(key)
         if live is None or (not isinstance(owner, nn.Module | torch.Tensor) and tuple(live.shape) != part.shape):
-            return _new_tensor(key, part, owner)
+            return self._new_tensor(key, part, owner)
         if tuple(live.shape) != part.shape or not (
             live.dtype == dtype or (self._fit.cast and _keeps_values(dtype, live.dtype))
         ):
@@ -151,6 +171,17 @@ class Target:
                 f"{key}: {dtype_name(live.dtype)}{list(live.shape)} here", f"{part.dtype}{list(part.shape)} as saved"
             )
         return live
+
+    def _new_tensor(self, key: str, part: TensorPart, owner: Any) -> torch.Tensor:
+        name, _, number, *_ = [*key.split("/"), "", ""]
+        if isinstance(owner, torch.optim.Optimizer) and number.isdigit():
+            one = self._optimizers.get(name)
+            return new_moment(part, one.numbers.get(int(number), int(number)) if one else int(number), owner)
+        # On the CPU: load_state_dict moves it to where its owner wants it.
+        return empty_like_saved(part)
+
+
+def _no_tensor(_: str) -> None: ...
 
 
 def _keeps_values(saved: torch.dtype, here: torch.dtype) -> bool:
@@ -168,7 +199,7 @@ def load_entry(name: str, value: Any, saved: Any, *, partial: bool = False) -> N
     Raises InputError where an optimizer does not take it."""
     if isinstance(value, torch.optim.Optimizer):
         try:
-            _load_optimizer(value, saved)
+            load_optimizer(value, saved)
         # PyTorch reads what is saved without checking it.
         except (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
             raise _other_model(f"{name}: {error!r}"[:300], "the optimizer that was saved") from error
@@ -195,82 +226,10 @@ def wanted_of(tensors: dict[str, torch.Tensor]) -> list[Wanted]:
     return [Wanted(key=box.key, offset=box.offset, into=box.local) for box in boxes]
 
 
-def _new_tensor(key: str, part: TensorPart, owner: Any) -> torch.Tensor:
-    if isinstance(owner, torch.optim.Optimizer):
-        parameters = [p for group in owner.param_groups for p in group["params"]]
-        _, _, place, *_ = [*key.split("/"), "", ""]
-        if place.isdigit() and int(place) < len(parameters):
-            parameter = parameters[int(place)].detach()
-            if tuple(parameter.shape) == part.shape and (part.shape or as_dtensor(parameter) is not None):
-                return torch.empty_like(parameter, dtype=saved_dtype(part))
-    # On the CPU: load_state_dict moves it to where its owner wants it.
-    return empty_like_saved(part)
-
-
-def _load_optimizer(optimizer: torch.optim.Optimizer, saved: dict[str, Any]) -> None:
-    optimizer.load_state_dict(saved)
-    # load_state_dict casts to the parameter's dtype: fp32 moments of bf16 parameters would lose bits.
-    parameters = [p for group in optimizer.param_groups for p in group["params"]]
-    for index, entries in saved["state"].items():
-        loaded = optimizer.state[parameters[index]]
-        for name, value in entries.items():
-            if isinstance(value, torch.Tensor) and loaded[name].dtype != value.dtype:
-                loaded[name] = value.to(loaded[name].device)
-
-
 def _other_model(got: str, allowed: str) -> InputError:
     return InputError(
         "checkpoint was written by another model or state",
         got=got,
         allowed=allowed,
         fix="build the model that was saved, or choose another run name",
-    )
-
-
-def versions(tensors: Mapping[str, torch.Tensor]) -> dict[str, int]:
-    """How often each was written through PyTorch; -1 where PyTorch does not count."""
-    return {key: _version(local_of(tensor)) for key, tensor in tensors.items()}
-
-
-def _version(tensor: torch.Tensor) -> int:
-    return -1 if tensor.is_inference() else tensor._version
-
-
-def compare(
-    loaded: Mapping[str, torch.Tensor], live: Mapping[str, torch.Tensor], before: Mapping[str, int]
-) -> list[str]:
-    """Keys whose memory was filled and then written again, to be compared with a second reading.
-
-    `before`: versions of `loaded` when its bytes were verified. Raises InputError for a key that holds other bits.
-    """
-    again: list[str] = []
-    for key, tensor in loaded.items():
-        if key not in live:
-            raise not_restored(key)
-        if memory_at(live[key]) != memory_at(tensor):
-            check_same(key, live[key], tensor)
-        # The very memory that was verified: only a later write can have changed it.
-        elif before[key] < 0 or before[key] != _version(local_of(live[key])):
-            again.append(key)
-    return again
-
-
-def check_same(key: str, live: torch.Tensor, truth: torch.Tensor) -> None:
-    """Raises InputError."""
-    a, b = local_of(live), local_of(truth)
-    if a.shape != b.shape or a.dtype != b.dtype or not torch.equal(_bits(a), _bits(b).to(a.device)):
-        raise not_restored(key)
-
-
-def _bits(tensor: torch.Tensor) -> torch.Tensor:
-    # As bytes: a NaN equals no NaN, and -0.0 equals 0.0.
-    return tensor.detach().contiguous().view(-1).view(torch.uint8)
-
-
-def not_restored(key: str) -> InputError:
-    return InputError(
-        "state was not restored: it holds other bits than the checkpoint that was loaded into it",
-        got=key,
-        allowed="a load_state_dict() after which state_dict() gives back what was loaded",
-        fix="fix load_state_dict() (or set_extra_state) of this entry, or leave the entry out of the state",
     )

@@ -17,6 +17,7 @@ from typing import Any, Protocol, runtime_checkable
 import torch
 
 from holdfast.checkpoint.format.soundness import FACTORIES, NUMPY_DTYPES
+from holdfast.checkpoint.state.parameter_names import named, parameter_names
 from holdfast.checkpoint.state.random_streams import rng_state
 from holdfast.checkpoint.state.tensors import storable
 from holdfast.contract.errors import InputError
@@ -200,11 +201,12 @@ def capture(state: Mapping[str, Any]) -> Captured:
     def put(key: str, tensor: torch.Tensor) -> None:
         tensors[key] = storable(tensor, key)
 
-    for name, entry in state.items():
-        value = entry.value if isinstance(entry, PerRank) else entry
+    entries = targets(state)
+    names = parameter_names(entries)
+    for name, value in entries:
         before = len(tensors)
-        skeleton[name] = encode_value(_state_of(name, value), name, put)
-        if isinstance(entry, PerRank):
+        skeleton[name] = encode_value(_state_of(name, value, names), name, put)
+        if isinstance(state[name], PerRank):
             per_rank.update(list(tensors)[before:])
     before = len(tensors)
     skeleton[RNG_KEY] = encode_value(rng_state(), RNG_KEY, put)
@@ -221,7 +223,7 @@ def encode(value: Any, key: str) -> Skeleton:
     return encode_value(value, key, put)
 
 
-def _state_of(name: str, value: Any) -> Any:
+def _state_of(name: str, value: Any, names: dict[int, str]) -> Any:
     # By duck typing: schedulers, loaders and wrappers of other libraries have the methods and no common class.
     if not isinstance(value, Stateful):
         return value
@@ -233,7 +235,7 @@ def _state_of(name: str, value: Any) -> Any:
             allowed="an optimizer of torch.optim, or one over the parameters of fully_shard (FSDP2), which shards it too",
             fix=f'fully_shard(model), then "{name}": torch.optim.AdamW(model.parameters())',
         )
-    return value.state_dict()
+    return named(value, names) if isinstance(value, torch.optim.Optimizer) else value.state_dict()
 
 
 def targets(state: Mapping[str, Any]) -> Sequence[tuple[str, Any]]:

@@ -200,7 +200,8 @@ class TrackedDraw:
         return found
 
     def state_dict(self) -> dict[str, Any]:
-        return {"before": list(self._before)}
+        # Also those that a resumed run has not drawn again yet.
+        return {"before": [*self._before, *self._again]}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self._again = list(state["before"])

@@ -3,6 +3,7 @@
 Start it from the main thread only: the kernel kills the child when the thread that made it ends (PDEATHSIG).
 """
 
+import contextlib
 import os
 import signal
 import socket
@@ -15,7 +16,7 @@ from typing import Any
 
 from holdfast.contract.environment import ENV_DATABASE
 from holdfast.contract.errors import InputError
-from holdfast.inference.errors import LoaderFailed, PredictorBroken, ProcessDied
+from holdfast.inference.errors import LoaderFailed, PredictorBroken, ProcessDied, TimedOut
 from holdfast.inference.predictor import frames
 from holdfast.inference.predictor.frames import Link, configuration_of, raise_error, values_of
 from holdfast.inference.predictor.spec import PredictorSpec
@@ -32,12 +33,16 @@ class ProcessPredictor:
     """Pipelined: the child finds its next micro-batch waiting when it has answered one."""
 
     def __init__(self, spec: PredictorSpec, *, timeout_s: float, stopping: Callable[[], bool] = lambda: False) -> None:
-        self._spec, self._timeout_s, self._stopping = spec, timeout_s, stopping
+        self.timeout_s = timeout_s
+        """Of the next answer."""
+        self.on_overdue: Callable[[int, float], object] = lambda items, seconds: None
+        """Called by `predict` when a third of that is over, with what is awaited."""
+        self._spec, self._stopping = spec, stopping
         self._process: subprocess.Popen[bytes] | None = None
         self._link: Link | None = None
         self._configuration: Mapping[str, object] = {}
         self._in_flight: deque[list[bytes]] = deque()
-        """Sent and not answered; the child is at the first."""
+        """Sent and not answered; the child is at the first. Empty: nobody waits for it."""
         self._finished: list[tuple[list[bytes], dict[str, Any]]] = []
         """Answered before `predict` asked for it."""
         self.seconds = 0.0
@@ -88,8 +93,7 @@ class ProcessPredictor:
         wanted = list(bodies)
         if wanted in self._in_flight or any(wanted == early for early, _ in self._finished):
             return
-        if self._process is None:
-            self._load_again()
+        self.load_again()
         assert self._link is not None
         self._link.send(frames.encoded({}, wanted))
         self._in_flight.append(wanted)
@@ -102,12 +106,20 @@ class ProcessPredictor:
         values, self.seconds = values_of(reply, len(wanted))
         return values
 
+    def forget(self, bodies: Sequence[bytes]) -> None:
+        """What was handed over ahead, and nobody will ask for."""
+        with contextlib.suppress(ValueError):
+            self._in_flight[self._in_flight.index(list(bodies))] = []
+
     def close(self) -> None:
         if self._process is not None:
             self._process.kill()
             self._reap()
 
-    def _load_again(self) -> None:
+    def load_again(self) -> None:
+        """After a death; else nothing. PredictorBroken when that fails."""
+        if self._process is not None:
+            return
         try:
             self.load()
         except (InputError, LoaderFailed) as error:
@@ -122,18 +134,27 @@ class ProcessPredictor:
         """Of whatever the child is at. Where that ended the child and was not `wanted`, `wanted` is sent again."""
         assert self._link is not None
         try:
-            reply = self._link.receive(self._timeout_s)
+            reply = self._received(self._link)
         except (EOFError, TimeoutError) as error:
-            guilty = self._in_flight[0] == wanted
-            how = self._reap(late=isinstance(error, TimeoutError))
+            guilty, late = self._in_flight[0] == wanted, isinstance(error, TimeoutError)
+            how = self._reap(late=late)
             if guilty:
-                raise ProcessDied(f"the predicting process {how}") from None
+                raise (TimedOut if late else ProcessDied)(f"the predicting process {how}") from None
         except (ValueError, RecursionError) as error:
             self._finished.append(
                 (self._in_flight.popleft(), {"fault": [type(error).__name__, "an answer cannot be read"]})
             )
         else:
-            self._finished.append((self._in_flight.popleft(), reply))
+            answered = self._in_flight.popleft()
+            if answered:
+                self._finished.append((answered, reply))
+
+    def _received(self, link: Link) -> dict[str, Any]:
+        try:
+            return link.receive(self.timeout_s / 3)
+        except TimeoutError:
+            self.on_overdue(len(self._in_flight[0]), self.timeout_s / 3)
+            return link.receive(self.timeout_s * 2 / 3)
 
     def _reap(self, *, late: bool = False) -> str:
         """Make sure that it is gone, with all that it was sent; returns how it ended."""
@@ -150,5 +171,5 @@ class ProcessPredictor:
             code = self._process.wait()
         self._process = self._link = None
         if late:
-            return f"did not answer in {self._timeout_s:g} s"
+            return f"did not answer in {self.timeout_s:g} s"
         return f"ended by {signal.Signals(-code).name}" if code < 0 else f"exited with {code}"

@@ -12,7 +12,7 @@ from psycopg.conninfo import conninfo_to_dict
 from psycopg_pool import ConnectionPool
 
 from holdfast.contract.environment import ENV_DATABASE
-from holdfast.contract.errors import InputError, Unjudged
+from holdfast.contract.errors import InputError, Later, Unjudged
 from holdfast.inference.errors import QueueUnavailable
 
 WORKER_ROLE = "holdfast_worker"  # made by migration 0001: rows only, no DDL
@@ -106,7 +106,33 @@ def raise_if_permanent(error: psycopg.Error) -> None:
         ) from None
 
 
-def _first_line(error: psycopg.Error) -> str:
+def explained(error: Exception) -> Exception:
+    """Of a command: what its user can do about it. The error itself, where that is nothing."""
+    if isinstance(error, errors.InsufficientPrivilege):
+        return InputError(
+            "the database does not let this user do that",
+            got=_first_line(error),
+            allowed="a user with the role " + WORKER_ROLE,
+            fix="grant it with `python -m holdfast batch migrate --grant LOGIN=" + WORKER_ROLE + "`",
+        )
+    if not isinstance(error, (*TRANSIENT, errors.ReadOnlySqlTransaction)):
+        return error
+    if isinstance(error, psycopg.Error):
+        try:
+            raise_if_permanent(error)
+        except InputError as refusal:
+            return refusal
+    return Later(
+        "the database or the queue cannot do this now",
+        got=_first_line(error),
+        allowed="a database that answers, can be written and has free space",
+        fix="mend that, then run the command again: what it had not finished is not there",
+    )
+
+
+def _first_line(error: Exception) -> str:
+    if isinstance(error, psycopg.Error) and (message := error.diag.message_primary):
+        return message[:200]
     # A line that begins with a tab is libpq's question about the line before it.
     lines = [line for line in str(error).strip().splitlines() if not line.startswith("\t")]
     return (lines or [type(error).__name__])[-1][:200]

@@ -22,14 +22,15 @@ WHERE job = %s AND NOT forwarded ORDER BY letter LIMIT %s FOR UPDATE SKIP LOCKED
 
 
 def newest(connection: Connection, job: str, limit: int) -> list[dict[str, object]]:
-    """The newest first: no content, only which, why and how often."""
+    """The newest first: no content, only which, why and how often. The message is redacted."""
     jobs.require(connection, job)
     query = (
-        "SELECT item, digest, reason, failures, created_at::text FROM holdfast.dead_letter"
-        " WHERE job = %s ORDER BY letter DESC LIMIT %s"
+        "SELECT d.item, d.digest, d.reason, d.failures, d.created_at::text, coalesce(r.error, '')"
+        " FROM holdfast.dead_letter d LEFT JOIN holdfast.result r USING (job, item, fingerprint)"
+        " WHERE d.job = %s ORDER BY d.letter DESC LIMIT %s"
     )
     rows = connection.execute(query, (job, limit)).fetchall()
-    names = ("item", "digest", "reason", "failures", "at")
+    names = ("item", "digest", "reason", "failures", "at", "message")
     return [dict(zip(names, row, strict=True)) for row in rows]
 
 

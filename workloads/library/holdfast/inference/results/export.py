@@ -1,5 +1,6 @@
 """Finished results out of PostgreSQL, in the order of their ids: JSON lines or Parquet, to a file or a bucket."""
 
+import contextlib
 import itertools
 import json
 import tempfile
@@ -9,7 +10,7 @@ from typing import Any, cast
 
 from psycopg import Connection
 
-from holdfast.contract.errors import InputError
+from holdfast.contract.errors import InputError, unusable
 
 GCS = "gs://"
 _ROW_GROUP = 50_000
@@ -34,11 +35,16 @@ def export(connection: Connection, job: str, out: str) -> int:
     path = Path(out)
     if path.suffix not in (".jsonl", ".json", ".parquet"):
         raise InputError("the format is unknown", got=out, allowed=".jsonl or .parquet", fix="rename --out")
-    path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(path.name + ".partial")
     write = _write_parquet if path.suffix == ".parquet" else _write_lines
-    count = write(rows(connection, job), partial)
-    partial.replace(path)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        count = write(rows(connection, job), partial)
+        partial.replace(path)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            partial.unlink()
+        raise unusable(error, path) from error
     return count
 
 

@@ -25,11 +25,9 @@ def fingerprint(configuration: Mapping[str, object]) -> str:
 def register(connection: Connection, job: str, deadline: datetime | None = None) -> None:
     """Make the job where it is new; a deadline, where given, replaces an earlier one."""
     with connection.transaction():
-        connection.execute(
-            "INSERT INTO holdfast.job AS j (job, deadline) VALUES (%s, %s)"
-            " ON CONFLICT (job) DO UPDATE SET deadline = coalesce(excluded.deadline, j.deadline)",
-            (checked_job(job), deadline),
-        )
+        connection.execute("INSERT INTO holdfast.job (job) VALUES (%s) ON CONFLICT DO NOTHING", (checked_job(job),))
+        if deadline is not None:
+            connection.execute("UPDATE holdfast.job SET deadline = %s WHERE job = %s", (deadline, job))
 
 
 def deadline_of(text: str) -> datetime | None:

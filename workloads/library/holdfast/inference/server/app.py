@@ -19,15 +19,16 @@ from holdfast.inference.errors import Refused
 from holdfast.inference.server import completions, tensors
 from holdfast.inference.server.batcher import Ticket
 from holdfast.inference.server.completions import Piece
-from holdfast.inference.server.connection import GONE, began_at, deadline, declared_bytes, read_body
+from holdfast.inference.server.connection import GONE, Deadline, began_at, deadline, declared_bytes, read_body
 from holdfast.inference.server.drain import Drain, Phase
 from holdfast.inference.server.lane import Lane, Request, Values
 from holdfast.inference.server.metrics import CONTENT_TYPE, Metrics
 from holdfast.inference.server.models import Models, commit_of
 from holdfast.inference.server.settings import ServerSettings
 
-# The second: an Envoy that checks health takes this server out with the first answer, and not after its next check.
-_LEAVING = ((b"connection", b"close"), (b"x-envoy-immediate-health-check-fail", b"true"))
+# An Envoy that checks health takes this server out with the first such answer, and not after its next check.
+_OUT = {"x-envoy-immediate-health-check-fail": "true"}
+_LEAVING = ((b"connection", b"close"), *((name.encode(), value.encode()) for name, value in _OUT.items()))
 Handler = Callable[[HttpRequest], Awaitable[Response]]
 _ADMIN_BODY_BYTES = 64 * 1024
 
@@ -60,8 +61,14 @@ class App:
 
     async def ready(self, _: HttpRequest) -> Response:
         """The only thing that takes a pod out of its Service when a Spot node goes."""
-        ok = self._drain.phase is Phase.READY
-        return _json({"ready": ok, "phase": self._drain.phase.value}, 200 if ok else 503)
+        ok = self.is_ready()
+        lane = self._models.current
+        state = {"phase": self._drain.phase.value, "model": (lane and lane.hindered) or "well"}
+        return _json({"ready": ok, **state}, 200 if ok else 503)
+
+    def is_ready(self) -> bool:
+        lane = self._models.current
+        return self._drain.phase is Phase.READY and not (lane and lane.hindered)
 
     async def server(self, _: HttpRequest) -> Response:
         return _json({"name": "holdfast", "extensions": ["model_repository"]})
@@ -79,12 +86,12 @@ class App:
         return await self.ready(request)
 
     async def infer(self, request: HttpRequest) -> Response:
-        until_s = deadline(request, self._settings.request_s)
+        until = deadline(request, self._settings.request_s)
         lane = self.lane(request)
-        self.refuse_unread(request, lane, until_s)
-        body = await read_body(request, most_bytes=self._settings.body_bytes, until_s=until_s)
+        self.refuse_unread(request, lane, until.at_s)
+        body = await read_body(request, most_bytes=self._settings.body_bytes, until_s=until.at_s)
         asked = tensors.parse(body, self._settings.limits.batch_items)
-        values = await self.predicted(request, lane, asked.bodies, until_s)
+        values = await self.predicted(request, lane, asked.bodies, until)
         commit = commit_of(lane.configuration)
         content = tensors.answer(values, model=self._settings.model, commit=commit, request_id=asked.id)
         return Response(content, media_type="application/json", headers={"x-model-commit": commit})
@@ -94,13 +101,14 @@ class App:
 
     async def complete(self, request: HttpRequest) -> Response:
         """The first piece before the first byte: until then a refusal has its own status."""
-        until_s = deadline(request, self._settings.request_s)
-        body = await read_body(request, most_bytes=self._settings.body_bytes, until_s=until_s)
+        # The proxy's header holds the whole time of a text: no other server has any after it.
+        until = Deadline(deadline(request, self._settings.request_s).at_s)
+        body = await read_body(request, most_bytes=self._settings.body_bytes, until_s=until.at_s)
         wanted = completions.parse(body)
         lane = self.lane(request, wanted.model)
         if not lane.configuration.get(completions.COMPLETES):
             raise Refused(400, f"{wanted.model} does not complete text; use /v2/models/{wanted.model}/infer")
-        pieces = self.pieces(request, lane, wanted, until_s)
+        pieces = self.pieces(request, lane, wanted, until)
         first = await anext(pieces)
         headers = {"x-model-commit": commit_of(lane.configuration)}
         write = completions.writer(request.headers.get("x-request-id", ""), wanted.model)
@@ -109,14 +117,14 @@ class App:
         return _json(write(await completions.whole(first, pieces)), 200, headers)
 
     async def pieces(
-        self, request: HttpRequest, lane: Lane, wanted: completions.Wanted, until_s: float
+        self, request: HttpRequest, lane: Lane, wanted: completions.Wanted, until: Deadline
     ) -> AsyncGenerator[Piece]:
         text = ""
         with lane.held():
             for _ in range(completions.MAX_PIECES):
                 item = wanted.item(text)
                 # Admitted once: a stream that is refused in its middle has cost more than its rest.
-                [value] = await self.predicted(request, lane, [item], until_s, admitted=bool(text))
+                [value] = await self.predicted(request, lane, [item], until, admitted=bool(text))
                 yield (piece := Piece.of(value))
                 if piece.finish_reason:
                     return
@@ -127,7 +135,7 @@ class App:
         """Triton's route; `parameters.step` names a commit other than the newest."""
         self.lane(request)
         body = await read_body(
-            request, most_bytes=_ADMIN_BODY_BYTES, until_s=deadline(request, self._settings.request_s)
+            request, most_bytes=_ADMIN_BODY_BYTES, until_s=deadline(request, self._settings.request_s).at_s
         )
         parameters = tensors.json_object(body or b"{}").get("parameters", {})
         step = parameters.get("step") if isinstance(parameters, dict) else None
@@ -137,6 +145,7 @@ class App:
         return _json({"outcome": outcome, "model_version": commit_of(self.lane(request).configuration)})
 
     async def scrape(self, _: HttpRequest) -> Response:
+        self._metrics.ready.set(self.is_ready())
         return Response(self._metrics.text(), media_type=CONTENT_TYPE)
 
     def lane(self, request: HttpRequest, named: str = "") -> Lane:
@@ -164,20 +173,22 @@ class App:
             raise refused
 
     async def predicted(
-        self, request: HttpRequest, lane: Lane, bodies: list[bytes], until_s: float, *, admitted: bool = False
+        self, request: HttpRequest, lane: Lane, bodies: list[bytes], until: Deadline, *, admitted: bool = False
     ) -> Values:
         """Refused when the queue, the deadline or the model refuses, or when the client is gone."""
         now, size = time.monotonic(), sum(map(len, bodies))
-        wanted = Request(items=len(bodies), size_bytes=size, arrived_s=now, deadline_s=until_s, bodies=bodies)
+        wanted = Request(
+            items=len(bodies), size_bytes=size, arrived_s=now, deadline_s=until.at_s, bodies=bodies, tries=until.tries
+        )
         if not admitted and (refused := lane.refusal(wanted, now)):
             raise refused
         lane.add(wanted)
         gone = asyncio.ensure_future(request.receive())
         try:
-            async with asyncio.timeout_at(until_s):
+            async with asyncio.timeout_at(until.at_s):
                 await asyncio.wait({wanted.answer, gone}, return_when=asyncio.FIRST_COMPLETED)
         except TimeoutError:
-            raise Refused(504, "the answer missed the deadline", reason="late") from None
+            raise wanted.late(computing=not lane.discard(wanted)) from None
         finally:
             gone.cancel()
             if not wanted.answer.done():
@@ -223,6 +234,8 @@ def refusal(refused: Refused, content: Mapping[str, object]) -> Response:
     # What was read of a request that came too slowly cannot be told from the next one.
     if refused.status in (408, 413):
         headers["connection"] = "close"
+    if refused.reason in ("overdue", "restarting"):
+        headers |= _OUT
     return _json(content, refused.status, headers)
 
 

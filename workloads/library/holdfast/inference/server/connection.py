@@ -5,6 +5,8 @@ without end. Here a request counts from its first byte, and an answer leaves who
 """
 
 import asyncio
+import math
+from dataclasses import dataclass
 from typing import Any, cast
 
 from starlette.requests import ClientDisconnect
@@ -127,6 +129,9 @@ class Connection(HttpToolsProtocol):
 
 DEADLINE_HEADERS = ("x-request-timeout-ms", "x-envoy-expected-rq-timeout-ms")
 """Milliseconds that the client, or the proxy before us, still waits."""
+ATTEMPT_HEADER = "x-envoy-attempt-count"
+_TRY_SPARE_S = 0.5
+"""Of a try's time, a tenth at most: the proxy must have the answer before it gives the try up."""
 GONE = 499
 """The client is: nobody reads this code but our metrics."""
 
@@ -135,15 +140,30 @@ def began_at(request: HttpRequest) -> float:
     return request.scope["state"][BEGAN]
 
 
-def deadline(request: HttpRequest, longest_s: float) -> float:
-    """On the loop's clock: the server's longest request, or sooner where the caller says so."""
-    seconds = longest_s
-    for name in DEADLINE_HEADERS:
-        if text := request.headers.get(name):
-            if not text.isascii() or not text.isdecimal() or len(text) > 9 or not int(text):
-                raise Refused(400, f"{name} must be a whole number of milliseconds above 0")
-            seconds = min(seconds, int(text) / 1000)
-    return began_at(request) + seconds
+@dataclass(frozen=True, slots=True)
+class Deadline:
+    at_s: float
+    """On the loop's clock."""
+    tries: int = 0
+    """Of a proxy that has time for another server after this: 1 for its first try, 2 for any other. Else 0."""
+
+
+def deadline(request: HttpRequest, longest_s: float) -> Deadline:
+    """The server's longest request, or sooner where the caller says so."""
+    client_s, try_s = (_stated_s(request, name) for name in DEADLINE_HEADERS)
+    try_s -= min(_TRY_SPARE_S, try_s / 10)
+    own_s = min(longest_s, client_s)
+    attempt = request.headers.get(ATTEMPT_HEADER, "1")
+    tries = (2 if attempt != "1" else 1) if try_s < own_s else 0
+    return Deadline(began_at(request) + min(own_s, try_s), tries)
+
+
+def _stated_s(request: HttpRequest, name: str) -> float:
+    if not (text := request.headers.get(name)):
+        return math.inf
+    if not text.isascii() or not text.isdecimal() or len(text) > 9 or not int(text):
+        raise Refused(400, f"{name} must be a whole number of milliseconds above 0")
+    return int(text) / 1000
 
 
 def declared_bytes(request: HttpRequest) -> int | None:

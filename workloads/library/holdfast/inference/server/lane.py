@@ -26,6 +26,8 @@ from holdfast.runtime import logs
 Values = list[Value]
 _PREDICT_TIMEOUT_S = 30.0
 """A batch that takes longer is ended, and tried again in halves."""
+_OVERDUE_S, _OVERDUE_TIMES = 1.0, 5.0
+"""A batch is overdue after so many times what it should take, and after one second at least."""
 _WARM_UP = b"warm-up"
 """A body that is predicted before the server is ready."""
 R = TypeVar("R")
@@ -34,11 +36,18 @@ R = TypeVar("R")
 @dataclass(kw_only=True, eq=False)
 class Request(Ticket):
     bodies: Sequence[bytes]
+    tries: int = 0
+    """As `Deadline.tries`."""
     answer: "asyncio.Future[Values]" = field(default_factory=lambda: asyncio.get_running_loop().create_future())
 
     def fail(self, error: Exception) -> None:
         if not self.answer.done():
             self.answer.set_exception(error)
+
+    def late(self, *, computing: bool = False) -> Refused:
+        """503 where a proxy has time for another server. What hung two servers may be what hangs them: no third."""
+        again = self.tries == 1 if computing else self.tries > 0
+        return Refused(503 if again else 504, "the answer misses the deadline", reason="late")
 
 
 class Lane:
@@ -53,8 +62,8 @@ class Lane:
         self._retired = False
         self._held = 0
         self._load_s = 0.0
-        self.restarting = False
-        """The predicting process died, and its model is loaded again."""
+        self.hindered = ""
+        """Why no batch ends soon: one is `overdue`, or the process died and the model is `restarting`."""
 
     @property
     def configuration(self) -> Mapping[str, object]:
@@ -81,10 +90,11 @@ class Lane:
 
     def refusal(self, request: Ticket, now: float) -> Refused | None:
         found = self.batcher.refusal(request, now)
+        if self.hindered and (found or now >= self.batcher.free_at_s):
+            wait_s = found.retry_after_s if found else 1.0
+            return Refused(503, _SENTENCES[self.hindered], retry_after_s=wait_s, reason=self.hindered)
         if found is None:
             return None
-        if self.restarting:
-            return Refused(503, "the model is being reloaded", retry_after_s=found.retry_after_s, reason="restarting")
         return Refused(429, _SENTENCES[found.reason], retry_after_s=found.retry_after_s, reason=found.reason)
 
     def add(self, request: Request) -> None:
@@ -92,9 +102,11 @@ class Lane:
         self._count()
         self._wake.set()
 
-    def discard(self, request: Request) -> None:
-        self.batcher.discard(request)
+    def discard(self, request: Request) -> bool:
+        """False when it is computed already."""
+        found = self.batcher.discard(request)
         self._count()
+        return found
 
     @contextlib.contextmanager
     def held(self) -> Generator[None]:
@@ -125,7 +137,7 @@ class Lane:
     async def _next(self) -> None:
         now = time.monotonic()
         for request in self.batcher.late(now):
-            request.fail(Refused(504, "the answer would miss the deadline", reason="late"))
+            request.fail(request.late())
         if self.batcher.waiting:
             await self._compute(self.batcher.take(now), now)
             return
@@ -150,9 +162,10 @@ class Lane:
     async def _predict(self, batch: list[Request], *, again: bool = False) -> None:
         bodies = [body for request in batch for body in request.bodies]
         try:
-            values = await self._in_thread(self._predictor.predict, bodies)
+            with self._watched(len(bodies)):
+                values = await self._in_thread(self._predictor.predict, bodies)
         except ProcessDied as died:
-            self._note_death(died)
+            await self._reload(died)
             # Alone with a process that died it may still be innocent: the kernel, or a person, ended it.
             if len(batch) == 1 and again:
                 batch[0].fail(Refused(500, f"this request crashes the model: {died}"))
@@ -174,8 +187,8 @@ class Lane:
                 await self._predict(wanted, again=again)
 
     def _answer(self, batch: list[Request], values: Values) -> None:
-        self.restarting = False
-        self.batcher.timing.observe(len(values), self._predictor.seconds)
+        # No more than makes it overdue: one that hung says little of the next, and a slower model is learned in steps.
+        self.batcher.timing.observe(len(values), min(self._predictor.seconds, self._overdue_s(len(values))))
         self._metrics.batch_items.observe(len(values))
         self._metrics.predict_seconds.observe(self._predictor.seconds)
         first = 0
@@ -184,12 +197,35 @@ class Lane:
                 request.answer.set_result(values[first : first + request.items])
             first += request.items
 
-    def _note_death(self, died: ProcessDied) -> None:
+    def _overdue_s(self, items: int) -> float:
+        return max(_OVERDUE_S, _OVERDUE_TIMES * self.batcher.timing.seconds(items))
+
+    @contextlib.contextmanager
+    def _watched(self, items: int) -> Generator[None]:
+        most_s = self._overdue_s(items)
+
+        def overdue() -> None:
+            self.hindered = "overdue"
+            logs.warning("predictor", f"a batch of {items} is overdue: no answer in {most_s:g} s; not ready")
+
+        timer = asyncio.get_running_loop().call_later(most_s, overdue)
+        try:
+            yield
+        finally:
+            timer.cancel()
+            self.hindered = ""
+
+    async def _reload(self, died: ProcessDied) -> None:
+        """At once, and not with the next request: a server that is not ready gets none."""
         self._metrics.predictor_deaths.inc()
         logs.warning("predictor", str(died))
-        self.restarting = True
-        # Whoever comes now waits for the model, and is refused when it cannot.
+        self.hindered = "restarting"
+        # Who comes now waits for the model, and is refused where there is no time for that.
         self.batcher.free_at_s = time.monotonic() + self._load_s
+        try:
+            await self._in_thread(self._predictor.load_again)
+        finally:
+            self.hindered = ""
 
     def _refuse_all(self) -> None:
         while waiting := self.batcher.take(time.monotonic()):
@@ -217,6 +253,8 @@ _SENTENCES = {
     "queue": "too many requests wait",
     "bytes": "the bodies that wait are too large together",
     "deadline": "the answer would miss the deadline",
+    "overdue": "the model does not answer",
+    "restarting": "the model is being reloaded",
 }
 
 

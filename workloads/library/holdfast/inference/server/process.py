@@ -76,7 +76,6 @@ class _Process:
         logs.info("drain", f"{self._shutdown.reason}: not ready, accepting for {self._settings.budget.accept_s:g} s")
         self._drain.notice(time.monotonic())
         self._models.leave()
-        self._metrics.ready.set(0)
         self._metrics.draining.set(1)
 
     async def _load(self) -> None:
@@ -90,7 +89,6 @@ class _Process:
             self._stop(EXIT_RETRY, str(error))
         else:
             self._drain.loaded()
-            self._metrics.ready.set(self._drain.phase is Phase.READY)
             if self._settings.follow_s:
                 await self._models.follow(self._settings.follow_s)
 

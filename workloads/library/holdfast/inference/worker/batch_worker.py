@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 
 from holdfast.contract.exit_codes import EXIT_COMPLETE, EXIT_PREEMPTED, EXIT_RETRY
 from holdfast.inference.errors import PredictorBroken, redacted
+from holdfast.inference.predictor.proxy import ProcessPredictor
 from holdfast.inference.predictor.spec import Predictor
 from holdfast.inference.queue.protocol import Queue
 from holdfast.inference.results.connect import TRANSIENT
@@ -48,7 +49,11 @@ class Worker:
         another job's worker left there is queued again."""
         self._sizer = BatchSizer(most=settings.micro_batch, longest_s=settings.longest_batch_s)
         self._queue, self._results = queue, results
-        self._triage = Triage(predictor, shutdown, settle_s=settings.settle_s)
+        learns = not settings.predict_timeout_s
+        self._triage = Triage(predictor, shutdown, settle_s=settings.settle_s, learns=learns)
+        self._pipeline = predictor if isinstance(predictor, ProcessPredictor) else None
+        if self._pipeline is not None:
+            self._pipeline.on_overdue = self._overdue
         self._settings, self._shutdown, self._telemetry = settings, shutdown, telemetry
         self._retry = telemetry.retry(give_up=self._window_is_over)
         self._keeper = LeaseKeeper(
@@ -152,5 +157,18 @@ class Worker:
             self._triage.prepare(self._ahead)
         outcome = self._triage.predict(batch)
         self._sizer.observe(len(batch), outcome.seconds)
+        self._feeder.put_back(outcome.untried)
         self._telemetry.failpoint(Failpoint.PREDICTED)
         return outcome
+
+    def _overdue(self, items: int, seconds: float) -> None:
+        """Called by the predictor: what this worker holds beside that need not wait for it."""
+        assert self._pipeline is not None
+        most_s = self._pipeline.timeout_s
+        logs.warning(
+            "predict", f"a micro-batch of {items} is overdue: {seconds:.3g} s; it is ended after {most_s:.3g} s"
+        )
+        self._telemetry.emit("overdue", items=items, seconds=seconds)
+        self._pipeline.forget([work.item.body for work in self._ahead])
+        self._feeder.rest([*self._triage.let_go(), *self._ahead])
+        self._ahead = []

@@ -22,7 +22,7 @@ class Feeder:
         self._publish_outbox = publish_outbox
         self._ready: deque[Work] = deque()
         self._changed = threading.Condition()
-        self._ended = False
+        self._ended = self._resting = False
         self._fault: BaseException | None = None
         self._thread = threading.Thread(target=self._run, name="feeder", daemon=True)
 
@@ -33,6 +33,8 @@ class Feeder:
         """The next micro-batch; empty when the job is drained or a stop is requested."""
         size = self._sizer.size
         with self._changed:
+            self._resting = False
+            self._changed.notify_all()
             self._changed.wait_for(lambda: self._ready or self._ended)
             # Nothing more to wait for, or wait a moment so that the device gets a full batch.
             self._changed.wait_for(lambda: len(self._ready) >= size or self._ended, self._settings.fill_s)
@@ -58,6 +60,12 @@ class Feeder:
         with self._changed:
             self._ready.extendleft(reversed(batch))
 
+    def rest(self, batch: Sequence[Work]) -> None:
+        """Until the next `take`, nothing is pulled; what is ready, and `batch`, is for other workers."""
+        self.put_back(batch)
+        with self._changed:
+            self._resting = True
+
     def untouched(self) -> list[Claim]:
         """Claimed and never taken; empties the buffer."""
         with self._changed:
@@ -81,6 +89,11 @@ class Feeder:
 
     def _feed(self) -> bool:
         """One round; false when the job is drained."""
+        if self._resting:
+            self._give_back()
+            with self._changed:
+                self._changed.wait_for(lambda: not self._resting or self._shutdown.requested, 0.5)
+            return True
         # One micro-batch being predicted, one being committed, one handed over ahead, two waiting: the device does not
         # wait when the database takes the time of two.
         in_hand = 5 * self._sizer.size
@@ -98,6 +111,13 @@ class Feeder:
             return False
         self._retry(self._publish_outbox)
         return True
+
+    def _give_back(self) -> None:
+        if claims := self.untouched():
+            self._retry(lambda: self._results.release_claims(claims))
+            leases = self._keeper.drop([claim.item for claim in claims])
+            self._retry(lambda: self._queue.release(leases))
+            self._telemetry.emit("released", items=len(leases))
 
     def _claim(self, leases: list[Lease]) -> None:
         fresh = {

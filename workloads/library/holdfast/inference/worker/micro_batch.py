@@ -25,6 +25,8 @@ class Outcome:
     failures: Sequence[Failure] = ()
     seconds: float = 0.0
     """What predicting it took."""
+    untried: Sequence[Work] = ()
+    """Left for another micro-batch."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

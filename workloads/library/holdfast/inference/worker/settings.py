@@ -5,6 +5,8 @@ from dataclasses import dataclass
 from holdfast.contract.lifecycle import DEFAULT_WINDOW, WINDOW_MARGIN_S
 from holdfast.contract.values import between
 
+LONGEST_PREDICTION_S = 300.0
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class WorkerSettings:
@@ -24,8 +26,9 @@ class WorkerSettings:
     """What the pool grants after the notice."""
     max_failures: int = 3
     """Processing failures of one item before it is dead. Evictions never count."""
-    predict_timeout_s: float = 300.0
-    """A micro-batch that takes longer is ended; its items are then tried in halves, the guilty one counted."""
+    predict_timeout_s: float = 0.0
+    """A micro-batch that takes longer is ended; its items are then tried alone, the guilty one counted. 0: learned from
+    those before, LONGEST_PREDICTION_S at most."""
     settle_s: float = 1.0
     """When the predicting process dies: whoever is still here after this was not evicted with it."""
     retry_delay_s: float = 1.0
@@ -38,4 +41,5 @@ class WorkerSettings:
         between("the wait of a pull is out of range", self.pull_wait_s, 0.0, 20.0)
         between("the delay of a retry is out of range", self.retry_delay_s, 0.0, 60.0)
         between("the number of failures is out of range", self.max_failures, 1, 1_000_000)
+        between("the timeout of a prediction is out of range", self.predict_timeout_s, 0.0, 86_400.0)
         between("the window is out of range", self.window_s, WINDOW_MARGIN_S + 0.1, 86_400.0)

@@ -34,7 +34,7 @@ class WorkerTelemetry:
     def retrying(self, error: Exception) -> None:
         """A call failed and is tried again; counts against no item."""
         source = "queue" if isinstance(error, QueueUnavailable) else "database"
-        self.emit("item_failed", item=None, error_class=source, failures=0)
+        self.emit("retrying", source=source)
 
     def retry(self, give_up: Callable[[], bool]) -> Retry:
         """For calls to the database and the queue. InputError for a refusal that no retry cures."""

@@ -10,13 +10,24 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from holdfast.inference.errors import ItemFault, PredictorBroken, ProcessDied, redacted
+from holdfast.inference.errors import ItemFault, PredictorBroken, ProcessDied, TimedOut, redacted
+from holdfast.inference.predictor.batch_time import BatchTime
 from holdfast.inference.predictor.proxy import ProcessPredictor
 from holdfast.inference.predictor.spec import Predictor
 from holdfast.inference.results.postgres import Claim, Failure
 from holdfast.inference.values import Value, encode_value
 from holdfast.inference.worker.micro_batch import Outcome, Work
 from holdfast.runtime.shutdown import Shutdown
+
+_LEAST_BOUND_S, _TIMES = 30.0, 20.0
+_ENOUGH = 3
+"""Items that hang one after the other, where none ever worked: then it is the device."""
+
+
+def bound_s(timing: BatchTime, items: int, failures: int, *, most_s: float) -> float:
+    """After which a prediction counts as hanging; an item that failed before is given more."""
+    usual_s = timing.seconds(items)
+    return min(most_s, max(_LEAST_BOUND_S, _TIMES * usual_s) * 2 ** min(failures, 10)) if usual_s else most_s
 
 
 @dataclass
@@ -25,14 +36,22 @@ class _Findings:
     failures: list[Failure] = field(default_factory=list[Failure])
     killers: list[Failure] = field(default_factory=list[Failure])
     """Alone with the process when it died."""
+    untried: list[Work] = field(default_factory=list[Work])
     seconds: float = 0.0
 
 
 class Triage:
-    def __init__(self, predictor: Predictor, shutdown: Shutdown, *, settle_s: float) -> None:
+    def __init__(self, predictor: Predictor, shutdown: Shutdown, *, settle_s: float, learns: bool = True) -> None:
+        """`learns`: the bound of a prediction, up to the predictor's own; else that one holds."""
         self._predictor, self._shutdown, self._settle_s = predictor, shutdown, settle_s
         self._pipeline = predictor if isinstance(predictor, ProcessPredictor) else None
         self._known_good: bytes | None = None
+        self._learns, self._timing = learns, BatchTime()
+        self._most_s = self._pipeline.timeout_s if self._pipeline else 0.0
+        self._first_s, self._worked = 0.0, 0
+        """What the first prediction took, which may compile kernels; and the process that predicted last."""
+        self._mates: list[Work] = []
+        """Of a micro-batch that hung: to be tried alone."""
 
     def prepare(self, batch: Sequence[Work]) -> bool:
         """Have the device begin with it when it is idle, where it can be handed over ahead and whole."""
@@ -51,12 +70,24 @@ class Triage:
             if work.claim.failures:
                 self._bisect([work], found)
         if found.killers:
-            self._require_working_device(all_died=len(found.killers) == len(batch) > 1)
-        return Outcome(values=found.values, failures=[*found.failures, *found.killers], seconds=found.seconds)
+            self._require_working_device(all_died=len(found.killers) == len(batch) - len(found.untried) > 1)
+        return Outcome(
+            values=found.values,
+            failures=[*found.failures, *found.killers],
+            seconds=found.seconds,
+            untried=found.untried,
+        )
+
+    def let_go(self) -> list[Work]:
+        """While a prediction is overdue: what waits for nothing else, and is no longer this worker's to predict."""
+        if self._known_good is None:
+            return []  # they are needed, to show whether anything works
+        left, self._mates = self._mates, []
+        return left
 
     def _bisect(self, batch: Sequence[Work], found: _Findings) -> None:
         try:
-            answers = self._timed([work.item.body for work in batch], found)
+            answers = self._timed(batch, found)
             found.values.update({work.claim: encode_value(value) for work, value in zip(batch, answers, strict=True)})
             self._known_good = batch[-1].item.body
         except PredictorBroken:
@@ -67,15 +98,36 @@ class Triage:
             if len(batch) == 1:
                 (found.killers if isinstance(error, ProcessDied) else found.failures).append(_failure(batch[0], error))
                 return
+            if isinstance(error, TimedOut):
+                self._one_by_one(batch, found)
+                return
             middle = len(batch) // 2
             self._bisect(batch[:middle], found)
             self._bisect(batch[middle:], found)
 
-    def _timed(self, bodies: list[bytes], found: _Findings) -> list[Value]:
-        began = time.monotonic()
-        answers = self._predictor.predict(bodies)
-        # A pipeline began before it was asked.
-        found.seconds += self._pipeline.seconds if self._pipeline else time.monotonic() - began
+    def _one_by_one(self, batch: Sequence[Work], found: _Findings) -> None:
+        """Not in halves: each with the guilty one would take a whole bound more."""
+        self._mates = list(batch)
+        while self._mates and len(found.killers) < (_ENOUGH if self._known_good is None else 1):
+            self._bisect([self._mates.pop(0)], found)
+        found.untried, self._mates = self._mates, []
+
+    def _timed(self, batch: Sequence[Work], found: _Findings) -> list[Value]:
+        bodies = [work.item.body for work in batch]
+        if self._pipeline is None:
+            began = time.monotonic()
+            answers = self._predictor.predict(bodies)
+            found.seconds += time.monotonic() - began
+            return answers
+        again_s = 0.0 if self._pipeline.pid == self._worked else 2 * self._first_s
+        if self._learns:
+            wanted_s = bound_s(self._timing, len(batch), max(w.claim.failures for w in batch), most_s=self._most_s)
+            self._pipeline.timeout_s = max(wanted_s, min(again_s, self._most_s))
+        answers = self._pipeline.predict(bodies)
+        seconds = self._pipeline.seconds  # it began before it was asked
+        self._timing.observe(len(bodies), seconds)
+        self._first_s, self._worked = self._first_s or seconds, self._pipeline.pid or 0
+        found.seconds += seconds
         return answers
 
     def _require_not_leaving(self, died: ProcessDied, *, alone: bool) -> None:
@@ -90,6 +142,8 @@ class Triage:
             if all_died:
                 raise PredictorBroken("every item of a micro-batch kills the predicting process")
             return
+        if self._pipeline is not None:
+            self._pipeline.timeout_s = self._most_s
         try:
             self._predictor.predict([self._known_good])
         except ProcessDied as died:
@@ -97,9 +151,10 @@ class Triage:
 
 
 def _failure(work: Work, error: Exception) -> Failure:
+    why = f"{error}; --predict-timeout gives it more" if isinstance(error, TimedOut) else str(error)
     return Failure(
         claim=work.claim,
         error_class=error.error_class if isinstance(error, ItemFault) else type(error).__name__,
-        message=redacted(str(error), content=work.item.body),
+        message=redacted(why, content=work.item.body),
         digest=work.item.digest,
     )

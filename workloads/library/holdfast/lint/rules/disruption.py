@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 
 from holdfast.contract.kubernetes import PRIORITIES
+from holdfast.lint.examples import SILENT
 from holdfast.lint.finding import Hit, Severity
 from holdfast.lint.objects import Object, Pod, as_int, as_map, as_text, dig
 from holdfast.lint.registry import Context, rule
@@ -38,7 +39,7 @@ spec:
       restartPolicy: Never
       terminationGracePeriodSeconds: 15
       nodeSelector: {{cloud.google.com/gke-spot: "true", holdfast.dev/pool-class: spot-l4}}
-      tolerations: [{{key: provisioning-tier, operator: Equal, value: preemptible, effect: NoSchedule}}]
+      tolerations: [{{key: provisioning-tier, operator: Equal, value: preemptible, effect: NoSchedule}}, {SILENT}]
       containers: [{{name: main, image: train, resources: {{limits: {{nvidia.com/gpu: 1}}}}}}]
 """
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from holdfast.contract.environment import ENV_GANG_MIN_NODES, ENV_GANG_NODES, ENV_GANG_PORT
+from holdfast.lint.examples import SILENT
 from holdfast.lint.finding import Hit, Severity
 from holdfast.lint.objects import Container, Job, Object, Pod, as_int, as_list, as_map, as_text, dig
 from holdfast.lint.registry import Context, rule
@@ -60,7 +61,7 @@ spec:
       subdomain: wide
       terminationGracePeriodSeconds: 15
       nodeSelector: {{holdfast.dev/pool-class: spot-l4, cloud.google.com/gke-spot: "true"}}
-      tolerations: [{{key: provisioning-tier, operator: Equal, value: preemptible, effect: NoSchedule}}]
+      tolerations: [{{key: provisioning-tier, operator: Equal, value: preemptible, effect: NoSchedule}}, {SILENT}]
       affinity:
         podAffinity:
           requiredDuringSchedulingIgnoredDuringExecution:

@@ -6,6 +6,7 @@ from holdfast.contract import pools as contract
 from holdfast.contract.exit_codes import EXIT_PREEMPTED
 from holdfast.contract.lifecycle import FLEX_MAX_RUN_S, FLEX_MIN_RUN_S
 from holdfast.contract.pools import FLEX_TAINT, GPU_RESOURCE, SPOT_TAINT
+from holdfast.lint.examples import SILENT
 from holdfast.lint.finding import Hit, Severity, constant
 from holdfast.lint.objects import Job, Pod, as_int, as_list, as_map, as_text
 from holdfast.lint.registry import Context, rule
@@ -13,7 +14,7 @@ from holdfast.lint.registry import Context, rule
 DOC_FLEX = "https://cloud.google.com/kubernetes-engine/docs/how-to/dws-flex-start-training"
 SOURCE_CA = "GoogleCloudPlatform/cluster-autoscaler pkg/autoprovisioning/injection.go"
 POOLS, LIFECYCLE = "holdfast.contract.pools", "holdfast.contract.lifecycle"
-_GPU = "- {key: nvidia.com/gpu, operator: Equal, value: present, effect: NoSchedule}"
+_GPU = "- {key: nvidia.com/gpu, operator: Equal, value: present, effect: NoSchedule}\n- " + SILENT
 _MODELS = {"standard", "spot", "flex-start", "preemptible"}
 
 

@@ -18,7 +18,7 @@ OTHER_ACCELERATORS = frozenset({
     "nvidia-tesla-k80", "nvidia-tesla-p4", "nvidia-tesla-p100", "nvidia-tesla-t4", "nvidia-tesla-v100",
     "nvidia-h100-mega-80gb", "nvidia-h200-141gb", "nvidia-b200", "nvidia-gb200", "nvidia-rtx-pro-6000",
 })  # fmt: skip
-_NAMING = (contract.LABEL_ACCELERATOR, contract.LABEL_POOL_CLASS, contract.LABEL_NODEPOOL, contract.LABEL_COMPUTE_CLASS)
+NAMING = (contract.LABEL_ACCELERATOR, contract.LABEL_POOL_CLASS, contract.LABEL_NODEPOOL, contract.LABEL_COMPUTE_CLASS)
 
 
 @rule("HF020", "pod-larger-than-node", Severity.ERROR, on=Pod,
@@ -75,7 +75,7 @@ def service_on_spot_alone(obj: Object, context: Context) -> Iterator[Hit]:
     bad='nodeSelector: {holdfast.dev/pool-class: null, cloud.google.com/gke-spot: "true"}',
     good="nodeSelector: {cloud.google.com/gke-accelerator: nvidia-l4, holdfast.dev/pool-class: spot-l4}")  # fmt: skip
 def gpu_without_accelerator(pod: Pod, context: Context) -> Iterator[Hit]:
-    if not pod.gpus or any(context.place(pod).demanded(key) for key in _NAMING):
+    if not pod.gpus or any(context.place(pod).demanded(key) for key in NAMING):
         return
     kinds = sorted({pool.accelerator for pool in context.platform.pools if pool.accelerator})
     first = next((pool for pool in context.platform.pools if pool.accelerator), context.platform.pools[0])

@@ -3,9 +3,20 @@
 from collections.abc import Iterator
 
 from holdfast.contract import pools as contract
-from holdfast.contract.pools import FLEX_TAINT, GPU_TAINT, SPOT_TAINT, SYSTEM_TAINT, Role
+from holdfast.contract.pools import (
+    FLEX_TAINT,
+    GPU_TAINT,
+    SILENCE_TOLERATED_S,
+    SPOT_TAINT,
+    SYSTEM_TAINT,
+    UNREACHABLE,
+    Effect,
+    Role,
+    Taint,
+    silence_tolerations,
+)
 from holdfast.lint.finding import Hit, Severity, constant
-from holdfast.lint.objects import Pod, as_text, near
+from holdfast.lint.objects import Pod, as_int, as_text, near
 from holdfast.lint.placement import Demand, Placement
 from holdfast.lint.platform import is_judged, tolerates
 from holdfast.lint.registry import Context, rule
@@ -17,7 +28,10 @@ POOLS = "holdfast.contract.pools"
 FOREIGN_TAINTS = ("node.kubernetes.io/", "node.cloudprovider.kubernetes.io/", "cloud.google.com/", "kubernetes.io/arch",
                   "node-role.kubernetes.io/", "components.gke.io/", "google.com/tpu")  # fmt: skip
 SYSTEM_NAMESPACES = ("kube-system", "gke-system", "gmp-system", "kueue-system", "jobset-system", "monitoring")
+LONGEST_SILENCE_S = 60
+_SILENT = Taint(key=UNREACHABLE, value="", effect=Effect.NO_EXECUTE)
 _GPU = "{key: nvidia.com/gpu, operator: Equal, value: present, effect: NoSchedule}"
+_OTHERS = f"- {{key: provisioning-tier, operator: Equal, value: preemptible, effect: NoSchedule}}\n- {_GPU}"
 
 
 @rule("HF001", "taint-value-mismatch", Severity.ERROR, on=Pod,
@@ -192,3 +206,22 @@ def toleration_malformed(pod: Pod, context: Context) -> Iterator[Hit]:
             yield Hit((*path, "value"), "operator Exists takes no value")
         if "tolerationSeconds" in toleration and effect != "NoExecute":
             yield Hit((*path, "tolerationSeconds"), "tolerationSeconds needs effect NoExecute")
+
+
+@rule("HF037", "silent-node-tolerated", Severity.INFO, on=Pod,
+    what="A pod of a Job on Spot or flex-start stays for long on a node that stopped reporting.",
+    why="By default Kubernetes leaves it there for 300 s, after about 50 s in which it finds the node silent.",
+    source=DOC_TAINTS + "#taint-based-evictions", fix=f"add the toleration {silence_tolerations()[0]}", base="job-pod",
+    bad=f"tolerations:\n- {{key: {UNREACHABLE}, operator: Exists, effect: NoExecute}}\n{_OTHERS}",
+    good=f"tolerations:\n- {{key: {UNREACHABLE}, operator: Exists, effect: NoExecute, tolerationSeconds: 10}}\n{_OTHERS}")  # fmt: skip
+def silent_node_tolerated(pod: Pod, context: Context) -> Iterator[Hit]:
+    if not (pod.job and context.place(pod).interruptible):
+        return
+    basis = constant(POOLS, "SILENCE_TOLERATED_S", f"pods of ours stay {SILENCE_TOLERATED_S[UNREACHABLE]} s")
+    found = [(path, toleration) for path, toleration in pod.tolerations if tolerates(toleration, _SILENT)]
+    for path, toleration in found:
+        seconds = as_int(toleration.get("tolerationSeconds"))
+        if seconds is None or seconds > LONGEST_SILENCE_S:
+            yield Hit(path, f"stays on a silent node for {'ever' if seconds is None else f'{seconds} s'}", basis)
+    if not found:
+        yield Hit(pod.at, "stays on a silent node for 300 s", basis)

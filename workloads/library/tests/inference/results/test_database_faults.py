@@ -69,7 +69,7 @@ def rows(uri: str, harness: Harness) -> dict[str, tuple[str, dict[str, object]]]
 
 
 def database_troubles(harness: Harness) -> int:
-    return sum(event["error_class"] == "database" for event in harness.event_lines("item_failed"))
+    return sum(event["source"] == "database" for event in harness.event_lines("retrying"))
 
 
 class Bulky(CountingPredictor):

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.inference.server.batcher import Batcher, BatchTime, Limits, Ticket
+from holdfast.inference.predictor.batch_time import BatchTime
+from holdfast.inference.server.batcher import Batcher, Limits, Ticket
 
 
 def ticket(items: int = 1, *, arrived: float = 0.0, deadline: float = 1.0, size: int = 10) -> Ticket:

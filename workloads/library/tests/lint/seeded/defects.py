@@ -148,7 +148,7 @@ PLACEMENT = (
     _train("toleration of Spot left out", TAINT, "", "HF004"),
     _train("tolerated, not selected", SELECTOR, "        cloud.google.com/gke-accelerator: nvidia-l4\n", "HF005"),
     _train("pool class misspelt", "pool-class: spot-l4", "pool-class: spot-L4", "HF003"),
-    _train("Exists with a value", "operator: Exists", "operator: Exists\n          value: present", "HF022"),
+    _train("Exists with a value", "operator: Exists\n", "operator: Exists\n          value: present\n", "HF022"),
     _train("Spot and flex-start", SELECTOR, SELECTOR + '        cloud.google.com/gke-flex-start: "true"\n', "HF013"),
     _train("zone where no pool stands", SELECTOR, SELECTOR + "        topology.kubernetes.io/zone: us-central1-f\n", "HF021", "HF003"),
     _train("more GPUs than a node", 'nvidia.com/gpu: "1"', 'nvidia.com/gpu: "4"', "HF031"),

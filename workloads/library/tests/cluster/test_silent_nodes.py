@@ -1,0 +1,140 @@
+"""A node stops reporting while its Node object stays: the job goes on elsewhere, with the rendered rights, within seconds."""
+
+import time
+import uuid
+from collections.abc import Iterator
+
+import pytest
+from kubernetes import client
+
+from holdfast.clients.api import Api, Object
+from holdfast.contract.capacity import Capacity
+from holdfast.contract.kubernetes import ANNOTATION_EXPENDABLE
+from holdfast.contract.pools import UNREACHABLE, Pool
+from holdfast.contract.values import rfc3339
+from holdfast.jobs import placing, rendered
+from holdfast.jobs.job_file import OnNotice
+from holdfast.jobs.placing import offers
+from holdfast.manifests.render_context import RenderContext
+from holdfast.mover.silent_nodes import REASON, end_pods
+from tests.cluster.sim import nodes
+from tests.cluster.sim.stages import MANAGED
+from tests.cluster.sim.waiting import until
+from tests.platforms import load
+from workloads.library.tests.jobs.test_job_file import own
+
+SPACE = "/api/v1/namespaces/training"
+pytestmark = pytest.mark.timeout(400)
+
+
+@pytest.fixture
+def pool() -> Pool:
+    return next(p for p in load("example").pools if p.capacity is Capacity.SPOT and p.accelerator == "nvidia-l4")
+
+
+@pytest.fixture
+def silent(api: Api, pool: Pool) -> Iterator[str]:
+    """A node that reports once. No simulator keeps it alive, so the control plane finds it silent by its own clock."""
+    name = f"silent-{uuid.uuid4().hex[:5]}"
+    body = nodes.node(pool, name)
+    del body["metadata"]["annotations"][MANAGED]
+    api.create(nodes.NODES, body)
+    now = rfc3339(time.time())
+    ready = {
+        "type": "Ready",
+        "status": "True",
+        "reason": "KubeletReady",
+        "lastHeartbeatTime": now,
+        "lastTransitionTime": now,
+    }
+    api.merge(f"{nodes.NODES}/{name}/status", {"status": body["status"] | {"conditions": [ready]}})
+    yield name
+    nodes.remove(api, [name])
+
+
+def sent(api: Api, count: int, on_notice: OnNotice) -> Iterator[str]:
+    platform, name = load("example"), f"quiet-{uuid.uuid4().hex[:5]}"
+    job = own(name=name, gpus="1xl4", nodes=count, command=("sleep", "9999"), on_notice=on_notice)
+    offer = next(o for o in offers(platform) if o.capacity is Capacity.SPOT and o.accelerator == "nvidia-l4")
+    placed = placing.Placed(offer=offer, rule=placing.decide(placing.workload(job)).id, reason="")
+    bodies = rendered.bodies(job, RenderContext(platform), placed)
+    for each in bodies:
+        api.apply(api.path_of(each), each)
+    yield bodies[-1]["metadata"]["name"]
+    for each in bodies:
+        api.delete(api.path_of(each), propagationPolicy="Background")
+
+
+@pytest.fixture(params=[1, 2], ids=["job", "jobset"])
+def job(
+    request: pytest.FixtureRequest, mover_account: client.ApiClient, api: Api, pool: Pool, silent: str
+) -> Iterator[str]:
+    others = nodes.add(api, [nodes.node(pool, f"{silent}-beside-{i}") for i in range(1, request.param)])
+    yield from sent(api, request.param, OnNotice.HANDLES)
+    nodes.remove(api, others)
+
+
+@pytest.fixture
+def wrapped(mover_account: client.ApiClient, api: Api) -> Iterator[str]:
+    yield from sent(api, 1, OnNotice.WRAP)
+
+
+def pods(api: Api, job: str) -> list[Object]:
+    return list(api.items(f"{SPACE}/pods", labelSelector=f"holdfast.dev/job={job}"))
+
+
+def placed(api: Api, job: str, silent: str) -> list[Object]:
+    """All pods of the job have a node, and the one on the silent node runs: a kubelet said so before it froze."""
+
+    def bound() -> list[Object]:
+        found = pods(api, job)
+        return found if found and all(pod["spec"].get("nodeName") for pod in found) else []
+
+    found = until("all pods have a node", bound, 60)
+    for pod in found:
+        if pod["spec"]["nodeName"] == silent:
+            api.merge(f"{SPACE}/pods/{pod['metadata']['name']}/status", {"status": {"phase": "Running"}})
+    return found
+
+
+def marked(api: Api, silent: str) -> bool:
+    taints = api.get(f"{nodes.NODES}/{silent}")["spec"].get("taints", [])
+    return any(taint["key"] == UNREACHABLE for taint in taints)
+
+
+def test_a_job_leaves_a_silent_node(
+    api: Api, mover_account: client.ApiClient, pool: Pool, silent: str, job: str
+) -> None:
+    acting = Api.over(mover_account)
+    before = placed(api, job, silent)
+    held = [pod for pod in before if pod["spec"]["nodeName"] == silent]
+    assert held and held[0]["metadata"]["annotations"][ANNOTATION_EXPENDABLE] == "true"
+    assert not end_pods(acting, [silent], time.time()), "it is not asked to go yet"
+    until("the control plane finds the node silent", lambda: marked(api, silent), 120)
+    spare = nodes.add(api, [nodes.node(pool, f"{silent}-{i}") for i in range(len(before))])
+    since = time.monotonic()
+    try:
+        until("the mover ends it", lambda: end_pods(acting, [silent], time.time()), 90)
+        old = {pod["metadata"]["uid"] for pod in before if pod["spec"]["nodeName"] == silent}
+
+        def replaced() -> bool:
+            now = pods(api, job)
+            running = [p for p in now if p["status"]["phase"] == "Running" and p["spec"]["nodeName"] != silent]
+            return len(running) == len(before) and not old & {p["metadata"]["uid"] for p in now}
+
+        until("it runs elsewhere", replaced, 120)
+        print(f"from the taint to the replacement: {time.monotonic() - since:.0f} s")
+    finally:
+        nodes.remove(api, spare)
+    events = [e for e in api.items(f"{SPACE}/events") if e["involvedObject"].get("uid") in old]
+    assert REASON in {event["reason"] for event in events}
+
+
+def test_a_wrapped_program_is_left_alone(api: Api, mover_account: client.ApiClient, silent: str, wrapped: str) -> None:
+    """Nothing is known of what a second copy of it would do."""
+    (pod,) = placed(api, wrapped, silent)
+    name = pod["metadata"]["name"]
+    api.delete(f"{SPACE}/pods/{name}", gracePeriodSeconds=1)
+    due_s = time.time() + 60
+    assert end_pods(Api.over(mover_account), [silent], due_s) == []
+    assert api.get(f"{SPACE}/pods/{name}")["metadata"]["deletionTimestamp"]

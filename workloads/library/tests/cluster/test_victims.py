@@ -1,0 +1,48 @@
+"""The real Kueue preempts the job with the least at stake, though another one was admitted last."""
+
+import time
+
+import pytest
+
+from holdfast.contract.kubernetes import JOB_API, api_path
+from holdfast.contract.pools import Pool
+from holdfast.ledger.events import Event
+from holdfast.mover import stakes
+from tests.cluster.sim import queues
+from tests.cluster.sim.waiting import until
+from tests.cluster.sim.world import World
+
+pytestmark = pytest.mark.timeout(300)
+
+
+def suspended(world: World, name: str) -> bool:
+    return world.api.get(f"{api_path(JOB_API)}/namespaces/{world.name}/jobs/{name}")["spec"]["suspend"]
+
+
+@pytest.mark.parametrize("weighed", [True, False], ids=["by stake", "Kueue's own order"])
+def test_of_two_equal_jobs_the_one_that_saved_just_now_yields(
+    world: World, spot: Pool, kueue: None, weighed: bool
+) -> None:
+    world.add_nodes(spot, 2)
+    queues.lend(world, spot, 2)
+    uids: dict[str, str] = {}
+    for name in ("saved", "unsaved"):  # in the order of their admission
+        queues.submit(world, spot, name)
+        until(f"{name} runs", lambda name=name: not suspended(world, name), 60)
+        uids[world.job(name)["metadata"]["uid"]] = name
+        time.sleep(1.1)  # Kueue compares whole seconds of admission
+    ago_s = {"saved": 5.0, "unsaved": 3_600.0}
+
+    def events(uid: str) -> list[Event]:
+        name = uids.get(uid, "")
+        at_us = int((time.time() - ago_s[name]) * 1e6) if name else 0
+        return [Event(at_us, "commit", name, "training", "p", {})] if name else []
+
+    if weighed:
+        assert stakes.write(world.api, events, time.time(), [world.name]) == 1, "only one has something at stake"
+    urgent = queues.priority(world, "urgent", 100)
+    queues.submit(world, spot, "urgent", urgent)
+    until("the urgent job runs", lambda: not suspended(world, "urgent"), 60)
+    assert {name: suspended(world, name) for name in ago_s} == {"saved": weighed, "unsaved": not weighed}
+    # What waits must not push out what runs.
+    until("its boost is gone", lambda: stakes.write(world.api, events, time.time(), [world.name]) == 0, 30)

@@ -1,0 +1,60 @@
+"""A model that hangs or is loaded again: the server is not ready meanwhile, and a proxy's requests go elsewhere in time."""
+
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import psutil
+import pytest
+
+from workloads.library.tests.inference.server.serving import PREDICTORS, Served, served, until
+
+pytestmark = pytest.mark.process
+TRY_MS = "3000"
+"""What the proxy still waits of a try."""
+
+
+def model_of(server: Served) -> psutil.Process:
+    (child,) = psutil.Process(server.process.pid).children()
+    return child
+
+
+def test_a_hanging_batch_is_no_longer_ready_and_a_try_is_answered_before_its_proxy_gives_up(tmp_path: Path) -> None:
+    with served(tmp_path) as server, ThreadPoolExecutor(3) as pool:
+        model = model_of(server)
+        model.suspend()
+        began = time.monotonic()
+        tried = pool.submit(server.infer, "tried", x_envoy_expected_rq_timeout_ms=TRY_MS)
+        client = pool.submit(server.infer, "client", x_request_timeout_ms=TRY_MS)
+        until(lambda: server.ready() == 503, "the batch to be overdue")
+        fresh = server.infer("fresh")
+        assert (fresh.status, fresh.headers["x-envoy-immediate-health-check-fail"]) == (503, "true")
+        assert server.request("GET", "/v2/health/live").status == 200
+        assert tried.result().status == 503, "another server may be asked"
+        assert time.monotonic() - began < 3.0
+        assert client.result().status == 504, "its time is over"
+        model.resume()
+        until(lambda: server.ready() == 200, "the batch to end")
+        assert server.infer("after").status == 200
+        assert any("overdue" in line.get("message", "") for line in server.lines())
+
+
+def test_a_request_that_hung_two_servers_is_not_tried_at_a_third(tmp_path: Path) -> None:
+    with served(tmp_path) as server:
+        headers = {"x_envoy_expected_rq_timeout_ms": "1500", "x_envoy_attempt_count": "2"}
+        assert server.infer("sleep 3", **headers).status == 504
+
+
+def test_a_model_that_is_loaded_again_takes_the_server_out_until_it_is_there(tmp_path: Path) -> None:
+    step = tmp_path / "step"
+    step.write_text("1")
+    with served(tmp_path, "--model", str(step), predictor=f"{PREDICTORS}:stepped") as server:
+        step.write_text("hangs")
+        model_of(server).kill()
+        assert server.infer("tried", x_envoy_expected_rq_timeout_ms=TRY_MS).status == 503
+        until(lambda: server.ready() == 503, "the death to be noticed")
+        assert server.metric("holdfast_server_ready") == 0
+        assert server.infer("fresh", x_request_timeout_ms="500").status == 503
+        step.write_text("1")
+        until(lambda: server.ready() == 200, "the model, though no request asks for it")
+        assert server.infer("after").status == 200

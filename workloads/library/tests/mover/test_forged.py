@@ -1,0 +1,115 @@
+"""What a tenant writes about another's job, or in its name, moves nothing and keeps nothing of the other out."""
+
+from typing import Any
+
+import pytest
+
+from holdfast.exporter.sources import Lines
+from holdfast.mover import progress as followed
+from holdfast.mover.objects import movables
+from holdfast.mover.progress import Progress
+from holdfast.mover.view import View, ending
+from workloads.library.tests import sample
+from workloads.library.tests.exporter.test_cluster import pod
+from workloads.library.tests.mover.played import Played
+from workloads.library.tests.mover.test_mover import GIVEN
+from workloads.library.tests.sample import EPOCH, line
+
+JOBS, BATCH_JOBS, JOBSETS, _ = ending()
+
+
+class Written:
+    def __init__(self) -> None:
+        self.lines: list[Lines] = []
+
+    def prints(self, name: str, *events: dict[str, Any], namespace: str = "training", label: str = "victim") -> None:
+        self.lines.append(Lines(sample.encoded([*events]), label, namespace, f"pod-{name}"))
+
+    def news(self) -> list[Lines]:
+        found, self.lines = self.lines, []
+        return found
+
+    def of_job(self, job: str, begin_s: float, namespace: str = "") -> Any:
+        raise NotImplementedError
+
+
+def owned(name: str, *, by: str = "", namespace: str = "training") -> dict[str, Any]:
+    owner = {"ownerReferences": [{"uid": by, "controller": True}]} if by else {}
+    return {"metadata": {"name": name, "namespace": namespace, "uid": f"uid-{name}"} | owner}
+
+
+def window(last: int) -> dict[str, Any]:
+    return line(EPOCH + last, "window", "victim", first_step=1, last_step=last, seconds=last)
+
+
+@pytest.fixture
+def view() -> View:
+    """A JobSet `victim` with its Job, a Job of another tenant, and one in another namespace that has the same name."""
+    found = View()
+    JOBSETS.apply(found)("ADDED", owned("victim"))
+    JOBS.apply(found)("ADDED", owned("victim-workers-0", by="uid-victim"))
+    JOBS.apply(found)("ADDED", owned("forger"))
+    BATCH_JOBS.apply(found)("ADDED", owned("same", namespace="batch"))
+    for name, owner, namespace in (
+        ("v", "victim-workers-0", "training"),
+        ("f", "forger", "training"),
+        ("s", "same", "batch"),
+    ):
+        label = {"holdfast.dev/job": "victim"}
+        made = pod(name, on="n", phase="Running", owner_uid=f"uid-{owner}", namespace=namespace)
+        made["metadata"]["labels"] = label
+        found.pod("ADDED", made)
+    return found
+
+
+def test_a_line_counts_for_the_job_that_controls_its_pod(view: View) -> None:
+    written = Written()
+    progress = Progress(written, view.owner_of)
+    written.prints("v", window(10))
+    written.prints("f", line(EPOCH + 90, "restore", "victim", step=0, seconds=1))
+    written.prints("s", line(EPOCH + 91, "restore", "victim", step=0, seconds=1), namespace="batch")
+    progress.read(EPOCH + 100)
+    assert {uid: [e.type for e in held] for uid, held in progress.held.items()} == {
+        "uid-victim": ["window"], "uid-forger": ["restore"], "uid-same": ["restore"]
+    }  # fmt: skip
+
+
+def test_pods_count_for_the_job_that_controls_them(view: View) -> None:
+    seen = view.seen(lambda _: [])
+    assert {uid: pods.known for uid, pods in seen.pods.items()} == {"uid-victim": 1, "uid-forger": 1, "uid-same": 1}
+
+
+def test_lines_of_a_pod_that_is_seen_later_wait_and_those_of_none_are_dropped(view: View) -> None:
+    written = Written()
+    progress = Progress(written, view.owner_of)
+    written.prints("late", window(10))
+    written.prints("never", window(10))
+    progress.read(EPOCH + 100)
+    assert progress.held == {}
+    view.pod("ADDED", pod("late", on="n", owner_uid="uid-forger"))
+    progress.read(EPOCH + 115)
+    assert list(progress.held) == ["uid-forger"]
+    progress.read(EPOCH + 100 + followed.PATIENCE_S)
+    assert progress.unused == {"no pod of that name was seen": 1}
+
+
+def test_what_is_held_is_bounded_for_each_job_and_goes_with_it(view: View, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(followed, "KEPT_LINES", 3)
+    written = Written()
+    progress = Progress(written, view.owner_of)
+    written.prints("v", window(1))
+    written.prints("f", *(window(n) | {"index": n} for n in range(1, 50)))
+    progress.read(EPOCH + 100)
+    assert {uid: len(held) for uid, held in progress.held.items()} == {"uid-victim": 1, "uid-forger": 3}
+    JOBS.apply(view)("DELETED", owned("forger"))
+    progress.forget_all_but(view.uids)
+    assert list(progress.held) == ["uid-victim"]
+
+
+def test_files_know_no_pods_and_count_by_name() -> None:
+    ((job,), _) = movables(*Played(GIVEN).read())
+    written = Written()
+    written.lines = [Lines(sample.encoded([window(10) | {"job": job.name}]))]
+    progress = Progress(written, lambda *_: pytest.fail("asked"))
+    progress.read(EPOCH + 100)
+    assert len([*progress.events(job)]) == 1

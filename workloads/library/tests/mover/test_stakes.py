@@ -1,0 +1,106 @@
+"""What is at stake in a job becomes a bounded boost of its priority, and costs fewer node-hours than Kueue's own order."""
+
+import random
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from holdfast.clients.api import ApiError
+from holdfast.contract.kubernetes import PRIORITIES, PRIORITY_FLEX, PRIORITY_SPOT
+from holdfast.ledger.events import Event
+from holdfast.mover.stakes import ANNOTATION_BOOST, MOST, at_stake_s, boost, write
+
+NOW = 10_000.0
+
+
+def event(kind: str, ago_s: float) -> Event:
+    return Event(int((NOW - ago_s) * 1e6), kind, "job", "training", "p", {})
+
+
+def workload(uid: str = "u", *, count: int = 1, said: str = "", **conditions: str) -> Any:
+    meta = {"name": f"w-{uid}", "namespace": "training", "ownerReferences": [{"uid": uid, "controller": True}]}
+    meta |= {"annotations": {ANNOTATION_BOOST: said}} if said else {}
+    rows = [{"type": kind, "status": value} for kind, value in ({"Admitted": "True"} | conditions).items()]
+    return {"metadata": meta, "spec": {"podSets": [{"count": count}]}, "status": {"conditions": rows}}
+
+
+@dataclass
+class Server:
+    workloads: list[Any]
+    refuse: int = 0
+    written: dict[str, str] = field(default_factory=dict[str, str])
+
+    def items(self, path: str) -> list[Any]:
+        return self.workloads
+
+    def merge(self, path: str, change: Any) -> None:
+        if self.refuse:
+            raise ApiError(self.refuse, "no")
+        self.written[path.rpartition("/")[2]] = change["metadata"]["annotations"][ANNOTATION_BOOST]
+
+
+def written(*workloads: Any, hours: float = 1.0) -> dict[str, str]:
+    server: Any = Server(list(workloads))
+    write(server, lambda uid: [event("commit", hours * 3_600)], NOW, ["training"])
+    return server.written
+
+
+def test_work_since_the_newest_save_restore_or_start_is_at_stake() -> None:
+    assert at_stake_s([event("start", 900), event("commit", 600), event("window", 10)], NOW) == 600
+    assert at_stake_s([event("commit", 600), event("restore", 20)], NOW) == 20
+    assert at_stake_s([event("window", 10)], NOW) == at_stake_s([], NOW) == 0, "it says nothing of what it has saved"
+
+
+@pytest.mark.parametrize(("minutes", "level"), [(0, 0), (7.9, 0), (8, 1), (16, 2), (32, 3), (64, 4), (10_000, MOST)])
+def test_each_level_takes_twice_as_many_node_minutes(minutes: float, level: int) -> None:
+    assert boost(minutes * 60) == level
+
+
+def test_a_level_is_left_by_two_or_for_good_so_that_nothing_flaps() -> None:
+    assert [boost(60 * minutes, before=3) for minutes in (33, 31, 17, 15, 0)] == [3, 3, 3, 1, 0]
+
+
+def test_no_boost_reaches_the_next_priority_class() -> None:
+    assert PRIORITIES[PRIORITY_SPOT].value + MOST < PRIORITIES[PRIORITY_FLEX].value
+
+
+def test_a_gang_has_more_at_stake_than_a_pod_and_what_waits_has_nothing() -> None:
+    assert written(workload("one"), workload("gang", count=8), hours=0.2) == {"w-one": "1", "w-gang": "4"}
+    assert written(workload("u", said="4", Admitted="False")) == {"w-u": "0"}
+    assert written(workload("u", said="3", Finished="True")) == {"w-u": "0"}
+
+
+def test_what_is_written_already_is_not_written_again_and_what_a_stranger_wrote_is_mended() -> None:
+    assert written(workload("u", said="3")) == {}
+    assert written(workload("u", said="1000000")) == {"w-u": "3"}
+    assert written(workload("u", said="no number")) == {"w-u": "3"}
+
+
+def test_a_refused_boost_stops_no_other() -> None:
+    server: Any = Server([workload("a"), workload("b")], refuse=409)
+    assert write(server, lambda uid: [event("commit", 3_600)], NOW, ["training"]) == 0
+
+
+def lost_node_h(by_stake: bool, seed: int) -> float:
+    """Node-hours lost in a month in which 12 jobs of 1 to 8 nodes run, and four times a day one must yield without a save."""
+    drawn = random.Random(seed)
+    jobs = [(drawn.choice((1, 1, 2, 4, 8)), drawn.uniform(600, 7_200), drawn.uniform(0, 7_200)) for _ in range(12)]
+    admitted = [drawn.uniform(0, 3_600) for _ in jobs]
+    lost = 0.0
+    for when in sorted(drawn.uniform(3_600, 30 * 86_400) for _ in range(120)):
+        # Since its save, or since it came back.
+        since = [min((when - phase) % every, when - at) for (_, every, phase), at in zip(jobs, admitted, strict=True)]
+        stakes = [nodes * s for (nodes, *_), s in zip(jobs, since, strict=True)]
+        order = [(boost(s) if by_stake else 0, -at, i) for i, (s, at) in enumerate(zip(stakes, admitted, strict=True))]
+        *_, victim = min(order)
+        lost += stakes[victim] / 3_600
+        admitted[victim] = when + 600
+    return lost
+
+
+def test_fewer_node_hours_are_lost_than_by_kueues_own_order() -> None:
+    pairs = [(lost_node_h(True, seed), lost_node_h(False, seed)) for seed in range(20)]
+    ours, kueues = (sum(each) / len(pairs) for each in zip(*pairs, strict=True))
+    print(f"node-hours lost in a month of 120 preemptions: {ours:.1f} by stake, {kueues:.1f} by Kueue's order")
+    assert ours < 0.5 * kueues
