@@ -212,7 +212,7 @@ def drift(env: Env, as_json: Json = False) -> None:
 
 @app.command(epilog=examples("python -m infra outputs example"))
 def outputs(env: Env, as_json: Json = False) -> None:
-    """Show how to reach the cluster, buckets, images, dashboards and accounts of a deployment."""
+    """Show how to reach the cluster, buckets, images, dashboards and accounts, whether or not they are deployed yet."""
     from infra.ops.outputs import show
 
     show(loaded(env), as_json)

@@ -128,6 +128,10 @@ class Stack(cdktf.TerraformStack):
         self._built[f"{kind}.{id}"] = resource
         return resource
 
+    def output(self, name: str, value: str) -> None:
+        """What `cdktf output` prints of this stack."""
+        cdktf.TerraformOutput(self, name.replace(" ", "_"), value=value)
+
     def _add_own(self, kind: str, id: str, arguments: Mapping[str, object], after: Sequence[str]) -> Any:
         """A resource of Terraform itself. Its class in the CDK looks for an engine during synthesis, which needs none."""
         resource = cdktf.TerraformResource(

@@ -1,6 +1,6 @@
 """Composition root: names every stack. The `app` of cdktf.json.
 
-HOLDFAST_ENV picks environments (comma-separated; all by default). HOLDFAST_STATE=local keeps state in out/state
+HOLDFAST_ENV names the environment, or several with commas. HOLDFAST_STATE=local keeps state in out/state
 whatever the environment says, for plans without a project. HOLDFAST_UNPROTECTED names the environment that is about
 to be destroyed, on purpose. HOLDFAST_RUN labels everything with the run of a proof. CDKTF_OUTDIR is the CDK's own variable.
 """
@@ -9,11 +9,12 @@ import os
 import shutil
 from pathlib import Path
 
-from holdfast.contract.errors import run_cli
+from holdfast.contract.errors import InputError, run_cli
 from infra import cdk
 from infra.environments import Environment, load
 from infra.environments import names as environment_names
 from infra.rules import require_clean
+from infra.specs.outputs import outputs
 from infra.stacks import AreaStack
 from monitoring.stack import MonitoringStack
 
@@ -27,11 +28,21 @@ def build(app: cdk.App, environment: Environment, *, local_state: bool) -> None:
     foundation = AreaStack(app, "foundation", environment, local_state=local_state)
     cluster = AreaStack(app, "cluster", environment, local_state=local_state)
     cluster.add_dependency(foundation)
-    MonitoringStack(app, environment, local_state=local_state).add_dependency(cluster)
+    monitoring = MonitoringStack(app, environment, local_state=local_state)
+    monitoring.add_dependency(cluster)
+    for stack, shown in zip((foundation, cluster, monitoring), outputs(environment).values(), strict=True):
+        for name, value in shown.items():
+            stack.output(name, value)
 
 
 def main() -> None:
-    chosen = [name for name in os.environ.get("HOLDFAST_ENV", "").split(",") if name] or environment_names()
+    chosen = [name for name in os.environ.get("HOLDFAST_ENV", "").split(",") if name]
+    if not chosen:
+        # Of all, `cdktf deploy '*'` would deploy the example too.
+        raise InputError(
+            "no environment is chosen", got="no HOLDFAST_ENV", allowed=", ".join(environment_names()),
+            fix="HOLDFAST_ENV=NAME before the command",
+        )  # fmt: skip
     local_state = os.environ.get("HOLDFAST_STATE") == "local"
     outdir = os.environ.get("CDKTF_OUTDIR", "cdktf.out")
     Path(outdir).mkdir(parents=True, exist_ok=True)

@@ -138,7 +138,14 @@ PLATFORM_ROOMS: dict[str, set[str]] = {
     # An environment as data: the one way by which the cluster's half knows it.
     "infra.describe": {"infra.contract", "infra.environments"},
     # The composition root, so the only one that knows the stack of another folder.
-    "infra.main": {"infra.environments", "infra.rules", "infra.stacks", "infra.cdk", "monitoring.stack"},
+    "infra.main": {
+        "infra.environments",
+        "infra.rules",
+        "infra.specs.outputs",
+        "infra.stacks",
+        "infra.cdk",
+        "monitoring.stack",
+    },
     "infra.ops": {"infra.contract", "infra.environments", "infra.specs", "infra.rules"},
     "infra.__main__": {
         "infra.contract",

@@ -163,4 +163,6 @@ def _variables(environment: Environment) -> Mapping[str, str]:
         "PATH": os.pathsep.join([*folders, os.environ.get("PATH", "")]),
         "TERRAFORM_BINARY_NAME": engine.program(),
         "HOLDFAST_ENV": environment.name,
+        # Off a terminal the command line would print a line for each turn of its spinner.
+        **({} if sys.stdout.isatty() else {"CI": "1"}),
     }

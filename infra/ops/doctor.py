@@ -11,6 +11,7 @@ from infra.contract.versions import GOOGLE_PROVIDER_VERSION, MIN_OPENTOFU, MIN_T
 from infra.environments import Environment, placeholders, source_of
 from infra.ops import engine
 from infra.ops.project import account_checks
+from infra.ops.provider_lock import LOCK, misfits
 from infra.ops.synth import ROOT
 from infra.rules import judge_environment
 
@@ -63,6 +64,8 @@ def _engine(_: Environment) -> Answer:
 
 def _provider(_: Environment) -> Answer:
     folder = engine.mirror()
+    if folder is None and LOCK.exists() and (wrong := misfits(LOCK.read_text())):
+        return False, f"{LOCK.name}: {', '.join(wrong)}", "python -m infra lock-provider"
     if folder is None:
         return True, f"google {GOOGLE_PROVIDER_VERSION} from the registry", ""
     # With a mirror in force the registry is not asked for Google's provider, so an old mirror fails in `init`.

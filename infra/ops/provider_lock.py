@@ -4,6 +4,7 @@ Needs the registry: a provider from a mirror has checksums of its own. The compo
 each stack that is deployed, so that a changed provider fails `init`.
 """
 
+import re
 import shutil
 import tempfile
 from pathlib import Path
@@ -16,6 +17,17 @@ from infra.ops.synth import ROOT
 # A lock file of one platform fails `init` for the colleague on another.
 PLATFORMS = ("linux_amd64", "linux_arm64", "darwin_amd64", "darwin_arm64")
 LOCK = ROOT / "infra" / "provider.lock.hcl"
+
+
+def misfits(text: str) -> list[str]:
+    """What in a lock file is not as the pin wants it: the version, and a checksum for each platform."""
+    found = re.search(rf'provider "[^"]+/{GOOGLE_PROVIDER_SOURCE}" \{{(.*?)\n\}}', text, re.DOTALL)
+    if not found:
+        return [f"no {GOOGLE_PROVIDER_SOURCE}"]
+    version = re.search(r'version\s*=\s*"([^"]+)"', found[1])
+    held, hashes = version[1] if version else "", len(set(re.findall(r'"h1:[^"]+"', found[1])))
+    wrong = [] if held == GOOGLE_PROVIDER_VERSION else [f"version {held}, pinned {GOOGLE_PROVIDER_VERSION}"]
+    return wrong + ([] if hashes >= len(PLATFORMS) else [f"{hashes} of {len(PLATFORMS)} platforms"])
 
 
 def write(target: Path = LOCK) -> Path:

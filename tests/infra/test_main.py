@@ -34,6 +34,15 @@ def test_without_monitoring_nothing_is_synthesised(tmp_path: Path) -> None:
     assert not (tmp_path / "stacks").exists()
 
 
+def test_no_environment_is_deployed_because_nobody_named_one(tmp_path: Path) -> None:
+    """`cdktf deploy '*'` takes every stack that is synthesised."""
+    variables = {k: v for k, v in os.environ.items() if k != "HOLDFAST_ENV"} | {"CDKTF_OUTDIR": str(tmp_path / "out")}
+    command = [sys.executable, "-m", "infra.main"]
+    done = subprocess.run(command, env=variables, capture_output=True, text=True, check=False)
+    assert done.returncode == 2 and "fix:     HOLDFAST_ENV=NAME" in done.stderr
+    assert not (tmp_path / "out").exists()
+
+
 @needs("prod")
 def test_the_environment_that_is_to_go_and_no_other_loses_its_protections(tmp_path: Path) -> None:
     variables = os.environ | {"HOLDFAST_STATE": "local", "HOLDFAST_ENV": "prod", "CDKTF_OUTDIR": str(tmp_path)}

@@ -1,9 +1,10 @@
-"""The promise of a GPU: the driver that pools get, and the CUDA of the pinned torch."""
+"""Pins that must agree: the GPU driver of pools and the CUDA of torch; the provider and its checksums."""
 
 import re
 from pathlib import Path
 
-from infra.contract.versions import CUDA_MAJOR, GPU_DRIVER, GPU_DRIVERS, MIN_DRIVER
+from infra.contract.versions import CUDA_MAJOR, GOOGLE_PROVIDER_VERSION, GPU_DRIVER, GPU_DRIVERS, MIN_DRIVER
+from infra.ops import provider_lock
 
 LOCK = Path(__file__).parents[2] / "requirements" / "train.txt"
 
@@ -16,3 +17,19 @@ def test_the_contract_names_the_cuda_of_the_lock() -> None:
 def test_the_driver_of_gpu_pools_runs_it() -> None:
     assert GPU_DRIVERS[GPU_DRIVER] >= MIN_DRIVER[CUDA_MAJOR]
     assert GPU_DRIVERS["DEFAULT"] < MIN_DRIVER[CUDA_MAJOR], "the default would do again: take it"
+
+
+def lock(version: str, *platforms: str) -> str:
+    hashes = "".join(f'    "h1:{platform}=",\n' for platform in platforms)
+    head = f'provider "registry.terraform.io/hashicorp/google" {{\n  version     = "{version}"\n  constraints = "{version}"\n'
+    return f'{head}  hashes = [\n{hashes}    "zh:0a",\n  ]\n}}\n'
+
+
+def test_the_providers_checksums_are_of_the_pinned_release_and_of_every_platform() -> None:
+    """`python -m infra lock-provider` writes them where the registry answers, and the workflow `locks` each week."""
+    assert provider_lock.misfits(lock(GOOGLE_PROVIDER_VERSION, *provider_lock.PLATFORMS)) == []
+    assert provider_lock.misfits(lock("7.38.0", *provider_lock.PLATFORMS)) == ["version 7.38.0, pinned 7.39.0"]
+    assert provider_lock.misfits(lock(GOOGLE_PROVIDER_VERSION, "linux_amd64")) == ["1 of 4 platforms"]
+    assert provider_lock.misfits("") == ["no hashicorp/google"]
+    if provider_lock.LOCK.exists():
+        assert provider_lock.misfits(provider_lock.LOCK.read_text()) == [], "python -m infra lock-provider"

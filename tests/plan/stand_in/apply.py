@@ -58,7 +58,7 @@ class Project:
 
     def run(self, stack: Path, *arguments: str) -> str:
         """Standard output. Raises EngineFailed with what Terraform printed."""
-        return self._engine().run(stack, *arguments)
+        return self.engine().run(stack, *arguments)
 
     def apply(self, stack: Path, *options: str) -> str:
         return self.run(stack, "apply", "-no-color", "-auto-approve", AT_ONCE, *options)
@@ -75,7 +75,8 @@ class Project:
         plan = json.loads(self.run(stack, "show", "-json", "again"))
         return {c["address"]: c["change"] for c in plan["resource_changes"] if c["change"]["actions"] != ["no-op"]}
 
-    def _engine(self) -> engine.Engine:
+    def engine(self) -> engine.Engine:
+        """Terraform, and what a command beside it needs to reach the stand-in and nothing else."""
         run = engine.cut_off(engine.offline())
         path = f"{self._sleep().parent}:{run.environment['PATH']}"
         variables = {**run.environment, **endpoints(self.address, self.folder.name), "PATH": path}

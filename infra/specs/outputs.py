@@ -1,0 +1,51 @@
+"""What people need after a deployment, by stack. Every name follows from the environment, so that no state is asked."""
+
+import shlex
+
+from holdfast.contract import roles
+from infra.contract import names
+from infra.environments.schema import Environment
+
+CONSOLE = "https://console.cloud.google.com"
+
+
+def outputs(environment: Environment) -> dict[str, dict[str, str]]:
+    """Area -> name -> value."""
+    return {
+        "foundation": _foundation(environment),
+        "cluster": _cluster(environment),
+        "monitoring": {"dashboards": f"{CONSOLE}/monitoring/dashboards?project={environment.project}"},
+    }
+
+
+def _cluster(environment: Environment) -> dict[str, str]:
+    name, region, project = environment.cluster_name, environment.region, environment.project
+    # Through IAM where the DNS endpoint is open; else from inside the VPC.
+    way = "--dns-endpoint" if environment.cluster.dns_endpoint_public else "--internal-ip"
+    command = ("gcloud", "container", "clusters", "get-credentials", name, f"--region={region}", f"--project={project}")
+    return {
+        "credentials": shlex.join((*command, way)),
+        "cluster page": f"{CONSOLE}/kubernetes/clusters/details/{region}/{name}?project={project}",
+    }
+
+
+def _foundation(environment: Environment) -> dict[str, str]:
+    work = f"projects/{environment.project}/{{}}/{environment.topic('work')}"
+    found = {
+        **{
+            f"bucket {purpose}": f"gs://{environment.bucket(purpose)}" for purpose in ("checkpoints", "data", "exports")
+        },
+        "images": environment.image_registry,
+        "topic": work.format("topics"),
+        "subscription": work.format("subscriptions"),
+        **{f"account {role}": environment.service_account_email(role) for role in roles.ROLES},
+    }
+    if environment.delivery:
+        pool = names.identity_pool(environment.name_prefix, environment.name)
+        pools = f"projects/{environment.project_number}/locations/global/workloadIdentityPools"
+        found["HOLDFAST_IDENTITY_PROVIDER"] = f"{pools}/{pool}/providers/github"
+        for role in ("planner", "deployer"):
+            found[f"HOLDFAST_{role.upper()}"] = environment.service_account_email(role)
+    if environment.database:
+        found["database"] = environment.database_connection
+    return found
