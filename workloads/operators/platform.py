@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from holdfast.clients.api import Api, ApiError
+from holdfast.clients.api import Api, ApiError, fix_of_unchangeable
 from holdfast.contract.errors import InputError
 from holdfast.contract.kubernetes import LABEL_HALF, PLATFORM_HALF
 from holdfast.manifests.render_context import Body, RenderContext
@@ -53,5 +53,6 @@ def _try(api: Api, bodies: list[Body]) -> None:
         except ApiError as error:
             raise InputError(
                 f"the cluster rejects {body['kind']}/{body['metadata']['name']}; nothing was applied", got=error,
-                allowed="objects that its API server accepts", fix="run `make operators ENV=NAME` first, on a GKE cluster",
+                allowed="objects that its API server accepts",
+                fix=fix_of_unchangeable(error, body) or "run `make operators ENV=NAME` first, on a GKE cluster",
             ) from error  # fmt: skip

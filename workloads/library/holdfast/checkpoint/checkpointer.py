@@ -28,6 +28,7 @@ from holdfast.checkpoint.settings import Every, Resume, Tuning, checked_resume, 
 from holdfast.checkpoint.state import checked_state
 from holdfast.checkpoint.state.shielding import shield
 from holdfast.checkpoint.stores.opening import reliable_storage
+from holdfast.checkpoint.use import Use
 from holdfast.checkpoint.verify_exact import Trial
 from holdfast.contract.errors import InputError
 from holdfast.contract.lifecycle import DEFAULT_WINDOW
@@ -70,7 +71,7 @@ class Checkpointer:
             self._url, self._mirror, self._resume = self._trial.orders.store, "", "auto"
             self._every = parse_every(self._trial.orders.every)
         signing_key()  # one that cannot be used is an error before anything starts
-        self._reports, self._tuning = Reports(events, self._run), tuning or Tuning()
+        self._reports, self._tuning, self._use = Reports(events, self._run), tuning or Tuning(), Use()
         self.step = 0
         """Steps done, as of the last tick or restore."""
         self.restored: Restored | None = None
@@ -106,6 +107,7 @@ class Checkpointer:
         cost = self._writer.save_cost
         self._cadence = cadence_of(self._every, lambda: cost.interval_s(node_age_s()), self._ranks, self.step)
         self._ticked_at, self._announced = 0.0, False
+        self._use.begin()
         return self
 
     def tick(self, step: int, *, metric: float | None = None) -> None:
@@ -115,6 +117,7 @@ class Checkpointer:
         Raises Preempted at the agreed step, Superseded when another trainer has taken the run, NotDurable by
         `strict`, InputError for a number that is not above the one before.
         """
+        self._use.check()
         if step <= self.step:
             raise step_not_grown(step, self.step)
         self.step = step
@@ -135,6 +138,7 @@ class Checkpointer:
 
     def poll(self) -> None:
         """Inside long phases without steps, equally often on every rank: raises Preempted when asked to stop."""
+        self._use.check()
         self._writer.poll()
         if self.stop.should_stop(self.step):
             self._leave()
@@ -142,6 +146,7 @@ class Checkpointer:
     def save(self, step: int, *, metric: float | None = None) -> None:
         """Stage now, upload in the background. Waits for an earlier save that is still in flight, and is left out
         when that takes longer than `Tuning.wait_s`. Raises NotDurable by `strict`, Superseded, InputError as tick."""
+        self._use.check()
         self._writer.save(step, self._state, self._history.notes() | measured(step, metric))
         # Also when it was left out: the next is due an interval later, and not in the next step.
         self._cadence.saved(step)
@@ -150,11 +155,13 @@ class Checkpointer:
 
     def wait(self, timeout_s: float = math.inf) -> bool:
         """Until the last save is durable; false if the time ran out or it failed."""
+        self._use.check()
         return self._writer.wait(timeout_s)
 
     @property
     def durable_step(self) -> int:
         """Newest step that survives the machine: on the coordinator as of now, on other ranks as of the last save."""
+        self._use.check(or_after=True)
         return self._writer.durable_step
 
     @property
@@ -165,11 +172,13 @@ class Checkpointer:
     @property
     def busy(self) -> bool:
         """Whether a save is in flight: until its commit on the coordinator, until its upload elsewhere."""
+        self._use.check(or_after=True)
         return self._writer.busy
 
     @contextlib.contextmanager
     def lock(self) -> Generator[None]:
         """Around the optimizer's step: waits only while the state is being copied off the GPU."""
+        self._use.check()
         self._writer.overlaps = True
         self._writer.staged()
         yield
@@ -180,16 +189,18 @@ class Checkpointer:
 
     def close(self) -> None:
         """Let the uploader finish by itself and give everything back."""
-        self.stop.close()
+        self._use.end()
         self._writer.close()
-        self._give_signals_back()
+        self._give_back()
 
-    def _give_signals_back(self) -> None:
-        # Only what was taken here: a launcher that took them before still needs them.
-        if self._took_signals:
+    def _give_back(self) -> None:
+        self.stop.close()
+        if self._took_signals:  # a launcher that took them before still needs them
             self.stop.shutdown.uninstall()
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+        if not self._use.here:  # the end of a fork: the trainer's block goes on
+            return
         self._reports.flush()
         try:
             if kind is None:
@@ -212,8 +223,7 @@ class Checkpointer:
             check_state(self._state, self._ranks)
             return self._start_unless_stopped()
         except BaseException:
-            self.stop.close()
-            self._give_signals_back()
+            self._give_back()
             raise
 
     def _start_unless_stopped(self) -> Start:

@@ -118,7 +118,7 @@ def export(
 ) -> None:
     """Write a checkpoint that verifies, the newest by default, in the format of safetensors."""
     from holdfast.checkpoint.exchange import FORMATS, export_to, refuse_existing
-    from holdfast.checkpoint.restore.loading import load_tensors
+    from holdfast.checkpoint.restore.loading import load_tensors, no_such_keys
     from holdfast.contract.errors import InputError
 
     if to not in FORMATS:
@@ -128,7 +128,7 @@ def export(
     with working(f"read {url}"):
         found, tensors = load_tensors(url, run, keys=keys.split(","), step=step, mirror=mirror)
     if not tensors:
-        raise InputError("no tensor has such a key", got=keys, allowed="keys of the state", fix="try --keys model/")
+        raise no_such_keys(keys, _storage(url, mirror), run, found)
     size = export_to(to, out, tensors, {"step": str(found), "source": url}, like=like)
     print(f"{out}: step {found}, {len(tensors)} tensors, {size / 1e6:.1f} MB")
 

@@ -154,6 +154,15 @@ def connect(kubeconfig: str) -> Api:
     return Api.over(client.ApiClient())
 
 
+def fix_of_unchangeable(error: ApiError, body: Object) -> str:
+    """For an object that is there with other values, which its kind never changes; empty for any other refusal."""
+    if error.status != 422 or "immutable" not in str(error):
+        return ""
+    what = f"{body['kind']} {body['metadata']['name']}"
+    kept = " (what it points to stays, if its reclaim policy is Retain)" if body["kind"] == "PersistentVolume" else ""
+    return f"check that this is the cluster of this environment; if it is, `kubectl delete {what}`{kept}, then repeat"
+
+
 def _message(text: object) -> str:
     raw = text.decode(errors="replace") if isinstance(text, bytes) else str(text or "")
     try:

@@ -33,6 +33,9 @@ def submit(
     max_usd: Annotated[float | None, typer.Option(help="Refuse above this total (p95); needs --hours.")] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show and judge, send nothing.")] = False,
     write: Annotated[Path | None, typer.Option(help="Write what is sent to this folder, for Git.")] = None,
+    replace: Annotated[
+        bool, typer.Option("--replace", help="Delete a running job that differs or writes the same run.")
+    ] = False,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
     kubeconfig: Kubeconfig = None,
     as_json: Json = False,
@@ -57,21 +60,27 @@ def submit(
         preparing.write_manifest(made, write / manifest.name)
     if dry_run:
         return
-    _start(api or Api(kubeconfig), made, yes)
+    _start(api or Api(kubeconfig), made, yes=yes, replace=replace)
 
 
-def _start(api: "Api", made: "Plan", yes: bool) -> None:
+def _start(api: "Api", made: "Plan", *, yes: bool, replace: bool) -> None:
     """Sends what does not run already."""
-    from holdfast.jobs import show, submit
+    from holdfast.jobs import running, show, submit
 
     with _asking():
-        sent = submit.unsent(api, made.documents)
+        found = running.compare(api, made.documents, replace=replace)
+    sent = found.unsent
     for document in made.documents:
         if document not in sent:
             show.note(f"{document['metadata']['name']} runs already as the file says: it is not sent again")
     if not any(document["kind"] in submit.KINDS for document in sent):
         return
+    for path in found.replaced:
+        show.note(f"deletes {path.rpartition('/')[2]}, which runs now: what it did since its last checkpoint is lost")
     show.agree(yes)
+    with _asking():
+        for path in found.replaced:
+            running.end(api, path)
     for name in submit.apply(api, sent):
         show.note(f"applied {name}")
     show.note(f"Next: holdfast explain {made.purchases[0].job}")

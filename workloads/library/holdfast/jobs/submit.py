@@ -9,7 +9,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
-from holdfast.clients.api import Api, ApiError, Object
+from holdfast.clients.api import Api, ApiError, Object, fix_of_unchangeable
 from holdfast.contract.errors import InputError, Stopped, Unjudged
 from holdfast.contract.kubernetes import LABEL_NAME
 from holdfast.contract.pools import LABEL_ACCELERATOR
@@ -104,43 +104,6 @@ def _refusals(made: Plan, caps: Caps) -> list[str]:
     return found
 
 
-def unsent(api: Api, documents: list[Object]) -> list[Object]:
-    """The documents without jobs that run already as they are: to send one again would suspend it and replace its pods.
-
-    Raises Stopped where a running job differs from its document.
-    """
-    return [document for document in documents if not _runs_already(api, document)]
-
-
-def _runs_already(api: Api, document: Object) -> bool:
-    if document["kind"] not in ("Job", "JobSet"):  # a Deployment rolls over by itself
-        return False
-    live = api.find(api.path_of(document))
-    if live is None or JobSnapshot(body=live, pods=[]).finished:
-        return False
-    try:
-        tried = api.apply(api.path_of(document), document, dryRun="All")
-        changed = ", ".join(_changed(live["spec"], tried["spec"])[:4])
-    except ApiError as error:  # the template of a job cannot change
-        if _lacks_right(error):
-            raise Unjudged(f"no right to start {_named(document)}: {error}") from error
-        changed = str(error)
-    if changed:
-        raise Stopped(
-            f"{_named(document)} runs already, and the file differs from it", got=changed,
-            allowed="the file that it was started from", fix="give the new job another name, or delete the running one first",
-        )  # fmt: skip
-    return True
-
-
-def _changed(live: Any, tried: Any, path: str = "spec") -> list[str]:
-    """Fields whose values differ. A queue decides whether a job is suspended, so that is none."""
-    if not (isinstance(live, dict) and isinstance(tried, dict)):
-        return [] if live == tried else [path]
-    names = sorted({*live, *tried} - {"suspend"})
-    return [found for name in names for found in _changed(live.get(name), tried.get(name), f"{path}.{name}")]
-
-
 def apply(api: Api, documents: list[Object]) -> list[str]:
     """`kind/name` of each object, in the manifest's order. The cluster judges all of them before it takes one."""
     made = {doc["metadata"]["name"] for doc in documents if doc["kind"] == "Namespace"}
@@ -148,27 +111,30 @@ def apply(api: Api, documents: list[Object]) -> list[str]:
         for document in documents:
             if not (trial and document["metadata"].get("namespace") in made):  # there is no such place yet
                 _send(api, document, trial)
-    return [_named(document) for document in documents]
+    return [named(document) for document in documents]
 
 
 def _send(api: Api, document: Object, trial: dict[str, str]) -> None:
     try:
         api.apply(api.path_of(document), document, **trial)
     except ApiError as error:
-        if _lacks_right(error):
-            raise Unjudged(f"no right to start {_named(document)}: {error}") from error
-        fix = "install what the platform's manifests need, or correct the manifest"
+        if lacks_right(error):
+            raise Unjudged(f"no right to start {named(document)}: {error}") from error
+        fix = (
+            fix_of_unchangeable(error, document)
+            or "install what the platform's manifests need, or correct the manifest"
+        )
         sent = "nothing was sent" if trial else "what stands before it in the manifest was sent"
-        what = f"the cluster refuses {_named(document)}; {sent}"
+        what = f"the cluster refuses {named(document)}; {sent}"
         raise InputError(what, got=error, allowed="what its API server accepts", fix=fix) from error
 
 
-def _lacks_right(error: ApiError) -> bool:
+def lacks_right(error: ApiError) -> bool:
     """A webhook that denies an object answers 403 too."""
     return error.status in (401, 403) and "denied the request" not in str(error)
 
 
-def _named(document: Object) -> str:
+def named(document: Object) -> str:
     return f"{document['kind']}/{document['metadata']['name']}"
 
 

@@ -1,7 +1,9 @@
 """The user's view: a loop with a Checkpointer, stopped and started again."""
 
 import hashlib
+import os
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +11,7 @@ import pytest
 import torch
 
 from holdfast.checkpoint import Checkpointer, PerRank, Tuning, load_tensors
+from holdfast.checkpoint.format.soundness import MAX_DEPTH
 from holdfast.contract.errors import InputError
 from tests.support import commits
 
@@ -120,3 +123,78 @@ def test_the_same_state_may_be_saved_again_under_the_same_step_after_a_fall_back
     ckpt = train(tmp_path, again, 6)
     assert ckpt.restored is not None and ckpt.restored.step == 3
     assert load_tensors(str(tmp_path))[0] == 6
+
+
+CALLS = {
+    "tick": lambda ckpt: ckpt.tick(9),
+    "save": lambda ckpt: ckpt.save(9),
+    "poll": lambda ckpt: ckpt.poll(),
+    "wait": lambda ckpt: ckpt.wait(1.0),
+    "lock": lambda ckpt: ckpt.lock().__enter__(),
+}
+QUESTIONS = {
+    "durable_step": lambda ckpt: ckpt.durable_step,
+    "busy": lambda ckpt: ckpt.busy,
+}
+
+
+@pytest.mark.parametrize("call", [*CALLS.values(), *QUESTIONS.values()], ids=[*CALLS, *QUESTIONS])
+def test_a_call_before_the_block_says_so(tmp_path: Path, call: Callable[[Checkpointer], object]) -> None:
+    with pytest.raises(InputError, match=r"not in use.*before its `with` block"):
+        call(Checkpointer(tmp_path, build(), run="test"))
+
+
+@pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
+def test_a_call_after_the_block_says_so(tmp_path: Path, call: Callable[[Checkpointer], object]) -> None:
+    ckpt = train(tmp_path, build(), 3)
+    assert ckpt.durable_step == 3 and not ckpt.busy
+    with pytest.raises(InputError, match=r"not in use.*after its `with` block"):
+        call(ckpt)
+
+
+def test_a_fork_saves_nothing_and_leaves_the_trainer_alone(tmp_path: Path) -> None:
+    state = build()
+    with Checkpointer(tmp_path, state, run="test", every=1) as ckpt:
+        ckpt.tick(1)
+        if not (child := os.fork()):
+            code = 1
+            try:
+                ckpt.tick(2)
+            except InputError as error:
+                code = 0 if "forked from the trainer" in str(error) else 2
+                ckpt.__exit__(None, None, None)
+            os._exit(code)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        ckpt.tick(2)
+    assert load_tensors(str(tmp_path))[0] == 2
+
+
+def test_a_state_that_contains_itself_is_refused(tmp_path: Path) -> None:
+    endless: list[Any] = []
+    endless.append(endless)
+    deep: dict[str, Any] = {}
+    for _ in range(500):
+        deep = {"in": deep}
+    for value in (endless, deep):
+        with (
+            pytest.raises(InputError, match="contains itself, or is nested too deeply"),
+            Checkpointer(tmp_path, {"odd": {"value": value}}, run="test"),
+        ):
+            pytest.fail("it began")
+
+
+def test_a_state_as_deep_as_allowed_comes_back(tmp_path: Path) -> None:
+    for _ in range(2):
+        deep: list[Any] = []
+        for _ in range(MAX_DEPTH - 3):
+            deep = [deep]
+        with Checkpointer(tmp_path, {"odd": {"value": deep}}, run="test") as ckpt:
+            ckpt.tick(ckpt.step + 1)
+    assert ckpt.step == 2
+
+
+def test_another_kind_of_optimizer_is_refused_at_the_start(tmp_path: Path) -> None:
+    train(tmp_path, state := build(), 3)
+    state["optimizer"] = torch.optim.SGD(state["model"].parameters(), lr=0.1)
+    with pytest.raises(InputError, match=r"optimizer optimizer is of another kind.*SGD, with .*saved were .*betas"):
+        train(tmp_path, state, 6)

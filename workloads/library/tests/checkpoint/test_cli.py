@@ -93,6 +93,17 @@ def test_an_export_holds_the_bits_in_the_layout_of_safetensors(url: Path, tmp_pa
         assert torch.equal(raw.view(entry["shape"]), tensors[name])
 
 
+def test_an_export_of_a_state_without_a_model_names_what_it_has(tmp_path: Path) -> None:
+    with Checkpointer(tmp_path / "runs", {"network": torch.nn.Linear(2, 2), "w": torch.zeros(1)}, run="r") as ckpt:
+        ckpt.tick(1)
+    with pytest.raises(InputError, match="no tensor has such a key") as refused:
+        CliRunner().invoke(
+            app, ["export", str(tmp_path / "runs"), "--out", str(tmp_path / "m")], catch_exceptions=False
+        )
+    assert (refused.value.got, refused.value.fix) == ("--keys model/", "--keys network/")
+    assert "w/" not in refused.value.allowed and "network/, w" in refused.value.allowed
+
+
 def test_an_export_takes_from_the_mirror_what_the_first_store_has_damaged(url: Path, tmp_path: Path) -> None:
     mirror, out = tmp_path / "mirror", tmp_path / "weights.safetensors"
     shutil.copytree(url, mirror)

@@ -6,7 +6,7 @@ import pytest
 
 from holdfast.clients.api import Api, Object
 from holdfast.contract.errors import Stopped
-from holdfast.jobs import placing, preparing, submit
+from holdfast.jobs import placing, preparing, running, submit
 from holdfast.jobs.explain import explain, rows
 from holdfast.jobs.following import Following
 from holdfast.jobs.job_file import OwnJob
@@ -77,21 +77,37 @@ def test_a_strangers_gang_is_admitted_restarted_after_a_shutdown_and_not_charged
         after = _running(api, name, {pod["metadata"]["uid"] for pod in before})
         status = api.get(api.path_of(prepared.bodies[-1]))["status"]
         assert (status["restarts"], status.get("restartsCountTowardsMax", 0)) == (1, 0)
+        replaced = running.compare(api, _changed(prepared.bodies), replace=True).replaced
+        assert replaced == [api.path_of(prepared.bodies[-1])]
         ranks = {pod["metadata"]["annotations"]["batch.kubernetes.io/job-completion-index"] for pod in after}
         assert ranks == {"0", "1"}, "what NODE_RANK reads"
+        running.end(api, replaced[0])
+        left = api.items("/api/v1/namespaces/training/pods", labelSelector=f"holdfast.dev/job={name}")
+        assert list(left) == [], "none of them writes beside the next job"
     finally:
         for body in prepared.bodies:
-            api.delete(api.path_of(body), propagationPolicy="Background")
+            if api.find(path := api.path_of(body)):
+                api.delete(path, propagationPolicy="Background")
+
+
+def _changed(bodies: list[Object]) -> list[Object]:
+    changed = deepcopy(bodies)
+    changed[-1]["spec"]["failurePolicy"]["maxRestarts"] = 99
+    return changed
 
 
 def _assert_sent_once(api: Api, bodies: list[Object], name: str, before: list[Object]) -> None:
     """Sent again as it is, a running job stays; changed, it is refused."""
-    assert [body["kind"] for body in submit.unsent(api, bodies)] == ["NetworkPolicy", "PodDisruptionBudget"]
-    changed = deepcopy(bodies)
-    changed[-1]["spec"]["failurePolicy"]["maxRestarts"] = 99
-    with pytest.raises(Stopped, match="runs already, and the file differs") as refused:
-        submit.unsent(api, changed)
+    assert [body["kind"] for body in running.compare(api, bodies).unsent] == ["NetworkPolicy", "PodDisruptionBudget"]
+    changed = _changed(bodies)
+    with pytest.raises(Stopped, match="--replace, which deletes") as refused:
+        running.compare(api, changed)
     assert "maxRestarts" in refused.value.got or "immutable" in refused.value.got
+    next_image = deepcopy(bodies)
+    next_image[-1]["metadata"]["name"] = "theirs-00000000"
+    with pytest.raises(Stopped, match=f"JobSet/{name} writes the same run, theirs"):
+        running.compare(api, next_image)
+    assert running.compare(api, next_image, replace=True).replaced == [api.path_of(bodies[-1])]
     assert {pod["metadata"]["uid"] for pod in _running(api, name, set())} == {pod["metadata"]["uid"] for pod in before}
 
 

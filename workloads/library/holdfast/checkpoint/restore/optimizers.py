@@ -89,6 +89,24 @@ def _other_parameters(name: str, got: str) -> InputError:
     )
 
 
+def check_kind(name: str, optimizer: torch.optim.Optimizer, saved: Any) -> None:
+    """Raises InputError where a saved group has settings of another optimizer and lacks this one's: PyTorch would take
+    it, and fail in the first step. Versions and schedulers add settings, so that one kind of difference is none."""
+    for group, theirs in zip(optimizer.param_groups, saved["param_groups"], strict=False):
+        missing, foreign = (
+            sorted(group.keys() - theirs.keys() - {NAMES}),
+            sorted(theirs.keys() - group.keys() - {NAMES}),
+        )
+        if missing and foreign:
+            raise InputError(
+                f"optimizer {name} is of another kind than the one that was saved",
+                got=f"{type(optimizer).__name__}, with {_few(missing)}; saved were {_few(foreign)}",
+                allowed="the optimizer that was saved",
+                fix="use the optimizer that was saved; or Checkpointer.load(url, {...}) of the model alone, under another run "
+                "name",
+            )
+
+
 def load_optimizer(optimizer: torch.optim.Optimizer, saved: dict[str, Any]) -> None:
     # PyTorch would take the names over, and add_param_group() then refuse a group without any.
     groups = [{key: value for key, value in group.items() if key != NAMES} for group in saved["param_groups"]]

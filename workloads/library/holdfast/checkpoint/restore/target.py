@@ -14,7 +14,7 @@ from torch import nn
 from holdfast.checkpoint.format import TensorPart
 from holdfast.checkpoint.format.soundness import NOTES_KEY
 from holdfast.checkpoint.restore.comparison import EXACT, check_loaded, sketch, unlike
-from holdfast.checkpoint.restore.optimizers import Renumbering, load_optimizer, new_moment, renumbering
+from holdfast.checkpoint.restore.optimizers import Renumbering, check_kind, load_optimizer, new_moment, renumbering
 from holdfast.checkpoint.restore.reading import Opened, Wanted, empty_like_saved, saved_dtype
 from holdfast.checkpoint.state import RNG_KEY, Captured, Stateful, decode, refill, targets, tensor_keys
 from holdfast.checkpoint.state.random_streams import check_rng_state, set_rng_state
@@ -199,6 +199,7 @@ def load_entry(name: str, value: Any, saved: Any, *, partial: bool = False) -> N
     Raises InputError where an optimizer does not take it."""
     if isinstance(value, torch.optim.Optimizer):
         try:
+            check_kind(name, value, saved)
             load_optimizer(value, saved)
         # PyTorch reads what is saved without checking it.
         except (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:

@@ -16,7 +16,7 @@ from typing import Any, Protocol, runtime_checkable
 
 import torch
 
-from holdfast.checkpoint.format.soundness import FACTORIES, NUMPY_DTYPES
+from holdfast.checkpoint.format.soundness import FACTORIES, MAX_DEPTH, NUMPY_DTYPES
 from holdfast.checkpoint.state.parameter_names import named, parameter_names
 from holdfast.checkpoint.state.random_streams import rng_state
 from holdfast.checkpoint.state.tensors import storable
@@ -50,6 +50,7 @@ def encode_value(value: Any, key: str, put: Put) -> Skeleton:
     if kind is torch.Size:
         return {"$size": list(value)}
     if kind in (list, tuple):
+        _check_depth(key)
         items = [encode_value(item, f"{key}/{i}", put) for i, item in enumerate(value)]
         return items if kind is list else {"$tuple": items}
     if (dtype := _numpy_dtype(value)) in NUMPY_DTYPES:
@@ -58,6 +59,7 @@ def encode_value(value: Any, key: str, put: Put) -> Skeleton:
 
 
 def _pairs(value: Mapping[Any, Any], key: str, put: Put) -> list[Skeleton]:
+    _check_depth(key)
     for name in value:
         # True equals 1 as a key, and JSON would give back either.
         if type(name) not in (str, int) or "/" in str(name):
@@ -74,6 +76,17 @@ def _wrong_key(key: str, name: object, allowed: str) -> InputError:
         allowed=allowed,
         fix="convert the keys in state_dict()",
     )
+
+
+def _check_depth(key: str) -> None:
+    """Before Python's own stack ends. Raises InputError."""
+    if key.count("/") >= MAX_DEPTH - 1:
+        raise InputError(
+            "a state entry contains itself, or is nested too deeply",
+            got=f"{key[:60]}...",
+            allowed=f"at most {MAX_DEPTH} dicts, lists and tuples inside each other",
+            fix="store the values without what refers back to them",
+        )
 
 
 def _factory_name(value: defaultdict[Any, Any]) -> str | None:

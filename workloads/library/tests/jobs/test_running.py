@@ -1,0 +1,106 @@
+"""What runs already is left alone, or replaced where that is asked for; a second job of its run is announced."""
+
+from typing import Any
+
+import pytest
+
+from holdfast.clients.api import ApiError, Object, fix_of_unchangeable
+from holdfast.contract.errors import Stopped, Unjudged
+from holdfast.contract.kubernetes import LABEL_NAME
+from holdfast.jobs import running
+
+PATH = "/apis/batch/v1/namespaces/training/jobs"
+OVER = {"conditions": [{"type": "Complete", "status": "True"}]}
+
+
+def job(name: str, *, run: str = "", image: str = "a", **more: Any) -> Object:
+    labels = {"labels": {LABEL_NAME: run}} if run else {}
+    spec = {"template": {"spec": {"containers": [{"image": image}]}}}
+    return {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": name} | labels, "spec": spec} | more
+
+
+class Cluster:
+    """Of Jobs: what it holds by path, and what it was asked to delete."""
+
+    def __init__(self, *live: Object) -> None:
+        self.live = {f"{PATH}/{each['metadata']['name']}": each for each in live}
+        self.ending: list[str] = []
+
+    def path_of(self, body: Object) -> str:
+        return f"{PATH}/{body['metadata']['name']}"
+
+    def find(self, path: str) -> Object | None:
+        found = self.live.get(path)
+        if path in self.ending:
+            self.live.pop(path, None)  # its pods are gone by the next question
+        return found
+
+    def items(self, path: str, labelSelector: str) -> list[Object]:
+        run = labelSelector.partition("=")[2]
+        return [each for each in self.live.values() if each["metadata"].get("labels", {}).get(LABEL_NAME) == run]
+
+    def apply(self, path: str, body: Object, **_: object) -> Object:
+        return body
+
+    def delete(self, path: str, *, propagationPolicy: str) -> None:
+        assert propagationPolicy == "Foreground"
+        self.ending.append(path)
+
+
+def compare(cluster: Any, *documents: Object, replace: bool = False) -> running.Comparison:
+    return running.compare(cluster, [*documents], replace=replace)
+
+
+def test_what_runs_as_the_file_says_is_not_sent_again() -> None:
+    config = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "c"}}
+    assert compare(Cluster(job("j")), config, job("j")) == running.Comparison(unsent=[config], replaced=[])
+
+
+def test_a_changed_file_is_refused_with_the_field_and_replaces_where_that_is_asked() -> None:
+    changed = job("j", image="b")
+    with pytest.raises(Stopped, match=r"Job/j cannot be started beside.*--replace") as refused:
+        compare(Cluster(job("j")), changed)
+    assert refused.value.got == "the file differs from it: spec.template.spec.containers"
+    asked = compare(Cluster(job("j")), changed, replace=True)
+    assert asked == running.Comparison(unsent=[changed], replaced=[f"{PATH}/j"])
+
+
+def test_two_jobs_never_write_one_run_unannounced() -> None:
+    of_next_image = job("j-2222", run="j")
+    running_, over = job("j-1111", run="j"), job("j-0000", run="j", status=OVER)
+    with pytest.raises(Stopped) as refused:
+        compare(Cluster(running_, over), of_next_image)
+    assert refused.value.got == "Job/j-1111 writes the same run, j"
+    assert compare(Cluster(running_, over), of_next_image, replace=True).replaced == [f"{PATH}/j-1111"]
+    assert compare(Cluster(over), of_next_image).replaced == []
+
+
+def test_a_job_of_a_jobset_and_one_of_the_same_file_are_no_other_jobs() -> None:
+    child = job("j-1111-workers-0", run="j")
+    child["metadata"]["ownerReferences"] = [{"kind": "JobSet"}]
+    first, second = job("j-a", run="j"), job("j-b", run="j")
+    assert compare(Cluster(child, first), first, second) == running.Comparison(unsent=[second], replaced=[])
+
+
+def test_the_replaced_job_is_gone_with_its_pods_before_the_next_starts() -> None:
+    cluster: Any = Cluster(job("j"))
+    running.end(cluster, f"{PATH}/j", sleep=lambda _: None)
+    assert cluster.live == {}
+
+
+def test_a_job_that_stays_starts_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(running, "GONE_WITHIN_S", -1.0)
+    cluster: Any = Cluster(job("j"))
+    cluster.ending = ()
+    cluster.delete = lambda *_, **__: None
+    with pytest.raises(Unjudged, match="is not gone"):
+        running.end(cluster, f"{PATH}/j", sleep=lambda _: None)
+
+
+def test_an_object_that_cannot_change_is_deleted_and_not_installed() -> None:
+    """As the API server words it."""
+    said = 'PersistentVolume "data-training" is invalid: spec.persistentvolumesource: Forbidden: spec.persistentvolumesource is immutable after creation'
+    volume = {"kind": "PersistentVolume", "metadata": {"name": "data-training"}}
+    fix = fix_of_unchangeable(ApiError(422, said), volume)
+    assert "kubectl delete PersistentVolume data-training" in fix and "Retain" in fix and "this environment" in fix
+    assert fix_of_unchangeable(ApiError(422, "spec.x: Required value"), volume) == ""
