@@ -8,6 +8,14 @@ from typing import Any
 from holdfast.contract import serving
 
 CLUSTER, ADMIN = "servers", "admin"
+PROXY_MEMORY_MIB = 1024
+_HEAP_SHARE, _REQUESTS_SHARE = 0.8, 0.7
+_BUFFER_BYTES = 64 * 1024
+"""Between two ends of which one is slower. Above it the faster one waits."""
+_REPEATABLE_BYTES = 1024 * 1024
+"""A larger body is not asked for again."""
+_REQUEST_BYTES = 2 * _BUFFER_BYTES + _REPEATABLE_BYTES
+"""Of a request that waits for its server: buffers on both sides, and what is kept to ask again."""
 _TYPES = "type.googleapis.com/envoy.extensions"
 
 
@@ -24,6 +32,8 @@ class Proxy:
     tries: int = serving.TRIES
     max_retries: int | None = serving.MAX_RETRIES
     """Retries that may run at once; None: Envoy's default, three, which fails requests when a server dies."""
+    memory_mib: int = PROXY_MEMORY_MIB
+    """Of its container: it lets in no more than that holds."""
     health_checks: bool = True
     """Of the proxy's own, beside the endpoints that Kubernetes names."""
 
@@ -33,10 +43,30 @@ def bootstrap(proxy: Proxy) -> dict[str, Any]:
     return {
         "node": {"id": "proxy", "cluster": "serving"},
         "admin": {"address": _address("127.0.0.1", proxy.admin_port)},
+        "overload_manager": _overload(proxy),
         "static_resources": {
             "listeners": [_listener(proxy), _metrics(proxy)],
             "clusters": [_servers(proxy, folder), _admin(proxy)],
         },
+    }
+
+
+def _overload(proxy: Proxy) -> dict[str, Any]:
+    """What limits by number do not see: refused with 503 before the kernel ends the proxy."""
+    heap = "envoy.resource_monitors.fixed_heap"
+    most = {
+        "@type": f"{_TYPES}.resource_monitors.fixed_heap.v3.FixedHeapConfig",
+        "max_heap_size_bytes": int(proxy.memory_mib * 2**20 * _HEAP_SHARE),
+    }
+
+    actions = {"shrink_heap": 0.8, "stop_accepting_requests": 0.95}
+    return {
+        "refresh_interval": "0.25s",
+        "resource_monitors": [{"name": heap, "typed_config": most}],
+        "actions": [
+            {"name": f"envoy.overload_actions.{name}", "triggers": [{"name": heap, "threshold": {"value": share}}]}
+            for name, share in actions.items()
+        ],
     }
 
 
@@ -70,7 +100,13 @@ def _http(name: str, address: dict[str, Any], routes: list[Any], options: dict[s
         "route_config": {
             "virtual_hosts": [
                 # A server tells by it what hung another one before.
-                {"name": "all", "domains": ["*"], "routes": routes, "include_request_attempt_count": True}
+                {
+                    "name": "all",
+                    "domains": ["*"],
+                    "routes": routes,
+                    "include_request_attempt_count": True,
+                    "per_request_buffer_limit_bytes": _REPEATABLE_BYTES,
+                }
             ]
         },
         "http_filters": [
@@ -78,7 +114,13 @@ def _http(name: str, address: dict[str, Any], routes: list[Any], options: dict[s
         ],
     } | options
     filters = [{"name": "envoy.filters.network.http_connection_manager", "typed_config": manager}]
-    return {"name": name, "address": address, "filter_chains": [{"filters": filters}]}
+    chains = [{"filters": filters}]
+    return {
+        "name": name,
+        "address": address,
+        "filter_chains": chains,
+        "per_connection_buffer_limit_bytes": _BUFFER_BYTES,
+    }
 
 
 def _admin(proxy: Proxy) -> dict[str, Any]:
@@ -117,7 +159,9 @@ def _route(proxy: Proxy, prefix: str = "/") -> dict[str, Any]:
 
 
 def _servers(proxy: Proxy, folder: str) -> dict[str, Any]:
-    limits = {"max_connections": 10_000, "max_pending_requests": 10_000, "max_requests": 10_000}
+    most = int(proxy.memory_mib * 2**20 * _REQUESTS_SHARE) // _REQUEST_BYTES
+    # Those that wait for a connection are counted apart.
+    limits = {"max_connections": most * 3 // 4, "max_pending_requests": most // 4, "max_requests": most}
     if proxy.max_retries is not None:
         limits["max_retries"] = proxy.max_retries
     source = {"path_config_source": {"path": proxy.endpoints_file, "watched_directory": {"path": folder}}}
@@ -125,6 +169,7 @@ def _servers(proxy: Proxy, folder: str) -> dict[str, Any]:
         "name": CLUSTER,
         "type": "EDS",
         "connect_timeout": "1s",
+        "per_connection_buffer_limit_bytes": _BUFFER_BYTES,
         "lb_policy": "LEAST_REQUEST",
         # With all but none left healthy every one is asked: a server that drains still answers.
         "common_lb_config": {"healthy_panic_threshold": {"value": 1}},

@@ -13,7 +13,7 @@ from holdfast.contract.capacity import ANNOTATION_RULE, PlacementRule
 from holdfast.contract.kubernetes import LABEL_NAME, PRIORITY_SERVING
 from holdfast.contract.roles import NAMESPACE_SERVING
 from holdfast.manifests.deployments import deployment, overflow_pool, port, probes, scraping
-from holdfast.manifests.envoy import Proxy, bootstrap
+from holdfast.manifests.envoy import PROXY_MEMORY_MIB, Proxy, bootstrap
 from holdfast.manifests.pods import Probes, Size, Work, listening, restricted
 from holdfast.manifests.policies import budget
 from holdfast.manifests.rbac import within
@@ -81,7 +81,7 @@ def _proxy_work(context: RenderContext, hop: FirstHop) -> Work:
         role=hop.name,
         image=context.image(ENVOY),
         command=[ENVOY, "-c", f"{CONFIG_DIR}/envoy.json", "-l", "warning", "--concurrency", "2"],
-        size=Size(cpu="500m", memory="512Mi", disk="1Gi"),
+        size=Size(cpu="500m", memory=f"{PROXY_MEMORY_MIB}Mi", disk="1Gi"),
         pool=context.system,
         priority=PRIORITY_SERVING,
         # Its machines are never taken away: the hook has the whole grace, and a request the rest.

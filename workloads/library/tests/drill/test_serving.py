@@ -1,19 +1,22 @@
 """Servers behind a real Envoy, with the configuration that is rendered: evictions and roll-outs lose no request."""
 
+import contextlib
 import json
+import socket
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+import psutil
 import pytest
 
 from holdfast.drill.serving.fleet import HOST, Fleet, holdfast_server
 from holdfast.drill.serving.load import Load
 from holdfast.drill.targets.local_serving import LocalServing
-from holdfast.manifests.envoy import Proxy, bootstrap
+from holdfast.manifests.envoy import PROXY_MEMORY_MIB, Proxy, bootstrap
 from tests.workloads.manifests.rendered import named
 from workloads.library.tests.drill.field_fleet import FieldFleet
-from workloads.library.tests.inference.server.serving import INFER, PREDICTORS, texts
+from workloads.library.tests.inference.server.serving import INFER, PREDICTORS, head, texts
 
 RATE = 50.0
 OURS = holdfast_server(f"{PREDICTORS}:gpu_like")
@@ -111,6 +114,38 @@ def test_late_endpoints_a_missed_probe_and_a_silent_server_lose_nothing_and_a_lo
         assert again.codes == {"200": again.asked}
         assert fleet.answered() == answered + again.asked
         assert {replica.pod.pid for replica in fleet.replicas} == pids, "the servers noticed nothing"
+
+
+@pytest.mark.process
+def test_unfinished_bodies_do_not_end_a_proxy_of_the_memory_that_is_rendered(tmp_path: Path) -> None:
+    """Before servers that read nothing: all that clients send is in the proxy."""
+    fleet = FieldFleet(folder=tmp_path, owner=f"test:{tmp_path}", command=OURS)
+    limit = named("example", "Deployment", "proxy")["spec"]["template"]["spec"]["containers"][0]["resources"]["limits"]
+    assert limit["memory"] == f"{PROXY_MEMORY_MIB}Mi"
+    with fleet.running(2), contextlib.ExitStack() as ends:
+        proxy, most = psutil.Process(fleet.proxy.pid), 0
+        for replica in fleet.ready():
+            fleet.freeze(replica, 8.0)
+        fleet.until(lambda: not any(replica.probe() for replica in fleet.replicas), "both to be silent")
+        whole = memoryview(head(8 * 1024 * 1024) + b"x" * (3 * 1024 * 1024))
+        left = dict[socket.socket, memoryview]()
+        for _ in range(900):
+            end = ends.enter_context(socket.create_connection((HOST, fleet.port)))
+            end.setblocking(False)
+            left[end] = whole
+        while not all(replica.probe() for replica in fleet.replicas):
+            for end in list(left):
+                try:
+                    left[end] = left[end][end.send(left[end]) :]
+                except BlockingIOError:
+                    most = max(most, proxy.memory_info().rss)
+                except OSError:
+                    del left[end]
+        assert most < PROXY_MEMORY_MIB * 1024 * 1024
+        ends.close()
+        fleet.until(lambda: fleet.stat("membership_healthy") == 2, "the proxy to see both again")
+        load = under(fleet, lambda: fleet.until(lambda: fleet.stat("upstream_rq_2xx") > RATE, "answers"))
+        assert load.codes == {"200": load.asked}
 
 
 @pytest.mark.process

@@ -4,6 +4,7 @@ Edges only: state is elsewhere.
 """
 
 import asyncio
+import contextlib
 import json
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
@@ -19,11 +20,12 @@ from holdfast.inference.errors import Refused
 from holdfast.inference.server import completions, tensors
 from holdfast.inference.server.batcher import Ticket
 from holdfast.inference.server.completions import Piece
-from holdfast.inference.server.connection import GONE, Deadline, began_at, deadline, declared_bytes, read_body
+from holdfast.inference.server.connection import Deadline, began_at, deadline
 from holdfast.inference.server.drain import Drain, Phase
 from holdfast.inference.server.lane import Lane, Request, Values
 from holdfast.inference.server.metrics import CONTENT_TYPE, Metrics
 from holdfast.inference.server.models import Models, commit_of
+from holdfast.inference.server.reading import GONE, Budget, Held, Parser, declared_bytes, read_body
 from holdfast.inference.server.settings import ServerSettings
 
 # An Envoy that checks health takes this server out with the first such answer, and not after its next check.
@@ -31,11 +33,13 @@ _OUT = {"x-envoy-immediate-health-check-fail": "true"}
 _LEAVING = ((b"connection", b"close"), *((name.encode(), value.encode()) for name, value in _OUT.items()))
 Handler = Callable[[HttpRequest], Awaitable[Response]]
 _ADMIN_BODY_BYTES = 64 * 1024
+_HELD = "holdfast.held"
 
 
 class App:
     def __init__(self, settings: ServerSettings, drain: Drain, models: Models, metrics: Metrics) -> None:
         self._settings, self._drain, self._models, self._metrics = settings, drain, models, metrics
+        self._budget, self._parser = Budget(settings.limits.queue_bytes), Parser()
 
     def routes(self) -> list[Route]:
         model = "/v2/models/{model}"
@@ -89,8 +93,9 @@ class App:
         until = deadline(request, self._settings.request_s)
         lane = self.lane(request)
         self.refuse_unread(request, lane, until.at_s)
-        body = await read_body(request, most_bytes=self._settings.body_bytes, until_s=until.at_s)
-        asked = tensors.parse(body, self._settings.limits.batch_items)
+        body = await self.body(request, until)
+        asked = await self._parser.parsed(lambda text: tensors.parse(text, self._settings.limits.batch_items), body)
+        del body
         values = await self.predicted(request, lane, asked.bodies, until)
         commit = commit_of(lane.configuration)
         content = tensors.answer(values, model=self._settings.model, commit=commit, request_id=asked.id)
@@ -103,8 +108,7 @@ class App:
         """The first piece before the first byte: until then a refusal has its own status."""
         # The proxy's header holds the whole time of a text: no other server has any after it.
         until = Deadline(deadline(request, self._settings.request_s).at_s)
-        body = await read_body(request, most_bytes=self._settings.body_bytes, until_s=until.at_s)
-        wanted = completions.parse(body)
+        wanted = await self._parser.parsed(completions.parse, await self.body(request, until))
         lane = self.lane(request, wanted.model)
         if not lane.configuration.get(completions.COMPLETES):
             raise Refused(400, f"{wanted.model} does not complete text; use /v2/models/{wanted.model}/infer")
@@ -134,9 +138,9 @@ class App:
     async def load(self, request: HttpRequest) -> Response:
         """Triton's route; `parameters.step` names a commit other than the newest."""
         self.lane(request)
-        body = await read_body(
-            request, most_bytes=_ADMIN_BODY_BYTES, until_s=deadline(request, self._settings.request_s).at_s
-        )
+        until_s = deadline(request, self._settings.request_s).at_s
+        with self._budget.holding() as held:
+            body = await read_body(request, held, most_bytes=_ADMIN_BODY_BYTES, until_s=until_s)
         parameters = tensors.json_object(body or b"{}").get("parameters", {})
         step = parameters.get("step") if isinstance(parameters, dict) else None
         if step is not None and (type(step) is not int or step < 0):
@@ -168,18 +172,23 @@ class App:
         if self._drain.leaving or length is None or length > self._settings.body_bytes:
             return
         now = time.monotonic()
-        least = Ticket(items=1, size_bytes=min(length, 1), arrived_s=now, deadline_s=until_s)
-        if refused := lane.refusal(least, now):
+        if refused := lane.refusal(Ticket(items=1, arrived_s=now, deadline_s=until_s), now):
             raise refused
+        self.held(request).require(length)
+
+    async def body(self, request: HttpRequest, until: Deadline) -> bytes:
+        return await read_body(request, self.held(request), most_bytes=self._settings.body_bytes, until_s=until.at_s)
+
+    @staticmethod
+    def held(request: HttpRequest) -> Held:
+        return request.scope["state"][_HELD]
 
     async def predicted(
         self, request: HttpRequest, lane: Lane, bodies: list[bytes], until: Deadline, *, admitted: bool = False
     ) -> Values:
         """Refused when the queue, the deadline or the model refuses, or when the client is gone."""
-        now, size = time.monotonic(), sum(map(len, bodies))
-        wanted = Request(
-            items=len(bodies), size_bytes=size, arrived_s=now, deadline_s=until.at_s, bodies=bodies, tries=until.tries
-        )
+        now = time.monotonic()
+        wanted = Request(items=len(bodies), arrived_s=now, deadline_s=until.at_s, bodies=bodies, tries=until.tries)
         if not admitted and (refused := lane.refusal(wanted, now)):
             raise refused
         lane.add(wanted)
@@ -204,11 +213,14 @@ class App:
 
         async def handle(request: HttpRequest) -> Response:
             self._drain.asked(time.monotonic())
-            response = await inner(request)
-            if isinstance(response, completions.EventStream):
-                response.ended = lambda code: self._count(request, code)
-            else:
-                self._count(request, response.status_code)
+            with contextlib.ExitStack() as until_answered:
+                request.scope["state"][_HELD] = until_answered.enter_context(self._budget.holding())
+                response = await inner(request)
+                if isinstance(response, completions.EventStream):
+                    response.ended = lambda code: self._count(request, code)
+                    response.holding = until_answered.pop_all()
+                else:
+                    self._count(request, response.status_code)
             return response
 
         return handle

@@ -20,6 +20,7 @@ class Limits:
     batch_items: int = 32
     queue_requests: int = 1024
     queue_bytes: int = 64 * 1024 * 1024
+    """Of all bodies that are read or wait."""
 
 
 @dataclass(kw_only=True, eq=False)
@@ -27,7 +28,6 @@ class Ticket:
     """One request; its items are predicted in one batch, by one model. Times are the caller's monotonic seconds."""
 
     items: int
-    size_bytes: int
     arrived_s: float
     deadline_s: float
 
@@ -51,7 +51,6 @@ class Batcher(Generic[T]):
     """Requests of the batch in progress."""
     _queue: list[T] = field(default_factory=list[T])
     _items: int = 0
-    _bytes: int = 0
 
     @property
     def waiting(self) -> int:
@@ -67,8 +66,6 @@ class Batcher(Generic[T]):
         wait_s = self.wait_s(now)
         if self.waiting >= self.limits.queue_requests:
             return Refusal(reason="queue", retry_after_s=wait_s)
-        if self._bytes + ticket.size_bytes > self.limits.queue_bytes:
-            return Refusal(reason="bytes", retry_after_s=wait_s)
         beside = self._items % self.limits.batch_items
         # Spare for a batch that takes longer than those before: who is let in and dropped late has cost everybody.
         answer_s = SPARE * (wait_s + self.timing.seconds(beside + ticket.items))
@@ -127,4 +124,3 @@ class Batcher(Generic[T]):
 
     def _count(self, ticket: Ticket, sign: int) -> None:
         self._items += sign * ticket.items
-        self._bytes += sign * ticket.size_bytes

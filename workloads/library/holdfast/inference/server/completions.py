@@ -11,7 +11,7 @@ import json
 import time
 import uuid
 from collections.abc import AsyncGenerator, Callable, Mapping
-from contextlib import aclosing
+from contextlib import ExitStack, aclosing
 from dataclasses import dataclass
 from typing import Any
 
@@ -113,6 +113,8 @@ class EventStream(Response):
         del self.headers["content-length"]
         self._first, self._rest, self._write = first, rest, write
         self.ended: Callable[[int], object] = lambda _: None
+        self.holding = ExitStack()
+        """Closed with it."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         async def put(body: bytes, more: bool = True) -> None:
@@ -120,14 +122,15 @@ class EventStream(Response):
 
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
         code, last = 200, DONE
-        async with aclosing(self._rest) as rest:
-            try:
-                await put(event(self._write(self._first)))
-                async for piece in rest:
-                    await put(event(self._write(piece)))
-            except Refused as refused:
-                # The status is gone already: the client learns it here, and our count from `ended`.
-                code, last = refused.status, event(problem(refused))
+        with self.holding:
+            async with aclosing(self._rest) as rest:
+                try:
+                    await put(event(self._write(self._first)))
+                    async for piece in rest:
+                        await put(event(self._write(piece)))
+                except Refused as refused:
+                    # The status is gone already: the client learns it here, and our count from `ended`.
+                    code, last = refused.status, event(problem(refused))
         self.ended(code)
         await put(last, more=False)
 

@@ -9,7 +9,6 @@ import math
 from dataclasses import dataclass
 from typing import Any, cast
 
-from starlette.requests import ClientDisconnect
 from starlette.requests import Request as HttpRequest
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
@@ -132,8 +131,6 @@ DEADLINE_HEADERS = ("x-request-timeout-ms", "x-envoy-expected-rq-timeout-ms")
 ATTEMPT_HEADER = "x-envoy-attempt-count"
 _TRY_SPARE_S = 0.5
 """Of a try's time, a tenth at most: the proxy must have the answer before it gives the try up."""
-GONE = 499
-"""The client is: nobody reads this code but our metrics."""
 
 
 def began_at(request: HttpRequest) -> float:
@@ -164,43 +161,3 @@ def _stated_s(request: HttpRequest, name: str) -> float:
     if not text.isascii() or not text.isdecimal() or len(text) > 9 or not int(text):
         raise Refused(400, f"{name} must be a whole number of milliseconds above 0")
     return int(text) / 1000
-
-
-def declared_bytes(request: HttpRequest) -> int | None:
-    """None where the headers do not say how long the body is."""
-    declared = request.headers.get("content-length", "")
-    return int(declared) if declared.isascii() and declared.isdecimal() else None
-
-
-async def read_body(request: HttpRequest, *, most_bytes: int, until_s: float) -> bytes:
-    """Refused with 413, 408 or 400; with 499 when the client goes away."""
-    declared = declared_bytes(request)
-    # An answer before the last byte would be a reset for a client that only writes: the rest is read, and forgotten.
-    keep = declared is None or declared <= most_bytes
-    if not keep and request.headers.get("expect", "").lower() == "100-continue":
-        raise _too_large(most_bytes)
-    try:
-        async with asyncio.timeout_at(until_s):
-            body, size = await _read(request, most_bytes if keep else 0)
-    except TimeoutError:
-        raise Refused(408, "the body did not arrive in time") from None
-    except ClientDisconnect:
-        raise Refused(GONE, "the client disconnected") from None
-    if size > most_bytes or not keep:
-        raise _too_large(most_bytes)
-    return body
-
-
-async def _read(request: HttpRequest, keep_bytes: int) -> tuple[bytes, int]:
-    chunks, size = list[bytes](), 0
-    async for chunk in request.stream():
-        size += len(chunk)
-        if size <= keep_bytes:
-            chunks.append(chunk)
-        else:
-            chunks.clear()
-    return b"".join(chunks), size
-
-
-def _too_large(most_bytes: int) -> Refused:
-    return Refused(413, f"the maximum body size is {most_bytes} bytes")

@@ -251,7 +251,6 @@ class Lane:
 
 _SENTENCES = {
     "queue": "too many requests wait",
-    "bytes": "the bodies that wait are too large together",
     "deadline": "the answer would miss the deadline",
     "overdue": "the model does not answer",
     "restarting": "the model is being reloaded",

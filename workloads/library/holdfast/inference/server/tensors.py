@@ -6,6 +6,7 @@ itself; of any other it is a JSON object {input: row}. Source: KServe, Open Infe
 
 import json
 import math
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -16,6 +17,9 @@ from holdfast.inference.values import Value
 
 MAX_INPUTS = 64
 MAX_DIMENSIONS = 8
+MAX_VALUES = 1_000_000
+"""Of a body: three bytes of it may be an object of a hundred."""
+_TEXT = re.compile(rb'"(?:[^"\\]|\\.)*+"?', re.DOTALL)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -64,6 +68,9 @@ def parse(body: bytes, most_items: int) -> InferRequest:
 
 
 def json_object(body: bytes) -> dict[str, Any]:
+    """Refused with 400, and with 413 for more values than MAX_VALUES."""
+    if _values(body) > MAX_VALUES and _values(_TEXT.sub(b"", body)) > MAX_VALUES:
+        raise Refused(413, f"the maximum number of JSON values is {MAX_VALUES}")
     try:
         value = json.loads(body, parse_constant=_no_constant)
     except (ValueError, RecursionError):
@@ -71,6 +78,10 @@ def json_object(body: bytes) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise Refused(400, "the body must be a JSON object")
     return cast("dict[str, Any]", value)
+
+
+def _values(body: bytes) -> int:
+    return body.count(b",") + body.count(b"[") + body.count(b"{")
 
 
 def _no_constant(name: str) -> NoReturn:

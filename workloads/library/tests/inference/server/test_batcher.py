@@ -13,8 +13,8 @@ from holdfast.inference.predictor.batch_time import BatchTime
 from holdfast.inference.server.batcher import Batcher, Limits, Ticket
 
 
-def ticket(items: int = 1, *, arrived: float = 0.0, deadline: float = 1.0, size: int = 10) -> Ticket:
-    return Ticket(items=items, size_bytes=size, arrived_s=arrived, deadline_s=arrived + deadline)
+def ticket(items: int = 1, *, arrived: float = 0.0, deadline: float = 1.0) -> Ticket:
+    return Ticket(items=items, arrived_s=arrived, deadline_s=arrived + deadline)
 
 
 @dataclass
@@ -152,25 +152,16 @@ def test_noise_of_small_batches_does_not_keep_batches_small() -> None:
     assert len(batcher.take(0.2)) == 32
 
 
-def test_the_queue_is_bounded_in_requests_and_in_bytes() -> None:
-    batcher = Batcher[Ticket](Limits(queue_requests=2, queue_bytes=100))
-    batcher.add(ticket(size=90, deadline=9.0))
-    refused = batcher.refusal(ticket(size=20, deadline=9.0), 0.0)
-    assert refused is not None
-    assert refused.reason == "bytes"
-    batcher.add(ticket(size=1, deadline=9.0))
-    refused = batcher.refusal(ticket(size=1, deadline=9.0), 0.0)
+def test_the_queue_is_bounded_and_a_client_that_is_gone_leaves_it() -> None:
+    batcher = Batcher[Ticket](Limits(queue_requests=1))
+    gone = ticket(deadline=9.0)
+    batcher.add(gone)
+    refused = batcher.refusal(ticket(deadline=9.0), 0.0)
     assert refused is not None
     assert refused.reason == "queue"
-
-
-def test_a_client_that_is_gone_leaves_the_queue_and_its_bytes() -> None:
-    batcher = Batcher[Ticket](Limits(queue_bytes=100))
-    gone = ticket(size=90)
-    batcher.add(gone)
     assert batcher.discard(gone)
     assert not batcher.discard(gone)
-    assert batcher.refusal(ticket(size=90), 0.0) is None
+    assert batcher.refusal(ticket(deadline=9.0), 0.0) is None
 
 
 def test_a_batch_stops_before_it_makes_its_most_urgent_request_late() -> None:

@@ -1,0 +1,119 @@
+"""Bodies: read within one budget of bytes, from the first one to the answer, and parsed where that stops no probe."""
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Generator
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+
+from starlette.requests import ClientDisconnect
+from starlette.requests import Request as HttpRequest
+
+from holdfast.inference.errors import Refused
+
+GONE = 499
+"""The client is: nobody reads this code but our metrics."""
+_SMALL_BYTES = 64 * 1024
+_FOR_SMALL = 1 / 8
+"""Of the budget, for bodies that are small: a few large ones do not shut out all others."""
+_OFF_LOOP_BYTES = 256 * 1024
+T = TypeVar("T")
+
+
+class Budget:
+    """Of all requests that are read or wait for their answer."""
+
+    def __init__(self, most_bytes: int) -> None:
+        self._left = most_bytes
+        self._for_small = int(most_bytes * _FOR_SMALL)
+
+    @contextlib.contextmanager
+    def holding(self) -> Generator["Held"]:
+        held = Held(self)
+        try:
+            yield held
+        finally:
+            held.release()
+
+    def fits(self, size: int, more: int) -> bool:
+        """Whether a body of `size` so far may have `more`."""
+        return more <= self._left - (0 if size + more <= _SMALL_BYTES else self._for_small)
+
+    def change(self, size: int) -> None:
+        self._left += size
+
+
+class Held:
+    """The part of one request."""
+
+    def __init__(self, budget: Budget) -> None:
+        self._budget, self._size = budget, 0
+
+    def require(self, more: int) -> None:
+        """Refused with 429 where there is no room for as much."""
+        if not self._budget.fits(self._size, more):
+            reason = "the requests that are read and wait are too large together"
+            raise Refused(429, reason, retry_after_s=1.0, reason="bytes")
+
+    def take(self, more: int) -> None:
+        self.require(more)
+        self._budget.change(-more)
+        self._size += more
+
+    def release(self) -> None:
+        self._budget.change(self._size)
+        self._size = 0
+
+
+def declared_bytes(request: HttpRequest) -> int | None:
+    """None where the headers do not say how long the body is."""
+    declared = request.headers.get("content-length", "")
+    return int(declared) if declared.isascii() and declared.isdecimal() else None
+
+
+async def read_body(request: HttpRequest, held: Held, *, most_bytes: int, until_s: float) -> bytes:
+    """Refused with 413, 408, 429 or 400; with 499 when the client goes away."""
+    declared = declared_bytes(request)
+    # An answer before the last byte would be a reset for a client that only writes: the rest is read, and forgotten.
+    keep = declared is None or declared <= most_bytes
+    if not keep and request.headers.get("expect", "").lower() == "100-continue":
+        raise _too_large(most_bytes)
+    try:
+        async with asyncio.timeout_at(until_s):
+            body, size = await _read(request, held, most_bytes if keep else 0)
+    except TimeoutError:
+        raise Refused(408, "the body did not arrive in time") from None
+    except ClientDisconnect:
+        raise Refused(GONE, "the client disconnected") from None
+    if size > most_bytes or not keep:
+        raise _too_large(most_bytes)
+    return body
+
+
+async def _read(request: HttpRequest, held: Held, keep_bytes: int) -> tuple[bytes, int]:
+    body, size = bytearray(), 0
+    async for chunk in request.stream():
+        size += len(chunk)
+        if size <= keep_bytes:
+            held.take(len(chunk))
+            body += chunk
+        elif body:
+            held.release()
+            body.clear()
+    return bytes(body), size
+
+
+def _too_large(most_bytes: int) -> Refused:
+    return Refused(413, f"the maximum body size is {most_bytes} bytes")
+
+
+class Parser:
+    """One large body at a time, in a thread: what is parsed is many times its text, and takes up to a second."""
+
+    def __init__(self) -> None:
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="parser")
+
+    async def parsed(self, parse: Callable[[bytes], T], body: bytes) -> T:
+        if len(body) <= _OFF_LOOP_BYTES:
+            return parse(body)
+        return await asyncio.get_running_loop().run_in_executor(self._thread, parse, body)

@@ -1,0 +1,87 @@
+"""Bodies that arrive slowly, largely or together: their bytes have one budget, and parsing them stops no probe."""
+
+import contextlib
+import json
+import socket
+import time
+from collections.abc import Generator
+from concurrent.futures import ThreadPoolExecutor
+
+import psutil
+import pytest
+
+from workloads.library.tests.inference.server.serving import INFER, Served, head, served, texts, until
+
+pytestmark = pytest.mark.process
+MIB = 1024 * 1024
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Generator[Served]:
+    with served(tmp_path_factory.mktemp("memory"), "--longest-request", "7") as running:
+        yield running
+
+
+def refused(ends: list[socket.socket]) -> int:
+    """How many have an answer, which can only be a refusal."""
+    count = 0
+    for end in ends:
+        end.setblocking(False)
+        with contextlib.suppress(BlockingIOError):
+            count += end.recv(64, socket.MSG_PEEK).startswith(b"HTTP/1.1 429 ")
+    return count
+
+
+@pytest.mark.parametrize("path", [INFER, "/v1/completions"])
+@pytest.mark.parametrize("declared", [True, False])
+def test_unfinished_bodies_share_one_budget(server: Served, path: str, declared: bool) -> None:
+    process, size, part = psutil.Process(server.process.pid), 8 * MIB, b"x" * (6 * MIB)
+    before = process.memory_info().rss
+    chunked = f"POST {path} HTTP/1.1\r\nHost: here\r\nTransfer-Encoding: chunked\r\n\r\n{len(part):x}\r\n".encode()
+    begin = head(size, path) if declared else chunked
+
+    def begun(_: int) -> socket.socket:
+        end = server.connect()
+        end.settimeout(0.5)
+        with contextlib.suppress(TimeoutError):  # it is refused, and not read to its end
+            end.sendall(begin + part)
+        return end
+
+    with ThreadPoolExecutor(16) as pool:
+        ends = list(pool.map(begun, range(30)))
+    try:
+        until(lambda: refused(ends) >= 20, "the budget to be spent")
+        assert process.memory_info().rss - before < 140 * MIB, "64 MiB, and buffers"
+        assert server.infer("small").status == 200, "what is small has a part of its own"
+    finally:
+        for end in ends:
+            end.close()
+    large = texts("x" * (7 * MIB))
+    until(lambda: server.request("POST", INFER, large).status == 200, "the budget to be whole again")
+
+
+def test_large_bodies_are_parsed_beside_the_probes(server: Served) -> None:
+    count = 480_000
+    body = json.dumps(
+        {"inputs": [{"name": "x", "datatype": "FP64", "shape": [1, count], "data": [0.123456789012] * count}]}
+    ).encode()
+    assert 7 * MIB < len(body) < 8 * MIB
+    slowest = 0.0
+    with ThreadPoolExecutor(6) as pool:
+        answers = [pool.submit(server.request, "POST", INFER, body) for _ in range(6)]
+        while not all(answer.done() for answer in answers):
+            began = time.monotonic()
+            assert server.request("GET", "/v2/health/live").status == 200
+            slowest = max(slowest, time.monotonic() - began)
+    assert {answer.result().status for answer in answers} <= {200, 429, 504}
+    assert slowest < 1.0, "what a probe waits"
+
+
+def test_a_body_of_more_values_than_its_bytes_suggest_is_refused(server: Served) -> None:
+    before = server.metric('holdfast_server_requests_total\\{code="413"\\}')
+    many = b'{"inputs":[{"name":"x","datatype":"INT8","shape":[1,2000000],"data":[' + b"1," * 1_999_999 + b"1]}]}"
+    assert server.request("POST", INFER, many).status == 413
+    assert server.metric('holdfast_server_requests_total\\{code="413"\\}') == before + 1
+    unending = b'{"inputs": "' + b"\\," * 2_000_000
+    assert server.request("POST", INFER, unending).status == 400, "in no time that grows with its square"
+    assert server.infer("," * 3_000_000).status == 200, "those of a text are no values"
