@@ -43,7 +43,7 @@ def platform(environment: Environment, images: dict[str, str] | None = None) -> 
         registry=environment.image_registry,
         images=digests(environment.name) if images is None else images,
         database=_database(environment),
-        topics={purpose: environment.topic(purpose) for purpose in (*environment.lanes, "dead")},
+        topics={purpose: environment.topic(purpose) for purpose in environment.topic_purposes},
         lanes=environment.queue.lanes,
         runs=tuple(
             Run(name=run.name, account=run.account, prefixes=run.prefixes, read_by=run.read_by)

@@ -83,7 +83,7 @@ ENVIRONMENT = Environment(
     ),
     security=Security(secret_manager=True),
     storage=Storage(allow_destroy=True),
-    queue=Queue(),
+    queue=Queue(lanes=2),
     database=Database(deletion_protection=False),
     serving=Serving(
         promised_per_s=80,

@@ -270,7 +270,12 @@ class Environment:
     @property
     def lanes(self) -> list[str]:
         """Purposes of the work topics: one for each batch job that queues on Pub/Sub at the same time."""
-        return ["work", *(f"work-{n}" for n in range(2, self.queue.lanes + 1))]
+        return ["work", *(f"work-{n}" for n in range(2, self.queue.lanes + 1))][: self.queue.lanes]
+
+    @property
+    def topic_purposes(self) -> list[str]:
+        """Of all topics: the lanes', and that of dead letters. None where jobs queue in the database."""
+        return [*self.lanes, "dead"] if self.lanes else []
 
     def service_account_email(self, role: str) -> str:
         return names.service_account_email(self.project, self.name_prefix, self.name, role)

@@ -30,14 +30,15 @@ def _cluster(environment: Environment) -> dict[str, str]:
 
 
 def _foundation(environment: Environment) -> dict[str, str]:
-    work = f"projects/{environment.project}/{{}}/{environment.topic('work')}"
     found = {
         **{
             f"bucket {purpose}": f"gs://{environment.bucket(purpose)}" for purpose in ("checkpoints", "data", "exports")
         },
         "images": environment.image_registry,
-        "topic": work.format("topics"),
-        "subscription": work.format("subscriptions"),
+        **{
+            f"topic {lane}": f"projects/{environment.project}/topics/{environment.topic(lane)}"
+            for lane in environment.lanes
+        },
         **{f"account {role}": environment.service_account_email(role) for role in roles.ROLES},
     }
     if environment.delivery:

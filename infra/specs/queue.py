@@ -9,11 +9,11 @@ from infra.specs.storage import DAY_S
 
 
 def resources(environment: Environment) -> list[Resource]:
-    purposes = [*environment.lanes, "dead"]
+    purposes = environment.topic_purposes
     return [
         *(_topic(environment, purpose) for purpose in purposes),
         *(_subscription(environment, purpose) for purpose in purposes),
-        *_grants(environment),
+        *(_grants(environment) if purposes else []),
     ]
 
 

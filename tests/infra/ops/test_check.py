@@ -62,7 +62,7 @@ def test_outputs_are_what_the_stacks_make() -> None:
     assert {value for key, value in found.items() if key.startswith("bucket ")} == buckets
     assert {value.split("@")[0] for key, value in found.items() if key.startswith("account ")} == accounts
     assert found["images"].rpartition("/")[2] in {m.get("repository_id") for m in made}
-    assert found["topic"].rpartition("/")[2] in {m.get("name") for m in made}
+    assert found["topic work"].rpartition("/")[2] in {m.get("name") for m in made}
     assert found["credentials"].startswith(
         "gcloud container clusters get-credentials holdfast-example --region=us-central1"
     )
