@@ -151,7 +151,7 @@ def elastic(
     window: Window = DEFAULT_WINDOW.pod_s,
     gather: Annotated[float, typer.Option(help="Seconds that a start or a joining node waits for more nodes.")] = 20.0,
     hold: Annotated[float, typer.Option(help="Seconds that a gang with too few nodes waits for more.")] = 60.0,
-    silent: Annotated[float, typer.Option(help="Seconds until a silent peer counts as lost.")] = 15.0,
+    silent: Annotated[float, typer.Option(help="Seconds until a node that does not answer counts as lost.")] = 3.0,
 ) -> None:
     """Train on a gang that continues without lost nodes. Exit: 0 done, 143 preempted, 75 too few nodes, 2 input, 70 bug."""
     from holdfast.runtime import logs

@@ -28,6 +28,7 @@ from holdfast.checkpoint.errors import Abandoned, Damaged, Fenced, Full, Storage
 from holdfast.checkpoint.failpoints import failpoint
 from holdfast.checkpoint.format import Manifest, Shard, TensorPart
 from holdfast.checkpoint.format.commit import CommitState, commit
+from holdfast.checkpoint.format.soundness import read_shard
 from holdfast.checkpoint.save.retention import FailedAttempts, Policy, retain
 from holdfast.checkpoint.settings import Retention, Tuning
 from holdfast.checkpoint.stores.opening import reliable_storage
@@ -161,11 +162,13 @@ def serve(mailbox: Mailbox, memories: list[Memory], storage: Storage, orders: Up
     """Until the trainer is gone and its last save is through."""
     policy = orders.policy
     state = CommitState(commit_count=orders.commit_count, keep=orders.keep, damaged=policy.damaged, epoch=orders.epoch)
-    failed = FailedAttempts(storage)
+    failed, read_back = FailedAttempts(storage), ReadBack(storage)
     while (job := mailbox.next()) is not None:
         failed.clear()
         try:
-            changed = _save(mailbox, memories[job.memory].view(job.length), storage, job, state, orders.tuning)
+            changed = _save(
+                mailbox, memories[job.memory].view(job.length), storage, job, state, orders.tuning, read_back
+            )
         except (Abandoned, Fenced, StorageError, Damaged, InputError, OSError, EOFError) as error:
             mailbox.report(save=job.save, **_outcome(error))
             failed.add(job.manifest, error)
@@ -180,10 +183,36 @@ def serve(mailbox: Mailbox, memories: list[Memory], storage: Storage, orders: Up
                 retain(storage, job.manifest.run, policy)
 
 
-def _save(mailbox: Mailbox, memory: memoryview, storage: Storage, job: Job, state: CommitState, tuning: Tuning) -> bool:
+class ReadBack:
+    """Of each start the first shard of the first save, and of each save until one is sound: a store that spoils what it
+    takes is found here, and not at the next start, when retention has replaced every sound checkpoint."""
+
+    def __init__(self, storage: Storage) -> None:
+        self._storage, self._sound = storage, False
+
+    def check(self, manifest: Manifest) -> None:
+        """Raises Damaged, StorageError."""
+        if not self._sound and manifest.shards:
+            try:
+                read_shard(self._storage, manifest, 0)
+            except Damaged as error:
+                raise Damaged(f"the store gives back other bytes than it was sent: {error}") from error
+            self._sound = True
+
+
+def _save(
+    mailbox: Mailbox,
+    memory: memoryview,
+    storage: Storage,
+    job: Job,
+    state: CommitState,
+    tuning: Tuning,
+    read_back: ReadBack,
+) -> bool:
     """Whether a commit was written."""
     began = time.monotonic()
     manifest = upload(storage, memory, job, parallel=tuning.parallel)
+    read_back.check(manifest)
     mailbox.report(save=job.save, done="uploaded", seconds=time.monotonic() - began, bytes=job.length)
     if manifest.rank:
         return False

@@ -38,6 +38,10 @@ class Control:
         """Epoch -> indices that have lost its group."""
         self._joins: dict[int, tuple[Member, float]] = {}
         self._farewells: set[int] = set()
+        self.total = 0
+        """Steps of the whole training; 0: not known yet."""
+        self._lost = 0
+        """Newest epoch whose group this member has lost."""
         self._barred: dict[int, set[int]] = {}
         """Epoch -> places that found this one's ports closed."""
         self.reaches: frozenset[int] = frozenset()
@@ -71,6 +75,11 @@ class Control:
                     if known and known[0] == member:
                         del self._joins[member.index]
             self._changed.notify_all()
+
+    def lose(self, epoch: Epoch) -> None:
+        """Others may still wait in a collective of it, for a member that they hear."""
+        with self._changed:
+            self._lost = epoch.number
 
     def reported(self, epoch: int) -> frozenset[int]:
         with self._changed:
@@ -143,7 +152,13 @@ class Control:
     def _status(self) -> dict[str, Any]:
         epoch = self._epoch.to_json() if self._epoch else None
         me = {"index": self.me.index, "incarnation": self.me.incarnation, "phase": self._phase, "epoch": epoch}
-        return me | {"reaches": sorted(self.reaches), "closed": sorted(self.closed), "ear": self.ear}
+        return me | {
+            "reaches": sorted(self.reaches),
+            "closed": sorted(self.closed),
+            "ear": self.ear,
+            "lost": self._lost,
+            "total": self.total,
+        }
 
 
 def _member(body: Mapping[str, Any]) -> Member:
@@ -224,18 +239,17 @@ class Peers:
 
     def living(self, members: list[Member]) -> list[Member]:
         """Those whose process of that epoch answers; one that was replaced has another incarnation."""
-        return [member for member, _ in self._found(members)]
+        return [*self.answers(members)]
 
     def at_work(self, members: list[Member]) -> list[Member]:
         """Those of the living that have an epoch: who was left out of the gang and asks to come in ends nothing."""
-        return [member for member, phase in self._found(members) if phase != "waiting"]
+        return [member for member, found in self.answers(members).items() if found.get("phase") != "waiting"]
 
-    def _found(self, members: list[Member]) -> list[tuple[Member, object]]:
+    def answers(self, members: list[Member]) -> dict[Member, dict[str, Any]]:
+        """The status of the living."""
         status = self.look([member.index for member in members])
         answers = ((member, status.get(member.index, {})) for member in members)
-        return [
-            (member, found.get("phase")) for member, found in answers if found.get("incarnation") == member.incarnation
-        ]
+        return {member: found for member, found in answers if found.get("incarnation") == member.incarnation}
 
 
 def read_answer(data: bytes) -> dict[str, Any] | None:

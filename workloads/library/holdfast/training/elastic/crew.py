@@ -8,14 +8,16 @@ import math
 import os
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any
 
 import torch
 from torch.distributed import ProcessGroup
 
-from holdfast.checkpoint.errors import Preempted, StorageError, Superseded
+from holdfast.checkpoint.errors import CheckpointExit, Preempted, StorageError, Superseded
 from holdfast.checkpoint.failpoints import failpoint
+from holdfast.contract.errors import InputError
 from holdfast.contract.job_identity import attempt_of
 from holdfast.runtime import logs
 from holdfast.runtime.events import EventLog
@@ -28,6 +30,7 @@ from holdfast.training.elastic.reach import Reach
 from holdfast.training.elastic.regroup import Regroup
 from holdfast.training.elastic.saves import GangSaves
 from holdfast.training.elastic.transfer import furthest, synchronize
+from holdfast.training.elastic.watch import Lag, Watch
 from holdfast.training.errors import CutOff, Expelled, GangTooSmall, GroupLost
 
 NO_STATE = -1
@@ -44,6 +47,8 @@ class Crew:
         peers: Peers,
         regroup: Regroup,
         group: Group,
+        lag: Lag,
+        silent_s: float,
         saves: GangSaves,
         shutdown: Shutdown,
         window_s: float,
@@ -53,7 +58,8 @@ class Crew:
     ) -> None:
         """`ranks_per_node`: members of one."""
         self._state, self._device = state, device
-        self._control, self._peers, self._regroup, self._group = control, peers, regroup, group
+        self._control, self._peers, self._regroup, self._group, self._lag = control, peers, regroup, group, lag
+        self._watch = Watch(control.me, peers, group.abort, silent_s=silent_s)
         self._saves, self._shutdown, self._window_s, self._events = saves, shutdown, window_s, events
         self._ranks_per_node, self._node = ranks_per_node, node
         self._reach = Reach(control, peers)
@@ -77,15 +83,41 @@ class Crew:
         began = time.monotonic()
         self._enter(self._decided(self._regroup.first), began=began)
 
+    def check_total(self, total: int) -> None:
+        """Of two members with different numbers of steps the one that comes later is refused: the first to end would
+        end the Job. Raises InputError."""
+        self._control.total = total
+        self._node.decided(lambda: self._compare_totals(total))
+
+    def _compare_totals(self, total: int) -> None:
+        for place, status in self._peers.look([*range(len(self._peers.addresses))]).items():
+            if (theirs := status.get("total")) not in (0, None, total):
+                raise InputError(
+                    "members of the gang have different numbers of steps",
+                    got=f"{total} steps here, {theirs} at place {place}",
+                    allowed="one number for all",
+                    fix="start every place with the same arguments",
+                )
+
     def done(self) -> None:
         """One more step is applied to the state."""
         self.step += 1
         self._keep(lambda: self._saves.after_step(self.step))
 
+    def together(self) -> AbstractContextManager[None]:
+        """Collectives of this epoch: a member that does not answer makes them fail."""
+        return self._watch.over(self.epoch)
+
     def lost(self, error: Exception) -> None:
-        """A collective failed: go on with those who are left."""
-        logs.warning("gang", f"a member was lost in step {self.step}: {str(error)[:160]}")
-        self._go_on(frozenset())
+        """A collective failed: go on with those who are left. Raises InputError where nobody is lost, time and again."""
+        logs.warning("gang", f"a sum of step {self.step} failed: {str(error)[:160]}")
+        began, before = time.monotonic(), self.epoch
+        silent = self._watch.silent
+        self._leave()
+        epoch = self._after(before, silent)
+        if self.step != NO_STATE and {*before.members} <= {*epoch.members}:
+            self._lag.repeated(self.step, str(error))
+        self._enter(epoch, began=began)
 
     def resize(self, leaving: frozenset[int]) -> None:
         """At a step that all have done. The leavers' state is the others' as well, so nothing is lost. Raises Preempted
@@ -124,7 +156,12 @@ class Crew:
         self._control.enter(self.epoch, "complete")
         self._await_farewells([member for member in self.epoch.members if member != self.me])
 
+    def loss(self, step: int) -> str:
+        """For a line: what leaving at `step` loses, as far as this member has written it."""
+        return self._saves.loss(step)
+
     def close(self) -> None:
+        self._watch.close()
         self._saves.close()
         self._regroup.close()
         self._group.close()
@@ -154,8 +191,12 @@ class Crew:
 
     def _go_on(self, without: frozenset[int]) -> None:
         began = time.monotonic()
-        self._group.close()
+        self._leave()
         self._enter(self._after(self.epoch, without), began=began)
+
+    def _leave(self) -> None:
+        self._control.lose(self.epoch)
+        self._group.close()
 
     def _after(self, epoch: Epoch, without: frozenset[int] = frozenset()) -> Epoch:
         try:
@@ -167,7 +208,10 @@ class Crew:
             return self._decided(self._regroup.first)
 
     def _decided(self, decide: Callable[[], Epoch]) -> Epoch:
-        return Epoch.from_json(self._node.decided(lambda: decide().to_json()))
+        try:
+            return Epoch.from_json(self._node.decided(lambda: decide().to_json()))
+        except CheckpointExit as end:  # who looks for an epoch knows of no steps
+            raise type(end)(max(0, self.step), end.reason) from end
 
     def _enter(self, epoch: Epoch, *, began: float) -> None:
         """Meet the members of `epoch`, or of the one after if somebody is lost meanwhile, and hold what they hold."""
@@ -175,12 +219,12 @@ class Crew:
             self.epoch = epoch
             try:
                 with self._node.together():
-                    self._group.open(epoch)
+                    self._group.open(epoch, self._lag.bound_s)
                 self._hold_what_others_hold()
                 break
             except (GroupLost, RuntimeError) as error:  # of the group, and of a collective
                 logs.warning("gang", f"epoch {epoch.number} was lost while it met: {str(error)[:160]}")
-                self._group.close()
+                self._leave()
             self._node.decided(partial(self._reach.lost, epoch, self.step))
             lost, epoch = epoch, self._after(epoch)
             self._node.decided(partial(self._reach.heard, lost, self.step))
@@ -209,11 +253,12 @@ class Crew:
         if self.coordinator and self.step == NO_STATE:
             self._control.enter(self.epoch, "restoring")
         # A gang of newcomers has no one to ask: its lead takes up the newest checkpoint, and gives it to the others.
-        with self._node.together():
+        with self.together(), self._node.together():
             most = furthest(self.step, self.group)
         if most == NO_STATE:
             self._restore_on_lead()
-        self.step = synchronize(self._state, self.step, self._device, self.group, self._node)
+        with self.together():
+            self.step = synchronize(self._state, self.step, self._device, self.group, self._node)
 
     def _restore_on_lead(self) -> None:
         # Not in a collective: a restore may take minutes, and a silent peer counts as lost after seconds.

@@ -35,8 +35,7 @@ from holdfast.checkpoint import Tuning
 from holdfast.checkpoint.errors import CheckpointExit
 from holdfast.checkpoint.failpoints import failpoint
 from holdfast.checkpoint.parts import checked_state
-from holdfast.checkpoint.stores import Retrying, Storage, open_storage
-from holdfast.contract.errors import InputError
+from holdfast.checkpoint.stores import Storage
 from holdfast.contract.lifecycle import DEFAULT_WINDOW
 from holdfast.contract.object_names import checked_run
 from holdfast.runtime import logs
@@ -53,8 +52,9 @@ from holdfast.training.elastic.membership import Member
 from holdfast.training.elastic.node import node_of, parameters_of
 from holdfast.training.elastic.places import Address
 from holdfast.training.elastic.regroup import Limits, Regroup
-from holdfast.training.elastic.saves import GangSaves
+from holdfast.training.elastic.saves import GangSaves, open_store
 from holdfast.training.elastic.shards import GangProgress
+from holdfast.training.elastic.watch import Lag
 from holdfast.training.errors import GroupLost
 from holdfast.training.rendezvous import join_id
 
@@ -80,7 +80,8 @@ class ElasticGang:
         window_s: float = DEFAULT_WINDOW.pod_s,
         gather_s: float = 20.0,
         hold_s: float = 60.0,
-        silent_s: float = 15.0,
+        silent_s: float = 3.0,
+        lag_s: float = 120.0,
         tuning: Tuning | None = None,
     ) -> None:
         """`nodes`: address of every place in the gang, `index` this one's; a place also uses the port above. A place is
@@ -88,7 +89,8 @@ class ElasticGang:
         as the pod's environment states it, and without such a pod the gang is one process.
         `shards`: cut of each step, 0 for six for each process. `every`: steps between checkpoints. `facts`: what must not
         differ when a run is resumed, such as a digest of its data and the samples of a shard. `gather_s`: how long a
-        start or a newcomer waits for more; `hold_s`: how long too few wait; `silent_s`: when a peer counts as lost."""
+        start or a newcomer waits for more; `hold_s`: how long too few wait; `silent_s`: when a member that answers no question counts as
+        lost; `lag_s`: how long the others wait in a step for one that does answer, doubled where that was too short."""
         given = places.of_pod()
         if ranks_per_node is None:
             ranks_per_node = given.ranks_per_node if nodes is None else 1
@@ -109,10 +111,8 @@ class ElasticGang:
         events = events if node.speaks else None
         self._shutdown = notices.of_process()
         self._tuning = tuning or Tuning()
-        storage = Retrying(
-            open_storage(url, request_s=self._tuning.request_s), budget_s=min(hold_s, self._tuning.retry_s)
-        )
-        _check_store(storage, url)
+        peers = Peers(nodes[:: node.size], join_id(run), stores=_stores(nodes, node.size))
+        storage = open_store(url, self._tuning, peers, hold_s=hold_s)
         progress = GangProgress(shards=self._shards, seed=seed, facts=facts, gradients=self._gradients)
         whole = state | {"gang": progress}
         saves = GangSaves(
@@ -130,8 +130,9 @@ class ElasticGang:
         )
         members_per_node = ranks_per_node // node.size
         least = min_nodes * members_per_node
-        limits = Limits(min_members=least, gather_s=gather_s, hold_s=hold_s, silent_s=silent_s)
-        self._crew = self._assembled(run, nodes, storage, limits, whole, saves, events, members_per_node)
+        limits = Limits(min_members=least, gather_s=gather_s, hold_s=hold_s)
+        self._silent_s, self._lag = silent_s, Lag(lag_s)
+        self._crew = self._assembled(run, nodes, storage, limits, whole, saves, events, members_per_node, peers)
         self._reduced = False
         self._called: frozenset[int] | None = None
         """Of the last reduction: who leaves; None: nobody called for a regrouping."""
@@ -146,34 +147,28 @@ class ElasticGang:
         saves: GangSaves,
         events: EventLog | None,
         members_per_node: int,
+        peers: Peers,
     ) -> Crew:
         node, secret = self._node, join_id(run)
         me = Member(index=self._index, incarnation=node.decided(lambda: secrets.token_hex(8)))
-        asked, added_up = nodes[:: node.size], nodes[node.rank :: node.size]
+        added_up = nodes[node.rank :: node.size]
         # Nobody asks a rank that does not speak for its node.
-        port = asked[self._index][1] if node.speaks else 0
+        port = peers.addresses[self._index][1] if node.speaks else 0
         try:
             self._control = Control(me, port, secret)
         except OSError as error:
             raise port_taken(port, error) from error
-        stores = [
-            [port + 1 for _, port in nodes[first : first + node.size]] for first in range(0, len(nodes), node.size)
-        ]
-        peers = Peers(asked, secret, stores=stores)
         return Crew(
             state,
             self._gradients.device,
             control=self._control,
             peers=peers,
-            regroup=Regroup(storage, run, self._control, peers, limits, stop_asked=lambda: self._shutdown.requested),
-            group=Group(
-                added_up,
-                me,
-                self._gradients.device,
-                secret=secret,
-                silent_s=limits.silent_s,
-                beside_node=node.mesh is not None,
+            regroup=Regroup(
+                storage, run, self._control, peers, limits, self._lag, stop_asked=lambda: self._shutdown.requested
             ),
+            group=Group(added_up, me, self._gradients.device, secret=secret, beside_node=node.mesh is not None),
+            lag=self._lag,
+            silent_s=self._silent_s,
             saves=saves,
             shutdown=self._shutdown,
             window_s=self._window_s,
@@ -224,6 +219,7 @@ class ElasticGang:
         """Numbers of the steps to do. One comes again when its reduction failed.
 
         Raises Preempted, on the nodes that have a notice; GangTooSmall when too few are left."""
+        self._crew.check_total(total)
         while self.step < total:
             self._reduced, self._called = False, None
             self._gradients.begin()
@@ -259,7 +255,8 @@ class ElasticGang:
         noticed = self._shutdown.requested and self._node.speaks
         leaves = [int(noticed and member == self._index) for member in range(self._members)]
         try:
-            flags = self._gradients.reduce([*leaves, int(self._newcomers_ready())], self._crew.group, self._node)
+            with self._crew.together():
+                flags = self._gradients.reduce([*leaves, int(self._newcomers_ready())], self._crew.group, self._node)
         except (GroupLost, RuntimeError) as error:  # gloo's and nccl's errors both
             self._crew.lost(error)
             return False
@@ -283,15 +280,10 @@ class ElasticGang:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
         if isinstance(error, CheckpointExit) and error.reason:
-            logs.error("gang", f"leaving at step {error.step}: {error.reason}")
+            logs.error("gang", f"leaving at step {error.step}: {error.reason}{self._crew.loss(error.step)}")
         self._crew.close()
 
 
-def _check_store(storage: Storage, url: str) -> None:
-    if not storage.create_only:
-        raise InputError(
-            "this checkpoint storage cannot prevent a split gang",
-            got=f"{url}, which overwrites a name that is taken",
-            allowed="a store that refuses it: gs://, az://, Amazon's s3://, or a folder",
-            fix="use another --checkpoints, or train as a rigid gang: holdfast train run",
-        )
+def _stores(nodes: tuple[Address, ...], size: int) -> list[list[int]]:
+    """Ports of each node's stores."""
+    return [[port + 1 for _, port in nodes[first : first + size]] for first in range(0, len(nodes), size)]

@@ -12,7 +12,7 @@ import os
 import socket
 import stat
 import threading
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, cast
@@ -54,13 +54,14 @@ class Group:
         device: torch.device,
         *,
         secret: str,
-        silent_s: float,
         beside_node: bool = False,
     ) -> None:
         """`secret`: the name under which members find each other in a store that strangers may reach. `beside_node`:
         the default group is the node's own, and stays. Raises InputError where the port is taken."""
-        self._addresses, self._me, self._secret, self._silent_s = addresses, me, secret, silent_s
-        self._connect_s = min(CONNECT_S, silent_s)
+        self._addresses, self._me, self._secret = addresses, me, secret
+        self._connect_s = CONNECT_S
+        self._sockets: set[_Descriptor] = set()
+        """Of the group that is open."""
         self._backend, self._beside_node = BACKENDS[device.type], beside_node
         self.handle: dist.ProcessGroup | None = None
         """For collectives; None where this member is alone."""
@@ -70,8 +71,8 @@ class Group:
         except RuntimeError as error:
             raise port_taken(port, error) from error
 
-    def open(self, epoch: Epoch) -> None:
-        """Raises GroupLost."""
+    def open(self, epoch: Epoch, lag_s: float) -> None:
+        """`lag_s`: how long its collectives wait for a member. Raises GroupLost."""
         rank = epoch.rank_of(self._me)
         assert rank is not None
         if len(epoch.members) == 1:
@@ -79,7 +80,10 @@ class Group:
         failpoint("gang.connect")
         try:
             with self._bounded(epoch.lead):
+                before = _sockets()
                 self._connect(epoch, rank)
+                self._sockets = _sockets() - before
+                dist.set_timeout(timedelta(seconds=lag_s), self.handle)
         except (RuntimeError, ValueError) as error:  # torch's store and group errors are RuntimeErrors
             self.close()
             raise GroupLost(str(error)[:200]) from error
@@ -99,7 +103,6 @@ class Group:
             dist.init_process_group(self._backend, store=store, rank=rank, world_size=size, timeout=connect)
             self.handle = dist.group.WORLD
         dist.barrier(self.handle)
-        dist.set_timeout(timedelta(seconds=self._silent_s), self.handle)
 
     @contextlib.contextmanager
     def _bounded(self, lead: Member) -> Generator[None]:
@@ -127,6 +130,16 @@ class Group:
         return TCPStore(
             host, port + 1, is_master=False, wait_for_workers=False, timeout=timedelta(seconds=self._connect_s)
         )
+
+    def abort(self) -> None:
+        """Make the collective that is under way fail. From another thread."""
+        group = self.handle
+        if group is not None and "nccl" in self._backend:
+            group.abort()
+        # gloo has no abort, and its time limit is that of a slow member.
+        ports = {port + above for _, port in self._addresses for above in (0, 1)}
+        for descriptor in self._sockets:
+            _shut(descriptor[0], lambda local, peer: not {local[1], peer[1]} & ports, inode=descriptor[1])
 
     def close(self) -> None:
         """Beside the main thread: with a peer that is gone it may never end."""
@@ -167,15 +180,31 @@ def broadcast_json(value: Any, source: int, device: torch.device, group: dist.Pr
     return json.loads(bytes(buffer.cpu().tolist()))
 
 
+_Descriptor = tuple[int, int]
+"""Number and inode: the number may be another file's by the time that it is used."""
+
+
+def _sockets() -> set[_Descriptor]:
+    found: set[_Descriptor] = set()
+    for path in Path("/dev/fd").iterdir():
+        with contextlib.suppress(OSError):  # closed meanwhile
+            status = os.fstat(int(path.name))
+            if stat.S_ISSOCK(status.st_mode):
+                found.add((int(path.name), status.st_ino))
+    return found
+
+
 def _end_connections(host: str, port: int) -> None:
     """Those of this process to (host, port): who reads from one sees its end."""
     peers = {found[4][:2] for found in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)}
-    for path in Path("/dev/fd").iterdir():
-        with contextlib.suppress(OSError):  # closed meanwhile, or no connection
-            if stat.S_ISSOCK(os.fstat(int(path.name)).st_mode):
-                with socket.socket(fileno=os.dup(int(path.name))) as found:
-                    if found.family not in (socket.AF_INET, socket.AF_INET6):
-                        continue
-                    address, its_port = found.getpeername()[:2]
-                    if (address.removeprefix("::ffff:"), its_port) in peers:  # torch's sockets take both families
-                        found.shutdown(socket.SHUT_RDWR)
+    for number, inode in _sockets():
+        _shut(number, lambda _, peer: peer in peers, inode=inode)
+
+
+def _shut(number: int, meant: Callable[[Address, Address], bool], *, inode: int) -> None:
+    """A connection over the network, if it is `meant` by its two addresses."""
+    with contextlib.suppress(OSError), socket.socket(fileno=os.dup(number)) as found:  # closed, or only listening
+        if found.family in (socket.AF_INET, socket.AF_INET6) and os.fstat(found.fileno()).st_ino == inode:
+            local, peer = found.getsockname()[:2], found.getpeername()[:2]
+            if meant(local, (peer[0].removeprefix("::ffff:"), peer[1])):  # torch's sockets take both families
+                found.shutdown(socket.SHUT_RDWR)

@@ -17,6 +17,7 @@ from holdfast.training.elastic.control import POLL_S, Control, Peers, epoch_of
 from holdfast.training.elastic.membership import Epoch, Member, newest_number, propose
 from holdfast.training.elastic.reach import cut_off, others_reach, unreachable
 from holdfast.training.elastic.signs import Signs
+from holdfast.training.elastic.watch import Lag
 from holdfast.training.errors import Expelled, GangTooSmall
 
 _LOOK_S = 0.05
@@ -31,8 +32,6 @@ class Limits:
     """How long a start waits for more than the least."""
     hold_s: float
     """How long too few wait."""
-    silent_s: float
-    """When a peer counts as lost."""
 
 
 class Regroup:
@@ -43,16 +42,17 @@ class Regroup:
         control: Control,
         peers: Peers,
         limits: Limits,
+        lag: Lag,
         *,
         stop_asked: Callable[[], bool],
     ) -> None:
         self._storage, self._run, self._control, self._peers = storage, run, control, peers
-        self._places, self._limits = len(peers.addresses), limits
+        self._places, self._limits, self._lag = len(peers.addresses), limits, lag
         self._stop_asked = stop_asked
         self._me = control.me
         self._signs = Signs(storage, run, control.me, peers, gather_s=limits.gather_s)
         control.hears = lambda member: bool(peers.living([member]))
-        self._deaf = 0
+        self._deaf = self._said_late = 0
         self._left_out_by: Epoch | None = None
         """The newest that went on without this member."""
 
@@ -86,15 +86,18 @@ class Regroup:
                 )
 
     def after(self, epoch: Epoch, *, without: frozenset[int] = frozenset()) -> Epoch:
-        """The epoch that follows: those who live, less those who leave, and those who have asked to come in.
+        """The epoch that follows: those who live, less those who leave or are silent, and those who have asked to come in.
 
         Raises Expelled. The state is not this function's business."""
         stayers = [member for member in epoch.members if member.index not in without]
         began = time.monotonic()
         while True:
-            living = self._peers.living(stayers)
+            answers = self._peers.answers(stayers)
+            living = [*answers]
             if not living or living[0] == self._me:
-                if proposed := self._lead(epoch, living, began):
+                # Others have met without this member, that was frozen: what it proposes is decided already.
+                ahead = any(found and found.number > epoch.number for found in map(epoch_of, answers.values()))
+                if proposed := self._lead(epoch, living, began, ahead=ahead):
                     return proposed
             else:
                 failpoint("gang.report")
@@ -114,12 +117,14 @@ class Regroup:
         members = _by_place([*self._joiners(), self._me])
         late = time.monotonic() - began >= self._limits.gather_s and not self._signs.in_doubt(status)
         if len(members) == self._places or (late and len(members) >= self._limits.min_members):
-            number = newest_number(self._storage, self._run) + 1
             try:
-                return self._propose(Epoch(number=number, members=members))
+                number = newest_number(self._storage, self._run) + 1
+                return self._propose(Epoch(number=number, members=members), began)
             # Another founded the gang at the same moment: the next look finds it, and asks to come in.
             except Expelled:
                 return None
+            except StorageError as error:
+                return self._refused(error, began)
         self._control.wait(_LOOK_S)
         return None
 
@@ -147,24 +152,36 @@ class Regroup:
         ports = {place: self._peers.addresses[place][1] for place in closed}
         raise unreachable(self._peers.addresses, me, ports, barred, 0, alone=not reach)
 
-    def _lead(self, epoch: Epoch, living: list[Member], began: float) -> Epoch | None:
+    def _lead(self, epoch: Epoch, living: list[Member], began: float, *, ahead: bool) -> Epoch | None:
         """On the lowest that lives: None while others have to be waited for."""
         waited = time.monotonic() - began
+        reported = self._control.reported(epoch.number)
+        late = [member.index for member in living if member != self._me and member.index not in reported]
+        if not ahead:
+            self._say_late(epoch, late, waited)
         proposal = successor(
             epoch,
             self._me,
             living=living,
-            reported=self._control.reported(epoch.number),
+            reported=reported,
             joiners=self._joiners(),
-            # One that computes notices in its next collective, at the latest when that times out.
-            patient=waited < self._limits.silent_s + POLL_S,
+            # One that computes notices in its next collective.
+            patient=waited < self._lag.bound_s and not ahead,
             holding=waited < self._limits.hold_s and not self._stop_asked(),
             min_members=self._limits.min_members,
         )
         if proposal is None:
             self._control.wait(_LOOK_S)
             return None
-        return self._propose(proposal)
+        return self._propose(proposal, began)
+
+    def _say_late(self, epoch: Epoch, late: list[int], waited_s: float) -> None:
+        if late and waited_s >= POLL_S and self._said_late != epoch.number:
+            self._said_late = epoch.number
+            places = ", ".join(map(str, late))
+            logs.warning(
+                "gang", f"waiting for place {places}, which answers and is still in its step: {self._lag.bound_s:g} s"
+            )
 
     def _joiners(self) -> list[Member]:
         asking = self._control.joining()
@@ -173,15 +190,22 @@ class Regroup:
         self._control.forget(frozenset(asking) - {member.index for member in there})
         return there
 
-    def _propose(self, epoch: Epoch) -> Epoch:
+    def _propose(self, epoch: Epoch, began: float) -> Epoch | None:
         failpoint("gang.propose")
         try:
             decided = propose(self._storage, self._run, epoch)
         except StorageError as error:
-            # Without the storage nobody can say who belongs to the gang, and no checkpoint could be kept either.
-            raise GangTooSmall(0, f"the gang's next epoch cannot be stored: {error}") from error
+            return self._refused(error, began)
         failpoint("gang.proposed")
         return self._entered(decided)
+
+    def _refused(self, error: StorageError, began: float) -> None:
+        """Without the storage nothing says who belongs to the gang, and no checkpoint can be kept either."""
+        reason = f"the gang's next epoch cannot be stored: {error}"
+        if time.monotonic() - began >= self._limits.hold_s or self._stop_asked():
+            raise GangTooSmall(0, reason) from error
+        logs.warning("gang", f"{reason}; asking again for at most {self._limits.hold_s:g} s")
+        self._control.wait(POLL_S)
 
     def _is_news(self, epoch: Epoch) -> bool:
         """A member that has not heard yet still offers the epoch that is over for this one: both would wait there for ever."""

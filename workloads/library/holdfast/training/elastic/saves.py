@@ -5,7 +5,9 @@ A member that becomes the lead takes the run's fence, so a former lead that wake
 sleep can commit nothing. Without the fence nothing is saved: it is asked for again at each save.
 """
 
+import os
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 from holdfast.checkpoint import Tuning
@@ -20,9 +22,12 @@ from holdfast.checkpoint.parts import (
     fence,
     restore,
 )
-from holdfast.checkpoint.stores import Storage
+from holdfast.checkpoint.stores import Retrying, Storage, open_storage
+from holdfast.contract.errors import InputError
+from holdfast.contract.job_identity import attempt_of
 from holdfast.runtime import logs
 from holdfast.runtime.events import EventLog
+from holdfast.training.elastic.control import Peers
 from holdfast.training.elastic.node import ALONE, Node
 
 
@@ -109,10 +114,13 @@ class GangSaves:
         return self._node.decided(lambda: fence.newest_gang(self._storage, self._run) == self._gang)
 
     def after_step(self, step: int) -> None:
-        if self._writer:
-            self._writer.poll()
+        self._poll()
         if self._leads and step % self._every == 0:
             self.save(step)
+
+    def _poll(self) -> None:
+        if self._writer:
+            self._writer.poll()
 
     def save(self, step: int) -> None:
         # The storage may have been silent when this member became the lead: the fence is asked for again.
@@ -151,6 +159,12 @@ class GangSaves:
         except CheckpointExit as end:
             logs.warning("stop", f"no last checkpoint: {end.reason}")
 
+    def loss(self, step: int) -> str:
+        with suppress(CheckpointExit):  # it is leaving already
+            self._poll()
+        lost = step - self._writer.durable_step if self._writer else 0
+        return f"; the newest checkpoint is of step {step - lost}: {lost} steps are lost" if lost > 0 else ""
+
     def close(self) -> None:
         self.follow()
 
@@ -163,3 +177,23 @@ class GangSaves:
     def _emit(self, event: str, **fields: object) -> None:
         if self._events:
             self._events.emit(event, **fields)
+
+
+def open_store(url: str, tuning: Tuning, peers: Peers, *, hold_s: float) -> Storage:
+    """Raises InputError where it cannot be used, or cannot prevent a split gang; CheckpointExit where it cannot be used
+    now and could be before: it would be wrong to end the Job for it, as bad input does."""
+    try:
+        storage = Retrying(open_storage(url, request_s=tuning.request_s), budget_s=min(hold_s, tuning.retry_s))
+    except InputError as error:
+        if not (attempt_of(os.environ) or peers.look([*range(len(peers.addresses))])):
+            raise
+        logs.error("gang", f"leaving before the first step: {error}")
+        raise CheckpointExit(0, str(error)) from error
+    if not storage.create_only:
+        raise InputError(
+            "this checkpoint storage cannot prevent a split gang",
+            got=f"{url}, which overwrites a name that is taken",
+            allowed="a store that refuses it: gs://, az://, Amazon's s3://, or a folder",
+            fix="use another --checkpoints, or train as a rigid gang: holdfast train run",
+        )
+    return storage

@@ -44,7 +44,8 @@ class ElasticConfig:
     window_s: float = 15.0
     gather_s: float = 20.0
     hold_s: float = 60.0
-    silent_s: float = 15.0
+    silent_s: float = 3.0
+    lag_s: float = 120.0
     device: str = "auto"
     report_every: int = 5
     """Steps between two `window` events."""
@@ -55,7 +56,7 @@ class ElasticConfig:
         between("seed is out of range", self.seed, *SEEDS)
         for name in ("steps", "every"):
             between(f"{name} is out of range", getattr(self, name), 1, math.inf)
-        for name in ("window_s", "gather_s", "hold_s", "silent_s"):
+        for name in ("window_s", "gather_s", "hold_s", "silent_s", "lag_s"):
             between(f"{name} is out of range", getattr(self, name), 0, 86_400.0)
 
 
@@ -89,6 +90,7 @@ def train_elastic(config: ElasticConfig) -> int:
         gather_s=config.gather_s,
         hold_s=config.hold_s,
         silent_s=config.silent_s,
+        lag_s=config.lag_s,
     )
     try:
         with gang:

@@ -3,6 +3,7 @@
 Of a state that a node shares each rank gets its own shard, from the rank of its number on the other node.
 """
 
+from collections.abc import Set as AbstractSet
 from typing import Any
 
 import torch
@@ -20,6 +21,7 @@ from holdfast.checkpoint.parts import (
     local_of,
     targets,
 )
+from holdfast.contract.errors import InputError
 from holdfast.training.elastic.group import broadcast_json
 from holdfast.training.elastic.node import Node
 
@@ -60,7 +62,7 @@ def synchronize(
             else:
                 got = _got(source, device, group, node)
     if got:
-        _take(state, *got)
+        take(state, *got)
     return max(steps)
 
 
@@ -88,14 +90,35 @@ def _got(source: int, device: torch.device, group: dist.ProcessGroup, node: Node
     }
 
 
-def _take(state: dict[str, Any], skeleton: Skeleton, tensors: dict[str, Tensor]) -> None:
+def take(state: dict[str, Any], skeleton: Skeleton, tensors: dict[str, Tensor]) -> None:
+    """What another member has given, into `state`. Raises InputError where that is another state."""
+    here, there = state.keys(), skeleton.keys() - {RNG_KEY}
+    if here != there:
+        raise _another_state(f"only here: {_names(here - there)}; only there: {_names(there - here)}")
     with torch.no_grad():
         for name, value in targets(state):
             saved = decode(skeleton[name], tensors.__getitem__)
-            if isinstance(value, Tensor):
-                value.copy_(saved)
-            else:
-                load_entry(name, value, saved)
+            try:
+                if isinstance(value, Tensor):
+                    value.copy_(saved)
+                else:
+                    load_entry(name, value, saved)
+            # PyTorch's word for another shape: it must not pass for a lost group, which would meet for ever.
+            except RuntimeError as error:
+                raise _another_state(f"{name}: {error}"[:300]) from error
+
+
+def _names(entries: AbstractSet[str]) -> str:
+    return ", ".join(sorted(entries)) or "none"
+
+
+def _another_state(got: str) -> InputError:
+    return InputError(
+        "state of this member is not that of the gang",
+        got=got,
+        allowed="the same entries, of the same shapes, on every member",
+        fix="start every place with the same program and the same arguments",
+    )
 
 
 def _layout(tensor: Tensor) -> list[Any]:

@@ -8,8 +8,9 @@ import json
 import os
 import sys
 import time
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from holdfast.contract.environment import ENV_GANG_NODES
@@ -20,12 +21,15 @@ from holdfast.training.elastic.trainer import ElasticConfig, train_elastic
 from holdfast.training.model import ModelConfig
 
 
-def gated(gate: Path, gate_step: int, *, pace_s: float, ledger: Path | None) -> type[ElasticGang]:
+def gated(
+    gate: Path, gate_step: int, *, pace_s: float, slow: Mapping[int, float] = MappingProxyType({}), ledger: Path | None
+) -> type[ElasticGang]:
     class Gated(ElasticGang):
         def shards(self) -> Generator[int]:
             while self.step == gate_step and not gate.exists():
                 time.sleep(0.01)
-            time.sleep(pace_s)  # the work of a step, without taking the processor from others
+            # The work of a step, without taking the processor from others.
+            time.sleep(slow.get(self.step, pace_s))
             self._mine: list[int] = []
             for shard in super().shards():
                 self._mine.append(shard)
@@ -68,6 +72,7 @@ def work(settings: dict[str, Any]) -> None:
         Path(found.pop("gate")),
         found.pop("gate_step"),
         pace_s=found.pop("pace_s", 0.0),
+        slow={step: seconds for place, step, seconds in found.pop("slow", ()) if place == found["index"]},
         ledger=Path(ledger) if ledger else None,
     )
     if ENV_GANG_NODES in os.environ:  # as a pod: several processes of one node have the same settings

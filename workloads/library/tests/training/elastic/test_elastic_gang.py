@@ -1,9 +1,11 @@
 """Elastic gangs of real processes: whatever is lost or comes, the exact run ends in the bits of an undisturbed one."""
 
 import os
+import re
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +24,9 @@ from holdfast.ledger.events import read_folder
 from holdfast.ledger.job_ledger import job_ledgers
 from holdfast.ledger.receipt import receipt
 from holdfast.training.elastic.gang import ElasticGang
+from holdfast.training.elastic.watch import MOST_REPEATS, Lag
 from tests.cluster.sim.waiting import until
+from workloads.library.tests.training.elastic import gangs
 from workloads.library.tests.training.elastic.conftest import Make
 from workloads.library.tests.training.elastic.gangs import Gang, free_ports, free_run
 
@@ -92,7 +96,7 @@ def test_a_notice_costs_no_step_and_ends_with_143(make: Make, undisturbed: str) 
 
 
 def test_a_frozen_member_is_left_behind_and_comes_back_as_a_newcomer(make: Make, undisturbed: str) -> None:
-    gang = make(silent_s=5.0, gate_step=25)
+    gang = make(silent_s=5.0, gate_step=25, pace_s=0.1)  # frozen well before the gate
     gang.start(0, 1, 2)
     gang.until(gang.committed)
     gang.signal(0, signal.SIGSTOP)
@@ -103,6 +107,51 @@ def test_a_frozen_member_is_left_behind_and_comes_back_as_a_newcomer(make: Make,
     assert set(gang.all_ended().values()) == {EXIT_COMPLETE}, gang.logs()
     assert gang.digests() == {undisturbed}
     assert gang.sizes() == [3, 2, 3]
+
+
+def test_a_frozen_member_is_lost_within_five_seconds(make: Make) -> None:
+    gang = make(steps=100_000)
+    del gang.settings["silent_s"]  # by default
+    gang.start(0, 1, 2)
+    gang.until(gang.committed)
+    began = time.monotonic()
+    gang.signal(1, signal.SIGSTOP)
+    gang.until(lambda: 2 in gang.sizes())
+    assert time.monotonic() - began < 5.0, gang.logs()
+
+
+def test_a_member_that_answers_is_waited_for_however_long_its_step_takes(make: Make, undisturbed: str) -> None:
+    """As one that evaluates: each member in its turn, for much longer than a silent one is waited for."""
+    gang = make(silent_s=1.0, slow=[(place, 5 + 10 * place, 4.0) for place in range(3)])
+    gang.start(0, 1, 2)
+    assert set(gang.all_ended().values()) == {EXIT_COMPLETE}, gang.logs()
+    assert gang.digests() == {undisturbed}
+    assert gang.sizes() == [3]
+
+
+def test_a_step_that_takes_too_long_each_time_comes_again_with_a_longer_bound(make: Make, undisturbed: str) -> None:
+    gang = make(silent_s=1.0, lag_s=2.5, slow=[(1, 12, 4.0), (1, 22, 4.0)])
+    gang.start(0, 1, 2)
+    assert set(gang.all_ended().values()) == {EXIT_COMPLETE}, gang.logs()
+    assert gang.digests() == {undisturbed}
+    assert gang.sizes() == [3, 3], "the bound that has grown is kept"
+    assert "step 12 comes again and no member was lost" in gang.logs()
+    assert "waiting for place 1, which answers" in gang.logs()
+
+
+def test_a_step_that_comes_again_and_again_ends_with_the_reason() -> None:
+    lag = Lag(10.0)
+    for _ in range(MOST_REPEATS):
+        lag.repeated(7, "timed out")
+    assert lag.bound_s == 10.0 * 2**MOST_REPEATS
+    with pytest.raises(InputError, match=r"(?s)step 7 failed 5 times with the same members: timed out.*160 s apart"):
+        lag.repeated(7, "timed out")
+
+
+def test_a_step_that_succeeds_is_forgotten() -> None:
+    lag = Lag(0.001)
+    for step in range(3 * MOST_REPEATS):
+        lag.repeated(step, "timed out")
 
 
 def test_when_all_leave_the_next_start_goes_on_where_they_were(make: Make, undisturbed: str) -> None:
@@ -170,6 +219,58 @@ def test_a_notice_reaches_every_rank_and_none_is_counted(tmp_path: Path) -> None
     until("both ranks have taken their signals", lambda: len([*tmp_path.iterdir()]) == 2)
     node.terminate()
     assert node.wait(60) == EXIT_PREEMPTED
+
+
+def test_a_storage_that_refuses_a_regrouping_costs_no_job(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    gang = make(gate_step=15, hold_s=3.0)
+    gang.start(0, 1, 2)
+    gang.until(gang.committed)
+    gang.signal(2, signal.SIGKILL)
+    epochs = gang.checkpoints / "elastic" / "gang"
+    epochs.rename(gang.folder / "away")
+    epochs.touch()  # a file in the place of a folder: refused, also to root
+    gang.open_gate()
+    assert {gang.ended(0), gang.ended(1)} == {EXIT_RETRY}, gang.logs()
+    left = [re.findall(r"leaving at step (\d+)", (gang.folder / f"log-{place}").read_text()) for place in (0, 1)]
+    assert left[0] == left[1] and (step := int(left[0][0])) > 10, gang.logs()
+    assert f"the newest checkpoint is of step 10: {step - 10} steps are lost" in (gang.folder / "log-0").read_text()
+    # A place that comes back finds no storage at all: it was good when this place began for the first time.
+    gang.checkpoints.rename(gang.folder / "all-away")
+    gang.checkpoints.touch()
+    gang.start(0)
+    assert gang.ended(0) == EXIT_RETRY, gang.logs()
+    monkeypatch.setattr(gangs, "ATTEMPT", "")
+    gang.start(0)
+    assert gang.ended(0) == EXIT_BAD_INPUT, gang.logs()
+
+
+def test_a_storage_that_comes_back_in_time_costs_a_wait(make: Make, undisturbed: str) -> None:
+    gang = make(gate_step=15)
+    gang.start(0, 1, 2)
+    gang.until(gang.committed)
+    epochs, away = gang.checkpoints / "elastic" / "gang", gang.folder / "away"
+    epochs.rename(away)
+    epochs.touch()
+    gang.signal(2, signal.SIGKILL)
+    gang.open_gate()
+    gang.until(lambda: "cannot be stored" in gang.logs())
+    epochs.unlink()
+    away.rename(epochs)
+    assert {gang.ended(0), gang.ended(1)} == {EXIT_COMPLETE}, gang.logs()
+    assert gang.digests() == {undisturbed}
+
+
+def test_a_member_with_another_number_of_steps_is_refused(make: Make, undisturbed: str) -> None:
+    gang = make(nodes=2, gate_step=15, gather_s=1.0)
+    gang.start(0)
+    gang.until(gang.committed)
+    gang.settings["steps"] = 60
+    gang.start(1)
+    gang.until(lambda: gang.waiting(1))
+    gang.open_gate()
+    assert gang.all_ended() == {0: EXIT_COMPLETE, 1: EXIT_BAD_INPUT}, gang.logs()
+    assert "60 steps here, 40 at place 0" in gang.logs()
+    assert gang.digests() == {undisturbed}
 
 
 def test_another_number_of_shards_is_refused(make: Make) -> None:

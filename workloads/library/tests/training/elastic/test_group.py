@@ -39,8 +39,8 @@ def frozen_lead() -> Iterator[int]:
 def test_a_lead_that_is_frozen_while_others_connect_holds_nobody(frozen_lead: int) -> None:
     members = (Member(index=0, incarnation="a"), Member(index=1, incarnation="b"))
     addresses = (("127.0.0.1", frozen_lead), ("127.0.0.1", free_ports(1)[0]))
-    group = Group(addresses, members[1], torch.device("cpu"), secret="s", silent_s=2.0)
+    group = Group(addresses, members[1], torch.device("cpu"), secret="s")
     # As the uploader's, which has no address: it is looked at as well.
     of_no_network = socket.socketpair()
     with of_no_network[0], of_no_network[1], pytest.raises(GroupLost):
-        group.open(Epoch(number=1, members=members))
+        group.open(Epoch(number=1, members=members), 2.0)

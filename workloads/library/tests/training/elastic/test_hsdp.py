@@ -142,7 +142,7 @@ def test_a_notice_costs_no_step_and_ends_each_rank_of_the_node_with_143(make: Ma
 
 
 def test_a_frozen_node_is_left_behind_and_comes_back_as_a_newcomer(make: Make, undisturbed: str) -> None:
-    gang = make(silent_s=5.0, gate_step=25)
+    gang = make(silent_s=5.0, gate_step=25, pace_s=0.1)  # frozen well before the gate
     gang.start_nodes(0, 1)
     gang.until(gang.committed)
     for place in gang.of(0):

@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -9,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
+from holdfast.checkpoint.parts import capture
 from holdfast.checkpoint.stores import LocalStorage
 from holdfast.contract.environment import ENV_KEY_FILE
 from holdfast.contract.errors import InputError
@@ -17,6 +19,7 @@ from holdfast.training.elastic.gradients import ExactGradientSum, GradientSum
 from holdfast.training.elastic.membership import Epoch, Member, newest, propose
 from holdfast.training.elastic.places import addresses
 from holdfast.training.elastic.shards import GangProgress, checked_nodes, checked_shards, efficiency, share
+from holdfast.training.elastic.transfer import take
 from holdfast.training.rendezvous import join_id
 from workloads.library.tests.training.elastic.gangs import free_ports
 
@@ -37,6 +40,20 @@ def test_six_shards_a_node_waste_at_most_four_percent_down_to_half() -> None:
 def test_odd_numbers_of_shards_are_refused(shards: int, nodes: int) -> None:
     with pytest.raises(InputError, match="shards"):
         checked_shards(shards, nodes)
+
+
+@pytest.mark.parametrize(
+    ("here", "said"),
+    [
+        ({"model": nn.Linear(2, 2), "extra": {"at": 1}}, "only here: extra"),
+        ({"model": nn.Linear(2, 3)}, "size mismatch"),
+        ({"network": nn.Linear(2, 2)}, "only here: network; only there: model"),
+    ],
+)
+def test_a_member_whose_state_is_another_is_refused(here: dict[str, Any], said: str) -> None:
+    there = capture({"model": nn.Linear(2, 2)})
+    with pytest.raises(InputError, match=f"(?s)state of this member.*{said}"):
+        take(here, there.skeleton, there.tensors)
 
 
 @pytest.mark.parametrize("least", [0, 5])
@@ -147,6 +164,7 @@ def test_odd_questions_get_an_answer_and_change_nothing() -> None:
         status = peers.ask(0, "/status", 2.0) or {}
         assert status.pop("ear")
         assert status.pop("closed") == status.pop("reaches") == []
+        assert status.pop("lost") == status.pop("total") == 0
         assert status == {"index": 0, "incarnation": "me", "phase": "waiting", "epoch": None}
         assert control.joining() == {}
     finally:

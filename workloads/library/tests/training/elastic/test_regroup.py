@@ -15,13 +15,14 @@ from holdfast.training.elastic.crew import Crew
 from holdfast.training.elastic.group import Group
 from holdfast.training.elastic.membership import Epoch, Member, propose
 from holdfast.training.elastic.regroup import Limits, Regroup
+from holdfast.training.elastic.watch import Lag
 from holdfast.training.errors import Expelled
 from workloads.library.tests.training.elastic.gangs import free_ports
 from workloads.library.tests.training.elastic.test_saves import committed, saves_in
 
 pytestmark = pytest.mark.process
 
-LIMITS = Limits(min_members=2, gather_s=0.0, hold_s=20.0, silent_s=2.0)
+LIMITS = Limits(min_members=2, gather_s=0.0, hold_s=20.0)
 FIRST = Epoch(number=1, members=tuple(Member(index=place, incarnation=f"p{place}") for place in range(3)))
 
 
@@ -30,7 +31,9 @@ class Survivor:
         self.control = Control(FIRST.members[place], addresses[place][1], "run")
         self.control.enter(FIRST, "member")
         self.peers, self.storage = Peers(addresses, "run"), LocalStorage.open(str(folder))
-        self.regroup = Regroup(self.storage, "run", self.control, self.peers, LIMITS, stop_asked=lambda: False)
+        self.regroup = Regroup(
+            self.storage, "run", self.control, self.peers, LIMITS, Lag(2.0), stop_asked=lambda: False
+        )
 
     def next_epoch(self) -> Epoch:
         """As Crew looks for it."""
@@ -49,7 +52,9 @@ def crew_of(survivor: Survivor, folder: Path, step: int) -> Crew:
         control=survivor.control,
         peers=survivor.peers,
         regroup=survivor.regroup,
-        group=Group(survivor.peers.addresses, survivor.control.me, cpu, secret="run", silent_s=LIMITS.silent_s),
+        group=Group(survivor.peers.addresses, survivor.control.me, cpu, secret="run"),
+        lag=Lag(2.0),
+        silent_s=2.0,
         saves=saves_in(survivor.storage, folder),
         shutdown=Shutdown(),
         window_s=15.0,

@@ -1,0 +1,113 @@
+"""A store that spoils what it takes is found by the first save, and costs no checkpoint that was sound."""
+
+import json
+import os
+import socket
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from holdfast.checkpoint.format import Manifest
+from holdfast.checkpoint.format.commit import committed_steps
+from holdfast.checkpoint.save.uploader_process import Job, Mailbox, Memory, UploadOrders, serve
+from holdfast.checkpoint.settings import Tuning
+from holdfast.checkpoint.state import capture
+from holdfast.checkpoint.state.tensors import memory_of, pieces_of
+from holdfast.checkpoint.stores import LocalStorage
+
+pytestmark = pytest.mark.process
+
+
+class Spoiling(LocalStorage):
+    """Flips a bit of every shard while it is told to."""
+
+    spoils = False
+    reads = 0
+
+    def put(self, name: str, data: memoryview, crc32c: str) -> None:
+        super().put(name, data, crc32c)
+        if self.spoils and name.endswith(".bin"):
+            path = self._root / name
+            stored = bytearray(path.read_bytes())
+            stored[len(stored) // 2] ^= 1
+            path.chmod(0o600)
+            path.write_bytes(stored)
+
+    def read_into(self, name: str, start: int, into: memoryview) -> None:
+        self.reads += name.endswith(".bin")
+        super().read_into(name, start, into)
+
+
+class Trainer:
+    def __init__(self, storage: LocalStorage) -> None:
+        self.socket, self._theirs = socket.socketpair()
+        self._memory = os.memfd_create("staging")
+        orders = UploadOrders(url="", run="r", tuning=Tuning(), keep=1, commit_count=0, epoch=0)
+        arguments = (Mailbox(self._theirs), [Memory(self._memory)], storage, orders)
+        self._serving = threading.Thread(target=serve, args=arguments)
+        self._serving.start()
+        self._lines = self.socket.makefile("r")
+
+    def save(self, step: int) -> dict[str, Any]:
+        """How it ended."""
+        captured = capture({"w": torch.full((50_000,), float(step))})
+        pieces = pieces_of(captured, 0, 1)
+        manifest = Manifest(
+            run="r", step=step, attempt=f"{step:012x}", rank=0, world_size=1, shards=(),
+            tensors=tuple(piece.part for piece in pieces), values=captured.skeleton,
+        )  # fmt: skip
+        length = sum(piece.part.at + piece.part.bytes for piece in pieces[-1:])
+        os.ftruncate(self._memory, length)
+        for piece in pieces:
+            os.pwrite(self._memory, memory_of(piece.local.contiguous()), piece.part.at)
+        job = Job(save=step, length=length, shard_bytes=1 << 20, manifest=replace(manifest))
+        self.socket.sendall(job.encode() + b"\n")
+        while (report := json.loads(self._lines.readline()))["done"] == "uploaded":
+            pass
+        return report
+
+    def close(self) -> None:
+        self.socket.shutdown(socket.SHUT_RDWR)
+        self._serving.join(30)
+        for end in (self._lines, self.socket, self._theirs):
+            end.close()
+        os.close(self._memory)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Spoiling:
+    return Spoiling.open(str(tmp_path))
+
+
+def trainer(store: Spoiling) -> Iterator[Trainer]:
+    made = Trainer(store)
+    yield made
+    made.close()
+
+
+first = second = pytest.fixture(trainer)
+
+
+def test_a_store_that_spoils_every_write_commits_nothing_and_loses_nothing(
+    store: Spoiling, first: Trainer, second: Trainer
+) -> None:
+    assert first.save(1)["done"] == "committed"
+    store.spoils = True
+    for step in (2, 3):
+        report = second.save(step)
+        assert report["done"] == "failed"
+        assert "gives back other bytes than it was sent" in report["reason"]
+    assert committed_steps(store, "r") == [1], "retention would have replaced it"
+    store.spoils = False
+    assert second.save(4)["done"] == "committed"
+
+
+def test_only_the_first_save_of_a_start_is_read_back(store: Spoiling, first: Trainer) -> None:
+    for step in (1, 2, 3):
+        assert first.save(step)["done"] == "committed"
+    assert store.reads == 1
