@@ -34,6 +34,7 @@ _LEAVING = ((b"connection", b"close"), *((name.encode(), value.encode()) for nam
 Handler = Callable[[HttpRequest], Awaitable[Response]]
 _ADMIN_BODY_BYTES = 64 * 1024
 _HELD = "holdfast.held"
+_LOAD = "/v2/repository/models/{model}/load"
 
 
 class App:
@@ -50,7 +51,7 @@ class App:
             Route(model, self.refusing(self.metadata)),
             Route(model + "/ready", self.refusing(self.model_ready)),
             Route(model + "/infer", self.counted(self.infer), methods=["POST"]),
-            Route("/v2/repository/models/{model}/load", self.refusing(self.load), methods=["POST"]),
+            *([Route(_LOAD, self.refusing(self.load), methods=["POST"])] if self._settings.management_port else []),
             Route("/v1/models", self.refusing(self.models)),
             Route("/v1/completions", self.counted(self.complete), methods=["POST"]),
             Route("/metrics", self.scrape),
@@ -75,7 +76,7 @@ class App:
         return self._drain.phase is Phase.READY and not (lane and lane.hindered)
 
     async def server(self, _: HttpRequest) -> Response:
-        return _json({"name": "holdfast", "extensions": ["model_repository"]})
+        return _json({"name": "holdfast", "extensions": []})
 
     async def metadata(self, request: HttpRequest) -> Response:
         lane = self.lane(request)
@@ -136,7 +137,10 @@ class App:
         raise Refused(500, "the model does not finish")
 
     async def load(self, request: HttpRequest) -> Response:
-        """Triton's route; `parameters.step` names a commit other than the newest."""
+        """Triton's route; `parameters.step` names a commit other than the newest. Not for clients, whom a proxy lets
+        reach every path of the other port."""
+        if request.scope["server"][1] != self._settings.management_port:
+            raise Refused(404, "this port loads no model; the management port does")
         self.lane(request)
         until_s = deadline(request, self._settings.request_s).at_s
         with self._budget.holding() as held:
