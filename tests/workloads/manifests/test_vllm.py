@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.contract.serving import DRAIN_PATH, PORT, READY_PATH, SIDECAR_PORT, sidecar_budget
+from holdfast.contract.serving import DRAIN_PATH, HOOK_PORT, PORT, READY_PATH, SIDECAR_PORT, sidecar_budget
 from holdfast.lint.engine import Options, lint_texts
 from tests.platforms import load, names
 from tests.workloads.manifests.rendered import RENDERED, bodies, named
@@ -31,7 +31,7 @@ def test_hold_and_timeout_fill_the_grace_that_the_pool_grants(env: str, name: st
     hold_s, timeout_s = sidecar_budget(window_s)
     assert spec["terminationGracePeriodSeconds"] == window_s > hold_s + timeout_s
     assert int(option(vllm["command"], "--shutdown-timeout")) == int(timeout_s) > 0
-    assert vllm["lifecycle"]["preStop"]["httpGet"] == {"path": DRAIN_PATH, "port": SIDECAR_PORT}
+    assert vllm["lifecycle"]["preStop"]["httpGet"] == {"path": DRAIN_PATH, "port": HOOK_PORT}
     assert vllm["readinessProbe"]["httpGet"] == {"path": READY_PATH, "port": SIDECAR_PORT}
     assert option(sidecar["command"], "--health") == f"http://127.0.0.1:{PORT}/health"
     assert sidecar["restartPolicy"] == "Always", "a native sidecar: it outlives the container that it drains"

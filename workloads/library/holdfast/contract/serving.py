@@ -33,7 +33,8 @@ PORT = 8080
 """Of the server: requests, probes and metrics; of the proxy: requests."""
 PROXY_ADMIN_PORT = 9901  # on the loopback interface only
 PROXY_METRICS_PORT = 9902  # of the admin interface the metrics alone, for who scrapes
-SIDECAR_PORT = 8081  # of a sidecar: probes and the preStop hook
+SIDECAR_PORT = 8081  # of a sidecar: the readiness probe
+HOOK_PORT = 8082  # of a sidecar: the preStop hook; the kubelet reaches it through any network policy, and no pod does
 LIVE_PATH = "/v2/health/live"
 READY_PATH = "/v2/health/ready"
 DRAIN_PATH = "/drain"

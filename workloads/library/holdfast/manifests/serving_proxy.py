@@ -105,7 +105,7 @@ def _proxy_work(context: RenderContext, hop: FirstHop) -> Work:
     )
 
 
-DRAIN_HOOK = client.V1HTTPGetAction(path=serving.DRAIN_PATH, port=serving.SIDECAR_PORT)
+DRAIN_HOOK = client.V1HTTPGetAction(path=serving.DRAIN_PATH, port=serving.HOOK_PORT)
 """PreStop of a container with `draining` beside it."""
 
 

@@ -128,7 +128,7 @@ def swaps(folder: Path, *, count: int) -> dict[str, Any]:
         for n in range(2, count + 2):
             until(lambda n=n: f"run/step-{n - 1}/played" in commits, f"answers of step {n - 1}")
             step.write_text(str(n))
-            loaded = server.request("POST", "/v2/repository/models/model/load", b"")
+            loaded = server.load()
             assert loaded.json["outcome"] == "taken", loaded
         seconds = time.monotonic() - began
         until(lambda: f"run/step-{count + 1}/played" in commits, "answers of the last step")

@@ -13,12 +13,12 @@ import time
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import urlsplit
 
 from holdfast.contract.errors import InputError
 from holdfast.contract.serving import DRAIN_PATH, PROBE_TIMEOUT_S, READY_PATH
 from holdfast.runtime import logs
+from holdfast.runtime.bounded_http import BoundedHandler, BoundedServer
 
 _POLL_S = 0.1
 
@@ -57,28 +57,28 @@ class Sidecar:
         return code == 200 and bool(numbers) and int(numbers[-1]) > 0
 
     @contextmanager
-    def listening(self, host: str, port: int) -> Generator[None]:
-        """In threads of its own, for the kubelet only: GET READY_PATH and GET DRAIN_PATH."""
+    def listening(self, host: str, port: int, *, hook: bool = False) -> Generator[None]:
+        """In threads of its own: GET READY_PATH, for the kubelet and the proxy. `hook`: GET DRAIN_PATH, for the kubelet
+        alone; a drain has no way back, so it is at a port that no network policy opens."""
         sidecar = self
 
-        class Handler(BaseHTTPRequestHandler):
+        class Handler(BoundedHandler):
             def do_GET(self) -> None:
-                if self.path == DRAIN_PATH:
+                if self.path != (DRAIN_PATH if hook else READY_PATH):
+                    self._answer(404)
+                elif hook:
                     sidecar.drain()
                     self._answer(200)
                 else:
-                    self._answer((200 if sidecar.ready() else 503) if self.path == READY_PATH else 404)
+                    self._answer(200 if sidecar.ready() else 503)
 
             def _answer(self, code: int) -> None:
                 self.send_response(code)
                 self.send_header("content-length", "0")
                 self.end_headers()
 
-            def log_message(self, format: str, *args: object) -> None:
-                """Probes are no news."""
-
         try:
-            server = ThreadingHTTPServer((host, port), Handler)
+            server = BoundedServer((host, port), Handler)
         except OSError as error:
             got = f"{port} ({error.strerror})"
             raise InputError(

@@ -5,20 +5,21 @@ Edges only: state is elsewhere.
 
 import asyncio
 import contextlib
-import json
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable
 
 from starlette.applications import Starlette
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 from starlette.routing import Route
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import ASGIApp
 
 from holdfast.contract.serving import LIVE_PATH, READY_PATH
 from holdfast.inference.errors import Refused
 from holdfast.inference.server import completions, tensors
+from holdfast.inference.server.answers import closing_when_leaving, json_response, no_route, refusal
 from holdfast.inference.server.batcher import Ticket
+from holdfast.inference.server.binary import LENGTH_HEADER
 from holdfast.inference.server.completions import Piece
 from holdfast.inference.server.connection import Deadline, began_at, deadline
 from holdfast.inference.server.drain import Drain, Phase
@@ -28,12 +29,10 @@ from holdfast.inference.server.models import Models, commit_of
 from holdfast.inference.server.reading import GONE, Budget, Held, Parser, declared_bytes, read_body
 from holdfast.inference.server.settings import ServerSettings
 
-# An Envoy that checks health takes this server out with the first such answer, and not after its next check.
-_OUT = {"x-envoy-immediate-health-check-fail": "true"}
-_LEAVING = ((b"connection", b"close"), *((name.encode(), value.encode()) for name, value in _OUT.items()))
 Handler = Callable[[HttpRequest], Awaitable[Response]]
 _ADMIN_BODY_BYTES = 64 * 1024
 _HELD = "holdfast.held"
+_LOAD = "/v2/repository/models/{model}/load"
 
 
 class App:
@@ -43,47 +42,56 @@ class App:
 
     def routes(self) -> list[Route]:
         model = "/v2/models/{model}"
+        one = model + "/versions/{version:path}"  # a commit's name has slashes
         return [
             Route(LIVE_PATH, self.live),
             Route(READY_PATH, self.ready),
             Route("/v2", self.server),
-            Route(model, self.refusing(self.metadata)),
-            Route(model + "/ready", self.refusing(self.model_ready)),
-            Route(model + "/infer", self.counted(self.infer), methods=["POST"]),
-            Route("/v2/repository/models/{model}/load", self.refusing(self.load), methods=["POST"]),
+            *(Route(at + "/ready", self.refusing(self.model_ready)) for at in (one, model)),
+            *(Route(at + "/infer", self.counted(self.infer), methods=["POST"]) for at in (one, model)),
+            *(Route(at, self.refusing(self.metadata)) for at in (one, model)),
+            *([Route(_LOAD, self.refusing(self.load), methods=["POST"])] if self._settings.management_port else []),
             Route("/v1/models", self.refusing(self.models)),
             Route("/v1/completions", self.counted(self.complete), methods=["POST"]),
             Route("/metrics", self.scrape),
         ]
 
     def asgi(self) -> ASGIApp:
-        return closing_when_leaving(Starlette(routes=self.routes()), self._drain)
+        handlers = dict.fromkeys((404, 405), no_route) | {Exception: self._failed}
+        return closing_when_leaving(Starlette(routes=self.routes(), exception_handlers=handlers), self._drain)
+
+    async def _failed(self, request: HttpRequest, _: Exception) -> Response:
+        """A bug of ours, whose traceback is in the log."""
+        if request.method == "POST":
+            self._count(request, 500)
+        return refusal(Refused(500, "internal error"), request)
 
     async def live(self, _: HttpRequest) -> Response:
         """200 for as long as this process can answer at all: a kubelet must not end a server that drains."""
-        return _json({"live": True})
+        return json_response({"live": True})
 
     async def ready(self, _: HttpRequest) -> Response:
         """The only thing that takes a pod out of its Service when a Spot node goes."""
         ok = self.is_ready()
         lane = self._models.current
         state = {"phase": self._drain.phase.value, "model": (lane and lane.hindered) or "well"}
-        return _json({"ready": ok, **state}, 200 if ok else 503)
+        return json_response({"ready": ok, **state}, 200 if ok else 503)
 
     def is_ready(self) -> bool:
         lane = self._models.current
         return self._drain.phase is Phase.READY and not (lane and lane.hindered)
 
     async def server(self, _: HttpRequest) -> Response:
-        return _json({"name": "holdfast", "extensions": ["model_repository"]})
+        return json_response({"name": "holdfast", "extensions": ["binary_tensor_data"]})
 
     async def metadata(self, request: HttpRequest) -> Response:
         lane = self.lane(request)
         commit = commit_of(lane.configuration)
+        # Any other input is an item of JSON; what comes back is as the model answered its warm-up.
         texts = {"name": "text", "datatype": "BYTES", "shape": [-1]}
-        outputs = [{"name": "output", "datatype": "BYTES", "shape": [-1]}]
+        outputs = [] if lane.sample is None else tensors.outputs_like(lane.sample)
         found = {"name": self._settings.model, "versions": [commit], "platform": "holdfast", "inputs": [texts]}
-        return _json(found | {"outputs": outputs})
+        return json_response(found | {"outputs": outputs})
 
     async def model_ready(self, request: HttpRequest) -> Response:
         self.lane(request)
@@ -94,15 +102,20 @@ class App:
         lane = self.lane(request)
         self.refuse_unread(request, lane, until.at_s)
         body = await self.body(request, until)
-        asked = await self._parser.parsed(lambda text: tensors.parse(text, self._settings.limits.batch_items), body)
+        most, length = self._settings.limits.batch_items, request.headers.get(LENGTH_HEADER)
+        asked = await self._parser.parsed(lambda given: tensors.parse(given, most, length), body)
         del body
         values = await self.predicted(request, lane, asked.bodies, until)
         commit = commit_of(lane.configuration)
-        content = tensors.answer(values, model=self._settings.model, commit=commit, request_id=asked.id)
-        return Response(content, media_type="application/json", headers={"x-model-commit": commit})
+        content, json_bytes = tensors.answer(values, model=self._settings.model, commit=commit, request=asked)
+        headers = {"x-model-commit": commit}
+        if json_bytes is None:
+            return Response(content, media_type="application/json", headers=headers)
+        headers[LENGTH_HEADER] = str(json_bytes)
+        return Response(content, media_type="application/octet-stream", headers=headers)
 
     async def models(self, request: HttpRequest) -> Response:
-        return _json(completions.models(self._settings.model, commit_of(self.lane(request).configuration)))
+        return json_response(completions.models(self._settings.model, commit_of(self.lane(request).configuration)))
 
     async def complete(self, request: HttpRequest) -> Response:
         """The first piece before the first byte: until then a refusal has its own status."""
@@ -118,7 +131,7 @@ class App:
         write = completions.writer(request.headers.get("x-request-id", ""), wanted.model)
         if wanted.stream:
             return completions.EventStream(first, pieces, write, headers)
-        return _json(write(await completions.whole(first, pieces)), 200, headers)
+        return json_response(write(await completions.whole(first, pieces)), 200, headers)
 
     async def pieces(
         self, request: HttpRequest, lane: Lane, wanted: completions.Wanted, until: Deadline
@@ -136,7 +149,10 @@ class App:
         raise Refused(500, "the model does not finish")
 
     async def load(self, request: HttpRequest) -> Response:
-        """Triton's route; `parameters.step` names a commit other than the newest."""
+        """Triton's route; `parameters.step` names a commit other than the newest. Not for clients, whom a proxy lets
+        reach every path of the other port."""
+        if request.scope["server"][1] != self._settings.management_port:
+            raise Refused(404, "this port loads no model; the management port does")
         self.lane(request)
         until_s = deadline(request, self._settings.request_s).at_s
         with self._budget.holding() as held:
@@ -146,7 +162,7 @@ class App:
         if step is not None and (type(step) is not int or step < 0):
             raise Refused(400, "parameters.step must be a whole number")
         outcome = await self._models.swap(step)
-        return _json({"outcome": outcome, "model_version": commit_of(self.lane(request).configuration)})
+        return json_response({"outcome": outcome, "model_version": commit_of(self.lane(request).configuration)})
 
     async def scrape(self, _: HttpRequest) -> Response:
         self._metrics.ready.set(self.is_ready())
@@ -160,6 +176,9 @@ class App:
         lane = self._models.current
         if lane is None:
             raise Refused(503, "the model is being loaded", retry_after_s=1.0, reason="loading")
+        wanted, there = request.path_params.get("version"), commit_of(lane.configuration)
+        if wanted is not None and wanted != there:
+            raise Refused(404, f"no version {wanted[:80]!r} of {name!r} here; there is {there!r}")
         if not self._drain.serving:
             raise Refused(503, "this server is shutting down", retry_after_s=1.0, reason="leaving")
         return lane
@@ -235,35 +254,6 @@ class App:
                 return await handler(request)
             except Refused as refused:
                 self._metrics.refused.labels(refused.reason).inc()
-                openai = request.url.path.startswith("/v1/")
-                return refusal(refused, completions.problem(refused) if openai else {"error": refused.message})
+                return refusal(refused, request)
 
         return handle
-
-
-def refusal(refused: Refused, content: Mapping[str, object]) -> Response:
-    headers = {} if refused.retry_after_s is None else {"retry-after": str(refused.retry_after_s)}
-    # What was read of a request that came too slowly cannot be told from the next one.
-    if refused.status in (408, 413):
-        headers["connection"] = "close"
-    if refused.reason in ("overdue", "restarting"):
-        headers |= _OUT
-    return _json(content, refused.status, headers)
-
-
-def closing_when_leaving(app: ASGIApp, drain: Drain) -> ASGIApp:
-    """Each answer of a leaving server ends its connection: a kept one would stay with this pod whatever endpoints say."""
-
-    async def outer(scope: Scope, receive: Receive, send: Send) -> None:
-        async def marked(message: Message) -> None:
-            if message["type"] == "http.response.start" and drain.leaving:
-                message["headers"] = [*message["headers"], *_LEAVING]
-            await send(message)
-
-        await app(scope, receive, marked)
-
-    return outer
-
-
-def _json(value: object, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
-    return Response(json.dumps(value), status, headers, media_type="application/json")

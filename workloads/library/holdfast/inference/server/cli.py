@@ -9,7 +9,7 @@ from holdfast.contract.environment import ENV_WINDOW_S
 from holdfast.contract.examples import examples
 from holdfast.contract.exit_codes import EXIT_CODES_HELP
 from holdfast.contract.lifecycle import DEFAULT_WINDOW
-from holdfast.contract.serving import PORT, SIDECAR_PORT
+from holdfast.contract.serving import HOOK_PORT, PORT, SIDECAR_PORT
 
 app = typer.Typer(help="Answer requests online.", epilog=EXIT_CODES_HELP, no_args_is_help=True)
 
@@ -27,6 +27,9 @@ def run(
     name: Annotated[str, typer.Option(help="The model's name in URLs.")] = "model",
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "0.0.0.0",
     port: Annotated[int, typer.Option(help="Port; 0 takes a free one.")] = PORT,
+    management_port: Annotated[
+        int, typer.Option(help="Port, on 127.0.0.1 only, of the route that loads another checkpoint; 0: none.")
+    ] = 0,
     window: Annotated[
         float, typer.Option(help="Grace period of the pool, in seconds after SIGTERM.", envvar=ENV_WINDOW_S)
     ] = float(DEFAULT_WINDOW.pod_s),
@@ -49,6 +52,7 @@ def run(
         model=name,
         host=host,
         port=port,
+        management_port=management_port,
         window_s=window,
         longest_request_s=longest_request,
         body_bytes=body_bytes,
@@ -68,9 +72,8 @@ def sidecar(
     ] = float(DEFAULT_WINDOW.pod_s),
     drain: Annotated[str, typer.Option(help="URL for a POST request when the drain begins.")] = "",
     count: Annotated[str, typer.Option(help="URL whose last number is the number of open requests.")] = "",
-    port: Annotated[
-        int, typer.Option(help="Port of probes and of the preStop hook.", max=65_535, min=0)
-    ] = SIDECAR_PORT,
+    port: Annotated[int, typer.Option(help="Port of the readiness probe.", max=65_535, min=0)] = SIDECAR_PORT,
+    hook_port: Annotated[int, typer.Option(help="Port of the preStop hook.", max=65_535, min=0)] = HOOK_PORT,
 ) -> None:
     """Add readiness and a preStop hook to a server that stops at once on SIGTERM. Runs until SIGTERM."""
     from holdfast.contract.serving import sidecar_budget
@@ -82,7 +85,7 @@ def sidecar(
     shutdown = of_process()
     hold_s, rest_s = sidecar_budget(window)
     beside = Sidecar(health_url=health, hold_s=hold_s, most_s=rest_s, drain_url=drain, count_url=count)
-    with beside.listening("0.0.0.0", port):
+    with beside.listening("0.0.0.0", port), beside.listening("0.0.0.0", hook_port, hook=True):
         shutdown.wait()
 
 

@@ -28,6 +28,16 @@ MAX_PIECES = 100_000
 """Of one completion: a predictor that never ends is not asked for ever."""
 DONE = b"data: [DONE]\n\n"
 _PASSED_ON = ("temperature", "top_p", "seed", "stop")
+_KNOWN = {"model", "prompt", "max_tokens", "stream", "n", "best_of", "user", *_PASSED_ON}
+_NEUTRAL: Mapping[str, tuple[object, ...]] = {
+    "echo": (None, False),
+    "suffix": (None, ""),
+    "logit_bias": (None, {}),
+    "frequency_penalty": (None, 0),
+    "presence_penalty": (None, 0),
+    "stream_options": (None, {}, {"include_usage": False}),
+}
+"""What other fields may say: what they mean where they are left out."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -59,18 +69,22 @@ class Piece:
 
 
 def parse(body: bytes) -> Wanted:
-    """Refused with 400."""
+    """Refused with 400: also for a field that would change the answer and is not supported."""
     match found := json_object(body):
-        case {"model": str(model), "prompt": str(prompt)} if prompt:
+        case {"model": str(model), "prompt": str(prompt) | [str(prompt)]} if prompt:
             pass
         case _:
             raise Refused(400, "model and prompt must be text; one prompt per request")
-    tokens, stream = found.get("max_tokens", USUAL_TOKENS), found.get("stream", False)
+    for name, value in found.items():
+        if name not in _KNOWN and value not in _NEUTRAL.get(name, (None,)):
+            raise Refused(400, f"{name[:80]} is not supported")
+    given = {name: value for name, value in found.items() if value is not None}
+    tokens, stream = given.get("max_tokens", USUAL_TOKENS), given.get("stream", False)
     if type(tokens) is not int or not 1 <= tokens <= MAX_TOKENS:
         raise Refused(400, f"max_tokens must be a whole number from 1 to {MAX_TOKENS}")
-    if not isinstance(stream, bool) or any(found.get(name, 1) != 1 for name in ("n", "best_of")):
+    if not isinstance(stream, bool) or any(given.get(name, 1) != 1 for name in ("n", "best_of")):
         raise Refused(400, "stream must be true or false, n and best_of 1")
-    options = {name: found[name] for name in _PASSED_ON if found.get(name) is not None}
+    options = {name: given[name] for name in _PASSED_ON if name in given}
     return Wanted(model=model, prompt=prompt, max_tokens=tokens, stream=stream, options=options)
 
 

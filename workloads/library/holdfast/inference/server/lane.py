@@ -62,6 +62,8 @@ class Lane:
         self._retired = False
         self._held = 0
         self._load_s = 0.0
+        self.sample: Value | None = None
+        """A value of this model; None where it refuses the warm-up."""
         self.hindered = ""
         """Why no batch ends soon: one is `overdue`, or the process died and the model is `restarting`."""
 
@@ -81,7 +83,7 @@ class Lane:
         self._load_s = time.monotonic() - began
         try:
             for items in (1, self._settings.limits.batch_items):
-                await self._in_thread(self._predictor.predict, [_WARM_UP] * items)
+                [self.sample, *_] = await self._in_thread(self._predictor.predict, [_WARM_UP] * items)
                 self.batcher.timing.observe(items, self._predictor.seconds)
         except ItemFault:
             return  # a model may refuse this body: it answers, which is enough

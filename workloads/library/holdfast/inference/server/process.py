@@ -36,8 +36,14 @@ def serve(spec: PredictorSpec, settings: ServerSettings) -> int:
     sys.setswitchinterval(0.0005)
     # An alert goes by this line.
     shutdown.leave_after(settings.window_s, first=lambda: logs.warning("drain", OVER_BUDGET))
-    with _listening(settings) as listener:
-        return asyncio.run(_Process(spec, settings, shutdown).run(listener))
+    with contextlib.ExitStack() as stack:
+        listeners = [stack.enter_context(_listening(settings.host, settings.port, "--port"))]
+        port = listeners[0].getsockname()[1]
+        logs.info("serve", f"listening on port {port}", port=port)
+        if settings.management_port:
+            managing = _listening("127.0.0.1", settings.management_port, "--management-port")
+            listeners.append(stack.enter_context(managing))
+        return asyncio.run(_Process(spec, settings, shutdown).run(listeners))
 
 
 class _Server(uvicorn.Server):
@@ -57,10 +63,10 @@ class _Process:
         app = App(settings, self._drain, self._models, self._metrics)
         self._server = _Server(_configuration(app, self._drain, settings))
 
-    async def run(self, listener: socket.socket) -> int:
+    async def run(self, listeners: list[socket.socket]) -> int:
         loop = asyncio.get_running_loop()
         threading.Thread(target=self._pass_notice, args=(loop,), name="notice", daemon=True).start()
-        serving = asyncio.create_task(self._server.serve(sockets=[listener]))
+        serving = asyncio.create_task(self._server.serve(sockets=listeners))
         loading = asyncio.create_task(self._load())
         leaving = asyncio.create_task(self._leave_in_order())
         await leaving  # not before the last answer is sent, or nothing was ever begun
@@ -148,18 +154,14 @@ def _pass_on_warnings() -> None:
     logger.handlers, logger.propagate = [_PassOn(logging.WARNING)], False
 
 
-@contextlib.contextmanager
-def _listening(settings: ServerSettings) -> Generator[socket.socket]:
+def _listening(host: str, port: int, option: str) -> socket.socket:
     """Bound before the model loads, so that probes are answered from the start."""
     try:
-        listener = socket.create_server((settings.host, settings.port), backlog=_BACKLOG)
+        return socket.create_server((host, port), backlog=_BACKLOG)
     except OSError as error:
         raise InputError(
             "the address is not available",
-            got=f"{settings.host}:{settings.port}: {error.strerror}",
+            got=f"{host}:{port}: {error.strerror}",
             allowed="a free port of this machine",
-            fix="use another --port, or stop the program that uses it",
+            fix=f"use another {option}, or stop the program that uses it",
         ) from None
-    with listener:
-        logs.info("serve", f"listening on port {listener.getsockname()[1]}", port=listener.getsockname()[1])
-        yield listener

@@ -13,9 +13,9 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from http import HTTPStatus
 from http.client import HTTPConnection, HTTPException
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, cast
 
+from holdfast.runtime.bounded_http import BoundedHandler, BoundedServer
 from holdfast.training.elastic.membership import Epoch, Member
 from holdfast.training.elastic.places import Address
 
@@ -165,21 +165,15 @@ def _member(body: Mapping[str, Any]) -> Member:
     return Member(index=int(body["index"]), incarnation=str(body["incarnation"])[:64])
 
 
-class _Server(ThreadingHTTPServer):
-    daemon_threads = True
-    allow_reuse_address = True
+class _Server(BoundedServer):
+    most = 1024  # all members of the largest gang at one of them
 
     def __init__(self, address: Address, control: Control) -> None:
         self.control = control
         super().__init__(address, _Handler)
 
-    def handle_error(self, request: object, client_address: object) -> None:
-        """A peer that is gone in the middle of an answer is no news here."""
 
-
-class _Handler(BaseHTTPRequestHandler):
-    timeout = 5.0
-
+class _Handler(BoundedHandler):
     def do_POST(self) -> None:
         control = cast(_Server, self.server).control
         # Before anything is read: who lacks the secret costs no memory.
@@ -200,9 +194,6 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_header("Content-Length", str(len(payload)))
         self.end_headers()
         self.wfile.write(payload)
-
-    def log_message(self, format: str, *args: object) -> None:
-        pass
 
 
 class Peers:

@@ -71,17 +71,26 @@ def code(port: int, path: str, method: str = "GET") -> int:
 
 
 @pytest.fixture
-def pair() -> Generator[tuple["subprocess.Popen[bytes]", int, int]]:
-    """The stand-in with its port, and the port of the sidecar beside it."""
-    port, beside = free_port(), free_port()
+def pair() -> Generator[tuple["subprocess.Popen[bytes]", int, int, int]]:
+    """The stand-in with its port, and the ports of the sidecar beside it: readiness and hook."""
+    port, beside, hook = free_port(), free_port(), free_port()
     vllm = subprocess.Popen([sys.executable, __file__, str(port)], cwd=ROOT, env=os.environ | {"PYTHONPATH": str(ROOT)})
-    words = ["serve", "sidecar", "--health", f"http://127.0.0.1:{port}/health", "--port", str(beside)]
+    words = [
+        "serve",
+        "sidecar",
+        "--health",
+        f"http://127.0.0.1:{port}/health",
+        "--port",
+        str(beside),
+        "--hook-port",
+        str(hook),
+    ]
     sidecar = subprocess.Popen(
         [sys.executable, "-m", "holdfast", *words, "--window", str(WINDOW_S)], cwd=ROOT, stdout=subprocess.DEVNULL
     )
     try:
         until(lambda: code(beside, READY_PATH) == 200, "both to be ready")
-        yield vllm, port, beside
+        yield vllm, port, beside, hook
     finally:
         for process in (vllm, sidecar):
             process.kill()
@@ -89,11 +98,12 @@ def pair() -> Generator[tuple["subprocess.Popen[bytes]", int, int]]:
 
 
 def test_with_the_sidecar_no_request_meets_a_server_that_refuses(
-    pair: tuple["subprocess.Popen[bytes]", int, int],
+    pair: tuple["subprocess.Popen[bytes]", int, int, int],
 ) -> None:
     """Played as the kubelet does it: the hook, then SIGTERM; a client that follows readiness with a second's delay."""
-    vllm, port, beside = pair
-    hook = threading.Thread(target=code, args=(beside, DRAIN_PATH))
+    vllm, port, beside, hook_port = pair
+    assert code(beside, DRAIN_PATH) == 404, "whom a policy lets ask for readiness cannot end it"
+    hook = threading.Thread(target=code, args=(hook_port, DRAIN_PATH))
     began = time.monotonic()
     hook.start()
     until(lambda: code(beside, READY_PATH) == 503, "readiness to end")
@@ -109,10 +119,10 @@ def test_with_the_sidecar_no_request_meets_a_server_that_refuses(
 
 
 def test_a_proxy_that_asks_the_sidecar_takes_a_draining_server_out_before_it_is_told(
-    pair: tuple["subprocess.Popen[bytes]", int, int], tmp_path: Path
+    pair: tuple["subprocess.Popen[bytes]", int, int, int], tmp_path: Path
 ) -> None:
     """A real Envoy, endpoints as the watcher writes them: no change of them is needed, its own health check sees it."""
-    _, port, beside = pair
+    _, port, beside, hook = pair
     piece = {"metadata": {"name": "a"}, "ports": [{"port": port}], "endpoints": [{"addresses": ["127.0.0.1"]}]}
     out = tmp_path / "endpoints" / "servers.json"
     out.parent.mkdir()
@@ -128,7 +138,7 @@ def test_a_proxy_that_asks_the_sidecar_takes_a_draining_server_out_before_it_is_
     try:
         until(lambda: healthy(admin_port) == 1, "the proxy to find the server healthy")
         assert code(asked, "/v1/completions", "POST") == 200
-        threading.Thread(target=code, args=(beside, DRAIN_PATH), daemon=True).start()
+        threading.Thread(target=code, args=(hook, DRAIN_PATH), daemon=True).start()
         until(lambda: healthy(admin_port) == 0, "the proxy to see the drain")
         assert code(port, "/health") == 200, "the server itself knows nothing yet"
     finally:
@@ -145,14 +155,14 @@ def healthy(admin_port: int) -> int:
     return int(text.rpartition(":")[2] or -1)
 
 
-def test_without_it_the_same_client_is_refused(pair: tuple["subprocess.Popen[bytes]", int, int]) -> None:
-    vllm, port, _ = pair
+def test_without_it_the_same_client_is_refused(pair: tuple["subprocess.Popen[bytes]", int, int, int]) -> None:
+    vllm, port, _, _ = pair
     vllm.send_signal(signal.SIGTERM)
     until(lambda: code(port, "/v1/completions", "POST") in (0, 503), "a refusal")
 
 
-def test_a_neighbour_that_is_not_healthy_is_not_ready(pair: tuple["subprocess.Popen[bytes]", int, int]) -> None:
-    vllm, _, beside = pair
+def test_a_neighbour_that_is_not_healthy_is_not_ready(pair: tuple["subprocess.Popen[bytes]", int, int, int]) -> None:
+    vllm, _, beside, _ = pair
     vllm.kill()
     until(lambda: code(beside, READY_PATH) == 503, "readiness to end")
 

@@ -101,4 +101,11 @@ class Completing(Stepped):
         }
 
 
-completing, gpu_like, stepped, slow, stubborn = Completing, GpuLike, Stepped, Slow, Stubborn
+class Echoing(GpuLike):
+    """Each item again."""
+
+    def predict(self, bodies: Sequence[bytes]) -> list[Value]:
+        return [{"said": body.decode(), "bytes": len(body)} for body in bodies]
+
+
+completing, gpu_like, echoing, stepped, slow, stubborn = Completing, GpuLike, Echoing, Stepped, Slow, Stubborn

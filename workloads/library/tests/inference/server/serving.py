@@ -15,10 +15,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from holdfast.drill.serving.fleet import free_port
+
 ROOT = Path(__file__).parents[5]
 PREDICTORS = "workloads.library.tests.inference.server.playing_predictors"
 PATIENCE_S = 60.0
-INFER = "/v2/models/model/infer"
+INFER, LOAD = "/v2/models/model/infer", "/v2/repository/models/model/load"
 
 
 def until(condition: Callable[[], object], what: str) -> Any:
@@ -54,11 +56,18 @@ class Served:
     process: "subprocess.Popen[bytes]"
     log: Path
     port: int
+    management_port: int
 
     def request(
-        self, method: str, path: str, body: bytes | None = None, headers: Mapping[str, str] | None = None
+        self,
+        method: str,
+        path: str,
+        body: bytes | None = None,
+        headers: Mapping[str, str] | None = None,
+        *,
+        port: int = 0,
     ) -> Answer:
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=PATIENCE_S)
+        connection = http.client.HTTPConnection("127.0.0.1", port or self.port, timeout=PATIENCE_S)
         try:
             connection.request(method, path, body, dict(headers or {}))
             response = connection.getresponse()
@@ -68,6 +77,9 @@ class Served:
 
     def infer(self, *bodies: str, **headers: str) -> Answer:
         return self.request("POST", INFER, texts(*bodies), {k.replace("_", "-"): v for k, v in headers.items()})
+
+    def load(self, body: bytes = b"") -> Answer:
+        return self.request("POST", LOAD, body, port=self.management_port)
 
     def ready(self) -> int:
         return self.request("GET", "/v2/health/ready").status
@@ -120,12 +132,14 @@ def served(
 ) -> Generator[Served]:
     """`env`: settings of ours; those of this process do not reach the server."""
     log = folder / f"server-{time.monotonic_ns()}.log"
-    command = [sys.executable, "-m", "holdfast", "serve", "run", "--predictor", predictor, "--port", "0", *options]
+    managing = free_port()
+    command = [sys.executable, "-m", "holdfast", "serve", "run", "--predictor", predictor, "--port", "0"]
+    command += ["--management-port", str(managing), *options]
     environment = {name: value for name, value in os.environ.items() if not name.startswith("HOLDFAST_")}
     environment |= env or {}
     with log.open("wb") as out:
         process = subprocess.Popen([*command, "--host", "127.0.0.1"], cwd=ROOT, stdout=out, stderr=out, env=environment)
-    server = Served(process, log, 0)
+    server = Served(process, log, 0, managing)
     try:
         server.port = until(lambda: _port(server), "the server's port")
         if ready:

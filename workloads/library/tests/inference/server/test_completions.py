@@ -126,7 +126,7 @@ def test_a_stream_outlives_its_predictor_and_stays_with_the_model_that_began_it(
     while b"1.9 " not in got:
         got += stream.recv(4096)
     (tmp_path / "step").write_text("2")
-    loaded = changing.request("POST", "/v2/repository/models/model/load", b"")
+    loaded = changing.load()
     assert loaded.json["outcome"] == "taken"
     assert changing.request("POST", PATH, asked(max_tokens=1)).json["choices"][0]["text"] == "2.1 "
     while b"1.60 " not in got:

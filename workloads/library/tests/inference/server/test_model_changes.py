@@ -19,7 +19,6 @@ from workloads.library.tests.inference.server.serving import PREDICTORS, Served,
 
 pytestmark = pytest.mark.process
 CONFIG = ModelConfig(context=32, width=64, layers=2, heads=4)
-LOAD = "/v2/repository/models/model/load"
 
 
 def commit(url: Path, step: int) -> None:
@@ -62,18 +61,18 @@ def test_a_newer_commit_takes_over_by_itself_and_one_that_is_damaged_or_unsigned
         assert server.infer("a document").output("score") != first
         commit(url, 3)
         until(lambda: step_of(server) == 3, "step 3 to take over")
-        again = server.request("POST", LOAD, json.dumps({"parameters": {"step": 1}}).encode())
+        again = server.load(json.dumps({"parameters": {"step": 1}}).encode())
         assert again.json["model_version"].startswith("r/step-1/"), "an older one only when it is named"
         damage(url, 3)
-        refused = server.request("POST", LOAD, json.dumps({"parameters": {"step": 3}}).encode())
+        refused = server.load(json.dumps({"parameters": {"step": 3}}).encode())
         assert refused.status == 409
         assert b"step-1" in refused.body, "the one that stays is named"
         until(lambda: step_of(server) == 2, "the newest that verifies to take over")
-        missing = server.request("POST", LOAD, json.dumps({"parameters": {"step": 99}}).encode())
+        missing = server.load(json.dumps({"parameters": {"step": 99}}).encode())
         assert missing.status == 409 and step_of(server) == 2
         monkeypatch.delenv(ENV_KEY_FILE)
         commit(url, 4)
-        refused = server.request("POST", LOAD, json.dumps({"parameters": {"step": 4}}).encode())
+        refused = server.load(json.dumps({"parameters": {"step": 4}}).encode())
         assert refused.status == 409 and b"step-2" in refused.body, "nobody with the key wrote it"
         assert step_of(server) == 2
         assert server.metric('holdfast_server_swaps_total\\{outcome="refused"\\}') >= 2
@@ -101,12 +100,12 @@ def test_changes_under_load_lose_nothing_and_mix_nothing(tmp_path: Path) -> None
         for n in range(2, 5):
             until(lambda n=n: n - 1 in seen, f"answers of step {n - 1}")
             step.write_text(str(n))
-            assert server.request("POST", LOAD, b"").json["outcome"] == "taken"
+            assert server.load().json["outcome"] == "taken"
         until(lambda: 4 in seen, "answers of the last step")
         step.write_text("damaged")
-        assert server.request("POST", LOAD, b"").status == 409
+        assert server.load().status == 409
         step.write_text("4")
-        assert server.request("POST", LOAD, b"").json["outcome"] == "same"
+        assert server.load().json["outcome"] == "same"
         ended.set()
         for client in clients:
             client.join()
@@ -121,14 +120,14 @@ def test_a_notice_while_a_newer_model_loads_gives_it_up_and_answers_with_the_old
     with served(tmp_path, "--model", str(step), predictor=f"{PREDICTORS}:stepped") as server:
         step.write_text("hangs")
         with ThreadPoolExecutor(1) as pool:
-            loading = pool.submit(server.request, "POST", LOAD, b"")
+            loading = pool.submit(server.load)
             until(step.with_suffix(".begun").exists, "the newer model to load")
             children = psutil.Process(server.process.pid).children()
             server.signal(signal.SIGTERM)
             assert loading.result().status == 503
         late = server.infer("a document")
         assert (late.status, late.output("step")) == (200, [1])
-        assert server.request("POST", LOAD, b"").status == 503, "a leaving server loads nothing more"
+        assert server.load().status == 503, "a leaving server loads nothing more"
         assert server.ended() == 143
         until(lambda: not any(map(_runs, children)), "both models to be gone")
         assert not any(OVER_BUDGET in line["message"] for line in server.lines())

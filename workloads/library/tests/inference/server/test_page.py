@@ -1,0 +1,61 @@
+"""SERVING.md: its predictor and its proxy run as they stand there, and its deadlines are the contract's."""
+
+import json
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from holdfast.contract.serving import TRIES, drain_budget
+from holdfast.drill.serving.fleet import admin, find_envoy, free_port
+from workloads.library.tests.inference.server.serving import ROOT, Served, served, texts, until
+
+PAGE = (ROOT / "workloads/library/SERVING.md").read_text()
+PROGRAMS = dict(re.findall(r"```python\n# (\w+)\.py\n(.*?)```", PAGE, re.DOTALL))
+
+
+@pytest.mark.process
+def test_what_the_page_shows_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "my_model.py").write_text(PROGRAMS["my_model"])
+    path = {"PYTHONPATH": f"{tmp_path}:{ROOT}:{ROOT / 'workloads/library'}"}
+    monkeypatch.chdir(tmp_path)
+    port, admin_port, metrics = free_port(), free_port(), free_port()
+    with (
+        served(tmp_path, predictor="my_model:make", env=path) as one,
+        served(tmp_path, predictor="my_model:make", env=path) as two,
+    ):
+        program = PROGRAMS["proxy"].replace("8081", str(one.port)).replace("8082", str(two.port))
+        ports = f"port={port}, admin_port={admin_port}, metrics_port={metrics}"
+        exec(program.replace('host="127.0.0.1"', f'host="127.0.0.1", {ports}'), {})
+        words = [find_envoy(), "-c", "proxy/envoy.json", "--use-dynamic-base-id", "--concurrency", "1", "-l", "error"]
+        envoy = subprocess.Popen(words)
+        try:
+            proxy = Served(one.process, one.log, port, 0)
+            healthy = "/stats?filter=^cluster.servers.membership_healthy$"
+            until(lambda: answers(admin_port) and admin(admin_port, healthy)[1].strip().endswith(" 2"), "both servers")
+            assert proxy.infer("a", "b").output("upper") == ["A", "B"]
+            numbers = {"inputs": [{"name": "x", "datatype": "FP32", "shape": [2, 2], "data": [1, 2, 3, 4]}]}
+            assert proxy.request("POST", "/v2/models/model/infer", json.dumps(numbers).encode()).output("sum") == [3, 7]
+            asked = json.dumps({"model": "model", "prompt": "one two three", "max_tokens": 9}).encode()
+            assert proxy.request("POST", "/v1/completions", asked).json["choices"][0]["text"] == "ONE TWO THREE "
+            assert proxy.request("POST", "/v2/models/model/infer", texts("c")).status == 200
+        finally:
+            envoy.kill()
+            envoy.wait()
+
+
+def answers(port: int) -> bool:
+    try:
+        return admin(port, "/ready")[0] == 200
+    except OSError:
+        return False
+
+
+@pytest.mark.parametrize("window_s", [15, 105])
+def test_its_deadlines_are_those_of_the_contract(window_s: int) -> None:
+    longest_s = drain_budget(window_s).longest_request_s
+    try_s = longest_s / TRIES
+    answered_s = try_s - min(0.5, try_s / 10)
+    row = f"| {window_s} s | {longest_s:g} s | {try_s:.2g} s | {answered_s:.3g} s |"
+    assert row in PAGE, row
