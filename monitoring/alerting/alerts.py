@@ -75,6 +75,13 @@ _WORK = (
         hold_s=300,
     ),
     Alert(
+        name="HoldfastLossNotFinite",
+        severity=Severity.TICKET,
+        why="the loss of a training job is NaN or infinite: it goes on, and what it computes is worth nothing",
+        query=f"{ours('loss_not_finite')} > 0",
+        hold_s=300,
+    ),
+    Alert(
         name="HoldfastRestartsWithoutProgress",
         severity=Severity.PAGE,
         why="the job crashes repeatedly without progress: a bug wastes money until someone fixes it",

@@ -103,6 +103,18 @@ JOBS: dict[str, tuple[History, ...]] = {
             at_min=60,
         ),
     ),
+    "HoldfastLossNotFinite": (
+        History(
+            series=((ours("loss_not_finite", 'job="a"'), "0x5 1x20"),),
+            at_min=12,
+            fires=labels(job="a", cluster_name=EXAMPLE["cluster"]),
+            quiet_until_min=10,
+        ),
+        History(
+            series=((ours("loss_not_finite", 'job="a"'), "0x5 1x3 0x20"), (ours("loss_not_finite", "", OTHER), "1x30")),
+            at_min=20,
+        ),
+    ),
     "HoldfastRestartsWithoutProgress": (
         History(
             series=((ours("fruitless_restarts", 'job="a"'), "0 1 1 2 2 3 3"),),

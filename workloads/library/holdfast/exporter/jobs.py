@@ -59,6 +59,8 @@ class Run:
     restored_s: float = 0.0
     """When its present attempt stood where the newest save left it."""
     complete: bool = False
+    diverged: bool = False
+    """Its newest loss was no finite number, which a line writes as null."""
     fallen: set[str] = field(default_factory=set[str])
     """Hosts whose process crashed since anything last started: the pods of a gang fall together, and once."""
     _standing: Standing | None = None
@@ -80,6 +82,8 @@ class Run:
             case "start":
                 self.complete = False
                 self.fallen.clear()
+            case "window":
+                self.diverged = "loss" in fields and fields["loss"] is None
             case "commit":
                 self.commits.append(t)
                 self.crashes = 0
@@ -138,6 +142,7 @@ class Run:
             for error_class, count in self.failures.items():
                 yield sample("batch_failures_total", count, **labels, error_class=error_class)
         elif running_since_s is not None and not self.complete:
+            yield sample("loss_not_finite", self.diverged, **labels)
             yield sample("last_commit_age_seconds", self.unsaved_s(now_s, running_since_s), **labels)
             gaps = [b - a for a, b in zip(self.commits, list(self.commits)[1:], strict=False)]
             if gaps and self._owes_a_commit(now_s, running_since_s, usual_s := statistics.median(gaps)):

@@ -3,13 +3,14 @@
 import copy
 import json
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Self
 
 from holdfast.clients.api import Api, ApiError, Object
 from holdfast.contract.exit_codes import EXIT_COMPLETE, EXIT_PREEMPTED
 from holdfast.contract.kubernetes import LABEL_NAME
 from holdfast.contract.lifecycle import ANNOTATION_TERMINATION
+from holdfast.contract.pools import QUEUED_TAINT
 from holdfast.contract.values import rfc3339
 from holdfast.jobs.cluster_snapshot import PROVISIONING
 from holdfast.jobs.job_snapshot import KUEUE
@@ -175,7 +176,9 @@ class Cast:
         """Google's answer to the request that Kueue made."""
         requests = f"{PROVISIONING}/namespaces/training/provisioningrequests"
         (request,) = until("Kueue asks for nodes", lambda: list(job.api.items(requests)))
-        self.add_flex(job)
+        # GKE keeps other flex-start jobs off these nodes.
+        queued = replace(FLEX, taints=(*FLEX.taints, QUEUED_TAINT))
+        self.world.add_nodes(queued, 2, zone=ZONE, labels=job.selector)
         met = {"status": "True", "reason": "Met", "message": "", "lastTransitionTime": rfc3339(time.time())}
         conditions = [met | {"type": each} for each in ("Accepted", "Provisioned")]
         job.api.merge(f"{requests}/{request['metadata']['name']}/status", {"status": {"conditions": conditions}})

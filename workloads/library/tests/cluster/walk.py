@@ -82,7 +82,8 @@ class Walk:
         lines.append(self.trainers.folder / "exporter.jsonl", own)
         self.logs.add_lines([json.dumps(line).encode() for line in own], self.labels, NAMESPACE_MONITORING)
         view = self.watched.cluster
-        view.node_usages.passed(view.pods.values(), view.nodes, self.clock())
+        of_jobs = ((view.root(pod.owner), pod) for pod in view.pods.values())
+        view.node_usages.passed(of_jobs, view.nodes, self.clock())
         for ended, usage in view.ended(self.clock()):
             self.receipts.order(ended, usage)
 

@@ -41,6 +41,13 @@ def test_commit_age_and_its_usual_interval(tmp_path: Path) -> None:
     assert (found["last_commit_age_seconds"], found["commit_interval_seconds"]) == (70, 30)
 
 
+def test_a_loss_that_is_no_number_is_reported_until_the_next_finite_one(tmp_path: Path) -> None:
+    rows = [line(EPOCH, "start", rank=0), line(EPOCH + 1, "window", first_step=1, last_step=9, seconds=1, loss=None)]
+    assert values(jobs_of(tmp_path / "a", *rows), EPOCH + 5)["loss_not_finite"] == 1
+    rows.append(line(EPOCH + 2, "window", first_step=10, last_step=19, seconds=1, loss=0.5))
+    assert values(jobs_of(tmp_path / "b", *rows), EPOCH + 5)["loss_not_finite"] == 0
+
+
 def test_a_job_without_a_commit_ages_from_its_start_and_a_complete_one_does_not(tmp_path: Path) -> None:
     assert values(jobs_of(tmp_path, line(EPOCH, "start", rank=0)), EPOCH + 50)["last_commit_age_seconds"] == 50
     done = jobs_of(tmp_path, line(EPOCH, "start", rank=0), line(EPOCH + 5, "exit", code=0, step=9))
