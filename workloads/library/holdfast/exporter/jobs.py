@@ -96,13 +96,17 @@ class Run:
                 self.complete = fields.get("code") == EXIT_COMPLETE
                 if fields.get("code") not in NO_CRASH:
                     self._fell(event.process)
-            case "dead_lettered":
-                self.dead += counts
-            case "item_failed" | "retrying":
-                why = fields.get("error_class") or fields.get("source") or "unknown"
-                self.failures[self._error_class(str(why))] += counts
+            case "dead_lettered" | "item_failed" | "retrying":
+                self._failed(event, counts=counts)
             case _:
                 pass
+
+    def _failed(self, event: Event, *, counts: bool) -> None:
+        if event.type == "dead_lettered":
+            self.dead += counts
+            return
+        why = event.fields.get("error_class") or event.fields.get("source") or "unknown"
+        self.failures[self._error_class(str(why))] += counts
 
     def _of_others(self, event: Event, *, counts: bool) -> None:
         """A line that another process wrote about it."""
