@@ -135,7 +135,7 @@ def _network(environment: Environment) -> Answer:
         "services_cidr": (stated.services_cidr, ranges.get(existing.services_range)),
         "Private Google Access": (True, found.get("privateIpGoogleAccess", False)),
     }
-    wrong = [f"{what} {got or 'missing'}, not {said}" for what, (said, got) in wanted.items() if got != said]
+    wrong = [f"{what} {got or 'missing'}, not {asked}" for what, (asked, got) in wanted.items() if got != asked]
     return (
         not wrong,
         "; ".join(wrong) or f"{subnet} as stated",

@@ -71,7 +71,7 @@ SUBNET = {
 
 
 @pytest.mark.parametrize(
-    ("found", "said"),
+    ("found", "words"),
     [
         (SUBNET, "gpu as stated"),
         (SUBNET | {"ipCidrRange": "10.0.0.0/24"}, "nodes_cidr 10.0.0.0/24, not"),
@@ -80,12 +80,12 @@ SUBNET = {
     ],
 )
 def test_an_existing_subnet_is_compared_with_what_the_environment_states(
-    healthy: Gcloud, found: dict[str, Any], said: str
+    healthy: Gcloud, found: dict[str, Any], words: str
 ) -> None:
     healthy.answer("compute networks subnets describe", found)
     shared = shared_network()
     (network,) = (c for c in examine(shared, account_checks()) if c.name == "network")
-    assert said in network.found
+    assert words in network.found
     assert (network.verdict is Status.OK) == (found is SUBNET)
     assert any("--project=acme-host" in call or "acme-host" in call for call in healthy.calls())
 
