@@ -45,7 +45,7 @@ def objects(pools: tuple[Pool, ...]) -> Iterator[Body]:
 
 def _variables(jobs: str) -> list[Body]:
     """Lists of specs of Jobs: all, those on Spot, and those whose nodes can be taken away."""
-    spot, flex = _says("spot", contract.LABEL_SPOT), _says("flex-start", contract.LABEL_FLEX_START)
+    spot, flex = _provisioned("spot", contract.LABEL_SPOT), _provisioned("flex-start", contract.LABEL_FLEX_START)
     lists = {
         "jobs": jobs,
         "spot": f"variables.jobs.filter(j, {spot})",
@@ -59,7 +59,7 @@ def _conditions(plural: str, pools: tuple[Pool, ...]) -> dict[str, tuple[str, st
     """Rule -> the list that it judges, and what holds of each spec `j` of it."""
     windows = {p.pool_class or p.name: p.window.pod_s for p in pools if p.capacity is Capacity.SPOT}
     window = f"{_cel(windows)}[?{_label(contract.LABEL_POOL_CLASS)}].orValue({min(windows.values(), default=15)})"
-    flex = _says("flex-start", contract.LABEL_FLEX_START)
+    flex = _provisioned("flex-start", contract.LABEL_FLEX_START)
     with_gpus = _cel(sorted({p.pool_class or p.name for p in pools if p.accelerator}))
     gpu = f"{_POD}.containers.exists(c, c.?resources.?limits[?{_cel(GPU_RESOURCE)}].hasValue())"
     named = " || ".join(f"{_label(key)} != ''" for key in NAMING)
@@ -137,7 +137,7 @@ def _label(key: str) -> str:
     return f"{_POD}.?nodeSelector[?{_cel(key)}].orValue('')"
 
 
-def _says(provisioning: str, key: str) -> str:
+def _provisioned(provisioning: str, key: str) -> str:
     return f"{_label(key)} == 'true' || {_label(contract.LABEL_PROVISIONING)} == {_cel(provisioning)}"
 
 

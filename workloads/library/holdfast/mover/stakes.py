@@ -53,8 +53,8 @@ def write(api: Api, events: Events, now_s: float, namespaces: Iterable[str] = JO
 
 def _written(api: Api, workload: Object, events: Events, now_s: float) -> bool:
     meta = workload["metadata"]
-    said = (meta.get("annotations") or {}).get(ANNOTATION_BOOST, "0")
-    before = int(said) if said in map(str, range(MOST + 1)) else -1
+    written = (meta.get("annotations") or {}).get(ANNOTATION_BOOST, "0")
+    before = int(written) if written in map(str, range(MOST + 1)) else -1
     wanted = _wanted(workload, events, now_s, max(0, before))
     if wanted == before:
         return False

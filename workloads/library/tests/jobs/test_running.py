@@ -99,8 +99,8 @@ def test_a_job_that_stays_starts_nothing(monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_an_object_that_cannot_change_is_deleted_and_not_installed() -> None:
     """As the API server words it."""
-    said = 'PersistentVolume "data-training" is invalid: spec.persistentvolumesource: Forbidden: spec.persistentvolumesource is immutable after creation'
+    printed = 'PersistentVolume "data-training" is invalid: spec.persistentvolumesource: Forbidden: spec.persistentvolumesource is immutable after creation'
     volume = {"kind": "PersistentVolume", "metadata": {"name": "data-training"}}
-    fix = fix_of_unchangeable(ApiError(422, said), volume)
+    fix = fix_of_unchangeable(ApiError(422, printed), volume)
     assert "kubectl delete PersistentVolume data-training" in fix and "Retain" in fix and "this environment" in fix
     assert fix_of_unchangeable(ApiError(422, "spec.x: Required value"), volume) == ""

@@ -18,9 +18,9 @@ def event(kind: str, ago_s: float) -> Event:
     return Event(int((NOW - ago_s) * 1e6), kind, "job", "training", "p", {})
 
 
-def workload(uid: str = "u", *, count: int = 1, said: str = "", **conditions: str) -> Any:
+def workload(uid: str = "u", *, count: int = 1, present: str = "", **conditions: str) -> Any:
     meta = {"name": f"w-{uid}", "namespace": "training", "ownerReferences": [{"uid": uid, "controller": True}]}
-    meta |= {"annotations": {ANNOTATION_BOOST: said}} if said else {}
+    meta |= {"annotations": {ANNOTATION_BOOST: present}} if present else {}
     rows = [{"type": kind, "status": value} for kind, value in ({"Admitted": "True"} | conditions).items()]
     return {"metadata": meta, "spec": {"podSets": [{"count": count}]}, "status": {"conditions": rows}}
 
@@ -67,14 +67,14 @@ def test_no_boost_reaches_the_next_priority_class() -> None:
 
 def test_a_gang_has_more_at_stake_than_a_pod_and_what_waits_has_nothing() -> None:
     assert written(workload("one"), workload("gang", count=8), hours=0.2) == {"w-one": "1", "w-gang": "4"}
-    assert written(workload("u", said="4", Admitted="False")) == {"w-u": "0"}
-    assert written(workload("u", said="3", Finished="True")) == {"w-u": "0"}
+    assert written(workload("u", present="4", Admitted="False")) == {"w-u": "0"}
+    assert written(workload("u", present="3", Finished="True")) == {"w-u": "0"}
 
 
 def test_what_is_written_already_is_not_written_again_and_what_a_stranger_wrote_is_mended() -> None:
-    assert written(workload("u", said="3")) == {}
-    assert written(workload("u", said="1000000")) == {"w-u": "3"}
-    assert written(workload("u", said="no number")) == {"w-u": "3"}
+    assert written(workload("u", present="3")) == {}
+    assert written(workload("u", present="1000000")) == {"w-u": "3"}
+    assert written(workload("u", present="no number")) == {"w-u": "3"}
 
 
 def test_a_refused_boost_stops_no_other() -> None:

@@ -90,12 +90,12 @@ class Target:
         """Of objects that keep their state in their own way, what could not be checked. Raises InputError.
 
         `before`: of each, its sketch before anything was loaded."""
-        said = []
+        reported = []
         for name, value in self._entries:
             if name in before:
                 found = unlike(name, self._saved[name], self._tensors, after)
-                said.append(check_loaded(name, value, found, changed=sketch(after, name) != before[name]))
-        return [line for line in said if line]
+                reported.append(check_loaded(name, value, found, changed=sketch(after, name) != before[name]))
+        return [line for line in reported if line]
 
     @property
     def unfilled(self) -> list[str]:

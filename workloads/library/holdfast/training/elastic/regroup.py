@@ -52,7 +52,7 @@ class Regroup:
         self._me = control.me
         self._signs = Signs(storage, run, control.me, peers, gather_s=limits.gather_s)
         control.hears = lambda member: bool(peers.living([member]))
-        self._deaf = self._said_late = 0
+        self._deaf = self._reported_late = 0
         self._left_out_by: Epoch | None = None
         """The newest that went on without this member."""
 
@@ -158,7 +158,7 @@ class Regroup:
         reported = self._control.reported(epoch.number)
         late = [member.index for member in living if member != self._me and member.index not in reported]
         if not ahead:
-            self._say_late(epoch, late, waited)
+            self._report_late(epoch, late, waited)
         proposal = successor(
             epoch,
             self._me,
@@ -175,9 +175,9 @@ class Regroup:
             return None
         return self._propose(proposal, began)
 
-    def _say_late(self, epoch: Epoch, late: list[int], waited_s: float) -> None:
-        if late and waited_s >= POLL_S and self._said_late != epoch.number:
-            self._said_late = epoch.number
+    def _report_late(self, epoch: Epoch, late: list[int], waited_s: float) -> None:
+        if late and waited_s >= POLL_S and self._reported_late != epoch.number:
+            self._reported_late = epoch.number
             places = ", ".join(map(str, late))
             logs.warning(
                 "gang", f"waiting for place {places}, which answers and is still in its step: {self._lag.bound_s:g} s"

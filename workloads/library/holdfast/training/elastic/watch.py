@@ -67,13 +67,13 @@ class Watch:
             gone = [member for member in left if member in before]
             silent = [member for member, at in heard.items() if time.monotonic() - at >= self._silent_s]
             if self._over is over and (gone or silent):
-                self._say(gone, silent)
+                self._report(gone, silent)
                 self.silent = frozenset(m.index for m in silent) if len(silent) < len(others) else frozenset()
                 self._abort()
                 return True
         return False
 
-    def _say(self, gone: list[Member], silent: list[Member]) -> None:
+    def _report(self, gone: list[Member], silent: list[Member]) -> None:
         for member in silent:
             logs.warning("gang", f"place {member.index} has not answered for {self._silent_s:g} s and counts as lost")
         for member in gone:

@@ -50,7 +50,7 @@ def test_odd_numbers_of_shards_are_refused(shards: int, nodes: int) -> None:
         ({"network": nn.Linear(2, 2)}, "only here: network; only there: model"),
     ],
 )
-def test_a_member_whose_state_is_another_is_refused(here: dict[str, Any], said: str) -> None:
+def test_a_member_whose_state_is_another_is_refused(here: dict[str, Any], printed: str) -> None:
     there = capture({"model": nn.Linear(2, 2)})
     with pytest.raises(InputError, match=f"(?s)state of this member.*{said}"):
         take(here, there.skeleton, there.tensors)
