@@ -151,15 +151,15 @@ def test_an_object_that_loads_nothing_is_refused_by_its_name(tmp_path: Path, kin
         pytest.fail("training began with a fresh object")
 
 
-@pytest.mark.parametrize(("kind", "said"), [(Average, False), (Shifted, True), (Lazy, True)])
+@pytest.mark.parametrize(("kind", "named"), [(Average, False), (Shifted, True), (Lazy, True)])
 def test_an_object_that_cannot_be_compared_is_restored_and_named(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], kind: type[Average], found: bool
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], kind: type[Average], named: bool
 ) -> None:
     saved_average(tmp_path, kind)
     with Checkpointer(tmp_path, {"average": (average := kind())}, run="r"):
         assert not isinstance(average, Lazy) or list(average) == [5]
         assert average.count == 5
-    assert ("average: could not be checked" in capsys.readouterr().out) is found
+    assert ("average: could not be checked" in capsys.readouterr().out) is named
 
 
 def fsdp1(world: int, url: str, steps: int, truth: str) -> None:

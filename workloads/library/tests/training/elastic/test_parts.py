@@ -43,16 +43,16 @@ def test_odd_numbers_of_shards_are_refused(shards: int, nodes: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("here", "said"),
+    ("here", "difference"),
     [
         ({"model": nn.Linear(2, 2), "extra": {"at": 1}}, "only here: extra"),
         ({"model": nn.Linear(2, 3)}, "size mismatch"),
         ({"network": nn.Linear(2, 2)}, "only here: network; only there: model"),
     ],
 )
-def test_a_member_whose_state_is_another_is_refused(here: dict[str, Any], printed: str) -> None:
+def test_a_member_whose_state_is_another_is_refused(here: dict[str, Any], difference: str) -> None:
     there = capture({"model": nn.Linear(2, 2)})
-    with pytest.raises(InputError, match=f"(?s)state of this member.*{said}"):
+    with pytest.raises(InputError, match=f"(?s)state of this member.*{difference}"):
         take(here, there.skeleton, there.tensors)
 
 
