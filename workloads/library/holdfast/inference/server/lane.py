@@ -14,6 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import TypeVar
 
+from holdfast.contract.serving import TRIES
 from holdfast.inference.errors import ItemFault, PredictorBroken, ProcessDied, Refused
 from holdfast.inference.predictor.proxy import ProcessPredictor
 from holdfast.inference.predictor.spec import PredictorSpec
@@ -27,7 +28,8 @@ Values = list[Value]
 _PREDICT_TIMEOUT_S = 30.0
 """A batch that takes longer is ended, and tried again in halves."""
 _OVERDUE_S, _OVERDUE_TIMES = 1.0, 5.0
-"""A batch is overdue after so many times what it should take, and after one second at least."""
+"""A batch is overdue after so many times what it should take, and after half a try of the proxy, or a second, at least:
+what takes long now and then is no hang, and who waits can still be asked elsewhere in time."""
 _WARM_UP = b"warm-up"
 """A body that is predicted before the server is ready."""
 R = TypeVar("R")
@@ -200,7 +202,8 @@ class Lane:
             first += request.items
 
     def _overdue_s(self, items: int) -> float:
-        return max(_OVERDUE_S, _OVERDUE_TIMES * self.batcher.timing.seconds(items))
+        half_try_s = self._settings.request_s / TRIES / 2
+        return max(_OVERDUE_S, half_try_s, _OVERDUE_TIMES * self.batcher.timing.seconds(items))
 
     @contextlib.contextmanager
     def _watched(self, items: int) -> Generator[None]:

@@ -66,9 +66,7 @@ def test_large_bodies_are_parsed_beside_the_probes(server: Served) -> None:
         {"inputs": [{"name": "x", "datatype": "FP64", "shape": [1, count], "data": [0.123456789012] * count}]}
     ).encode()
     assert 7 * MIB < len(body) < 8 * MIB
-    began = time.monotonic()
-    json.loads(body)
-    alone_s, slowest = time.monotonic() - began, 0.0
+    slowest, all_began = 0.0, time.monotonic()
     with ThreadPoolExecutor(6) as pool:
         answers = [pool.submit(server.request, "POST", INFER, body) for _ in range(6)]
         while not all(answer.done() for answer in answers):
@@ -76,8 +74,8 @@ def test_large_bodies_are_parsed_beside_the_probes(server: Served) -> None:
             assert server.request("GET", "/v2/health/live").status == 200
             slowest = max(slowest, time.monotonic() - began)
     assert {answer.result().status for answer in answers} <= {200, 429, 504}
-    # Reading JSON holds the interpreter: a probe may meet one such body, and not all of them.
-    assert slowest < max(1.0, 5 * alone_s), "what a probe waits"
+    # Reading JSON holds the interpreter: a probe may meet one such call, and not all that the six bodies need.
+    assert slowest < max(1.0, (time.monotonic() - all_began) / 4), "what a probe waits"
 
 
 def test_a_body_of_more_values_than_its_bytes_suggest_is_refused(server: Served) -> None:
