@@ -32,7 +32,8 @@ def serve(spec: PredictorSpec, settings: ServerSettings) -> int:
     """Until a notice, or until the model is lost. The exit code."""
     shutdown = of_process()  # before the model loads: a notice may come first
     # An alert goes by this line.
-    shutdown.leave_after(settings.window_s, first=lambda: logs.warning("drain", OVER_BUDGET))
+    shutdown.last_words = lambda: logs.warning("drain", OVER_BUDGET)
+    shutdown.leave_after(settings.window_s)
     with _listening(settings) as listener:
         return asyncio.run(_Process(spec, settings, shutdown).run(listener))
 
