@@ -1,9 +1,8 @@
 """Checkpointer: what a training loop holds. Restores on entry, saves when due, leaves in order when preempted.
 
-Guarantees: a tick between saves costs two comparisons and no communication; a save blocks for the copy
-into the staging memory and one exchange through the store; nothing that fails in the background stops the
-training unless `strict` says so; `with` is left in order only when the last state is durable on the store, else by
-NotDurable (exit code 75), so that a launcher starts the job again and never counts it as complete.
+Guarantees: a tick between saves costs two comparisons and no communication; a save blocks for the copy into the staging
+memory and one exchange through the store; nothing that fails in the background stops the training unless `strict` says
+so; `with` is left in order only when the last state is durable on the store, else by NotDurable (exit code 75).
 """
 
 import contextlib
@@ -88,8 +87,7 @@ class Checkpointer:
         self._took_signals = not notices.installed()
         self.stop: StopAgreement = stop_agreement(store, self._ranks.rank, self._ranks.world_size)
         began = self._start_or_give_back()
-        self.restored = began.restored
-        self.step = self.restored.step
+        self.restored, self.step = began.restored, began.restored.step
         self._history = History.resumed(self.restored.notes)
         self._writer = CheckpointWriter(
             self._url,
@@ -108,6 +106,7 @@ class Checkpointer:
         self._cadence = cadence_of(self._every, lambda: cost.interval_s(node_age_s()), self._ranks, self.step)
         self._ticked_at, self._announced = 0.0, False
         self._use.begin()
+        self.stop.shutdown.last_words = self._log_loss
         return self
 
     def tick(self, step: int, *, metric: float | None = None) -> None:
@@ -195,7 +194,8 @@ class Checkpointer:
 
     def _give_back(self) -> None:
         self.stop.close()
-        if self._took_signals:  # a launcher that took them before still needs them
+        self.stop.shutdown.last_words = lambda: None
+        if self._took_signals:  # else a launcher needs them
             self.stop.shutdown.uninstall()
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:

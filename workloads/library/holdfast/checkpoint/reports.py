@@ -111,4 +111,5 @@ def loss_line(writer: CheckpointWriter, step: int) -> str:
     lost = step - writer.durable_step
     seconds = time.monotonic() - writer.durable_since
     newest = f"leaving at step {step}, the newest checkpoint is of step {writer.durable_step}"
-    return f"{newest}: {lost} steps ({seconds:.0f} s) are lost" if lost > 0 else ""
+    kept = ", unless the save in flight is through by itself" if writer.busy else ""
+    return f"{newest}: {lost} steps ({seconds:.0f} s) are lost{kept}" if lost > 0 else ""

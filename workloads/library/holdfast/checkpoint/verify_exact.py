@@ -16,13 +16,15 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from types import FrameType
+from types import FrameType, MappingProxyType
 from typing import Any
 
 import torch
 from torch.utils.data import DataLoader
 
+from holdfast.checkpoint.findings import Line, explain, first_difference, streams_in, unseeded, unseeded_in, variables
 from holdfast.checkpoint.state import Stateful, capture, targets
+from holdfast.checkpoint.state.random_streams import stream_of
 from holdfast.checkpoint.state.tensors import local_of, memory_of
 from holdfast.checkpoint.state.tracking import TrackedDraw, TrackedIterable
 from holdfast.contract.environment import ENV_TRIAL
@@ -109,14 +111,18 @@ def _described(value: Any) -> tuple[str, str] | None:
     if isinstance(value, torch.Tensor):
         return "tensor", _of_tensor(value)
     if isinstance(value, bool | int | float | str):
-        return "value", repr(value)
+        return ("measure" if isinstance(value, float) else "value"), repr(value)
+    if (stream := stream_of(value)) is not None:
+        return "generator", _of_text(stream)
     if isinstance(value, Stateful) and not isinstance(value, type):
         try:
             own = {key: found for key, found in digests({"it": value}).items() if key.startswith("it")}
             return "stateful", _of_text(json.dumps(own))
         except (InputError, TypeError, AssertionError):
             return None
-    return ("loader", "") if isinstance(value, DataLoader | Iterator) else None
+    if isinstance(value, DataLoader):
+        return "loader", ""
+    return ("iterator", "") if isinstance(value, Iterator) else None
 
 
 def _of_tensor(tensor: torch.Tensor) -> str:
@@ -127,10 +133,6 @@ def _of_tensor(tensor: torch.Tensor) -> str:
 def _of_text(text: str) -> str:
     # 64 bits: compared with one other run, and not defended against forgery.
     return hashlib.sha256(text.encode()).hexdigest()[:16]
-
-
-Line = dict[str, Any]
-STREAMS = "__rng__"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -177,21 +179,27 @@ def _judged(
     for rank, lines in whole.items():
         # First the part before the kill: where that differs, what comes after proves nothing about checkpoints.
         before = killed.get(rank, {})
-        if unsteady := _first_difference(lines, before, _streams(lines)):
-            found = (
-                f"step {unsteady[0]} differs before the kill ({unsteady[1][0]}): the training itself is not repeatable"
-            )
+        if unsteady := first_difference(lines, before, streams_in(lines)):
+            why = unseeded(lines, before) or _by_hashes(command, folder, orders, unsteady[0], timeout_s)
+            found = f"step {unsteady[0]} differs before the kill ({unsteady[1][0]}): {why}"
             break
         # A stream that is not seeded, and that nothing draws from, differs from start to start.
-        if different := _first_difference(lines, resumed.get(rank, {}), _unseeded(lines, before)):
+        if different := first_difference(lines, resumed.get(rank, {}), unseeded_in(lines, before)):
             found = explain(lines, resumed[rank], *different)
             break
-        beside += tuple(sorted(_variables(lines, resumed.get(rank, {}), orders.steps)))
+        beside += tuple(sorted(variables(lines, resumed.get(rank, {}), orders.steps)))
     return Verdict(death=orders.death, at=orders.die_at, resumed_at=first - 1, finding=found, beside=beside)
 
 
 def _run(
-    command: list[str], folder: Path, orders: Orders, timeout_s: float, *, trace: str = "trace", dies: bool = False
+    command: list[str],
+    folder: Path,
+    orders: Orders,
+    timeout_s: float,
+    *,
+    trace: str = "trace",
+    dies: bool = False,
+    env: Mapping[str, str] = MappingProxyType({}),
 ) -> dict[str, dict[int, Line]]:
     """What each rank wrote: lines by step."""
     # A folder for each death: a run must not find the checkpoints of another.
@@ -204,7 +212,12 @@ def _run(
     with log.open("w") as out:
         try:
             done = subprocess.run(
-                command, env=os.environ | {ENV_TRIAL: str(file)}, stdout=out, stderr=out, timeout=timeout_s, check=False
+                command,
+                env={**os.environ, **env, ENV_TRIAL: str(file)},
+                stdout=out,
+                stderr=out,
+                timeout=timeout_s,
+                check=False,
             )
         except subprocess.TimeoutExpired as error:
             raise Unjudged(f"no end within {timeout_s:.0f} s; its output is in {log}") from error
@@ -222,67 +235,15 @@ def _lines(path: Path) -> dict[int, Line]:
     return {line["step"]: line for line in found}
 
 
-def _first_difference(
-    whole: Mapping[int, Line], other: Mapping[int, Line], but: set[str]
-) -> tuple[int, list[str]] | None:
-    """Step and keys. `but`: keys that do not count."""
-    for step in sorted(other):
-        mine, theirs = whole[step]["state"], other[step]["state"]
-        if keys := [key for key in mine if mine[key] != theirs.get(key) and key not in but]:
-            return step, keys
-    return None
-
-
-def _streams(whole: Mapping[int, Line]) -> set[str]:
-    """Keys of the random streams, and of what belongs to them."""
-    return {key for line in whole.values() for key in line["state"] if key.startswith(STREAMS)}
-
-
-def _unseeded(whole: Mapping[int, Line], before: Mapping[int, Line]) -> set[str]:
-    differing = {
-        key
-        for step, line in before.items()
-        for key, found in line["state"].items()
-        if found != whole[step]["state"].get(key)
-    }
-    return differing & _streams(whole)
-
-
-def _variables(whole: Mapping[int, Line], other: Mapping[int, Line], step: int) -> dict[str, str]:
-    """Kinds of the variables that differ at this step, by name."""
-    if step not in other:
-        return {}
-    mine, theirs = whole[step]["beside"], other[step]["beside"]
-    return {name: kind for name, (kind, value) in mine.items() if name in theirs and theirs[name][1] != value}
-
-
-def explain(whole: Mapping[int, Line], resumed: Mapping[int, Line], step: int, keys: list[str]) -> str:
-    """The first thing that differs and the line to add, by what else differs at that step."""
-    kinds = _variables(whole, resumed, step)
-    of_kind = {kind: sorted(name for name, found in kinds.items() if found == kind) for kind in set(kinds.values())}
-    loaders = sorted(name for name, (kind, _) in whole[step]["beside"].items() if kind == "loader")
-    lead = f"step {step}: {_what(keys)} differs"
-    if names := of_kind.get("stateful"):
-        return f'{lead}, and so does {names[0]}, which is not in the state; add "{names[0]}": {names[0]} to it'
-    if names := of_kind.get("tensor"):
-        if loaders:
-            line = f"{loaders[0]} = track({loaders[0]})"
-            return f'{lead}, since it saw other data ({", ".join(names)}); write {line}, and add "data": {loaders[0]}'
-        line = "draw = track(draw, ahead=1)"
-        return (
-            f"{lead}, since it saw other data ({', '.join(names)}); where a loop draws a batch before it is needed, "
-            f'write {line} for the function that draws it, and add "data": draw'
-        )
-    if names := of_kind.get("value"):
-        return f"{lead}, and so do {', '.join(names)}, which are not in the state"
-    if all(key.startswith(STREAMS) for key in keys):
-        return (
-            f"{lead}: a resumed start draws more or fewer random numbers before its first step than the whole run did"
-        )
-    return f"{lead}; nothing else that could be seen does: look for what the step reads elsewhere"
-
-
-def _what(keys: list[str]) -> str:
-    ordered = sorted(keys, key=lambda key: key.startswith(STREAMS))
-    more = f" (and {len(keys) - 1} more)" if len(keys) > 1 else ""
-    return f"{ordered[0]}{more}"
+def _by_hashes(command: list[str], folder: Path, orders: Orders, step: int, timeout_s: float) -> str:
+    """Whether it is repeatable once strings have the same hash at each start."""
+    runs: list[dict[str, dict[int, Line]]] = []
+    for n in range(2):
+        short = Orders(store="", trace="", steps=step, every=orders.every)
+        runs.append(_run(command, folder / f"hashes-{n}", short, timeout_s, env={"PYTHONHASHSEED": "0"}))
+    alike = all(not first_difference(runs[0][rank], lines, streams_in(lines)) for rank, lines in runs[1].items())
+    return (
+        "it depends on the order of a set, which is another at each start; iterate over sorted(...), or set PYTHONHASHSEED"
+        if alike
+        else "the training itself is not repeatable"
+    )

@@ -1,4 +1,4 @@
-"""The notice to leave: the first signal asks to drain, the second leaves at once.
+"""The notice to leave: the first signal asks to drain; Ctrl-C again, or SIGTERM after the window, leaves at once.
 
 Guarantees:
 - a signal is noticed while the main thread sits in C code (a collective, a compile, a database call),
@@ -32,7 +32,7 @@ DRAIN_SIGNAL = signal.SIGUSR1
 # a kubelet's SIGTERM has no copy. A copy that a busy machine delays longer counts as the second press: the process exits
 # with 143, the upload in flight goes on in its own session, and the steps since the last checkpoint are lost.
 ECHO_S = 0.5
-FIRST_S = 0.5  # out of the margin
+LAST_S = 0.5  # out of the margin
 
 
 class Shutdown:
@@ -48,6 +48,8 @@ class Shutdown:
         """While true, the first notice leaves at once: a start that has not begun its work."""
         self.takes_s = float(DEFAULT_WINDOW.pod_s)
         """How long leaving in order may take, for the person who pressed Ctrl-C."""
+        self.last_words: Callable[[], object] = lambda: None
+        """Says what is lost, before this process leaves without its main thread. It may take LAST_S."""
         self.announces = True
         """Whether this process answers Ctrl-C with a line; of a job, one process does."""
         self._interrupted_at = -math.inf
@@ -99,11 +101,29 @@ class Shutdown:
             return
         self._signals += 1
         if self._signals > 1:
-            self._leave(EXIT_PREEMPTED)
+            self._again(signum)
+            return
         if signum == signal.SIGINT:
             self._interrupted_at = self._clock()
             self._announce()
         self.request(signal.Signals(signum).name)
+
+    def _again(self, signum: int) -> None:
+        """A person who presses again wants to leave. A second SIGTERM within the window is the kubelet's, behind a preStop
+        that has sent one: the stop, and its last save, go on."""
+        began = self.received_at if self.received_at is not None else -math.inf
+        if signum == signal.SIGTERM and self._clock() - began < self.takes_s:
+            logs.info("stop", "another SIGTERM: the stop goes on")
+            return
+        logs.warning("stop", "leaving at once: asked again")
+        self._depart()
+
+    def _depart(self) -> None:
+        # A log whose reader hangs must not keep the process.
+        last = threading.Thread(target=self.last_words, name="last-words", daemon=True)
+        last.start()
+        last.join(LAST_S)
+        self._leave(EXIT_PREEMPTED)
 
     def _announce(self) -> None:
         if not self.announces:
@@ -117,22 +137,15 @@ class Shutdown:
                 f"{self.takes_s:.0f} s. Press again to leave at once",
             )
 
-    def leave_after(
-        self, window_s: float, margin_s: float = WINDOW_MARGIN_S, *, first: Callable[[], object] = lambda: None
-    ) -> None:
-        """Leave when the window closes, whatever then hangs: a collective, an upload, a destructor. `first` runs
-        before that, for as long as `FIRST_S`."""
+    def leave_after(self, window_s: float, margin_s: float = WINDOW_MARGIN_S) -> None:
+        """Leave when the window closes, whatever then hangs: a collective, an upload, a destructor."""
         self.takes_s = window_s
 
         def enforce() -> None:
             self.wait()
             while (left := self.seconds_left(window_s, margin_s)) > 0:
                 time.sleep(min(left, 0.2))  # a later notice may shorten it
-            # A log whose reader hangs must not keep the process.
-            last = threading.Thread(target=first, name="window-end-first", daemon=True)
-            last.start()
-            last.join(FIRST_S)
-            self._leave(EXIT_PREEMPTED)
+            self._depart()
 
         threading.Thread(target=enforce, name="window-end", daemon=True).start()
 

@@ -3,6 +3,8 @@
 import json
 import os
 import signal
+import subprocess
+import sys
 import threading
 from dataclasses import replace
 from pathlib import Path
@@ -18,6 +20,7 @@ from holdfast.contract.environment import ENV_EVENTS, ENV_JOB
 from holdfast.contract.errors import InputError
 from holdfast.contract.exit_codes import EXIT_BAD_INPUT, EXIT_PREEMPTED, EXIT_RETRY
 from tests import support
+from tests.cluster.sim.waiting import until
 from workloads.library.tests.checkpoint import faulty_proxy as faults
 from workloads.library.tests.checkpoint.faulty_proxy import proxied
 from workloads.library.tests.checkpoint.jobs import STEPS, TUNING, Jobs, finish, newest, steps_on
@@ -204,6 +207,30 @@ def test_a_departure_says_what_it_loses(jobs: Jobs, tmp_path: Path) -> None:
     finally:
         os.kill(uploader, signal.SIGKILL)
     assert "steps (" in log.read_text() and "are lost" in log.read_text()
+
+
+STUCK = """
+import sys, time, torch
+from holdfast.checkpoint import Checkpointer
+
+with Checkpointer(sys.argv[1], {"w": torch.zeros(4)}, run="r", every=1000) as ckpt:
+    for step in range(3):
+        ckpt.tick(step + 1)
+    print("ready", flush=True)
+    time.sleep(600)
+"""
+
+
+def test_who_leaves_in_the_middle_of_a_step_says_what_it_loses(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", STUCK, str(tmp_path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as stuck:
+        assert stuck.stdout
+        until("it is stuck", lambda: "ready" in (stuck.stdout.readline() if stuck.stdout else ""))
+        stuck.send_signal(signal.SIGTERM)
+        stuck.send_signal(signal.SIGINT)
+        said = stuck.communicate(timeout=60)[0]
+    assert stuck.returncode == EXIT_PREEMPTED
+    assert "leaving at step 3, the newest checkpoint is of step 0: 3 steps" in said, said
 
 
 def test_the_first_last_save_is_tried_while_nobody_knows_yet_how_long_an_upload_takes(

@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 
 import pytest
 
@@ -41,14 +42,37 @@ def test_the_budget_counts_from_the_first_notice() -> None:
     assert down.seconds_left(15, margin_s=3) == 8
 
 
-def test_the_second_signal_leaves_at_once_and_a_drain_does_not_count() -> None:
+def test_a_second_sigterm_within_the_window_changes_nothing_and_a_drain_does_not_count() -> None:
+    """A preStop that kills, and then the kubelet."""
     left: list[int] = []
-    down = Shutdown(leave=left.append)
+    clock = Clock()
+    down = Shutdown(clock=clock, leave=left.append)
     down.notice(DRAIN_SIGNAL)
     assert down.requested and down.reason == "drain"
-    down.notice(signal.SIGTERM)
+    for _ in range(3):
+        down.notice(signal.SIGTERM)
+        clock.now += down.takes_s / 3 - 0.1
     assert left == []
+    clock.now += 1.0
     down.notice(signal.SIGTERM)
+    assert left == [EXIT_PREEMPTED]
+
+
+def test_ctrl_c_after_a_notice_leaves_at_once_with_the_last_words() -> None:
+    said: list[object] = []
+    down = Shutdown(clock=Clock(), leave=said.append)
+    down.last_words = lambda: said.append("what is lost")
+    down.notice(signal.SIGTERM)
+    down.notice(signal.SIGINT)
+    assert said == ["what is lost", EXIT_PREEMPTED]
+
+
+def test_last_words_that_hang_keep_nobody() -> None:
+    left: list[int] = []
+    down = Shutdown(clock=Clock(), leave=left.append)
+    down.last_words = threading.Event().wait
+    down.notice(signal.SIGTERM)
+    down.notice(signal.SIGINT)
     assert left == [EXIT_PREEMPTED]
 
 
@@ -80,7 +104,7 @@ def test_a_second_signal_ends_a_process_whose_main_thread_sits_in_c_code() -> No
     assert process.stdout is not None
     process.send_signal(signal.SIGTERM)
     assert process.stdout.readline() == "noticed\n"
-    process.send_signal(signal.SIGTERM)
+    process.send_signal(signal.SIGINT)
     process.communicate(timeout=60)
     assert process.returncode == EXIT_PREEMPTED
 

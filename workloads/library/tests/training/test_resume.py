@@ -103,16 +103,17 @@ def test_another_world_size_continues_with_the_same_samples_and_says_so(tmp_path
     assert "resumed on 1 ranks from 2" in run.log()
 
 
-def test_the_second_signal_leaves_at_once(tmp_path: Path, server: ForkServer) -> None:
-    run = Run(server=server, folder=tmp_path, steps=10_000)
+def test_a_second_sigterm_costs_no_last_save(tmp_path: Path, server: ForkServer) -> None:
+    """A preStop that kills, and then the kubelet."""
+    run = Run(server=server, folder=tmp_path, steps=100_000, every=50_000)
 
-    def twice(process: subprocess.Popen[str]) -> None:
-        notice(process)
-        os.kill(process.pid, 0)
+    def again_and_again(process: subprocess.Popen[str]) -> None:
         while process.poll() is None:
             notice(process)
+            time.sleep(0.05)
 
-    assert run.interrupted(3, twice) == 143
+    assert run.interrupted(3, again_and_again) == 143
+    assert run.of("commit")[-1]["step"] == run.of("stop")[-1]["step"], run.log()
 
 
 def test_a_planned_end_stops_the_run_ahead_of_it(tmp_path: Path, server: ForkServer) -> None:

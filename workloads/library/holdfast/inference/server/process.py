@@ -35,7 +35,8 @@ def serve(spec: PredictorSpec, settings: ServerSettings) -> int:
     # The interpreter's default lets a parsing thread keep the loop waiting for 5 ms at a time.
     sys.setswitchinterval(0.0005)
     # An alert goes by this line.
-    shutdown.leave_after(settings.window_s, first=lambda: logs.warning("drain", OVER_BUDGET))
+    shutdown.last_words = lambda: logs.warning("drain", OVER_BUDGET)
+    shutdown.leave_after(settings.window_s)
     with contextlib.ExitStack() as stack:
         listeners = [stack.enter_context(_listening(settings.host, settings.port, "--port"))]
         port = listeners[0].getsockname()[1]

@@ -156,9 +156,8 @@ class Crew:
         self._control.enter(self.epoch, "complete")
         self._await_farewells([member for member in self.epoch.members if member != self.me])
 
-    def loss(self, step: int) -> str:
-        """For a line: what leaving at `step` loses, as far as this member has written it."""
-        return self._saves.loss(step)
+    def last_words(self, reason: str, *, ask: bool = False) -> None:
+        logs.error("gang", f"leaving at step {max(0, self.step)}: {reason}{self._saves.loss(self.step, ask=ask)}")
 
     def close(self) -> None:
         self._watch.close()

@@ -38,7 +38,6 @@ from holdfast.checkpoint.parts import checked_state
 from holdfast.checkpoint.stores import Storage
 from holdfast.contract.lifecycle import DEFAULT_WINDOW
 from holdfast.contract.object_names import checked_run
-from holdfast.runtime import logs
 from holdfast.runtime import shutdown as notices
 from holdfast.runtime.events import EventLog
 from holdfast.training.data import mixed_seed, seed_draws
@@ -208,6 +207,7 @@ class ElasticGang:
         self._shutdown.takes_s = self._window_s
         # A collective whose peer is gone may hang beyond the window; SIGKILL would then take the event log along.
         self._shutdown.leave_after(self._window_s)
+        self._shutdown.last_words = lambda: self._crew.last_words("in the middle of it")
         try:
             self._crew.join()
         except BaseException as error:
@@ -279,8 +279,9 @@ class ElasticGang:
         return bool(joining) and (full or self._control.joining_for_s() >= self._gather_s)
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+        self._shutdown.last_words = lambda: None
         if isinstance(error, CheckpointExit) and error.reason:
-            logs.error("gang", f"leaving at step {error.step}: {error.reason}{self._crew.loss(error.step)}")
+            self._crew.last_words(error.reason, ask=True)
         self._crew.close()
 
 

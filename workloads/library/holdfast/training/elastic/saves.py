@@ -159,9 +159,12 @@ class GangSaves:
         except CheckpointExit as end:
             logs.warning("stop", f"no last checkpoint: {end.reason}")
 
-    def loss(self, step: int) -> str:
+    def loss(self, step: int, *, ask: bool) -> str:
+        """For a line: what leaving at `step` loses, as far as this member has written it. `ask`: from the main thread, for
+        the newest commit."""
         with suppress(CheckpointExit):  # it is leaving already
-            self._poll()
+            if ask:
+                self._poll()
         lost = step - self._writer.durable_step if self._writer else 0
         return f"; the newest checkpoint is of step {step - lost}: {lost} steps are lost" if lost > 0 else ""
 
