@@ -228,9 +228,9 @@ def test_who_leaves_in_the_middle_of_a_step_says_what_it_loses(tmp_path: Path) -
         until("it is stuck", lambda: "ready" in (stuck.stdout.readline() if stuck.stdout else ""))
         stuck.send_signal(signal.SIGTERM)
         stuck.send_signal(signal.SIGINT)
-        said = stuck.communicate(timeout=60)[0]
+        printed = stuck.communicate(timeout=60)[0]
     assert stuck.returncode == EXIT_PREEMPTED
-    assert "leaving at step 3, the newest checkpoint is of step 0: 3 steps" in said, said
+    assert "leaving at step 3, the newest checkpoint is of step 0: 3 steps" in printed, printed
 
 
 def test_the_first_last_save_is_tried_while_nobody_knows_yet_how_long_an_upload_takes(

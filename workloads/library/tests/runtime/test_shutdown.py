@@ -59,12 +59,12 @@ def test_a_second_sigterm_within_the_window_changes_nothing_and_a_drain_does_not
 
 
 def test_ctrl_c_after_a_notice_leaves_at_once_with_the_last_words() -> None:
-    said: list[object] = []
-    down = Shutdown(clock=Clock(), leave=said.append)
-    down.last_words = lambda: said.append("what is lost")
+    heard: list[object] = []
+    down = Shutdown(clock=Clock(), leave=heard.append)
+    down.last_words = lambda: heard.append("what is lost")
     down.notice(signal.SIGTERM)
     down.notice(signal.SIGINT)
-    assert said == ["what is lost", EXIT_PREEMPTED]
+    assert heard == ["what is lost", EXIT_PREEMPTED]
 
 
 def test_last_words_that_hang_keep_nobody() -> None:
