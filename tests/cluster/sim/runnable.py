@@ -24,6 +24,8 @@ HOST_FOLDERS = tuple(
     )
     if path.is_dir()
 )
+# No Pub/Sub is here.
+QUEUE_OPTIONS = {"--topic", "--subscription", "--dead-topic"}
 ENVIRONMENT = {"OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1"}
 
 
@@ -48,6 +50,11 @@ def job(doc: Object, namespace: str, pod_changes: "Here", size: int = 0) -> Obje
         spec |= {"completions": size, "parallelism": size}
     pod_changes.apply(spec["template"]["spec"])
     return made
+
+
+def without_queue(command: list[str]) -> list[str]:
+    """A batch job's command, so that it queues in the database."""
+    return [word for word, before in zip(command, ["", *command], strict=False) if not {word, before} & QUEUE_OPTIONS]
 
 
 class Here:
@@ -81,7 +88,7 @@ class Here:
         spec |= self.spec
 
     def _with_options(self, command: list[str]) -> list[str]:
-        found = list(command)
+        found = without_queue(command)
         for name, value in self._options.items():
             if name in found:
                 found[found.index(name) + 1] = value

@@ -1,7 +1,7 @@
 """Rendered pods on machines of the lab, from the images that were built for them.
 
 Image, user, command, environment, probes, security, grace and tolerations stay. Changed is what only GKE has: sizes and
-GPU, the database's proxy, the mounted bucket; and where nothing else is asked for the network, which is the host's.
+GPU, the database's proxy, the queue, the mounted bucket; and where nothing else is asked for the network, which is the host's.
 """
 
 import copy
@@ -10,6 +10,7 @@ from pathlib import Path
 
 from holdfast.clients.api import Object
 from holdfast.contract.environment import ENV_DATABASE, ENV_GPUS
+from tests.cluster.sim.runnable import without_queue
 
 CLOUD_SQL_PROXY = "cloud-sql-proxy"
 SIZE = {"cpu": "1", "memory": "2Gi", "ephemeral-storage": "1Gi"}
@@ -59,7 +60,7 @@ def _fit_container(container: Object, lab: Lab) -> None:
     kept = [each for each in container.get("env", ()) if each["name"] not in {*lab.env, ENV_GPUS}]
     given = {name: value for name, value in lab.env.items() if name != ENV_DATABASE or _asked(container, name)}
     container["env"] = kept + [{"name": name, "value": value} for name, value in given.items()]
-    command = container["command"]
+    command = container["command"] = without_queue(container["command"])
     for name, value in lab.options.items():
         if name in command:
             command[command.index(name) + 1] = value
