@@ -157,7 +157,14 @@ PLATFORM_ROOMS: dict[str, set[str]] = {
     },
     "workloads.manifests": {"infra.describe", "infra.environments"},
     "workloads.images": {"infra.contract.versions", "infra.describe", "workloads.operators.catalogue"},
-    "workloads.operators": {"infra.contract.versions", "infra.describe", "workloads.manifests.rendering"},
+    # Its doctor asks whether the series that alerts read exist.
+    "workloads.operators": {
+        "infra.contract.versions",
+        "infra.describe",
+        "infra.environments",
+        "monitoring.alerting",
+        "workloads.manifests.rendering",
+    },
     "workloads.__main__": {
         "infra.contract.interpreter",
         "workloads.images",

@@ -84,7 +84,7 @@ def ours(metric: str, labels: str = "") -> str:
 
 
 def dcgm(field: str) -> str:
-    """A device's series as managed Prometheus names it; which of them GKE collects depends on its release."""
+    """A device's series as managed Prometheus names it. Google's list of managed DCGM metrics lacks those of the alerts."""
     return f'DCGM_FI_DEV_{field}{{cluster="$cluster"}}'
 
 

@@ -155,15 +155,20 @@ def doctor(
     as_json: Json = False,
 ) -> None:
     """What the cluster of ENV lacks before a first job. Read-only; says how to fix it."""
+    from functools import partial
+
     from holdfast import checks
     from holdfast.clients import gcloud
     from holdfast.clients.api import Api
     from holdfast.platform.cluster import require_cluster_of
     from infra.describe import described
+    from infra.environments import load
+    from workloads.operators import alert_series
     from workloads.operators.examination import probes
 
     api, platform = Api(kubeconfig), described(env)
     require_cluster_of(api, platform)
     with working(f"examine the cluster of {env}"):
-        found = list(checks.examine(platform, probes(api, gcloud.ask)))
+        series = partial(alert_series.judged, api, load(env).alerts.modules)
+        found = list(checks.examine(platform, (*probes(api, gcloud.ask), ("series of alerts", series))))
     raise typer.Exit(checks.show(found, as_json=as_json))

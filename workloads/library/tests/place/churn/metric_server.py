@@ -34,6 +34,8 @@ class MetricServer:
     starts: dict[Any, float] = field(default_factory=dict[Any, float])
     runs: dict[Any, list[float]] = field(default_factory=dict[Any, list[float]])
     """Start time of each point of a counter."""
+    described: list[str] = field(default_factory=list[str])
+    """Metric types that the project has, each a page."""
     listing: Listing = field(default_factory=Listing)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -49,7 +51,12 @@ class MetricServer:
             request_deserializer=monitoring_v3.ListTimeSeriesRequest.deserialize,
             response_serializer=monitoring_v3.ListTimeSeriesResponse.serialize,
         )
-        handlers = {"CreateTimeSeries": create, "ListTimeSeries": list_}
+        describe = grpc.unary_unary_rpc_method_handler(
+            self._describe,
+            request_deserializer=monitoring_v3.ListMetricDescriptorsRequest.deserialize,
+            response_serializer=monitoring_v3.ListMetricDescriptorsResponse.serialize,
+        )
+        handlers = {"CreateTimeSeries": create, "ListTimeSeries": list_, "ListMetricDescriptors": describe}
         self.server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, handlers),))
         port = self.server.add_insecure_port("127.0.0.1:0")
         self.server.start()
@@ -82,6 +89,18 @@ class MetricServer:
             if isinstance(found, tuple):
                 context.abort(*found)
             return found
+
+    def _describe(
+        self, request: monitoring_v3.ListMetricDescriptorsRequest, context: grpc.ServicerContext
+    ) -> monitoring_v3.ListMetricDescriptorsResponse:
+        with self._lock:
+            if self.faults:
+                context.abort(self.faults.pop(0), "told to fail")
+        at = int(request.page_token or 0)
+        return monitoring_v3.ListMetricDescriptorsResponse(
+            metric_descriptors=[metric_pb2.MetricDescriptor(type=each) for each in self.described[at : at + 1]],
+            next_page_token=str(at + 1) if at + 1 < len(self.described) else "",
+        )
 
     def _complaint(self, request: monitoring_v3.CreateTimeSeriesRequest) -> str:
         if not re.fullmatch(r"projects/[a-z0-9-]+", request.name):

@@ -1,0 +1,84 @@
+"""Whether the series that alerts read were ever written to Cloud Monitoring: an alert on a missing series never fires."""
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+from google.api_core import exceptions
+from google.auth.exceptions import GoogleAuthError
+from google.cloud import monitoring_v3
+
+from holdfast.checks import Answer
+from holdfast.clients.api import Api, ApiError
+from holdfast.contract.errors import Unjudged
+from holdfast.contract.pools import LABEL_ACCELERATOR
+from holdfast.platform import Platform
+from monitoring.alerting.alert import EXAMPLE, Alert, Source
+from monitoring.alerting.alerts import alerts
+from monitoring.alerting.serving_alerts import SERVING
+
+# Managed Prometheus appends the kind, as /gauge.
+PROMETHEUS = "prometheus.googleapis.com"
+GPU = "DCGM_"
+OURS, HEARTBEAT = "custom_googleapis_com:holdfast_", "custom_googleapis_com:holdfast_exporter_heartbeat_seconds"
+TIMEOUT_S = 60.0
+_READ = re.compile(r"([a-zA-Z_:][\w:]*)\{")
+
+
+def judged(api: Api, modules: Sequence[str], platform: Platform, client: monitoring_v3.MetricServiceClient | None = None) -> Answer:  # fmt: skip
+    """`modules`: the environment's own alerts. `client`: by default one with the caller's credentials.
+
+    Broken where GPU nodes run without GPU series. Unjudged for other series: most of them begin with a first job.
+    """
+    unserved = () if platform.serving else {alert.name for alert in SERVING}
+    readers = read_by(each for each in alerts(EXAMPLE, modules) if each.name not in unserved)
+    existing = written(client, platform.project)
+    lacking = sorted(readers.keys() - existing)
+    if HEARTBEAT in existing:
+        # A counter of the exporter begins with the first event that it counts.
+        lacking = [name for name in lacking if not name.startswith(OURS)]
+    found = "never written: " + "; ".join(f"{name} ({', '.join(readers[name])})" for name in lacking)
+    if any(name.startswith(GPU) for name in lacking) and _has_gpu_nodes(api):
+        return False, found, f"these alerts cannot fire: install a DCGM exporter with fields {GPU}* as PodMonitoring"
+    if lacking:
+        raise Unjudged(f"{found}. These alerts cannot fire before something writes the series")
+    return True, f"{len(readers)} exist", ""
+
+
+def read_by(every: Iterable[Alert]) -> Mapping[str, list[str]]:
+    """PromQL name of a series -> the alerts that read it."""
+    found: dict[str, list[str]] = {}
+    for alert in every:
+        for name in dict.fromkeys(_READ.findall(alert.query)) if alert.source is Source.PROMQL else ():
+            found.setdefault(name, []).append(alert.name)
+    return found
+
+
+def written(client: monitoring_v3.MetricServiceClient | None, project: str) -> set[str]:
+    """PromQL names of all metrics of the project, whether or not they have points today. Unjudged without access."""
+    request = monitoring_v3.ListMetricDescriptorsRequest(name=f"projects/{project}", page_size=10_000)
+    try:
+        asked = client or monitoring_v3.MetricServiceClient()
+        found = asked.list_metric_descriptors(request, retry=None, timeout=TIMEOUT_S)
+        return {name for each in found for name in _promql_names(each.type)}
+    except (exceptions.Forbidden, exceptions.Unauthorized) as error:
+        needs = "roles/monitoring.viewer is needed"
+        raise Unjudged(f"Cloud Monitoring of {project} may not be read, {needs}: {error}") from error
+    except (exceptions.GoogleAPIError, GoogleAuthError) as error:
+        raise Unjudged(f"Cloud Monitoring of {project} does not answer: {error}") from error
+
+
+def _promql_names(metric_type: str) -> Iterator[str]:
+    """`custom.googleapis.com/holdfast/x` -> `custom_googleapis_com:holdfast_x`; of managed Prometheus what was scraped."""
+    domain, _, path = metric_type.partition("/")
+    if domain != PROMETHEUS:
+        yield ":".join(re.sub(r"\W", "_", part) for part in (domain, path))
+        return
+    name, _, kind = path.partition("/")
+    yield from (f"{name}{part}" for part in (("_bucket", "_sum", "_count") if kind == "histogram" else ("",)))
+
+
+def _has_gpu_nodes(api: Api) -> bool:
+    try:
+        return any(True for _ in api.items("/api/v1/nodes", labelSelector=LABEL_ACCELERATOR))
+    except ApiError as error:
+        raise Unjudged(f"the cluster does not answer: {error}") from error
