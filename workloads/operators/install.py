@@ -100,8 +100,13 @@ def put(api: Api, body: Body, manager: str) -> Change:
         raise _refused(name, error) from error
     if before is None:
         return Change(verb="created", name=name)
-    same = before["metadata"]["resourceVersion"] == after["metadata"]["resourceVersion"]
-    return Change(verb="unchanged" if same else "changed", name=name)
+    return Change(verb="unchanged" if _stated(before) == _stated(after) else "changed", name=name)
+
+
+def _stated(stored: Object) -> Object:
+    """Without what controllers write between the two answers: an admission policy's status comes seconds after it."""
+    meta = {k: v for k, v in stored["metadata"].items() if k not in ("resourceVersion", "managedFields")}
+    return {k: v for k, v in stored.items() if k != "status"} | {"metadata": meta}
 
 
 def _only(api: Api, path: str, body: Body, stored: Object) -> Object:
