@@ -5,11 +5,11 @@ registry, bucket, proxy of the database. Of what is rendered only the size of th
 """
 
 import hashlib
-import json
 import re
 import time
 from collections.abc import Callable, Generator, Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -25,8 +25,8 @@ from holdfast.inference.results.embedded_postgres import EmbeddedPostgres
 from holdfast.jobs import preparing
 from holdfast.jobs.following import Following
 from holdfast.jobs.preparing import Prepared
-from holdfast.manifests import render_context
 from holdfast.manifests.render_context import RenderContext
+from holdfast.platform import reading
 from tests import platforms
 from tests.cluster.sim import flex, operators
 from tests.cluster.sim.waiting import until
@@ -95,11 +95,11 @@ def test_from_an_empty_cluster_to_the_receipt_of_an_evicted_job_of_somebody_else
     empty.pull(rendered.registry.host, rendered.images("batch", "exporter", "trainer"))
     # No node here has a driver, so nothing pulls the exporter of GPU faults.
     digests = rendered.digests | {"cloud-sql-proxy": proxy, "dcgm-exporter": proxy}
-    (tmp_path / "digests.json").write_text(
-        json.dumps({"example": {name: digest.removeprefix("sha256:") for name, digest in digests.items()}})
-    )
-    monkeypatch.setattr(render_context, "DIGESTS", tmp_path / "digests.json")
-    context = RenderContext(EXAMPLE)
+    # As `describe` writes it once the images are pinned.
+    pinned = replace(EXAMPLE, images={name: digest.removeprefix("sha256:") for name, digest in digests.items()})
+    document = tmp_path / "platform.json"
+    document.write_text(reading.text(pinned))
+    context = RenderContext(pinned)
     with watch("platform"):
         assert {change.verb for change in platform.apply(empty.api, context)} == {"created"}
     assert {change.verb for change in platform.apply(empty.api, context)} == {"unchanged"}
@@ -112,7 +112,7 @@ def test_from_an_empty_cluster_to_the_receipt_of_an_evicted_job_of_somebody_else
             until("the migration is complete", lambda: migrated(empty.api), LIMIT_S)
         with watch("own job"):
             image = f"{rendered.registry.host}/them/train:v1"
-            prepared = written(NAME, image, storage, ["python", "/app/train.py", str(STEPS)])
+            prepared = written(document, NAME, image, storage, ["python", "/app/train.py", str(STEPS)])
             assert prepared.job.image.endswith(f"@{theirs}")
             saved = lambda: storage.read(f"{NAME}/state.json").get("step", 0) >= SAVED  # noqa: E731
             assert follow(empty, prepared, saved, watch) == 0
@@ -121,7 +121,7 @@ def test_from_an_empty_cluster_to_the_receipt_of_an_evicted_job_of_somebody_else
         assert "1 evictions; on demand $" in capsys.readouterr().out
         with watch("a loop"):
             loop = ["python", "-c", (STRANGERS / "loop.py").read_text(), str(STEPS)]
-            prepared = written(LOOP, "trainer", storage, loop)
+            prepared = written(document, LOOP, "trainer", storage, loop)
             assert follow(empty, prepared, lambda: bool(storage.names(f"{LOOP}/")), Watch()) == 0
         found = re.search(
             r"by 1 evictions; .*; useful ([0-9.]+) % of its time, (no|\d+) steps? lost", out := capsys.readouterr().out
@@ -138,15 +138,15 @@ def migrated(api: Api) -> bool:
     return "Complete" in conditions
 
 
-def written(name: str, image: str, storage: google.Bucket, command: list[str]) -> Prepared:
+def written(document: Path, name: str, image: str, storage: google.Bucket, command: list[str]) -> Prepared:
     """By `new-job`, from an image by tag or role, and read again as `submit` reads it."""
-    words = ["new-job", name, "--platform", str(platforms.file("example")), "--image", image]
+    words = ["new-job", name, "--platform", str(document), "--image", image]
     words += ["--gpus", "1xl4", "--capacity", "spot"]
     options = ["--set", f"env.STORAGE_EMULATOR_HOST={storage.url}", "--", *command]
     done = CliRunner().invoke(app, [*words, *options], catch_exceptions=False)
     assert done.exit_code == 0, done.output
     path = Path(f"{name}.yaml")
-    dry = ["submit", str(path), "--dry-run", "--write", "gitops", "--platform", str(platforms.file("example"))]
+    dry = ["submit", str(path), "--dry-run", "--write", "gitops", "--platform", str(document)]
     kept = CliRunner().invoke(app, dry, catch_exceptions=False)
     assert kept.exit_code == 0, kept.output
     linted = CliRunner().invoke(app, ["lint", "gitops"], catch_exceptions=False)
