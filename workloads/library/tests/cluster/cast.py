@@ -22,6 +22,8 @@ from tests.workloads.manifests import rendered
 from workloads.library.tests.cluster.walk import ENVIRONMENT, Walk
 
 SPOT, FLEX, SYSTEM = (ENVIRONMENT.pool(name) for name in ("spot-a100", "flex-a100", "system"))
+# GKE keeps other flex-start jobs off these nodes.
+QUEUED = replace(FLEX, taints=(*FLEX.taints, QUEUED_TAINT))
 ZONE = "us-central1-a"
 EXIT_CRASH = 1
 OVER = ("Complete", "Completed", "Failed")
@@ -176,9 +178,7 @@ class Cast:
         """Google's answer to the request that Kueue made."""
         requests = f"{PROVISIONING}/namespaces/training/provisioningrequests"
         (request,) = until("Kueue asks for nodes", lambda: list(job.api.items(requests)))
-        # GKE keeps other flex-start jobs off these nodes.
-        queued = replace(FLEX, taints=(*FLEX.taints, QUEUED_TAINT))
-        self.world.add_nodes(queued, 2, zone=ZONE, labels=job.selector)
+        self.world.add_nodes(QUEUED, 2, zone=ZONE, labels=job.selector)
         met = {"status": "True", "reason": "Met", "message": "", "lastTransitionTime": rfc3339(time.time())}
         conditions = [met | {"type": each} for each in ("Accepted", "Provisioned")]
         job.api.merge(f"{requests}/{request['metadata']['name']}/status", {"status": {"conditions": conditions}})

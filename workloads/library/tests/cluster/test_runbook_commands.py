@@ -35,7 +35,11 @@ pytestmark = pytest.mark.usefixtures("kueue")
 SERVERS = f"/api/v1/namespaces/{NAMESPACE_SERVING}"
 # Whose alert is about a batch, or about a namespace of its own.
 OF_BATCH = {"backlog-past-deadline", "dead-letters", "results-database-errors"}
-NAMESPACES = {"system-pods-on-spot": "kube-system", "disruption-budget-violated": NAMESPACE_MONITORING}
+NAMESPACES = {
+    "system-pods-on-spot": "kube-system",
+    "disruption-budget-violated": NAMESPACE_MONITORING,
+    "silent-node-holds-pods": "training",
+}
 COLUMNS = re.compile(r"^kubectl get (?!.*-o (yaml|jsonpath))")
 EXAMPLE = load("example")
 L4, SERVING = EXAMPLE.pool("spot-l4-g2-standard-8"), EXAMPLE.pool("serving")

@@ -44,6 +44,11 @@ def platform_queues() -> list[Object]:
     return [body for body in bodies if body["apiVersion"] == KUEUE_API and body["kind"] != "LocalQueue"]
 
 
+def own(queue: str) -> dict[str, str]:
+    """A label of the queue's nodes: these are all flex-start nodes, and a job of that queue would take any of them."""
+    return {"sim.holdfast.dev/queue": queue}
+
+
 def submit_to_every_queue(world: World) -> None:
     """A job of the queue's name in each, of the platform as it is rendered."""
     for body in platform_queues():
@@ -51,7 +56,7 @@ def submit_to_every_queue(world: World) -> None:
     for queue in QUEUES.values():
         queues.create(world, "LocalQueue", world.path("localqueues", queues.GROUP), queue, {"spec": {"clusterQueue": queue}})  # fmt: skip
         spec = world.job_spec(FLEX, PODS, suspend=True)
-        spec["template"]["spec"]["nodeSelector"] = dict(world.selector)  # the rest is the flavor's
+        spec["template"]["spec"]["nodeSelector"] = world.selector | own(queue)  # the rest is the flavor's
         body = {"metadata": {"name": queue, "labels": {queues.QUEUE_LABEL: queue}}, "spec": spec}
         world.api.create(world.path("jobs", "/apis/batch/v1"), body, fieldValidation="Strict")
 
@@ -97,7 +102,7 @@ def nodes_for_every_queue(world: World) -> dict[str, list[str]]:
     for queue in QUEUES.values():
         flavor = named["ClusterQueue", queue]["resourceGroups"][0]["flavors"][0]["name"]
         labels = named["ResourceFlavor", flavor]["nodeLabels"]
-        made[queue] = world.add_nodes(FLEX, PODS, labels={**world.selector, **labels})
+        made[queue] = world.add_nodes(FLEX, PODS, labels={**world.selector, **labels, **own(queue)})
     return made
 
 
