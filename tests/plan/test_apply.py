@@ -148,11 +148,11 @@ class Wrong:
 WRONG = {
     "hasty": Wrong(environment="prod", target="google_storage_bucket.data", edit=hasten),
     "disordered": Wrong(
-        environment="dev",
+        environment="example",
         target="google_pubsub_topic.dead",
         edit=lambda resources: resources["google_pubsub_topic"]["dead"].pop("depends_on"),
     ),
-    "unprepared": Wrong(environment="dev", target="google_pubsub_topic_iam_member.dead-agent", agents=False),
+    "unprepared": Wrong(environment="example", target="google_pubsub_topic_iam_member.dead-agent", agents=False),
 }
 
 

@@ -128,11 +128,11 @@ def test_an_answer_leaves_whole(server: Served) -> None:
     end.close()
 
 
-def test_a_second_notice_leaves_at_once(tmp_path: Path) -> None:
+def test_ctrl_c_after_a_notice_leaves_at_once(tmp_path: Path) -> None:
     with served(tmp_path) as server:
         noticed = server.signal(signal.SIGTERM)
         until(lambda: server.ready() == 503, "readiness to end")
-        server.signal(signal.SIGTERM)
+        server.signal(signal.SIGINT)
         assert server.ended() == 143
         assert time.monotonic() - noticed < BUDGET.accept_s
 
