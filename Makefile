@@ -91,7 +91,7 @@ images: setup ## Build the wheel, then build and push the images of ENV (buildx,
 images-base: setup ## Record today's digest of the base image's tag
 	@$(PY) -m workloads images base
 
-operators-pin: setup ## Copy the images of JobSet, Kueue, Envoy and the Cloud SQL proxy into the registry of ENV, and write their digests
+operators-pin: setup ## Copy the images of JobSet, Kueue, Envoy, vLLM, DCGM and the Cloud SQL proxy into the registry of ENV, and write their digests
 	@$(PY) -m workloads images copy $(NAMED_ENV)
 
 operators: setup ## Install the pinned JobSet and Kueue in the current cluster; waits for their webhooks

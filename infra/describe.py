@@ -21,6 +21,7 @@ _HEX = re.compile("[0-9a-f]{64}")
 def platform(environment: Environment, images: dict[str, str] | None = None) -> Platform:
     """`images`: role -> 64 hex digits; by default those that were pushed."""
     accelerators = [cap.accelerator for cap in environment.auto_provisioning.accelerators]
+    gpus = [*accelerators, *(pool.name for pool in environment.pools() if pool.gpus_per_node)]
     sources = [*(group.name for group in environment.groups), *accelerators]
     return Platform(
         name=environment.name,
@@ -57,6 +58,7 @@ def platform(environment: Environment, images: dict[str, str] | None = None) -> 
         ),
         security=Security(
             signed_checkpoints=environment.security.signed_checkpoints,
+            gpu_exporter=environment.security.gpu_exporter and bool(gpus),
             secret_manager=environment.security.secret_manager,
             image_patterns=environment.image_patterns,
         ),

@@ -10,7 +10,7 @@ from holdfast.contract.roles import NAMESPACE_MONITORING, ROLES
 from holdfast.platform import Platform, read, reading
 from holdfast.platform.cluster import NAME, PATH
 
-OF_OTHERS = ("cloud-sql-proxy", "envoy", "jobset", "kueue", "vllm")
+OF_OTHERS = ("cloud-sql-proxy", "dcgm-exporter", "envoy", "jobset", "kueue", "vllm")
 RENDERED = Path(__file__).parents[1] / "workloads" / "rendered"
 
 

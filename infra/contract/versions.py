@@ -24,5 +24,7 @@ JOBSET_VERSION = "0.12.0"
 KUEUE_VERSION = "0.19.2"
 # Of the proxy before online servers: the minor release whose configuration the tests play.
 ENVOY_VERSION = "1.40.0"
+# Of DCGM and its exporter. 4.8.3 and newer rename the label Hostname, which the runbook reads.
+DCGM_EXPORTER_VERSION = "4.5.3-4.8.2"
 # Of the first line with --shutdown-timeout or later: without it every request is cut at SIGTERM.
 VLLM_VERSION = "0.33.0"

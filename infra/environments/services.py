@@ -119,6 +119,9 @@ class Security:
     signed_checkpoints: bool = False
     """Training signs commits and joins its gang with a key; batch takes no other commit. Make the Secrets first:
     infra/decisions/0069."""
+    gpu_exporter: bool = True
+    """NVIDIA's DCGM exporter on each GPU node, without which the alerts on GPU faults have no series. It is privileged:
+    False where a policy forbids that; if it was applied before, delete the namespace gpu-metrics."""
     secret_manager: bool = False
     """GKE's Secret Manager add-on, by which jobs mount secrets that no manifest holds. Secrets are billed by version."""
 

@@ -11,7 +11,7 @@ from string import Template
 from typing import Any
 
 from holdfast.contract.errors import InputError
-from holdfast.contract.telemetry import METRICS
+from holdfast.contract.telemetry import GPU_FIELDS, METRICS
 from infra.environments.services import Alerts
 
 HOUR, DAY = 3_600, 86_400
@@ -84,7 +84,8 @@ def ours(metric: str, labels: str = "") -> str:
 
 
 def dcgm(field: str) -> str:
-    """A device's series as managed Prometheus names it. Google's list of managed DCGM metrics lacks those of the alerts."""
+    """A device's series as managed Prometheus names it, from the exporter of workloads/manifests/gpu_metrics.py."""
+    assert field in GPU_FIELDS, field
     return f'DCGM_FI_DEV_{field}{{cluster="$cluster"}}'
 
 

@@ -153,7 +153,7 @@ def platform(kueue: None, api: Api) -> Generator[None]:
         api.apply(api.path_of(doc), doc)
     yield
     for doc in docs:
-        if doc["kind"] in ("Deployment", "CronJob"):
+        if doc["kind"] in ("Deployment", "DaemonSet", "CronJob"):
             api.delete(api.path_of(doc), propagationPolicy="Background")
 
 

@@ -39,7 +39,7 @@ def gke_kinds(api: Api) -> None:
 @pytest.fixture
 def cleared(api: Api) -> Iterator[None]:
     yield
-    for plural in ("apps/v1/deployments", "batch/v1/cronjobs", "batch/v1/jobs"):
+    for plural in ("apps/v1/deployments", "apps/v1/daemonsets", "batch/v1/cronjobs", "batch/v1/jobs"):
         group, kind = f"/apis/{plural}".rsplit("/", 1)
         for item in api.items(f"{group}/{kind}", labelSelector=f"{LABEL_HALF}=platform"):
             space, name = (item["metadata"][key] for key in ("namespace", "name"))
@@ -68,6 +68,23 @@ def test_it_starts_nothing_that_costs_money_and_changes_nothing_the_second_time(
         if "template" in body.get("spec", {})
     )
     _prunes_only_its_own(api, context)
+
+
+@pytest.mark.usefixtures("gke_kinds", "cleared")
+def test_the_exporter_of_gpu_faults_gets_a_pod_on_each_gpu_node_alone(world: World, api: Api) -> None:
+    """Admitted by Pod Security and past the taints of Spot; the simulated node starts nothing."""
+    example = platforms.with_images("example")
+    list(platform.apply(api, RenderContext(example)))
+    wanted = set(world.add_nodes(example.pool("serving"), 1) + world.add_nodes(example.pool("spot-a100"), 1))
+    world.add_nodes(example.pool("system"), 1)
+    path = "/api/v1/namespaces/gpu-metrics/pods"
+
+    def placed() -> set[str]:
+        pods = [pod for pod in api.items(path) if pod["status"].get("phase") == "Running"]
+        return {pod["spec"]["nodeName"] for pod in pods} & set(world.nodes)
+
+    until("each GPU node has its pod", lambda: placed() >= wanted)
+    assert placed() == wanted
 
 
 def _all_running(api: Api) -> list[Object]:

@@ -224,7 +224,7 @@ def test_the_platform_half_applied_again_changes_nothing_and_starts_no_job(api: 
         assert working(api) <= before, "none has a pod: there is no node of the system pool"
     finally:
         for doc in docs:
-            if doc["kind"] in ("Deployment", "CronJob", "Job"):
+            if doc["kind"] in ("Deployment", "DaemonSet", "CronJob", "Job"):
                 api.delete(api.path_of(doc), propagationPolicy="Background")
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.contract.errors import InputError
-from infra.contract.versions import ENVOY_VERSION, VLLM_VERSION
+from infra.contract.versions import DCGM_EXPORTER_VERSION, ENVOY_VERSION, VLLM_VERSION
 from workloads.operators.catalogue import OPERATORS
 
 FOLDER = Path(__file__).parent
@@ -18,6 +18,7 @@ VENDOR = "vendor"
 # Made by others and copied as they are: one registry is then all that nodes and Binary Authorization have to trust.
 COPIED = {
     "cloud-sql-proxy": "gcr.io/cloud-sql-connectors/cloud-sql-proxy:2.23.0",
+    "dcgm-exporter": f"nvcr.io/nvidia/k8s/dcgm-exporter:{DCGM_EXPORTER_VERSION}-distroless",
     "envoy": f"docker.io/envoyproxy/envoy:distroless-v{ENVOY_VERSION}",
     "vllm": f"docker.io/vllm/vllm-openai:v{VLLM_VERSION}",
     **{operator.name: operator.release for operator in OPERATORS},

@@ -12,11 +12,6 @@ from holdfast.manifests.policies import block, egress_rule, policy, scraped
 from holdfast.manifests.rbac import CALLS
 from holdfast.manifests.render_context import Body, RenderContext, meta, plain
 
-PSS = {
-    f"pod-security.kubernetes.io/{mode}{suffix}": value
-    for mode in ("enforce", "audit", "warn")
-    for suffix, value in (("", "restricted"), ("-version", "latest"))
-}
 # Workload Identity; the second is where Dataplane V2 sends what pods address to the first.
 METADATA = ("169.254.169.254/32", "169.254.169.252/32")
 METADATA_PORTS = (80, 988)
@@ -25,10 +20,23 @@ RESOLVERS = ("169.254.169.254/32", "169.254.20.10/32")
 EXPORTER_PORT = 9_400
 
 
+def pod_security(level: str) -> dict[str, str]:
+    """Labels of a namespace: the Pod Security level that it enforces."""
+    return {
+        f"pod-security.kubernetes.io/{mode}{suffix}": value
+        for mode in ("enforce", "audit", "warn")
+        for suffix, value in (("", level), ("-version", "latest"))
+    }
+
+
 def namespaces(context: RenderContext) -> Iterator[Body]:
     for name in dict.fromkeys(roles.KSA_NAMESPACES.values()):
         of_it = [role for role, place in roles.KSA_NAMESPACES.items() if place == name]
-        yield plain(client.V1Namespace(api_version="v1", kind="Namespace", metadata=meta(name, labels=PSS)))
+        yield plain(
+            client.V1Namespace(
+                api_version="v1", kind="Namespace", metadata=meta(name, labels=pod_security("restricted"))
+            )
+        )
         for role in of_it:
             yield _account(role, name, {ANNOTATION_GOOGLE_ACCOUNT: context.platform.accounts[role]})
         # Without the annotation a pod acts as itself, and the bucket's policy knows it by its account.

@@ -38,7 +38,7 @@ def judged(api: Api, modules: Sequence[str], platform: Platform, client: monitor
         lacking = [name for name in lacking if not name.startswith(OURS)]
     found = "never written: " + "; ".join(f"{name} ({', '.join(readers[name])})" for name in lacking)
     if any(name.startswith(GPU) for name in lacking) and _has_gpu_nodes(api):
-        return False, found, f"these alerts cannot fire: install a DCGM exporter with fields {GPU}* as PodMonitoring"
+        return False, found, "kubectl get pods -n gpu-metrics; security.gpu_exporter=True, then make apply"
     if lacking:
         raise Unjudged(f"{found}. These alerts cannot fire before something writes the series")
     return True, f"{len(readers)} exist", ""

@@ -210,6 +210,8 @@ def _images(ask: Ask, platform: Platform) -> Answer:
 
 def _rendered_images(context: RenderContext) -> Iterator[str]:
     yield from ("trainer", "batch", "exporter", "mover")
+    if context.platform.security.gpu_exporter:
+        yield "dcgm-exporter"
     if context.platform.database:
         yield "cloud-sql-proxy"
     if context.platform.serving:

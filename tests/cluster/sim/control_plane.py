@@ -126,6 +126,8 @@ class ControlPlane(Host):
             kubelet_client_key=self.authority.key("admin"),
             kubelet_preferred_address_types="InternalIP",
             authorization_mode="Node,RBAC",
+            # As on GKE; Pod Security of a namespace decides.
+            allow_privileged="true",
             service_cluster_ip_range="10.0.0.0/24",
             service_account_issuer="https://kubernetes.default.svc",
             service_account_key_file=tokens,

@@ -165,6 +165,7 @@ WRONG: list[tuple[str, str, Make]] = [
     ("Security.rbac_security_group", "gke-security-groups@", on(SECURITY, rbac_security_group="team@example.org")),
     ("Security.signed_kernel_modules", "signed_kernel_modules", on(SECURITY, signed_kernel_modules=2)),
     ("Security.signed_checkpoints", "signed_checkpoints", on(SECURITY, signed_checkpoints="yes")),
+    ("Security.gpu_exporter", "gpu_exporter", on(SECURITY, gpu_exporter="on")),
     ("Security.secret_manager", "secret_manager", on(SECURITY, secret_manager="on")),
     ("Storage.hierarchical_namespace", "hierarchical_namespace", on(STORAGE, hierarchical_namespace="yes")),
     ("Storage.data_soft_delete_days", "data_soft_delete_days", on(STORAGE, data_soft_delete_days=3)),

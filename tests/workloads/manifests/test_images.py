@@ -12,6 +12,7 @@ from holdfast.manifests.serving_vllm import VLLM
 from tests.platforms import names
 from tests.workloads.manifests.rendered import ROOT, workloads
 from workloads.images import pins
+from workloads.manifests import gpu_metrics
 
 DOCKERFILE = (ROOT / "workloads/images/Dockerfile").read_text()
 
@@ -23,7 +24,7 @@ def test_every_image_that_a_pod_runs_is_one_that_is_built_or_copied() -> None:
         for _, template in workloads(env)
         for container in [*template["spec"]["containers"], *template["spec"].get("initContainers", ())]
     }
-    assert used == {*pins.ROLES, PROXY, ENVOY, VLLM}
+    assert used == {*pins.ROLES, PROXY, ENVOY, VLLM, gpu_metrics.NAME}
 
 
 def test_an_image_is_pinned_unprivileged_and_gets_its_signals() -> None:
@@ -81,7 +82,7 @@ def test_every_rendered_command_is_one_that_its_command_line_understands() -> No
         for _, template in workloads(env)
         for container in [*template["spec"]["containers"], *template["spec"].get("initContainers", ())]
         if container.get("command", [ENVOY])[0]
-        not in (ENVOY, VLLM)  # not ours; workloads/library/tests/drill starts Envoy with this
+        not in (ENVOY, VLLM, "/usr/bin/dcgm-exporter")  # not ours; workloads/library/tests/drill starts Envoy with this
     }
     by_shape = {(*words[2:5], *(word for word in words if word.startswith("--"))): words for words in commands}
     assert len(by_shape) >= 5

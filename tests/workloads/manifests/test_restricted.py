@@ -12,10 +12,16 @@ from holdfast.contract.kubernetes import LABEL_NAME
 from holdfast.contract.roles import NAMESPACE_BATCH
 from tests.platforms import names
 from tests.workloads.manifests.rendered import Body, bodies, workloads
+from workloads.manifests import gpu_metrics
 
 VOLUMES = {"configMap", "csi", "downwardAPI", "emptyDir", "ephemeral", "persistentVolumeClaim", "projected", "secret"}
 HOST = ("hostNetwork", "hostPID", "hostIPC")
 PROFILES = ("RuntimeDefault", "Localhost")
+# The driver's folder and the devices of a node: NVIDIA's exporter needs both, and no API server or other namespace.
+NEEDED_FOR_DEVICES = {
+    "volume hostPath",
+    *(f"main: {field}" for field in ("privileged", "allowPrivilegeEscalation", "capabilities", "seccompProfile")),
+}
 
 
 def containers(spec: Body) -> list[Body]:
@@ -56,10 +62,16 @@ def _broken_by(container: Body, shared: Body) -> Iterator[str]:
 @pytest.mark.parametrize("env", names())
 def test_every_pod_meets_restricted_and_its_namespace_enforces_it(env: str) -> None:
     spaces = {b["metadata"]["name"]: b["metadata"]["labels"] for b in bodies(env) if b["kind"] == "Namespace"}
-    assert len(workloads(env)) >= 8
+    assert len(workloads(env)) >= 9
     for body, template in workloads(env):
-        assert [*broken(template["spec"])] == [], body["metadata"]["name"]
-        assert spaces[body["metadata"]["namespace"]]["pod-security.kubernetes.io/enforce"] == "restricted"
+        privileged = body["metadata"]["name"] == gpu_metrics.NAME
+        assert {*broken(template["spec"])} == (NEEDED_FOR_DEVICES if privileged else set()), body["metadata"]["name"]
+        level = spaces[body["metadata"]["namespace"]]["pod-security.kubernetes.io/enforce"]
+        assert level == ("privileged" if privileged else "restricted")
+    (alone,) = (body for body, _ in workloads(env) if body["metadata"]["namespace"] == gpu_metrics.NAMESPACE)
+    assert alone["metadata"]["name"] == gpu_metrics.NAME
+    levels = {name: labels["pod-security.kubernetes.io/enforce"] for name, labels in spaces.items()}
+    assert [name for name, level in levels.items() if level != "restricted"] == [gpu_metrics.NAMESPACE]
 
 
 @pytest.mark.parametrize(

@@ -42,6 +42,15 @@ KIND_BATCH = "batch"
 KIND_SERVING = "serving"  # of drills only: servers write no event lines
 KIND_NODE = "node"  # lines about a machine, which belong to no job
 
+# DCGM_FI_DEV_* -> (type for Prometheus, help). All that alerts and dashboards read of a device, and all that is collected.
+GPU_FIELDS: dict[str, tuple[str, str]] = {
+    "XID_ERRORS": ("gauge", "code of the last Xid error"),
+    # Managed Prometheus counts a counter from its first sample on; the alert needs what was counted before, too.
+    "ECC_DBE_VOL_TOTAL": ("gauge", "double-bit errors since the driver was loaded"),
+    "ROW_REMAP_FAILURE": ("gauge", "1: a row of memory could not be replaced"),
+    "THERMAL_VIOLATION": ("counter", "time slowed down by heat"),
+}
+
 METRIC_PREFIX = "custom.googleapis.com/holdfast"
 # Name -> (unit, help). The exporter serves them to Prometheus with '/' as '_' and the prefix `holdfast_`.
 METRICS: dict[str, tuple[str, str]] = {

@@ -77,6 +77,8 @@ class Network:
 class Security:
     signed_checkpoints: bool = False
     """Training signs commits; batch loads no unsigned one."""
+    gpu_exporter: bool = False
+    """A privileged exporter of NVIDIA runs on each GPU node, in a namespace of its own."""
     secret_manager: bool = False
     """GKE's Secret Manager add-on is on, so jobs can mount secrets."""
     image_patterns: tuple[str, ...] | None = None

@@ -93,7 +93,8 @@ def test_from_an_empty_cluster_to_the_receipt_of_an_evicted_job_of_somebody_else
     proxy = rendered.builder.stranger(f"{place}/cloud-sql-proxy:v1", STRANGERS / "cloud_sql_proxy.py")
     theirs = rendered.builder.stranger("them/train:v1", STRANGERS / "train.py")
     empty.pull(rendered.registry.host, rendered.images("batch", "exporter", "trainer"))
-    digests = rendered.digests | {"cloud-sql-proxy": proxy}
+    # No node here has a driver, so nothing pulls the exporter of GPU faults.
+    digests = rendered.digests | {"cloud-sql-proxy": proxy, "dcgm-exporter": proxy}
     # As `describe` writes it once the images are pinned.
     pinned = replace(EXAMPLE, images={name: digest.removeprefix("sha256:") for name, digest in digests.items()})
     document = tmp_path / "platform.json"
