@@ -151,7 +151,7 @@ def written(document: Path, name: str, image: str, storage: google.Bucket, comma
     assert kept.exit_code == 0, kept.output
     linted = CliRunner().invoke(app, ["lint", "gitops"], catch_exceptions=False)
     assert linted.exit_code == 0, linted.output
-    return smaller(preparing.read_job(YAML(typ="safe").load(path.read_text()), path, EXAMPLE))
+    return smaller(preparing.read_job(YAML(typ="safe").load(path.read_text()), path, reading.read(document)))
 
 
 def smaller(prepared: Prepared) -> Prepared:
