@@ -37,7 +37,7 @@ class ExistingNetwork:
     """Name of the secondary range for pods."""
     services_range: str = "services"
     creates: tuple[str, ...] = ()
-    """What is made in the network all the same: nat, firewall, google-apis, managed-services. In its own project only."""
+    """What is made in the network all the same: nat, google-apis, managed-services. In its own project only."""
     grants: bool = False
     """Write the three grants that GKE needs in a host project. False: the host's team has written them."""
 
@@ -66,7 +66,7 @@ class ExistingNetwork:
         require(not (own and self.grants), f"{at}grants", True, "True for a host project", fix)
 
 
-NETWORK_PARTS = ("nat", "firewall", "google-apis", "managed-services")
+NETWORK_PARTS = ("nat", "google-apis", "managed-services")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

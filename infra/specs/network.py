@@ -40,14 +40,14 @@ def api(environment: Environment, name: str) -> tuple[str, ...]:
 
 def resources(environment: Environment) -> list[Resource]:
     existing = environment.network.existing
-    parts = {"nat": _nat, "firewall": _firewall, "google-apis": _google_apis}
+    parts = {"nat": _nat, "google-apis": _google_apis}
     if makes_peering(environment):
         parts["managed-services"] = _managed_services
     wanted = [part for name, part in parts.items() if not existing or name in existing.creates]
     return [
         *(_services(environment) if environment.enable_apis else []),
         *(_host_grants(environment, existing) if existing and existing.grants else []),
-        *([] if existing else [_vpc(environment), _subnet(environment)]),
+        *([] if existing else [_vpc(environment), _subnet(environment), _firewall(environment)]),
         *(resource for part in wanted for resource in part(environment)),
     ]
 
@@ -150,26 +150,26 @@ def _vpc_name(environment: Environment) -> str:
     return environment.network_path.rpartition("/")[2]
 
 
-def _firewall(environment: Environment) -> list[Resource]:
-    """What no other rule admits is refused, and logged; the network's own refusal leaves no trace."""
-    # By reference, so that a reader of the plan sees which network this guards.
-    network = environment.network_path if environment.network.existing else "${google_compute_network.vpc.name}"
-    return [
-        Resource(
-            kind="google_compute_firewall",
-            id="refuse",
-            arguments={
-                "name": f"{environment.network_name}-refuse",
-                "network": network,
-                "direction": "INGRESS",
-                "priority": 65_534,
-                "source_ranges": ["0.0.0.0/0"],
-                "deny": [{"protocol": "all"}],
-                "log_config": {"metadata": "EXCLUDE_ALL_METADATA"},
-            },
-            after=_after(environment, VPC),
-        )
-    ]
+def _firewall(environment: Environment) -> Resource:
+    """What no other rule admits is refused, and logged; the network's own refusal leaves no trace.
+
+    Never in a network of others: at its priority it would outvote the rules that the default network has.
+    """
+    return Resource(
+        kind="google_compute_firewall",
+        id="refuse",
+        arguments={
+            "name": f"{environment.network_name}-refuse",
+            # By reference, so that a reader of the plan sees which network this guards.
+            "network": "${google_compute_network.vpc.name}",
+            "direction": "INGRESS",
+            "priority": 65_534,
+            "source_ranges": ["0.0.0.0/0"],
+            "deny": [{"protocol": "all"}],
+            "log_config": {"metadata": "EXCLUDE_ALL_METADATA"},
+        },
+        after=(VPC,),
+    )
 
 
 def _nat(environment: Environment) -> list[Resource]:
