@@ -12,7 +12,8 @@ EVENTS: dict[str, tuple[str, ...]] = {
     "start": ("rank", "world_size", "attempt"),  # process begins; `attempt` counts launches of the job from 0
     "startup": ("phases",),  # seconds of each part of a start, from the process to the first step; see bench-training
     "restore": ("step", "seconds", "skipped"),  # state loaded (step 0: nothing to load); skipped: [[step, reason]]
-    "window": ("first_step", "last_step", "seconds", "loss"),  # steps done since the last such line
+    # steps done since the last such line; of a gang: also which rank is slowest, and by how many times the others' pace
+    "window": ("first_step", "last_step", "seconds", "loss", "slowest_rank", "slowest_by"),
     "save": ("step", "blocking_seconds", "bytes"),  # staged; the upload goes on in the background
     "commit": ("step", "seconds", "bytes"),  # durable; seconds since its save began
     "save_failed": ("step", "reason"),
@@ -85,6 +86,7 @@ METRICS: dict[str, tuple[str, str]] = {
     "commit_interval_seconds": ("s", "usual time between commits, of jobs whose present attempt owes one, by job"),
     "restores_skipped_total": ("1", "damaged checkpoints that a restore went past, by job"),
     "loss_not_finite": ("1", "1 while the newest loss of a training job is no finite number, by job"),
+    "slowest_rank_ratio": ("1", "time of the slowest rank of a gang by that of the others, up to their exchange, by job"),
     "fruitless_restarts": ("1", "crashes in a row without a new commit or result; evictions do not count, by job"),
     "dead_letters_total": ("1", "items given up, by job"),
     "batch_failures_total": ("1", "items that failed and were tried again, by job and class of error"),

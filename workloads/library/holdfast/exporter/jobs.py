@@ -61,6 +61,8 @@ class Run:
     complete: bool = False
     diverged: bool = False
     """Its newest loss was no finite number, which a line writes as null."""
+    slowest: float | None = None
+    """Of the ranks of a gang, by the pace of the others."""
     fallen: set[str] = field(default_factory=set[str])
     """Hosts whose process crashed since anything last started: the pods of a gang fall together, and once."""
     _standing: Standing | None = None
@@ -84,6 +86,8 @@ class Run:
                 self.fallen.clear()
             case "window":
                 self.diverged = "loss" in fields and fields["loss"] is None
+                by = fields.get("slowest_by")
+                self.slowest = float(by) if isinstance(by, (int, float)) else None
             case "commit":
                 self.commits.append(t)
                 self.crashes = 0
@@ -147,6 +151,8 @@ class Run:
                 yield sample("batch_failures_total", count, **labels, error_class=error_class)
         elif running_since_s is not None and not self.complete:
             yield sample("loss_not_finite", self.diverged, **labels)
+            if self.slowest is not None:
+                yield sample("slowest_rank_ratio", self.slowest, **labels)
             yield sample("last_commit_age_seconds", self.unsaved_s(now_s, running_since_s), **labels)
             gaps = [b - a for a, b in zip(self.commits, list(self.commits)[1:], strict=False)]
             if gaps and self._owes_a_commit(now_s, running_since_s, usual_s := statistics.median(gaps)):
