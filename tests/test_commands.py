@@ -114,7 +114,7 @@ def test_the_shell_completes_commands_and_options_once_asked_to(tmp_path: Path) 
     for words, completed in {
         "holdfast che": ["checkpoints"],
         "holdfast checkpoints ver": ["verify-exact"],
-        "holdfast train run --pe": ["--peer-timeout"],
+        "holdfast train run --ren": ["--rendezvous"],
     }.items():
         at = f"COMP_WORDS=({words}); COMP_CWORD={len(words.split()) - 1}"
         found = bash(f"source {installed}; {at}; _holdfast_completion holdfast; printf '%s\\n' ${{COMPREPLY[@]}}")

@@ -12,6 +12,7 @@ from holdfast.contract.examples import examples
 from holdfast.contract.exit_codes import EXIT_CODES_HELP
 from holdfast.contract.lifecycle import DEFAULT_WINDOW
 from holdfast.contract.progress import working
+from holdfast.contract.values import assigned
 
 if TYPE_CHECKING:
     from holdfast.inference.run import PubSubOptions
@@ -35,6 +36,8 @@ app = typer.Typer(
     cls=_Explaining, help="Predict every item of a job once.", epilog=EXIT_CODES_HELP, no_args_is_help=True
 )
 
+SETTINGS = ("micro_batch", "overlap", "lease_s", "max_failures", "predict_timeout_s", "recompute")
+"""Of `batch run --set`; WorkerSettings describes them."""
 Job = Annotated[str, typer.Argument(help="Name of the job.")]
 Database = Annotated[str, typer.Option("--database", help="postgresql:// URI; else HOLDFAST_DATABASE_URL.")]
 Topic = Annotated[str, typer.Option(help="Pub/Sub topic (projects/P/topics/T) instead of the queue in PostgreSQL.")]
@@ -138,19 +141,12 @@ def run(
     window: Annotated[float, typer.Option(help="Grace period of the pool, in seconds after SIGTERM.")] = float(
         DEFAULT_WINDOW.pod_s
     ),
-    micro_batch: Annotated[int, typer.Option(help="Items predicted and committed together.")] = 32,
-    overlap: Annotated[bool, typer.Option(help="Predict while the previous micro-batch is being committed.")] = True,
-    lease: Annotated[
-        float, typer.Option(help="Seconds until the items of a killed worker return to the queue.")
-    ] = 10.0,
-    max_failures: Annotated[int, typer.Option(help="Processing errors of an item before it is dead.")] = 3,
     topic: Topic = "",
     subscription: Subscription = "",
     dead_topic: DeadTopic = "",
-    predict_timeout: Annotated[
-        float, typer.Option(help="Seconds after which a micro-batch counts as hanging; 0: learned, 300 at most.")
-    ] = 0.0,
-    recompute: Annotated[bool, typer.Option(help="Process all items again with this configuration.")] = False,
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help=f"Repeatable: {', '.join(SETTINGS)}.")
+    ] = None,
 ) -> None:
     """Process items until the job is done (exit 0) or SIGTERM arrives (exit 143)."""
     from holdfast.inference.predictor.spec import PredictorSpec
@@ -158,21 +154,12 @@ def run(
     from holdfast.inference.worker.settings import WorkerSettings
     from holdfast.runtime.shutdown import leave_now
 
-    settings = WorkerSettings(
-        micro_batch=micro_batch,
-        overlap=overlap,
-        lease_s=lease,
-        window_s=window,
-        max_failures=max_failures,
-        predict_timeout_s=predict_timeout,
-    )
     launch = Launch(
         job=job,
         database=database,
         predictor=PredictorSpec(name=predictor, model=model, checkpoints=checkpoints, run=run_name),
         events=events,
-        settings=settings,
-        recompute=recompute,
+        settings=WorkerSettings(window_s=window, **assigned(settings or (), WorkerSettings, SETTINGS)),
         broker=_pubsub(topic, subscription, dead_topic),
     )
     # All is closed and written down; torn down piece by piece, an interpreter on a busy machine takes seconds more.

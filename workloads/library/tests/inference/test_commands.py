@@ -93,7 +93,14 @@ def test_dead_items_are_listed_and_brought_back(server: EmbeddedPostgres, job: s
     source = tmp_path / "rows.jsonl"
     source.write_text('{"id": "a", "text": "exit"}\n{"id": "b", "text": "good"}\n{"id": "c", "text": "raise canary"}\n')
     run_command("enqueue", job, "--source", source, "--body-column", "text", uri=server.uri)
-    run = ("run", job, "--predictor", "workloads.library.tests.inference.faulty_predictors:faulty", "--max-failures", 1)
+    run = (
+        "run",
+        job,
+        "--predictor",
+        "workloads.library.tests.inference.faulty_predictors:faulty",
+        "--set",
+        "max_failures=1",
+    )
     run += ("--events", tmp_path / "e")
     done = run_command(*run, uri=server.uri)
     listed = run_command("failures", job, "--json", uri=server.uri, code=EXIT_FINDINGS).stdout
@@ -161,7 +168,7 @@ def test_another_configuration_is_refused_until_recompute_is_asked_for(
         )
     run = ("run", job, "--predictor", "entropy", "--events", tmp_path / "e")
     assert "version=1 (job: 0)" in run_command(*run, uri=server.uri, code=EXIT_BAD_INPUT).stderr
-    run_command(*run, "--recompute", uri=server.uri)
+    run_command(*run, "--set", "recompute=true", uri=server.uri)
     assert json.loads(run_command("status", job, "--json", uri=server.uri).stdout)["done"] == 100
 
 

@@ -210,17 +210,17 @@ def test_a_batch_fills_its_queue_before_a_worker_looks_into_it() -> None:
             predict_seconds=90.0,
             data="gs://bucket/a",
             nodes=3,
-            command=("--micro-batch", "8"),
+            command=("--set", "micro_batch=8"),
         )
     )
     pod = pod_of(bodies)
     assert [each["name"] for each in pod["initContainers"]] == ["cloud-sql-proxy", "load"]
     command = pod["containers"][0]["command"]
     assert command[3:6] == ["batch", "run", "my-run"] and command[-4:] == [
-        "--predict-timeout",
-        "90",
-        "--micro-batch",
-        "8",
+        "--set",
+        "predict_timeout_s=90",
+        "--set",
+        "micro_batch=8",
     ]
     assert bodies[-1]["spec"]["parallelism"] == 3 and bodies[-1]["metadata"]["namespace"] == "batch"
 

@@ -125,7 +125,7 @@ def test_the_loss_of_either_node_is_retried_and_a_notice_on_one_stops_both(
 @pytest.mark.timeout(900)
 def test_a_first_node_that_goes_silent_is_given_up_and_the_run_retried(tmp_path: Path, server: ForkServer) -> None:
     """A machine without power sends no farewell: nothing is refused, nothing is reset, nobody answers."""
-    nodes = Nodes(tmp_path, "--peer-timeout", "15", server=server)
+    nodes = Nodes(tmp_path, "--set", "peer_timeout_s=15", server=server)
     with nodes.started() as pods:
         nodes.wait_for_step(pods, 5)
         os.killpg(pods[0].pid, signal.SIGSTOP)

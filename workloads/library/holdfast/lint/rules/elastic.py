@@ -188,7 +188,7 @@ def elastic_port_closed(pod: Pod, context: Context) -> Iterator[Hit]:
     main = _main(pod)
     if main is None:
         return
-    port = _number(main, ENV_GANG_PORT, "--port", PORT)
+    port = _number(main, ENV_GANG_PORT, "", PORT)
     bounds = [p for p in context.world.selecting("NetworkPolicy", pod) if "Ingress" in _types(p)]
     opened = [rule_ for policy in bounds for rule_ in as_list(policy.spec.get("ingress"))]
     closed = [at for at in (port, port + 1) if not any(_opens(each, at, pod) for each in opened)]
