@@ -16,6 +16,7 @@ from holdfast.contract.kubernetes import (
     SYSTEM_NAMESPACES,
 )
 from holdfast.contract.lifecycle import ANNOTATION_TERMINATION
+from holdfast.contract.telemetry import KIND_BATCH, KIND_TRAINING
 from holdfast.contract.values import unix_s
 from holdfast.ledger.disruptions import disruption
 
@@ -64,6 +65,8 @@ class Pod:
     """The platform ends it."""
     owner: str = ""
     """Uid of what controls it."""
+    kind: str = ""
+    """Of its job by the pod's account, as event lines name it; empty for other accounts."""
 
     @property
     def identity(self) -> JobIdentity:
@@ -102,7 +105,7 @@ BY_KUBELET = "TerminationByKubelet"
 
 def _asked(labels: Mapping[str, str], selector: Mapping[str, str]) -> str:
     """Of a pod. One whose job may be moved selects a pool's class and no capacity: its queue shows which that is."""
-    if labels.get(LABEL_CLUSTER_QUEUE) == QUEUES[Capacity.SPOT]:
+    if labels.get(LABEL_CLUSTER_QUEUE, "").rpartition("-")[2] == QUEUES[Capacity.SPOT]:  # a team's is TEAM-spot
         return SPOT
     return _capacity(selector)
 
@@ -132,7 +135,13 @@ def read_pod(found: Mapping[str, Any]) -> Pod:
         system=meta["namespace"] in SYSTEM_NAMESPACES and not owners & {"DaemonSet", "Node"},
         disrupted=bool(disruption(found)[0]),
         owner=controller_of(found),
+        kind=_kind(spec.get("serviceAccountName") or ""),
     )
+
+
+def _kind(account: str) -> str:
+    trains = account == "trainer" or account.startswith("run-")
+    return KIND_TRAINING if trains else KIND_BATCH if account == "batch" else ""
 
 
 def controller_of(found: Mapping[str, Any]) -> str:
