@@ -98,8 +98,13 @@ def test_the_linter_finds_nothing_in_them() -> None:
 
 
 def own(**fields: Any) -> OwnJob:
-    given = {"name": "detector", "environment": "example", "image": IMAGE, "command": ("python", "train.py")}
-    return OwnJob(**given | {"gpus": "1xl4"} | fields)
+    given: dict[str, Any] = {
+        "name": "detector",
+        "environment": "example",
+        "image": IMAGE,
+        "command": ("python", "train.py"),
+    }
+    return OwnJob(**(given | {"gpus": "1xl4"} | fields))
 
 
 @pytest.mark.parametrize("shape", [{"nodes": 2}, {"nodes": "2..4"}, {"nodes": 1}])
