@@ -4,6 +4,7 @@ import re
 from collections import Counter
 from collections.abc import Collection
 from dataclasses import fields, is_dataclass
+from datetime import date
 from difflib import get_close_matches
 from ipaddress import IPv4Network
 from typing import Any, NamedTuple
@@ -61,6 +62,7 @@ FORMS = {
     ),
     "alerts.modules": Form(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*", "a module such as acme.alerts", "write its dotted name"),
     "alerts.runbook_base_url": Form(r"https://\S+", "https://...", "correct it"),
+    "groups[].reservation.project": Form(r"[a-z][-a-z0-9]{4,28}[a-z0-9]", "a project id", "write the owner's id"),
     "teams.members": Form(rf"(?!.*:){_MAIL}", "the address of a Google group", "write it without a kind before it"),
     "delivery.repository": Form(
         r"[A-Za-z0-9][A-Za-z0-9-]{0,38}/[A-Za-z0-9._-]{1,100}", "owner/name", "write it without https://",
@@ -137,6 +139,15 @@ def ipv4_range(field: str, got: str, widest: int, narrowest: int) -> IPv4Network
         "choose a range of an allowed size",
     )
     return network
+
+
+def day(field: str, got: str) -> None:
+    """`got` is a day of the calendar, as 2026-12-01, or empty."""
+    try:
+        ok = not got or date.fromisoformat(got).isoformat() == got
+    except (TypeError, ValueError):
+        ok = False
+    require(ok, field, repr(got), "a day such as 2026-12-01", "write year-month-day")
 
 
 def unique(field: str, got: Collection[str]) -> None:

@@ -11,7 +11,7 @@ from holdfast.contract.lifecycle import DEFAULT_WINDOW, EXTENDED_WINDOW, Shutdow
 from holdfast.contract.pools import Pool, Role
 from infra.contract import names
 from infra.contract.versions import GOOGLE_PROVIDER_SOURCE, GOOGLE_PROVIDER_VERSION
-from infra.environments.capacity import AcceleratorCap, AutoProvisioning, NodeGroup, Quota
+from infra.environments.capacity import AcceleratorCap, AutoProvisioning, NodeGroup, Quota, Reservation
 from infra.environments.checks import PLACEHOLDER, dns_name, forms, matches, numbers, placeholders, require, unique
 from infra.environments.cluster import Cluster, Freeze
 from infra.environments.delivery import Budget, Delivery
@@ -47,6 +47,7 @@ __all__ = [
     "NodeGroup",
     "Queue",
     "Quota",
+    "Reservation",
     "Run",
     "Security",
     "Serving",

@@ -18,7 +18,7 @@ from holdfast.contract.kubernetes import (
     RESIZE_REQUEST_DETAIL,
     api_group,
 )
-from holdfast.contract.pools import GPU_RESOURCE, LABEL_ACCELERATOR, LABEL_POOL_CLASS, Pool, flex_selector
+from holdfast.contract.pools import GPU_RESOURCE, LABEL_ACCELERATOR, LABEL_POOL_CLASS, STAYING, Pool, flex_selector
 from holdfast.contract.roles import JOB_NAMESPACES
 from holdfast.manifests.render_context import Body, RenderContext, meta, plain
 
@@ -51,7 +51,7 @@ def _flavors(context: RenderContext) -> dict[str, list[tuple[Body, int]]]:
     for name, (group, *_) in context.platform.classes.items():
         queue = QUEUES[group.capacity]
         gpus = context.platform.quota(name)
-        if gpus and group.capacity in (Capacity.SPOT, Capacity.ON_DEMAND):
+        if gpus and group.capacity in (Capacity.SPOT, *STAYING):
             labels = {LABEL_POOL_CLASS: name}
             # The same keys in each: JobSet adds them to its Jobs, and takes none away when a job changes its queue. Else Kueue lends it GPUs of another kind when those it asks for are all lent.
             labels |= {LABEL_ACCELERATOR: group.accelerator} if group.accelerator else {}

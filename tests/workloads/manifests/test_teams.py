@@ -104,7 +104,8 @@ def own(**fields: Any) -> OwnJob:
         "image": IMAGE,
         "command": ("python", "train.py"),
     }
-    return OwnJob(**(given | {"gpus": "1xl4"} | fields))
+    given |= {"gpus": "1xl4"} | fields
+    return OwnJob(**given)
 
 
 @pytest.mark.parametrize("shape", [{"nodes": 2}, {"nodes": "2..4"}, {"nodes": 1}])

@@ -1,5 +1,6 @@
 """What the exporter keeps of a node and of a pod: the few fields below. Pure."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -45,6 +46,8 @@ class Node:
     """Its kubelet stopped reporting."""
     gone_s: float = 0.0
     """When it was deleted, until that is written; 0 before and after."""
+    own_usd_per_hour: float = 0.0
+    """Of a reservation, by its pool's label; 0 where list prices hold."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +88,12 @@ def read_node(found: Mapping[str, Any]) -> Node:
         ends_s=unix_s(annotations.get(ANNOTATION_TERMINATION)),
         taken=is_taken(found),
         silent=pools.UNREACHABLE in _taints(found),
+        own_usd_per_hour=_usd(labels.get(pools.LABEL_OWN_PRICE, "")),
     )
+
+
+def _usd(label: str) -> float:
+    return float(label) if re.fullmatch(r"\d{1,6}(\.\d{1,6})?", label) else 0.0
 
 
 def _taints(found: Mapping[str, Any]) -> set[str]:

@@ -101,7 +101,7 @@ def make(order: Order, source: Source) -> Receipt:
 
 def lane_prices(runs: Sequence[JobLedger], node_usage: NodeUsage) -> tuple[float, float, float]:
     """Dollars an hour of one lane of the ledger, as paid and on demand, and the hours of its lanes on machines."""
-    paid = demand = 0.0
+    paid, demand = node_usage.own_usd_s, 0.0
     for (machine, region, capacity), seconds in node_usage.node_s.items():
         prices = prices_of(machine, region)
         paid += seconds * _paid(prices, capacity)
@@ -113,6 +113,8 @@ def lane_prices(runs: Sequence[JobLedger], node_usage: NodeUsage) -> tuple[float
 
 
 def _paid(prices: Prices, capacity: str) -> float:
+    if capacity == Capacity.RESERVED.value:
+        return 0.0  # by its own price, which is added already
     if capacity == Capacity.SPOT.value:
         return prices.spot
     return (prices.flex_start or prices.on_demand) if capacity == Capacity.FLEX_START.value else prices.on_demand
