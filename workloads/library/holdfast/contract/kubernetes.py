@@ -72,6 +72,8 @@ PART_OF = "holdfast"
 # On what `make apply` applies, and on nothing else: of these objects it removes those that are rendered no more.
 LABEL_HALF = "holdfast.dev/half"
 PLATFORM_HALF = "platform"
+# On a namespace of a team other than the default one; its ClusterQueues select it.
+LABEL_TEAM = "holdfast.dev/team"
 
 # On a pod of a job: a second copy of it does no harm, so it may be declared dead while its node is silent.
 # Kueue's FailureRecoveryPolicy reads the same annotation.

@@ -57,7 +57,7 @@ def evicted(name: str, pod: Pod, t: float, reason: str) -> Line | None:
 
 def moved(namespace: str, job: str, t: float, source: str, capacity: str, reason: str) -> Line:
     """The mover sent a job to another capacity."""
-    head = _line(MOVED, t, job, KIND_OF[namespace], WATCHER)
+    head = _line(MOVED, t, job, KIND_OF.get(namespace, KIND_TRAINING), WATCHER)
     return head | {"source": source, "capacity": capacity, "reason": reason}
 
 
@@ -76,7 +76,7 @@ def append(target: Path | None, lines: Iterable[Line]) -> None:
 
 
 def _of_pod(event_type: str, name: str, pod: Pod, t: float) -> Line | None:
-    kind = KIND_OF.get(pod.namespace)
+    kind = KIND_OF.get(pod.namespace) or pod.kind
     return _line(event_type, t, pod.job, kind, name) | pod.identity.fields() if kind and pod.job else None
 
 

@@ -12,7 +12,7 @@ import re
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, Protocol
 
 from google.auth.exceptions import GoogleAuthError
@@ -57,12 +57,14 @@ class CloudLogs(threading.Thread):
         project: str,
         cluster: str,
         *,
+        namespaces: Collection[str] = JOB_NAMESPACES,
         url: str = URL,
         clock: Callable[[], float] = time.time,
         every_s: float = EVERY_S,
     ) -> None:
         super().__init__(name="event-lines", daemon=True)
         self._session, self._url, self._clock, self._every_s = session, url, clock, every_s
+        self._namespaces = namespaces
         self._view, self._cluster = events_view(project, cluster), cluster
         self._closing, self._lock = threading.Event(), threading.Lock()
         self._waiting: dict[tuple[str, str, str], list[bytes]] = {}
@@ -129,7 +131,7 @@ class CloudLogs(threading.Thread):
         return bool(token)
 
     def _query(self, since: str, job: str = "") -> dict[str, Any]:
-        watched, jobs = (" OR ".join(f'"{each}"' for each in names) for names in (OF_THE_WATCHER, JOB_NAMESPACES))
+        watched, jobs = (" OR ".join(f'"{each}"' for each in names) for names in (OF_THE_WATCHER, self._namespaces))
         wanted = [
             'resource.type="k8s_container"',
             f'resource.labels.cluster_name="{self._cluster}"',

@@ -119,6 +119,9 @@ _NOT_ELASTIC = ("predictor", "steady", "deadline_hours", "on_notice", "resumes")
 class OwnJob:
     name: str = about("Name of the run; a job started again under it resumes from its checkpoints.", form=NAME, maxLength=MAX_NAME)  # fmt: skip
     environment: str = about("Environment whose pools, buckets and queues it uses.")
+    namespace: str = about(
+        "Namespace of your team; empty: training, or batch for a batch and steady workers.", "", form=CLAIM
+    )
     image: str = about("NAME@sha256:DIGEST, or a role of the environment: trainer, batch.", minLength=1)
     command: tuple[str, ...] = about(
         "What runs in each pod, word by word; no shell.", type="array", items={"type": "string"}, minItems=1
@@ -265,8 +268,9 @@ class OwnJob:
         return "batch" if self.predictor or self.steady else "trainer"
 
     @property
-    def namespace(self) -> str:
-        return KSA_NAMESPACES[self.role]
+    def home(self) -> str:
+        """Namespace of its objects."""
+        return self.namespace or KSA_NAMESPACES[self.role]
 
 
 def _check(name: str, got: Any, schema: dict[str, Any], form: Form, default: Any) -> None:

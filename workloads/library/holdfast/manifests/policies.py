@@ -10,13 +10,13 @@ from holdfast.manifests.render_context import Body, manifest, meta
 RENDEZVOUS_PORT = 29_500
 
 
-def peers(name: str) -> Body:
+def peers(name: str, namespace: str = NAMESPACE_TRAINING) -> Body:
     """Opens the pods of one run to each other. To a pod of another run they stay closed, though it trains beside them."""
     own = {LABEL_NAME: name}
     # gloo and NCCL take whatever ports are free.
     ports = [{"endPort": 65_535, "port": 1_024, "protocol": "TCP"}]
     inward, outward = {"from": [_pods(own)], "ports": ports}, {"ports": ports, "to": [_pods(own)]}
-    return policy(name, NAMESPACE_TRAINING, ["Ingress", "Egress"], [inward], [outward], own)
+    return policy(name, namespace, ["Ingress", "Egress"], [inward], [outward], own)
 
 
 def ingress(

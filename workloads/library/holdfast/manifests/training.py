@@ -31,7 +31,7 @@ from holdfast.contract.kubernetes import (
 from holdfast.contract.lifecycle import FLEX_MAX_RUN_S
 from holdfast.contract.machines import MACHINE_TYPES
 from holdfast.contract.pools import GPU_TAINT, QUEUED_TAINT, Pool, Role, flex_selector
-from holdfast.contract.roles import NAMESPACE_TRAINING
+from holdfast.contract.roles import NAMESPACE_BATCH, NAMESPACE_TRAINING
 from holdfast.manifests import data
 from holdfast.manifests.pods import MAIN, Size, Work, annotation, template
 from holdfast.manifests.policies import RENDEZVOUS_PORT, budget, peers
@@ -81,8 +81,13 @@ def _sample_gang(context: RenderContext) -> Iterator[Body]:
 def rights(context: RenderContext) -> Iterator[Body]:
     """A flex-start node shows in an annotation when it ends."""
     rules = [client.V1PolicyRule(api_groups=[""], resources=["nodes"], verbs=["get"])]
-    accounts = [run.account for run in context.platform.runs] or [SHARED_ACCOUNT]
-    yield from reading("holdfast-planned-end", rules, accounts=accounts, namespace=NAMESPACE_TRAINING)
+    platform = context.platform
+    homes = [(run.account, platform.namespace_of(run.name)) for run in platform.runs]
+    homes = homes or [(SHARED_ACCOUNT, space) for space in platform.job_namespaces if space != NAMESPACE_BATCH]
+    for space in dict.fromkeys(space for _, space in homes):
+        name = "holdfast-planned-end" + ("" if space == NAMESPACE_TRAINING else f"-{space}")
+        accounts = [account for account, home in homes if home == space]
+        yield from reading(name, rules, accounts=accounts, namespace=space)
 
 
 def gpu_size(pool: Pool) -> Size:

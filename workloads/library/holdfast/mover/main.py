@@ -5,14 +5,14 @@ It publishes nothing: the exporter reads its lines, as it reads those of jobs.
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 from holdfast.clients.api import Api, ApiError, connect
 from holdfast.contract.errors import InputError, Unjudged
-from holdfast.contract.roles import NAMESPACE_MONITORING
+from holdfast.contract.roles import JOB_NAMESPACES, NAMESPACE_MONITORING
 from holdfast.contract.values import between
 from holdfast.exporter import lines, loop
 from holdfast.exporter.lease import MOVER, Lease
@@ -45,6 +45,7 @@ class Process:
     lease: Lease | None
     lines: Path | None
     """File of the lines about moves; None: standard output."""
+    namespaces: Collection[str] = JOB_NAMESPACES
     clock: Callable[[], float] = time.time
     weighed_s: float = 0.0
 
@@ -78,7 +79,7 @@ class Process:
         with self.lock:
             silent = [name for name, node in self.view.nodes.items() if node.silent]
         try:
-            end_pods(self.api, silent, now_s)
+            end_pods(self.api, silent, now_s, self.namespaces)
         except (ApiError, Unjudged) as error:
             LOG.warning("no pod of a silent node is ended in this pass: %s", error)
 
@@ -88,7 +89,7 @@ class Process:
             return
         self.weighed_s = now_s
         try:
-            stakes.write(self.api, lambda uid: self.progress.held.get(uid, ()), now_s)
+            stakes.write(self.api, lambda uid: self.progress.held.get(uid, ()), now_s, self.namespaces)
         except (ApiError, Unjudged) as error:
             LOG.warning("no priority is boosted in this pass: %s", error)
 
@@ -98,7 +99,13 @@ def _line(move: Move) -> lines.Line:
 
 
 def serve(
-    project: str, cluster_name: str, events: Path | None, lines_file: Path | None, every_s: float, kubeconfig: str
+    project: str,
+    cluster_name: str,
+    events: Path | None,
+    lines_file: Path | None,
+    every_s: float,
+    kubeconfig: str,
+    teams: Sequence[str] = (),
 ) -> None:
     """Until a signal. Raises InputError without a source of event lines."""
     if not events and not (project and cluster_name):
@@ -110,7 +117,8 @@ def serve(
     logs.info("start", "the mover starts")
     stop = shutdown.of_process()
     api = connect(kubeconfig)
-    source, reader = loop.source_of(project, cluster_name, events)
+    namespaces = loop.team_of(teams)
+    source, reader = loop.source_of(project, cluster_name, events, namespaces)
     assert source
     view, lock = View(), threading.Lock()
 
@@ -119,12 +127,12 @@ def serve(
             return view.owner_of(namespace, pod)
 
     kinds = [kind for kind in KINDS if kind.held in WATCHED]
-    watchers = [Watcher(kind, api.client, view, lock) for kind in (*kinds, *ending())]
-    receipts = Receipts(source, partial(leave, api=api))
+    watchers = [Watcher(kind, api.client, view, lock) for kind in (*kinds, *ending(namespaces))]
+    receipts = Receipts(source, partial(leave, api=api), namespaces)
     lease = Lease(api, NAMESPACE_MONITORING, MOVER)
     process = Process(
-        api=api, view=view, lock=lock, progress=Progress(source, owner_of), mover=Mover(ClusterApi(api)),
-        receipts=receipts, lease=lease, lines=lines_file,
+        api=api, view=view, lock=lock, progress=Progress(source, owner_of), mover=Mover(ClusterApi(api, namespaces)),
+        receipts=receipts, lease=lease, lines=lines_file, namespaces=namespaces,
     )  # fmt: skip
     with loop.running([*watchers, receipts, reader]):
         loop.run(process.one_pass, watchers, lease, stop, every_s)
