@@ -16,6 +16,8 @@ COMPUTE_CLASS_API = "cloud.google.com/v1"
 MONITORING_API = "monitoring.googleapis.com/v1"
 # GKE's managed metrics adapter: general from 1.37, preview from 1.36.4.
 AUTOSCALING_METRIC_API = "autoscaling.gke.io/v1beta1"
+# GKE versions from which on a Deployment may end at zero replicas, and ComputeClasses surely recycle nodes.
+SCALES_TO_ZERO, CLASSES_RECYCLE = (1, 37), (1, 35)
 
 
 def api_path(api_version: str) -> str:

@@ -88,7 +88,7 @@ def _conditions(plural: str, pools: tuple[Pool, ...]) -> dict[str, tuple[str, st
         "HF115": ("jobs", f"!{rules}.exists(r, {fails})"),
         "HF118": ("jobs", f"has(j.activeDeadlineSeconds) || has({_POD}.activeDeadlineSeconds)"),
         "HF119": ("jobs", "has(object.spec.ttlSecondsAfterFinished)"),
-        "HF303": ("spot", f"{_POD}.?priorityClassName.orValue('') != ''"),
+        "HF303": ("takeable", f"{_POD}.?priorityClassName.orValue('') != ''"),
     }
 
 

@@ -21,6 +21,10 @@ class Versions:
     jobset: str
     kueue: str
 
+    def gke_has(self, *least: int) -> bool:
+        """Whether every GKE that the platform accepts is at least this version, as 1, 35, 2."""
+        return tuple(int(part) for part in self.gke.partition("-")[0].split(".") if part) >= least
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Prices:
