@@ -63,6 +63,9 @@ LABEL_RECYCLE_LEAD = "cloud.google.com/gke-node-recycle-lead-time-seconds"
 LABEL_POOL_CLASS = "holdfast.dev/pool-class"
 LABEL_ROLE = "holdfast.dev/role"
 
+# Set by the mover on a Spot node that it replaces: which fault its GPU has.
+LABEL_GPU_FAULT = "holdfast.dev/gpu-fault"
+
 GPU_RESOURCE = "nvidia.com/gpu"
 
 # Set by the node controller: the kubelet stopped reporting (after about 50 s), or reports that it cannot run pods.

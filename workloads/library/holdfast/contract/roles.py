@@ -18,6 +18,8 @@ KSA_NAMESPACES = {
 """The first role of a namespace is the one that it is for."""
 JOB_NAMESPACES = (NAMESPACE_TRAINING, NAMESPACE_BATCH)
 """Where jobs run that are moved and get receipts."""
+DRAINED_NAMESPACES = (*JOB_NAMESPACES, NAMESPACE_SERVING)
+"""Whose pods leave a node before the mover deletes it."""
 
 # private.googleapis.com. The network's own zone resolves every Google API to it, and network policies admit no other
 # way out; both are wrong without the other.
