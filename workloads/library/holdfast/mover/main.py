@@ -1,4 +1,4 @@
-"""The mover: moves jobs, ends pods on silent nodes, replaces broken ones, weighs what Kueue may preempt, and writes receipts.
+"""The mover: moves and queues jobs again, ends pods on silent nodes, replaces broken ones, weighs preemptions, writes receipts.
 
 It publishes nothing: the exporter reads its lines, as it reads those of jobs.
 """
@@ -27,6 +27,7 @@ from holdfast.mover.faulty_nodes import FaultyNodes
 from holdfast.mover.mover import Move, Mover
 from holdfast.mover.progress import Progress
 from holdfast.mover.receipts import Receipts
+from holdfast.mover.requeue import requeue
 from holdfast.mover.silent_nodes import end_pods
 from holdfast.mover.view import View, ending
 from holdfast.runtime import logs, shutdown
@@ -63,6 +64,7 @@ class Process:
         lines.append(self.lines, [_line(move) for move in self._moves(now)])
         self._end_silent(now)
         lines.append(self.lines, self._replace_faulty(now))
+        self._requeue(now)
         self._weigh(now)
         with self.lock:
             due = self.view.ended(now)
@@ -95,6 +97,14 @@ class Process:
         except (ApiError, Unjudged) as error:
             LOG.warning("no node is replaced in this pass: %s", error)
             return []
+
+    def _requeue(self, now_s: float) -> None:
+        with self.lock:
+            waits = self.view.without_node()
+        try:
+            requeue(self.api, waits, now_s)
+        except (ApiError, Unjudged) as error:
+            LOG.warning("no job is queued again in this pass: %s", error)
 
     def _weigh(self, now_s: float) -> None:
         """What is at stake changes slowly, and the list of Workloads may be long."""

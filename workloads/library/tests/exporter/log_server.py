@@ -70,7 +70,12 @@ class LogServer:
 
 def _admitted(entry: dict[str, Any]) -> bool:
     namespace = entry["resource"]["labels"]["namespace_name"]
-    watched = namespace == "monitoring" and entry["jsonPayload"]["event"] in ("evict", "moved", "node_faulty", "scheduled")
+    watched = namespace == "monitoring" and entry["jsonPayload"]["event"] in (
+        "evict",
+        "moved",
+        "node_faulty",
+        "scheduled",
+    )
     return watched or namespace in ("training", "batch")
 
 
