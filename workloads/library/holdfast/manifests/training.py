@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from kubernetes import client
 
-from holdfast.contract.capacity import ANNOTATION_RULE, Capacity, PlacementRule
+from holdfast.contract.capacity import ANNOTATION_REQUEUES_FOR, ANNOTATION_RULE, LABEL_REQUEUES, Capacity, PlacementRule
 from holdfast.contract.environment import (
     ENV_ATTEMPT,
     ENV_CHARGED_FAILURES,
@@ -132,10 +132,11 @@ class Task:
     restarts: int = 3
     """Crashes, of an index or of the whole gang; evictions are not counted."""
     namespace: str = NAMESPACE_TRAINING
+    labels: dict[str, str] = field(default_factory=dict[str, str])
     annotations: dict[str, str] = field(default_factory=dict[str, str])
 
     def meta(self) -> client.V1ObjectMeta:
-        labels = {LABEL_QUEUE: self.queue} if self.queue else {}
+        labels = self.labels | ({LABEL_QUEUE: self.queue} if self.queue else {})
         return meta(self.work.name, self.namespace, labels=labels, annotations=self.annotations or None)
 
 
@@ -143,6 +144,14 @@ def joined(given: Task) -> Task:
     """The reference trainer with the number of nodes and the place where they find each other."""
     command = [*given.work.command, "--nodes", str(given.pods), "--rendezvous", f"{HEAD}:{RENDEZVOUS_PORT}"]
     return replace(given, work=replace(given.work, command=command))
+
+
+def requeued(given: Task, within_s: int = 0) -> Task:
+    """On queued flex-start. Its nodes are used once: the mover queues it again when they are gone, for each of its
+    `restarts` once, until `within_s` after it was submitted; 0: without end."""
+    until = {ANNOTATION_REQUEUES_FOR: str(within_s)} if within_s else {}
+    longest = {ANNOTATION_PROVISIONED_RUN: str(FLEX_MAX_RUN_S)}
+    return replace(given, labels={LABEL_REQUEUES: str(given.restarts)}, annotations=longest | until)
 
 
 def gang(context: RenderContext, given: Task) -> Body:
@@ -253,16 +262,12 @@ def flex(context: RenderContext, accelerator: str) -> Iterator[Body]:
 
 
 def queued(context: RenderContext, accelerator: str) -> Iterator[Body]:
-    """All nodes at once or none, through Kueue and a ProvisioningRequest.
-
-    No restarts: such nodes are not used twice. Submitted anew, the run resumes.
-    """
+    """All nodes at once or none, through Kueue and a ProvisioningRequest; again when they end."""
     name = f"train-queued-{accelerator.removeprefix('nvidia-')}"
     work = _flex_work(context, name, accelerator, name)
     pods = min(FLEX_NODES, context.queued_gpus(accelerator) // work.size.gpus)
-    longest = {ANNOTATION_PROVISIONED_RUN: str(FLEX_MAX_RUN_S)}
     if pods and context.trains(name):
         work = replace(work, tolerations=[GPU_TAINT, QUEUED_TAINT])
-        given = Task(work=work, pods=pods, queue="queued", deadline_s=FLEX_MAX_RUN_S, restarts=0, annotations=longest)
+        given = Task(work=work, pods=pods, queue="queued", deadline_s=FLEX_MAX_RUN_S)
         yield peers(name)
-        yield gang(context, joined(given))
+        yield gang(context, joined(requeued(given)))
