@@ -1,6 +1,6 @@
 """Kueue: how many GPUs of each capacity are lent at once, and the ComputeClasses that fall back."""
 
-# Why it is so: infra/decisions/0063.
+# Why it is so: infra/decisions/0063; why no job selects a ComputeClass: infra/decisions/0114.
 
 from collections.abc import Iterator
 
