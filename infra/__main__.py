@@ -135,6 +135,33 @@ def new(name: Annotated[str, typer.Argument(metavar="NAME")]) -> None:
         typer.echo(f"Next: {step}", err=True)
 
 
+@app.command(epilog=examples("python -m infra adopt eu --from cluster.json"))
+def adopt(
+    env: Env,
+    record: Annotated[
+        Path, typer.Option("--from", help="What `gcloud container clusters describe --format=json` printed.")
+    ],
+) -> None:
+    """Write import blocks for a cluster and pools that are there, and show what the next apply changes. Asks no project."""
+    from infra.contract.names import stack
+    from infra.ops import adopt as adoption
+    from infra.ops.synth import ROOT, synthesise
+    from infra.rules import require_clean
+
+    environment, found = loaded(env), adoption.read(record)
+    require_clean(environment)
+    folder = ROOT / "out" / "adopt" / env
+    with working(f"adopt {found['name']}") as step:
+        step("synthesise")
+        stacks = synthesise(env, folder / "synth", local_state=True)
+        step("plan")
+        made = adoption.adopt(environment, found, stacks[stack("cluster", env)], folder / "plan")
+    for line in adoption.report(made):
+        print(line)
+    print(f"wrote {adoption.write(environment, made).relative_to(ROOT)}")
+    typer.echo(f"Next: make diff ENV={env}, which asks the project", err=True)
+
+
 @app.command("upgrade-check", epilog=examples("python -m infra upgrade-check upstream/main --env example"))
 def upgrade_check(
     ref: Annotated[str, typer.Argument(metavar="REF", help="A commit, branch or tag, for example upstream/main.")],

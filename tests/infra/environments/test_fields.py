@@ -214,6 +214,7 @@ WRONG: list[tuple[str, str, Make]] = [
     ("Alerts.batch_oldest_s", "batch_oldest_s", on(ALERTS, batch_oldest_s=True)),
     ("Alerts.heartbeat_s", "heartbeat_s", on(ALERTS, heartbeat_s=1)),
     ("Budget.billing_account", "budget.billing_account", on(BUDGET, billing_account="my account")),
+    ("Cluster.name", "cluster.name", on(CLUSTER, name="ML prod")),
     ("NodeGroup.reservation", "one for capacity reserved", on(SPOT, reservation=RESERVED)),
     ("NodeGroup.reservation", "one zone", on(SPOT, capacity=Capacity.RESERVED, reservation=RESERVED)),
     ("Reservation.name", "reservation.name", on(RESERVED, name="A100")),
