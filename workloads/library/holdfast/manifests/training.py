@@ -24,6 +24,7 @@ from holdfast.contract.kubernetes import (
     EXPENDABLE,
     JOB_API,
     JOBSET_API,
+    LABEL_GANG,
     LABEL_QUEUE,
     PRIORITY_FLEX,
     PRIORITY_SPOT,
@@ -157,6 +158,8 @@ def requeued(given: Task, within_s: int = 0) -> Task:
 def gang(context: RenderContext, given: Task) -> Body:
     """All pods run or none. An eviction restarts the gang and is free; a crash counts towards maxRestarts."""
     failed = client.V1PodFailurePolicyRule(action="FailJob", on_pod_conditions=[DISRUPTED])
+    work = given.work
+    work = replace(work, from_pod=work.from_pod | RESTARTS, labels=work.labels | {LABEL_GANG: work.name})
     spec = client.V1JobSpec(
         parallelism=given.pods,
         completions=given.pods,
@@ -164,7 +167,7 @@ def gang(context: RenderContext, given: Task) -> Body:
         backoff_limit=0,
         active_deadline_seconds=given.deadline_s,
         pod_failure_policy=client.V1PodFailurePolicy(rules=[failed]),
-        template=template(context, replace(given.work, from_pod=given.work.from_pod | RESTARTS)),
+        template=template(context, work),
     )
     preempted = {
         "name": "preempted",
