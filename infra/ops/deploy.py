@@ -1,4 +1,4 @@
-"""Deploy, compare and destroy through the cdktf command line; make the bucket of the state."""
+"""Deploy and destroy through the cdktf command line; make the bucket of the state."""
 
 import os
 import subprocess
@@ -51,13 +51,6 @@ def deploy(environment: Environment, *, yes: bool) -> int:
     if code == 0:
         outputs.show(environment)
     return code
-
-
-def diff(environment: Environment) -> int:
-    """Stack by stack: the command line compares one at a time."""
-    require_no_placeholders(environment)
-    # A failing stack must not end the comparison of the others, and its exit code must not be lost.
-    return max(_cdktf(environment, "diff", stack) for stack in names.stacks(environment.name))
 
 
 def destroy(environment: Environment, *, yes: bool, confirm: str = "") -> int:
