@@ -109,7 +109,7 @@ def bootstrap(environment: Environment, *, dry_run: bool) -> list[str]:
     for arguments in commands if not dry_run else ():
         try:
             gcloud.run(arguments, timeout_s=300)
-        except gcloud.Refused as error:
+        except gcloud.GcloudFailed as error:
             if BUCKET_IS_OURS not in str(error):
                 raise
     return [" ".join(("gcloud", *arguments)) for arguments in commands]

@@ -182,7 +182,7 @@ def _refusal(environment: Environment, total: float, max_usd: float, yes: bool) 
     for there in (cluster, ("storage", "buckets", "describe", f"gs://{environment.bucket('checkpoints')}")):
         try:
             gcloud.ask(*there, project=environment.project)
-        except gcloud.Refused as error:
+        except gcloud.GcloudFailed as error:
             if not re.search(r"NOT_FOUND|not found|404|SERVICE_DISABLED", str(error)):
                 raise
         else:

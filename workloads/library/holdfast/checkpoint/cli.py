@@ -63,7 +63,7 @@ def list_attempts(
         attempts = [asdict(row) | {"age_s": round(row.age_s, 1)} for row in found]
         print(json.dumps({"schema": "holdfast.checkpoints/1", "url": url, "attempts": attempts}))
     else:
-        print_table(found)
+        show(found)
     # An empty table with exit 0 would let a mistyped run pass for one whose checkpoints are in order.
     if not found:
         raise InputError("no checkpoint is there", got=url if run is None else f"{url}, run {run}", allowed="a URL and run with a save", fix="check both for a typing error")  # fmt: skip
@@ -72,24 +72,20 @@ def list_attempts(
         raise typer.Exit(EXIT_FINDINGS)
 
 
-def print_table(found: list[Any]) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
+def show(found: list[Any]) -> None:
     from holdfast.contract.printable import printable
+    from holdfast.tables import print_table
 
-    # Off a terminal lines are not cut: a reason is the point of the table.
-    terminal = sys.stdout.isatty()
-    # No markup: names and reasons come from the bucket, where anybody may have written them.
-    console = Console(width=None if terminal else 400, no_color=not terminal, highlight=False, markup=False)
-    table = Table("run", "step", "MB", "age", "ranks", "resumes on", "state", box=None)
-    for row in found:
-        ranks = str(row.world_size or "")
-        table.add_row(
-            *(printable(row.run), str(row.step), f"{row.bytes / 1e6:.1f}", _age(row.age_s), ranks, row.resumes_on),
-            printable(row.state, 1_000),
-        )
-    console.print(table)
+    print_table(
+        ("run", "step", "MB", "age", "ranks", "resumes on", "state"),
+        [
+            (
+                printable(row.run), row.step, f"{row.bytes / 1e6:.1f}", _age(row.age_s), row.world_size or "",
+                row.resumes_on, printable(row.state, 1_000),
+            )
+            for row in found
+        ],
+    )  # fmt: skip
 
 
 def _age(seconds: float) -> str:

@@ -141,22 +141,23 @@ def explain(
         api = Api(kubeconfig)
         chosen = choose(api, platform)
         if follow:
-            found = job_snapshot.find(api, job, namespace)
-            if found.kind == "Deployment":
+            followed = job_snapshot.find(api, job, namespace)
+            if followed.kind == "Deployment":
                 fix = f"holdfast explain {job}"
                 raise InputError("it never ends", got=f"{job}, a Deployment", allowed="a JobSet or a Job", fix=fix)
             asked = following.Following(timeout_s=timeout_s, events=events)
-            raise typer.Exit(following.follow(api, chosen, found, asked, show.note))
-        if job:
-            answer = room.explain(api, job, namespace, events, chosen)
-        else:
-            rows = room.rows(api, chosen, prices.load(), events, namespace)
+            raise typer.Exit(following.follow(api, chosen, followed, asked, show.note))
+        found = (
+            room.explain(api, job, namespace, events, chosen)
+            if job
+            else room.rows(api, chosen, prices.load(), events, namespace)
+        )
     if as_json:
-        show.as_json(answer.as_json() if job else room.rows_json(rows))
-    elif job:
-        show.explanation(answer)
-    elif rows:
-        show.listing(rows)
+        show.as_json(room.rows_json(found) if isinstance(found, list) else found.as_json())
+    elif not isinstance(found, list):
+        show.explanation(found)
+    elif found:
+        show.listing(found)
     else:
         show.note("no jobs")
 

@@ -14,7 +14,7 @@ import torch.distributed.checkpoint
 from typer.testing import CliRunner
 
 from holdfast.checkpoint import Checkpointer, load_tensors
-from holdfast.checkpoint.cli import app, print_table
+from holdfast.checkpoint.cli import app, show
 from holdfast.checkpoint.exchange import read_safetensors, write_folder
 from holdfast.checkpoint.inspection import Row
 from holdfast.contract.errors import InputError
@@ -64,7 +64,7 @@ def test_the_table_shows_the_same_rows(url: Path) -> None:
 
 def test_names_and_reasons_of_the_bucket_do_not_speak_to_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
     loud = "\x1b[2J##[error]"
-    print_table([Row(run=f"run{loud}", step=1, attempt="a", bytes=1, state=f"why{loud}", age_s=1.0)])
+    show([Row(run=f"run{loud}", step=1, attempt="a", bytes=1, state=f"why{loud}", age_s=1.0)])
     shown = capsys.readouterr().out
     assert shown.count("\\x1b[2J#_[error]") == 2 and "\x1b" not in shown
 
