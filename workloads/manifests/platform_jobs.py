@@ -67,7 +67,7 @@ def migration(context: RenderContext) -> Iterator[Body]:
         name="migrate",
         role="migrator",
         image=context.image("batch"),
-        command=["python", "-m", "holdfast", "batch", "migrate", "--as-role", DATABASE_OWNER, *granted],
+        command=["python", "-m", "holdfast", "batch", "database", "--as-role", DATABASE_OWNER, *granted],
         size=Size(cpu="250m", memory="512Mi", disk="1Gi"),
         pool=context.system,
         priority=PRIORITY_PLATFORM,

@@ -104,8 +104,8 @@ def show_platform(demo: Demo) -> None:
     infra = (sys.executable, "-m", "infra")
     if find_spec("infra"):
         with stage(demo.console, "platform", "synthesise the example environment"):
-            completed([*infra, "synth", "example"])
-        print(completed([*infra, "pools", "example"]), flush=True)
+            completed([*infra, "plan", "example", "--synth"])
+        print(completed([*infra, "outputs", "example"]), flush=True)
     print(completed([*HOLDFAST, "place"]), flush=True)
 
 

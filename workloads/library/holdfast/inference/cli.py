@@ -47,15 +47,50 @@ Limit = Annotated[int, typer.Option(min=1, max=1_000_000, help="Show this many o
 AsJson = Annotated[bool, typer.Option("--json", help="One JSON object on standard output.")]
 
 
-@app.command(epilog=examples("python -m holdfast batch database --dir out/db"))
-def database(
-    directory: Annotated[Path, typer.Option("--dir", help="Folder of the database; created if missing.")],
+@app.command(
+    "database",
+    epilog=examples(
+        "python -m holdfast batch database --dir out/db",
+        "python -m holdfast batch database --database postgresql://admin@10.0.0.3/batch --grant worker=holdfast_worker",
+    ),
+)
+def prepare(
+    database: Database = "",
+    as_role: Annotated[
+        str, typer.Option("--as-role", help="Owner of the schema; the login must be a member of this role.")
+    ] = "",
+    grants: Annotated[
+        list[str] | None, typer.Option("--grant", help="LOGIN=holdfast_worker or LOGIN=holdfast_exporter; repeatable.")
+    ] = None,
+    directory: Annotated[
+        Path | None, typer.Option("--dir", help="Serve an embedded PostgreSQL in this folder until SIGTERM instead.")
+    ] = None,
     port: Annotated[
         int | None,
-        typer.Option(min=1, max=65_535, help="Also listen on 127.0.0.1, with a password; a unix socket needs none."),
+        typer.Option(
+            min=1, max=65_535, help="With --dir: also listen on 127.0.0.1, with a password; a unix socket needs none."
+        ),
     ] = None,
 ) -> None:
-    """Serve an embedded PostgreSQL until SIGTERM; its URI is the first line, as JSON."""
+    """Update the schema of a database and grant rights to logins; safe to repeat. With --dir its URI is the first line, as JSON."""
+    from holdfast.contract.errors import InputError
+    from holdfast.inference.results import schema
+    from holdfast.inference.results.connect import connect, database_uri
+
+    if directory is not None:
+        if database or as_role or grants:
+            raise InputError("an embedded database has one login", got="--dir with options of another database", allowed="--dir and --port", fix="leave the others out")  # fmt: skip
+        _serve(directory, port)
+        return
+    wanted = schema.grants_of(grants or [])
+    with connect(database_uri(database)) as connection:
+        if as_role:
+            schema.act_as(connection, as_role)
+        changes = [*schema.migrate(connection), *schema.grant(connection, wanted)]
+    print("\n".join(changes) or "nothing to do", file=sys.stderr)
+
+
+def _serve(directory: Path, port: int | None) -> None:
     from holdfast.inference.results import schema
     from holdfast.inference.results.connect import connect
     from holdfast.inference.results.embedded_postgres import EmbeddedPostgres, serve
@@ -68,32 +103,6 @@ def database(
         found = {"schema": "holdfast.batch-database/1", "uri": server.uri}
         print(json.dumps(found | ({"tcp_uri": server.tcp_uri} if server.tcp_uri else {})), flush=True)
         serve(server, shutdown.wait)
-
-
-@app.command(
-    epilog=examples(
-        "python -m holdfast batch migrate --database postgresql://admin@10.0.0.3/batch --grant worker=holdfast_worker"
-    )
-)
-def migrate(
-    database: Database = "",
-    as_role: Annotated[
-        str, typer.Option("--as-role", help="Owner of the schema; the login must be a member of this role.")
-    ] = "",
-    grants: Annotated[
-        list[str] | None, typer.Option("--grant", help="LOGIN=holdfast_worker or LOGIN=holdfast_exporter; repeatable.")
-    ] = None,
-) -> None:
-    """Update the database schema and grant rights to logins. Safe to repeat."""
-    from holdfast.inference.results import schema
-    from holdfast.inference.results.connect import connect, database_uri
-
-    wanted = schema.grants_of(grants or [])
-    with connect(database_uri(database)) as connection:
-        if as_role:
-            schema.act_as(connection, as_role)
-        changes = [*schema.migrate(connection), *schema.grant(connection, wanted)]
-    print("\n".join(changes) or "nothing to do", file=sys.stderr)
 
 
 @app.command(
@@ -191,14 +200,33 @@ def status(
     print(json.dumps(found.to_json(price)) if as_json else table(found, price))
 
 
-@app.command(epilog=examples("python -m holdfast batch failures my-job"))
-def failures(job: Job, database: Database = "", limit: Limit = 100, as_json: AsJson = False) -> None:
-    """List failed items with reason and number of tries. Exit 1 if there are any."""
+@app.command(
+    epilog=examples("python -m holdfast batch failures my-job", "python -m holdfast batch failures my-job --redrive")
+)
+def failures(
+    job: Job,
+    database: Database = "",
+    limit: Limit = 100,
+    redrive: Annotated[bool, typer.Option("--redrive", help="Put failed items back in the queue instead.")] = False,
+    item: Annotated[list[str] | None, typer.Option(help="With --redrive: only these items; default: all.")] = None,
+    topic: Topic = "",
+    subscription: Subscription = "",
+    dead_subscription: Annotated[
+        str, typer.Option(help="Subscription of the dead-letter topic: also requeue items that Pub/Sub gave up.")
+    ] = "",
+    as_json: AsJson = False,
+) -> None:
+    """List failed items with reason and number of tries; exit 1 if there are any. --redrive puts them back in the queue."""
     from holdfast.contract.exit_codes import EXIT_FINDINGS
     from holdfast.contract.printable import printable
     from holdfast.inference.results.connect import connect, database_uri
     from holdfast.inference.results.dead_letters import newest
+    from holdfast.inference.run import redrive_job
 
+    if redrive:
+        broker = _pubsub(topic, subscription, dead_subscription=dead_subscription)
+        print(f"{job}: {len(redrive_job(database, job, item or [], broker))} items back in the queue", file=sys.stderr)
+        return
     with connect(database_uri(database)) as connection:
         found = newest(connection, job, limit)
     if as_json:
@@ -209,30 +237,8 @@ def failures(job: Job, database: Database = "", limit: Limit = 100, as_json: AsJ
             name = dead_letter["item"] or dead_letter["digest"]
             print(f"{printable(str(name))}  {printable(why)}  after {dead_letter['failures']}")
     if found:
-        print(f"Next: python -m holdfast batch redrive {job}", file=sys.stderr)
+        print(f"Next: python -m holdfast batch failures {job} --redrive", file=sys.stderr)
         raise typer.Exit(EXIT_FINDINGS)
-
-
-@app.command(
-    epilog=examples(
-        "python -m holdfast batch redrive my-job", "python -m holdfast batch redrive my-job --item 000017.txt"
-    )
-)
-def redrive(
-    job: Job,
-    item: Annotated[list[str] | None, typer.Option(help="Only these items; default: all failed items.")] = None,
-    database: Database = "",
-    topic: Topic = "",
-    subscription: Subscription = "",
-    dead_subscription: Annotated[
-        str, typer.Option(help="Subscription of the dead-letter topic: also requeue items that Pub/Sub gave up.")
-    ] = "",
-) -> None:
-    """Put failed items back in the queue."""
-    from holdfast.inference.run import redrive_job
-
-    revived = redrive_job(database, job, item or [], _pubsub(topic, subscription, dead_subscription=dead_subscription))
-    print(f"{job}: {len(revived)} items back in the queue", file=sys.stderr)
 
 
 @app.command(epilog=examples("python -m holdfast batch export my-job --out results.parquet"))

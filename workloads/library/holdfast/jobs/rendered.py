@@ -77,7 +77,7 @@ def judge(name: str, written: str, platform: Platform) -> None:
         first = report.active[0]
         raise InputError(
             f"{first.rule}: {first.message}", got=first.where or first.object_name,
-            allowed=f"what `holdfast rules {first.rule}` says", fix=first.fix,
+            allowed=f"what `holdfast lint --rule {first.rule}` says", fix=first.fix,
         )  # fmt: skip
 
 

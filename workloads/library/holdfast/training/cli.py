@@ -68,6 +68,7 @@ def run(
 ) -> None:
     """Train until --steps, resuming from the newest checkpoint. Exit: 0 done, 143 preempted, 75 peer lost, 2 input, 70 bug."""
     from holdfast.runtime import gpu, logs
+    from holdfast.runtime.deadline import node_annotations, planned_end
     from holdfast.runtime.phases import Phases, uncollected
     from holdfast.runtime.shutdown import leave_now, of_process
 
@@ -75,8 +76,6 @@ def run(
     of_process().nothing_at_stake = True  # the first process of a container would not even hear a signal by default
     phases = Phases.of_process()
     phases.lap("interpreter")
-    from holdfast.runtime.deadline import node_annotations, planned_end
-
     # In a child and before torch: a process that has initialised CUDA cannot fork ranks that use it.
     gpu_check = None if device == "cpu" else gpu.start_check()
     deadline = planned_end(os.environ, annotations=node_annotations, now=time.time())

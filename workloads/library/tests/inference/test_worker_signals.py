@@ -136,7 +136,7 @@ def test_the_worker_outlives_restarts_of_the_database_while_it_loads_and_while_i
     source.write_text("".join(json.dumps({"id": n}) + "\n" for n in range(1500)))
     events = tmp_path / "e.jsonl"
     with EmbeddedPostgres(tmp_path / "own") as own:
-        run_command("migrate", uri=own.uri)
+        run_command("database", uri=own.uri)
         run_command("enqueue", job, "--source", source, uri=own.uri)
         loaded = tmp_path / "model.loaded"
         run = (
