@@ -73,7 +73,11 @@ LABEL_PART_OF = "app.kubernetes.io/part-of"
 PART_OF = "holdfast"
 # On what `make apply` applies, and on nothing else: of these objects it removes those that are rendered no more.
 LABEL_HALF = "holdfast.dev/half"
+# On pods of a gang, with the name of its run: by it network policies know them, and admission keeps it to its Jobs.
+LABEL_GANG = "holdfast.dev/gang"
 PLATFORM_HALF = "platform"
+# On a namespace of a team other than the default one; its ClusterQueues select it.
+LABEL_TEAM = "holdfast.dev/team"
 
 # On a pod of a job: a second copy of it does no harm, so it may be declared dead while its node is silent.
 # Kueue's FailureRecoveryPolicy reads the same annotation.

@@ -105,7 +105,8 @@ def all_jobs(api: Api, namespace: str = "") -> Iterator[JobSnapshot]:
             meta = body["metadata"]
             if kind == "Job" and LABEL_JOBSET in meta.get("labels", {}):
                 continue
-            if kind == "Deployment" and meta["namespace"] != NAMESPACE_BATCH:
+            account = body["spec"]["template"]["spec"].get("serviceAccountName") if kind == "Deployment" else ""
+            if kind == "Deployment" and NAMESPACE_BATCH not in (meta["namespace"], account):
                 continue  # servers and the platform's own
             yield JobSnapshot(
                 body=body | {"kind": kind},
@@ -129,7 +130,7 @@ def find(api: Api, name: str, namespace: str = "") -> JobSnapshot:
         "no such job",
         got=name,
         allowed=", ".join(names[:10]) or "none: no job in this cluster",
-        fix=f"did you mean {near[0]}?" if near else "`holdfast list`",
+        fix=f"did you mean {near[0]}?" if near else "`holdfast explain`",
     )
 
 

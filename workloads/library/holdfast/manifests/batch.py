@@ -55,7 +55,7 @@ def _work(context: RenderContext, name: str, *, restart: str | None) -> Work:
     words = ["python", "-m", "holdfast", "batch", "run", name, "--checkpoints", context.checkpoints]
     if context.small:
         # One by one: so few items would be done before a machine can be taken away.
-        words += ["--micro-batch", "1"]
+        words += ["--set", "micro_batch=1"]
     queue = _queue(context, LANES[name])
     if queue:
         queue += ["--dead-topic", f"projects/{context.platform.project}/topics/{context.platform.topics['dead']}"]

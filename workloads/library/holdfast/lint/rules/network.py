@@ -96,7 +96,7 @@ def gang_port_closed(pod: Pod, context: Context) -> Iterator[Hit]:
 def _gang_ports(pod: Pod) -> tuple[int, ...]:
     main = member(pod)
     if main:
-        first = number(main, ENV_GANG_PORT, "--port", ELASTIC_PORT)
+        first = number(main, ENV_GANG_PORT, "", ELASTIC_PORT)
         return first, first + 1, ANY_PORT
     joins = pod.replicas > 1 and any(c.option("--rendezvous") or c.option("--rdzv-endpoint") for c in pod.containers)
     return (ANY_PORT,) if pod.job and joins else ()

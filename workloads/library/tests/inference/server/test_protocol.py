@@ -20,7 +20,7 @@ LARGE = 200_000
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Generator[Served]:
     folder = tmp_path_factory.mktemp("protocol")
-    with served(folder, "--batch", "8", "--body-bytes", str(MIB), predictor=f"{PREDICTORS}:echoing") as running:
+    with served(folder, "--batch", "8", "--set", f"body_bytes={MIB}", predictor=f"{PREDICTORS}:echoing") as running:
         yield running
 
 
