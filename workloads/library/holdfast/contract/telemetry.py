@@ -90,7 +90,10 @@ METRICS: dict[str, tuple[str, str]] = {
     "commit_interval_seconds": ("s", "usual time between commits, of jobs whose present attempt owes one, by job"),
     "restores_skipped_total": ("1", "damaged checkpoints that a restore went past, by job"),
     "loss_not_finite": ("1", "1 while the newest loss of a training job is no finite number, by job"),
-    "slowest_rank_ratio": ("1", "time of the slowest rank of a gang by that of the others, up to their exchange, by job"),
+    "slowest_rank_ratio": (
+        "1",
+        "time of the slowest rank of a gang by that of the others, up to their exchange, by job",
+    ),
     "fruitless_restarts": ("1", "crashes in a row without a new commit or result; evictions do not count, by job"),
     "dead_letters_total": ("1", "items given up, by job"),
     "batch_failures_total": ("1", "items that failed and were tried again, by job and class of error"),
