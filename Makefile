@@ -30,7 +30,7 @@ demo: setup ## Train, score and serve under preemptions, then show a report (5 m
 	@$(PY) -m holdfast demo --out $(OUT)/demo
 
 drill: setup ## Evict local processes on purpose and check the results
-	@$(PY) -m holdfast drill run --target local --out $(OUT)/drills
+	@$(PY) -m holdfast drill --target local --out $(OUT)/drills
 
 ##@ Check
 
@@ -89,23 +89,23 @@ images: setup ## Build the wheel, then build and push the images of ENV (buildx,
 	@$(PY) -m workloads images build $(NAMED_ENV)
 
 images-base: setup ## Record today's digest of the base image's tag
-	@$(PY) -m workloads images base
+	@$(PY) -m workloads.images.base
 
 operators-pin: setup ## Copy the images of JobSet, Kueue, Envoy, vLLM, DCGM and the Cloud SQL proxy into the registry of ENV, and write their digests
 	@$(PY) -m workloads images copy $(NAMED_ENV)
 
 operators: setup ## Install the pinned JobSet and Kueue in the current cluster; waits for their webhooks
-	@$(PY) -m workloads operators apply $(NAMED_ENV) $(if $(YES),--yes)
+	@$(PY) -m workloads apply $(NAMED_ENV) --operators $(if $(YES),--yes)
 
 .PHONY: synth plan rules check-env leftovers upgrade-check doctor doctor-cluster snapshots inventory outputs bootstrap deploy diff destroy
 synth: setup ## Write the Terraform JSON of every stack of ENV
-	@$(PY) -m infra synth $(ENV)
+	@$(PY) -m infra plan $(ENV) --synth
 
 plan: setup provider ## Plan ENV with the real provider into out/plan/ENV
 	@$(PY) -m infra plan $(ENV)
 
 rules: setup ## List the platform's rules with reasons
-	@$(PY) -m infra rules
+	@$(PY) -m infra check --rules
 
 check-env: setup ## Check ENV without Terraform
 	@$(PY) -m infra check $(ENV)
@@ -114,7 +114,7 @@ leftovers: setup ## List resources that GKE left in ENV's project after a destro
 	@$(PY) -m infra leftovers $(NAMED_ENV)
 
 upgrade-check: setup ## Show what a merge of REF would change or destroy in ENV
-	@$(PY) -m infra upgrade-check $(REF) --env $(ENV)
+	@$(PY) -m infra plan $(ENV) --merge $(REF)
 
 doctor: setup ## Check what a deployment of ENV needs
 	@$(PY) -m infra doctor $(NAMED_ENV)

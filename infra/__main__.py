@@ -37,40 +37,47 @@ def loaded(env: str) -> "Environment":
     return load(env)
 
 
-@app.command(epilog=examples("python -m infra pools example", "python -m infra pools prod --json"))
-def pools(env: Env, as_json: Json = False) -> None:
-    """List node pools with capacity, machine type, taints and the grace period of their pods."""
-    from infra.ops import show
-
-    show.pools(loaded(env), as_json)
-
-
-@app.command(epilog=examples("python -m infra synth example"))
-def synth(env: Env) -> None:
-    """Write the stacks as Terraform JSON to out/synth/ENV."""
-    from infra.ops.synth import ROOT, synthesise
-
-    loaded(env)
-    with working(f"synthesise {env}"):
-        folders = synthesise(env, ROOT / "out" / "synth" / env, local_state=False)
-    for stack, folder in folders.items():
-        print(f"{stack}  {folder.relative_to(ROOT)}")
-
-
-@app.command(epilog=examples("python -m infra plan example", "python -m infra plan prod --full"))
+@app.command(
+    epilog=examples(
+        "python -m infra plan example",
+        "python -m infra plan prod --full",
+        "python -m infra plan prod --merge upstream/main",
+    )
+)
 def plan(
     env: Env,
     full: Annotated[bool, typer.Option("--full", help="Show every address, not only the counts.")] = False,
+    synth: Annotated[
+        bool, typer.Option("--synth", help="Only write the stacks as Terraform JSON to out/synth/ENV.")
+    ] = False,
+    merge: Annotated[
+        str,
+        typer.Option(metavar="REF", help="Show what a merge of this commit would destroy, replace, change and create."),
+    ] = "",
     as_json: Json = False,
 ) -> None:
-    """Plan with the real provider, without credentials or network, and check the result against the rules."""
+    """Plan with the real provider, without credentials or network, and check the result against the rules.
+
+    Exit 1 if a rule is broken; with --merge, if the merge would destroy anything."""
     import json
 
     from infra.ops import plan as planning
-    from infra.ops import show
+    from infra.ops import show, upgrade
+    from infra.ops.synth import ROOT, synthesise
     from infra.rules import judge_plans, require_clean
 
     environment = loaded(env)
+    if merge:
+        with working(f"plan {env} with this checkout and with {merge}"):
+            found = upgrade.compare(merge, env)
+        upgrade.show(found, merge, env, as_json=as_json)
+        raise typer.Exit(EXIT_FINDINGS if found.harmful else 0)
+    if synth:
+        with working(f"synthesise {env}"):
+            folders = synthesise(env, ROOT / "out" / "synth" / env, local_state=False)
+        for stack, folder in folders.items():
+            print(f"{stack}  {folder.relative_to(ROOT)}")
+        return
     require_clean(environment)
     with working(f"plan {env}") as step:
         files = planning.plan(env, step=step)
@@ -82,19 +89,18 @@ def plan(
         raise typer.Exit(EXIT_FINDINGS)
 
 
-@app.command(epilog=examples("python -m infra rules"))
-def rules(as_json: Json = False) -> None:
-    """List all rules with reason and source."""
-    from infra.ops import show
-
-    show.rules(as_json)
-
-
-@app.command(epilog=examples("python -m infra check example"))
-def check(env: Env, as_json: Json = False) -> None:
+@app.command(epilog=examples("python -m infra check example", "python -m infra check --rules"))
+def check(
+    env: Annotated[str, typer.Argument(metavar="ENV", help="A module of infra/environments; none with --rules.")] = "",
+    rules: Annotated[bool, typer.Option("--rules", help="List all rules with reason and source instead.")] = False,
+    as_json: Json = False,
+) -> None:
     """Check an environment against the rules, without Terraform. Exit 1 also while a field is CHANGE-ME."""
     from infra.ops import show
 
+    if rules:
+        show.rules(as_json)
+        return
     raise typer.Exit(show.check(loaded(env), as_json))
 
 
@@ -162,30 +168,6 @@ def adopt(
     typer.echo(f"Next: make diff ENV={env}, which asks the project", err=True)
 
 
-@app.command("upgrade-check", epilog=examples("python -m infra upgrade-check upstream/main --env example"))
-def upgrade_check(
-    ref: Annotated[str, typer.Argument(metavar="REF", help="A commit, branch or tag, for example upstream/main.")],
-    env: Annotated[str, typer.Option("--env", help="The deployed environment.")] = "example",
-    as_json: Json = False,
-) -> None:
-    """Show what a merge of REF would destroy, replace, change and create. Exit 1 if it would destroy anything."""
-    from dataclasses import asdict
-
-    from holdfast.tables import print_json
-    from infra.ops import upgrade
-
-    loaded(env)
-    with working(f"plan {env} with this checkout and with {ref}"):
-        found = upgrade.compare(ref, env)
-    if as_json:
-        print_json("upgrade-check", ref=ref, environment=env, **asdict(found))
-    else:
-        for line in upgrade.report(found) or [f"{ref} changes nothing for {env}"]:
-            print(line)
-    if found.harmful:
-        raise typer.Exit(EXIT_FINDINGS)
-
-
 @app.command(
     epilog=examples("python -m infra leftovers example", "python -m infra leftovers example --run RUN --remove")
 )
@@ -222,35 +204,31 @@ def deploy(env: Env, yes: Yes = False) -> None:
     raise typer.Exit(path.deploy(loaded(env), yes=yes))
 
 
-@app.command(epilog=examples("python -m infra drift example --json"))
-def drift(env: Env, as_json: Json = False) -> None:
-    """Show what a deployment would change, for CI. Read-only, uses the real state. Exit 1 on any change."""
-    from infra.ops import drift as difference
-    from infra.ops.deploy import require_no_placeholders
-
-    environment = loaded(env)
-    require_no_placeholders(environment)
-    with working(f"compare {env} with its state"):
-        found = difference.drift(environment)
-    difference.show(environment, found, as_json)
-    if any(found.values()):
-        raise typer.Exit(EXIT_FINDINGS)
-
-
 @app.command(epilog=examples("python -m infra outputs example"))
 def outputs(env: Env, as_json: Json = False) -> None:
-    """Show how to reach the cluster, buckets, images, dashboards and accounts, whether or not they are deployed yet."""
+    """Show how to reach the cluster, buckets, images, dashboards and accounts, and the node pools. Reads no cloud."""
     from infra.ops.outputs import show
 
     show(loaded(env), as_json)
 
 
-@app.command(epilog=examples("python -m infra diff example"))
-def diff(env: Env) -> None:
-    """Show what a deployment would change in each stack, using the real state."""
-    from infra.ops import deploy as path
+@app.command(epilog=examples("python -m infra diff example", "python -m infra diff example --json"))
+def diff(
+    env: Env,
+    full: Annotated[bool, typer.Option("--full", help="Show every attribute that changes.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Show what a deployment would change. Read-only, uses the real state, takes no lock. Exit 1 on any change."""
+    from infra.ops import drift
+    from infra.ops.deploy import require_no_placeholders
 
-    raise typer.Exit(path.diff(loaded(env)))
+    environment = loaded(env)
+    require_no_placeholders(environment)
+    with working(f"compare {env} with its state"):
+        found = drift.drift(environment, print if full and not as_json else None)
+    drift.show(environment, found, as_json)
+    if any(found.values()):
+        raise typer.Exit(EXIT_FINDINGS)
 
 
 @app.command(
@@ -281,15 +259,6 @@ def prove(
     from infra.ops import prove as proof
 
     raise typer.Exit(proof.prove(loaded(env), max_usd=max_usd, yes=yes))
-
-
-@app.command("lock-provider", epilog=examples("python -m infra lock-provider"))
-def lock_provider() -> None:
-    """Record the provider's checksums for Linux and macOS in infra/provider.lock.hcl. Needs the registry."""
-    from infra.ops import provider_lock
-    from infra.ops.synth import ROOT
-
-    print(provider_lock.write().relative_to(ROOT))
 
 
 @app.command(epilog=examples("python -m infra bootstrap example --dry-run"))

@@ -60,6 +60,7 @@ def platform(environment: Environment, images: dict[str, str] | None = None) -> 
         security=Security(
             signed_checkpoints=environment.security.signed_checkpoints,
             gpu_exporter=environment.security.gpu_exporter and bool(gpus),
+            faulty_nodes_per_hour=environment.security.faulty_nodes_per_hour,
             secret_manager=environment.security.secret_manager,
             image_patterns=environment.image_patterns,
         ),

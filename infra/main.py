@@ -19,7 +19,7 @@ from infra.specs.outputs import outputs
 from infra.stacks import AreaStack
 from monitoring.stack import MonitoringStack
 
-# Checksums of the provider on every platform, written by `python -m infra lock-provider`.
+# Checksums of the provider on every platform, written by `python -m infra.ops.provider_lock`.
 LOCK = Path(__file__).with_name("provider.lock.hcl")
 
 

@@ -17,6 +17,7 @@ CALLS = {"Alert", "Argument", "Chart", "InputError", "Option", "Refused", "Typer
     "DrillError",
     "Finding",
     "Form",
+    "GcloudFailed",
     "_at",
     "finding",
     "matches",

@@ -11,14 +11,10 @@ from infra.environments import names
 from tests.test_options import APPS, COMMANDS
 
 # Whose environment may stand by default: they read this checkout, and reach nothing.
-LOCAL = {"infra upgrade-check", "workloads render"}
+LOCAL = {"infra check", "workloads render"}
 # Which have none: what they read or reach is said by a name of its own, or is this machine.
 WITHOUT = {
-    "infra rules",
     "infra new",
-    "infra lock-provider",
-    "workloads images base",
-    "workloads operators",
     "monitoring",
     "holdfast",
 }
@@ -42,9 +38,7 @@ def test_every_command_says_whether_it_takes_an_environment() -> None:
 
 
 def test_the_commands_that_reach_a_cloud_or_a_cluster_are_among_them() -> None:
-    assert {"infra deploy", "infra destroy", "workloads apply", "workloads doctor", "workloads operators apply"} <= set(
-        NAMED
-    )
+    assert {"infra deploy", "infra destroy", "workloads apply", "workloads doctor"} <= set(NAMED)
 
 
 @pytest.mark.parametrize("name", NAMED)

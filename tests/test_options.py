@@ -54,6 +54,7 @@ BESIDE = {
     "holdfast train run": ["--device=cpu"],
     "holdfast train elastic": ["--device=cpu"],
     "holdfast churn": ["--events=events"],
+    "holdfast drill": ["--list"],
     "holdfast report": ["--events=events"],
     "holdfast new-job": [f"--platform={platforms.file('example')}", f"--image=registry.example/a/b@sha256:{'0' * 64}"],
     "holdfast submit": ["--dry-run", f"--platform={platforms.file('example')}"],

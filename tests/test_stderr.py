@@ -17,7 +17,7 @@ COMMANDS = {
     "holdfast prices": (0, "prices of "),
     "workloads render --check": (0, "0 files differ"),
     "holdfast lint workloads/rendered": (0, ""),
-    "holdfast list --kubeconfig {folder}/none": (3, "could not judge: no cluster in "),
+    "holdfast explain --kubeconfig {folder}/none": (3, "could not judge: no cluster in "),
     "holdfast submit workloads/rendered/example/samples/training.yaml --platform workloads/rendered/example/platform.json --dry-run": (
         0,
         "",

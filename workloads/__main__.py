@@ -13,7 +13,6 @@ from holdfast.contract.examples import examples
 from holdfast.contract.exit_codes import EXIT_CODES_HELP
 from workloads.images.cli import app as images
 from workloads.manifests.cli import render
-from workloads.operators.cli import app as operators
 from workloads.operators.cli import apply_platform, doctor
 
 # Verbs that were here until 0.1; each goes with release 0.3.
@@ -28,8 +27,9 @@ app = typer.Typer(
     rich_markup_mode=None,  # boxes around the help would take as long as all the rest of it
 )
 app.add_typer(images, name="images")
-app.add_typer(operators, name="operators")
-app.command("apply", epilog=examples("python -m workloads apply example"))(apply_platform)
+app.command(
+    "apply", epilog=examples("python -m workloads apply example", "python -m workloads apply example --operators")
+)(apply_platform)
 app.command("doctor", epilog=examples("python -m workloads doctor example"))(doctor)
 app.command("render", epilog=examples("python -m workloads render", "python -m workloads render prod --check"))(render)
 

@@ -69,7 +69,7 @@ def rules() -> str:
     from holdfast.lint.pages import page
     from holdfast.lint.registry import all_rules
 
-    parts = ["# Rules of the linter", "`holdfast rules NAME` prints one of them."]
+    parts = ["# Rules of the linter", "`holdfast lint --rule NAME` prints one of them."]
     for rule in all_rules().values():
         parts += [f"## {rule.name}", f"```text\n{page(rule, whole=False).rstrip()}\n```"]
     return "\n\n".join(parts) + "\n"

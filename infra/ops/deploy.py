@@ -1,4 +1,4 @@
-"""Deploy, compare and destroy through the cdktf command line; make the bucket of the state."""
+"""Deploy and destroy through the cdktf command line; make the bucket of the state."""
 
 import os
 import subprocess
@@ -51,13 +51,6 @@ def deploy(environment: Environment, *, yes: bool) -> int:
     if code == 0:
         outputs.show(environment)
     return code
-
-
-def diff(environment: Environment) -> int:
-    """Stack by stack: the command line compares one at a time."""
-    require_no_placeholders(environment)
-    # A failing stack must not end the comparison of the others, and its exit code must not be lost.
-    return max(_cdktf(environment, "diff", stack) for stack in names.stacks(environment.name))
 
 
 def destroy(environment: Environment, *, yes: bool, confirm: str = "") -> int:
@@ -116,7 +109,7 @@ def bootstrap(environment: Environment, *, dry_run: bool) -> list[str]:
     for arguments in commands if not dry_run else ():
         try:
             gcloud.run(arguments, timeout_s=300)
-        except gcloud.Refused as error:
+        except gcloud.GcloudFailed as error:
             if BUCKET_IS_OURS not in str(error):
                 raise
     return [" ".join(("gcloud", *arguments)) for arguments in commands]

@@ -65,7 +65,7 @@ def _engine(_: Environment) -> Answer:
 def _provider(_: Environment) -> Answer:
     folder = engine.mirror()
     if folder is None and LOCK.exists() and (wrong := misfits(LOCK.read_text())):
-        return False, f"{LOCK.name}: {', '.join(wrong)}", "python -m infra lock-provider"
+        return False, f"{LOCK.name}: {', '.join(wrong)}", "python -m infra.ops.provider_lock"
     if folder is None:
         return True, f"google {GOOGLE_PROVIDER_VERSION} from the registry", ""
     # With a mirror in force the registry is not asked for Google's provider, so an old mirror fails in `init`.

@@ -3,7 +3,7 @@
 import json
 import re
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +20,12 @@ IGNORED = ("ignored",)
 COMMAND_NAMES = {"APISERVER": "API_SERVER", "SYSTEM_COMPONENTS": "SYSTEM", "WORKLOADS": "WORKLOAD"}
 
 
-def drift(environment: Environment, out: Path = ROOT / "out" / "drift") -> dict[str, list[Change]]:
-    """Stack -> changes, against the real state and the real project. Read-only; takes no lock of the state."""
+def drift(
+    environment: Environment, show_plan: Callable[[str], None] | None = None, out: Path = ROOT / "out" / "drift"
+) -> dict[str, list[Change]]:
+    """Stack -> changes, against the real state and the real project. Read-only; takes no lock of the state.
+
+    `show_plan` gets each stack's plan as the engine prints it."""
     run = engine.connected()
     stacks = synthesise(environment.name, out / environment.name, local_state=False)
     found: dict[str, list[Change]] = {}
@@ -31,6 +35,8 @@ def drift(environment: Environment, out: Path = ROOT / "out" / "drift") -> dict[
         # A lock is an object in the state's bucket: it needs the right to write, and
         # a nightly look must not make a deployment fail.
         run.run(folder, "plan", "-no-color", "-lock=false", "-out=plan")
+        if show_plan:
+            show_plan(run.run(folder, "show", "-no-color", "plan"))
         plan_json = json.loads(run.run(folder, "show", "-json", "plan"))
         found[stack] = [*changes_of(plan_json), *ignored_differences(environment, plan_json)]
     return found

@@ -84,7 +84,7 @@ def remove(found: Iterable[Leftover]) -> list[str]:
     for leftover in found:
         try:
             gcloud.run((*leftover.remove.split()[1:], "--quiet"), timeout_s=1_800)
-        except gcloud.Refused as error:
+        except gcloud.GcloudFailed as error:
             refused.append(str(error))
     return refused
 

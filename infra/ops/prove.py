@@ -47,25 +47,25 @@ MARGIN = 1.25  # on all of it: prices rise, and an undated one may have
 STEPS = r"""
 doctor                10 infra doctor {e.name}
 deploy                90 infra deploy {e.name} --yes
-images-base            5 workloads images base
+images-base            5 workloads.images.base
 images                60 workloads images build {e.name}
 images-of-others      20 workloads images copy {e.name}
 render                 5 workloads render {e.name} --out={out}/manifests --small={pool} --workers={pods} --items=/data/items.jsonl
 dataset               10 gcloud storage cp {out}/items.jsonl {bucket} --project={e.project}
 credentials            2 gcloud container clusters get-credentials {e.cluster_name} --region={e.region} --project={e.project} {reach}
-operators             20 workloads operators apply {e.name} --kubeconfig={out}/kubeconfig --yes
+operators             20 workloads apply {e.name} --operators --kubeconfig={out}/kubeconfig --yes
 platform               5 workloads apply {e.name} --kubeconfig={out}/kubeconfig --yes
 try                   60 holdfast try --platform={out}/manifests/{e.name}/platform.json --kubeconfig={out}/kubeconfig {cap} --yes
 submit-train-gang      5 holdfast submit {out}/manifests/{e.name}/samples/training.yaml --job=train-gang --kubeconfig={out}/kubeconfig {cap} --yes
 capacity-train-gang   46 kubectl --kubeconfig={out}/kubeconfig wait jobset -n=training -l=app.kubernetes.io/name=train-gang --timeout=45m --for=jsonpath={{.status.replicatedJobsStatus[*].ready}}=1
-drill-train-gang      25 holdfast drill run gke-maintenance --target=gke --each-pool --yes --kubeconfig={out}/kubeconfig --context=gke_{e.project}_{e.region}_{e.cluster_name} --namespace=training --selector=app.kubernetes.io/name=train-gang
+drill-train-gang      25 holdfast drill gke-maintenance --target=gke --each-pool --yes --kubeconfig={out}/kubeconfig --context=gke_{e.project}_{e.region}_{e.cluster_name} --namespace=training --selector=app.kubernetes.io/name=train-gang
 end-train-gang        46 kubectl --kubeconfig={out}/kubeconfig wait jobset -n=training -l=app.kubernetes.io/name=train-gang --timeout=45m --for=condition=Completed
 receipt-train-gang    11 kubectl --kubeconfig={out}/kubeconfig wait jobset -n=training -l=app.kubernetes.io/name=train-gang --timeout=10m --for=jsonpath={{.metadata.annotations.holdfast\.dev/receipt}}
 submit-batch-load      5 holdfast submit {out}/manifests/{e.name}/samples/batch.yaml --job=batch-load --kubeconfig={out}/kubeconfig --yes
 end-batch-load        31 kubectl --kubeconfig={out}/kubeconfig wait job -n=batch -l=app.kubernetes.io/name=batch-load --timeout=30m --for=condition=Complete
 submit-batch-drain     5 holdfast submit {out}/manifests/{e.name}/samples/batch.yaml --job=batch-drain --kubeconfig={out}/kubeconfig {cap} --yes
 capacity-batch-drain  46 kubectl --kubeconfig={out}/kubeconfig wait job -n=batch -l=app.kubernetes.io/name=batch-drain --timeout=45m --for=jsonpath={{.status.ready}}={pods}
-drill-batch-drain     25 holdfast drill run gke-maintenance --target=gke --each-pool --yes --kubeconfig={out}/kubeconfig --context=gke_{e.project}_{e.region}_{e.cluster_name} --namespace=batch --selector=app.kubernetes.io/name=batch-drain
+drill-batch-drain     25 holdfast drill gke-maintenance --target=gke --each-pool --yes --kubeconfig={out}/kubeconfig --context=gke_{e.project}_{e.region}_{e.cluster_name} --namespace=batch --selector=app.kubernetes.io/name=batch-drain
 end-batch-drain       46 kubectl --kubeconfig={out}/kubeconfig wait job -n=batch -l=app.kubernetes.io/name=batch-drain --timeout=45m --for=condition=Complete
 receipt-batch-drain   11 kubectl --kubeconfig={out}/kubeconfig wait job -n=batch -l=app.kubernetes.io/name=batch-drain --timeout=10m --for=jsonpath={{.metadata.annotations.holdfast\.dev/receipt}}
 destroy               90 infra destroy {e.name} --yes --confirm={e.name}
@@ -182,7 +182,7 @@ def _refusal(environment: Environment, total: float, max_usd: float, yes: bool) 
     for there in (cluster, ("storage", "buckets", "describe", f"gs://{environment.bucket('checkpoints')}")):
         try:
             gcloud.ask(*there, project=environment.project)
-        except gcloud.Refused as error:
+        except gcloud.GcloudFailed as error:
             if not re.search(r"NOT_FOUND|not found|404|SERVICE_DISABLED", str(error)):
                 raise
         else:
@@ -245,5 +245,7 @@ def steps(environment: Environment, spot: Pool, folder: Path, run: str, usd_per_
     values = {"e": environment, "pool": spot.name, "pods": PODS, "out": folder, "run": run, "reach": reach,
               "cap": f"--max-usd-per-hour={usd_per_hour:.4f}", "bucket": f"gs://{environment.bucket('data')}/"}  # fmt: skip
     lines = ([word.format(**values) for word in line.split()] for line in STEPS)
-    python = {program: (sys.executable, "-m") for program in ("infra", "workloads", "holdfast")}
+    python = {
+        program: (sys.executable, "-m") for program in ("infra", "workloads", "workloads.images.base", "holdfast")
+    }
     return [Step(name, float(minutes), (*python.get(words[0], ()), *words)) for name, minutes, *words in lines]

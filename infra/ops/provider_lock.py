@@ -1,4 +1,4 @@
-"""Checksums of the provider for every platform of a team.
+"""`python -m infra.ops.provider_lock`: checksums of the provider for every platform of a team.
 
 Needs the registry: a provider from a mirror has checksums of its own. The composition root lays the file beside
 each stack that is deployed, so that a changed provider fails `init`.
@@ -9,7 +9,7 @@ import shutil
 import tempfile
 from pathlib import Path
 
-from holdfast.contract.errors import Unjudged
+from holdfast.contract.errors import Unjudged, run_cli
 from infra.contract.versions import GOOGLE_PROVIDER_SOURCE, GOOGLE_PROVIDER_VERSION
 from infra.ops import engine
 from infra.ops.synth import ROOT
@@ -41,3 +41,7 @@ def write(target: Path = LOCK) -> Path:
             raise Unjudged(f"the registry must be reachable for this\n{error}") from error
         shutil.copy(folder / ".terraform.lock.hcl", target)
     return target
+
+
+if __name__ == "__main__":
+    run_cli(lambda: print(write().relative_to(ROOT)))

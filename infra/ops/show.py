@@ -13,26 +13,6 @@ from infra.ops.plan import Change, counts
 from infra.rules import RULES, Finding, judge_environment
 
 
-def pools(environment: Environment, as_json: bool) -> None:
-    found = [
-        {
-            "pool": p.name,
-            "role": p.role.value,
-            "capacity": p.capacity.value,
-            "machine": p.machine_type,
-            "gpus": f"{p.gpus_per_node} x {p.accelerator}" if p.gpus_per_node else "",
-            "nodes": f"{p.min_nodes}..{p.max_nodes}",
-            "window": f"{p.window.pod_s} s" if p.interruptible else "",
-            "taints": ", ".join(str(t) for t in p.taints),
-        }
-        for p in environment.pools()
-    ]
-    if as_json:
-        print_json("pools", environment=environment.name, pools=found)
-    else:
-        print_table([key.upper() for key in found[0]], [list(p.values()) for p in found])
-
-
 def plan(stacks: dict[str, list[Change]], findings: list[Finding], *, full: bool, as_json: bool) -> None:
     """Destroys and replacements first, since they are what a reader must not miss; then what breaks a rule."""
     everything = [change for changes in stacks.values() for change in changes]

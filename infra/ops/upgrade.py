@@ -13,11 +13,12 @@ import sys
 import tempfile
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from holdfast.contract.errors import InputError, Unjudged
 from holdfast.contract.exit_codes import EXIT_BAD_INPUT, EXIT_DONE, EXIT_FINDINGS
+from holdfast.tables import print_json
 from infra.ops import replay
 from infra.ops.synth import ROOT, variables_of
 
@@ -133,6 +134,14 @@ def _git(root: Path, *arguments: str) -> str:
     if done.returncode != 0:
         raise Unjudged(f"git {arguments[0]}: {done.stderr.strip()}")
     return done.stdout
+
+
+def show(upgrade: Upgrade, ref: str, environment: str, *, as_json: bool) -> None:
+    if as_json:
+        print_json("upgrade-check", ref=ref, environment=environment, **asdict(upgrade))
+        return
+    for line in report(upgrade) or [f"{ref} changes nothing for {environment}"]:
+        print(line)
 
 
 def report(upgrade: Upgrade) -> Sequence[str]:

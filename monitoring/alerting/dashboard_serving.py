@@ -19,6 +19,10 @@ _QUANTILES = ((0.5, "half"), (0.99, "99 of 100"))
 
 
 def serving_charts(*, promised_per_s: float, base_needed: int, inflight_target: int) -> tuple[Chart, ...]:
+    return (*_promised(promised_per_s, base_needed), *_measured(inflight_target))
+
+
+def _promised(promised_per_s: float, base_needed: int) -> tuple[Chart, ...]:
     tier = serving.TIER_LABEL
     asked = scraped(serving.REQUESTS)
     return (
@@ -56,6 +60,11 @@ def serving_charts(*, promised_per_s: float, base_needed: int, inflight_target: 
             ),
             threshold=SHED,
         ),
+    )
+
+
+def _measured(inflight_target: int) -> tuple[Chart, ...]:
+    return (
         Chart(
             title="Time in the queue",
             queries=_quantiles(scraped(f"{serving.QUEUE_SECONDS}_bucket")),

@@ -37,7 +37,7 @@ def test_the_vendored_manifest_is_what_the_pinned_module_holds(operator: Operato
     pins = (tool.pins / "go.sum").read_text().splitlines()
     checksum = next(line.split()[-1] for line in pins if line.startswith(f"{operator.module} v{operator.version} "))
     rendered = vendor.render(operator, tool.binary.parent, checksum, str(TOOLS["kubectl"].binary))
-    assert operator.file.read_text() == rendered, "run `python -m workloads operators vendor` and commit the result"
+    assert operator.file.read_text() == rendered, "run `python -m workloads.operators.vendor` and commit the result"
 
 
 def test_without_digests_nothing_is_applied(plane: ControlPlane, own: Api) -> None:

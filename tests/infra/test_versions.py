@@ -26,10 +26,10 @@ def lock(version: str, *platforms: str) -> str:
 
 
 def test_the_providers_checksums_are_of_the_pinned_release_and_of_every_platform() -> None:
-    """`python -m infra lock-provider` writes them where the registry answers, and the workflow `locks` each week."""
+    """`python -m infra.ops.provider_lock` writes them where the registry answers, and the workflow `locks` each week."""
     assert provider_lock.misfits(lock(GOOGLE_PROVIDER_VERSION, *provider_lock.PLATFORMS)) == []
     assert provider_lock.misfits(lock("7.38.0", *provider_lock.PLATFORMS)) == ["version 7.38.0, pinned 7.39.0"]
     assert provider_lock.misfits(lock(GOOGLE_PROVIDER_VERSION, "linux_amd64")) == ["1 of 4 platforms"]
     assert provider_lock.misfits("") == ["no hashicorp/google"]
     if provider_lock.LOCK.exists():
-        assert provider_lock.misfits(provider_lock.LOCK.read_text()) == [], "python -m infra lock-provider"
+        assert provider_lock.misfits(provider_lock.LOCK.read_text()) == [], "python -m infra.ops.provider_lock"

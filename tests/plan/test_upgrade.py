@@ -45,7 +45,7 @@ def upstream(fork: Path, *edits: tuple[str, str, str]) -> None:
 
 def check(fork: Path, ref: str) -> tuple[int, dict[str, object]]:
     done = subprocess.run(
-        [sys.executable, "-m", "infra", "upgrade-check", ref, "--env", "example", "--json"],
+        [sys.executable, "-m", "infra", "plan", "example", "--merge", ref, "--json"],
         cwd=fork,
         env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1"},
         capture_output=True,

@@ -1,4 +1,4 @@
-"""Commands `images build|copy|base`. Bodies import what they need, so that --help is quick."""
+"""Commands `images build|copy`. Bodies import what they need, so that --help is quick."""
 
 import tempfile
 from pathlib import Path
@@ -87,21 +87,3 @@ def copy(
         pins.record(env, {name: digest})
         print(f"{place}@{digest}")
     typer.echo(f"Next: make render, then make operators ENV={env}", err=True)
-
-
-@app.command(epilog=examples("python -m workloads images base"))
-def base(
-    image: Annotated[str, typer.Argument(help="IMAGE:TAG; default: the recorded one.")] = "",
-    plain_http: PlainHttp = False,
-) -> None:
-    """Resolve the base image's tag and record its digest. Review the change like any other update."""
-    import json
-
-    from workloads.images import copying, pins
-
-    wanted = image or json.loads(pins.BASE.read_text(encoding="utf-8"))["image"]
-    with working(f"ask for {wanted}"):
-        digest = copying.resolve(wanted, plain_http=plain_http)
-    pins.record_base(wanted, digest)
-    print(f"{wanted}@{digest}")
-    typer.echo("Next: commit workloads/images/base.json, then make images ENV=NAME", err=True)

@@ -2,7 +2,7 @@
 
 ##@ Library
 
-.PHONY: template drill-cluster drill-node test-node test-gpu test-mutants fuzz kill-matrix soak-checkpoint bench-synth bench-checkpoint bench-training bench-batch bench-placement bench-cluster bench-monitoring bench-lint bench-server bench-month bench-elastic soak-elastic docs wheel
+.PHONY: template drill-cluster drill-node test-node test-gpu test-mutants fuzz kill-matrix bench-synth bench-checkpoint bench-training bench-batch bench-placement bench-cluster bench-monitoring bench-lint bench-server bench-month bench-elastic docs wheel
 template: setup ## A repository that a team keeps, with the library pinned: OUT=../acme-platform [ENV=acme]
 	@$(PY) .ci/template.py $(if $(filter file,$(origin OUT)),$(error make template: got no OUT; allowed: a folder that does not exist; fix: make template OUT=../acme-platform),$(OUT)) $(if $(filter file,$(origin ENV)),,--env $(ENV))
 
@@ -34,9 +34,6 @@ fuzz: setup ## Hostile input at every border, for an hour: SECONDS=3600 [SEED=n]
 kill-matrix: setup ## 200 kills of the trainer, then of batch workers (long); RESULTS=FILE goes on where it stopped
 	@$(PY) -m workloads.library.tests.bench.kill_matrix $(if $(RESULTS),--results $(RESULTS))
 	@$(PY) -m workloads.library.tests.bench.batch_kills
-
-soak-checkpoint: setup ## 200 kills of a stranger's loop and 50 of each framework's script, each exact to the last bit (long)
-	@$(PY) -m workloads.library.tests.bench.stranger_kills
 
 bench-synth: setup ## Each bench prints a table and last a JSON line with its goals
 	@$(PY) -m workloads.library.tests.bench.synth
@@ -70,6 +67,3 @@ bench-month: setup tools
 
 bench-elastic: setup
 	@$(PY) -m workloads.library.tests.bench.elastic
-
-soak-elastic: setup ## 300 kills of elastic gangs at every point (long)
-	@$(PY) -m workloads.library.tests.bench.elastic_kills

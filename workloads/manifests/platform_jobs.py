@@ -67,7 +67,7 @@ def migration(context: RenderContext) -> Iterator[Body]:
         name="migrate",
         role="migrator",
         image=context.image("batch"),
-        command=["python", "-m", "holdfast", "batch", "migrate", "--as-role", DATABASE_OWNER, *granted],
+        command=["python", "-m", "holdfast", "batch", "database", "--as-role", DATABASE_OWNER, *granted],
         size=Size(cpu="250m", memory="512Mi", disk="1Gi"),
         pool=context.system,
         priority=PRIORITY_PLATFORM,
@@ -119,20 +119,13 @@ def exporter(context: RenderContext) -> Body:
 def mover(context: RenderContext) -> Body:
     """It acts, so it is a process of its own with an account of its own: the exporter only reads."""
     env = context.platform
+    per_hour = env.security.faulty_nodes_per_hour
+    words = ["python", "-m", "holdfast", "move", "--project", env.project]
+    cap = ["--faulty-nodes-per-hour", str(per_hour)] if per_hour else []
     work = Work(
         name="mover",
         role="mover",
-        command=[
-            "python",
-            "-m",
-            "holdfast",
-            "move",
-            "--project",
-            env.project,
-            "--cluster",
-            env.cluster,
-            *_teams(context),
-        ],
+        command=[*words, "--cluster", env.cluster, *cap, *_teams(context)],
         size=Size(cpu="250m", memory="512Mi", disk="1Gi"),
         pool=context.system,
         priority=PRIORITY_PLATFORM,

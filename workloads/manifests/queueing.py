@@ -1,11 +1,12 @@
 """Kueue: how many GPUs of each capacity are lent at once, and the ComputeClasses that fall back."""
 
-# Why it is so: infra/decisions/0063.
+# Why it is so: infra/decisions/0063; why no job selects a ComputeClass: infra/decisions/0114.
 
 from collections.abc import Iterator
 
 from holdfast.contract.capacity import QUEUES, Capacity
 from holdfast.contract.kubernetes import (
+    CLASSES_RECYCLE,
     COMPUTE_CLASS_API,
     DRIVER_LATEST,
     KUEUE_API,
@@ -22,6 +23,7 @@ from holdfast.contract.pools import GPU_RESOURCE, LABEL_ACCELERATOR, LABEL_POOL_
 from holdfast.contract.roles import JOB_NAMESPACES
 from holdfast.manifests.render_context import Body, RenderContext, meta, plain
 
+RECYCLE_LEAD_S = 3_600  # so long before a flex-start node ends, GKE looks for the next one and drains it
 # After the last one the job is deactivated for good. Kueue's own three are over in seven minutes, which is one capacity
 # revoked and two bookings that expired; ten make three hours, and each of them may wait a week in Google's queue.
 RETRIES = {"backoffLimitCount": 10, "backoffBaseSeconds": 60, "backoffMaxSeconds": 1_800}
@@ -147,7 +149,7 @@ def _compute_classes(context: RenderContext) -> Iterator[Body]:
         if spot:
             priorities = [_priority(pool, context) | {"spot": True} for pool in spot]
             priorities.append(
-                _priority(spot[0], context) | {"flexStart": {"enabled": True}, "capacityCheckWaitTimeSeconds": 900}
+                _priority(spot[0], context) | {"flexStart": _flex(context), "capacityCheckWaitTimeSeconds": 900}
             )
             priorities.append(_priority(spot[0], context))
             yield {
@@ -160,6 +162,12 @@ def _compute_classes(context: RenderContext) -> Iterator[Body]:
                     "priorities": priorities,
                 },
             }
+
+
+def _flex(context: RenderContext) -> Body:
+    """With recycling, where the version has it: else the next node is asked for only when all pods ended with the old one."""
+    recycles = context.platform.versions.gke_has(*CLASSES_RECYCLE)
+    return {"enabled": True} | ({"nodeRecycling": {"leadTimeSeconds": RECYCLE_LEAD_S}} if recycles else {})
 
 
 def _priority(pool: Pool, context: RenderContext) -> Body:

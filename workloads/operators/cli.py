@@ -1,4 +1,4 @@
-"""Commands `operators apply|render|vendor`, `apply` and `doctor`. Bodies import what they need, so that --help is quick."""
+"""Commands `apply` and `doctor`. Bodies import what they need, so that --help is quick."""
 
 import sys
 from pathlib import Path
@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from holdfast.contract.errors import InputError
-from holdfast.contract.examples import examples
 from holdfast.contract.exit_codes import EXIT_STOPPED
 from holdfast.contract.progress import working
 
@@ -17,12 +16,6 @@ if TYPE_CHECKING:
     from holdfast.platform import Platform
     from workloads.operators.install import Change
 
-app = typer.Typer(
-    help="JobSet and Kueue: pinned, with the platform's settings.",
-    no_args_is_help=True,
-    pretty_exceptions_enable=False,
-    add_completion=False,
-)
 Env = Annotated[str, typer.Argument(metavar="ENV", help="A module of infra/environments, for example example.")]
 Kubeconfig = Annotated[Path | None, typer.Option(help="Default: the current context, as in kubectl.")]
 Yes = Annotated[bool, typer.Option("--yes", help="Do not ask before the first application to a cluster.")]
@@ -55,17 +48,7 @@ def _require_images(context: "RenderContext") -> None:
     context.require_digests([each.name for each in OPERATORS])
 
 
-@app.command(epilog=examples("python -m workloads operators apply example"))
-def apply(
-    env: Env,
-    kubeconfig: Kubeconfig = None,
-    timeout_s: Annotated[
-        float, typer.Option(min=1, help="Seconds to wait for each operator's pods and webhooks.")
-    ] = 300,
-    yes: Yes = False,
-    as_json: Json = False,
-) -> None:
-    """Apply JobSet and Kueue, wait for their webhooks, and show the changes. Safe to repeat."""
+def _apply_operators(env: str, kubeconfig: Path | None, timeout_s: float, *, yes: bool, as_json: bool) -> None:
     from holdfast.clients.api import Api
     from holdfast.manifests.render_context import RenderContext
     from holdfast.tables import print_json
@@ -92,11 +75,8 @@ def apply(
     typer.echo(f"Next: make apply ENV={env}", err=True)
 
 
-@app.command(epilog=examples("python -m workloads operators render example --out gitops/operators"))
-def render(
-    env: Env, out: Annotated[Path, typer.Option(help="Folder for a GitOps controller; created if missing.")]
-) -> None:
-    """Write the manifests that `apply` would send, one file for each operator."""
+def _write_operators(env: str, out: Path) -> None:
+    """What `apply` would send, one file for each operator."""
     from holdfast.manifests.render_context import RenderContext
     from infra.describe import described
     from workloads.operators import overlay
@@ -108,34 +88,39 @@ def render(
         print(path)
 
 
-@app.command(epilog=examples("python -m workloads operators vendor"))
-def vendor(
-    go: Annotated[str, typer.Option(help="The go command.")] = "go",
-    kubectl: Annotated[str, typer.Option(help="The kubectl command; it includes kustomize.")] = "kubectl",
-) -> None:
-    """Render upstream's manifests of the pinned versions again, from their Go modules."""
-    from workloads.operators import vendor as room
-
-    with working("render upstream's manifests"):
-        changed = room.vendor(go, kubectl)
-    for path in changed:
-        print(path)
-    typer.echo(f"{len(changed)} files changed", err=True)
-
-
 def apply_platform(
     env: Env,
+    operators: Annotated[
+        bool, typer.Option("--operators", help="Apply JobSet and Kueue instead, and wait for their webhooks.")
+    ] = False,
+    out: Annotated[
+        Path | None,
+        typer.Option(help="With --operators: write their manifests to this folder, for a GitOps controller."),
+    ] = None,
+    timeout_s: Annotated[
+        float, typer.Option(min=1, help="With --operators: seconds to wait for each operator's pods and webhooks.")
+    ] = 300,
     kubeconfig: Kubeconfig = None,
     yes: Yes = False,
     as_json: Json = False,
 ) -> None:
-    """Apply the platform half: namespaces, priorities, queues, rights, the exporter, the database's migration. Needs no GPU."""
+    """Apply the platform half: namespaces, priorities, queues, rights, the exporter, the database's migration. Needs no GPU.
+
+    Shows the changes; safe to repeat."""
     from holdfast.clients.api import Api
     from holdfast.manifests.render_context import RenderContext
     from holdfast.tables import print_json
     from infra.describe import described
     from workloads.operators import platform
 
+    if operators and out:
+        _write_operators(env, out)
+        return
+    if operators:
+        _apply_operators(env, kubeconfig, timeout_s, yes=yes, as_json=as_json)
+        return
+    if out:
+        raise InputError("--out needs --operators", got="--out alone", allowed="--operators --out FOLDER", fix="python -m workloads render writes the platform half")  # fmt: skip
     api, context = Api(kubeconfig), RenderContext(described(env))
     require_consent(api, context.platform, yes=yes)
     with working(f"apply the platform of {env}"):

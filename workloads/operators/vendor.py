@@ -1,4 +1,6 @@
-"""Render the operators' manifests from their Go modules into `upstream/`. The module's checksum is the source's proof."""
+"""`python -m workloads.operators.vendor`: render the operators' manifests from their Go modules into `upstream/`.
+
+The module's checksum is the source's proof. Needs go and kubectl, which includes kustomize."""
 
 import json
 import re
@@ -6,11 +8,12 @@ import shutil
 import subprocess
 from pathlib import Path
 
-from holdfast.contract.errors import Unjudged
+from holdfast.contract.errors import Unjudged, run_cli
+from holdfast.contract.progress import working
 from workloads.operators.catalogue import OPERATORS, Operator
 
 _HEAD = """\
-# Rendered by `python -m workloads operators vendor`; do not edit.
+# Rendered by `python -m workloads.operators.vendor`; do not edit.
 # Source: Go module {module} v{version}, folder config/default. Licence: Apache-2.0 (that of the module).
 # Checksum of the module: {checksum}
 """
@@ -46,3 +49,14 @@ def _run(command: list[str]) -> str:
         reason = (done.stderr or done.stdout).strip().splitlines()
         raise Unjudged(f"{' '.join(command[:3])}: {reason[-1] if reason else f'exit {done.returncode}'}")
     return done.stdout
+
+
+def main() -> None:
+    with working("render upstream's manifests"):
+        changed = vendor("go", "kubectl")
+    for path in changed:
+        print(path)
+
+
+if __name__ == "__main__":
+    run_cli(main)

@@ -1,4 +1,4 @@
-"""JobSet and Kueue as host processes: what `operators apply` sends, webhooks pointed at this host.
+"""JobSet and Kueue as host processes: what `apply --operators` sends, webhooks pointed at this host.
 
 Installed once into the session's cluster. What runs in the cluster otherwise (Deployment, Service, ...) is
 left out; what decides (definitions, roles, configuration, admission) is what a real cluster gets.
@@ -32,7 +32,7 @@ FIXED_CERTIFICATES = {"kueue": "kueue/metrics/certs"}
 
 
 def install(operator: Operator, plane: Host, api: Api, settings: Object | None = None) -> None:
-    """What `operators apply` sends, its process, and last its webhooks, which would refuse everything before it serves.
+    """What `apply --operators` sends, its process, and last its webhooks, which would refuse everything before it serves.
 
     `settings`: of its configuration, instead of the platform's."""
     plane.authority.issue(operator.name)

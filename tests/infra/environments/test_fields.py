@@ -170,6 +170,12 @@ WRONG: list[tuple[str, str, Make]] = [
     ("Security.signed_kernel_modules", "signed_kernel_modules", on(SECURITY, signed_kernel_modules=2)),
     ("Security.signed_checkpoints", "signed_checkpoints", on(SECURITY, signed_checkpoints="yes")),
     ("Security.gpu_exporter", "gpu_exporter", on(SECURITY, gpu_exporter="on")),
+    ("Security.faulty_nodes_per_hour", "faulty_nodes_per_hour", on(SECURITY, faulty_nodes_per_hour=61)),
+    (
+        "Security.faulty_nodes_per_hour",
+        "0 without gpu_exporter",
+        on(SECURITY, gpu_exporter=False, faulty_nodes_per_hour=1),
+    ),
     ("Security.secret_manager", "secret_manager", on(SECURITY, secret_manager="on")),
     ("Storage.hierarchical_namespace", "hierarchical_namespace", on(STORAGE, hierarchical_namespace="yes")),
     ("Storage.data_soft_delete_days", "data_soft_delete_days", on(STORAGE, data_soft_delete_days=3)),

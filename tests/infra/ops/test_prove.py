@@ -71,7 +71,7 @@ class Place:
 
     def verbs(self) -> list[str]:
         lines = (self.folder / "calls.jsonl").read_text().splitlines()
-        return [words[3] for words in map(json.loads, lines) if words[0] == "python"]
+        return [words[min(3, len(words) - 1)] for words in map(json.loads, lines) if words[0] == "python"]
 
     def wait_until_it_hangs(self, process: subprocess.Popen[str]) -> None:
         deadline = time.monotonic() + 60

@@ -3,6 +3,7 @@
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -151,6 +152,9 @@ def test_every_command_of_a_proof_is_one_that_there_is(tmp_path: Path) -> None:
     assert len(ours) >= 15
     for step in ours:
         program, *words = step.command[2:]
+        if "." in program:  # a module that takes no options
+            assert find_spec(program) and not words
+            continue
         command: Any = typer.main.get_command(APPS[program])
         while hasattr(command, "commands"):
             command = command.commands[words.pop(0)]

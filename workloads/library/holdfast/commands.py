@@ -9,9 +9,9 @@ from holdfast.drill.cli import demo, drill
 from holdfast.exporter.command import export
 from holdfast.inference.cli import app as batch
 from holdfast.inference.server.cli import app as serve
-from holdfast.jobs.cli import explain, follow, list_jobs, new_job, submit, try_
+from holdfast.jobs.cli import explain, new_job, submit, try_
 from holdfast.ledger.command import receipt
-from holdfast.lint.cli import lint, rules
+from holdfast.lint.cli import lint
 from holdfast.mover.command import move
 from holdfast.place.cli import churn, place, prices
 from holdfast.report.command import report
@@ -39,11 +39,20 @@ app.add_typer(checkpoints, name="checkpoints")
 command("new-job", new_job, "holdfast new-job my-run --image trainer --gpus 8xa100 -- python train.py --steps 1000")
 command("try", try_, "holdfast try", "holdfast try --evict")
 command("submit", submit, "holdfast submit my-run.yaml --dry-run", "holdfast submit my-run.yaml --max-usd-per-hour 30")
-command("list", list_jobs, "holdfast list")
-command("explain", explain, "holdfast explain my-run")
-command("follow", follow, "holdfast follow my-run --events out/events")
-command("lint", lint, "holdfast lint manifests", "holdfast lint my-run.yaml --platform platform.json --format github")
-command("rules", rules, "holdfast rules", "holdfast rules HF101")
+command(
+    "explain",
+    explain,
+    "holdfast explain",
+    "holdfast explain my-run",
+    "holdfast explain my-run --follow --events out/events",
+)
+command(
+    "lint",
+    lint,
+    "holdfast lint manifests",
+    "holdfast lint my-run.yaml --platform platform.json --format github",
+    "holdfast lint --rule HF101",
+)
 command(
     "place",
     place,
@@ -60,7 +69,13 @@ command(
     "holdfast report --project my-project --since 7d",
 )
 command("receipt", receipt, "holdfast receipt my-run --events events --usd-per-hour 0.6 --on-demand-usd-per-hour 2.1")
-app.add_typer(drill, name="drill")
+command(
+    "drill",
+    drill,
+    "holdfast drill --list",
+    "holdfast drill --target local",
+    "holdfast drill --target cluster --context staging --namespace team-research --selector app=train",
+)
 command("demo", demo, "holdfast demo", "holdfast demo --out out/demo --seed 8")
 command("export", export, "holdfast export --kubeconfig ~/.kube/config --port 9400")
 command("move", move, "holdfast move --kubeconfig ~/.kube/config --events events")

@@ -63,7 +63,7 @@ def list_attempts(
         attempts = [asdict(row) | {"age_s": round(row.age_s, 1)} for row in found]
         print(json.dumps({"schema": "holdfast.checkpoints/1", "url": url, "attempts": attempts}))
     else:
-        print_table(found)
+        show(found)
     # An empty table with exit 0 would let a mistyped run pass for one whose checkpoints are in order.
     if not found:
         raise InputError("no checkpoint is there", got=url if run is None else f"{url}, run {run}", allowed="a URL and run with a save", fix="check both for a typing error")  # fmt: skip
@@ -72,24 +72,20 @@ def list_attempts(
         raise typer.Exit(EXIT_FINDINGS)
 
 
-def print_table(found: list[Any]) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
+def show(found: list[Any]) -> None:
     from holdfast.contract.printable import printable
+    from holdfast.tables import print_table
 
-    # Off a terminal lines are not cut: a reason is the point of the table.
-    terminal = sys.stdout.isatty()
-    # No markup: names and reasons come from the bucket, where anybody may have written them.
-    console = Console(width=None if terminal else 400, no_color=not terminal, highlight=False, markup=False)
-    table = Table("run", "step", "MB", "age", "ranks", "resumes on", "state", box=None)
-    for row in found:
-        ranks = str(row.world_size or "")
-        table.add_row(
-            *(printable(row.run), str(row.step), f"{row.bytes / 1e6:.1f}", _age(row.age_s), ranks, row.resumes_on),
-            printable(row.state, 1_000),
-        )
-    console.print(table)
+    print_table(
+        ("run", "step", "MB", "age", "ranks", "resumes on", "state"),
+        [
+            (
+                printable(row.run), row.step, f"{row.bytes / 1e6:.1f}", _age(row.age_s), row.world_size or "",
+                row.resumes_on, printable(row.state, 1_000),
+            )
+            for row in found
+        ],
+    )  # fmt: skip
 
 
 def _age(seconds: float) -> str:
@@ -134,44 +130,32 @@ def export(
 
 
 @app.command(
-    "import",
+    "copy",
     epilog=examples(
-        "python -m holdfast checkpoints import old/step-1000 gs://my-bucket/checkpoints --run my-run --step 1000"
+        "python -m holdfast checkpoints copy gs://my-bucket/checkpoints file:///backup --run my-run",
+        "python -m holdfast checkpoints copy old/step-1000 gs://my-bucket/checkpoints --import --run my-run --step 1000",
     ),
 )
-def import_file(
-    source: Annotated[Path, typer.Argument(help="DCP folder, safetensors file or folder, or file of torch.save.")],
-    url: Url,
-    run: Annotated[str, typer.Option(help="Name of the run that it becomes.")],
-    step: Annotated[int, typer.Option(help="Step that it becomes.", min=1)] = 1,
-    entry: Annotated[str, typer.Option(help="Name in the state, where the file holds tensors alone.")] = "model",
-    trust: Annotated[bool, typer.Option("--trust", help="Read the pickle that describes a DCP checkpoint.")] = False,
-) -> None:
-    """Make a checkpoint of somebody else's file, for Checkpointer or Checkpointer.load."""
-    from holdfast.checkpoint.exchange import read_state, write_state
-
-    with working(f"import {source}"):
-        state = read_state(source, entry=entry, trust=trust)
-        size = write_state(_storage(url, create=True), run, step, state)
-    print(f"{url} run {run}: step {step}, entries {', '.join(state)}, {size / 1e6:.1f} MB")
-
-
-@app.command(
-    "copy",
-    epilog=examples("python -m holdfast checkpoints copy gs://my-bucket/checkpoints file:///backup --run my-run"),
-)
 def copy_between(
-    source: Annotated[str, typer.Argument(help="URL to copy from.")],
+    source: Annotated[str, typer.Argument(help="URL to copy from; with --import a file or folder.")],
     target: Annotated[str, typer.Argument(help="URL to copy to; what is there already stays.")],
     run: Run = None,
     step: Step = None,
     all_steps: Annotated[bool, typer.Option("--all", help="Every committed step, not the newest alone.")] = False,
     mirror: Mirror = "",
+    foreign: Annotated[
+        bool, typer.Option("--import", help="SOURCE is a DCP folder, safetensors, or a file of torch.save.")
+    ] = False,
+    entry: Annotated[str, typer.Option(help="With --import: name in the state of tensors at the top.")] = "model",
+    trust: Annotated[bool, typer.Option("--trust", help="With --import: read the pickle of a DCP checkpoint.")] = False,
 ) -> None:
     """Copy checkpoints to another store, verifying every byte. 1: a damaged one was passed over."""
     from holdfast.checkpoint.inspection import copy_run
     from holdfast.checkpoint.restore.loading import only_run
 
+    if foreign:
+        _import(Path(source), target, run, 1 if step is None else step, entry=entry, trust=trust)
+        return
     here = _storage(source, mirror)
     there = _storage(target, create=True)
     damaged = False
@@ -181,6 +165,21 @@ def copy_between(
         damaged |= not sound
     if damaged:
         raise typer.Exit(EXIT_FINDINGS)
+
+
+def _import(source: Path, url: str, run: str | None, step: int, *, entry: str, trust: bool) -> None:
+    """One checkpoint of a file of another program, for Checkpointer or Checkpointer.load."""
+    from holdfast.checkpoint.exchange import read_state, write_state
+    from holdfast.contract.errors import InputError
+    from holdfast.contract.values import between
+
+    between("the step is out of range", step, 1, 10**15)
+    if not run:
+        raise InputError("an import needs a run", got="no --run", allowed="the name of a run", fix="add --run NAME")
+    with working(f"import {source}"):
+        state = read_state(source, entry=entry, trust=trust)
+        size = write_state(_storage(url, create=True), run, step, state)
+    print(f"{url} run {run}: step {step}, entries {', '.join(state)}, {size / 1e6:.1f} MB")
 
 
 @app.command(

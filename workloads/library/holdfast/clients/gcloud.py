@@ -9,7 +9,7 @@ from typing import Any
 from holdfast.contract.errors import Unjudged
 
 
-class Refused(Unjudged):
+class GcloudFailed(Unjudged):
     """gcloud ran and refused."""
 
 
@@ -29,8 +29,8 @@ def run(arguments: Sequence[str], *, timeout_s: float = 60) -> str:
         # gcloud retries on its own where packets are dropped, and `doctor` asks nine questions one after the other.
         done = subprocess.run([program, *arguments], capture_output=True, text=True, timeout=timeout_s, check=False)
     except subprocess.TimeoutExpired:
-        raise Refused(f"gcloud {' '.join(arguments[:3])} took longer than {timeout_s:.0f} s") from None
+        raise GcloudFailed(f"gcloud {' '.join(arguments[:3])} took longer than {timeout_s:.0f} s") from None
     if done.returncode != 0:
         reason = done.stderr.strip().splitlines()
-        raise Refused(f"gcloud {' '.join(arguments[:3])}: {reason[0] if reason else f'exit {done.returncode}'}")
+        raise GcloudFailed(f"gcloud {' '.join(arguments[:3])}: {reason[0] if reason else f'exit {done.returncode}'}")
     return done.stdout

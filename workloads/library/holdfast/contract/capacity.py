@@ -54,5 +54,8 @@ ANNOTATION_RULE = "holdfast.dev/placement-rule"
 # On a Job or JobSet that may be moved between capacities: the label finds it, the annotation holds what was priced.
 LABEL_MOVES = "holdfast.dev/moves"
 ANNOTATION_PLAN = "holdfast.dev/placement-plan"
+# On a JobSet on queued flex-start: how often it may go back to its queue, and for how many seconds after it was made.
+LABEL_REQUEUES = "holdfast.dev/requeues"
+ANNOTATION_REQUEUES_FOR = "holdfast.dev/requeues-for-seconds"
 # On a JobSet that was moved, by the mover: where its pods may run, as it stood before a queue wrote into it.
 ANNOTATION_TEMPLATES = "holdfast.dev/pod-templates"

@@ -12,7 +12,6 @@ OF_COMMAND = {
     "explain": "jobs",
     "export": "exporter",
     "lint": "lint",
-    "list": "jobs",
     "move": "mover",
     "new-job": "jobs",
     "place": "place",

@@ -68,6 +68,9 @@ LABEL_RESERVED_FROM, LABEL_RESERVED_UNTIL = "holdfast.dev/reserved-from", "holdf
 # Nodes that nobody takes away.
 STAYING = (Capacity.ON_DEMAND, Capacity.RESERVED)
 
+# Set by the mover on a Spot node that it replaces: which fault its GPU has.
+LABEL_GPU_FAULT = "holdfast.dev/gpu-fault"
+
 GPU_RESOURCE = "nvidia.com/gpu"
 
 # Set by the node controller: the kubelet stopped reporting (after about 50 s), or reports that it cannot run pods.

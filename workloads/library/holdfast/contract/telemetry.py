@@ -35,6 +35,8 @@ EVENTS: dict[str, tuple[str, ...]] = {
     # seconds: its age when the watcher first saw it
     "node_up": ("node", "pool", "zone", "machine_type", "capacity", "seconds"),
     "node_down": ("node", "pool", "zone", "machine_type", "capacity", "reason", "seconds"),  # seconds: its age
+    # The mover found a broken GPU on a Spot node. answer: replaced, or reported
+    "node_faulty": ("node", "pool", "zone", "machine_type", "capacity", "fault", "answer"),
 }
 
 KIND_TRAINING = "training"
@@ -42,6 +44,8 @@ KIND_BATCH = "batch"
 KIND_SERVING = "serving"  # of drills only: servers write no event lines
 KIND_NODE = "node"  # lines about a machine, which belong to no job
 
+# NVIDIA's exporter on each GPU node: scraped for alerts, and asked by the mover.
+GPU_EXPORTER, GPU_EXPORTER_NAMESPACE, GPU_EXPORTER_PORT = "dcgm-exporter", "gpu-metrics", 9_400
 # DCGM_FI_DEV_* -> (type for Prometheus, help). All that alerts and dashboards read of a device, and all that is collected.
 GPU_FIELDS: dict[str, tuple[str, str]] = {
     "XID_ERRORS": ("gauge", "code of the last Xid error"),
@@ -90,6 +94,7 @@ METRICS: dict[str, tuple[str, str]] = {
     "batch_failures_total": ("1", "items that failed and were tried again, by job and class of error"),
     "system_pods_on_interruptible": ("1", "system pods, other than DaemonSets, on nodes that can be taken away"),
     "silent_node_pods": ("1", "pods of jobs on nodes that stopped reporting, by namespace"),
+    "gpu_faults_total": ("1", "Spot nodes found with a broken GPU, by pool, fault and answer: replaced or reported"),
     "disruption_budget_shortfall": ("1", "pods missing from what a PodDisruptionBudget wants, by namespace and budget"),
     "event_lines_refused_total": ("1", "lines that no account can use, by job of the pod that wrote them and reason"),
     "placement_moves_total": ("1", "moves of a job between capacities, by job and capacity that it was sent to"),

@@ -2,6 +2,8 @@
 
 import math
 import re
+from collections.abc import Iterable, Sequence
+from dataclasses import fields
 from datetime import UTC, datetime
 from typing import Any
 
@@ -58,3 +60,29 @@ def finite(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [finite(item) for item in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def assigned(given: Iterable[str], kind: type, names: Sequence[str]) -> dict[str, Any]:
+    """Fields `names` of the dataclass `kind` from NAME=VALUE, each in the type of its default. Raises InputError."""
+    defaults = {each.name: each.default for each in fields(kind) if each.name in names}
+    found: dict[str, Any] = {}
+    for text in given:
+        name, _, value = text.partition("=")
+        if name not in defaults or name in found:
+            why = "is given twice" if name in found else "is unknown"
+            raise InputError(f"the setting {why}", got=text, allowed=f"NAME=VALUE, once each: {', '.join(names)}", fix="see --help")  # fmt: skip
+        found[name] = _in_type_of(defaults[name], name, value)
+    return found
+
+
+def _in_type_of(default: Any, name: str, text: str) -> Any:
+    if isinstance(default, bool):
+        if text not in ("true", "false"):
+            raise InputError(
+                f"the setting {name} is no truth value", got=text, allowed="true, false", fix=f"{name}=true"
+            )
+        return text == "true"
+    try:
+        return type(default)(text)
+    except ValueError:
+        raise InputError(f"the setting {name} is no number", got=text, allowed=f"a number such as {default}", fix=f"{name}={default}") from None  # fmt: skip

@@ -219,7 +219,7 @@ def find(name: str) -> Drill:
     if name in known:
         return known[name]
     near = get_close_matches(name, known, n=1)
-    fix = f"did you mean {near[0]}?" if near else "`holdfast drill list`"
+    fix = f"did you mean {near[0]}?" if near else "`holdfast drill --list`"
     raise InputError("no such drill", got=name, allowed=", ".join(known), fix=fix)
 
 

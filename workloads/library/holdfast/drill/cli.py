@@ -5,8 +5,6 @@ from typing import Annotated
 
 import typer
 
-from holdfast.contract.examples import examples
-
 
 def demo(
     out: Annotated[Path, typer.Option(help="Folder of the report, the summary, events and logs.")] = Path("out/demo"),
@@ -21,34 +19,15 @@ def demo(
     raise typer.Exit(run_demo(out.resolve(), seed=seed, data=data))
 
 
-drill = typer.Typer(
-    help="Cause preemptions on purpose and check the results.",
-    epilog="Exit: 0 held, 1 broken, 2 bad input, 3 inconclusive, 4 stopped by a safety rule, 70 a bug, 130 and 143 by a signal.",
-    no_args_is_help=True,
-    pretty_exceptions_enable=False,
-)
-Out = Annotated[Path, typer.Option(help="Folder of all runs; the newest is compared with the one before.")]
-Json = Annotated[bool, typer.Option("--json", help="One JSON object on standard output.")]
-
-
-@drill.command("list", epilog=examples("holdfast drill list"))
-def list_drills(out: Out = Path("out/drills"), as_json: Json = False) -> None:
-    """List drills with target, fault and last verdict."""
-    from holdfast.drill.commands import list_all
-
-    list_all(out, as_json=as_json)
-
-
-@drill.command(
-    epilog=examples(
-        "holdfast drill run --target local",
-        "holdfast drill run --target cluster --context staging --namespace team-research --selector app=train",
-    )
-)
-def run(
+def drill(
     names: Annotated[list[str] | None, typer.Argument(help="Drills to run; default: all of --target.")] = None,
     target: Annotated[str, typer.Option(help="local, cluster, node or gke.")] = "local",
-    out: Out = Path("out/drills"),
+    out: Annotated[Path, typer.Option(help="Folder of all runs; the newest is compared with the one before.")] = Path(
+        "out/drills"
+    ),
+    show_list: Annotated[
+        bool, typer.Option("--list", help="Only list all drills with target, fault and last verdict.")
+    ] = False,
     kubeconfig: Annotated[Path | None, typer.Option(help="cluster, gke: default as in kubectl.")] = None,
     context: Annotated[
         str, typer.Option(help="cluster, gke: context of the kubeconfig; the current one is never used.")
@@ -60,12 +39,15 @@ def run(
         bool, typer.Option("--each-pool", help="cluster, gke: once on each node pool that runs the pods.")
     ] = False,
     yes: Annotated[bool, typer.Option("--yes", help="cluster, gke: do not ask.")] = False,
-    as_json: Json = False,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object on standard output.")] = False,
 ) -> None:
-    """Run drills and print their verdicts."""
-    from holdfast.drill.commands import run_drills
+    """Cause preemptions on purpose and check the results. Exit: 0 held, 1 broken, 3 inconclusive, 130 and 143 by a signal."""
+    from holdfast.drill.commands import list_all, run_drills
     from holdfast.drill.remote import Where
 
+    if show_list:
+        list_all(out, as_json=as_json)
+        return
     where = Where(
         kubeconfig=kubeconfig,
         context=context,

@@ -1,4 +1,4 @@
-"""Bodies of `holdfast drill list|run`."""
+"""The body of `holdfast drill`."""
 
 import json
 import os

@@ -104,8 +104,8 @@ def show_platform(demo: Demo) -> None:
     infra = (sys.executable, "-m", "infra")
     if find_spec("infra"):
         with stage(demo.console, "platform", "synthesise the example environment"):
-            completed([*infra, "synth", "example"])
-        print(completed([*infra, "pools", "example"]), flush=True)
+            completed([*infra, "plan", "example", "--synth"])
+        print(completed([*infra, "outputs", "example"]), flush=True)
     print(completed([*HOLDFAST, "place"]), flush=True)
 
 
@@ -129,11 +129,18 @@ def train_thrice(demo: Demo) -> dict[str, Any]:
 
 def _trained(demo: Demo, job: str, what: str, schedule: Sequence[Eviction], work: Work = Work.TRAINER) -> LocalTraining:
     more: dict[str, object] = {
-        "--checkpoints": demo.out / "checkpoints", "--ranks": demo.size.ranks, "--seed": demo.seed, "--device": "auto",
+        "--checkpoints": demo.out / "checkpoints", "--ranks": demo.size.ranks, "--device": "auto",
         **({"--data": demo.data} if demo.data else {}),
     }  # fmt: skip
     run = LocalTraining(
-        demo.out, work, save_every=demo.size.save_every, owner=demo.owner, job=job, steps=demo.size.steps, more=more
+        demo.out,
+        work,
+        save_every=demo.size.save_every,
+        owner=demo.owner,
+        job=job,
+        steps=demo.size.steps,
+        seed=demo.seed,
+        more=more,
     )
     with stage(demo.console, "train", what, total=demo.size.steps) as bar:
         run.play(schedule, bar.log, bar.at)
@@ -157,7 +164,7 @@ def score_twice(demo: Demo) -> dict[str, Any]:
         seed=demo.seed + 1, count=size.batch_evictions, total=count, first=count // 12, victims=size.workers
     )
     model = ("--checkpoints", str(demo.out / "checkpoints"), "--run", "train-evicted")
-    worker = (*model, "--micro-batch", "8", "--lease", "5")
+    worker = (*model, "--set", "micro_batch=8", "--set", "lease_s=5")
     rows: list[list[Any]] = []
     runs: list[LocalBatch] = []
     with database(demo.out, demo.owner) as uri:

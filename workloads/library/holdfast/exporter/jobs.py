@@ -14,7 +14,7 @@ from typing import NamedTuple
 from holdfast.contract.exit_codes import EXIT_COMPLETE, EXIT_KILLED, EXIT_PREEMPTED
 from holdfast.contract.job_identity import JobIdentity
 from holdfast.contract.telemetry import KIND_TRAINING
-from holdfast.exporter.lines import MOVED
+from holdfast.exporter.lines import FAULTY, MOVED
 from holdfast.exporter.sample import Sample, run_labels, sample
 from holdfast.exporter.sources import Source
 from holdfast.ledger.events import KEPT_PROBLEMS, Event, parse
@@ -28,6 +28,7 @@ FORGET_S = 7 * 86_400
 # A run that writes nothing for so long, and has no pod that runs, has ended or waits: its state is no news.
 ALIVE_S = 3_600
 MOST_RUNS, MOST_ERROR_CLASSES, MOST_REFUSALS = 2_000, 20, 1_000
+FAULT_LABELS = ("pool", "fault", "answer")
 # Exits that are no crash: done, stopped with notice, taken without.
 NO_CRASH = frozenset({EXIT_COMPLETE, EXIT_PREEMPTED, EXIT_KILLED})
 
@@ -186,6 +187,8 @@ class Jobs:
     since_s: float = 0.0
     """Counters count from here on, or each restart would count again what was published long ago."""
     runs: dict[JobIdentity, Run] = field(default_factory=dict[JobIdentity, Run])
+    faults: Counter[tuple[str, ...]] = field(default_factory=Counter[tuple[str, ...]])
+    """(pool, fault, answer) -> nodes with a broken GPU."""
     refused: Counter[tuple[str, str]] = field(default_factory=Counter[tuple[str, str]])
     """(job of the pod that wrote them, reason) -> lines that were not used."""
 
@@ -199,6 +202,8 @@ class Jobs:
             for event in reading.events:
                 if event.kind in KINDS:
                     self._take(event)
+                elif event.type == FAULTY and not written.job and event.t_us >= self.since_s * 1e6:
+                    self.faults[tuple(str(event.fields.get(name)) for name in FAULT_LABELS)] += 1
 
     def events(self, job: str) -> list[Event]:
         """The newest ones of all its runs."""
@@ -221,5 +226,7 @@ class Jobs:
             del self.runs[run]
         for run, held in self.runs.items():
             yield from held.samples(run, now_s, running.get(run))
+        for key, count in self.faults.items():
+            yield sample("gpu_faults_total", count, **dict(zip(FAULT_LABELS, key, strict=True)))
         for (job, reason), count in self.refused.items():
             yield sample("event_lines_refused_total", count, job=job, reason=reason)

@@ -22,7 +22,7 @@ from holdfast.contract.errors import Unjudged
 from holdfast.contract.roles import JOB_NAMESPACES, NAMESPACE_MONITORING, events_view
 from holdfast.contract.telemetry import EVENT_VERSION
 from holdfast.contract.values import rfc3339, unix_s
-from holdfast.exporter.lines import EVICT, MOVED, SCHEDULED
+from holdfast.exporter.lines import EVICT, FAULTY, MOVED, SCHEDULED
 from holdfast.exporter.log import logger
 from holdfast.exporter.objects import JOB_LABELS
 from holdfast.exporter.sources import Lines, of
@@ -38,8 +38,8 @@ REMEMBERED = 50_000
 HTTP_OK = 200
 _OF_KUBERNETES = re.compile(r"[a-z0-9][a-z0-9.-]{0,252}")
 NOBODY = "(a pod of no job)"
-# What exporter and mover write about jobs: waits for a node, evictions, moves. No job's own pod knows any of them.
-OF_THE_WATCHER = (EVICT, MOVED, SCHEDULED)
+# What exporter and mover write about jobs: waits for a node, evictions, moves, and about broken GPUs. No job's own pod knows any of them.
+OF_THE_WATCHER = (EVICT, MOVED, FAULTY, SCHEDULED)
 # The log agent copies the labels of pods, with "_" in place of ".".
 _JOB_LABELS = tuple(f"k8s-pod/{label.replace('.', '_')}" for label in JOB_LABELS)
 
@@ -161,6 +161,8 @@ def job_of_pod(entry: Mapping[str, Any]) -> str:
     place = (entry.get("resource") or {}).get("labels") or {}
     if place.get("namespace_name") == NAMESPACE_MONITORING:
         line = entry["jsonPayload"]
+        if line.get("event") == FAULTY:
+            return ""  # it is about a node
         return str(line.get("job") or NOBODY) if line.get("event") in OF_THE_WATCHER else NOBODY
     labels = entry.get("labels") or {}
     return next((name for label in _JOB_LABELS if (name := labels.get(label))), NOBODY)

@@ -12,6 +12,7 @@ from holdfast.contract.examples import examples
 from holdfast.contract.exit_codes import EXIT_CODES_HELP
 from holdfast.contract.lifecycle import DEFAULT_WINDOW
 from holdfast.contract.progress import working
+from holdfast.contract.values import assigned
 
 if TYPE_CHECKING:
     from holdfast.inference.run import PubSubOptions
@@ -35,6 +36,8 @@ app = typer.Typer(
     cls=_Explaining, help="Predict every item of a job once.", epilog=EXIT_CODES_HELP, no_args_is_help=True
 )
 
+SETTINGS = ("micro_batch", "overlap", "lease_s", "max_failures", "predict_timeout_s", "recompute")
+"""Of `batch run --set`; WorkerSettings describes them."""
 Job = Annotated[str, typer.Argument(help="Name of the job.")]
 Database = Annotated[str, typer.Option("--database", help="postgresql:// URI; else HOLDFAST_DATABASE_URL.")]
 Topic = Annotated[str, typer.Option(help="Pub/Sub topic (projects/P/topics/T) instead of the queue in PostgreSQL.")]
@@ -44,15 +47,50 @@ Limit = Annotated[int, typer.Option(min=1, max=1_000_000, help="Show this many o
 AsJson = Annotated[bool, typer.Option("--json", help="One JSON object on standard output.")]
 
 
-@app.command(epilog=examples("python -m holdfast batch database --dir out/db"))
-def database(
-    directory: Annotated[Path, typer.Option("--dir", help="Folder of the database; created if missing.")],
+@app.command(
+    "database",
+    epilog=examples(
+        "python -m holdfast batch database --dir out/db",
+        "python -m holdfast batch database --database postgresql://admin@10.0.0.3/batch --grant worker=holdfast_worker",
+    ),
+)
+def prepare(
+    database: Database = "",
+    as_role: Annotated[
+        str, typer.Option("--as-role", help="Owner of the schema; the login must be a member of this role.")
+    ] = "",
+    grants: Annotated[
+        list[str] | None, typer.Option("--grant", help="LOGIN=holdfast_worker or LOGIN=holdfast_exporter; repeatable.")
+    ] = None,
+    directory: Annotated[
+        Path | None, typer.Option("--dir", help="Serve an embedded PostgreSQL in this folder until SIGTERM instead.")
+    ] = None,
     port: Annotated[
         int | None,
-        typer.Option(min=1, max=65_535, help="Also listen on 127.0.0.1, with a password; a unix socket needs none."),
+        typer.Option(
+            min=1, max=65_535, help="With --dir: also listen on 127.0.0.1, with a password; a unix socket needs none."
+        ),
     ] = None,
 ) -> None:
-    """Serve an embedded PostgreSQL until SIGTERM; its URI is the first line, as JSON."""
+    """Update the schema of a database and grant rights to logins; safe to repeat. With --dir its URI is the first line, as JSON."""
+    from holdfast.contract.errors import InputError
+    from holdfast.inference.results import schema
+    from holdfast.inference.results.connect import connect, database_uri
+
+    if directory is not None:
+        if database or as_role or grants:
+            raise InputError("an embedded database has one login", got="--dir with options of another database", allowed="--dir and --port", fix="leave the others out")  # fmt: skip
+        _serve(directory, port)
+        return
+    wanted = schema.grants_of(grants or [])
+    with connect(database_uri(database)) as connection:
+        if as_role:
+            schema.act_as(connection, as_role)
+        changes = [*schema.migrate(connection), *schema.grant(connection, wanted)]
+    print("\n".join(changes) or "nothing to do", file=sys.stderr)
+
+
+def _serve(directory: Path, port: int | None) -> None:
     from holdfast.inference.results import schema
     from holdfast.inference.results.connect import connect
     from holdfast.inference.results.embedded_postgres import EmbeddedPostgres, serve
@@ -65,32 +103,6 @@ def database(
         found = {"schema": "holdfast.batch-database/1", "uri": server.uri}
         print(json.dumps(found | ({"tcp_uri": server.tcp_uri} if server.tcp_uri else {})), flush=True)
         serve(server, shutdown.wait)
-
-
-@app.command(
-    epilog=examples(
-        "python -m holdfast batch migrate --database postgresql://admin@10.0.0.3/batch --grant worker=holdfast_worker"
-    )
-)
-def migrate(
-    database: Database = "",
-    as_role: Annotated[
-        str, typer.Option("--as-role", help="Owner of the schema; the login must be a member of this role.")
-    ] = "",
-    grants: Annotated[
-        list[str] | None, typer.Option("--grant", help="LOGIN=holdfast_worker or LOGIN=holdfast_exporter; repeatable.")
-    ] = None,
-) -> None:
-    """Update the database schema and grant rights to logins. Safe to repeat."""
-    from holdfast.inference.results import schema
-    from holdfast.inference.results.connect import connect, database_uri
-
-    wanted = schema.grants_of(grants or [])
-    with connect(database_uri(database)) as connection:
-        if as_role:
-            schema.act_as(connection, as_role)
-        changes = [*schema.migrate(connection), *schema.grant(connection, wanted)]
-    print("\n".join(changes) or "nothing to do", file=sys.stderr)
 
 
 @app.command(
@@ -138,19 +150,12 @@ def run(
     window: Annotated[float, typer.Option(help="Grace period of the pool, in seconds after SIGTERM.")] = float(
         DEFAULT_WINDOW.pod_s
     ),
-    micro_batch: Annotated[int, typer.Option(help="Items predicted and committed together.")] = 32,
-    overlap: Annotated[bool, typer.Option(help="Predict while the previous micro-batch is being committed.")] = True,
-    lease: Annotated[
-        float, typer.Option(help="Seconds until the items of a killed worker return to the queue.")
-    ] = 10.0,
-    max_failures: Annotated[int, typer.Option(help="Processing errors of an item before it is dead.")] = 3,
     topic: Topic = "",
     subscription: Subscription = "",
     dead_topic: DeadTopic = "",
-    predict_timeout: Annotated[
-        float, typer.Option(help="Seconds after which a micro-batch counts as hanging; 0: learned, 300 at most.")
-    ] = 0.0,
-    recompute: Annotated[bool, typer.Option(help="Process all items again with this configuration.")] = False,
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help=f"Repeatable: {', '.join(SETTINGS)}.")
+    ] = None,
 ) -> None:
     """Process items until the job is done (exit 0) or SIGTERM arrives (exit 143)."""
     from holdfast.inference.predictor.spec import PredictorSpec
@@ -158,21 +163,12 @@ def run(
     from holdfast.inference.worker.settings import WorkerSettings
     from holdfast.runtime.shutdown import leave_now
 
-    settings = WorkerSettings(
-        micro_batch=micro_batch,
-        overlap=overlap,
-        lease_s=lease,
-        window_s=window,
-        max_failures=max_failures,
-        predict_timeout_s=predict_timeout,
-    )
     launch = Launch(
         job=job,
         database=database,
         predictor=PredictorSpec(name=predictor, model=model, checkpoints=checkpoints, run=run_name),
         events=events,
-        settings=settings,
-        recompute=recompute,
+        settings=WorkerSettings(window_s=window, **assigned(settings or (), WorkerSettings, SETTINGS)),
         broker=_pubsub(topic, subscription, dead_topic),
     )
     # All is closed and written down; torn down piece by piece, an interpreter on a busy machine takes seconds more.
@@ -204,14 +200,33 @@ def status(
     print(json.dumps(found.to_json(price)) if as_json else table(found, price))
 
 
-@app.command(epilog=examples("python -m holdfast batch failures my-job"))
-def failures(job: Job, database: Database = "", limit: Limit = 100, as_json: AsJson = False) -> None:
-    """List failed items with reason and number of tries. Exit 1 if there are any."""
+@app.command(
+    epilog=examples("python -m holdfast batch failures my-job", "python -m holdfast batch failures my-job --redrive")
+)
+def failures(
+    job: Job,
+    database: Database = "",
+    limit: Limit = 100,
+    redrive: Annotated[bool, typer.Option("--redrive", help="Put failed items back in the queue instead.")] = False,
+    item: Annotated[list[str] | None, typer.Option(help="With --redrive: only these items; default: all.")] = None,
+    topic: Topic = "",
+    subscription: Subscription = "",
+    dead_subscription: Annotated[
+        str, typer.Option(help="Subscription of the dead-letter topic: also requeue items that Pub/Sub gave up.")
+    ] = "",
+    as_json: AsJson = False,
+) -> None:
+    """List failed items with reason and number of tries; exit 1 if there are any. --redrive puts them back in the queue."""
     from holdfast.contract.exit_codes import EXIT_FINDINGS
     from holdfast.contract.printable import printable
     from holdfast.inference.results.connect import connect, database_uri
     from holdfast.inference.results.dead_letters import newest
+    from holdfast.inference.run import redrive_job
 
+    if redrive:
+        broker = _pubsub(topic, subscription, dead_subscription=dead_subscription)
+        print(f"{job}: {len(redrive_job(database, job, item or [], broker))} items back in the queue", file=sys.stderr)
+        return
     with connect(database_uri(database)) as connection:
         found = newest(connection, job, limit)
     if as_json:
@@ -222,30 +237,8 @@ def failures(job: Job, database: Database = "", limit: Limit = 100, as_json: AsJ
             name = dead_letter["item"] or dead_letter["digest"]
             print(f"{printable(str(name))}  {printable(why)}  after {dead_letter['failures']}")
     if found:
-        print(f"Next: python -m holdfast batch redrive {job}", file=sys.stderr)
+        print(f"Next: python -m holdfast batch failures {job} --redrive", file=sys.stderr)
         raise typer.Exit(EXIT_FINDINGS)
-
-
-@app.command(
-    epilog=examples(
-        "python -m holdfast batch redrive my-job", "python -m holdfast batch redrive my-job --item 000017.txt"
-    )
-)
-def redrive(
-    job: Job,
-    item: Annotated[list[str] | None, typer.Option(help="Only these items; default: all failed items.")] = None,
-    database: Database = "",
-    topic: Topic = "",
-    subscription: Subscription = "",
-    dead_subscription: Annotated[
-        str, typer.Option(help="Subscription of the dead-letter topic: also requeue items that Pub/Sub gave up.")
-    ] = "",
-) -> None:
-    """Put failed items back in the queue."""
-    from holdfast.inference.run import redrive_job
-
-    revived = redrive_job(database, job, item or [], _pubsub(topic, subscription, dead_subscription=dead_subscription))
-    print(f"{job}: {len(revived)} items back in the queue", file=sys.stderr)
 
 
 @app.command(epilog=examples("python -m holdfast batch export my-job --out results.parquet"))

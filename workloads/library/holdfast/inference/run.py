@@ -45,7 +45,6 @@ class Launch:
     predictor: PredictorSpec
     events: Path | None
     settings: WorkerSettings
-    recompute: bool
     broker: "PubSubOptions | None" = None
 
 
@@ -187,7 +186,7 @@ def _work(
             open_pool(uri) as pool,
             opened_queue(pool, launch.job, launch.broker, lease_s=settings.lease_s, sleep=shutdown.wait) as queue,
         ):
-            if launch.recompute:
+            if launch.settings.recompute:
                 with connect(uri) as connection:
                     publish(connection, queue, launch.job)
             results = PostgresResults(
@@ -231,11 +230,11 @@ def _loaded(launch: Launch, uri: str, shutdown: Shutdown, telemetry: WorkerTelem
             schema.wait_current(connection, schema.patience_s())
             jobs.require(connection, launch.job)
             _bind(connection, launch.job, launch.broker)
-            return {} if launch.recompute else jobs.pinned_configuration(connection, launch.job)
+            return {} if launch.settings.recompute else jobs.pinned_configuration(connection, launch.job)
 
     def pin() -> str:
         with connect(uri) as connection:
-            return jobs.pin(connection, launch.job, predictor.configuration, recompute=launch.recompute)
+            return jobs.pin(connection, launch.job, predictor.configuration, recompute=launch.settings.recompute)
 
     retry = telemetry.retry(give_up=lambda: shutdown.requested)
     spec = replace(launch.predictor, pinned=retry(pinned))

@@ -85,7 +85,7 @@ def _start(api: "Api", made: "Plan", *, yes: bool, replace: bool) -> None:
         show.note(f"applied {name}")
     show.note(f"Next: holdfast explain {made.purchases[0].job}")
     if any(document["kind"] in ("Job", "JobSet") for document in sent):
-        show.note(f"Next: holdfast follow {made.purchases[0].job}")
+        show.note(f"Next: holdfast explain {made.purchases[0].job} --follow")
 
 
 def _platform(
@@ -115,75 +115,51 @@ def _planned(file: Path, job: str, platform: "Platform", caps: "Caps", hours: fl
     return submit.plan(chosen, platform, prices.load(), caps, hours)
 
 
-def list_jobs(
+def explain(
+    job: Annotated[str, typer.Argument(help="Name of a JobSet or Job; none lists all jobs.")] = "",
     platform: PlatformFile = None,
     events: Events = None,
     namespace: Namespace = "",
+    follow: Annotated[bool, typer.Option("--follow", help="Go on until the job ends, then print its receipt.")] = False,
+    timeout_s: Annotated[float, typer.Option(min=1, help="With --follow: stop after this; the job goes on.")] = 604_800,
     kubeconfig: Kubeconfig = None,
     as_json: Json = False,
 ) -> None:
-    """Jobs with EVICTED and CRASHED apart, age of the last save, dollars so far."""
+    """Why a job waits, restarts or is slow, in six lines; without JOB, one line a job: evicted and crashed, last save, dollars.
+
+    --follow prints the event lines of its pods, and keeps them in the folder of --events."""
     from holdfast.clients.api import Api
-    from holdfast.jobs import explain, show
+    from holdfast.jobs import explain as room
+    from holdfast.jobs import following, job_snapshot, show
     from holdfast.place import prices
     from holdfast.platform.cluster import choose
 
+    if follow and (as_json or not job):
+        got = "--json" if as_json else "no job"
+        raise InputError("--follow shows one job as text", got=got, allowed="explain JOB --follow", fix="holdfast explain JOB --follow")  # fmt: skip
     with _asking():
         api = Api(kubeconfig)
-        found = explain.rows(api, choose(api, platform), prices.load(), events, namespace)
+        chosen = choose(api, platform)
+        if follow:
+            followed = job_snapshot.find(api, job, namespace)
+            if followed.kind == "Deployment":
+                fix = f"holdfast explain {job}"
+                raise InputError("it never ends", got=f"{job}, a Deployment", allowed="a JobSet or a Job", fix=fix)
+            asked = following.Following(timeout_s=timeout_s, events=events)
+            raise typer.Exit(following.follow(api, chosen, followed, asked, show.note))
+        found = (
+            room.explain(api, job, namespace, events, chosen)
+            if job
+            else room.rows(api, chosen, prices.load(), events, namespace)
+        )
     if as_json:
-        show.as_json(explain.rows_json(found))
+        show.as_json(room.rows_json(found) if isinstance(found, list) else found.as_json())
+    elif not isinstance(found, list):
+        show.explanation(found)
     elif found:
         show.listing(found)
     else:
         show.note("no jobs")
-
-
-def explain(
-    job: Annotated[str, typer.Argument(help="Name of a JobSet or Job.")],
-    platform: PlatformFile = None,
-    events: Events = None,
-    namespace: Namespace = "",
-    kubeconfig: Kubeconfig = None,
-    as_json: Json = False,
-) -> None:
-    """Why a job waits, restarts or is slow: six lines with the number that blocks."""
-    from holdfast.clients.api import Api
-    from holdfast.jobs import explain as room
-    from holdfast.jobs import show
-    from holdfast.platform.cluster import choose
-
-    with _asking():
-        api = Api(kubeconfig)
-        found = room.explain(api, job, namespace, events, choose(api, platform))
-    if as_json:
-        show.as_json(found.as_json())
-    else:
-        show.explanation(found)
-
-
-def follow(
-    job: Annotated[str, typer.Argument(help="Name of a JobSet or Job.")],
-    platform: PlatformFile = None,
-    events: Annotated[Path | None, typer.Option(help="Folder that keeps its event lines, for list and report.")] = None,
-    namespace: Namespace = "",
-    timeout_s: Annotated[float, typer.Option(min=1, help="How long it is followed; the job goes on.")] = 604_800,
-    kubeconfig: Kubeconfig = None,
-) -> None:
-    """Follow a job to its end: why it waits, its event lines as its pods print them, its receipt."""
-    from holdfast.clients.api import Api
-    from holdfast.jobs import following, job_snapshot, show
-    from holdfast.platform.cluster import choose
-
-    with _asking():
-        api = Api(kubeconfig)
-        chosen = choose(api, platform)
-        found = job_snapshot.find(api, job, namespace)
-        if found.kind == "Deployment":
-            fix = f"holdfast explain {job}"
-            raise InputError("it never ends", got=f"{job}, a Deployment", allowed="a JobSet or a Job", fix=fix)
-        asked = following.Following(timeout_s=timeout_s, events=events)
-        raise typer.Exit(following.follow(api, chosen, found, asked, show.note))
 
 
 @contextmanager

@@ -146,7 +146,7 @@ class OwnJob:
         "uses holdfast. wrap: the program knows nothing of notices.",
         OnNotice.HANDLES.value, enum=[each.value for each in OnNotice],
     )  # fmt: skip
-    restarts: int = about("Crashes before the job fails; evictions do not count.", 3, type="integer", minimum=0, maximum=100)  # fmt: skip
+    restarts: int = about("Crashes before the job fails; evictions do not count. A gang on queued flex-start goes back to its queue so often when its nodes end.", 3, type="integer", minimum=0, maximum=100)  # fmt: skip
     processes: int = about("Processes that torchrun starts in a pod; 0: one for each GPU.", 0, type="integer", minimum=0, maximum=64)  # fmt: skip
     data: str = about(f"gs://BUCKET/FOLDER, mounted read-only at {DATA}.", "", form=BUCKET)
     checkpoints: str = about("gs://BUCKET of the checkpoints, in HOLDFAST_CHECKPOINTS; empty: the environment's.", "", form=BUCKET)  # fmt: skip

@@ -130,7 +130,7 @@ def find(api: Api, name: str, namespace: str = "") -> JobSnapshot:
         "no such job",
         got=name,
         allowed=", ".join(names[:10]) or "none: no job in this cluster",
-        fix=f"did you mean {near[0]}?" if near else "`holdfast list`",
+        fix=f"did you mean {near[0]}?" if near else "`holdfast explain`",
     )
 
 

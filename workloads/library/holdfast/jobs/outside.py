@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from holdfast.clients.gcloud import Refused
+from holdfast.clients.gcloud import GcloudFailed
 from holdfast.clients.gcloud import ask as ask_google
 from holdfast.clients.gcloud import run as gcloud
 from holdfast.contract.errors import InputError, Unjudged
@@ -73,7 +73,7 @@ def _secrets(job: OwnJob, platform: Platform, ask: Ask) -> Iterator[str]:
 
 def _judged(error: Unjudged, what: str, got: str, fix: str) -> str:
     """A line where Google could not be asked; InputError where it says that there is none."""
-    if isinstance(error, Refused) and any(each in str(error) for each in _ABSENT):
+    if isinstance(error, GcloudFailed) and any(each in str(error) for each in _ABSENT):
         raise InputError(what, got=got, allowed="one that exists", fix=fix) from error
     return f"{got} was not checked: {error}"
 

@@ -173,7 +173,7 @@ def predicting(own: OwnJob, context: RenderContext, work: Work) -> Work:
     """Workers that take items from the results database's queue, and end when it is empty."""
     results = database.access(context, "batch")
     command = [*_HOLDFAST, "run", own.name, "--predictor", own.predictor, "--window", str(work.grace_s)]
-    command += ["--predict-timeout", f"{own.predict_seconds:g}"] if own.predict_seconds else []
+    command += ["--set", f"predict_timeout_s={own.predict_seconds:g}"] if own.predict_seconds else []
     return replace(
         work,
         command=[*command, *own.command],

@@ -6,13 +6,11 @@ from holdfast.contract.capacity import ANNOTATION_PLAN, ANNOTATION_RULE, LABEL_M
 from holdfast.contract.environment import ENV_CHECKPOINTS, ENV_RUN
 from holdfast.contract.errors import InputError
 from holdfast.contract.kubernetes import (
-    ANNOTATION_PROVISIONED_RUN,
     EXPENDABLE,
     PRIORITY_FLEX,
     PRIORITY_PLATFORM,
     PRIORITY_SPOT,
 )
-from holdfast.contract.lifecycle import FLEX_MAX_RUN_S
 from holdfast.contract.pools import GPU_TAINT, LABEL_ACCELERATOR, QUEUED_TAINT, flex_selector
 from holdfast.jobs import pod_parts
 from holdfast.jobs.job_file import OnNotice, OwnJob
@@ -23,7 +21,7 @@ from holdfast.manifests.elastic import elastic
 from holdfast.manifests.pods import Size, Work
 from holdfast.manifests.policies import budget, peers
 from holdfast.manifests.render_context import Body, RenderContext, yaml_text
-from holdfast.manifests.training import Task, gang, job
+from holdfast.manifests.training import Task, gang, job, requeued
 from holdfast.platform import Platform
 from holdfast.platform.document import SHARED_ACCOUNT
 
@@ -54,8 +52,8 @@ def bodies(own: OwnJob, context: RenderContext, placed: Placed) -> list[Body]:
     reason = "An eviction through the API restarts the whole gang: one at a time. Spot preemption does not ask."
     found.append(peers(own.name, own.home))
     found.append(budget(own.name, own.home, own.name, reason, keep=own.pods - 1))
-    if queue == QUEUES[Capacity.QUEUED]:  # such nodes are not used twice
-        task = replace(task, restarts=0, annotations={ANNOTATION_PROVISIONED_RUN: str(FLEX_MAX_RUN_S)})
+    if queue == QUEUES[Capacity.QUEUED]:
+        task = requeued(task, round(own.deadline_hours * 3600))
     return [*found, _movable(gang(context, task), placed)]
 
 
@@ -79,7 +77,7 @@ def judge(name: str, written: str, platform: Platform) -> None:
         first = report.active[0]
         raise InputError(
             f"{first.rule}: {first.message}", got=first.where or first.object_name,
-            allowed=f"what `holdfast rules {first.rule}` says", fix=first.fix,
+            allowed=f"what `holdfast lint --rule {first.rule}` says", fix=first.fix,
         )  # fmt: skip
 
 

@@ -131,7 +131,7 @@ def _flex(waiting: _Waiting) -> Cause | None:
 
 def _selector(waiting: _Waiting) -> Cause | None:
     """By the labels, or by an affinity, which only the scheduler has judged."""
-    action = "compare the selector with `python -m infra pools`; a pool at 0 nodes scales up within minutes"
+    action = "compare the selector with `python -m infra outputs`; a pool at 0 nodes scales up within minutes"
     if not waiting.fit.selected:
         return waiting.cause(Reason.SELECTOR, f"no node matches {waiting.fit.selector}", action)
     if _fits_nowhere(waiting.scheduler):

@@ -1,4 +1,4 @@
-"""The commands `holdfast lint` and `holdfast rules`. Bodies import: `--help` must not wait for what only a run needs."""
+"""The command `holdfast lint`. Its body imports: `--help` must not wait for what only a run needs."""
 
 import sys
 from pathlib import Path
@@ -16,7 +16,7 @@ Platforms = Annotated[
 
 
 def lint(
-    paths: Annotated[list[Path], typer.Argument(help="YAML or JSON files, and folders of them.")],
+    paths: Annotated[list[Path] | None, typer.Argument(help="YAML or JSON files, and folders of them.")] = None,
     platform: Platforms = None,
     formats: Annotated[
         list[str] | None, typer.Option("--format", help=f"{', '.join(FORMAT_NAMES)}; repeatable.")
@@ -26,11 +26,23 @@ def lint(
     no_ignore: Annotated[bool, typer.Option("--no-ignore", help="Judge as if nothing were ignored.")] = False,
     baseline: Annotated[Path | None, typer.Option(help="Findings to accept for now.")] = None,
     write_baseline: Annotated[Path | None, typer.Option(help="Write all findings to this file.")] = None,
+    rule: Annotated[
+        str, typer.Option(help="What a rule finds, why, and how to fix it: HF101, HF101-slug, or all; judges nothing.")
+    ] = "",
+    whole: Annotated[bool, typer.Option("--whole", help="With --rule: examples as whole objects.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="The same as --format json.")] = False,
 ) -> None:
     """Judge manifests by what the platform offers. Exit 1: errors or warnings; 2: nothing to judge."""
-    from holdfast.lint import run
+    from holdfast.contract.errors import InputError
+    from holdfast.lint import pages, run
 
+    if rule:
+        sys.stdout.write(pages.show("" if rule == "all" else rule, whole=whole, as_json=as_json))
+        return
+    if not paths:
+        raise InputError(
+            "nothing to judge", got="no path", allowed="files, folders or --rule", fix="holdfast lint FOLDER"
+        )
     request = run.Request(
         paths=tuple(paths),
         platforms=tuple(platform or ()),
@@ -43,14 +55,3 @@ def lint(
     )
     if run.run(request):
         raise typer.Exit(EXIT_FINDINGS)
-
-
-def rules(
-    rule: Annotated[str, typer.Argument(help="HF101 or HF101-slug; none lists all.")] = "",
-    whole: Annotated[bool, typer.Option("--whole", help="Examples as whole objects.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
-) -> None:
-    """What a rule finds, why, and how to mend it."""
-    from holdfast.lint import pages
-
-    sys.stdout.write(pages.show(rule, whole=whole, as_json=as_json))

@@ -22,7 +22,7 @@ from holdfast.contract.environment import (
     PLACE,
 )
 from holdfast.contract.exit_codes import EXIT_PREEMPTED, EXIT_RETRY
-from holdfast.contract.kubernetes import LABEL_NAME
+from holdfast.contract.kubernetes import LABEL_GANG, LABEL_NAME
 from holdfast.manifests import data
 from holdfast.manifests.policies import RENDEZVOUS_PORT, budget, peers
 from holdfast.manifests.render_context import Body, RenderContext, manifest, meta, plain, versioned
@@ -48,7 +48,7 @@ def samples(context: RenderContext) -> Iterator[Body]:
 def elastic(context: RenderContext, given: Task) -> Iterator[Body]:
     """The command of the work finds the gang in its environment; see `holdfast.training.elastic.places`."""
     name = given.work.name
-    work = replace(given.work, env=_gang(given) | given.work.env)
+    work = replace(given.work, env=_gang(given) | given.work.env, labels=given.work.labels | {LABEL_GANG: name})
     job = indexed(context, replace(given, work=work), EXIT_PREEMPTED, EXIT_RETRY)
     assert job.spec and job.spec.template.spec
     job.spec.success_policy = client.V1SuccessPolicy(rules=[client.V1SuccessPolicyRule(succeeded_count=1)])

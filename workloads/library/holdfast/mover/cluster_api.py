@@ -58,7 +58,8 @@ class ClusterApi:
 
 def event(api: Api, involved: Object, reason: str, message: str, now_s: float, kind: str = "Normal") -> None:
     """An Event about an object, of which `involved` holds apiVersion, kind, name, namespace and uid."""
-    at, name, namespace = rfc3339(now_s), involved["name"], involved["namespace"]
+    # Kubernetes keeps the events about what has no namespace in the default one.
+    at, name, namespace = rfc3339(now_s), involved["name"], involved["namespace"] or "default"
     body = {
         "metadata": {"generateName": f"{name[:200]}.", "namespace": namespace},
         "involvedObject": {key: involved[key] for key in ("apiVersion", "kind", "name", "namespace", "uid")},

@@ -3,17 +3,17 @@
 import datetime
 import json
 import sys
-from typing import Any
 
 from holdfast.contract.capacity import Capacity
 from holdfast.contract.machines import ACCELERATORS, MachineType
 from holdfast.place import matrix as decision
 from holdfast.place import prices as price_table
+from holdfast.tables import print_json, print_table
 
 
 def matrix(*, as_json: bool) -> None:
     if as_json:
-        print_json(decision.as_json())
+        print(json.dumps(decision.as_json(), indent=2))
     else:
         print_table(
             ("rule", "workload", "runs on", "discount", "because"),
@@ -32,9 +32,7 @@ def prices(*, as_json: bool) -> None:
     head = ("gpu", "region", "machine", *(c.value for c in price_table.CAPACITIES))
     if as_json:
         body = [dict(zip(head, row, strict=True)) | {"as_of": _dates(table, row[0], row[1])} for row in rows]
-        print_json(
-            {"schema": "holdfast.price-list/1", "fetched_at": table.fetched_at.isoformat(), "usd_per_hour": body}
-        )
+        print_json("price-list", fetched_at=table.fetched_at.isoformat(), usd_per_hour=body)
     else:
         print_table(head, rows)
         print(basis(table), file=sys.stderr)
@@ -69,14 +67,3 @@ def _dates(table: price_table.Table, accelerator: str, region: str) -> dict[str,
 def _price(table: price_table.Table, machine: MachineType, region: str, capacity: Capacity) -> str:
     quote = table.quote(machine, region, capacity)
     return "-" if quote is None else f"{quote.usd:.4f}{'*' if quote.inferred else ''}"
-
-
-def print_json(body: dict[str, Any]) -> None:
-    print(json.dumps(body, indent=2))
-
-
-def print_table(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> None:
-    """Nothing is coloured, cut or padded to the right."""
-    widths = [max(map(len, column)) for column in zip(head, *rows, strict=True)]
-    for row in (head, *rows):
-        print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())

@@ -1,5 +1,6 @@
 """The answer of the place command: at most 25 lines, or one JSON object."""
 
+import json
 import math
 from typing import Any
 
@@ -11,7 +12,8 @@ from holdfast.place.ask import Answer
 from holdfast.place.belief import Case, Option
 from holdfast.place.job import Job
 from holdfast.place.prices import CAPACITIES
-from holdfast.place.show import basis, print_json, print_table
+from holdfast.place.show import basis
+from holdfast.tables import print_table
 
 SCHEMA = "holdfast.place/2"
 SHOWN_REGIONS = 3
@@ -20,7 +22,7 @@ SHOWN_REGIONS = 3
 
 def place(job: Job, answer: Answer, *, as_json: bool) -> None:
     if as_json:
-        print_json(body(job, answer))
+        print(json.dumps(body(job, answer), indent=2))
         return
     names = [scenario.name for scenario in answer.world.scenarios(job)]
     head = ("capacity", "how", "USD/h", *names, "")

@@ -21,6 +21,10 @@ class Versions:
     jobset: str
     kueue: str
 
+    def gke_has(self, *least: int) -> bool:
+        """Whether every GKE that the platform accepts is at least this version, as 1, 35, 2."""
+        return tuple(int(part) for part in self.gke.partition("-")[0].split(".") if part) >= least
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Prices:
@@ -96,6 +100,8 @@ class Security:
     """Training signs commits; batch loads no unsigned one."""
     gpu_exporter: bool = False
     """A privileged exporter of NVIDIA runs on each GPU node, in a namespace of its own."""
+    faulty_nodes_per_hour: int = 0
+    """Spot nodes with a broken GPU that the mover replaces in an hour; 0: it only reports them."""
     secret_manager: bool = False
     """GKE's Secret Manager add-on is on, so jobs can mount secrets."""
     image_patterns: tuple[str, ...] | None = None

@@ -11,23 +11,22 @@ import typer
 
 from holdfast.contract.environment import (
     ENV_COMPLETION_INDEX,
-    ENV_GANG_ADDRESS,
     ENV_GANG_MIN_NODES,
     ENV_GANG_NODES,
-    ENV_GANG_PORT,
     ENV_JOB,
-    ENV_LOCAL_RANK,
-    ENV_LOCAL_WORLD_SIZE,
     ENV_WINDOW_S,
 )
 from holdfast.contract.errors import InputError
 from holdfast.contract.examples import examples
 from holdfast.contract.exit_codes import EXIT_BUG
 from holdfast.contract.lifecycle import DEFAULT_WINDOW
-from holdfast.training.elastic.places import ALONE, DEFAULT_PORT, addresses
+from holdfast.contract.values import assigned, between
 
 launcher = "holdfast.training.launch"
 """Module whose `launch` runs the ranks; the naive twin puts its own here."""
+
+SETTINGS = ("keep", "batch", "seed", "peer_timeout_s", "report_every")
+ELASTIC_SETTINGS = ("shards", "exact", "seed", "gather_s", "hold_s", "silent_s")
 
 app = typer.Typer(help="Train the reference model.", no_args_is_help=True, pretty_exceptions_enable=False)
 
@@ -35,7 +34,6 @@ Data = Annotated[Path | None, typer.Option(help="Folder of text; default: Python
 Checkpoints = Annotated[str, typer.Option(help="file:///dir, a path, or gs://bucket/prefix.")]
 Run = Annotated[str, typer.Option(help="Name of the run; the same name resumes it.", envvar=ENV_JOB)]
 Steps = Annotated[int, typer.Option(help="Total steps, including those before a resume.")]
-Seed = Annotated[int, typer.Option(help="Seed of parameters, data order and dropout.")]
 Device = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
 Events = Annotated[Path | None, typer.Option(help="Event file; default: HOLDFAST_EVENTS, else stdout.")]
 Window = Annotated[float, typer.Option(help="Seconds from SIGTERM to SIGKILL.", envvar=ENV_WINDOW_S)]
@@ -61,17 +59,16 @@ def run(
     rendezvous: Annotated[str, typer.Option(help="HOST:PORT that all nodes can reach.")] = "",
     steps: Steps = 300,
     every: Annotated[str, typer.Option(help='Checkpoint interval: steps, "30s" or "auto".')] = "50",
-    keep: Annotated[int, typer.Option(help="Checkpoints to keep.")] = 3,
-    batch: Annotated[int, typer.Option(help="Samples per step over all ranks.")] = 16,
-    seed: Seed = 0,
     device: Device = "auto",
     events: Events = None,
     window: Window = DEFAULT_WINDOW.pod_s,
-    peer_timeout: Annotated[float, typer.Option(help="Seconds until a silent peer counts as lost.")] = 120.0,
-    report_every: Annotated[int, typer.Option(help="Steps between two `window` events.")] = 5,
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help=f"Repeatable: {', '.join(SETTINGS)}.")
+    ] = None,
 ) -> None:
     """Train until --steps, resuming from the newest checkpoint. Exit: 0 done, 143 preempted, 75 peer lost, 2 input, 70 bug."""
     from holdfast.runtime import gpu, logs
+    from holdfast.runtime.deadline import node_annotations, planned_end
     from holdfast.runtime.phases import Phases, uncollected
     from holdfast.runtime.shutdown import leave_now, of_process
 
@@ -79,14 +76,13 @@ def run(
     of_process().nothing_at_stake = True  # the first process of a container would not even hear a signal by default
     phases = Phases.of_process()
     phases.lap("interpreter")
-    from holdfast.runtime.deadline import node_annotations, planned_end
-
     # In a child and before torch: a process that has initialised CUDA cannot fork ranks that use it.
     gpu_check = None if device == "cpu" else gpu.start_check()
     deadline = planned_end(os.environ, annotations=node_annotations, now=time.time())
     with uncollected():
         from holdfast.training.config import TrainConfig
 
+        more = assigned(settings or (), TrainConfig, SETTINGS)
         launch = import_module(launcher).launch
     phases.lap("torch import")
     if refused := gpu.exit_code(gpu_check):
@@ -100,15 +96,11 @@ def run(
         rendezvous=rendezvous,
         steps=steps,
         every=int(every) if re.fullmatch("[0-9]{1,18}", every) else every,
-        keep=keep,
-        batch=batch,
-        seed=seed,
         device=device,
         deadline=deadline,
         events=events,
         window_s=window,
-        peer_timeout_s=peer_timeout,
-        report_every=report_every,
+        **more,
     )
     try:
         code = launch(config, phases)
@@ -124,34 +116,24 @@ def run(
 def elastic(
     nodes: Annotated[int, typer.Option(help="Maximum number of nodes of the gang.", envvar=ENV_GANG_NODES)] = 1,
     place: Annotated[int, typer.Option(help="Index of this node.", envvar=ENV_COMPLETION_INDEX)] = 0,
-    address: Annotated[str, typer.Option(help="Host of a node, with {place} in it.", envvar=ENV_GANG_ADDRESS)] = ALONE,
-    port: Annotated[
-        int, typer.Option(help="Port of a node's first process; each uses two.", envvar=ENV_GANG_PORT)
-    ] = DEFAULT_PORT,
     min_nodes: Annotated[
         int,
         typer.Option(
-            help="Minimum number of nodes; with fewer, the gang stops after --hold.", envvar=ENV_GANG_MIN_NODES
+            help="Minimum number of nodes; with fewer, the gang stops after hold_s.", envvar=ENV_GANG_MIN_NODES
         ),
     ] = 1,
-    ranks: Annotated[int, typer.Option(help="Processes of a node.", envvar=ENV_LOCAL_WORLD_SIZE)] = 1,
-    rank: Annotated[int, typer.Option(help="Index of this process on the node.", envvar=ENV_LOCAL_RANK)] = 0,
-    shards: Annotated[int, typer.Option(help="Logical shards of a step; 0: six for each process.")] = 0,
-    exact: Annotated[
-        bool, typer.Option(help="Bit-exact results for any sequence of gang sizes; doubles the network traffic.")
-    ] = False,
     data: Data = None,
     checkpoints: Checkpoints = "out/checkpoints",
     run: Run = "elastic",
     steps: Steps = 300,
     every: Annotated[int, typer.Option(help="Steps between checkpoints.")] = 100,
-    seed: Seed = 0,
     device: Device = "auto",
     events: Events = None,
     window: Window = DEFAULT_WINDOW.pod_s,
-    gather: Annotated[float, typer.Option(help="Seconds that a start or a joining node waits for more nodes.")] = 20.0,
-    hold: Annotated[float, typer.Option(help="Seconds that a gang with too few nodes waits for more.")] = 60.0,
-    silent: Annotated[float, typer.Option(help="Seconds until a node that does not answer counts as lost.")] = 3.0,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="NAME=VALUE", help=f"Repeatable: {', '.join(ELASTIC_SETTINGS)}."),
+    ] = None,
 ) -> None:
     """Train on a gang that continues without lost nodes. Exit: 0 done, 143 preempted, 75 too few nodes, 2 input, 70 bug."""
     from holdfast.runtime import logs
@@ -159,27 +141,25 @@ def elastic(
 
     logs.set_job(run)
     of_process().nothing_at_stake = True  # a start that has not begun its work leaves at the first notice
+    from holdfast.training.elastic.places import of_pod
     from holdfast.training.elastic.trainer import ElasticConfig, train_elastic
 
+    between("place is out of range", place, 0, max(nodes - 1, 0))
+    pod = of_pod(os.environ | {ENV_GANG_NODES: str(nodes), ENV_COMPLETION_INDEX: str(place)})
     config = ElasticConfig(
         checkpoints=checkpoints,
-        nodes=addresses(address, port, nodes, ranks),
-        index=place * ranks + rank,
-        ranks_per_node=ranks,
+        nodes=pod.nodes,
+        index=pod.index,
+        ranks_per_node=pod.ranks_per_node,
         run=run,
         min_nodes=min_nodes,
         steps=steps,
-        shards=shards,
-        exact=exact,
         every=every,
-        seed=seed,
         device=device,
         data=data,
         events=events,
         window_s=window,
-        gather_s=gather,
-        hold_s=hold,
-        silent_s=silent,
+        **assigned(settings or (), ElasticConfig, ELASTIC_SETTINGS),
     )
     of_process().begin()
     leave_now(train_elastic(config))

@@ -58,7 +58,7 @@ class TrainConfig:
                 "the batch cannot be divided evenly",
                 got=f"batch {self.batch} over {self.world_size} ranks",
                 allowed=f"a multiple of {self.world_size}",
-                fix=f"--batch {math.ceil(self.batch / self.world_size) * self.world_size}, or another --ranks",
+                fix=f"--set batch={math.ceil(self.batch / self.world_size) * self.world_size}, or another --ranks",
             )
         between("seed is out of range", self.seed, *SEEDS)
         if not WINDOW_MARGIN_S < self.window_s < LARGEST:

@@ -139,5 +139,5 @@ class StepTimeGuard:
                 "a step takes longer than the grace period",
                 got=f"steps of {min(self._seen):.1f} s in a window of {self._window_s:g} s",
                 allowed=f"steps under {self._limit_s:g} s (the grace period minus {WINDOW_MARGIN_S:g} s to leave)",
-                fix="use a smaller --batch, or a pool with the longer grace period",
+                fix="set a smaller batch, or a pool with the longer grace period",
             )

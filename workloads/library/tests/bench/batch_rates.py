@@ -142,8 +142,8 @@ def free_pubsub(bench: Bench, count: int = 10_000) -> dict[str, Any]:
                 job,
                 "--predictor",
                 "workloads.library.tests.bench.batch_harness:free",
-                "--lease",
-                "30",
+                "--set",
+                "lease_s=30",
                 *queue,
             )
             run += ("--events", str(bench.folder / f"{job}.jsonl"))

@@ -21,7 +21,7 @@ ENDLESS = 10_000_000
 
 
 def one_killed(folder: Path) -> dict[str, float]:
-    nodes = Nodes(folder, "--batch", str(6 * NODES), count=NODES)
+    nodes = Nodes(folder, "--set", f"batch={6 * NODES}", count=NODES)
     for run in nodes.runs:
         run.steps, run.every = ENDLESS, EVERY
     with nodes.started() as pods:

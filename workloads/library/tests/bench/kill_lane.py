@@ -22,7 +22,7 @@ TARGETS = ("rank 0", "rank 1", "agent", "uploader", "all")
 STEPS, EVERY = 60, 4
 # An interval, a save in flight, and one that went down with its uploader.
 LOST_STEPS_MAX = 3 * EVERY
-OPTIONS = ("--batch", "4", "--keep", "2")
+OPTIONS = ("--set", "batch=4", "--set", "keep=2")
 ENDS_BY_POWER_LOSS = {75, 137, 143}  # what the pod's first process may leave; never a bug, never success
 
 

@@ -14,7 +14,7 @@ import torch.distributed.checkpoint
 from typer.testing import CliRunner
 
 from holdfast.checkpoint import Checkpointer, load_tensors
-from holdfast.checkpoint.cli import app, print_table
+from holdfast.checkpoint.cli import app, show
 from holdfast.checkpoint.exchange import read_safetensors, write_folder
 from holdfast.checkpoint.inspection import Row
 from holdfast.contract.errors import InputError
@@ -64,7 +64,7 @@ def test_the_table_shows_the_same_rows(url: Path) -> None:
 
 def test_names_and_reasons_of_the_bucket_do_not_speak_to_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
     loud = "\x1b[2J##[error]"
-    print_table([Row(run=f"run{loud}", step=1, attempt="a", bytes=1, state=f"why{loud}", age_s=1.0)])
+    show([Row(run=f"run{loud}", step=1, attempt="a", bytes=1, state=f"why{loud}", age_s=1.0)])
     shown = capsys.readouterr().out
     assert shown.count("\\x1b[2J#_[error]") == 2 and "\x1b" not in shown
 
@@ -184,9 +184,9 @@ def saved_as_safetensors(folder: Path) -> Path:
 def test_a_file_of_others_is_imported_and_goes_out_as_it_came(make: Callable[[Path], Path], tmp_path: Path) -> None:
     source, store, out = make(tmp_path), tmp_path / "store", tmp_path / "out"
     if make is saved_by_dcp:
-        assert "pickle" in refusal("import", source, store, "--run", "r")
-    ran("import", source, store, "--run", "r", "--step", 7, "--trust")
-    assert "there already" in refusal("import", source, store, "--run", "r", "--step", 7, "--trust")
+        assert "pickle" in refusal("copy", source, store, "--import", "--run", "r")
+    ran("copy", source, store, "--import", "--run", "r", "--step", 7, "--trust")
+    assert "there already" in refusal("copy", source, store, "--import", "--run", "r", "--step", 7, "--trust")
     model = torch.nn.Sequential(torch.nn.Linear(3, 5), torch.nn.BatchNorm1d(5)).to(torch.bfloat16)
     assert Checkpointer.load(str(store), {"model": model}).step == 7
     assert all(torch.equal(value, weights()[key]) for key, value in model.state_dict().items())
@@ -211,7 +211,7 @@ def test_what_would_run_code_or_is_no_checkpoint_is_refused_in_words(tmp_path: P
         ("empty.safetensors", "no safetensors file"),
         ("absent", "nothing that can be imported"),
     ):
-        assert message in refusal("import", tmp_path / name, tmp_path / "store", "--run", "r")
+        assert message in refusal("copy", tmp_path / name, tmp_path / "store", "--import", "--run", "r")
 
 
 @pytest.mark.parametrize("module", ["cli", "errors", "failpoints", "save.uploader_process", "stores"])

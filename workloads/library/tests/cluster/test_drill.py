@@ -42,7 +42,7 @@ def work(world: World, spot: Pool) -> World:
 def drill_command(cluster: AClusterManager, world: World, out: Path, *arguments: str) -> tuple[int, str, Any]:
     """Exit code, standard error, the JSON object."""
     named = ["--namespace", world.name, "--selector", f"batch.kubernetes.io/job-name={JOB}", "--out", str(out)]
-    command = [sys.executable, "-m", "holdfast", "drill", "run", *arguments, "--target", "cluster", *named]
+    command = [sys.executable, "-m", "holdfast", "drill", *arguments, "--target", "cluster", *named]
     command += ["--kubeconfig", str(cluster.kubeconfig), "--json"]
     done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=280, check=False)
     return done.returncode, done.stderr, json.loads(done.stdout) if done.stdout else None
@@ -172,7 +172,7 @@ def test_a_drill_on_gke_asks_gcloud_for_one_vm_of_the_contexts_environment(
     arguments = ["gke-maintenance", "--target", "gke", "--context", named, "--kubeconfig", str(kubeconfig), "--yes"]
     arguments += ["--namespace", work.name, "--selector", f"batch.kubernetes.io/job-name={JOB}", "--out", str(tmp_path)]
     path = {"PATH": f"{gcloud.parent}:{os.environ['PATH']}"}
-    command = [sys.executable, "-m", "holdfast", "drill", "run", *arguments, "--json"]
+    command = [sys.executable, "-m", "holdfast", "drill", *arguments, "--json"]
     with subprocess.Popen(command, env=os.environ | path, stdout=subprocess.PIPE, text=True) as running:
         until("gcloud was asked", lambda: asked.exists() or running.poll() is not None)
         verb, vm, *flags = asked.read_text().split()[2:]

@@ -151,7 +151,6 @@ HELD = {
     "new-job": r"wrote my-run.yaml",
     "lint": "",
     "submit": r"wrote gitops/my-run.yaml.*applied JobSet/my-run",
-    "list": "my-run",
     "explain": r"blocker",
 }
 

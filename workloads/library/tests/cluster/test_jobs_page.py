@@ -61,9 +61,9 @@ def test_five_commands_and_a_kubeconfig_run_a_job(
 
     install, *typed = commands(PAGE.read_text())
     assert install == 'pip install "holdfast[jobs]"' and len(typed) == 4
-    printed = {line.split()[1]: ran(line, folder, variables, watch) for line in typed}
-    assert "wrote my-run.yaml" in printed["new-job"]
-    assert re.search(r"applied Job(Set)?/my-run", printed["submit"])
-    assert "Complete" in printed["follow"] and "on demand $" in printed["follow"]
-    assert "my-run" in printed["list"]
+    written, sent, followed, listed = [ran(line, folder, variables, watch) for line in typed]
+    assert "wrote my-run.yaml" in written
+    assert re.search(r"applied Job(Set)?/my-run", sent)
+    assert "Complete" in followed and "on demand $" in followed
+    assert "my-run" in listed
     assert sorted(path.name for path in folder.iterdir()) == ["kubeconfig", "my-run.yaml"]

@@ -36,6 +36,7 @@ from workloads.library.tests.exporter.log_server import LogServer, serving
 pytestmark = pytest.mark.usefixtures("kueue")
 # Between what makes a query true and its first sample, and between two looks of the rule.
 DELAY_MIN = 3
+A100 = "accelerator=nvidia-tesla-a100"
 BATCH_PODS = f"/api/v1/namespaces/{NAMESPACE_BATCH}/pods"
 
 
@@ -123,26 +124,28 @@ def test_a_rendered_job_is_one_job_from_the_queue_to_its_receipt_and_only_real_t
     fired = story.fired()
     expected = [
         ("HoldfastQueueWaitTooLong", "queue=spot", 0, LIMITS["queue_wait_s"] // 60 + 5, admitted_min),
-        (
-            "HoldfastSpotPendingTooLong",
-            "accelerator=nvidia-tesla-a100",
-            evicted_min,
-            LIMITS["spot_pending_s"] // 60 + 5,
-            back_min,
-        ),
+        ("HoldfastSpotPendingTooLong", A100, evicted_min, LIMITS["spot_pending_s"] // 60 + 5, back_min),
         # The last save may be ten minutes old when it begins to hang.
         ("HoldfastNoRecentCommit", flex_index, hung_min, 20 + 2, hung_min + 65),
         ("HoldfastFlexNodeEndsUnsaved", flex_index, hung_min, 30 + 5, hung_min + 65),
         ("HoldfastRestartsWithoutProgress", f"job={cast.gang.name}", crashed_min, 1, crashed_min + 20),
     ]
+    require_fired(fired, expected)
+    assert {firing.label("index") for firing in fired if firing.label("job") == cast.flex.name} == {"0"}
+    assert pages(fired) == {"HoldfastNoRecentCommit", "HoldfastFlexNodeEndsUnsaved", "HoldfastRestartsWithoutProgress"}
+
+
+Expected = tuple[str, str, float, float, float]
+"""Alert, label, minute of the trouble, minutes within which it fires, minute at which the trouble is over."""
+
+
+def require_fired(fired: list[Firing], expected: list[Expected]) -> None:
     assert [alert.alert for alert in fired] == [name for name, *_ in expected], fired
     for firing, (name, label, trouble_min, promise_min, over_min) in zip(fired, expected, strict=True):
         key, _, value = label.partition("=")
         assert firing.label(key) == value, firing
         assert trouble_min < firing.first_min <= trouble_min + promise_min + DELAY_MIN, (name, firing)
         assert firing.last_min <= over_min + DELAY_MIN + 5, (name, firing)
-    assert {firing.label("index") for firing in fired if firing.label("job") == cast.flex.name} == {"0"}
-    assert pages(fired) == {"HoldfastNoRecentCommit", "HoldfastFlexNodeEndsUnsaved", "HoldfastRestartsWithoutProgress"}
 
 
 def submit_all(cast: Cast) -> list[str]:

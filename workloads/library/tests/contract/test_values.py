@@ -2,11 +2,12 @@
 
 import json
 import math
+from dataclasses import dataclass
 
 import pytest
 
 from holdfast.contract.errors import InputError
-from holdfast.contract.values import between, duration_s, finite, moment, rfc3339, unix_s
+from holdfast.contract.values import assigned, between, duration_s, finite, moment, rfc3339, unix_s
 
 
 @pytest.mark.parametrize("got", [True, "3", None, math.nan, math.inf, 0, 11])
@@ -52,3 +53,36 @@ def test_what_is_no_moment(text: str) -> None:
 def test_what_json_does_not_know_is_null_at_any_depth() -> None:
     value = {"a": [1.5, math.nan, (math.inf, {"b": -math.inf})], "c": "NaN"}
     assert json.dumps(finite(value), allow_nan=False) == '{"a": [1.5, null, [null, {"b": null}]], "c": "NaN"}'
+
+
+@dataclass(frozen=True)
+class Dials:
+    count: int = 3
+    wait_s: float = 1.5
+    quick: bool = True
+    host: str = "here"
+    fixed: int = 0
+
+
+DIALS = ("count", "wait_s", "quick", "host")
+
+
+def test_settings_take_the_type_of_their_default() -> None:
+    given = ("count=7", "wait_s=2", "quick=false", "host=a=b")
+    assert assigned(given, Dials, DIALS) == {"count": 7, "wait_s": 2.0, "quick": False, "host": "a=b"}
+    assert assigned((), Dials, DIALS) == {}
+
+
+@pytest.mark.parametrize(
+    ("given", "error"),
+    [
+        (("fixed=1",), "the setting is unknown"),
+        (("count",), "the setting count is no number"),
+        (("count=1.5",), "the setting count is no number"),
+        (("quick=1",), "the setting quick is no truth value"),
+        (("count=1", "count=2"), "the setting is given twice"),
+    ],
+)
+def test_a_setting_that_cannot_be_read_is_refused(given: tuple[str, ...], error: str) -> None:
+    with pytest.raises(InputError, match=error):
+        assigned(given, Dials, DIALS)

@@ -103,7 +103,7 @@ def real(spot: Pool, folder: Path) -> Generator[tuple["Lab", World]]:
             lab.boot(name, spot)
         arguments = [
             *("-m", "holdfast", "train", "run", "--checkpoints", folder / "checkpoints", "--run", JOB),
-            *("--ranks", 1, "--steps", STEPS, "--every", SAVE_EVERY, "--device", "cpu", "--report-every", 1),
+            *("--ranks", 1, "--steps", STEPS, "--every", SAVE_EVERY, "--device", "cpu", "--set", "report_every=1"),
             *("--events", folder / "events.jsonl", "--window", DEFAULT_WINDOW.pod_s),
         ]
         world.create_job(JOB, pods.job(pods.python(spot, [str(argument) for argument in arguments], folder)))

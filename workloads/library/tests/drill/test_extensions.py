@@ -54,7 +54,9 @@ def test_without_any_there_are_the_built_in_ones() -> None:
 
 def test_a_drill_of_another_distribution_is_listed_and_found(install: Callable[[str], None], tmp_path: Path) -> None:
     install("acme_drills:made")
-    done = CliRunner().invoke(app, ["drill", "list", "--json", "--out", str(tmp_path / "out")], catch_exceptions=False)
+    done = CliRunner().invoke(
+        app, ["drill", "--list", "--json", "--out", str(tmp_path / "out")], catch_exceptions=False
+    )
     listed = {drill["name"]: drill for drill in json.loads(done.stdout)["drills"]}
     assert len(listed) == len(BUILT_IN) + 1 and listed["of-acme"]["question"] == "Does it hold at Acme?"
     [(distribution, name, _)] = extensions(GROUP)

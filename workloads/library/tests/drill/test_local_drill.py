@@ -28,7 +28,7 @@ def command(*arguments: str) -> list[str]:
 
 
 def run_drill(name: str, out: Path) -> tuple[int, Any]:
-    arguments = command("run", name, "--out", str(out), "--json")
+    arguments = command(name, "--out", str(out), "--json")
     done = subprocess.run(arguments, capture_output=True, text=True, timeout=280, check=False)
     result = json.loads(done.stdout)
     assert result["schema"] == "holdfast.drills/1", done.stderr
@@ -80,7 +80,7 @@ def test_work_that_is_not_steady_is_left_alone(tmp_path: Path) -> None:
 
 
 def test_ctrl_c_after_the_fault_leaves_no_process(tmp_path: Path) -> None:
-    running = subprocess.Popen(command("run", "batch-power-loss", "--out", str(tmp_path)), stderr=subprocess.DEVNULL)
+    running = subprocess.Popen(command("batch-power-loss", "--out", str(tmp_path)), stderr=subprocess.DEVNULL)
     try:
         wait_for(lambda: any('"evict"' in path.read_text() for path in tmp_path.glob("*/*/events/drill.jsonl")))
         running.send_signal(signal.SIGINT)

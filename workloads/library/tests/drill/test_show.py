@@ -45,12 +45,12 @@ def test_a_drill_that_showed_nothing_names_the_step() -> None:
 def test_the_list_knows_the_last_verdict(tmp_path: Path) -> None:
     store.write(store.fresh(tmp_path, "trainer-notice"), BROKEN)
     run = CliRunner()
-    listed = run.invoke(app, ["drill", "list", "--out", str(tmp_path)])
+    listed = run.invoke(app, ["drill", "--list", "--out", str(tmp_path)])
     assert listed.exit_code == 0
     rows = {line.split()[0]: line for line in listed.output.splitlines()[1:]}
     assert set(rows) == set(drills())
     assert "broken" in rows["trainer-notice"]
-    done = run.invoke(app, ["drill", "list", "--json", "--out", str(tmp_path)])
+    done = run.invoke(app, ["drill", "--list", "--json", "--out", str(tmp_path)])
     assert json.loads(done.output)["schema"] == "holdfast.drill-list/1"
 
 
@@ -61,5 +61,5 @@ def test_the_list_knows_the_last_verdict(tmp_path: Path) -> None:
 )
 def test_a_place_that_needs_more_names_it(arguments: list[str], text: str, tmp_path: Path) -> None:
     with pytest.raises(InputError) as error:
-        CliRunner().invoke(app, ["drill", "run", *arguments, "--out", str(tmp_path)], catch_exceptions=False)
+        CliRunner().invoke(app, ["drill", *arguments, "--out", str(tmp_path)], catch_exceptions=False)
     assert text in error.value.lines()

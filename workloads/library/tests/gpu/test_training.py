@@ -37,6 +37,6 @@ def test_every_gpu_of_the_machine_stops_at_one_step(tmp_path: Path) -> None:
     support.require(torch.cuda.device_count() > 1, "one GPU only")
     run = one_gpu(tmp_path)
     run.ranks = torch.cuda.device_count()
-    run.options = (*run.options, "--batch", str(8 * run.ranks))
+    run.options = (*run.options, "--set", f"batch={8 * run.ranks}")
     assert run.interrupted(15, notice) == 143, run.log()
     assert len(run.of("stop")) == 1

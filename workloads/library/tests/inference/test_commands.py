@@ -93,7 +93,14 @@ def test_dead_items_are_listed_and_brought_back(server: EmbeddedPostgres, job: s
     source = tmp_path / "rows.jsonl"
     source.write_text('{"id": "a", "text": "exit"}\n{"id": "b", "text": "good"}\n{"id": "c", "text": "raise canary"}\n')
     run_command("enqueue", job, "--source", source, "--body-column", "text", uri=server.uri)
-    run = ("run", job, "--predictor", "workloads.library.tests.inference.faulty_predictors:faulty", "--max-failures", 1)
+    run = (
+        "run",
+        job,
+        "--predictor",
+        "workloads.library.tests.inference.faulty_predictors:faulty",
+        "--set",
+        "max_failures=1",
+    )
     run += ("--events", tmp_path / "e")
     done = run_command(*run, uri=server.uri)
     listed = run_command("failures", job, "--json", uri=server.uri, code=EXIT_FINDINGS).stdout
@@ -102,9 +109,9 @@ def test_dead_items_are_listed_and_brought_back(server: EmbeddedPostgres, job: s
     assert "canary" not in done.stdout + done.stderr + listed + (tmp_path / "e").read_text()
     assert (
         "the item has not failed"
-        in run_command("redrive", job, "--item", "b", uri=server.uri, code=EXIT_BAD_INPUT).stderr
+        in run_command("failures", job, "--redrive", "--item", "b", uri=server.uri, code=EXIT_BAD_INPUT).stderr
     )
-    run_command("redrive", job, uri=server.uri)
+    run_command("failures", job, "--redrive", uri=server.uri)
     assert json.loads(run_command("status", job, "--json", uri=server.uri).stdout)["failed"] == 0
     run_command(*run, uri=server.uri)
     status = json.loads(run_command("status", job, "--json", uri=server.uri).stdout)
@@ -135,7 +142,7 @@ def test_bad_input_ends_with_exit_2_and_names_the_fix(
         ("must be given together", ("run", job, "--topic", "projects/p/topics/t"), server.uri),
         ("rejects this user", ("status", job), server.uri.replace("postgres@", "nobody-knows@")),
         ("no database is named", ("status", job), ""),
-        ("older than the code", ("redrive", job), server.uri.replace("/postgres?", "/template1?")),
+        ("older than the code", ("failures", job, "--redrive"), server.uri.replace("/postgres?", "/template1?")),
     ]
 
     def run_case(case: tuple[str, tuple[object, ...], str]) -> Done:
@@ -161,7 +168,7 @@ def test_another_configuration_is_refused_until_recompute_is_asked_for(
         )
     run = ("run", job, "--predictor", "entropy", "--events", tmp_path / "e")
     assert "version=1 (job: 0)" in run_command(*run, uri=server.uri, code=EXIT_BAD_INPUT).stderr
-    run_command(*run, "--recompute", uri=server.uri)
+    run_command(*run, "--set", "recompute=true", uri=server.uri)
     assert json.loads(run_command("status", job, "--json", uri=server.uri).stdout)["done"] == 100
 
 

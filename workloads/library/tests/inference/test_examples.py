@@ -52,7 +52,7 @@ def test_a_worker_is_killed_and_every_prompt_is_answered_once(
     (load,) = (each for each in pod["initContainers"] if each["name"] == "load")
     job = words(worker)[1]
     run_command(*words(load), uri=server.uri)
-    command = [sys.executable, "-m", "holdfast", "batch", *words(worker), "--lease", "2", "--events", str(events)]
+    command = [sys.executable, "-m", "holdfast", "batch", *words(worker), "--set", "lease_s=2", "--events", str(events)]
     environment = os.environ | {"HOLDFAST_DATABASE_URL": server.uri, "PYTHONPATH": str(standing_in)}
 
     hold = model.with_name("hold")

@@ -111,7 +111,7 @@ def test_events_that_cannot_be_written_are_bad_input(server: EmbeddedPostgres, j
 def test_failures_show_their_message(server: EmbeddedPostgres, job: str, tmp_path: Path) -> None:
     source = rows(tmp_path, 1, json.dumps({"id": "bad", "text": "raise it"}))
     run_command("enqueue", job, "--source", source, "--body-column", "text", uri=server.uri)
-    words = ("run", job, "--predictor", FAULTY, "--max-failures", 1, "--events", tmp_path / "e")
+    words = ("run", job, "--predictor", FAULTY, "--set", "max_failures=1", "--events", tmp_path / "e")
     run_command(*words, uri=server.uri)
     shown = run_command("failures", job, uri=server.uri, code=EXIT_FINDINGS).stdout
     assert "ValueError: asked to by" in shown

@@ -8,7 +8,7 @@ from holdfast.inference.results.embedded_postgres import EmbeddedPostgres
 from tests.test_options import COMMANDS, NUMBERS, TEXTS, ended
 
 pytestmark = pytest.mark.process
-VERBS = ("migrate", "enqueue", "status", "failures", "redrive", "export")
+VERBS = ("database", "enqueue", "status", "failures", "export")
 SECONDS_OR_WRITES = {"--watch", "--out"}
 """What would wait as long as it says; what writes where it says."""
 

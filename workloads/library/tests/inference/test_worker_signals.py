@@ -58,7 +58,7 @@ def test_sigterm_drains_and_says_preempted_and_another_worker_finishes(
     source.write_text("".join(json.dumps({"id": n, "text": "x" * (n % 50)}) + "\n" for n in range(4000)))
     run_command("enqueue", job, "--source", source, "--body-column", "text", uri=server.uri)
     events = tmp_path / "e.jsonl"
-    worker = workers(job, "--predictor", "entropy", "--micro-batch", 4, "--events", events)
+    worker = workers(job, "--predictor", "entropy", "--set", "micro_batch=4", "--events", events)
     until(lambda: count_events(events, "stored") > 3)
     began = time.monotonic()
     worker.send_signal(signal.SIGTERM)
@@ -136,7 +136,7 @@ def test_the_worker_outlives_restarts_of_the_database_while_it_loads_and_while_i
     source.write_text("".join(json.dumps({"id": n}) + "\n" for n in range(1500)))
     events = tmp_path / "e.jsonl"
     with EmbeddedPostgres(tmp_path / "own") as own:
-        run_command("migrate", uri=own.uri)
+        run_command("database", uri=own.uri)
         run_command("enqueue", job, "--source", source, uri=own.uri)
         loaded = tmp_path / "model.loaded"
         run = (
@@ -144,8 +144,8 @@ def test_the_worker_outlives_restarts_of_the_database_while_it_loads_and_while_i
             "workloads.library.tests.inference.faulty_predictors:slow",
             "--model",
             loaded,
-            "--micro-batch",
-            8,
+            "--set",
+            "micro_batch=8",
         )
         worker = workers(job, *run, "--events", events, "--database", own.uri)
         until(loaded.with_suffix(".loading").exists)

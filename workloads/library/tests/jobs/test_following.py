@@ -94,7 +94,7 @@ def test_an_ended_job_has_a_receipt_with_useful_time_and_its_lines_stay(tmp_path
     of_pods = [(t, line) for t, line in printed if '"evict"' not in line]
     with serving(lists, tmp_path, {"train-0": of_pods} | {f"train-0-{case}": [] for case in NEVER_BEGAN}) as kubeconfig:
         folder = tmp_path / "events"
-        words = ["follow", "train", "--events", str(folder), "--kubeconfig", str(kubeconfig)]
+        words = ["explain", "train", "--follow", "--events", str(folder), "--kubeconfig", str(kubeconfig)]
         out = CliRunner().invoke(app, words, catch_exceptions=False).output
     (summary,) = read_job_summaries(folder).values()
     assert f"{summary.lost} steps lost" in out and summary.lost > 0

@@ -85,8 +85,8 @@ def test_report_explain_and_list_agree_to_the_digit_on_every_history(tmp_path: P
             cluster[path] += found if name != "set-back" else []
     with serving(cluster, tmp_path) as config:
         options = ("--events", str(events), "--kubeconfig", str(config))
-        listed = {row["name"]: row for row in json.loads(command("holdfast", "list", *options, "--json"))["jobs"]}
-        table = {row.split()[0]: row for row in command("holdfast", "list", *options).splitlines() if row.split()}
+        listed = {row["name"]: row for row in json.loads(command("holdfast", "explain", *options, "--json"))["jobs"]}
+        table = {row.split()[0]: row for row in command("holdfast", "explain", *options).splitlines() if row.split()}
         blockers = {
             name: json.loads(command("holdfast", "explain", name, *options, "--json"))["cause"]["blocker"]
             for name in HISTORIES
@@ -111,7 +111,7 @@ def test_the_age_of_the_last_save_is_that_of_the_newest_commit(tmp_path: Path, k
         log.emit("start", rank=0)
         log.emit("commit", step=10, seconds=1.0, bytes=1)
     options = ("--events", str(tmp_path), "--kubeconfig", str(kubeconfig), "--json")
-    (job,) = json.loads(command("holdfast", "list", *options))["jobs"]
+    (job,) = json.loads(command("holdfast", "explain", *options))["jobs"]
     assert 0 <= job["saved_age_s"] <= time.time() - now
 
 
@@ -141,5 +141,5 @@ def test_a_rendered_job_is_found_by_its_own_name(tmp_path: Path, monkeypatch: py
     lists = {plural: [body | {"metadata": meta}], "/api/v1/pods": [], "/api/v1/nodes": [], "/api/v1/events": []}
     with serving(lists, tmp_path) as kubeconfig:
         options = ("--events", str(tmp_path), "--kubeconfig", str(kubeconfig), "--json")
-        (job,) = json.loads(command("holdfast", "list", *options))["jobs"]
+        (job,) = json.loads(command("holdfast", "explain", *options))["jobs"]
     assert (job["name"], job["step"], f"{100 * job['useful_ratio']:.1f}") == (name, 60, "27.6")

@@ -51,11 +51,11 @@ def gang(rendered: Rendered, world: World, bucket: Bucket, data: Path, *, run: s
     """The rendered Job of so many places, and what makes its runs comparable: shards, and the exact sum."""
     env = {"STORAGE_EMULATOR_HOST": bucket.url, "OMP_NUM_THREADS": "1"}
     env |= {ENV_GANG_NODES: str(nodes), ENV_GANG_MIN_NODES: "1"}
-    options = {"--run": run, "--steps": str(STEPS), "--shards": str(SHARDS), "--device": "cpu", "--every": "50"}
+    options = {"--run": run, "--steps": str(STEPS), "--set": f"shards={SHARDS}", "--device": "cpu", "--every": "50"}
     here = as_rendered.Lab(data=data, env=env, options=options, host_network=False)
     doc = as_rendered.job(rendered.find("Job", GANG), world.name, here, nodes)
     (container,) = doc["spec"]["template"]["spec"]["containers"]
-    container["command"].append("--exact")
+    container["command"].extend(["--set", "exact=true"])
     for amounts in container["resources"].values():
         amounts[GPU_RESOURCE] = "1"
     return doc

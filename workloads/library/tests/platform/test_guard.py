@@ -110,11 +110,11 @@ JOB = "workloads/rendered/dev/samples/training.yaml"
 ACTING = {
     "holdfast submit": ["holdfast", "submit", JOB, "--yes"],
     "holdfast try": ["holdfast", "try", "--platform", str(platforms.file("dev")), "--yes"],
-    "holdfast list": ["holdfast", "list", "--platform", str(platforms.file("dev"))],
+    "holdfast explain, all": ["holdfast", "explain", "--platform", str(platforms.file("dev"))],
     "holdfast explain": ["holdfast", "explain", "a", "--platform", str(platforms.file("dev"))],
-    "holdfast follow": ["holdfast", "follow", "a", "--platform", str(platforms.file("dev"))],
+    "holdfast explain --follow": ["holdfast", "explain", "a", "--follow", "--platform", str(platforms.file("dev"))],
     "workloads apply": ["workloads", "apply", "dev", "--yes"],
-    "workloads operators apply": ["workloads", "operators", "apply", "dev", "--yes"],
+    "workloads apply --operators": ["workloads", "apply", "dev", "--operators", "--yes"],
     "workloads doctor": ["workloads", "doctor", "dev"],
 }
 

@@ -46,7 +46,7 @@ class Run:
     def command(self) -> list[str]:
         command = [sys.executable, *self.module, "--checkpoints", str(self.folder / "checkpoints"), "--run", "job"]
         command += ["--events", str(self.events_path), "--steps", str(self.steps), "--every", str(self.every)]
-        return [*command, "--ranks", str(self.ranks), "--report-every", "1", *self.options]
+        return [*command, "--ranks", str(self.ranks), "--set", "report_every=1", *self.options]
 
     @contextlib.contextmanager
     def started(self) -> Iterator[Any]:

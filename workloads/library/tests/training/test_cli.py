@@ -31,7 +31,7 @@ def ended(*arguments: str) -> int:
         (("--ranks", "3"), "batch 16 over 3 ranks"),
         (("--nodes", "2"), "several nodes need a rendezvous address"),
         (("--nodes", "2", "--rendezvous", "first-pod:70000"), "no such port"),
-        (("--peer-timeout", "0"), "peer_timeout_s is out of range"),
+        (("--set", "peer_timeout_s=0"), "peer_timeout_s is out of range"),
         (("--window", "2"), "grace period is too short"),
         (("--run", "../up"), "run name"),
         (("--stpes", "3"), "--stpes"),

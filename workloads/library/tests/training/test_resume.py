@@ -137,7 +137,7 @@ def test_the_prestop_hook_stops_the_run_in_order(tmp_path: Path, server: ForkSer
 def test_a_changed_seed_is_bad_input_and_not_retried(tmp_path: Path, server: ForkServer) -> None:
     run = Run(server=server, folder=tmp_path, steps=4, every=2, ranks=1)
     assert run.complete() == 0
-    run.options = ("--seed", "7")
+    run.options = ("--set", "seed=7")
     assert run.complete() == 2
     assert "written with another seed" in run.log()
 
@@ -155,7 +155,7 @@ def test_a_changed_data_folder_is_bad_input(tmp_path: Path, server: ForkServer) 
 
 def test_a_step_longer_than_the_window_is_bad_input_and_not_retried(tmp_path: Path, server: ForkServer) -> None:
     run = Run(
-        server=server, folder=tmp_path, ranks=1, options=("--batch", "64", "--window", "3.001")
+        server=server, folder=tmp_path, ranks=1, options=("--set", "batch=64", "--window", "3.001")
     )  # 3 s are kept to leave
     assert run.complete() == 2
     assert "a step takes longer than the grace period" in run.log()

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from holdfast.contract.environment import ENV_GANG_PORT
 from workloads.library.tests.training.elastic.gangs import free_ports
 from workloads.library.tests.training.hooks import before_import
 from workloads.library.tests.training.runs import Run
@@ -49,7 +50,8 @@ def test_members_of_an_elastic_gang_step_together_without_the_compiler(tmp_path:
         tmp_path / "site", "holdfast.training.elastic.trainer", RECORD.format(path=str(found))
     )
     command = [sys.executable, "-m", "holdfast", "train", "elastic", "--nodes", "2", "--steps", "3"]
-    command += ["--port", str(free_ports(1)[0]), "--checkpoints", str(tmp_path / "runs")]
+    env[ENV_GANG_PORT] = str(free_ports(1)[0])
+    command += ["--checkpoints", str(tmp_path / "runs")]
     members = [
         subprocess.Popen([*command, "--place", str(place), "--events", str(tmp_path / f"{place}.jsonl")], env=env)
         for place in range(2)

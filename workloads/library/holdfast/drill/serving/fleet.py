@@ -39,7 +39,7 @@ Command = Callable[[int], Sequence[str]]
 
 
 def holdfast_server(predictor: str, *options: str) -> Command:
-    serve = (sys.executable, "-m", "holdfast", "serve", "run", "--host", HOST, "--predictor", predictor)
+    serve = (sys.executable, "-m", "holdfast", "serve", "run", "--set", f"host={HOST}", "--predictor", predictor)
     return lambda port: [*serve, "--port", str(port), *options]
 
 

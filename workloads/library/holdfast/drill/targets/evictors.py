@@ -92,7 +92,7 @@ def require_gcloud() -> None:
 
 
 def end_by_gcloud(verb: str, instance: Instance) -> None:
-    """The user's own gcloud with the user's own login; gcloud.Refused where Compute Engine refuses."""
+    """The user's own gcloud with the user's own login; gcloud.GcloudFailed where Compute Engine refuses."""
     place = (f"--project={instance.project}", f"--zone={instance.zone}")
     quiet = ("--quiet",) if verb == "delete" else ()
     gcloud.run(("compute", "instances", verb, instance.name, *place, *quiet), timeout_s=_GCLOUD_S)

@@ -19,7 +19,7 @@ from holdfast.drill.targets.local import HOLDFAST, Eviction, Local, Measure, tim
 
 _BODY = "an item that a worker scores while another one vanishes. " * 120
 _BATCH = (*HOLDFAST, "batch")
-_WORKER = ("--predictor", "entropy", "--micro-batch", "4", "--lease", "3.0")
+_WORKER = ("--predictor", "entropy", "--set", "micro_batch=4", "--set", "lease_s=3")
 
 
 class LocalBatch(Local):

@@ -25,14 +25,14 @@ _DEAF = ("/bin/sh", "-c", 'trap "" TERM; "$@"; exit $?', "sh")
 class LocalTraining(Local):
     def __init__(
         self, folder: Path, work: Work, fault: Fault = Fault.NOTICE, *, save_every: int, owner: str = "", job: str = "drill",
-        steps: int = _ENDLESS, more: Mapping[str, object] | None = None,
+        steps: int = _ENDLESS, seed: int = 0, more: Mapping[str, object] | None = None,
     ) -> None:  # fmt: skip
         """`more`: further flags of the trainer."""
         super().__init__(folder, KIND_TRAINING, fault=fault, owner=owner, job=job)
-        self.work, self.steps = work, steps
+        self.work, self.steps, self._seed = work, steps, seed
         self._flags = {
             "--checkpoints": self.scratch / "checkpoints", "--run": job, "--ranks": 1, "--steps": steps,
-            "--every": save_every, "--window": DEFAULT_WINDOW.pod_s, "--report-every": 1, "--device": "cpu",
+            "--every": save_every, "--window": DEFAULT_WINDOW.pod_s, "--device": "cpu",
             "--events": self.path, **(more or {}),
         }  # fmt: skip
         self._attempt = -1
@@ -54,6 +54,7 @@ class LocalTraining(Local):
         self._attempt += 1
         self._seen_before = len(self.events.seen)
         arguments = [str(argument) for flag in self._flags.items() for argument in flag]
+        arguments += ["--set", "report_every=1", "--set", f"seed={self._seed}"]
         naive = (sys.executable, "-m", "holdfast.drill.naive")
         command = [*(naive if self.work is Work.NAIVE else (*HOLDFAST, "train", "run")), *arguments]
         deaf = _DEAF if self.work is Work.DEAF else ()

@@ -34,7 +34,7 @@ def database_uri(option: str) -> str:
         raise InputError(
             "no database is named",
             got="neither --database nor " + ENV_DATABASE,
-            allowed="postgresql://USER@HOST/NAME, or what `batch database` prints",
+            allowed="postgresql://USER@HOST/NAME, or what `batch database --dir` prints",
             fix="start one with `python -m holdfast batch database --dir out/db`",
         )
     try:
@@ -113,7 +113,7 @@ def explained(error: Exception) -> Exception:
             "the database does not let this user do that",
             got=_first_line(error),
             allowed="a user with the role " + WORKER_ROLE,
-            fix="grant it with `python -m holdfast batch migrate --grant LOGIN=" + WORKER_ROLE + "`",
+            fix="grant it with `python -m holdfast batch database --grant LOGIN=" + WORKER_ROLE + "`",
         )
     if not isinstance(error, (*TRANSIENT, errors.ReadOnlySqlTransaction)):
         return error

@@ -198,7 +198,7 @@ def _held(directory: Path) -> Generator[None]:
             raise InputError(
                 "another process serves this database",
                 got=directory,
-                allowed="one `batch database` for a folder",
+                allowed="one `batch database --dir` for a folder",
                 fix="use its URI, stop it, or give another --dir",
             ) from None
         yield

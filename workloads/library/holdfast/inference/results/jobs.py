@@ -81,7 +81,7 @@ def pin(connection: Connection, job: str, configuration: Mapping[str, object], *
                 "this worker's configuration differs from the job's earlier workers",
                 got=_difference(before, configuration),
                 allowed="one configuration per job",
-                fix="use --recompute to process all items again, or create another job",
+                fix="use --set recompute=true to process all items again, or create another job",
             )
         if pinned != mine:
             connection.execute(

@@ -83,7 +83,7 @@ def require_current(connection: Connection) -> None:
             "the database schema is older than the code",
             got=f"version {max(known, default=0)}, without {', '.join(missing)}",
             allowed=f"version {max(m.version for m in migrations())}",
-            fix="run `python -m holdfast batch migrate` once as the database's owner",
+            fix="run `python -m holdfast batch database` once as the database's owner",
         )
 
 

@@ -10,6 +10,10 @@ from holdfast.contract.examples import examples
 from holdfast.contract.exit_codes import EXIT_CODES_HELP
 from holdfast.contract.lifecycle import DEFAULT_WINDOW
 from holdfast.contract.serving import HOOK_PORT, PORT, SIDECAR_PORT
+from holdfast.contract.values import assigned
+
+SETTINGS = ("host", "management_port", "body_bytes")
+"""Of `serve run --set`; ServerSettings describes them."""
 
 app = typer.Typer(help="Answer requests online.", epilog=EXIT_CODES_HELP, no_args_is_help=True)
 
@@ -25,11 +29,7 @@ def run(
     checkpoints: Annotated[str, typer.Option(help="Checkpoint URL of the model (gpt).")] = "",
     run_name: Annotated[str, typer.Option("--run", help="The training run whose newest commit is served.")] = "",
     name: Annotated[str, typer.Option(help="The model's name in URLs.")] = "model",
-    host: Annotated[str, typer.Option(help="Address to listen on.")] = "0.0.0.0",
     port: Annotated[int, typer.Option(help="Port; 0 takes a free one.")] = PORT,
-    management_port: Annotated[
-        int, typer.Option(help="Port, on 127.0.0.1 only, of the route that loads another checkpoint; 0: none.")
-    ] = 0,
     window: Annotated[
         float, typer.Option(help="Grace period of the pool, in seconds after SIGTERM.", envvar=ENV_WINDOW_S)
     ] = float(DEFAULT_WINDOW.pod_s),
@@ -38,8 +38,10 @@ def run(
     ] = 0.0,
     batch: Annotated[int, typer.Option(help="Maximum number of items per batch.")] = 32,
     queue: Annotated[int, typer.Option(help="Maximum number of waiting requests.")] = 1024,
-    body_bytes: Annotated[int, typer.Option(help="Maximum size of a request body, in bytes.")] = 8 * 1024 * 1024,
     follow: Annotated[float, typer.Option(help="Seconds between checks for a newer checkpoint; 0: never.")] = 0.0,
+    others: Annotated[
+        list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help=f"Repeatable: {', '.join(SETTINGS)}.")
+    ] = None,
 ) -> None:
     """Serve until SIGTERM (exit 143), then drain: become unready, finish open requests, exit."""
     from holdfast.inference.predictor.spec import PredictorSpec
@@ -50,14 +52,12 @@ def run(
 
     settings = ServerSettings(
         model=name,
-        host=host,
         port=port,
-        management_port=management_port,
         window_s=window,
         longest_request_s=longest_request,
-        body_bytes=body_bytes,
         follow_s=follow,
         limits=Limits(batch_items=batch, queue_requests=queue),
+        **assigned(others or (), ServerSettings, SETTINGS),
     )
     spec = PredictorSpec(name=predictor, model=model, checkpoints=checkpoints, run=run_name)
     # Past every thread: one may wait for a model that hangs.

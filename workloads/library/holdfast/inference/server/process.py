@@ -42,7 +42,7 @@ def serve(spec: PredictorSpec, settings: ServerSettings) -> int:
         port = listeners[0].getsockname()[1]
         logs.info("serve", f"listening on port {port}", port=port)
         if settings.management_port:
-            managing = _listening("127.0.0.1", settings.management_port, "--management-port")
+            managing = _listening("127.0.0.1", settings.management_port, "--set management_port")
             listeners.append(stack.enter_context(managing))
         return asyncio.run(_Process(spec, settings, shutdown).run(listeners))
 

@@ -151,7 +151,7 @@ class Triage:
 
 
 def _failure(work: Work, error: Exception) -> Failure:
-    why = f"{error}; --predict-timeout gives it more" if isinstance(error, TimedOut) else str(error)
+    why = f"{error}; --set predict_timeout_s=N gives it more" if isinstance(error, TimedOut) else str(error)
     return Failure(
         claim=work.claim,
         error_class=error.error_class if isinstance(error, ItemFault) else type(error).__name__,

@@ -35,5 +35,5 @@ _document("HF906", "too-large", Severity.WARNING, "The file is larger than a man
     "The API server takes about 1 MiB for an object; the linter did not read the file.", "split it, or leave it out",
     f"# {'x' * (1 << 20)}\n")  # fmt: skip
 _document("HF907", "ignore-of-no-rule", Severity.ERROR, "An ignore names a rule that does not exist.",
-    "It has no effect.", "`holdfast rules` lists them",
+    "It has no effect.", "`holdfast lint --rule all` lists them",
     _GOOD.replace("kind: Namespace", "kind: Namespace  # holdfast: ignore[HF999] a reason"))  # fmt: skip

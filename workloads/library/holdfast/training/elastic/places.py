@@ -65,7 +65,7 @@ def addresses(host: str, port: int, nodes: int, ranks: int = 1) -> tuple[Address
             "addresses of the gang",
             got=f"{nodes} nodes of {ranks} processes from port {port}",
             allowed=f"1 to {MAX_NODES} nodes, 1 to {MAX_RANKS} processes of each, ports 1 to 65535",
-            fix="--nodes 4 --port 29500",
+            fix="--nodes 4, and no HOLDFAST_GANG_PORT",
         )
     if together:
         return tuple((host, port + 2 * place) for place in range(nodes * ranks))

@@ -9,7 +9,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from holdfast.checkpoint.cli import print_table
+from holdfast.checkpoint.cli import show
 from holdfast.checkpoint.errors import Damaged, Fenced
 from holdfast.checkpoint.format import digest_of, fence
 from holdfast.checkpoint.format.decoding import decode_commit, parse_manifest
@@ -89,7 +89,7 @@ def _enter_checkpoint(data: bytes) -> None:
 def _enter_listing(data: bytes) -> None:
     """The same as the table that people get: it shows what is odd, and refuses nothing."""
     with contextlib.redirect_stdout(io.StringIO()) as shown:
-        print_table(list(rows(Memory(_objects(data)), RUN, read=True)))
+        show(list(rows(Memory(_objects(data)), RUN, read=True)))
     assert "\x1b" not in shown.getvalue()
 
 

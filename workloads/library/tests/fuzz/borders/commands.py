@@ -20,7 +20,7 @@ from workloads.library.tests.fuzz.mutations import ODD, dumped
 COMMANDS: tuple[tuple[typer.Typer, tuple[str, ...]], ...] = (
     (holdfast, ("checkpoints", "list")),
     (workloads, ("lint",)),
-    (workloads, ("rules",)),
+    (workloads, ("doctor",)),
     (monitoring, ("report",)),
     (monitoring, ("receipt",)),
     (monitoring, ("churn",)),

@@ -127,7 +127,7 @@ def test_the_process_goes_with_a_killed_worker_and_its_items_come_back(
     server: EmbeddedPostgres, pool: ConnectionPool[Connection], connection: Connection, job: str, tmp_path: Path
 ) -> None:
     fill(connection, PostgresQueue(pool, job, lease_s=1.0), job, bodies(job, "hang"))
-    run = [sys.executable, "-m", "holdfast", "batch", "run", job, "--lease", "1", "--events", str(tmp_path / "e")]
+    run = [sys.executable, "-m", "holdfast", "batch", "run", job, "--set", "lease_s=1", "--events", str(tmp_path / "e")]
     environment = {**os.environ, ENV_DATABASE: server.uri}
     with subprocess.Popen([*run, "--predictor", f"{FAULTY}:faulty"], env=environment) as worker:
         children: list[int] = []

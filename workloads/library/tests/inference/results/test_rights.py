@@ -118,7 +118,7 @@ def test_a_right_that_moved_is_taken_from_its_old_holder(migrated: EmbeddedPostg
 
 def test_a_login_that_was_not_deployed_is_named_and_nothing_is_granted(migrated: EmbeddedPostgres) -> None:
     words = ["--as-role", "cloudsqlsuperuser", f"--grant={WORKER}=holdfast_exporter", "--grant=nobody=holdfast_worker"]
-    command = [sys.executable, "-m", "holdfast", "batch", "migrate", *words, "--database", uri(migrated, MIGRATOR)]
+    command = [sys.executable, "-m", "holdfast", "batch", "database", *words, "--database", uri(migrated, MIGRATOR)]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
     assert done.returncode == EXIT_BAD_INPUT and "nobody" in done.stderr
     assert rendered_command(migrated).stderr == "nothing to do\n"

@@ -134,11 +134,13 @@ def served(
     log = folder / f"server-{time.monotonic_ns()}.log"
     managing = free_port()
     command = [sys.executable, "-m", "holdfast", "serve", "run", "--predictor", predictor, "--port", "0"]
-    command += ["--management-port", str(managing), *options]
+    command += ["--set", f"management_port={managing}", *options]
     environment = {name: value for name, value in os.environ.items() if not name.startswith("HOLDFAST_")}
     environment |= env or {}
     with log.open("wb") as out:
-        process = subprocess.Popen([*command, "--host", "127.0.0.1"], cwd=ROOT, stdout=out, stderr=out, env=environment)
+        process = subprocess.Popen(
+            [*command, "--set", "host=127.0.0.1"], cwd=ROOT, stdout=out, stderr=out, env=environment
+        )
     server = Served(process, log, 0, managing)
     try:
         server.port = until(lambda: _port(server), "the server's port")

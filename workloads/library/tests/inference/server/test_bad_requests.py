@@ -22,7 +22,7 @@ pytestmark = pytest.mark.process
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Generator[Served]:
     """One that every bad request is sent to, and that must be up afterwards."""
-    with served(tmp_path_factory.mktemp("server"), "--batch", "8", "--body-bytes", "100000") as running:
+    with served(tmp_path_factory.mktemp("server"), "--batch", "8", "--set", "body_bytes=100000") as running:
         yield running
 
 

@@ -32,7 +32,7 @@ BUDGET = drain_budget(15)
 def server(tmp_path_factory: pytest.TempPathFactory) -> Generator[Served]:
     """One for all that leave it running."""
     folder = tmp_path_factory.mktemp("server")
-    with served(folder, "--batch", "8", "--queue", "4", "--body-bytes", "100000") as running:
+    with served(folder, "--batch", "8", "--queue", "4", "--set", "body_bytes=100000") as running:
         yield running
 
 

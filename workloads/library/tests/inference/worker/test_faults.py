@@ -170,7 +170,7 @@ def test_a_worker_that_stood_still_cannot_write_what_another_has_claimed(
     harness.enqueue(wanted)
     events = tmp_path / "zombie.jsonl"
     command = [sys.executable, "-m", "holdfast", "batch", "run", job, "--predictor", "entropy"]
-    command += ["--lease", "1", "--micro-batch", "4", "--events", str(events)]
+    command += ["--set", "lease_s=1", "--set", "micro_batch=4", "--events", str(events)]
     zombie = subprocess.Popen(command, env={**os.environ, "HOLDFAST_DATABASE_URL": server.uri})
     try:
         until = time.monotonic() + 60

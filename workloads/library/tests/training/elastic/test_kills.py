@@ -1,4 +1,4 @@
-"""The drills of a gang: who is lost, and when. `make soak-elastic` plays three hundred kills and more."""
+"""The drills of a gang: which member is lost, and when."""
 
 import json
 import subprocess

@@ -1,0 +1,123 @@
+"""Bootstrap, deploy and destroy, against a gcloud that answers from a table and a cdktf that notes its calls."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from io import StringIO
+from pathlib import Path
+
+import pytest
+
+from holdfast.contract.errors import InputError
+from holdfast.contract.exit_codes import EXIT_STOPPED
+from infra.environments.schema import Freeze
+from infra.ops import deploy
+from infra.specs.encryption import AGENTS
+from infra.specs.network import APIS
+from tests.infra.ops.google import Gcloud
+from tests.infra.samples import EXAMPLE, hardened
+
+ENVIRONMENT = replace(EXAMPLE, state_bucket="acme-state")
+
+
+def test_bootstrap_makes_apis_agents_and_a_private_versioned_bucket(gcloud: Gcloud) -> None:
+    for words in ("services enable", "beta services identity create", "storage"):
+        gcloud.answer(words, {})
+    output = deploy.bootstrap(ENVIRONMENT, dry_run=False)
+    assert [" ".join(["gcloud", *call]) for call in gcloud.calls()] == output
+    assert all(f"{api}.googleapis.com" in output[0] for api in APIS)
+    agents = [line for line in output if "identity create" in line]
+    made = {
+        word.partition("=")[2].partition(".")[0] for line in agents for word in line.split() if "--service=" in word
+    }
+    assert made | {"storage", "compute"} == set(AGENTS), "storage's by a command of its own, Compute's with its API"
+    assert "--public-access-prevention" in output[-2] and "--versioning" in output[-1]
+
+
+def test_bootstrap_may_be_repeated(gcloud: Gcloud) -> None:
+    for words in ("services enable", "beta services identity create", "storage"):
+        gcloud.answer(words, {})
+    gcloud.refuse("storage buckets create", f"ERROR: (gcloud) {deploy.BUCKET_IS_OURS} and you already own it.")
+    assert "--versioning" in deploy.bootstrap(ENVIRONMENT, dry_run=False)[-1]
+    assert "update" in gcloud.calls()[-1]
+
+
+def test_bootstrap_only_prints_what_it_would_do_when_asked(gcloud: Gcloud) -> None:
+    assert deploy.bootstrap(ENVIRONMENT, dry_run=True)
+    assert gcloud.calls() == []
+
+
+def test_without_a_state_bucket_bootstrap_makes_none(gcloud: Gcloud) -> None:
+    commands = deploy.bootstrap(EXAMPLE, dry_run=True)
+    assert any("service-agent" in command for command in commands)
+    assert not any("buckets" in command for command in commands)
+
+
+def test_destroy_stops_while_anything_is_protected(capsys: pytest.CaptureFixture[str]) -> None:
+    assert deploy.destroy(hardened(), yes=True) == EXIT_STOPPED
+    output = capsys.readouterr().err
+    assert all(word in output for word in ("cluster", "database", "bucket"))
+
+
+@pytest.fixture
+def cdktf(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], list[list[str]]]:
+    """A cdktf command that notes how it was called and what it would lift."""
+    calls = tmp_path / "calls"
+    program = tmp_path / "cdktf"
+    program.write_text(f'#!/bin/sh\necho "$HOLDFAST_UNPROTECTED|$*" >> {calls}\n')
+    program.chmod(0o700)
+    monkeypatch.setattr(deploy, "CDKTF", program)
+    monkeypatch.setattr("sys.stdin", StringIO())
+    return lambda: [line.split("|") for line in calls.read_text().splitlines()] if calls.exists() else []
+
+
+def test_production_goes_where_its_name_is_given_once_more(cdktf: Callable[[], list[list[str]]]) -> None:
+    prod = replace(hardened(), name="prod")
+    assert deploy.destroy(prod, yes=True, confirm="example") == EXIT_STOPPED
+    assert cdktf() == [], "a wrong name does nothing at all"
+    assert deploy.destroy(prod, yes=False, confirm="prod") == 0
+    (lifted, first), (still, second) = cdktf()
+    assert first.startswith("deploy foundation-prod cluster-prod monitoring-prod") and lifted == "prod"
+    assert second.startswith("destroy monitoring-prod cluster-prod foundation-prod") and still == "prod"
+
+
+def test_nothing_is_destroyed_where_the_protections_could_not_be_taken_off(
+    cdktf: Callable[[], list[list[str]]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    deploy.CDKTF.write_text(deploy.CDKTF.read_text() + "exit 7\n")
+    assert deploy.destroy(hardened(), yes=False, confirm="example") == 7
+    assert len(cdktf()) == 1
+
+
+def test_a_placeholder_is_refused_before_anything_runs() -> None:
+    with pytest.raises(InputError) as caught:
+        deploy.deploy(replace(EXAMPLE, project_id="CHANGE-ME"), yes=True)
+    assert "infra/environments/example.py: project_id" in caught.value.what
+
+
+def test_a_freeze_that_is_over_is_refused_before_an_apply_and_not_before_a_destroy(
+    cdktf: Callable[[], list[list[str]]],
+) -> None:
+    freeze = Freeze(name="year-end", start="2020-12-19T00:00:00Z", end="2021-01-04T00:00:00Z")
+    cluster = replace(EXAMPLE.cluster, freezes=(freeze,), maintenance_days="FREQ=DAILY")
+    over = replace(EXAMPLE, cluster=cluster)
+    with pytest.raises(InputError, match=r"freezes\[year-end\] is over: got 2021-01-04T00:00:00Z"):
+        deploy.deploy(over, yes=True)
+    assert cdktf() == []
+    assert deploy.destroy(over, yes=True) == 0
+
+
+def test_a_deployment_ends_with_what_people_need(
+    cdktf: Callable[[], list[list[str]]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert deploy.deploy(EXAMPLE, yes=True) == 0 and len(cdktf()) == 1
+    assert "gcloud container clusters get-credentials holdfast-example" in capsys.readouterr().out
+    deploy.CDKTF.write_text(deploy.CDKTF.read_text() + "exit 1\n")
+    assert deploy.deploy(EXAMPLE, yes=True) == 1
+    assert "get-credentials" not in capsys.readouterr().out, "nothing is promised of what failed"
+
+
+def test_deploy_needs_consent(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdin", StringIO())
+    with pytest.raises(InputError) as caught:
+        deploy.deploy(EXAMPLE, yes=False)
+    assert "--yes" in caught.value.fix

@@ -1,0 +1,21 @@
+"""`python -m workloads.images.base [IMAGE:TAG]`: record the digest of the base image's tag. Review it like any other update."""
+
+import json
+import sys
+
+from holdfast.contract.errors import run_cli
+from holdfast.contract.progress import working
+from workloads.images import copying, pins
+
+
+def main() -> None:
+    wanted = sys.argv[1] if len(sys.argv) > 1 else json.loads(pins.BASE.read_text(encoding="utf-8"))["image"]
+    with working(f"ask for {wanted}"):
+        digest = copying.resolve(wanted, plain_http=False)
+    pins.record_base(wanted, digest)
+    print(f"{wanted}@{digest}")
+    print("Next: commit workloads/images/base.json, then make images ENV=NAME", file=sys.stderr)
+
+
+if __name__ == "__main__":
+    run_cli(main)
