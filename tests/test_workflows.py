@@ -77,7 +77,7 @@ def test_the_cluster_half_is_applied_once_its_images_are_known(tmp_path: Path, p
     calls, digests, log = tmp_path / "bin", tmp_path / "workloads/images", tmp_path / "calls"
     for folder in (calls, digests, tmp_path / ".venv/bin"):
         folder.mkdir(parents=True)
-    (digests / "digests.json").write_text(json.dumps({"dev": {}} if pushed else {"prod": {}}))
+    (digests / "digests.json").write_text(json.dumps({"example": {}} if pushed else {"other": {}}))
     played = {name: f'echo "{name} $*" >> {log}' for name in ("make", "gcloud")}
     python = tmp_path / ".venv/bin/python"
     commands = {calls / name: text for name, text in played.items()}
@@ -87,14 +87,14 @@ def test_the_cluster_half_is_applied_once_its_images_are_known(tmp_path: Path, p
         file.chmod(0o755)
     step = next(step for step in job_of("deploy")["steps"] if "cluster" in step.get("name", ""))
     variables = {"PATH": f"{calls}:{os.environ['PATH']}", "PYTHONPATH": f"{ROOT}:{ROOT}/workloads/library"}
-    variables |= {"ENVIRONMENT": "dev", "GITHUB_STEP_SUMMARY": str(tmp_path / "summary")}
+    variables |= {"ENVIRONMENT": "example", "GITHUB_STEP_SUMMARY": str(tmp_path / "summary")}
     subprocess.run(["bash", "-e", "-c", step["run"]], env=variables, cwd=tmp_path, check=True, timeout=60)
     if pushed:
         reach, apply = log.read_text().splitlines()
-        assert reach.startswith("gcloud container clusters get-credentials holdfast-dev ")
-        assert apply == "make operators apply ENV=dev YES=1"
+        assert reach.startswith("gcloud container clusters get-credentials holdfast-example ")
+        assert apply == "make operators apply ENV=example YES=1"
     else:
-        assert not log.exists() and "make operators-pin images ENV=dev" in (tmp_path / "summary").read_text()
+        assert not log.exists() and "make operators-pin images ENV=example" in (tmp_path / "summary").read_text()
 
 
 @pytest.mark.process

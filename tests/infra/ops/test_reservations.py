@@ -10,15 +10,10 @@ from holdfast.checks import Status, examine
 from holdfast.contract.capacity import Capacity
 from holdfast.contract.errors import InputError
 from holdfast.contract.pools import Role
-from holdfast.exporter.objects import read_node, read_pod
 from holdfast.jobs import placing, preparing
 from holdfast.jobs.job_file import OwnJob
 from holdfast.jobs.submit import Caps
-from holdfast.ledger.events import parse
-from holdfast.ledger.job_ledger import job_ledgers
 from holdfast.manifests.render_context import RenderContext
-from holdfast.mover.node_usage import NodeUsages
-from holdfast.mover.receipts import lane_prices
 from holdfast.place import prices
 from holdfast.platform import Platform, reading
 from infra import describe
@@ -29,7 +24,6 @@ from infra.rules import judge_environment
 from infra.specs.pools import resources
 from tests.infra.ops.google import Gcloud
 from tests.infra.samples import EXAMPLE
-from workloads.library.tests import sample
 from workloads.manifests import queueing
 
 OURS = Reservation(name="a100-q4", usd_per_hour=1.25)
@@ -99,19 +93,6 @@ def test_calendar_mode_takes_a_job_only_within_its_days(days: dict[str, str], wo
     assert placed.offer and placed.offer.capacity is not Capacity.RESERVED
     with pytest.raises(InputError, match=word):
         placing.place(own(capacity="reserved"), platform(**days), prices.load())
-
-
-def test_a_receipt_prices_it_by_its_nodes_label() -> None:
-    pool = describe.platform(reserving(), {}).pool("reserved-a100")
-    labels = pool.node_labels() | {"node.kubernetes.io/instance-type": pool.machine_type}
-    node = read_node({"metadata": {"name": "n", "labels": labels}})
-    assert (node.own_usd_per_hour, node.capacity) == (1.25, "on-demand")
-    usages, pod = NodeUsages(), read_pod({"metadata": {"namespace": "training"}, "spec": {"nodeName": "n"}})
-    for now_s in (1_000.0, 1_100.0):
-        usages.passed([("uid", pod)], {"n": replace(node, zone="us-central1-a")}, now_s)
-    runs = job_ledgers(parse(sample.encoded(sample.training("mine"))).events)
-    paid, demand, hours = lane_prices(runs, usages.held["uid"])
-    assert (paid, hours) == pytest.approx((1.25, 100 / 3600)) and demand > paid
 
 
 RESERVED = {"instanceProperties": {"machineType": "a2-highgpu-1g"}, "count": "4"}

@@ -49,8 +49,8 @@ def problems(call: Call, body: Json) -> Iterator[str]:
     if grammar and not re.fullmatch(grammar, name.rpartition("/")[2]):
         yield f"Invalid name {name!r}: it must match {grammar}"
     for place, labels in _labels(resource):
-        if call.api == "monitoring" and place == "labels":
-            continue  # settings of a notification channel
+        if call.api in ("monitoring", "billingbudgets") and place == "labels":
+            continue  # settings of a notification channel; a budget's filter, which has a list of values for each
         node = call.api == "container" and place == "labels"
         yield from _node_label_problems(labels) if node else _label_problems(labels)
     surge = resource.get("upgradeSettings", {}) if call.api == "container" else {}

@@ -16,6 +16,8 @@ import pytest
 from kubernetes import client
 
 from holdfast.clients.api import Api
+from holdfast.contract.pools import LABEL_OWN_PRICE, LABEL_ZONE
+from holdfast.exporter.objects import read_node, read_pod
 from holdfast.exporter.sources import Folder
 from holdfast.ledger.events import Event, parse
 from holdfast.ledger.job_ledger import job_ledgers
@@ -24,7 +26,7 @@ from holdfast.ledger.receipt import ANNOTATION, leave
 from holdfast.mover.faulty_nodes import FaultyNodes
 from holdfast.mover.main import Process
 from holdfast.mover.mover import Mover
-from holdfast.mover.node_usage import LONGEST_GAP_S, NodeUsage
+from holdfast.mover.node_usage import LONGEST_GAP_S, NodeUsage, NodeUsages
 from holdfast.mover.progress import Progress
 from holdfast.mover.receipts import Order, Receipts, lane_prices, make
 from holdfast.mover.view import SETTLE_END_S, Ended, View, ending
@@ -178,6 +180,17 @@ def test_a_lane_costs_what_its_machines_cost_on_the_capacity_they_were() -> None
     paid = (300 * at.spot + 100 * at.on_demand) / 100
     assert lane_prices(gang, mixed) == pytest.approx((paid, 4 * at.on_demand, 100 / 3600))
     assert lane_prices(queue, mixed) == pytest.approx((paid / 2, 2 * at.on_demand, 200 / 3600))
+
+
+def test_a_reserved_machine_costs_what_its_label_says() -> None:
+    labels = {LABEL_OWN_PRICE: "1.25", "node.kubernetes.io/instance-type": "g2-standard-8"}
+    reserved = read_node({"metadata": {"name": "n", "labels": labels | {LABEL_ZONE: "us-central1-a"}}})
+    assert reserved.capacity == "on-demand", "nobody takes it away"
+    usages, on_it = NodeUsages(), read_pod(pod("p", on="n"))
+    for now_s in (1_000.0, 1_100.0):
+        usages.passed([("uid", on_it)], {"n": reserved}, now_s)
+    paid, demand, hours = lane_prices(job_ledgers(events_of("training")), usages.held["uid"])
+    assert (paid, hours) == pytest.approx((1.25, 100 / 3600)) and demand == prices_of(*L4[:2]).on_demand
 
 
 def events_of(kind: str) -> list[Event]:
