@@ -17,8 +17,8 @@ from typing import Any, Self
 from holdfast.checkpoint.cadence import History, cadence_of, measured, node_age_s
 from holdfast.checkpoint.errors import CheckpointExit, NotDurable, Preempted, RankLost
 from holdfast.checkpoint.format import signing_key
-from holdfast.checkpoint.ranks import Ranks, on_every_rank
-from holdfast.checkpoint.reports import Reports, loss_line, window_line
+from holdfast.checkpoint.ranks import Ranks, is_lost_peer, on_every_rank
+from holdfast.checkpoint.reports import Reports, window_line
 from holdfast.checkpoint.restore import Restored, Start, log_found, start
 from holdfast.checkpoint.restore.loading import load
 from holdfast.checkpoint.save.decision import check_state
@@ -106,7 +106,7 @@ class Checkpointer:
         self._cadence = cadence_of(self._every, lambda: cost.interval_s(node_age_s()), self._ranks, self.step)
         self._ticked_at, self._announced = 0.0, False
         self._use.begin()
-        self.stop.shutdown.last_words = self._log_loss
+        self.stop.shutdown.last_words = lambda: self._reports.of_loss(self._writer, self.step)
         return self
 
     def tick(self, step: int, *, metric: float | None = None) -> None:
@@ -206,9 +206,12 @@ class Checkpointer:
             if kind is None:
                 self._finish()
             # An exception of the loop: what was staged before it is sound and is worth the wait.
-            elif kind is not Preempted:
-                self.wait(self._window_s)
-                self._log_loss()
+            elif error and kind is not Preempted:
+                lost = str(error)[:160] if is_lost_peer(error) else ""
+                self.wait(max(0.0, self._seconds_left()))
+                self._reports.of_loss(self._writer, self.step, lost)
+                if lost and self.stop.requested:  # one was faster
+                    raise Preempted(self.step) from error
             self._reports.of_end(error)
         except CheckpointExit as end:
             self._reports.of_end(end)
@@ -217,7 +220,7 @@ class Checkpointer:
             self.close()
 
     def _start_or_give_back(self) -> Start:
-        """A start that fails leaves the process as it was: with its signals, and without a thread of this library."""
+        """A start that fails leaves the process as it was, with its signals and without a thread of this library."""
         try:
             # Before anything is loaded: a state that cannot be saved is found now and not at the first save, hours later.
             check_state(self._state, self._ranks)
@@ -266,6 +269,7 @@ class Checkpointer:
         """What the grace period allows: first the save in flight, then one more if it fits on every rank."""
         self._reports.emit("stop", step=self.step, reason=self.stop.reason)
         self._writer.wait(max(0.0, self._seconds_left()))
+        lost = "" if self.stop.agreed else str(self.stop.lost or "another rank does not answer")
         try:
             if self.stop.agreed and self._unsaved and self._writer.last_save_fits(self._seconds_left()):
                 self.save(self.step)
@@ -274,8 +278,8 @@ class Checkpointer:
                 # A launcher ends the other ranks with the first that goes: none goes before the commit.
                 self._ranks.agree(None, lambda _: None, timeout_s=max(0.1, self._seconds_left()))
         except (RankLost, InputError) as error:
-            self._reports.log(logs.warning, "stop", f"no last checkpoint: {error}")
-        self._log_loss()
+            lost = f"no last checkpoint: {error}"
+        self._reports.of_loss(self._writer, self.step, lost)
         raise Preempted(self.step)
 
     def _seconds_left(self) -> float:
@@ -285,10 +289,6 @@ class Checkpointer:
     @property
     def _unsaved(self) -> bool:
         return self.step > max(self._writer.last_step, self.restored.step if self.restored else 0)
-
-    def _log_loss(self) -> None:
-        if line := loss_line(self._writer, self.step):
-            self._reports.log(logs.warning, "stop", line)
 
     def _measure(self) -> None:
         # The time before the first tick is compilation, and would make every later step look fast.

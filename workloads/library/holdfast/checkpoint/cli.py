@@ -245,7 +245,7 @@ def pin(
 def verify_exact(
     command: Annotated[list[str], typer.Argument(help="After --: what trains, such as python train.py --small.")],
     steps: Annotated[int, typer.Option(help="Steps of each run.", min=4)] = 12,
-    timeout: Annotated[str, typer.Option(help="Of one start.")] = "10m",
+    timeout: Annotated[str, typer.Option(help="Of all starts together.")] = "30m",
     only: Annotated[str | None, typer.Option(help="One way to die: SIGKILL, SIGTERM, 'SIGKILL in a save' ...")] = None,
 ) -> None:
     """Train undisturbed, then killed and resumed in several ways, and compare the bits. 1: they differ, and why; the first

@@ -3,7 +3,7 @@
 from holdfast.checkpoint.cadence import Hazard
 from holdfast.checkpoint.format import fence, signing_key
 from holdfast.checkpoint.format.commit import survey
-from holdfast.checkpoint.ranks import Json, Ranks, failure_of
+from holdfast.checkpoint.ranks import Json, Ranks, error_of, failure_of, is_lost_peer
 from holdfast.checkpoint.restore import Restored, Start, behind_fence, restore
 from holdfast.checkpoint.restore.loading import read_whole
 from holdfast.checkpoint.restore.reading import open_step
@@ -35,8 +35,10 @@ __all__ = [
     "checked_state",
     "decode",
     "dtype_of",
+    "error_of",
     "failure_of",
     "fence",
+    "is_lost_peer",
     "load_entry",
     "local_of",
     "obey_only",

@@ -17,8 +17,8 @@ from typing import Any, Self, TypeVar
 import torch.distributed as dist
 import torch.distributed.distributed_c10d as c10d
 
-from holdfast.checkpoint.errors import Damaged, Preempted, RankLost, StorageError
-from holdfast.contract.errors import InputError
+from holdfast.checkpoint.errors import Damaged, Preempted, RankLost, StorageError, Transient
+from holdfast.contract.errors import InputError, Later
 from holdfast.runtime.ballot import Store
 from holdfast.runtime.stop import OneProcessStore
 
@@ -66,11 +66,20 @@ class Ranks:
         return int(os.environ.get("LOCAL_WORLD_SIZE", self.world_size))
 
     def agree(self, mine: Json, decide: Callable[[list[Json]], Json], *, timeout_s: float | None = None) -> Json:
-        """Every rank brings `mine`; rank 0 decides over all of it, in rank order; all return its decision."""
+        """Every rank brings `mine`; rank 0 decides over all of it, in rank order; all return its decision. Raises
+        RankLost."""
         self._turn += 1
         timeout_s = self._timeout_s if timeout_s is None else timeout_s
         if self.world_size == 1:
             return decide([mine])
+        try:
+            return self._decided(mine, decide, timeout_s)
+        except dist.DistError as error:  # of the store
+            raise RankLost(
+                f"the rank that keeps the store is gone: {str(error).partition(chr(10))[0][:160]}"
+            ) from error
+
+    def _decided(self, mine: Json, decide: Callable[[list[Json]], Json], timeout_s: float) -> Json:
         verdict = f"{self._turn}/verdict"
         if not self.coordinator:
             self.store.set(f"{self._turn}/{self.rank}", json.dumps(mine))
@@ -104,6 +113,26 @@ def default_store() -> c10d.Store:
     return mine
 
 
+# What torch's RuntimeErrors contain when another rank is gone (gloo; nccl raises DistError).
+_PEER_LOST = (
+    "closed by peer",
+    "reset by peer",
+    "Connection refused",
+    "Broken pipe",
+    "Timed out",
+    "recv header",
+    "caused pair closure",
+)
+
+
+def is_lost_peer(error: BaseException) -> bool:
+    """Whether it says that another rank is gone: worth another start, and no bug of the program's."""
+    # RankLost: a peer that is silent while a start or a save is agreed on, which no socket reports.
+    return isinstance(error, (dist.DistError, RankLost)) or (
+        isinstance(error, RuntimeError) and any(text in str(error) for text in _PEER_LOST)
+    )
+
+
 T = TypeVar("T")
 
 
@@ -122,12 +151,19 @@ def outcome(call: Callable[[], Json]) -> dict[str, Any]:
 
 
 def failure_of(error: InputError) -> dict[str, Any]:
-    return {"input": [error.what, error.got, error.allowed, error.fix]}
+    return {"input": [error.what, error.got, error.allowed, error.fix, isinstance(error, Later)]}
+
+
+def error_of(failure: dict[str, Any]) -> InputError:
+    what, got, allowed, fix, later = failure["input"]
+    return (Later if later else InputError)(what, got=got, allowed=allowed, fix=fix)
 
 
 def _unreachable(error: StorageError) -> InputError:
     # Not damage: falling back would throw away good checkpoints because the store is down.
-    return InputError(
+    # Given up on, after some time.
+    away = isinstance(error, Transient) or isinstance(error.__cause__, Transient)
+    return (Later if away else InputError)(
         "checkpoint storage cannot be read",
         got=f"{type(error).__name__}: {error}",
         allowed="a reachable store with permission to list and read",
@@ -153,8 +189,7 @@ def agreed(
     # Also after an error of this rank's own: a rank that raises without answering leaves the others waiting.
     decision: dict[str, Any] = ranks.agree(mine, decide)
     if "input" in decision:
-        what, got, allowed, fix = decision["input"]
-        raise InputError(what, got=got, allowed=allowed, fix=fix)
+        raise error_of(decision)
     if "stopped" in decision:
         raise Preempted(0)
     return decision

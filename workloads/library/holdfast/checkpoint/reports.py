@@ -67,8 +67,8 @@ class Reports:
         if self._events is not None and self.coordinator:
             self._events.emit(event, **fields)
 
-    def log(self, write: Callable[[str, str], None], action: str, message: str) -> None:
-        if self.coordinator:
+    def log(self, write: Callable[[str, str], None], action: str, message: str, *, everywhere: bool = False) -> None:
+        if self.coordinator or everywhere:
             write(action, message)
 
     def of_save(self, report: Report) -> None:
@@ -83,6 +83,16 @@ class Reports:
             )
         if event := report.event():
             self.emit(event[0], **event[1])
+
+    def of_loss(self, writer: CheckpointWriter, step: int, peer: str = "") -> None:
+        """What leaving at `step` loses. `peer`: why another rank is gone, which may have been the one that writes."""
+        # Counted from the commit: a save that was staged or uploaded and has no commit is not restored.
+        lost, seconds = step - writer.durable_step, time.monotonic() - writer.durable_since
+        if lost > 0:
+            newest = f"leaving at step {step}, the newest checkpoint is of step {writer.durable_step}"
+            kept = ", unless the save in flight is through by itself" if writer.busy else ""
+            line = f"{newest}: {lost} steps ({seconds:.0f} s) are lost{kept}{peer and f'; {peer}'}"
+            self.log(logs.warning, "stop", line, everywhere=bool(peer))
 
     def of_end(self, error: BaseException | None) -> None:
         if self._whole:
@@ -103,13 +113,3 @@ def window_line(writer: CheckpointWriter, window_s: float, every: Cadence) -> st
         f"window {window_s:.0f} s, upload {writer.upload_rate / 1e6:.0f} MB/s, "
         f"full save {save_s:.1f} s: {verdict}, at most {(interval_s + save_s) / 60:.1f} min lost"
     )
-
-
-def loss_line(writer: CheckpointWriter, step: int) -> str:
-    """What leaving at `step` loses; empty where it loses nothing."""
-    # Counted from the commit: a save that was staged or uploaded and has no commit is not restored.
-    lost = step - writer.durable_step
-    seconds = time.monotonic() - writer.durable_since
-    newest = f"leaving at step {step}, the newest checkpoint is of step {writer.durable_step}"
-    kept = ", unless the save in flight is through by itself" if writer.busy else ""
-    return f"{newest}: {lost} steps ({seconds:.0f} s) are lost{kept}" if lost > 0 else ""

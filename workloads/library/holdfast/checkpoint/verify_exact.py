@@ -150,9 +150,10 @@ class Verdict:
 def verify(
     command: list[str], folder: Path, *, steps: int, timeout_s: float, deaths: Sequence[str] = DEATHS
 ) -> Iterator[Verdict]:
-    """Raises Unjudged if the command ends before `steps`, InputError if it trains without Checkpointer."""
-    every = max(1, steps // 4)
-    whole = _run(command, folder / "whole", Orders(store="", trace="", steps=steps, every=every), timeout_s)
+    """Raises Unjudged if the command ends before `steps` or all starts together take longer than `timeout_s`,
+    InputError if it trains without Checkpointer."""
+    every, ends = max(1, steps // 4), time.monotonic() + timeout_s
+    whole = _run(command, folder / "whole", Orders(store="", trace="", steps=steps, every=every), ends)
     if not whole:
         raise InputError(
             "command trains without Checkpointer",
@@ -166,21 +167,21 @@ def verify(
         # Between saves, so that steps have to be repeated; where a save is killed, in that step.
         at = 2 * every if death == KILL_SAVING else min(steps - 1, 2 * every + max(1, every // 2))
         orders = Orders(store="", trace="", steps=steps, every=every, die_at=at, death=death)
-        yield _judged(command, folder / death.replace(" ", "-"), orders, whole, timeout_s)
+        yield _judged(command, folder / death.replace(" ", "-"), orders, whole, ends)
 
 
 def _judged(
-    command: list[str], folder: Path, orders: Orders, whole: dict[str, dict[int, Line]], timeout_s: float
+    command: list[str], folder: Path, orders: Orders, whole: dict[str, dict[int, Line]], ends: float
 ) -> Verdict:
-    killed = _run(command, folder, orders, timeout_s, trace="killed", dies=True)
-    resumed = _run(command, folder, Orders(store="", trace="", steps=orders.steps, every=orders.every), timeout_s)
+    killed = _run(command, folder, orders, ends, trace="killed", dies=True)
+    resumed = _run(command, folder, Orders(store="", trace="", steps=orders.steps, every=orders.every), ends)
     first = min((min(lines) for lines in resumed.values()), default=orders.steps + 1)
     found, beside = "", tuple[str, ...]()
     for rank, lines in whole.items():
         # First the part before the kill: where that differs, what comes after proves nothing about checkpoints.
         before = killed.get(rank, {})
         if unsteady := first_difference(lines, before, streams_in(lines)):
-            why = unseeded(lines, before) or _by_hashes(command, folder, orders, unsteady[0], timeout_s)
+            why = unseeded(lines, before) or _by_hashes(command, folder, orders, unsteady[0], ends)
             found = f"step {unsteady[0]} differs before the kill ({unsteady[1][0]}): {why}"
             break
         # A stream that is not seeded, and that nothing draws from, differs from start to start.
@@ -195,7 +196,7 @@ def _run(
     command: list[str],
     folder: Path,
     orders: Orders,
-    timeout_s: float,
+    ends: float,
     *,
     trace: str = "trace",
     dies: bool = False,
@@ -216,11 +217,13 @@ def _run(
                 env={**os.environ, **env, ENV_TRIAL: str(file)},
                 stdout=out,
                 stderr=out,
-                timeout=timeout_s,
+                timeout=max(0.0, ends - time.monotonic()),
                 check=False,
             )
         except subprocess.TimeoutExpired as error:
-            raise Unjudged(f"no end within {timeout_s:.0f} s; its output is in {log}") from error
+            raise Unjudged(
+                f"no end in time: choose a longer --timeout or fewer --steps; its output ends: {log.read_text()[-600:]}"
+            ) from error
         except OSError as error:
             raise InputError(
                 "command cannot be started", got=str(error), allowed="a program", fix="check what follows --"
@@ -235,12 +238,12 @@ def _lines(path: Path) -> dict[int, Line]:
     return {line["step"]: line for line in found}
 
 
-def _by_hashes(command: list[str], folder: Path, orders: Orders, step: int, timeout_s: float) -> str:
+def _by_hashes(command: list[str], folder: Path, orders: Orders, step: int, ends: float) -> str:
     """Whether it is repeatable once strings have the same hash at each start."""
     runs: list[dict[str, dict[int, Line]]] = []
     for n in range(2):
         short = Orders(store="", trace="", steps=step, every=orders.every)
-        runs.append(_run(command, folder / f"hashes-{n}", short, timeout_s, env={"PYTHONHASHSEED": "0"}))
+        runs.append(_run(command, folder / f"hashes-{n}", short, ends, env={"PYTHONHASHSEED": "0"}))
     alike = all(not first_difference(runs[0][rank], lines, streams_in(lines)) for rank, lines in runs[1].items())
     return (
         "it depends on the order of a set, which is another at each start; iterate over sorted(...), or set PYTHONHASHSEED"

@@ -28,13 +28,16 @@ class HoldfastError(Exception):
 class InputError(HoldfastError, ValueError):
     """Bad input at the border, in four short lines."""
 
+    code = EXIT_BAD_INPUT
+    """Of a process that ends for it."""
+
     def __init__(self, what: str, *, got: object, allowed: str, fix: str) -> None:
         self.what, self.got, self.allowed, self.fix = what, str(got), allowed, fix
         super().__init__(f"{what}: got {self.got}; allowed: {allowed}; fix: {fix}")
 
-    def __reduce__(self) -> tuple[Callable[..., "InputError"], tuple[str, str, str, str]]:
+    def __reduce__(self) -> tuple[Callable[..., "InputError"], tuple[type["InputError"], str, str, str, str]]:
         # Keywords only cannot be pickled by default; torch sends a rank's error to the others that way.
-        return _again, (self.what, self.got, self.allowed, self.fix)
+        return _again, (type(self), self.what, self.got, self.allowed, self.fix)
 
     def lines(self) -> str:
         what, got, allowed, fix = (printable(text, 2_000) for text in (self.what, self.got, self.allowed, self.fix))
@@ -44,13 +47,17 @@ class InputError(HoldfastError, ValueError):
 class Stopped(InputError):
     """A safety rule stopped the command before it changed anything."""
 
+    code = EXIT_STOPPED
+
 
 class Later(InputError):
     """A disk or a service refuses for now: the same command may work later."""
 
+    code = EXIT_RETRY
 
-def _again(what: str, got: str, allowed: str, fix: str) -> InputError:
-    return InputError(what, got=got, allowed=allowed, fix=fix)
+
+def _again(kind: type[InputError], what: str, got: str, allowed: str, fix: str) -> InputError:
+    return kind(what, got=got, allowed=allowed, fix=fix)
 
 
 class Unjudged(HoldfastError, RuntimeError):
@@ -117,7 +124,7 @@ def run_cli(command: Callable[[], object]) -> None:
 
 def _end_as_bad_input(error: InputError) -> NoReturn:
     print(error.lines(), file=sys.stderr)
-    sys.exit(EXIT_STOPPED if isinstance(error, Stopped) else EXIT_RETRY if isinstance(error, Later) else EXIT_BAD_INPUT)
+    sys.exit(error.code)
 
 
 def _end_as_unjudged(text: str) -> NoReturn:

@@ -5,10 +5,8 @@ import sys
 from multiprocessing.sharedctypes import RawArray
 from typing import Any
 
-from torch.distributed import DistError
-
 from holdfast.checkpoint import CheckpointExit
-from holdfast.checkpoint.errors import RankLost
+from holdfast.checkpoint.parts import is_lost_peer
 from holdfast.contract import exit_codes
 from holdfast.contract.errors import InputError
 from holdfast.contract.telemetry import KIND_TRAINING
@@ -26,17 +24,6 @@ Ending = dict[str, Any]
 
 # Of the window's end, for giving communicators back.
 DESTROY_S = 1.0
-
-# What torch's RuntimeErrors contain when another rank is gone (gloo; nccl raises DistError).
-_PEER_LOST = (
-    "closed by peer",
-    "reset by peer",
-    "Connection refused",
-    "Broken pipe",
-    "Timed out",
-    "recv header",
-    "caused pair closure",
-)
 
 
 class SharedStatus:
@@ -89,7 +76,7 @@ def run_rank(config: TrainConfig, corpus: Corpus, status: SharedStatus, phases: 
         return {"code": end.CODE}
     except InputError as error:
         logs.error("train", error.lines())
-        sys.exit(exit_codes.EXIT_BAD_INPUT)
+        sys.exit(error.code)
     except Exception as error:  # noqa: BLE001  # the rank's top level: every failure becomes an exit code
         logs.error("train", "a rank failed", cause=error)
         sys.exit(failure_code(error, noticed=shutdown.requested))
@@ -97,10 +84,6 @@ def run_rank(config: TrainConfig, corpus: Corpus, status: SharedStatus, phases: 
 
 def failure_code(error: Exception, *, noticed: bool) -> int:
     """A lost peer is worth another try; during a shutdown it is part of it. All else is a bug."""
-    # RankLost: a peer that is silent while a start or a save is agreed on, which no socket reports.
-    lost = isinstance(error, (DistError, RankLost)) or (
-        isinstance(error, RuntimeError) and any(text in str(error) for text in _PEER_LOST)
-    )
-    if not lost:
+    if not is_lost_peer(error):
         return exit_codes.EXIT_BUG
     return exit_codes.EXIT_PREEMPTED if noticed else exit_codes.EXIT_RETRY

@@ -100,7 +100,7 @@ def train(url: str, rank: int, world: int, rendezvous: str, options: dict[str, A
             advance(state)
             if step + 1 == late and rank == world - 1:
                 spoil_late(state)
-            if world > 1:
+            if world > 1 and options.get("sums", True):
                 dist.barrier()
             ckpt.tick(step + 1)
             if options.get("wait"):
@@ -126,7 +126,11 @@ def set_up(rank: int, world: int, rendezvous: str, options: dict[str, Any]) -> N
     if world > 1:
         timeout = timedelta(seconds=60)
         dist.init_process_group(
-            "gloo", init_method=f"file://{rendezvous}", rank=rank, world_size=world, timeout=timeout
+            "gloo",
+            init_method=options.get("meet", f"file://{rendezvous}"),
+            rank=rank,
+            world_size=world,
+            timeout=timeout,
         )
 
 

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from holdfast.checkpoint.errors import Damaged, Transient
+from holdfast.checkpoint.errors import Damaged, Denied, Transient
 from holdfast.checkpoint.ranks import Ranks, agreed, outcome
-from holdfast.contract.errors import InputError
+from holdfast.contract.errors import InputError, Later
 from holdfast.runtime.stop import OneProcessStore
 
 
@@ -44,7 +44,14 @@ def test_damage_on_one_rank_is_damage_on_every_rank(victim: int) -> None:
 def test_a_store_that_is_away_is_an_error_on_every_rank_and_no_damage(victim: int) -> None:
     calls = [damaged if rank == 1 else unreachable if rank == victim else (lambda: 7) for rank in range(3)]
     for found in together(calls):
-        assert isinstance(found, InputError) and found.what == "checkpoint storage cannot be read"
+        assert isinstance(found, Later) and found.what == "checkpoint storage cannot be read"
+
+
+def test_a_store_that_refuses_is_bad_input_on_every_rank() -> None:
+    def refuses() -> None:
+        raise Denied("403")
+
+    assert [type(found) for found in together([refuses, lambda: 7])] == [InputError] * 2
 
 
 def test_what_rank_0_read_is_what_every_rank_goes_on_with() -> None:

@@ -3,9 +3,11 @@
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -207,6 +209,23 @@ def test_a_departure_says_what_it_loses(jobs: Jobs, tmp_path: Path) -> None:
     finally:
         os.kill(uploader, signal.SIGKILL)
     assert "steps (" in log.read_text() and "are lost" in log.read_text()
+
+
+@pytest.mark.parametrize("sums", [True, False])
+def test_the_survivor_of_a_stop_leaves_in_order_and_says_what_is_lost(jobs: Jobs, tmp_path: Path, sums: bool) -> None:
+    """The first rank has the store of the process group. Its death is seen in a sum, or while they agree on a stop."""
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        meet = f"tcp://127.0.0.1:{probe.getsockname()[1]}"
+    url, log = tmp_path / "url", tmp_path / "log"
+    first, other = jobs.start(url, tmp_path, world=2, every=20, steps=10**9, log=str(log), meet=meet, sums=sums)
+    wait_until(lambda: len(support.commits(url)) > 0)
+    steps_on(other)
+    for rank in (first, other):
+        os.kill(rank.pid or 0, signal.SIGTERM)
+    time.sleep(0.02)
+    first.kill()
+    assert finish([other]) == [EXIT_PREEMPTED], log.read_text()
+    assert "are lost" in log.read_text() and "Traceback" not in log.read_text(), log.read_text()
 
 
 STUCK = """

@@ -3,14 +3,21 @@
 import os
 import shutil
 import signal
+import socket
 from pathlib import Path
 
 import pytest
 
+from holdfast.checkpoint import Tuning
 from holdfast.checkpoint.errors import NotFound, StorageError, Transient
+from holdfast.checkpoint.format.commit import committed_steps
+from holdfast.checkpoint.ranks import Ranks, on_every_rank
 from holdfast.checkpoint.stores.local import LocalStorage
-from holdfast.checkpoint.stores.opening import Mirrored
+from holdfast.checkpoint.stores.opening import Mirrored, reliable_storage
 from holdfast.checkpoint.stores.storage import crc32c
+from holdfast.contract.errors import Later
+from holdfast.contract.exit_codes import EXIT_RETRY
+from holdfast.runtime.stop import OneProcessStore
 from workloads.library.tests.checkpoint.corruptions import zero_first_shard
 from workloads.library.tests.checkpoint.jobs import RUN, STEPS, Jobs, newest
 
@@ -52,6 +59,24 @@ def test_what_the_first_store_has_lost_or_damaged_is_read_from_the_mirror(jobs: 
     assert jobs.run(first, tmp_path, world=2, mirror=str(mirror), log=str(log)) == [0, 0], log.read_text()
     assert log.read_text().count("restored step 6") == 2
     assert newest(first) == STEPS
+
+
+@pytest.mark.parametrize("url", ["s3://bucket/runs", "az://container/runs", "gs://bucket/runs"])
+def test_a_store_that_is_down_at_the_start_is_worth_another_start(monkeypatch: pytest.MonkeyPatch, url: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        nowhere = f"http://127.0.0.1:{probe.getsockname()[1]}"
+    account = f"DefaultEndpointsProtocol=http;AccountName=a;AccountKey=a2V5;BlobEndpoint={nowhere}/a;"
+    for name, value in {
+        "AWS_ENDPOINT_URL": nowhere, "AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "a", "AWS_REGION": "us-east-1",
+        "AZURE_STORAGE_CONNECTION_STRING": account, "STORAGE_EMULATOR_HOST": nowhere,
+    }.items():  # fmt: skip
+        monkeypatch.setenv(name, value)
+    tuning = Tuning(retry_s=0.2, request_s=1.0)
+    with pytest.raises(Later) as down:
+        on_every_rank(
+            Ranks(OneProcessStore(), 0, 1), lambda: committed_steps(reliable_storage(url, tuning, create=True), RUN)
+        )
+    assert down.value.code == EXIT_RETRY
 
 
 class Away(LocalStorage):

@@ -3,11 +3,14 @@
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from holdfast.checkpoint.verify_exact import verify
+from holdfast.contract.errors import Unjudged
 from workloads.library.tests.fork_server import ForkServer
 from workloads.library.tests.forked_command import forked
 
@@ -44,6 +47,26 @@ with Checkpointer(sys.argv[1], state, run="nano") as ckpt:
         #STEP
         ckpt.tick(step + 1)
 """
+
+
+# As a Trial writes it, in two seconds a start.
+SLOW = """
+import json, os, signal, time
+orders = json.load(open(os.environ["HOLDFAST_TRIAL"]))
+time.sleep(2)
+with open(orders["trace"] + "0.jsonl", "w") as trace:
+    for step in range(1, (orders["die_at"] or orders["steps"]) + 1):
+        trace.write(json.dumps({"step": step, "state": {}, "beside": {}}) + chr(10))
+if orders["death"]:
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_all_starts_together_end_in_time(tmp_path: Path) -> None:
+    began = time.monotonic()
+    with pytest.raises(Unjudged, match="no end in time"):
+        list(verify([sys.executable, "-c", SLOW], tmp_path, steps=8, timeout_s=5.0))
+    assert time.monotonic() - began < 15.0
 
 
 @pytest.fixture

@@ -22,7 +22,7 @@ from torch.distributed import (
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 from holdfast.checkpoint.errors import CheckpointExit, NotDurable, Preempted, StorageError, Superseded
-from holdfast.checkpoint.parts import Json, Ranks, as_dtensor, failure_of
+from holdfast.checkpoint.parts import Json, Ranks, as_dtensor, error_of, failure_of
 from holdfast.contract.errors import InputError
 from holdfast.runtime.stop import OneProcessStore
 from holdfast.training.elastic import places
@@ -147,8 +147,7 @@ def _described(error: BaseException) -> dict[str, Any]:
 
 def _raised(answer: dict[str, Any]) -> BaseException:
     if "input" in answer:
-        what, got, allowed, fix = answer["input"]
-        return InputError(what, got=got, allowed=allowed, fix=fix)
+        return error_of(answer)
     if "end" in answer:
         kind, step, reason = answer["end"]
         return _ENDS[kind](step, reason)
