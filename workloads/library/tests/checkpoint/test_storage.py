@@ -5,6 +5,7 @@ import os
 import sys
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
@@ -67,20 +68,15 @@ def test_a_name_is_taken_once_and_keeps_its_first_content(storage: Storage) -> N
 
 
 def test_of_many_writers_of_one_name_exactly_one_wins(storage: Storage) -> None:
-    won: list[int] = []
-
-    def write(number: int) -> None:
+    def write(number: int) -> bool:
         try:
             put(storage, "run/race", b"%d" % number)
         except AlreadyExists:
-            return
-        won.append(number)
+            return False
+        return True
 
-    writers = [threading.Thread(target=write, args=(n,)) for n in range(8)]
-    for writer in writers:
-        writer.start()
-    for writer in writers:
-        writer.join()
+    with ThreadPoolExecutor(8) as pool:
+        won = [number for number, done in enumerate(pool.map(write, range(8))) if done]
     assert len(won) == 1
     assert read_object(storage, "run/race", limit=10) == b"%d" % won[0]
 
