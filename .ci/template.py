@@ -21,8 +21,8 @@ LEFT_OUT = (
     "infra/environments/dev.py", "infra/environments/prod.py", "workloads/rendered/dev/*", "workloads/rendered/prod/*",
     "tests/snapshots/plan/dev/*", "tests/snapshots/plan/prod/*",
     "infra/decisions/*",  # but those that a kept file cites
-    "requirements/bentoml.*", "requirements/checkpoint-rivals.txt", "requirements/docs.*", "requirements/frameworks.txt",
-    "requirements/litserve.*", "requirements/ray-serve.*", "requirements/torchft.*",
+    "requirements/checkpoint-rivals.txt", "requirements/docs.*", "requirements/frameworks.txt",
+    "requirements/litserve.*", "requirements/torchft.*",
     "tests/NOT_PROVEN.md", "tests/SLOWEST.md", "tests/decision_index.py", "tests/test_decisions.py",
     "tests/test_figures.py", "tests/test_names.py", "tests/test_options.py", "tests/test_pages.py",
     "tests/test_readme.py", "tests/test_release.py", "tests/test_stderr.py", "tests/test_tiers.py",

@@ -42,6 +42,7 @@ def loaded(env: str) -> "Environment":
         "python -m infra plan example",
         "python -m infra plan prod --full",
         "python -m infra plan prod --merge upstream/main",
+        "python -m infra plan prod --adopt cluster.json",
     )
 )
 def plan(
@@ -54,6 +55,14 @@ def plan(
         str,
         typer.Option(metavar="REF", help="Show what a merge of this commit would destroy, replace, change and create."),
     ] = "",
+    adopt: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Write import blocks for a cluster that is there, as `gcloud container clusters describe "
+            "--format=json` printed it, and show what the next apply changes.",
+        ),
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Plan with the real provider, without credentials or network, and check the result against the rules.
@@ -61,12 +70,16 @@ def plan(
     Exit 1 if a rule is broken; with --merge, if the merge would destroy anything."""
     import json
 
+    from infra.ops import adopt as adoption
     from infra.ops import plan as planning
     from infra.ops import show, upgrade
     from infra.ops.synth import ROOT, synthesise
     from infra.rules import judge_plans, require_clean
 
     environment = loaded(env)
+    if adopt:
+        adoption.run(environment, adopt)
+        return
     if merge:
         with working(f"plan {env} with this checkout and with {merge}"):
             found = upgrade.compare(merge, env)
@@ -139,33 +152,6 @@ def new(name: Annotated[str, typer.Argument(metavar="NAME")]) -> None:
     print(literal.create(name, ROOT / "infra" / "environments").relative_to(ROOT))
     for step in literal.next_steps(name):
         typer.echo(f"Next: {step}", err=True)
-
-
-@app.command(epilog=examples("python -m infra adopt eu --from cluster.json"))
-def adopt(
-    env: Env,
-    record: Annotated[
-        Path, typer.Option("--from", help="What `gcloud container clusters describe --format=json` printed.")
-    ],
-) -> None:
-    """Write import blocks for a cluster and pools that are there, and show what the next apply changes. Asks no project."""
-    from infra.contract.names import stack
-    from infra.ops import adopt as adoption
-    from infra.ops.synth import ROOT, synthesise
-    from infra.rules import require_clean
-
-    environment, found = loaded(env), adoption.read(record)
-    require_clean(environment)
-    folder = ROOT / "out" / "adopt" / env
-    with working(f"adopt {found['name']}") as step:
-        step("synthesise")
-        stacks = synthesise(env, folder / "synth", local_state=True)
-        step("plan")
-        made = adoption.adopt(environment, found, stacks[stack("cluster", env)], folder / "plan")
-    for line in adoption.report(made):
-        print(line)
-    print(f"wrote {adoption.write(environment, made).relative_to(ROOT)}")
-    typer.echo(f"Next: make diff ENV={env}, which asks the project", err=True)
 
 
 @app.command(

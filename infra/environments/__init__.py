@@ -25,7 +25,7 @@ def source_of(name: str) -> str:
 
 
 def imports_of(name: str) -> Path:
-    """Terraform's import blocks of what an environment adopted, as `infra adopt` writes them."""
+    """Terraform's import blocks of what an environment adopted, as `infra plan --adopt` writes them."""
     return _FOLDER / f"{name}.imports.json"
 
 

@@ -43,7 +43,7 @@ def _moment(field: str, got: str) -> datetime:
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Cluster:
     name: str = ""
-    """Of a cluster that was there before (`infra adopt`); empty: NAME_PREFIX-NAME."""
+    """Of a cluster that was there before (`infra plan --adopt`); empty: NAME_PREFIX-NAME."""
     release_channel: str = "REGULAR"
     min_version: str = ""
     """Oldest control plane accepted, for example 1.35 or 1.35.0-gke.1171000; empty: the channel decides."""

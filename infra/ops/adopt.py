@@ -5,6 +5,7 @@ asked. Guarantee: nothing is written where an apply would replace the cluster or
 """
 
 import json
+import sys
 import threading
 from collections.abc import Generator, Iterator, Mapping
 from contextlib import contextmanager
@@ -14,8 +15,12 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.contract.errors import InputError, Stopped
+from holdfast.contract.progress import working
+from infra.contract.names import stack
 from infra.environments import Environment, imports_of, source_of
 from infra.ops import replay
+from infra.ops.synth import ROOT, synthesise
+from infra.rules import require_clean
 from infra.specs.pools import CLUSTER
 
 DESCRIBE = "gcloud container clusters describe NAME --location=REGION --format=json"
@@ -41,8 +46,24 @@ def read(path: Path) -> Record:
         if not isinstance(found["nodePools"], list) or not all((found["name"], found["location"])):
             raise ValueError("no name, location or nodePools")
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise InputError("--from", got=f"{path}: {error}"[:300], allowed="the description of a cluster", fix=f"{DESCRIBE} > FILE") from error  # fmt: skip
+        raise InputError("--adopt", got=f"{path}: {error}"[:300], allowed="the description of a cluster", fix=f"{DESCRIBE} > FILE") from error  # fmt: skip
     return found
+
+
+def run(environment: Environment, record: Path) -> None:
+    """Write the blocks and print what the next apply does. Raises InputError and Stopped, as `read` and `adopt`."""
+    found = read(record)
+    require_clean(environment)
+    folder = ROOT / "out" / "adopt" / environment.name
+    with working(f"adopt {found['name']}") as step:
+        step("synthesise")
+        stacks = synthesise(environment.name, folder / "synth", local_state=True)
+        step("plan")
+        made = adopt(environment, found, stacks[stack("cluster", environment.name)], folder / "plan")
+    for line in report(made):
+        print(line)
+    print(f"wrote {write(environment, made).relative_to(ROOT)}")
+    print(f"Next: make diff ENV={environment.name}, which asks the project", file=sys.stderr)
 
 
 def adopt(environment: Environment, record: Record, stack: Path, folder: Path) -> Adoption:

@@ -56,7 +56,7 @@ def deploy(environment: Environment, *, yes: bool) -> int:
 def destroy(environment: Environment, *, yes: bool, confirm: str = "") -> int:
     """Destroy the stacks, last first. What is protected goes only where `confirm` is the environment's name.
 
-    Protections stand in the cloud as well: they are taken off by a deployment first, all of them or none.
+    Protections are set in the cloud as well: they are taken off by a deployment first, all of them or none.
     """
     require_no_placeholders(environment)
     # Terraform refuses a protected resource in the middle of a destroy, with half of the environment gone already.

@@ -77,7 +77,7 @@ def _fix(environment: Environment, resource: Resource, path: str) -> str:
 
 
 def _at(values: Any, path: str) -> Any:
-    """`path` as ignore_changes has it. A block that may stand once is a list in a plan, and none in the specs."""
+    """`path` as ignore_changes has it. A block that occurs at most once is a list in a plan, and none in the specs."""
     for name in re.split(r"(?:\[0\])?\.", path):
         values = values[0] if isinstance(values, list) and values else values
         values = values.get(name) if isinstance(values, Mapping) else None
@@ -87,7 +87,7 @@ def _at(values: Any, path: str) -> Any:
 def _as_sets(stated: Iterable[Any], found: Iterable[Any]) -> str:
     """Empty where both hold the same, in any order (infra/decisions/0016)."""
     wanted, there = ({json.dumps(item, sort_keys=True) for item in items} for items in (stated, found))
-    both = (("lacks", wanted - there), ("has beside it", there - wanted))
+    both = (("lacks", wanted - there), ("has in addition", there - wanted))
     return "; ".join(f"{word} {', '.join(sorted(items))}" for word, items in both if items)
 
 
@@ -107,7 +107,7 @@ def show(environment: Environment, found: Mapping[str, Sequence[Change]], as_jso
         ]
         print_json("drift", environment=environment.name, changes=named)
         return
-    # What is lost stands first: a comment on a pull request is read from the top.
+    # Losses first: a comment on a pull request is read from the top.
     losses = [row for row in rows if "delete" in row[1]]
     print_table(("STACK", "ACTION", "ADDRESS"), [*losses, *(row for row in rows if row not in losses)])
     print(f"{environment.name}: {len(rows)} changes, {len(losses)} destroy or replace")

@@ -51,7 +51,7 @@ class Engine:
 class EngineFailed(Unjudged):
     def __init__(self, what: str, output: str) -> None:
         lines = [line[:300] for line in output.strip().splitlines()]
-        # The cause stands at the end; what comes before may be thousands of lines of refreshing.
+        # The cause is at the end; what comes before may be thousands of lines of refreshing.
         super().__init__("\n".join([f"the engine failed: {what}", *lines[-60:]]))
         self.output = output
 
@@ -88,7 +88,7 @@ def node_folder() -> Path | None:
 def program() -> str:
     """The engine as one program, for tools that take a name: the wheel's gets a script around it."""
     parts = command()
-    # cdktf takes the name of one program and passes no arguments of ours, so several words need a script.
+    # cdktf takes the name of one program and passes none of our arguments, so several words need a script.
     if len(parts) == 1:
         return parts[0]
     quoted = " ".join(shlex.quote(part) for part in parts)
@@ -147,7 +147,7 @@ def _for_both_engines(folder: Path) -> Path:
             link = view / registry / package.relative_to(folder / REGISTRIES[0])
             link.parent.mkdir(parents=True, exist_ok=True)
             if not link.is_symlink() or link.readlink() != package:
-                # Made beside and moved: another process may look for the provider at this moment.
+                # Written under another name and moved: another process may look for the provider at this moment.
                 fresh = link.with_name(f".{link.name}.{os.getpid()}.{threading.get_ident()}")
                 fresh.unlink(missing_ok=True)
                 fresh.symlink_to(package)

@@ -1,4 +1,4 @@
-"""What a destroy leaves behind: what GKE itself made, and what bears the label of a proof that was cut short.
+"""What a destroy leaves behind: what GKE itself made, and what has the label of a proof that was cut short.
 
 Terraform does not know the first: load balancers of Services, disks of volumes, endpoint groups, firewall rules.
 """
@@ -66,7 +66,7 @@ Ask = Callable[..., Any]
 
 
 def find(environment: Environment, run: str = "", ask: Ask = gcloud.ask) -> list[Leftover]:
-    """What GKE made for the environment; with `run` instead all in its project that bears the run's label."""
+    """What GKE made for the environment; with `run` instead all in its project that has the run's label."""
     names = {"cluster": environment.cluster_name, "network": environment.network_name, "run": run}
     return [
         _leftover(source, item, environment.project)

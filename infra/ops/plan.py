@@ -27,7 +27,7 @@ class Change:
     """Of what Terraform was asked to ignore: the attribute, and how its set differs from what is stated."""
 
     fix: str = ""
-    """The command that mends an ignored difference."""
+    """The command that removes an ignored difference."""
 
     @property
     def destroys(self) -> bool:

@@ -1,6 +1,6 @@
 """`python -m infra.ops.provider_lock`: checksums of the provider for every platform of a team.
 
-Needs the registry: a provider from a mirror has checksums of its own. The composition root lays the file beside
+Needs the registry: a provider from a mirror has checksums of its own. The composition root puts the file next to
 each stack that is deployed, so that a changed provider fails `init`.
 """
 

@@ -22,10 +22,10 @@ Plan = Mapping[str, Any]
 Change = dict[str, Any]
 # Terraform demands one and compares it with nothing here; constant, so that a state is the same in every run.
 LINEAGE = "00000000-0000-0000-0000-000000000000"
-# Kinds whose name the cloud gives, and which others may refer to: a list may not hold the null that would stand there.
+# Kinds whose name the cloud gives, and which others may refer to: a list may not hold a null in its place.
 NAMED_BY_GOOGLE = ("google_monitoring_notification_channel", "google_monitoring_alert_policy", "google_billing_budget")
 
-# Attributes of no fixed type: a state names the type beside the value.
+# Attributes of no fixed type: a state names the type with the value.
 OF_ANY_TYPE = {"terraform_data": ("input", "triggers_replace")}
 
 
@@ -60,7 +60,7 @@ def _recorded(resource: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def replan(stack: Path, state: Mapping[str, Any], folder: Path, *options: str, initialised: Path | None = None) -> Plan:
-    """The plan of a synthesised stack against `state`, in `folder`, which is made anew.
+    """The plan of a synthesised stack against `state`, in `folder`, which is created again.
 
     `initialised`: a folder that was planned with the same providers, whose initialisation is taken over.
     Protections are left out: a protected resource that must go shows as such, instead of ending the plan.

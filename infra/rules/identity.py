@@ -14,7 +14,7 @@ PROJECT_ROLES = {
 }
 READER_ROLE = "roles/monitoring.viewer"
 LISTING_ROLE = "roles/storage.legacyBucketReader"
-# Cloud SQL has no grants on an instance, so these stand on the project, behind a condition that names the instance.
+# Cloud SQL has no grants on an instance, so these are on the project, with a condition that names the instance.
 CONDITIONAL_PROJECT_ROLES = ("roles/cloudsql.client", "roles/cloudsql.instanceUser")
 BROAD_ROLES = ("roles/owner", "roles/editor", "roles/viewer")
 BROAD_STORAGE_ROLES = ("roles/storage.admin", "roles/storage.objectAdmin", "roles/storage.legacyBucketOwner")
@@ -246,7 +246,7 @@ def one_repository_is_trusted(facts: Facts) -> Iterator[Finding]:
     for provider in facts.of("google_iam_workload_identity_pool_provider"):
         if provider.get("attribute_condition") != wanted:
             yield provider.finding("attribute_condition", wanted, "set delivery.repository")
-        # Whoever runs the issuer writes what he likes into the tokens that the condition reads.
+        # The operator of the issuer can write anything into the tokens that the condition reads.
         if provider.get("oidc.issuer_uri") != ISSUER:
             yield provider.finding("oidc.issuer_uri", ISSUER, "trust only GitHub's issuer")
 

@@ -73,7 +73,7 @@ def disks_fit(facts: Facts) -> Iterator[Finding]:
             yield pool.finding("node_config.disk_type", f"{', '.join(allowed)} on {machine}", "set disk_type")
     capped = {cap.accelerator for cap in facts.environment.auto_provisioning.accelerators}
     series = [set(boot_disks(m.name)) for m in MACHINE_TYPES.values() if m.accelerator in capped]
-    # With H200 beside A100 no one type fits all: then the pod or its class states one.
+    # With H200 and A100 no one type fits all: then the pod or its class states one.
     common = set.intersection(*series) if series else set[str]()
     for cluster in facts.cluster():
         if common and cluster.get(f"{DEFAULTS}.disk_type") not in common:

@@ -35,7 +35,7 @@ class Finding:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PlannedResource:
-    """One resource, as asked for or as planned. Paths are dotted; a block that stands once needs no index."""
+    """One resource, as asked for or as planned. Paths are dotted; a block that occurs once needs no index."""
 
     kind: str
     address: str
@@ -54,7 +54,7 @@ class PlannedResource:
         return value
 
     def blocks(self, path: str) -> list[Mapping[str, Any]]:
-        """A repeatable block as a list, whatever stands there."""
+        """A repeatable block as a list, whatever its value."""
         *parents, last = path.split(".")
         holder = self.get(".".join(parents)) if parents else self.values
         value = holder.get(last) if isinstance(holder, Mapping) else None
@@ -69,7 +69,7 @@ class PlannedResource:
 
 
 def _unwrapped(value: Any) -> Any:
-    """A plan shows a block that stands once as a list of one."""
+    """A plan shows a block that occurs once as a list of one."""
     one_block = isinstance(value, list) and len(value) == 1 and isinstance(value[0], Mapping)
     return value[0] if one_block else value
 

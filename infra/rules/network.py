@@ -104,7 +104,7 @@ def way_out(facts: Facts) -> Iterator[Finding]:
 
 
 def open_to_many(ranges: Iterable[str]) -> bool:
-    """Whether they cover more than a network of one's own: halves and quarters of the internet are the internet."""
+    """Whether they cover more than a private network: halves and quarters of the internet are the internet."""
     networks = [ip_network(str(text), strict=False) for text in ranges]
     public = [n for n in networks if not n.is_private]
     return any(n.prefixlen < WIDEST[n.version] for n in public) or len(public) > MAX_PUBLIC_RANGES

@@ -47,7 +47,7 @@ _WORK = (
         severity=Severity.PAGE,
         why="no checkpoint was committed for two intervals: the next preemption loses more work than planned",
         query=(
-            # Aggregated, or the second half would be another alert beside the first.
+            # Aggregated, or the second half would be a second alert.
             f"max by (job, index) ({_AGE} > on (job, index) 2 * {ours('commit_interval_seconds')} > 120 "
             f"or {_AGE} > $checkpoint_age_s)"
         ),

@@ -1,4 +1,4 @@
-"""The dashboards as JSON: one screen for whoever is on call, one for a job.
+"""The dashboards as JSON: one screen for the person on call, one for a job.
 
 Written in the form in which Google's own messages print it (no zeros, no defaults), so that
 what the server returns equals what was sent and the second plan is empty; a test makes the round trip.
@@ -150,7 +150,7 @@ _NAME = '{cluster="$cluster"}'
 
 
 def _kueue() -> tuple[Chart, ...]:
-    """As Kueue itself counts, beside the exporter."""
+    """As Kueue itself counts, in addition to the exporter."""
     waited = f"sum by (cluster_queue, le) (rate({KUEUE_ADMISSION_WAIT}_bucket{_NAME}[1h]))"
     return (
         Chart(

@@ -29,7 +29,7 @@ class History:
     at_min: int
     """When the verdict is due."""
     fires: tuple[tuple[tuple[str, str], ...], ...] = ()
-    """Labels of each alert that fires then, beside name and severity; none for a good history."""
+    """Labels of each alert that fires then, without name and severity; none for a good history."""
     quiet_until_min: int = -1
     """An earlier moment at which nothing may fire yet; -1 asks for none."""
 

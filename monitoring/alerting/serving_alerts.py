@@ -1,17 +1,17 @@
 """Alerts about online inference: errors against a budget, queues, refusals, drains, the base.
 
-Their series are scraped by managed Prometheus from servers and proxies as they are: no exporter stands between.
+Their series are scraped by managed Prometheus from servers and proxies as they are, without an exporter.
 """
 
 from holdfast.contract import serving
 from monitoring.alerting.alert import Alert, Severity, Source
 
 ERROR_BUDGET = 0.001
-"""Of all answers of a month, the share that may be a failure of ours: 99.9 % are promised."""
+"""Of all answers of a month, the share that may be our failure: 99.9 % are promised."""
 BURN, SLOW_BURN = 14.4, 6
 """Times faster than the budget lasts: 2 % of it are gone within an hour, or 5 % within six (Google's SRE workbook)."""
 QUEUE_S = 1
-"""Many batches of a GPU: whoever waits longer waits for replicas."""
+"""Many batches of a GPU: a longer wait is a wait for replicas."""
 SHED = 0.05
 
 
@@ -20,7 +20,7 @@ def scraped(metric: str, labels: str = "") -> str:
 
 
 def answers(labels: str = "") -> str:
-    """As clients get them: what the proxy mended by a retry is no failure."""
+    """As clients get them: what a retry of the proxy repaired is no failure."""
     listener = f'envoy_http_conn_manager_prefix="{serving.PROXY_REQUESTS}"'
     return scraped(serving.PROXY_ANSWERS, f"{listener}{',' if labels else ''}{labels}")
 

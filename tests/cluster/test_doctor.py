@@ -136,7 +136,7 @@ def test_each_lack_of_a_deployed_cluster_is_named_and_a_whole_one_passes(
         "verify-checkpoints read the checkpoints at 2026-11-22T03:17:09Z",
     )
     assert "jobset: v0.0.1" in found["operators"][1]
-    assert "mpod.kb.io stands before pods" in found["webhooks"][1]
+    assert "mpod.kb.io intercepts pods" in found["webhooks"][1]
     assert f"{node} has R535" in found["GPU drivers"][1] and "LATEST" in found["GPU drivers"][2]
     assert "kueue is not in the registry" in found["images"][1]
     assert "training/trainer" in found["workload identity"][1] and "make deploy" in found["workload identity"][2]

@@ -85,5 +85,5 @@ def test_another_cluster_or_file_is_bad_input(tmp_path: Path) -> None:
         adopt.adopt(EXAMPLE, adopt.read(RECORD), tmp_path, tmp_path)
     for text in ("", "[]", '{"name": "a"}'):
         (tmp_path / "record.json").write_text(text)
-        with pytest.raises(InputError, match="--from"):
+        with pytest.raises(InputError, match="--adopt"):
             adopt.read(tmp_path / "record.json")

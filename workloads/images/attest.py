@@ -1,6 +1,6 @@
 """What an image holds and where it came from: CycloneDX from lock and wheel, and SLSA provenance, for each digest.
 
-Both are written for whoever signs: `cosign attest --type cyclonedx --predicate FILE IMAGE@DIGEST`.
+Both are written for a signer: `cosign attest --type cyclonedx --predicate FILE IMAGE@DIGEST`.
 """
 
 import json

@@ -54,7 +54,7 @@ def buildah(build: Build) -> str:
 
 
 def buildx(build: Build) -> str:
-    """BuildKit's own provenance and SBOM go to the registry beside the image."""
+    """BuildKit's own provenance and SBOM go to the registry with the image."""
     metadata = build.scratch / f"{build.role}.metadata.json"
     words = ["docker", "buildx", "build", "--provenance=mode=max", "--sbom=true", f"--metadata-file={metadata}"]
     output = "--output=type=registry,rewrite-timestamp=true"

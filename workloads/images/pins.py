@@ -28,7 +28,7 @@ _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Role:
-    """One image of ours."""
+    """One image of this platform."""
 
     group: str
     """Its lock is requirements/GROUP.txt."""
@@ -87,7 +87,7 @@ class Base:
 
     @property
     def pinned(self) -> str:
-        """A reference by digest; the tag stays beside it for people."""
+        """A reference by digest; the tag stays with it for people."""
         return f"{self.image.partition('@')[0]}@{self.digest}"
 
 

@@ -1,1 +1,1 @@
-"""JobSet and Kueue: pinned, with settings of ours, applied and waited for."""
+"""JobSet and Kueue: pinned, with the platform's settings, applied and waited for."""

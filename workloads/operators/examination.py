@@ -81,15 +81,13 @@ def _operators(api: Api, platform: Platform) -> Answer:
 
 
 def _webhooks(api: Api, platform: Platform) -> Answer:
-    """They answer, and none of Kueue's stands fail-closed before kinds of others."""
+    """They answer, and none of Kueue's is fail-closed on kinds of others."""
     faults = [f"{operator.name}: {fault}" for operator in OPERATORS if (fault := install.webhook_fault(api, operator))]
     for kind in WEBHOOKS:
         for body in api.items(_ADMISSION.format(kind.lower())):
             if body["metadata"]["name"].startswith("kueue-"):
                 faults += [
-                    f"{each['name']} stands before {', '.join(bare)}"
-                    for each in body["webhooks"]
-                    if (bare := _bare(each))
+                    f"{each['name']} intercepts {', '.join(bare)}" for each in body["webhooks"] if (bare := _bare(each))
                 ]
     return (
         not faults,
@@ -99,7 +97,7 @@ def _webhooks(api: Api, platform: Platform) -> Answer:
 
 
 def _bare(webhook: Object) -> list[str]:
-    """Resources of others that it stands before in namespaces that are not ours."""
+    """Resources of others that it intercepts in namespaces of others."""
     scoped = webhook.get("namespaceSelector", {}).get("matchLabels")
     own = {group for rule in webhook["rules"] for group in rule["apiGroups"] if group.endswith("kueue.x-k8s.io")}
     named = sorted({resource for rule in webhook["rules"] for resource in rule["resources"]})

@@ -11,7 +11,7 @@ from workloads.operators.catalogue import CRD, LABEL_OPERATOR, WEBHOOKS, Body, O
 
 # Shared with nobody: what people changed by hand in these objects is taken back, as with any applied file.
 MANAGER = "holdfast-operators"
-# Never removed: with a definition go all its objects, with a namespace all that stands in it,
+# Never removed: with a definition go all its objects, with a namespace all that is in it,
 # with a volume what it holds.
 KEPT = ("Namespace", CRD, "Secret", "PersistentVolume", "PersistentVolumeClaim")
 POLL_S = 0.5

@@ -1,4 +1,4 @@
-"""Settings of the operators for this platform: configuration, where they run, which webhooks stand before whom."""
+"""Settings of the operators for this platform: configuration, where they run, which webhooks intercept which kinds."""
 
 # Why it is so: infra/decisions/0110.
 
@@ -11,7 +11,7 @@ from workloads.operators.catalogue import Body
 # GKE's own firewall rule lets the control plane reach nodes on 443 and 10250 only, and ours closes the rest.
 WEBHOOK_PORT = 10_250
 REPLICAS = 2
-# Beside GKE's add-ons on the system pool; evicting the admission of every job for a metrics agent would be wrong.
+# With GKE's add-ons on the system pool; evicting the admission of every job for a metrics agent would be wrong.
 PRIORITY = "system-cluster-critical"
 FRAMEWORKS = ("batch/job", "jobset.x-k8s.io/jobset")
 # Plurals before which a webhook of Kueue stays: its own kinds, and the jobs that it manages.
@@ -38,7 +38,7 @@ CONFIGURATIONS: dict[str, Body] = {
         "clientConnection": {"qps": 50, "burst": 100},
         "featureGates": {
             # Ready means that every pod of a workload is: a batch of which Spot grants 5 of 8 pods, or a job that
-            # waits for flex-start, would be evicted and queued anew after half an hour, for ever.
+            # waits for flex-start, would be evicted and queued again after half an hour, for ever.
             "DisableWaitForPodsReady": True,
             # Its aggregated API is asked by nobody here; while it is away, discovery and deletion of namespaces fail.
             "VisibilityOnDemand": False,
@@ -78,10 +78,10 @@ _FOREIGN = (
 
 
 def webhooks(operator: str, listed: Sequence[Body]) -> list[Body]:
-    """Those that stay, in order. JobSet's stand before its own kind, and before pods that carry its label.
+    """Those that stay, in order. JobSet's intercept its own kind, and pods that carry its label.
 
-    Kueue's all fail closed. Upstream one stands before every pod, Deployment and Job of the cluster, so that with the
-    operator gone nothing starts anywhere; here they stand before jobs in namespaces of ours.
+    Kueue's all fail closed. Upstream one intercepts every pod, Deployment and Job of the cluster, so that with the
+    operator gone nothing starts anywhere; here they intercept jobs in the platform's namespaces.
     """
     if operator != "kueue":
         return list(listed)

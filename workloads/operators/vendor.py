@@ -43,7 +43,7 @@ def _run(command: list[str]) -> str:
     program = shutil.which(command[0])
     if program is None:
         raise Unjudged(f"{command[0]} is not on PATH; operators are vendored with Go and kubectl")
-    # No folder of a module of ours: its go.mod would decide which version is taken.
+    # Not in a folder with a go.mod: that go.mod would decide which version is taken.
     done = subprocess.run([program, *command[1:]], capture_output=True, text=True, check=False, cwd="/")
     if done.returncode:
         reason = (done.stderr or done.stdout).strip().splitlines()

@@ -54,7 +54,7 @@ def test_what_terraform_ignores_differs_only_as_a_set() -> None:
     found["google_container_cluster.cluster"]["logging_config"][0]["enable_components"].append("KCP_HPA")
     found["google_container_node_pool.pool-spot-a100"]["node_config"][0]["taint"].pop(0)
     (logs, metrics, taint) = sorted(drift.ignored_differences(EXAMPLE, plan), key=lambda c: c.difference)
-    assert logs.difference == 'logging_config[0].enable_components has beside it "KCP_HPA"'
+    assert logs.difference == 'logging_config[0].enable_components has in addition "KCP_HPA"'
     assert metrics.difference == 'monitoring_config[0].enable_components lacks "DCGM"'
     assert taint.address.endswith("pool-spot-a100") and "taint lacks" in taint.difference
     cluster = "holdfast-example --region=us-central1"

@@ -1,4 +1,4 @@
-"""When to save: every N steps, every so many seconds, or at the interval that loses least.
+"""When to save: every N steps, every N seconds, or at the interval that loses least.
 
 The interval follows Young 1974 and Daly 2006, from the measured cost of a save and the measured hazard: events over
 exposure by node age, where time without an event counts too (censored), so that a quiet run saves less often. Until

@@ -57,7 +57,7 @@ class Checkpointer:
     ) -> None:
         """`events`: None writes lines where a job of the platform runs, and none elsewhere. `resume`: "auto" takes up
         the newest checkpoint or begins at step 0; "must" refuses to begin, "never" refuses to take up, a number insists
-        on this step. `strict`: leave with NotDurable after so many saves in a row have failed; 0: train on. `mirror`:
+        on this step. `strict`: leave with NotDurable after this number of failed saves in a row; 0: train on. `mirror`:
         URL of a store with the same objects, for reads that the first fails. Raises InputError for what does not fit."""
         self._url, self._mirror = checked_url(url), checked_url(mirror) if mirror else ""
         self._state, self._run = checked_state(state), checked_run(run)
@@ -76,7 +76,7 @@ class Checkpointer:
         self.restored: Restored | None = None
 
     load = staticmethod(load)
-    """Weights alone, before or without a run of one's own."""
+    """Weights alone, before or without your own run."""
 
     def __enter__(self) -> Self:
         """Restores. Raises Preempted when asked to stop before the first step, InputError on every rank alike."""

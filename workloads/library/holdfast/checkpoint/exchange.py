@@ -149,12 +149,8 @@ _BESIDE = ("*.json", "*.txt", "*.model", "*.jinja")
 def refuse_existing(out: Path) -> None:
     """Raises InputError."""
     if out.exists():
-        raise InputError(
-            f"{'folder' if out.is_dir() else 'file'} exists",
-            got=str(out),
-            allowed="a new name",
-            fix="choose another --out",
-        )
+        what = f"{'folder' if out.is_dir() else 'file'} exists"
+        raise InputError(what, got=str(out), allowed="a new name", fix="choose another --out")
 
 
 def export_to(
@@ -277,7 +273,7 @@ def write_state(storage: Storage, run: str, step: int, state: dict[str, Any]) ->
     Raises InputError where the step is there already, StorageError where the store refuses."""
     if exists(storage, name := object_names.commit_object(run, step)):
         raise InputError(
-            "this step is there already", got=name, allowed="a new step or run", fix="choose another --run"
+            "this step is there already", got=name, allowed="a new step or run", fix="choose another --run or --step"
         )
     # A resume from it keeps the seed of its own process: those of this one have nothing to do with the file.
     captured = without_streams(capture(state))

@@ -26,13 +26,13 @@ class Retention:
     keep_every: int = 0
     """Every checkpoint whose step is a multiple."""
     keep_best: int = 0
-    """So many with the best metric, as given to tick(step, metric=...); of equals the newer."""
+    """This number with the best metric, as given to tick(step, metric=...); of equals the newer."""
     highest: bool = False
     """Whether a higher metric is better; a loss is better when lower."""
     keep_younger_s: float = 0.0
-    """What was committed less than so many seconds ago."""
+    """What was committed less than this number of seconds ago."""
     keep_one_per_s: float = 0.0
-    """The first checkpoint of every so many seconds; 86400: one a day."""
+    """The first checkpoint of each interval of this number of seconds; 86400: one a day."""
     # Longer than any upload lasts: a save that is still being written looks like an orphan.
     orphan_age_s: float = 86_400.0
     """Attempts without a commit go when they are older; those that failed, or of an earlier start, at once."""

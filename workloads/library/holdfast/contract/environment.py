@@ -5,8 +5,8 @@ ENV_COMPLETION_INDEX = "JOB_COMPLETION_INDEX"  # set by Kubernetes in every pod 
 ENV_ATTEMPT = "HOLDFAST_ATTEMPT"  # counts starts from 0; or counts to add up, as in 2+1
 ENV_CHARGED_FAILURES = "HOLDFAST_CHARGED_FAILURES"  # what ENV_ATTEMPT adds up in a Job by index: Kubernetes counts
 ENV_IGNORED_FAILURES = "HOLDFAST_IGNORED_FAILURES"  # crashes and evictions of an index apart
-ENV_RUN = "HOLDFAST_RUN"  # of a job of one's own: the run's name in the storage; its script reads it
-ENV_CHECKPOINTS = "HOLDFAST_CHECKPOINTS"  # of a job of one's own: URL of its checkpoints; its script reads it
+ENV_RUN = "HOLDFAST_RUN"  # of your own job: the run's name in the storage; its script reads it
+ENV_CHECKPOINTS = "HOLDFAST_CHECKPOINTS"  # of your own job: URL of its checkpoints; its script reads it
 ENV_GANG_NODES = "HOLDFAST_GANG_NODES"  # places of an elastic gang; its pods have the four, others none
 ENV_GANG_MIN_NODES = "HOLDFAST_GANG_MIN_NODES"  # fewer give their nodes back
 ENV_GANG_ADDRESS = "HOLDFAST_GANG_ADDRESS"  # host of a place, with PLACE in it
@@ -18,15 +18,17 @@ ENV_EVENTS = "HOLDFAST_EVENTS"  # path of the event file; empty: standard output
 ENV_WINDOW_S = "HOLDFAST_WINDOW_SECONDS"  # what the pool grants an ordinary pod
 ENV_DEADLINE = "HOLDFAST_DEADLINE"  # RFC 3339: planned end of the node or of the job
 ENV_NODE = "HOLDFAST_NODE"  # spec.nodeName, where the pod may read its node's annotations
-ENV_GPUS = "HOLDFAST_GPUS"  # the pod's nvidia.com/gpu limit: so many GPUs are promised, and the CPU is never chosen
+ENV_GPUS = (
+    "HOLDFAST_GPUS"  # the pod's nvidia.com/gpu limit: this number of GPUs is promised, and the CPU is never chosen
+)
 ENV_RUN_DIR = "HOLDFAST_RUN_DIR"  # where processes that take notices leave their pids for the preStop drain
 ENV_DATABASE = "HOLDFAST_DATABASE_URL"  # of batch, from a secret; withheld from predictors
 ENV_SCHEMA_WAIT_S = (
-    "HOLDFAST_SCHEMA_WAIT_SECONDS"  # for the migration, where it runs beside; unset: it is there or never
+    "HOLDFAST_SCHEMA_WAIT_SECONDS"  # for the migration, where it runs at the same time; unset: it is there or never
 )
 ENV_KEY_FILE = "HOLDFAST_CHECKPOINT_KEY_FILE"  # key that signs commits, from a secret
 ENV_PLATFORM = "HOLDFAST_PLATFORM"  # of commands: path of the platform document, as --platform
-ENV_TRACEBACK = "HOLDFAST_TRACEBACK"  # of commands, for whoever reports a bug: 1 shows where it happened
+ENV_TRACEBACK = "HOLDFAST_TRACEBACK"  # of commands, for bug reports: 1 shows where it happened
 ENV_KILL_AT = "HOLDFAST_KILL_AT"  # tests only: POINT:COUNT, where a process dies
 
 # Set by `checkpoints verify-exact` for the trainers that it starts: a file of orders.

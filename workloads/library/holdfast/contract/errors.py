@@ -101,7 +101,7 @@ def missing_program(error: OSError) -> str:
 
 
 def run_cli(command: Callable[[], object]) -> None:
-    """Run a command and turn what a user can mend into its exit code instead of a traceback."""
+    """Run a command and turn what a user can fix into its exit code instead of a traceback."""
     try:
         command()
     except InputError as error:

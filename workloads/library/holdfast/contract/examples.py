@@ -1,4 +1,4 @@
-"""The end of a help text: command lines that work as they stand."""
+"""The end of a help text: command lines that work unchanged."""
 
 
 def examples(*commands: str) -> str:

@@ -42,7 +42,7 @@ class JobIdentity:
         return cls(job=job, index=int(index) if apart else None, attempt=attempt_of(environ))
 
     def fields(self) -> dict[str, object]:
-        """What an event line carries of it; the attempt stands in `start`."""
+        """What an event line carries of it; the attempt is in `start`."""
         return {"job": self.job} if self.index is None else {"job": self.job, "index": self.index}
 
 

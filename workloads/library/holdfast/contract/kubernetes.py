@@ -1,7 +1,7 @@
 """Names of the Kubernetes API: versions, labels and annotations of Job, JobSet, Kueue and GKE, and priority classes.
 
-As Kubernetes, its operators and GKE spell them. What is on nodes of a pool stands in `pools`; what pods and processes
-share stands in `holdfast.contract`.
+As Kubernetes, its operators and GKE spell them. What is on nodes of a pool is in `pools`; what pods and processes
+share is in `holdfast.contract`.
 """
 
 from dataclasses import dataclass
@@ -40,7 +40,7 @@ ANNOTATION_CHARGED_FAILURES = "batch.kubernetes.io/job-index-failure-count"
 LABEL_JOBSET = "jobset.sigs.k8s.io/jobset-name"
 ANNOTATION_RESTART = "jobset.sigs.k8s.io/restart-attempt"
 
-# On a Job or JobSet, by whoever submits it: the LocalQueue that starts it.
+# On a Job or JobSet, set by its submitter: the LocalQueue that starts it.
 LABEL_QUEUE = "kueue.x-k8s.io/queue-name"
 # On a pod, by Kueue: the ClusterQueue that started its job.
 LABEL_CLUSTER_QUEUE = "kueue.x-k8s.io/cluster-queue-name"
@@ -67,7 +67,7 @@ RESIZE_REQUEST_DETAIL = "ResizeRequestName"
 # On pods of a ProvisioningRequest, by Kueue or by the user.
 ANNOTATION_CONSUMES = "autoscaling.x-k8s.io/consume-provisioning-request"
 
-# On every object of ours; written by manifests, read by Kueue's namespace selectors and by `kubectl apply --prune`.
+# On every object of the platform; written by manifests, read by Kueue's namespace selectors and by `kubectl apply --prune`.
 LABEL_NAME = "app.kubernetes.io/name"
 LABEL_PART_OF = "app.kubernetes.io/part-of"
 PART_OF = "holdfast"
@@ -102,7 +102,7 @@ SECRETS_PROVIDER = "gke"
 LABEL_DRIVER = "cloud.google.com/gke-gpu-driver-version"
 DRIVER_LATEST = "latest"
 
-# GKE's own count of nodes taken away; scaling down carries the same type, so its reason is left out.
+# GKE's own count of reclaimed nodes; scaling down carries the same type, so its reason is left out.
 INTERRUPTIONS_METRIC = "kubernetes_io:node_pool_interruption_count"
 PREEMPTION_TYPE = "PreemptionEvent"
 SCALE_DOWN_REASON = "AutoResize"

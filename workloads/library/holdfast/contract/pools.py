@@ -59,7 +59,7 @@ LABEL_ZONE = "topology.kubernetes.io/zone"
 # Selectors that NAP reads; range FLEX_MIN_RUN_S..FLEX_MAX_RUN_S.
 LABEL_MAX_RUN = "cloud.google.com/gke-max-run-duration-seconds"
 LABEL_RECYCLE_LEAD = "cloud.google.com/gke-node-recycle-lead-time-seconds"
-# Labels of ours, set on every pool.
+# The platform's labels, set on every pool.
 LABEL_POOL_CLASS = "holdfast.dev/pool-class"
 LABEL_ROLE = "holdfast.dev/role"
 # On pools of a reservation: what one machine costs by one's own contract, and the days of calendar mode.
@@ -80,7 +80,7 @@ SILENCE_TOLERATED_S = {UNREACHABLE: 10, NOT_READY: 30}
 
 
 def silence_tolerations() -> list[dict[str, str | int]]:
-    """What every pod of ours carries, so that a silent node holds it for seconds."""
+    """What every pod of the platform carries, so that a silent node holds it for seconds."""
     return [
         {"key": key, "operator": "Exists", "effect": Effect.NO_EXECUTE.value, "tolerationSeconds": seconds}
         for key, seconds in SILENCE_TOLERATED_S.items()
@@ -138,7 +138,7 @@ class Pool:
         return labels.get(LABEL_RESERVED_FROM, ""), labels.get(LABEL_RESERVED_UNTIL, "")
 
     def labels(self) -> dict[str, str]:
-        """Labels of ours; GKE adds its own beside them."""
+        """The platform's labels; GKE adds its own."""
         return {LABEL_POOL_CLASS: self.pool_class or self.name, LABEL_ROLE: self.role.value, **dict(self.extra_labels)}
 
     def node_labels(self) -> dict[str, str]:

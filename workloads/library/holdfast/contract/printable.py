@@ -4,7 +4,7 @@ MOST_CHARACTERS = 400
 
 
 def printable(text: str, most: int = MOST_CHARACTERS) -> str:
-    """One line without control characters, cut to `most`; what cannot be shown stands as its escape.
+    """One line without control characters, cut to `most`; what cannot be shown is replaced by its escape.
 
     GitHub's runner takes `##[` anywhere in a line for a command, and `::` at its beginning: that one is for the caller.
     """

@@ -22,7 +22,7 @@ _WIPE = "\r\x1b[2K"
 def working(what: str) -> Generator[Callable[[str], None]]:
     """Shows `what` and its seconds until the block ends. Yields a function that names the step that begins.
 
-    The line is wiped before the block's end is seen: what is printed afterwards stands alone. Inside the block
+    The line is wiped before the block's end is seen: what is printed afterwards has a line of its own. Inside the block
     nothing else should be printed.
     """
     stream = sys.stderr

@@ -72,7 +72,7 @@ QUEUE_SECONDS = "holdfast_server_queue_seconds"
 PREDICT_SECONDS = "holdfast_server_predict_seconds"
 REQUEST_SECONDS = "holdfast_server_request_seconds"
 BATCH_ITEMS = "holdfast_server_batch_items"
-# Of the proxy, as Envoy names it: answers to clients by class of their code. What a retry mended is not among them.
+# Of the proxy, as Envoy names it: answers to clients by class of their code. What a retry repaired is not among them.
 PROXY_ANSWERS = "envoy_http_downstream_rq_xx"
 PROXY_METRICS_PATH = "/stats/prometheus"
 PROXY_REQUESTS = "requests"  # the listener that clients reach, among those that the proxy counts for

@@ -7,7 +7,7 @@ below), `job` and, where each index of a Job trains apart, `index` (job_identity
 
 EVENT_VERSION = 1
 
-# type -> fields it carries beside the common ones. A reader ignores types and fields that it does not know.
+# type -> fields it carries in addition to the common ones. A reader ignores types and fields that it does not know.
 EVENTS: dict[str, tuple[str, ...]] = {
     "start": ("rank", "world_size", "attempt"),  # process begins; `attempt` counts launches of the job from 0
     "startup": ("phases",),  # seconds of each part of a start, from the process to the first step; see bench-training
@@ -17,9 +17,14 @@ EVENTS: dict[str, tuple[str, ...]] = {
     "save": ("step", "blocking_seconds", "bytes"),  # staged; the upload goes on in the background
     "commit": ("step", "seconds", "bytes"),  # durable; seconds since its save began
     "save_failed": ("step", "reason"),
-    "evict": ("signal", "target"),  # written by whoever evicts (drill, demo) or sees it (the node watcher)
+    "evict": ("signal", "target"),  # written by the evictor (drill, demo) or by an observer (the node watcher)
     "stop": ("step", "reason"),  # the ranks agreed to stop after this step
-    "resized": ("step", "nodes", "of", "seconds"),  # an elastic gang went on with so many of its nodes, after a stall
+    "resized": (
+        "step",
+        "nodes",
+        "of",
+        "seconds",
+    ),  # an elastic gang went on with this number of its nodes, after a stall
     "exit": ("code", "step"),
     "claimed": ("items",),  # batch: leased from the queue
     "stored": ("items", "seconds"),  # batch: rows committed

@@ -31,7 +31,7 @@ def duration_s(text: str, units: str = "smhd") -> float | None:
 
 
 def moment(text: str) -> datetime | None:
-    """An aware time from RFC 3339, UTC where no offset stands; None for anything else."""
+    """An aware time from RFC 3339, UTC without an offset; None for anything else."""
     text = text.strip()
     if not _RFC_3339.fullmatch(text):
         return None

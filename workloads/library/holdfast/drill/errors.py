@@ -1,4 +1,4 @@
-"""The exceptions of this room, beside InputError, Stopped and Unjudged of the contract.
+"""The exceptions of this room, in addition to InputError, Stopped and Unjudged of the contract.
 
 DrillError (HoldfastError, RuntimeError)   the work under test did something that no eviction explains
 """

@@ -91,7 +91,7 @@ class CloudWriter:
         return series
 
     def _start(self, one: Sample, now: float) -> float:
-        """A counter that fell has begun anew: its start moves to just before now."""
+        """A counter that fell has begun again: its start moves to just before now."""
         before = self._value.get(one.series)
         if before is None or one.value < before:
             self._began_s[one.series] = now - 0.001

@@ -47,7 +47,7 @@ class Cluster:
     pods: dict[str, Pod] = field(default_factory=dict[str, Pod])
     budgets: dict[tuple[str, str], int] = field(default_factory=dict[tuple[str, str], int])
     preempted: dict[tuple[str, str], int] = field(default_factory=dict[tuple[str, str], int])
-    """(pool, zone) -> Spot nodes taken away since the exporter began."""
+    """(pool, zone) -> Spot nodes lost since the exporter began."""
     gone: dict[str, Node] = field(default_factory=dict[str, Node])
     """The last REMEMBERED nodes that were deleted."""
     risk: Risk = field(default_factory=Risk)

@@ -58,7 +58,7 @@ class Run:
     heard_s: float = 0.0
     """Of all lines about it."""
     restored_s: float = 0.0
-    """When its present attempt stood where the newest save left it."""
+    """When its present attempt was where the newest save left it."""
     complete: bool = False
     diverged: bool = False
     """Its newest loss was no finite number, which a line writes as null."""

@@ -41,7 +41,7 @@ def faulty(name: str, node: Node, t: float, fault: str, answer: str) -> Line:
 
 
 def scheduled(name: str, pod: Pod, node: Node | None, t: float, waited_s: float) -> Line | None:
-    """None for pods that belong to no job of ours."""
+    """None for pods that belong to no job of the platform."""
     line = _of_pod(SCHEDULED, name, pod, t)
     where = {"node": pod.node, "pool": node.pool if node else ""}
     what = {"capacity": node.capacity if node else pod.capacity, "accelerator": pod.accelerator}

@@ -23,7 +23,7 @@ from holdfast.ledger.disruptions import disruption
 
 # Of a pod, the first of these names its job; ours also names those of a Deployment.
 JOB_LABELS = (LABEL_HOLDFAST_JOB, LABEL_JOBSET, LABEL_JOB)
-# Taints and reasons that show that a node is being taken away, not scaled down.
+# Taints and reasons that show that a node is being reclaimed, not scaled down.
 TERMINATION_TAINTS = frozenset({"cloud.google.com/impending-node-termination"})
 SHUTDOWN_REASONS = ("node is shutting down",)
 SPOT = "spot"

@@ -63,7 +63,7 @@ def enqueue(
     before: Callable[[], object] = lambda: None,
 ) -> Enqueued:
     """Of a job that may be new. `before` runs in the same transaction."""
-    connection.commit()  # what the caller has read opened one, and nothing of ours would be visible in it
+    connection.commit()  # what the caller has read opened one, and our writes would not be visible in it
     seen = new = 0
     with connection.transaction():
         jobs.register(connection, job)

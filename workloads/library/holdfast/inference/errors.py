@@ -82,7 +82,7 @@ _SECRET_NAME = re.compile(r"(?i)passw|secret|token|api_?key|credential|database_
 
 
 def redacted(text: str, *, content: bytes = b"") -> str:
-    """At most MAX_CHARS; words that stand in `content` and values of secret variables are left out."""
+    """At most MAX_CHARS; words that occur in `content` and values of secret variables are left out."""
     for name, value in os.environ.items():
         if len(value) >= _MIN_WORD and _SECRET_NAME.search(name):
             text = text.replace(value, "***")

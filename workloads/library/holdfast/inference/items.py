@@ -89,7 +89,7 @@ def checked_job(name: str) -> str:
 
 
 def checked_item(job: str, name: str, body: bytes, *, source: object) -> Item:
-    """An item at the border of enqueue, or an InputError that names where it stands."""
+    """An item at the border of enqueue, or an InputError that names its place."""
     require_name(name, source=source)
     require_size(name, len(body), source=source)
     return Item(job=job, id=name, body=body)

@@ -97,7 +97,7 @@ def _bind(connection: Connection, job: str, broker: PubSubOptions | None) -> Non
 
 
 def _recovered(connection: Connection, job: str, broker: PubSubOptions) -> list[str]:
-    """What only the broker gave up: no row of ours is dead, and no queue holds it."""
+    """What only the broker gave up: no row in the database is dead, and no queue holds it."""
     if not broker.dead_subscription:
         return []
     from holdfast.inference.queue.pubsub import recover
@@ -212,7 +212,7 @@ def _work(
 
 
 def _publish_outbox(pool: ConnectionPool[Connection], queue: Queue, job: str) -> None:
-    """Few at a time: the pool's connections are closed when they stand in a transaction for 5 s."""
+    """Few at a time: the pool's connections are closed when they are idle in a transaction for 5 s."""
     with pool.connection() as connection:
         publish(connection, queue, job, limit=50)
 

@@ -32,7 +32,7 @@ class Recovery:
 
 
 class GangSize(NamedTuple):
-    """So many nodes of an elastic gang's places worked."""
+    """The number of an elastic gang's nodes that worked."""
 
     begin_us: int
     end_us: int

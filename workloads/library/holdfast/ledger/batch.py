@@ -1,6 +1,6 @@
 """The account of a batch job: workers come and go alone, so time is counted in lanes.
 
-A lane is one worker and whoever takes its place. A job with n workers at most at
+A lane is one worker and its replacements. A job with n workers at most at
 once has n lanes from its first event to its last; wall time is their sum (worker-seconds).
 """
 
@@ -46,7 +46,7 @@ def account(events: Sequence[Event], begin_us: int, end_us: int) -> Account:
 
 
 def _victims(workers: Sequence[ProcessRun], evicts: Sequence[Event]) -> list[ProcessRun | None]:
-    """Who each eviction hit: the named process, else whoever stopped at that moment and is not taken yet."""
+    """Who each eviction hit: the named process, else one that stopped at that moment and is not taken yet."""
     names = _names(workers)
     silent, leaving = _Silent(workers), _Leaving(workers)
     taken: set[str] = set()

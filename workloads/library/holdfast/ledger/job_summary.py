@@ -35,7 +35,7 @@ class JobSummary:
     useful_ratio: float | None
     """Productive share of wall time, 0 to 1; for batch of the wall time of all its workers."""
     step: int | None
-    """Where training stands now: after a restore less than the highest step ever done."""
+    """The step of training now: after a restore less than the highest step ever done."""
     last_commit_s: float | None
     """Unix time of the newest commit."""
     lost: int
@@ -45,7 +45,7 @@ class JobSummary:
     orderly_exits: int
     """Times that it left with exit 143 after a notice; of a gang, rank 0 counts."""
     size: GangSize | None = None
-    """Of an elastic gang at its last event, since it has had so many nodes."""
+    """Of an elastic gang at its last event, since it has had this number of nodes."""
     missing_node_s: float = 0.0
     """Time of the places that had no node while the others worked, added up."""
 

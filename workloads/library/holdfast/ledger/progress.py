@@ -10,7 +10,7 @@ SHOWING = frozenset({"window", "restore", "start", "commit"})
 
 
 def done_h(events: Iterable[Event]) -> float:
-    """Hours of work that stand, at the job's own usual pace: its step times what a step takes in the middle of cases.
+    """Hours of work that are kept, at the job's own usual pace: its step times what a step takes in the middle of cases.
 
     The step of the newest restore or window counts, so an eviction undoes what it undid. 0 before the first window:
     a job that writes no events is moved as one that has not begun, which is early and never late.

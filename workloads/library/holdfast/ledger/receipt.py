@@ -1,6 +1,6 @@
 """The receipt of a job: what was paid, what evictions wasted of it, what on-demand would have cost.
 
-The line goes to the log, the JSON to whoever adds it up, the annotation onto the JobSet or Job. Prices are given,
+The line goes to the log, the JSON to programs that add it up, the annotation onto the JobSet or Job. Prices are given,
 never guessed.
 """
 

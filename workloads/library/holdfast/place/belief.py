@@ -29,7 +29,7 @@ class World:
     """Median; None: as in the record."""
 
     def scenarios(self, job: Job, nodes: int = 0) -> tuple[Scenario, ...]:
-        """From the best to the worst; of the job's gang, or of so many nodes."""
+        """From the best to the worst; of the job's gang, or of this number of nodes."""
         # A queue goes on with the nodes that it has; a gang asks for all of them at once.
         return scenarios.of(job.accelerator, 1 if job.batch else nodes or job.nodes, self.spot_wait_h)
 

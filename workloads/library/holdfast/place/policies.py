@@ -76,7 +76,7 @@ def lines_of(
 
 
 def net(runs: Runs, restarts: float) -> Floats:
-    """The slack that so many restarts and one eviction cost."""
+    """The slack that this number of restarts and one eviction cost."""
     return restarts * runs.restart_h + runs.loss_h
 
 

@@ -1,6 +1,6 @@
 """The JSON Schema of the document, made from the dataclasses and the text below each field.
 
-`python -m holdfast.platform.schema` prints it; schema.json beside this file is its output, for editors and validators.
+`python -m holdfast.platform.schema` prints it; schema.json in this folder is its output, for editors and validators.
 """
 
 import ast

@@ -37,7 +37,7 @@ def cut(rows: Sequence[T], most: int, weight: Callable[[T], float]) -> Cut[T]:
 
 
 def thin(rows: Sequence[T], most: int) -> list[T]:
-    """At most so many of them, evenly, the first included."""
+    """At most this number of them, evenly, the first included."""
     return list(rows) if len(rows) <= most else [rows[n * len(rows) // most] for n in range(most)]
 
 

@@ -1,6 +1,6 @@
 """The plots, as Vega-Lite specifications and as SVG that follows the page's colours.
 
-A specification is plain JSON (the tests compare it); the SVG stands alone. Each plot has a table behind it in the page.
+A specification is plain JSON (the tests compare it); the SVG needs no other file. Each plot has a table behind it in the page.
 """
 
 from bisect import bisect_right
@@ -82,7 +82,7 @@ def progress(ledgers: Sequence[JobLedger], *, slug: str, unit: str, title: str) 
 
 
 def outline(points: Sequence[Point], most: int) -> list[Point]:
-    """At most so many: of each life the first and the last, so that every fall shows, and others evenly between."""
+    """At most this number: of each life the first and the last, so that every fall shows, and others evenly between."""
     if _many_lives(points):
         # Many lives as lines of their own would be thinner than their strokes.
         points = [(t, done, 0) for t, done, _ in points]

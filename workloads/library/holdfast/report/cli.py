@@ -55,7 +55,7 @@ def _written(what: str, read: Callable[[], Report], out: Path, receipts: Path | 
 def one_source(events: Path | None, project: str, cluster: str = "", *of_events: object) -> Path | None:
     """The folder, or None for the cloud, which knows nothing of the options `of_events`."""
     if (events is None) == (not project):
-        # Never both: the same preemption stands in each of them and would be counted twice.
+        # Never both: the same preemption is in each of them and would be counted twice.
         got = "both" if project else "neither"
         raise InputError(
             "a report needs exactly one source", got=got, allowed="--events or --project", fix="give one of them"

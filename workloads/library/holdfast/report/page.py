@@ -25,7 +25,7 @@ HERE = Path(__file__).parent
 MEANING = {
     "productive": "work that was kept",
     "straggling": "kept work, the part beyond 1.5 times the job's usual pace",
-    "checkpointing": "the part of a save for which work stood still",
+    "checkpointing": "the part of a save during which training paused",
     "restoring": "loading a checkpoint",
     "lost": "work that had to be done again, or was under way when the process died",
     "restarting": "stopping, being dead, starting again until the first work",
@@ -55,7 +55,7 @@ def render(report: Report) -> str:
     saves = [saves for capacity in report.capacities for saves in capacity.saves]
     return environment.get_template("page.html.j2").render(
         report=report,
-        # Marked safe, as it is a file of ours. Text of events never may be.
+        # Marked safe, as it is part of this package. Text of events never may be.
         style=Markup((HERE / "style.css").read_text()),
         naive=naive_sentence(report.summary),
         span=report.span or window(report.ledgers),

@@ -71,7 +71,7 @@ def _demo(ledgers: Sequence[JobLedger], training: Mapping[str, Any], batch: Mapp
 def _batch(summary: Mapping[str, Any]) -> str:
     lost, twice, documents = (int(summary.get(key, 0)) for key in ("lost", "duplicated", "documents"))
     killed = f"the batch, killed {plural(int(summary.get('kills', 0)), 'time')}, "
-    # The claim stands only on counts; _check_part has refused summaries whose counts are no numbers.
+    # The claim rests on counts only; _check_part has refused summaries whose counts are no numbers.
     if lost == twice == 0:
         return f"{killed}stored each of its {documents:,} documents exactly once"
     return f"{killed}lost {lost:,} of {documents:,} documents and stored {twice:,} twice"

@@ -198,7 +198,7 @@ def losses(found: Sequence[Loss]) -> tuple[int, list[Loss]]:
 
 
 def few_pools(found: Sequence[Loss], most: int) -> list[Loss]:
-    """The pools beyond so many, those that lost least, are one."""
+    """The pools beyond this number, those that lost least, are one."""
     sums = Counter[str]()
     for _, pool, count in found:
         sums[pool] += count

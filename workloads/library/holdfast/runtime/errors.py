@@ -1,4 +1,4 @@
-"""The exceptions of this room, beside InputError (bad input) of the contract.
+"""The exceptions of this room, in addition to InputError (bad input) of the contract.
 
 GpuLost (HoldfastError, RuntimeError)   a promised GPU does not answer: this machine's fault, exit code 75
 """

@@ -40,7 +40,7 @@ def promised(env: Mapping[str, str] | None = None) -> int:
 
 
 def device_type(available: bool, env: Mapping[str, str] | None = None) -> str:
-    """`cuda` or `cpu`, for whoever has imported torch: `device_type(torch.cuda.is_available())`.
+    """`cuda` or `cpu`, for callers that have imported torch: `device_type(torch.cuda.is_available())`.
 
     Never the CPU where a GPU was promised: InputError.
     """
@@ -80,7 +80,7 @@ def check(count: int, *, torch_cuda: str | None, devices: Path = DEVICES) -> str
 
 
 def start_check(*, devices: Path = DEVICES, torch_cuda: str | None = None) -> BaseProcess | None:
-    """The check of this pod's promise in a child, beside the import of torch; None when nothing was promised.
+    """The check of this pod's promise in a child, during the import of torch; None when nothing was promised.
 
     A child, because a process that has initialised CUDA cannot fork ranks that use it. `exit_code` waits for it.
     """

@@ -1,6 +1,6 @@
 """One file for each process that takes notices, so that a preStop hook finds them.
 
-A file names a process by pid and start time, so that a pid used anew is never signalled. A container without a
+A file names a process by pid and start time, so that a reused pid is never signalled. A container without a
 writable folder has no pidfiles, and loses the drain only.
 """
 
@@ -32,7 +32,7 @@ def unregister() -> None:
 def registered() -> list[int]:
     """Processes that are alive and wrote a pidfile; entries of dead ones are dropped."""
     place, alive = folder(), list[int]()
-    # Another user's files could name any process of ours, and the drain would stop it.
+    # Another user's files could name any of our processes, and the drain would stop it.
     if not place.is_dir() or place.stat().st_uid != os.getuid():
         return []
     for entry in sorted(place.glob("*.pid")):

@@ -2,7 +2,7 @@
 
 Guarantees:
 - a signal is noticed while the main thread sits in C code (a collective, a compile, a database call),
-  because the interpreter's C handler writes to a pipe that a thread of ours reads;
+  because the interpreter's C handler writes to a pipe that our own thread reads;
 - nothing of the program runs inside a signal handler, so no lock can be held twice;
 - a forked child (DataLoader worker) never reports its own signals as ours.
 """
@@ -169,7 +169,7 @@ class Shutdown:
         return self
 
     def uninstall(self) -> None:
-        """Give the signals back to whoever had them: behind the work, Ctrl-C has to end the program again."""
+        """Give the signals back to their former handlers: behind the work, Ctrl-C has to end the program again."""
         if self._wakeup is None or threading.current_thread() is not threading.main_thread():
             return
         (writer, before), self._wakeup = self._wakeup, None
@@ -181,7 +181,7 @@ class Shutdown:
         of_process.cache_clear()
 
     def take_signals(self) -> None:
-        """From whoever has set handlers since; only from the main thread."""
+        """From code that has set handlers since; only from the main thread."""
         for signum in (*NOTICES, DRAIN_SIGNAL):
             signal.signal(signum, _nothing)
 

@@ -1,4 +1,4 @@
-"""The exceptions of this room, beside InputError (bad input) of the contract and the ends of a process of checkpoints.
+"""The exceptions of this room, in addition to InputError (bad input) of the contract and the ends of a process of checkpoints.
 
 GroupLost                      a member of this epoch is gone or silent: the others regroup
 Expelled                       the gang went on without this member

@@ -7,7 +7,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -81,10 +81,6 @@ class Bench:
             enqueue(connection, PostgresQueue(pool, job, lease_s=30.0), job, items(job, count), lambda _: None)
         return 0
 
-    def work(self, job: str, predictor: Predictor, shutdown: Shutdown | None = None, *, overlap: bool = True) -> int:
-        with self.log(job) as events:
-            return self.run(job, predictor, replace(SETTINGS, overlap=overlap), shutdown or Shutdown(), events)
-
     def log(self, job: str) -> EventLog:
         return EventLog.open(self.folder / f"{job}.jsonl", job=job, kind=KIND_BATCH)
 
@@ -115,11 +111,9 @@ class Bench:
                 telemetry=WorkerTelemetry(events, at),
             ).run()
 
-    def work_as_shipped(
-        self, job: str, predictor: str, shutdown: Shutdown | None = None, *, overlap: bool = True
-    ) -> int:
-        with closing(in_process(predictor)) as made:
-            return self.work(job, made, shutdown, overlap=overlap)
+    def work_as_shipped(self, job: str, predictor: str, shutdown: Shutdown | None = None) -> int:
+        with closing(in_process(predictor)) as made, self.log(job) as events:
+            return self.run(job, made, SETTINGS, shutdown or Shutdown(), events)
 
     def events(self, job: str) -> list[dict[str, Any]]:
         path = self.folder / f"{job}.jsonl"

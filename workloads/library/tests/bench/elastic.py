@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from workloads.library.tests.bench import elastic_rigid
-from workloads.library.tests.bench.elastic_rivals import FT_STOCK, FT_TUNED, STOCK, TUNED, one_killed
+from workloads.library.tests.bench.elastic_rivals import one_killed
 from workloads.library.tests.bench.elastic_step import no_more_than, step_costs
 from workloads.library.tests.bench.processes import until
 from workloads.library.tests.bench.rival_home import CannotRun
@@ -85,12 +85,10 @@ def measured(folder: Path, rounds: int) -> dict[str, list[float]]:
 
 
 def rivals(folder: Path, rounds: int) -> dict[str, dict[str, Any]]:
-    found = {elastic_rigid.RIGID: several(lambda n: elastic_rigid.one_killed(folder / f"rigid-{n}"), rounds)}
-    for kind in (FT_TUNED, FT_STOCK, TUNED, STOCK):
-        # Minutes each as delivered.
-        count = 1 if kind == STOCK else rounds
-        found[kind] = several(lambda n, kind=kind: one_killed(folder / f"{kind}-{n}", kind), count)
-    return found
+    return {
+        elastic_rigid.RIGID: several(lambda n: elastic_rigid.one_killed(folder / f"rigid-{n}"), rounds),
+        "torchft tuned": several(lambda n: one_killed(folder / f"torchft-{n}"), rounds),
+    }
 
 
 def several(once: Callable[[int], dict[str, float]], rounds: int) -> dict[str, Any]:

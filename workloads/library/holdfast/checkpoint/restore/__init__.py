@@ -284,7 +284,7 @@ def log_found(found: Restored, url: str, run: str, storage: Storage) -> None:
         logs.warning("restore", f"skipped step {step}: {reason}")
     logs.info("restore", _first_line(found, url, run, storage))
     if found.missing:
-        gone = f"commits that were kept beside step {found.step} and are gone: {found.missing}"
+        gone = f"commits that were kept together with step {found.step} and are gone: {found.missing}"
         logs.warning("restore", f"{gone}, maybe newer ones too")
 
 

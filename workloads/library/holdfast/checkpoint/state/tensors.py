@@ -196,7 +196,7 @@ def _runs(indices: list[int]) -> tuple[Stretch, ...]:
 
 
 def _check_local(key: str, local: torch.Tensor, axes: tuple[tuple[Stretch, ...], ...]) -> None:
-    # What is computed from placements is a claim; the memory that is there must bear it out.
+    # What is computed from placements is a claim; the memory that is there must confirm it.
     computed = tuple(sum(length for _, _, length in runs) for runs in axes)
     if computed != tuple(local.shape):
         raise InputError(

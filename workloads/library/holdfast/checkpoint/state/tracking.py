@@ -82,7 +82,7 @@ class TrackedIterable:
         now = packed_streams()
         set_streams(self._began)
         iterator = iter(self._source)
-        deque(islice(iterator, self._done), maxlen=0)  # consumed: a plain iterable cannot be told where to begin
+        deque(islice(iterator, self._done), maxlen=0)  # consumed: a plain iterable has no start position
         set_streams(now)
         return iterator
 

@@ -266,6 +266,6 @@ def put_bytes(storage: Storage, name: str, data: bytes) -> None:
 
 
 def put_new(storage: Storage, name: str, data: bytes) -> None:
-    """A small object. Raises AlreadyExists, also where an earlier try of one's own has put it there."""
+    """A small object. Raises AlreadyExists, also where an earlier try of the caller has put it there."""
     view = memoryview(bytearray(data))
     storage.put(name, view, crc32c(view))

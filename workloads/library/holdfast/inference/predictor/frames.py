@@ -45,7 +45,7 @@ def pop_message(data: bytearray) -> dict[str, Any] | None:
         return None
     end = _LENGTH.size + _LENGTH.unpack_from(data)[0]
     if end > MAX_HEADER_BYTES:
-        raise EOFError("no message of ours is so long")  # and what follows cannot be found
+        raise EOFError("no valid message is that long")  # and what follows cannot be found
     if len(data) < end:
         return None
     head = bytes(data[_LENGTH.size : end])

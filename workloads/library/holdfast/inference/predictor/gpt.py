@@ -2,7 +2,7 @@
 
 Imports torch, so it is imported only by a worker that predicts with it. Every forward pass has the
 same shape, filled with windows of whichever documents are at hand: the kernels, and with them each
-row's rounding, are the same whatever stands in the other rows. A document's windows are added with
+row's rounding, are the same whatever the other rows hold. A document's windows are added with
 fsum, which is exact in any order.
 """
 
@@ -38,7 +38,7 @@ class Model:
     identity: Mapping[str, object]
     """Run, step and attempt: names one commit for ever, as commits are create-only."""
     config: Mapping[str, Any]
-    """What the trainer saved beside the tensors to build the network with."""
+    """What the trainer saved with the tensors to build the network with."""
     tensors: Mapping[str, torch.Tensor]
 
 

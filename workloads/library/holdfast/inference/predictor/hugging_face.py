@@ -1,6 +1,6 @@
 """An example of a predictor: labels of a text by a Hugging Face sequence classifier in a local folder.
 
-Imports transformers, which is no dependency of ours: install it into the batch image to use this. Safetensors
+Imports transformers, which is no dependency of holdfast: install it into the batch image to use this. Safetensors
 only, no code from the model's folder, no downloads. As in gpt.py every forward pass has one shape, so that an
 item's numbers do not depend on its company.
 """

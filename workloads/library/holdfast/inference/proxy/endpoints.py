@@ -27,7 +27,7 @@ class Endpoint:
 
 
 def chosen(slices: Iterable[Mapping[str, Any]]) -> list[Endpoint]:
-    """Sorted, each once: a pod may stand in two slices while one is split."""
+    """Sorted, each once: a pod may be in two slices while one is split."""
     ready, serving = set[Endpoint](), set[Endpoint]()
     for each in slices:
         port = next((p["port"] for p in each.get("ports") or () if p.get("port")), 0)
@@ -64,7 +64,7 @@ def _name(found: Mapping[str, Any]) -> str:
 
 
 class Follower(ListAndWatch):
-    """While the API server is away the last endpoints stand, since pods answer without it; a Service without any endpoint
+    """While the API server is away the last endpoints stay, since pods answer without it; a Service without any endpoint
     is written only when the API server itself says so."""
 
     longest_pause_s = 1.0

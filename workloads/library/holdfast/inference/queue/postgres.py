@@ -88,7 +88,7 @@ class PostgresQueue:
         self._change(_RELEASE, leases, seconds=delay_s)
 
     def close(self) -> None:
-        """The pool belongs to whoever made it."""
+        """The pool belongs to its maker."""
 
     def _change(self, statement: LiteralString, leases: Sequence[Lease], **values: float) -> None:
         with self._pool.connection() as connection:

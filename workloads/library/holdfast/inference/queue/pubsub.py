@@ -126,7 +126,7 @@ class PubSubQueue:
         self.extend(leases, delay_s)
 
     def close(self) -> None:
-        """The clients belong to whoever made them."""
+        """The clients belong to their maker."""
 
 
 def _call(call: Callable[[], _T]) -> _T:

@@ -1,6 +1,6 @@
 """Connections to the batch database: bounded waits, least rights, and which errors are worth a retry.
 
-Passwords stand in the URI or in PGPASSWORD and are never printed.
+Passwords are in the URI or in PGPASSWORD and are never printed.
 """
 
 import os
@@ -73,7 +73,7 @@ def open_pool(uri: str, *, size: int = 4) -> ConnectionPool[Connection]:
         kwargs={
             "connect_timeout": 5,
             "application_name": "holdfast",
-            # A worker that stands still inside a transaction must not keep its rows locked. Leases, claims and acks need no
+            # A worker that hangs inside a transaction must not keep its rows locked. Leases, claims and acks need no
             # fsync: one lost with the server is only done again. What must last sets its own (PostgresResults).
             "options": "-c statement_timeout=30s -c idle_in_transaction_session_timeout=5s -c synchronous_commit=off",
         },
@@ -126,7 +126,7 @@ def explained(error: Exception) -> Exception:
         "the database or the queue cannot do this now",
         got=_first_line(error),
         allowed="a database that answers, can be written and has free space",
-        fix="mend that, then run the command again: what it had not finished is not there",
+        fix="fix that, then run the command again: what it had not finished is not there",
     )
 
 

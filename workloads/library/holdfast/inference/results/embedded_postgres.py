@@ -56,7 +56,7 @@ class EmbeddedPostgres:
 
     @property
     def tcp_uri(self) -> str:
-        """For programs that cannot use a unix socket; the password stands in the file that it names. Empty without TCP."""
+        """For programs that cannot use a unix socket; the password is in the file that it names. Empty without TCP."""
         if self.tcp_port is None:
             return ""
         return f"postgresql://{SUPERUSER}@127.0.0.1:{self.tcp_port}/{DATABASE}?passfile={quote(str(self._passfile))}"
@@ -165,7 +165,7 @@ class EmbeddedPostgres:
 
 
 def serve(server: EmbeddedPostgres, until: Callable[[float], bool]) -> None:
-    """Stand until `until(seconds)` is true; a server that ends by itself is an error."""
+    """Run until `until(seconds)` is true; a server that ends by itself is an error."""
     while not until(0.2):
         if server.wait(0.0):
             raise Unjudged(f"PostgreSQL in {server.directory} ended by itself: {server.log_tail()}")

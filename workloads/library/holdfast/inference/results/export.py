@@ -83,7 +83,7 @@ def _write_lines(found: Iterator[tuple[str, Any]], path: Path) -> int:
 
 
 def _line(item: str, value: Any) -> dict[str, Any]:
-    """The value's keys beside the id; one that is called `item` too gets underscores before it."""
+    """The value's keys in addition to the id; one that is called `item` too gets underscores before it."""
     if not isinstance(value, dict):
         return {"item": item, "value": value}
     value = cast("dict[str, Any]", value)

@@ -101,7 +101,7 @@ def pinned_configuration(connection: Connection, job: str) -> dict[str, object]:
 
 
 def _queue_again(connection: Connection, job: str) -> None:
-    """Into the outbox; whoever asked for it publishes."""
+    """Into the outbox; the caller publishes."""
     connection.execute("DELETE FROM holdfast.queue WHERE job = %s", (job,))
     connection.execute(
         "INSERT INTO holdfast.outbox (job, item) SELECT job, item FROM holdfast.item WHERE job = %s"

@@ -1,4 +1,4 @@
-"""Who may reach the embedded PostgreSQL: the account that started it, and on TCP whoever has the password.
+"""Who may reach the embedded PostgreSQL: the account that started it, and on TCP every client with the password.
 
 Its superuser can run programs as the server's account, so no other account of the machine may log in.
 """
@@ -88,7 +88,7 @@ def make_private(folder: Path) -> None:
 
 
 def settings(folder: Path) -> list[str]:
-    """Rules of access, written anew at each start: a database of an earlier version may hold some that trust everybody.
+    """Rules of access, written at each start: a database of an earlier version may hold some that trust everybody.
 
     `folder` is ours: in the data folder root would write where the server's account can put links.
     """

@@ -131,7 +131,7 @@ def grants_of(texts: Iterable[str]) -> dict[str, str]:
 
 
 def act_as(connection: Connection, role: str) -> None:
-    """What is made from here on belongs to `role`, whoever migrates next time.
+    """What is made from here on belongs to `role`, whichever login migrates next time.
 
     Attributes as CREATEROLE do not come with membership, so a member has to become the role.
     """

@@ -1,4 +1,4 @@
-"""Where a job stands, read from the view holdfast.job_status, which dashboards read too."""
+"""The progress of a job, read from the view holdfast.job_status, which dashboards read too."""
 
 import time
 from collections.abc import Callable

@@ -32,7 +32,7 @@ def refusal(refused: Refused, request: HttpRequest) -> Response:
     openai = request.url.path.startswith("/v1/")
     content = completions.problem(refused) if openai else {"error": refused.message}
     headers = {} if refused.retry_after_s is None else {"retry-after": str(refused.retry_after_s)}
-    # What was read of a request that came too slowly cannot be told from the next one.
+    # What was read of a request that came too slowly cannot be distinguished from the next one.
     if refused.status in (408, 413):
         headers["connection"] = "close"
     if refused.reason in ("overdue", "restarting"):

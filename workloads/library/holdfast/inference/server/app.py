@@ -69,7 +69,7 @@ class App:
         return closing_when_leaving(Starlette(routes=self.routes(), exception_handlers=handlers), self._drain)
 
     async def _failed(self, request: HttpRequest, _: Exception) -> Response:
-        """A bug of ours, whose traceback is in the log."""
+        """A bug of the server, whose traceback is in the log."""
         if request.method == "POST":
             self._count(request, 500)
         return refusal(Refused(500, "internal error"), request)

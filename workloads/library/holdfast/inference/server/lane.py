@@ -28,7 +28,7 @@ Values = list[Value]
 _PREDICT_TIMEOUT_S = 30.0
 """A batch that takes longer is ended, and tried again in halves."""
 _OVERDUE_S, _OVERDUE_TIMES = 1.0, 5.0
-"""A batch is overdue after so many times what it should take, and after half a try of the proxy, or a second, at least:
+"""A batch is overdue after this many times what it should take, and after half a try of the proxy, or a second, at least:
 what takes long now and then is no hang, and who waits can still be asked elsewhere in time."""
 _WARM_UP = b"warm-up"
 """A body that is predicted before the server is ready."""
@@ -114,7 +114,7 @@ class Lane:
 
     @contextlib.contextmanager
     def held(self) -> Generator[None]:
-        """Whoever asks for one piece after the other: a retired model answers the last of them too."""
+        """Clients that ask for one piece after the other: a retired model answers the last of them too."""
         self._held += 1
         try:
             yield

@@ -1,4 +1,4 @@
-"""What a server counts, for Prometheus; names and help stand in holdfast.contract.serving."""
+"""What a server counts, for Prometheus; names and help are in holdfast.contract.serving."""
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_LATEST

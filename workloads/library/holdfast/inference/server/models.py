@@ -83,7 +83,7 @@ class Models:
             self._loading = None
 
     def leave(self) -> None:
-        """Load nothing more: a model takes minutes, and the drain would wait for whoever asked for it."""
+        """Load nothing more: a model takes minutes, and the drain would wait for its requester."""
         self._leaving = True
         if self._loading is not None:
             self._loading.cancel()

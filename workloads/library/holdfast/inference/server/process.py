@@ -108,7 +108,7 @@ class _Process:
     def _stop(self, code: int, why: str) -> None:
         """Without a model there is nothing to accept for: what comes while endpoints move is answered with 503."""
         if self._shutdown.requested:
-            return  # killed beside us, by the same end of the machine
+            return  # killed together with us, by the same end of the machine
         logs.error("serve", why)
         self._code = code
         self._shutdown.request(why.splitlines()[0])

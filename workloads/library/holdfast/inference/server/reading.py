@@ -13,7 +13,7 @@ from starlette.requests import Request as HttpRequest
 from holdfast.inference.errors import Refused
 
 GONE = 499
-"""The client is: nobody reads this code but our metrics."""
+"""The client is gone: only our metrics read this code."""
 _SMALL_BYTES = 64 * 1024
 _FOR_SMALL = 1 / 8
 """Of the budget, for bodies that are small: a few large ones do not shut out all others."""

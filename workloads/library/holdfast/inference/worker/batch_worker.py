@@ -128,8 +128,8 @@ class Worker:
         self._shutdown.wait()
         if self._left.wait(max(0.0, self._shutdown.seconds_left(self._settings.window_s))):
             return
-        # A micro-batch that is being committed right now may be released too: its commit stands, and
-        # whoever gets it next finds it done.
+        # A micro-batch that is being committed right now may be released too: its commit is kept, and
+        # its next worker finds it done.
         giving_back = threading.Thread(target=self._release_leases, daemon=True)
         giving_back.start()
         giving_back.join(timeout=1.0)
@@ -162,7 +162,7 @@ class Worker:
         return outcome
 
     def _overdue(self, items: int, seconds: float) -> None:
-        """Called by the predictor: what this worker holds beside that need not wait for it."""
+        """Called by the predictor: what else this worker holds need not wait for it."""
         assert self._pipeline is not None
         most_s = self._pipeline.timeout_s
         logs.warning(

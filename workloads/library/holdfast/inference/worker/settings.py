@@ -30,7 +30,7 @@ class WorkerSettings:
     """A micro-batch that takes longer is ended; its items are then tried alone, the guilty one counted. 0: learned from
     those before, LONGEST_PREDICTION_S at most."""
     settle_s: float = 1.0
-    """When the predicting process dies: whoever is still here after this was not evicted with it."""
+    """When the predicting process dies: a worker that is still here after this was not evicted with it."""
     retry_delay_s: float = 1.0
     """A failed item waits this long for each failure so far: what failed for a moment gets a chance."""
 

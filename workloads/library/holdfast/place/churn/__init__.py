@@ -1,1 +1,1 @@
-"""How often nodes are taken away, measured, with its uncertainty."""
+"""How often nodes are reclaimed, measured, with its uncertainty."""

@@ -68,7 +68,7 @@ def lifetimes(events: Iterable[Event], now_us: int) -> list[NodeLifetime]:
     for event in events:
         node = str(event.fields.get("node", ""))
         if event.type == "node_up":
-            up.setdefault(node, event)  # a watcher that starts anew writes every node again
+            up.setdefault(node, event)  # a watcher that starts again writes every node again
         elif event.type == "node_down":
             born = up.pop(node, None)
             age_us = round(float(event.fields.get("seconds") or 0) * 1e6)

@@ -90,13 +90,7 @@ class ElasticGang:
         differ when a run is resumed, such as a digest of its data and the samples of a shard. `gather_s`: how long a
         start or a newcomer waits for more; `hold_s`: how long too few wait; `silent_s`: when a member that answers no question counts as
         lost; `lag_s`: how long the others wait in a step for one that does answer, doubled where that was too short."""
-        given = places.of_pod()
-        if ranks_per_node is None:
-            ranks_per_node = given.ranks_per_node if nodes is None else 1
-        nodes = given.nodes if nodes is None else nodes
-        index = given.index if index is None else index
-        min_nodes = given.min_nodes if min_nodes is None else min_nodes
-        places.check(index, nodes, ranks_per_node)
+        nodes, index, min_nodes, ranks_per_node = places.resolved(nodes, index, min_nodes, ranks_per_node)
         sharing.checked_nodes(len(nodes) // ranks_per_node, min_nodes)
         parameters = parameters_of(checked_state(state))
         # What shares one state is one member: the node, or each process by itself.
@@ -115,21 +109,11 @@ class ElasticGang:
         progress = GangProgress(shards=self._shards, seed=seed, facts=facts, gradients=self._gradients)
         whole = state | {"gang": progress}
         saves = GangSaves(
-            url,
-            storage,
-            checked_run(run),
-            whole,
-            gang=places.gang_id(nodes),
-            every=every,
-            keep=keep,
-            tuning=self._tuning,
-            events=events,
-            stop_asked=lambda: self._shutdown.requested,
-            node=node,
-        )
+            url, storage, checked_run(run), whole, gang=places.gang_id(nodes), every=every, keep=keep, tuning=self._tuning,
+            events=events, stop_asked=lambda: self._shutdown.requested, node=node,
+        )  # fmt: skip
         members_per_node = ranks_per_node // node.size
-        least = min_nodes * members_per_node
-        limits = Limits(min_members=least, gather_s=gather_s, hold_s=hold_s)
+        limits = Limits(min_members=min_nodes * members_per_node, gather_s=gather_s, hold_s=hold_s)
         self._silent_s, self._lag = silent_s, Lag(lag_s)
         self._crew = self._assembled(run, nodes, storage, limits, whole, saves, events, members_per_node, peers)
         self._reduced = False

@@ -72,6 +72,19 @@ def addresses(host: str, port: int, nodes: int, ranks: int = 1) -> tuple[Address
     return tuple((host.replace(PLACE, str(node)), port + 2 * rank) for node in range(nodes) for rank in range(ranks))
 
 
+def resolved(
+    nodes: tuple[Address, ...] | None, index: int | None, min_nodes: int | None, ranks_per_node: int | None
+) -> tuple[tuple[Address, ...], int, int, int]:
+    """What is given, and for the rest what the pod's environment states. Raises InputError for a place that is not there."""
+    pod = of_pod()
+    if ranks_per_node is None:
+        ranks_per_node = pod.ranks_per_node if nodes is None else 1
+    nodes = pod.nodes if nodes is None else nodes
+    index = pod.index if index is None else index
+    check(index, nodes, ranks_per_node)
+    return nodes, index, pod.min_nodes if min_nodes is None else min_nodes, ranks_per_node
+
+
 def check(index: int, nodes: tuple[Address, ...], ranks_per_node: int) -> None:
     """Raises InputError for a place that this gang does not have."""
     if ranks_per_node < 1 or len(nodes) % ranks_per_node:

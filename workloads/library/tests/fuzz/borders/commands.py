@@ -20,7 +20,6 @@ from workloads.library.tests.fuzz.mutations import ODD, dumped
 COMMANDS: tuple[tuple[typer.Typer, tuple[str, ...]], ...] = (
     (holdfast, ("checkpoints", "list")),
     (workloads, ("lint",)),
-    (workloads, ("doctor",)),
     (monitoring, ("report",)),
     (monitoring, ("receipt",)),
     (monitoring, ("churn",)),

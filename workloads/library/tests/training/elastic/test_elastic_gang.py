@@ -3,8 +3,6 @@
 import os
 import re
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -19,13 +17,12 @@ from holdfast.checkpoint.errors import NotDurable
 from holdfast.checkpoint.stores import LocalStorage
 from holdfast.contract.environment import ENV_COMPLETION_INDEX, ENV_GANG_NODES, ENV_GANG_PORT
 from holdfast.contract.errors import InputError
-from holdfast.contract.exit_codes import EXIT_BAD_INPUT, EXIT_COMPLETE, EXIT_KILLED, EXIT_PREEMPTED, EXIT_RETRY
+from holdfast.contract.exit_codes import EXIT_BAD_INPUT, EXIT_COMPLETE, EXIT_PREEMPTED, EXIT_RETRY
 from holdfast.ledger.events import read_folder
 from holdfast.ledger.job_ledger import job_ledgers
 from holdfast.ledger.receipt import receipt
 from holdfast.training.elastic.gang import ElasticGang
 from holdfast.training.elastic.watch import MOST_REPEATS, Lag
-from tests.cluster.sim.waiting import until
 from workloads.library.tests.training.elastic import gangs
 from workloads.library.tests.training.elastic.conftest import Make
 from workloads.library.tests.training.elastic.gangs import Gang, free_ports, free_run
@@ -196,29 +193,6 @@ def test_a_node_of_two_processes_is_lost_and_the_other_node_ends_in_the_same_bit
     assert gang.digests() == {undisturbed}
     assert {line["of"] for line in gang.lines("resized")} == {2} and gang.sizes()[0] == 2
     assert {line["world_size"] for line in gang.lines("start")} == {4, 2}
-
-
-def test_a_rank_that_fails_takes_its_node_along_and_the_failure_is_counted() -> None:
-    """The others leave in order: as preempted, which alone would be free of charge, for ever."""
-    program = (
-        "import os, signal, sys\nfrom holdfast.runtime.shutdown import of_process\n"
-        "if os.environ['LOCAL_RANK'] == '1': os.kill(os.getpid(), signal.SIGKILL)\n"
-        "of_process().wait()\nsys.exit(143)\n"
-    )
-    command = ["-m", "holdfast", "train", "ranks", "--processes", "2", "--", sys.executable, "-c", program]
-    assert subprocess.run([sys.executable, *command], timeout=60).returncode == EXIT_KILLED
-
-
-def test_a_notice_reaches_every_rank_and_none_is_counted(tmp_path: Path) -> None:
-    program = (
-        "import os, pathlib, sys\nfrom holdfast.runtime.shutdown import of_process\nshutdown = of_process()\n"
-        f"(pathlib.Path({str(tmp_path)!r}) / os.environ['LOCAL_RANK']).touch()\nshutdown.wait()\nsys.exit(143)\n"
-    )
-    command = ["-m", "holdfast", "train", "ranks", "--processes", "2", "--", sys.executable, "-c", program]
-    node = subprocess.Popen([sys.executable, *command])
-    until("both ranks have taken their signals", lambda: len([*tmp_path.iterdir()]) == 2)
-    node.terminate()
-    assert node.wait(60) == EXIT_PREEMPTED
 
 
 def test_a_storage_that_refuses_a_regrouping_costs_no_job(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:

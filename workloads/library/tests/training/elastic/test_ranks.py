@@ -1,0 +1,35 @@
+"""`holdfast train ranks`: the processes of a node start, stop and fail together."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from holdfast.contract.exit_codes import EXIT_KILLED, EXIT_PREEMPTED
+from tests.cluster.sim.waiting import until
+
+pytestmark = pytest.mark.process
+
+
+def test_a_rank_that_fails_takes_its_node_along_and_the_failure_is_counted() -> None:
+    """The others leave in order: as preempted, which alone would be free of charge, for ever."""
+    program = (
+        "import os, signal, sys\nfrom holdfast.runtime.shutdown import of_process\n"
+        "if os.environ['LOCAL_RANK'] == '1': os.kill(os.getpid(), signal.SIGKILL)\n"
+        "of_process().wait()\nsys.exit(143)\n"
+    )
+    command = ["-m", "holdfast", "train", "ranks", "--processes", "2", "--", sys.executable, "-c", program]
+    assert subprocess.run([sys.executable, *command], timeout=60).returncode == EXIT_KILLED
+
+
+def test_a_notice_reaches_every_rank_and_none_is_counted(tmp_path: Path) -> None:
+    program = (
+        "import os, pathlib, sys\nfrom holdfast.runtime.shutdown import of_process\nshutdown = of_process()\n"
+        f"(pathlib.Path({str(tmp_path)!r}) / os.environ['LOCAL_RANK']).touch()\nshutdown.wait()\nsys.exit(143)\n"
+    )
+    command = ["-m", "holdfast", "train", "ranks", "--processes", "2", "--", sys.executable, "-c", program]
+    node = subprocess.Popen([sys.executable, *command])
+    until("both ranks have taken their signals", lambda: len([*tmp_path.iterdir()]) == 2)
+    node.terminate()
+    assert node.wait(60) == EXIT_PREEMPTED
