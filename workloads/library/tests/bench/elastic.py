@@ -33,8 +33,10 @@ NEVER_ENDS = 10**6
 
 
 def gang_in(folder: Path) -> WarmGang:
-    settings = SETTINGS | {"steps": NEVER_ENDS, "every": NEVER_ENDS, "silent_s": 15.0, "connect_s": 10.0}
-    return WarmGang(folder, nodes=NODES, **settings)
+    settings = SETTINGS | {"steps": NEVER_ENDS, "every": NEVER_ENDS, "connect_s": 10.0}
+    gang = WarmGang(folder, nodes=NODES, **settings)
+    del gang.settings["silent_s"]  # as delivered
+    return gang
 
 
 def applied(gang: WarmGang, epoch: int) -> list[dict[str, Any]]:

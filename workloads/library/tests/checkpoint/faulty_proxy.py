@@ -7,9 +7,10 @@ import socket
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from types import MappingProxyType
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -17,6 +18,8 @@ PASS = "pass"
 REFUSE_503 = "503"
 REFUSE_429 = "429"
 REFUSE_403 = "403"
+REFUSE_412 = "412"
+"""As if the name were taken."""
 SLOW = "slow"
 BREAK_BEFORE = "break before"
 """The connection ends before the request is passed on."""
@@ -90,7 +93,7 @@ class _Handler(BaseHTTPRequestHandler):
         kind = proxy.rule(self.command, self.path)
         proxy.counts[kind] += 1
         body = self.body(SLOW_INTAKE_S if kind == SLOW_INTAKE else 0)
-        if kind in (REFUSE_503, REFUSE_429, REFUSE_403):
+        if kind in (REFUSE_503, REFUSE_429, REFUSE_403, REFUSE_412):
             self.reply(int(kind), b'{"error": {"message": "refused"}}')
             return
         if kind == SLOW_INTAKE:
@@ -104,13 +107,13 @@ class _Handler(BaseHTTPRequestHandler):
             return
         if kind == SLOW:
             time.sleep(0.3)
-        status, answer, kept = forward(proxy.target, self.command, self.path, body, self.headers)
+        status, answer, headers = forward(proxy.target, self.command, self.path, body, self.headers)
         if kind == BREAK_AFTER:
             self.close_connection = True
         else:
-            self.reply(status, answer, kept, half=kind == BREAK_MIDWAY)
+            self.reply(status, answer, headers, half=kind == BREAK_MIDWAY)
 
-    do_GET = do_POST = do_PUT = do_DELETE = handle_any
+    do_GET = do_POST = do_PUT = do_DELETE = do_HEAD = handle_any
 
     def body(self, pause_s: float) -> bytes:
         length, found = int(self.headers.get("content-length") or 0), bytearray()
@@ -122,20 +125,28 @@ class _Handler(BaseHTTPRequestHandler):
             found += part
         return bytes(found)
 
-    def reply(self, status: int, body: bytes, kind: str = "application/json", *, half: bool = False) -> None:
-        self.send_response(status)
-        self.send_header("content-type", kind)
-        self.send_header("content-length", str(len(body)))
+    def reply(
+        self, status: int, body: bytes, headers: Mapping[str, str] = MappingProxyType({}), *, half: bool = False
+    ) -> None:
+        self.send_response_only(status)
+        # Of a HEAD the length is that of the body which it does not have.
+        for name, value in ({"content-length": str(len(body)), "content-type": "application/json"} | headers).items():
+            self.send_header(name, value)
         self.end_headers()
         self.wfile.write(body[: len(body) // 2] if half else body)
         self.close_connection |= half
 
 
-def forward(target: str, method: str, path: str, body: bytes, headers: Any) -> tuple[int, bytes, str]:
+_OF_A_HOP = ("host", "connection", "content-length", "expect", "transfer-encoding", "keep-alive")
+
+
+def forward(target: str, method: str, path: str, body: bytes, headers: Any) -> tuple[int, bytes, dict[str, str]]:
     connection = http.client.HTTPConnection(target, timeout=60)
-    passed = {k: v for k, v in headers.items() if k.lower() not in ("host", "connection", "content-length")}
+    passed = {k: v for k, v in headers.items() if k.lower() not in _OF_A_HOP}
     connection.request(method, path, body=body, headers=passed)
     response = connection.getresponse()
     answer = response.read()
     connection.close()
-    return response.status, answer, response.getheader("content-type") or "application/octet-stream"
+    kept = {k.lower(): v for k, v in response.getheaders() if k.lower() not in _OF_A_HOP}
+    length = response.getheader("content-length") if method == "HEAD" else None
+    return response.status, answer, kept | ({"content-length": length} if length else {})
