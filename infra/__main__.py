@@ -42,6 +42,7 @@ def loaded(env: str) -> "Environment":
         "python -m infra plan example",
         "python -m infra plan prod --full",
         "python -m infra plan prod --merge upstream/main",
+        "python -m infra plan example --adopt cluster.json",
     )
 )
 def plan(
@@ -54,6 +55,13 @@ def plan(
         str,
         typer.Option(metavar="REF", help="Show what a merge of this commit would destroy, replace, change and create."),
     ] = "",
+    adopt: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Write import blocks for a running cluster, as `gcloud container clusters describe --format=json` prints it.",
+        ),
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Plan with the real provider, without credentials or network, and check the result against the rules.
@@ -79,6 +87,9 @@ def plan(
             print(f"{stack}  {folder.relative_to(ROOT)}")
         return
     require_clean(environment)
+    if adopt:
+        _adopt(environment, adopt)
+        return
     with working(f"plan {env}") as step:
         files = planning.plan(env, step=step)
         step("judge")
@@ -87,6 +98,24 @@ def plan(
     show.plan(changes, findings, full=full, as_json=as_json)
     if findings:
         raise typer.Exit(EXIT_FINDINGS)
+
+
+def _adopt(environment: "Environment", record: Path) -> None:
+    """Import blocks for a cluster and pools that are there, and what the next apply changes. Asks no project."""
+    from infra.contract.names import stack
+    from infra.ops import adopt as adoption
+    from infra.ops.synth import ROOT, synthesise
+
+    found, folder = adoption.read(record), ROOT / "out" / "adopt" / environment.name
+    with working(f"adopt {found['name']}") as step:
+        step("synthesise")
+        stacks = synthesise(environment.name, folder / "synth", local_state=True)
+        step("plan")
+        made = adoption.adopt(environment, found, stacks[stack("cluster", environment.name)], folder / "plan")
+    for line in adoption.report(made):
+        print(line)
+    print(f"wrote {adoption.write(environment, made).relative_to(ROOT)}")
+    typer.echo(f"Next: make diff ENV={environment.name}, which asks the project", err=True)
 
 
 @app.command(epilog=examples("python -m infra check example", "python -m infra check --rules"))

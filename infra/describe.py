@@ -5,12 +5,12 @@ import re
 from pathlib import Path
 from typing import Any
 
-from holdfast.contract.capacity import QUEUES
+from holdfast.contract.capacity import QUEUES, Capacity
 from holdfast.contract.errors import InputError
 from holdfast.contract.kubernetes import PRIORITIES
-from holdfast.contract.roles import DATABASE_ROLES, KSA_NAMESPACES, ROLES
+from holdfast.contract.roles import DATABASE_ROLES, DEFAULT_TEAM, KSA_NAMESPACES, ROLES
 from holdfast.platform import Platform
-from holdfast.platform.document import Database, Network, Prices, Run, Security, Serving, Versions
+from holdfast.platform.document import Database, Network, Prices, Run, Security, Serving, Team, Versions
 from infra.contract.versions import JOBSET_VERSION, KUEUE_VERSION
 from infra.environments import Environment, load, names
 
@@ -36,7 +36,7 @@ def platform(environment: Environment, images: dict[str, str] | None = None) -> 
         auto_provisioning={cap.accelerator: cap.max_gpus for cap in environment.auto_provisioning.accelerators},
         quotas={source: environment.quota_gpus(source) for source in sources},
         namespaces=KSA_NAMESPACES,
-        queues={capacity.value: queue for capacity, queue in QUEUES.items()},
+        queues={c.value: queue for c, queue in QUEUES.items() if c is not Capacity.RESERVED or _reserves(environment)},
         priorities={name: priority.value for name, priority in PRIORITIES.items()},
         accounts={role: environment.service_account_email(role) for role in ROLES},
         workload_pool=environment.workload_pool,
@@ -50,6 +50,7 @@ def platform(environment: Environment, images: dict[str, str] | None = None) -> 
             Run(name=run.name, account=run.account, prefixes=run.prefixes, read_by=run.read_by)
             for run in environment.storage.runs
         ),
+        teams=_teams(environment),
         serving=_serving(environment),
         network=Network(
             nodes_cidr=environment.network.nodes_cidr,
@@ -59,6 +60,7 @@ def platform(environment: Environment, images: dict[str, str] | None = None) -> 
         security=Security(
             signed_checkpoints=environment.security.signed_checkpoints,
             gpu_exporter=environment.security.gpu_exporter and bool(gpus),
+            faulty_nodes_per_hour=environment.security.faulty_nodes_per_hour,
             secret_manager=environment.security.secret_manager,
             image_patterns=environment.image_patterns,
         ),
@@ -109,6 +111,27 @@ def _database(environment: Environment) -> Database | None:
         return None
     users = {role: environment.database_user(role) for role in DATABASE_ROLES}
     return Database(connection=environment.database_connection, users=users)
+
+
+def _reserves(environment: Environment) -> bool:
+    return any(group.reservation for group in environment.groups)
+
+
+def _teams(environment: Environment) -> tuple[Team, ...]:
+    return (
+        Team(name=DEFAULT_TEAM, namespaces=tuple(dict.fromkeys(KSA_NAMESPACES.values()))),
+        *(
+            Team(
+                name=team.name,
+                members=team.members,
+                namespaces=team.spaces,
+                quotas={quota.source: quota.gpus for quota in team.quotas},
+                budget_usd=team.budget_usd,
+                runs=team.runs,
+            )
+            for team in environment.teams
+        ),
+    )
 
 
 def _serving(environment: Environment) -> Serving | None:

@@ -10,7 +10,7 @@ from typing import Any
 from holdfast.ledger import money
 from infra import cdk
 from infra.contract import names
-from infra.environments.schema import Environment
+from infra.environments.schema import Environment, Team
 from monitoring.alerting import dashboard, dashboard_serving, runbook
 from monitoring.alerting.alert import Alert, Source, Values, filled
 from monitoring.alerting.alerts import alerts
@@ -21,6 +21,7 @@ EVALUATE_EVERY = "60s"
 # A log alert would otherwise notify for every line.
 AT_MOST_EVERY = "3600s"
 MAX_CONDITION_NAME = 200
+NAMESPACE_COSTS = "k8s-namespace"
 # Where no Spot pool has a price.
 GOODPUT_MIN = 0.8
 
@@ -55,6 +56,9 @@ class MonitoringStack(cdk.Stack):
         self._dashboards(environment, limits)
         if environment.budget:
             self.add("google_billing_budget", "month", budget(environment, channels))
+            for team in environment.teams:
+                if team.budget_usd:
+                    self.add("google_billing_budget", f"month-{team.name}", budget(environment, channels, team))
 
     def _channels(self, environment: Environment) -> list[str]:
         """One for each address. Chat and pager need a secret or a consent: make them by hand, name them in `channels`."""
@@ -140,18 +144,25 @@ def scale_failure_metric(environment: Environment, limits: Values) -> dict[str, 
     }
 
 
-def budget(environment: Environment, channels: Sequence[str]) -> dict[str, object]:
+def budget(environment: Environment, channels: Sequence[str], team: Team | None = None) -> dict[str, object]:
+    """Of the project, or of what a team's namespace costs in it: GKE's cost allocation gives costs the label."""
     plan = environment.budget
     assert plan
     return {
         "billing_account": plan.billing_account,
-        "display_name": f"{environment.cluster_name} a month",
+        "display_name": f"{environment.cluster_name}{f' {team.name}' if team else ''} a month",
         "budget_filter": {
             "projects": [f"projects/{environment.project_number}"],
             "calendar_period": "MONTH",
             "credit_types_treatment": "INCLUDE_ALL_CREDITS",
+            **({"labels": {NAMESPACE_COSTS: team.spaces[0]}} if team else {}),
         },
-        "amount": {"specified_amount": {"currency_code": plan.currency, "units": str(plan.monthly_usd)}},
+        "amount": {
+            "specified_amount": {
+                "currency_code": plan.currency,
+                "units": str(team.budget_usd if team else plan.monthly_usd),
+            }
+        },
         "threshold_rules": [{"threshold_percent": share, "spend_basis": "CURRENT_SPEND"} for share in plan.thresholds],
         "all_updates_rule": {
             "monitoring_notification_channels": list(channels)[:5],

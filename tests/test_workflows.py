@@ -1,13 +1,24 @@
 """Workflow files: pinned, without standing credentials, and clean under the linters that are run on them."""
 
+import json
+import os
 import re
+import subprocess
+import sys
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from ruamel.yaml import YAML
 
+from infra.environments.schema import Delivery, Environment
+from infra.specs.delivery import resources
+from infra.specs.outputs import outputs
 from tests.check_workflows import WORKFLOWS, check
+from tests.infra.samples import hardened
 
+ROOT = Path(__file__).parents[1]
 FILES = sorted(WORKFLOWS.glob("*.yml"))
 
 
@@ -27,6 +38,63 @@ def test_what_holds_credentials_never_runs_code_of_another_repository() -> None:
             if "id-token" in job.get("permissions", {}) and "pull_request" in workflow.get("on", {}):
                 assert "head.repo.full_name == github.repository" in job["if"], file
             assert "pull_request_target" not in workflow.get("on", {})
+
+
+PROMOTION = ("plan", "deploy", "drift")
+
+
+def job_of(name: str) -> dict[str, Any]:
+    (job,) = YAML(typ="safe").load((WORKFLOWS / f"{name}.yml").read_text())["jobs"].values()
+    return job
+
+
+def gated(name: str, gate: str) -> Environment:
+    return replace(hardened(), name=name, delivery=Delivery(repository="acme/platform", environment=gate))
+
+
+@pytest.mark.parametrize("name", PROMOTION)
+def test_what_a_workflow_needs_of_an_environment_is_what_outputs_print(name: str) -> None:
+    entry = json.loads(outputs(gated("dev", "dev"))["foundation"]["HOLDFAST_ENVIRONMENTS"])[0]
+    used = set(re.findall(r"matrix\.(\w+)", (WORKFLOWS / f"{name}.yml").read_text()))
+    assert used <= {*entry, "runner"} and {"env", "provider"} <= used
+    assert job_of(name)["strategy"]["matrix"]["include"] == "${{ fromJSON(vars.HOLDFAST_ENVIRONMENTS || '[]') }}"
+
+
+def test_each_environment_is_deployed_after_the_one_before_and_behind_a_gate_of_its_own() -> None:
+    deploy, plan = job_of("deploy"), job_of("plan")
+    assert (deploy["strategy"]["max-parallel"], deploy["strategy"]["fail-fast"]) == (1, True)
+    assert deploy["environment"] == "${{ matrix.gate }}" and "environment" not in plan
+    for environment in (gated("dev", "dev"), gated("prod", "production")):
+        entry = json.loads(outputs(environment)["foundation"]["HOLDFAST_ENVIRONMENTS"])[0]
+        grants = {r.id: str(r.arguments["member"]) for r in resources(environment) if r.id.startswith("workflows-")}
+        assert grants["workflows-deployer"].endswith(f"/subject/repo:acme/platform:environment:{entry['gate']}")
+        assert entry["provider"].split("/workloadIdentityPools/")[1].split("/")[0] in grants["workflows-planner"]
+
+
+@pytest.mark.parametrize("pushed", [True, False])
+def test_the_cluster_half_is_applied_once_its_images_are_known(tmp_path: Path, pushed: bool) -> None:
+    """The step as it is, with the commands that it calls played."""
+    calls, digests, log = tmp_path / "bin", tmp_path / "workloads/images", tmp_path / "calls"
+    for folder in (calls, digests, tmp_path / ".venv/bin"):
+        folder.mkdir(parents=True)
+    (digests / "digests.json").write_text(json.dumps({"dev": {}} if pushed else {"prod": {}}))
+    played = {name: f'echo "{name} $*" >> {log}' for name in ("make", "gcloud")}
+    python = tmp_path / ".venv/bin/python"
+    commands = {calls / name: text for name, text in played.items()}
+    commands[python] = f'exec {sys.executable} "$@"'
+    for file, text in commands.items():
+        file.write_text(f"#!/bin/sh\n{text}\n")
+        file.chmod(0o755)
+    step = next(step for step in job_of("deploy")["steps"] if "cluster" in step.get("name", ""))
+    variables = {"PATH": f"{calls}:{os.environ['PATH']}", "PYTHONPATH": f"{ROOT}:{ROOT}/workloads/library"}
+    variables |= {"ENVIRONMENT": "dev", "GITHUB_STEP_SUMMARY": str(tmp_path / "summary")}
+    subprocess.run(["bash", "-e", "-c", step["run"]], env=variables, cwd=tmp_path, check=True, timeout=60)
+    if pushed:
+        reach, apply = log.read_text().splitlines()
+        assert reach.startswith("gcloud container clusters get-credentials holdfast-dev ")
+        assert apply == "make operators apply ENV=dev YES=1"
+    else:
+        assert not log.exists() and "make operators-pin images ENV=dev" in (tmp_path / "summary").read_text()
 
 
 @pytest.mark.process

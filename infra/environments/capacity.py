@@ -10,13 +10,59 @@ from holdfast.contract.capacity import Capacity
 from holdfast.contract.errors import InputError
 from holdfast.contract.lifecycle import DEFAULT_WINDOW, FLEX_MAX_RUN_S, FLEX_MIN_RUN_S, ShutdownWindow
 from holdfast.contract.machines import ACCELERATORS, MACHINE_TYPES
-from holdfast.contract.pools import GPU_TAINT, QUEUED_TAINT, SPOT_TAINT, SYSTEM_TAINT, Effect, Pool, Role, Taint
-from infra.environments.checks import between, dns_name, numbers, one_of, require, unique
+from holdfast.contract.pools import (
+    GPU_TAINT,
+    LABEL_OWN_PRICE,
+    LABEL_RESERVED_FROM,
+    LABEL_RESERVED_UNTIL,
+    QUEUED_TAINT,
+    SPOT_TAINT,
+    SYSTEM_TAINT,
+    Effect,
+    Pool,
+    Role,
+    Taint,
+)
+from infra.environments.checks import between, day, dns_name, forms, numbers, one_of, require, unique
 
 DISK_TYPES = ("pd-balanced", "pd-ssd", "hyperdisk-balanced")
 FLEX_CAPACITIES = (Capacity.FLEX_START, Capacity.QUEUED)
 MAX_NODES_PER_POOL = 1000
 MIN_DISK_GIB = 50
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Reservation:
+    """Machines of Compute Engine that are reserved already, by name. Jobs take them before any other capacity."""
+
+    name: str
+    project: str = ""
+    """Of a shared reservation: its owner. Empty: this project."""
+    usd_per_hour: float
+    """Of one machine, by your contract: prices, forecasts and receipts use it."""
+    starts: str = ""
+    """Calendar mode: first day, as 2026-12-01. Empty: it is there now."""
+    ends: str = ""
+    """Calendar mode: last day. No job is placed that would not be done by then."""
+    best_effort: bool = False
+    """True: any open reservation that fits (AnyBestEffort), and on demand where there is none. `infra doctor` refuses it
+    where the project has an open one with another name, since it would drain it."""
+
+    def __post_init__(self) -> None:
+        dns_name("groups[].reservation.name", self.name, 63)
+        forms("groups[].reservation.", self, "project")
+        day("groups[].reservation.starts", self.starts)
+        day("groups[].reservation.ends", self.ends)
+        numbers("groups[].reservation.", self, usd_per_hour=(0.0001, 100_000))
+        in_order = not (self.starts and self.ends) or self.starts <= self.ends
+        require(in_order, "groups[].reservation.ends", self.ends, f"a day from {self.starts} on", "correct the days")
+        fix = "name the reservation, or leave its project out"
+        require(not (self.best_effort and self.project), "groups[].reservation.best_effort", True, "False for a shared one", fix)  # fmt: skip
+
+    def labels(self) -> tuple[tuple[str, str], ...]:
+        """Of its nodes."""
+        found = {LABEL_OWN_PRICE: f"{self.usd_per_hour:.4f}", LABEL_RESERVED_FROM: self.starts, LABEL_RESERVED_UNTIL: self.ends}  # fmt: skip
+        return tuple((key, value) for key, value in found.items() if value)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -41,6 +87,8 @@ class NodeGroup:
     local_ssds: int = 0
     max_run_s: int = 0
     """Planned life of a flex-start node; 0 means the longest allowed, 7 days. A queued job asks for it itself."""
+    reservation: Reservation | None = None
+    """Of a group with capacity reserved. Reservations are zonal: state its zone."""
     evict_untolerating: bool = False
     """Spot only: taint with NoExecute instead of NoSchedule, which also removes pods already there."""
 
@@ -84,6 +132,13 @@ class NodeGroup:
         field, got = f"{at}.evict_untolerating", f"True with capacity {self.capacity}"
         ok = not self.evict_untolerating or self.capacity is Capacity.SPOT
         require(ok, field, got, "True on Spot groups only", "remove evict_untolerating")
+        reserved = self.capacity is Capacity.RESERVED
+        fix = "state both, or neither"
+        require(
+            reserved == bool(self.reservation), f"{at}.reservation", self.reservation, "one for capacity reserved", fix
+        )
+        fix = "set zones to that of the reservation"
+        require(not reserved or len(self.zones) == 1, f"{at}.zones", self.zones, "one zone for a reservation", fix)
         if self.capacity in FLEX_CAPACITIES:
             fix = "an on-demand group only"
             require(self.min_nodes == 0, f"{at}.min_nodes", self.min_nodes, "0 for flex-start", fix)
@@ -121,6 +176,7 @@ class NodeGroup:
                 gpus_per_node=self.gpus_per_node,
                 zones=self.zones,
                 taints=self.taints(),
+                extra_labels=self.reservation.labels() if self.reservation else (),
                 disk_gib=self.disk_gib,
                 disk_type=self.disk_type,
                 local_ssds=self.local_ssds,

@@ -3,7 +3,8 @@
 import re
 from collections import Counter
 from collections.abc import Collection
-from dataclasses import fields
+from dataclasses import fields, is_dataclass
+from datetime import date
 from difflib import get_close_matches
 from ipaddress import IPv4Network
 from typing import Any, NamedTuple
@@ -61,6 +62,8 @@ FORMS = {
     ),
     "alerts.modules": Form(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*", "a module such as acme.alerts", "write its dotted name"),
     "alerts.runbook_base_url": Form(r"https://\S+", "https://...", "correct it"),
+    "groups[].reservation.project": Form(r"[a-z][-a-z0-9]{4,28}[a-z0-9]", "a project id", "write the owner's id"),
+    "teams.members": Form(rf"(?!.*:){_MAIL}", "the address of a Google group", "write it without a kind before it"),
     "delivery.repository": Form(
         r"[A-Za-z0-9][A-Za-z0-9-]{0,38}/[A-Za-z0-9._-]{1,100}", "owner/name", "write it without https://",
     ),
@@ -138,6 +141,27 @@ def ipv4_range(field: str, got: str, widest: int, narrowest: int) -> IPv4Network
     return network
 
 
+def day(field: str, got: str) -> None:
+    """`got` is a day of the calendar, as 2026-12-01, or empty."""
+    try:
+        ok = not got or date.fromisoformat(got).isoformat() == got
+    except (TypeError, ValueError):
+        ok = False
+    require(ok, field, repr(got), "a day such as 2026-12-01", "write year-month-day")
+
+
 def unique(field: str, got: Collection[str]) -> None:
     twice = sorted(value for value, count in Counter(got).items() if count > 1)
     require(not twice, field, ", ".join(twice), "each once", "remove or rename the duplicate")
+
+
+def placeholders(value: object, path: str = "") -> list[str]:
+    """Fields that still say CHANGE-ME, as `budget.billing_account`. A deployment refuses them."""
+    if isinstance(value, str):
+        return [path] if PLACEHOLDER in value else []
+    if isinstance(value, tuple):
+        return [hit for i, item in enumerate(value) for hit in placeholders(item, f"{path}[{i}]")]
+    if is_dataclass(value):
+        prefix = f"{path}." if path else ""
+        return [hit for f in fields(value) for hit in placeholders(getattr(value, f.name), prefix + f.name)]
+    return []

@@ -15,7 +15,8 @@ class Delivery:
     repository: str
     """owner/name, as GitHub spells it."""
     environment: str = "production"
-    """The repository's environment in which a job must run to deploy; protect it with reviewers."""
+    """The repository's environment in which a job must run to deploy: the gate. Name one for each environment, and protect
+    it with reviewers where a person decides."""
 
     def __post_init__(self) -> None:
         forms("delivery.", self, "repository", "environment")

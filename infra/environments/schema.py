@@ -3,7 +3,7 @@
 A value that passes here has the right form; whether the values fit each other on GKE is judged by infra.rules.
 """
 
-from dataclasses import dataclass, fields, is_dataclass, replace
+from dataclasses import dataclass, replace
 from typing import TypedDict
 
 from holdfast.contract import roles
@@ -11,8 +11,8 @@ from holdfast.contract.lifecycle import DEFAULT_WINDOW, EXTENDED_WINDOW, Shutdow
 from holdfast.contract.pools import Pool, Role
 from infra.contract import names
 from infra.contract.versions import GOOGLE_PROVIDER_SOURCE, GOOGLE_PROVIDER_VERSION
-from infra.environments.capacity import AcceleratorCap, AutoProvisioning, NodeGroup, Quota
-from infra.environments.checks import PLACEHOLDER, dns_name, forms, matches, numbers, require, unique
+from infra.environments.capacity import AcceleratorCap, AutoProvisioning, NodeGroup, Quota, Reservation
+from infra.environments.checks import PLACEHOLDER, dns_name, forms, matches, numbers, placeholders, require, unique
 from infra.environments.cluster import Cluster, Freeze
 from infra.environments.delivery import Budget, Delivery
 from infra.environments.runs import Run
@@ -27,6 +27,8 @@ from infra.environments.services import (
     Storage,
 )
 from infra.environments.serving import Serving
+from infra.environments.teams import Team
+from infra.environments.teams import check as check_teams
 
 __all__ = [
     "PLACEHOLDER",
@@ -45,10 +47,12 @@ __all__ = [
     "NodeGroup",
     "Queue",
     "Quota",
+    "Reservation",
     "Run",
     "Security",
     "Serving",
     "Storage",
+    "Team",
     "placeholders",
 ]
 
@@ -94,6 +98,8 @@ class Environment:
     """None: no online inference is rendered; its pool is then for your own servers."""
     alerts: Alerts
     budget: Budget | None = None
+    teams: tuple[Team, ...] = ()
+    """Those that share the cluster with the default team."""
     delivery: Delivery | None = None
     """None: only people deploy. See infra/UPGRADING.md."""
     labels: tuple[tuple[str, str], ...] = ()
@@ -119,6 +125,10 @@ class Environment:
             matches(f"labels[{key}]", value, r"[-_a-z0-9]{0,63}", "a-z, 0-9, '_', '-'", "correct the value")
         self._check_groups()
         self._check_names()
+        check_teams(
+            self.teams, runs=self.storage.runs, gpus=self._lent(), groups=bool(self.security.rbac_security_group),
+            budget=self.budget is not None,
+        )  # fmt: skip
 
     def _check_zones(self) -> None:
         require(bool(self.zones), "zones", "()", f"zones of {self.region}", "add at least one")
@@ -140,6 +150,13 @@ class Environment:
             field, fix = f"quotas[{quota.source}].source", "name a group, or an accelerator with a cap"
             require(quota.source in sources, field, quota.source, ", ".join(sorted(sources)), fix)
         unique("quotas[].source", [q.source for q in self.quotas])
+
+    def _lent(self) -> dict[str, int]:
+        """Accelerator -> GPUs of the largest of its sources."""
+        sources = [(group.accelerator, group.name) for group in self.groups if group.accelerator]
+        sources += [(cap.accelerator, cap.accelerator) for cap in self.auto_provisioning.accelerators]
+        gpus = [(accelerator, self.quota_gpus(source)) for accelerator, source in sources]
+        return {key: max(most for each, most in gpus if each == key) for key, _ in gpus}
 
     def _check_names(self) -> None:
         """Too long after prefixing fails here, not in the middle of an apply."""
@@ -218,7 +235,7 @@ class Environment:
 
     @property
     def cluster_name(self) -> str:
-        return names.cluster(self.name_prefix, self.name)
+        return self.cluster.name or names.cluster(self.name_prefix, self.name)
 
     @property
     def network_name(self) -> str:
@@ -298,15 +315,3 @@ class Environment:
             return sum(p.max_nodes * p.gpus_per_node for p in pools)
         taken = sum(p.max_nodes * p.gpus_per_node for p in self.pools() if p.accelerator == source)
         return max(0, self.auto_provisioning.cap(source) - taken)
-
-
-def placeholders(value: object, path: str = "") -> list[str]:
-    """Fields that still say CHANGE-ME, as `budget.billing_account`. A deployment refuses them."""
-    if isinstance(value, str):
-        return [path] if PLACEHOLDER in value else []
-    if isinstance(value, tuple):
-        return [hit for i, item in enumerate(value) for hit in placeholders(item, f"{path}[{i}]")]
-    if is_dataclass(value):
-        prefix = f"{path}." if path else ""
-        return [hit for f in fields(value) for hit in placeholders(getattr(value, f.name), prefix + f.name)]
-    return []

@@ -122,12 +122,17 @@ class Security:
     gpu_exporter: bool = True
     """NVIDIA's DCGM exporter on each GPU node, without which the alerts on GPU faults have no series. It is privileged:
     False where a policy forbids that; if it was applied before, delete the namespace gpu-metrics."""
+    faulty_nodes_per_hour: int = 0
+    """Spot nodes with a broken GPU that the mover may replace in an hour, up to 60; it then may cordon and delete Spot
+    nodes. 0: it only reports them. Needs `gpu_exporter`: infra/decisions/0111."""
     secret_manager: bool = False
     """GKE's Secret Manager add-on, by which jobs mount secrets that no manifest holds. Secrets are billed by version."""
 
     def __post_init__(self) -> None:
         forms("security.", self, "kms_key", "rbac_security_group", "image_patterns")
-        numbers("security.", self)
+        numbers("security.", self, faulty_nodes_per_hour=(0, 60))
+        got, fix = self.faulty_nodes_per_hour, "set gpu_exporter=True: faults are read from it"
+        require(self.gpu_exporter or not got, "security.faulty_nodes_per_hour", got, "0 without gpu_exporter", fix)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -1,11 +1,14 @@
 """What doctor asks of the project: access, APIs, quota, zones. All read-only, all through gcloud."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from typing import Any
 
 from holdfast.clients import gcloud
 from holdfast.contract.capacity import Capacity
 from holdfast.contract.errors import Unjudged
+from holdfast.contract.pools import STAYING
 from infra.environments import Environment
+from infra.environments.capacity import NodeGroup
 from infra.specs.encryption import agent
 from infra.specs.network import apis
 
@@ -98,10 +101,44 @@ def _wanted(environment: Environment) -> dict[str, int]:
     wanted: dict[str, int] = {}
     for accelerator, capacity, gpus in found:
         # Flex-start draws on the preemptible quota too, although its nodes are not preempted.
-        paid = "" if capacity is Capacity.ON_DEMAND else "PREEMPTIBLE_"
+        paid = "" if capacity in STAYING else "PREEMPTIBLE_"
         metric = f"{paid}NVIDIA_{QUOTA_WORDS[accelerator]}_GPUS"
         wanted[metric] = wanted.get(metric, 0) + gpus
     return {metric: gpus for metric, gpus in wanted.items() if gpus}
+
+
+def _reservations(environment: Environment) -> Answer:
+    """Each group's reservation is there and large enough, and one that takes any open reservation drains none of others."""
+    groups = [(group, group.reservation) for group in environment.groups if group.reservation]
+    wrong: list[str] = []
+    for group, wanted in groups:
+        listed = gcloud.ask("compute", "reservations", "list", project=wanted.project or environment.project)
+        here = [each for each in listed if str(each.get("zone", "")).rpartition("/")[2] == group.zones[0]]
+        mine = next((each for each in here if each["name"] == wanted.name), None)
+        wrong += [f"{wanted.name} is not in {group.zones[0]}"] if mine is None else _unfit(mine, group)
+        if wanted.best_effort:
+            others = [each["name"] for each in here if each["name"] != wanted.name and _is_open(each, group)]
+            wrong += [f"{group.name} would drain {name}, since best_effort takes any" for name in others]
+    return (
+        not wrong,
+        "; ".join(wrong) or f"{len(groups)} there",
+        "correct groups[].reservation, or set best_effort=False",
+    )
+
+
+def _is_open(found: Any, group: NodeGroup) -> bool:
+    machine = found.get("specificReservation", {}).get("instanceProperties", {}).get("machineType")
+    return not found.get("specificReservationRequired") and machine in group.machine_types
+
+
+def _unfit(found: Any, group: NodeGroup) -> Iterator[str]:
+    """What a group cannot have of its reservation."""
+    held = found.get("specificReservation", {})
+    machine, count = held.get("instanceProperties", {}).get("machineType"), int(held.get("count") or 0)
+    if (machine,) != group.machine_types:
+        yield f"{found['name']} holds {machine}, {group.name} asks for {', '.join(group.machine_types)}"
+    if count < group.max_nodes:
+        yield f"{found['name']} holds {count} machines, {group.name} asks for {group.max_nodes}"
 
 
 def _zones(environment: Environment) -> Answer:
@@ -181,6 +218,7 @@ def account_checks() -> tuple[tuple[str, Callable[[Environment], Answer]], ...]:
         ("GPU quota", _quota),
         ("GPU quota of all regions", _quota_everywhere),
         ("GPU zones", _zones),
+        ("reservations", _reservations),
         ("state bucket", _state_bucket),
         ("service agents", _service_agents),
         ("budget currency", _budget_currency),

@@ -176,18 +176,18 @@ def _effect(where: str, change: Change, before: Change) -> Iterator[Effect]:
     elif actions == ["create"]:
         yield Effect(kind="created", line=where)
     # A state made from planned values forces some replacements of its own; both sides show those.
-    elif forcing := sorted(_paths(change) - _paths(before)):
-        yield Effect(kind="replaced", line=f"{where}: {', '.join(forcing)}")
-    elif different := _differing(change.get("after") or {}, before.get("after") or {}):
+    elif forced := sorted(forcing(change) - forcing(before)):
+        yield Effect(kind="replaced", line=f"{where}: {', '.join(forced)}")
+    elif different := differing(change.get("after") or {}, before.get("after") or {}):
         yield Effect(kind="changed", line=f"{where}: {', '.join(different)}")
 
 
-def _paths(change: Change) -> set[str]:
+def forcing(change: Change) -> set[str]:
     """Attributes that force a replacement, as `node_config.oauth_scopes`."""
     return {
         ".".join(str(part) for part in path if not isinstance(part, int)) for path in change.get("replace_paths", [])
     }
 
 
-def _differing(one: dict[str, Any], other: dict[str, Any]) -> list[str]:
+def differing(one: dict[str, Any], other: dict[str, Any]) -> list[str]:
     return sorted(key for key in one | other if one.get(key) != other.get(key))

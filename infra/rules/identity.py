@@ -127,8 +127,10 @@ def _of_one_run(environment: Environment, grant: PlannedResource) -> bool:
     """Whether it names one run, and a condition for the prefixes of this run and nothing else."""
     found = _below(environment, grant)
     owners = {run.name: _numbered(run) for run in environment.storage.runs}
-    subjects = [member.rpartition("/subject/ns/training/sa/run-")[2] for member in _members(grant)]
-    return len(subjects) == 1 and bool(found) and found == owners.get(subjects[0])
+    subjects = [re.sub(r".*/subject/ns/([^/]+)/sa/run-", r"\1/", member) for member in _members(grant)]
+    homes = {run: team.spaces[0] for team in environment.teams for run in team.runs}
+    named = {f"{homes.get(name, 'training')}/{name}": prefixes for name, prefixes in owners.items()}
+    return len(subjects) == 1 and bool(found) and found == named.get(subjects[0])
 
 
 def _reads_what_it_may(environment: Environment, grant: PlannedResource) -> bool:

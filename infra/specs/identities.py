@@ -125,10 +125,13 @@ def _view_reader(environment: Environment, view: Resource, id_: str, role: str) 
 
 def workload_bindings(environment: Environment) -> list[Resource]:
     """Pods act as their Google account. Part of the cluster stack: the workload pool exists once a cluster does."""
+    places = [(role, namespace, f"workload-{role}") for role, namespace in roles.KSA_NAMESPACES.items()]
+    spaces = [space for team in environment.teams for space in team.spaces]
+    places += [(role, space, f"workload-{role}-{space}") for space in spaces for role in roles.JOB_ROLES]
     return [
         Resource(
             kind="google_service_account_iam_member",
-            id=f"workload-{role}",
+            id=id_,
             arguments={
                 "service_account_id": (
                     f"projects/{environment.project}/serviceAccounts/{environment.service_account_email(role)}"
@@ -138,5 +141,5 @@ def workload_bindings(environment: Environment) -> list[Resource]:
             },
             after=("google_container_cluster.cluster",),
         )
-        for role, namespace in roles.KSA_NAMESPACES.items()
+        for role, namespace, id_ in places
     ]

@@ -1,5 +1,6 @@
 """What people need after a deployment, by stack. Every name follows from the environment, so that no state is asked."""
 
+import json
 import shlex
 
 from holdfast.contract import roles
@@ -44,9 +45,10 @@ def _foundation(environment: Environment) -> dict[str, str]:
     if environment.delivery:
         pool = names.identity_pool(environment.name_prefix, environment.name)
         pools = f"projects/{environment.project_number}/locations/global/workloadIdentityPools"
-        found["HOLDFAST_IDENTITY_PROVIDER"] = f"{pools}/{pool}/providers/github"
-        for role in ("planner", "deployer"):
-            found[f"HOLDFAST_{role.upper()}"] = environment.service_account_email(role)
+        entry = {"env": environment.name, "gate": environment.delivery.environment}
+        entry["provider"] = f"{pools}/{pool}/providers/github"
+        entry |= {role: environment.service_account_email(role) for role in ("planner", "deployer")}
+        found["HOLDFAST_ENVIRONMENTS"] = json.dumps([entry])
     if environment.database:
         found["database"] = environment.database_connection
     return found

@@ -8,6 +8,7 @@ from infra.environments.schema import Environment
 from infra.specs.cluster import NODE_IMAGE, OAUTH_SCOPES, READ_ONLY_PORT_OFF, SHIELDED
 from infra.specs.resource import Resource
 
+RESERVATION_KEY = "compute.googleapis.com/reservation-name"
 FLEX = (Capacity.FLEX_START, Capacity.QUEUED)
 RESERVED_TAINTS = ("cloud.google.com/", "kubernetes.io/", "node.kubernetes.io/")
 CLUSTER = "google_container_cluster.cluster"
@@ -86,7 +87,7 @@ def _node_config(environment: Environment, pool: Pool) -> dict[str, object]:
         "workload_metadata_config": {"mode": "GKE_METADATA"},
         "kubelet_config": _kubelet(pool),
     }
-    config |= _lifespan(pool) | _gpu(environment, pool)
+    config |= _lifespan(environment, pool) | _gpu(environment, pool)
     if pool.local_ssds:
         config["ephemeral_storage_local_ssd_config"] = {"local_ssd_count": pool.local_ssds}
     if environment.security.kms_key:
@@ -102,9 +103,11 @@ def _kubelet(pool: Pool) -> dict[str, object]:
     return kubelet
 
 
-def _lifespan(pool: Pool) -> dict[str, object]:
+def _lifespan(environment: Environment, pool: Pool) -> dict[str, object]:
     if pool.capacity is Capacity.SPOT:
         return {"spot": True, "reservation_affinity": {"consume_reservation_type": "NO_RESERVATION"}}
+    if pool.capacity is Capacity.RESERVED:
+        return {"reservation_affinity": _reservation(environment, pool)}
     if pool.capacity not in FLEX:
         return {}
     # A queued pool is one of flex-start too: without it its nodes lack the label that jobs select. How long they live
@@ -114,6 +117,15 @@ def _lifespan(pool: Pool) -> dict[str, object]:
         "reservation_affinity": {"consume_reservation_type": "NO_RESERVATION"},
         **({"max_run_duration": f"{pool.max_run_s}s"} if pool.capacity is Capacity.FLEX_START else {}),
     }
+
+
+def _reservation(environment: Environment, pool: Pool) -> dict[str, object]:
+    found = next(group.reservation for group in environment.groups if group.name == pool.pool_class)
+    assert found
+    if found.best_effort:
+        return {"consume_reservation_type": "ANY_RESERVATION"}
+    named = f"projects/{found.project}/reservations/{found.name}" if found.project else found.name
+    return {"consume_reservation_type": "SPECIFIC_RESERVATION", "key": RESERVATION_KEY, "values": [named]}
 
 
 def _gpu(environment: Environment, pool: Pool) -> dict[str, object]:

@@ -17,16 +17,29 @@ def resources(environment: Environment) -> list[Resource]:
     """Part of the cluster's stack. None where runs are not kept apart."""
     if not environment.storage.runs:
         return []
-    everyone = f"principalSet://{environment.workload_identities}/namespace/{NAMESPACE_TRAINING}"
+    spaces = {NAMESPACE_TRAINING: ""} | {
+        team.spaces[0]: f"-{team.spaces[0]}" for team in environment.teams if team.runs
+    }
     return [
-        _grant(environment, "runs-list", "checkpoints", LIST_ROLE, everyone),
-        _grant(environment, "runs-data", "data", "roles/storage.objectViewer", everyone),
+        *(
+            _grant(environment, f"{id_}{suffix}", purpose, role, _everyone(environment, space))
+            for space, suffix in spaces.items()
+            for id_, purpose, role in (
+                ("runs-list", "checkpoints", LIST_ROLE),
+                ("runs-data", "data", "roles/storage.objectViewer"),
+            )
+        ),
         *(_own(environment, run) for run in environment.storage.runs),
     ]
 
 
+def _everyone(environment: Environment, namespace: str) -> str:
+    return f"principalSet://{environment.workload_identities}/namespace/{namespace}"
+
+
 def _own(environment: Environment, run: Run) -> Resource:
-    member = f"principal://{environment.workload_identities}/subject/ns/{NAMESPACE_TRAINING}/sa/{run.account}"
+    space = next((team.spaces[0] for team in environment.teams if run.name in team.runs), NAMESPACE_TRAINING)
+    member = f"principal://{environment.workload_identities}/subject/ns/{space}/sa/{run.account}"
     own = below(environment, f"checkpoints of {run.name}", run.prefixes)
     return _grant(environment, run.account, "checkpoints", "roles/storage.objectUser", member, own)
 

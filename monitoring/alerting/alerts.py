@@ -82,6 +82,13 @@ _WORK = (
         hold_s=300,
     ),
     Alert(
+        name="HoldfastRankSlow",
+        severity=Severity.TICKET,
+        why="one rank of a gang is much slower than the others: they all wait for it in every step",
+        query=f"{ours('slowest_rank_ratio')} > 1.5",
+        hold_s=600,
+    ),
+    Alert(
         name="HoldfastRestartsWithoutProgress",
         severity=Severity.PAGE,
         why="the job crashes repeatedly without progress: a bug wastes money until someone fixes it",

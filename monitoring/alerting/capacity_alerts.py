@@ -116,6 +116,8 @@ GPUS = (
         severity=Severity.PAGE,
         why="a GPU has an uncorrectable memory error: the results of the job on it cannot be trusted",
         query=f"{dcgm('ECC_DBE_VOL_TOTAL')} > 0 or {dcgm('ROW_REMAP_FAILURE')} > 0",
+        # A Spot node that the mover replaces is gone by then.
+        hold_s=300,
     ),
     Alert(
         name="HoldfastGpuThrottled",

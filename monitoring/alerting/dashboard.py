@@ -203,6 +203,7 @@ def _gpus() -> tuple[Chart, ...]:
             queries=(
                 ("last Xid {{Hostname}} {{gpu}}", dcgm("XID_ERRORS")),
                 ("double-bit errors {{Hostname}} {{gpu}}", dcgm("ECC_DBE_VOL_TOTAL")),
+                ("Spot nodes {{answer}} for {{fault}}", f"sum by (answer, fault) ({ours('gpu_faults_total')})"),
             ),
         ),
     )

@@ -13,8 +13,10 @@ from infra.environments.schema import (
     ExistingNetwork,
     Freeze,
     NodeGroup,
+    Quota,
     Run,
     Security,
+    Team,
 )
 
 EXAMPLE = load("example")
@@ -27,6 +29,28 @@ def shared_network() -> Environment:
         network=f"{host}/global/networks/shared", subnet=f"{host}/regions/{EXAMPLE.region}/subnetworks/gpu", grants=True
     )
     return replace(EXAMPLE, network=replace(EXAMPLE.network, existing=existing))
+
+
+def two_teams() -> Environment:
+    """A cluster that two teams share with the default one."""
+    return replace(
+        EXAMPLE,
+        security=replace(EXAMPLE.security, rbac_security_group="gke-security-groups@example.org"),
+        budget=Budget(billing_account="012345-6789AB-CDEF01", monthly_usd=1_000),
+        storage=replace(
+            EXAMPLE.storage, runs=(Run(name="detector"), Run(name="train-gang", read_by=("batch", "server")))
+        ),
+        teams=(
+            Team(
+                name="vision",
+                members="vision@example.org",
+                quotas=(Quota(source="nvidia-l4", gpus=4),),
+                budget_usd=500,
+                runs=("detector",),
+            ),
+            Team(name="speech", members="speech@example.org", namespaces=("speech", "speech-dev")),
+        ),
+    )
 
 
 def standing(group: NodeGroup) -> NodeGroup:

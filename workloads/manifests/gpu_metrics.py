@@ -10,15 +10,15 @@ from ruamel.yaml.scalarstring import LiteralScalarString
 
 from holdfast.contract.kubernetes import LABEL_NAME, MONITORING_API, PRIORITY_SPOT
 from holdfast.contract.pools import LABEL_ACCELERATOR
+from holdfast.contract.telemetry import GPU_EXPORTER as NAME
+from holdfast.contract.telemetry import GPU_EXPORTER_NAMESPACE as NAMESPACE
+from holdfast.contract.telemetry import GPU_EXPORTER_PORT as PORT
 from holdfast.contract.telemetry import GPU_FIELDS
 from holdfast.manifests.pods import USER, listening
 from holdfast.manifests.policies import policy, scraped
 from holdfast.manifests.render_context import Body, RenderContext, manifest, meta
 from workloads.manifests.tenancy import pod_security
 
-NAME = "dcgm-exporter"
-NAMESPACE = "gpu-metrics"
-PORT = 9_400
 INTERVAL_S = 30
 # Where GKE installs the driver on COS, and where its device plugin mounts it into other pods.
 DRIVER_ON_NODE, DRIVER = "/home/kubernetes/bin/nvidia", "/usr/local/nvidia"

@@ -17,7 +17,6 @@ from holdfast.contract.kubernetes import (
 )
 from holdfast.contract.roles import (
     DATABASE_OWNER,
-    JOB_NAMESPACES,
     NAMESPACE_BATCH,
     NAMESPACE_MONITORING,
     NAMESPACE_TRAINING,
@@ -45,11 +44,11 @@ def objects(context: RenderContext) -> Iterator[Body]:
     yield from _exporter_rights()
     yield budget("exporter", NAMESPACE_MONITORING, "exporter", "Blind alerts for as long as it is away: one at a time")
     yield mover(context)
-    yield from _mover_rights()
+    yield from _mover_rights(context)
     yield budget("mover", NAMESPACE_MONITORING, "mover", "No job is moved for as long as it is away: one at a time")
     yield verifier(context)
     yield from training.rights(context)
-    for namespace in JOB_NAMESPACES:
+    for namespace in context.platform.job_namespaces:
         yield from data.claim(context, namespace)
 
 
@@ -102,7 +101,7 @@ def exporter(context: RenderContext) -> Body:
     work = Work(
         name="exporter",
         role="exporter",
-        command=[*words, "--cluster", env.cluster, "--port", str(EXPORTER_PORT)],
+        command=[*words, "--cluster", env.cluster, "--port", str(EXPORTER_PORT), *_teams(context)],
         size=Size(cpu="500m", memory="512Mi", disk="1Gi"),
         pool=context.system,
         priority=PRIORITY_PLATFORM,
@@ -120,10 +119,13 @@ def exporter(context: RenderContext) -> Body:
 def mover(context: RenderContext) -> Body:
     """It acts, so it is a process of its own with an account of its own: the exporter only reads."""
     env = context.platform
+    per_hour = env.security.faulty_nodes_per_hour
+    words = ["python", "-m", "holdfast", "move", "--project", env.project]
+    cap = ["--faulty-nodes-per-hour", str(per_hour)] if per_hour else []
     work = Work(
         name="mover",
         role="mover",
-        command=["python", "-m", "holdfast", "move", "--project", env.project, "--cluster", env.cluster],
+        command=[*words, "--cluster", env.cluster, *cap, *_teams(context)],
         size=Size(cpu="250m", memory="512Mi", disk="1Gi"),
         pool=context.system,
         priority=PRIORITY_PLATFORM,
@@ -132,6 +134,12 @@ def mover(context: RenderContext) -> Body:
         annotations=RULE,
     )
     return _single(context, work)
+
+
+def _teams(context: RenderContext) -> Iterator[str]:
+    """Words that name every namespace of jobs; none where there is the default team alone."""
+    for namespace, team in context.platform.job_namespaces.items() if context.platform.other_teams else ():
+        yield from ("--team", f"{team}={namespace}")
 
 
 def _single(context: RenderContext, work: Work) -> Body:
@@ -158,7 +166,7 @@ def _exporter_rights() -> Iterator[Body]:
     yield from holding("holdfast-exporter", account="exporter", namespace=NAMESPACE_MONITORING)
 
 
-def _mover_rights() -> Iterator[Body]:
+def _mover_rights(context: RenderContext) -> Iterator[Body]:
     """A job goes to another queue by a patch, as its receipt is written; then Kueue makes its Workload anew."""
     everywhere = [_rule("", kind, *WATCHING) for kind in ("pods", "nodes")]
     yield from reading("holdfast-mover", everywhere, accounts=["mover"], namespace=NAMESPACE_MONITORING)
@@ -170,7 +178,7 @@ def _mover_rights() -> Iterator[Body]:
         _rule("", "pods/status", "patch"),
         _rule("", "pods", "delete"),
     ]
-    for namespace in JOB_NAMESPACES:
+    for namespace in context.platform.job_namespaces:
         yield from within("holdfast-mover", rules, namespace, account="mover", account_namespace=NAMESPACE_MONITORING)
     yield from holding("holdfast-mover", account="mover", namespace=NAMESPACE_MONITORING)
 

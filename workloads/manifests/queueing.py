@@ -1,26 +1,29 @@
 """Kueue: how many GPUs of each capacity are lent at once, and the ComputeClasses that fall back."""
 
-# Why it is so: infra/decisions/0063.
+# Why it is so: infra/decisions/0063; why no job selects a ComputeClass: infra/decisions/0114.
 
 from collections.abc import Iterator
 
 from holdfast.contract.capacity import QUEUES, Capacity
 from holdfast.contract.kubernetes import (
+    CLASSES_RECYCLE,
     COMPUTE_CLASS_API,
     DRIVER_LATEST,
     KUEUE_API,
     LABEL_PART_OF,
     LABEL_PROVISIONING_REQUEST,
+    LABEL_TEAM,
     PART_OF,
     PROVISIONING_CLASS,
     PROVISIONING_CONTROLLER,
     RESIZE_REQUEST_DETAIL,
     api_group,
 )
-from holdfast.contract.pools import GPU_RESOURCE, LABEL_ACCELERATOR, LABEL_POOL_CLASS, Pool, flex_selector
-from holdfast.contract.roles import NAMESPACE_BATCH, NAMESPACE_TRAINING
+from holdfast.contract.pools import GPU_RESOURCE, LABEL_ACCELERATOR, LABEL_POOL_CLASS, STAYING, Pool, flex_selector
+from holdfast.contract.roles import JOB_NAMESPACES
 from holdfast.manifests.render_context import Body, RenderContext, meta, plain
 
+RECYCLE_LEAD_S = 3_600  # so long before a flex-start node ends, GKE looks for the next one and drains it
 # After the last one the job is deactivated for good. Kueue's own three are over in seven minutes, which is one capacity
 # revoked and two bookings that expired; ten make three hours, and each of them may wait a week in Google's queue.
 RETRIES = {"backoffLimitCount": 10, "backoffBaseSeconds": 60, "backoffMaxSeconds": 1_800}
@@ -31,11 +34,12 @@ def objects(context: RenderContext) -> Iterator[Body]:
         yield from (flavor for flavor, _ in flavors)
     yield from _provisioning()
     for queue, flavors in _flavors(context).items():
-        if flavors:
-            yield _cluster_queue(queue, flavors)
-            for namespace in (NAMESPACE_TRAINING, NAMESPACE_BATCH):
+        for team, lent in _shares(context, flavors).items() if flavors else ():
+            named = f"{team}-{queue}" if team else queue
+            yield _cluster_queue(named, lent, queued=queue == "queued", team=team)
+            for namespace in JOB_NAMESPACES if not team else context.platform.team(team).namespaces:
                 body = _body("LocalQueue", queue, namespace)
-                yield body | {"spec": {"clusterQueue": queue}}
+                yield body | {"spec": {"clusterQueue": named}}
     yield from _compute_classes(context)
 
 
@@ -49,7 +53,7 @@ def _flavors(context: RenderContext) -> dict[str, list[tuple[Body, int]]]:
     for name, (group, *_) in context.platform.classes.items():
         queue = QUEUES[group.capacity]
         gpus = context.platform.quota(name)
-        if gpus and group.capacity in (Capacity.SPOT, Capacity.ON_DEMAND):
+        if gpus and group.capacity in (Capacity.SPOT, *STAYING):
             labels = {LABEL_POOL_CLASS: name}
             # The same keys in each: JobSet adds them to its Jobs, and takes none away when a job changes its queue. Else Kueue lends it GPUs of another kind when those it asks for are all lent.
             labels |= {LABEL_ACCELERATOR: group.accelerator} if group.accelerator else {}
@@ -65,12 +69,31 @@ def _flavors(context: RenderContext) -> dict[str, list[tuple[Body, int]]]:
     return found
 
 
+def _shares(context: RenderContext, flavors: list[tuple[Body, int]]) -> dict[str, list[tuple[Body, int]]]:
+    """Team, empty for the default one, -> what it is guaranteed of each flavor; beyond that the cohort lends.
+
+    Where a flavor has less than its teams are guaranteed, they share it in proportion.
+    """
+    teams = context.platform.other_teams
+    found: dict[str, list[tuple[Body, int]]] = {"": []} | {team.name: [] for team in teams}
+    for flavor, gpus in flavors:
+        kind = flavor["spec"]["nodeLabels"].get(LABEL_ACCELERATOR, "")
+        wanted = sum(team.quotas.get(kind, 0) for team in teams)
+        left = gpus
+        for team in teams:
+            share = team.quotas.get(kind, 0) * min(gpus, wanted) // max(1, wanted)
+            found[team.name].append((flavor, share))
+            left -= share
+        found[""].append((flavor, left))
+    return found
+
+
 def _flavor(name: str, labels: dict[str, str], tolerations: list[dict[str, str]]) -> Body:
     spec: Body = {"nodeLabels": labels}
     return _body("ResourceFlavor", name) | {"spec": spec | ({"tolerations": tolerations} if tolerations else {})}
 
 
-def _cluster_queue(name: str, flavors: list[tuple[Body, int]]) -> Body:
+def _cluster_queue(name: str, flavors: list[tuple[Body, int]], *, queued: bool, team: str) -> Body:
     resources = [
         {
             "name": flavor["metadata"]["name"],
@@ -84,7 +107,7 @@ def _cluster_queue(name: str, flavors: list[tuple[Body, int]]) -> Body:
         for flavor, gpus in flavors
     ]
     spec: Body = {
-        "namespaceSelector": {"matchLabels": {LABEL_PART_OF: PART_OF}},
+        "namespaceSelector": {"matchLabels": {LABEL_TEAM: team} if team else {LABEL_PART_OF: PART_OF}},
         "cohortName": "gpus",
         "queueingStrategy": "BestEffortFIFO",
         # Higher priority first within the queue; what was lent to a neighbour comes back when its owner needs it.
@@ -94,7 +117,7 @@ def _cluster_queue(name: str, flavors: list[tuple[Body, int]]) -> Body:
             {"coveredResources": [GPU_RESOURCE, "cpu", "memory", "ephemeral-storage"], "flavors": resources}
         ],
     }
-    if name == "queued":
+    if queued:
         spec["admissionChecksStrategy"] = {"admissionChecks": [{"name": "queued"}]}
     return _body("ClusterQueue", name) | {"spec": spec}
 
@@ -126,7 +149,7 @@ def _compute_classes(context: RenderContext) -> Iterator[Body]:
         if spot:
             priorities = [_priority(pool, context) | {"spot": True} for pool in spot]
             priorities.append(
-                _priority(spot[0], context) | {"flexStart": {"enabled": True}, "capacityCheckWaitTimeSeconds": 900}
+                _priority(spot[0], context) | {"flexStart": _flex(context), "capacityCheckWaitTimeSeconds": 900}
             )
             priorities.append(_priority(spot[0], context))
             yield {
@@ -139,6 +162,12 @@ def _compute_classes(context: RenderContext) -> Iterator[Body]:
                     "priorities": priorities,
                 },
             }
+
+
+def _flex(context: RenderContext) -> Body:
+    """With recycling, where the version has it: else the next node is asked for only when all pods ended with the old one."""
+    recycles = context.platform.versions.gke_has(*CLASSES_RECYCLE)
+    return {"enabled": True} | ({"nodeRecycling": {"leadTimeSeconds": RECYCLE_LEAD_S}} if recycles else {})
 
 
 def _priority(pool: Pool, context: RenderContext) -> Body:

@@ -1,6 +1,6 @@
 """Namespaces and what bounds them: identities, quotas, network policies, priorities, disruption budgets."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from kubernetes import client
 
@@ -32,18 +32,20 @@ def pod_security(level: str) -> dict[str, str]:
 def namespaces(context: RenderContext) -> Iterator[Body]:
     for name in dict.fromkeys(roles.KSA_NAMESPACES.values()):
         of_it = [role for role, place in roles.KSA_NAMESPACES.items() if place == name]
-        yield plain(
-            client.V1Namespace(
-                api_version="v1", kind="Namespace", metadata=meta(name, labels=pod_security("restricted"))
-            )
-        )
-        for role in of_it:
-            yield _account(role, name, {ANNOTATION_GOOGLE_ACCOUNT: context.platform.accounts[role]})
-        # Without the annotation a pod acts as itself, and the bucket's policy knows it by its account.
-        for run in context.platform.runs if name == roles.NAMESPACE_TRAINING else ():
+        yield from namespace(context, name, of_it, pod_security("restricted"))
+
+
+def namespace(context: RenderContext, name: str, of_it: Sequence[str], labels: dict[str, str]) -> Iterator[Body]:
+    """With the accounts of the roles `of_it`, its bounds and its network policies."""
+    yield plain(client.V1Namespace(api_version="v1", kind="Namespace", metadata=meta(name, labels=labels)))
+    for role in of_it:
+        yield _account(role, name, {ANNOTATION_GOOGLE_ACCOUNT: context.platform.accounts[role]})
+    # Without the annotation a pod acts as itself, and the bucket's policy knows it by its account.
+    for run in context.platform.runs:
+        if "trainer" in of_it and context.platform.namespace_of(run.name) == name:
             yield _account(run.account, name, None)
-        yield from _bounds(context, name)
-        yield from _policies(context, of_it[0], name)
+    yield from _bounds(context, name)
+    yield from _policies(context, of_it, name)
 
 
 def _account(name: str, namespace: str, annotations: dict[str, str] | None) -> Body:
@@ -80,21 +82,21 @@ def _bounds(context: RenderContext, namespace: str) -> Iterator[Body]:
     yield plain(limits)
 
 
-def _policies(context: RenderContext, role: str, namespace: str) -> Iterator[Body]:
+def _policies(context: RenderContext, of_it: Sequence[str], namespace: str) -> Iterator[Body]:
     yield policy("default-deny", namespace, ["Ingress", "Egress"], None, None)
     dns = egress_rule(["53/UDP", "53/TCP"], [_kube_system(), *map(block, RESOLVERS)])
     apis = egress_rule(["443/TCP"], [block(GOOGLE_APIS_CIDR)])
     metadata = egress_rule([f"{port}/TCP" for port in METADATA_PORTS], [*map(block, METADATA)])
     egress = [dns, apis, metadata]
     results = egress_rule([f"{database.port(context)}/TCP"], [block(context.platform.network.database_cidr)])
-    if role == "batch":
+    if "batch" in of_it:
         egress.append(results)
     yield policy("egress-named", namespace, ["Egress"], None, egress)
-    if role in ("trainer", "exporter", "server"):
+    if {"trainer", "exporter", "server"} & {*of_it}:
         yield _api_server(context, namespace)
-    if role == "exporter":
+    if "exporter" in of_it:
         # The mover beside it is never called, and has no business with the database.
-        own = {LABEL_NAME: role}
+        own = {LABEL_NAME: "exporter"}
         yield scraped(namespace, EXPORTER_PORT, pods=own)
         if context.platform.database:
             yield policy("exporter-database", namespace, ["Egress"], None, [results], own)

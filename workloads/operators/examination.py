@@ -12,7 +12,7 @@ from holdfast.clients.api import Api, ApiError, Object
 from holdfast.contract.errors import Unjudged
 from holdfast.contract.kubernetes import ANNOTATION_GOOGLE_ACCOUNT, KUEUE_API, LABEL_DRIVER, api_path
 from holdfast.contract.pools import LABEL_ACCELERATOR
-from holdfast.contract.roles import KSA_NAMESPACES
+from holdfast.contract.roles import JOB_ROLES, KSA_NAMESPACES
 from holdfast.manifests.render_context import RenderContext
 from holdfast.platform import Platform
 from infra.contract.versions import CUDA_MAJOR, GPU_DRIVER, GPU_DRIVERS, MIN_DRIVER
@@ -180,14 +180,20 @@ def _drivers(api: Api, platform: Platform) -> Answer:
     return not old, found, f"gpu_driver_version {GPU_DRIVER} on its pool: CUDA {CUDA_MAJOR} needs R{least}"
 
 
+def _places(platform: Platform) -> list[tuple[str, str]]:
+    """Role and namespace of each Kubernetes account that acts as a Google account."""
+    spaces = [space for team in platform.other_teams for space in team.namespaces]
+    return [*KSA_NAMESPACES.items(), *((role, space) for space in spaces for role in JOB_ROLES)]
+
+
 def _accounts(api: Api, platform: Platform) -> Answer:
     wrong: list[str] = []
-    for role, namespace in KSA_NAMESPACES.items():
+    for role, namespace in _places(platform):
         found = api.find(f"/api/v1/namespaces/{namespace}/serviceaccounts/{role}")
         bound = found["metadata"].get("annotations", {}).get(ANNOTATION_GOOGLE_ACCOUNT) if found else None
         if bound != platform.accounts[role]:
             wrong.append(f"{namespace}/{role}: {bound or 'none'}")
-    return not wrong, "; ".join(wrong) or f"{len(KSA_NAMESPACES)} annotated", f"make apply ENV={platform.name}"
+    return not wrong, "; ".join(wrong) or f"{len(_places(platform))} annotated", f"make apply ENV={platform.name}"
 
 
 def _images(ask: Ask, platform: Platform) -> Answer:
@@ -219,7 +225,7 @@ def _rendered_images(context: RenderContext) -> Iterator[str]:
 def _bindings(ask: Ask, platform: Platform) -> Answer:
     """Each Kubernetes account may act as its Google account."""
     lacking: list[str] = []
-    for role, namespace in KSA_NAMESPACES.items():
+    for role, namespace in _places(platform):
         email = platform.accounts[role]
         policy = ask("iam", "service-accounts", "get-iam-policy", email, project=platform.project)
         member = f"serviceAccount:{platform.workload_pool}[{namespace}/{role}]"

@@ -23,7 +23,9 @@ from infra.environments.schema import (
     Freeze,
     NodeGroup,
     Quota,
+    Reservation,
     Run,
+    Team,
 )
 from tests.infra.samples import EXAMPLE, hardened
 
@@ -34,6 +36,8 @@ DELIVERY = Delivery(repository="acme/platform")
 BUDGET = Budget(billing_account="012345-6789AB-CDEF01", monthly_usd=100)
 RANGE = AuthorizedRange(name="office", cidr="10.50.0.0/28")
 RUN = Run(name="train")
+RESERVED = Reservation(name="a100-q4", usd_per_hour=1.5)
+TEAM = Team(name="vision")
 QUOTA = Quota(source="spot-l4", gpus=4)
 CAP = AcceleratorCap(accelerator="nvidia-l4", max_gpus=8)
 SPOT = next(g for g in EXAMPLE.groups if g.name == "spot-l4")
@@ -166,6 +170,12 @@ WRONG: list[tuple[str, str, Make]] = [
     ("Security.signed_kernel_modules", "signed_kernel_modules", on(SECURITY, signed_kernel_modules=2)),
     ("Security.signed_checkpoints", "signed_checkpoints", on(SECURITY, signed_checkpoints="yes")),
     ("Security.gpu_exporter", "gpu_exporter", on(SECURITY, gpu_exporter="on")),
+    ("Security.faulty_nodes_per_hour", "faulty_nodes_per_hour", on(SECURITY, faulty_nodes_per_hour=61)),
+    (
+        "Security.faulty_nodes_per_hour",
+        "0 without gpu_exporter",
+        on(SECURITY, gpu_exporter=False, faulty_nodes_per_hour=1),
+    ),
     ("Security.secret_manager", "secret_manager", on(SECURITY, secret_manager="on")),
     ("Storage.hierarchical_namespace", "hierarchical_namespace", on(STORAGE, hierarchical_namespace="yes")),
     ("Storage.data_soft_delete_days", "data_soft_delete_days", on(STORAGE, data_soft_delete_days=3)),
@@ -204,6 +214,26 @@ WRONG: list[tuple[str, str, Make]] = [
     ("Alerts.batch_oldest_s", "batch_oldest_s", on(ALERTS, batch_oldest_s=True)),
     ("Alerts.heartbeat_s", "heartbeat_s", on(ALERTS, heartbeat_s=1)),
     ("Budget.billing_account", "budget.billing_account", on(BUDGET, billing_account="my account")),
+    ("Cluster.name", "cluster.name", on(CLUSTER, name="ML prod")),
+    ("NodeGroup.reservation", "one for capacity reserved", on(SPOT, reservation=RESERVED)),
+    ("NodeGroup.reservation", "one zone", on(SPOT, capacity=Capacity.RESERVED, reservation=RESERVED)),
+    ("Reservation.name", "reservation.name", on(RESERVED, name="A100")),
+    ("Reservation.project", "reservation.project", on(RESERVED, project="my project")),
+    ("Reservation.usd_per_hour", "usd_per_hour", on(RESERVED, usd_per_hour=0)),
+    ("Reservation.starts", "reservation.starts", on(RESERVED, starts="2026-02-31")),
+    ("Reservation.ends", "a day from", on(RESERVED, starts="2026-12-01", ends="2026-11-30")),
+    ("Reservation.best_effort", "best_effort", on(RESERVED, best_effort=True, project="acme-host")),
+    ("Environment.teams", "teams[].name", on(ENV, teams=(TEAM, TEAM))),
+    ("Environment.teams", "teams[].name", on(ENV, teams=(Team(name="default"),))),
+    ("Team.name", "teams[].name", on(TEAM, name="Vision!")),
+    ("Team.members", "teams.members", on(TEAM, members="group:vision@example.org")),
+    ("Team.members", "rbac_security_group", on(ENV, teams=(replace(TEAM, members="vision@example.org"),))),
+    ("Team.namespaces", "training", on(ENV, teams=(replace(TEAM, namespaces=("training",)),))),
+    ("Team.quotas", "at most", on(ENV, teams=(replace(TEAM, quotas=(Quota(source="nvidia-l4", gpus=99),)),))),
+    ("Team.quotas", "accelerators are", on(ENV, teams=(replace(TEAM, quotas=(QUOTA,)),))),
+    ("Team.budget_usd", "several namespaces", on(TEAM, budget_usd=9, namespaces=("a", "b"))),
+    ("Team.budget_usd", "billing account", on(ENV, teams=(replace(TEAM, budget_usd=9),))),
+    ("Team.runs", "storage.runs", on(ENV, teams=(replace(TEAM, runs=("train",)),))),
     ("Delivery.repository", "delivery.repository", on(DELIVERY, repository="https://github.com/a/b")),
     ("Delivery.environment", "delivery.environment", on(DELIVERY, environment="a b")),
     ("Budget.currency", "budget.currency", on(BUDGET, currency="euro")),

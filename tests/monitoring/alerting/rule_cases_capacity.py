@@ -60,8 +60,9 @@ CAPACITY: dict[str, tuple[History, ...]] = {
         History(series=((_dcgm("XID_ERRORS"), "0x20 31x60"), (_dcgm("XID_ERRORS", "x"), "0x40 79x40")), at_min=42),
     ),
     "HoldfastGpuUncorrectableEcc": (
-        History(series=((_dcgm("ECC_DBE_VOL_TOTAL"), "0x5 1x9"),), at_min=8, fires=labels(**_GPU), quiet_until_min=4),
-        History(series=((_dcgm("ROW_REMAP_FAILURE"), "0x5 1x9"),), at_min=8, fires=labels(**_GPU)),
+        History(series=((_dcgm("ECC_DBE_VOL_TOTAL"), "0x5 1x14"),), at_min=13, fires=labels(**_GPU), quiet_until_min=9),
+        History(series=((_dcgm("ROW_REMAP_FAILURE"), "0x5 1x14"),), at_min=13, fires=labels(**_GPU)),
+        History(series=((_dcgm("ECC_DBE_VOL_TOTAL"), "0x5 1x3 stale _x20"),), at_min=20),  # its node was replaced
         History(
             series=(
                 (_dcgm("ECC_DBE_VOL_TOTAL"), "0x20"),

@@ -115,6 +115,21 @@ JOBS: dict[str, tuple[History, ...]] = {
             at_min=20,
         ),
     ),
+    "HoldfastRankSlow": (
+        History(
+            series=((ours("slowest_rank_ratio", 'job="a"'), "1.1x5 2x20"),),
+            at_min=17,
+            fires=labels(job="a", cluster_name=EXAMPLE["cluster"]),
+            quiet_until_min=15,
+        ),
+        History(
+            series=(
+                (ours("slowest_rank_ratio", 'job="a"'), "1x5 2x8 1.2x20"),
+                (ours("slowest_rank_ratio", "", OTHER), "3x30"),
+            ),
+            at_min=20,
+        ),
+    ),
     "HoldfastRestartsWithoutProgress": (
         History(
             series=((ours("fruitless_restarts", 'job="a"'), "0 1 1 2 2 3 3"),),

@@ -72,6 +72,7 @@ def test_every_metric_that_somebody_is_woken_by_can_be_seen() -> None:
         "disruption_budget_shortfall",
         "silent_node_pods",
         "loss_not_finite",
+        "slowest_rank_ratio",
     }
     assert asked - shown == quiet
     of_servers = {name.removeprefix("holdfast_") for name in SERVER_METRICS}

@@ -5,6 +5,7 @@ import random
 from collections.abc import Callable
 from typing import Any
 
+from tests.plan.stand_in import strict
 from tests.plan.stand_in.definitions import Call, Json
 from tests.plan.stand_in.world import Refusal, World
 
@@ -77,10 +78,14 @@ def _node_pool(world: World, call: Call) -> Json:
     body = call.body["nodePool"]
     world.existing(call.path.removesuffix("/nodePools"))
     path = f"{call.path}/{body['name']}"
+    pools = itertools.chain((pool for _, pool in world.below(call.path)), [body])
+    if short := list(strict.over_quota(world.quota, pools)):
+        raise Refusal(403, "; ".join(short), reason="quotaExceeded", status="RESOURCE_EXHAUSTED")
     return world.create(call, path, body)
 
 
 def _fill_pool(world: World, path: str, pool: Json) -> None:
+    strict.fill_pool(pool)
     pool |= {"status": "RUNNING", "version": "1.35.1-gke.1", "selfLink": f"https://container.googleapis.com/v1/{path}"}
 
 

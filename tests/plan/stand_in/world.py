@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from tests.plan.stand_in import definitions
+from tests.plan.stand_in import definitions, strict
 from tests.plan.stand_in.definitions import Call, Json
 
 CREATES = ("insert", "create")
@@ -55,6 +55,8 @@ class World:
     resources: dict[str, Json] = field(default_factory=dict[str, Json])
     policies: dict[str, Json] = field(default_factory=dict[str, Json])
     granted_s: dict[tuple[str, str], float] = field(default_factory=dict[tuple[str, str], float])
+    quota: dict[str, int] = field(default_factory=dict[str, int])
+    """GPUs by model that may run at once; a model that is absent has no limit."""
     names_used: set[str] = field(default_factory=set[str])
     """Of database instances that were deleted."""
     refusals: dict[str, Refusal] = field(default_factory=dict[str, Refusal])
@@ -101,7 +103,7 @@ class World:
         if call.id.endswith(("operations.get", "operations.wait")):
             return self.operation(call, {})
         if call.action == "getIamPolicy":
-            return self.policies.setdefault(call.target, {"version": 1, "etag": "BwX="})
+            return self.policies.setdefault(call.target, {"version": 1, "etag": "BwX0="})
         if call.action == "setIamPolicy":
             return self._set_policy(call)
         if call.action in CREATES:
@@ -111,13 +113,19 @@ class World:
         if call.action == "get":
             return self.shown(self.existing(call.path))
         if call.action in CHANGES:
-            resource = self.existing(call.path)
-            self.check(call, call.body)
-            resource |= call.body
-            return self.operation(call, resource)
+            return self._change(call)
         if call.action == "delete":
             return self.delete(call)
         raise Refusal(501, f"the stand-in does not know {call.id}")
+
+    def _change(self, call: Call) -> Json:
+        resource = self.existing(call.path)
+        self.check(call, call.body)
+        after, problems = strict.change(call, resource)
+        _refuse(problems)
+        resource.clear()
+        resource |= after
+        return self.operation(call, resource)
 
     def existing(self, path: str) -> Json:
         if path not in self.resources:
@@ -137,7 +145,8 @@ class World:
         return self.operation(call, resource)
 
     def check(self, call: Call, body: Json) -> None:
-        """What it refers to exists, and what it is encrypted with may be used by its service."""
+        """It may be stated at all, what it refers to exists, and its service may use the key that encrypts it."""
+        _refuse(list(strict.problems(call, body)))
         for name, text in _texts(body):
             self._check_reference(text)
             if "/cryptoKeys/" in text:
@@ -165,6 +174,10 @@ class World:
     def _set_policy(self, call: Call) -> Json:
         policy = call.body.get("policy", call.body)
         target, now = call.target, _grants(policy)
+        etag = self.policies.get(target, {}).get("etag")
+        if policy.get("etag") and etag and policy["etag"] != etag:
+            text = "There were concurrent policy changes. Please retry the whole read-modify-write."
+            raise Refusal(409, text, reason="conflict", status="ABORTED")
         before = _grants(self.policies.get(target, {}))
         for role, member in now - before:
             self._check_member(member)
@@ -173,7 +186,7 @@ class World:
         for role, member in before - now:
             if role.endswith(USES_KEY):
                 self.granted_s.pop((target, member), None)
-        self.policies[target] = {"version": 1, **policy, "etag": "BwX="}
+        self.policies[target] = {"version": 1, **policy, "etag": f"BwX{len(self.calls)}="}
         return self.policies[target]
 
     def _check_member(self, member: str) -> None:
@@ -224,6 +237,11 @@ class World:
         if call.api in ("compute", "container", "sqladmin"):
             return {"name": name, "status": "DONE", "operationType": call.action, "targetLink": call.path}
         return {"name": f"operations/{name}", "done": True, "response": self.shown(resource)}
+
+
+def _refuse(problems: list[str]) -> None:
+    if problems:
+        raise Refusal(400, "; ".join(problems), reason="invalid", status="INVALID_ARGUMENT")
 
 
 def _grants(policy: Mapping[str, Any]) -> set[tuple[str, str]]:

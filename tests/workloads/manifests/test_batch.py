@@ -1,5 +1,6 @@
 """Batch pods: the database through its proxy, the dataset through FUSE, checkpoints through the SDK."""
 
+from dataclasses import replace
 from urllib.parse import unquote, urlsplit
 
 import pytest
@@ -8,11 +9,14 @@ from holdfast.contract.environment import ENV_DATABASE
 from holdfast.contract.telemetry import METRIC_PREFIX
 from holdfast.exporter.backlog import _samples as samples_of
 from holdfast.inference.results.connect import database_uri
+from holdfast.manifests.batch import follower
+from holdfast.manifests.render_context import RenderContext
 from infra import environments
 from infra.specs import resources
 from tests.monitoring.alerting.firings import promql_name
 from tests.platforms import load, names
 from tests.workloads.manifests.rendered import Body, bodies, named, option, variables, workloads
+from workloads.manifests.queueing import objects
 
 BATCH = "batch"
 WANTED = next(s for s in samples_of([("batch-steady", 4, 60.0, 1)]) if "replicas" in s.metric)
@@ -120,5 +124,27 @@ def test_steady_workers_follow_a_metric_that_their_cluster_and_the_exporter_give
     (asked,) = named(env, "HorizontalPodAutoscaler", "batch-steady")["spec"]["metrics"]
     name = asked["external"]["metric"]["name"]
     assert name == f"autoscaling.gke.io|batch-steady|{given['promql']['name']}"
+    assert named(env, "HorizontalPodAutoscaler", "batch-steady")["spec"]["minReplicas"] == 1
     (cluster,) = (r.arguments for r in resources(environments.load(env)) if "pod_autoscaling" in r.arguments)
     assert cluster["pod_autoscaling"] == {"hpa_profile": "PERFORMANCE"}
+
+
+def at_version(gke: str) -> RenderContext:
+    platform = load("example")
+    return RenderContext(replace(platform, versions=replace(platform.versions, gke=gke)))
+
+
+@pytest.mark.parametrize(
+    ("gke", "least"), [("", 1), ("1.36", 1), ("1.36.9-gke.2", 1), ("1.37", 0), ("1.37.1-gke.3", 0)]
+)
+def test_steady_workers_end_at_zero_where_every_accepted_version_can(gke: str, least: int) -> None:
+    assert follower(at_version(gke))["spec"]["minReplicas"] == least
+
+
+@pytest.mark.parametrize(("gke", "recycles"), [("", False), ("1.34.9", False), ("1.35", True), ("1.37", True)])
+def test_classes_recycle_flex_nodes_where_the_version_can(gke: str, recycles: bool) -> None:
+    classes = [body["spec"]["priorities"] for body in objects(at_version(gke)) if body["kind"] == "ComputeClass"]
+    assert classes
+    for rungs in classes:
+        (flex,) = (rung["flexStart"] for rung in rungs if "flexStart" in rung)
+        assert ("nodeRecycling" in flex) is recycles

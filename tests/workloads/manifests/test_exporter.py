@@ -1,16 +1,19 @@
 """Exporter and mover: one watches, the other acts, and each may do what its code does and no more."""
 
+from dataclasses import replace
 from urllib.parse import quote
 
 import pytest
 
 from holdfast.contract.environment import ENV_DATABASE
 from holdfast.contract.kubernetes import LABEL_NAME
-from holdfast.contract.roles import JOB_NAMESPACES, NAMESPACE_MONITORING
+from holdfast.contract.roles import JOB_NAMESPACES, NAMESPACE_MONITORING, NAMESPACE_SERVING
 from holdfast.exporter import lease, watch
+from holdfast.manifests.render_context import RenderContext
 from holdfast.mover import main, view
 from tests.platforms import load, names
 from tests.workloads.manifests.rendered import Body, bodies, named, variables, workloads
+from workloads.manifests import faulty_nodes, platform_jobs
 
 Grant = tuple[str, str, str, str, str]
 """Namespace or nothing, group, resource, name or nothing, verb."""
@@ -85,7 +88,24 @@ def test_the_mover_moves_jobs_where_they_run_and_touches_nothing_else(env: str) 
             ("", "pods/status", "patch"),
         )
     }
+    acts |= {("default", "", "events", "", "create")}  # about nodes
     assert granted(env, "mover") == watching([*watched, *view.ending()]) | acts | holding(lease.MOVER)
+
+
+def test_only_where_it_may_replace_nodes_it_has_rights_on_them() -> None:
+    platform = load("example")
+    lets = replace(platform, security=replace(platform.security, faulty_nodes_per_hour=2))
+    before, after = ([*faulty_nodes.objects(RenderContext(each))] for each in (platform, lets))
+    more = [body for body in after if body not in before and body["kind"] in ("ClusterRole", "Role")]
+    found = {
+        (b["metadata"].get("namespace"), *map(tuple, (r["resources"], r["verbs"]))) for b in more for r in b["rules"]
+    }
+    evicting = {(space, ("pods/eviction",), ("create",)) for space in (*JOB_NAMESPACES, NAMESPACE_SERVING)}
+    assert found == evicting | {(None, ("nodes",), ("patch", "delete"))}
+    (container,) = platform_jobs.mover(RenderContext(lets))["spec"]["template"]["spec"]["containers"]
+    assert container["command"][-2:] == ["--faulty-nodes-per-hour", "2"]
+    none = replace(lets, security=replace(lets.security, gpu_exporter=False))
+    assert [*faulty_nodes.objects(RenderContext(none))] == []
 
 
 @pytest.mark.parametrize("env", names())

@@ -1,7 +1,8 @@
 """When to save: every N steps, every N seconds, or at the interval that loses least.
 
 The interval follows Young 1974 and Daly 2006, from the measured cost of a save and the measured hazard: events over
-exposure by node age, where time without an event counts too (censored), so that a quiet run saves less often.
+exposure by node age, where time without an event counts too (censored), so that a quiet run saves less often. Until
+an event or some hours have been seen, a save follows the one before as long as that costs less than 2 % of the time.
 """
 
 import math
@@ -76,6 +77,8 @@ AGE_BANDS_S = (1 * HOUR_S, 3 * HOUR_S, 6 * HOUR_S, math.inf)
 # What is assumed before anything is seen, weighing as much as one event: one eviction in six hours.
 PRIOR_EVENTS = 1.0
 PRIOR_EXPOSURE_S = 6 * HOUR_S
+# Share of the training time that saves may cost while the prior is all that is known of evictions.
+UNKNOWN_CHURN_COST = 0.02
 _SMOOTHING = 0.1
 
 
@@ -99,6 +102,11 @@ class Hazard:
         band = _band(age_s)
         # With the prior the rate is never zero: a run that has seen nothing yet must not stop saving.
         return (self.events[band] + PRIOR_EVENTS) / (self.exposure_s[band] + PRIOR_EXPOSURE_S)
+
+    @property
+    def known(self) -> bool:
+        """Whether what was seen weighs more than the prior."""
+        return any(self.events) or sum(self.exposure_s) > PRIOR_EXPOSURE_S
 
     def encode(self) -> dict[str, Sequence[float]]:
         return {"events": list(self.events), "exposure_s": list(self.exposure_s)}
@@ -149,6 +157,8 @@ class SaveCostModel:
 
     def interval_s(self, age_s: float) -> float:
         best = daly(self.cost_s, 1 / self.hazard.rate(age_s)) if self.cost_s else self._floor_s
+        if not self.hazard.known:
+            best = min(best, self.cost_s / UNKNOWN_CHURN_COST)
         # Not below the time of an upload: saves would queue, and each would protect no earlier than before.
         return min(max(best, self._floor_s, self._persist_s), self._ceiling_s)
 

@@ -13,9 +13,10 @@ from holdfast.checkpoint.save.writer import CheckpointWriter
 from holdfast.checkpoint.state import RNG_KEY, Captured, Skeleton, capture, checked_state, decode, targets
 from holdfast.checkpoint.state.random_streams import Generators, packed_streams, set_streams
 from holdfast.checkpoint.state.shielding import Shielded, obey_only
-from holdfast.checkpoint.state.tensors import as_dtensor, local_of
+from holdfast.checkpoint.state.tensors import NO_KERNEL, as_dtensor, dtype_of, local_of
 
 __all__ = [
+    "NO_KERNEL",
     "RNG_KEY",
     "Captured",
     "CheckpointWriter",
@@ -33,6 +34,7 @@ __all__ = [
     "capture",
     "checked_state",
     "decode",
+    "dtype_of",
     "failure_of",
     "fence",
     "load_entry",

@@ -16,6 +16,8 @@ COMPUTE_CLASS_API = "cloud.google.com/v1"
 MONITORING_API = "monitoring.googleapis.com/v1"
 # GKE's managed metrics adapter: general from 1.37, preview from 1.36.4.
 AUTOSCALING_METRIC_API = "autoscaling.gke.io/v1beta1"
+# GKE versions from which on a Deployment may end at zero replicas, and ComputeClasses surely recycle nodes.
+SCALES_TO_ZERO, CLASSES_RECYCLE = (1, 37), (1, 35)
 
 
 def api_path(api_version: str) -> str:
@@ -71,7 +73,11 @@ LABEL_PART_OF = "app.kubernetes.io/part-of"
 PART_OF = "holdfast"
 # On what `make apply` applies, and on nothing else: of these objects it removes those that are rendered no more.
 LABEL_HALF = "holdfast.dev/half"
+# On pods of a gang, with the name of its run: by it network policies know them, and admission keeps it to its Jobs.
+LABEL_GANG = "holdfast.dev/gang"
 PLATFORM_HALF = "platform"
+# On a namespace of a team other than the default one; its ClusterQueues select it.
+LABEL_TEAM = "holdfast.dev/team"
 
 # On a pod of a job: a second copy of it does no harm, so it may be declared dead while its node is silent.
 # Kueue's FailureRecoveryPolicy reads the same annotation.

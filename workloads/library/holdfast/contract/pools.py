@@ -62,6 +62,14 @@ LABEL_RECYCLE_LEAD = "cloud.google.com/gke-node-recycle-lead-time-seconds"
 # The platform's labels, set on every pool.
 LABEL_POOL_CLASS = "holdfast.dev/pool-class"
 LABEL_ROLE = "holdfast.dev/role"
+# On pools of a reservation: what one machine costs by one's own contract, and the days of calendar mode.
+LABEL_OWN_PRICE = "holdfast.dev/usd-per-hour"
+LABEL_RESERVED_FROM, LABEL_RESERVED_UNTIL = "holdfast.dev/reserved-from", "holdfast.dev/reserved-until"
+# Nodes that nobody takes away.
+STAYING = (Capacity.ON_DEMAND, Capacity.RESERVED)
+
+# Set by the mover on a Spot node that it replaces: which fault its GPU has.
+LABEL_GPU_FAULT = "holdfast.dev/gpu-fault"
 
 GPU_RESOURCE = "nvidia.com/gpu"
 
@@ -115,7 +123,19 @@ class Pool:
 
     @property
     def interruptible(self) -> bool:
-        return self.capacity is not Capacity.ON_DEMAND
+        return self.capacity not in STAYING
+
+    @property
+    def own_usd_per_hour(self) -> float | None:
+        """Of one reserved machine, as the environment says; None for other capacities."""
+        stated = dict(self.extra_labels).get(LABEL_OWN_PRICE)
+        return float(stated) if stated else None
+
+    @property
+    def reserved_days(self) -> tuple[str, str]:
+        """First and last day of a reservation in calendar mode, as 2026-12-01; empty where it has none."""
+        labels = dict(self.extra_labels)
+        return labels.get(LABEL_RESERVED_FROM, ""), labels.get(LABEL_RESERVED_UNTIL, "")
 
     def labels(self) -> dict[str, str]:
         """The platform's labels; GKE adds its own."""
@@ -126,7 +146,8 @@ class Pool:
         labels = self.labels() | {LABEL_NODEPOOL: self.name}
         if self.accelerator:
             labels |= {LABEL_ACCELERATOR: self.accelerator, LABEL_DRIVER: DRIVER_LATEST}
-        provisioning = {Capacity.ON_DEMAND: "standard", Capacity.SPOT: "spot"}.get(self.capacity, "flex-start")
+        other = "standard" if self.capacity in STAYING else "flex-start"
+        provisioning = "spot" if self.capacity is Capacity.SPOT else other
         labels[LABEL_PROVISIONING] = provisioning
         if self.capacity is Capacity.SPOT:
             labels[LABEL_SPOT] = "true"

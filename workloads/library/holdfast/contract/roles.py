@@ -16,8 +16,11 @@ KSA_NAMESPACES = {
     "mover": NAMESPACE_MONITORING,
 }
 """The first role of a namespace is the one that it is for."""
+JOB_ROLES = ("trainer", "batch")
+"""Accounts of jobs, in each namespace of a team."""
 JOB_NAMESPACES = (NAMESPACE_TRAINING, NAMESPACE_BATCH)
-"""Where jobs run that are moved and get receipts."""
+"""Where jobs of the default team run, that are moved and get receipts."""
+DEFAULT_TEAM = "default"
 
 # private.googleapis.com. The network's own zone resolves every Google API to it, and network policies admit no other
 # way out; both are wrong without the other.

@@ -12,7 +12,8 @@ EVENTS: dict[str, tuple[str, ...]] = {
     "start": ("rank", "world_size", "attempt"),  # process begins; `attempt` counts launches of the job from 0
     "startup": ("phases",),  # seconds of each part of a start, from the process to the first step; see bench-training
     "restore": ("step", "seconds", "skipped"),  # state loaded (step 0: nothing to load); skipped: [[step, reason]]
-    "window": ("first_step", "last_step", "seconds", "loss"),  # steps done since the last such line
+    # steps done since the last such line; of a gang: also which rank is slowest, and by how many times the others' pace
+    "window": ("first_step", "last_step", "seconds", "loss", "slowest_rank", "slowest_by"),
     "save": ("step", "blocking_seconds", "bytes"),  # staged; the upload goes on in the background
     "commit": ("step", "seconds", "bytes"),  # durable; seconds since its save began
     "save_failed": ("step", "reason"),
@@ -40,6 +41,8 @@ EVENTS: dict[str, tuple[str, ...]] = {
     # seconds: its age when the watcher first saw it
     "node_up": ("node", "pool", "zone", "machine_type", "capacity", "seconds"),
     "node_down": ("node", "pool", "zone", "machine_type", "capacity", "reason", "seconds"),  # seconds: its age
+    # The mover found a broken GPU on a Spot node. answer: replaced, or reported
+    "node_faulty": ("node", "pool", "zone", "machine_type", "capacity", "fault", "answer"),
 }
 
 KIND_TRAINING = "training"
@@ -47,6 +50,8 @@ KIND_BATCH = "batch"
 KIND_SERVING = "serving"  # of drills only: servers write no event lines
 KIND_NODE = "node"  # lines about a machine, which belong to no job
 
+# NVIDIA's exporter on each GPU node: scraped for alerts, and asked by the mover.
+GPU_EXPORTER, GPU_EXPORTER_NAMESPACE, GPU_EXPORTER_PORT = "dcgm-exporter", "gpu-metrics", 9_400
 # DCGM_FI_DEV_* -> (type for Prometheus, help). All that alerts and dashboards read of a device, and all that is collected.
 GPU_FIELDS: dict[str, tuple[str, str]] = {
     "XID_ERRORS": ("gauge", "code of the last Xid error"),
@@ -90,11 +95,16 @@ METRICS: dict[str, tuple[str, str]] = {
     "commit_interval_seconds": ("s", "usual time between commits, of jobs whose present attempt owes one, by job"),
     "restores_skipped_total": ("1", "damaged checkpoints that a restore went past, by job"),
     "loss_not_finite": ("1", "1 while the newest loss of a training job is no finite number, by job"),
+    "slowest_rank_ratio": (
+        "1",
+        "time of the slowest rank of a gang by that of the others, up to their exchange, by job",
+    ),
     "fruitless_restarts": ("1", "crashes in a row without a new commit or result; evictions do not count, by job"),
     "dead_letters_total": ("1", "items given up, by job"),
     "batch_failures_total": ("1", "items that failed and were tried again, by job and class of error"),
     "system_pods_on_interruptible": ("1", "system pods, other than DaemonSets, on nodes that can be taken away"),
     "silent_node_pods": ("1", "pods of jobs on nodes that stopped reporting, by namespace"),
+    "gpu_faults_total": ("1", "Spot nodes found with a broken GPU, by pool, fault and answer: replaced or reported"),
     "disruption_budget_shortfall": ("1", "pods missing from what a PodDisruptionBudget wants, by namespace and budget"),
     "event_lines_refused_total": ("1", "lines that no account can use, by job of the pod that wrote them and reason"),
     "placement_moves_total": ("1", "moves of a job between capacities, by job and capacity that it was sent to"),

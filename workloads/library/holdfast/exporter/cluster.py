@@ -6,7 +6,7 @@ those that have been; of each object only the few fields below are kept.
 
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -41,6 +41,8 @@ SETTLE_S = 10.0
 @dataclass(slots=True)
 class Cluster:
     clock: Callable[[], float] = time.time
+    namespaces: Collection[str] = JOB_NAMESPACES
+    """Of jobs."""
     nodes: dict[str, Node] = field(default_factory=dict[str, Node])
     pods: dict[str, Pod] = field(default_factory=dict[str, Pod])
     budgets: dict[tuple[str, str], int] = field(default_factory=dict[tuple[str, str], int])
@@ -95,7 +97,7 @@ class Cluster:
         """Those of jobs are left out: without a node, or done, none of their pods is healthy, as it should be."""
         meta, status = found["metadata"], found.get("status", {})
         key = (meta["namespace"], meta["name"])
-        if change == "DELETED" or meta["namespace"] in JOB_NAMESPACES:
+        if change == "DELETED" or meta["namespace"] in self.namespaces:
             self.budgets.pop(key, None)
         else:
             self.budgets[key] = max(0, int(status.get("desiredHealthy", 0)) - int(status.get("currentHealthy", 0)))
@@ -221,6 +223,6 @@ class Cluster:
 
     def _held(self) -> Iterable[Sample]:
         silent = {name for name, node in self.nodes.items() if node.silent}
-        for namespace in JOB_NAMESPACES:
+        for namespace in self.namespaces:
             held = [pod for pod in self.pods.values() if pod.namespace == namespace and pod.node in silent]
             yield sample("silent_node_pods", len(held), namespace=namespace)

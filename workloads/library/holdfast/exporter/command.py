@@ -16,9 +16,12 @@ def export(
     ] = None,
     port: Annotated[int, typer.Option(help="Port of /metrics.")] = 9400,
     every_s: Annotated[float, typer.Option(help="Seconds between two passes.")] = 15.0,
+    team: Annotated[
+        list[str] | None, typer.Option(help="TEAM=NAMESPACE for each namespace of jobs; none: training and batch.")
+    ] = None,
     kubeconfig: Annotated[str, typer.Option(help="Empty: the service account of the pod.")] = "",
 ) -> None:
     """Watch pods, nodes, event lines and, with HOLDFAST_DATABASE_URL, the batch backlog; publish to Prometheus and the cloud."""
     from holdfast.exporter.main import serve
 
-    serve(project, location, cluster, events, lines, port, every_s, kubeconfig)
+    serve(project, location, cluster, events, lines, port, every_s, kubeconfig, team or ())

@@ -14,7 +14,7 @@ from typing import NamedTuple
 from holdfast.contract.exit_codes import EXIT_COMPLETE, EXIT_KILLED, EXIT_PREEMPTED
 from holdfast.contract.job_identity import JobIdentity
 from holdfast.contract.telemetry import KIND_TRAINING
-from holdfast.exporter.lines import MOVED
+from holdfast.exporter.lines import FAULTY, MOVED
 from holdfast.exporter.sample import Sample, run_labels, sample
 from holdfast.exporter.sources import Source
 from holdfast.ledger.events import KEPT_PROBLEMS, Event, parse
@@ -28,6 +28,7 @@ FORGET_S = 7 * 86_400
 # A run that writes nothing for so long, and has no pod that runs, has ended or waits: its state is no news.
 ALIVE_S = 3_600
 MOST_RUNS, MOST_ERROR_CLASSES, MOST_REFUSALS = 2_000, 20, 1_000
+FAULT_LABELS = ("pool", "fault", "answer")
 # Exits that are no crash: done, stopped with notice, taken without.
 NO_CRASH = frozenset({EXIT_COMPLETE, EXIT_PREEMPTED, EXIT_KILLED})
 
@@ -61,6 +62,8 @@ class Run:
     complete: bool = False
     diverged: bool = False
     """Its newest loss was no finite number, which a line writes as null."""
+    slowest: float | None = None
+    """Of the ranks of a gang, by the pace of the others."""
     fallen: set[str] = field(default_factory=set[str])
     """Hosts whose process crashed since anything last started: the pods of a gang fall together, and once."""
     _standing: Standing | None = None
@@ -84,6 +87,8 @@ class Run:
                 self.fallen.clear()
             case "window":
                 self.diverged = "loss" in fields and fields["loss"] is None
+                by = fields.get("slowest_by")
+                self.slowest = float(by) if isinstance(by, (int, float)) else None
             case "commit":
                 self.commits.append(t)
                 self.crashes = 0
@@ -147,6 +152,8 @@ class Run:
                 yield sample("batch_failures_total", count, **labels, error_class=error_class)
         elif running_since_s is not None and not self.complete:
             yield sample("loss_not_finite", self.diverged, **labels)
+            if self.slowest is not None:
+                yield sample("slowest_rank_ratio", self.slowest, **labels)
             yield sample("last_commit_age_seconds", self.unsaved_s(now_s, running_since_s), **labels)
             gaps = [b - a for a, b in zip(self.commits, list(self.commits)[1:], strict=False)]
             if gaps and self._owes_a_commit(now_s, running_since_s, usual_s := statistics.median(gaps)):
@@ -186,6 +193,8 @@ class Jobs:
     since_s: float = 0.0
     """Counters count from here on, or each restart would count again what was published long ago."""
     runs: dict[JobIdentity, Run] = field(default_factory=dict[JobIdentity, Run])
+    faults: Counter[tuple[str, ...]] = field(default_factory=Counter[tuple[str, ...]])
+    """(pool, fault, answer) -> nodes with a broken GPU."""
     refused: Counter[tuple[str, str]] = field(default_factory=Counter[tuple[str, str]])
     """(job of the pod that wrote them, reason) -> lines that were not used."""
 
@@ -199,6 +208,8 @@ class Jobs:
             for event in reading.events:
                 if event.kind in KINDS:
                     self._take(event)
+                elif event.type == FAULTY and not written.job and event.t_us >= self.since_s * 1e6:
+                    self.faults[tuple(str(event.fields.get(name)) for name in FAULT_LABELS)] += 1
 
     def events(self, job: str) -> list[Event]:
         """The newest ones of all its runs."""
@@ -221,5 +232,7 @@ class Jobs:
             del self.runs[run]
         for run, held in self.runs.items():
             yield from held.samples(run, now_s, running.get(run))
+        for key, count in self.faults.items():
+            yield sample("gpu_faults_total", count, **dict(zip(FAULT_LABELS, key, strict=True)))
         for (job, reason), count in self.refused.items():
             yield sample("event_lines_refused_total", count, job=job, reason=reason)

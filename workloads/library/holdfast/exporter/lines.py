@@ -18,7 +18,7 @@ Line = dict[str, Any]
 KIND_OF = {NAMESPACE_TRAINING: KIND_TRAINING, NAMESPACE_BATCH: KIND_BATCH}
 WATCHER = f"watcher-{socket.gethostname()}"
 PREEMPTED, EXPIRED, DELETED = "preempted", "expired", "deleted"
-SCHEDULED, EVICT, ADMITTED, MOVED = "scheduled", "evict", "admitted", "moved"
+SCHEDULED, EVICT, ADMITTED, MOVED, FAULTY = "scheduled", "evict", "admitted", "moved", "node_faulty"
 # A flex-start node goes within minutes of its planned end.
 EXPIRY_S = 900.0
 
@@ -33,6 +33,11 @@ def node_down(name: str, node: Node) -> Line:
     expired = node.ends_s and t >= node.ends_s - EXPIRY_S
     reason = EXPIRED if expired else PREEMPTED if node.taken else DELETED
     return _of_node("node_down", name, node, t) | {"reason": reason, "seconds": _age(node, t)}
+
+
+def faulty(name: str, node: Node, t: float, fault: str, answer: str) -> Line:
+    """The mover found a broken GPU on a Spot node."""
+    return _of_node(FAULTY, name, node, t) | {"fault": fault, "answer": answer}
 
 
 def scheduled(name: str, pod: Pod, node: Node | None, t: float, waited_s: float) -> Line | None:
@@ -57,7 +62,7 @@ def evicted(name: str, pod: Pod, t: float, reason: str) -> Line | None:
 
 def moved(namespace: str, job: str, t: float, source: str, capacity: str, reason: str) -> Line:
     """The mover sent a job to another capacity."""
-    head = _line(MOVED, t, job, KIND_OF[namespace], WATCHER)
+    head = _line(MOVED, t, job, KIND_OF.get(namespace, KIND_TRAINING), WATCHER)
     return head | {"source": source, "capacity": capacity, "reason": reason}
 
 
@@ -76,7 +81,7 @@ def append(target: Path | None, lines: Iterable[Line]) -> None:
 
 
 def _of_pod(event_type: str, name: str, pod: Pod, t: float) -> Line | None:
-    kind = KIND_OF.get(pod.namespace)
+    kind = KIND_OF.get(pod.namespace) or pod.kind
     return _line(event_type, t, pod.job, kind, name) | pod.identity.fields() if kind and pod.job else None
 
 

@@ -12,7 +12,7 @@ import re
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, Protocol
 
 from google.auth.exceptions import GoogleAuthError
@@ -22,7 +22,7 @@ from holdfast.contract.errors import Unjudged
 from holdfast.contract.roles import JOB_NAMESPACES, NAMESPACE_MONITORING, events_view
 from holdfast.contract.telemetry import EVENT_VERSION
 from holdfast.contract.values import rfc3339, unix_s
-from holdfast.exporter.lines import EVICT, MOVED, SCHEDULED
+from holdfast.exporter.lines import EVICT, FAULTY, MOVED, SCHEDULED
 from holdfast.exporter.log import logger
 from holdfast.exporter.objects import JOB_LABELS
 from holdfast.exporter.sources import Lines, of
@@ -38,8 +38,8 @@ REMEMBERED = 50_000
 HTTP_OK = 200
 _OF_KUBERNETES = re.compile(r"[a-z0-9][a-z0-9.-]{0,252}")
 NOBODY = "(a pod of no job)"
-# What exporter and mover write about jobs: waits for a node, evictions, moves. No job's own pod knows any of them.
-OF_THE_WATCHER = (EVICT, MOVED, SCHEDULED)
+# What exporter and mover write about jobs: waits for a node, evictions, moves, and about broken GPUs. No job's own pod knows any of them.
+OF_THE_WATCHER = (EVICT, MOVED, FAULTY, SCHEDULED)
 # The log agent copies the labels of pods, with "_" in place of ".".
 _JOB_LABELS = tuple(f"k8s-pod/{label.replace('.', '_')}" for label in JOB_LABELS)
 
@@ -57,12 +57,14 @@ class CloudLogs(threading.Thread):
         project: str,
         cluster: str,
         *,
+        namespaces: Collection[str] = JOB_NAMESPACES,
         url: str = URL,
         clock: Callable[[], float] = time.time,
         every_s: float = EVERY_S,
     ) -> None:
         super().__init__(name="event-lines", daemon=True)
         self._session, self._url, self._clock, self._every_s = session, url, clock, every_s
+        self._namespaces = namespaces
         self._view, self._cluster = events_view(project, cluster), cluster
         self._closing, self._lock = threading.Event(), threading.Lock()
         self._waiting: dict[tuple[str, str, str], list[bytes]] = {}
@@ -129,7 +131,7 @@ class CloudLogs(threading.Thread):
         return bool(token)
 
     def _query(self, since: str, job: str = "") -> dict[str, Any]:
-        watched, jobs = (" OR ".join(f'"{each}"' for each in names) for names in (OF_THE_WATCHER, JOB_NAMESPACES))
+        watched, jobs = (" OR ".join(f'"{each}"' for each in names) for names in (OF_THE_WATCHER, self._namespaces))
         wanted = [
             'resource.type="k8s_container"',
             f'resource.labels.cluster_name="{self._cluster}"',
@@ -159,6 +161,8 @@ def job_of_pod(entry: Mapping[str, Any]) -> str:
     place = (entry.get("resource") or {}).get("labels") or {}
     if place.get("namespace_name") == NAMESPACE_MONITORING:
         line = entry["jsonPayload"]
+        if line.get("event") == FAULTY:
+            return ""  # it is about a node
         return str(line.get("job") or NOBODY) if line.get("event") in OF_THE_WATCHER else NOBODY
     labels = entry.get("labels") or {}
     return next((name for label in _JOB_LABELS if (name := labels.get(label))), NOBODY)

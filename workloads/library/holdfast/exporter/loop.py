@@ -1,12 +1,13 @@
 """The loop of a process that watches a cluster, exporter or mover: passes under a lease. First signal ends it in order."""
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Collection, Generator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Protocol
 
 from holdfast.clients.api import ApiError
-from holdfast.contract.errors import Unjudged
+from holdfast.contract.errors import InputError, Unjudged
+from holdfast.contract.roles import DEFAULT_TEAM, JOB_NAMESPACES
 from holdfast.exporter.lease import Lease
 from holdfast.exporter.log import logger
 from holdfast.exporter.logs import CloudLogs
@@ -71,15 +72,27 @@ def leads(lease: Lease) -> bool:
         return False
 
 
-def source_of(project: str, cluster_name: str, events: Path | None) -> tuple[Source | None, CloudLogs | None]:
+def team_of(given: Sequence[str]) -> dict[str, str]:
+    """Namespace of jobs -> team. `given`: TEAM=NAMESPACE of each; none: those of the default team. Raises InputError."""
+    pairs = [each.partition("=") for each in given]
+    if wrong := [each for each, (team, _, space) in zip(given, pairs, strict=True) if not (team and space)]:
+        raise InputError(
+            "--team", got=wrong[0], allowed="TEAM=NAMESPACE", fix="name the team and one of its namespaces"
+        )
+    return {space: team for team, _, space in pairs} or dict.fromkeys(JOB_NAMESPACES, DEFAULT_TEAM)
+
+
+def source_of(
+    project: str, cluster_name: str, events: Path | None, namespaces: Collection[str] = JOB_NAMESPACES
+) -> tuple[Source | None, CloudLogs | None]:
     """Where event lines come from, and the thread that reads them, if it takes one."""
     if events:
         return Folder(events), None
-    found = cloud_logs(project, cluster_name) if project else None
+    found = cloud_logs(project, cluster_name, namespaces) if project else None
     return found, found
 
 
-def cloud_logs(project: str, cluster_name: str) -> CloudLogs:
+def cloud_logs(project: str, cluster_name: str, namespaces: Collection[str] = JOB_NAMESPACES) -> CloudLogs:
     """Raises Unjudged where there are no credentials."""
     import google.auth
     from google.auth.exceptions import GoogleAuthError
@@ -89,4 +102,4 @@ def cloud_logs(project: str, cluster_name: str) -> CloudLogs:
         credentials, _ = google.auth.default(scopes=["https://www.googleapis.com/auth/logging.read"])
     except GoogleAuthError as error:
         raise Unjudged(f"no credentials for Cloud Logging: {error}") from error
-    return CloudLogs(AuthorizedSession(credentials), project, cluster_name)
+    return CloudLogs(AuthorizedSession(credentials), project, cluster_name, namespaces=namespaces)

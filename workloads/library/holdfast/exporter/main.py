@@ -3,7 +3,7 @@
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -84,6 +84,7 @@ def serve(
     port: int,
     every_s: float,
     kubeconfig: str,
+    teams: Sequence[str] = (),
 ) -> None:
     if project and not (location and cluster_name):
         raise InputError("cloud metrics need project, location and cluster", got="--project alone", allowed="--project, --location, --cluster", fix="add both")  # fmt: skip
@@ -93,8 +94,9 @@ def serve(
     stop = shutdown.of_process()
     api = connect(kubeconfig)
     backlog = Backlog(uri) if (uri := os.environ.get(ENV_DATABASE, "")) else None
-    source, reader = loop.source_of(project, cluster_name, events)
-    cluster, lock = Cluster(), threading.Lock()
+    namespaces = loop.team_of(teams)
+    source, reader = loop.source_of(project, cluster_name, events, namespaces)
+    cluster, lock = Cluster(namespaces=namespaces), threading.Lock()
     watchers = [Watcher(kind, api.client, cluster, lock) for kind in (*KINDS, *QUEUED, *(PLANNED if source else ()))]
     exporter = Exporter(cluster, lock, Jobs(source, time.time() - HANDOVER_S) if source else None, time.time, backlog)
     exporter.newest.serve(port, in_pod=not kubeconfig)  # without one it is the pod's account that asks

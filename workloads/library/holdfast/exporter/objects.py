@@ -1,5 +1,6 @@
 """What the exporter keeps of a node and of a pod: the few fields below. Pure."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -16,6 +17,7 @@ from holdfast.contract.kubernetes import (
     SYSTEM_NAMESPACES,
 )
 from holdfast.contract.lifecycle import ANNOTATION_TERMINATION
+from holdfast.contract.telemetry import KIND_BATCH, KIND_TRAINING
 from holdfast.contract.values import unix_s
 from holdfast.ledger.disruptions import disruption
 
@@ -44,6 +46,8 @@ class Node:
     """Its kubelet stopped reporting."""
     gone_s: float = 0.0
     """When it was deleted, until that is written; 0 before and after."""
+    own_usd_per_hour: float = 0.0
+    """Of a reservation, by its pool's label; 0 where list prices hold."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +68,8 @@ class Pod:
     """The platform ends it."""
     owner: str = ""
     """Uid of what controls it."""
+    kind: str = ""
+    """Of its job by the pod's account, as event lines name it; empty for other accounts."""
 
     @property
     def identity(self) -> JobIdentity:
@@ -82,7 +88,12 @@ def read_node(found: Mapping[str, Any]) -> Node:
         ends_s=unix_s(annotations.get(ANNOTATION_TERMINATION)),
         taken=is_taken(found),
         silent=pools.UNREACHABLE in _taints(found),
+        own_usd_per_hour=_usd(labels.get(pools.LABEL_OWN_PRICE, "")),
     )
+
+
+def _usd(label: str) -> float:
+    return float(label) if re.fullmatch(r"\d{1,6}(\.\d{1,6})?", label) else 0.0
 
 
 def _taints(found: Mapping[str, Any]) -> set[str]:
@@ -102,7 +113,7 @@ BY_KUBELET = "TerminationByKubelet"
 
 def _asked(labels: Mapping[str, str], selector: Mapping[str, str]) -> str:
     """Of a pod. One whose job may be moved selects a pool's class and no capacity: its queue shows which that is."""
-    if labels.get(LABEL_CLUSTER_QUEUE) == QUEUES[Capacity.SPOT]:
+    if labels.get(LABEL_CLUSTER_QUEUE, "").rpartition("-")[2] == QUEUES[Capacity.SPOT]:  # a team's is TEAM-spot
         return SPOT
     return _capacity(selector)
 
@@ -132,7 +143,13 @@ def read_pod(found: Mapping[str, Any]) -> Pod:
         system=meta["namespace"] in SYSTEM_NAMESPACES and not owners & {"DaemonSet", "Node"},
         disrupted=bool(disruption(found)[0]),
         owner=controller_of(found),
+        kind=_kind(spec.get("serviceAccountName") or ""),
     )
+
+
+def _kind(account: str) -> str:
+    trains = account == "trainer" or account.startswith("run-")
+    return KIND_TRAINING if trains else KIND_BATCH if account == "batch" else ""
 
 
 def controller_of(found: Mapping[str, Any]) -> str:

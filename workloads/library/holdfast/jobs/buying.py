@@ -73,9 +73,12 @@ def usd_per_hour(pod_spec: Object, pool: Pool, platform: Platform, prices: Table
     """Of one pod: its share of the machine by GPUs. Queued nodes cost what flex-start costs."""
     if not pool.gpus_per_node:
         return None
+    share = gpus(pod_spec) / pool.gpus_per_node
+    if pool.own_usd_per_hour is not None:
+        return pool.own_usd_per_hour * share
     capacity = Capacity.FLEX_START if pool.capacity is Capacity.QUEUED else pool.capacity
     quote = prices.quote(MACHINE_TYPES[pool.machine_type], platform.price_region, capacity)
-    return quote.usd * gpus(pod_spec) / pool.gpus_per_node if quote else None
+    return quote.usd * share if quote else None
 
 
 def node_usd_per_hour(pod_spec: Object, platform: Platform, prices: Table) -> float | None:
@@ -164,18 +167,19 @@ def _bill_rates(job: JobSnapshot, platform: Platform, pool: str) -> tuple[float,
     found = _machine(job, platform, pool)
     if found is None or not found[0].gpus:
         return None
-    machine, capacity = found
+    machine, capacity, own = found
     table, share = prices.load(), gpus(job.pod_spec) / machine.gpus
     paid, demand = (table.quote(machine, platform.price_region, each) for each in (capacity, Capacity.ON_DEMAND))
-    return (paid.usd * share, demand.usd * share) if paid and demand else None
+    usd = own if own is not None else paid.usd if paid else None
+    return (usd * share, demand.usd * share) if usd is not None and demand else None
 
 
-def _machine(job: JobSnapshot, platform: Platform, name: str) -> tuple[MachineType, Capacity] | None:
-    """What one of its pods ran on, and as what it is sold."""
+def _machine(job: JobSnapshot, platform: Platform, name: str) -> tuple[MachineType, Capacity, float | None] | None:
+    """What one of its pods ran on, as what it is sold, and its own price where it is reserved."""
     fitting = pools_of(job.pod_spec, platform)
     pool = next((each for each in fitting if each.name == name), fitting[0] if fitting else None)
     if pool:
-        queued = pool.capacity is Capacity.QUEUED
-        return MACHINE_TYPES[pool.machine_type], Capacity.FLEX_START if queued else pool.capacity
+        capacity = Capacity.FLEX_START if pool.capacity is Capacity.QUEUED else pool.capacity
+        return MACHINE_TYPES[pool.machine_type], capacity, pool.own_usd_per_hour
     made = provisioned(job.pod_spec, platform)
-    return (made[0], Capacity.FLEX_START) if made else None
+    return (made[0], Capacity.FLEX_START, None) if made else None

@@ -19,7 +19,6 @@ from holdfast.contract.exit_codes import EXIT_DONE, EXIT_FINDINGS
 from holdfast.contract.job_identity import LABEL_RUN_PER_INDEX
 from holdfast.contract.kubernetes import ANNOTATION_INDEX
 from holdfast.contract.pools import LABEL_NODEPOOL
-from holdfast.contract.roles import NAMESPACE_BATCH
 from holdfast.contract.telemetry import EVENT_VERSION, KIND_BATCH, KIND_TRAINING
 from holdfast.contract.values import rfc3339, unix_s
 from holdfast.jobs import explain, job_snapshot
@@ -165,7 +164,7 @@ def _note_eviction(job: JobSnapshot, pod: Object, seen: Followed) -> None:
     seen.taken.add(meta["uid"])
     apart = meta.get("labels", {}).get(LABEL_RUN_PER_INDEX) == "true"
     index = {"index": int(meta["annotations"][ANNOTATION_INDEX])} if apart else {}
-    kind = KIND_BATCH if job.namespace == NAMESPACE_BATCH else KIND_TRAINING
+    kind = KIND_BATCH if "batch" in (job.namespace, pod["spec"].get("serviceAccountName")) else KIND_TRAINING
     head = {"v": EVENT_VERSION, "t": since_s, "event": "evict", "job": job.name, "kind": kind}
     about = {"process": WATCHER, "signal": "SIGTERM", "target": meta["name"], "reason": reason}
     with (seen.lines.folder / f"{WATCHER}.jsonl").open("a", encoding="utf-8") as file:

@@ -119,6 +119,9 @@ _NOT_ELASTIC = ("predictor", "steady", "deadline_hours", "on_notice", "resumes")
 class OwnJob:
     name: str = about("Name of the run; a job started again under it resumes from its checkpoints.", form=NAME, maxLength=MAX_NAME)  # fmt: skip
     environment: str = about("Environment whose pools, buckets and queues it uses.")
+    namespace: str = about(
+        "Namespace of your team; empty: training, or batch for a batch and steady workers.", "", form=CLAIM
+    )
     image: str = about("NAME@sha256:DIGEST, or a role of the environment: trainer, batch.", minLength=1)
     command: tuple[str, ...] = about(
         "What runs in each pod, word by word; no shell.", type="array", items={"type": "string"}, minItems=1
@@ -143,7 +146,7 @@ class OwnJob:
         "uses holdfast. wrap: the program knows nothing of notices.",
         OnNotice.HANDLES.value, enum=[each.value for each in OnNotice],
     )  # fmt: skip
-    restarts: int = about("Crashes before the job fails; evictions do not count.", 3, type="integer", minimum=0, maximum=100)  # fmt: skip
+    restarts: int = about("Crashes before the job fails; evictions do not count. A gang on queued flex-start goes back to its queue so often when its nodes end.", 3, type="integer", minimum=0, maximum=100)  # fmt: skip
     processes: int = about("Processes that torchrun starts in a pod; 0: one for each GPU.", 0, type="integer", minimum=0, maximum=64)  # fmt: skip
     data: str = about(f"gs://BUCKET/FOLDER, mounted read-only at {DATA}.", "", form=BUCKET)
     checkpoints: str = about("gs://BUCKET of the checkpoints, in HOLDFAST_CHECKPOINTS; empty: the environment's.", "", form=BUCKET)  # fmt: skip
@@ -265,8 +268,9 @@ class OwnJob:
         return "batch" if self.predictor or self.steady else "trainer"
 
     @property
-    def namespace(self) -> str:
-        return KSA_NAMESPACES[self.role]
+    def home(self) -> str:
+        """Namespace of its objects."""
+        return self.namespace or KSA_NAMESPACES[self.role]
 
 
 def _check(name: str, got: Any, schema: dict[str, Any], form: Form, default: Any) -> None:

@@ -105,7 +105,8 @@ def all_jobs(api: Api, namespace: str = "") -> Iterator[JobSnapshot]:
             meta = body["metadata"]
             if kind == "Job" and LABEL_JOBSET in meta.get("labels", {}):
                 continue
-            if kind == "Deployment" and meta["namespace"] != NAMESPACE_BATCH:
+            account = body["spec"]["template"]["spec"].get("serviceAccountName") if kind == "Deployment" else ""
+            if kind == "Deployment" and NAMESPACE_BATCH not in (meta["namespace"], account):
                 continue  # servers and the platform's own
             yield JobSnapshot(
                 body=body | {"kind": kind},

@@ -19,7 +19,7 @@ from holdfast.clients.gcloud import GcloudFailed
 from holdfast.clients.gcloud import ask as ask_google
 from holdfast.clients.gcloud import run as gcloud
 from holdfast.contract.errors import InputError, Unjudged
-from holdfast.contract.roles import NAMESPACE_TRAINING, ROLES
+from holdfast.contract.roles import ROLES
 from holdfast.jobs import pod_parts
 from holdfast.jobs.job_file import OwnJob, bucket, secret
 from holdfast.manifests.render_context import RenderContext
@@ -91,7 +91,7 @@ def _member(job: OwnJob, platform: Platform) -> str:
     role = platform.account_of(job.name) if job.role == SHARED_ACCOUNT else job.role
     if role in ROLES:
         return f"serviceAccount:{platform.accounts[role]}"
-    return f"principal://{platform.pod_identities}/subject/ns/{NAMESPACE_TRAINING}/sa/{role}"
+    return f"principal://{platform.pod_identities}/subject/ns/{job.home}/sa/{role}"
 
 
 _BY_DIGEST = re.compile(r"[a-z0-9][a-z0-9._:/-]{0,254}@sha256:[0-9a-f]{64}")

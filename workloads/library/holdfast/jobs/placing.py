@@ -1,14 +1,15 @@
 """Which machines an environment offers, and which of them a job takes: as asked, as planned, or as the matrix says."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, date, datetime, timedelta
 
 from holdfast.contract.capacity import QUEUES, Capacity, Placement, PlacementRule
 from holdfast.contract.errors import InputError
 from holdfast.contract.lifecycle import FLEX_MAX_RUN_S
 from holdfast.contract.machines import MACHINE_TYPES, MachineType, sold
-from holdfast.contract.pools import Pool, Role
+from holdfast.contract.pools import STAYING, Pool, Role
 from holdfast.jobs.job_file import AUTO, OwnJob
 from holdfast.manifests.render_context import RenderContext
 from holdfast.place import advice, ask
@@ -39,7 +40,9 @@ class Offer:
         return f"{self.machine.gpus}x{name} {self.capacity.value} (at most {self.lent_gpus} GPUs)"
 
     def usd(self, platform: Platform, prices: Table) -> float:
-        """Of a machine for an hour; infinite where the table has no price."""
+        """Of a machine for an hour; infinite where the table has no price. A reservation has a price of its own."""
+        if self.capacity is Capacity.RESERVED and self.pool and (own := self.pool.own_usd_per_hour):
+            return own
         sold_as = Capacity.FLEX_START if self.capacity is Capacity.QUEUED else self.capacity
         quote = prices.quote(self.machine, platform.price_region, sold_as)
         return quote.usd if quote else float("inf")
@@ -53,7 +56,7 @@ def _of_groups(platform: Platform) -> Iterator[Offer]:
     """Flex-start groups are not among them: a pod on flex-start takes a node of a group or one that NAP makes."""
     for name, pools in platform.classes.items():
         first, lent = pools[0], platform.quota(name)
-        bought = first.capacity in (Capacity.SPOT, Capacity.ON_DEMAND)
+        bought = first.capacity in (Capacity.SPOT, *STAYING)
         if first.gpus_per_node and lent and first.role in ROLES and bought:
             smallest = min(pools, key=lambda p: _room(MACHINE_TYPES[p.machine_type]))
             machine = MACHINE_TYPES[smallest.machine_type]
@@ -110,12 +113,12 @@ def cheapest_spot(platform: Platform, prices: Table) -> Offer:
 
 
 CHECKPOINT_H = 30 / 3600  # what a save blocks, until the job has shown what it does
-_CHEAPEST_FIRST = (Capacity.SPOT, Capacity.FLEX_START, Capacity.QUEUED, Capacity.ON_DEMAND)
+_CHEAPEST_FIRST = (Capacity.RESERVED, Capacity.SPOT, Capacity.FLEX_START, Capacity.QUEUED, Capacity.ON_DEMAND)
 _OF = {
     Placement.SPOT: (Capacity.SPOT,),
     Placement.HYBRID: (Capacity.SPOT,),
     Placement.FLEX_START: (Capacity.FLEX_START, Capacity.QUEUED),
-    Placement.ON_DEMAND: (Capacity.ON_DEMAND,),
+    Placement.ON_DEMAND: (Capacity.ON_DEMAND, Capacity.RESERVED),
 }
 
 
@@ -138,14 +141,18 @@ def place(job: OwnJob, platform: Platform, prices: Table) -> Placed:
         reason = "on demand: without a GPU it costs little, and nobody takes it away"
         return Placed(offer=None, rule=PlacementRule.PLATFORM, reason=reason)
     found = fitting(platform, job.accelerator, job.gpu_count, job.pods)
-    usable = [offer for offer in found if not _refused(job, offer.capacity)]
+    refusals = [(offer, _refused(job, offer.capacity) or _closed(job, offer)) for offer in found]
+    usable = [offer for offer, why in refusals if not why]
     by_price = sorted(usable, key=lambda offer: (_CHEAPEST_FIRST.index(offer.capacity), offer.usd(platform, prices)))
     if job.capacity != AUTO:
-        return _as_asked(job, by_price)
+        return _as_asked(job, by_price, dict((offer.capacity, why) for offer, why in refusals))
     if not by_price:
-        why = "; ".join(f"{offer.capacity.value}: {_refused(job, offer.capacity)}" for offer in found)
+        why = "; ".join(f"{offer.capacity.value}: {why}" for offer, why in refusals)
         allowed = "another number of nodes, or GPUs"
         raise InputError("no capacity for this job", got=why, allowed=allowed, fix="change --nodes")
+    if by_price[0].capacity is Capacity.RESERVED:
+        reason = "reserved: it is paid for whether it runs or not"
+        return Placed(offer=by_price[0], rule=_rule(job, Capacity.RESERVED), reason=reason)
     # The planner counts a gang as lost with one of its nodes.
     return _planned(job, platform, by_price) if job.hours and not job.elastic else _by_matrix(job, by_price)
 
@@ -177,10 +184,21 @@ def _refused(job: OwnJob, capacity: Capacity) -> str:
     return ""
 
 
-def _as_asked(job: OwnJob, usable: Sequence[Offer]) -> Placed:
+def _closed(job: OwnJob, offer: Offer) -> str:
+    """Why a reservation in calendar mode cannot serve this job; empty where it can."""
+    begins, ends = offer.pool.reserved_days if offer.pool else ("", "")
+    now = datetime.now(UTC)
+    if begins and now.date() < date.fromisoformat(begins):
+        return f"the reservation begins on {begins}"
+    if ends and (now + timedelta(hours=job.hours)).date() > date.fromisoformat(ends):
+        return f"the reservation ends on {ends}, before {job.hours:g} h of work are done"
+    return ""
+
+
+def _as_asked(job: OwnJob, usable: Sequence[Offer], refusals: Mapping[Capacity, str]) -> Placed:
     chosen = next((offer for offer in usable if offer.capacity == job.capacity), None)
     if chosen is None:
-        why = _refused(job, Capacity(job.capacity)) or f"{job.environment} has no such machines with this capacity"
+        why = refusals.get(Capacity(job.capacity)) or f"{job.environment} has no such machines with this capacity"
         allowed = ", ".join(sorted({offer.capacity.value for offer in usable})) or "none for this job"
         fix = f"--capacity {AUTO}, or other GPUs"
         raise InputError(f"capacity: {why}", got=job.capacity, allowed=allowed, fix=fix)

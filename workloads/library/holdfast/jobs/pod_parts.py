@@ -125,7 +125,7 @@ def provider_class(own: OwnJob, context: RenderContext) -> Body | None:
     return {
         "apiVersion": SECRETS_API,
         "kind": "SecretProviderClass",
-        "metadata": plain(meta(own.name, own.namespace)),
+        "metadata": plain(meta(own.name, own.home)),
         "spec": {"provider": SECRETS_PROVIDER, "parameters": {"secrets": stream.getvalue()}},
     }
 

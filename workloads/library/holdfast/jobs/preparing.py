@@ -21,6 +21,7 @@ from holdfast.manifests import database
 from holdfast.manifests.render_context import Body, RenderContext
 from holdfast.place import prices
 from holdfast.platform import Platform
+from holdfast.platform.document import SHARED_ACCOUNT
 
 LOSES = {
     OnNotice.DRAIN: "the preStop hook waits within the same window: what it takes, the program does not have, and the "
@@ -49,6 +50,7 @@ def prepare(job: OwnJob, platform: Platform) -> Prepared:
             f"{job.name} is a job of another environment", got=job.environment, allowed=str(platform),
             fix="choose the cluster of its environment, or change `environment` in its file",
         )  # fmt: skip
+    _require_home(job, platform)
     context = RenderContext(platform)
     placed = placing.place(job, platform, prices.load())
     image = outside.resolve(job.image, context)
@@ -65,6 +67,20 @@ def prepare(job: OwnJob, platform: Platform) -> Prepared:
         *outside.check(job, platform),
     ]
     return Prepared(job=fixed, platform=platform, placed=placed, bodies=found, text=text, notes=notes)
+
+
+def _require_home(job: OwnJob, platform: Platform) -> None:
+    """InputError where no team has its namespace, or where its run trains in another one."""
+    spaces = platform.job_namespaces
+    if job.home not in spaces:
+        fix = f"the platform team adds the namespace to a Team of {platform.name}, then make deploy and make apply"
+        raise InputError("namespace", got=job.home, allowed=", ".join(spaces), fix=fix)
+    home = platform.namespace_of(job.name)
+    if platform.runs and job.role == SHARED_ACCOUNT and job.home != home:
+        raise InputError(
+            "namespace: the run has its account in another one", got=job.home, allowed=home,
+            fix=f"set namespace={home}, or add the run to `runs` of the Team",
+        )  # fmt: skip
 
 
 def _notes_on(job: OwnJob) -> Iterator[str]:

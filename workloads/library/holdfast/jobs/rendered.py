@@ -6,13 +6,11 @@ from holdfast.contract.capacity import ANNOTATION_PLAN, ANNOTATION_RULE, LABEL_M
 from holdfast.contract.environment import ENV_CHECKPOINTS, ENV_RUN
 from holdfast.contract.errors import InputError
 from holdfast.contract.kubernetes import (
-    ANNOTATION_PROVISIONED_RUN,
     EXPENDABLE,
     PRIORITY_FLEX,
     PRIORITY_PLATFORM,
     PRIORITY_SPOT,
 )
-from holdfast.contract.lifecycle import FLEX_MAX_RUN_S
 from holdfast.contract.pools import GPU_TAINT, LABEL_ACCELERATOR, QUEUED_TAINT, flex_selector
 from holdfast.jobs import pod_parts
 from holdfast.jobs.job_file import OnNotice, OwnJob
@@ -23,7 +21,7 @@ from holdfast.manifests.elastic import elastic
 from holdfast.manifests.pods import Size, Work
 from holdfast.manifests.policies import budget, peers
 from holdfast.manifests.render_context import Body, RenderContext, yaml_text
-from holdfast.manifests.training import Task, gang, job
+from holdfast.manifests.training import Task, gang, job, requeued
 from holdfast.platform import Platform
 from holdfast.platform.document import SHARED_ACCOUNT
 
@@ -40,22 +38,22 @@ def bodies(own: OwnJob, context: RenderContext, placed: Placed) -> list[Body]:
     found = [body for body in (pod_parts.provider_class(own, context),) if body]
     if own.steady:
         reason = "Upgrades and drains take one worker at a time. Spot preemption does not ask."
-        found.append(budget(own.name, own.namespace, own.name, reason))
-        return [*found, deployment(context, own.namespace, replace(work, restart=None), own.pods)]
+        found.append(budget(own.name, own.home, own.name, reason))
+        return [*found, deployment(context, own.home, replace(work, restart=None), own.pods)]
     queue = QUEUES[placed.offer.capacity] if placed.offer else ""
     task = Task(
         work=work, pods=own.pods, least=own.min_nodes, queue=queue, deadline_s=round(own.max_hours * 3600),
-        restarts=own.restarts, namespace=own.namespace,
+        restarts=own.restarts, namespace=own.home,
     )  # fmt: skip
     if own.elastic:
         return [*found, *elastic(context, task)]
     if not own.gang:
         return [*found, _movable(job(context, task), placed)]
     reason = "An eviction through the API restarts the whole gang: one at a time. Spot preemption does not ask."
-    found.append(peers(own.name))
-    found.append(budget(own.name, own.namespace, own.name, reason, keep=own.pods - 1))
-    if queue == QUEUES[Capacity.QUEUED]:  # such nodes are not used twice
-        task = replace(task, restarts=0, annotations={ANNOTATION_PROVISIONED_RUN: str(FLEX_MAX_RUN_S)})
+    found.append(peers(own.name, own.home))
+    found.append(budget(own.name, own.home, own.name, reason, keep=own.pods - 1))
+    if queue == QUEUES[Capacity.QUEUED]:
+        task = requeued(task, round(own.deadline_hours * 3600))
     return [*found, _movable(gang(context, task), placed)]
 
 

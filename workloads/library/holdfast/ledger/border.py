@@ -64,9 +64,9 @@ def _is_mapping(value: object) -> bool:
     return type(value) is dict
 
 
-_COUNTS = "step first_step last_step bytes rank world_size nodes of attempt code failures"
+_COUNTS = "step first_step last_step bytes rank slowest_rank world_size nodes of attempt code failures"
 _SECONDS = "seconds blocking_seconds"
-_NAMES = "signal node pool queue flavor zone machine_type capacity source accelerator error_class"
+_NAMES = "signal node pool queue flavor zone machine_type capacity source accelerator error_class fault answer"
 _TEXTS = "target reason"
 Check = Callable[[object], bool]
 FIELDS: dict[str, Check] = (
@@ -74,7 +74,14 @@ FIELDS: dict[str, Check] = (
     | dict.fromkeys(_SECONDS.split(), _is_seconds)
     | dict.fromkeys(_NAMES.split(), _is_name)
     | dict.fromkeys(_TEXTS.split(), _is_text)
-    | {"item": _is_item, "items": _are_items, "skipped": _is_list, "phases": _is_mapping, "loss": _is_number}
+    | {
+        "item": _is_item,
+        "items": _are_items,
+        "skipped": _is_list,
+        "phases": _is_mapping,
+        "loss": _is_number,
+        "slowest_by": _is_number,
+    }
 )
 _AMOUNTS = (_is_count, _is_seconds, _is_number)
 _CHECKS = {event_type: tuple((name, FIELDS[name]) for name in fields) for event_type, fields in EVENTS.items()}

@@ -170,6 +170,8 @@ def usd_by_pool(pools: Iterable[Pool], region: str) -> tuple[tuple[str, float], 
     for pool in pools:
         machine = MACHINE_TYPES.get(pool.machine_type)
         capacity = Capacity.FLEX_START if pool.capacity is Capacity.QUEUED else pool.capacity
-        if machine and machine.accelerator and (quote := table.quote(machine, region, capacity)):
+        if pool.own_usd_per_hour is not None:
+            rows.append((pool.name, pool.own_usd_per_hour))
+        elif machine and machine.accelerator and (quote := table.quote(machine, region, capacity)):
             rows.append((pool.name, round(quote.usd, 4)))
     return tuple(rows)

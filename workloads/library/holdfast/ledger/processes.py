@@ -12,7 +12,7 @@ from holdfast.ledger.events import Event
 
 SIGNAL_TYPES = frozenset({"evict"})  # written by the evictor, about a process that is not its own
 # Written by the node watcher and the mover.
-NODE_TYPES = frozenset({"scheduled", "admitted", "node_up", "node_down", "moved"})
+NODE_TYPES = frozenset({"scheduled", "admitted", "node_up", "node_down", "node_faulty", "moved"})
 FOREIGN_TYPES = SIGNAL_TYPES | NODE_TYPES
 
 

@@ -15,6 +15,7 @@ from typing import Any
 from holdfast.clients.api import Api, ApiError, connect
 from holdfast.contract.errors import InputError, Unjudged
 from holdfast.contract.kubernetes import JOB_API, JOBSET_API, api_path
+from holdfast.contract.roles import DEFAULT_TEAM
 from holdfast.ledger.events import read_folder
 from holdfast.ledger.job_ledger import UNPAID, JobLedger, job_ledgers
 from holdfast.ledger.timeline import STATES, Span, State
@@ -44,6 +45,8 @@ class Receipt:
     """Of an elastic gang's places without a node while the others worked: not billed, and work not done."""
     missing_usd: float = 0.0
     """What those hours cost where they are made up, at the price paid."""
+    team: str = DEFAULT_TEAM
+    """Of the job's namespace."""
 
     def line(self) -> str:
         rate = (

@@ -1,4 +1,5 @@
 """Rules of the linter as ValidatingAdmissionPolicies: the API server says the same to those who never run the linter.
+One policy has no rule: it keeps the label by which network policies know the pods of a gang to the Jobs of its name.
 
 Each condition is CEL over `j`, the spec of a Job, and true where the rule finds nothing. A policy reads node selectors only, so it finds less than the linter and nothing else
 (https://kubernetes.io/docs/reference/access-authn-authz/validating-admission-policy/).
@@ -13,7 +14,7 @@ from typing import Any
 from holdfast.contract import pools as contract
 from holdfast.contract.capacity import Capacity
 from holdfast.contract.exit_codes import EXIT_KILLED, EXIT_PREEMPTED, EXIT_RETRY
-from holdfast.contract.kubernetes import JOB_API, JOBSET_API, LABEL_PART_OF, PART_OF
+from holdfast.contract.kubernetes import JOB_API, JOBSET_API, LABEL_GANG, LABEL_PART_OF, PART_OF
 from holdfast.contract.pools import GPU_RESOURCE, SPOT_TAINT, Pool
 from holdfast.lint.registry import all_rules
 from holdfast.lint.rules.machines import NAMING
@@ -41,6 +42,37 @@ def objects(pools: tuple[Pool, ...]) -> Iterator[Body]:
         yield _policy(name, version, plural, jobs, _conditions(plural, pools))
         yield _binding(name, "warn", ["Warn", "Audit"], "NotIn")
         yield _binding(name, DENY, ["Deny"], "In")
+    yield from _gang_pods()
+
+
+def _gang_pods() -> Iterator[Body]:
+    """Refuses a pod that takes the label of a gang's pods, and with it the way to their ports."""
+    label = f"?metadata.?labels[?{_cel(LABEL_GANG)}].orValue('')"
+    system = " || ".join(
+        f"request.userInfo.username.startsWith({_cel(prefix)})"
+        for prefix in ("system:serviceaccount:kube-system:", "system:kube-controller-manager")
+    )
+    # As Jobs of a run are called, that of a JobSet too; accounts of kube-system make the pods of a ReplicaSet as well.
+    called = f"'^' + object.{label} + '(-[0-9a-f]+)?(-workers-0)?$'"
+    owner = f"o.kind == 'Job' && o.?controller.orValue(false) && o.name.matches({called})"
+    name = "holdfast-gang-pods"
+    yield _object("ValidatingAdmissionPolicy", name, {
+        "failurePolicy": "Fail",
+        "matchConstraints": {"resourceRules": [_resources("v1", "pods")]},
+        # A server that updates a pod keeps its label.
+        "matchConditions": [
+            {"name": "labelled", "expression": f"object.{label} != ''"},
+            {"name": "now", "expression": f"request.operation == 'CREATE' || object.{label} != oldObject.{label}"},
+        ],
+        "validations": [{
+            "expression": f"({system}) && object.metadata.?ownerReferences.orValue([]).exists(o, {owner})",
+            "message": f"{LABEL_GANG} is for pods of the Job of that name alone: network policies open ports to pods"
+            " that have it. Fix: create a Job of the run's name, or leave the label out.",
+        }],
+    })  # fmt: skip
+    selector = {"namespaceSelector": {"matchLabels": {LABEL_PART_OF: PART_OF}}}
+    bound = {"policyName": name, "validationActions": ["Deny"], "matchResources": selector}
+    yield _object("ValidatingAdmissionPolicyBinding", name, bound)
 
 
 def _variables(jobs: str) -> list[Body]:
@@ -88,17 +120,15 @@ def _conditions(plural: str, pools: tuple[Pool, ...]) -> dict[str, tuple[str, st
         "HF115": ("jobs", f"!{rules}.exists(r, {fails})"),
         "HF118": ("jobs", f"has(j.activeDeadlineSeconds) || has({_POD}.activeDeadlineSeconds)"),
         "HF119": ("jobs", "has(object.spec.ttlSecondsAfterFinished)"),
-        "HF303": ("spot", f"{_POD}.?priorityClassName.orValue('') != ''"),
+        "HF303": ("takeable", f"{_POD}.?priorityClassName.orValue('') != ''"),
     }
 
 
 def _policy(name: str, version: str, plural: str, jobs: str, conditions: dict[str, tuple[str, str]]) -> Body:
-    group, _, short = version.rpartition("/")
-    rule = {"apiGroups": [group], "apiVersions": [short], "operations": ["CREATE", "UPDATE"], "resources": [plural]}
     return _object("ValidatingAdmissionPolicy", name, {
         # A policy that cannot be evaluated stops no job.
         "failurePolicy": "Ignore",
-        "matchConstraints": {"resourceRules": [rule]},
+        "matchConstraints": {"resourceRules": [_resources(version, plural)]},
         # What a controller makes was judged as its owner.
         "matchConditions": [{"name": "made-by-a-person", "expression": "!has(object.metadata.ownerReferences)"}],
         "variables": _variables(jobs),
@@ -107,6 +137,11 @@ def _policy(name: str, version: str, plural: str, jobs: str, conditions: dict[st
             for rule_id, (judged, condition) in conditions.items()
         ],
     })  # fmt: skip
+
+
+def _resources(version: str, plural: str) -> Body:
+    group, _, short = version.rpartition("/")
+    return {"apiGroups": [group], "apiVersions": [short], "operations": ["CREATE", "UPDATE"], "resources": [plural]}
 
 
 def _message(rule_id: str) -> str:

@@ -189,6 +189,21 @@ class Container:
                 return word.partition("=")[2] or after
         return ""
 
+    def expanded(self, text: str) -> str:
+        """With $(NAME) replaced by literal variables, as Kubernetes does."""
+        return re.sub(r"\$\(([\w.-]{1,200})\)", lambda match: as_text(self.env.get(match[1])) or match[0], text)
+
+    def number(self, option: str) -> int | None:
+        """A whole number after an option; None where there is none."""
+        text = self.option(option)
+        return int(text) if text.isascii() and text.isdecimal() and len(text) < 9 else None
+
+    @property
+    def ports(self) -> dict[int, str]:
+        """Port -> name, as declared."""
+        listed = as_list(self.body.get("ports"))
+        return {as_int(dig(each, "containerPort")) or 0: as_text(dig(each, "name")) for each in listed}
+
     @property
     def command_at(self) -> Path:
         return (*self.path, "command" if "command" in self.body else "args")

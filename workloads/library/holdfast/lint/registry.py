@@ -19,7 +19,7 @@ from holdfast.lint.platform import Platform
 from holdfast.lint.world import World
 
 MODULES = (
-    "placement", "flex", "machines", "shutdown", "jobs", "elastic", "disruption", "serving", "storage", "queue",
+    "placement", "flex", "machines", "shutdown", "jobs", "elastic", "network", "disruption", "serving", "storage", "queue",
     "classes", "identity", "linter",
 )  # fmt: skip
 GROUP = "holdfast.lint_rules"

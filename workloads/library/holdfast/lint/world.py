@@ -22,10 +22,13 @@ class World:
         self._named: dict[tuple[str, str], list[Object]] = defaultdict(list)
         self._within: dict[tuple[str, str], list[Object]] = defaultdict(list)
         self._labelled: dict[tuple[str, str, str], list[Pod]] = defaultdict(list)
+        self._with_pods: set[tuple[str, str]] = set()
         for obj in objects:
             self.by_kind[obj.kind].append(obj)
             self._named[obj.kind, obj.name].append(obj)
             self._within[obj.kind, obj.namespace].append(obj)
+            if obj.pods:
+                self._with_pods.add((obj.file, obj.namespace))
             for pod in obj.pods:
                 for key, value in ("", ""), *pod.labels.items():  # the first finds all pods of the namespace
                     self._labelled[obj.namespace, key, str(value)].append(pod)
@@ -41,17 +44,19 @@ class World:
         return next((o for o in self.all_named(kind, name) if namespace is None or o.namespace == namespace), None)
 
     def selected(self, namespace: str, selector: Any) -> list[Pod]:
-        """Pods of a namespace that the matchLabels of a selector choose; all of them where it has none."""
+        """Pods of a namespace that a selector chooses; all of them where it has none."""
         wanted = match_labels(selector)
         # By the rarest label, so that not every selector is compared with every pod.
         fewest = min((self._labelled.get((namespace, *item), []) for item in (("", ""), *wanted.items())), key=len)
-        return [pod for pod in fewest if has_labels(pod, wanted)]
+        return [pod for pod in fewest if selects(selector, pod)]
+
+    def has_pods_beside(self, obj: Object) -> bool:
+        """Whether its own file has pods of its namespace."""
+        return (obj.file, obj.namespace) in self._with_pods
 
     def selecting(self, kind: str, pod: Pod) -> list[Object]:
         """Objects of a kind in the pod's namespace whose selector takes it; an empty one takes every pod."""
-        field = "podSelector" if kind == "NetworkPolicy" else "selector"
-        found = self.within(kind, pod.owner.namespace)
-        return [obj for obj in found if has_labels(pod, match_labels(obj.spec.get(field)))]
+        return [obj for obj in self.within(kind, pod.owner.namespace) if selects(selector_of(obj), pod)]
 
     @cached_property
     def priorities(self) -> dict[str, int]:
@@ -97,8 +102,25 @@ class World:
         return obj.file in self.patch_files or (bool(images) and not any(images))
 
 
-def has_labels(pod: Pod, wanted: dict[str, str]) -> bool:
-    return all(key in pod.labels and str(pod.labels[key]) == value for key, value in wanted.items())
+def selector_of(obj: Object) -> dict[str, Any]:
+    """In the form of a LabelSelector."""
+    if obj.kind == "Service":
+        return {"matchLabels": as_map(obj.spec.get("selector"))}
+    return as_map(obj.spec.get("podSelector" if obj.kind == "NetworkPolicy" else "selector"))
+
+
+def selects(selector: Any, pod: Pod) -> bool:
+    """By labels and expressions; an empty selector takes every pod."""
+    wanted, listed = match_labels(selector), as_list(dig(selector, "matchExpressions"))
+    labelled = all(key in pod.labels and str(pod.labels[key]) == value for key, value in wanted.items())
+    return labelled and all(_holds(each, pod) for each in listed)
+
+
+def _holds(expression: Any, pod: Pod) -> bool:
+    key, values = as_text(dig(expression, "key")), [str(value) for value in as_list(dig(expression, "values"))]
+    operator, has = dig(expression, "operator"), key in pod.labels
+    among = has and str(pod.labels[key]) in values
+    return {"In": among, "NotIn": not among, "Exists": has, "DoesNotExist": not has}.get(as_text(operator), True)
 
 
 def match_labels(selector: Any) -> dict[str, str]:

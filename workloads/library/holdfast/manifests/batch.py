@@ -1,7 +1,7 @@
 """Batch inference: a Job that fills a queue, one that ends with it, and steady workers that follow the backlog.
 
-Only the Job that ends scales to zero: a Deployment would restart workers that exit 0 with the queue drained. A steady
-queue costs one Spot node while idle.
+The Job that ends scales to zero; a Deployment would restart workers that exit 0 with the queue drained. A steady queue
+costs one Spot node while idle, and none where Kubernetes 1.37 lets its autoscaler end at zero.
 """
 
 from collections.abc import Iterator
@@ -16,6 +16,7 @@ from holdfast.contract.kubernetes import (
     JOB_API,
     PRIORITY_PLATFORM,
     PRIORITY_SPOT,
+    SCALES_TO_ZERO,
     api_group,
 )
 from holdfast.contract.roles import NAMESPACE_BATCH
@@ -132,6 +133,7 @@ def measured(context: RenderContext) -> Body:
 def follower(context: RenderContext) -> Body:
     name = f"{api_group(AUTOSCALING_METRIC_API)}|{STEADY}|{WANTED}"
     external = {"metric": {"name": name}, "target": {"averageValue": "1", "type": "AverageValue"}}
-    # 0 needs the feature gate HPAScaleToZero, which is off by default: a cluster without it refuses the object.
+    # An older cluster refuses 0: there the feature gate HPAScaleToZero is off.
+    least = 0 if context.platform.versions.gke_has(*SCALES_TO_ZERO) else 1
     most = min(MAX_WORKERS, context.batch.max_nodes)
-    return autoscaler(STEADY, NAMESPACE_BATCH, 1, most, [{"external": external, "type": "External"}], calm_s=600)
+    return autoscaler(STEADY, NAMESPACE_BATCH, least, most, [{"external": external, "type": "External"}], calm_s=600)

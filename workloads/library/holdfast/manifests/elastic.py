@@ -22,8 +22,7 @@ from holdfast.contract.environment import (
     PLACE,
 )
 from holdfast.contract.exit_codes import EXIT_PREEMPTED, EXIT_RETRY
-from holdfast.contract.kubernetes import LABEL_NAME
-from holdfast.contract.roles import NAMESPACE_TRAINING
+from holdfast.contract.kubernetes import LABEL_GANG, LABEL_NAME
 from holdfast.manifests import data
 from holdfast.manifests.policies import RENDEZVOUS_PORT, budget, peers
 from holdfast.manifests.render_context import Body, RenderContext, manifest, meta, plain, versioned
@@ -49,16 +48,16 @@ def samples(context: RenderContext) -> Iterator[Body]:
 def elastic(context: RenderContext, given: Task) -> Iterator[Body]:
     """The command of the work finds the gang in its environment; see `holdfast.training.elastic.places`."""
     name = given.work.name
-    work = replace(given.work, env=_gang(given) | given.work.env)
+    work = replace(given.work, env=_gang(given) | given.work.env, labels=given.work.labels | {LABEL_GANG: name})
     job = indexed(context, replace(given, work=work), EXIT_PREEMPTED, EXIT_RETRY)
     assert job.spec and job.spec.template.spec
     job.spec.success_policy = client.V1SuccessPolicy(rules=[client.V1SuccessPolicyRule(succeeded_count=1)])
     job.spec.template.spec.subdomain = name
     job.spec.template.spec.affinity = _one_zone(name)
-    yield _service(name)
-    yield peers(name)
+    yield _service(name, given.namespace)
+    yield peers(name, given.namespace)
     reason = "The gang goes on above this number. Spot preemption does not ask."
-    yield budget(name, NAMESPACE_TRAINING, name, reason, keep=given.least)
+    yield budget(name, given.namespace, name, reason, keep=given.least)
     yield versioned(plain(job))
 
 
@@ -73,10 +72,10 @@ def _gang(given: Task) -> dict[str, str]:
     }
 
 
-def _service(name: str) -> Body:
+def _service(name: str, namespace: str) -> Body:
     """Names for pods, from the moment they exist: members ask each other before any of them is ready."""
     spec = {"clusterIP": "None", "publishNotReadyAddresses": True, "selector": {LABEL_NAME: name}}
-    return manifest("v1", "Service", meta(name, NAMESPACE_TRAINING), spec=spec)
+    return manifest("v1", "Service", meta(name, namespace), spec=spec)
 
 
 def _one_zone(name: str) -> Any:

@@ -3,20 +3,20 @@
 from collections.abc import Iterator
 from typing import Any
 
-from holdfast.contract.kubernetes import LABEL_NAME, LABEL_NAMESPACE
+from holdfast.contract.kubernetes import LABEL_GANG, LABEL_NAME, LABEL_NAMESPACE
 from holdfast.contract.roles import NAMESPACE_TRAINING
 from holdfast.manifests.render_context import Body, manifest, meta
 
 RENDEZVOUS_PORT = 29_500
 
 
-def peers(name: str) -> Body:
+def peers(name: str, namespace: str = NAMESPACE_TRAINING) -> Body:
     """Opens the pods of one run to each other. To a pod of another run they stay closed, though it trains beside them."""
-    own = {LABEL_NAME: name}
+    own = {LABEL_GANG: name}
     # gloo and NCCL take whatever ports are free.
     ports = [{"endPort": 65_535, "port": 1_024, "protocol": "TCP"}]
     inward, outward = {"from": [_pods(own)], "ports": ports}, {"ports": ports, "to": [_pods(own)]}
-    return policy(name, NAMESPACE_TRAINING, ["Ingress", "Egress"], [inward], [outward], own)
+    return policy(name, namespace, ["Ingress", "Egress"], [inward], [outward], own)
 
 
 def ingress(

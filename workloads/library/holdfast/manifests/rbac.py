@@ -33,11 +33,26 @@ def within(
     yield from _bound("Role", name, namespace, rules, [account], account_namespace)
 
 
+def for_groups(
+    kind: str, name: str, namespace: str | None, rules: list[client.V1PolicyRule], groups: list[str]
+) -> Iterator[Body]:
+    """A Role of one namespace or a ClusterRole, for people of Google groups."""
+    yield from _role(
+        kind, name, namespace, rules, [{"apiGroup": API, "kind": "Group", "name": each} for each in groups]
+    )
+
+
 def _bound(
     kind: str, name: str, namespace: str | None, rules: list[client.V1PolicyRule], accounts: list[str], of: str
 ) -> Iterator[Body]:
     """The role and its binding to `accounts` of the namespace `of`."""
+    subjects = [{"kind": "ServiceAccount", "name": account, "namespace": of} for account in accounts]
+    yield from _role(kind, name, namespace, rules, subjects)
+
+
+def _role(
+    kind: str, name: str, namespace: str | None, rules: list[client.V1PolicyRule], subjects: list[dict[str, str]]
+) -> Iterator[Body]:
     yield manifest(f"{API}/v1", kind, meta(name, namespace), rules=rules)
     role = {"apiGroup": API, "kind": kind, "name": name}
-    subjects = [{"kind": "ServiceAccount", "name": account, "namespace": of} for account in accounts]
     yield manifest(f"{API}/v1", f"{kind}Binding", meta(name, namespace), roleRef=role, subjects=subjects)

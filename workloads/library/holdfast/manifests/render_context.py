@@ -62,8 +62,8 @@ def versioned(body: Body) -> Body:
     for template in templates(body["spec"]):
         if LABEL_HOLDFAST_JOB in template["metadata"]["labels"]:  # else its processes write no lines of a job
             template["metadata"]["labels"][LABEL_HOLDFAST_JOB] = name
-        for container in template["spec"]["containers"]:
-            for variable in container["env"]:
+        for container in (*template["spec"]["containers"], *(template["spec"].get("initContainers") or ())):
+            for variable in container.get("env") or ():
                 if variable["name"] == ENV_JOB:
                     variable["value"] = name
     return body

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from kubernetes import client
 
-from holdfast.contract.capacity import ANNOTATION_RULE, Capacity, PlacementRule
+from holdfast.contract.capacity import ANNOTATION_REQUEUES_FOR, ANNOTATION_RULE, LABEL_REQUEUES, Capacity, PlacementRule
 from holdfast.contract.environment import (
     ENV_ATTEMPT,
     ENV_CHARGED_FAILURES,
@@ -24,6 +24,7 @@ from holdfast.contract.kubernetes import (
     EXPENDABLE,
     JOB_API,
     JOBSET_API,
+    LABEL_GANG,
     LABEL_QUEUE,
     PRIORITY_FLEX,
     PRIORITY_SPOT,
@@ -31,7 +32,7 @@ from holdfast.contract.kubernetes import (
 from holdfast.contract.lifecycle import FLEX_MAX_RUN_S
 from holdfast.contract.machines import MACHINE_TYPES
 from holdfast.contract.pools import GPU_TAINT, QUEUED_TAINT, Pool, Role, flex_selector
-from holdfast.contract.roles import NAMESPACE_TRAINING
+from holdfast.contract.roles import NAMESPACE_BATCH, NAMESPACE_TRAINING
 from holdfast.manifests import data
 from holdfast.manifests.pods import MAIN, Size, Work, annotation, template
 from holdfast.manifests.policies import RENDEZVOUS_PORT, budget, peers
@@ -81,8 +82,13 @@ def _sample_gang(context: RenderContext) -> Iterator[Body]:
 def rights(context: RenderContext) -> Iterator[Body]:
     """A flex-start node shows in an annotation when it ends."""
     rules = [client.V1PolicyRule(api_groups=[""], resources=["nodes"], verbs=["get"])]
-    accounts = [run.account for run in context.platform.runs] or [SHARED_ACCOUNT]
-    yield from reading("holdfast-planned-end", rules, accounts=accounts, namespace=NAMESPACE_TRAINING)
+    platform = context.platform
+    homes = [(run.account, platform.namespace_of(run.name)) for run in platform.runs]
+    homes = homes or [(SHARED_ACCOUNT, space) for space in platform.job_namespaces if space != NAMESPACE_BATCH]
+    for space in dict.fromkeys(space for _, space in homes):
+        name = "holdfast-planned-end" + ("" if space == NAMESPACE_TRAINING else f"-{space}")
+        accounts = [account for account, home in homes if home == space]
+        yield from reading(name, rules, accounts=accounts, namespace=space)
 
 
 def gpu_size(pool: Pool) -> Size:
@@ -127,10 +133,11 @@ class Task:
     restarts: int = 3
     """Crashes, of an index or of the whole gang; evictions are not counted."""
     namespace: str = NAMESPACE_TRAINING
+    labels: dict[str, str] = field(default_factory=dict[str, str])
     annotations: dict[str, str] = field(default_factory=dict[str, str])
 
     def meta(self) -> client.V1ObjectMeta:
-        labels = {LABEL_QUEUE: self.queue} if self.queue else {}
+        labels = self.labels | ({LABEL_QUEUE: self.queue} if self.queue else {})
         return meta(self.work.name, self.namespace, labels=labels, annotations=self.annotations or None)
 
 
@@ -140,9 +147,19 @@ def joined(given: Task) -> Task:
     return replace(given, work=replace(given.work, command=command))
 
 
+def requeued(given: Task, within_s: int = 0) -> Task:
+    """On queued flex-start. Its nodes are used once: the mover queues it again when they are gone, for each of its
+    `restarts` once, until `within_s` after it was submitted; 0: without end."""
+    until = {ANNOTATION_REQUEUES_FOR: str(within_s)} if within_s else {}
+    longest = {ANNOTATION_PROVISIONED_RUN: str(FLEX_MAX_RUN_S)}
+    return replace(given, labels={LABEL_REQUEUES: str(given.restarts)}, annotations=longest | until)
+
+
 def gang(context: RenderContext, given: Task) -> Body:
     """All pods run or none. An eviction restarts the gang and is free; a crash counts towards maxRestarts."""
     failed = client.V1PodFailurePolicyRule(action="FailJob", on_pod_conditions=[DISRUPTED])
+    work = given.work
+    work = replace(work, from_pod=work.from_pod | RESTARTS, labels=work.labels | {LABEL_GANG: work.name})
     spec = client.V1JobSpec(
         parallelism=given.pods,
         completions=given.pods,
@@ -150,7 +167,7 @@ def gang(context: RenderContext, given: Task) -> Body:
         backoff_limit=0,
         active_deadline_seconds=given.deadline_s,
         pod_failure_policy=client.V1PodFailurePolicy(rules=[failed]),
-        template=template(context, replace(given.work, from_pod=given.work.from_pod | RESTARTS)),
+        template=template(context, work),
     )
     preempted = {
         "name": "preempted",
@@ -248,16 +265,12 @@ def flex(context: RenderContext, accelerator: str) -> Iterator[Body]:
 
 
 def queued(context: RenderContext, accelerator: str) -> Iterator[Body]:
-    """All nodes at once or none, through Kueue and a ProvisioningRequest.
-
-    No restarts: such nodes are not used twice. Submitted anew, the run resumes.
-    """
+    """All nodes at once or none, through Kueue and a ProvisioningRequest; again when they end."""
     name = f"train-queued-{accelerator.removeprefix('nvidia-')}"
     work = _flex_work(context, name, accelerator, name)
     pods = min(FLEX_NODES, context.queued_gpus(accelerator) // work.size.gpus)
-    longest = {ANNOTATION_PROVISIONED_RUN: str(FLEX_MAX_RUN_S)}
     if pods and context.trains(name):
         work = replace(work, tolerations=[GPU_TAINT, QUEUED_TAINT])
-        given = Task(work=work, pods=pods, queue="queued", deadline_s=FLEX_MAX_RUN_S, restarts=0, annotations=longest)
+        given = Task(work=work, pods=pods, queue="queued", deadline_s=FLEX_MAX_RUN_S)
         yield peers(name)
-        yield gang(context, joined(given))
+        yield gang(context, joined(requeued(given)))

@@ -1,6 +1,7 @@
 """What the mover asks of the API server: the jobs that bear its label, one patch, one deletion, one Event."""
 
 import logging
+from collections.abc import Iterable
 
 from holdfast.clients.api import Api, ApiError
 from holdfast.contract.capacity import LABEL_MOVES
@@ -20,7 +21,7 @@ MAX_MESSAGE = 1_000
 class ClusterApi:
     """ApiError and Unjudged come through: the next step tries again."""
 
-    def __init__(self, api: Api, namespaces: tuple[str, ...] = JOB_NAMESPACES) -> None:
+    def __init__(self, api: Api, namespaces: Iterable[str] = JOB_NAMESPACES) -> None:
         self._api, self._namespaces = api, namespaces
 
     def read(self) -> tuple[list[Object], list[Object]]:
@@ -57,7 +58,8 @@ class ClusterApi:
 
 def event(api: Api, involved: Object, reason: str, message: str, now_s: float, kind: str = "Normal") -> None:
     """An Event about an object, of which `involved` holds apiVersion, kind, name, namespace and uid."""
-    at, name, namespace = rfc3339(now_s), involved["name"], involved["namespace"]
+    # Kubernetes keeps the events about what has no namespace in the default one.
+    at, name, namespace = rfc3339(now_s), involved["name"], involved["namespace"] or "default"
     body = {
         "metadata": {"generateName": f"{name[:200]}.", "namespace": namespace},
         "involvedObject": {key: involved[key] for key in ("apiVersion", "kind", "name", "namespace", "uid")},

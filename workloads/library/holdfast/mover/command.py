@@ -12,9 +12,15 @@ def move(
     events: Annotated[Path | None, typer.Option(help="Folder with event files to follow, in place of the log.")] = None,
     lines: Annotated[Path | None, typer.Option(help="File for lines about moves; none: standard output.")] = None,
     every_s: Annotated[float, typer.Option(help="Seconds between two passes.")] = 10.0,
+    team: Annotated[
+        list[str] | None, typer.Option(help="TEAM=NAMESPACE for each namespace of jobs; none: training and batch.")
+    ] = None,
+    faulty_nodes_per_hour: Annotated[
+        int, typer.Option(help="Spot nodes with a broken GPU to replace in an hour; 0 only reports them.")
+    ] = 0,
     kubeconfig: Annotated[str, typer.Option(help="Empty: the service account of the pod.")] = "",
 ) -> None:
     """Move jobs between Spot, flex-start and on-demand as their plans say, and write the receipts of those that end."""
     from holdfast.mover.main import serve
 
-    serve(project, cluster, events, lines, every_s, kubeconfig)
+    serve(project, cluster, events, lines, every_s, faulty_nodes_per_hour, kubeconfig, team or ())

@@ -1,29 +1,33 @@
-"""The mover: moves jobs, ends pods on silent nodes, weighs what Kueue may preempt, and writes receipts.
+"""The mover: moves and queues jobs again, ends pods on silent nodes, replaces broken ones, weighs preemptions, writes receipts.
 
 It publishes nothing: the exporter reads its lines, as it reads those of jobs.
 """
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 from holdfast.clients.api import Api, ApiError, connect
 from holdfast.contract.errors import InputError, Unjudged
-from holdfast.contract.roles import NAMESPACE_MONITORING
+from holdfast.contract.roles import JOB_NAMESPACES, NAMESPACE_MONITORING, NAMESPACE_SERVING
 from holdfast.contract.values import between
 from holdfast.exporter import lines, loop
 from holdfast.exporter.lease import MOVER, Lease
+from holdfast.exporter.lines import Line
 from holdfast.exporter.log import logger
+from holdfast.exporter.objects import SPOT
 from holdfast.exporter.watch import KINDS, Watcher
 from holdfast.ledger.receipt import leave
 from holdfast.mover import stakes
 from holdfast.mover.cluster_api import ClusterApi
+from holdfast.mover.faulty_nodes import FaultyNodes
 from holdfast.mover.mover import Move, Mover
 from holdfast.mover.progress import Progress
 from holdfast.mover.receipts import Receipts
+from holdfast.mover.requeue import requeue
 from holdfast.mover.silent_nodes import end_pods
 from holdfast.mover.view import View, ending
 from holdfast.runtime import logs, shutdown
@@ -42,9 +46,11 @@ class Process:
     progress: Progress
     mover: Mover
     receipts: Receipts
+    faulty: FaultyNodes
     lease: Lease | None
     lines: Path | None
     """File of the lines about moves; None: standard output."""
+    namespaces: Collection[str] = JOB_NAMESPACES
     clock: Callable[[], float] = time.time
     weighed_s: float = 0.0
 
@@ -58,6 +64,8 @@ class Process:
             return
         lines.append(self.lines, [_line(move) for move in self._moves(now)])
         self._end_silent(now)
+        lines.append(self.lines, self._replace_faulty(now))
+        self._requeue(now)
         self._weigh(now)
         with self.lock:
             due = self.view.ended(now)
@@ -78,9 +86,26 @@ class Process:
         with self.lock:
             silent = [name for name, node in self.view.nodes.items() if node.silent]
         try:
-            end_pods(self.api, silent, now_s)
+            end_pods(self.api, silent, now_s, self.namespaces)
         except (ApiError, Unjudged) as error:
             LOG.warning("no pod of a silent node is ended in this pass: %s", error)
+
+    def _replace_faulty(self, now_s: float) -> list[Line]:
+        with self.lock:
+            spot = {name: node for name, node in self.view.nodes.items() if node.capacity == SPOT}
+        try:
+            return self.faulty.step(spot, now_s)
+        except (ApiError, Unjudged) as error:
+            LOG.warning("no node is replaced in this pass: %s", error)
+            return []
+
+    def _requeue(self, now_s: float) -> None:
+        with self.lock:
+            waits = self.view.without_node()
+        try:
+            requeue(self.api, waits, now_s, self.namespaces)
+        except (ApiError, Unjudged) as error:
+            LOG.warning("no job is queued again in this pass: %s", error)
 
     def _weigh(self, now_s: float) -> None:
         """What is at stake changes slowly, and the list of Workloads may be long."""
@@ -88,17 +113,24 @@ class Process:
             return
         self.weighed_s = now_s
         try:
-            stakes.write(self.api, lambda uid: self.progress.held.get(uid, ()), now_s)
+            stakes.write(self.api, lambda uid: self.progress.held.get(uid, ()), now_s, self.namespaces)
         except (ApiError, Unjudged) as error:
             LOG.warning("no priority is boosted in this pass: %s", error)
 
 
-def _line(move: Move) -> lines.Line:
+def _line(move: Move) -> Line:
     return lines.moved(move.job.namespace, move.job.name, move.at_s, move.source.value, move.to.value, move.reason)
 
 
 def serve(
-    project: str, cluster_name: str, events: Path | None, lines_file: Path | None, every_s: float, kubeconfig: str
+    project: str,
+    cluster_name: str,
+    events: Path | None,
+    lines_file: Path | None,
+    every_s: float,
+    faulty_nodes_per_hour: int,
+    kubeconfig: str,
+    teams: Sequence[str] = (),
 ) -> None:
     """Until a signal. Raises InputError without a source of event lines."""
     if not events and not (project and cluster_name):
@@ -107,10 +139,12 @@ def serve(
             allowed="--project and --cluster, or --events", fix="add one of them",
         )  # fmt: skip
     between("the time between two passes is out of range", every_s, 0.1, 3_600.0)
+    between("the number of nodes to replace in an hour is out of range", faulty_nodes_per_hour, 0, 60)
     logs.info("start", "the mover starts")
     stop = shutdown.of_process()
     api = connect(kubeconfig)
-    source, reader = loop.source_of(project, cluster_name, events)
+    namespaces = loop.team_of(teams)
+    source, reader = loop.source_of(project, cluster_name, events, namespaces)
     assert source
     view, lock = View(), threading.Lock()
 
@@ -119,12 +153,13 @@ def serve(
             return view.owner_of(namespace, pod)
 
     kinds = [kind for kind in KINDS if kind.held in WATCHED]
-    watchers = [Watcher(kind, api.client, view, lock) for kind in (*kinds, *ending())]
-    receipts = Receipts(source, partial(leave, api=api))
+    watchers = [Watcher(kind, api.client, view, lock) for kind in (*kinds, *ending(namespaces))]
+    receipts = Receipts(source, partial(leave, api=api), namespaces)
     lease = Lease(api, NAMESPACE_MONITORING, MOVER)
+    faulty = FaultyNodes(api, faulty_nodes_per_hour, namespaces=(*namespaces, NAMESPACE_SERVING))
     process = Process(
-        api=api, view=view, lock=lock, progress=Progress(source, owner_of), mover=Mover(ClusterApi(api)),
-        receipts=receipts, lease=lease, lines=lines_file,
+        api=api, view=view, lock=lock, progress=Progress(source, owner_of), mover=Mover(ClusterApi(api, namespaces)),
+        receipts=receipts, faulty=faulty, lease=lease, lines=lines_file, namespaces=namespaces,
     )  # fmt: skip
     with loop.running([*watchers, receipts, reader]):
         loop.run(process.one_pass, watchers, lease, stop, every_s)

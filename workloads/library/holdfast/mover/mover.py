@@ -4,7 +4,7 @@ A step of the mover that holds the lease. Guarantee: a job is touched when its p
 request leaves it able to go on; without a mover it stays where it is.
 """
 
-# Why it is so: infra/decisions/0058, infra/decisions/0059.
+# Why it is so: infra/decisions/0058, infra/decisions/0059; why Kueue does not do it: infra/decisions/0113.
 
 import logging
 from collections.abc import Callable, Iterable, Mapping

@@ -7,6 +7,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
+from holdfast.contract.capacity import Capacity
 from holdfast.exporter.objects import Node, Pod
 
 Place = tuple[str, str, str]
@@ -19,6 +20,8 @@ REMEMBERED = 2_000
 @dataclass(slots=True)
 class NodeUsage:
     node_s: dict[Place, float] = field(default_factory=lambda: defaultdict[Place, float](float))
+    own_usd_s: float = 0.0
+    """Dollars an hour times seconds on nodes of reservations, which are not in `node_s`' paid part."""
     pod_s: float = 0.0
     on_s: float = 0.0
     """Time with at least one pod on a node."""
@@ -48,8 +51,10 @@ class NodeUsages:
         for name, jobs in jobs_of.items():
             node = nodes[name]
             for job in jobs:
-                place = node.machine_type, node.zone.rpartition("-")[0], node.capacity
+                capacity = Capacity.RESERVED.value if node.own_usd_per_hour else node.capacity
+                place = node.machine_type, node.zone.rpartition("-")[0], capacity
                 self.held[job].node_s[place] += spent / len(jobs)
+                self.held[job].own_usd_s += node.own_usd_per_hour * spent / len(jobs)
 
     def _forget(self, busy: set[str]) -> None:
         """Jobs that were deleted before they ended get no receipt, and must not stay."""

@@ -30,12 +30,12 @@ def to_queue(job: Movable, queue: str) -> Patch:
     ops: Patch = [
         _unchanged(job),
         {"op": "add", "path": "/spec/suspend", "value": True},
-        {"op": "add", "path": f"/metadata/labels/{_key(LABEL_QUEUE)}", "value": queue},
+        {"op": "add", "path": f"/metadata/labels/{key(LABEL_QUEUE)}", "value": queue},
     ]
     # Of a Job Kueue itself restores the template, in an order that the API server asks for; not of a suspended JobSet.
     if job.kind == "JobSet" and job.workload and job.workload.admitted:
         held = [_held(template) for template in job.workload.templates]
-        where = f"/metadata/annotations/{_key(ANNOTATION_TEMPLATES)}"
+        where = f"/metadata/annotations/{key(ANNOTATION_TEMPLATES)}"
         ops += [{"op": "add", "path": where, "value": json.dumps(held)}, *_restored(held)]
     return ops
 
@@ -62,6 +62,6 @@ def _restored(held: Sequence[Object]) -> Patch:
     ]
 
 
-def _key(name: str) -> str:
+def key(name: str) -> str:
     """As a JSON Pointer spells it."""
     return name.replace("~", "~0").replace("/", "~1")

@@ -9,11 +9,12 @@ than a guessed one; why there is none is logged.
 import json
 import queue
 import threading
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from holdfast.contract.capacity import Capacity
 from holdfast.contract.errors import InputError, Unjudged
+from holdfast.contract.roles import DEFAULT_TEAM
 from holdfast.contract.telemetry import KIND_TRAINING
 from holdfast.exporter.log import logger
 from holdfast.exporter.sources import Source
@@ -35,8 +36,12 @@ class Order:
 
 
 class Receipts(threading.Thread):
-    def __init__(self, source: Source, leave_it: Leave, *, again_s: float = AGAIN_S) -> None:
+    def __init__(
+        self, source: Source, leave_it: Leave, teams: Mapping[str, str] | None = None, *, again_s: float = AGAIN_S
+    ) -> None:
+        """`teams`: namespace -> team."""
         super().__init__(name="receipts", daemon=True)
+        self._teams = teams or {}
         self._source, self._leave, self._again_s = source, leave_it, again_s
         self._orders: queue.SimpleQueue[Order | None] = queue.SimpleQueue()
         self._closing = threading.Event()
@@ -64,6 +69,7 @@ class Receipts(threading.Thread):
         name = order.ended.name
         try:
             made = make(order, self._source)
+            made = replace(made, team=self._teams.get(order.ended.namespace, DEFAULT_TEAM))
             where = self._leave(made, order.ended.namespace)
         except Unjudged as error:
             LOG.warning("no receipt of %s yet: %s", name, error)
@@ -95,7 +101,7 @@ def make(order: Order, source: Source) -> Receipt:
 
 def lane_prices(runs: Sequence[JobLedger], node_usage: NodeUsage) -> tuple[float, float, float]:
     """Dollars an hour of one lane of the ledger, as paid and on demand, and the hours of its lanes on machines."""
-    paid = demand = 0.0
+    paid, demand = node_usage.own_usd_s, 0.0
     for (machine, region, capacity), seconds in node_usage.node_s.items():
         prices = prices_of(machine, region)
         paid += seconds * _paid(prices, capacity)
@@ -107,6 +113,8 @@ def lane_prices(runs: Sequence[JobLedger], node_usage: NodeUsage) -> tuple[float
 
 
 def _paid(prices: Prices, capacity: str) -> float:
+    if capacity == Capacity.RESERVED.value:
+        return 0.0  # by its own price, which is added already
     if capacity == Capacity.SPOT.value:
         return prices.spot
     return (prices.flex_start or prices.on_demand) if capacity == Capacity.FLEX_START.value else prices.on_demand

@@ -1,8 +1,9 @@
 """Which of equal jobs Kueue preempts: the one with the least work at stake.
 
 Kueue takes the job that was admitted last, so one that saved an hour ago is hit like one that saved now. The mover
-writes what a stop would cost into the Workload's priority boost. Guarantee: a boost is at most MOST, less than the
-distance between two PriorityClasses; only an admitted job has one; it falls when the job saves, and does not flap.
+writes what a stop would cost into the Workload's priority boost. A job that was just admitted has the highest, or it
+would yield again before it gets anywhere. Guarantee: a boost is at most MOST, less than the distance between two
+PriorityClasses; only an admitted job has one; it falls when the job saves, and does not flap.
 With Kueue's gate PriorityBoost closed the annotation has no effect.
 """
 
@@ -16,7 +17,7 @@ from typing import Any
 from holdfast.clients.api import Api, ApiError, Object
 from holdfast.contract.kubernetes import KUEUE_API, api_path
 from holdfast.contract.roles import JOB_NAMESPACES
-from holdfast.exporter.objects import controller_of, is_true
+from holdfast.exporter.objects import controller_of, is_true, since_s
 from holdfast.ledger.events import Event
 from holdfast.runtime import logs
 
@@ -25,6 +26,8 @@ ANNOTATION_BOOST = "kueue.x-k8s.io/priority-boost"
 MOST = 4
 # Node-minutes at stake for the first level; each further level takes twice as many.
 FIRST_MINUTES = 8.0
+# For so long after its admission a job yields after its equals.
+MIN_RUN_S = 600.0
 # Types of event after which nothing is at stake.
 SAFE = frozenset({"start", "restore", "commit"})
 Events = Callable[[str], Iterable[Event]]
@@ -71,5 +74,7 @@ def _written(api: Api, workload: Object, events: Events, now_s: float) -> bool:
 def _wanted(workload: Mapping[str, Any], events: Events, now_s: float, before: int) -> int:
     if not is_true(workload, "Admitted") or is_true(workload, "Finished"):
         return 0  # one that waits would push others out
+    if now_s - since_s(workload, "Admitted") < MIN_RUN_S:
+        return MOST
     nodes = sum(int(each.get("count") or 1) for each in workload["spec"].get("podSets") or ())
     return boost(nodes * at_stake_s(events(controller_of(workload)), now_s), before)

@@ -102,6 +102,14 @@ class View(Cluster):
             due += [(uid, held.pop(uid)) for uid in ripe]
         return [(one, self.node_usages.held.pop(uid, None)) for uid, one in due]
 
+    def without_node(self) -> dict[str, float]:
+        """Uid of a Job or JobSet -> since when a pod of it has found no node, of those that wait now."""
+        found: dict[str, float] = {}
+        for pod in self.pods.values():
+            if pod.waits_since_s and (job := self.root(pod.owner)):
+                found[job] = min(pod.waits_since_s, found.get(job, pod.waits_since_s))
+        return found
+
     def seen(self, events: Callable[[Movable], Iterable[Event]]) -> Seen:
         """What is judged by."""
         pods: dict[str, Pods] = {}

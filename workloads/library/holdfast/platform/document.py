@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from holdfast.contract.errors import InputError
 from holdfast.contract.pools import Pool, Role
+from holdfast.contract.roles import DEFAULT_TEAM, JOB_NAMESPACES, NAMESPACE_TRAINING
 
 SCHEMA = "holdfast.platform/1"
 SHARED_ACCOUNT = "trainer"
@@ -19,6 +20,10 @@ class Versions:
     gke: str = ""
     jobset: str
     kueue: str
+
+    def gke_has(self, *least: int) -> bool:
+        """Whether every GKE that the platform accepts is at least this version, as 1, 35, 2."""
+        return tuple(int(part) for part in self.gke.partition("-")[0].split(".") if part) >= least
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -52,6 +57,22 @@ class Run:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Team:
+    """People who share a cluster with others. The first is the default team, of jobs that name no namespace."""
+
+    name: str
+    members: str = ""
+    """Google group that may submit jobs and read in the namespaces."""
+    namespaces: tuple[str, ...]
+    quotas: Mapping[str, int] = field(default_factory=dict[str, int])
+    """Accelerator -> GPUs guaranteed in each capacity; what others leave idle is lent beyond."""
+    budget_usd: int = 0
+    """A month; 0: none."""
+    runs: tuple[str, ...] = ()
+    """Training runs that live in the first namespace."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Serving:
     """Replicas of online inference: an on-demand base and the overflow on Spot."""
 
@@ -79,6 +100,8 @@ class Security:
     """Training signs commits; batch loads no unsigned one."""
     gpu_exporter: bool = False
     """A privileged exporter of NVIDIA runs on each GPU node, in a namespace of its own."""
+    faulty_nodes_per_hour: int = 0
+    """Spot nodes with a broken GPU that the mover replaces in an hour; 0: it only reports them."""
     secret_manager: bool = False
     """GKE's Secret Manager add-on is on, so jobs can mount secrets."""
     image_patterns: tuple[str, ...] | None = None
@@ -130,6 +153,8 @@ class Platform:
     """Batch jobs that can queue on Pub/Sub at the same time; 0: they queue in the database."""
     runs: tuple[Run, ...] = ()
     """Runs that are kept apart; empty: all training shares one account."""
+    teams: tuple[Team, ...] = ()
+    """The default team first; none in documents of older platforms, whose only team that is."""
     serving: Serving | None = None
     network: Network
     security: Security
@@ -172,6 +197,26 @@ class Platform:
         """Prefix of principals of Kubernetes service accounts in IAM policies."""
         pools = f"projects/{self.project_number}/locations/global/workloadIdentityPools"
         return f"iam.googleapis.com/{pools}/{self.workload_pool}"
+
+    @property
+    def other_teams(self) -> tuple[Team, ...]:
+        """All but the default one."""
+        return self.teams[1:]
+
+    def team(self, name: str) -> Team:
+        """Raises StopIteration where there is no such team."""
+        return next(team for team in self.teams if team.name == name)
+
+    @property
+    def job_namespaces(self) -> dict[str, str]:
+        """Namespace of jobs -> team."""
+        default = self.teams[0].name if self.teams else DEFAULT_TEAM
+        own = {space: team.name for team in self.other_teams for space in team.namespaces}
+        return dict.fromkeys(JOB_NAMESPACES, default) | own
+
+    def namespace_of(self, run: str) -> str:
+        """Where `run` trains."""
+        return next((team.namespaces[0] for team in self.other_teams if run in team.runs), NAMESPACE_TRAINING)
 
     def account_of(self, run: str) -> str:
         """Kubernetes service account under which `run` trains. Raises InputError where the platform has no place for it."""

@@ -5,6 +5,8 @@ import os
 import sys
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,7 @@ from holdfast.ledger.events import read_folder
 from holdfast.ledger.job_ledger import JobLedger, job_ledgers
 from holdfast.ledger.money import Money, money, prices_of
 from holdfast.place.churn.days import span_seconds
+from holdfast.report import teams
 from holdfast.report.capacity import Capacities, capacities
 from holdfast.report.model import Report, build, role_order
 from holdfast.report.objectives import Verdict
@@ -30,19 +33,19 @@ def write_report(
     since: str = "",
     machine: str = "",
     region: str = "",
+    receipts: Path | None = None,
 ) -> int:
     """Returns the exit code: 1 if an objective is broken."""
-    return _written(
-        f"report on {events}", lambda: read_report(events, summary, since, machine, region), out, as_json=as_json
-    )
+    read = partial(read_report, events, summary, since, machine, region)
+    return _written(f"report on {events}", read, out, receipts, as_json=as_json)
 
 
-def _written(what: str, read: Callable[[], Report], out: Path, *, as_json: bool) -> int:
+def _written(what: str, read: Callable[[], Report], out: Path, receipts: Path | None, *, as_json: bool) -> int:
     from holdfast.report.page import render
 
     # Judged before anything is drawn: bad input must leave the page of yesterday as it is.
     with working(what):
-        report = read()
+        report = replace(read(), teams=teams.read(receipts) if receipts else ())
         write_whole(out, render(report))
     print(json.dumps(report.as_json()) if as_json else report.answer)
     print(f"Next: open {out}", file=sys.stderr)
@@ -66,7 +69,14 @@ def one_source(events: Path | None, project: str, cluster: str = "", *of_events:
 
 
 def write_cloud_report(
-    project: str, out: Path, *, since: str, as_json: bool, cluster: str = "", clock: Callable[[], float] = time.time
+    project: str,
+    out: Path,
+    *,
+    since: str,
+    as_json: bool,
+    cluster: str = "",
+    receipts: Path | None = None,
+    clock: Callable[[], float] = time.time,
 ) -> int:
     """Never breaks an objective: the cloud's series hold none."""
     from holdfast.place.churn import cloud_series
@@ -74,7 +84,8 @@ def write_cloud_report(
 
     span_s = span_seconds(since or "7d")
     reader = cloud_series.cloud_reader(cloud_series.checked_project(project), cloud_series.checked_cluster(cluster))
-    return _written(f"report on {project}", lambda: cloud_report(reader, clock(), span_s), out, as_json=as_json)
+    read = partial(cloud_report, reader, clock(), span_s)
+    return _written(f"report on {project}", read, out, receipts, as_json=as_json)
 
 
 def read_report(events: Path, summary: Path | None, since: str = "", machine: str = "", region: str = "") -> Report:

@@ -24,6 +24,9 @@ def report(
     ] = "",
     machine: Annotated[str, typer.Option(help="Machine type for prices; empty: the type in the node events.")] = "",
     region: Annotated[str, typer.Option(help="Region to price in, with --machine.")] = "",
+    receipts: Annotated[
+        Path | None, typer.Option(help="Lines of the mover (kubectl logs deploy/mover): receipts, summed by team.")
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Write where the time went, what evictions cost, and whether the objectives held."""
@@ -31,6 +34,8 @@ def report(
 
     if source := one_source(events, project, cluster, summary, machine, region):
         raise typer.Exit(
-            write_report(source, summary, out, since=since, machine=machine, region=region, as_json=as_json)
+            write_report(
+                source, summary, out, since=since, machine=machine, region=region, receipts=receipts, as_json=as_json
+            )
         )
-    raise typer.Exit(write_cloud_report(project, out, cluster=cluster, since=since, as_json=as_json))
+    raise typer.Exit(write_cloud_report(project, out, cluster=cluster, since=since, receipts=receipts, as_json=as_json))

@@ -16,6 +16,7 @@ from holdfast.report.capacity import Capacities
 from holdfast.report.goodput import Bucket, buckets, totals_of
 from holdfast.report.objectives import Objective, objectives
 from holdfast.report.sentences import answer, next_steps, pays
+from holdfast.report.teams import TeamCost
 from holdfast.report.text import exactly
 
 # Others read this JSON: a field that goes or changes its unit needs a new number.
@@ -47,6 +48,8 @@ class Report:
     money: Money | None = None
     goodput: tuple[Bucket, ...] = ()
     """Of the jobs that are no comparison."""
+    teams: tuple[TeamCost, ...] = ()
+    """Receipts by team."""
     span: str = ""
     """Empty: that of the ledgers."""
     missing: tuple[str, ...] = ()
@@ -65,6 +68,7 @@ class Report:
             "goodput": [bucket.as_json() for bucket in self.goodput],
             "capacity": [capacity.as_json() for capacity in self.capacities],
             "money": money_row(self.money) if self.money else None,
+            "teams": [asdict(cost) for cost in self.teams],
             "next_steps": list(self.next_steps),
             "problems": dict(self.problems),
             "not_in_source": list(self.missing),

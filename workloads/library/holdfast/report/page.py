@@ -12,7 +12,7 @@ from markupsafe import Markup
 
 from holdfast.contract.telemetry import KIND_BATCH, KIND_TRAINING
 from holdfast.ledger.job_ledger import JobLedger
-from holdfast.report import charts, tables
+from holdfast.report import charts, tables, teams
 from holdfast.report.bounds import MOST_CLUSTERS, MOST_JOBS, MOST_STEPS, Cut, cut
 from holdfast.report.capacity import Capacities
 from holdfast.report.model import Report
@@ -61,6 +61,7 @@ def render(report: Report) -> str:
         span=report.span or window(report.ledgers),
         objectives=tables.objectives(report.objectives),
         money=tables.money(report.money) if report.money else None,
+        teams=teams.table(report.teams) if report.teams else None,
         turn=turn(report.money) if report.money else "",
         sections=sections(report),
         figure=figure,

@@ -64,6 +64,10 @@ class BoundedServer(ThreadingHTTPServer):
 
 class BoundedHandler(BaseHTTPRequestHandler):
     timeout = READ_S
+    most_body = 0
+    """Bytes of a body that are read in the headers' time; without it bodies are the method's own business."""
+    body: bytes | None = None
+    """None: longer than that, or of no length."""
 
     def setup(self) -> None:
         super().setup()
@@ -71,6 +75,9 @@ class BoundedHandler(BaseHTTPRequestHandler):
 
     def parse_request(self) -> bool:
         parsed = super().parse_request()
+        length = self.headers.get("Content-Length") or "0" if parsed and self.most_body else ""
+        if length.isascii() and length.isdecimal() and int(length[:9]) <= self.most_body:
+            self.body = self.rfile.read(int(length))
         cast("BoundedServer", self.server).has_read(self.connection)
         return parsed
 

@@ -2,14 +2,56 @@
 
 import hashlib
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
+from contextlib import contextmanager
+from statistics import median
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from holdfast.runtime import logs
 from holdfast.runtime.events import EventLog
 from holdfast.runtime.phases import Phases
+
+SLOW = 1.5
+"""Times the usual pace of the others, from which on a rank is reported."""
+_LEAST_S = 0.05  # of a window: below it, noise is as large
+
+
+class Alone:
+    """Seconds of a rank without the others: its share of a step up to the exchange of gradients, which waits for all."""
+
+    def __init__(self, device: torch.device, gather: Callable[[float], list[float]]) -> None:
+        """`gather`: the seconds of all ranks from those of this one; every rank calls it after the same steps."""
+        self._on_gpu, self._gather = device.type == "cuda", gather
+        self._parts: list[tuple[Any, Any]] = []
+
+    @contextmanager
+    def part(self) -> Generator[None]:
+        began = self._now()
+        yield
+        self._parts.append((began, self._now()))
+
+    def _now(self) -> Any:
+        if not self._on_gpu:
+            return time.perf_counter()
+        event = torch.cuda.Event(enable_timing=True)
+        event.record()  # in the stream's order: it does not wait, and what the GPU waits for counts
+        return event
+
+    def slowest(self) -> dict[str, Any]:
+        """Of the steps since the last call: which rank took longest, and how many times as long as the others."""
+        parts, self._parts = self._parts, []
+        if self._on_gpu and parts:
+            parts[-1][1].synchronize()
+        own_s = sum(a.elapsed_time(b) / 1e3 if self._on_gpu else b - a for a, b in parts)
+        seconds = self._gather(own_s)
+        rank = max(range(len(seconds)), key=seconds.__getitem__)
+        others_s = median(seconds[:rank] + seconds[rank + 1 :] or [0.0])
+        if others_s < _LEAST_S:
+            return {}
+        return {"slowest_rank": rank, "slowest_by": round(seconds[rank] / others_s, 2)}
 
 
 class Meter:
@@ -23,6 +65,9 @@ class Meter:
         phases: Phases | None = None,
         on_step: Callable[[int], None] = lambda done: None,
     ) -> None:
+        self.alone: Alone | None = None
+        """Of a gang: then every rank calls `step` and `flush` alike."""
+        self._slow: int | None = None
         self._events, self._every, self._on_step = events, every, on_step
         self._phases: Phases | None = phases
         self._lead = False
@@ -53,16 +98,29 @@ class Meter:
             self.flush()
 
     def flush(self) -> None:
-        if not self._lead or self._loss is None or self._last < self._first:
+        if self._loss is None or self._last < self._first:
             return
+        slowest = self.alone.slowest() if self.alone else {}
+        if not self._lead:
+            self._open_window(self._last)
+            return
+        self._warn(**slowest)
         self._events.emit(
             "window",
             first_step=self._first,
             last_step=self._last,
             seconds=round(time.monotonic() - self._since, 6),
             loss=float(self._loss),
+            **slowest,
         )
         self._open_window(self._last)
+
+    def _warn(self, slowest_rank: int | None = None, slowest_by: float = 0.0) -> None:
+        """Once for each rank that becomes slow."""
+        slow = slowest_rank if slowest_by >= SLOW else None
+        if slow is not None and slow != self._slow:
+            logs.warning("train", f"rank {slow} takes {slowest_by:g} times as long as the others, which wait for it")
+        self._slow = slow
 
     def _open_window(self, done: int) -> None:
         self._first, self._last, self._since = done + 1, done, time.monotonic()

@@ -8,28 +8,27 @@ all at once, and would open two ports on every network.
 
 # Why it is so: infra/decisions/0085.
 
-import hmac
+import contextlib
 import os
 import socket
 import time
 from datetime import timedelta
 
-from torch._C._distributed_c10d import PrefixStore, TCPStore
+from torch.distributed import DistError, PrefixStore, TCPStore  # pyright: ignore[reportPrivateImportUsage]
 from torch.distributed.elastic.rendezvous import (
     RendezvousHandler,
     RendezvousInfo,
     RendezvousParameters,
     RendezvousStoreInfo,
 )
-from torch.distributed.elastic.rendezvous.api import RendezvousConnectionError, RendezvousError
-from torch.distributed.elastic.rendezvous.registry import get_rendezvous_handler
+from torch.distributed.elastic.rendezvous.api import RendezvousConnectionError
+from torch.distributed.elastic.rendezvous.c10d_rendezvous_backend import C10dRendezvousBackend
+from torch.distributed.elastic.rendezvous.dynamic_rendezvous import create_handler
 
-from holdfast.checkpoint.parts import signing_key
 from holdfast.contract.errors import InputError
 from holdfast.runtime import logs
 from holdfast.training.config import TrainConfig
-
-# Why it is so: infra/decisions/0085, 0087, 0095.
+from holdfast.training.gate import LOOPBACK, Gate, Tunnel, client_store, join_key, loopback_store
 
 # As long as agents that have met wait for the last of them: nodes of a gang pull large images at different speeds.
 RENDEZVOUS_S = 600.0
@@ -48,37 +47,35 @@ def rendezvous_handler(config: TrainConfig) -> RendezvousHandler:
     ours = named or is_local(host)
     if not ours:
         _wait_for(host, port)
-    parameters = RendezvousParameters(
-        backend="c10d",
-        endpoint=config.rendezvous,
-        run_id=join_id(config.run),
-        min_nodes=config.nodes,
-        max_nodes=config.nodes,
-        read_timeout=round(config.peer_timeout_s),
-        is_host=named or None,  # None: torch compares addresses
-    )
     try:
-        handler = get_rendezvous_handler(parameters)
-    except RendezvousError as error:
+        store = _store(config, ours=ours)
+    except (DistError, RuntimeError, OSError) as error:
         if not ours:
-            raise
+            raise RendezvousConnectionError(f"{host}:{port} does not let this node in: {error}") from error
         raise InputError(
             "the rendezvous cannot be opened",
-            got=f"{config.rendezvous}: {error.__cause__ or error}",
+            got=f"{config.rendezvous}: {error}",
             allowed="an address of this job's first node with a free port",
             fix="another port in --rendezvous",
         ) from error
+    backend = C10dRendezvousBackend(store, config.run)
+    parameters = RendezvousParameters("c10d", config.rendezvous, config.run, config.nodes, config.nodes)
+    handler = create_handler(store, backend, parameters)
+    # The ranks' store as well: torch would open one more, on every network and without a gate.
+    handler._shared_tcp_store_server = store  # pyright: ignore[reportPrivateUsage]
+    handler._bootstrap_store_info = RendezvousStoreInfo(LOOPBACK, store.port)  # pyright: ignore[reportPrivateUsage]
     # Nobody joins a gang that is complete, and torch's own question never returns when the first node went silent.
     handler.num_nodes_waiting = lambda: 0
     return handler
 
 
-def join_id(run: str) -> str:
-    """The name under which agents of `run` look for each other. With a key only who has it can compute the name.
-
-    It keeps strangers out of the gang, not out of the store behind the port: network policies do that."""
-    key = signing_key()
-    return hmac.new(key, f"join {run}".encode(), "sha256").hexdigest() if key else run
+def _store(config: TrainConfig, *, ours: bool) -> TCPStore:
+    """Hosted here, or of the first node."""
+    key, timeout = join_key(config.run), timedelta(seconds=config.peer_timeout_s)
+    if ours:
+        with contextlib.suppress(OSError):  # another agent on this machine has opened it
+            return Gate(config.first_node[1], key, timeout=timeout).store
+    return client_store(Tunnel(config.first_node, key).port, timeout)
 
 
 def is_named(host: str, hostname: str) -> bool:
@@ -126,9 +123,6 @@ def use_loopback() -> None:
             os.environ.setdefault("GLOO_SOCKET_IFNAME", name)
 
 
-LOOPBACK = "127.0.0.1"
-
-
 class SingleNodeRendezvous(RendezvousHandler):
     def __init__(self, run: str, *, timeout_s: float) -> None:
         self._run, self._timeout = run, timedelta(seconds=timeout_s)
@@ -136,17 +130,10 @@ class SingleNodeRendezvous(RendezvousHandler):
 
     def next_rendezvous(self) -> RendezvousInfo:
         """Called once: launch.py allows no restarts within a pod."""
-        listener = socket.create_server((LOOPBACK, 0))  # the kernel picks a free port
-        port = listener.getsockname()[1]
-        self._server = TCPStore(
-            LOOPBACK,
-            port,
-            is_master=True,
-            timeout=self._timeout,
-            wait_for_workers=False,
-            master_listen_fd=listener.detach(),
+        self._server = loopback_store(self._timeout)
+        return RendezvousInfo(
+            PrefixStore("agent", self._server), 0, 1, RendezvousStoreInfo(LOOPBACK, self._server.port)
         )
-        return RendezvousInfo(PrefixStore("agent", self._server), 0, 1, RendezvousStoreInfo(LOOPBACK, port))
 
     @property
     def use_agent_store(self) -> bool:

@@ -4,6 +4,7 @@ import os
 import threading
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from datetime import timedelta
 
 import torch
@@ -19,7 +20,7 @@ from holdfast.runtime import gpu
 from holdfast.runtime.events import EventLog
 from holdfast.training.config import TrainConfig
 from holdfast.training.data import Corpus, Samples, mixed_seed
-from holdfast.training.meter import Meter, digest
+from holdfast.training.meter import Alone, Meter, digest
 from holdfast.training.model import ByteGPT, next_byte_loss
 from holdfast.training.progress import Progress
 
@@ -54,11 +55,14 @@ def train(config: TrainConfig, corpus: Corpus, events: EventLog, meter: Meter) -
         meter.begin(ckpt.step, lead=rank == 0)
         if rank == 0:
             progress.log_resized()
+        if config.world_size > 1:
+            meter.alone = Alone(device, of_all_ranks)
         step_time = StepTimeGuard(config.window_s)
         for step in range(ckpt.step, config.steps):
             torch.manual_seed(mixed_seed(config.seed, step, rank))  # dropout: nothing to save, nothing to restore
-            inputs, following = share(samples, progress.consumed, config, rank)
-            loss = next_byte_loss(replicas(inputs.to(device)), following.to(device))
+            with meter.alone.part() if meter.alone else nullcontext():
+                inputs, following = share(samples, progress.consumed, config, rank)
+                loss = next_byte_loss(replicas(inputs.to(device)), following.to(device))
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
@@ -77,6 +81,12 @@ def init_process_group(config: TrainConfig) -> tuple[int, torch.device]:
     patience = timedelta(seconds=config.peer_timeout_s)
     dist.init_process_group("cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo", timeout=patience)
     return dist.get_rank(), device
+
+
+def of_all_ranks(seconds: float) -> list[float]:
+    found = [torch.zeros(1) for _ in range(dist.get_world_size())]
+    dist.all_gather(found, torch.tensor([seconds]))
+    return [each.item() for each in found]
 
 
 def chosen_device(wanted: str, *, local_rank: int) -> torch.device:

@@ -84,6 +84,17 @@ def test_the_interval_keeps_floor_ceiling_and_the_time_of_an_upload() -> None:
     assert model.interval_s(0) == 1800
 
 
+def test_a_save_follows_the_one_before_while_nothing_is_known_of_evictions_and_it_costs_little() -> None:
+    model = SaveCostModel(Hazard(), floor_s=1, ceiling_s=1800)
+    model.observe_blocking(0.2)
+    model.observe_upload(40.0)
+    assert model.interval_s(0) == 40, "when the last is durable"
+    model.observe_blocking(2.0)
+    assert model.interval_s(0) == 2.0 / 0.02
+    model.hazard.observe(0, 20 * HOUR_S, evicted=False)
+    assert model.interval_s(20 * HOUR_S) > 200, "a quiet run saves less often"
+
+
 @pytest.mark.parametrize(("ended", "evictions"), [(False, 1), (True, 0)])
 def test_a_resume_is_an_eviction_unless_the_loop_had_ended_in_order(ended: bool, evictions: int) -> None:
     first = History.resumed({})

@@ -8,7 +8,7 @@ import pytest
 from kubernetes.client.exceptions import ApiException
 
 from holdfast.clients.api import Api, ApiError, Object
-from holdfast.contract.kubernetes import LABEL_PART_OF, PART_OF
+from holdfast.contract.kubernetes import LABEL_GANG, LABEL_PART_OF, PART_OF
 from holdfast.lint import admission
 from holdfast.lint.engine import Options, lint_texts
 from holdfast.lint.examples import whole
@@ -28,6 +28,7 @@ PROBE: Object = {
     "metadata": {"name": "probe"},
     "spec": {"template": {"spec": {"restartPolicy": "Never", "containers": [{"name": "main", "image": "a"}]}}},
 }
+REFUSED = "for pods of the Job of that name alone"
 pytestmark = pytest.mark.timeout(300)
 
 
@@ -113,6 +114,31 @@ def test_a_label_makes_the_namespace_refuse_what_is_a_warning_elsewhere(api: Api
     assert found(api, space, PROBE) and not refused(api, space, PROBE)
     api.merge(f"/api/v1/namespaces/{space}", {"metadata": {"labels": {admission.LABEL_ADMISSION: admission.DENY}}})
     until("it refuses", lambda: "HF118-job-without-deadline" in refused(api, space, PROBE), 30)
+
+
+@pytest.mark.parametrize("name", ["victim", "victim-0a1b2c3d", "other"])
+def test_only_jobs_of_a_gangs_name_have_pods_to_which_its_ports_are_open(api: Api, space: str, name: str) -> None:
+    template = {**PROBE["spec"]["template"], "metadata": {"labels": {LABEL_GANG: "victim"}}}
+    job = PROBE | {"metadata": {"name": name, "namespace": space}, "spec": {"template": template}}
+    jobs, pods = (
+        f"{api_}/namespaces/{space}/{kind}" for api_, kind in (("/apis/batch/v1", "jobs"), ("/api/v1", "pods"))
+    )
+    uid = api.create(jobs, job)["metadata"]["uid"]
+    if name == "other":
+        until("its pod is refused", lambda: REFUSED in str(api.get(f"/api/v1/namespaces/{space}/events")), 60)
+        assert not api.get(pods)["items"]
+        return
+    until("the controller makes its pod", lambda: api.get(pods)["items"], 60)
+    (its,) = (each["metadata"]["name"] for each in api.get(pods)["items"])
+    pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "a"}, "spec": template["spec"]}
+    owner = {"apiVersion": "batch/v1", "kind": "Job", "name": name, "uid": uid, "controller": True}
+    forged = {"name": "a", "labels": {LABEL_GANG: "victim"}, "ownerReferences": [owner]}
+    assert REFUSED in refused(api, space, pod | {"metadata": forged})
+    assert not refused(api, space, pod)
+    api.create(pods, pod)
+    with pytest.raises(ApiError, match=REFUSED):
+        api.merge(f"{pods}/a", {"metadata": {"labels": {LABEL_GANG: "victim"}}})
+    api.merge(f"{pods}/{its}", {"metadata": {"labels": {"other": "label"}}})
 
 
 def test_jobs_as_the_platform_writes_them_pass(api: Api, space: str) -> None:

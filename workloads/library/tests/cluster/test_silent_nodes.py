@@ -24,6 +24,7 @@ from tests.platforms import load
 from workloads.library.tests.jobs.test_job_file import own
 
 SPACE = "/api/v1/namespaces/training"
+OWN = "tests.holdfast.dev/silent"  # nodes that only the jobs of one test select
 pytestmark = pytest.mark.timeout(400)
 
 
@@ -36,9 +37,16 @@ def pool() -> Pool:
 def silent(api: Api, pool: Pool) -> Iterator[str]:
     """A node that reports once. No simulator keeps it alive, so the control plane finds it silent by its own clock."""
     name = f"silent-{uuid.uuid4().hex[:5]}"
-    body = nodes.node(pool, name)
+    body = nodes.node(pool, name, labels={OWN: name})
     del body["metadata"]["annotations"][MANAGED]
     api.create(nodes.NODES, body)
+    report(api, name)
+    yield name
+    nodes.remove(api, [name])
+
+
+def report(api: Api, name: str) -> None:
+    """What a kubelet writes: the node is ready now."""
     now = rfc3339(time.time())
     ready = {
         "type": "Ready",
@@ -47,17 +55,16 @@ def silent(api: Api, pool: Pool) -> Iterator[str]:
         "lastHeartbeatTime": now,
         "lastTransitionTime": now,
     }
-    api.merge(f"{nodes.NODES}/{name}/status", {"status": body["status"] | {"conditions": [ready]}})
-    yield name
-    nodes.remove(api, [name])
+    api.merge(f"{nodes.NODES}/{name}/status", {"status": {"conditions": [ready]}})
 
 
-def sent(api: Api, count: int, on_notice: OnNotice) -> Iterator[str]:
+def sent(api: Api, silent: str, count: int, on_notice: OnNotice) -> Iterator[str]:
     platform, name = load("example"), f"quiet-{uuid.uuid4().hex[:5]}"
     job = own(name=name, gpus="1xl4", nodes=count, command=("sleep", "9999"), on_notice=on_notice)
     offer = next(o for o in offers(platform) if o.capacity is Capacity.SPOT and o.accelerator == "nvidia-l4")
     placed = placing.Placed(offer=offer, rule=placing.decide(placing.workload(job)).id, reason="")
     bodies = rendered.bodies(job, RenderContext(platform), placed)
+    selector_of(bodies[-1])[OWN] = silent
     for each in bodies:
         api.apply(api.path_of(each), each)
     yield bodies[-1]["metadata"]["name"]
@@ -65,18 +72,27 @@ def sent(api: Api, count: int, on_notice: OnNotice) -> Iterator[str]:
         api.delete(api.path_of(each), propagationPolicy="Background")
 
 
+def selector_of(body: Object) -> dict[str, str]:
+    spec = body["spec"] if body["kind"] == "Job" else body["spec"]["replicatedJobs"][0]["template"]["spec"]
+    return spec["template"]["spec"]["nodeSelector"]
+
+
 @pytest.fixture(params=[1, 2], ids=["job", "jobset"])
 def job(
     request: pytest.FixtureRequest, mover_account: client.ApiClient, api: Api, pool: Pool, silent: str
 ) -> Iterator[str]:
-    others = nodes.add(api, [nodes.node(pool, f"{silent}-beside-{i}") for i in range(1, request.param)])
-    yield from sent(api, request.param, OnNotice.HANDLES)
+    others = add(api, pool, silent, "other", request.param - 1)
+    yield from sent(api, silent, request.param, OnNotice.HANDLES)
     nodes.remove(api, others)
 
 
 @pytest.fixture
-def wrapped(mover_account: client.ApiClient, api: Api) -> Iterator[str]:
-    yield from sent(api, 1, OnNotice.WRAP)
+def wrapped(mover_account: client.ApiClient, api: Api, silent: str) -> Iterator[str]:
+    yield from sent(api, silent, 1, OnNotice.WRAP)
+
+
+def add(api: Api, pool: Pool, silent: str, kind: str, count: int) -> list[str]:
+    return nodes.add(api, [nodes.node(pool, f"{silent}-{kind}-{i}", labels={OWN: silent}) for i in range(count)])
 
 
 def pods(api: Api, job: str) -> list[Object]:
@@ -87,6 +103,7 @@ def placed(api: Api, job: str, silent: str) -> list[Object]:
     """All pods of the job have a node, and the one on the silent node runs: a kubelet said so before it froze."""
 
     def bound() -> list[Object]:
+        report(api, silent)
         found = pods(api, job)
         return found if found and all(pod["spec"].get("nodeName") for pod in found) else []
 
@@ -111,7 +128,7 @@ def test_a_job_leaves_a_silent_node(
     assert held and held[0]["metadata"]["annotations"][ANNOTATION_EXPENDABLE] == "true"
     assert not end_pods(acting, [silent], time.time()), "it is not asked to go yet"
     until("the control plane finds the node silent", lambda: marked(api, silent), 120)
-    spare = nodes.add(api, [nodes.node(pool, f"{silent}-{i}") for i in range(len(before))])
+    spare = add(api, pool, silent, "spare", len(before))
     since = time.monotonic()
     try:
         until("the mover ends it", lambda: end_pods(acting, [silent], time.time()), 90)

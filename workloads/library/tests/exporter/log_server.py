@@ -14,7 +14,7 @@ VIEW = "projects/acme-ai/locations/global/buckets/_Default/views/holdfast-exampl
 FILTER = re.compile(
     r'resource\.type="k8s_container" AND resource\.labels\.cluster_name="holdfast-example" AND '
     r'\(resource\.labels\.namespace_name=\("training" OR "batch"\) OR '
-    r'\(resource\.labels\.namespace_name="monitoring" AND jsonPayload\.event=\("evict" OR "moved" OR "scheduled"\)\)\) AND '
+    r'\(resource\.labels\.namespace_name="monitoring" AND jsonPayload\.event=\("evict" OR "moved" OR "node_faulty" OR "scheduled"\)\)\) AND '
     r"jsonPayload\.v=1 AND jsonPayload\.event:\* AND "
     r'timestamp>="([^"]+)"(?: AND jsonPayload\.job="([^"]+)")?'
 )
@@ -70,7 +70,12 @@ class LogServer:
 
 def _admitted(entry: dict[str, Any]) -> bool:
     namespace = entry["resource"]["labels"]["namespace_name"]
-    watched = namespace == "monitoring" and entry["jsonPayload"]["event"] in ("evict", "moved", "scheduled")
+    watched = namespace == "monitoring" and entry["jsonPayload"]["event"] in (
+        "evict",
+        "moved",
+        "node_faulty",
+        "scheduled",
+    )
     return watched or namespace in ("training", "batch")
 
 

@@ -287,3 +287,16 @@ def test_a_pod_belongs_to_the_job_of_its_label_and_its_run_may_be_one_index() ->
     found["status"]["containerStatuses"] = [{"state": {"terminated": {"exitCode": 143}}}]
     cluster.pod("MODIFIED", found)
     assert cluster.running_since() == {}
+
+
+def test_a_job_in_a_teams_namespace_is_counted_by_its_account() -> None:
+    cluster = Cluster(clock=lambda: NOW, namespaces=("vision",))
+    cluster.node("ADDED", node("spot-a"))
+    waits = pod("p", namespace="vision")
+    waits["metadata"]["labels"] = {"jobset.sigs.k8s.io/jobset-name": "run-7"}
+    for account, kind in (("run-detector", "training"), ("batch", "batch")):
+        waits["metadata"]["uid"], waits["spec"] = account, {"serviceAccountName": account}
+        cluster.pod("ADDED", waits)
+        cluster.pod("MODIFIED", waits | {"spec": waits["spec"] | {"nodeName": "spot-a"}})
+        assert [line["kind"] for line in cluster.lines(NOW) if line["event"] == "scheduled"] == [kind]
+    assert values(cluster, "silent_node_pods") == {("vision",): 0.0}

@@ -48,6 +48,13 @@ def test_a_loss_that_is_no_number_is_reported_until_the_next_finite_one(tmp_path
     assert values(jobs_of(tmp_path / "b", *rows), EPOCH + 5)["loss_not_finite"] == 0
 
 
+def test_the_slowest_rank_is_reported_as_the_newest_window_has_it(tmp_path: Path) -> None:
+    rows = [line(EPOCH, "start", rank=0), line(EPOCH + 1, "window", first_step=1, last_step=9, seconds=1, loss=1.0)]
+    assert "slowest_rank_ratio" not in values(jobs_of(tmp_path / "a", *rows), EPOCH + 5)
+    rows.append(line(EPOCH + 2, "window", seconds=1, loss=1.0, slowest_rank=3, slowest_by=2.5))
+    assert values(jobs_of(tmp_path / "b", *rows), EPOCH + 5)["slowest_rank_ratio"] == 2.5
+
+
 def test_a_job_without_a_commit_ages_from_its_start_and_a_complete_one_does_not(tmp_path: Path) -> None:
     assert values(jobs_of(tmp_path, line(EPOCH, "start", rank=0)), EPOCH + 50)["last_commit_age_seconds"] == 50
     done = jobs_of(tmp_path, line(EPOCH, "start", rank=0), line(EPOCH + 5, "exit", code=0, step=9))

@@ -148,3 +148,17 @@ def test_waits_evictions_and_moves_that_the_platform_wrote_count_for_the_job_the
     assert [event.type for event in source.of_job("run-7", EPOCH).events] == ["scheduled", "evict", "moved"]
     found = {s.metric: (s.value, dict(s.labels)) for s in jobs.samples(EPOCH + 9, {})}
     assert found["placement_moves_total"] == (1, {"job": "run-7", "capacity": "on-demand"})
+
+
+def test_only_the_platform_reports_a_broken_gpu(server: LogServer, source: CloudLogs) -> None:
+    where = {"node": "n", "pool": "spot-a100", "zone": "z", "machine_type": "m", "capacity": "spot"}
+    fault = line(EPOCH, "node_faulty", "", kind="node", fault="xid-79", answer="replaced", **where)
+    server.add_lines(sample.encoded([fault]), {"k8s-pod/app_kubernetes_io/name": "mover"}, "monitoring")
+    server.add_lines(sample.encoded([fault | {"t": EPOCH + 1}]), {}, "training")
+    server.writer = "run-8"
+    server.add([fault | {"t": EPOCH + 2}, fault | {"t": EPOCH + 3, "job": "run-8"}])
+    source.turn()
+    jobs = Jobs(source)
+    jobs.read()
+    found = {s.metric: (s.value, dict(s.labels)) for s in jobs.samples(EPOCH + 9, {})}
+    assert found["gpu_faults_total"] == (1, {"pool": "spot-a100", "fault": "xid-79", "answer": "replaced"})

@@ -32,7 +32,7 @@ class Leases:
             raise ApiError(503, "away")
         return self.held
 
-    def items(self, path: str) -> list[Any]:
+    def items(self, path: str, **query: str) -> list[Any]:
         return []
 
     def replace(self, path: str, body: Any) -> None:

@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from ruamel.yaml import YAML
 
-from holdfast.contract.capacity import Capacity
+from holdfast.contract.capacity import ANNOTATION_REQUEUES_FOR, LABEL_REQUEUES, Capacity
 from holdfast.contract.environment import ENV_KEY_FILE, ENV_WINDOW_S
 from holdfast.contract.errors import InputError
 from holdfast.contract.pools import SILENCE_TOLERATED_S
@@ -260,3 +260,12 @@ def test_a_run_of_ones_own_has_its_key_where_checkpoints_are_signed() -> None:
     free = next(name for name in names() if not load(name).security.signed_checkpoints)
     assert key_of(signs) == (f"run-key-{listed(signs)}", f"{KEY_FOLDER}/key")
     assert key_of(free) == key_of(signs, on_notice="wrap") == ("", "")
+
+
+def test_a_gang_on_queued_flex_start_may_go_back_to_its_queue_until_its_deadline() -> None:
+    fields: dict[str, Any] = {"gpus": "1xa100", "nodes": 2, "capacity": "queued", "restarts": 5}
+    within = made(own(**fields, hours=40, deadline_hours=120))[-1]["metadata"]
+    assert (within["labels"][LABEL_REQUEUES], within["annotations"][ANNOTATION_REQUEUES_FOR]) == ("5", str(120 * 3600))
+    gang = made(own(**fields))[-1]
+    assert gang["spec"]["failurePolicy"]["maxRestarts"] == 5
+    assert ANNOTATION_REQUEUES_FOR not in gang["metadata"]["annotations"]

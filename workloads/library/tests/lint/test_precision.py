@@ -159,3 +159,15 @@ def test_gke_adds_the_toleration_of_the_gpu_taint() -> None:
     )
     asks = found(f"{HEAD}spec: {{containers: [{{name: m, {gpu}}}], {chosen}}}\n")
     assert not asks & {"HF004", "HF031", "HF003"}
+
+
+def test_fields_that_jobset_and_kubernetes_have_got_since_are_left_to_their_schemas() -> None:
+    jobset = (
+        "apiVersion: jobset.x-k8s.io/v1alpha2\nkind: JobSet\nmetadata: {name: a}\nspec:\n"
+        "  volumeClaimPolicies: [{templates: [{metadata: {name: v}, spec: {accessModes: [ReadWriteOnce]}}]}]\n"
+        "  ttlSecondsAfterFinished: 60\n  replicatedJobs: [{name: w, template: {spec: {activeDeadlineSeconds: 60,"
+        " template: {spec: {restartPolicy: Never, containers: [{name: m, image: a, restartPolicy: Never,"
+        " restartPolicyRules: [{action: Restart, exitCodes: {operator: In, values: [42]}}],"
+        " volumeMounts: [{name: v, mountPath: /v}]}]}}}}}]\n"
+    )
+    assert found(jobset) == set()

@@ -5,6 +5,7 @@ import pytest
 from holdfast.lint.engine import Options, lint_texts
 from holdfast.lint.pages import example_text
 from holdfast.lint.registry import all_rules
+from workloads.library.tests.lint.seeded import rendered
 from workloads.library.tests.lint.seeded.defects import FOLDER, TOPICS
 
 
@@ -60,7 +61,21 @@ def test_a_seeded_defect_is_found(base: str, change: str, expected: str) -> None
         ("container", "command: [bash, -c, \"trap 'exit' TERM; python t.py & wait\"]", "HF105"),
         ("container", 'command: [sh, -c, "set -e\\npython t.py\\nrm x || true"]', "HF109"),
         ("container", 'command: [sh, -c, "python t.py; exit $?"]', "HF109"),
-        ("job-pod", "volumes: [{name: tmp, emptyDir: {sizeLimit: 50Gi, medium: Memory}}]", "HF207"),
+        ("job-pod", "volumes: [{name: tmp, emptyDir: {sizeLimit: 8Gi, medium: Memory}}]", "HF207"),
+        ("container", "command: [python, -m, holdfast, batch, run, --window, '10']", "HF107"),
+        ("container", "command: [python, train.py, --window, '512']", "HF107"),
+        ("container", "command: [torchrun, --nproc-per-node=gpu, t.py]", "HF125"),
+        (
+            "jobset-job",
+            "template: {spec: {containers: [{name: m, image: a, command: [t, --rdzv-endpoint, etcd-0.etcd:1]}]}}",
+            "HF126",
+        ),
+        (
+            "job",
+            "metadata: {name: null, generateName: a-}\nspec: {template: {spec: {containers: [{name: m, image: a, env: [{name: HOLDFAST_JOB, value: b}]}]}}}",
+            "HF127",
+        ),
+        ("serving-container", "command: [vllm, serve, m, --shutdown-timeout, '50']", "HF145"),
         (
             "job",
             "spec: {parallelism: 4, completions: 8, template: {spec: {containers: [{name: m, image: a, command: [torchrun, --nnodes=4, t.py]}]}}}",
@@ -91,6 +106,67 @@ def test_a_sleep_that_the_script_does_not_state_is_said_to_be_unknown(script: st
 @pytest.mark.parametrize("topic", TOPICS)
 def test_defects_seeded_into_a_whole_file_are_found(topic: str) -> None:
     assert [defect.name for defect in TOPICS[topic] if not defect.found() & set(defect.rules)] == []
+
+
+def test_the_rendered_manifests_are_clean() -> None:
+    assert rendered.clean().active == []
+
+
+@pytest.mark.parametrize(
+    ("seeded", "count", "goal"), [(rendered.JOBS, 40, 38), (rendered.REST, 51, 45)], ids=["jobs", "rest"]
+)
+def test_defects_seeded_in_the_rendered_manifests_are_found(
+    seeded: tuple[rendered.Defect, ...], count: int, goal: int
+) -> None:
+    missed = [each.name for each in seeded if not each.found()]
+    assert len(seeded) == count and count - len(missed) >= goal, missed
+
+
+QUEUED = """\
+apiVersion: kueue.x-k8s.io/v1beta2
+kind: LocalQueue
+metadata: {name: QUEUE, namespace: a}
+---
+apiVersion: batch/v1
+kind: Job
+metadata: {name: a, namespace: a}
+spec: {suspend: true, template: {spec: {containers: [{name: m, image: a}]}}}
+"""
+
+
+@pytest.mark.parametrize(("queue", "wrong"), [("team", True), ("default", False)])
+def test_kueue_takes_work_without_a_label_into_its_default_queue(queue: str, wrong: bool) -> None:
+    found = {f.rule for f in lint_texts({"a.yaml": QUEUED.replace("QUEUE", queue)}, Options()).active}
+    assert ("HF314" in found) is wrong
+
+
+SPREAD = """\
+apiVersion: v1
+kind: Service
+metadata: {name: a, namespace: a}
+spec: {selector: {app: a}, ports: [{port: 80, targetPort: PORT}]}
+---
+apiVersion: networking.k8s.io/v1
+kind: NetworkPolicy
+metadata: {name: a, namespace: a}
+spec:
+  podSelector: {matchExpressions: [{key: app, operator: In, values: [b, VALUE]}]}
+  ingress: [{from: [{namespaceSelector: {matchLabels: {team: x}}}], ports: [{port: 80, endPort: 90}]}]
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: a, namespace: a, labels: {app: a}}
+spec: {containers: [{name: m, image: a, ports: [{containerPort: 8000, name: web}]}]}
+"""
+
+
+@pytest.mark.parametrize(
+    ("port", "value", "rules"),
+    [("web", "a", {"HF160"}), ("web", "c", {"HF148"}), ("8001", "a", {"HF148", "HF160"})],
+)
+def test_ports_have_names_and_policies_expressions(port: str, value: str, rules: set[str]) -> None:
+    text = SPREAD.replace("PORT", port).replace("VALUE", value)
+    assert {f.rule for f in lint_texts({"a.yaml": text}, Options()).active} & {"HF148", "HF160"} == rules
 
 
 FUSE = """\

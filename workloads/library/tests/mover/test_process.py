@@ -14,6 +14,7 @@ from holdfast.exporter.lease import MOVER, Lease
 from holdfast.exporter.sources import Folder
 from holdfast.ledger.events import read_folder
 from holdfast.mover import main
+from holdfast.mover.faulty_nodes import FaultyNodes
 from holdfast.mover.main import Process
 from holdfast.mover.mover import Mover
 from holdfast.mover.progress import Progress
@@ -39,13 +40,18 @@ class Ordered(Receipts):
         self.names.append(ended.name)
 
 
+class Sound(FaultyNodes):
+    def step(self, nodes: Any, now_s: float) -> list[Any]:
+        return []
+
+
 def process(cluster: Any, folder: Path, leases: Leases, name: str) -> Process:
     api: Any = leases
     clock = Clock(LATE_S)
     view = View(clock=clock)
     return Process(
         api=api, view=view, lock=threading.Lock(), progress=Progress(Folder(folder), view.owner_of), mover=Mover(cluster),
-        receipts=Ordered(), lease=Lease(api, "monitoring", MOVER, me=name, clock=clock), lines=folder / f"{name}.jsonl",
+        receipts=Ordered(), faulty=Sound(api, 0), lease=Lease(api, "monitoring", MOVER, me=name, clock=clock), lines=folder / f"{name}.jsonl",
         clock=clock,
     )  # fmt: skip
 
@@ -109,4 +115,4 @@ def test_a_job_that_vanished_unseen_gets_no_receipt_and_one_of_another_namespace
 @pytest.mark.parametrize("given", [("", ""), ("acme-ai", "")])
 def test_without_a_source_of_event_lines_it_does_not_start(given: tuple[str, str]) -> None:
     with pytest.raises(InputError, match="cannot see the progress of jobs"):
-        main.serve(*given, None, None, 15.0, "")
+        main.serve(*given, None, None, 15.0, 0, "")

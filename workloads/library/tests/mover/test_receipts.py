@@ -21,6 +21,7 @@ from holdfast.ledger.events import Event, parse
 from holdfast.ledger.job_ledger import job_ledgers
 from holdfast.ledger.money import prices_of
 from holdfast.ledger.receipt import ANNOTATION, leave
+from holdfast.mover.faulty_nodes import FaultyNodes
 from holdfast.mover.main import Process
 from holdfast.mover.mover import Mover
 from holdfast.mover.node_usage import LONGEST_GAP_S, NodeUsage
@@ -204,7 +205,7 @@ def test_a_job_that_ends_gets_line_json_and_annotation_by_itself(
     nothing: Any = SimpleNamespace(read=lambda: ([], []))
     process = Process(
         api=api, view=view, lock=threading.Lock(), progress=Progress(Folder(tmp_path), view.owner_of), mover=Mover(nothing), receipts=receipts,
-        lease=None, lines=None, clock=clock,
+        faulty=FaultyNodes(api, 0), lease=None, lines=None, clock=clock,
     )  # fmt: skip
     for step in (0, 15, 15, 3600):
         clock.now += step

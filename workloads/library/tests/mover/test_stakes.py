@@ -8,8 +8,9 @@ import pytest
 
 from holdfast.clients.api import ApiError
 from holdfast.contract.kubernetes import PRIORITIES, PRIORITY_FLEX, PRIORITY_SPOT
+from holdfast.contract.values import rfc3339
 from holdfast.ledger.events import Event
-from holdfast.mover.stakes import ANNOTATION_BOOST, MOST, at_stake_s, boost, write
+from holdfast.mover.stakes import ANNOTATION_BOOST, MIN_RUN_S, MOST, at_stake_s, boost, write
 
 NOW = 10_000.0
 
@@ -69,6 +70,20 @@ def test_a_gang_has_more_at_stake_than_a_pod_and_what_waits_has_nothing() -> Non
     assert written(workload("one"), workload("gang", count=8), hours=0.2) == {"w-one": "1", "w-gang": "4"}
     assert written(workload("u", present="4", Admitted="False")) == {"w-u": "0"}
     assert written(workload("u", present="3", Finished="True")) == {"w-u": "0"}
+
+
+def test_a_job_that_has_just_been_started_gets_its_minimum_of_run_time_first() -> None:
+    """Else the next urgent job takes the one that saved last, which is the one that began last: it never gets anywhere."""
+
+    def since(ago_s: float) -> Any:
+        found = workload(f"u{ago_s:.0f}")
+        found["status"]["conditions"][0]["lastTransitionTime"] = rfc3339(NOW - ago_s)
+        return found
+
+    young, old = since(MIN_RUN_S - 1), since(MIN_RUN_S)
+    assert written(young, old, hours=0) == {f"w-u{MIN_RUN_S - 1:.0f}": str(MOST)}
+    young["status"]["conditions"][0]["status"] = "False"
+    assert written(young, hours=0) == {}, "what waits has none"
 
 
 def test_what_is_written_already_is_not_written_again_and_what_a_stranger_wrote_is_mended() -> None:

@@ -170,7 +170,7 @@ _SEAMS = (
     Mutant(
         name="a budget of a job is broken in a drought",
         file="workloads/library/holdfast/exporter/cluster.py",
-        old='        if change == "DELETED" or meta["namespace"] in JOB_NAMESPACES:',
+        old='        if change == "DELETED" or meta["namespace"] in self.namespaces:',
         new='        if change == "DELETED":',
         tests=("workloads/library/tests/exporter/test_cluster.py::test_a_budget_of_a_job_is_left_out",),
     ),

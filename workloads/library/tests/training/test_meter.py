@@ -2,12 +2,13 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 from torch import nn
 
 from holdfast.runtime.events import EventLog
 from holdfast.runtime.phases import Phases
-from holdfast.training.meter import Meter, digest
+from holdfast.training.meter import SLOW, Alone, Meter, digest
 
 
 def written(path: Path) -> list[dict[str, Any]]:
@@ -31,6 +32,40 @@ def test_only_the_lead_writes_but_every_rank_reports_its_steps(tmp_path: Path) -
     meter.step(1, torch.tensor(0.0))
     assert done == [1]
     assert written(tmp_path / "e") == []
+
+
+@pytest.mark.parametrize(
+    ("all_s", "found"),
+    [([0.1, 0.1, 0.3, 0.1], (2, 3.0)), ([0.2, 0.1], (0, 2.0)), ([0.1, 0.11], (1, 1.1)), ([1e-4, 1e-2], None)],
+)
+def test_a_rank_that_is_slower_than_its_gang_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], all_s: list[float], found: tuple[int, float] | None
+) -> None:
+    meter = Meter(EventLog.open(tmp_path / "e", job="j", kind="training"), every=2)
+    meter.alone = Alone(torch.device("cpu"), lambda own_s: all_s)
+    meter.begin(0, lead=True)
+    for done in range(1, 5):
+        with meter.alone.part():
+            pass
+        meter.step(done, torch.tensor(0.0))
+    for window in written(tmp_path / "e"):
+        assert (window.get("slowest_rank"), window.get("slowest_by")) == (found or (None, None))
+    assert capsys.readouterr().out.count("as long as the others") == (found is not None and found[1] >= SLOW), "once"
+
+
+def test_every_rank_joins_in_the_comparison_after_the_same_steps(tmp_path: Path) -> None:
+    asked = dict[bool, list[int]]()
+    for lead in (True, False):
+        meter, steps = Meter(EventLog.open(tmp_path / "e", job="j", kind="training"), every=5), list[int]()
+        meter.begin(7, lead=lead)
+        for done in range(8, 21):
+            meter.alone = Alone(
+                torch.device("cpu"), lambda own_s, done=done, steps=steps: [steps.append(done) or own_s]
+            )
+            meter.step(done, torch.tensor(0.0))
+        meter.flush()
+        asked[lead] = steps
+    assert asked[True] == asked[False] == [10, 15, 20]
 
 
 def test_the_start_is_told_once_in_parts(tmp_path: Path) -> None:

@@ -17,7 +17,15 @@ from starlette.types import ASGIApp
 from holdfast.contract.serving import LIVE_PATH, READY_PATH
 from holdfast.inference.errors import Refused
 from holdfast.inference.server import completions, tensors
-from holdfast.inference.server.answers import closing_when_leaving, json_response, no_route, refusal
+from holdfast.inference.server.answers import (
+    PACKED_FROM_BYTES,
+    closing_when_leaving,
+    json_response,
+    no_route,
+    pack,
+    refusal,
+    takes_gzip,
+)
 from holdfast.inference.server.batcher import Ticket
 from holdfast.inference.server.binary import LENGTH_HEADER
 from holdfast.inference.server.completions import Piece
@@ -110,9 +118,9 @@ class App:
         content, json_bytes = tensors.answer(values, model=self._settings.model, commit=commit, request=asked)
         headers = {"x-model-commit": commit}
         if json_bytes is None:
-            return Response(content, media_type="application/json", headers=headers)
+            return await self.packed(request, Response(content, media_type="application/json", headers=headers))
         headers[LENGTH_HEADER] = str(json_bytes)
-        return Response(content, media_type="application/octet-stream", headers=headers)
+        return await self.packed(request, Response(content, media_type="application/octet-stream", headers=headers))
 
     async def models(self, request: HttpRequest) -> Response:
         return json_response(completions.models(self._settings.model, commit_of(self.lane(request).configuration)))
@@ -129,9 +137,23 @@ class App:
         first = await anext(pieces)
         headers = {"x-model-commit": commit_of(lane.configuration)}
         write = completions.writer(request.headers.get("x-request-id", ""), wanted.model)
+        if wanted.usage and completions.usage([first]) is None:
+            await pieces.aclose()
+            raise Refused(400, f"{wanted.model} does not count tokens, so include_usage is not supported")
         if wanted.stream:
-            return completions.EventStream(first, pieces, write, headers)
-        return json_response(write(await completions.whole(first, pieces)), 200, headers)
+            return completions.EventStream(first, pieces, write, headers, counted=wanted.usage)
+        content = await completions.whole(first, pieces, write)
+        return await self.packed(request, json_response(content, 200, headers))
+
+    async def packed(self, request: HttpRequest, response: Response) -> Response:
+        """Compressed where it is large and the client takes gzip, beside the event loop."""
+        body = bytes(response.body)
+        if len(body) >= PACKED_FROM_BYTES:
+            response.headers["vary"] = "accept-encoding"
+            if takes_gzip(request.headers.get("accept-encoding", "")):
+                response.body = await self._parser.parsed(pack, body)
+                response.headers.update({"content-encoding": "gzip", "content-length": str(len(response.body))})
+        return response
 
     async def pieces(
         self, request: HttpRequest, lane: Lane, wanted: completions.Wanted, until: Deadline

@@ -10,9 +10,9 @@ it, is waited for when the server leaves, and ends at its deadline with an error
 import json
 import time
 import uuid
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import ExitStack, aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from starlette.responses import Response
@@ -28,14 +28,13 @@ MAX_PIECES = 100_000
 """Of one completion: a predictor that never ends is not asked for ever."""
 DONE = b"data: [DONE]\n\n"
 _PASSED_ON = ("temperature", "top_p", "seed", "stop")
-_KNOWN = {"model", "prompt", "max_tokens", "stream", "n", "best_of", "user", *_PASSED_ON}
+_KNOWN = {"model", "prompt", "max_tokens", "stream", "stream_options", "n", "best_of", "user", *_PASSED_ON}
 _NEUTRAL: Mapping[str, tuple[object, ...]] = {
     "echo": (None, False),
     "suffix": (None, ""),
     "logit_bias": (None, {}),
     "frequency_penalty": (None, 0),
     "presence_penalty": (None, 0),
-    "stream_options": (None, {}, {"include_usage": False}),
 }
 """What other fields may say: what they mean where they are left out."""
 
@@ -46,6 +45,8 @@ class Wanted:
     prompt: str
     max_tokens: int
     stream: bool
+    usage: bool
+    """With a last event that counts the tokens."""
     options: Mapping[str, object]
 
     def item(self, completion: str) -> bytes:
@@ -57,15 +58,30 @@ class Wanted:
 class Piece:
     text: str
     finish_reason: str | None
+    tokens: int | None = None
+    prompt_tokens: int | None = None
+    """None: the predictor does not count them."""
 
     @classmethod
     def of(cls, value: Value) -> "Piece":
         """Refused with 500: the predictor is a user's code."""
         match value:
             case {"text": str(text), "finish_reason": (None | str()) as reason} if text or reason:
-                return cls(text=text, finish_reason=reason)
+                counts = (value.get("tokens"), value.get("prompt_tokens"))
+                tokens, prompt = (n if type(n) is int and n >= 0 else None for n in counts)
+                return cls(text=text, finish_reason=reason, tokens=tokens, prompt_tokens=prompt)
             case _:
                 raise Refused(500, "the model's answer is not text")
+
+
+def usage(pieces: Sequence[Piece]) -> Mapping[str, int] | None:
+    """Of one answer; None where a token was not counted."""
+    prompt, tokens = pieces[0].prompt_tokens, [piece.tokens for piece in pieces]
+    counted = [number for number in tokens if number is not None]
+    if prompt is None or len(counted) < len(tokens):
+        return None
+    answer = sum(counted)
+    return {"prompt_tokens": prompt, "completion_tokens": answer, "total_tokens": prompt + answer}
 
 
 def parse(body: bytes) -> Wanted:
@@ -84,18 +100,30 @@ def parse(body: bytes) -> Wanted:
         raise Refused(400, f"max_tokens must be a whole number from 1 to {MAX_TOKENS}")
     if not isinstance(stream, bool) or any(given.get(name, 1) != 1 for name in ("n", "best_of")):
         raise Refused(400, "stream must be true or false, n and best_of 1")
+    about = given.get("stream_options") or {}
+    if about not in ({}, {"include_usage": False}) and (about != {"include_usage": True} or not stream):
+        raise Refused(400, "stream_options may be include_usage, true or false, of a stream")
     options = {name: given[name] for name in _PASSED_ON if name in given}
-    return Wanted(model=model, prompt=prompt, max_tokens=tokens, stream=stream, options=options)
+    return Wanted(
+        model=model,
+        prompt=prompt,
+        max_tokens=tokens,
+        stream=stream,
+        usage=bool(about.get("include_usage")),
+        options=options,
+    )
 
 
-def writer(request_id: str, model: str) -> Callable[[Piece], Mapping[str, object]]:
-    """Whole or in pieces, it is the same object."""
+def writer(request_id: str, model: str) -> Callable[..., dict[str, object]]:
+    """Whole or in pieces, it is the same object. Of no piece: the last one of a stream that is counted."""
     name = f"cmpl-{request_id[:80] or uuid.uuid4().hex}"
     head = {"id": name, "object": "text_completion", "created": int(time.time()), "model": model}
 
-    def written(piece: Piece) -> Mapping[str, object]:
+    def written(piece: Piece | None, **more: object) -> dict[str, object]:
+        if piece is None:
+            return {**head, "choices": [], **more}
         choice = {"index": 0, "text": piece.text, "logprobs": None, "finish_reason": piece.finish_reason}
-        return {**head, "choices": [choice]}
+        return {**head, "choices": [choice], **more}
 
     return written
 
@@ -121,11 +149,17 @@ class EventStream(Response):
     """Its status is known when it has ended; `ended` gets it."""
 
     def __init__(
-        self, first: Piece, rest: Pieces, write: Callable[[Piece], Mapping[str, object]], headers: dict[str, str]
+        self,
+        first: Piece,
+        rest: Pieces,
+        write: Callable[..., dict[str, object]],
+        headers: dict[str, str],
+        *,
+        counted: bool,
     ) -> None:
         super().__init__(None, 200, headers | {"cache-control": "no-store"}, media_type="text/event-stream")
         del self.headers["content-length"]
-        self._first, self._rest, self._write = first, rest, write
+        self._first, self._rest, self._write, self._counted = first, rest, write, counted
         self.ended: Callable[[int], object] = lambda _: None
         self.holding = ExitStack()
         """Closed with it."""
@@ -135,13 +169,17 @@ class EventStream(Response):
             await send({"type": "http.response.body", "body": body, "more_body": more})
 
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
-        code, last = 200, DONE
+        code, last, so_far = 200, DONE, [self._first]
+        beside = {"usage": None} if self._counted else {}
         with self.holding:
             async with aclosing(self._rest) as rest:
                 try:
-                    await put(event(self._write(self._first)))
+                    await put(event(self._write(self._first, **beside)))
                     async for piece in rest:
-                        await put(event(self._write(piece)))
+                        so_far += [piece] * self._counted
+                        await put(event(self._write(piece, **beside)))
+                    if self._counted:
+                        last = event(self._write(None, usage=usage(so_far))) + DONE
                 except Refused as refused:
                     # The status is gone already: the client learns it here, and our count from `ended`.
                     code, last = refused.status, event(problem(refused))
@@ -149,10 +187,9 @@ class EventStream(Response):
         await put(last, more=False)
 
 
-async def whole(first: Piece, rest: Pieces) -> Piece:
-    texts, reason = [first.text], first.finish_reason
+async def whole(first: Piece, rest: Pieces, write: Callable[..., dict[str, object]]) -> dict[str, object]:
     async with aclosing(rest) as pieces:
-        async for piece in pieces:
-            texts.append(piece.text)
-            reason = piece.finish_reason
-    return Piece(text="".join(texts), finish_reason=reason)
+        found = [first, *[piece async for piece in pieces]]
+    counted = usage(found)
+    joined = replace(found[-1], text="".join(piece.text for piece in found))
+    return write(joined, **({"usage": counted} if counted else {}))

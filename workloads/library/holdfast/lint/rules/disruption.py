@@ -28,6 +28,9 @@ apiVersion: batch/v1
 kind: Job
 metadata: {{name: train, namespace: training}}
 spec:
+  completionMode: Indexed
+  completions: 2
+  parallelism: 2
   backoffLimitPerIndex: 1
   activeDeadlineSeconds: 60
   ttlSecondsAfterFinished: 60
@@ -71,6 +74,24 @@ def pdb_needs_count(obj: Object, context: Context) -> Iterator[Hit]:
         yield Hit(("spec", field), "has no total to count from: its pods belong to a Job")
 
 
+@rule("HF137", "budget-stops-drains", Severity.ERROR, on=Object,
+    what="A PodDisruptionBudget lets no pod go.",
+    why="Each drain of a node waits for its timeout, an hour on an upgrade of GKE, and then ends the pods all the same.",
+    source=DOC_PDB, fix="let one pod go: maxUnavailable: 1, for a Job minAvailable below its pods",
+    bad=_budget("minAvailable: 100%", "gang"), good=_budget("minAvailable: 0", "gang"))  # fmt: skip
+def budget_stops_drains(obj: Object, context: Context) -> Iterator[Hit]:
+    if obj.kind != "PodDisruptionBudget":
+        return
+    least, most = obj.spec.get("minAvailable"), obj.spec.get("maxUnavailable")
+    pods = context.world.selected(obj.namespace, obj.spec.get("selector"))
+    # Of others an autoscaler may set the number.
+    total = sum(pod.replicas for pod in pods) if pods and all(pod.job for pod in pods) else None
+    if least == "100%" or (total and (as_int(least) or 0) >= total):
+        yield Hit(("spec", "minAvailable"), f"keeps {least} of {total or 'all'} pods")
+    elif most in (0, "0", "0%"):
+        yield Hit(("spec", "maxUnavailable"), "keeps all pods")
+
+
 def _class(name: str, value: int) -> str:
     return f"apiVersion: scheduling.k8s.io/v1\nkind: PriorityClass\nmetadata: {{name: {name}}}\nvalue: {value}\n"
 
@@ -99,11 +120,12 @@ def priority_positive_on_spot(pod: Pod, context: Context) -> Iterator[Hit]:
 
 
 @rule("HF303", "priority-missing-on-spot", Severity.WARNING, on=Pod,
-    what="A Spot Job has no PriorityClass.",
-    why="Its priority is then 0, equal to pods without a class, and it does not yield to them.",
-    source=DOC_PRIORITY, fix="set priorityClassName: spot-workload-low", base="job-pod", bad="priorityClassName: null")  # fmt: skip
+    what="A Job on Spot or flex-start has no PriorityClass.",
+    why="Its priority is then 0 with preemption: it does not yield to pods without a class, and evicts those below.",
+    source=DOC_PRIORITY, fix="set priorityClassName: spot-workload-low, on flex-start flex-workload", base="job-pod",
+    bad="priorityClassName: null")  # fmt: skip
 def priority_missing_on_spot(pod: Pod, context: Context) -> Iterator[Hit]:
-    if pod.job and not pod.spec.get("priorityClassName") and context.place(pod).on_spot:
+    if pod.job and not pod.spec.get("priorityClassName") and context.place(pod).interruptible:
         yield Hit(pod.at, "has no priority class, and so does not yield")
 
 

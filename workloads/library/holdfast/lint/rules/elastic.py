@@ -3,24 +3,21 @@
 # Why it is so: infra/decisions/0035.
 
 from collections.abc import Iterator
-from typing import Any
 
-from holdfast.contract.environment import ENV_GANG_MIN_NODES, ENV_GANG_NODES, ENV_GANG_PORT
+from holdfast.contract.environment import ENV_GANG_MIN_NODES, ENV_GANG_NODES
 from holdfast.lint.examples import SILENT
 from holdfast.lint.finding import Hit, Severity
 from holdfast.lint.objects import Container, Job, Object, Pod, as_int, as_list, as_map, as_text, dig
 from holdfast.lint.registry import Context, rule
-from holdfast.lint.world import has_labels, match_labels
+from holdfast.lint.world import selects
 from holdfast.manifests import waiting_for_pods
 
 DOC_INDEXED = "https://kubernetes.io/docs/concepts/workloads/controllers/job/#backoff-limit-per-index"
 DOC_SUCCESS = "https://kubernetes.io/docs/concepts/workloads/controllers/job/#success-policy"
 DOC_DNS = "https://kubernetes.io/docs/concepts/services-networking/dns-pod-service/"
-DOC_POLICY = "https://kubernetes.io/docs/concepts/services-networking/network-policies/"
 DOC_AFFINITY = "https://kubernetes.io/docs/concepts/scheduling-eviction/assign-pod-node/"
 DOC_READY = "https://kueue.sigs.k8s.io/docs/tasks/manage/setup_wait_for_pods_ready/"
 ZONE = "topology.kubernetes.io/zone"
-PORT = 29_500
 _LABELS = "{app.kubernetes.io/name: wide}"
 _POLICY = "[{action: Ignore, onPodConditions: [{type: DisruptionTarget}]}, {action: FailJob, onExitCodes: {operator: In, values: [2, 70]}}]"
 GOOD = f"""\
@@ -75,18 +72,18 @@ spec:
 """
 
 
-def _but(old: str, new: str) -> str:
+def but(old: str, new: str) -> str:
     assert old in GOOD, old
     return GOOD.replace(old, new)
 
 
-def _main(pod: Pod | None) -> Container | None:
+def member(pod: Pod | None) -> Container | None:
     """The container that is a member of an elastic gang."""
     listed = (each for each in pod.containers if "containers" in each.path) if pod else ()
     return next((c for c in listed if ENV_GANG_NODES in c.env or c.runs("holdfast", "train", "elastic")), None)
 
 
-def _number(main: Container, variable: str, option: str, default: int) -> int:
+def number(main: Container, variable: str, option: str, default: int) -> int:
     text = main.option(option) or as_text(main.env.get(variable))
     return int(text) if text.isascii() and text.isdecimal() and len(text) < 9 else default
 
@@ -96,12 +93,12 @@ def _number(main: Container, variable: str, option: str, default: int) -> int:
     why="Without backoffLimitPerIndex the back-off or failure of one index applies to all. In a JobSet a lost pod restarts"
         " the others; with fewer pods at once than indices some never start.",
     source=DOC_INDEXED, fix="a plain Job: completionMode Indexed, backoffLimitPerIndex, completions and parallelism = nodes",
-    bad=_but("  backoffLimitPerIndex: 3\n", "  backoffLimit: 3\n"), good=GOOD)  # fmt: skip
+    bad=but("  backoffLimitPerIndex: 3\n", "  backoffLimit: 3\n"), good=GOOD)  # fmt: skip
 def elastic_not_by_index(job: Job, context: Context) -> Iterator[Hit]:
-    main = _main(job.pod)
+    main = member(job.pod)
     if main is None:
         return
-    nodes = _number(main, ENV_GANG_NODES, "--nodes", job.parallelism)
+    nodes = number(main, ENV_GANG_NODES, "--nodes", job.parallelism)
     if job.in_jobset:
         yield Hit(job.path, "a JobSet restarts all of its pods for one")
     elif job.spec.get("completionMode") != "Indexed" or "backoffLimitPerIndex" not in job.spec:
@@ -115,10 +112,10 @@ def elastic_not_by_index(job: Job, context: Context) -> Iterator[Hit]:
     why="An index that got no new node never succeeds: the Job stays open after the work is done, and its pending pod"
         " gets a node that has nothing to do.",
     source=DOC_SUCCESS, fix="add successPolicy: {rules: [{succeededCount: 1}]}",
-    bad=_but("  successPolicy: {rules: [{succeededCount: 1}]}\n", ""), good=GOOD)  # fmt: skip
+    bad=but("  successPolicy: {rules: [{succeededCount: 1}]}\n", ""), good=GOOD)  # fmt: skip
 def elastic_job_never_ends(job: Job, context: Context) -> Iterator[Hit]:
     rules = as_list(dig(job.spec, "successPolicy", "rules"))
-    if _main(job.pod) and not job.in_jobset and 1 not in [as_int(dig(each, "succeededCount")) for each in rules]:
+    if member(job.pod) and not job.in_jobset and 1 not in [as_int(dig(each, "succeededCount")) for each in rules]:
         yield Hit(job.path, "is complete only when every index has succeeded")
 
 
@@ -127,12 +124,12 @@ def elastic_job_never_ends(job: Job, context: Context) -> Iterator[Hit]:
     why="Without it a drain may leave fewer nodes than the gang needs. With a higher number a drain waits without need.",
     source="https://kubernetes.io/docs/tasks/run-application/configure-pdb/",
     fix="one PodDisruptionBudget over its pods, minAvailable = the gang's least number of nodes",
-    bad=_but("minAvailable: 2", "minAvailable: 3"), good=GOOD)  # fmt: skip
+    bad=but("minAvailable: 2", "minAvailable: 3"), good=GOOD)  # fmt: skip
 def elastic_budget(job: Job, context: Context) -> Iterator[Hit]:
-    main = _main(job.pod)
+    main = member(job.pod)
     if main is None or job.pod is None:
         return
-    least = _number(main, ENV_GANG_MIN_NODES, "--min-nodes", 1)
+    least = number(main, ENV_GANG_MIN_NODES, "--min-nodes", 1)
     budgets = context.world.selecting("PodDisruptionBudget", job.pod)
     kept = [as_int(budget.spec.get("minAvailable")) for budget in budgets]
     if least > 1 and kept != [least]:
@@ -140,22 +137,17 @@ def elastic_budget(job: Job, context: Context) -> Iterator[Hit]:
         yield Hit(job.path, f"the gang works with {least} nodes; its pods have {stated}")
 
 
-def _selects(selector: Any, pod: Pod) -> bool:
-    """By matchLabels; an empty selector takes every pod."""
-    return has_labels(pod, match_labels(selector))
-
-
 @rule("HF153", "elastic-over-zones", Severity.WARNING, on=Pod,
     what="Nothing keeps an elastic gang in one zone.",
     why="A lost node may be replaced in another zone. Then every step sends gradients across zones, which is slow and billed.",
     source=DOC_AFFINITY, fix=f"require podAffinity to its own pods by topologyKey {ZONE}, or select one zone",
-    bad=_but(f"topologyKey: {ZONE}", "topologyKey: kubernetes.io/hostname"), good=GOOD)  # fmt: skip
+    bad=but(f"topologyKey: {ZONE}", "topologyKey: kubernetes.io/hostname"), good=GOOD)  # fmt: skip
 def elastic_over_zones(pod: Pod, context: Context) -> Iterator[Hit]:
     required = "requiredDuringSchedulingIgnoredDuringExecution"
-    if _main(pod) is None or ZONE in as_map(pod.spec.get("nodeSelector")):
+    if member(pod) is None or ZONE in as_map(pod.spec.get("nodeSelector")):
         return
     together = as_list(dig(pod.spec, "affinity", "podAffinity", required))
-    own = [each for each in together if dig(each, "topologyKey") == ZONE and _selects(dig(each, "labelSelector"), pod)]
+    own = [each for each in together if dig(each, "topologyKey") == ZONE and selects(dig(each, "labelSelector"), pod)]
     terms = as_list(dig(pod.spec, "affinity", "nodeAffinity", required, "nodeSelectorTerms"))
     keys = [as_text(dig(each, "key")) for term in terms for each in as_list(dig(term, "matchExpressions"))]
     if not own and ZONE not in keys:
@@ -167,9 +159,9 @@ def elastic_over_zones(pod: Pod, context: Context) -> Iterator[Hit]:
     why="A pod has a DNS name only with a headless Service of its subdomain, and before it is ready only with"
         " publishNotReadyAddresses. Without it a new pod waits for the gang, and the gang for the pod.",
     source=DOC_DNS, fix="set subdomain, and a Service of that name: clusterIP None, publishNotReadyAddresses true",
-    bad=_but("publishNotReadyAddresses: true, ", ""), good=GOOD)  # fmt: skip
+    bad=but("publishNotReadyAddresses: true, ", ""), good=GOOD)  # fmt: skip
 def elastic_without_names(pod: Pod, context: Context) -> Iterator[Hit]:
-    if _main(pod) is None or pod.job is None:
+    if member(pod) is None or pod.job is None:
         return
     name = as_text(pod.spec.get("subdomain"))
     service = context.world.named("Service", name, pod.owner.namespace) if name else None
@@ -177,45 +169,6 @@ def elastic_without_names(pod: Pod, context: Context) -> Iterator[Hit]:
         yield Hit(pod.at, f"no Service {name}" if name else "has no subdomain")
     elif service.spec.get("clusterIP") != "None" or service.spec.get("publishNotReadyAddresses") is not True:
         yield Hit((*pod.at, "subdomain"), f"Service {name} does not name pods that are not ready")
-
-
-@rule("HF155", "elastic-port-closed", Severity.ERROR, on=Pod,
-    what="A NetworkPolicy closes the ports that members of an elastic gang use among themselves.",
-    why="Each member then takes the others for lost: every pod starts a gang of its own, or none has enough members.",
-    source=DOC_POLICY, fix="allow TCP 1024 to 65535 from the gang's own pods: gloo and NCCL use any free port",
-    bad=_but("port: 1024, endPort: 65535", "port: 29500"), good=GOOD)  # fmt: skip
-def elastic_port_closed(pod: Pod, context: Context) -> Iterator[Hit]:
-    main = _main(pod)
-    if main is None:
-        return
-    port = _number(main, ENV_GANG_PORT, "", PORT)
-    bounds = [p for p in context.world.selecting("NetworkPolicy", pod) if "Ingress" in _types(p)]
-    opened = [rule_ for policy in bounds for rule_ in as_list(policy.spec.get("ingress"))]
-    closed = [at for at in (port, port + 1) if not any(_opens(each, at, pod) for each in opened)]
-    if bounds and closed:
-        names = ", ".join(sorted(policy.name for policy in bounds))
-        yield Hit(pod.at, f"port {closed[0]} is closed by {names}")
-
-
-def _types(policy: Object) -> list[Any]:
-    return as_list(policy.spec.get("policyTypes")) or ["Ingress"]
-
-
-def _opens(ingress: Any, port: int, pod: Pod) -> bool:
-    listed = as_list(dig(ingress, "from"))
-    reached = not listed or any(
-        _selects(dig(each, "podSelector"), pod)
-        for each in listed
-        if isinstance(dig(each, "podSelector"), dict) and not dig(each, "namespaceSelector")
-    )
-    ports = as_list(dig(ingress, "ports"))
-    return reached and (not ports or any(_covers(each, port) for each in ports))
-
-
-def _covers(each: Any, port: int) -> bool:
-    first = as_int(dig(each, "port"))
-    last = as_int(dig(each, "endPort")) or first
-    return as_text(dig(each, "protocol")) in ("", "TCP") and (first is None or first <= port <= (last or first))
 
 
 _KUEUE = "apiVersion: config.kueue.x-k8s.io/v1beta2\nkind: Configuration\n{}\n"

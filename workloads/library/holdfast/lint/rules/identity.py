@@ -2,8 +2,9 @@
 
 import re
 from collections.abc import Iterator
+from typing import Any
 
-from holdfast.contract.kubernetes import ANNOTATION_GOOGLE_ACCOUNT
+from holdfast.contract.kubernetes import ANNOTATION_GOOGLE_ACCOUNT, LABEL_PART_OF, PART_OF
 from holdfast.lint.finding import Hit, Severity
 from holdfast.lint.objects import Object, Pod, as_list, as_map, as_text, dig, near
 from holdfast.lint.registry import Context, rule
@@ -90,3 +91,54 @@ def identity_annotation_wrong(obj: Object, context: Context) -> Iterator[Hit]:
         placeholder = any(char in "$<>{}" or char.isupper() for char in text)
         if key == ANNOTATION_GOOGLE_ACCOUNT and not placeholder and not _GOOGLE_ACCOUNT.fullmatch(text):
             yield Hit(at, f"{text} is no Google service account")
+
+
+_ROLE = """\
+apiVersion: rbac.authorization.k8s.io/v1
+kind: Role
+metadata: {{name: reads, namespace: training}}
+rules: [{{apiGroups: [""], resources: [{}], verbs: [get]}}]
+{}---
+apiVersion: batch/v1
+kind: Job
+metadata: {{name: train, namespace: training}}
+spec:
+  activeDeadlineSeconds: 60
+  ttlSecondsAfterFinished: 60
+  template: {{spec: {{restartPolicy: Never, serviceAccountName: trainer, containers: [{{name: main, image: train}}]}}}}
+"""
+_WHOLE_ROLES = ("cluster-admin", "admin", "edit")
+
+
+@rule("HF420", "rights-beyond-the-job", Severity.ERROR, on=Object,
+    what="A binding lets a job, or a pod of the platform, read all secrets, run commands in pods, or do everything.",
+    why="Code that comes with a model or a dependency then has these rights too.",
+    source="https://kubernetes.io/docs/concepts/security/rbac-good-practices/", fix="name the secrets by resourceNames; give no exec",
+    bad=_ROLE.format("secrets", _BINDING.format("training")), good=_ROLE.format("pods", _BINDING.format("training")))  # fmt: skip
+def rights_beyond_the_job(obj: Object, context: Context) -> Iterator[Hit]:
+    if obj.kind not in ("RoleBinding", "ClusterRoleBinding"):
+        return
+    kind, name = as_text(dig(obj.body, "roleRef", "kind")), as_text(dig(obj.body, "roleRef", "name"))
+    role = context.world.named(kind, name, obj.namespace if kind == "Role" else None)
+    hazards = [_hazard(as_map(each)) for each in as_list(role.body.get("rules"))] if role else []
+    hazard = "do everything" if kind == "ClusterRole" and name in _WHOLE_ROLES else next(filter(None, hazards), "")
+    for index, subject in enumerate(as_list(obj.body.get("subjects")) if hazard else []):
+        namespace = as_text(dig(subject, "namespace")) or obj.namespace
+        pods = context.world.selected(namespace, {}) if dig(subject, "kind") == "ServiceAccount" else []
+        if any(pod.spec.get("serviceAccountName") == dig(subject, "name") and _of_a_job(pod, context) for pod in pods):
+            yield Hit(("subjects", index), f"{dig(subject, 'name')} may {hazard}")
+
+
+def _of_a_job(pod: Pod, context: Context) -> bool:
+    ours = as_map(pod.owner.metadata.get("labels")).get(LABEL_PART_OF) == PART_OF
+    return ours or pod.job is not None or context.place(pod).interruptible
+
+
+def _hazard(rule_: dict[str, Any]) -> str:
+    groups, resources, verbs = (set(map(as_text, as_list(rule_.get(k)))) for k in ("apiGroups", "resources", "verbs"))
+    if not groups & {"", "*"} or rule_.get("resourceNames"):
+        return ""
+    if resources & {"secrets", "*"} and verbs & {"get", "list", "watch", "*"}:
+        return "read all secrets"
+    runs = resources & {"pods/exec", "pods/attach", "pods/*", "*"} and verbs & {"create", "get", "*"}
+    return "run commands in pods" if runs else ""

@@ -1,11 +1,13 @@
 """HF11x: Jobs and JobSets that meet evictions."""
 
+import re
 from collections.abc import Iterator
 from typing import Any
 
+from holdfast.contract.environment import ENV_GANG_ADDRESS, ENV_GPUS, ENV_JOB, PLACE
 from holdfast.contract.exit_codes import EXIT_KILLED, EXIT_PREEMPTED, EXIT_RETRY, FATAL_EXIT_CODES
 from holdfast.lint.finding import Hit, Severity, constant
-from holdfast.lint.objects import Job, Object, as_int, as_list, as_map, dig
+from holdfast.lint.objects import Job, Object, Pod, as_int, as_list, as_map, as_text, dig, quantity
 from holdfast.lint.registry import Context, rule
 
 DOC_JOB = "https://kubernetes.io/docs/concepts/workloads/controllers/job/"
@@ -16,11 +18,19 @@ _FAIL = '{action: FailJob, onPodConditions: [{type: DisruptionTarget, status: "T
 _FATAL = "{action: FailJob, onExitCodes: {operator: In, values: [2, 70]}}"
 _RESUMABLE = {EXIT_PREEMPTED, EXIT_KILLED, EXIT_RETRY}
 _FREE = ("RestartJobSetAndIgnoreMaxRestarts", "RestartJobAndIgnoreMaxRestarts")
+_RANKS = ("--ranks", "--nproc-per-node", "--nproc_per_node")
+_HEADS = ("--rendezvous", "--rdzv-endpoint", "--rdzv_endpoint")
+_POD_OF_A_SET = re.compile(r"(.+)-\d+-\d+")
 _NODES = ("--nodes", "--nnodes", "--num-nodes", "--num_nodes", "--num_machines")
 
 
 def _policy(*rules: str) -> str:
     return f"spec: {{podFailurePolicy: {{rules: [{', '.join(rules)}]}}}}"
+
+
+def _meets(host: str) -> str:
+    main = f"command: [torchrun, --rdzv-endpoint, '{host}:29500'], resources: {{limits: {{nvidia.com/gpu: 1}}}}"
+    return f"template: {{spec: {{containers: [{{name: main, image: train, {main}}}]}}}}"
 
 
 def _about_disruption(rule_: dict[str, Any]) -> bool:
@@ -165,9 +175,95 @@ def indices_share_a_run(job: Job, context: Context) -> Iterator[Hit]:
 def nodes_are_not_the_pods(job: Job, context: Context) -> Iterator[Hit]:
     for container in job.pod.containers if job.pod else []:
         for name in _NODES:
-            nodes = container.option(name)
-            if nodes.isascii() and nodes.isdecimal() and len(nodes) < 9 and int(nodes) != job.parallelism:
+            nodes = container.number(name)
+            if nodes is not None and nodes != job.parallelism:
                 yield Hit(container.command_at, f"{name} {nodes}, but the Job has {job.parallelism} pods")
+
+
+@rule("HF123", "gang-without-restarts", Severity.WARNING, on=Object,
+    what="A JobSet on Spot has no maxRestarts.",
+    why="Evictions restart it, but the first crash of any pod ends all of them: a full disk, one slow answer of a store.",
+    source=DOC_JOBSET, fix="set failurePolicy.maxRestarts to 3", base="jobset", bad="spec: {failurePolicy: {maxRestarts: 0}}")  # fmt: skip
+def gang_without_restarts(obj: Object, context: Context) -> Iterator[Hit]:
+    policy = as_map(obj.spec.get("failurePolicy"))
+    on_spot = any(job.pod and job.parallelism > 1 and context.place(job.pod).on_spot for job in obj.jobs)
+    if obj.kind == "JobSet" and on_spot and not policy.get("maxRestarts") and policy.get("rules"):
+        yield Hit(("spec", "failurePolicy", "maxRestarts"), "one crash ends the gang")
+
+
+@rule("HF124", "exit-codes-of-no-container", Severity.ERROR, on=Job,
+    what="A rule on exit codes names a container that the pod does not have.",
+    why="The API server refuses the Job. In a JobSet nothing is refused: the Jobs are never made.",
+    source=DOC_POLICY, fix="name a container of the pod, or none", base="job",
+    bad=_policy(_IGNORE, _FATAL.replace("operator", "containerName: trainer, operator")))  # fmt: skip
+def exit_codes_of_no_container(job: Job, context: Context) -> Iterator[Hit]:
+    known = [container.name for container in job.pod.containers] if job.pod else []
+    for index, each in enumerate(job.rules):
+        name = as_text(dig(each, "onExitCodes", "containerName"))
+        if name and known and name not in known:
+            at = (*job.path, "podFailurePolicy", "rules", index, "onExitCodes", "containerName")
+            yield Hit(at, f"no container {name}; there are {', '.join(known)}")
+
+
+@rule("HF125", "ranks-are-not-the-gpus", Severity.ERROR, on=Pod,
+    what="A launcher starts more or fewer processes than the container has GPUs, or HOLDFAST_GPUS has another number.",
+    why="Processes without a GPU of their own fail or share one. A GPU without a process is paid for and idle.",
+    source="https://docs.pytorch.org/docs/stable/elastic/run.html", fix="make --ranks and nvidia.com/gpu equal",
+    base="container", bad="command: [torchrun, --nproc-per-node=8, train.py]")  # fmt: skip
+def ranks_are_not_the_gpus(pod: Pod, context: Context) -> Iterator[Hit]:
+    for container in pod.containers:
+        stated = {name: container.number(name) for name in _RANKS} | {ENV_GPUS: quantity(container.env.get(ENV_GPUS))}
+        for name, count in stated.items() if container.gpus else ():
+            if count is not None and count != container.gpus:
+                yield Hit(container.command_at, f"{name} {count:g}, and the container has {container.gpus} GPUs")
+
+
+@rule("HF126", "rendezvous-elsewhere", Severity.ERROR, on=Job,
+    what="Members of a gang meet at a pod of another job, or at an address without a port.",
+    why="They wait there until the deadline, or join the other gang.",
+    source="https://jobset.sigs.k8s.io/docs/concepts/", base="jobset-job",
+    fix="NAME-REPLICATEDJOB-0-0.NAME:29500, of the JobSet's own name",
+    bad=_meets("other-workers-0-0.other"), good=_meets("train-workers-0-0.train"))  # fmt: skip
+def rendezvous_elsewhere(job: Job, context: Context) -> Iterator[Hit]:
+    for container in job.pod.containers if job.pod else []:
+        for option in _HEADS:
+            address = container.expanded(container.option(option))
+            host, _, port = address.partition(":")
+            if address and "holdfast" in container.words and not port.isdecimal():
+                yield Hit(container.command_at, f"{address} has no port")
+            elif "$(" not in host and not _is_of(job, host):
+                yield Hit(container.command_at, f"{host} is no pod of {job.owner.name}")
+        place = container.expanded(as_text(container.env.get(ENV_GANG_ADDRESS)))
+        if job.pod and place and "$(" not in place:
+            own = f"{job.owner.name}-{PLACE}.{as_text(job.pod.spec.get('subdomain'))}"
+            if place.partition(".svc")[0] not in (own, f"{own}.{job.owner.namespace}"):
+                yield Hit(container.path, f"{ENV_GANG_ADDRESS} is {place}, and its pods are {own}")
+
+
+def _is_of(job: Job, host: str) -> bool:
+    """Whether a host may be a pod of the job's JobSet; one that is no pod of any JobSet may be a Service."""
+    pod, dot, rest = host[:300].partition(".")
+    named = _POD_OF_A_SET.fullmatch(pod)
+    if not named or not job.in_jobset or "name" not in job.owner.metadata:
+        return True
+    jobs = [as_text(dig(each, "name")) for each in as_list(job.owner.spec.get("replicatedJobs"))]
+    subdomain = as_text(dig(job.owner.spec, "network", "subdomain")) or job.owner.name
+    return named[1] in [f"{job.owner.name}-{name}" for name in jobs] and (
+        not dot or rest.partition(".")[0] == subdomain
+    )
+
+
+@rule("HF127", "job-variable-wrong", Severity.ERROR, on=Pod,
+    what=f"{ENV_JOB} is not the name of the object.",
+    why="Events, receipts and `explain` then count this job's work, and its loss, for another one.",
+    source="workloads/library/holdfast/contract/environment.py", fix="set it to metadata.name", base="container",
+    bad=f"env: [{{name: {ENV_JOB}, value: other}}]", good=f"env: [{{name: {ENV_JOB}, value: train}}]")  # fmt: skip
+def job_variable_wrong(pod: Pod, context: Context) -> Iterator[Hit]:
+    name = as_text(pod.owner.metadata.get("name"))
+    for container in pod.containers if name and pod.owner.kind != "CronJob" else []:
+        stated = as_text(container.env.get(ENV_JOB))
+        if stated and stated != name:
+            yield Hit((*container.path, "env"), f"{ENV_JOB} is {stated}, and the {pod.owner.kind} is {name}")
 
 
 @rule("HF118", "job-without-deadline", Severity.WARNING, on=Job,

@@ -1,13 +1,14 @@
-"""HF306 to HF312: Kueue's queues, quotas and flavors."""
+"""HF306 to HF315: Kueue's queues, quotas and flavors."""
 
 from collections.abc import Iterator
 from typing import Any
 
-from holdfast.contract.kubernetes import LABEL_QUEUE
-from holdfast.contract.pools import GPU_RESOURCE, LABEL_POOL_CLASS, LABEL_ROLE
+from holdfast.contract.kubernetes import ANNOTATION_CONSUMES, LABEL_QUEUE, PROVISIONING_CLASS
+from holdfast.contract.pools import GPU_RESOURCE, LABEL_POOL_CLASS, LABEL_ROLE, QUEUED_TAINT
 from holdfast.lint.document import Path
 from holdfast.lint.finding import Hit, Severity
 from holdfast.lint.objects import Job, Object, Pod, as_list, as_map, as_text, dig, near, quantity
+from holdfast.lint.platform import tolerates
 from holdfast.lint.registry import Context, rule
 from holdfast.lint.world import QUEUED_RESOURCES
 
@@ -140,7 +141,8 @@ def quota_over_capacity(obj: Object, context: Context) -> Iterator[Hit]:
     why="The prefix cluster-autoscaler.kubernetes.io/ is deprecated; the autoscaler reads autoscaling.x-k8s.io/.",
     source="https://github.com/kubernetes/autoscaler", fix="use the prefix autoscaling.x-k8s.io/", base="job-template",
     bad="metadata: {annotations: {cluster-autoscaler.kubernetes.io/consume-provisioning-request: request}}",
-    good="metadata: {annotations: {autoscaling.x-k8s.io/consume-provisioning-request: request}}")  # fmt: skip
+    good="metadata: {annotations: {autoscaling.x-k8s.io/consume-provisioning-request: request,"
+         f" autoscaling.x-k8s.io/provisioning-class-name: {PROVISIONING_CLASS}}}}}")  # fmt: skip
 def queued_annotation_deprecated(pod: Pod, context: Context) -> Iterator[Hit]:
     for word in ("consume-provisioning-request", "provisioning-class-name"):
         key = f"cluster-autoscaler.kubernetes.io/{word}"
@@ -162,3 +164,47 @@ def flavor_of_no_pool(obj: Object, context: Context) -> Iterator[Hit]:
             meant = near(value, known)
             hint = f"; did you mean {meant}?" if meant else ""
             yield Hit(("spec", "nodeLabels", key), f"no pool has {key}={value}{hint}")
+
+
+@rule("HF314", "work-without-queue", Severity.WARNING, on=Object,
+    what="A Job or JobSet in a namespace with queues asks for GPUs, or is suspended, and names no LocalQueue.",
+    why="Suspended, it is never started. Else it takes GPUs that the queues have promised to others.",
+    source=DOC_KUEUE + "tasks/run/jobs/", fix=f"label it {LABEL_QUEUE}",
+    bad=_SOUND + _job().replace(f", labels: {{{LABEL_QUEUE}: spot}}", ""), good=_SOUND)  # fmt: skip
+def work_without_queue(obj: Object, context: Context) -> Iterator[Hit]:
+    if obj.kind not in ("Job", "JobSet"):
+        return
+    named = as_map(obj.metadata.get("labels")) | as_map(obj.metadata.get("annotations"))
+    queues = [queue.name for queue in context.world.within("LocalQueue", obj.namespace)]
+    # Kueue takes work without a label into a queue of the name `default`.
+    if LABEL_QUEUE in named or not queues or "default" in queues:
+        return
+    if obj.spec.get("suspend") is True:
+        yield Hit(("spec", "suspend"), f"no queue starts it; there are {', '.join(sorted(queues))}")
+    elif any(pod.gpus for pod in obj.pods):
+        yield Hit(("metadata",), f"takes GPUs past the queues {', '.join(sorted(queues))}")
+
+
+_CONFIG = "apiVersion: kueue.x-k8s.io/v1beta2\nkind: ProvisioningRequestConfig\nmetadata: {{name: queued}}\nspec: {}\n"
+_CLASSES = (PROVISIONING_CLASS, "check-capacity.autoscaling.x-k8s.io", "best-effort-atomic-scale-up.autoscaling.x-k8s.io",
+            "best-effort-atomic.autoscaling.x-k8s.io")  # fmt: skip
+_CLASS_ANNOTATION = ANNOTATION_CONSUMES.replace("consume-provisioning-request", "provisioning-class-name")
+
+
+@rule("HF315", "queued-without-class", Severity.ERROR, on=Object,
+    what="Work for queued nodes has no provisioning class, or its queue makes no request for nodes.",
+    why="No autoscaler reads such a request, and queued nodes exist only by request: the pods wait for ever.",
+    source=DOC_KUEUE + "concepts/admission_check/provisioning_request/", fix=f"provisioningClassName: {PROVISIONING_CLASS}",
+    bad=_CONFIG.format("{provisioningClassName: queued}"), good=_CONFIG.format(f"{{provisioningClassName: {PROVISIONING_CLASS}}}"))  # fmt: skip
+def queued_without_class(obj: Object, context: Context) -> Iterator[Hit]:
+    name = as_text(obj.spec.get("provisioningClassName"))
+    if obj.kind == "ProvisioningRequestConfig" and name not in _CLASSES:
+        yield Hit(("spec", "provisioningClassName"), f"{name or 'none'} is no class of an autoscaler")
+    for pod in obj.pods:
+        if ANNOTATION_CONSUMES in pod.annotations and _CLASS_ANNOTATION not in pod.annotations:
+            yield Hit((*pod.path, "metadata", "annotations"), f"has no {_CLASS_ANNOTATION}")
+    local = context.world.named("LocalQueue", as_text(dig(obj.metadata, "labels", LABEL_QUEUE)), obj.namespace)
+    named = [t for pod in obj.pods for _, t in pod.tolerations if t.get("key") and tolerates(t, QUEUED_TAINT)]
+    queues = context.world.all_named("ClusterQueue", as_text(local.spec.get("clusterQueue"))) if local and named else []
+    if queues and not any(q.spec.get("admissionChecks") or q.spec.get("admissionChecksStrategy") for q in queues):
+        yield Hit(_AT, f"ClusterQueue {queues[0].name} has no admission check that requests nodes")

@@ -3,11 +3,20 @@
 from collections.abc import Iterator
 from itertools import pairwise
 
-from holdfast.contract.serving import KEEP_ALIVE_S, PROBE_FAILURES, PROBE_PERIOD_S, drain_budget, sidecar_budget
+from holdfast.contract.serving import (
+    DRAIN_PATH,
+    HOOK_PORT,
+    KEEP_ALIVE_S,
+    PROBE_FAILURES,
+    PROBE_PERIOD_S,
+    drain_budget,
+    sidecar_budget,
+)
 from holdfast.lint.finding import Hit, Severity, constant
 from holdfast.lint.objects import Object, Pod, as_int, as_map, as_text, dig, quantity
 from holdfast.lint.registry import Context, rule
 from holdfast.lint.rules.shutdown import pre_stop_sleep
+from holdfast.lint.world import selector_of
 
 ANNOTATION_NEG = "cloud.google.com/neg"
 OVERFLOW_OF = "holdfast.dev/overflow-of"
@@ -50,9 +59,8 @@ def services(pod: Pod, context: Context) -> list[Object]:
 
     Not those that name the members of a gang before they are ready: readiness ends no traffic there.
     """
-    found = context.world.within("Service", pod.owner.namespace)
-    chosen = [(s, as_map(s.spec.get("selector"))) for s in found if s.spec.get("publishNotReadyAddresses") is not True]
-    return [each for each, wanted in chosen if wanted and all(pod.labels.get(k) == v for k, v in wanted.items())]
+    chosen = [s for s in context.world.selecting("Service", pod) if s.spec.get("publishNotReadyAddresses") is not True]
+    return [each for each in chosen if each.spec.get("selector")]
 
 
 def _served_on_spot(pod: Pod, context: Context) -> bool:
@@ -144,7 +152,7 @@ def keep_alive_too_short(pod: Pod, context: Context) -> Iterator[Hit]:
 
 
 @rule("HF145", "vllm-drops-at-sigterm", Severity.ERROR, on=Pod,
-    what="vLLM on Spot has no --shutdown-timeout, or one longer than the window leaves.",
+    what="vLLM on Spot has no --shutdown-timeout, or one longer than the window or its grace period leaves.",
     why="With its default of 0 it aborts every request at SIGTERM, and after SIGTERM it refuses new ones: it needs a"
         " drain before the signal and a timeout after it.",
     source="https://docs.vllm.ai/en/latest/cli/serve/",
@@ -153,19 +161,55 @@ def keep_alive_too_short(pod: Pod, context: Context) -> Iterator[Hit]:
     good="command: [vllm, serve, model, --shutdown-timeout, '7']", base="serving-container")  # fmt: skip
 def vllm_drops_at_sigterm(pod: Pod, context: Context) -> Iterator[Hit]:
     pool = context.place(pod).on_spot
-    for container in pod.containers if pool else []:
+    grace_s = as_int(pod.spec.get("terminationGracePeriodSeconds"))
+    for container in pod.containers:
         words = [each.rpartition("/")[2] for each in container.words]
-        if not pool or not set(pairwise(words)) & _VLLM:
+        if not set(pairwise(words)) & _VLLM:
             continue
-        hold_s, timeout_s = sidecar_budget(pool.window.pod_s)
-        basis = context.platform.window_basis(pool)
+        window_s = pool.window.pod_s if pool else 30 if grace_s is None else grace_s
+        hold_s, timeout_s = sidecar_budget(window_s)
+        if not pool and "lifecycle" not in container.body:
+            timeout_s = window_s
+        basis = context.platform.window_basis(pool) if pool else None
         stated = quantity(container.option("--shutdown-timeout")) or 0.0
-        if not 0 < stated <= timeout_s:
-            message = f"--shutdown-timeout is {stated:g} s, the window leaves {timeout_s:g} s"
+        if stated > timeout_s or (pool and stated <= 0):
+            message = f"--shutdown-timeout is {stated:g} s, {'the window' if pool else 'its grace period'} leaves {timeout_s:g} s"
             yield Hit(container.command_at, message, basis)
         slept, _ = pre_stop_sleep(container)
-        if slept is not None and slept > hold_s:
+        if pool and slept is not None and slept > hold_s:
             yield Hit((*container.path, "lifecycle", "preStop"), f"sleeps {slept:g} s of {hold_s:g} s", basis)
+
+
+@rule("HF147", "liveness-is-readiness", Severity.ERROR, on=Pod,
+    what="A server whose Service has pods on Spot answers its liveness probe and its readiness probe by the same request.",
+    why="Readiness fails while a server drains or is busy. The kubelet then restarts it, with the requests that it has; or"
+        " readiness never fails, and a server that is about to die gets requests.",
+    source="https://kubernetes.io/docs/concepts/workloads/pods/probes/", fix="two paths, as /v2/health/live and /v2/health/ready",
+    bad=_spot(f"{_READY}, livenessProbe: {{httpGet: {{path: /v2/health/ready, port: 8080}}}}"),
+    good=f"{_READY}\nlivenessProbe: {{httpGet: {{path: /v2/health/live, port: 8080}}}}", base="serving-container")  # fmt: skip
+def liveness_is_readiness(pod: Pod, context: Context) -> Iterator[Hit]:
+    beside = [p for s in services(pod, context) for p in context.world.selected(s.namespace, selector_of(s))]
+    for container in pod.containers if any(context.place(each).on_spot for each in beside) else []:
+        live, ready = (dig(container.body, probe, "httpGet") for probe in ("livenessProbe", "readinessProbe"))
+        if live and live == ready:
+            yield Hit((*container.path, "livenessProbe", "httpGet"), "is the request of the readiness probe")
+
+
+_SIDECAR = "{name: drain, image: server, restartPolicy: Always, command: [python, -m, holdfast, serve, sidecar, --window, '15']}"
+_HOOK = f"lifecycle: {{preStop: {{httpGet: {{path: {DRAIN_PATH}, port: {HOOK_PORT}}}}}}}"
+
+
+@rule("HF149", "drain-hook-missing", Severity.ERROR, on=Pod,
+    what="A pod with `holdfast serve sidecar` has no container whose preStop hook asks the sidecar to drain.",
+    why="The sidecar then learns of the end by SIGTERM, together with the server: requests of the last seconds are lost.",
+    source=_PROXY, fix=f"on the server: {_HOOK}", base="serving-pod", bad=f"initContainers: [{_SIDECAR}]",
+    good=f"initContainers: [{_SIDECAR}]\ncontainers: [{{name: main, image: vllm, {_HOOK}, resources: {{limits: {{nvidia.com/gpu: 1}}}}}}]")  # fmt: skip
+def drain_hook_missing(pod: Pod, context: Context) -> Iterator[Hit]:
+    for sidecar in (c for c in pod.containers if c.runs("holdfast", "serve", "sidecar")):
+        wanted = (DRAIN_PATH, sidecar.number("--hook-port") or HOOK_PORT)
+        hooks = [as_map(dig(c.body, "lifecycle", "preStop", "httpGet")) for c in pod.containers]
+        if wanted not in [(each.get("path"), each.get("port")) for each in hooks]:
+            yield Hit(sidecar.path, f"no preStop hook asks for {wanted[0]} on port {wanted[1]}")
 
 
 @rule("HF146", "overflow-without-base", Severity.ERROR, on=Object,

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterator
+from math import inf
 
 from holdfast.contract.environment import ENV_WINDOW_S
 from holdfast.contract.exit_codes import EXIT_COMPLETE, EXIT_PREEMPTED
@@ -149,13 +150,17 @@ def exit_code_lost(pod: Pod, context: Context) -> Iterator[Hit]:
 
 
 @rule("HF107", "window-variable-wrong", Severity.ERROR, on=Pod,
-    what=f"{ENV_WINDOW_S} is not the window of the pool.",
-    why="The process plans its last save by this number.",
+    what=f"{ENV_WINDOW_S} is not the window of the pool, or --window is longer than the window or the grace period.",
+    why="The process plans its last save, a server its last answers, by this number.",
     source="workloads/library/holdfast/contract/environment.py", fix="set it to the pool's window", base="container",
     bad=f'env: [{{name: {ENV_WINDOW_S}, value: "30"}}]', good=f'env: [{{name: {ENV_WINDOW_S}, value: "15"}}]')  # fmt: skip
 def window_variable_wrong(pod: Pod, context: Context) -> Iterator[Hit]:
-    pool = context.place(pod).on_spot
-    for container in pod.containers if pool else []:
+    pool, grace_s = context.place(pod).on_spot, as_int(pod.spec.get("terminationGracePeriodSeconds"))
+    most = min(30 if grace_s is None else grace_s, pool.window.pod_s if pool else inf)
+    for container in pod.containers:
+        asked = container.number("--window") if "holdfast" in container.words else None
+        if asked and asked > most:
+            yield Hit(container.command_at, f"--window {asked}, and the kubelet gives {most} s")
         for index, item in enumerate(as_list(container.body.get("env"))):
             stated = quantity(dig(item, "value")) if as_text(dig(item, "name")) == ENV_WINDOW_S else None
             if pool and stated is not None and stated != pool.window.pod_s:

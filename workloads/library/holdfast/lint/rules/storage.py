@@ -188,16 +188,17 @@ def zonal_disk(obj: Object, context: Context) -> Iterator[Hit]:
 
 
 @rule("HF207", "scratch-above-limit", Severity.WARNING, on=Pod,
-    what="An emptyDir may hold more than the pod's limit of ephemeral storage.",
-    why="The kubelet evicts the pod when all that it wrote exceeds the limit, before the folder is full.",
+    what="An emptyDir may hold more than the pod's limit of ephemeral storage, or of memory where it is in memory.",
+    why="The kubelet evicts the pod when all that it wrote exceeds the limit, before the folder is full. A folder in memory"
+        " counts as the memory of the containers: the kernel kills them.",
     source="https://kubernetes.io/docs/concepts/storage/ephemeral-storage/",
-    fix="raise the limit of ephemeral-storage above the sizeLimit", base="job-pod",
+    fix="raise the limit above the sizeLimit", base="job-pod",
     bad="volumes: [{name: tmp, emptyDir: {sizeLimit: 50Gi}}]", good="volumes: [{name: tmp, emptyDir: {sizeLimit: 1Gi}}]")  # fmt: skip
 def scratch_above_limit(pod: Pod, context: Context) -> Iterator[Hit]:
-    limits = [quantity(c.limit("ephemeral-storage")) for c in pod.containers if "containers" in c.path]
-    most = sum(limit for limit in limits if limit)
-    for at, volume in _volumes(pod).values() if most else []:
-        size = quantity(dig(volume, "emptyDir", "sizeLimit")) or 0.0
-        if size > most and dig(volume, "emptyDir", "medium") != "Memory":
-            message = f"holds {size / 2**30:g} GiB, the pod may write {most / 2**30:g} GiB"
+    for at, volume in _volumes(pod).values():
+        resource = "memory" if dig(volume, "emptyDir", "medium") == "Memory" else "ephemeral-storage"
+        limits = [quantity(c.limit(resource)) for c in pod.containers if "containers" in c.path]
+        most, size = sum(filter(None, limits)), quantity(dig(volume, "emptyDir", "sizeLimit")) or 0.0
+        if all(limits) and size > most:
+            message = f"holds {size / 2**30:g} GiB, the pod has {most / 2**30:g} GiB of {resource}"
             yield Hit((*at, "emptyDir", "sizeLimit"), message)

@@ -2,10 +2,15 @@
 
 One small HTTP server for each member, so that every question has a time limit of its own; a store of torch has none
 for a peer that is stopped and not gone. Answers wait at most POLL_S, so a caller looks around again that often.
+
+Who asks seals nonce, path and body with the run's key, and the answer is sealed with the same nonce: the key is never
+sent, an old question is not answered again, and an old answer answers nothing. What changes something is taken only
+from members of an epoch that this one knows.
 """
 
 import hmac
 import json
+import secrets
 import socket
 import threading
 import time
@@ -21,23 +26,37 @@ from holdfast.training.elastic.places import Address
 
 POLL_S = 1.0
 PROBE_S = 1.0
-MAX_BODY = 1 << 16
-SECRET_HEADER = "Holdfast-Join"
+MAX_BODY = 1 << 12
+MAX_ANSWER = 1 << 20
+"""The epoch of the largest gang."""
+NONCE_HEADER, SEAL_HEADER = "Holdfast-Nonce", "Holdfast-Seal"
+NONCES = 1 << 14
+"""Of questions that were answered: each is answered once."""
+EPOCHS = 8
+"""Of which reports are still taken."""
+
+
+def _seal(key: bytes, *parts: bytes) -> str:
+    return hmac.new(key, b"\0".join(parts), "sha256").hexdigest()
 
 
 class Control:
     """This member's answers. `phase`: waiting (of no epoch), restoring, member, complete."""
 
-    def __init__(self, me: Member, port: int, secret: str) -> None:
-        """`secret`: what a question must carry; without it a stranger could have any place of the gang."""
-        self.me, self._secret = me, secret.encode()
+    def __init__(self, me: Member, port: int, key: bytes) -> None:
+        """`key`: by which a question must be sealed; without it a stranger could have any place of the gang."""
+        self.me, self.key = me, key
+        self._nonces: dict[str, None] = {}
+        self._epochs: dict[int, Epoch] = {}
+        """The newest that this member entered."""
         self._changed = threading.Condition()
         self._phase = "waiting"
         self._epoch: Epoch | None = None
         self._reports: dict[int, set[int]] = {}
         """Epoch -> indices that have lost its group."""
         self._joins: dict[int, tuple[Member, float]] = {}
-        self._farewells: set[int] = set()
+        self._farewells: dict[int, set[int]] = {}
+        """Epoch -> indices that have seen its end."""
         self.total = 0
         """Steps of the whole training; 0: not known yet."""
         self._lost = 0
@@ -69,12 +88,19 @@ class Control:
         with self._changed:
             self._epoch, self._phase = epoch, phase
             if epoch:
+                self._know(epoch)
                 for member in epoch.members:
                     known = self._joins.get(member.index)
                     # A replacement may have asked since: it is in no epoch yet, and must not be forgotten.
                     if known and known[0] == member:
                         del self._joins[member.index]
             self._changed.notify_all()
+
+    def _know(self, epoch: Epoch) -> None:
+        self._epochs[epoch.number] = epoch
+        for old in sorted(self._epochs)[:-EPOCHS]:
+            for table in (self._epochs, self._reports, self._barred, self._farewells):
+                table.pop(old, None)
 
     def lose(self, epoch: Epoch) -> None:
         """Others may still wait in a collective of it, for a member that they hear."""
@@ -99,9 +125,9 @@ class Control:
         with self._changed:
             self._joins = {index: join for index, join in self._joins.items() if index not in indices}
 
-    def farewells(self) -> frozenset[int]:
+    def farewells(self, epoch: int) -> frozenset[int]:
         with self._changed:
-            return frozenset(self._farewells)
+            return frozenset(self._farewells.get(epoch, ()))
 
     def barred(self, epoch: int) -> frozenset[int]:
         with self._changed:
@@ -114,31 +140,40 @@ class Control:
 
     # Below: the server's threads.
 
-    def knows(self, secret: str) -> bool:
-        return hmac.compare_digest(secret.encode(), self._secret)
+    def is_new(self, nonce: str) -> bool:
+        with self._changed:
+            if nonce in self._nonces:
+                return False
+            self._nonces[nonce] = None
+            if len(self._nonces) > NONCES:
+                del self._nonces[next(iter(self._nonces))]
+            return True
 
     def answer(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
-        if path == "/join" and not self.hears(_member(body)):
-            return self._status() | {"deaf": True}
+        """Raises ValueError, KeyError, TypeError or OverflowError for what no member asks."""
+        if path == "/status":
+            with self._changed:
+                return self._status()
+        asks = Member(index=int(body["index"]), incarnation=str(body["incarnation"])[:64])
+        if path == "/join":
+            return self._joined(asks) if self.hears(asks) else self._status() | {"deaf": True}
+        number = int(body["epoch"])
+        tables = {"/report": self._reports, "/closed": self._barred, "/farewell": self._farewells}
         with self._changed:
-            if path == "/report":
-                self._reports.setdefault(int(body["epoch"]), set()).add(int(body["index"]))
+            known = self._epochs.get(number)
+            if known and asks in known.members:
+                tables[path].setdefault(number, set()).add(asks.index)
                 self._changed.notify_all()
-                return self._newer(int(body["epoch"]))
-            if path == "/join":
-                asks = _member(body)
-                known = self._joins.get(asks.index)
-                # Askers repeat themselves each second: the time of the first question stays, or nobody would have waited.
-                if not known or known[0] != asks:
-                    self._joins[asks.index] = (asks, time.monotonic())
-                    self._changed.notify_all()
-                return self._taking_in(asks)
-            if path == "/closed":
-                self._barred.setdefault(int(body["epoch"]), set()).add(int(body["index"]))
-            if path == "/farewell":
-                self._farewells.add(int(body["index"]))
+            return self._newer(number) if path == "/report" else self._status()
+
+    def _joined(self, asks: Member) -> dict[str, Any]:
+        with self._changed:
+            known = self._joins.get(asks.index)
+            # Askers repeat themselves each second: the time of the first question stays, or nobody would have waited.
+            if not known or known[0] != asks:
+                self._joins[asks.index] = (asks, time.monotonic())
                 self._changed.notify_all()
-        return self._status()
+            return self._taking_in(asks)
 
     def _newer(self, number: int) -> dict[str, Any]:
         # The lock is free while it waits, so that other members are answered meanwhile.
@@ -161,10 +196,6 @@ class Control:
         }
 
 
-def _member(body: Mapping[str, Any]) -> Member:
-    return Member(index=int(body["index"]), incarnation=str(body["incarnation"])[:64])
-
-
 class _Server(BoundedServer):
     most = 1024  # all members of the largest gang at one of them
 
@@ -174,24 +205,24 @@ class _Server(BoundedServer):
 
 
 class _Handler(BoundedHandler):
+    most_body = MAX_BODY
+
     def do_POST(self) -> None:
         control = cast(_Server, self.server).control
-        # Before anything is read: who lacks the secret costs no memory.
-        if not control.knows(self.headers.get(SECRET_HEADER) or ""):
+        nonce, body = self.headers.get(NONCE_HEADER, "")[:32], self.body or b""
+        seal = _seal(control.key, b"ask", nonce.encode(), self.path.encode(), body)
+        genuine = hmac.compare_digest(self.headers.get(SEAL_HEADER, "").encode(), seal.encode())
+        if not (genuine and control.is_new(nonce)):
             self.send_error(403)
             return
         try:
-            length = int(self.headers.get("Content-Length") or 0)
-            if not 0 <= length <= MAX_BODY:
-                raise ValueError("too long")
-            body = json.loads(self.rfile.read(length) or b"{}")
-            answer = control.answer(self.path, body)
+            payload = json.dumps(control.answer(self.path, json.loads(body))).encode()
         except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
             self.send_error(400)
             return
-        payload = json.dumps(answer).encode()
         self.send_response(200)
         self.send_header("Content-Length", str(len(payload)))
+        self.send_header(SEAL_HEADER, _seal(control.key, b"answer", nonce.encode(), payload))
         self.end_headers()
         self.wfile.write(payload)
 
@@ -200,10 +231,10 @@ class Peers:
     """The other members, by their place in the Job."""
 
     def __init__(
-        self, addresses: tuple[Address, ...], secret: str, *, stores: Sequence[Sequence[int]] | None = None
+        self, addresses: tuple[Address, ...], key: bytes, *, stores: Sequence[Sequence[int]] | None = None
     ) -> None:
         """`stores`: of each member the ports at which groups meet; None: the one above that for questions."""
-        self.addresses, self._headers = addresses, {SECRET_HEADER: secret}
+        self.addresses, self._key = addresses, key
         self.stores = [[port + 1] for _, port in addresses] if stores is None else stores
         self._pool = ThreadPoolExecutor(max_workers=min(64, len(addresses) + 1), thread_name_prefix="gang-probe")
 
@@ -212,9 +243,13 @@ class Peers:
         host, port = self.addresses[place]
         connection = HTTPConnection(host, port, timeout=timeout_s)
         try:
-            connection.request("POST", path, body=json.dumps(body), headers=self._headers)
+            nonce, asked = secrets.token_hex(16), json.dumps(body).encode()
+            seal = _seal(self._key, b"ask", nonce.encode(), path.encode(), asked)
+            connection.request("POST", path, asked, {NONCE_HEADER: nonce, SEAL_HEADER: seal})
             response = connection.getresponse()
-            return read_answer(response.read(MAX_BODY)) if response.status == HTTPStatus.OK else None
+            answer, sealed = response.read(MAX_ANSWER), response.getheader(SEAL_HEADER, "")
+            sound = hmac.compare_digest(sealed.encode(), _seal(self._key, b"answer", nonce.encode(), answer).encode())
+            return read_answer(answer) if sound and response.status == HTTPStatus.OK else None
         except (OSError, HTTPException):
             return None
         finally:

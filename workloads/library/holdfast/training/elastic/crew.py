@@ -9,6 +9,7 @@ import os
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from dataclasses import asdict
 from functools import partial
 from typing import Any
 
@@ -148,7 +149,7 @@ class Crew:
                 return False
             status = self._peers.ask(lead.index, "/status", 1.0) or {}
             if status.get("phase") == "complete":
-                self._peers.ask(lead.index, "/farewell", 1.0, index=self.me.index)
+                self._peers.ask(lead.index, "/farewell", 1.0, **asdict(self.me), epoch=self.epoch.number)
                 return True
             time.sleep(0.05)
 
@@ -280,7 +281,7 @@ class Crew:
         """A member that has not seen the end would save it once more, and find nobody."""
         ends = time.monotonic() + FAREWELL_S
         while time.monotonic() < ends:
-            gone = self._control.farewells()
+            gone = self._control.farewells(self.epoch.number)
             if not self._peers.at_work([member for member in others if member.index not in gone]):
                 return
             self._control.wait(0.1)

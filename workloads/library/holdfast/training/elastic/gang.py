@@ -55,7 +55,7 @@ from holdfast.training.elastic.saves import GangSaves, open_store
 from holdfast.training.elastic.shards import GangProgress
 from holdfast.training.elastic.watch import Lag
 from holdfast.training.errors import GroupLost
-from holdfast.training.rendezvous import join_id
+from holdfast.training.gate import join_key
 
 
 class ElasticGang:
@@ -104,7 +104,7 @@ class ElasticGang:
         events = events if node.speaks else None
         self._shutdown = notices.of_process()
         self._tuning = tuning or Tuning()
-        peers = Peers(nodes[:: node.size], join_id(run), stores=_stores(nodes, node.size))
+        peers = Peers(nodes[:: node.size], join_key(run), stores=_stores(nodes, node.size))
         storage = open_store(url, self._tuning, peers, hold_s=hold_s)
         progress = GangProgress(shards=self._shards, seed=seed, facts=facts, gradients=self._gradients)
         whole = state | {"gang": progress}
@@ -132,13 +132,13 @@ class ElasticGang:
         members_per_node: int,
         peers: Peers,
     ) -> Crew:
-        node, secret = self._node, join_id(run)
+        node, key = self._node, join_key(run)
         me = Member(index=self._index, incarnation=node.decided(lambda: secrets.token_hex(8)))
         added_up = nodes[node.rank :: node.size]
         # Nobody asks a rank that does not speak for its node.
         port = peers.addresses[self._index][1] if node.speaks else 0
         try:
-            self._control = Control(me, port, secret)
+            self._control = Control(me, port, key)
         except OSError as error:
             raise port_taken(port, error) from error
         return Crew(
@@ -149,7 +149,7 @@ class ElasticGang:
             regroup=Regroup(
                 storage, run, self._control, peers, limits, self._lag, stop_asked=lambda: self._shutdown.requested
             ),
-            group=Group(added_up, me, self._gradients.device, secret=secret, beside_node=node.mesh is not None),
+            group=Group(added_up, me, self._gradients.device, key=key, beside_node=node.mesh is not None),
             lag=self._lag,
             silent_s=self._silent_s,
             saves=saves,

@@ -2,8 +2,8 @@
 
 Of a node that shares one state (node.py) each rank is in a group of its own with the ranks of that number elsewhere.
 
-Every member serves a store of its own from birth, on the port above its control port; the lead's is used, under the
-epoch's number. So an epoch needs nothing of a member that is gone.
+Every member serves a store of its own from birth, behind a gate on the port above its control port; the lead's is
+used, under the epoch's number. So an epoch needs nothing of a member that is gone.
 """
 
 import contextlib
@@ -22,7 +22,6 @@ import torch.distributed as dist
 from torch.distributed import (
     PrefixStore,  # pyright: ignore[reportPrivateImportUsage]
     Store,  # pyright: ignore[reportPrivateImportUsage]
-    TCPStore,  # pyright: ignore[reportPrivateImportUsage]
     distributed_c10d,
 )
 
@@ -31,9 +30,11 @@ from holdfast.contract.errors import InputError
 from holdfast.training.elastic.membership import Epoch, Member
 from holdfast.training.elastic.places import Address
 from holdfast.training.errors import GroupLost
+from holdfast.training.gate import Gate, Tunnel, client_store
 
 CONNECT_S = 10.0
 DESTROY_S = 3.0
+MAX_JSON_BYTES = 1 << 28
 BACKENDS = {"cpu": "gloo", "cuda": "cpu:gloo,cuda:nccl"}
 
 
@@ -53,22 +54,24 @@ class Group:
         me: Member,
         device: torch.device,
         *,
-        secret: str,
+        key: bytes,
         beside_node: bool = False,
     ) -> None:
-        """`secret`: the name under which members find each other in a store that strangers may reach. `beside_node`:
-        the default group is the node's own, and stays. Raises InputError where the port is taken."""
-        self._addresses, self._me, self._secret = addresses, me, secret
+        """`key`: of the run's members. `beside_node`: the default group is the node's own, and stays. Raises
+        InputError where the port is taken."""
+        self._addresses, self._me, self._key = addresses, me, key
         self._connect_s = CONNECT_S
         self._sockets: set[_Descriptor] = set()
         """Of the group that is open."""
+        self._tunnel: Tunnel | None = None
+        """To the store of the lead."""
         self._backend, self._beside_node = BACKENDS[device.type], beside_node
         self.handle: dist.ProcessGroup | None = None
         """For collectives; None where this member is alone."""
         port = addresses[me.index][1] + 1
         try:
-            self._own = TCPStore("127.0.0.1", port, is_master=True, wait_for_workers=False)
-        except RuntimeError as error:
+            self._own = Gate(port, key, timeout=timedelta(seconds=self._connect_s)).store
+        except OSError as error:
             raise port_taken(port, error) from error
 
     def open(self, epoch: Epoch, lag_s: float) -> None:
@@ -89,7 +92,7 @@ class Group:
             raise GroupLost(str(error)[:200]) from error
 
     def _connect(self, epoch: Epoch, rank: int) -> None:
-        store = PrefixStore(f"{self._secret}/epoch/{epoch.number}", self._store_of(epoch.lead))
+        store = PrefixStore(f"epoch/{epoch.number}", self._store_of(epoch.lead))
         # Who is lost while the others connect is noticed only by the time limit: shorter than that of a step.
         connect = timedelta(seconds=self._connect_s)
         store.set_timeout(connect)
@@ -115,7 +118,8 @@ class Group:
             yield
             return
         host, port = self._addresses[lead.index]
-        ending = threading.Timer(1.5 * self._connect_s, _end_connections, (host, port + 1))
+        self._tunnel = Tunnel((host, port + 1), self._key)
+        ending = threading.Timer(1.5 * self._connect_s, self._tunnel.close)
         ending.daemon = True
         ending.start()
         try:
@@ -126,10 +130,8 @@ class Group:
     def _store_of(self, lead: Member) -> Store:
         if lead == self._me:
             return self._own
-        host, port = self._addresses[lead.index]
-        return TCPStore(
-            host, port + 1, is_master=False, wait_for_workers=False, timeout=timedelta(seconds=self._connect_s)
-        )
+        assert self._tunnel
+        return client_store(self._tunnel.port, timedelta(seconds=self._connect_s))
 
     def abort(self) -> None:
         """Make the collective that is under way fail. From another thread."""
@@ -144,6 +146,8 @@ class Group:
     def close(self) -> None:
         """Beside the main thread: with a peer that is gone it may never end."""
         group, self.handle = self.handle, None
+        if self._tunnel:
+            self._tunnel.close()
         if group is None and (self._beside_node or not dist.is_initialized()):
             return
 
@@ -168,16 +172,21 @@ def _made_beside(backend: str, store: Store, rank: int, size: int, timeout: time
 
 
 def broadcast_json(value: Any, source: int, device: torch.device, group: dist.ProcessGroup | None) -> Any:
-    """JSON and not torch's objects: those are pickles, which run code."""
+    """JSON and not torch's objects: those are pickles, which run code. Raises GroupLost for what is none."""
     assert group
     data = json.dumps(value).encode() if group.rank() == source else b""
     length = torch.tensor([len(data)], dtype=torch.int64, device=device)
     dist.broadcast(length, group=group, group_src=source)
+    if not 0 < int(length) <= MAX_JSON_BYTES:
+        raise GroupLost(f"another process announces {int(length)} bytes, and at most {MAX_JSON_BYTES} are read")
     buffer = torch.empty(int(length), dtype=torch.uint8, device=device)
     if data:
         buffer.copy_(torch.frombuffer(bytearray(data), dtype=torch.uint8))
     dist.broadcast(buffer, group=group, group_src=source)
-    return json.loads(bytes(buffer.cpu().tolist()))
+    try:
+        return json.loads(bytes(buffer.cpu().tolist()))
+    except (ValueError, RecursionError) as error:
+        raise GroupLost(f"another process sent no JSON: {error}") from error
 
 
 _Descriptor = tuple[int, int]
@@ -192,13 +201,6 @@ def _sockets() -> set[_Descriptor]:
             if stat.S_ISSOCK(status.st_mode):
                 found.add((int(path.name), status.st_ino))
     return found
-
-
-def _end_connections(host: str, port: int) -> None:
-    """Those of this process to (host, port): who reads from one sees its end."""
-    peers = {found[4][:2] for found in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)}
-    for number, inode in _sockets():
-        _shut(number, lambda _, peer: peer in peers, inode=inode)
 
 
 def _shut(number: int, meant: Callable[[Address, Address], bool], *, inode: int) -> None:

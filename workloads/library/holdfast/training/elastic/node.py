@@ -18,7 +18,6 @@ from torch import Tensor, nn
 from torch.distributed import (
     HashStore,  # pyright: ignore[reportPrivateImportUsage]
     PrefixStore,  # pyright: ignore[reportPrivateImportUsage]
-    TCPStore,  # pyright: ignore[reportPrivateImportUsage]
 )
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
@@ -27,9 +26,9 @@ from holdfast.checkpoint.parts import Json, Ranks, as_dtensor, failure_of
 from holdfast.contract.errors import InputError
 from holdfast.runtime.stop import OneProcessStore
 from holdfast.training.elastic import places
-from holdfast.training.elastic.group import BACKENDS, broadcast_json
+from holdfast.training.elastic.group import BACKENDS, broadcast_json, port_taken
 from holdfast.training.errors import CutOff, Expelled, GangTooSmall, GroupLost, NodeLost
-from holdfast.training.rendezvous import join_id
+from holdfast.training.gate import client_store, loopback_store
 
 # A rank waits here for one that asks other members, restores or computes; one that is gone is noticed at once.
 FOR_LIFE = timedelta(days=30)
@@ -49,11 +48,13 @@ def join_node(device: str = "cpu") -> DeviceMesh:
     if size > 1:
         # The second rank's port for questions, which nobody asks: the first one speaks for the node.
         _, port = pod.nodes[pod.index - rank + 1]
-        store = TCPStore(
-            places.ALONE, port, is_master=rank == 0, wait_for_workers=False, timeout=timedelta(seconds=JOIN_S)
-        )
+        timeout = timedelta(seconds=JOIN_S)
+        try:
+            store = client_store(port, timeout) if rank else loopback_store(timeout, port)
+        except OSError as error:
+            raise port_taken(port, error) from error
     dist.init_process_group(
-        BACKENDS[kind], store=PrefixStore(join_id("node"), store), rank=rank, world_size=size, timeout=FOR_LIFE
+        BACKENDS[kind], store=PrefixStore("node", store), rank=rank, world_size=size, timeout=FOR_LIFE
     )
     return init_device_mesh(kind, (size,))
 

@@ -7,6 +7,7 @@ regrouping helps: the process ends and says which port.
 import socket
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict
 from typing import Any
 
 from holdfast.checkpoint.errors import CheckpointExit
@@ -47,7 +48,7 @@ class Reach:
         self._members = epoch.members
         if self._tries == TRIES:
             for member in self._others(epoch):
-                self._peers.ask(member.index, "/closed", PROBE_S, index=self._me.index, epoch=epoch.number)
+                self._peers.ask(member.index, "/closed", PROBE_S, **asdict(self._me), epoch=epoch.number)
             raise self._unreachable(epoch, closed, step)
         self.heard(epoch, step)
 

@@ -7,7 +7,7 @@ middle of anything is followed by the next.
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 from holdfast.checkpoint.errors import Preempted, StorageError
 from holdfast.checkpoint.failpoints import failpoint
@@ -51,7 +51,7 @@ class Regroup:
         self._stop_asked = stop_asked
         self._me = control.me
         self._signs = Signs(storage, run, control.me, peers, gather_s=limits.gather_s)
-        control.hears = lambda member: bool(peers.living([member]))
+        control.hears = lambda member: 0 <= member.index < self._places and bool(peers.living([member]))
         self._deaf = self._reported_late = 0
         self._left_out_by: Epoch | None = None
         """The newest that went on without this member."""
@@ -231,8 +231,7 @@ class Regroup:
             self._signs.rest()
 
     def _ask(self, index: int, path: str, **body: object) -> dict[str, object] | None:
-        me = {"index": self._me.index, "incarnation": self._me.incarnation}
-        return self._peers.ask(index, path, POLL_S + 1, **me, **body)
+        return self._peers.ask(index, path, POLL_S + 1, **asdict(self._me), **body)
 
 
 def successor(

@@ -3,6 +3,7 @@
 Of a state that a node shares each rank gets its own shard, from the rank of its number on the other node.
 """
 
+import math
 from collections.abc import Set as AbstractSet
 from typing import Any
 
@@ -10,13 +11,16 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from holdfast.checkpoint.errors import CheckpointExit
 from holdfast.checkpoint.parts import (
+    NO_KERNEL,
     RNG_KEY,
     Captured,
     Skeleton,
     as_dtensor,
     capture,
     decode,
+    dtype_of,
     load_entry,
     local_of,
     targets,
@@ -26,6 +30,8 @@ from holdfast.training.elastic.group import broadcast_json
 from holdfast.training.elastic.node import Node
 
 CHUNK_BYTES = 64 << 20
+MOST_TIMES, LEAST_ROOM_BYTES = 32, 1 << 30
+"""Of a newcomer's state: an optimizer that has taken a step holds several tensors for each parameter."""
 
 
 def furthest(applied: int, group: dist.ProcessGroup | None) -> int:
@@ -60,7 +66,8 @@ def synchronize(
             if group.rank() == source:
                 _give(capture(state), source, device, group)
             else:
-                got = _got(source, device, group, node)
+                own = sum(local_of(t).nbytes for t in capture(state).tensors.values())
+                got = _got(source, device, group, node, most_bytes=max(LEAST_ROOM_BYTES, MOST_TIMES * own))
     if got:
         take(state, *got)
     return max(steps)
@@ -80,14 +87,36 @@ def _give(captured: Captured, source: int, device: torch.device, group: dist.Pro
     _broadcast([local.reshape(-1).view(torch.uint8).to(device) for local in locals_], source, group)
 
 
-def _got(source: int, device: torch.device, group: dist.ProcessGroup, node: Node) -> tuple[Skeleton, dict[str, Tensor]]:
-    skeleton, described = broadcast_json(None, source, device, group)
-    locals_ = [torch.empty(shape, dtype=getattr(torch, dtype), device=device) for _, dtype, shape, _ in described]
-    _broadcast([local.reshape(-1).view(torch.uint8) for local in locals_], source, group)
-    return skeleton, {
-        key: node.sharded(local, *layout) if layout else local
-        for (key, _, _, layout), local in zip(described, locals_, strict=True)
-    }
+def _got(
+    source: int, device: torch.device, group: dist.ProcessGroup, node: Node, *, most_bytes: int
+) -> tuple[Skeleton, dict[str, Tensor]]:
+    described = broadcast_json(None, source, device, group)
+    try:
+        skeleton, tensors = described
+        described = room_for(tensors, device, most_bytes=most_bytes)
+    except (ValueError, TypeError, AttributeError) as error:
+        raise CheckpointExit(0, f"the state of another member is none that this one can take: {error}"[:300]) from error
+    _broadcast([local.reshape(-1).view(torch.uint8) for _, local, _ in described], source, group)
+    return skeleton, {key: node.sharded(local, *layout) if layout else local for key, local, layout in described}
+
+
+def room_for(described: Any, device: torch.device, *, most_bytes: int) -> list[tuple[str, Tensor, list[Any]]]:
+    """For tensors that another member describes by key, dtype, shape and layout. Raises ValueError, TypeError or
+    AttributeError for a description that no member gives, before any memory is taken."""
+    kinds: list[tuple[str, torch.dtype, list[int], list[Any]]] = []
+    total = 0
+    for key, name, shape, layout in described:
+        dtype = dtype_of(name)
+        if dtype is None or name in NO_KERNEL:
+            raise ValueError(f"{key!r} is of dtype {name!r}")
+        sizes = [shape, *(layout[:2] if layout else [])]
+        if not all(isinstance(size, int) and size >= 0 for axes in sizes for size in axes) or len(layout) not in (0, 3):
+            raise ValueError(f"{key!r} has shape {shape!r} and layout {layout!r}")
+        total += math.prod(shape) * dtype.itemsize
+        kinds.append((key, dtype, shape, layout))
+    if total > most_bytes:
+        raise ValueError(f"it has {total} bytes, and at most {most_bytes} are expected")
+    return [(key, torch.empty(shape, dtype=dtype, device=device), layout) for key, dtype, shape, layout in kinds]
 
 
 def take(state: dict[str, Any], skeleton: Skeleton, tensors: dict[str, Tensor]) -> None:

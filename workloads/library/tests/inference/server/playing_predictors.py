@@ -80,7 +80,7 @@ class Stepped(GpuLike):
 
 
 class Completing(Stepped):
-    """Counts: `1 2 3 ...`, one number a piece, up to max_tokens; a prompt may hold a piece as an item can."""
+    """Counts: `1 2 3 ...`, one number a piece, two tokens, up to max_tokens; a prompt may hold a piece as an item can."""
 
     def load(self) -> None:
         super().load()
@@ -95,9 +95,11 @@ class Completing(Stepped):
         count = str(asked.get("completion", "")).count(" ") + 1
         if asked.get("prompt") == "nonsense":
             return {"text": 7, "finish_reason": None}
+        counted: dict[str, Value] = {} if asked.get("prompt") == "uncounted" else {"tokens": 2, "prompt_tokens": 5}
         return {
             "text": f"{self._step}.{count} ",
             "finish_reason": "length" if count >= cast("int", asked.get("max_tokens", 1)) else None,
+            **counted,
         }
 
 

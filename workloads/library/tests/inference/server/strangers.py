@@ -43,7 +43,7 @@ def openai(port: int) -> dict[str, Any]:
         {"echo": True},
         {"logprobs": 1},
         {"suffix": "x"},
-        {"stream": True, "stream_options": {"include_usage": True}},
+        {"stream_options": {"include_usage": True}},
         {"prompt": ["a", "b"]},
         {"extra_body": {"top_k": 1}},
     ):
@@ -51,7 +51,10 @@ def openai(port: int) -> dict[str, Any]:
             client.completions.create(**(usual | more))
         except BadRequestError:
             refused += more
+    counting: dict[str, Any] = {"stream": True, "stream_options": {"include_usage": True}}
+    *_, last = client.completions.create(**usual, **counting)
     return {
+        "usage": last.usage and last.usage.total_tokens,
         "models": [model.id for model in client.models.list()],
         "whole": client.completions.create(**usual, echo=False, user="me").choices[0].text,
         "pieces": [piece.choices[0].text for piece in client.completions.create(**usual, stream=True)],

@@ -71,7 +71,24 @@ def test_a_completion_comes_whole_or_in_pieces(server: Served) -> None:
     assert (len(found), found[-1], text_of(found)) == (4, "[DONE]", "1.1 1.2 1.3 ")
 
 
+def test_tokens_are_counted_where_the_model_counts_them(server: Served) -> None:
+    usage = {"prompt_tokens": 5, "completion_tokens": 6, "total_tokens": 11}
+    assert server.request("POST", PATH, asked(max_tokens=3)).json["usage"] == usage
+    wanted = {"stream": True, "max_tokens": 3, "stream_options": {"include_usage": True}}
+    streamed = server.request("POST", PATH, asked(**wanted))
+    *pieces, last, done = map(json.loads, [each for each in events(streamed.body) if each != "[DONE]"] + ["1"])
+    assert [piece["usage"] for piece in pieces] == [None] * 3 and done == 1
+    assert (last["choices"], last["usage"]) == ([], usage)
+    assert "usage" not in server.request("POST", PATH, asked(prompt="uncounted")).json
+    assert "usage" not in json.loads(events(server.request("POST", PATH, asked(stream=True)).body)[0])
+    refused = server.request("POST", PATH, asked(prompt="uncounted", **wanted))
+    assert refused.status == 400 and "tokens" in refused.json["error"]["message"]
+
+
 BAD = {
+    "usage of a whole answer": ({"stream_options": {"include_usage": True}}, 400),
+    "usage as a word": ({"stream": True, "stream_options": {"include_usage": "yes"}}, 400),
+    "another option of streams": ({"stream": True, "stream_options": {"include_obfuscation": True}}, 400),
     "no prompt": ({"prompt": ""}, 400),
     "several prompts": ({"prompt": ["a", "b"]}, 400),
     "max_tokens of 0": ({"max_tokens": 0}, 400),

@@ -14,6 +14,7 @@ from workloads.library.tests.inference.server.serving import INFER, PREDICTORS, 
 pytestmark = pytest.mark.process
 LENGTH = "inference-header-content-length"
 MIB = 1024 * 1024
+LARGE = 200_000
 
 
 @pytest.fixture(scope="module")
@@ -120,6 +121,27 @@ def test_packed_bodies_are_unpacked_within_the_bound(server: Served) -> None:
     for broken in (b"no gzip", gzip.compress(texts("a"))[:-4]):
         assert server.request("POST", INFER, broken, {"content-encoding": "gzip"}).status == 400
     assert server.request("POST", INFER, texts("a"), {"content-encoding": "br"}).status == 415
+
+
+@pytest.mark.parametrize(
+    ("accepts", "size", "packed"),
+    [
+        ("gzip", LARGE, True),
+        ("br;q=1, gzip;q=0.5", LARGE, True),
+        ("gzip", 9, False),
+        ("gzip;q=0", LARGE, False),
+        ("", LARGE, False),
+    ],
+)
+def test_a_large_answer_is_packed_for_those_who_take_gzip(
+    server: Served, accepts: str, size: int, packed: bool
+) -> None:
+    answer = server.request("POST", INFER, texts("x" * size), {"accept-encoding": accepts})
+    assert (answer.headers.get("content-encoding") == "gzip") is packed
+    assert (answer.headers.get("vary") == "accept-encoding") is (size == LARGE)
+    body = gzip.decompress(answer.body) if packed else answer.body
+    assert json.loads(body)["outputs"][0]["data"] == ["x" * size]
+    assert len(answer.body) < LARGE / 10 or not packed
 
 
 def test_metadata_and_versions_are_of_the_model_that_answers(server: Served) -> None:

@@ -40,5 +40,6 @@ def test_openai_as_it_comes(tmp_path: Path) -> None:
             "models": ["model"],
             "whole": "1.1 1.2 1.3 ",
             "pieces": ["1.1 ", "1.2 ", "1.3 "],
-            "refused": ["echo", "extra_body", "logprobs", "prompt", "stream", "stream_options", "suffix"],
+            "usage": 11,
+            "refused": ["echo", "extra_body", "logprobs", "prompt", "stream_options", "suffix"],
         }

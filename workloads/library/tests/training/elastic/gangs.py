@@ -14,7 +14,7 @@ from typing import Any
 
 from holdfast.contract.environment import ENV_ATTEMPT, ENV_KILL_AT
 from holdfast.training.elastic.control import Peers
-from holdfast.training.rendezvous import join_id
+from holdfast.training.gate import join_key
 from tests.support import commits
 from workloads.library.tests.fork_server import ForkServer, Started
 
@@ -133,7 +133,7 @@ class Gang:
 
     def _phase(self, place: int) -> object:
         addresses = tuple((host, port) for host, port in self.settings["nodes"])
-        return (Peers(addresses, join_id("elastic")).ask(place, "/status", 1.0) or {}).get("phase")
+        return (Peers(addresses, join_key("elastic")).ask(place, "/status", 1.0) or {}).get("phase")
 
     def close(self) -> None:
         for process in self.processes.values():

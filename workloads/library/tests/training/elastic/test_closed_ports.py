@@ -144,10 +144,10 @@ def test_ports_that_the_system_chooses_are_tried_as_well() -> None:
     """gloo and NCCL meet there: a policy that opens the two known ports alone is not enough."""
     members = (Member(index=0, incarnation="a"), Member(index=1, incarnation="b"))
     addresses = tuple((LOCAL, port) for port in free_ports(2))
-    controls = [Control(member, addresses[member.index][1], "s") for member in members]
+    controls = [Control(member, addresses[member.index][1], b"s") for member in members]
     chosen = controls[1].ear
     controls[1]._ear.close()  # pyright: ignore[reportPrivateUsage]
-    reach, epoch = Reach(controls[0], Peers(addresses, "s")), Epoch(number=1, members=members)
+    reach, epoch = Reach(controls[0], Peers(addresses, b"s")), Epoch(number=1, members=members)
     with socket.create_server((LOCAL, addresses[1][1] + 1)):
         for _ in range(TRIES - 1):
             reach.lost(epoch, 0)

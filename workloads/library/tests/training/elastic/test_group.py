@@ -18,8 +18,9 @@ pytestmark = [pytest.mark.process, pytest.mark.timeout(120)]
 
 HOST = """
 import sys, time
-from torch.distributed import TCPStore
-store = TCPStore("127.0.0.1", int(sys.argv[1]), is_master=True, wait_for_workers=False)
+from datetime import timedelta
+from holdfast.training.gate import Gate
+gate = Gate(int(sys.argv[1]), b"s", timeout=timedelta(seconds=10))
 print("up", flush=True)
 time.sleep(3600)
 """
@@ -39,7 +40,7 @@ def frozen_lead() -> Iterator[int]:
 def test_a_lead_that_is_frozen_while_others_connect_holds_nobody(frozen_lead: int) -> None:
     members = (Member(index=0, incarnation="a"), Member(index=1, incarnation="b"))
     addresses = (("127.0.0.1", frozen_lead), ("127.0.0.1", free_ports(1)[0]))
-    group = Group(addresses, members[1], torch.device("cpu"), secret="s")
+    group = Group(addresses, members[1], torch.device("cpu"), key=b"s")
     # As the uploader's, which has no address: it is looked at as well.
     of_no_network = socket.socketpair()
     with of_no_network[0], of_no_network[1], pytest.raises(GroupLost):

@@ -1,6 +1,7 @@
 """What elastic gangs are made of, without a process: shares, sums that no grouping changes, epochs, odd messages."""
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +15,13 @@ from holdfast.checkpoint.parts import capture
 from holdfast.checkpoint.stores import LocalStorage
 from holdfast.contract.environment import ENV_KEY_FILE
 from holdfast.contract.errors import InputError
-from holdfast.training.elastic.control import Control, Peers, epoch_of
+from holdfast.training.elastic.control import EPOCHS, Control, Peers, epoch_of
 from holdfast.training.elastic.gradients import ExactGradientSum, GradientSum
 from holdfast.training.elastic.membership import Epoch, Member, newest, propose
 from holdfast.training.elastic.places import addresses
 from holdfast.training.elastic.shards import GangProgress, checked_nodes, checked_shards, efficiency, share
-from holdfast.training.elastic.transfer import take
-from holdfast.training.rendezvous import join_id
+from holdfast.training.elastic.transfer import room_for, take
+from holdfast.training.gate import join_key
 from workloads.library.tests.training.elastic.gangs import free_ports
 
 
@@ -54,6 +55,21 @@ def test_a_member_whose_state_is_another_is_refused(here: dict[str, Any], differ
     there = capture({"model": nn.Linear(2, 2)})
     with pytest.raises(InputError, match=f"(?s)state of this member.*{difference}"):
         take(here, there.skeleton, there.tensors)
+
+
+@pytest.mark.parametrize(
+    "described",
+    [
+        [["w", "load", [2], []]], [["w", "int1", [2], []]], [["w", 3, [2], []]], [["w", "float32", [-2], []]],
+        [["w", "float32", [1 << 40, 1 << 40], []]], [["w", "float32", "22", []]], [["w", "float32", [2.5], []]],
+        [["w", "float32", [2], [[2], [1]]]], [["w", "float32"]], 7, [None],
+    ],
+)  # fmt: skip
+def test_a_state_that_no_member_would_give_takes_no_memory(described: Any) -> None:
+    with pytest.raises((ValueError, TypeError, AttributeError)):
+        room_for(described, torch.device("cpu"), most_bytes=1 << 30)
+    ((key, room, layout),) = room_for([["w", "bfloat16", [2, 3], []]], torch.device("cpu"), most_bytes=12)
+    assert (key, room.shape, room.dtype, layout) == ("w", (2, 3), torch.bfloat16, [])
 
 
 @pytest.mark.parametrize("least", [0, 5])
@@ -150,8 +166,8 @@ def test_an_epoch_that_is_none_is_an_error_with_a_fix(tmp_path: Path, body: str)
 
 def test_odd_questions_get_an_answer_and_change_nothing() -> None:
     (port,) = free_ports(1)
-    control = Control(Member(index=0, incarnation="me"), port, "run")
-    peers = Peers((("127.0.0.1", port),), "run")
+    control = Control(Member(index=0, incarnation="me"), port, b"run")
+    peers = Peers((("127.0.0.1", port),), b"run")
     try:
         for body in (
             {"index": "x"},
@@ -175,15 +191,34 @@ def test_a_stranger_without_the_key_of_the_run_is_refused(tmp_path: Path, monkey
     (port,) = free_ports(1)
     (tmp_path / "key").write_text("k" * 64)
     monkeypatch.setenv(ENV_KEY_FILE, str(tmp_path / "key"))
-    control = Control(Member(index=0, incarnation="me"), port, join_id("run"))
+    control = Control(Member(index=0, incarnation="me"), port, join_key("run"))
     monkeypatch.delenv(ENV_KEY_FILE)
-    stranger = Peers((("127.0.0.1", port),), join_id("run"))
+    stranger = Peers((("127.0.0.1", port),), join_key("run"))
     try:
         assert stranger.ask(0, "/join", 2.0, index=1, incarnation="stranger") is None
         assert stranger.ask(0, "/report", 2.0, epoch=0, index=1) is None
         assert stranger.look([0]) == {}, "who belongs to the gang is no stranger's business"
         assert control.joining() == {}
         assert control.reported(0) == frozenset()
+    finally:
+        control.close()
+
+
+def test_only_members_of_an_epoch_are_heard_and_each_question_once() -> None:
+    (port,) = free_ports(1)
+    me, other, before = (Member(index=place, incarnation=name) for place, name in ((0, "me"), (1, "b"), (1, "a")))
+    control, peers = Control(me, port, b"run"), Peers((("127.0.0.1", port),), b"run")
+    try:
+        for number in range(1, 2 * EPOCHS):
+            control.enter(Epoch(number=number, members=(me, other)), "member")
+        for asks, epoch in ((before, number), (other, number + 1), (other, 1), (other, -1)):
+            for path in ("/closed", "/farewell", "/report"):
+                assert peers.ask(0, path, 2.0, **asdict(asks), epoch=epoch), "answered, and changes nothing"
+                assert not control.barred(epoch) | control.farewells(epoch) | control.reported(epoch)
+        assert peers.ask(0, "/closed", 2.0, **asdict(other), epoch=number)
+        assert control.barred(number) == {1} and control.farewells(number) == frozenset()
+        assert control.is_new("n") and not control.is_new("n")
+        assert Peers(peers.addresses, b"another").ask(0, "/status", 2.0) is None
     finally:
         control.close()
 

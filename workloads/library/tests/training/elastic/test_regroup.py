@@ -28,9 +28,9 @@ FIRST = Epoch(number=1, members=tuple(Member(index=place, incarnation=f"p{place}
 
 class Survivor:
     def __init__(self, folder: Path, place: int, addresses: tuple[tuple[str, int], ...]) -> None:
-        self.control = Control(FIRST.members[place], addresses[place][1], "run")
+        self.control = Control(FIRST.members[place], addresses[place][1], b"run")
         self.control.enter(FIRST, "member")
-        self.peers, self.storage = Peers(addresses, "run"), LocalStorage.open(str(folder))
+        self.peers, self.storage = Peers(addresses, b"run"), LocalStorage.open(str(folder))
         self.regroup = Regroup(
             self.storage, "run", self.control, self.peers, LIMITS, Lag(2.0), stop_asked=lambda: False
         )
@@ -52,7 +52,7 @@ def crew_of(survivor: Survivor, folder: Path, step: int) -> Crew:
         control=survivor.control,
         peers=survivor.peers,
         regroup=survivor.regroup,
-        group=Group(survivor.peers.addresses, survivor.control.me, cpu, secret="run"),
+        group=Group(survivor.peers.addresses, survivor.control.me, cpu, key=b"run"),
         lag=Lag(2.0),
         silent_s=2.0,
         saves=saves_in(survivor.storage, folder),

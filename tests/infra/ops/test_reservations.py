@@ -1,0 +1,145 @@
+"""Machines that are reserved: planned by name, taken first, priced by one's own figure, and none drained of others."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from holdfast.checks import Status, examine
+from holdfast.contract.capacity import Capacity
+from holdfast.contract.errors import InputError
+from holdfast.contract.pools import Role
+from holdfast.exporter.objects import read_node, read_pod
+from holdfast.jobs import placing, preparing
+from holdfast.jobs.job_file import OwnJob
+from holdfast.jobs.submit import Caps
+from holdfast.ledger.events import parse
+from holdfast.ledger.job_ledger import job_ledgers
+from holdfast.manifests.render_context import RenderContext
+from holdfast.mover.node_usage import NodeUsages
+from holdfast.mover.receipts import lane_prices
+from holdfast.place import prices
+from holdfast.platform import Platform, reading
+from infra import describe
+from infra.environments import Environment
+from infra.environments.schema import NodeGroup, Reservation
+from infra.ops.project import account_checks
+from infra.rules import judge_environment
+from infra.specs.pools import resources
+from tests.infra.ops.google import Gcloud
+from tests.infra.samples import EXAMPLE
+from workloads.library.tests import sample
+from workloads.manifests import queueing
+
+OURS = Reservation(name="a100-q4", usd_per_hour=1.25)
+IMAGE = f"us-docker.pkg.dev/p/r/train@sha256:{'a' * 64}"
+Change = Callable[[Reservation], Reservation]
+
+
+def reserving(**fields: Any) -> Environment:
+    group = NodeGroup(
+        name="reserved-a100",
+        role=Role.TRAINING,
+        capacity=Capacity.RESERVED,
+        machine_types=("a2-highgpu-1g",),
+        accelerator="nvidia-tesla-a100",
+        gpus_per_node=1,
+        max_nodes=4,
+        zones=("us-central1-a",),
+        reservation=replace(OURS, **fields),
+    )
+    return replace(EXAMPLE, groups=(*EXAMPLE.groups, group))
+
+
+def platform(**fields: Any) -> Platform:
+    """As commands read it, from its document."""
+    return reading.parse(reading.text(describe.platform(reserving(**fields), {})), "it")
+
+
+def own(**fields: Any) -> OwnJob:
+    given: dict[str, Any] = {"name": "mine", "environment": "example", "image": IMAGE, "command": ("python", "t.py")}
+    given |= {"gpus": "1xa100"} | fields
+    return OwnJob(**given)
+
+
+@pytest.mark.parametrize(
+    ("fields", "planned"),
+    [
+        ({}, {"consume_reservation_type": "SPECIFIC_RESERVATION", "values": ["a100-q4"]}),
+        ({"project": "acme-host"}, {"values": ["projects/acme-host/reservations/a100-q4"]}),
+        ({"best_effort": True}, {"consume_reservation_type": "ANY_RESERVATION"}),
+    ],
+)
+def test_its_pool_takes_the_reservation_that_is_named(fields: dict[str, Any], planned: dict[str, Any]) -> None:
+    environment = reserving(**fields)
+    (pool,) = (r for r in resources(environment) if r.id == "pool-reserved-a100")
+    config: Any = pool.arguments["node_config"]
+    assert planned.items() <= config["reservation_affinity"].items()
+    assert not judge_environment(environment), "and rules find jobs for it"
+
+
+def test_it_comes_first_and_costs_what_its_owner_says() -> None:
+    ours = platform()
+    for job in (own(), own(hours=10.0), own(nodes=2), own(resumes=False)):
+        placed = placing.place(job, ours, prices.load())
+        assert placed.offer and placed.offer.capacity is Capacity.RESERVED, placed.reason
+    prepared = preparing.prepare(own(), ours)
+    assert "kueue.x-k8s.io/queue-name: reserved" in prepared.text
+    assert preparing.plan(prepared, Caps(), None).usd_per_hour == 1.25
+    queues = {b["metadata"]["name"] for b in queueing.objects(RenderContext(ours)) if b["kind"] == "ClusterQueue"}
+    assert "reserved" in queues and ours.queues["reserved"] == "reserved"
+
+
+@pytest.mark.parametrize(
+    ("days", "word"), [({"starts": "2099-01-01"}, "begins on 2099"), ({"ends": "2024-01-31"}, "ends on 2024-01-31")]
+)
+def test_calendar_mode_takes_a_job_only_within_its_days(days: dict[str, str], word: str) -> None:
+    placed = placing.place(own(), platform(**days), prices.load())
+    assert placed.offer and placed.offer.capacity is not Capacity.RESERVED
+    with pytest.raises(InputError, match=word):
+        placing.place(own(capacity="reserved"), platform(**days), prices.load())
+
+
+def test_a_receipt_prices_it_by_its_nodes_label() -> None:
+    pool = describe.platform(reserving(), {}).pool("reserved-a100")
+    labels = pool.node_labels() | {"node.kubernetes.io/instance-type": pool.machine_type}
+    node = read_node({"metadata": {"name": "n", "labels": labels}})
+    assert (node.own_usd_per_hour, node.capacity) == (1.25, "on-demand")
+    usages, pod = NodeUsages(), read_pod({"metadata": {"namespace": "training"}, "spec": {"nodeName": "n"}})
+    for now_s in (1_000.0, 1_100.0):
+        usages.passed([("uid", pod)], {"n": replace(node, zone="us-central1-a")}, now_s)
+    runs = job_ledgers(parse(sample.encoded(sample.training("mine"))).events)
+    paid, demand, hours = lane_prices(runs, usages.held["uid"])
+    assert (paid, hours) == pytest.approx((1.25, 100 / 3600)) and demand > paid
+
+
+RESERVED = {"instanceProperties": {"machineType": "a2-highgpu-1g"}, "count": "4"}
+
+
+def listed(name: str, **fields: Any) -> dict[str, Any]:
+    zone = "https://www.googleapis.com/compute/v1/projects/p/zones/us-central1-a"
+    return {"name": name, "zone": zone, "specificReservation": RESERVED, "specificReservationRequired": True} | fields
+
+
+@pytest.mark.parametrize(
+    ("fields", "found", "word"),
+    [
+        ({}, [listed("a100-q4"), listed("theirs", specificReservationRequired=False)], ""),
+        ({}, [], "a100-q4 is not in us-central1-a"),
+        ({}, [listed("a100-q4", specificReservation=RESERVED | {"count": "2"})], "holds 2 machines"),
+        ({"best_effort": True}, [listed("a100-q4"), listed("theirs")], ""),
+        (
+            {"best_effort": True},
+            [listed("a100-q4"), listed("theirs", specificReservationRequired=False)],
+            "would drain theirs",
+        ),
+    ],
+)
+def test_doctor_refuses_what_is_not_there_or_would_drain_that_of_others(
+    gcloud: Gcloud, fields: dict[str, Any], found: list[Any], word: str
+) -> None:
+    gcloud.answer("compute reservations list", found)
+    checks = [check for check in account_checks() if check[0] == "reservations"]
+    (verdict,) = examine(reserving(**fields), checks)
+    assert (verdict.verdict is Status.OK) == (not word) and word in verdict.found

@@ -1,0 +1,109 @@
+"""The stand-in refuses what Google refuses, and fills in what Google fills in."""
+
+from typing import Any
+
+import pytest
+
+from tests.plan.stand_in import definitions
+from tests.plan.stand_in.definitions import Json
+from tests.plan.stand_in.world import Refusal, World
+
+pytestmark = pytest.mark.plan
+CLUSTER = "projects/acme/locations/us-central1/clusters"
+POOLS = f"{CLUSTER}/one/nodePools"
+
+
+@pytest.fixture
+def world() -> World:
+    found = World(project="acme", number="1", shuffled=False)
+    found.enabled |= {"container", "pubsub", "storage", "compute"}
+    found.resources[f"{CLUSTER}/one"] = {"name": "one"}
+    return found
+
+
+def ask(world: World, verb: str, api: str, path: str, body: Json | None = None, **query: str) -> Json:
+    base = {"container": "v1/", "pubsub": "v1/", "storage": "storage/v1/", "compute": "compute/v1/"}[api]
+    asked = {name: [value] for name, value in query.items()}
+    call = definitions.find(api, verb, base + path, asked, body or {}, str)
+    return world.answer(verb, api, path, call)
+
+
+def bucket(**more: Any) -> Json:
+    return {"name": "acme-data", "location": "US-CENTRAL1", **more}
+
+
+def pool(**more: Any) -> Json:
+    return {"nodePool": {"name": "l4", "initialNodeCount": 0, **more}}
+
+
+@pytest.mark.parametrize(
+    ("api", "path", "body", "problem"),
+    [
+        ("storage", "b", bucket(name="googbucket"), "Invalid name"),
+        ("storage", "b", bucket(labels={"Team": "ml"}), "Invalid label 'Team'"),
+        ("storage", "b", bucket(labels={"team": "ML"}), "Invalid label 'team'"),
+        ("storage", "b", bucket(labels={"goog-x": "a"}), "Invalid label 'goog-x'"),
+        ("storage", "b", bucket(labels={f"k{i}": "" for i in range(65)}), "65 labels"),
+        ("compute", "projects/acme/global/networks", {"name": "Main"}, "Invalid name"),
+        ("container", POOLS, pool(name="a" * 41), "Invalid name"),
+        ("container", POOLS, pool(config={"labels": {"cloud.google.com/gke-spot": "true"}}), "is reserved"),
+        ("container", POOLS, pool(config={"labels": {"kubernetes.io/role": "x"}}), "is reserved"),
+        ("container", POOLS, pool(config={"labels": {"a b": "x"}}), "Invalid node label"),
+        ("container", POOLS, pool(config={"resourceLabels": {"Team": "ml"}}), "Invalid label"),
+        ("container", POOLS, pool(upgradeSettings={"strategy": "SURGE"}), "may not both be 0"),
+    ],
+)
+def test_a_bad_name_or_label_is_refused(world: World, api: str, path: str, body: Json, problem: str) -> None:
+    with pytest.raises(Refusal, match=problem):
+        ask(world, "POST", api, path, body)
+
+
+def test_a_mask_changes_its_fields_alone(world: World) -> None:
+    path = "projects/acme/topics/work"
+    ask(world, "PUT", "pubsub", path, {"labels": {"a": "1"}, "messageRetentionDuration": "600s"})
+    change = {"topic": {"labels": {"a": "2"}, "messageRetentionDuration": "900s"}, "updateMask": "labels"}
+    assert ask(world, "PATCH", "pubsub", path, change)["labels"] == {"a": "2"}
+    assert world.resources[path]["messageRetentionDuration"] == "600s"
+    ask(world, "PATCH", "pubsub", path, {"topic": {}, "updateMask": "message_retention_duration"})
+    assert "messageRetentionDuration" not in world.resources[path], "a field that the request lacks is cleared"
+    with pytest.raises(Refusal, match="updateMask: colour is no field"):
+        ask(world, "PATCH", "pubsub", path, {"topic": {}, "updateMask": "colour"})
+
+
+def test_a_patch_without_a_mask_merges(world: World) -> None:
+    ask(world, "POST", "storage", "b", bucket(labels={"a": "1", "b": "2"}), project="acme")
+    ask(world, "PATCH", "storage", "b/acme-data", {"labels": {"a": None, "c": "3"}})
+    assert world.resources["b/acme-data"]["labels"] == {"b": "2", "c": "3"}
+
+
+def test_what_is_immutable_stays(world: World) -> None:
+    ask(world, "POST", "storage", "b", bucket(), project="acme")
+    with pytest.raises(Refusal, match="location is immutable"):
+        ask(world, "PATCH", "storage", "b/acme-data", {"location": "EU"})
+    assert world.resources["b/acme-data"]["location"] == "US-CENTRAL1"
+
+
+def test_an_old_etag_is_refused(world: World) -> None:
+    ask(world, "POST", "storage", "b", bucket(), project="acme")
+    policy = ask(world, "GET", "storage", "b/acme-data/iam")
+    given = {**policy, "bindings": [{"role": "roles/storage.objectViewer", "members": ["user:a@acme.example"]}]}
+    assert ask(world, "PUT", "storage", "b/acme-data/iam", given)["etag"] != policy["etag"]
+    with pytest.raises(Refusal, match="concurrent policy changes"):
+        ask(world, "PUT", "storage", "b/acme-data/iam", given)
+
+
+def test_a_pool_gets_its_taint_label_and_strategy(world: World) -> None:
+    gpu = {"acceleratorType": "nvidia-l4", "acceleratorCount": "1"}
+    ask(world, "POST", "container", POOLS, pool(config={"spot": True, "accelerators": [gpu]}))
+    made = world.resources[f"{POOLS}/l4"]
+    assert [taint["key"] for taint in made["config"]["taints"]] == ["nvidia.com/gpu"]
+    assert made["config"]["resourceLabels"] == {"goog-gke-node-pool-provisioning-model": "spot"}
+    assert made["upgradeSettings"]["strategy"] == "SURGE"
+
+
+def test_a_pool_beyond_the_quota_is_refused(world: World) -> None:
+    world.quota = {"nvidia-l4": 8}
+    eight = {"accelerators": [{"acceleratorType": "nvidia-l4", "acceleratorCount": "8"}]}
+    ask(world, "POST", "container", POOLS, pool(initialNodeCount=1, config=eight))
+    with pytest.raises(Refusal, match="nvidia-l4: 16 requested, limit 8"):
+        ask(world, "POST", "container", POOLS, pool(name="more", initialNodeCount=1, config=eight))

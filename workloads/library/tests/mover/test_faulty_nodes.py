@@ -1,0 +1,156 @@
+"""Which nodes are replaced, how many in an hour, and what is written about each."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast.clients.api import ApiError
+from holdfast.contract.kubernetes import LABEL_NAME
+from holdfast.contract.pools import LABEL_GPU_FAULT, LABEL_SPOT
+from holdfast.exporter import lines
+from holdfast.exporter.jobs import Jobs
+from holdfast.exporter.objects import Node, read_node
+from holdfast.exporter.sources import Folder
+from holdfast.ledger.events import read_folder
+from holdfast.mover.faulty_nodes import FaultyNodes, fault_of
+from workloads.library.tests.exporter.test_cluster import node
+
+NOW = 1_790_002_800.0
+LABELS = 'gpu="0",UUID="GPU-1",Hostname="n",err_msg="x} 79"'
+BROKEN = f"# HELP x y\nDCGM_FI_DEV_XID_ERRORS{{{LABELS}}} 79\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "fault"),
+    [
+        (BROKEN, "xid-79"),
+        (f"DCGM_FI_DEV_XID_ERRORS{{{LABELS}}} 48.000000", "xid-48"),
+        (f"DCGM_FI_DEV_ECC_DBE_VOL_TOTAL{{{LABELS}}} 2", "double-bit-error"),
+        (f"DCGM_FI_DEV_ROW_REMAP_FAILURE{{{LABELS}}} 1", "row-remap-failure"),
+        (f"DCGM_FI_DEV_XID_ERRORS{{{LABELS}}} 31", ""),
+        (f"DCGM_FI_DEV_XID_ERRORS{{{LABELS}}} 0\nDCGM_FI_DEV_ECC_DBE_VOL_TOTAL{{{LABELS}}} 0", ""),
+        (f"DCGM_FI_DEV_XID_ERRORS{{{LABELS}}} NaN\nDCGM_FI_DEV_THERMAL_VIOLATION{{{LABELS}}} 9", ""),
+        ("<html>", ""),
+    ],
+)
+def test_only_faults_after_which_a_gpu_needs_a_reset_count(text: str, fault: str) -> None:
+    assert fault_of(text) == fault
+
+
+@dataclass
+class Server:
+    """Two nodes with an exporter each, and pods on them."""
+
+    pods: list[Any] = field(default_factory=list[Any])
+    refuse: dict[str, int] = field(default_factory=dict[str, int])
+    marked: dict[str, str] = field(default_factory=dict[str, str])
+    asked: list[str] = field(default_factory=list[str])
+
+    def items(self, path: str, **query: str) -> list[Any]:
+        if path == "/api/v1/nodes":
+            assert query == {"labelSelector": f"{LABEL_GPU_FAULT},{LABEL_SPOT}=true"}
+            return [{"metadata": {"name": name}} for name in self.marked]
+        if path.endswith("gpu-metrics/pods"):
+            assert query == {"labelSelector": f"{LABEL_NAME}=dcgm-exporter"}
+            return [{"spec": {"nodeName": name}, "status": {"podIP": name}} for name in ("a", "b")]
+        on, space = query["fieldSelector"].removeprefix("spec.nodeName="), path.split("/")[4]
+        return [p for p in self.pods if p["spec"]["nodeName"] == on and p["metadata"]["namespace"] == space]
+
+    def merge(self, path: str, change: Any) -> None:
+        self._ask("cordon", path)
+        assert change["spec"] == {"unschedulable": True}
+        self.marked[path.rpartition("/")[2]] = change["metadata"]["labels"][LABEL_GPU_FAULT]
+
+    def create(self, path: str, body: Any) -> None:
+        if path == "/api/v1/namespaces/default/events":
+            self._ask(body["reason"], body["involvedObject"]["name"])
+        else:
+            self._ask("evict", path.removesuffix("/eviction"))
+
+    def delete(self, path: str) -> None:
+        self._ask("delete", path)
+        del self.marked[path.rpartition("/")[2]]
+
+    def _ask(self, verb: str, path: str) -> None:
+        self.asked.append(f"{verb} {path.rpartition('/')[2]}")
+        if verb in self.refuse:
+            raise ApiError(self.refuse[verb], "no")
+
+
+def spot(*names: str) -> dict[str, Node]:
+    return {name: read_node(node(name)) for name in names}
+
+
+def faulty(server: Any, per_hour: int, texts: dict[str, str] | None = None) -> FaultyNodes:
+    """Node a is broken, and b is sound."""
+    held = texts or {"a": BROKEN}
+    return FaultyNodes(server, per_hour, lambda address: held.get(address, ""))
+
+
+def pod(name: str, *, due: str = "", phase: str = "Running", namespace: str = "training") -> Any:
+    meta = {"name": name, "namespace": namespace} | ({"deletionTimestamp": due} if due else {})
+    return {"metadata": meta, "spec": {"nodeName": "a"}, "status": {"phase": phase}}
+
+
+def test_by_default_a_fault_is_reported_once_and_nothing_is_changed() -> None:
+    server = Server()
+    found = faulty(server, 0)
+    first, again = found.step(spot("a", "b"), NOW), found.step(spot("a", "b"), NOW + 60)
+    assert [(line["node"], line["fault"], line["answer"]) for line in first] == [("a", "xid-79", "reported")]
+    assert (again, server.asked) == ([], ["GpuFault a"])
+
+
+def test_a_node_that_is_not_spot_is_left_to_people() -> None:
+    server = Server()
+    found = faulty(server, 60)
+    for at in (0, 60, 120):
+        assert found.step(spot("b"), NOW + at) == []
+    assert server.asked == []
+
+
+def test_the_cap_holds_from_the_start_of_the_mover_on() -> None:
+    server = Server()
+    found = faulty(server, 2, {"a": BROKEN, "b": BROKEN})
+    cordoned = []
+    for at in range(0, 7_200, 60):
+        found.step(spot("a", "b"), NOW + at)
+        cordoned += [at for asked in server.asked if asked.startswith("cordon")]
+        server.asked.clear()
+    assert cordoned == [1_800, 3_600, 5_400]
+
+
+def test_jobs_leave_before_the_node_goes() -> None:
+    server = Server(
+        [pod("p"), pod("web", namespace="serving"), pod("over", phase="Failed"), pod("q", due="2026-09-21T15:00:31Z")]
+    )
+    server.marked["a"] = "xid-79"
+    found = faulty(server, 1)
+    found.step(spot("a"), NOW)
+    assert server.asked == ["evict p", "evict web"]
+    server.pods = [pod("q", due="2026-09-21T15:00:31Z")]
+    found.step(spot("a"), NOW + 30)
+    assert server.asked[2:] == []
+    found.step(spot("a"), NOW + 60)  # its kubelet does not answer any more
+    assert server.asked[2:] == ["delete a"]
+
+
+def test_a_disruption_budget_keeps_the_node() -> None:
+    server = Server([pod("p")], refuse={"evict": 429})
+    server.marked["a"] = "xid-79"
+    found = faulty(server, 1)
+    for at in (0, 30, 60):
+        found.step(spot("a"), NOW + at)
+    assert server.asked == ["evict p"] * 3
+
+
+def test_the_exporter_counts_the_line(tmp_path: Path) -> None:
+    file = tmp_path / "mover.jsonl"
+    lines.append(file, faulty(Server(), 0).step(spot("a"), NOW))
+    assert not read_folder(tmp_path).problems
+    exporter = Jobs(Folder(tmp_path))
+    exporter.read()
+    counts = [s for s in exporter.samples(NOW, {}) if s.metric == "gpu_faults_total"]
+    labels = {"pool": read_node(node("a")).pool, "fault": "xid-79", "answer": "reported"}
+    assert [(s.value, dict(s.labels)) for s in counts] == [(1, labels)]

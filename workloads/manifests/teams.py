@@ -1,0 +1,63 @@
+"""What a team has in the cluster: its namespaces, and what its people may do there."""
+
+from collections.abc import Iterator
+
+from kubernetes import client
+
+from holdfast.contract.kubernetes import (
+    JOB_API,
+    JOBSET_API,
+    KUEUE_API,
+    LABEL_TEAM,
+    PROVISIONING_API,
+    SECRETS_API,
+    api_group,
+)
+from holdfast.contract.roles import JOB_ROLES, NAMESPACE_MONITORING
+from holdfast.manifests.rbac import for_groups
+from holdfast.manifests.render_context import Body, RenderContext
+from holdfast.platform.cluster import NAME
+from workloads.manifests.tenancy import namespace, pod_security
+
+READS = ("get", "list", "watch")
+# What `holdfast submit` sends, by server-side apply.
+SUBMITTED = {
+    "": ("services",),
+    "apps": ("deployments",),
+    api_group(JOB_API): ("jobs",),
+    api_group(JOBSET_API): ("jobsets",),
+    "networking.k8s.io": ("networkpolicies",),
+    "policy": ("poddisruptionbudgets",),
+    api_group(SECRETS_API): ("secretproviderclasses",),
+}
+# What `list`, `explain` and `follow` read beside it.
+READ = {
+    "": ("pods", "pods/log", "events", "persistentvolumeclaims"),
+    api_group(KUEUE_API): ("localqueues", "workloads"),
+    api_group(PROVISIONING_API): ("provisioningrequests",),
+}
+# Of no namespace: free GPUs and quotas, which say why a job waits.
+CAPACITY = {"": ("nodes",), api_group(KUEUE_API): ("clusterqueues",)}
+PEOPLE = "holdfast-people"
+
+
+def objects(context: RenderContext) -> Iterator[Body]:
+    teams = context.platform.other_teams
+    for team in teams:
+        for space in team.namespaces:
+            labels = pod_security("restricted") | {LABEL_TEAM: team.name}
+            yield from namespace(context, space, JOB_ROLES, labels)
+            if team.members:
+                rules = [*_rules(SUBMITTED, *READS, "create", "patch"), *_rules(READ, *READS)]
+                yield from for_groups("Role", PEOPLE, space, rules, [team.members])
+    if groups := sorted({team.members for team in teams if team.members}):
+        document = client.V1PolicyRule(api_groups=[""], resources=["configmaps"], resource_names=[NAME], verbs=["get"])
+        yield from for_groups("Role", PEOPLE, NAMESPACE_MONITORING, [document], groups)
+        yield from for_groups("ClusterRole", PEOPLE, None, _rules(CAPACITY, *READS), groups)
+
+
+def _rules(kinds: dict[str, tuple[str, ...]], *verbs: str) -> list[client.V1PolicyRule]:
+    return [
+        client.V1PolicyRule(api_groups=[group], resources=[*resources], verbs=[*verbs])
+        for group, resources in kinds.items()
+    ]
