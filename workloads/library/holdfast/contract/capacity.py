@@ -9,7 +9,7 @@ class Capacity(StrEnum):
     ON_DEMAND = "on-demand"  # never reclaimed; the list price
     SPOT = "spot"  # reclaimed at any time with a notice of 30 s or 120 s
     FLEX_START = "flex-start"  # waits in a queue, then runs undisturbed, at most 7 days
-    RESERVED = "reserved"  # of a reservation of one's own: paid for whether it runs or not
+    RESERVED = "reserved"  # of your own reservation: paid for whether it runs or not
     QUEUED = "queued"  # flex-start for a whole gang at once, through a ProvisioningRequest
 
 
