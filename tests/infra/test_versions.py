@@ -3,8 +3,16 @@
 import re
 from pathlib import Path
 
-from infra.contract.versions import CUDA_MAJOR, GOOGLE_PROVIDER_VERSION, GPU_DRIVER, GPU_DRIVERS, MIN_DRIVER
+from infra.contract.versions import (
+    CUDA_MAJOR,
+    GKE_MINORS,
+    GOOGLE_PROVIDER_VERSION,
+    GPU_DRIVER,
+    GPU_DRIVERS,
+    MIN_DRIVER,
+)
 from infra.ops import provider_lock
+from tests.tools.build import HERE, KUBERNETES_VERSION, OLDEST_KUBERNETES
 
 LOCK = Path(__file__).parents[2] / "requirements" / "train.txt"
 
@@ -17,6 +25,14 @@ def test_the_contract_names_the_cuda_of_the_lock() -> None:
 def test_the_driver_of_gpu_pools_runs_it() -> None:
     assert GPU_DRIVERS[GPU_DRIVER] >= MIN_DRIVER[CUDA_MAJOR]
     assert GPU_DRIVERS["DEFAULT"] < MIN_DRIVER[CUDA_MAJOR], "the default would do again: take it"
+
+
+def test_the_control_planes_of_the_tests_are_among_the_versions_that_an_environment_may_name() -> None:
+    """The oldest one is the oldest there is; each is what its pins say."""
+    newest, oldest = (int(version.split(".")[1]) for version in (KUBERNETES_VERSION, OLDEST_KUBERNETES))
+    assert oldest == GKE_MINORS[0] < newest <= GKE_MINORS[1]
+    for folder, version in (("kubernetes", KUBERNETES_VERSION), ("kubernetes-oldest", OLDEST_KUBERNETES)):
+        assert f"k8s.io/kubernetes v{version}" in (HERE / folder / "go.mod").read_text()
 
 
 def lock(version: str, *platforms: str) -> str:

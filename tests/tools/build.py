@@ -25,6 +25,10 @@ HERE = Path(__file__).parent
 CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "holdfast"
 PROVIDER_VERSION = "7.39.0"
 KUBERNETES_VERSION = "1.36.3"
+# Of the oldest minor that an environment may name; HOLDFAST_KUBERNETES=oldest builds and starts this control plane.
+OLDEST_KUBERNETES = "1.33.13"
+SERVERS = ("kube-apiserver", "kube-scheduler", "kube-controller-manager")
+SERVER_VERSION = OLDEST_KUBERNETES if os.environ.get("HOLDFAST_KUBERNETES") == "oldest" else KUBERNETES_VERSION
 PROVIDER_SOURCE = "registry.terraform.io/hashicorp/google"
 MIRROR = CACHE / "provider-mirror"
 
@@ -58,13 +62,15 @@ class Tool:
 def _kubernetes(name: str) -> Tool:
     """Unstamped binaries call themselves v0.0.0, which clients refuse to talk to."""
     places = ("k8s.io/component-base/version", "k8s.io/client-go/pkg/version")
-    major, minor, _ = KUBERNETES_VERSION.split(".")
-    stamp = {"gitVersion": f"v{KUBERNETES_VERSION}", "gitMajor": major, "gitMinor": minor, "gitTreeState": "clean"}
+    version = SERVER_VERSION if name in SERVERS else KUBERNETES_VERSION
+    module = "kubernetes-oldest" if version == OLDEST_KUBERNETES else "kubernetes"
+    major, minor, _ = version.split(".")
+    stamp = {"gitVersion": f"v{version}", "gitMajor": major, "gitMinor": minor, "gitTreeState": "clean"}
     flags = " ".join(f"-X {place}.{key}={value}" for place in places for key, value in stamp.items())
-    return Tool(name=name, package=f"k8s.io/kubernetes/cmd/{name}", ldflags=f"-s -w {flags}", module="kubernetes")
+    return Tool(name=name, package=f"k8s.io/kubernetes/cmd/{name}", ldflags=f"-s -w {flags}", module=module)
 
 
-KUBERNETES = ("kube-apiserver", "kube-scheduler", "kube-controller-manager", "kubectl", "kubelet")
+KUBERNETES = (*SERVERS, "kubectl", "kubelet")
 _PROVIDER = "github.com/hashicorp/terraform-provider-google"
 TOOLS = {
     t.name: t

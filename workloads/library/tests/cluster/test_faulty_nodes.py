@@ -50,7 +50,7 @@ def broken(api: Api, mover: Api, pool: Pool) -> Iterator[str]:
     name = f"broken-{uuid.uuid4().hex[:5]}"
     added = nodes.add(api, [nodes.node(pool, name)])
     until("the node is ready", lambda: nodes.ready(api, added), 60)
-    until("its exporter runs", lambda: exporter_on(api, name), 60)
+    until("its exporter runs", lambda: exporter_on(api, name), 120)
     yield name
     nodes.remove(api, [name])
 
@@ -79,7 +79,9 @@ def spot(api: Api, name: str) -> dict[str, Node]:
 
 
 def events(api: Api, name: str) -> list[Object]:
-    return [e for e in api.items("/api/v1/namespaces/default/events") if e["involvedObject"]["name"] == name]
+    """The mover's: the node controller writes others."""
+    found = api.items("/api/v1/namespaces/default/events")
+    return [e for e in found if e["involvedObject"]["name"] == name and e["reason"] == REASON]
 
 
 def answer(mover: Api, name: str, change: Object | None) -> str:
