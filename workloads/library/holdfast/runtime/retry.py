@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 T = TypeVar("T")
+_JITTER = random.SystemRandom()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -33,5 +34,5 @@ class Retry:
                 if self.give_up():
                     raise
             # Jitter: those that lost the same service must not come back together.
-            self.sleep(pause_s * random.uniform(0.5, 1.0))
+            self.sleep(pause_s * _JITTER.uniform(0.5, 1.0))
             pause_s = min(self.longest_pause_s, pause_s * 2)

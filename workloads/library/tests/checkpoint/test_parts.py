@@ -118,7 +118,9 @@ class Flaky:
 def test_transient_errors_are_tried_again_with_growing_pauses() -> None:
     pauses: list[float] = []
     flaky = Flaky(*(Transient("503") for _ in range(5)))
+    drawn = random.getstate()
     Retrying(flaky, budget_s=100, sleep=pauses.append, clock=lambda: sum(pauses)).put("n", memoryview(b""), "")
+    assert random.getstate() == drawn, "Python's own stream belongs to the training"
     assert len(pauses) == 5 and pauses[4] > 4 * pauses[0]
 
 

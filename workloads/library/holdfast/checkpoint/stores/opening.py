@@ -167,6 +167,8 @@ def _no_known_kind(url: str) -> InputError:
 
 T = TypeVar("T")
 
+# Without a state: a retry must not draw from the stream of the training, nor ranks that were forked pause alike.
+_JITTER = random.SystemRandom()
 FIRST_PAUSE_S = 0.2
 LONGEST_PAUSE_S = 20.0
 
@@ -216,7 +218,7 @@ class Retrying:
                     raise StorageError(f"{error} (tried for {self._budget_s:.0f} s)") from error
             # The last pause ends with the budget, so that one more try is made there.
             # Jitter: a thousand ranks that were refused together must not come back together.
-            self._sleep(min(left, pause * (0.5 + random.random() / 2)))
+            self._sleep(min(left, pause * _JITTER.uniform(0.5, 1.0)))
             pause = min(pause * 2, LONGEST_PAUSE_S)
 
 
