@@ -18,7 +18,7 @@ from holdfast.mover.faulty_nodes import REASON, FaultyNodes
 from tests.cluster.sim import nodes
 from tests.cluster.sim.waiting import until
 from tests.platforms import load
-from workloads.library.tests.cluster.test_silent_nodes import pods, sent
+from workloads.library.tests.cluster.test_silent_nodes import OWN, pods, sent
 from workloads.manifests import faulty_nodes
 
 BROKEN = 'DCGM_FI_DEV_XID_ERRORS{gpu="0",err_code="79"} 79\n'
@@ -48,7 +48,7 @@ def mover(mover_account: client.ApiClient, api: Api) -> Iterator[Api]:
 def broken(api: Api, mover: Api, pool: Pool) -> Iterator[str]:
     """A Spot node on which the rendered DaemonSet runs the exporter."""
     name = f"broken-{uuid.uuid4().hex[:5]}"
-    added = nodes.add(api, [nodes.node(pool, name)])
+    added = nodes.add(api, [nodes.node(pool, name, labels={OWN: name})])
     until("the node is ready", lambda: nodes.ready(api, added), 60)
     until("its exporter runs", lambda: exporter_on(api, name), 120)
     yield name
@@ -57,7 +57,7 @@ def broken(api: Api, mover: Api, pool: Pool) -> Iterator[str]:
 
 @pytest.fixture
 def job(api: Api, broken: str) -> Iterator[str]:
-    yield from sent(api, 1, OnNotice.HANDLES)
+    yield from sent(api, broken, 1, OnNotice.HANDLES)
 
 
 def exporter_on(api: Api, name: str) -> str:
@@ -99,7 +99,7 @@ def test_its_job_moves_and_the_node_goes(api: Api, mover: Api, pool: Pool, broke
     found = FaultyNodes(mover, 2, {address: BROKEN}.get)  # type: ignore[arg-type]
     seen = spot(api, broken)
     assert found.step(seen, NOW) == [], "a mover that starts waits its turn"
-    spare = nodes.add(api, [nodes.node(pool, f"{broken}-spare")])
+    spare = nodes.add(api, [nodes.node(pool, f"{broken}-spare", labels={OWN: broken})])
     until("there is another node", lambda: nodes.ready(api, spare), 60)
     try:
         (line,) = found.step(seen, NOW + 1_800)
