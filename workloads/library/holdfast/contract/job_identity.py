@@ -1,4 +1,4 @@
-"""Who a process works for: one identity from the manifest to the alert, the receipt and `list`.
+"""Who a process works for: one identity from the manifest to the alert, the receipt and `explain`.
 
 `job` is the name of the Job, JobSet or Deployment in Kubernetes. Where each index of an Indexed Job trains apart, tables
 name its run `<job>-<index>`; the pods of a gang share one run, which is the job's name. In the storage a run has the

@@ -1,4 +1,4 @@
-"""How jobs fare: `list` with one row a job, `explain JOB` with the cause and the command that shows it."""
+"""How jobs fare: `explain` with one row a job, `explain JOB` with the cause and the command that shows it."""
 
 import time
 from dataclasses import asdict, dataclass, replace

@@ -1,6 +1,6 @@
 """What the event lines of a job show of it: step, newest save, useful share, what evictions cost.
 
-One answer for every command: `report`, `explain`, `list` and the drill show these figures. Shares, losses and
+One answer for every command: `report`, `explain` and the drill show these figures. Shares, losses and
 recoveries are those of the job's ledger. Pure but for `read_job_summaries`.
 """
 
