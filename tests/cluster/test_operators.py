@@ -42,7 +42,7 @@ def test_the_vendored_manifest_is_what_the_pinned_module_holds(operator: Operato
 
 def test_without_digests_nothing_is_applied(plane: ControlPlane, own: Api) -> None:
     with pytest.raises(InputError, match="image digests") as refused:
-        cli.apply("example", plane.kubeconfig("admin"), yes=True)
+        cli.apply_platform("example", operators=True, kubeconfig=plane.kubeconfig("admin"), yes=True)
     assert "make operators-pin ENV=example" in str(refused.value)
     assert own.find("/api/v1/namespaces/jobset-system") is None
 
@@ -52,13 +52,13 @@ def test_it_stops_where_webhooks_do_not_answer_and_says_which(
 ) -> None:
     """Pods of simulated nodes serve nothing: ready and deaf, as behind a closed firewall."""
     with pytest.raises(Unjudged, match=r"jobset-controller-manager is rolled out|webhooks of jobset"):
-        cli.apply("example", plane.kubeconfig("admin"), timeout_s=1, yes=True)
+        cli.apply_platform("example", operators=True, kubeconfig=plane.kubeconfig("admin"), timeout_s=1, yes=True)
     assert "created Deployment/jobset-controller-manager" in capsys.readouterr().out
     until("both replicas are available", lambda: install.rolled_out(own, JOBSET) is None)
     pods = own.items("/api/v1/namespaces/jobset-system/pods")
     assert {pod["spec"]["nodeName"] for pod in pods} == {"system-0", "system-1"}
     with pytest.raises(Unjudged, match=r"webhooks of jobset answer.*failed calling webhook"):
-        cli.apply("example", plane.kubeconfig("admin"), timeout_s=2, yes=True)
+        cli.apply_platform("example", operators=True, kubeconfig=plane.kubeconfig("admin"), timeout_s=2, yes=True)
     assert not capsys.readouterr().out, "a second run changes nothing"
 
 

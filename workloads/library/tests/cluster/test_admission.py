@@ -29,6 +29,12 @@ PROBE: Object = {
     "spec": {"template": {"spec": {"restartPolicy": "Never", "containers": [{"name": "main", "image": "a"}]}}},
 }
 REFUSED = "for pods of the Job of that name alone"
+LABELLED = {
+    "apiVersion": "v1",
+    "kind": "Pod",
+    "metadata": {"name": "labelled", "labels": {LABEL_GANG: "victim"}},
+    "spec": PROBE["spec"]["template"]["spec"],
+}
 pytestmark = pytest.mark.timeout(300)
 
 
@@ -60,7 +66,8 @@ def space(jobset: None, api: Api, policies: list[Object]) -> Iterator[str]:
         api.apply(api.path_of(body), body)
     name = f"admitted-{uuid.uuid4().hex[:6]}"
     api.create("/api/v1/namespaces", {"metadata": {"name": name, "labels": {LABEL_PART_OF: PART_OF}}})
-    until("the policies are in force", lambda: found(api, name, PROBE), 60)
+    until("the linter's policies are in force", lambda: found(api, name, PROBE), 60)
+    until("that of gangs is in force", lambda: REFUSED in refused(api, name, LABELLED), 60)
     yield name
     api.delete(f"/api/v1/namespaces/{name}")
     for body in policies:

@@ -1,5 +1,6 @@
 """A node stops reporting while its Node object stays: the job goes on elsewhere, with the rendered rights, within seconds."""
 
+import contextlib
 import time
 import uuid
 from collections.abc import Iterator
@@ -7,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 from kubernetes import client
 
-from holdfast.clients.api import Api, Object
+from holdfast.clients.api import Api, ApiError, Object
 from holdfast.contract.capacity import Capacity
 from holdfast.contract.kubernetes import ANNOTATION_EXPENDABLE
 from holdfast.contract.pools import UNREACHABLE, Pool
@@ -70,6 +71,16 @@ def sent(api: Api, silent: str, count: int, on_notice: OnNotice) -> Iterator[str
     yield bodies[-1]["metadata"]["name"]
     for each in bodies:
         api.delete(api.path_of(each), propagationPolicy="Background")
+    until("its pods are gone", lambda: not forced(api, bodies[-1]["metadata"]["name"]), 60)
+
+
+def forced(api: Api, job: str) -> list[Object]:
+    """Its pods, each deleted without the kubelet that a silent node lacks."""
+    left = pods(api, job)
+    for pod in left:
+        with contextlib.suppress(ApiError):  # gone by now
+            api.delete(f"{SPACE}/pods/{pod['metadata']['name']}", gracePeriodSeconds=0)
+    return left
 
 
 def selector_of(body: Object) -> dict[str, str]:
