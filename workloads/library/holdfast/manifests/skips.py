@@ -7,6 +7,7 @@ _PROXY = {
     "CKV_K8S_38": "its watcher follows EndpointSlices through the API server, with rights to nothing else",
     "deployment-has-host-podantiaffinity": "spread constraints keep its pods apart where there are machines for it",
 }
+_NODE_EVENTS = {"CKV_K8S_21": "events about a node are in the namespace default"}
 _PLANNED_ENDS = {"CKV_K8S_38": _TOKEN}
 
 # Kind/namespace/name -> check -> reason. A `*` ends a name that follows from an accelerator.
@@ -33,6 +34,8 @@ SKIPS: dict[str, dict[str, str]] = {
         "CKV_K8S_9": "it answers no requests, so nothing waits for it to be ready",
         "CKV_K8S_38": "it reads and patches jobs and queues through the API server",
     },
+    "Role/default/holdfast-mover-nodes": _NODE_EVENTS,
+    "RoleBinding/default/holdfast-mover-nodes": _NODE_EVENTS,
     "Job/training/train-flex-*": _PLANNED_ENDS,
     "JobSet/training/train-queued-*": _PLANNED_ENDS,
     "Deployment/serving/server-base": _FILLS_A_NODE,

@@ -92,7 +92,7 @@ def test_commits_that_somebody_deleted_are_reported_at_the_next_start(
     shutil.rmtree(url / RUN / "step-0000000005")
     save(url, 6, 6.0)
     logged = capsys.readouterr().out
-    assert "restored step 4" in logged and "beside step 4 and are gone: 1, maybe newer ones too" in logged
+    assert "restored step 4" in logged and "kept together with step 4 and are gone: 1, maybe newer ones too" in logged
     save(url, 7, 7.0)
     assert "gone" not in capsys.readouterr().out, "it is reported once"
 

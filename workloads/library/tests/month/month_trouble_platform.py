@@ -75,7 +75,7 @@ def xid(month: Month, at: int) -> None:
 def ecc(month: Month, at: int) -> None:
     values = (0.0,) * 5 + (1.0,) * 20
     metric = "DCGM_FI_DEV_ECC_DBE_VOL_TOTAL"
-    _gpu(month, "memory of a GPU is damaged", at, "HoldfastGpuUncorrectableEcc", metric, values, 1)
+    _gpu(month, "memory of a GPU is damaged", at, "HoldfastGpuUncorrectableEcc", metric, values, 6)
 
 
 def idle(month: Month, at: int) -> None:
