@@ -27,6 +27,7 @@ UNREADY_GATE = "DisableWaitForPodsReady"
 LIMITS = {"timeout": "3s", "recoveryTimeout": "3s", "requeuingStrategy": {"backoffBaseSeconds": 1}}
 PODS = 2
 FLEX_QUEUE = QUEUES[Capacity.FLEX_START]
+NAMES = [queue for capacity, queue in QUEUES.items() if capacity is not Capacity.RESERVED]  # example reserves nothing
 
 
 @pytest.fixture(scope="module")
@@ -53,7 +54,7 @@ def submit_to_every_queue(world: World) -> None:
     """A job of the queue's name in each, of the platform as it is rendered."""
     for body in platform_queues():
         world.api.apply(world.api.path_of(body), body)
-    for queue in QUEUES.values():
+    for queue in NAMES:
         queues.create(world, "LocalQueue", world.path("localqueues", queues.GROUP), queue, {"spec": {"clusterQueue": queue}})  # fmt: skip
         spec = world.job_spec(FLEX, PODS, suspend=True)
         spec["template"]["spec"]["nodeSelector"] = world.selector | own(queue)  # the rest is the flavor's
@@ -99,7 +100,7 @@ def nodes_for_every_queue(world: World) -> dict[str, list[str]]:
     """Of the flavor that each takes first."""
     named = {(body["kind"], body["metadata"]["name"]): body["spec"] for body in platform_queues()}
     made: dict[str, list[str]] = {}
-    for queue in QUEUES.values():
+    for queue in NAMES:
         flavor = named["ClusterQueue", queue]["resourceGroups"][0]["flavors"][0]["name"]
         labels = named["ResourceFlavor", flavor]["nodeLabels"]
         made[queue] = world.add_nodes(FLEX, PODS, labels={**world.selector, **labels, **own(queue)})
@@ -113,10 +114,10 @@ def test_no_queue_stops_a_job_whose_nodes_are_still_to_come_and_it_runs_when_the
 
     def admitted() -> dict[str, Object] | None:
         found = workloads(world)
-        return found if all(conditions(found[queue]).get("Admitted") == "True" for queue in QUEUES.values()) else None
+        return found if all(conditions(found[queue]).get("Admitted") == "True" for queue in NAMES) else None
 
     before = until("every queue has admitted", admitted)
-    until("their pods wait", lambda: len(world.pods("Pending")) == PODS * len(QUEUES))
+    until("their pods wait", lambda: len(world.pods("Pending")) == PODS * len(NAMES))
     assert not [name for name, each in workloads(world).items() if "PodsReady" in conditions(each)]
     selector = world.job(FLEX_QUEUE)["spec"]["template"]["spec"]["nodeSelector"]
     world.add_nodes(FLEX, PODS, labels=selector)
@@ -136,7 +137,7 @@ def test_kueue_as_delivered_stops_what_waits_for_its_nodes_in_every_queue_again_
     world.create()
     submit_to_every_queue(world)
     booked = book(world)
-    wanted = {f"{queue}: WaitForStart" for queue in QUEUES.values()}
+    wanted = {f"{queue}: WaitForStart" for queue in NAMES}
     until("every queue has stopped its job", lambda: evictions(world).keys() >= wanted)
     until("the booking is given back", lambda: booked not in bookings(world))
     until("and again", lambda: evictions(world)[f"{FLEX_QUEUE}: WaitForStart"] > 1)
@@ -154,12 +155,12 @@ def test_kueue_as_delivered_stops_what_lost_a_pod_in_every_queue(delivered: Api)
         # A start that a busy machine makes too long is stopped, and books anew.
         if bookings(world).keys() - booked:
             booked.add(book(world))
-        return all(conditions(workloads(world)[queue]).get("PodsReady") == "True" for queue in QUEUES.values())
+        return all(conditions(workloads(world)[queue]).get("PodsReady") == "True" for queue in NAMES)
 
     until("every queue's job has all of its pods", ready)
     running = {pod["metadata"]["labels"]["job-name"]: pod["spec"]["nodeName"] for pod in world.pods("Running")}
     world.preempt([*running.values()])
-    wanted = {f"{queue}: WaitForRecovery" for queue in QUEUES.values()}
+    wanted = {f"{queue}: WaitForRecovery" for queue in NAMES}
     until("every queue has stopped its job", lambda: evictions(world).keys() >= wanted)
     world.delete()
 
