@@ -164,7 +164,7 @@ def test_batch_workers_store_every_item_once_through_an_eviction_and_a_drain(
 ) -> None:
     folder = kind.shared / "batch"
     name = "batch-drain"
-    place = here(kind, world, folder, predictor="entropy", micro_batch=8)
+    place = here(kind, world, folder, predictor="entropy", set="micro_batch=8")
     source = write_items(folder / "items.jsonl", ITEMS)
     # Pods are another account than the server's, which lets nobody else in: they come as through Cloud SQL's proxy.
     with database(folder / "db") as uri, google.database(kind.host.address, uri) as url:

@@ -57,7 +57,7 @@ def test_every_item_is_stored_once_through_a_node_shutdown_and_a_drain(
     lab: Lab, world: World, spot: Pool, folder: Path
 ) -> None:
     log = folder / "events.jsonl"
-    place = Here(IMAGE, "", folder, spot.selector(), predictor="entropy", micro_batch=8, events=log)
+    place = Here(IMAGE, "", folder, spot.selector(), predictor="entropy", set="micro_batch=8", events=log)
     place.spec = {"hostNetwork": True}
     machine = lab.boot("spot-a", spot)
     # Pods are another account than the server's, which lets nobody else in: they come as through Cloud SQL's proxy.
