@@ -128,8 +128,11 @@ def describe(
     document = reading.text(described(env))
     if out is None:
         print(document, end="")
-    else:
+        return
+    try:
         out.write_text(document, encoding="utf-8")
+    except OSError as error:
+        raise InputError("--out cannot be written", got=str(error), allowed="a file in a folder that exists", fix="create the folder, or name another file") from error  # fmt: skip
 
 
 @app.command(epilog=examples("python -m infra doctor example"))

@@ -16,7 +16,7 @@ from typing import Any
 
 from holdfast.contract.errors import InputError, Stopped
 from holdfast.contract.progress import working
-from infra.contract.names import stack
+from infra.contract import names
 from infra.environments import Environment, imports_of, source_of
 from infra.ops import replay
 from infra.ops.synth import ROOT, synthesise
@@ -59,7 +59,7 @@ def run(environment: Environment, record: Path) -> None:
         step("synthesise")
         stacks = synthesise(environment.name, folder / "synth", local_state=True)
         step("plan")
-        made = adopt(environment, found, stacks[stack("cluster", environment.name)], folder / "plan")
+        made = adopt(environment, found, stacks[names.stack("cluster", environment.name)], folder / "plan")
     for line in report(made):
         print(line)
     print(f"wrote {write(environment, made).relative_to(ROOT)}")
@@ -123,7 +123,7 @@ def _require_same(environment: Environment, record: Record) -> None:
     got, wanted = (record["name"], record["location"]), (environment.cluster_name, environment.region)
     if got != wanted:
         raise InputError(
-            "--from describes another cluster", got=" in ".join(got), allowed=" in ".join(wanted),
+            "--adopt: the file describes another cluster", got=" in ".join(got), allowed=" in ".join(wanted),
             fix=f"set cluster.name and region in {source_of(environment.name)}; a zonal cluster cannot become regional",
         )  # fmt: skip
 

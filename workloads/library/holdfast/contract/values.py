@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import fields
 from datetime import UTC, datetime
 from typing import Any
@@ -62,7 +62,12 @@ def finite(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def assigned(given: Iterable[str], kind: type, names: Sequence[str]) -> dict[str, Any]:
+def settings_help(settings: Mapping[str, str]) -> str:
+    """Of an option `--set NAME=VALUE`. `settings`: name -> what it sets."""
+    return f"Repeatable: {'; '.join(f'{name} ({what})' for name, what in settings.items())}."
+
+
+def assigned(given: Iterable[str], kind: type, names: Collection[str]) -> dict[str, Any]:
     """Fields `names` of the dataclass `kind` from NAME=VALUE, each in the type of its default. Raises InputError."""
     defaults = {each.name: each.default for each in fields(kind) if each.name in names}
     found: dict[str, Any] = {}
@@ -79,10 +84,10 @@ def _in_type_of(default: Any, name: str, text: str) -> Any:
     if isinstance(default, bool):
         if text not in ("true", "false"):
             raise InputError(
-                f"the setting {name} is no truth value", got=text, allowed="true, false", fix=f"{name}=true"
+                f"the setting {name} takes true or false", got=text, allowed="true, false", fix=f"{name}=true"
             )
         return text == "true"
     try:
         return type(default)(text)
     except ValueError:
-        raise InputError(f"the setting {name} is no number", got=text, allowed=f"a number such as {default}", fix=f"{name}={default}") from None  # fmt: skip
+        raise InputError(f"the setting {name} takes a number", got=text, allowed=f"a number such as {default}", fix=f"{name}={default}") from None  # fmt: skip

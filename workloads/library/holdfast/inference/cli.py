@@ -12,7 +12,7 @@ from holdfast.contract.examples import examples
 from holdfast.contract.exit_codes import EXIT_CODES_HELP
 from holdfast.contract.lifecycle import DEFAULT_WINDOW
 from holdfast.contract.progress import working
-from holdfast.contract.values import assigned
+from holdfast.contract.values import assigned, settings_help
 
 if TYPE_CHECKING:
     from holdfast.inference.run import PubSubOptions
@@ -36,7 +36,14 @@ app = typer.Typer(
     cls=_Explaining, help="Predict every item of a job once.", epilog=EXIT_CODES_HELP, no_args_is_help=True
 )
 
-SETTINGS = ("micro_batch", "overlap", "lease_s", "max_failures", "predict_timeout_s", "recompute")
+SETTINGS = {
+    "micro_batch": "items predicted and stored together",
+    "overlap": "false: predict nothing during a commit",
+    "lease_s": "seconds until a killed worker's items come back",
+    "max_failures": "of an item before it is dead",
+    "predict_timeout_s": "of a micro-batch; 0: learned",
+    "recompute": "true: process all items again",
+}
 """Of `batch run --set`; WorkerSettings describes them."""
 Job = Annotated[str, typer.Argument(help="Name of the job.")]
 Database = Annotated[str, typer.Option("--database", help="postgresql:// URI; else HOLDFAST_DATABASE_URL.")]
@@ -154,7 +161,7 @@ def run(
     subscription: Subscription = "",
     dead_topic: DeadTopic = "",
     settings: Annotated[
-        list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help=f"Repeatable: {', '.join(SETTINGS)}.")
+        list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help=settings_help(SETTINGS))
     ] = None,
 ) -> None:
     """Process items until the job is done (exit 0) or SIGTERM arrives (exit 143)."""

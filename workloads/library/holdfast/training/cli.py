@@ -20,13 +20,26 @@ from holdfast.contract.errors import InputError
 from holdfast.contract.examples import examples
 from holdfast.contract.exit_codes import EXIT_BUG
 from holdfast.contract.lifecycle import DEFAULT_WINDOW
-from holdfast.contract.values import assigned, between
+from holdfast.contract.values import assigned, between, settings_help
 
 launcher = "holdfast.training.launch"
 """Module whose `launch` runs the ranks; the naive twin puts its own here."""
 
-SETTINGS = ("keep", "batch", "seed", "peer_timeout_s", "report_every")
-ELASTIC_SETTINGS = ("shards", "exact", "seed", "gather_s", "hold_s", "silent_s")
+SETTINGS = {
+    "keep": "checkpoints kept",
+    "batch": "samples of a step over all ranks",
+    "seed": "of weights and data",
+    "peer_timeout_s": "seconds to wait for a silent rank",
+    "report_every": "steps between two event lines",
+}
+ELASTIC_SETTINGS = {
+    "shards": "parts of a step, dealt to the nodes",
+    "exact": "true: the same bits at any number of nodes",
+    "seed": "of weights and data",
+    "gather_s": "seconds to wait for all nodes at the start",
+    "hold_s": "seconds that too few nodes wait",
+    "silent_s": "seconds without an answer after which a node is lost",
+}
 
 app = typer.Typer(help="Train the reference model.", no_args_is_help=True, pretty_exceptions_enable=False)
 
@@ -63,7 +76,7 @@ def run(
     events: Events = None,
     window: Window = DEFAULT_WINDOW.pod_s,
     settings: Annotated[
-        list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help=f"Repeatable: {', '.join(SETTINGS)}.")
+        list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help=settings_help(SETTINGS))
     ] = None,
 ) -> None:
     """Train until --steps, resuming from the newest checkpoint. Exit: 0 done, 143 preempted, 75 peer lost, 2 input, 70 bug."""
@@ -132,7 +145,7 @@ def elastic(
     window: Window = DEFAULT_WINDOW.pod_s,
     settings: Annotated[
         list[str] | None,
-        typer.Option("--set", metavar="NAME=VALUE", help=f"Repeatable: {', '.join(ELASTIC_SETTINGS)}."),
+        typer.Option("--set", metavar="NAME=VALUE", help=settings_help(ELASTIC_SETTINGS)),
     ] = None,
 ) -> None:
     """Train on a gang that continues without lost nodes. Exit: 0 done, 143 preempted, 75 too few nodes, 2 input, 70 bug."""

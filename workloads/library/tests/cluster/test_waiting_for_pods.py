@@ -18,6 +18,7 @@ from tests.cluster.sim import flex, operators, queues
 from tests.cluster.sim.control_plane import ControlPlane
 from tests.cluster.sim.waiting import until
 from tests.cluster.sim.world import World
+from tests.platforms import load
 from tests.workloads.manifests import rendered
 from workloads.library.tests.cluster.cast import FLEX
 from workloads.operators.catalogue import JOBSET, KUEUE
@@ -27,7 +28,7 @@ UNREADY_GATE = "DisableWaitForPodsReady"
 LIMITS = {"timeout": "3s", "recoveryTimeout": "3s", "requeuingStrategy": {"backoffBaseSeconds": 1}}
 PODS = 2
 FLEX_QUEUE = QUEUES[Capacity.FLEX_START]
-NAMES = [queue for capacity, queue in QUEUES.items() if capacity is not Capacity.RESERVED]  # example reserves nothing
+NAMES = list(load("example").queues.values())
 
 
 @pytest.fixture(scope="module")

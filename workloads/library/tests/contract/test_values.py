@@ -77,9 +77,9 @@ def test_settings_take_the_type_of_their_default() -> None:
     ("given", "error"),
     [
         (("fixed=1",), "the setting is unknown"),
-        (("count",), "the setting count is no number"),
-        (("count=1.5",), "the setting count is no number"),
-        (("quick=1",), "the setting quick is no truth value"),
+        (("count",), "the setting count takes a number"),
+        (("count=1.5",), "the setting count takes a number"),
+        (("quick=1",), "the setting quick takes true or false"),
         (("count=1", "count=2"), "the setting is given twice"),
     ],
 )

@@ -10,9 +10,13 @@ from holdfast.contract.examples import examples
 from holdfast.contract.exit_codes import EXIT_CODES_HELP
 from holdfast.contract.lifecycle import DEFAULT_WINDOW
 from holdfast.contract.serving import HOOK_PORT, PORT, SIDECAR_PORT
-from holdfast.contract.values import assigned
+from holdfast.contract.values import assigned, settings_help
 
-SETTINGS = ("host", "management_port", "body_bytes")
+SETTINGS = {
+    "host": "address to listen on",
+    "management_port": "on 127.0.0.1, to load a checkpoint; 0: none",
+    "body_bytes": "most bytes of a request",
+}
 """Of `serve run --set`; ServerSettings describes them."""
 
 app = typer.Typer(help="Answer requests online.", epilog=EXIT_CODES_HELP, no_args_is_help=True)
@@ -40,7 +44,7 @@ def run(
     queue: Annotated[int, typer.Option(help="Maximum number of waiting requests.")] = 1024,
     follow: Annotated[float, typer.Option(help="Seconds between checks for a newer checkpoint; 0: never.")] = 0.0,
     others: Annotated[
-        list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help=f"Repeatable: {', '.join(SETTINGS)}.")
+        list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help=settings_help(SETTINGS))
     ] = None,
 ) -> None:
     """Serve until SIGTERM (exit 143), then drain: become unready, finish open requests, exit."""
