@@ -1,9 +1,11 @@
 """Trainers whose checkpoints are in each kind of store, killed there, and a second store to read from."""
 
 import os
+import random
 import shutil
 import signal
 import socket
+import threading
 from pathlib import Path
 
 import pytest
@@ -72,11 +74,14 @@ def test_a_store_that_is_down_at_the_start_is_worth_another_start(monkeypatch: p
     }.items():  # fmt: skip
         monkeypatch.setenv(name, value)
     tuning = Tuning(retry_s=0.2, request_s=1.0)
+    drawn, threads = random.getstate(), set(threading.enumerate())
     with pytest.raises(Later) as down:
         on_every_rank(
             Ranks(OneProcessStore(), 0, 1), lambda: committed_steps(reliable_storage(url, tuning, create=True), RUN)
         )
     assert down.value.code == EXIT_RETRY
+    assert not set(threading.enumerate()) - threads, "a client's own thread goes on trying"
+    assert random.getstate() == drawn, "Python's own stream belongs to the training"
 
 
 class Away(LocalStorage):

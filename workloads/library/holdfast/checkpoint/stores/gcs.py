@@ -38,6 +38,8 @@ class GcsStorage(Bucket):
     def __init__(self, client: Any, bucket: str, prefix: str, request_s: float) -> None:
         super().__init__(prefix)
         self._client = client
+        # For traces only, it would ask for the bucket in a thread of its own, whose retries draw from Python's `random`.
+        client._bucket_metadata_cache = None
         # A half-open connection never ends by itself: silence does, while sending and while receiving.
         self._timeout = (min(CONNECT_S, request_s), request_s)
         self._bucket = client.bucket(bucket)
