@@ -89,11 +89,15 @@ def selector_of(body: Object) -> dict[str, str]:
 
 
 @pytest.fixture(params=[1, 2], ids=["job", "jobset"])
-def job(
-    request: pytest.FixtureRequest, mover_account: client.ApiClient, api: Api, pool: Pool, silent: str
-) -> Iterator[str]:
-    others = add(api, pool, silent, "other", request.param - 1)
-    yield from sent(api, silent, request.param, OnNotice.HANDLES)
+def count(request: pytest.FixtureRequest) -> int:
+    """Nodes of the job."""
+    return request.param
+
+
+@pytest.fixture
+def job(mover_account: client.ApiClient, api: Api, pool: Pool, silent: str, count: int) -> Iterator[str]:
+    others = add(api, pool, silent, "other", count - 1)
+    yield from sent(api, silent, count, OnNotice.HANDLES)
     nodes.remove(api, others)
 
 
@@ -110,13 +114,13 @@ def pods(api: Api, job: str) -> list[Object]:
     return list(api.items(f"{SPACE}/pods", labelSelector=f"holdfast.dev/job={job}"))
 
 
-def placed(api: Api, job: str, silent: str) -> list[Object]:
-    """All pods of the job have a node, and the one on the silent node runs: a kubelet said so before it froze."""
+def placed(api: Api, job: str, silent: str, count: int) -> list[Object]:
+    """All `count` pods of the job have a node, and the one on the silent node runs: a kubelet said so before it froze."""
 
     def bound() -> list[Object]:
         report(api, silent)
         found = pods(api, job)
-        return found if found and all(pod["spec"].get("nodeName") for pod in found) else []
+        return found if len(found) == count and all(pod["spec"].get("nodeName") for pod in found) else []
 
     found = until("all pods have a node", bound, 60)
     for pod in found:
@@ -131,10 +135,10 @@ def marked(api: Api, silent: str) -> bool:
 
 
 def test_a_job_leaves_a_silent_node(
-    api: Api, mover_account: client.ApiClient, pool: Pool, silent: str, job: str
+    api: Api, mover_account: client.ApiClient, pool: Pool, silent: str, job: str, count: int
 ) -> None:
     acting = Api.over(mover_account)
-    before = placed(api, job, silent)
+    before = placed(api, job, silent, count)
     held = [pod for pod in before if pod["spec"]["nodeName"] == silent]
     assert held and held[0]["metadata"]["annotations"][ANNOTATION_EXPENDABLE] == "true"
     assert not end_pods(acting, [silent], time.time()), "it is not asked to go yet"
@@ -160,7 +164,7 @@ def test_a_job_leaves_a_silent_node(
 
 def test_a_wrapped_program_is_left_alone(api: Api, mover_account: client.ApiClient, silent: str, wrapped: str) -> None:
     """Nothing is known of what a second copy of it would do."""
-    (pod,) = placed(api, wrapped, silent)
+    (pod,) = placed(api, wrapped, silent, 1)
     name = pod["metadata"]["name"]
     api.delete(f"{SPACE}/pods/{name}", gracePeriodSeconds=1)
     due_s = time.time() + 60
