@@ -6,11 +6,18 @@ import re
 import shlex
 import subprocess
 import sys
+from collections.abc import Callable
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import pytest
 from typer.main import get_command
+
+from tests.cluster.sim.waiting import until
+from workloads.library.tests.report.chromium import binary, chromium
 
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / ".ci/site"))
@@ -24,6 +31,7 @@ HOMES = {"holdfast": "holdfast.commands"} | {n: f"{n}.__main__" for n in ("infra
 STARTS = (*(f"python -m {name} " for name in HOMES), "holdfast ")
 CODE = re.compile(r"```(?:sh|bash|console)\n(.*?)```|`([^`\n]+)`", re.DOTALL)
 MAKEFILES = [ROOT / "Makefile", ROOT / "workloads/library/library.mk"]
+FOUND = "document.querySelectorAll('.md-search-result__item a').length"
 TARGETS = {name for file in MAKEFILES for name in re.findall(r"^([a-z-]+):", file.read_text(), re.MULTILINE)}
 
 
@@ -79,12 +87,28 @@ def test_a_pin_on_the_page_of_pins_is_the_one_in_the_file() -> None:
         assert pin in (ROOT / file).read_text(), f"{file} no longer has {pin}"
 
 
-@pytest.mark.process
-def test_the_site_builds_without_a_broken_link(tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("site")
+    words = [sys.executable, ROOT / ".ci/site/build.py", "--out-dir", out]
     env = os.environ | {"PYTHONPATH": str(ROOT)}
-    words = [sys.executable, ROOT / ".ci/site/build.py", "--out-dir", tmp_path]
     done = subprocess.run(words, cwd=ROOT, env=env, capture_output=True, text=True, timeout=600, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert not done.stderr
-    reference = (tmp_path / "site/reference/library.html").read_text()
-    assert "holdfast.checkpoint.Checkpointer.tick" in reference
+    assert done.returncode == 0 and not done.stderr, done.stdout + done.stderr
+    return out / "site"
+
+
+@pytest.mark.process
+def test_the_site_builds_without_a_broken_link(site: Path) -> None:
+    assert "holdfast.checkpoint.Checkpointer.tick" in (site / "reference/library.html").read_text()
+
+
+@pytest.mark.browser
+def test_its_search_finds_a_page(site: Path, tmp_path: Path, require: Callable[[object, str], None]) -> None:
+    require(binary(), "chromium is not installed (make system-packages)")
+    handler = partial(SimpleHTTPRequestHandler, directory=str(site))
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server, chromium(tmp_path / "profile") as page:
+        Thread(target=server.serve_forever, daemon=True).start()
+        page.open(f"http://127.0.0.1:{server.server_port}/index.html?q=grace+period")
+        until("the search answers", lambda: page.evaluate(FOUND), 60)
+        assert page.complaints == []
+        server.shutdown()

@@ -34,6 +34,7 @@ def main() -> int:
     if code := build(out):
         return code
     print(out / "site" / "index.html")
+    print(f"With search: python -m http.server -d {out / 'site'}")
     return 0
 
 

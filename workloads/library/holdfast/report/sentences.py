@@ -109,7 +109,7 @@ def next_steps(
         if not ledger.run.endswith(("-baseline", "-naive")):
             steps += _advice(ledger)
     if problems:
-        steps.append(f"{plural(sum(problems.values()), 'event line')} could not be used: see the method below.")
+        steps.append(f"{plural(sum(problems.values()), 'event line')} had problems, which are listed at the end.")
     return tuple(steps)
 
 

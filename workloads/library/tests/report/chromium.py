@@ -43,11 +43,12 @@ class Page:
                 assert "error" not in message, message
                 return message["result"]
 
-    def open(self, path: Path) -> None:
+    def open(self, page: Path | str) -> None:
+        """A file or an address."""
         for domain in ("Page", "Runtime", "Log", "Network"):
             self.call(f"{domain}.enable")
         self._loaded = False
-        self.call("Page.navigate", url=path.resolve().as_uri())
+        self.call("Page.navigate", url=page if isinstance(page, str) else page.resolve().as_uri())
         while not self._loaded:
             self._receive()
 

@@ -55,7 +55,7 @@ def test_lines_that_are_wrong_are_listed_and_change_no_number(tmp_path: Path, sp
     spoiled = report_of(tmp_path / "spoiled", spoil(encoded(GOOD)))
     assert [f"{count} {why}" for why, count in spoiled.problems.items()] == [reason]
     assert numbers(spoiled) == numbers(clean)
-    assert "could not be used" in spoiled.next_steps[-1]
+    assert "had problems" in spoiled.next_steps[-1]
 
 
 def test_every_reason_stands_on_the_page(tmp_path: Path) -> None:
@@ -65,7 +65,7 @@ def test_every_reason_stands_on_the_page(tmp_path: Path) -> None:
     report = report_of(tmp_path / "all", lines)
     page = render(report)
     assert len(report.problems) == len({reason.partition(" ")[2] for _, reason in SPOILED.values()})
-    assert all(f"{count} {reason}" in page for reason, count in report.problems.items())
+    assert all(f"{reason}: {count}" in page for reason, count in report.problems.items())
     assert "Every event line could be read" not in page
 
 

@@ -52,4 +52,4 @@ def test_odd_names_are_shown_as_they_are(tmp_path: Path) -> None:
 def test_names_that_no_page_can_hold_are_refused_and_counted(tmp_path: Path) -> None:
     page, data = written(tmp_path, REFUSED)
     assert [row["job"] for row in data["jobs"]] == ["other"]
-    assert "could not be used" in page
+    assert "had problems" in page
