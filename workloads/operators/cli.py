@@ -139,7 +139,7 @@ def doctor(
     kubeconfig: Kubeconfig = None,
     as_json: Json = False,
 ) -> None:
-    """What the cluster of ENV lacks before a first job. Read-only; says how to fix it."""
+    """List what the cluster of ENV lacks before a first job, with the fix. Read-only."""
     from functools import partial
 
     from holdfast import checks

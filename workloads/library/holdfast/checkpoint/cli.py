@@ -24,7 +24,7 @@ class ListByDefault(TyperGroup):
 
 
 app = typer.Typer(
-    cls=ListByDefault, help="What is saved, and whether it restores.", epilog=EXIT_CODES_HELP, no_args_is_help=True
+    cls=ListByDefault, help="List, verify, copy and export checkpoints.", epilog=EXIT_CODES_HELP, no_args_is_help=True
 )
 
 Url = Annotated[

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from holdfast.platform import Platform
 
 Json = Annotated[bool, typer.Option("--json", help="One JSON object instead of a table.")]
-Kubeconfig = Annotated[Path | None, typer.Option(help="Default: the current context, as kubectl takes it.")]
+Kubeconfig = Annotated[Path | None, typer.Option(help="Default: the current context, as in kubectl.")]
 Namespace = Annotated[str, typer.Option(help="Default: every namespace.")]
 Events = Annotated[Path | None, typer.Option(help="Folder of event lines: step, last save, useful share.")]
 PlatformFile = Annotated[
@@ -26,13 +26,13 @@ PlatformFile = Annotated[
 
 def submit(
     manifest: Annotated[Path, typer.Argument(help="A job file, or a manifest with a Job or JobSet.")],
-    job: Annotated[str, typer.Option(help="One job of the manifest; default: all of them.")] = "",
+    job: Annotated[str, typer.Option(help="One job of the manifest; default: all.")] = "",
     platform: PlatformFile = None,
-    hours: Annotated[float | None, typer.Option(help="Undisturbed work, for finish time and total.")] = None,
-    max_usd_per_hour: Annotated[float | None, typer.Option(help="Refuse above this.")] = None,
-    max_usd: Annotated[float | None, typer.Option(help="Refuse above this total (p95); needs --hours.")] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show and judge, send nothing.")] = False,
-    write: Annotated[Path | None, typer.Option(help="Write what is sent to this folder, for Git.")] = None,
+    hours: Annotated[float | None, typer.Option(help="Hours of undisturbed work, for finish time and total.")] = None,
+    max_usd_per_hour: Annotated[float | None, typer.Option(help="Refuse a higher price.")] = None,
+    max_usd: Annotated[float | None, typer.Option(help="Refuse a higher total (p95); needs --hours.")] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show and check, but send nothing.")] = False,
+    write: Annotated[Path | None, typer.Option(help="Also write the objects to this folder, for Git.")] = None,
     replace: Annotated[
         bool, typer.Option("--replace", help="Delete a running job that differs or writes the same run.")
     ] = False,
@@ -40,7 +40,7 @@ def submit(
     kubeconfig: Kubeconfig = None,
     as_json: Json = False,
 ) -> None:
-    """Show what a manifest buys, refuse it over a cap (exit 4), else start it."""
+    """Show the cost of a manifest and start it; refuse it above a price limit (exit 4)."""
     from holdfast.clients.api import Api
     from holdfast.jobs import preparing, show
     from holdfast.jobs import submit as room
@@ -116,16 +116,20 @@ def _planned(file: Path, job: str, platform: "Platform", caps: "Caps", hours: fl
 
 
 def explain(
-    job: Annotated[str, typer.Argument(help="Name of a JobSet or Job; none lists all jobs.")] = "",
+    job: Annotated[str, typer.Argument(help="Name of a JobSet or Job; without it, all jobs are listed.")] = "",
     platform: PlatformFile = None,
     events: Events = None,
     namespace: Namespace = "",
-    follow: Annotated[bool, typer.Option("--follow", help="Go on until the job ends, then print its receipt.")] = False,
-    timeout_s: Annotated[float, typer.Option(min=1, help="With --follow: stop after this; the job goes on.")] = 604_800,
+    follow: Annotated[
+        bool, typer.Option("--follow", help="Continue until the job ends, then print its receipt.")
+    ] = False,
+    timeout_s: Annotated[
+        float, typer.Option(min=1, help="With --follow: stop after this time; the job continues.")
+    ] = 604_800,
     kubeconfig: Kubeconfig = None,
     as_json: Json = False,
 ) -> None:
-    """Why a job waits, restarts or is slow, in six lines; without JOB, one line a job: evicted and crashed, last save, dollars.
+    """Explain in six lines why a job waits, restarts or is slow. Without JOB, list all jobs: evictions, crashes, last save, dollars.
 
     --follow prints the event lines of its pods, and keeps them in the folder of --events."""
     from holdfast.clients.api import Api
@@ -174,13 +178,17 @@ def _asking() -> Generator[None]:
 
 
 def new_job(
-    name: Annotated[str, typer.Argument(help="Of the run; started again under it, it resumes.")],
-    command: Annotated[list[str] | None, typer.Argument(help="After --, the program and its options.")] = None,
-    image: Annotated[str, typer.Option(help="NAME@sha256:DIGEST, NAME:TAG, or a role as trainer.")] = "",
-    gpus: Annotated[str | None, typer.Option(help="Of each node, as 8xa100; default: CPU only.")] = None,
-    nodes: Annotated[str | None, typer.Option(help="Above 1 all run or none; 4..8: at least 4 of 8.")] = None,
+    name: Annotated[str, typer.Argument(help="Name of the run; a run started again under this name resumes.")],
+    command: Annotated[list[str] | None, typer.Argument(help="The program and its options, after --.")] = None,
+    image: Annotated[str, typer.Option(help="NAME@sha256:DIGEST, NAME:TAG, or a role such as trainer.")] = "",
+    gpus: Annotated[str | None, typer.Option(help="GPUs of each node, such as 8xa100; default: CPU only.")] = None,
+    nodes: Annotated[
+        str | None, typer.Option(help="Number of nodes, started all or none; 4..8: at least 4, at most 8.")
+    ] = None,
     capacity: Annotated[str | None, typer.Option(help="auto, spot, flex-start, queued or on-demand.")] = None,
-    hours: Annotated[float | None, typer.Option(help="Undisturbed work: the planner then places the job.")] = None,
+    hours: Annotated[
+        float | None, typer.Option(help="Hours of undisturbed work; the planner then places the job.")
+    ] = None,
     deadline_hours: Annotated[float | None, typer.Option(help="Deadline in hours after submission.")] = None,
     data: Annotated[str | None, typer.Option(help="gs://BUCKET/FOLDER, read-only at /data.")] = None,
     others: Annotated[
@@ -190,7 +198,7 @@ def new_job(
     platform: PlatformFile = None,
     out: Annotated[Path | None, typer.Option(help="The job file; default: NAME.yaml.")] = None,
 ) -> None:
-    """Write the file of your own job: your image and command, and all that survives eviction around them."""
+    """Write a job file for your image and command, with everything that it needs to survive evictions."""
     from holdfast.clients.api import Api
     from holdfast.jobs import file_text, preparing
     from holdfast.platform.cluster import choose, nearest
@@ -205,15 +213,15 @@ def new_job(
 
 
 def try_(
-    evict: Annotated[bool, typer.Option("--evict", help="Take its pod away once, when it has begun.")] = False,
-    steps: Annotated[int, typer.Option(min=1, help="Of the reference trainer.")] = 200,
-    max_usd_per_hour: Annotated[float | None, typer.Option(help="Refuse above this.")] = None,
-    timeout_s: Annotated[float, typer.Option(min=1, help="How long it is followed; the job goes on.")] = 7200,
+    evict: Annotated[bool, typer.Option("--evict", help="Evict its pod once, after it has started.")] = False,
+    steps: Annotated[int, typer.Option(min=1, help="Steps of the reference trainer.")] = 200,
+    max_usd_per_hour: Annotated[float | None, typer.Option(help="Refuse a higher price.")] = None,
+    timeout_s: Annotated[float, typer.Option(min=1, help="Stop following after this time; the job continues.")] = 7200,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
     platform: PlatformFile = None,
     kubeconfig: Kubeconfig = None,
 ) -> None:
-    """The first run: the smallest sample on the cheapest Spot pool, followed to its receipt."""
+    """Run the smallest sample on the cheapest Spot pool and follow it to its receipt."""
     from holdfast.clients.api import Api
     from holdfast.jobs import preparing
     from holdfast.jobs.following import Following

@@ -32,7 +32,7 @@ def lint(
     whole: Annotated[bool, typer.Option("--whole", help="With --rule: examples as whole objects.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="The same as --format json.")] = False,
 ) -> None:
-    """Judge manifests by what the platform offers. Exit 1: errors or warnings; 2: nothing to judge."""
+    """Check manifests against the platform. Exit 1: errors or warnings; 2: no manifests."""
     from holdfast.contract.errors import InputError
     from holdfast.lint import pages, run
 

@@ -12,23 +12,23 @@ Json = Annotated[bool, typer.Option("--json", help="One JSON object instead of a
 
 def place(
     gpu: Annotated[str, typer.Option(help="l4, a100, a100-80, h100, h200, b200, or as nvidia-smi prints it.")] = "",
-    gpus: Annotated[int, typer.Option(help="How many work at the same time.")] = 1,
-    hours: Annotated[str, typer.Option(help="Undisturbed work by the clock, all GPUs together: 40, 40h, 2d.")] = "",
+    gpus: Annotated[int, typer.Option(help="Number of GPUs that work at the same time.")] = 1,
+    hours: Annotated[str, typer.Option(help="Duration of undisturbed work on all GPUs: 40, 40h, 2d.")] = "",
     deadline: Annotated[str, typer.Option(help="From now: 72h, 3d, none.")] = "none",
-    nodes: Annotated[str, typer.Option(help="4..8: an elastic gang, which goes on with fewer.")] = "",
+    nodes: Annotated[str, typer.Option(help="4..8: an elastic gang, which continues with fewer nodes.")] = "",
     checkpoint: Annotated[
-        str, typer.Option(help="How long one save blocks: 30s. none: cannot resume. queue: items of a batch.")
+        str, typer.Option(help="Time for which one save blocks: 30s. none: cannot resume. queue: items of a batch.")
     ] = "30s",
-    region: Annotated[str, typer.Option(help="Where the data may lie: us-central1, or europe,us-east4.")] = "",
+    region: Annotated[str, typer.Option(help="Allowed regions of the data: us-central1, or europe,us-east4.")] = "",
     platform: Annotated[Path | None, typer.Option(help="platform.json: only its machines and its region.")] = None,
-    churn: Annotated[str, typer.Option(help="Preemptions a node-hour, or FILE of `holdfast churn --json`.")] = "",
-    spot_wait: Annotated[str, typer.Option(help="Median wait for Spot here: 2h. Default: the record.")] = "",
+    churn: Annotated[str, typer.Option(help="Preemptions per node-hour, or FILE of `holdfast churn --json`.")] = "",
+    spot_wait: Annotated[str, typer.Option(help="Median wait for Spot: 2h. Default: the record.")] = "",
     file: Annotated[
         Path | None, typer.Option("--job", help="Job file: GPUs, hours, deadline and platform from it.")
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """What each capacity costs for a job and when it is done, in three scenarios of Spot, and which one to take.
+    """Compare cost and finish time of a job on each capacity, in three Spot scenarios, and recommend one.
 
     Without a job: which capacity suits which workload, and why.
     """
@@ -73,10 +73,10 @@ def churn(
     events: Annotated[Path | None, typer.Option(help="Folder with event files (*.jsonl) of the node watcher.")] = None,
     project: Annotated[str, typer.Option(help="Cloud project to read instead, where the exporter writes.")] = "",
     since: Annotated[
-        str, typer.Option(help="With --project: how far back, from a midnight; 30d, 12h. Empty: 30d.")
+        str, typer.Option(help="With --project: the period to read, from a midnight: 30d, 12h. Empty: 30d.")
     ] = "",
-    cluster: Annotated[str, typer.Option(help="With --project: this cluster alone; empty: all added up.")] = "",
-    half_life_days: Annotated[float, typer.Option(help="After so long an observation counts half.")] = 14.0,
+    cluster: Annotated[str, typer.Option(help="With --project: only this cluster; empty: the sum of all.")] = "",
+    half_life_days: Annotated[float, typer.Option(help="Age in days at which an observation counts half.")] = 14.0,
     as_json: Json = False,
 ) -> None:
     """Print preemptions per node-hour by pool, machine type, zone and age, with their interval."""
@@ -87,11 +87,11 @@ def churn(
 
 def prices(
     refresh: Annotated[
-        bool, typer.Option("--refresh", help="First rewrite them from the Cloud Billing Catalog.")
+        bool, typer.Option("--refresh", help="First update them from the Cloud Billing Catalog; needs a Google login.")
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """What one GPU with its share of the machine costs an hour, by region and capacity. --refresh needs a Google login."""
+    """List the price of one GPU-hour, with its share of the machine, by region and capacity."""
     from holdfast.place import show
 
     if refresh:

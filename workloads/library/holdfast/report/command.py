@@ -29,7 +29,7 @@ def report(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Write where the time went, what evictions cost, and whether the objectives held."""
+    """Write a report: where the time went, what evictions cost, and which objectives were met."""
     from holdfast.report.cli import one_source, write_cloud_report, write_report
 
     if source := one_source(events, project, cluster, summary, machine, region):
