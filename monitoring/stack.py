@@ -12,7 +12,7 @@ from infra import cdk
 from infra.contract import names
 from infra.environments.schema import Environment, Team
 from monitoring.alerting import dashboard, dashboard_serving, runbook
-from monitoring.alerting.alert import Alert, Source, Values, filled
+from monitoring.alerting.alert import Alert, AlertSource, Values, filled
 from monitoring.alerting.alerts import alerts
 from monitoring.alerting.capacity_alerts import SCALE_FAILURES
 
@@ -50,7 +50,7 @@ class MonitoringStack(cdk.Stack):
         base_url = environment.alerts.runbook_base_url or runbook.remote_url()
         limits = limits_of(environment)
         for alert in alerts(limits, environment.alerts.modules):
-            if alert.source is not Source.BUDGET:
+            if alert.source is not AlertSource.BUDGET:
                 self.add("google_monitoring_alert_policy", alert.slug, policy(alert, environment, channels, base_url))
         self.add("google_logging_metric", "scale-failures", scale_failure_metric(environment, limits))
         self._dashboards(environment, limits)
@@ -98,7 +98,7 @@ def policy(alert: Alert, environment: Environment, channels: Sequence[str], base
     text = runbook.documentation(alert, base_url)
     links = [{"display_name": "Runbook", "url": text.url}] if text.url else []
     strategy: dict[str, object] = {"auto_close": CLOSE_AFTER}
-    if alert.source is Source.LOG:
+    if alert.source is AlertSource.LOG:
         strategy["notification_rate_limit"] = {"period": AT_MOST_EVERY}
     return {
         "display_name": alert.name,
@@ -119,7 +119,7 @@ def policy(alert: Alert, environment: Environment, channels: Sequence[str], base
 
 
 def condition(alert: Alert) -> dict[str, object]:
-    if alert.source is Source.LOG:
+    if alert.source is AlertSource.LOG:
         return {"condition_matched_log": {"filter": alert.query}}
     return {
         "condition_prometheus_query_language": {

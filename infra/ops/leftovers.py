@@ -13,7 +13,7 @@ from infra.environments import Environment
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Source:
+class ResourceQuery:
     kind: str
     arguments: tuple[str, ...]
     filter: str
@@ -37,13 +37,15 @@ BY_LABEL = "labels.goog-k8s-cluster-name={cluster}"
 IN_NETWORK = "network~/{network}$"
 OF_RUN = f"{LABEL_RUN}={{run}}"
 SOURCES = (
-    Source(kind="instance", arguments=("compute", "instances"), filter=BY_LABEL),
-    Source(kind="disk", arguments=("compute", "disks"), filter=BY_LABEL),
-    Source(kind="forwarding rule", arguments=("compute", "forwarding-rules"), filter=IN_NETWORK),
+    ResourceQuery(kind="instance", arguments=("compute", "instances"), filter=BY_LABEL),
+    ResourceQuery(kind="disk", arguments=("compute", "disks"), filter=BY_LABEL),
+    ResourceQuery(kind="forwarding rule", arguments=("compute", "forwarding-rules"), filter=IN_NETWORK),
     # The range of VPC_PEERING belongs to private services access and is Terraform's.
-    Source(kind="address", arguments=("compute", "addresses"), filter=f"{IN_NETWORK} AND purpose!=VPC_PEERING"),
-    Source(kind="endpoint group", arguments=("compute", "network-endpoint-groups"), filter=IN_NETWORK, bills=False),
-    Source(
+    ResourceQuery(kind="address", arguments=("compute", "addresses"), filter=f"{IN_NETWORK} AND purpose!=VPC_PEERING"),
+    ResourceQuery(
+        kind="endpoint group", arguments=("compute", "network-endpoint-groups"), filter=IN_NETWORK, bills=False
+    ),
+    ResourceQuery(
         kind="firewall rule",
         arguments=("compute", "firewall-rules"),
         filter=f"{IN_NETWORK} AND name~^gke-",
@@ -52,14 +54,20 @@ SOURCES = (
 )
 # In the order of their removal: machines go with their cluster, subscriptions before topics.
 SOURCES_OF_RUN = (
-    Source(kind="cluster", arguments=("container", "clusters"), filter=f"resourceLabels.{OF_RUN}", place=("location",)),
-    Source(kind="instance", arguments=("compute", "instances"), filter=f"labels.{OF_RUN}"),
-    Source(kind="disk", arguments=("compute", "disks"), filter=f"labels.{OF_RUN}"),
-    Source(kind="database", arguments=("sql", "instances"), filter=f"settings.userLabels.{OF_RUN}", place=()),
-    Source(kind="subscription", arguments=("pubsub", "subscriptions"), filter=f"labels.{OF_RUN}", place=()),
-    Source(kind="topic", arguments=("pubsub", "topics"), filter=f"labels.{OF_RUN}", place=()),
-    Source(kind="images", arguments=("artifacts", "repositories"), filter=f"labels.{OF_RUN}", place=("location",)),
-    Source(kind="bucket", arguments=("storage", "buckets"), filter=f"labels.{OF_RUN}", name="storage_url", place=()),
+    ResourceQuery(
+        kind="cluster", arguments=("container", "clusters"), filter=f"resourceLabels.{OF_RUN}", place=("location",)
+    ),
+    ResourceQuery(kind="instance", arguments=("compute", "instances"), filter=f"labels.{OF_RUN}"),
+    ResourceQuery(kind="disk", arguments=("compute", "disks"), filter=f"labels.{OF_RUN}"),
+    ResourceQuery(kind="database", arguments=("sql", "instances"), filter=f"settings.userLabels.{OF_RUN}", place=()),
+    ResourceQuery(kind="subscription", arguments=("pubsub", "subscriptions"), filter=f"labels.{OF_RUN}", place=()),
+    ResourceQuery(kind="topic", arguments=("pubsub", "topics"), filter=f"labels.{OF_RUN}", place=()),
+    ResourceQuery(
+        kind="images", arguments=("artifacts", "repositories"), filter=f"labels.{OF_RUN}", place=("location",)
+    ),
+    ResourceQuery(
+        kind="bucket", arguments=("storage", "buckets"), filter=f"labels.{OF_RUN}", name="storage_url", place=()
+    ),
 )
 
 Ask = Callable[..., Any]
@@ -89,7 +97,7 @@ def remove(found: Iterable[Leftover]) -> list[str]:
     return refused
 
 
-def _leftover(source: Source, item: dict[str, Any], project: str) -> Leftover:
+def _leftover(source: ResourceQuery, item: dict[str, Any], project: str) -> Leftover:
     # The API gives the whole URL of a zone.
     where = {key: text for key in source.place if (text := str(item.get(key, "")).rpartition("/")[2])}
     scope = [f"--{key}={text}" for key, text in where.items()][:1]

@@ -29,7 +29,7 @@ class Severity(StrEnum):
         return {"page": "CRITICAL", "ticket": "ERROR", "info": "WARNING"}[self.value]
 
 
-class Source(StrEnum):
+class AlertSource(StrEnum):
     PROMQL = "PromQL"
     LOG = "log entries"  # where the signal exists nowhere else
     BUDGET = "billing budget"
@@ -55,7 +55,7 @@ class Alert:
     """PromQL that is true while the alert should fire, or a log filter. Empty for a budget."""
     hold_s: int = 0
     """How long the query must be true; a multiple of 30."""
-    source: Source = Source.PROMQL
+    source: AlertSource = AlertSource.PROMQL
     runbook: str = ""
     """Markdown of an alert from a module of your own; empty: the section of runbook.md."""
 

@@ -6,7 +6,7 @@ from importlib import import_module
 
 from holdfast.contract.errors import InputError
 from holdfast.contract.kubernetes import preemptions
-from monitoring.alerting.alert import DEAD_LETTERS, HOUR, Alert, Severity, Source, Values, filled, grew, ours
+from monitoring.alerting.alert import DEAD_LETTERS, HOUR, Alert, AlertSource, Severity, Values, filled, grew, ours
 from monitoring.alerting.capacity_alerts import CAPACITY, GPUS, QUEUES
 from monitoring.alerting.serving_alerts import SERVING
 
@@ -175,7 +175,7 @@ _PLATFORM = (
         name="HoldfastSpendOverBudget",
         severity=Severity.TICKET,
         why="this month's costs passed a budget threshold; a budget only warns, it stops nothing",
-        source=Source.BUDGET,
+        source=AlertSource.BUDGET,
     ),
 )
 # In this order the runbook has a section for each.

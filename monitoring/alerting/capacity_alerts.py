@@ -1,7 +1,7 @@
 """Alerts about what jobs run on: losses, waits, queues, GPUs."""
 
 from holdfast.contract.kubernetes import preemptions
-from monitoring.alerting.alert import DUTY_CYCLE, HOUR, Alert, Severity, Source, dcgm, grew, ours
+from monitoring.alerting.alert import DUTY_CYCLE, HOUR, Alert, AlertSource, Severity, dcgm, grew, ours
 
 # Reasons by which the autoscaler's visibility log reports that no node will come.
 NO_SCALE_UP = (
@@ -61,7 +61,7 @@ CAPACITY = (
         severity=Severity.TICKET,
         why="the autoscaler cannot add nodes (no quota, no capacity, or no limit set): waiting will not help, and the pods only show Pending",
         query=SCALE_FAILURES,
-        source=Source.LOG,
+        source=AlertSource.LOG,
     ),
     Alert(
         name="HoldfastFlexNodeEndsUnsaved",

@@ -4,7 +4,7 @@ Their series are scraped by managed Prometheus from servers and proxies as they 
 """
 
 from holdfast.contract import serving
-from monitoring.alerting.alert import Alert, Severity, Source
+from monitoring.alerting.alert import Alert, AlertSource, Severity
 
 ERROR_BUDGET = 0.001
 """Of all answers of a month, the share that may be our failure: 99.9 % are promised."""
@@ -78,7 +78,7 @@ SERVING = (
             'resource.type="k8s_container" AND resource.labels.cluster_name="$cluster" AND '
             f'jsonPayload.action="drain" AND jsonPayload.message="{serving.OVER_BUDGET}"'
         ),
-        source=Source.LOG,
+        source=AlertSource.LOG,
     ),
     Alert(
         name="HoldfastServingBaseBelowPromise",

@@ -14,7 +14,7 @@ from holdfast.contract.capacity import Capacity
 from holdfast.contract.machines import MACHINE_TYPES
 from holdfast.place import prices
 from infra.environments import load
-from monitoring.alerting.alert import Source
+from monitoring.alerting.alert import AlertSource
 from monitoring.alerting.alerts import alerts
 from monitoring.stack import budget, limits_of
 
@@ -31,11 +31,11 @@ def resources(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 def test_every_alert_is_a_policy_with_its_query_threshold_and_hold(resources: dict[str, Any]) -> None:
     planned = resources["google_monitoring_alert_policy"]
-    known = {a.slug: a for a in alerts(limits_of(load("prod"))) if a.source is not Source.BUDGET}
+    known = {a.slug: a for a in alerts(limits_of(load("prod"))) if a.source is not AlertSource.BUDGET}
     assert set(planned) == set(known)
     for slug, alert in known.items():
         [condition] = planned[slug]["conditions"]
-        if alert.source is Source.LOG:
+        if alert.source is AlertSource.LOG:
             assert condition["condition_matched_log"]["filter"] == alert.query
             assert planned[slug]["alert_strategy"]["notification_rate_limit"]
         else:

@@ -22,7 +22,7 @@ from holdfast.contract.roles import (
     NAMESPACE_TRAINING,
 )
 from holdfast.manifests import data, database, training
-from holdfast.manifests.pods import Size, Work, template
+from holdfast.manifests.pods import PodSettings, Size, template
 from holdfast.manifests.policies import budget
 from holdfast.manifests.rbac import holding, reading, within
 from holdfast.manifests.render_context import Body, RenderContext, meta, plain, versioned
@@ -63,7 +63,7 @@ def migration(context: RenderContext) -> Iterator[Body]:
     results = database.access(context, "migrator")
     rights = {"batch": "holdfast_worker", "exporter": "holdfast_exporter"}
     granted = [f"--grant={instance.users[role]}={right}" for role, right in rights.items()]
-    work = Work(
+    work = PodSettings(
         name="migrate",
         role="migrator",
         image=context.image("batch"),
@@ -98,7 +98,7 @@ def exporter(context: RenderContext) -> Body:
     words = ["python", "-m", "holdfast", "export", "--project", env.project, "--location", env.region]
     # Without Cloud SQL it says nothing about batches, and needs no secret to start.
     results = database.access(context, "exporter") if env.database else database.Access(env={})
-    work = Work(
+    work = PodSettings(
         name="exporter",
         role="exporter",
         command=[*words, "--cluster", env.cluster, "--port", str(EXPORTER_PORT), *_teams(context)],
@@ -122,7 +122,7 @@ def mover(context: RenderContext) -> Body:
     per_hour = env.security.faulty_nodes_per_hour
     words = ["python", "-m", "holdfast", "move", "--project", env.project]
     cap = ["--faulty-nodes-per-hour", str(per_hour)] if per_hour else []
-    work = Work(
+    work = PodSettings(
         name="mover",
         role="mover",
         command=[*words, "--cluster", env.cluster, *cap, *_teams(context)],
@@ -142,7 +142,7 @@ def _teams(context: RenderContext) -> Iterator[str]:
         yield from ("--team", f"{team}={namespace}")
 
 
-def _single(context: RenderContext, work: Work) -> Body:
+def _single(context: RenderContext, work: PodSettings) -> Body:
     """A Deployment of one pod. Two at once would count every preemption twice, and wait for each other's Lease."""
     deployment = client.V1Deployment(
         api_version="apps/v1",
@@ -189,7 +189,7 @@ def _rule(group: str, kind: str, *verbs: str) -> client.V1PolicyRule:
 
 def verifier(context: RenderContext) -> Body:
     """Reads the newest checkpoints back, byte for byte: a backup that was never restored is a hope."""
-    work = Work(
+    work = PodSettings(
         name="verify-checkpoints",
         role="trainer",
         command=["python", "-m", "holdfast", "checkpoints", "list", context.checkpoints],

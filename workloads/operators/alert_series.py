@@ -12,7 +12,7 @@ from holdfast.clients.api import Api, ApiError
 from holdfast.contract.errors import Unjudged
 from holdfast.contract.pools import LABEL_ACCELERATOR
 from holdfast.platform import Platform
-from monitoring.alerting.alert import EXAMPLE, Alert, Source
+from monitoring.alerting.alert import EXAMPLE, Alert, AlertSource
 from monitoring.alerting.alerts import alerts
 from monitoring.alerting.serving_alerts import SERVING
 
@@ -48,7 +48,7 @@ def read_by(every: Iterable[Alert]) -> Mapping[str, list[str]]:
     """PromQL name of a series -> the alerts that read it."""
     found: dict[str, list[str]] = {}
     for alert in every:
-        for name in dict.fromkeys(_READ.findall(alert.query)) if alert.source is Source.PROMQL else ():
+        for name in dict.fromkeys(_READ.findall(alert.query)) if alert.source is AlertSource.PROMQL else ():
             found.setdefault(name, []).append(alert.name)
     return found
 

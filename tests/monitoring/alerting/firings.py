@@ -14,7 +14,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from monitoring.alerting.alert import Alert, Source
+from monitoring.alerting.alert import Alert, AlertSource
 from monitoring.alerting.rule_test import promtool, rule
 
 PROMTOOL_S = 900
@@ -92,7 +92,7 @@ def firings(alerts: Iterable[Alert], recorder: Recorder, slice_min: int = SLICE_
     about as far are played together, with the series that they read.
     """
     minutes: dict[tuple[str, Labels], set[int]] = defaultdict(set)
-    for rules in _by_reach(rule(alert) for alert in alerts if alert.source is Source.PROMQL):
+    for rules in _by_reach(rule(alert) for alert in alerts if alert.source is AlertSource.PROMQL):
         before_min = max(_looks_back_min(each) for each in rules)
         read = _metrics(rules)
         series = {name: held for name, held in recorder.series.items() if name.partition("{")[0] in read}

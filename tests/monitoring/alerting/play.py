@@ -11,7 +11,7 @@ import typer
 
 from holdfast.contract.errors import InputError, Unjudged, run_cli
 from holdfast.contract.exit_codes import EXIT_DONE, EXIT_FINDINGS
-from monitoring.alerting.alert import EXAMPLE, Alert, Source
+from monitoring.alerting.alert import EXAMPLE, Alert, AlertSource
 from monitoring.alerting.alerts import alerts
 from monitoring.alerting.rule_test import Outcome, run
 from tests.monitoring.alerting.rule_cases import CASES
@@ -30,7 +30,7 @@ def find(name: str) -> Alert:
 
 
 def play(alert: Alert) -> list[Outcome]:
-    if alert.source is not Source.PROMQL:
+    if alert.source is not AlertSource.PROMQL:
         raise Unjudged(f"{alert.name} is judged on {alert.source.value}, which Prometheus cannot play")
     return run([(alert, history) for history in CASES[alert.name]])
 

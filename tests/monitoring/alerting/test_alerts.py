@@ -11,7 +11,7 @@ import pytest
 
 from holdfast.contract.errors import InputError, Unjudged
 from monitoring.alerting import rule_test
-from monitoring.alerting.alert import EXAMPLE, Alert, Severity, Source, filled
+from monitoring.alerting.alert import EXAMPLE, Alert, AlertSource, Severity, filled
 from monitoring.alerting.alerts import alerts
 from monitoring.alerting.capacity_alerts import SCALE_FAILURES
 from tests.monitoring.alerting import logfilter, play
@@ -19,7 +19,7 @@ from tests.monitoring.alerting.rule_cases import CASES
 from tests.tools import build
 
 ALERTS = alerts(EXAMPLE)
-PROMQL = [alert for alert in ALERTS if alert.source is Source.PROMQL]
+PROMQL = [alert for alert in ALERTS if alert.source is AlertSource.PROMQL]
 
 
 @pytest.fixture(params=["on PATH", "of make tools"])

@@ -11,7 +11,7 @@ from typer.main import get_command
 
 from monitoring.__main__ import app as monitoring
 from monitoring.alerting import runbook
-from monitoring.alerting.alert import EXAMPLE, Alert, Source
+from monitoring.alerting.alert import EXAMPLE, Alert, AlertSource
 from monitoring.alerting.alerts import alerts
 from tests.monitoring.alerting.rule_cases import CASES
 from tests.workloads.manifests import rendered
@@ -38,7 +38,7 @@ def test_a_section_has_all_its_parts_in_order_and_fits(alert: Alert) -> None:
     assert re.findall(r"^\*\*(.+?)\.?\*\*", text.content, flags=re.MULTILINE) == list(runbook.PARTS)
     assert text.url.endswith(f"/runbook.md#{alert.slug}")
     assert text.content.count("](") <= 3
-    if alert.source is Source.PROMQL:
+    if alert.source is AlertSource.PROMQL:
         assert f"make test-alert ALERT={alert.slug}" in text.content
 
 
@@ -100,7 +100,7 @@ LABEL_OF = {"POOL": "node_pool_name", "HOSTNAME": "Hostname"}
 OF_ENVIRONMENT = {"ENV", "PROJECT", "CLUSTER", "REGION"}
 
 
-@pytest.mark.parametrize("alert", [a for a in ALERTS if a.source is Source.PROMQL], ids=lambda a: a.slug)
+@pytest.mark.parametrize("alert", [a for a in ALERTS if a.source is AlertSource.PROMQL], ids=lambda a: a.slug)
 def test_commands_use_only_what_the_notification_carries(alert: Alert) -> None:
     """An empty variable makes a command that returns nothing, or everything."""
     carried = {name for history in CASES[alert.name] for fired in history.fires for name, _ in fired}

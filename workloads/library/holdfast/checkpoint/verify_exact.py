@@ -136,7 +136,7 @@ def _of_text(text: str) -> str:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Verdict:
+class ExactnessResult:
     death: str
     at: int
     resumed_at: int
@@ -149,7 +149,7 @@ class Verdict:
 
 def verify(
     command: list[str], folder: Path, *, steps: int, timeout_s: float, deaths: Sequence[str] = DEATHS
-) -> Iterator[Verdict]:
+) -> Iterator[ExactnessResult]:
     """Raises Unjudged if the command ends before `steps` or all starts together take longer than `timeout_s`,
     InputError if it trains without Checkpointer."""
     every, ends = max(1, steps // 4), time.monotonic() + timeout_s
@@ -172,7 +172,7 @@ def verify(
 
 def _judged(
     command: list[str], folder: Path, orders: Orders, whole: dict[str, dict[int, Line]], ends: float
-) -> Verdict:
+) -> ExactnessResult:
     killed = _run(command, folder, orders, ends, trace="killed", dies=True)
     resumed = _run(command, folder, Orders(store="", trace="", steps=orders.steps, every=orders.every), ends)
     first = min((min(lines) for lines in resumed.values()), default=orders.steps + 1)
@@ -189,7 +189,7 @@ def _judged(
             found = explain(lines, resumed[rank], *different)
             break
         beside += tuple(sorted(variables(lines, resumed.get(rank, {}), orders.steps)))
-    return Verdict(death=orders.death, at=orders.die_at, resumed_at=first - 1, finding=found, beside=beside)
+    return ExactnessResult(death=orders.death, at=orders.die_at, resumed_at=first - 1, finding=found, beside=beside)
 
 
 def _run(

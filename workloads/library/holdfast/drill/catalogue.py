@@ -9,7 +9,7 @@ from holdfast.contract.errors import InputError
 from holdfast.contract.exit_codes import EXIT_PREEMPTED
 from holdfast.contract.extensions import extensions, refused
 from holdfast.contract.lifecycle import DEFAULT_WINDOW, WINDOW_MARGIN_S
-from holdfast.drill.plan import Blast, Drill, Fault, Place, Work, bound, promised
+from holdfast.drill.plan import Blast, Drill, DrillWork, Fault, Place, bound, promised
 
 GROUP = "holdfast.drills"
 """Of entry points: each is a callable without arguments that returns drills."""
@@ -37,7 +37,7 @@ _TRAINER_NOTICE = Drill(
     name="trainer-notice",
     question="Does the trainer use its window and resume at its newest commit?",
     place=Place.LOCAL,
-    work=Work.TRAINER,
+    work=DrillWork.TRAINER,
     steady=bound("commits >= 1"),
     steady_s=120,
     blast=Blast(of="trainer pod"),
@@ -67,14 +67,14 @@ _NAIVE = replace(
     _TRAINER_NOTICE,
     name="naive-notice",
     question="Control: what does the same eviction do to what tutorials teach?",
-    work=Work.NAIVE,
+    work=DrillWork.NAIVE,
     control=True,
 )
 _DEAF = replace(
     _NAIVE,
     name="deaf-notice",
     question="Control: is a pod that never hears of SIGTERM found out?",
-    work=Work.DEAF,
+    work=DrillWork.DEAF,
 )
 _NONE_FAILED = "no request failed: requests_failed = 0"
 _COUNTED = (
@@ -85,7 +85,7 @@ _SERVE_NOTICE = replace(
     _TRAINER_NOTICE,
     name="serve-notice",
     question="Does a server that gets its notice drop any request?",
-    work=Work.SERVER,
+    work=DrillWork.SERVER,
     steady=bound("answered >= 100"),
     steady_s=60,
     blast=Blast(of="server pod", percent=50),
@@ -109,7 +109,7 @@ _BATCH_POWER_LOSS = replace(
     _SERVE_POWER_LOSS,
     name="batch-power-loss",
     question="Is every item stored once when a worker vanishes in the middle?",
-    work=Work.BATCH,
+    work=DrillWork.BATCH,
     steady=bound(f"stored_items >= {ITEMS // 20}"),
     steady_s=60,
     blast=Blast(of="batch worker", percent=50),
@@ -129,7 +129,7 @@ _EVICT = Drill(
     name="cluster-evict",
     question="Is a pod that the Eviction API takes replaced, and its Job not charged?",
     place=Place.CLUSTER,
-    work=Work.NAMED,
+    work=DrillWork.NAMED,
     steady=bound("pods_missing = 0"),
     steady_s=60,
     blast=Blast(of="pod", percent=50),

@@ -12,7 +12,7 @@ from holdfast.contract.errors import InputError
 from holdfast.drill import console, store
 from holdfast.drill.catalogue import ITEMS, REQUESTS_PER_S, SAVE_EVERY, SERVERS, WORKERS, find, of
 from holdfast.drill.catalogue import drills as known_drills
-from holdfast.drill.plan import Drill, Place, Work
+from holdfast.drill.plan import Drill, DrillWork, Place
 from holdfast.drill.remote import Where, builder, checked, consent, on_each_pool
 from holdfast.drill.runner import DrillRunner, Record
 from holdfast.drill.target import Target
@@ -88,9 +88,9 @@ def local(drill: Drill, folder: Path) -> Target:
     from holdfast.drill.targets.local_serving import LocalServing
     from holdfast.drill.targets.local_training import LocalTraining
 
-    if drill.work is Work.BATCH:
+    if drill.work is DrillWork.BATCH:
         return LocalBatch(folder, drill.fault, workers=WORKERS, items=ITEMS)
-    if drill.work is Work.SERVER:
+    if drill.work is DrillWork.SERVER:
         return LocalServing(folder, drill.fault, replicas=SERVERS, per_s=REQUESTS_PER_S)
     return LocalTraining(folder, drill.work, drill.fault, save_every=SAVE_EVERY)
 

@@ -24,7 +24,7 @@ from holdfast.contract.exit_codes import EXIT_DONE, EXIT_FINDINGS
 from holdfast.drill.console import stage
 from holdfast.drill.errors import DrillError
 from holdfast.drill.events import completed
-from holdfast.drill.plan import Work
+from holdfast.drill.plan import DrillWork
 from holdfast.drill.pods import owned
 from holdfast.drill.store import alone
 from holdfast.drill.targets.local import HOLDFAST, Eviction, evictions
@@ -115,7 +115,7 @@ def train_thrice(demo: Demo) -> dict[str, Any]:
     schedule = evictions(seed=demo.seed, count=size.training_evictions, total=size.steps, first=size.save_every)
     baseline = _trained(demo, "train-baseline", "undisturbed", ())
     evicted = _trained(demo, "train-evicted", f"{len(schedule)} evictions", schedule)
-    naive = _trained(demo, "train-naive", "naive twin, same evictions", schedule, Work.NAIVE)
+    naive = _trained(demo, "train-naive", "naive twin, same evictions", schedule, DrillWork.NAIVE)
     return {
         "steps": size.steps,
         "ranks": size.ranks,
@@ -127,7 +127,9 @@ def train_thrice(demo: Demo) -> dict[str, Any]:
     }
 
 
-def _trained(demo: Demo, job: str, what: str, schedule: Sequence[Eviction], work: Work = Work.TRAINER) -> LocalTraining:
+def _trained(
+    demo: Demo, job: str, what: str, schedule: Sequence[Eviction], work: DrillWork = DrillWork.TRAINER
+) -> LocalTraining:
     more: dict[str, object] = {
         "--checkpoints": demo.out / "checkpoints", "--ranks": demo.size.ranks, "--device": "auto",
         **({"--data": demo.data} if demo.data else {}),

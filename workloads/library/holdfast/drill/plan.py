@@ -19,7 +19,7 @@ class Place(StrEnum):
     GKE = "gke"  # a pool of Spot VMs, preempted by Compute Engine itself
 
 
-class Work(StrEnum):
+class DrillWork(StrEnum):
     """What runs while it happens."""
 
     TRAINER = "trainer"
@@ -103,7 +103,7 @@ class Drill:
     name: str
     question: str
     place: Place
-    work: Work
+    work: DrillWork
     steady: Bound
     """The gate: nothing is injected before it holds. Asked again afterwards."""
     steady_s: float

@@ -16,7 +16,7 @@ from holdfast.contract.job_identity import JobIdentity
 from holdfast.contract.telemetry import KIND_TRAINING
 from holdfast.exporter.lines import FAULTY, MOVED
 from holdfast.exporter.sample import Sample, run_labels, sample
-from holdfast.exporter.sources import Source
+from holdfast.exporter.sources import EventSource
 from holdfast.ledger.events import KEPT_PROBLEMS, Event, parse
 from holdfast.ledger.gang import below_size_since_us
 from holdfast.ledger.job_ledger import KINDS, job_ledger
@@ -189,7 +189,7 @@ class Run:
 
 @dataclass(slots=True)
 class Jobs:
-    source: Source
+    source: EventSource
     since_s: float = 0.0
     """Counters count from here on, or each restart would count again what was published long ago."""
     runs: dict[JobIdentity, Run] = field(default_factory=dict[JobIdentity, Run])

@@ -11,7 +11,7 @@ from holdfast.contract.roles import DEFAULT_TEAM, JOB_NAMESPACES
 from holdfast.exporter.lease import Lease
 from holdfast.exporter.log import logger
 from holdfast.exporter.logs import CloudLogs
-from holdfast.exporter.sources import Folder, Source
+from holdfast.exporter.sources import EventSource, Folder
 from holdfast.exporter.watch import Watcher
 from holdfast.runtime.shutdown import Shutdown
 
@@ -84,7 +84,7 @@ def team_of(given: Sequence[str]) -> dict[str, str]:
 
 def source_of(
     project: str, cluster_name: str, events: Path | None, namespaces: Collection[str] = JOB_NAMESPACES
-) -> tuple[Source | None, CloudLogs | None]:
+) -> tuple[EventSource | None, CloudLogs | None]:
     """Where event lines come from, and the thread that reads them, if it takes one."""
     if events:
         return Folder(events), None

@@ -20,7 +20,7 @@ class Lines:
     """Empty where no pod is known to have written them."""
 
 
-class Source(Protocol):
+class EventSource(Protocol):
     def news(self) -> Iterable[Lines]:
         """What was written since the last call; one item for each writer."""
         ...

@@ -12,7 +12,7 @@ from holdfast.contract.exit_codes import EXIT_PREEMPTED
 from holdfast.contract.kubernetes import ANNOTATION_INDEX, FUSE_DRIVER, SECRETS_API, SECRETS_DRIVER, SECRETS_PROVIDER
 from holdfast.jobs.job_file import OnNotice, OwnJob, bucket, secret
 from holdfast.manifests import data, database
-from holdfast.manifests.pods import Size, Work, annotation, container
+from holdfast.manifests.pods import PodSettings, Size, annotation, container
 from holdfast.manifests.policies import RENDEZVOUS_PORT
 from holdfast.manifests.render_context import Body, RenderContext, meta, plain
 from holdfast.manifests.training import HEAD
@@ -33,7 +33,7 @@ exit "$code"
 """
 
 
-def started(own: OwnJob, work: Work) -> Work:
+def started(own: OwnJob, work: PodSettings) -> PodSettings:
     if own.predictor:
         return work
     if own.elastic and _processes(own) > 1:
@@ -169,7 +169,7 @@ def _claim(number: int, name: str) -> client.V1Volume:
 _HOLDFAST = ("python", "-m", "holdfast", "batch")
 
 
-def predicting(own: OwnJob, context: RenderContext, work: Work) -> Work:
+def predicting(own: OwnJob, context: RenderContext, work: PodSettings) -> PodSettings:
     """Workers that take items from the results database's queue, and end when it is empty."""
     results = database.access(context, "batch")
     command = [*_HOLDFAST, "run", own.name, "--predictor", own.predictor, "--window", str(work.grace_s)]
@@ -183,7 +183,7 @@ def predicting(own: OwnJob, context: RenderContext, work: Work) -> Work:
     )
 
 
-def _loader(own: OwnJob, context: RenderContext, work: Work, results: database.Access) -> client.V1Container:
+def _loader(own: OwnJob, context: RenderContext, work: PodSettings, results: database.Access) -> client.V1Container:
     """Fills the queue before a worker starts. In every pod: queueing is idempotent, and a worker that came first would
     find nothing to do and call the batch done."""
     command = [*_HOLDFAST, "enqueue", own.name, "--source", data.PATH]

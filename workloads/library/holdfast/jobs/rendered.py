@@ -18,7 +18,7 @@ from holdfast.jobs.placing import Placed
 from holdfast.lint.engine import Options, lint_texts
 from holdfast.manifests.deployments import deployment
 from holdfast.manifests.elastic import elastic
-from holdfast.manifests.pods import Size, Work
+from holdfast.manifests.pods import PodSettings, Size
 from holdfast.manifests.policies import budget, peers
 from holdfast.manifests.render_context import Body, RenderContext, yaml_text
 from holdfast.manifests.training import Task, gang, job, requeued
@@ -81,10 +81,10 @@ def judge(name: str, written: str, platform: Platform) -> None:
         )  # fmt: skip
 
 
-def _work(own: OwnJob, context: RenderContext, placed: Placed) -> Work:
+def _work(own: OwnJob, context: RenderContext, placed: Placed) -> PodSettings:
     env = {ENV_RUN: own.name, ENV_CHECKPOINTS: own.checkpoints or context.checkpoints, **HOMELESS}
     mounted = pod_parts.mounted(own)
-    return Work(
+    return PodSettings(
         name=own.name,
         role=own.role,
         image=own.image,
@@ -121,7 +121,7 @@ def _size(own: OwnJob, placed: Placed) -> Size:
     return replace(size, scratch=own.scratch, shared_memory=own.shm or size.shared_memory)
 
 
-def _placed(own: OwnJob, placed: Placed, work: Work) -> Work:
+def _placed(own: OwnJob, placed: Placed, work: PodSettings) -> PodSettings:
     """Where it may run, under which priority, and how long it has after a notice."""
     offer = placed.offer
     if offer is None:

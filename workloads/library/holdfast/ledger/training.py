@@ -1,7 +1,7 @@
 """The account of a training job: all ranks stop and start together, so one lane shows its time.
 
 An elastic gang has a lane for each of its places: one without a node is degraded while the others work.
-The lane follows rank 0 of every attempt. Work is lost when a later attempt
+The lane follows rank 0 of every attempt. StepWindow is lost when a later attempt
 restored a step before it; until then it counts as kept.
 """
 
@@ -21,7 +21,7 @@ SLOW_FACTOR = 1.5
 NOTHING_LOST = 1 << 62
 
 
-class Work(NamedTuple):
+class StepWindow(NamedTuple):
     """One window line: steps done between two moments."""
 
     begin_us: int
@@ -77,14 +77,14 @@ def _leads(runs: Iterable[ProcessRun]) -> list[ProcessRun]:
     return found
 
 
-def _work(run: ProcessRun) -> list[Work]:
-    done: list[Work] = []
+def _work(run: ProcessRun) -> list[StepWindow]:
+    done: list[StepWindow] = []
     for window in run.of("window"):
         begin, end = seconds_before(window)
         last = int(window.fields.get("last_step") or 0)
         steps = last - int(window.fields.get("first_step") or 0) + 1
         if steps > 0:
-            done.append(Work(begin, end, steps, last))
+            done.append(StepWindow(begin, end, steps, last))
     return done
 
 
@@ -114,7 +114,7 @@ def _restored_step(run: ProcessRun) -> int:
     return int(run.first("restore", "step", first_window - 1))
 
 
-def _usual_step_s(work: Iterable[Iterable[Work]]) -> float:
+def _usual_step_s(work: Iterable[Iterable[StepWindow]]) -> float:
     paces = [(done.end_us - done.begin_us) / done.steps for run in work for done in run]
     return statistics.median(paces) / 1e6 if paces else 0.0
 
@@ -141,7 +141,7 @@ def _ready_us(run: ProcessRun) -> int:
     return seconds_before(windows[0])[0] if windows else run.ends_us
 
 
-def _add_work(timeline: LaneTimeline, work: Iterable[Work], keep: int, usual_step_s: float) -> None:
+def _add_work(timeline: LaneTimeline, work: Iterable[StepWindow], keep: int, usual_step_s: float) -> None:
     usual_us = round(usual_step_s * 1e6)
     for done in work:
         begin, turn, steps, last_step = done
@@ -155,12 +155,12 @@ def _add_work(timeline: LaneTimeline, work: Iterable[Work], keep: int, usual_ste
             timeline.add(begin + usual_us * steps, turn, State.STRAGGLING)
 
 
-def _lost_steps(work: Iterable[Work], keep: int) -> int:
+def _lost_steps(work: Iterable[StepWindow], keep: int) -> int:
     return sum(done.lost(keep) for done in work if done.last_step > keep)
 
 
 def _recoveries(
-    leads: Sequence[ProcessRun], work: Sequence[Sequence[Work]], evicts: Sequence[Event]
+    leads: Sequence[ProcessRun], work: Sequence[Sequence[StepWindow]], evicts: Sequence[Event]
 ) -> Iterable[Recovery]:
     begins = [run.begins_us for run in leads]
     next_worker = _next_workers(leads)

@@ -23,7 +23,7 @@ from holdfast.contract.roles import NAMESPACE_BATCH
 from holdfast.contract.telemetry import METRIC_PREFIX
 from holdfast.manifests import data, database
 from holdfast.manifests.deployments import autoscaler, deployment
-from holdfast.manifests.pods import Size, Work, template
+from holdfast.manifests.pods import PodSettings, Size, template
 from holdfast.manifests.render_context import Body, RenderContext, manifest, meta, versioned
 from holdfast.manifests.training import DAY_S, Task, gpu_size, ignoring, job
 
@@ -50,7 +50,7 @@ def _queue(context: RenderContext, lane: int) -> list[str]:
     return ["--topic", f"{topics}/{topic}", "--subscription", f"{subscriptions}/{topic}"]
 
 
-def _work(context: RenderContext, name: str, *, restart: str | None) -> Work:
+def _work(context: RenderContext, name: str, *, restart: str | None) -> PodSettings:
     results, window = database.access(context, "batch"), context.batch.window.pod_s
     words = ["python", "-m", "holdfast", "batch", "run", name, "--checkpoints", context.checkpoints]
     if context.small:
@@ -59,7 +59,7 @@ def _work(context: RenderContext, name: str, *, restart: str | None) -> Work:
     queue = _queue(context, LANES[name])
     if queue:
         queue += ["--dead-topic", f"projects/{context.platform.project}/topics/{context.platform.topics['dead']}"]
-    return Work(
+    return PodSettings(
         name=name,
         role="batch",
         job=name,
@@ -81,7 +81,7 @@ def _work(context: RenderContext, name: str, *, restart: str | None) -> Work:
 def load(context: RenderContext) -> Body:
     """The dataset into the queue, each item once however often this runs."""
     results = database.access(context, "batch")
-    work = Work(
+    work = PodSettings(
         name=LOAD,
         role="batch",
         job=LOAD,

@@ -9,13 +9,13 @@ from holdfast.contract.capacity import Capacity
 from holdfast.contract.kubernetes import LABEL_NAME, MONITORING_API
 from holdfast.contract.pools import Pool, Role
 from holdfast.contract.roles import NAMESPACE_SERVING
-from holdfast.manifests.pods import Probes, Work, template
+from holdfast.manifests.pods import PodSettings, Probes, template
 from holdfast.manifests.render_context import Body, RenderContext, manifest, meta
 
 LABEL_SERVES = "holdfast.dev/serves"
 
 
-def deployment(context: RenderContext, namespace: str, work: Work, replicas: int | None = None) -> Body:
+def deployment(context: RenderContext, namespace: str, work: PodSettings, replicas: int | None = None) -> Body:
     """Named as its work. `replicas`: None where an autoscaler has them."""
     spec = client.V1DeploymentSpec(
         replicas=replicas,

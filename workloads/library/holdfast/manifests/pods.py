@@ -58,7 +58,7 @@ class Probes:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Work:
+class PodSettings:
     """What differs between pods."""
 
     name: str
@@ -107,7 +107,7 @@ class Work:
     """Node label over whose values the pods are spread, as far as there are any."""
 
 
-def template(context: RenderContext, work: Work) -> client.V1PodTemplateSpec:
+def template(context: RenderContext, work: PodSettings) -> client.V1PodTemplateSpec:
     work = _with_key(context, work)
     labels = {LABEL_NAME: work.name, LABEL_PART_OF: PART_OF} | _identity(work)
     labels |= work.labels | (CALLS if work.calls_kubernetes else {})
@@ -141,7 +141,7 @@ def template(context: RenderContext, work: Work) -> client.V1PodTemplateSpec:
     )
 
 
-def _with_key(context: RenderContext, work: Work) -> Work:
+def _with_key(context: RenderContext, work: PodSettings) -> PodSettings:
     """A Secret for each run: a pod of one cannot sign for another, nor join it (infra/decisions/0069)."""
     if not (work.reads_run and context.platform.security.signed_checkpoints):
         return work
@@ -150,14 +150,14 @@ def _with_key(context: RenderContext, work: Work) -> Work:
     return replace(work, volumes=[*work.volumes, mounted], env=work.env | {ENV_KEY_FILE: f"{KEY_FOLDER}/key"})
 
 
-def _identity(work: Work) -> dict[str, str]:
+def _identity(work: PodSettings) -> dict[str, str]:
     """What the process writes of itself is taken for this job's only."""
     if not work.job:
         return {}
     return {LABEL_HOLDFAST_JOB: work.job} | ({LABEL_RUN_PER_INDEX: "true"} if work.run_per_index else {})
 
 
-def _spread(work: Work) -> list[client.V1TopologySpreadConstraint] | None:
+def _spread(work: PodSettings) -> list[client.V1TopologySpreadConstraint] | None:
     if not work.spread_over:
         return None
     own = client.V1LabelSelector(match_labels={LABEL_NAME: work.name})
@@ -181,7 +181,7 @@ def _scratch(name: str, size: str) -> client.V1Volume:
     return client.V1Volume(name=name, empty_dir=client.V1EmptyDirVolumeSource(size_limit=size))
 
 
-def container(context: RenderContext, work: Work, name: str = MAIN) -> client.V1Container:
+def container(context: RenderContext, work: PodSettings, name: str = MAIN) -> client.V1Container:
     volumes = _scratch_volumes(work.size) + work.volumes
     limits = work.size.limits()
     probes = work.probes or (_probes(work.probe, work.ports[0]) if work.probe else None)
@@ -202,7 +202,7 @@ def container(context: RenderContext, work: Work, name: str = MAIN) -> client.V1
     )
 
 
-def _hook(work: Work) -> client.V1Lifecycle | None:
+def _hook(work: PodSettings) -> client.V1Lifecycle | None:
     if work.pre_stop_get:
         return client.V1Lifecycle(pre_stop=client.V1LifecycleHandler(http_get=work.pre_stop_get))
     if not work.pre_stop:
@@ -241,7 +241,7 @@ def listening(port: int, period_s: int) -> client.V1Probe:
     return client.V1Probe(tcp_socket=client.V1TCPSocketAction(port=port), period_seconds=period_s, failure_threshold=6)
 
 
-def _env(work: Work) -> list[Any]:
+def _env(work: PodSettings) -> list[Any]:
     values = {ENV_RUN_DIR: RUN_DIR, "HOME": TMP} | work.env
     if work.job:
         values[ENV_JOB] = work.job

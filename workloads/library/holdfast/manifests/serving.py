@@ -27,7 +27,7 @@ from holdfast.manifests.deployments import (
     probes,
     scraping,
 )
-from holdfast.manifests.pods import Work
+from holdfast.manifests.pods import PodSettings
 from holdfast.manifests.policies import budget, ingress, scraped
 from holdfast.manifests.render_context import Body, RenderContext, manifest, meta
 from holdfast.manifests.serving_proxy import ANNOTATION_CAPACITY, SERVER, SERVING, FirstHop, proxies
@@ -48,7 +48,7 @@ def samples(context: RenderContext) -> Iterator[Body]:
     words = ["python", "-m", "holdfast", "serve", "run", "--checkpoints", context.checkpoints, "--run", RUN]
     words += ["--window", str(overflow_pool(context).window.pod_s), "--follow", "300"]
 
-    def work(name: str, tier: str, pool: Pool) -> Work:
+    def work(name: str, tier: str, pool: Pool) -> PodSettings:
         return server(
             context, name, tier, pool, SERVER, job=name, reads_run=RUN, command=words, size=gpu_size(pool),
             probes=probes(serving.PORT),
@@ -63,7 +63,7 @@ def tiers(
     context: RenderContext,
     wanted: Serving,
     servers: str,
-    work: Callable[[str, str, Pool], Work],
+    work: Callable[[str, str, Pool], PodSettings],
     targets: dict[str, int],
 ) -> Iterator[Body]:
     """A base on demand and an overflow on Spot. `work`: of a name, a tier and its pool; `targets`: as of `scaler`."""
@@ -82,9 +82,9 @@ def tiers(
     yield from found_by_proxy(servers)
 
 
-def server(context: RenderContext, name: str, tier: str, pool: Pool, servers: str, **more: Any) -> Work:
+def server(context: RenderContext, name: str, tier: str, pool: Pool, servers: str, **more: Any) -> PodSettings:
     """Both tiers with the window of Spot: a client does not know which of them answers."""
-    return Work(
+    return PodSettings(
         name=name,
         role=SERVER,
         pool=pool,

@@ -14,7 +14,7 @@ from holdfast.contract.kubernetes import LABEL_NAME, PRIORITY_SERVING
 from holdfast.contract.roles import NAMESPACE_SERVING
 from holdfast.manifests.deployments import deployment, overflow_pool, port, probes, scraping
 from holdfast.manifests.envoy import PROXY_MEMORY_MIB, Proxy, bootstrap
-from holdfast.manifests.pods import Probes, Size, Work, listening, restricted
+from holdfast.manifests.pods import PodSettings, Probes, Size, listening, restricted
 from holdfast.manifests.policies import budget
 from holdfast.manifests.rbac import within
 from holdfast.manifests.render_context import Body, RenderContext, manifest, meta
@@ -67,7 +67,7 @@ def _configuration(context: RenderContext, hop: FirstHop) -> Body:
     return manifest("v1", "ConfigMap", meta(hop.name, NAMESPACE_SERVING), data={"envoy.json": text})
 
 
-def _proxy_work(context: RenderContext, hop: FirstHop) -> Work:
+def _proxy_work(context: RenderContext, hop: FirstHop) -> PodSettings:
     window_s = overflow_pool(context).window.pod_s
     admin = f"http://127.0.0.1:{serving.PROXY_ADMIN_PORT}"
     counted = f"{admin}/stats?filter=^http.requests.downstream_rq_active$"
@@ -76,7 +76,7 @@ def _proxy_work(context: RenderContext, hop: FirstHop) -> Work:
     watch += ["--health-port", str(hop.health_port)] if hop.health_port else []
     configured = client.V1Volume(name="config", config_map=client.V1ConfigMapVolumeSource(name=hop.name))
     shared = client.V1Volume(name="endpoints", empty_dir=client.V1EmptyDirVolumeSource(size_limit="8Mi"))
-    return Work(
+    return PodSettings(
         name=hop.name,
         role=hop.name,
         image=context.image(ENVOY),

@@ -12,7 +12,7 @@ from kubernetes import client
 from holdfast.contract import serving
 from holdfast.contract.pools import Pool
 from holdfast.manifests.deployments import overflow_pool, probes
-from holdfast.manifests.pods import Probes, Work
+from holdfast.manifests.pods import PodSettings, Probes
 from holdfast.manifests.render_context import Body, RenderContext
 from holdfast.manifests.serving import policies, server, tiers
 from holdfast.manifests.serving_proxy import DRAIN_HOOK, FirstHop, draining, proxies
@@ -34,7 +34,7 @@ def samples(context: RenderContext) -> Iterator[Body]:
         return
     window_s = overflow_pool(context).window.pod_s
 
-    def work(name: str, tier: str, pool: Pool) -> Work:
+    def work(name: str, tier: str, pool: Pool) -> PodSettings:
         return server(
             context, name, tier, pool, VLLM, image=context.image(VLLM), command=_command(context, window_s),
             # Compiled kernels and what is streamed pass through /tmp.

@@ -34,7 +34,7 @@ from holdfast.contract.machines import MACHINE_TYPES
 from holdfast.contract.pools import GPU_TAINT, QUEUED_TAINT, Pool, Role, flex_selector
 from holdfast.contract.roles import NAMESPACE_BATCH, NAMESPACE_TRAINING
 from holdfast.manifests import data
-from holdfast.manifests.pods import MAIN, Size, Work, annotation, template
+from holdfast.manifests.pods import MAIN, PodSettings, Size, annotation, template
 from holdfast.manifests.policies import RENDEZVOUS_PORT, budget, peers
 from holdfast.manifests.rbac import reading
 from holdfast.manifests.render_context import Body, RenderContext, manifest, meta, plain, versioned
@@ -96,11 +96,11 @@ def gpu_size(pool: Pool) -> Size:
     return Size.share(MACHINE_TYPES[pool.machine_type], pool.gpus_per_node)
 
 
-def spot_work(context: RenderContext, name: str, pool: Pool, rule: PlacementRule, run: str = "") -> Work:
+def spot_work(context: RenderContext, name: str, pool: Pool, rule: PlacementRule, run: str = "") -> PodSettings:
     """On Spot, with the pool's window as its grace; a rank for each GPU of the machine. `run` differs where pods train apart."""
     words = ["python", "-m", "holdfast", "train", "run", "--checkpoints", context.checkpoints, "--run", run or name]
     words += ["--ranks", str(pool.gpus_per_node), "--steps", "100000", "--every", "auto", "--device", "cuda"]
-    return Work(
+    return PodSettings(
         name=name,
         role="trainer",
         job=name,
@@ -123,7 +123,7 @@ def spot_work(context: RenderContext, name: str, pool: Pool, rule: PlacementRule
 class Task:
     """The pods of one job. Its builder decides what they are to each other."""
 
-    work: Work
+    work: PodSettings
     pods: int
     least: int = 0
     """Pods with which an elastic gang goes on."""
@@ -230,7 +230,7 @@ def sweep(context: RenderContext) -> Body:
     return job(context, Task(pods=2, deadline_s=7 * DAY_S, queue="spot", work=work))
 
 
-def _flex_work(context: RenderContext, name: str, accelerator: str, run: str) -> Work:
+def _flex_work(context: RenderContext, name: str, accelerator: str, run: str) -> PodSettings:
     machine = next(m for m in MACHINE_TYPES.values() if m.accelerator == accelerator)
     # No window: its end is planned, and the process reads it from the node.
     pool = Pool(

@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 from itertools import chain
 
-from holdfast.exporter.sources import Lines, Source
+from holdfast.exporter.sources import EventSource, Lines
 from holdfast.ledger.events import Event, parse
 from holdfast.ledger.progress import SHOWING
 from holdfast.mover.objects import Movable
@@ -24,7 +24,7 @@ MOST_WAITING = 1_000
 
 @dataclass(slots=True)
 class Progress:
-    source: Source
+    source: EventSource
     owner_of: Callable[[str, str], str]
     """Namespace and name of a pod -> uid of what controls it; empty: no such pod was seen."""
     held: dict[str, deque[Event]] = field(default_factory=dict[str, deque[Event]])

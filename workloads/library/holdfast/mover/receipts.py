@@ -17,7 +17,7 @@ from holdfast.contract.errors import InputError, Unjudged
 from holdfast.contract.roles import DEFAULT_TEAM
 from holdfast.contract.telemetry import KIND_TRAINING
 from holdfast.exporter.log import logger
-from holdfast.exporter.sources import Source
+from holdfast.exporter.sources import EventSource
 from holdfast.ledger.job_ledger import JobLedger, job_ledgers
 from holdfast.ledger.money import Prices, prices_of
 from holdfast.ledger.receipt import Receipt, receipt
@@ -37,7 +37,7 @@ class Order:
 
 class Receipts(threading.Thread):
     def __init__(
-        self, source: Source, leave_it: Leave, teams: Mapping[str, str] | None = None, *, again_s: float = AGAIN_S
+        self, source: EventSource, leave_it: Leave, teams: Mapping[str, str] | None = None, *, again_s: float = AGAIN_S
     ) -> None:
         """`teams`: namespace -> team."""
         super().__init__(name="receipts", daemon=True)
@@ -82,7 +82,7 @@ class Receipts(threading.Thread):
         return True
 
 
-def make(order: Order, source: Source) -> Receipt:
+def make(order: Order, source: EventSource) -> Receipt:
     reading = source.of_job(order.ended.name, order.ended.began_s, order.ended.namespace)
     if reading.problems:
         LOG.warning("receipt of %s: unused lines: %s", order.ended.name, dict(reading.problems))

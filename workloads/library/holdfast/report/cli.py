@@ -21,7 +21,7 @@ from holdfast.place.churn.days import span_seconds
 from holdfast.report import teams
 from holdfast.report.capacity import Capacities, capacities
 from holdfast.report.model import Report, build, role_order
-from holdfast.report.objectives import Verdict
+from holdfast.report.objectives import ObjectiveVerdict
 
 
 def write_report(
@@ -123,7 +123,7 @@ def _money(found: Sequence[JobLedger], seen: Capacities, machine: str, region: s
 
 
 def exit_code(report: Report) -> int:
-    broken = any(goal.verdict is Verdict.BROKEN for goal in report.objectives)
+    broken = any(goal.verdict is ObjectiveVerdict.BROKEN for goal in report.objectives)
     return EXIT_FINDINGS if broken else EXIT_DONE
 
 

@@ -13,7 +13,7 @@ from holdfast.ledger.job_ledger import JobLedger
 from holdfast.report.text import exactly
 
 
-class Verdict(StrEnum):
+class ObjectiveVerdict(StrEnum):
     HELD = "held"
     BROKEN = "broken"
     INCONCLUSIVE = "inconclusive"
@@ -23,14 +23,20 @@ class Verdict(StrEnum):
 class Objective:
     goal: str
     measured: str
-    verdict: Verdict
+    verdict: ObjectiveVerdict
     n: int
     """How many observations the verdict rests on."""
 
 
 def judged(goal: str, held: bool | None, measured: str, n: int) -> Objective:
     # No observation holds every goal: "no loss in 0 evictions" must not turn green.
-    verdict = Verdict.INCONCLUSIVE if held is None or n == 0 else Verdict.HELD if held else Verdict.BROKEN
+    verdict = (
+        ObjectiveVerdict.INCONCLUSIVE
+        if held is None or n == 0
+        else ObjectiveVerdict.HELD
+        if held
+        else ObjectiveVerdict.BROKEN
+    )
     return Objective(goal=goal, measured=measured, verdict=verdict, n=n)
 
 

@@ -8,7 +8,7 @@ from holdfast.contract.telemetry import KIND_TRAINING
 from holdfast.ledger.job_ledger import JobLedger
 from holdfast.ledger.money import Money
 from holdfast.ledger.timeline import State
-from holdfast.report.objectives import Objective, Verdict
+from holdfast.report.objectives import Objective, ObjectiveVerdict
 from holdfast.report.text import duration, plural
 
 
@@ -104,7 +104,11 @@ def next_steps(
     ledgers: Sequence[JobLedger], goals: Sequence[Objective], problems: Mapping[str, int]
 ) -> tuple[str, ...]:
     """What to change, most important first; empty when there is nothing to do."""
-    steps = [f"Broken: {goal.goal} ({goal.measured}). Start there." for goal in goals if goal.verdict is Verdict.BROKEN]
+    steps = [
+        f"Broken: {goal.goal} ({goal.measured}). Start there."
+        for goal in goals
+        if goal.verdict is ObjectiveVerdict.BROKEN
+    ]
     for ledger in sorted(ledgers, key=lambda ledger: -ledger.unused_us):
         if not ledger.run.endswith(("-baseline", "-naive")):
             steps += _advice(ledger)

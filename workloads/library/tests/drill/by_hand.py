@@ -3,14 +3,14 @@
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
-from holdfast.drill.plan import Blast, Drill, Fault, Place, Work, bound, promised
+from holdfast.drill.plan import Blast, Drill, DrillWork, Fault, Place, bound, promised
 from holdfast.drill.target import Undo
 
 DRILL = Drill(
     name="by-hand",
     question="Does the runner keep its guarantees?",
     place=Place.LOCAL,
-    work=Work.TRAINER,
+    work=DrillWork.TRAINER,
     steady=bound("pulse >= 1"),
     steady_s=0.2,
     blast=Blast(of="hand", most=2),

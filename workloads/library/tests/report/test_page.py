@@ -13,7 +13,7 @@ from holdfast.contract.exit_codes import EXIT_DONE, EXIT_FINDINGS
 from holdfast.report import theme
 from holdfast.report.cli import exit_code, read_report, write_report
 from holdfast.report.model import Report, build
-from holdfast.report.objectives import Verdict
+from holdfast.report.objectives import ObjectiveVerdict
 from holdfast.report.page import render
 from workloads.library.tests import sample
 from workloads.library.tests.sample import EPOCH, line
@@ -53,7 +53,7 @@ def test_the_first_sentence_answers_the_question(report: Report) -> None:
 
 
 def test_every_objective_of_the_demo_is_judged_with_its_n(report: Report) -> None:
-    assert [(goal.verdict, goal.n > 0) for goal in report.objectives] == [(Verdict.HELD, True)] * 9
+    assert [(goal.verdict, goal.n > 0) for goal in report.objectives] == [(ObjectiveVerdict.HELD, True)] * 9
 
 
 @pytest.mark.parametrize(
@@ -74,15 +74,15 @@ def test_a_broken_objective_is_named_and_comes_first_in_what_to_do(
 ) -> None:
     summary = sample.SUMMARY | {part: sample.SUMMARY[part] | change}
     judged = build(report.ledgers, {}, summary)
-    assert [o.goal for o in judged.objectives if o.verdict is Verdict.BROKEN] == [goal]
+    assert [o.goal for o in judged.objectives if o.verdict is ObjectiveVerdict.BROKEN] == [goal]
     assert goal in judged.next_steps[0]
 
 
 def test_a_goal_nobody_measured_is_inconclusive_not_held(report: Report) -> None:
     judged = build(report.ledgers, {}, {"training": {"evictions": 6, "lost_steps": 0}, "batch": {"documents": 3}})
     verdicts = {o.goal: o.verdict for o in judged.objectives}
-    assert verdicts["final parameters equal those of an undisturbed run"] is Verdict.INCONCLUSIVE
-    assert verdicts["no document lost under 0 kills"] is Verdict.INCONCLUSIVE
+    assert verdicts["final parameters equal those of an undisturbed run"] is ObjectiveVerdict.INCONCLUSIVE
+    assert verdicts["no document lost under 0 kills"] is ObjectiveVerdict.INCONCLUSIVE
 
 
 def test_a_job_that_was_scheduled_and_wrote_nothing_yet_is_no_reason_for_no_report(tmp_path: Path) -> None:

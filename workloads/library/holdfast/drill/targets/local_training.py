@@ -11,7 +11,7 @@ from holdfast.contract.lifecycle import DEFAULT_WINDOW
 from holdfast.contract.telemetry import KIND_TRAINING
 from holdfast.drill.errors import DrillError
 from holdfast.drill.events import until
-from holdfast.drill.plan import Fault, Work
+from holdfast.drill.plan import DrillWork, Fault
 from holdfast.drill.pods import Pod
 from holdfast.drill.targets.local import HOLDFAST, Eviction, Local, Measure, timed
 from holdfast.ledger.job_summary import JobSummary
@@ -24,7 +24,7 @@ _DEAF = ("/bin/sh", "-c", 'trap "" TERM; "$@"; exit $?', "sh")
 
 class LocalTraining(Local):
     def __init__(
-        self, folder: Path, work: Work, fault: Fault = Fault.NOTICE, *, save_every: int, owner: str = "", job: str = "drill",
+        self, folder: Path, work: DrillWork, fault: Fault = Fault.NOTICE, *, save_every: int, owner: str = "", job: str = "drill",
         steps: int = _ENDLESS, seed: int = 0, more: Mapping[str, object] | None = None,
     ) -> None:  # fmt: skip
         """`more`: further flags of the trainer."""
@@ -56,8 +56,8 @@ class LocalTraining(Local):
         arguments = [str(argument) for flag in self._flags.items() for argument in flag]
         arguments += ["--set", "report_every=1", "--set", f"seed={self._seed}"]
         naive = (sys.executable, "-m", "holdfast.drill.naive")
-        command = [*(naive if self.work is Work.NAIVE else (*HOLDFAST, "train", "run")), *arguments]
-        deaf = _DEAF if self.work is Work.DEAF else ()
+        command = [*(naive if self.work is DrillWork.NAIVE else (*HOLDFAST, "train", "run")), *arguments]
+        deaf = _DEAF if self.work is DrillWork.DEAF else ()
         self._pod = self.launch([*deaf, *command], {ENV_ATTEMPT: str(self._attempt)})
 
     # -- one fault --

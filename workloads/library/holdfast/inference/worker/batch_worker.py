@@ -22,7 +22,7 @@ from holdfast.inference.results.connect import TRANSIENT
 from holdfast.inference.results.postgres import PostgresResults
 from holdfast.inference.worker.feeder import Feeder
 from holdfast.inference.worker.lease_keeper import LeaseKeeper
-from holdfast.inference.worker.micro_batch import BatchSizer, Outcome, Parts, Work
+from holdfast.inference.worker.micro_batch import BatchSizer, ClaimedItem, Outcome, Parts
 from holdfast.inference.worker.settings import WorkerSettings
 from holdfast.inference.worker.telemetry import Failpoint, WorkerTelemetry
 from holdfast.inference.worker.triage import Triage
@@ -62,7 +62,7 @@ class Worker:
         parts = Parts(queue=queue, results=results, settings=settings, shutdown=shutdown, telemetry=telemetry)
         self._feeder = Feeder(parts, self._keeper, self._sizer, publish_outbox)
         self._writer = Writer(parts, self._keeper, self._retry)
-        self._ahead: list[Work] = []
+        self._ahead: list[ClaimedItem] = []
         """Handed to the predictor while it is busy with the micro-batch before."""
         self._left = threading.Event()
 
@@ -141,14 +141,14 @@ class Worker:
         except TRANSIENT:
             return  # the leases end by themselves
 
-    def _next(self) -> list[Work]:
+    def _next(self) -> list[ClaimedItem]:
         """Empty when the job is drained or a stop is requested."""
         if self._shutdown.requested or not self._ahead:
             return self._feeder.take()
         batch, self._ahead = self._ahead, []
         return batch
 
-    def _predict(self, batch: Sequence[Work]) -> Outcome:
+    def _predict(self, batch: Sequence[ClaimedItem]) -> Outcome:
         self._telemetry.failpoint(Failpoint.PREDICTING)
         if self._settings.overlap and self._triage.prepare(batch):
             # Only once the micro-batch before this one is durable: two are at stake, never three.

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from holdfast.inference.queue.protocol import Lease
 from holdfast.inference.results.postgres import Claim
 from holdfast.inference.worker.lease_keeper import LeaseKeeper
-from holdfast.inference.worker.micro_batch import BatchSizer, Parts, Work
+from holdfast.inference.worker.micro_batch import BatchSizer, ClaimedItem, Parts
 from holdfast.inference.worker.telemetry import Failpoint
 
 
@@ -20,7 +20,7 @@ class Feeder:
         self._keeper, self._sizer = keeper, sizer
         self._retry = parts.telemetry.retry(give_up=lambda: parts.shutdown.requested)
         self._publish_outbox = publish_outbox
-        self._ready: deque[Work] = deque()
+        self._ready: deque[ClaimedItem] = deque()
         self._changed = threading.Condition()
         self._ended = self._resting = False
         self._fault: BaseException | None = None
@@ -29,7 +29,7 @@ class Feeder:
     def start(self) -> None:
         self._thread.start()
 
-    def take(self) -> list[Work]:
+    def take(self) -> list[ClaimedItem]:
         """The next micro-batch; empty when the job is drained or a stop is requested."""
         size = self._sizer.size
         with self._changed:
@@ -44,7 +44,7 @@ class Feeder:
                 raise self._fault
             return self._first(size)
 
-    def take_whole(self) -> list[Work]:
+    def take_whole(self) -> list[ClaimedItem]:
         """The next micro-batch where it is there already, all of it; empty when it is not."""
         size = self._sizer.size
         with self._changed:
@@ -52,15 +52,15 @@ class Feeder:
                 return []
             return self._first(size)
 
-    def _first(self, count: int) -> list[Work]:
+    def _first(self, count: int) -> list[ClaimedItem]:
         return [self._ready.popleft() for _ in range(min(count, len(self._ready)))]
 
-    def put_back(self, batch: Sequence[Work]) -> None:
+    def put_back(self, batch: Sequence[ClaimedItem]) -> None:
         """Taken and not predicted."""
         with self._changed:
             self._ready.extendleft(reversed(batch))
 
-    def rest(self, batch: Sequence[Work]) -> None:
+    def rest(self, batch: Sequence[ClaimedItem]) -> None:
         """Until the next `take`, nothing is pulled; what is ready, and `batch`, is for other workers."""
         self.put_back(batch)
         with self._changed:
@@ -130,7 +130,7 @@ class Feeder:
         self._telemetry.failpoint(Failpoint.LEASED)
         finished = self._keeper.drop(fresh.keys() - claims.keys())
         with self._changed:
-            self._ready.extend(Work(item=fresh[name], claim=claim) for name, claim in claims.items())
+            self._ready.extend(ClaimedItem(item=fresh[name], claim=claim) for name, claim in claims.items())
             self._changed.notify_all()
         if malformed := [lease for lease in leases if lease.item is None]:
             self._retry(lambda: self._results.reject(malformed))

@@ -12,7 +12,7 @@ from holdfast.runtime.shutdown import Shutdown
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Work:
+class ClaimedItem:
     item: Item
     claim: Claim
 
@@ -25,7 +25,7 @@ class Outcome:
     failures: Sequence[Failure] = ()
     seconds: float = 0.0
     """What predicting it took."""
-    untried: Sequence[Work] = ()
+    untried: Sequence[ClaimedItem] = ()
     """Left for another micro-batch."""
 
 

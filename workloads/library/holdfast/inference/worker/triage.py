@@ -16,7 +16,7 @@ from holdfast.inference.predictor.proxy import ProcessPredictor
 from holdfast.inference.predictor.spec import Predictor
 from holdfast.inference.results.postgres import Claim, Failure
 from holdfast.inference.values import Value, encode_value
-from holdfast.inference.worker.micro_batch import Outcome, Work
+from holdfast.inference.worker.micro_batch import ClaimedItem, Outcome
 from holdfast.runtime.shutdown import Shutdown
 
 _LEAST_BOUND_S, _TIMES = 30.0, 20.0
@@ -36,7 +36,7 @@ class _Findings:
     failures: list[Failure] = field(default_factory=list[Failure])
     killers: list[Failure] = field(default_factory=list[Failure])
     """Alone with the process when it died."""
-    untried: list[Work] = field(default_factory=list[Work])
+    untried: list[ClaimedItem] = field(default_factory=list[ClaimedItem])
     seconds: float = 0.0
 
 
@@ -50,17 +50,17 @@ class Triage:
         self._most_s = self._pipeline.timeout_s if self._pipeline else 0.0
         self._first_s, self._worked = 0.0, 0
         """What the first prediction took, which may compile kernels; and the process that predicted last."""
-        self._mates: list[Work] = []
+        self._mates: list[ClaimedItem] = []
         """Of a micro-batch that hung: to be tried alone."""
 
-    def prepare(self, batch: Sequence[Work]) -> bool:
+    def prepare(self, batch: Sequence[ClaimedItem]) -> bool:
         """Have the device begin with it when it is idle, where it can be handed over ahead and whole."""
         if self._pipeline is None or not batch or any(work.claim.failures for work in batch):
             return False
         self._pipeline.prepare([work.item.body for work in batch])
         return True
 
-    def predict(self, batch: Sequence[Work]) -> Outcome:
+    def predict(self, batch: Sequence[ClaimedItem]) -> Outcome:
         """What failed before is tried alone at once: its neighbours need not suffer for it again."""
         found = _Findings()
         untried = [work for work in batch if not work.claim.failures]
@@ -78,14 +78,14 @@ class Triage:
             untried=found.untried,
         )
 
-    def let_go(self) -> list[Work]:
+    def let_go(self) -> list[ClaimedItem]:
         """While a prediction is overdue: what waits for nothing else, and is no longer this worker's to predict."""
         if self._known_good is None:
             return []  # they are needed, to show whether anything works
         left, self._mates = self._mates, []
         return left
 
-    def _bisect(self, batch: Sequence[Work], found: _Findings) -> None:
+    def _bisect(self, batch: Sequence[ClaimedItem], found: _Findings) -> None:
         try:
             answers = self._timed(batch, found)
             found.values.update({work.claim: encode_value(value) for work, value in zip(batch, answers, strict=True)})
@@ -105,14 +105,14 @@ class Triage:
             self._bisect(batch[:middle], found)
             self._bisect(batch[middle:], found)
 
-    def _one_by_one(self, batch: Sequence[Work], found: _Findings) -> None:
+    def _one_by_one(self, batch: Sequence[ClaimedItem], found: _Findings) -> None:
         """Not in halves: each with the guilty one would take a whole bound more."""
         self._mates = list(batch)
         while self._mates and len(found.killers) < (_ENOUGH if self._known_good is None else 1):
             self._bisect([self._mates.pop(0)], found)
         found.untried, self._mates = self._mates, []
 
-    def _timed(self, batch: Sequence[Work], found: _Findings) -> list[Value]:
+    def _timed(self, batch: Sequence[ClaimedItem], found: _Findings) -> list[Value]:
         bodies = [work.item.body for work in batch]
         if self._pipeline is None:
             began = time.monotonic()
@@ -150,7 +150,7 @@ class Triage:
             raise PredictorBroken(f"{died}, with an item that it could predict before") from died
 
 
-def _failure(work: Work, error: Exception) -> Failure:
+def _failure(work: ClaimedItem, error: Exception) -> Failure:
     why = f"{error}; --set predict_timeout_s=N gives it more" if isinstance(error, TimedOut) else str(error)
     return Failure(
         claim=work.claim,
