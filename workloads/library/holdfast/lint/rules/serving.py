@@ -12,8 +12,9 @@ from holdfast.contract.serving import (
     drain_budget,
     sidecar_budget,
 )
+from holdfast.contract.values import quantity
 from holdfast.lint.finding import Hit, Severity, constant
-from holdfast.lint.objects import Object, Pod, as_int, as_map, as_text, dig, quantity
+from holdfast.lint.objects import Object, Pod, as_int, as_map, as_text, dig
 from holdfast.lint.registry import Context, rule
 from holdfast.lint.rules.shutdown import pre_stop_sleep
 from holdfast.lint.world import selector_of
