@@ -23,7 +23,7 @@ DATA = "/data"
 
 
 class OnNotice(StrEnum):
-    """What the program does when its node is taken away."""
+    """What the program does on the preemption of its node."""
 
     HANDLES = "handles"
     DRAIN = "drain"

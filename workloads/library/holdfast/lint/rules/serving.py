@@ -189,8 +189,8 @@ def vllm_drops_at_sigterm(pod: Pod, context: Context) -> Iterator[Hit]:
     bad=_spot(f"{_READY}, livenessProbe: {{httpGet: {{path: /v2/health/ready, port: 8080}}}}"),
     good=f"{_READY}\nlivenessProbe: {{httpGet: {{path: /v2/health/live, port: 8080}}}}", base="serving-container")  # fmt: skip
 def liveness_is_readiness(pod: Pod, context: Context) -> Iterator[Hit]:
-    beside = [p for s in services(pod, context) for p in context.world.selected(s.namespace, selector_of(s))]
-    for container in pod.containers if any(context.place(each).on_spot for each in beside) else []:
+    backends = [p for s in services(pod, context) for p in context.world.selected(s.namespace, selector_of(s))]
+    for container in pod.containers if any(context.place(each).on_spot for each in backends) else []:
         live, ready = (dig(container.body, probe, "httpGet") for probe in ("livenessProbe", "readinessProbe"))
         if live and live == ready:
             yield Hit((*container.path, "livenessProbe", "httpGet"), "is the request of the readiness probe")
