@@ -1,4 +1,4 @@
-"""`make setup`: .venv from the hash-pinned lock, through uv, and Node 22 beside it. Standard library only."""
+"""`make setup`: .venv from the hash-pinned lock, through uv, and Node 22. Standard library only."""
 
 import os
 import shutil
@@ -81,7 +81,7 @@ def link_node() -> None:
 
 
 def run(*command: str) -> None:
-    # The system's certificates: behind a company's proxy the ones that uv brings know nobody.
+    # The system's certificates: uv's own do not know a company's proxy.
     subprocess.run(command, check=True, env={"UV_SYSTEM_CERTS": "true", **os.environ})
 
 

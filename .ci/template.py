@@ -40,7 +40,7 @@ CITATION = re.compile(r"\bdecisions?[/ ](\d{4})")
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("out", type=Path)
-    parser.add_argument("--env", default="", help="an environment of your own beside the example")
+    parser.add_argument("--env", default="", help="an environment of your own, in addition to the example")
     given = parser.parse_args()
     out: Path = given.out.resolve()
     if out.exists():

@@ -1,14 +1,15 @@
-"""`python -m tests.check_words`: plain words in the text that users see; part of `make check`.
+"""`python -m tests.check_words`: plain words in what users and maintainers read; part of `make check`.
 
-Covers Markdown pages, `## ...` comments of the Makefile, docstrings of commands and rules,
-field docs of infra/environments, and the arguments of options, alerts, charts, rules and errors. Not covered: the pages
-and messages of holdfast/jobs, and all other comments and docstrings.
+Covers Markdown pages, `## ...` comments of the Makefile, comments and docstrings of product Python, and the arguments
+of options, alerts, charts, rules and errors.
 """
 
 import ast
+import io
 import re
 import subprocess
 import sys
+import tokenize
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -23,10 +24,9 @@ CALLS = {"Alert", "Argument", "Chart", "InputError", "Option", "Refused", "Typer
     "matches",
     "rule",
 }
-COMMANDS = {"callback", "command", "rule"}
 PROMQL = {"query", "queries"}
 BAD = re.compile(
-    r"\b(whoever|nobody\s[^.;|]{0,30}\bbut|dearer|anew|foretells?|foretold|(?:is|are|was|were|be|as)\stold|one's\sown"
+    r"\b(whoever|nobody|dearer|anew|foretells?|foretold|told|one's\sown"
     r"|oneself|mend(?:s|ed|ing)?|bears?|bore|stands?|stood|beside|so\smany|of\sours|taken\saway)\b",
     re.IGNORECASE,
 )
@@ -47,24 +47,26 @@ def _bad(first: int, text: str) -> Iterator[str]:
 
 
 def _texts(name: str, path: Path) -> Iterator[tuple[int, str]]:
-    """Line and text of all that a user sees."""
+    """Line and text of all that is checked."""
     if name.endswith(".md"):
         text = re.sub(r"```.*?```", lambda block: "\n" * block[0].count("\n"), path.read_text(), flags=re.DOTALL)
         yield 1, text
     elif name == "Makefile":
         yield from ((at, line.partition("## ")[2]) for at, line in enumerate(path.read_text().splitlines(), 1))
     elif name.endswith(".py") and "tests" not in Path(name).parts:
-        for node in ast.walk(ast.parse(path.read_text())):
-            yield from _of_node(node, field_docs=name.startswith("infra/environments/"))
+        source = path.read_text()
+        for token in tokenize.generate_tokens(io.StringIO(source).readline):
+            if token.type == tokenize.COMMENT:
+                yield token.start[0], token.string
+        for node in ast.walk(ast.parse(source)):
+            yield from _of_node(node)
 
 
-def _of_node(node: ast.AST, *, field_docs: bool) -> Iterator[tuple[int, str]]:
+def _of_node(node: ast.AST) -> Iterator[tuple[int, str]]:
     parts: list[ast.AST] = []
     if isinstance(node, ast.Call) and _name(node) in CALLS:
         parts = [*node.args, *(each.value for each in node.keywords if each.arg not in PROMQL)]
-    elif isinstance(node, ast.FunctionDef) and COMMANDS & set(map(_name, node.decorator_list)):
-        parts = [node.body[0]]
-    elif isinstance(node, ast.Expr) and field_docs:
+    elif isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
         parts = [node]
     constants = (each for part in parts for each in ast.walk(part) if isinstance(each, ast.Constant))
     yield from ((each.lineno, each.value) for each in constants if isinstance(each.value, str))

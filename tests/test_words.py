@@ -1,4 +1,4 @@
-"""The check of words finds a bad word in each kind of text that users see, and in no other."""
+"""The check of words finds a bad word in each kind of text that people read, and in no other."""
 
 import subprocess
 from pathlib import Path
@@ -13,14 +13,16 @@ SEEN = {
     "option.py": 'help = typer.Option(help="as told")\n',
     "error.py": 'raise InputError("x", got="y", allowed="z", fix=f"{a} so many")\n',
     "alert.py": 'Alert(name="A", why="Spot is dearer", query="up")\n',
+    "comment.py": "x = 1  # nobody reads it\n",
+    "docstring.py": '"""Anew."""\n',
     "command.py": '@app.command()\ndef run() -> None:\n    """Run it anew."""\n',
     "infra/environments/schema.py": 'class A:\n    b: int\n    """Nobody knows it but you."""\n',
 }
 UNSEEN = {
     "PAGE.md": "The image stands for it; `is told`, [page](beside.md)\n\n```\nanew\n```\n",
-    "alert.py": 'Alert(name="A", why="Spot costs more", query="beside")  # mend\n',
+    "alert.py": 'Alert(name="A", why="Spot costs more", query="beside")\n',
     "tests/error.py": 'raise InputError("anew")\n',
-    "comment.py": '"""Anew."""\n',
+    "code.py": 'beside = "anew"\n',
 }
 
 

@@ -1,6 +1,6 @@
 """Pages of the site: every Markdown file of the tree, and what the program knows of itself.
 
-A link to a file that is no page becomes its text: the site stands by itself.
+A link to a file that is no page becomes its text, so that the site is complete.
 """
 
 import re

@@ -13,7 +13,7 @@ PROVISIONING_PREFIX = "holdfast"
 # Stacks by blast radius, each after those before it.
 AREAS = ("foundation", "cluster", "monitoring")
 
-# On everything that a proof makes and that bears labels: what `leftovers --remove` may remove.
+# On everything that a proof makes and that takes labels: what `leftovers --remove` may remove.
 LABEL_RUN = "holdfast-run"
 
 # Google's limits.

@@ -31,30 +31,10 @@ from infra.environments.teams import Team
 from infra.environments.teams import check as check_teams
 
 __all__ = [
-    "PLACEHOLDER",
-    "AcceleratorCap",
-    "Alerts",
-    "AuthorizedRange",
-    "AutoProvisioning",
-    "Budget",
-    "Cluster",
-    "Database",
-    "Delivery",
-    "Environment",
-    "ExistingNetwork",
-    "Freeze",
-    "Network",
-    "NodeGroup",
-    "Queue",
-    "Quota",
-    "Reservation",
-    "Run",
-    "Security",
-    "Serving",
-    "Storage",
-    "Team",
-    "placeholders",
-]
+    "PLACEHOLDER", "AcceleratorCap", "Alerts", "AuthorizedRange", "AutoProvisioning", "Budget", "Cluster",
+    "Database", "Delivery", "Environment", "ExistingNetwork", "Freeze", "Network", "NodeGroup", "Queue",
+    "Quota", "Reservation", "Run", "Security", "Serving", "Storage", "Team", "placeholders",
+]  # fmt: skip
 
 
 class StackArguments(TypedDict):

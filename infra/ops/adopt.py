@@ -100,7 +100,7 @@ def adopt(environment: Environment, record: Record, stack: Path, folder: Path) -
 
 
 def write(environment: Environment, found: Adoption) -> Path:
-    """Beside the environment, for every synthesis from now on. An import of what is in the state changes nothing."""
+    """Next to the environment, for every later synthesis. An import of what is in the state changes nothing."""
     path = imports_of(environment.name)
     path.write_text(json.dumps(found.blocks, indent=1) + "\n", encoding="utf-8")
     return path

@@ -80,7 +80,7 @@ def destroy(environment: Environment, *, yes: bool, confirm: str = "") -> int:
 
 
 def typed_name(environment: Environment) -> str:
-    """What a person types; nothing where nobody can be asked."""
+    """What a person types; empty without a terminal."""
     if not sys.stdin.isatty():
         return ""
     print(f"Everything of {environment.name} will be destroyed, including its data.", file=sys.stderr)

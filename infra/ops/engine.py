@@ -20,9 +20,9 @@ from pathlib import Path
 from holdfast.contract.errors import InputError, Unjudged
 
 REGISTRIES = ("registry.terraform.io", "registry.opentofu.org")
-# Nobody listens there, so a connection fails at once. Without it an offline provider retries for five minutes.
+# No process listens there, so a connection fails at once. Without it an offline provider retries for five minutes.
 DEAD_PROXY = "http://127.0.0.1:1"
-# No look-up of newer versions at HashiCorp; no question, which would wait for ever where nobody types.
+# No look-up of newer versions at HashiCorp; no question, which would wait forever without a terminal.
 QUIET = {"CHECKPOINT_DISABLE": "1", "TF_IN_AUTOMATION": "1", "TF_INPUT": "0"}
 
 

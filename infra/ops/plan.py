@@ -38,7 +38,7 @@ Step = Callable[[str], object]
 
 
 def _unseen(_: str) -> None:
-    """Nobody waits."""
+    """For callers that show no progress."""
 
 
 def plan(name: str, out: Path = OUT, *, step: Step = _unseen) -> dict[str, Path]:

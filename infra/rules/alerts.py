@@ -42,7 +42,7 @@ def alert_queries_balance(facts: Facts) -> Iterator[Finding]:
             yield query.finding("query", "balanced PromQL", "correct the expression")
 
 
-@rule(reason="otherwise an alert notifies nobody", source="Cloud Monitoring documentation")
+@rule(reason="otherwise an alert has no recipient", source="Cloud Monitoring documentation")
 def alerts_are_on_and_heard(facts: Facts) -> Iterator[Finding]:
     """Every alert is enabled and has a channel; a production environment names the recipients."""
     asked = facts.environment.alerts

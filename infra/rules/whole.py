@@ -12,7 +12,7 @@ DAY_S = 86_400
 LEAST_GOODPUT = 0.3  # Spot at a third of the price of on-demand costs as much for work that is done
 MOST_GOODPUT = 0.95  # nothing that saves and restarts does better: the alert would never end
 SHARED_CORE = ("db-f1-micro", "db-g1-small")
-# Below, ordinary operation fires the alert; above, nobody can act any more.
+# Below, ordinary operation fires the alert; above, it is too late to act.
 BOUNDS = {
     "on_demand_pending_s": (120, DAY_S),
     "spot_pending_s": (120, 2 * DAY_S),

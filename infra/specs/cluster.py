@@ -160,7 +160,7 @@ def _versions(environment: Environment) -> dict[str, object]:
 
 
 def _auto_provisioning(environment: Environment) -> dict[str, object]:
-    """Caps over the whole cluster. A GPU's limit bears the accelerator's name; nvidia.com/gpu would cap nothing."""
+    """Caps over the whole cluster. A GPU's limit has the accelerator's name; nvidia.com/gpu would cap nothing."""
     caps = environment.auto_provisioning
     limits = [("cpu", caps.max_vcpus), ("memory", caps.max_memory_gib)]
     limits += sorted((cap.accelerator, cap.max_gpus) for cap in caps.accelerators)

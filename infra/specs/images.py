@@ -7,7 +7,7 @@ POLICY = "google_binary_authorization_policy"
 
 
 def resources(environment: Environment) -> list[Resource]:
-    """Part of the cluster's stack: without a cluster nobody asks the policy. A destroy brings Google's own back."""
+    """Part of the cluster's stack: without a cluster the policy has no effect. A destroy brings Google's own back."""
     if environment.image_patterns is None:
         return []
     arguments = {

@@ -42,7 +42,7 @@ def _subscription(environment: Environment, purpose: str) -> Resource:
         "topic": environment.topic(purpose),
         "ack_deadline_seconds": queue.ack_deadline_s,
         "message_retention_duration": f"{queue.retention_days * DAY_S}s",
-        # The default deletes a subscription that nobody pulls for 31 days, and the backlog with it.
+        # The default deletes a subscription without pulls for 31 days, and the backlog with it.
         "expiration_policy": {"ttl": ""},
         "labels": environment.all_labels(),
         "deletion_policy": deletion_policy(not environment.storage.allow_destroy),
@@ -70,7 +70,7 @@ def _subscription(environment: Environment, purpose: str) -> Resource:
 def _grants(environment: Environment) -> list[Resource]:
     """The batch pulls, enqueues and dead-letters; Pub/Sub's own agent moves what was delivered too often.
 
-    Nobody in a pod may make or remove subscriptions: that right cannot be limited to some of a project's (decision 0045).
+    No pod may make or remove subscriptions: that right cannot be limited to some of a project's (decision 0045).
     """
     pubsub = agent(environment, "pubsub")
     batch = f"serviceAccount:{environment.service_account_email('batch')}"

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Resource:
-    """`arguments` as the provider documents them; a block that may stand once is a dict, a repeatable one a list.
+    """`arguments` as the provider documents them; a block that may occur once is a dict, a repeatable one a list.
 
     Resources name each other by computed names, not by references: the plan then knows every value, so that
     rules and snapshots see them, and stacks need no shared state. Order is stated in `after`.

@@ -66,7 +66,7 @@ def _bucket(environment: Environment, purpose: str) -> Resource:
 def _lifecycle(environment: Environment, purpose: str) -> list[dict[str, object]]:
     rules: list[dict[str, object]] = [{"action": {"type": "AbortIncompleteMultipartUpload"}, "condition": {"age": 1}}]
     if purpose == "checkpoints":
-        # A custom time marks an attempt as abandoned. Committed objects bear none, so this never reaches them.
+        # A custom time marks an attempt as abandoned. Committed objects have none, so this never reaches them.
         condition = {"days_since_custom_time": environment.storage.uncommitted_days}
         rules.append({"action": {"type": "Delete"}, "condition": condition})
     else:

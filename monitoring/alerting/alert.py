@@ -97,7 +97,7 @@ DEAD_LETTERS = 'pubsub_googleapis_com:subscription_num_undelivered_messages{subs
 
 
 def grew(series: str, by: str, window: str, more_than: int = 0) -> str:
-    """A counter rose within the window. A series that nobody saw in the window before counts with all it has:
+    """A counter rose within the window. A series that is new in the window counts with all it has:
     increase() alone would sleep through the first event ever."""
     began = f"sum by ({by}) ({series} unless max_over_time({series}[{window}] offset {window}))"
     return f"sum by ({by}) (increase({series}[{window}])) > {more_than} or {began} > {more_than}"

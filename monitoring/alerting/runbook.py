@@ -26,7 +26,7 @@ class Documentation:
     subject: str
     content: str
     url: str
-    """Empty where nobody knows where the runbook can be read."""
+    """Empty where no address of the runbook is known."""
 
 
 def sections(text: str | None = None) -> dict[str, str]:

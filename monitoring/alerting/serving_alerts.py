@@ -84,7 +84,7 @@ SERVING = (
         name="HoldfastServingBaseBelowPromise",
         severity=Severity.PAGE,
         why="too few on-demand replicas are ready: if Spot capacity disappears, promised requests will be rejected",
-        # Without any replica there is no series at all: one of the last day stands for a base that should be there.
+        # Without any replica there is no series at all: one of the last day shows that a base should exist.
         query=f"(sum({READY_BASE}) or 0 * sum(max_over_time({READY_BASE}[1d]))) < $serving_base",
         hold_s=300,
     ),

@@ -8,7 +8,7 @@ from pathlib import Path
 from workloads.images import attest, pins
 from workloads.images.builders import Build
 
-# Of a tree without git, as a source archive: the image then says that nobody knows.
+# Of a tree without git, as a source archive: the revision of the image is then unknown.
 UNKNOWN = "unknown"
 
 

@@ -167,7 +167,7 @@ def _exporter_rights() -> Iterator[Body]:
 
 
 def _mover_rights(context: RenderContext) -> Iterator[Body]:
-    """A job goes to another queue by a patch, as its receipt is written; then Kueue makes its Workload anew."""
+    """A job goes to another queue by a patch, as its receipt is written; then Kueue creates its Workload again."""
     everywhere = [_rule("", kind, *WATCHING) for kind in ("pods", "nodes")]
     yield from reading("holdfast-mover", everywhere, accounts=["mover"], namespace=NAMESPACE_MONITORING)
     rules = [

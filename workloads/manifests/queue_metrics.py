@@ -1,6 +1,6 @@
 """Kueue's own metrics for managed Prometheus: what is collected, and by whose token.
 
-Kueue serves them over TLS with a certificate of each process' own, to whoever may `get /metrics`.
+Kueue serves them over TLS with a certificate of each process' own, to accounts that may `get /metrics`.
 """
 
 from collections.abc import Iterator
@@ -60,7 +60,7 @@ def _scraping() -> Body:
         "port": "metrics",
         "interval": "30s",
         "scheme": "https",
-        # Signed by nobody: each replica makes its certificate when it starts.
+        # No authority signs it: each replica makes its certificate when it starts.
         "tls": {"insecureSkipVerify": True},
         "authorization": {"type": "Bearer", "credentials": {"secret": {"name": NAME, "key": "token"}}},
         # Managed Prometheus is paid by the sample, and Kueue has some sixty metrics.

@@ -44,7 +44,7 @@ HALVES: dict[str, dict[str, Callable[[RenderContext], Iterator[Body]]]] = {
 
 
 def texts(platform: Platform, small: Small | None = None) -> dict[str, str]:
-    """`half/file` -> text, for one platform; its document beside the halves."""
+    """`half/file` -> text, for one platform; its document next to the halves."""
     context, found = RenderContext(platform, small), {reading.FILE: reading.text(platform)}
     for half, files in HALVES.items():
         # Kustomize refuses a file without an object.

@@ -30,7 +30,7 @@ SUBMITTED = {
     "policy": ("poddisruptionbudgets",),
     api_group(SECRETS_API): ("secretproviderclasses",),
 }
-# What `list`, `explain` and `follow` read beside it.
+# What `list`, `explain` and `follow` read in addition.
 READ = {
     "": ("pods", "pods/log", "events", "persistentvolumeclaims"),
     api_group(KUEUE_API): ("localqueues", "workloads"),

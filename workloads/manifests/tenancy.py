@@ -95,7 +95,7 @@ def _policies(context: RenderContext, of_it: Sequence[str], namespace: str) -> I
     if {"trainer", "exporter", "server"} & {*of_it}:
         yield _api_server(context, namespace)
     if "exporter" in of_it:
-        # The mover beside it is never called, and has no business with the database.
+        # The mover in the same pod is never called, and has no business with the database.
         own = {LABEL_NAME: "exporter"}
         yield scraped(namespace, EXPORTER_PORT, pods=own)
         if context.platform.database:

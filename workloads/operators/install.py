@@ -9,7 +9,7 @@ from holdfast.contract.errors import InputError, Unjudged
 from holdfast.contract.kubernetes import JOBSET_API, KUEUE_API
 from workloads.operators.catalogue import CRD, LABEL_OPERATOR, WEBHOOKS, Body, Operator
 
-# Shared with nobody: what people changed by hand in these objects is taken back, as with any applied file.
+# The only field manager of these: what people changed by hand in these objects is taken back, as with any applied file.
 MANAGER = "holdfast-operators"
 # Never removed: with a definition go all its objects, with a namespace all that is in it,
 # with a volume what it holds.

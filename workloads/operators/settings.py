@@ -40,7 +40,7 @@ CONFIGURATIONS: dict[str, Body] = {
             # Ready means that every pod of a workload is: a batch of which Spot grants 5 of 8 pods, or a job that
             # waits for flex-start, would be evicted and queued again after half an hour, for ever.
             "DisableWaitForPodsReady": True,
-            # Its aggregated API is asked by nobody here; while it is away, discovery and deletion of namespaces fail.
+            # Its aggregated API is not used here; while it is away, discovery and deletion of namespaces fail.
             "VisibilityOnDemand": False,
             # By the queue on a pod the exporter knows which capacity the pod of a job waits for that may be moved.
             "AssignQueueLabelsForPods": True,
@@ -62,7 +62,7 @@ RESOURCES: dict[str, Body] = {
 
 
 def stays(body: Body) -> bool:
-    """Whether an upstream object is applied. The aggregated API is off, and roles for kinds of others serve nobody."""
+    """Whether an upstream object is applied. The aggregated API is off, and roles for kinds of others have no use."""
     name: str = body["metadata"]["name"]
     if body["kind"] == "APIService" or "visibility" in name:
         return False

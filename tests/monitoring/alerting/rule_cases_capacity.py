@@ -2,7 +2,7 @@
 
 from monitoring.alerting.alert import EXAMPLE
 from monitoring.alerting.rule_test import History
-from tests.monitoring.alerting.rule_series import OTHER, labels, ours, risen
+from tests.monitoring.alerting.rule_series import OTHER, labels, ours, played, risen
 
 
 def _wait(reason: str, accelerator: str = "nvidia-l4") -> str:
@@ -24,86 +24,67 @@ _GPU = {"cluster": EXAMPLE["cluster"], "gpu": "0", "Hostname": "n1"}
 _STARTED, _PENDING = ours("queue_started_workloads", 'queue="spot"'), ours("queue_pending_workloads", 'queue="spot"')
 CAPACITY: dict[str, tuple[History, ...]] = {
     "HoldfastQueueWaitTooLong": (
-        History(
-            series=((_wait("quota"), "14000+60x30"),),
-            at_min=13,
+        played(
+            (_wait("quota"), "14000+60x30"),
+            at=13,
             fires=labels(queue="spot", accelerator="nvidia-l4", reason="quota"),
-            quiet_until_min=10,
+            quiet=10,
         ),
-        History(series=((_wait("quota"), "14400x30"), (_wait("stopped"), "999999x30")), at_min=25),
-        History(series=((ours("queue_wait_seconds", 'queue="spot",reason="quota"', OTHER), "999999x30"),), at_min=25),
+        played((_wait("quota"), "14400x30"), (_wait("stopped"), "999999x30"), at=25),
+        played((ours("queue_wait_seconds", 'queue="spot",reason="quota"', OTHER), "999999x30"), at=25),
     ),
     "HoldfastQueueAdmitsNothing": (
-        History(
-            series=((_PENDING, "0x5 1x60"), (_STARTED, "0x65")),
-            at_min=40,
-            fires=labels(queue="spot"),
-            quiet_until_min=33,
-        ),
-        History(series=((_PENDING, "4x60"), (_STARTED, "1x60")), at_min=50),  # its turn comes
-        History(series=((_PENDING, "0x60"), (_STARTED, "0x60")), at_min=50),
-        History(series=((_PENDING, "1x20 0x2 1x25"), (_STARTED, "0x60")), at_min=45),
-        History(
-            series=(
-                (ours("queue_pending_workloads", 'queue="spot"', OTHER), "4x60"),
-                (ours("queue_started_workloads", 'queue="spot"', OTHER), "0x60"),
-            ),
-            at_min=50,
+        played((_PENDING, "0x5 1x60"), (_STARTED, "0x65"), at=40, fires=labels(queue="spot"), quiet=33),
+        played((_PENDING, "4x60"), (_STARTED, "1x60"), at=50),  # its turn comes
+        played((_PENDING, "0x60"), (_STARTED, "0x60"), at=50),
+        played((_PENDING, "1x20 0x2 1x25"), (_STARTED, "0x60"), at=45),
+        played(
+            (ours("queue_pending_workloads", 'queue="spot"', OTHER), "4x60"),
+            (ours("queue_started_workloads", 'queue="spot"', OTHER), "0x60"),
+            at=50,
         ),
     ),
     "HoldfastProvisioningLost": risen("provisioning_requests_lost_total", 'reason="Failed"', labels(reason="Failed")),
     "HoldfastGpuXidErrors": (
-        History(series=((_dcgm("XID_ERRORS"), "0x40 1x40"),), at_min=51, fires=labels(**_GPU), quiet_until_min=39),
-        History(series=((_dcgm("XID_ERRORS"), "_x40 79x40"),), at_min=43, fires=labels(**_GPU)),
-        History(series=((_dcgm("XID_ERRORS"), "13x40 79x40"),), at_min=43, fires=labels(**_GPU)),
+        played((_dcgm("XID_ERRORS"), "0x40 1x40"), at=51, fires=labels(**_GPU), quiet=39),
+        played((_dcgm("XID_ERRORS"), "_x40 79x40"), at=43, fires=labels(**_GPU)),
+        played((_dcgm("XID_ERRORS"), "13x40 79x40"), at=43, fires=labels(**_GPU)),
         # The last code stays for ever: it is no news.
-        History(series=((_dcgm("XID_ERRORS"), "0x20 31x60"), (_dcgm("XID_ERRORS", "x"), "0x40 79x40")), at_min=42),
+        played((_dcgm("XID_ERRORS"), "0x20 31x60"), (_dcgm("XID_ERRORS", "x"), "0x40 79x40"), at=42),
     ),
     "HoldfastGpuUncorrectableEcc": (
-        History(series=((_dcgm("ECC_DBE_VOL_TOTAL"), "0x5 1x14"),), at_min=13, fires=labels(**_GPU), quiet_until_min=9),
-        History(series=((_dcgm("ROW_REMAP_FAILURE"), "0x5 1x14"),), at_min=13, fires=labels(**_GPU)),
-        History(series=((_dcgm("ECC_DBE_VOL_TOTAL"), "0x5 1x3 stale _x20"),), at_min=20),  # its node was replaced
-        History(
-            series=(
-                (_dcgm("ECC_DBE_VOL_TOTAL"), "0x20"),
-                (_dcgm("ROW_REMAP_FAILURE"), "0x20"),
-                (_dcgm("ECC_SBE_VOL_TOTAL"), "50x20"),  # corrected
-                (_dcgm("ECC_DBE_VOL_TOTAL", "x"), "1x20"),
-                (_dcgm("ROW_REMAP_FAILURE", "x"), "1x20"),
-            ),
-            at_min=15,
+        played((_dcgm("ECC_DBE_VOL_TOTAL"), "0x5 1x14"), at=13, fires=labels(**_GPU), quiet=9),
+        played((_dcgm("ROW_REMAP_FAILURE"), "0x5 1x14"), at=13, fires=labels(**_GPU)),
+        played((_dcgm("ECC_DBE_VOL_TOTAL"), "0x5 1x3 stale _x20"), at=20),  # its node was replaced
+        played(
+            (_dcgm("ECC_DBE_VOL_TOTAL"), "0x20"),
+            (_dcgm("ROW_REMAP_FAILURE"), "0x20"),
+            (_dcgm("ECC_SBE_VOL_TOTAL"), "50x20"),  # corrected
+            (_dcgm("ECC_DBE_VOL_TOTAL", "x"), "1x20"),
+            (_dcgm("ROW_REMAP_FAILURE", "x"), "1x20"),
+            at=15,
         ),
     ),
     "HoldfastGpuThrottled": (
-        History(  # 150 ms of each second
-            series=((_dcgm("THERMAL_VIOLATION"), "0+9000000x60"),),
-            at_min=25,
-            fires=labels(**_GPU),
-            quiet_until_min=14,
-        ),
-        History(  # by fits and starts: a minute of three
-            series=((_dcgm("THERMAL_VIOLATION"), " ".join(f"{45_000_000 * (n // 3)}" for n in range(60))),),
-            at_min=45,
+        # 150 ms of each second
+        played((_dcgm("THERMAL_VIOLATION"), "0+9000000x60"), at=25, fires=labels(**_GPU), quiet=14),
+        # by fits and starts: a minute of three
+        played(
+            (_dcgm("THERMAL_VIOLATION"), " ".join(f"{45000000 * (n // 3)}" for n in range(60))),
+            at=45,
             fires=labels(**_GPU),
         ),
-        History(series=((_dcgm("THERMAL_VIOLATION"), "0+4800000x60"),), at_min=50),
-        History(series=((_dcgm("THERMAL_VIOLATION"), "0+24000000x30 720000000x20"),), at_min=36),  # it has cooled down
-        History(series=((_dcgm("THERMAL_VIOLATION", "x"), "0+30000000x60"),), at_min=50),
+        played((_dcgm("THERMAL_VIOLATION"), "0+4800000x60"), at=50),
+        played((_dcgm("THERMAL_VIOLATION"), "0+24000000x30 720000000x20"), at=36),  # it has cooled down
+        played((_dcgm("THERMAL_VIOLATION", "x"), "0+30000000x60"), at=50),
     ),
     "HoldfastGpuIdle": (
-        History(
-            series=((_duty("a"), "90x10 4x60"),),
-            at_min=45,
-            fires=labels(namespace_name="training", pod_name="a"),
-            quiet_until_min=39,
-        ),
-        History(
-            series=(
-                (_duty("busy"), "5x60"),
-                (_duty("bursts"), "0x20 60 0x20 60 0x20"),  # between two batches
-                (_duty("other", "x"), "0x60"),
-            ),
-            at_min=55,
+        played((_duty("a"), "90x10 4x60"), at=45, fires=labels(namespace_name="training", pod_name="a"), quiet=39),
+        played(
+            (_duty("busy"), "5x60"),
+            (_duty("bursts"), "0x20 60 0x20 60 0x20"),  # between two batches
+            (_duty("other", "x"), "0x60"),
+            at=55,
         ),
     ),
 }

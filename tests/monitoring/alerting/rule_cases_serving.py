@@ -2,6 +2,7 @@
 
 from monitoring.alerting.alert import EXAMPLE
 from monitoring.alerting.rule_test import History
+from tests.monitoring.alerting.rule_series import played
 
 CLUSTER = f'cluster="{EXAMPLE["cluster"]}"'
 ELSE = 'cluster="someone-else"'
@@ -77,57 +78,55 @@ def _shed(asked: tuple[tuple[int, int], ...], refused: tuple[tuple[int, int], ..
 SERVING: dict[str, tuple[History, ...]] = {
     "HoldfastServingErrorsBurnBudget": (
         # 2 of 103 a minute: sure after most of an hour.
-        History(series=_burnt(100, (120, 0), (70, 2)), at_min=172, fires=FIRES, quiet_until_min=155),
-        History(series=_burnt(100, (120, 0), (30, 6), (20, 1)), at_min=165),  # nearly over
-        History(series=_burnt(100, (120, 0), (30, 20), (30, 0)), at_min=153, fires=FIRES),
-        History(series=_burnt(100, (120, 0), (30, 20), (30, 0)), at_min=158),  # over
-        History(series=_burnt(100, (240, 1)), at_min=230),
+        played(*_burnt(100, (120, 0), (70, 2)), at=172, fires=FIRES, quiet=155),
+        played(*_burnt(100, (120, 0), (30, 6), (20, 1)), at=165),  # nearly over
+        played(*_burnt(100, (120, 0), (30, 20), (30, 0)), at=153, fires=FIRES),
+        played(*_burnt(100, (120, 0), (30, 20), (30, 0)), at=158),  # over
+        played(*_burnt(100, (240, 1)), at=230),
         # With less traffic, and with more: both windows are of the same minutes above and below the line.
-        History(series=_burnt(1000, (120, 0), (70, 2), then=(120, 100)), at_min=185, fires=FIRES),
-        History(series=_burnt(100, (190, 12), then=(150, 1000)), at_min=153, fires=FIRES),
-        History(series=_burnt(1000, (150, 20), (40, 2), then=(150, 100)), at_min=157, fires=FIRES),
+        played(*_burnt(1000, (120, 0), (70, 2), then=(120, 100)), at=185, fires=FIRES),
+        played(*_burnt(100, (190, 12), then=(150, 1000)), at=153, fires=FIRES),
+        played(*_burnt(1000, (150, 20), (40, 2), then=(150, 100)), at=157, fires=FIRES),
     ),
     "HoldfastServingErrorsBurnSlowly": (
         # 1 of 101 a minute: sure after some hours.
-        History(series=_burnt(100, (720, 0), (420, 1)), at_min=1000, fires=FIRES, quiet_until_min=941),
-        History(series=_burnt(100, (720, 0), (180, 3), (60, 0)), at_min=914, fires=FIRES),
-        History(series=_burnt(100, (720, 0), (180, 3), (60, 0)), at_min=945),  # over
-        History(series=_burnt(1000, (720, 0), (180, 20), (60, 4)), at_min=940),  # nearly over
-        History(series=_burnt(250, (1200, 1)), at_min=1180),
+        played(*_burnt(100, (720, 0), (420, 1)), at=1000, fires=FIRES, quiet=941),
+        played(*_burnt(100, (720, 0), (180, 3), (60, 0)), at=914, fires=FIRES),
+        played(*_burnt(100, (720, 0), (180, 3), (60, 0)), at=945),  # over
+        played(*_burnt(1000, (720, 0), (180, 20), (60, 4)), at=940),  # nearly over
+        played(*_burnt(250, (1200, 1)), at=1180),
         # With less traffic, and with more: both windows are of the same minutes above and below the line.
-        History(series=_burnt(1000, (720, 0), (420, 1), then=(720, 100)), at_min=1110, fires=FIRES),
-        History(series=_burnt(1000, (1140, 3), then=(900, 100)), at_min=1080),
-        History(series=_burnt(100, (1140, 4), then=(900, 1000)), at_min=912, fires=FIRES),
-        History(series=_burnt(1000, (900, 12), (240, 1), then=(900, 100)), at_min=945, fires=FIRES),
+        played(*_burnt(1000, (720, 0), (420, 1), then=(720, 100)), at=1110, fires=FIRES),
+        played(*_burnt(1000, (1140, 3), then=(900, 100)), at=1080),
+        played(*_burnt(100, (1140, 4), then=(900, 1000)), at=912, fires=FIRES),
+        played(*_burnt(1000, (900, 12), (240, 1), then=(900, 100)), at=945, fires=FIRES),
     ),
     "HoldfastServingQueueSlow": (
-        History(series=_waits((30, 97, 100), (30, 97, 98)), at_min=45, fires=FIRES, quiet_until_min=36),
-        History(series=_waits((60, 90, 100)), at_min=50),
-        History(series=_waits((30, 80, 90), (30, 100, 100)), at_min=33, fires=FIRES),
-        History(series=_waits((30, 80, 90), (30, 100, 100)), at_min=37),
+        played(*_waits((30, 97, 100), (30, 97, 98)), at=45, fires=FIRES, quiet=36),
+        played(*_waits((60, 90, 100)), at=50),
+        played(*_waits((30, 80, 90), (30, 100, 100)), at=33, fires=FIRES),
+        played(*_waits((30, 80, 90), (30, 100, 100)), at=37),
     ),
     "HoldfastServingSheds": (
-        History(series=_shed(((60, 100),), ((20, 0), (40, 8))), at_min=30, fires=FIRES, quiet_until_min=25),
-        History(series=_shed(((60, 100),), ((20, 0), (40, 4))), at_min=50),
-        History(series=_shed(((60, 100),), ((30, 60), (30, 0))), at_min=33, fires=FIRES),
-        History(series=_shed(((60, 100),), ((30, 60), (30, 0))), at_min=37),
-        History(series=_shed(((30, 100), (30, 1000)), ((60, 40),)), at_min=33, fires=FIRES),
-        History(series=_shed(((30, 1000), (30, 100)), ((60, 6),)), at_min=38, fires=FIRES),
+        played(*_shed(((60, 100),), ((20, 0), (40, 8))), at=30, fires=FIRES, quiet=25),
+        played(*_shed(((60, 100),), ((20, 0), (40, 4))), at=50),
+        played(*_shed(((60, 100),), ((30, 60), (30, 0))), at=33, fires=FIRES),
+        played(*_shed(((60, 100),), ((30, 60), (30, 0))), at=37),
+        played(*_shed(((30, 100), (30, 1000)), ((60, 40),)), at=33, fires=FIRES),
+        played(*_shed(((30, 1000), (30, 100)), ((60, 6),)), at=38, fires=FIRES),
     ),
     "HoldfastServingBaseBelowPromise": (
-        History(
-            series=((_ready("a"), "1x60"), (_ready("b"), "1x20 0x40"), (_ready("c", "overflow"), "1x60")),
-            at_min=30,
+        played(
+            (_ready("a"), "1x60"),
+            (_ready("b"), "1x20 0x40"),
+            (_ready("c", "overflow"), "1x60"),
+            at=30,
             fires=FIRES,
-            quiet_until_min=24,
+            quiet=24,
         ),
-        History(series=((_ready("a"), "1x60"), (_ready("b"), "1x60"), (_ready("c", cluster=ELSE), "0x60")), at_min=40),
+        played((_ready("a"), "1x60"), (_ready("b"), "1x60"), (_ready("c", cluster=ELSE), "0x60"), at=40),
         # All gone: their series end, and no other cluster's replicas stand in.
-        History(
-            series=((_ready("a"), "1x20"), (_ready("b"), "1x20"), (_ready("c", cluster=ELSE), "1x60")),
-            at_min=35,
-            fires=FIRES,
-        ),
-        History(series=((_ready("c", "overflow"), "1x60"), (_ready("c", cluster=ELSE), "1x60")), at_min=40),
+        played((_ready("a"), "1x20"), (_ready("b"), "1x20"), (_ready("c", cluster=ELSE), "1x60"), at=35, fires=FIRES),
+        played((_ready("c", "overflow"), "1x60"), (_ready("c", cluster=ELSE), "1x60"), at=40),
     ),
 }

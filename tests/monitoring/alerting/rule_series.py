@@ -19,22 +19,34 @@ def lost(pool: str, reason: str = "Eviction", kind: str = PREEMPTION_TYPE, clust
     )
 
 
-def labels(**pairs: str) -> tuple[tuple[tuple[str, str], ...], ...]:
+Firings = tuple[tuple[tuple[str, str], ...], ...]
+
+
+def labels(**pairs: str) -> Firings:
     return (tuple(sorted(pairs.items())),)
 
 
-def risen(metric: str, own: str, fires: tuple[tuple[tuple[str, str], ...], ...]) -> tuple[History, ...]:
+def here(**pairs: str) -> Firings:
+    return labels(cluster_name=EXAMPLE["cluster"], **pairs)
+
+
+def played(*series: tuple[str, str], at: int, fires: Firings = (), quiet: int = -1) -> History:
+    """Times in minutes. `quiet`: a moment at which nothing may fire yet."""
+    return History(series=series, at_min=at, fires=fires, quiet_until_min=quiet)
+
+
+def risen(metric: str, own: str, fires: Firings) -> tuple[History, ...]:
     """A counter of which any rise within an hour is news."""
     counted, other = ours(metric, own), ours(metric, own, OTHER)
     return (
         # The first ever, on a series that is born with it.
-        History(series=((counted, "_x70 1x20"),), at_min=71, fires=fires, quiet_until_min=69),
+        played((counted, "_x70 1x20"), at=71, fires=fires, quiet=69),
         # The exporter restarted, its counter begins again.
-        History(series=((counted, "3x80 _x2 0x3 1x5"),), at_min=87, fires=fires),
-        History(series=((counted, "0x80 1x20"),), at_min=85, fires=fires),  # one, exactly
-        History(series=((counted, "4x80 _x8 4x60"),), at_min=140),  # old news
-        History(series=((counted, "3x80 4x100"),), at_min=175),  # an hour and a half ago
+        played((counted, "3x80 _x2 0x3 1x5"), at=87, fires=fires),
+        played((counted, "0x80 1x20"), at=85, fires=fires),  # one, exactly
+        played((counted, "4x80 _x8 4x60"), at=140),  # old news
+        played((counted, "3x80 4x100"), at=175),  # an hour and a half ago
         # Back after two hours of silence: better one alert too many.
-        History(series=((counted, "4x15 _x120 4x20"),), at_min=140, fires=fires),
-        History(series=((other, "_x70 1x20"),), at_min=80),
+        played((counted, "4x15 _x120 4x20"), at=140, fires=fires),
+        played((other, "_x70 1x20"), at=80),
     )

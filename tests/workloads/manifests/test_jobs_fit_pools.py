@@ -10,9 +10,9 @@ from holdfast.contract.capacity import QUEUES, Capacity
 from holdfast.contract.kubernetes import LABEL_QUEUE
 from holdfast.contract.machines import MACHINE_TYPES
 from holdfast.contract.pools import GPU_RESOURCE, LABEL_ACCELERATOR, LABEL_ROLE, Role
+from holdfast.contract.values import quantity
 from holdfast.jobs import placing, rendered
 from holdfast.jobs.job_file import OwnJob
-from holdfast.lint.objects import quantity
 from holdfast.manifests.render_context import RenderContext
 from holdfast.place import prices
 from infra.environments import load, names

@@ -10,8 +10,8 @@ from holdfast.contract.exit_codes import EXIT_PREEMPTED, EXIT_RETRY, FATAL_EXIT_
 from holdfast.contract.job_identity import LABEL_HOLDFAST_JOB, LABEL_RUN_PER_INDEX, JobIdentity
 from holdfast.contract.kubernetes import LABEL_DRIVER
 from holdfast.contract.pools import LABEL_FLEX_START
+from holdfast.contract.values import quantity
 from holdfast.exporter.objects import read_pod
-from holdfast.lint.objects import quantity
 from holdfast.manifests import training
 from holdfast.manifests.render_context import RenderContext
 from holdfast.training.elastic.places import of_pod

@@ -131,7 +131,7 @@ PRIORITY_PLATFORM = "platform"
 PRIORITIES = {
     PRIORITY_SPOT: Priority(value=-5, preempts=False, what="Work on Spot: yields to everything that says nothing"),
     PRIORITY_FLEX: Priority(
-        value=0, preempts=False, what="Work on flex-start: waits in Google's queue, pushes nobody out"
+        value=0, preempts=False, what="Work on flex-start: waits in Google's queue, preempts no other work"
     ),
     PRIORITY_SERVING: Priority(value=1_000, preempts=True, what="Online serving on demand"),
     PRIORITY_PLATFORM: Priority(value=10_000, preempts=True, what="Exporter and maintenance"),

@@ -62,10 +62,10 @@ LABEL_RECYCLE_LEAD = "cloud.google.com/gke-node-recycle-lead-time-seconds"
 # The platform's labels, set on every pool.
 LABEL_POOL_CLASS = "holdfast.dev/pool-class"
 LABEL_ROLE = "holdfast.dev/role"
-# On pools of a reservation: what one machine costs by one's own contract, and the days of calendar mode.
+# On pools of a reservation: what one machine costs by your contract, and the days of calendar mode.
 LABEL_OWN_PRICE = "holdfast.dev/usd-per-hour"
 LABEL_RESERVED_FROM, LABEL_RESERVED_UNTIL = "holdfast.dev/reserved-from", "holdfast.dev/reserved-until"
-# Nodes that nobody takes away.
+# Nodes that Google does not take away.
 STAYING = (Capacity.ON_DEMAND, Capacity.RESERVED)
 
 # Set by the mover on a Spot node that it replaces: which fault its GPU has.

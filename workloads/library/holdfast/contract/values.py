@@ -14,6 +14,10 @@ LARGEST = 1e300
 UNIT_S = {"s": 1.0, "m": 60.0, "h": 3_600.0, "d": 86_400.0}
 # Stricter than fromisoformat, which also reads 20270131 and 2027-W05.
 _RFC_3339 = re.compile(r"\d{4}-\d\d-\d\d[Tt ]\d\d:\d\d:\d\d(\.\d+)?([Zz]|[+-]\d\d:\d\d)?")
+_DECIMAL = {"": 1.0, "m": 1e-3, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15, "E": 1e18}
+_UNITS = _DECIMAL | {f"{unit}i": 1024.0**power for power, unit in enumerate("KMGTPE", start=1)}
+# Bounded, so that no spelling of a number is infinite or takes long.
+_QUANTITY = re.compile(r"([+-]?(?:\d{1,30}(?:\.\d{0,30})?|\.\d{1,30})(?:[eE][+-]?\d{1,2})?)([mkMGTPE]|[KMGTPE]i)?")
 
 
 def between(what: str, got: object, low: float, high: float, *, fix: str = "write a number in this range") -> None:
@@ -51,6 +55,14 @@ def unix_s(text: str | None) -> float:
 def rfc3339(unix_s: float) -> str:
     """`2027-01-31T12:00:00Z`"""
     return datetime.fromtimestamp(unix_s, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def quantity(value: Any) -> float | None:
+    """A Kubernetes quantity as a finite number, None where it is none."""
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        return float(value) if math.isfinite(value) else None
+    match = _QUANTITY.fullmatch(value.strip() if isinstance(value, str) else "")
+    return float(match[1]) * _UNITS[match[2] or ""] if match else None
 
 
 def finite(value: Any) -> Any:

@@ -47,7 +47,7 @@ class Lease:
 
     @property
     def recently_held(self) -> bool:
-        """It was mine, and nobody can have taken it yet."""
+        """This process held it, and no other can have taken it yet."""
         return self.clock() < self._mine_until_s
 
     def release(self) -> None:

@@ -13,6 +13,7 @@ from holdfast.clients.api import Object
 from holdfast.contract.capacity import Capacity, Placement
 from holdfast.contract.machines import MACHINE_TYPES, MachineType
 from holdfast.contract.pools import LABEL_ACCELERATOR, LABEL_FLEX_START, LABEL_SPOT, Pool
+from holdfast.contract.values import quantity
 from holdfast.jobs.cluster_snapshot import gpus
 from holdfast.jobs.job_snapshot import JobSnapshot, ran_s
 from holdfast.ledger.disruptions import eviction
@@ -20,7 +21,6 @@ from holdfast.ledger.events import read_folder
 from holdfast.ledger.job_ledger import job_ledgers
 from holdfast.ledger.processes import FOREIGN_TYPES
 from holdfast.ledger.receipt import receipt
-from holdfast.lint.objects import quantity
 from holdfast.lint.platform import tolerates
 from holdfast.place import prices
 from holdfast.place.prices import Table

@@ -32,7 +32,7 @@ class Reason(StrEnum):
     CRASH = "crash"
     MEMORY = "memory"  # killed at its memory limit
     NODE = "node"  # the kubelet turned it away or put it out
-    BACK_OFF = "back-off"  # taken down and not made anew yet
+    BACK_OFF = "back-off"  # taken down and not created again yet
 
 
 @dataclass(frozen=True, slots=True)

@@ -68,7 +68,7 @@ def _crashing(job: JobSnapshot, _: ClusterSnapshot) -> Cause | None:
 
 
 def _between_attempts(job: JobSnapshot, _: ClusterSnapshot) -> Cause | None:
-    """Taken down by the platform and not yet made anew: the Job controller backs off, JobSet does not."""
+    """Taken down by the platform and not yet created again: the Job controller backs off, JobSet does not."""
     lost = [pod for pod in job.phase("Failed") if disruption(pod)]
     lacking = job.wanted - len(job.active)
     if lacking <= 0:
@@ -91,7 +91,7 @@ _BUCKET = "gcsfuse"
 
 
 def stuck(job: JobSnapshot, cluster: ClusterSnapshot) -> Cause | None:
-    """What no patience mends."""
+    """What waiting does not cure."""
     return _image(job) or _config(job) or _mount(job, cluster)
 
 

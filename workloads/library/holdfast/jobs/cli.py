@@ -91,7 +91,7 @@ def _start(api: "Api", made: "Plan", *, yes: bool, replace: bool) -> None:
 def _platform(
     file: Path, given: Path | None, kubeconfig: Path | None, *, dry_run: bool
 ) -> "tuple[Platform, Api | None]":
-    """The platform to judge by. Raises Stopped where the file lies beside the document of another one."""
+    """The platform to judge by. Raises Stopped where the file is in the folder of another platform's document."""
     from holdfast.clients.api import Api
     from holdfast.platform.cluster import choose, nearest
 

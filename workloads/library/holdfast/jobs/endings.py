@@ -127,7 +127,7 @@ def losses(job: JobSnapshot, events: Iterable[Object] = (), notices: int = 0) ->
 
 
 def _of_jobset(job: JobSnapshot) -> Losses:
-    """It counts its own restarts, those that its policy blames on nobody apart."""
+    """It counts its own restarts, those that its policy ignores apart."""
     charged = int(job.status.get("restartsCountTowardsMax", 0))
     return Losses(
         evicted=Count(int(job.status.get("restarts", 0)) - charged), crashed=Count(max(charged, len(crashed(job))))
@@ -142,7 +142,7 @@ def _of_deployment(job: JobSnapshot) -> Losses:
 
 
 def _of_job(job: JobSnapshot, events: Iterable[Object], notices: int) -> Losses:
-    """A pod that its Job made, that neither lives nor succeeded and was not charged, was taken away.
+    """A pod that its Job made, that neither lives nor succeeded and was not charged, was evicted.
 
     The events of creation go after an hour and are rationed, so this is a lower bound. A policy that does
     not ignore disruptions charges them too: then only the pods that are left show which was which.

@@ -110,7 +110,7 @@ def size_text(summary: JobSummary, now_s: float, usd_per_hour: float | None = No
         return ""
     minutes = max(0.0, now_s - size.begin_us / 1e6) / 60
     hours = summary.missing_node_s / 3600
-    # Nobody bills a node that is not there; its work is still to be done, at this price.
+    # A node that does not exist is not billed; its work is still to be done, at this price.
     price = f", ${hours * usd_per_hour:.2f} to make up" if usd_per_hour is not None else ""
     missing = f" ({hours:.1f} node-hours missing{price})" if hours else ""
     return f"{size.nodes}/{size.places} nodes for {minutes:.0f} min{missing}"

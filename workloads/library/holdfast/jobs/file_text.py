@@ -98,7 +98,7 @@ def _read(value: Any, kinds: str | list[str]) -> Any:
 
 
 def json_schema() -> str:
-    """Of the file, for editors; committed beside this module."""
+    """Of the file, for editors; committed next to this module."""
     properties: dict[str, Any] = {}
     for each in fields(OwnJob):
         properties[each.name] = each.metadata["schema"] | {"description": each.metadata["about"]}

@@ -99,7 +99,7 @@ Report = Callable[[str], None]
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Following:
     evict: bool = False
-    """Its first pod that runs is taken away, once."""
+    """Its first running pod is evicted, once."""
     timeout_s: float = 7200
     patience_s: float = PATIENCE_S
     events: Path | None = None
@@ -117,7 +117,7 @@ class Followed:
     pool: str = ""
     """Of a node that it ran on."""
     evicted: str = ""
-    """Name of the pod that was taken away."""
+    """Name of the pod that was evicted."""
     waits_since: float = 0.0
     reported: list[str] = field(default_factory=list[str])
 

@@ -23,7 +23,7 @@ DATA = "/data"
 
 
 class OnNotice(StrEnum):
-    """What the program does when its node is taken away."""
+    """What the program does on the preemption of its node."""
 
     HANDLES = "handles"
     DRAIN = "drain"
@@ -208,13 +208,9 @@ class OwnJob:
                 )  # fmt: skip
 
     def _check_mappings(self) -> None:
-        for name, key_form, form in (
-            ("env", _VARIABLE, _TEXT),
-            ("secrets", _VARIABLE, SECRET),
-            ("claims", _PATH, CLAIM),
-        ):
+        for name, keys, form in (("env", _VARIABLE, _TEXT), ("secrets", _VARIABLE, SECRET), ("claims", _PATH, CLAIM)):
             for key, value in getattr(self, name).items():
-                key_form.matched(f"{name}: {'path' if key_form is _PATH else key[:99]}", key)
+                keys.matched(f"{name}: {'path' if keys is _PATH else key[:99]}", key)
                 form.matched(f"{name}[{key}]", value)
 
     def _check_batch(self) -> None:

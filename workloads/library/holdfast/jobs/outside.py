@@ -107,7 +107,7 @@ class Resolved:
 
 
 def resolve(image: str, context: RenderContext) -> Resolved:
-    """The image by digest; InputError where there is none, nobody answers for it, or the cluster would refuse it."""
+    """The image by digest; InputError where there is none, no registry answers, or the cluster would refuse it."""
     found = _by_digest(image, context)
     if not context.platform.admits(found.image):
         raise InputError(
@@ -142,7 +142,7 @@ def require_pushed(context: RenderContext, *roles: str) -> None:
 
 FIX = "give NAME@sha256:DIGEST, as `docker buildx imagetools inspect NAME` or `gcloud artifacts docker images describe` prints it"
 GOOGLES = (".pkg.dev", "gcr.io")
-"""Ends of the hosts that take the token of whoever is logged in."""
+"""Ends of the hosts that take the token of the user who is logged in."""
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 _MANIFESTS = (
     "application/vnd.oci.image.index.v1+json",
@@ -157,7 +157,7 @@ _ANSWER_BYTES = 1_000_000
 
 
 def digest_of(name: str, tag: str) -> str:
-    """`sha256:...`; InputError where there is no such image, or nobody answers for it."""
+    """`sha256:...`; InputError where there is no such image, or no registry answers."""
     host, path = _place(name)
     scheme = "http" if host.partition(":")[0] in _LOCAL else "https"
     image, url = f"{name}:{tag}", f"{scheme}://{host}/v2/{path}/manifests/{tag}"
@@ -202,7 +202,7 @@ def _token(challenge: dict[str, str], host: str) -> str:
     place = urllib.parse.urlsplit(realm)
     if place.scheme != "https" and place.hostname not in _LOCAL:
         raise ValueError(f"its token service is {realm[:200]!r}")
-    # A realm elsewhere would be handed the token of whoever is logged in.
+    # A realm elsewhere would be handed the token of the user who is logged in.
     own = host.endswith(GOOGLES) and place.netloc == host
     request = urllib.request.Request(f"{realm}?{urllib.parse.urlencode(challenge)}", headers=_login() if own else {})
     body = _answer(request, _TIMEOUT_S)
@@ -218,7 +218,7 @@ def _answer(request: urllib.request.Request, timeout_s: float) -> dict[str, Any]
 
 
 def _login() -> dict[str, str]:
-    """Empty where nobody is logged in: the registry is then asked as anybody."""
+    """Empty without a login: the registry is then asked anonymously."""
     token = _of_gcloud() or _of_metadata()
     named = base64.b64encode(f"oauth2accesstoken:{token}".encode()).decode()
     return {"Authorization": f"Basic {named}"} if token else {}
@@ -249,7 +249,7 @@ def _refused(image: str, code: int) -> InputError:
         )
     if code in (401, 403):
         fix = "gcloud auth login, with roles/artifactregistry.reader on the repository; or " + FIX
-        return InputError("image by tag, and its registry lets nobody in", got=image, allowed="a login", fix=fix)
+        return InputError("image by tag, and its registry needs a login", got=image, allowed="a login", fix=fix)
     return _silent(image, f"HTTP {code}")
 
 

@@ -82,7 +82,7 @@ def _room(machine: MachineType) -> tuple[int, int]:
 
 
 def fitting(platform: Platform, accelerator: str, gpus: int, nodes: int) -> list[Offer]:
-    """Machines with at least so many GPUs, the smallest of each capacity. InputError where there is none."""
+    """Machines with at least that many GPUs, the smallest of each capacity. InputError where there is none."""
     known = offers(platform)
     same = [offer for offer in known if offer.accelerator == accelerator]
     large = [offer for offer in same if offer.machine.gpus >= gpus]
@@ -138,7 +138,7 @@ def place(job: OwnJob, platform: Platform, prices: Table) -> Placed:
         if job.capacity not in (AUTO, Capacity.ON_DEMAND):
             allowed = "auto, on-demand"
             raise InputError("capacity of a job without GPUs", got=job.capacity, allowed=allowed, fix="leave it out")
-        reason = "on demand: without a GPU it costs little, and nobody takes it away"
+        reason = "on demand: without a GPU it costs little, and is not preempted"
         return Placed(offer=None, rule=PlacementRule.PLATFORM, reason=reason)
     found = fitting(platform, job.accelerator, job.gpu_count, job.pods)
     refusals = [(offer, _refused(job, offer.capacity) or _closed(job, offer)) for offer in found]
@@ -254,7 +254,7 @@ def _planned(job: OwnJob, platform: Platform, usable: Sequence[Offer]) -> Placed
 
 
 def _movable(chosen: Offer, usable: Sequence[Offer], option: Option) -> bool:
-    """Both ends of the way are there, and a policy of one's own and not a ComputeClass walks it."""
+    """Both ends of the way are there, and a policy of this platform, not a ComputeClass, walks it."""
     # A gang that was provisioned at once is bound to those nodes by its ProvisioningRequest.
     ends = chosen.capacity is not Capacity.QUEUED and Capacity.ON_DEMAND in {offer.capacity for offer in usable}
     return ends and in_time(option) is not None

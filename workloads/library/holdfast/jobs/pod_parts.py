@@ -1,4 +1,4 @@
-"""What a pod of a job holds beside its image: how its program starts, what it mounts, the queue of a batch."""
+"""What a pod of a job has in addition to its image: how its program starts, what it mounts, the queue of a batch."""
 
 import io
 from dataclasses import dataclass, replace
@@ -80,7 +80,7 @@ def _rank(own: OwnJob) -> dict[str, str]:
 
 SECRETS_PATH = "/etc/holdfast/secrets"
 KEY = "checkpoint-key"
-_LOGS_GIB = 2  # beside /tmp: logs and the container's own layer
+_LOGS_GIB = 2  # in addition to /tmp: logs and the container's own layer
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -108,7 +108,7 @@ def secret_files(own: OwnJob) -> dict[str, str]:
 
 
 def disk(own: OwnJob) -> str:
-    """Of the pod: /tmp and what is written beside it."""
+    """Of the pod: /tmp, logs and the container's own layer."""
     number, unit = int(own.scratch[:-2]), own.scratch[-2:]
     gib = number if unit == "Gi" else -(-number // 1024)
     return f"{gib + _LOGS_GIB}Gi"

@@ -58,7 +58,7 @@ def bodies(own: OwnJob, context: RenderContext, placed: Placed) -> list[Body]:
 
 
 def _movable(body: Body, placed: Placed) -> Body:
-    """Whoever moves it finds it by the label, and what was priced in the annotation."""
+    """The mover finds it by the label, and what was priced in the annotation."""
     if placed.plan is not None:
         meta = body["metadata"]
         meta["labels"] = meta.get("labels", {}) | {LABEL_MOVES: "true"}

@@ -51,7 +51,7 @@ def compare(api: Api, documents: list[Object], *, replace: bool = False) -> Comp
 
 def end(api: Api, path: str, *, sleep: Callable[[float], object] = time.sleep) -> None:
     """Delete a job and wait until its pods are gone. Raises Unjudged where they stay."""
-    # In the foreground: the job is gone when its pods are, so that none of them writes beside those of the next.
+    # In the foreground: the job is gone when its pods are, so that none of them writes while those of the next do.
     api.delete(path, propagationPolicy="Foreground")
     ends = time.monotonic() + GONE_WITHIN_S
     while api.find(path) is not None:
@@ -101,7 +101,7 @@ def _run_of(document: Object) -> str:
 
 def _runs_already(document: Object, reasons: list[str]) -> Stopped:
     return Stopped(
-        f"{named(document)} cannot be started beside what runs already", got="; ".join(reasons),
+        f"{named(document)} cannot be started while this runs", got="; ".join(reasons),
         allowed="the file that the running job was started from, or a run of its own",
         fix="--replace, which deletes the running job and starts this one from its newest checkpoint; or another name",
     )  # fmt: skip

@@ -1,4 +1,4 @@
-"""Tables of submit, list and explain: data on stdout, never cut off when nobody sits at a terminal."""
+"""Tables of submit, list and explain: data on stdout, never cut off without a terminal."""
 
 import json
 import math
@@ -81,7 +81,9 @@ def agree(yes: bool) -> None:
     if yes:
         return
     if not sys.stdin.isatty():
-        raise InputError("nobody to ask", got="no terminal", allowed="an answer, or --yes", fix="add --yes")
+        raise InputError(
+            "no terminal to ask for confirmation", got="no terminal", allowed="an answer, or --yes", fix="add --yes"
+        )
     if not typer.confirm("Start it?", err=True):
         raise typer.Exit(EXIT_STOPPED)
 

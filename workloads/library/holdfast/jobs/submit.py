@@ -76,7 +76,7 @@ def plan(documents: list[Object], platform: Platform, prices: Table, caps: Caps,
 
 
 def _most(job: JobSnapshot, documents: list[Object]) -> int:
-    """Pods that may run at once: as many as an autoscaler beside it may add."""
+    """Pods that may run at once: as many as an autoscaler in the same file may add."""
     scalers = (doc["spec"] for doc in documents if doc["kind"] == "HorizontalPodAutoscaler")
     return next((int(s["maxReplicas"]) for s in scalers if s["scaleTargetRef"]["name"] == job.name), job.size)
 
@@ -124,7 +124,7 @@ def _send(api: Api, document: Object, trial: dict[str, str]) -> None:
             fix_of_unchangeable(error, document)
             or "install what the platform's manifests need, or correct the manifest"
         )
-        sent = "nothing was sent" if trial else "what stands before it in the manifest was sent"
+        sent = "nothing was sent" if trial else "what precedes it in the manifest was sent"
         what = f"the cluster refuses {named(document)}; {sent}"
         raise InputError(what, got=error, allowed="what its API server accepts", fix=fix) from error
 
@@ -144,7 +144,7 @@ _RENDER = "`python -m workloads render` writes manifests with jobs"
 
 
 def documents_of(path: Path) -> list[Any]:
-    """What stands in a YAML file, whatever it is; InputError where there is none, or it cannot be read."""
+    """The content of a YAML file, of any kind; InputError where there is none, or it cannot be read."""
     if not path.is_file():
         raise _no_such_file(path)
     return _read_all(path)
@@ -210,8 +210,8 @@ def _unreadable(path: Path, why: str) -> InputError:
 
 
 def _no_such_file(path: Path) -> InputError:
-    beside = path.parent.glob("*.yaml") if path.parent != Path() else ()
-    known = sorted(map(str, beside)) or sorted(map(str, RENDERED.glob("*/samples/[!k]*.yaml")))
+    siblings = path.parent.glob("*.yaml") if path.parent != Path() else ()
+    known = sorted(map(str, siblings)) or sorted(map(str, RENDERED.glob("*/samples/[!k]*.yaml")))
     near = get_close_matches(str(path), known, n=1)
     fix = f"did you mean {near[0]}?" if near else _RENDER
     return InputError("no such manifest", got=path, allowed=", ".join(known[:6]) or "a YAML file", fix=fix)

@@ -16,7 +16,7 @@ from holdfast.ledger.timeline import Span, State
 
 KINDS = (KIND_TRAINING, KIND_BATCH)
 USEFUL = frozenset({State.PRODUCTIVE})
-# Nobody pays for a machine that does not exist yet.
+# A machine that does not exist yet costs nothing.
 UNPAID = frozenset({State.WAITING, State.DEGRADED})
 
 

@@ -36,7 +36,7 @@ class Prices:
 
     @property
     def rival(self) -> tuple[Capacity, float]:
-        """The cheaper one of those that nobody takes away."""
+        """The cheaper one of those that are not preempted."""
         if self.flex_start is not None and self.flex_start < self.on_demand:
             return Capacity.FLEX_START, self.flex_start
         return Capacity.ON_DEMAND, self.on_demand

@@ -36,7 +36,7 @@ class Receipt:
     paid_usd: float
     wasted_usd: float
     on_demand_usd: float
-    """The same useful hours on machines that nobody takes away."""
+    """The same useful hours on machines that are not preempted."""
     usd_per_useful_hour: float | None
     largest_loss_s: float
     moves: int = 0

@@ -76,7 +76,7 @@ def _gang_pods() -> Iterator[Body]:
 
 
 def _variables(jobs: str) -> list[Body]:
-    """Lists of specs of Jobs: all, those on Spot, and those whose nodes can be taken away."""
+    """Lists of specs of Jobs: all, those on Spot, and those whose nodes can be preempted."""
     spot, flex = _provisioned("spot", contract.LABEL_SPOT), _provisioned("flex-start", contract.LABEL_FLEX_START)
     lists = {
         "jobs": jobs,

@@ -136,7 +136,7 @@ def _row(finding: Finding) -> str:
 
 
 def _shown(text: str) -> str:
-    """As it is: no markup, no link, and nobody mentioned."""
+    """As it is: no markup, no link, no mention."""
     return "".join(f"&#{ord(c)};" if c in _MARKUP else c for c in printable(text, 1_000))
 
 

@@ -3,7 +3,6 @@
 All of it takes hostile input: a value of the wrong type reads as absent.
 """
 
-import math
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -12,6 +11,7 @@ from functools import cached_property
 from itertools import pairwise
 from typing import Any
 
+from holdfast.contract.values import quantity
 from holdfast.lint.document import Document, Path
 
 MAX_DEPTH = 40
@@ -25,6 +25,10 @@ def as_map(value: Any) -> dict[str, Any]:
 
 def as_list(value: Any) -> list[Any]:
     return value if isinstance(value, list) else []
+
+
+def as_maps(value: Any) -> list[dict[str, Any]]:
+    return [each for each in as_list(value) if isinstance(each, dict)]
 
 
 def as_text(value: Any) -> str:
@@ -164,8 +168,7 @@ class Container:
     @property
     def env(self) -> dict[str, Any]:
         """Literal environment variables."""
-        listed = (item for item in as_list(self.body.get("env")) if isinstance(item, dict))
-        return {as_text(item.get("name")): item.get("value") for item in listed}
+        return {as_text(item.get("name")): item.get("value") for item in as_maps(self.body.get("env"))}
 
     @property
     def words(self) -> list[str]:
@@ -211,8 +214,8 @@ class Container:
     @property
     def mounts(self) -> dict[str, str]:
         """Mount path -> volume name."""
-        listed = (item for item in as_list(self.body.get("volumeMounts")) if isinstance(item, dict))
-        return {as_text(item.get("mountPath")): as_text(item.get("name")) for item in listed}
+        mounts = as_maps(self.body.get("volumeMounts"))
+        return {as_text(item.get("mountPath")): as_text(item.get("name")) for item in mounts}
 
     def limit(self, resource: str) -> Any:
         return dig(self.body, "resources", "limits", resource)
@@ -248,7 +251,7 @@ class Job:
 
     @property
     def rules(self) -> list[dict[str, Any]]:
-        return [rule for rule in as_list(dig(self.spec, "podFailurePolicy", "rules")) if isinstance(rule, dict)]
+        return as_maps(dig(self.spec, "podFailurePolicy", "rules"))
 
     @cached_property
     def pod(self) -> Pod | None:
@@ -290,19 +293,3 @@ def _job_specs(owner: Object) -> Iterator[tuple[Path, dict[str, Any]]]:
     elif owner.kind == "JobSet":
         for index, job in enumerate(as_list(owner.spec.get("replicatedJobs"))):
             yield ("spec", "replicatedJobs", index, "template", "spec"), as_map(dig(job, "template", "spec"))
-
-
-_DECIMAL = {"": 1.0, "m": 1e-3, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15, "E": 1e18}
-_UNITS = _DECIMAL | {f"{unit}i": 1024.0**power for power, unit in enumerate("KMGTPE", start=1)}
-
-
-# Bounded, so that no spelling of a number is infinite or takes long.
-_QUANTITY = re.compile(r"([+-]?(?:\d{1,30}(?:\.\d{0,30})?|\.\d{1,30})(?:[eE][+-]?\d{1,2})?)([mkMGTPE]|[KMGTPE]i)?")
-
-
-def quantity(value: Any) -> float | None:
-    """A Kubernetes quantity as a finite number, None where it is none."""
-    if isinstance(value, (int, float)) and not isinstance(value, bool):
-        return float(value) if math.isfinite(value) else None
-    match = _QUANTITY.fullmatch(as_text(value).strip())
-    return float(match[1]) * _UNITS[match[2] or ""] if match else None

@@ -20,7 +20,7 @@ from holdfast.platform import document
 
 # NAP makes Spot nodes for pods that tolerate and select this; unlike our pools it taints them by itself.
 NAP_SPOT_TAINT = Taint(key=contract.LABEL_SPOT, value="true")
-# Labels that Kubernetes and GKE set on every node, so that no list of ours can refute a selector on them.
+# Labels that Kubernetes and GKE set on every node, so that no list here can refute a selector on them.
 UNJUDGED_LABELS = (
     "kubernetes.io/",
     "beta.kubernetes.io/",
@@ -36,7 +36,7 @@ UNJUDGED_LABELS = (
     "networking.gke.io/",
     "projectcalico.org/",
 )
-# GKE sets many labels under cloud.google.com/; these are the ones that a pool of ours can refute.
+# GKE sets many labels under cloud.google.com/; these are the ones that a pool of the platform can refute.
 JUDGED_LABELS = (
     contract.LABEL_SPOT,
     contract.LABEL_FLEX_START,
@@ -99,7 +99,7 @@ class Platform:
             yield replace(gpu, name=f"flex-start-{accelerator}", capacity=Capacity.FLEX_START)
 
     def labels(self, pool: Pool) -> dict[str, str]:
-        """Labels of a node; auto-provisioned ones carry none of ours."""
+        """Labels of a node; auto-provisioned ones have none of the platform's."""
         labels = pool.node_labels()
         if pool not in self.pools:
             ours = (contract.LABEL_POOL_CLASS, contract.LABEL_ROLE, contract.LABEL_NODEPOOL)

@@ -7,7 +7,8 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from holdfast.contract.pools import GPU_RESOURCE
-from holdfast.lint.objects import Object, Pod, as_int, as_list, as_map, as_text, dig, quantity
+from holdfast.contract.values import quantity
+from holdfast.lint.objects import Object, Pod, as_int, as_list, as_map, as_text, dig
 
 QUEUED_RESOURCES = (GPU_RESOURCE, "cpu", "memory")
 # Made by Kubernetes itself and by GKE.

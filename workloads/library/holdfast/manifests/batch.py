@@ -54,7 +54,7 @@ def _work(context: RenderContext, name: str, *, restart: str | None) -> PodSetti
     results, window = database.access(context, "batch"), context.batch.window.pod_s
     words = ["python", "-m", "holdfast", "batch", "run", name, "--checkpoints", context.checkpoints]
     if context.small:
-        # One by one: so few items would be done before a machine can be taken away.
+        # One by one: so few items would be done before a preemption.
         words += ["--set", "micro_batch=1"]
     queue = _queue(context, LANES[name])
     if queue:

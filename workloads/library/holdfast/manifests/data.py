@@ -8,7 +8,7 @@ from holdfast.contract.kubernetes import ANNOTATION_FUSE, FUSE_DRIVER
 from holdfast.manifests.render_context import Body, RenderContext, manifest, meta
 
 CLAIM, PATH = "data", "/data"
-# GKE adds the sidecar that serves the mount; unstated, its limits are small and it takes from no quota of ours.
+# GKE adds the sidecar that serves the mount; unstated, its limits are small and it takes from no quota of the platform.
 SIDECAR = {
     ANNOTATION_FUSE: "true",
     "gke-gcsfuse/cpu-request": "250m",

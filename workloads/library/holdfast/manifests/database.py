@@ -1,4 +1,4 @@
-"""How batch pods reach the results database: by the Cloud SQL Auth Proxy beside them, or by a service file of yours."""
+"""How batch pods reach the results database: by the Cloud SQL Auth Proxy in the same pod, or by a service file of yours."""
 
 # Why it is so: infra/decisions/0064.
 
@@ -28,7 +28,7 @@ SECRET, SECRET_DIR, SERVICE_FILE = "results", "/etc/holdfast/results", "pg_servi
 
 @dataclass(frozen=True, kw_only=True)
 class Access:
-    """What a pod that uses the database has beside its own."""
+    """What a pod that uses the database has in addition."""
 
     env: dict[str, str]
     sidecars: list[client.V1Container] = field(default_factory=list[client.V1Container])

@@ -1,4 +1,4 @@
-"""Envoy's configuration before the servers: the first hop of requests, on machines that nobody takes away. Pure."""
+"""Envoy's configuration before the servers: the first hop of requests, on machines that are not preempted. Pure."""
 
 # Why it is so: infra/decisions/0049.
 
@@ -35,7 +35,7 @@ class Proxy:
     memory_mib: int = PROXY_MEMORY_MIB
     """Of its container: it lets in no more than that holds."""
     health_checks: bool = True
-    """Of the proxy's own, beside the endpoints that Kubernetes names."""
+    """Of the proxy's own, in addition to the endpoints that Kubernetes names."""
 
 
 def bootstrap(proxy: Proxy) -> dict[str, Any]:
@@ -76,7 +76,7 @@ def _address(host: str, port: int) -> dict[str, Any]:
 
 def _listener(proxy: Proxy) -> dict[str, Any]:
     manager = {
-        # Longer than any load balancer keeps a connection: whoever closes first must not be us.
+        # Longer than any load balancer keeps a connection: this side must not close first.
         "common_http_protocol_options": {"idle_timeout": f"{serving.KEEP_ALIVE_S}s"},
         "request_headers_timeout": "10s",
         "request_timeout": _seconds(proxy.longest_request_s),
@@ -88,7 +88,7 @@ def _listener(proxy: Proxy) -> dict[str, Any]:
 
 
 def _metrics(proxy: Proxy) -> dict[str, Any]:
-    """The rest of the admin interface can end the proxy: nobody reaches it from outside."""
+    """The rest of the admin interface can end the proxy: it is closed to the outside."""
     route = {"match": {"path": serving.PROXY_METRICS_PATH}, "route": {"cluster": ADMIN}}
     return _http("metrics", _address(proxy.host, proxy.metrics_port), [route], {})
 

@@ -77,10 +77,10 @@ class PodSettings:
     run_per_index: bool = False
     """Each index of the Job trains apart, as a run of its own."""
     selector: dict[str, str] = field(default_factory=dict[str, str])
-    """Beside the pool's."""
+    """In addition to the pool's."""
     env: dict[str, str] = field(default_factory=dict[str, str])
     from_pod: dict[str, str] = field(default_factory=dict[str, str])
-    """Variable -> field of the pod, as the downward API names it. Stand before `env`, which may refer to them."""
+    """Variable -> field of the pod, as the downward API names it. Listed before `env`, which may refer to them."""
     reads_run: str = ""
     """Run whose checkpoints it writes or loads."""
     writes_run: str = ""
@@ -251,7 +251,7 @@ def _env(work: PodSettings) -> list[Any]:
         values[ENV_WINDOW_S] = str(work.pool.window.pod_s)
     fields = work.from_pod | ({ENV_NODE: "spec.nodeName"} if work.calls_kubernetes else {})
     listed = [{"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}} for name, path in sorted(fields.items())]
-    # Kubernetes expands only variables that stand before.
+    # Kubernetes expands only variables that are listed before.
     in_order = sorted(values.items(), key=lambda found: (f"$({ENV_JOB})" in found[1], found))
     return listed + [{"name": name, "value": value} for name, value in in_order]
 

@@ -11,7 +11,7 @@ RENDEZVOUS_PORT = 29_500
 
 
 def peers(name: str, namespace: str = NAMESPACE_TRAINING) -> Body:
-    """Opens the pods of one run to each other. To a pod of another run they stay closed, though it trains beside them."""
+    """Opens the pods of one run to each other. To a pod of another run they stay closed, though it trains in the same namespace."""
     own = {LABEL_GANG: name}
     # gloo and NCCL take whatever ports are free.
     ports = [{"endPort": 65_535, "port": 1_024, "protocol": "TCP"}]

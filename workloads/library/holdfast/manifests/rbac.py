@@ -1,4 +1,4 @@
-"""What pods may ask of the API server. Whoever calls it says so on its pods, and only those reach it."""
+"""What pods may ask of the API server. A pod that calls it has a label, and only those reach it."""
 
 from collections.abc import Iterator
 
@@ -12,7 +12,7 @@ CALLS = {"holdfast.dev/calls": "kubernetes"}
 
 
 def reading(name: str, rules: list[client.V1PolicyRule], *, accounts: list[str], namespace: str) -> Iterator[Body]:
-    """A ClusterRole, since nodes stand in no namespace, for ServiceAccounts of one."""
+    """A ClusterRole, since nodes have no namespace, for ServiceAccounts of one."""
     yield from _bound("ClusterRole", name, None, rules, accounts, namespace)
 
 

@@ -42,7 +42,7 @@ def plain(model: Any) -> Body:
 
 
 def manifest(api: str, kind: str, metadata: client.V1ObjectMeta, **fields: Any) -> Body:
-    """An object of a kind; `fields` are those beside its metadata, as dicts or models."""
+    """An object of a kind; `fields` are those other than its metadata, as dicts or models."""
     return plain(dict(sorted({"apiVersion": api, "kind": kind, "metadata": metadata, **fields}.items())))
 
 
@@ -54,7 +54,7 @@ def meta(name: str, namespace: str | None = None, **more: Any) -> client.V1Objec
 def versioned(body: Body) -> Body:
     """A Job or JobSet whose name ends in a digest of its spec, and whose pods know that name.
 
-    Its template cannot be changed once it exists: with another image it must be another object, beside the old one (infra/decisions/0068).
+    Its template cannot be changed once it exists: with another image it must be another object next to the old one (infra/decisions/0068).
     """
     text = json.dumps(body["spec"], sort_keys=True, separators=(",", ":"))
     name = f"{body['metadata']['name']}-{sha256(text.encode()).hexdigest()[:VERSION_LENGTH]}"
@@ -131,7 +131,7 @@ class RenderContext:
 
     @property
     def pins(self) -> dict[str, str]:
-        """Selector beside the pool's own, which is that of its class."""
+        """Selector in addition to the pool's own, which is that of its class."""
         return {LABEL_NODEPOOL: self.small.pool.name} if self.small else {}
 
     def _spot(self, *roles: Role) -> Pool:

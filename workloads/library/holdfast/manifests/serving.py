@@ -1,6 +1,6 @@
-"""Online inference: an on-demand base and a Spot overflow behind one Service, with a proxy of ours as the first hop.
+"""Online inference: an on-demand base and a Spot overflow behind one Service, with the platform's proxy as the first hop.
 
-Clients reach `serving`, whose pods are the proxy's, on machines that nobody takes away. Behind it stand the pods of
+Clients reach `serving`, whose pods are the proxy's, on machines that are not preempted. Behind it are the pods of
 `server`, base and overflow alike, found by the proxy's own watcher: on a Spot notice a pod stays
 in its Service until it has ended, and only the proxy's own health check ends its traffic.
 """
@@ -78,7 +78,9 @@ def tiers(
             body["metadata"].setdefault("annotations", {})[ANNOTATION_OVERFLOW] = base
         yield body
         yield scaler(name, least, most, targets)
-        yield budget(name, NAMESPACE_SERVING, name, "Upgrades take one replica at a time; preemption asks nobody")
+        yield budget(
+            name, NAMESPACE_SERVING, name, "Upgrades take one replica at a time; preemption ignores this budget"
+        )
     yield from found_by_proxy(servers)
 
 
@@ -99,7 +101,7 @@ def server(context: RenderContext, name: str, tier: str, pool: Pool, servers: st
 
 
 def found_by_proxy(name: str) -> Iterator[Body]:
-    """Pods that bear LABEL_SERVES with this value, for their proxy and for Prometheus."""
+    """Pods with LABEL_SERVES with this value, for their proxy and for Prometheus."""
     # Without an address: the proxy chooses a pod for each request, not for each connection.
     spec = client.V1ServiceSpec(cluster_ip="None", selector={LABEL_SERVES: name}, ports=[port()])
     yield manifest("v1", "Service", meta(name, NAMESPACE_SERVING), spec=spec)
@@ -122,7 +124,7 @@ def scaler(name: str, least: int, most: int, targets: dict[str, int]) -> Body:
 
 
 def policies(hop: FirstHop, prefix: str = "") -> Iterator[Body]:
-    """Whoever is in the cluster may ask the proxy; only the proxy, and who scrapes, reaches a server."""
+    """Every pod of the cluster may ask the proxy; only the proxy, and who scrapes, reaches a server."""
     before, servers = {LABEL_NAME: hop.name}, {LABEL_SERVES: hop.servers}
     yield from ingress(NAMESPACE_SERVING, f"{prefix}ask", before, port=serving.PORT, peers=None)
     yield from ingress(NAMESPACE_SERVING, f"{prefix}answer", servers, port=serving.PORT, peers=before)

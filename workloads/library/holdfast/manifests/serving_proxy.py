@@ -1,4 +1,4 @@
-"""The proxy before the servers: Envoy, a watcher of their endpoints and the drain that Envoy lacks beside it."""
+"""The proxy before the servers: Envoy, a watcher of their endpoints, and the drain that Envoy lacks."""
 
 # Why it is so: infra/decisions/0049.
 
@@ -84,7 +84,7 @@ def _proxy_work(context: RenderContext, hop: FirstHop) -> PodSettings:
         size=Size(cpu="500m", memory=f"{PROXY_MEMORY_MIB}Mi", disk="1Gi"),
         pool=context.system,
         priority=PRIORITY_SERVING,
-        # Its machines are never taken away: the hook has the whole grace, and a request the rest.
+        # Its machines are never preempted: the hook has the whole grace, and a request the rest.
         grace_s=window_s + 15,
         calls_kubernetes=True,
         ports=[serving.PORT, serving.PROXY_METRICS_PORT],
@@ -106,7 +106,7 @@ def _proxy_work(context: RenderContext, hop: FirstHop) -> PodSettings:
 
 
 DRAIN_HOOK = client.V1HTTPGetAction(path=serving.DRAIN_PATH, port=serving.HOOK_PORT)
-"""PreStop of a container with `draining` beside it."""
+"""PreStop of a container in a pod with `draining`."""
 
 
 def draining(context: RenderContext, health_url: str, window_s: int, *options: str) -> client.V1Container:

@@ -12,7 +12,7 @@ from holdfast.contract.values import duration_s
 GATE = "DisableWaitForPodsReady"
 DEFAULT = "30m"
 LEAST_S = 12 * 3600.0
-"""A start in Google's queue, or a night without Spot, takes hours; a shorter limit begins it anew."""
+"""A start in Google's queue, or a night without Spot, takes hours; a shorter limit restarts it."""
 FIX = (
     f"waitForPodsReady: {{timeout: 12h, recoveryTimeout: 0s}}; or, up to Kueue 0.20, featureGates: {{{GATE}: true}} "
     "and no waitForPodsReady"
@@ -30,7 +30,7 @@ def hazards(configuration: Mapping[str, Any], *, by_default: bool = True) -> Ite
     if go_duration_s(text) == 0:
         text = DEFAULT
     if (go_duration_s(text) or 0.0) < LEAST_S:
-        yield "timeout", f"a job whose nodes take longer than {text} is queued anew, again and again"
+        yield "timeout", f"a job whose nodes take longer than {text} is queued again and again"
     # Left out, it is as long as `timeout`.
     recovery = limits.get("recoveryTimeout")
     if recovery is None or go_duration_s(str(recovery)) != 0:

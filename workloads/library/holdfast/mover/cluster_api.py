@@ -1,4 +1,4 @@
-"""What the mover asks of the API server: the jobs that bear its label, one patch, one deletion, one Event."""
+"""What the mover asks of the API server: the jobs with its label, one patch, one deletion, one Event."""
 
 import logging
 from collections.abc import Iterable

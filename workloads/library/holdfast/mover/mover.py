@@ -53,7 +53,7 @@ class SpotSeen:
     """What the cluster itself shows of Spot: of each GPU, whether it could be had, and since when.
 
     A cluster sees only what somebody asks for. Spot counts as there while a Spot node of that GPU runs and no pod waits
-    for one; where nobody asks, it counts as gone, and a job stays on on-demand rather than pay for a guess.
+    for one; without such a question it counts as gone, and a job stays on on-demand rather than pay for a guess.
     """
 
     since_s: dict[str, float] = field(default_factory=dict[str, float])
@@ -142,7 +142,7 @@ class Mover:
         return Move(job=job, at_s=now_s, source=at, to=to, slack_h=slack_h)
 
     def _mended(self, job: Movable) -> None:
-        """Kueue makes the Workload anew from what the job has now; of a selector alone it takes no notice."""
+        """Kueue creates the Workload again from what the job has now; of a selector alone it takes no notice."""
         if self._patched(job, patches.as_it_was(job), "mended") and job.workload and not job.workload.leaving:
             self.api.delete(job.workload.path)
 
@@ -175,7 +175,7 @@ class Mover:
 def standing(job: Movable, pods: Pods) -> Standing:
     if job.queued_at == job.plan.on_demand_queue:
         return Standing.ON_DEMAND
-    # A gang stands on nothing until all its pods have a node.
+    # A gang has no capacity until all its pods have a node.
     return job.plan.cheaper if pods.known and pods.placed == pods.known else Standing.WAITING
 
 

@@ -2,7 +2,7 @@
 
 First one patch suspends the job, names the other queue and takes back what Kueue had put into its pods. Kueue would
 start it again where it was, as it is still admitted there; so its Workload is deleted next, and Kueue makes another
-from the job, in the other queue. Whoever stops after the patch leaves a job that runs on as before.
+from the job, in the other queue. A mover that stops after the patch leaves a job that runs on as before.
 """
 
 # Why it is so: infra/decisions/0058.

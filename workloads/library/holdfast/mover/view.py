@@ -90,7 +90,7 @@ class View(Cluster):
         return {uid for parents in self.parents.values() for uid in parents}
 
     def passed(self, now_s: float) -> None:
-        """To be called in each pass, also of one that only stands by: it may have to price what it saw."""
+        """To be called in each pass, also of a replica without the lease: it may have to price what it saw."""
         self.node_usages.passed(((self.root(pod.owner), pod) for pod in self.pods.values()), self.nodes, now_s)
         self.lines(now_s)  # the exporter writes them
 

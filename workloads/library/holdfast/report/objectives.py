@@ -61,7 +61,7 @@ def _ours(ledgers: Iterable[JobLedger], kind: str) -> list[JobLedger]:
 
 def _training(summary: Mapping[str, Any], ledgers: Sequence[JobLedger]) -> Iterable[Objective]:
     evictions = int(summary.get("evictions", 0))
-    # Absent is not False: nobody compared, so nobody may conclude.
+    # Absent is not False: without a comparison there is no conclusion.
     exact = summary.get("bit_exact")
     found = "not compared" if exact is None else "identical to the last bit" if exact else "different"
     yield judged("final parameters equal those of an undisturbed run", exact, found, evictions)
@@ -100,7 +100,7 @@ def _serving(summary: Mapping[str, Any]) -> Iterable[Objective]:
 
 
 def _every_eviction_recovered(ledgers: Sequence[JobLedger]) -> Objective:
-    """Training only: a batch's replacement may find the queue empty, and nobody has to come back for that."""
+    """Training only: a batch's replacement may find the queue empty, so no worker has to come back."""
     recoveries = [r for x in _ours(ledgers, KIND_TRAINING) for r in x.recoveries]
     # The end of the events may cut a recovery off; it counts as broken, since a hang looks the same.
     back = [r.seconds for r in recoveries if r.seconds is not None]

@@ -5,7 +5,7 @@ is let through a boundary is bound for the next one, and its ballot says so. As 
 stop, every rank's watcher thread freezes its main thread's ballot, publishes it, and the last to publish
 announces the largest: the nearest boundary that no rank has passed.
 
-Why nobody hangs: a frozen rank waits at its boundary for the announcement, which watcher threads alone
+Why no rank hangs: a frozen rank waits at its boundary for the announcement, which watcher threads alone
 bring about; then each rank runs on to the announced boundary, and all of them take part in the collectives
 of the steps between. Nothing assumes that ranks run in lockstep, so a CPU far ahead of its GPU is fine.
 
@@ -102,7 +102,7 @@ class Ballot:
         return Verdict.GO
 
     def retire(self) -> None:
-        """The main thread is past its last boundary: cast the ballot although nobody asked."""
+        """The main thread is past its last boundary: cast the ballot without a question."""
         if self.phase is Phase.WATCH:
             self.phase = Phase.FREEZE
 

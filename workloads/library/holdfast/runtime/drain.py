@@ -30,7 +30,7 @@ def drain(
     """Stop the trainer or worker of this container in order. Exit: 0 stopped, 1 still running, 3 none found."""
     budget_ends = time.monotonic() + window - WINDOW_MARGIN_S
     asked = pidfiles.registered()
-    # A failure, so that the kubelet records FailedPreStopHook: a hook that finds nobody protects nobody.
+    # A failure, so that the kubelet records FailedPreStopHook: a hook that finds no process protects none.
     if not asked:
         raise Unjudged(f"no process that handles notices is registered in {pidfiles.folder()}")
     for pid in asked:

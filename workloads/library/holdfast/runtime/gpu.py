@@ -32,7 +32,7 @@ _WRONG_IMAGE_OR_POOL = (100, 803, 804)
 
 
 def promised(env: Mapping[str, str] | None = None) -> int:
-    """How many GPUs this pod was given; 0 where nobody promised any."""
+    """How many GPUs this pod was given; 0 where none were promised."""
     text = (os.environ if env is None else env).get(ENV_GPUS, "") or "0"
     if not text.isdecimal():
         raise InputError(f"{ENV_GPUS} is not a number", got=text, allowed="0, 1, 2 ...", fix="set it to the pod's GPUs")

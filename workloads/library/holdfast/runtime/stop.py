@@ -1,7 +1,7 @@
 """StopAgreement: a notice on any rank stops all ranks at one boundary, with no collective in any step.
 
 Guarantees: `should_stop` costs a lock and a
-comparison while nobody asks (no store, no collective); after a notice it answers true on all ranks at the
+comparison while no stop is asked for (no store, no collective); after a notice it answers true on all ranks at the
 same boundary, at most one step later; when peers are dead it answers true after `patience_s` with
 `agreed` false, and then no joint checkpoint may be attempted. The protocol itself is ballot.py.
 """
@@ -76,7 +76,7 @@ class StopAgreement:
             verdict = self._ballot.pass_boundary(self._here)
         if verdict is Verdict.WAIT:
             return self._wait_for_peers()
-        # Without the store each rank follows its own notice: nobody can agree on anything any more.
+        # Without the store each rank follows its own notice: the ranks cannot agree any more.
         if self.lost is not None and self._ballot.stop_at is None:
             return self.requested
         return verdict is Verdict.STOP

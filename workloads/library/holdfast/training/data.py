@@ -109,7 +109,7 @@ class Samples:
         return (len(self.text) - 1) // self.context
 
     def index(self, position: int) -> int:
-        """Which sample stands at `position` of the run; every epoch is a new permutation."""
+        """Which sample is at `position` of the run; every epoch is a new permutation."""
         epoch, within = divmod(position, len(self))
         if epoch != self._epoch:
             generator = torch.Generator().manual_seed(mixed_seed(self.seed, epoch))
@@ -131,7 +131,7 @@ def mixed_seed(*numbers: int) -> int:
 
 def seed_draws(seed: int, device: torch.device) -> None:
     """As torch.manual_seed, for draws on the CPU and `device` alone. That one prepares every kind of accelerator, and
-    for each that nobody uses it formats the call stack: 0.4 ms, 3 % of a small step."""
+    for each unused one it formats the call stack: 0.4 ms, 3 % of a small step."""
     torch.default_generator.manual_seed(seed)
     if device.type == "cuda":
         torch.cuda.manual_seed_all(seed)

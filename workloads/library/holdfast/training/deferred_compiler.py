@@ -31,7 +31,7 @@ class _Deferred(ModuleType):
         return fn
 
     def __getattr__(self, name: str) -> Any:
-        # Whoever walks over sys.modules (inspect, warnings) asks for such names, and means no use of it.
+        # Code that walks over sys.modules (inspect, warnings) asks for such names without using the module.
         if name.startswith("__") and name != "__path__":
             raise AttributeError(name)
         with _LOADING:

@@ -1,4 +1,4 @@
-"""What a checkpoint holds of the run beside tensors, and what a resumed run checks against it."""
+"""What a checkpoint holds of the run apart from tensors, and what a resumed run checks against it."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -49,7 +49,7 @@ class Progress:
             logs.warning(
                 "restore",
                 f"resumed on {self._facts['world_size']} ranks from {self.resized_from}: the samples go on where they "
-                "were, dropout draws anew for each (step, rank), sums are added in another order: not bit-exact",
+                "were, dropout is drawn again for each (step, rank), sums are added in another order: not bit-exact",
             )
 
 

@@ -1,7 +1,7 @@
 """Where the agents of a job meet: torchrun's c10d rendezvous, with the causes of failure kept apart.
 
 A first node that is not up yet is waited for, one that never comes is worth another start, and a port of this very node
-that something else holds is bad input, because another start would find it again. A job on one node has nobody to wait
+that something else holds is bad input, because another start would find it again. A job on one node has none to wait
 for, and a store that only this machine can reach: the c10d rendezvous would wait up to 0.3 s so that nodes do not come
 all at once, and would open two ports on every network.
 """
@@ -64,7 +64,7 @@ def rendezvous_handler(config: TrainConfig) -> RendezvousHandler:
     # The ranks' store as well: torch would open one more, on every network and without a gate.
     handler._shared_tcp_store_server = store  # pyright: ignore[reportPrivateUsage]
     handler._bootstrap_store_info = RendezvousStoreInfo(LOOPBACK, store.port)  # pyright: ignore[reportPrivateUsage]
-    # Nobody joins a gang that is complete, and torch's own question never returns when the first node went silent.
+    # No node joins a gang that is complete, and torch's own question never returns when the first node went silent.
     handler.num_nodes_waiting = lambda: 0
     return handler
 
@@ -80,7 +80,7 @@ def _store(config: TrainConfig, *, ours: bool) -> TCPStore:
 
 def is_named(host: str, hostname: str) -> bool:
     """Whether `host` is the name of this pod in its service. torch would ask the DNS, once; the record of a
-    new pod may come later than its process, and then nobody would open the place."""
+    new pod may come later than its process, and then no process would open the place."""
     pod, dot, _ = host.partition(".")
     return bool(dot) and not pod.isdecimal() and pod == hostname.partition(".")[0]
 
@@ -110,7 +110,7 @@ def _wait_for(host: str, port: int) -> None:
         try:
             socket.create_connection((host, port), timeout=_ANSWER_S).close()
             return
-        except OSError as error:  # no such name yet, nobody listens yet
+        except OSError as error:  # no such name, or no listener, yet
             if time.monotonic() > until:
                 raise RendezvousConnectionError(f"{host}:{port} did not answer in {RENDEZVOUS_S:g} s") from error
         time.sleep(_POLL_S)

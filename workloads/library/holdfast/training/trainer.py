@@ -106,7 +106,7 @@ def chosen_device(wanted: str, *, local_rank: int) -> torch.device:
 
 
 def destroy_process_group(patience_s: float) -> None:
-    """Give the communicators back: a GPU whose link is cut in use may need a reset. Beside the main thread, because
+    """Give the communicators back: a GPU whose link is cut in use may need a reset. In a thread of its own, because
     with a peer that is gone it may never end."""
 
     def destroy() -> None:

@@ -219,13 +219,8 @@ def test_the_line_of_a_node_that_went_gives_the_reason_whatever_showed_it_first(
 def test_a_node_that_went_at_its_planned_end_is_no_preemption() -> None:
     cluster = Cluster(clock=lambda: NOW)
     for change in ("ADDED", "MODIFIED", "DELETED"):
-        message = "" if change == "ADDED" else "node is shutting down"
-        cluster.node(
-            change,
-            node(
-                "a", labels={}, ready="True" if not message else "False", message=message, ends="2026-11-21T01:05:00Z"
-            ),
-        )
+        state = {"ready": "True"} if change == "ADDED" else {"ready": "False", "message": "node is shutting down"}
+        cluster.node(change, node("a", labels={}, ends="2026-11-21T01:05:00Z", **state))
     assert written(cluster) == [("node_up", "", 3600.0), ("node_down", "expired", 3600.0)]
 
 
@@ -260,10 +255,8 @@ def test_the_lines_are_what_the_churn_estimate_reads() -> None:
     reading = parse(sample.encoded(cluster.lines(NOW + 3600)))
     assert not reading.problems
     lives = estimate.lifetimes(reading.events, round((NOW + 3600) * 1e6))
-    assert sorted((life.preempted, (life.end_us - life.begin_us) / 3.6e9) for life in lives) == [
-        (False, 1.0),
-        (True, 0.5),
-    ]
+    hours = sorted((life.preempted, (life.end_us - life.begin_us) / 3.6e9) for life in lives)
+    assert hours == [(False, 1.0), (True, 0.5)]
     [_, _, band, *_] = estimate.by_age(lives)
     assert (band[2].events, band[2].hours) == (1, 1.5)  # both were an hour old when the watch began
 

@@ -82,7 +82,7 @@ def test_the_login_of_gcloud_opens_a_registry_that_wants_a_token(
     assert outside.resolve(f"{private.host}/team/train:v1", context).image.endswith(f"@{digest}")
     assert private.given == [LOGIN]
     gcloud.answer("auth print-access-token", "ya29.of-somebody-else")
-    with pytest.raises(InputError, match=r"lets nobody in.*artifactregistry.reader"):
+    with pytest.raises(InputError, match=r"needs a login.*artifactregistry.reader"):
         outside.resolve(f"{private.host}/team/train:v1", context)
 
 
@@ -99,7 +99,7 @@ def test_no_login_is_shown_to_a_registry_that_is_not_googles(
 ) -> None:
     monkeypatch.setattr(outside, "GOOGLES", (".pkg.dev",))
     gcloud.answer("auth print-access-token", "ya29.mine")
-    with pytest.raises(InputError, match="lets nobody in"):
+    with pytest.raises(InputError, match="needs a login"):
         outside.resolve(f"{private.host}/team/train:v1", context)
     assert private.given == [""] and gcloud.calls() == []
 

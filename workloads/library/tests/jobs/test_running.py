@@ -58,7 +58,7 @@ def test_what_runs_as_the_file_says_is_not_sent_again() -> None:
 
 def test_a_changed_file_is_refused_with_the_field_and_replaces_where_that_is_asked() -> None:
     changed = job("j", image="b")
-    with pytest.raises(Stopped, match=r"Job/j cannot be started beside.*--replace") as refused:
+    with pytest.raises(Stopped, match=r"Job/j cannot be started while this runs.*--replace") as refused:
         compare(Cluster(job("j")), changed)
     assert refused.value.got == "the file differs from it: spec.template.spec.containers"
     asked = compare(Cluster(job("j")), changed, replace=True)

@@ -14,7 +14,7 @@ class Mutant:
     """What the product now does wrong."""
     file: str
     old: str
-    """Stands in the file exactly once."""
+    """Occurs in the file exactly once."""
     new: str
     tests: tuple[str, ...]
     """Of pytest, each fast; the first that fails ends the run."""
@@ -30,6 +30,10 @@ class Mutant:
         text = self.mutated(path.read_text())
         path.unlink()  # the copy is made of hard links: writing in place would change all of them
         path.write_text(text)
+
+
+def broken(name: str, file: str, old: str, new: str, *tests: str) -> Mutant:
+    return Mutant(name=name, file=file, old=old, new=new, tests=tests)
 
 
 def snapshot(into: Path) -> None:

@@ -4,7 +4,7 @@ Threats 2 and 15 have more in the catalogue: any signature is a good one, ignore
 last notice.
 """
 
-from workloads.library.tests.mutants.mutant import Mutant
+from workloads.library.tests.mutants.mutant import Mutant, broken
 
 LIBRARY = "workloads/library/holdfast"
 LIBRARY_TESTS = "workloads/library/tests"
@@ -18,7 +18,7 @@ DESCRIPTIONS = f"{LIBRARY_TESTS}/checkpoint/test_descriptions.py"
 
 def _taken(threat: int, what: str, file: str, old: str, new: str, test: str) -> Mutant:
     # No colon: the name becomes a folder on PYTHONPATH.
-    return Mutant(name=f"threat {threat}, {what}", file=file, old=old, new=new, tests=(test,))
+    return broken(f"threat {threat}, {what}", file, old, new, test)
 
 
 THREATS: tuple[Mutant, ...] = (

@@ -1,4 +1,4 @@
-"""Clients that ask at a fixed rate, whatever the answers do, and count every one. POST: nobody repeats it in silence."""
+"""Clients that ask at a fixed rate, whatever the answers do, and count every one. POST, which no client library repeats by itself."""
 
 import asyncio
 import contextlib

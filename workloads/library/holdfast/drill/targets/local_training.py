@@ -159,7 +159,7 @@ class LocalTraining(Local):
         return ends[0] - self._fault_t if ends else None
 
     def _lost_steps(self) -> float | None:
-        """None before a trainer that was evicted works again: until then nobody knows."""
+        """None until an evicted trainer works again: before that the loss is unknown."""
         found = self.events.summary()
         known = found is not None and (self.fault is Fault.UPLOADER_KILL or bool(found.recovered_after_s))
         return float(found.lost) if found and known else None

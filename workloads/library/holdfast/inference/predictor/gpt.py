@@ -30,7 +30,7 @@ from holdfast.training.model import ByteGPT, ModelConfig
 ROWS = 32
 """Windows of one forward pass."""
 MODEL_PREFIX = "model/"
-_NOT_READ = torch.empty(0)  # stands for the optimizer's tensors, which nobody here looks at
+_NOT_READ = torch.empty(0)  # in place of the optimizer's tensors, which are not used here
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -42,7 +42,7 @@ class ProcessPredictor:
         self._link: Link | None = None
         self._configuration: Mapping[str, object] = {}
         self._in_flight: deque[list[bytes]] = deque()
-        """Sent and not answered; the child is at the first. Empty: nobody waits for it."""
+        """Sent and not answered; the child is at the first. Empty: no answer is awaited."""
         self._finished: list[tuple[list[bytes], dict[str, Any]]] = []
         """Answered before `predict` asked for it."""
         self.seconds = 0.0
@@ -107,7 +107,7 @@ class ProcessPredictor:
         return values
 
     def forget(self, bodies: Sequence[bytes]) -> None:
-        """What was handed over ahead, and nobody will ask for."""
+        """What was handed over ahead, and no call will ask for."""
         with contextlib.suppress(ValueError):
             self._in_flight[self._in_flight.index(list(bodies))] = []
 

@@ -33,7 +33,7 @@ class Queue(Protocol):
         ...
 
     def extend(self, leases: Sequence[Lease], seconds: float) -> None:
-        """Nobody else gets these for `seconds` from now."""
+        """No other worker gets these for `seconds` from now."""
         ...
 
     def ack(self, leases: Sequence[Lease]) -> None:

@@ -41,7 +41,7 @@ def as_server_user(folder: Path) -> list[str]:
 
 
 def _reach(folder: Path) -> list[str]:
-    """Nothing where everybody may enter the folders above; else the least that lets nobody pass them."""
+    """Options of setpriv: none where all users may enter the folders above, else the capability to enter them."""
     if all(above.stat().st_mode & stat.S_IXOTH for above in folder.absolute().parents if above.exists()):
         return []
     # It reads and enters, but does not write. Containers often lack it; there DAC_OVERRIDE is what is left.
@@ -64,7 +64,7 @@ def socket_folder(data: Path, digest: str) -> Path:
     """The data folder, which is private; where its path is too long for a socket, one of our own elsewhere."""
     if len(os.fsencode(data)) <= MAX_SOCKET_DIR:
         return data
-    # Root's goes where only root can make folders: another process of nobody's could have made one in /tmp.
+    # Root's goes where only root can make folders: another process of the user `nobody` could have made one in /tmp.
     above = Path("/run") if os.geteuid() == 0 and Path("/run").is_dir() else Path(tempfile.gettempdir())
     return above / f"holdfast-{os.getuid()}-{digest}"
 

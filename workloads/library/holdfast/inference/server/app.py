@@ -146,7 +146,7 @@ class App:
         return await self.packed(request, json_response(content, 200, headers))
 
     async def packed(self, request: HttpRequest, response: Response) -> Response:
-        """Compressed where it is large and the client takes gzip, beside the event loop."""
+        """Compressed where it is large and the client takes gzip, in a thread."""
         body = bytes(response.body)
         if len(body) >= PACKED_FROM_BYTES:
             response.headers["vary"] = "accept-encoding"

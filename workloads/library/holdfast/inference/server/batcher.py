@@ -66,9 +66,9 @@ class Batcher(Generic[T]):
         wait_s = self.wait_s(now)
         if self.waiting >= self.limits.queue_requests:
             return Refusal(reason="queue", retry_after_s=wait_s)
-        beside = self._items % self.limits.batch_items
+        queued = self._items % self.limits.batch_items
         # Spare for a batch that takes longer than those before: who is let in and dropped late has cost everybody.
-        answer_s = SPARE * (wait_s + self.timing.seconds(beside + ticket.items))
+        answer_s = SPARE * (wait_s + self.timing.seconds(queued + ticket.items))
         late_s = now + answer_s - ticket.deadline_s
         # An idle device takes it whatever the estimate: one slow batch would else refuse everybody for ever, as no
         # other batch could correct it.
@@ -90,7 +90,7 @@ class Batcher(Generic[T]):
     def late(self, now: float) -> list[T]:
         """Remove and return those that a batch begun now cannot answer in time."""
         # With more waiting than a batch holds, a batch made small for its most urgent request makes all others late
-        # in their turn, until nobody is in time: then the urgent one is given up, and the batch is full.
+        # in their turn, until none is in time: then the urgent one is given up, and the batch is full.
         crowded = self._items >= self.limits.batch_items
         least_s = self.timing.seconds(self.limits.batch_items) if crowded else 0.0
         hopeless = [t for t in self._queue if t.deadline_s < now + (least_s or self.timing.seconds(t.items))]

@@ -88,8 +88,8 @@ def sidecar(
     between("the window is out of range", window, 1.0, 86_400.0)
     shutdown = of_process()
     hold_s, rest_s = sidecar_budget(window)
-    beside = Sidecar(health_url=health, hold_s=hold_s, most_s=rest_s, drain_url=drain, count_url=count)
-    with beside.listening("0.0.0.0", port), beside.listening("0.0.0.0", hook_port, hook=True):
+    sidecar = Sidecar(health_url=health, hold_s=hold_s, most_s=rest_s, drain_url=drain, count_url=count)
+    with sidecar.listening("0.0.0.0", port), sidecar.listening("0.0.0.0", hook_port, hook=True):
         shutdown.wait()
 
 

@@ -170,14 +170,14 @@ class EventStream(Response):
 
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
         code, last, so_far = 200, DONE, [self._first]
-        beside = {"usage": None} if self._counted else {}
+        no_usage = {"usage": None} if self._counted else {}
         with self.holding:
             async with aclosing(self._rest) as rest:
                 try:
-                    await put(event(self._write(self._first, **beside)))
+                    await put(event(self._write(self._first, **no_usage)))
                     async for piece in rest:
                         so_far += [piece] * self._counted
-                        await put(event(self._write(piece, **beside)))
+                        await put(event(self._write(piece, **no_usage)))
                     if self._counted:
                         last = event(self._write(None, usage=usage(so_far))) + DONE
                 except Refused as refused:

@@ -54,7 +54,7 @@ class Drain:
         self.in_flight -= 1
 
     def notice(self, now: float) -> None:
-        """SIGTERM. A server that was never ready is in nobody's list: it has nothing to wait for."""
+        """SIGTERM. A server that was never ready is in no endpoint list: it has nothing to wait for."""
         if self.phase is Phase.LOADING:
             self.phase = Phase.GONE if not self.in_flight else Phase.FINISHING
         elif self.phase is Phase.READY:

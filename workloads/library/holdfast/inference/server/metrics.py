@@ -28,7 +28,7 @@ class Metrics:
         self.batch_items = self._histogram(serving.BATCH_ITEMS, _ITEMS)
 
     def answered(self) -> dict[str, int]:
-        """HTTP code -> requests: what a process that ends leaves in its log, since nobody can scrape it any more."""
+        """HTTP code -> requests: what a process that ends leaves in its log, since it is not scraped again."""
         (family,) = self.requests.collect()
         return {s.labels["code"]: int(s.value) for s in family.samples if s.name.endswith("_total")}
 

@@ -1,4 +1,4 @@
-"""The server's process, from the first signal handler to its exit code, told in the order in which it happens."""
+"""The server's process, from the first signal handler to its exit code, in the order in which it happens."""
 
 import asyncio
 import contextlib

@@ -1,1 +1,1 @@
-"""One module for each family; a rule is one decorated function with its documentation beside it."""
+"""One module for each family; a rule is one decorated function with its documentation."""

@@ -131,7 +131,7 @@ def priority_missing_on_spot(pod: Pod, context: Context) -> Iterator[Hit]:
 
 @rule("HF304", "priority-too-high", Severity.ERROR, on=Object,
     what="A PriorityClass can push out the platform's own pods, or is the default for all pods.",
-    why="Controllers that work has pushed out cannot restart it. A global default changes pods that nobody reviewed.",
+    why="Controllers that work has pushed out cannot restart it. A global default changes pods without a review.",
     source=DOC_PRIORITY, fix=f"use at most {MAX_USER_PRIORITY}, without globalDefault",
     bad=_class("urgent", 900_000_000), good=_class("urgent", 100))  # fmt: skip
 def priority_too_high(obj: Object, context: Context) -> Iterator[Hit]:

@@ -6,8 +6,9 @@ from typing import Any
 
 from holdfast.contract.environment import ENV_GANG_ADDRESS, ENV_GPUS, ENV_JOB, PLACE
 from holdfast.contract.exit_codes import EXIT_KILLED, EXIT_PREEMPTED, EXIT_RETRY, FATAL_EXIT_CODES
+from holdfast.contract.values import quantity
 from holdfast.lint.finding import Hit, Severity, constant
-from holdfast.lint.objects import Job, Object, Pod, as_int, as_list, as_map, as_text, dig, quantity
+from holdfast.lint.objects import Job, Object, Pod, as_int, as_list, as_map, as_text, dig
 from holdfast.lint.registry import Context, rule
 
 DOC_JOB = "https://kubernetes.io/docs/concepts/workloads/controllers/job/"

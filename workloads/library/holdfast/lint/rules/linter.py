@@ -18,7 +18,7 @@ def _document(rule_id: str, slug: str, severity: Severity, what: str, why: str, 
 _document("HF503", "key-twice", Severity.ERROR, "A mapping has the same key twice.",
     "One of the two values is dropped, and which one depends on the reader.", "remove one", _GOOD + "kind: Namespace\n")  # fmt: skip
 _document("HF901", "ignore-without-reason", Severity.ERROR, "An ignore has no reason, and so no effect.",
-    "Later nobody knows whether it is still right.", "write the reason after the bracket",
+    "Later it cannot be judged whether it is still right.", "write the reason after the bracket",
     f"{_POSITIVE}[HF305]\n", f"{_POSITIVE}[HF305] made by another team, until 2999-01-01\n")  # fmt: skip
 _document("HF902", "ignore-unused", Severity.WARNING, "An ignore silences nothing.",
     "It would hide the next finding of that rule.", "remove it",

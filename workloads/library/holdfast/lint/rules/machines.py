@@ -6,8 +6,9 @@ from holdfast.contract import pools as contract
 from holdfast.contract.kubernetes import DRIVER_LATEST, LABEL_DRIVER
 from holdfast.contract.machines import ACCELERATORS, MACHINE_TYPES
 from holdfast.contract.pools import GPU_RESOURCE
+from holdfast.contract.values import quantity
 from holdfast.lint.finding import Hit, Severity, constant
-from holdfast.lint.objects import Object, Pod, as_map, quantity
+from holdfast.lint.objects import Object, Pod, as_map
 from holdfast.lint.platform import machine_size
 from holdfast.lint.registry import Context, rule
 

@@ -15,7 +15,7 @@ from holdfast.lint.world import selector_of, selects
 DOC_POLICY = "https://kubernetes.io/docs/concepts/services-networking/network-policies/"
 DOC_SERVICE = "https://kubernetes.io/docs/concepts/services-networking/service/"
 ELASTIC_PORT = 29_500
-ANY_PORT = 49_152  # stands for the free ports that gloo and NCCL use
+ANY_PORT = 49_152  # in place of the free ports that gloo and NCCL use
 _SELECTING = ("Service", "PodDisruptionBudget", "PodMonitoring", "NetworkPolicy")
 _SERVED = """\
 apiVersion: v1

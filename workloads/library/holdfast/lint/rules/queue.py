@@ -5,9 +5,10 @@ from typing import Any
 
 from holdfast.contract.kubernetes import ANNOTATION_CONSUMES, LABEL_QUEUE, PROVISIONING_CLASS
 from holdfast.contract.pools import GPU_RESOURCE, LABEL_POOL_CLASS, LABEL_ROLE, QUEUED_TAINT
+from holdfast.contract.values import quantity
 from holdfast.lint.document import Path
 from holdfast.lint.finding import Hit, Severity
-from holdfast.lint.objects import Job, Object, Pod, as_list, as_map, as_text, dig, near, quantity
+from holdfast.lint.objects import Job, Object, Pod, as_list, as_map, as_text, dig, near
 from holdfast.lint.platform import tolerates
 from holdfast.lint.registry import Context, rule
 from holdfast.lint.world import QUEUED_RESOURCES

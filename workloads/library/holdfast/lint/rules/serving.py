@@ -12,8 +12,9 @@ from holdfast.contract.serving import (
     drain_budget,
     sidecar_budget,
 )
+from holdfast.contract.values import quantity
 from holdfast.lint.finding import Hit, Severity, constant
-from holdfast.lint.objects import Object, Pod, as_int, as_map, as_text, dig, quantity
+from holdfast.lint.objects import Object, Pod, as_int, as_map, as_text, dig
 from holdfast.lint.registry import Context, rule
 from holdfast.lint.rules.shutdown import pre_stop_sleep
 from holdfast.lint.world import selector_of
@@ -188,8 +189,8 @@ def vllm_drops_at_sigterm(pod: Pod, context: Context) -> Iterator[Hit]:
     bad=_spot(f"{_READY}, livenessProbe: {{httpGet: {{path: /v2/health/ready, port: 8080}}}}"),
     good=f"{_READY}\nlivenessProbe: {{httpGet: {{path: /v2/health/live, port: 8080}}}}", base="serving-container")  # fmt: skip
 def liveness_is_readiness(pod: Pod, context: Context) -> Iterator[Hit]:
-    beside = [p for s in services(pod, context) for p in context.world.selected(s.namespace, selector_of(s))]
-    for container in pod.containers if any(context.place(each).on_spot for each in beside) else []:
+    backends = [p for s in services(pod, context) for p in context.world.selected(s.namespace, selector_of(s))]
+    for container in pod.containers if any(context.place(each).on_spot for each in backends) else []:
         live, ready = (dig(container.body, probe, "httpGet") for probe in ("livenessProbe", "readinessProbe"))
         if live and live == ready:
             yield Hit((*container.path, "livenessProbe", "httpGet"), "is the request of the readiness probe")

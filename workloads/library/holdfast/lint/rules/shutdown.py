@@ -6,9 +6,10 @@ from math import inf
 
 from holdfast.contract.environment import ENV_WINDOW_S
 from holdfast.contract.exit_codes import EXIT_COMPLETE, EXIT_PREEMPTED
+from holdfast.contract.values import quantity
 from holdfast.lint.document import Path
 from holdfast.lint.finding import Hit, Severity, constant
-from holdfast.lint.objects import MAX_SCRIPT, Container, Pod, as_int, as_list, as_text, dig, quantity
+from holdfast.lint.objects import MAX_SCRIPT, Container, Pod, as_int, as_list, as_text, dig
 from holdfast.lint.registry import Context, rule
 from holdfast.lint.shell import exits_zero_on_term, handlers, loses_exit_code, slept_s
 

@@ -6,9 +6,10 @@ from itertools import pairwise
 from typing import Any
 
 from holdfast.contract.kubernetes import FUSE_DRIVER
+from holdfast.contract.values import quantity
 from holdfast.lint.document import Path
 from holdfast.lint.finding import Hit, Severity
-from holdfast.lint.objects import Container, Object, Pod, as_list, as_map, as_text, dig, quantity
+from holdfast.lint.objects import Container, Object, Pod, as_list, as_map, as_text, dig
 from holdfast.lint.registry import Context, rule
 
 DOC_VOLUMES = "https://kubernetes.io/docs/concepts/storage/volumes/"

@@ -1,4 +1,4 @@
-"""What gang members ask each other beside the tensors: are you alive, I lost my group, take me in.
+"""What gang members ask each other apart from the tensors: are you alive, I lost my group, take me in.
 
 One small HTTP server for each member, so that every question has a time limit of its own; a store of torch has none
 for a peer that is stopped and not gone. Answers wait at most POLL_S, so a caller looks around again that often.
@@ -69,7 +69,7 @@ class Control:
         """Places that live and have a port closed to this one."""
         self.hears: Callable[[Member], bool] = lambda _: True
         """Whether this one reaches who asks to come in: a port may be closed in one direction only."""
-        # Never accepted from: whoever connects learns whether ports that the system chooses are open.
+        # Never accepted from: a client that connects learns whether ports that the system chooses are open.
         self._ear = socket.create_server(("", 0), backlog=1024)
         self.ear = int(self._ear.getsockname()[1])
         self._server = _Server(("", port), self)
@@ -116,7 +116,7 @@ class Control:
             return {index: member for index, (member, _) in self._joins.items()}
 
     def joining_for_s(self) -> float:
-        """Since the first of those who ask now; 0: nobody asks."""
+        """Since the first question of those that ask now; 0: none asks."""
         with self._changed:
             return max((time.monotonic() - since for _, since in self._joins.values()), default=0.0)
 
@@ -169,7 +169,7 @@ class Control:
     def _joined(self, asks: Member) -> dict[str, Any]:
         with self._changed:
             known = self._joins.get(asks.index)
-            # Askers repeat themselves each second: the time of the first question stays, or nobody would have waited.
+            # Askers repeat themselves each second: the time of the first question stays, or the wait would never end.
             if not known or known[0] != asks:
                 self._joins[asks.index] = (asks, time.monotonic())
                 self._changed.notify_all()

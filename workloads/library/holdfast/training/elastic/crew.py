@@ -1,6 +1,6 @@
 """This process as a member: its epoch, the group of that epoch, and the state that all members hold alike.
 
-Who belongs is decided by Regroup; here the new members meet, and whoever is behind gets the state of one that is ahead.
+Who belongs is decided by Regroup; here the new members meet, and a member that is behind gets the state of one that is ahead.
 On each rank of a node that shares one state the same happens: one of them asks the others' nodes, and all go by that.
 """
 
@@ -110,7 +110,7 @@ class Crew:
         return self._watch.over(self.epoch)
 
     def lost(self, error: Exception) -> None:
-        """A collective failed: go on with those who are left. Raises InputError where nobody is lost, time and again."""
+        """A collective failed: go on with those who are left. Raises InputError where collectives fail again and again without a loss."""
         logs.warning("gang", f"a sum of step {self.step} failed: {str(error)[:160]}")
         began, before = time.monotonic(), self.epoch
         silent = self._watch.silent
@@ -187,7 +187,7 @@ class Crew:
         try:
             return self._regroup.went_on_without(self.epoch)
         except StorageError:
-            return True  # nobody can say: a newcomer asks
+            return True  # unknown: a newcomer asks
 
     def _go_on(self, without: frozenset[int]) -> None:
         began = time.monotonic()
@@ -278,7 +278,7 @@ class Crew:
             time.sleep(0.05)
 
     def _await_farewells(self, others: list[Member]) -> None:
-        """A member that has not seen the end would save it once more, and find nobody."""
+        """A member that has not seen the end would save it once more, and find no peer."""
         ends = time.monotonic() + FAREWELL_S
         while time.monotonic() < ends:
             gone = self._control.farewells(self.epoch.number)

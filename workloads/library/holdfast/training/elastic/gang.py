@@ -118,7 +118,7 @@ class ElasticGang:
         self._crew = self._assembled(run, nodes, storage, limits, whole, saves, events, members_per_node, peers)
         self._reduced = False
         self._called: frozenset[int] | None = None
-        """Of the last reduction: who leaves; None: nobody called for a regrouping."""
+        """Of the last reduction: who leaves; None: no member called for a regrouping."""
 
     def _assembled(
         self,
@@ -135,7 +135,7 @@ class ElasticGang:
         node, key = self._node, join_key(run)
         me = Member(index=self._index, incarnation=node.decided(lambda: secrets.token_hex(8)))
         added_up = nodes[node.rank :: node.size]
-        # Nobody asks a rank that does not speak for its node.
+        # Only the rank that speaks for its node is asked.
         port = peers.addresses[self._index][1] if node.speaks else 0
         try:
             self._control = Control(me, port, key)

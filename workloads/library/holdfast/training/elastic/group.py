@@ -1,4 +1,4 @@
-"""The process group of an epoch: made anew for each, in the same process, from a store that outlives it.
+"""The process group of an epoch: a new one for each, in the same process, from a store that outlives it.
 
 Of a node that shares one state (node.py) each rank is in a group of its own with the ranks of that number elsewhere.
 
@@ -144,7 +144,7 @@ class Group:
             _shut(descriptor[0], lambda local, peer: not {local[1], peer[1]} & ports, inode=descriptor[1])
 
     def close(self) -> None:
-        """Beside the main thread: with a peer that is gone it may never end."""
+        """In a thread of its own: with a peer that is gone it may never end."""
         group, self.handle = self.handle, None
         if self._tunnel:
             self._tunnel.close()

@@ -1,7 +1,7 @@
 """Who belongs to the gang: epochs, each an object in the checkpoint storage that is created once and never changed.
 
 Two halves of a torn network both propose the next number; the store takes one, and the other half reads that it is
-out. So there is no split brain and no service to run beside the bucket.
+out. So there is no split brain, and no service apart from the bucket.
 """
 
 # Why it is so: infra/decisions/0035.
@@ -71,7 +71,7 @@ def propose(storage: Storage, run: str, epoch: Epoch) -> Epoch:
         put_new(storage, object_names.gang_object(run, epoch.number), json.dumps(epoch.to_json()).encode())
     except AlreadyExists:
         return _read(storage, run, epoch.number)
-    # The epoch stands already: a storage that refuses to tidy up must not cost the gang a try.
+    # The epoch is committed already: a storage that refuses to tidy up must not cost the gang a try.
     with suppress(StorageError):
         for old in _numbers(storage, run)[:-KEPT]:
             storage.delete(object_names.gang_object(run, old))

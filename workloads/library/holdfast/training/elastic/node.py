@@ -46,7 +46,7 @@ def join_node(device: str = "cpu") -> DeviceMesh:
     size, rank = pod.ranks_per_node, pod.index % pod.ranks_per_node
     store = HashStore()
     if size > 1:
-        # The second rank's port for questions, which nobody asks: the first one speaks for the node.
+        # The second rank's port for questions, which stays unused: the first one speaks for the node.
         _, port = pod.nodes[pod.index - rank + 1]
         timeout = timedelta(seconds=JOIN_S)
         try:
@@ -78,7 +78,7 @@ class Node:
     def together(self, count: int = 0) -> Generator[list[int]]:
         """Collectives of an epoch, that succeed on all ranks of the node or on none: else GroupLost.
 
-        So many numbers that the block puts into the list are the largest of the node's after it."""
+        Numbers that the block puts into the list are the largest of the node's after it."""
         numbers: list[int] = []
         try:
             yield numbers

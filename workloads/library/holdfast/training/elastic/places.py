@@ -56,7 +56,7 @@ def of_pod(variables: Mapping[str, str] = os.environ) -> Places:
 
 
 def addresses(host: str, port: int, nodes: int, ranks: int = 1) -> tuple[Address, ...]:
-    """Of every place, node by node. {place} in `host` stands for the node; without it all are on one machine. Places
+    """Of every place, node by node. {place} in `host` is replaced by the node; without it all are on one machine. Places
     on one machine are two ports apart. Raises InputError for numbers out of range."""
     together = PLACE not in host
     most = nodes * ranks if together else ranks

@@ -146,7 +146,7 @@ def unreachable(
     *,
     alone: bool,
 ) -> InputError | CheckpointExit:
-    """`closed`: port of each place that lives; `barred`: places that could not reach this one. `alone`: nobody reaches
+    """`closed`: port of each place that lives; `barred`: places that could not reach this one. `alone`: no member reaches
     anybody, so another try on another node would end alike."""
     lost = [
         f"place {place} is alive, and {addresses[place][0]}:{port} is closed from here"

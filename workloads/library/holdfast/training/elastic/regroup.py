@@ -1,7 +1,7 @@
 """Finding the next epoch: at the start, after a loss, and at a boundary where somebody leaves or comes.
 
-The lead is whoever has the lowest place in the Job among those that answer. It waits until all who live have lost the
-old group as well, and proposes; the storage decides. Every loop here looks around anew, so a lead that dies in the
+The lead is the member with the lowest place in the Job among those that answer. It waits until all who live have lost the
+old group as well, and proposes; the storage decides. Every loop here looks around again, so a lead that dies in the
 middle of anything is followed by the next.
 """
 
@@ -224,7 +224,7 @@ class Regroup:
         return epoch
 
     def _show(self, epoch: Epoch) -> None:
-        """A member that is missing may be one that reaches nobody."""
+        """A member that is missing may be one that reaches no other."""
         if epoch.lead == self._me and len(epoch.members) < self._places:
             self._signs.give(reaches=(member.index for member in epoch.members), looking=False)
         else:
@@ -252,7 +252,7 @@ def successor(
     missing = [member for member in living if member != me and member.index not in reported]
     if missing and patient:
         return None
-    # A place that restarted asks anew while its dead self may still count as living: the later entry wins.
+    # A place that restarted asks again while its dead self may still count as living: the later entry wins.
     members = _by_place([*joiners, me, *(member for member in living if member not in missing)])
     if len(members) < min_members and holding:
         return None

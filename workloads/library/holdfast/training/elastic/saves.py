@@ -56,7 +56,7 @@ class GangSaves:
         self._damaged: dict[int, str] = {}
 
     def restore(self) -> int:
-        """Steps that the state has after it. On the lead of a gang in which nobody has a state."""
+        """Steps that the state has after it. On the lead of a gang in which no member has a state."""
         ranks = self._node.ranks(timeout_s=self._tuning.agree_timeout_s)
         found = restore(self._storage, self._run, self._state, ranks, self._tuning, self._stop_asked)
         self._damaged = found.damaged
@@ -78,7 +78,7 @@ class GangSaves:
         if self._writer:
             return
         epoch, durable, stale = self._node.decided(self._fence)
-        # Anew for each: the uploads of one that has ended have left their marks in the store of its ranks.
+        # A new one for each: the uploads of one that has ended have left their marks in the store of its ranks.
         self._ranks = self._node.ranks(timeout_s=self._tuning.agree_timeout_s)
         restored = Restored(
             # A commit that is further than this gang belongs to one that was lost with it; it must not count as ours.

@@ -30,7 +30,7 @@ def efficiency(shards: int, world_size: int) -> float:
 
 
 def checked_shards(shards: int, ranks: int, ranks_of_state: int = 1) -> int:
-    """`shards`, or the default where it is 0. `ranks_of_state`: so many share one, and take shards at the same time.
+    """`shards`, or the default where it is 0. `ranks_of_state`: that many share one, and take shards at the same time.
 
     Raises InputError for a number that leaves a process without work."""
     if not shards:

@@ -16,7 +16,7 @@ from holdfast.runtime import logs
 from holdfast.training.elastic.control import Peers
 from holdfast.training.elastic.membership import Member
 
-# So many in a row that come while the place does not answer take longer than a cluster's DNS holds on to the address
+# This many in a row that come while the place does not answer take longer than a cluster's DNS holds on to the address
 # of a pod that was replaced.
 EVERY_S, ENOUGH = 15.0, 3
 QUIET = 2

@@ -92,7 +92,7 @@ def _gone(member: Member, found: Mapping[str, object] | None, epoch: Epoch) -> b
 
 
 class Lag:
-    """How far behind a member that answers may be. Grows where a step comes again though nobody was lost: what took too
+    """How far behind a member that answers may be. Grows where a step comes again without a loss: what took too
     long takes as long again, and the same members would repeat the step for ever, each of them billed."""
 
     def __init__(self, bound_s: float) -> None:

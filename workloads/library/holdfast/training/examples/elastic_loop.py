@@ -27,7 +27,7 @@ def main(url: str, steps: int = 200) -> None:
         for step in gang.steps(steps):
             loss = torch.zeros(())
             for shard in gang.shards():
-                # By step and shard, never by rank: whoever has the shard draws the same samples.
+                # By step and shard, never by rank: every owner of the shard draws the same samples.
                 generator = torch.Generator().manual_seed(step * gang.shard_count + shard)
                 inputs = torch.randn(SAMPLES, 32, generator=generator)
                 loss = (model(inputs).squeeze(1) - inputs.sum(1)).square().mean()

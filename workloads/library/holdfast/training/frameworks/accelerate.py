@@ -1,5 +1,5 @@
 # pyright: basic, reportMissingImports=false
-"""Accelerate: a loop of one's own over what `accelerator.prepare` gave.
+"""Accelerate: your own loop over what `accelerator.prepare` gave.
 
     with AccelerateCheckpointer(accelerator, "gs://bucket/runs", run="run-7") as ckpt:
         for epoch, batches in ckpt.epochs(loader, 3):
@@ -75,7 +75,7 @@ class _Order:
         """Whether the epoch that comes was begun before."""
 
     def begin(self) -> Any:
-        """Where the streams stood, if they were taken back to the beginning of an epoch that goes on."""
+        """Where the streams were, if they were taken back to the beginning of an epoch that goes on."""
         if not self.within:
             self._began = packed_streams() | {"own": self._own.packed()}
             return None

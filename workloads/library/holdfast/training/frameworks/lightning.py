@@ -25,7 +25,7 @@ class HoldfastCallback(Callback):
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
         (loader,) = trainer.fit_loop._combined_loader.flattened
         self._order = EpochOrder(loader)
-        # The order too: a shuffle that is drawn anew in the middle of an epoch repeats samples. infra/decisions/0032.
+        # The order too: a shuffle that is drawn again in the middle of an epoch repeats samples. infra/decisions/0032.
         kept = {"model": pl_module, "loops": trainer.fit_loop, "order": self._order}
         kept |= {f"optimizer-{n}": optimizer for n, optimizer in enumerate(trainer.optimizers)}
         kept |= {f"scheduler-{n}": found.scheduler for n, found in enumerate(trainer.lr_scheduler_configs)}

@@ -47,7 +47,7 @@ class EpochOrder:
     """The sampler of a plain DataLoader, whose order of an epoch can be drawn again after a restart.
 
     A shuffling sampler seeds itself from torch's stream when an epoch begins; a run that resumes in its middle has
-    a later stream, and would shuffle anew. So the stream at the draw is state of the checkpoint.
+    a later stream, and would shuffle again. So the stream at the draw is state of the checkpoint.
     """
 
     def __init__(self, loader: Any) -> None:

@@ -44,7 +44,7 @@ class ManagedCheckpointer:
             self._stream = torch.get_rng_state()
 
     def poll(self) -> None:
-        """After each batch of an evaluation; not in one that stands before or behind the training."""
+        """After each batch of an evaluation; not in one before or after the training."""
         if self._ckpt:
             # What is saved here is resumed behind the evaluation: infra/decisions/0032.
             drawn = torch.get_rng_state()
