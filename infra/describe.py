@@ -50,6 +50,7 @@ def platform(environment: Environment, images: dict[str, str] | None = None) -> 
             Run(name=run.name, account=run.account, prefixes=run.prefixes, read_by=run.read_by)
             for run in environment.storage.runs
         ),
+        default_run=environment.storage.default_run,
         teams=_teams(environment),
         serving=_serving(environment),
         network=Network(

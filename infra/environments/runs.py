@@ -4,11 +4,10 @@
 
 from dataclasses import dataclass
 
-from holdfast.contract.errors import InputError
 from infra.environments.checks import between, dns_name, one_of, require, unique
 
-SHARED = "trainer"
-"""The Kubernetes account of all training where runs are not kept apart."""
+DEFAULT_RUN = "default"
+"""Folder of the checkpoints below which all training writes where no runs are listed, as the account `trainer`."""
 READERS = ("batch", "server")
 """Roles that load checkpoints of runs and write none."""
 MAX_RUNS = 90
@@ -65,17 +64,3 @@ def readable(runs: tuple[Run, ...], role: str) -> list[tuple[str, ...]]:
     """Prefixes that a role may read, as many together as one condition holds."""
     found = tuple(prefix for run in runs if role in run.read_by for prefix in run.prefixes)
     return [found[at : at + MAX_INDICES] for at in range(0, len(found), MAX_INDICES)]
-
-
-def account_of(runs: tuple[Run, ...], name: str) -> str:
-    """Kubernetes account under which the run `name` trains."""
-    if not runs:
-        return SHARED
-    found = next((run.account for run in runs if run.name == name), None)
-    if found is None:
-        raise InputError(
-            "the run has no place among the checkpoints", got=name,
-            allowed=", ".join(run.name for run in runs),
-            fix=f'add Run(name="{name}") to storage.runs of the environment, then make deploy and make apply',
-        )  # fmt: skip
-    return found

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import combinations
 
 from infra.environments.checks import between, dns_name, forms, ipv4_range, numbers, one_of, require, unique
-from infra.environments.runs import Run, check_apart
+from infra.environments.runs import DEFAULT_RUN, Run, check_apart
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -144,8 +144,8 @@ class Storage:
     uncommitted_days: int = 3
     """Attempts that no commit names are deleted by the writer; this bounds what a killed writer leaves."""
     runs: tuple[Run, ...] = ()
-    """Each writes below its own prefix only, as an identity of its own. Empty: all training shares one account, which
-    may write every checkpoint."""
+    """Each writes below its own prefix only, as an identity of its own. Empty: a job may have any name, and all training
+    shares one account and the folder `default`; with folders (`hierarchical_namespace`), the whole bucket."""
     allow_destroy: bool = False
     """True: `destroy` may delete buckets with objects, images, and the queue with its backlog."""
 
@@ -154,6 +154,11 @@ class Storage:
         days, fix = self.data_soft_delete_days, "the API accepts no value between 0 and 7 days"
         require(days == 0 or 7 <= days <= 90, "storage.data_soft_delete_days", days, "0, or 7 to 90", fix)
         check_apart(self.runs, folders=self.hierarchical_namespace)
+
+    @property
+    def default_run(self) -> str:
+        """Folder below which all training writes; empty: each run has a prefix, or no condition can cover folders."""
+        return "" if self.runs or self.hierarchical_namespace else DEFAULT_RUN
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

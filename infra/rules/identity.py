@@ -126,6 +126,9 @@ def _numbered(run: Run) -> set[str]:
 def _of_one_run(environment: Environment, grant: PlannedResource) -> bool:
     """Whether it names one run, and a condition for the prefixes of this run and nothing else."""
     found = _below(environment, grant)
+    if not environment.storage.runs:
+        shared = f"serviceAccount:{environment.service_account_email('trainer')}"
+        return _members(grant) == {shared} and found == {"default"}
     owners = {run.name: _numbered(run) for run in environment.storage.runs}
     subjects = [re.sub(r".*/subject/ns/([^/]+)/sa/run-", r"\1/", member) for member in _members(grant)]
     homes = {run: team.spaces[0] for team in environment.teams for run in team.runs}
@@ -181,9 +184,11 @@ def servers_have_a_run(facts: Facts) -> Iterator[Finding]:
     source="IAM conditions on Cloud Storage objects",
 )
 def runs_write_their_own(facts: Facts) -> Iterator[Finding]:
-    """If runs are isolated, each run writes checkpoints only below its own prefix."""
+    """Each run writes checkpoints only below its own prefix; all training below one prefix where no runs are listed."""
     environment = facts.environment
-    if not environment.storage.runs:
+    if environment.storage.hierarchical_namespace:  # where it makes folders too, which no condition on objects covers
+        return
+    if environment.production and not environment.storage.runs:  # `production_runs_are_apart` refuses that
         return
     for grant in facts.of(*BUCKET_GRANTS):
         ours = grant.get("bucket") == environment.bucket("checkpoints")

@@ -23,7 +23,8 @@ LIST_ROLE = "roles/storage.legacyBucketReader"
 READER_ROLE = "roles/monitoring.viewer"
 # role -> purpose of the bucket -> what it may do there
 BUCKET_ROLES = {
-    "trainer": {"checkpoints": "roles/storage.objectUser", "data": "roles/storage.objectViewer"},
+    # It verifies all checkpoints, and writes what infra/specs/storage.py adds.
+    "trainer": {"checkpoints": "roles/storage.objectViewer", "data": "roles/storage.objectViewer"},
     "batch": {
         "checkpoints": "roles/storage.objectViewer",
         "data": "roles/storage.objectViewer",
@@ -35,15 +36,11 @@ BUCKET_ROLES = {
 
 
 def bucket_roles(environment: Environment) -> dict[str, dict[str, str]]:
-    """Where runs are kept apart, the account that they shared only reads: it verifies checkpoints. Who loads some of them
-    may list all, since a listing is asked of the bucket; what it reads follows from `Run.read_by`."""
+    """Where runs are kept apart, who loads some of them may list all, since a listing is asked of the bucket; what it
+    reads follows from `Run.read_by`."""
     if not environment.storage.runs:
         return BUCKET_ROLES
-    may = {"trainer": "roles/storage.objectViewer"} | dict.fromkeys(READERS, LIST_ROLE)
-    return {
-        role: grants | ({"checkpoints": may[role]} if "checkpoints" in grants else {})
-        for role, grants in BUCKET_ROLES.items()
-    }
+    return BUCKET_ROLES | {role: BUCKET_ROLES[role] | {"checkpoints": LIST_ROLE} for role in READERS}
 
 
 def account(role: str) -> str:

@@ -83,7 +83,15 @@ def _grants(environment: Environment) -> list[Resource]:
             for purpose, granted in grants.items()
         ),
         *(grant for role in READERS for grant in _reads(environment, role)),
+        *([] if environment.storage.runs else [_shared(environment)]),
     ]
+
+
+def _shared(environment: Environment) -> Resource:
+    """All training's, where no runs are listed."""
+    folder = environment.storage.default_run
+    condition = below(environment, f"checkpoints of {folder}", (f"{folder}/",)) if folder else None
+    return _grant(environment, "runs-trainer", "checkpoints", "trainer", "roles/storage.objectUser", condition)
 
 
 def _reads(environment: Environment, role: str) -> list[Resource]:

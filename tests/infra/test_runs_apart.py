@@ -9,7 +9,9 @@ import pytest
 from holdfast.contract import object_names
 from holdfast.contract.errors import InputError
 from holdfast.contract.kubernetes import ANNOTATION_GOOGLE_ACCOUNT
+from holdfast.manifests.render_context import RenderContext
 from infra import specs
+from infra.describe import platform
 from infra.environments import Environment, load
 from infra.environments.runs import READERS, Run
 from infra.environments.schema import Storage
@@ -153,11 +155,27 @@ def test_a_name_that_another_begins_with_is_another_run() -> None:
     assert not may(policy(environment), elsewhere, "delete", bucket, "gang/step")
 
 
-def test_where_runs_are_not_kept_apart_they_share_one_account_that_may_write_all() -> None:
+def test_where_no_runs_are_listed_all_training_writes_below_one_prefix() -> None:
     shared = load("example")
+    bucket, granted = shared.bucket("checkpoints"), policy(shared)
     identity = f"serviceAccount:{shared.service_account_email('trainer')}"
-    assert may(policy(shared), identity, "delete", shared.bucket("checkpoints"), "any/step")
+    root = RenderContext(platform(shared)).checkpoints
+    assert root == f"gs://{bucket}/default"
+    for name in written_by("any"):
+        assert may(granted, identity, LIST, bucket)
+        assert all(may(granted, identity, each, bucket, f"default/{name}") for each in OBJECTS)
+        assert not [each for each in OBJECTS if each != "get" and may(granted, identity, each, bucket, name)]
+    for words in (s["template"]["spec"]["containers"][0]["command"] for _, s in jobs("example")):
+        assert "--checkpoints" not in words or words[words.index("--checkpoints") + 1] == root
     assert not judge_environment(shared)
+
+
+def test_a_grant_of_the_whole_bucket_breaks_the_rule_where_no_runs_are_listed() -> None:
+    facts = facts_of_specs(load("dev"))
+    assert not list(runs_write_their_own(facts))
+    whole = put("google_storage_bucket_iam_member.runs-trainer", "condition", None)(facts)
+    (violation,) = runs_write_their_own(whole)
+    assert "runs-trainer" in violation.where
 
 
 WIDER = {

@@ -40,6 +40,8 @@ def _buckets(job: OwnJob, platform: Platform, ask: Ask) -> Iterator[str]:
     for field, url in (("data", job.data), ("checkpoints", job.checkpoints)):
         name = bucket(field, url)[0] if url else ""
         if not name or name in own:
+            if name == platform.buckets["checkpoints"] and field == "checkpoints" and job.role == SHARED_ACCOUNT:
+                _require_own_folder(job, platform)
             continue
         try:
             found = ask("storage", "buckets", "describe", f"gs://{name}", project=platform.project)
@@ -54,6 +56,15 @@ def _buckets(job: OwnJob, platform: Platform, ask: Ask) -> Iterator[str]:
                 "each read from another region is paid, and slow",
             )  # fmt: skip
         yield _granted(field, name, platform, job)
+
+
+def _require_own_folder(job: OwnJob, platform: Platform) -> None:
+    """InputError where its account may not write: only its first save would show it."""
+    root, got = RenderContext(platform).checkpoints, job.checkpoints.rstrip("/")
+    if got != root and (platform.runs or not got.startswith(f"{root}/")):
+        allowed = root if platform.runs else f"{root}, or a folder below"
+        fix = f"leave it out: {job.name} saves to {root}/{job.name}"
+        raise InputError("checkpoints: a folder that the job may not write", got=got, allowed=allowed, fix=fix)
 
 
 def _secrets(job: OwnJob, platform: Platform, ask: Ask) -> Iterator[str]:

@@ -157,7 +157,7 @@ class RenderContext:
 
     @property
     def checkpoints(self) -> str:
-        return f"gs://{self.platform.buckets['checkpoints']}"
+        return f"gs://{self.platform.buckets['checkpoints']}/{self.platform.default_run}".rstrip("/")
 
     def flex_gpus(self, accelerator: str) -> int:
         """GPUs on flex-start nodes that come one by one. Auto-provisioning's rest is shared out, since it is one cap."""

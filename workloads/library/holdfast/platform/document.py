@@ -153,6 +153,8 @@ class Platform:
     """Batch jobs that can queue on Pub/Sub at the same time; 0: they queue in the database."""
     runs: tuple[Run, ...] = ()
     """Runs that are kept apart; empty: all training shares one account."""
+    default_run: str = ""
+    """Folder of the checkpoint bucket below which that account writes; empty: the bucket itself."""
     teams: tuple[Team, ...] = ()
     """The default team first; none in documents of older platforms, whose only team that is."""
     serving: Serving | None = None

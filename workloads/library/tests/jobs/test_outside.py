@@ -28,6 +28,19 @@ def test_where_google_cannot_be_asked_a_line_says_so(gcloud: Gcloud) -> None:
     assert any("was not checked" in line for line in outside.check(own(data="gs://near/x"), load("example")))
 
 
+def test_a_folder_of_the_bucket_that_the_job_may_not_write_is_refused(gcloud: Gcloud) -> None:
+    env = load("example")
+    bucket = f"gs://{env.buckets['checkpoints']}"
+    for allowed in ("", f"{bucket}/default", f"{bucket}/default/mine/"):
+        assert outside.check(own(checkpoints=allowed), env) == []
+    with pytest.raises(InputError, match="may not write") as refused:
+        list(outside.check(own(checkpoints=f"{bucket}/defaults"), env))
+    assert f"{bucket}/default, or a folder below" in str(refused.value)
+    apart = load("prod")
+    with pytest.raises(InputError, match="may not write"):
+        list(outside.check(own(name=apart.runs[0].name, checkpoints=f"gs://{apart.buckets['checkpoints']}/x"), apart))
+
+
 def words() -> list[str]:
     options = ["--platform", str(file("example")), "--image", IMAGE, "--gpus", "1xl4"]
     return ["new-job", "my-run", *options, "--", "python", "train.py", "--lr", "3"]
