@@ -171,6 +171,13 @@ def test_a_cloud_is_never_reached_without_a_name(target: str) -> None:
     assert make("ENV=eu").returncode == 0
 
 
+def test_only_what_reads_this_checkout_has_an_environment_by_default() -> None:
+    taken = {name: p for name in COMMANDS for p in COMMANDS[name].params if p.name in ("env", "environment")}
+    assumed = {name for name, p in taken.items() if not p.required and p.default not in (None, "")}
+    assert assumed <= {"infra check", "workloads render"}
+    assert {name for name in COMMANDS if name.split()[0] in ("infra", "workloads")} - set(taken) == {"infra new"}
+
+
 def test_there_are_few_commands_and_few_options() -> None:
     tops = {" ".join(name.split()[:2]) for name in COMMANDS}
     assert len(COMMANDS) <= 50 and len(tops) <= 36
