@@ -74,6 +74,7 @@ def _spot_paths(job: Job, world: World) -> tuple[list[Paths], float]:
     overstated. A job that cannot resume is never shortened.
     """
     rng, units = np.random.default_rng(0), groups(job)
+    # A draw may be as good as 0, and a mean life divides by it.
     churn = np.maximum(world.churn.draw(rng, RUNS), 1e-6)
     needed = 20 + SLOWEST * job.hours * units * float(np.quantile(churn, 0.99))
     fold = max(1.0, needed / MAX_LIVES) if job.resumable or job.batch else 1.0

@@ -77,6 +77,7 @@ class Option:
     @property
     def late(self) -> float:
         """In the worst scenario, by which a deadline is judged."""
+        # A deadline is a promise, so the mean of the scenarios is no measure of it.
         return max(case.late for case in self.cases)
 
     @property

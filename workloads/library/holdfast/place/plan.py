@@ -80,6 +80,7 @@ class Plan:
 
     def move(self, standing: Standing, *, now_h: float, done_h: float, up: bool, up_for_h: float) -> Standing | None:
         """Where the job goes now; None: it stays. up: the cheaper one could be had now, and since `up_for_h`."""
+        # The simulator's own function on a single run: the mover must decide as it was priced.
         found = decide(
             POLICIES[self.policy].lines(self.runs()), left_h=np.array([max(self.work_h - done_h, 0.0)]),
             slack_h=np.array([self.slack_h(now_h, done_h)]), on_spot=np.array([standing is self.cheaper]),
@@ -91,6 +92,7 @@ class Plan:
 
     def text(self) -> str:
         """One line of JSON, for an annotation."""
+        # A millionth of an hour is 4 ms; more digits only lengthen the annotation.
         numbers = {k: round(v, 6) if isinstance(v, float) else v for k, v in asdict(self).items()}
         return json.dumps(numbers, separators=(",", ":"))
 
@@ -98,6 +100,7 @@ class Plan:
 def read(text: str) -> Plan:
     """Of an annotation, which any user may have written; InputError where it is no plan."""
     try:
+        # Before it is parsed: any user may write the annotation, and the mover reads that of every job.
         if len(text) > MAX_TEXT:
             raise ValueError(f"{len(text)} characters")
         body: Any = json.loads(text)

@@ -54,6 +54,7 @@ def decide(
     idle = ~(on_spot | on_demand)
     near_limit = slack_h <= lines.enter + EPS_H
     behind = slack_h <= lines.wait_base + lines.wait_slope * left_h + EPS_H
+    # Near the limit also where Spot is available: one eviction from it would break the deadline.
     buy = idle & (near_limit | (behind & ~up))
     ahead = slack_h >= lines.back_base + lines.back_slope * left_h - EPS_H
     patient = up_for_h >= lines.patience_h - EPS_H
@@ -81,6 +82,7 @@ def net(runs: Runs, restarts: float) -> Floats:
 
 
 def _wait(runs: Runs) -> Lines:
+    # No slack is at or below -inf: it never buys.
     return lines_of(runs, wait=-np.inf, back=-np.inf, enter=-np.inf, leave=-np.inf)
 
 

@@ -107,6 +107,7 @@ def checkpoint_s(job: Job, answer: Answer) -> int | None:
     if job.batch or not job.resumable:
         return None
     node_churn = answer.world.churn.per_hour
+    # A rigid gang stops with each of its groups. An elastic one stops less often than one node is lost.
     churn = node_churn if job.elastic else advice.job_churn(job, node_churn)
     return round(advice.interval_h(job, churn) * 3600)
 

@@ -105,6 +105,7 @@ class Fleet:
         step = self._until_next(speed, left)
         # No event ahead: the capacity never comes back. Left alone, the loop would not end.
         lost = np.isinf(step)
+        # Zero and not inf: inf times a speed of 0 is not a number, and it would spread.
         step[lost | ~s.alive] = 0.0
         useful = np.maximum(step - s.warm, 0.0)
         s.now = s.now + step

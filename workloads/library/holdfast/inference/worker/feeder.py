@@ -128,6 +128,7 @@ class Feeder:
         claims = self._retry(lambda: self._results.claim(list(fresh))) if fresh else {}
         self._telemetry.emit("claimed", items=len(claims))
         self._telemetry.failpoint(Failpoint.LEASED)
+        # What cannot be claimed is done or dead already: its message is only acknowledged.
         finished = self._keeper.drop(fresh.keys() - claims.keys())
         with self._changed:
             self._ready.extend(ClaimedItem(item=fresh[name], claim=claim) for name, claim in claims.items())

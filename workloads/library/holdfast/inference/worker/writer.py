@@ -82,6 +82,7 @@ class Writer:
             self._telemetry.emit("item_failed", item=item, error_class=classes[item], failures=times)
         delay_s = self._settings.retry_delay_s
         for item, times in counted.retry.items():
+            # Released one by one: the delay grows with the failures of each item.
             leases = self._keeper.drop([item])
             self._retry(lambda leases=leases, times=times: self._queue.release(leases, delay_s * times))
         for item in counted.dead:

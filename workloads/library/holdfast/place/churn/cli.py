@@ -44,6 +44,7 @@ def show_churn(
 
 def from_events(events: Path, half_life_days: float, *, as_json: bool) -> None:
     reading = read_folder(events)
+    # To the newest event, not to now: in a copied folder no node was watched after it.
     now_us = max((e.t_us for e in reading.events), default=round(time.time() * 1e6))
     found = estimate.lifetimes(reading.events, now_us)
     if not found:

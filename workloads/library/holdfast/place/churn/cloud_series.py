@@ -70,6 +70,7 @@ class CloudReader:
             pages = self.client.list_time_series(request, retry=retry, timeout=PAGE_S).pages
             return [point for page in pages for point in _points(page, metric)]
         except exceptions.GoogleAPIError as error:
+            # A RetryError hides the fault that was tried again.
             raise self._unjudged(getattr(error, "cause", None) or error, metric) from error
 
     def _unjudged(self, error: Exception, metric: str) -> Unjudged:

@@ -35,6 +35,7 @@ class Day:
 def by_group(days: Iterable[Day], now_s: float, half_life_h: float = math.inf) -> dict[Group, Exposure]:
     sums: dict[Group, Exposure] = defaultdict(Exposure)
     for day in days:
+        # The hour of an event within its day is not kept, so all of a day count as old as its middle.
         old_h = max(0.0, now_s - day.begin_s) / 3600 - day.hours / 2
         weight = 0.5 ** (max(0.0, old_h) / half_life_h)
         for (group, _), exposure in day.rows.items():

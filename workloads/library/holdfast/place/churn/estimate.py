@@ -72,6 +72,7 @@ def lifetimes(events: Iterable[Event], now_us: int) -> list[NodeLifetime]:
         elif event.type == "node_down":
             born = up.pop(node, None)
             age_us = round(float(event.fields.get("seconds") or 0) * 1e6)
+            # Its node_up line is missing, as with a watcher that was down: the age in this line gives the birth.
             begin = born.t_us if born else event.t_us - age_us
             found.append(_lifetime(born or event, begin, event.t_us, str(event.fields.get("reason", "")) in PREEMPTED))
     found += [_lifetime(born, born.t_us, max(now_us, born.t_us), False) for born in up.values()]
@@ -104,6 +105,7 @@ def by_age(found: Sequence[NodeLifetime]) -> list[tuple[float, float, Exposure]]
             young_h = life.begin_age_us / HOUR_US
             age_h = young_h + (life.end_us - life.begin_us) / HOUR_US
             died_here = life.preempted and low <= age_h < high
+            # Hours in the band before the watch began are no exposure: a loss there would not have been seen.
             total += Exposure(events=float(died_here), hours=max(0.0, min(age_h, high) - max(young_h, low)))
         rows.append((low, high, total))
     return rows
