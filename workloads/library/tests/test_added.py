@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from holdfast.checkpoint.stores import LocalStorage, crc32c, open_storage
 from holdfast.contract.errors import InputError
 from holdfast.inference.predictor.spec import PredictorSpec, build
+from workloads.library.tests import distribution
 
 MODULE = """
 from pathlib import Path
@@ -47,14 +49,7 @@ def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, s
     # Each test has a module of its own under the same name.
     monkeypatch.delitem(sys.modules, "acme_parts", raising=False)
 
-    def install(group: str, point: str) -> None:
-        (tmp_path / "acme_parts.py").write_text(MODULE)
-        info = tmp_path / "acme_parts-1.0.dist-info"
-        info.mkdir()
-        (info / "METADATA").write_text("Metadata-Version: 2.1\nName: acme-parts\nVersion: 1.0\n")
-        (info / "entry_points.txt").write_text(f"[{group}]\n{point}\n")
-
-    return install
+    return partial(distribution.install, tmp_path, "acme-parts", MODULE)
 
 
 def test_a_predictor_is_used_by_its_name(install: Callable[[str, str], None]) -> None:

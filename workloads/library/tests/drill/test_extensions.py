@@ -11,6 +11,7 @@ from holdfast.commands import app
 from holdfast.contract.errors import InputError
 from holdfast.contract.extensions import extensions
 from holdfast.drill.catalogue import BUILT_IN, GROUP, drills
+from workloads.library.tests import distribution
 
 MODULE = """
 from dataclasses import replace
@@ -36,15 +37,7 @@ nothing = None
 def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
     """Installs a tiny distribution whose entry point has this value."""
     monkeypatch.syspath_prepend(str(tmp_path))
-
-    def install(value: str) -> None:
-        (tmp_path / "acme_drills.py").write_text(MODULE)
-        info = tmp_path / "acme_drills-1.0.dist-info"
-        info.mkdir()
-        (info / "METADATA").write_text("Metadata-Version: 2.1\nName: acme-drills\nVersion: 1.0\n")
-        (info / "entry_points.txt").write_text(f"[{GROUP}]\nours = {value}\n")
-
-    return install
+    return lambda value: distribution.install(tmp_path, "acme-drills", MODULE, GROUP, f"ours = {value}")
 
 
 def test_without_any_there_are_the_built_in_ones() -> None:
@@ -59,8 +52,8 @@ def test_a_drill_of_another_distribution_is_listed_and_found(install: Callable[[
     )
     listed = {drill["name"]: drill for drill in json.loads(done.stdout)["drills"]}
     assert len(listed) == len(BUILT_IN) + 1 and listed["of-acme"]["question"] == "Does it hold at Acme?"
-    [(distribution, name, _)] = extensions(GROUP)
-    assert (distribution, name) == ("acme-drills", "ours")
+    [(found, name, _)] = extensions(GROUP)
+    assert (found, name) == ("acme-drills", "ours")
 
 
 @pytest.mark.parametrize(

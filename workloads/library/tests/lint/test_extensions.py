@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.contract.errors import InputError
-from holdfast.contract.extensions import extensions
+from workloads.library.tests import distribution
 
 RULES = """\
 from holdfast.lint.finding import Hit, Severity
@@ -28,12 +27,7 @@ def team_label(obj, context):
 
 
 def install(folder: Path, *, rule_id: str = "ACME001", module: str = "acme_rules") -> None:
-    """A distribution as pip leaves it: its module, and the dist-info folder."""
-    info = folder / "acme-1.0.dist-info"
-    info.mkdir()
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: acme\nVersion: 1.0\n")
-    (info / "entry_points.txt").write_text(f"[holdfast.lint_rules]\nteam = {module}\n")
-    (folder / "acme_rules.py").write_text(RULES.format(id=rule_id))
+    distribution.install(folder, "acme-rules", RULES.format(id=rule_id), "holdfast.lint_rules", f"team = {module}")
 
 
 def linted(folder: Path) -> subprocess.CompletedProcess[str]:
@@ -65,20 +59,3 @@ def test_a_rule_that_takes_an_id_or_is_not_there_is_bad_input(tmp_path: Path, ho
     install(tmp_path, **how)
     done = linted(tmp_path)
     assert done.returncode == 2 and named in done.stderr and "Traceback" not in done.stderr
-
-
-def test_extensions_are_of_one_group_and_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    install(tmp_path)
-    monkeypatch.syspath_prepend(tmp_path)
-    (tmp_path / "acme_rules.py").write_text("NAME = 'acme'\n")
-    ((distribution, name, module),) = extensions("holdfast.lint_rules")
-    assert (distribution, name, getattr(module, "NAME", "")) == ("acme", "team", "acme")
-    assert extensions("holdfast.no_such_group") == []
-
-
-def test_an_extension_without_its_object_is_bad_input(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    install(tmp_path, module="acme_rules:gone")
-    monkeypatch.syspath_prepend(tmp_path)
-    (tmp_path / "acme_rules.py").write_text("")
-    with pytest.raises(InputError, match="gone"):
-        extensions("holdfast.lint_rules")
