@@ -48,7 +48,7 @@ _WORK = (
         why="no checkpoint was committed for two intervals: the next preemption loses more work than planned",
         query=(
             # Aggregated, or the second half would be a second alert.
-            f"max by (job, index) ({_AGE} > on (job, index) 2 * {ours('commit_interval_seconds')} > 120 "
+            f"max by (namespace, job, index) ({_AGE} > on (namespace, job, index) 2 * {ours('commit_interval_seconds')} > 120 "
             f"or {_AGE} > $checkpoint_age_s)"
         ),
         hold_s=120,
@@ -57,7 +57,7 @@ _WORK = (
         name="HoldfastRestoreSkippedCheckpoint",
         severity=Severity.TICKET,
         why="a committed checkpoint failed verification: the storage or a writer damages data",
-        query=grew(ours("restores_skipped_total"), "job", "1h"),
+        query=grew(ours("restores_skipped_total"), "namespace, job", "1h"),
     ),
     Alert(
         name="HoldfastGoodputBelowBreakEven",
@@ -109,13 +109,13 @@ _BATCH = (
         name="HoldfastDeadLetters",
         severity=Severity.TICKET,
         why="items failed too often and have no result; preemptions do not count as failures",
-        query=f"max by (subscription_id) ({DEAD_LETTERS}) > 0 or {grew(ours('dead_letters_total'), 'job', '1h')}",
+        query=f"max by (subscription_id) ({DEAD_LETTERS}) > 0 or {grew(ours('dead_letters_total'), 'namespace, job', '1h')}",
     ),
     Alert(
         name="HoldfastResultsDatabaseErrors",
         severity=Severity.PAGE,
         why="results cannot be stored: the workers run, but their work is lost",
-        query=grew(ours("batch_failures_total", 'error_class="database"'), "job", "10m", more_than=5),
+        query=grew(ours("batch_failures_total", 'error_class="database"'), "namespace, job", "10m", more_than=5),
     ),
 )
 
@@ -158,7 +158,7 @@ _PLATFORM = (
         name="HoldfastEventLinesRefused",
         severity=Severity.TICKET,
         why="a pod writes event lines that are invalid or name another job: reports about it are incomplete",
-        query=grew(ours("event_lines_refused_total"), "job, reason", "1h", more_than=MOST_REFUSED),
+        query=grew(ours("event_lines_refused_total"), "namespace, job, reason", "1h", more_than=MOST_REFUSED),
     ),
     Alert(
         name="HoldfastPreemptionCountsDisagree",

@@ -68,8 +68,8 @@ CAPACITY = (
         severity=Severity.PAGE,
         why="a flex-start node reaches its planned end soon, and the job on it has no recent checkpoint: that work will be lost",
         query=(
-            f"{ours('last_commit_age_seconds')} > {HOUR // 2} and on (job, index) "
-            f"min by (job, index) ({ours('node_end_seconds')}) < {6 * HOUR}"
+            f"{ours('last_commit_age_seconds')} > {HOUR // 2} and on (namespace, job, index) "
+            f"min by (namespace, job, index) ({ours('node_end_seconds')}) < {6 * HOUR}"
         ),
         hold_s=300,
     ),

@@ -84,7 +84,7 @@ def on_call(goodput_min: float, usd_by_pool: tuple[tuple[str, float], ...]) -> t
                     "{{capacity}} {{accelerator}}",
                     f"max by (capacity, accelerator) ({ours('pending_seconds')})",
                 ),
-                ("gang {{job}}", ours("gang_below_size_seconds")),
+                ("gang {{namespace}}/{{job}}", ours("gang_below_size_seconds")),
             ),
             unit="s",
         ),
@@ -98,12 +98,12 @@ def on_call(goodput_min: float, usd_by_pool: tuple[tuple[str, float], ...]) -> t
         ),
         Chart(
             title="Useful share of machine time",
-            queries=(("{{job}} {{index}}", ours("useful_paid_ratio")),),
+            queries=(("{{namespace}}/{{job}} {{index}}", ours("useful_paid_ratio")),),
             threshold=goodput_min,
         ),
         Chart(
             title="Age of the newest checkpoint",
-            queries=(("{{job}}", ours("last_commit_age_seconds")),),
+            queries=(("{{namespace}}/{{job}}", ours("last_commit_age_seconds")),),
             unit="s",
         ),
         Chart(
@@ -174,18 +174,22 @@ def _moves() -> tuple[Chart, ...]:
     return (
         Chart(
             title="Slack of jobs with a deadline",
-            queries=(("{{job}}", ours("placement_slack_seconds")),),
+            queries=(("{{namespace}}/{{job}}", ours("placement_slack_seconds")),),
             unit="s",
             width=THIRD,
         ),
         Chart(
             title="Moves between capacities per hour",
-            queries=(("{{job}}", f"sum by (job) (increase({ours('placement_moves_total')}[1h]))"),),
+            queries=(
+                ("{{namespace}}/{{job}}", f"sum by (namespace, job) (increase({ours('placement_moves_total')}[1h]))"),
+            ),
             width=THIRD,
         ),
         Chart(
             title="Event lines rejected per hour",
-            queries=(("{{job}} {{reason}}", f"sum by (job, reason) (increase({refused}[1h]))"),),
+            queries=(
+                ("{{namespace}}/{{job}} {{reason}}", f"sum by (namespace, job, reason) (increase({refused}[1h]))"),
+            ),
             width=THIRD,
         ),
     )
@@ -226,22 +230,22 @@ def one_job() -> tuple[Chart, ...]:
     """The same screen for every job: choose it in the dashboard's filter."""
     job = 'job=~"$${job.value}"'
     return (
-        Chart(title="Useful share", queries=(("{{job}}", ours("goodput_ratio", job)),)),
+        Chart(title="Useful share", queries=(("{{namespace}}/{{job}}", ours("goodput_ratio", job)),)),
         Chart(
             title="Checkpoint age and usual interval",
             queries=(
-                ("age {{job}}", ours("last_commit_age_seconds", job)),
-                ("interval {{job}}", ours("commit_interval_seconds", job)),
+                ("age {{namespace}}/{{job}}", ours("last_commit_age_seconds", job)),
+                ("interval {{namespace}}/{{job}}", ours("commit_interval_seconds", job)),
             ),
             unit="s",
         ),
         Chart(
             title="Consecutive crashes without a checkpoint",
-            queries=(("{{job}}", ours("fruitless_restarts", job)),),
+            queries=(("{{namespace}}/{{job}}", ours("fruitless_restarts", job)),),
         ),
         Chart(
             title="Time until the planned end of the nodes",
-            queries=(("{{job}}", ours("node_end_seconds", job)),),
+            queries=(("{{namespace}}/{{job}}", ours("node_end_seconds", job)),),
             unit="s",
         ),
     )

@@ -13,12 +13,15 @@ from ruamel.yaml import YAML
 
 from holdfast.contract.job_identity import LABEL_HOLDFAST_JOB
 from holdfast.contract.object_names import commit_object
+from holdfast.manifests.render_context import RenderContext
 from infra import environments
+from infra.describe import platform
 from monitoring.alerting import runbook
 from tests.monitoring.alerting.gcloud_help import COMMANDS, EVERYWHERE
 from tests.workloads.manifests import rendered
 
 ENVIRONMENT = environments.load("example")
+CHECKPOINTS = RenderContext(platform(ENVIRONMENT)).checkpoints
 INVENTORY = Path(__file__).parents[2] / "snapshots" / "plan" / "example" / "foundation-example.yaml"
 USED = [
     (slug, c) for slug, body in runbook.sections().items() for c in runbook.commands(body) if c.startswith("gcloud ")
@@ -42,6 +45,7 @@ def words(command: str, job: str, folder: Path) -> list[str]:
     stand_in.write_text('#!/usr/bin/env bash\nprintf "%s\\0" "$@"\n')
     stand_in.chmod(0o755)
     variables = {"JOB": job, "PROJECT": ENVIRONMENT.project, "CLUSTER": ENVIRONMENT.cluster_name}
+    variables |= {"CHECKPOINTS": CHECKPOINTS, "NAMESPACE": "training"}
     variables |= {"REGION": ENVIRONMENT.region, "POOL": "spot-a100", "PATH": f"{folder}:{os.environ['PATH']}"}
     done = subprocess.run(["bash", "-uc", command], env=variables, capture_output=True, text=True, check=True)
     return done.stdout.split("\0")[:-1]
@@ -85,7 +89,7 @@ def test_checkpoints_of_a_rendered_job_are_found_by_the_name_in_its_alert(job: s
     listed = [word for called in asked if called[0] == "storage" for word in called if word.startswith("gs://")]
     assert len(listed) >= 2
     for pattern in listed:
-        folder = pattern.removeprefix(f"gs://{ENVIRONMENT.project}-{ENVIRONMENT.cluster_name}-checkpoints/")
+        folder = pattern.removeprefix(f"{CHECKPOINTS}/")
         assert fnmatch.fnmatch(commit_object(run, 1), f"{folder}/*"), pattern
 
 

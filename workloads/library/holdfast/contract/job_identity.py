@@ -23,6 +23,8 @@ _VERSION = re.compile(r"-[0-9a-f]{8}$")
 
 @dataclass(frozen=True, kw_only=True, slots=True, order=True)
 class JobIdentity:
+    namespace: str = ""
+    """Empty where a source does not know it. Two jobs of one name in two namespaces are two."""
     job: str
     index: int | None = None
     """None: the job is one run."""

@@ -17,7 +17,12 @@ EVENTS: dict[str, tuple[str, ...]] = {
     "save": ("step", "blocking_seconds", "bytes"),  # staged; the upload goes on in the background
     "commit": ("step", "seconds", "bytes"),  # durable; seconds since its save began
     "save_failed": ("step", "reason"),
-    "evict": ("signal", "target"),  # written by the evictor (drill, demo) or by an observer (the node watcher)
+    # Of these that a watcher writes, `namespace` is that of the job.
+    "evict": (
+        "signal",
+        "target",
+        "namespace",
+    ),  # written by the evictor (drill, demo) or by an observer (the node watcher)
     "stop": ("step", "reason"),  # the ranks agreed to stop after this step
     "resized": (
         "step",
@@ -35,9 +40,16 @@ EVENTS: dict[str, tuple[str, ...]] = {
     "item_failed": ("item", "error_class", "failures"),
     "dead_lettered": ("item", "reason"),
     # Written by the node watcher (the exporter) and the mover, read by the ledger and the churn estimate.
-    "scheduled": ("seconds", "node", "pool", "capacity", "accelerator"),  # a pod of the job got its node after so long
+    "scheduled": (
+        "seconds",
+        "node",
+        "pool",
+        "capacity",
+        "accelerator",
+        "namespace",
+    ),  # a pod of the job got its node after so long
     "admitted": ("seconds", "queue", "flavor", "accelerator"),  # Kueue started a job after so long in its queue
-    "moved": ("source", "capacity", "reason"),  # the mover sent the job from one queue to another
+    "moved": ("source", "capacity", "reason", "namespace"),  # the mover sent the job from one queue to another
     # seconds: its age when the watcher first saw it
     "node_up": ("node", "pool", "zone", "machine_type", "capacity", "seconds"),
     "node_down": ("node", "pool", "zone", "machine_type", "capacity", "reason", "seconds"),  # seconds: its age
@@ -68,12 +80,18 @@ METRICS: dict[str, tuple[str, str]] = {
     # Written together, read by the churn estimate. age_h: lower end of the band of node age, in hours.
     "spot_node_seconds_total": ("s", "time that Spot nodes were at risk, by pool, machine_type, zone and age_h"),
     "spot_node_losses_total": ("1", "Spot nodes taken away, by pool, machine_type, zone and age_h"),
-    "goodput_ratio": ("1", "productive share of wall time, by job"),
-    "useful_paid_ratio": ("1", "productive share of the time on machines: without waits for capacity, by job"),
-    "gang_below_size_seconds": ("s", "since when an elastic gang has fewer nodes than places, by job; 0: it has all"),
+    "goodput_ratio": ("1", "productive share of wall time, by namespace and job"),
+    "useful_paid_ratio": (
+        "1",
+        "productive share of the time on machines: without waits for capacity, by namespace and job",
+    ),
+    "gang_below_size_seconds": (
+        "s",
+        "since when an elastic gang has fewer nodes than places, by namespace and job; 0: it has all",
+    ),
     "last_commit_age_seconds": (
         "s",
-        "seconds of computing since the newest committed checkpoint, by job",
+        "seconds of computing since the newest committed checkpoint, by namespace and job",
     ),
     "pending_seconds": ("s", "how long the oldest unschedulable pod has waited, by capacity and accelerator"),
     # Read by the report. wait_s: lower end of the band, in seconds.
@@ -91,24 +109,39 @@ METRICS: dict[str, tuple[str, str]] = {
     "batch_backlog_items": ("1", "items not yet done, by job"),
     "batch_oldest_seconds": ("s", "age of the oldest item not yet done, by job"),
     "batch_replicas_wanted": ("1", "workers needed to meet the deadline, by job"),
-    "node_end_seconds": ("s", "seconds until the planned end of a job's nodes, by job"),
-    "commit_interval_seconds": ("s", "usual time between commits, of jobs whose present attempt owes one, by job"),
-    "restores_skipped_total": ("1", "damaged checkpoints that a restore went past, by job"),
-    "loss_not_finite": ("1", "1 while the newest loss of a training job is no finite number, by job"),
+    "node_end_seconds": ("s", "seconds until the planned end of a job's nodes, by namespace and job"),
+    "commit_interval_seconds": (
+        "s",
+        "usual time between commits, of jobs whose present attempt owes one, by namespace and job",
+    ),
+    "restores_skipped_total": ("1", "damaged checkpoints that a restore went past, by namespace and job"),
+    "loss_not_finite": ("1", "1 while the newest loss of a training job is no finite number, by namespace and job"),
     "slowest_rank_ratio": (
         "1",
-        "time of the slowest rank of a gang by that of the others, up to their exchange, by job",
+        "time of the slowest rank of a gang by that of the others, up to their exchange, by namespace and job",
     ),
-    "fruitless_restarts": ("1", "crashes in a row without a new commit or result; evictions do not count, by job"),
-    "dead_letters_total": ("1", "items given up, by job"),
-    "batch_failures_total": ("1", "items that failed and were tried again, by job and class of error"),
+    "fruitless_restarts": (
+        "1",
+        "crashes in a row without a new commit or result; evictions do not count, by namespace and job",
+    ),
+    "dead_letters_total": ("1", "items given up, by namespace and job"),
+    "batch_failures_total": ("1", "items that failed and were tried again, by namespace, job and class of error"),
     "system_pods_on_interruptible": ("1", "system pods, other than DaemonSets, on nodes that can be taken away"),
     "silent_node_pods": ("1", "pods of jobs on nodes that stopped reporting, by namespace"),
     "gpu_faults_total": ("1", "Spot nodes found with a broken GPU, by pool, fault and answer: replaced or reported"),
     "disruption_budget_shortfall": ("1", "pods missing from what a PodDisruptionBudget wants, by namespace and budget"),
-    "event_lines_refused_total": ("1", "lines that no account can use, by job of the pod that wrote them and reason"),
-    "placement_moves_total": ("1", "moves of a job between capacities, by job and capacity that it was sent to"),
-    "placement_slack_seconds": ("s", "time left to the deadline less work left, of jobs that may be moved, by job"),
+    "event_lines_refused_total": (
+        "1",
+        "lines that no account can use, by namespace and job of the pod that wrote them, and reason",
+    ),
+    "placement_moves_total": (
+        "1",
+        "moves of a job between capacities, by namespace, job and capacity that it was sent to",
+    ),
+    "placement_slack_seconds": (
+        "s",
+        "time left to the deadline less work left, of jobs that may be moved, by namespace and job",
+    ),
     "exporter_heartbeat_seconds": ("s", "Unix time of the exporter's last full pass"),
 }
 

@@ -13,8 +13,9 @@ from typing import NamedTuple
 
 from holdfast.contract.exit_codes import EXIT_COMPLETE, EXIT_KILLED, EXIT_PREEMPTED
 from holdfast.contract.job_identity import JobIdentity
+from holdfast.contract.roles import NAMESPACE_MONITORING
 from holdfast.contract.telemetry import KIND_TRAINING
-from holdfast.exporter.lines import FAULTY, MOVED
+from holdfast.exporter.lines import FAULTY, HOME_OF, MOVED
 from holdfast.exporter.sample import Sample, run_labels, sample
 from holdfast.exporter.sources import EventSource
 from holdfast.ledger.events import KEPT_PROBLEMS, Event, parse
@@ -195,8 +196,8 @@ class Jobs:
     runs: dict[JobIdentity, Run] = field(default_factory=dict[JobIdentity, Run])
     faults: Counter[tuple[str, ...]] = field(default_factory=Counter[tuple[str, ...]])
     """(pool, fault, answer) -> nodes with a broken GPU."""
-    refused: Counter[tuple[str, str]] = field(default_factory=Counter[tuple[str, str]])
-    """(job of the pod that wrote them, reason) -> lines that were not used."""
+    refused: Counter[tuple[str, str, str]] = field(default_factory=Counter[tuple[str, str, str]])
+    """(namespace and job of the pod that wrote them, reason) -> lines that were not used."""
 
     def read(self, now_s: float | None = None) -> None:
         """`now_s`: the reader's clock, against which lines from the future are refused."""
@@ -204,27 +205,30 @@ class Jobs:
             reading = parse(written.lines, job=written.job, now_s=now_s)
             for reason, count in reading.problems.items():
                 if reason not in KEPT_PROBLEMS:
-                    self._refuse(written.job, reason, count)
+                    self._refuse(written.namespace, written.job, reason, count)
             for event in reading.events:
                 if event.kind in KINDS:
-                    self._take(event)
+                    self._take(event, written.namespace)
                 elif event.type == FAULTY and not written.job and event.t_us >= self.since_s * 1e6:
                     self.faults[tuple(str(event.fields.get(name)) for name in FAULT_LABELS)] += 1
 
-    def events(self, job: str) -> list[Event]:
+    def events(self, namespace: str, job: str) -> list[Event]:
         """The newest ones of all its runs."""
-        return [event for run, held in self.runs.items() if run.job == job for event in held.events]
+        found = (held for run, held in self.runs.items() if (run.namespace, run.job) == (namespace, job))
+        return [event for held in found for event in held.events]
 
-    def _take(self, event: Event) -> None:
-        run = JobIdentity(job=event.job, index=event.run_index)
+    def _take(self, event: Event, writer: str) -> None:
+        """`writer`: namespace of the pod that wrote it. Watchers name that of the job; files know none."""
+        named = str(event.fields.get("namespace") or "") if writer in ("", NAMESPACE_MONITORING) else writer
+        run = JobIdentity(namespace=named or HOME_OF[event.kind], job=event.job, index=event.run_index)
         if run not in self.runs and len(self.runs) >= MOST_RUNS:
-            self._refuse("", "lines of more runs than are followed", 1)
+            self._refuse("", "", "lines of more runs than are followed", 1)
             return
         self.runs.setdefault(run, Run(event.kind)).take(event, counts=event.t_us >= self.since_s * 1e6)
 
-    def _refuse(self, job: str, reason: str, count: int) -> None:
-        key = job, reason
-        self.refused[key if key in self.refused or len(self.refused) < MOST_REFUSALS else ("", "other")] += count
+    def _refuse(self, namespace: str, job: str, reason: str, count: int) -> None:
+        key = namespace, job, reason
+        self.refused[key if key in self.refused or len(self.refused) < MOST_REFUSALS else ("", "", "other")] += count
 
     def samples(self, now_s: float, running: Mapping[JobIdentity, float]) -> Iterable[Sample]:
         """`running`: runs that have a pod whose containers run, and since when."""
@@ -234,5 +238,5 @@ class Jobs:
             yield from held.samples(run, now_s, running.get(run))
         for key, count in self.faults.items():
             yield sample("gpu_faults_total", count, **dict(zip(FAULT_LABELS, key, strict=True)))
-        for (job, reason), count in self.refused.items():
-            yield sample("event_lines_refused_total", count, job=job, reason=reason)
+        for (namespace, job, reason), count in self.refused.items():
+            yield sample("event_lines_refused_total", count, namespace=namespace, job=job, reason=reason)

@@ -16,6 +16,8 @@ from holdfast.exporter.objects import Node, Pod
 
 Line = dict[str, Any]
 KIND_OF = {NAMESPACE_TRAINING: KIND_TRAINING, NAMESPACE_BATCH: KIND_BATCH}
+HOME_OF = {kind: namespace for namespace, kind in KIND_OF.items()}
+"""Kind -> namespace of jobs whose lines name none."""
 WATCHER = f"watcher-{socket.gethostname()}"
 PREEMPTED, EXPIRED, DELETED = "preempted", "expired", "deleted"
 SCHEDULED, EVICT, ADMITTED, MOVED, FAULTY = "scheduled", "evict", "admitted", "moved", "node_faulty"
@@ -63,7 +65,7 @@ def evicted(name: str, pod: Pod, t: float, reason: str) -> Line | None:
 def moved(namespace: str, job: str, t: float, source: str, capacity: str, reason: str) -> Line:
     """The mover sent a job to another capacity."""
     head = _line(MOVED, t, job, KIND_OF.get(namespace, KIND_TRAINING), WATCHER)
-    return head | {"source": source, "capacity": capacity, "reason": reason}
+    return head | {"namespace": namespace, "source": source, "capacity": capacity, "reason": reason}
 
 
 def append(target: Path | None, lines: Iterable[Line]) -> None:
@@ -82,7 +84,9 @@ def append(target: Path | None, lines: Iterable[Line]) -> None:
 
 def _of_pod(event_type: str, name: str, pod: Pod, t: float) -> Line | None:
     kind = KIND_OF.get(pod.namespace) or pod.kind
-    return _line(event_type, t, pod.job, kind, name) | pod.identity.fields() if kind and pod.job else None
+    if not (kind and pod.job):
+        return None
+    return _line(event_type, t, pod.job, kind, name) | pod.identity.fields() | {"namespace": pod.namespace}
 
 
 def _of_node(event_type: str, name: str, node: Node, t: float) -> Line:

@@ -73,7 +73,7 @@ class Pod:
 
     @property
     def identity(self) -> JobIdentity:
-        return JobIdentity(job=self.job, index=self.index)
+        return JobIdentity(namespace=self.namespace, job=self.job, index=self.index)
 
 
 def read_node(found: Mapping[str, Any]) -> Node:

@@ -26,7 +26,7 @@ class Sample:
 
 def run_labels(run: JobIdentity) -> dict[str, str]:
     """Of the series about a run; without an index, where the job is one run."""
-    return {name: str(value) for name, value in run.fields().items()}
+    return {"namespace": run.namespace} | {name: str(value) for name, value in run.fields().items()}
 
 
 def sample(metric: str, value: float, **labels: str) -> Sample:

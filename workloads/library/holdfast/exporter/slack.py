@@ -17,6 +17,7 @@ from holdfast.place.plan import REACTION_S, Plan
 
 @dataclass(frozen=True, slots=True)
 class Planned:
+    namespace: str
     name: str
     plan: Plan
     created_s: float
@@ -37,9 +38,12 @@ def take(held: dict[str, Planned], change: str, found: Mapping[str, Any]) -> Non
         read = plan.read((meta.get("annotations") or {}).get(ANNOTATION_PLAN, ""))
     except InputError:
         return  # the mover's log says why
-    held[meta["uid"]] = Planned(meta["name"], read, unix_s(meta.get("creationTimestamp")))
+    held[meta["uid"]] = Planned(meta["namespace"], meta["name"], read, unix_s(meta.get("creationTimestamp")))
 
 
-def samples(planned: Iterable[Planned], events: Callable[[str], Iterable[Event]], now_s: float) -> Iterable[Sample]:
+def samples(
+    planned: Iterable[Planned], events: Callable[[str, str], Iterable[Event]], now_s: float
+) -> Iterable[Sample]:
     for each in planned:
-        yield sample("placement_slack_seconds", each.slack_s(events(each.name), now_s), job=each.name)
+        slack_s = each.slack_s(events(each.namespace, each.name), now_s)
+        yield sample("placement_slack_seconds", slack_s, namespace=each.namespace, job=each.name)

@@ -66,7 +66,9 @@ def _is_mapping(value: object) -> bool:
 
 _COUNTS = "step first_step last_step bytes rank slowest_rank world_size nodes of attempt code failures"
 _SECONDS = "seconds blocking_seconds"
-_NAMES = "signal node pool queue flavor zone machine_type capacity source accelerator error_class fault answer"
+_NAMES = (
+    "signal node pool queue flavor zone machine_type capacity source accelerator error_class fault answer namespace"
+)
 _TEXTS = "target reason"
 Check = Callable[[object], bool]
 FIELDS: dict[str, Check] = (

@@ -200,7 +200,8 @@ def _percentile(counts: dict[int, float], percent: int) -> float | None:
 def shares(series: Sequence[Point]) -> Iterable[Share]:
     by_job: dict[str, list[Point]] = defaultdict(list)
     for point in series:
-        by_job[point.labels.get("job", "")].append(point)
+        names = (point.labels.get(name, "") for name in ("namespace", "job"))
+        by_job["/".join(filter(None, names))].append(point)
     for job, points in sorted(by_job.items()):
         newest = max(points, key=lambda point: point.begin_s)
         yield Share(job=job, hours=len(points), newest=newest.value, lowest=min(point.value for point in points))

@@ -133,7 +133,7 @@ def test_the_planned_end_of_a_job_is_that_of_its_first_node() -> None:
     cluster.node("ADDED", node("b", ends="2026-11-21T05:00:00Z"))
     for uid, on in (("p", "a"), ("q", "b")):
         cluster.pod("ADDED", pod(uid, on=on, phase="Running"))
-    assert values(cluster, "node_end_seconds") == {("run-7",): 2 * 3600}
+    assert values(cluster, "node_end_seconds") == {("run-7", "training"): 2 * 3600}
 
 
 def test_pods_that_the_platform_ends_are_written_down_once_each() -> None:
@@ -261,6 +261,18 @@ def test_the_lines_are_what_the_churn_estimate_reads() -> None:
     assert (band[2].events, band[2].hours) == (1, 1.5)  # both were an hour old when the watch began
 
 
+def test_pods_of_two_namespaces_belong_to_two_jobs_of_one_name() -> None:
+    cluster = Cluster()
+    for number, namespace in enumerate(("training", "team-a")):
+        cluster.node("ADDED", node(f"n{number}", ends=f"2026-09-21T15:0{number}:00Z"))
+        found = pod(f"p{number}", on=f"n{number}", namespace=namespace)
+        found["metadata"]["labels"] = {"holdfast.dev/job": "run-7"}
+        found["status"]["containerStatuses"] = [{"state": {"running": {"startedAt": BORN}}}]
+        cluster.pod("ADDED", found)
+    assert len(cluster.running_since()) == 2
+    assert {key[1] for key in values(cluster, "node_end_seconds")} == {"training", "team-a"}
+
+
 def test_a_pod_belongs_to_the_job_of_its_label_and_its_run_may_be_one_index() -> None:
     labels = {
         "holdfast.dev/job": "train-flex-l4",
@@ -273,10 +285,10 @@ def test_a_pod_belongs_to_the_job_of_its_label_and_its_run_may_be_one_index() ->
     found["status"]["containerStatuses"] = [{"state": {"running": {"startedAt": "2026-09-21T14:13:20Z"}}}]
     cluster = Cluster()
     cluster.pod("ADDED", found)
-    assert cluster.running_since() == {JobIdentity(job="train-flex-l4", index=3): EPOCH}
+    assert cluster.running_since() == {JobIdentity(namespace="training", job="train-flex-l4", index=3): EPOCH}
     del labels["holdfast.dev/run-per-index"]  # a gang: its pods share one run
     cluster.pod("MODIFIED", found)
-    assert cluster.running_since() == {JobIdentity(job="train-flex-l4"): EPOCH}
+    assert cluster.running_since() == {JobIdentity(namespace="training", job="train-flex-l4"): EPOCH}
     found["status"]["containerStatuses"] = [{"state": {"terminated": {"exitCode": 143}}}]
     cluster.pod("MODIFIED", found)
     assert cluster.running_since() == {}

@@ -140,7 +140,9 @@ def test_a_pod_cannot_speak_for_another_job() -> None:
         [victim] = [run for name, run in jobs.runs.items() if name.job == "victim"]
         assert list(victim.commits) == [EPOCH + 5]
         assert {name.job for name in jobs.runs} == {"victim", "forger"}
-        assert dict(jobs.refused) == {("forger", "lines about a job other than the one whose pod wrote them"): 1}
+        assert dict(jobs.refused) == {
+            ("training", "forger", "lines about a job other than the one whose pod wrote them"): 1
+        }
         assert len(source.of_job("victim", EPOCH).events) == 2
 
 

@@ -189,7 +189,7 @@ def test_one_pass_is_served_to_prometheus(tmp_path: Path) -> None:
     assert 'holdfast_preemptions_total{pool="spot-l4",zone="us-central1-a"} 0.0' in text
     [beat] = [row for row in text.splitlines() if row.startswith("holdfast_exporter_heartbeat_seconds ")]
     assert float(beat.split()[1]) == EPOCH + 100
-    assert 'holdfast_goodput_ratio{job="run-7"} 0.8' in text
+    assert 'holdfast_goodput_ratio{job="run-7",namespace="training"} 0.8' in text
 
 
 def test_an_exporter_that_starts_anew_does_not_count_again_what_was_published(tmp_path: Path) -> None:
@@ -206,7 +206,7 @@ def test_an_exporter_that_starts_anew_does_not_count_again_what_was_published(tm
 
 COMMITS = [line(EPOCH, "start", rank=0), *(line(EPOCH + t, "commit", step=t, seconds=1, bytes=1) for t in (100, 200))]
 LEFT = [line(EPOCH + 230, "stop", step=230, reason="SIGTERM"), line(EPOCH + 240, "exit", code=143, step=230)]
-JOB = JobIdentity(job="job")
+JOB = JobIdentity(namespace="training", job="job")
 
 
 def age(jobs: Jobs, now: float, running: dict[JobIdentity, float]) -> float | None:
@@ -247,9 +247,9 @@ def test_a_process_that_hangs_goes_on_ageing_although_it_writes_nothing(tmp_path
 def test_runs_by_index_age_apart(tmp_path: Path) -> None:
     rows = [line(EPOCH + n, "commit", step=1, process=f"p{n}", index=n, seconds=1, bytes=1) for n in (0, 1)]
     jobs = jobs_of(tmp_path, *rows)
-    running = {JobIdentity(job="job", index=1): EPOCH}
+    running = {JobIdentity(namespace="training", job="job", index=1): EPOCH}
     found = [s.labels for s in jobs.samples(EPOCH + 9, running) if s.metric == "last_commit_age_seconds"]
-    assert found == [(("index", "1"), ("job", "job"))]
+    assert found == [(("index", "1"), ("job", "job"), ("namespace", "training"))]
 
 
 def test_what_an_ended_job_was_like_is_no_news_after_an_hour(tmp_path: Path) -> None:

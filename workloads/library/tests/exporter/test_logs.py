@@ -7,6 +7,7 @@ import pytest
 import requests
 
 from holdfast.contract.errors import Unjudged
+from holdfast.contract.job_identity import JobIdentity
 from holdfast.exporter import logs
 from holdfast.exporter.jobs import Jobs
 from holdfast.exporter.logs import CloudLogs
@@ -147,7 +148,35 @@ def test_waits_evictions_and_moves_that_the_platform_wrote_count_for_the_job_the
     assert [event.type for event in run.events] == ["scheduled", "evict", "moved"]
     assert [event.type for event in source.of_job("run-7", EPOCH).events] == ["scheduled", "evict", "moved"]
     found = {s.metric: (s.value, dict(s.labels)) for s in jobs.samples(EPOCH + 9, {})}
-    assert found["placement_moves_total"] == (1, {"job": "run-7", "capacity": "on-demand"})
+    assert found["placement_moves_total"] == (
+        1,
+        {"namespace": "training", "job": "run-7", "capacity": "on-demand"},
+    )
+
+
+def test_jobs_of_one_name_in_two_namespaces_are_two_runs(server: LogServer, source: CloudLogs) -> None:
+    """One that saves would hide that the other does not."""
+    mine = [line(EPOCH, "start", "run-7", rank=0), line(EPOCH + 5, "commit", "run-7", step=1)]
+    theirs = [line(EPOCH, "start", "run-7", rank=0), line(EPOCH + 90, "commit", "run-7", step=9)]
+    evict = line(EPOCH + 95, "evict", "run-7", signal="SIGTERM", target="pod", namespace="batch")
+    server.add([*mine, line(EPOCH + 6, "start", "run-8")])
+    server.add_lines(sample.encoded(theirs), {"k8s-pod/holdfast_dev/job": "run-7"}, "batch")
+    server.add_lines(sample.encoded([evict]), {}, "monitoring")
+    server.add_lines(sample.encoded([theirs[1] | {"job": "run-8"}]), {"k8s-pod/holdfast_dev/job": "run-7"}, "batch")
+    source.turn()
+    jobs = Jobs(source)
+    jobs.read()
+    first, second = (JobIdentity(namespace=each, job="run-7") for each in ("training", "batch"))
+    assert [event.type for event in jobs.runs[first].events] == ["start", "commit"]
+    assert [event.type for event in jobs.runs[second].events] == ["start", "commit", "evict"]
+    assert [event.type for event in jobs.events("batch", "run-7")] == ["start", "commit", "evict"]
+    found = {s.series: s.value for s in jobs.samples(EPOCH + 100, {first: EPOCH, second: EPOCH})}
+    ages = {
+        dict(labels)["namespace"]: v for (metric, labels), v in found.items() if metric == "last_commit_age_seconds"
+    }
+    assert ages == {"training": 95, "batch": 10}
+    refused = [dict(labels) for metric, labels in found if metric == "event_lines_refused_total"]
+    assert [(each["namespace"], each["job"]) for each in refused] == [("batch", "run-7")]
 
 
 def test_only_the_platform_reports_a_broken_gpu(server: LogServer, source: CloudLogs) -> None:

@@ -1,9 +1,11 @@
 """Metrics hold the names of jobs: outside a pod only this machine may ask for them."""
 
 import pytest
+from prometheus_client import generate_latest
 
 from holdfast.exporter import main
 from holdfast.exporter.prometheus import Newest
+from holdfast.exporter.sample import sample
 
 
 @pytest.mark.parametrize(("in_pod", "address"), [(False, "127.0.0.1"), (True, "0.0.0.0")])
@@ -13,6 +15,14 @@ def test_only_a_pod_serves_to_the_network(in_pod: bool, address: str) -> None:
     server.shutdown()
     thread.join()
     server.server_close()
+
+
+def test_series_of_one_metric_may_differ_in_their_labels() -> None:
+    """A job whose indices train apart, and another that is one run."""
+    newest = Newest()
+    newest.show([sample("goodput_ratio", 0.5, job="a", index="1"), sample("goodput_ratio", 1, job="b")])
+    text = generate_latest(newest.registry).decode()
+    assert 'index="1",job="a"} 0.5' in text and 'job="b"} 1.0' in text
 
 
 @pytest.mark.parametrize(("kubeconfig", "in_pod"), [("", True), ("of-somebody", False)])

@@ -27,7 +27,7 @@ def planned(**meta: Any) -> dict[str, Any]:
 def shown(cluster: Cluster, jobs: Jobs | None, now_s: float) -> list[float]:
     exporter = Exporter(cluster, threading.Lock(), jobs, lambda: now_s)
     found = [s for s in exporter.gather() if s.metric == "placement_slack_seconds"]
-    assert all(s.labels == (("job", NAME),) for s in found)
+    assert all(s.labels == (("job", NAME), ("namespace", "training")) for s in found)
     return [s.value for s in found]
 
 

@@ -86,7 +86,9 @@ def test_a_move_is_a_line_that_the_exporter_counts(tmp_path: Path) -> None:
     exporter = Jobs(Folder(tmp_path))
     exporter.read()
     moves = [s for s in exporter.samples(LATE_S, {}) if s.metric == "placement_moves_total"]
-    assert [(s.value, dict(s.labels)) for s in moves] == [(1, {"job": NAME, "capacity": "on-demand"})]
+    assert [(s.value, dict(s.labels)) for s in moves] == [
+        (1, {"namespace": "training", "job": NAME, "capacity": "on-demand"})
+    ]
 
 
 def test_an_api_server_that_is_away_moves_nothing_and_stops_no_receipt(
