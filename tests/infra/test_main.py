@@ -43,6 +43,20 @@ def test_no_environment_is_deployed_because_nobody_named_one(tmp_path: Path) -> 
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="the unit of ru_maxrss differs")
+def test_a_synthesis_loads_the_bindings_that_it_uses(tmp_path: Path) -> None:
+    """All of them take 500 MB, in the process of Node."""
+    # A process between: what is measured of a child of this one includes the memory that pytest holds when it forks.
+    code = (
+        "import resource, subprocess, sys; subprocess.run([sys.executable, '-m', 'infra.main'], check=True); "
+        "print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)"
+    )
+    variables = os.environ | {"HOLDFAST_ENV": "example", "HOLDFAST_STATE": "local", "CDKTF_OUTDIR": str(tmp_path)}
+    variables["NODE_OPTIONS"] = "--max-old-space-size=4096"  # as the cdktf command line sets it
+    peak_kib = int(subprocess.check_output([sys.executable, "-c", code], env=variables, text=True))
+    assert peak_kib < 300 * 1024
+
+
 @needs("prod")
 def test_the_environment_that_is_to_go_and_no_other_loses_its_protections(tmp_path: Path) -> None:
     variables = os.environ | {"HOLDFAST_STATE": "local", "HOLDFAST_ENV": "prod", "CDKTF_OUTDIR": str(tmp_path)}

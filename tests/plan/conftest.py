@@ -1,6 +1,7 @@
-"""One real plan per environment and session."""
+"""One real plan per environment and session, for all workers of it."""
 
 import json
+import os
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -19,19 +20,28 @@ Plans = dict[str, dict[str, Any]]
 def synthesised(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], tuple[Path, Plans]]:
     """`synthesised("example")`: the folder of its stacks, and stack -> its plan in `terraform show -json` form."""
 
+    own = tmp_path_factory.getbasetemp()
+    out = (own.parent if "PYTEST_XDIST_WORKER" in os.environ else own) / "plans"
+
     @cache
     def of(environment: str) -> tuple[Path, Plans]:
-        out = tmp_path_factory.mktemp("plan")
-        try:
-            files = plan(environment, out)
-        except Unjudged as error:
-            if "Failed to query available provider packages" in str(error) or "no terraform" in str(error):
-                support.unavailable(str(error).splitlines()[0])
-            raise
-        plans = {stack: json.loads(Path(file).read_text()) for stack, file in files.items()}
+        made = out / f"{environment}.json"
+        with support.locked(made.with_suffix(".lock")):
+            if not made.exists():
+                made.write_text(json.dumps({stack: str(file) for stack, file in _planned(environment, out).items()}))
+        plans = {stack: json.loads(Path(file).read_text()) for stack, file in json.loads(made.read_text()).items()}
         return out / environment / "synth" / "stacks", plans
 
     return of
+
+
+def _planned(environment: str, out: Path) -> dict[str, Path]:
+    try:
+        return plan(environment, out)
+    except Unjudged as error:
+        if "Failed to query available provider packages" in str(error) or "no terraform" in str(error):
+            support.unavailable(str(error).splitlines()[0])
+        raise
 
 
 @pytest.fixture(scope="session")

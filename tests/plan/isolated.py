@@ -1,6 +1,5 @@
 """Tools whose pins conflict with ours: an environment each, in the user's cache, keyed by the hash of its lock."""
 
-import fcntl
 import hashlib
 import importlib.util
 import os
@@ -20,9 +19,7 @@ def environment(name: str) -> Path:
     lock = ROOT / "requirements" / f"{name}.txt"
     key = hashlib.sha256(lock.read_bytes() + sys.version.encode()).hexdigest()[:16]
     home = CACHE / f"{name}-{key}"
-    CACHE.mkdir(parents=True, exist_ok=True)
-    with (CACHE / f"{name}.lock").open("w") as guard:
-        fcntl.flock(guard, fcntl.LOCK_EX)
+    with support.locked(CACHE / f"{name}.lock"):
         if not (home / ".ready").exists():
             _make(home, lock)
             (home / ".ready").touch()

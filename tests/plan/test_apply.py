@@ -4,6 +4,7 @@ Google is a stand-in that knows the published definitions of its APIs and refuse
 habits that the provider does not hide: answers in another order, grants that take minutes, names that stay taken.
 """
 
+import filecmp
 import json
 import re
 from collections.abc import Callable, Generator
@@ -64,13 +65,9 @@ class Played:
 
 @pytest.fixture(scope="module")
 def synthesised(tmp_path_factory: pytest.TempPathFactory) -> Synthesised:
-    asked = {"settled": ENVIRONMENTS, "unprotected": ("prod",), "again": ("example",)}
-    with ThreadPoolExecutor(2) as pool:
-        made = {
-            variant: pool.submit(apply.synthesise, tmp_path_factory.mktemp(variant), variant, *environments)
-            for variant, environments in asked.items()
-        }
-        return Synthesised(**{variant: done.result() for variant, done in made.items()})
+    asked = (*(f"settled:{name}" for name in ENVIRONMENTS), "unprotected:prod", "again:example")
+    made = apply.synthesise(tmp_path_factory.mktemp("variants"), *asked)
+    return Synthesised(**{variant: made / variant for variant in ("settled", "unprotected", "again")})
 
 
 @pytest.fixture(scope="module")
@@ -105,6 +102,10 @@ def played(synthesised: Synthesised, new_project: NewProject) -> Played:
 @pytest.fixture(scope="module")
 def stories(played: Played) -> dict[str, Story]:
     return played.stories
+
+
+def differ(one: Path, other: Path, stack: str) -> bool:
+    return not filecmp.cmp(*(made / "stacks" / stack / "cdk.tf.json" for made in (one, other)), shallow=False)
 
 
 def edited(project: apply.Project, synthesised: Path, stack: str, edit: Callable[[dict[str, Any]], object]) -> Path:
@@ -178,7 +179,8 @@ def _story(environment: str, project: apply.Project, synthesised: Synthesised) -
         for changes in pool.map(project.changes, [project.folder / stack for stack in stacks]):
             story.differs |= changes
         if environment == "prod":
-            list(pool.map(project.apply, [project.stack(synthesised.unprotected, stack) for stack in stacks]))
+            guarded = [stack for stack in stacks if differ(synthesised.settled, synthesised.unprotected, stack)]
+            list(pool.map(project.apply, [project.stack(synthesised.unprotected, stack) for stack in guarded]))
     if environment == "dev":
         change_by_hand(project.world)
         cluster = edited(project, synthesised.settled, "cluster-dev", no_exceptions)

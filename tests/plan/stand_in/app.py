@@ -1,4 +1,4 @@
-"""Environments with their placeholders settled: `python -m tests.plan.stand_in.app OUT VARIANT ENV...`."""
+"""Environments with their placeholders settled: `python -m tests.plan.stand_in.app OUT VARIANT:ENV...`."""
 
 import sys
 from dataclasses import replace
@@ -51,12 +51,15 @@ def _as_it_is(environment: Environment) -> Environment:
 VARIANTS = {"settled": _as_it_is, "unprotected": Environment.unprotected, "again": _deployed_again}
 
 
-def main(out: str, variant: str, *environments: str) -> None:
-    Path(out).mkdir(parents=True, exist_ok=True)
-    app = cdk.App(outdir=out)
-    for name in environments:
-        build(app, VARIANTS[variant](settled(name)), local_state=True)
-    app.synth()
+def main(out: str, *asked: str) -> None:
+    """Each into OUT/VARIANT. One process for all: to load the bindings takes as long as a synthesis."""
+    for variant, change in VARIANTS.items():
+        if names := [word.partition(":")[2] for word in asked if word.startswith(f"{variant}:")]:
+            (Path(out) / variant).mkdir(parents=True)
+            app = cdk.App(outdir=str(Path(out) / variant))
+            for name in names:
+                build(app, change(settled(name)), local_state=True)
+            app.synth()
 
 
 if __name__ == "__main__":

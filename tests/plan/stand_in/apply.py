@@ -64,7 +64,8 @@ class Project:
         return self.run(stack, "apply", "-no-color", "-auto-approve", AT_ONCE, *options)
 
     def destroy(self, stack: Path) -> str:
-        return self.run(stack, "destroy", "-no-color", "-auto-approve", AT_ONCE)
+        """Of a stack that was compared: its state is as the stand-in is."""
+        return self.run(stack, "destroy", "-no-color", "-auto-approve", "-refresh=false", AT_ONCE)
 
     def changes(self, stack: Path) -> dict[str, Any]:
         """Address -> change, of a plan against the stand-in as it is; an empty one says that nothing differs."""
@@ -116,7 +117,7 @@ def _copy(of: Path, to: Path) -> None:
     shutil.copy(of / ".terraform.lock.hcl", to)
 
 
-def synthesise(out: Path, variant: str, *environments: str) -> Path:
-    """`variant`: of tests.plan.stand_in.app."""
-    subprocess.run([sys.executable, "-m", "tests.plan.stand_in.app", str(out), variant, *environments], check=True)
+def synthesise(out: Path, *asked: str) -> Path:
+    """The folder of variants. `asked`: `VARIANT:ENVIRONMENT` of tests.plan.stand_in.app."""
+    subprocess.run([sys.executable, "-m", "tests.plan.stand_in.app", str(out), *asked], check=True)
     return out
