@@ -46,7 +46,7 @@ def test_the_order_of_components_is_no_difference(synthesised: Synthesised, envi
 def test_a_destroy_of_production_is_not_even_planned(synthesised: Synthesised, stack: str, tmp_path: Path) -> None:
     stacks, plans = synthesised("prod")
     configuration = json.loads((stacks / stack / "cdk.tf.json").read_text())
-    with pytest.raises(EngineFailed, match="(Resource i|I)nstance cannot be destroyed"):
+    with pytest.raises(EngineFailed, match=r"(Resource i|I)nstance cannot be destroyed"):
         state = replay.state_of(plans[stack])
         replay.plan_against(configuration, state, tmp_path, "-destroy", initialised=stacks / stack)
 
