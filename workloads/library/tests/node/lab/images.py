@@ -98,7 +98,10 @@ class Builder:
         with lock("node-images"):
             self._copy_tree()
             base = self._base()
-            return {role: self._role(role, base) for role in roles}
+            built = {role: self._role(role, base) for role in roles}
+            # The registry keeps them; the store of builds grows by five gigabytes with each change otherwise.
+            self._run(["buildah", "rmi", "--all", "--force"])
+            return built
 
     def rendered(self, roles: Sequence[str]) -> Rendered:
         """The environment's manifests with the digests of its images, by the platform's own `render`."""
