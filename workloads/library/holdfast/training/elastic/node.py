@@ -83,6 +83,7 @@ class Node:
         try:
             yield numbers
         except (GroupLost, RuntimeError):
+            # The other ranks wait in this vote, also for one that failed, and with as many numbers.
             self.largest([1] + [0] * count)
             raise
         lost, *numbers[:] = self.largest([0, *numbers])

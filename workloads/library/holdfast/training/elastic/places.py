@@ -45,6 +45,7 @@ def gang_id(nodes: tuple[Address, ...]) -> str:
 def of_pod(variables: Mapping[str, str] = os.environ) -> Places:
     """Without the variables of an elastic job: the only place of a gang of one. InputError where one is not a number."""
     nodes, ranks = _number(variables, ENV_GANG_NODES, 1), _number(variables, ENV_LOCAL_WORLD_SIZE, 1)
+    # Every Indexed Job sets the index: without a gang it is no place.
     node = _number(variables, ENV_COMPLETION_INDEX, 0) if nodes > 1 else 0
     port = _number(variables, ENV_GANG_PORT, DEFAULT_PORT)
     return Places(
@@ -68,6 +69,7 @@ def addresses(host: str, port: int, nodes: int, ranks: int = 1) -> tuple[Address
             fix="--nodes 4, and no HOLDFAST_GANG_PORT",
         )
     if together:
+        # The port above each is where the groups of an epoch meet.
         return tuple((host, port + 2 * place) for place in range(nodes * ranks))
     return tuple((host.replace(PLACE, str(node)), port + 2 * rank) for node in range(nodes) for rank in range(ranks))
 

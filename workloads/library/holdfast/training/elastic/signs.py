@@ -34,6 +34,7 @@ class Sign:
 
     @property
     def name(self) -> str:
+        # Three of each, as an object's name has a limit.
         lists = ("_".join(map(str, sorted(places)[:3])) for places in (self.reaches, self.closed))
         return f"alive.{self.member.index}.{self.member.incarnation}.{self.number}." + ".".join(
             f"x{each}" for each in lists
@@ -132,10 +133,12 @@ class Signs:
         number = self._given[-1].number + 1 if self._given else 0
         sign = Sign(member=self._me, number=number, reaches=self._reaches, closed=closed)
         self._given.append(sign)
+        # The name has this incarnation: only an earlier try whose answer was lost can have taken it.
         with contextlib.suppress(AlreadyExists):
             put_new(self._storage, self._object(sign), b"{}")
 
     def _tidy(self, *, keep: int) -> None:
+        # A last word stays: others read it after this process is gone.
         while len(self._given) > keep and not self._given[-1].closed:
             self._storage.delete(self._object(self._given.pop(0)))
 
@@ -158,6 +161,7 @@ class Signs:
     def _hear(self, sign: Sign, *, answered: bool) -> None:
         place = sign.member.index
         times, before = self._in_vain.get(place, (0, sign))
+        # Another incarnation at the place counts from the beginning.
         times = 0 if answered else times * (before.member == sign.member) + 1
         self._in_vain[place], self._quiet[place] = (times, sign), 0
         if times == ENOUGH:

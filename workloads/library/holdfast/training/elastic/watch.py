@@ -57,6 +57,7 @@ class Watch:
         """Until these collectives are over or were ended here."""
         epoch, began = over
         others = [member for member in epoch.members if member != self._me]
+        # Silence counts from the beginning of the collectives, not from the first question.
         heard = dict.fromkeys(others, began)
         left: list[Member] = []
         while self._over is over and not self._closed.wait(LOOK_S):
