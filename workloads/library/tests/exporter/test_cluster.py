@@ -34,18 +34,11 @@ def pod(
     waiting = {"type": "PodScheduled", "status": "False", "lastTransitionTime": BORN}
     labels = {"jobset.sigs.k8s.io/jobset-name": "run-7"} if namespace == "training" else {}
     owned = {"kind": owner, "uid": more.get("owner_uid", "uid-run-7"), "controller": True}
+    named = {"uid": uid, "name": f"pod-{uid}", "namespace": namespace}
+    selector = more.get("selector", SPOT | {"cloud.google.com/gke-accelerator": "nvidia-l4"})
     return {
-        "metadata": {
-            "uid": uid,
-            "name": f"pod-{uid}",
-            "namespace": namespace,
-            "labels": labels,
-            "ownerReferences": [owned],
-        },
-        "spec": {
-            "nodeName": on,
-            "nodeSelector": more.get("selector", SPOT | {"cloud.google.com/gke-accelerator": "nvidia-l4"}),
-        },
+        "metadata": named | {"labels": labels, "ownerReferences": [owned]},
+        "spec": {"nodeName": on, "nodeSelector": selector},
         "status": {"phase": phase, "conditions": more.get("conditions", [] if on else [waiting])}
         | ({"containerStatuses": WORKED} if more.get("worked", on) else {}),
     }

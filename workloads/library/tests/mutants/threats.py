@@ -44,7 +44,7 @@ THREATS: tuple[Mutant, ...] = (
            'arguments["condition"] = condition', "pass",
            "tests/infra/test_runs_apart.py::test_each_rendered_job_does_what_it_must_with_its_own_run_and_nothing_with_another"),
     _taken(4, "servers read every run's checkpoints", "infra/specs/identities.py",
-           "dict.fromkeys(READERS, LIST_ROLE)", 'dict.fromkeys(READERS, "roles/storage.objectViewer")',
+           '{"checkpoints": LIST_ROLE}', '{"checkpoints": "roles/storage.objectViewer"}',
            "tests/infra/test_runs_apart.py::test_each_rendered_pod_that_loads_reads_its_run_and_no_other"),
     _taken(4, "no role is too broad", "infra/rules/identity.py",
            'BROAD_STORAGE_ROLES = ("roles/storage.admin", "roles/storage.objectAdmin",', "BROAD_STORAGE_ROLES = (", EDITS),
