@@ -49,8 +49,8 @@ TIERS = {
         options=("--dist=worksteal",),
         any_of=("process", "browser"),
     ),
-    # Most of it waits for the provider, which waits for Google's habits; a file's plans are made once, for all its tests.
-    "plan": Tier(marks=f"plan and not ({ELSEWHERE})", workers=2, options=FILE_BY_FILE, any_of=("plan",)),
+    # One worker waits for the provider, which waits for Google's habits; a file's plans are made once, for all its tests.
+    "plan": Tier(marks=f"plan and not ({ELSEWHERE})", workers=3, options=FILE_BY_FILE, any_of=("plan",)),
     # Each worker has a control plane of its own, in which a file's tests follow each other.
     "cluster": Tier(marks=f"cluster and not ({ELSEWHERE})", workers=2, options=FILE_BY_FILE, any_of=("cluster",)),
     "node": Tier(marks="node", any_of=("node",)),
