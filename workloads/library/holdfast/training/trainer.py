@@ -55,12 +55,13 @@ def train(config: TrainConfig, corpus: Corpus, events: EventLog, meter: Meter) -
         meter.begin(ckpt.step, lead=rank == 0)
         if rank == 0:
             progress.log_resized()
+        alone = Alone(device, of_all_ranks)
         if config.world_size > 1:
-            meter.alone = Alone(device, of_all_ranks)
+            meter.slowest = alone.slowest
         step_time = StepTimeGuard(config.window_s)
         for step in range(ckpt.step, config.steps):
             torch.manual_seed(mixed_seed(config.seed, step, rank))  # dropout: nothing to save, nothing to restore
-            with meter.alone.part() if meter.alone else nullcontext():
+            with alone.part() if config.world_size > 1 else nullcontext():
                 inputs, following = share(samples, progress.consumed, config, rank)
                 loss = next_byte_loss(replicas(inputs.to(device)), following.to(device))
             optimizer.zero_grad()
