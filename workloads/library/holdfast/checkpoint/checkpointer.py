@@ -18,7 +18,7 @@ from holdfast.checkpoint.cadence import History, cadence_of, measured, node_age_
 from holdfast.checkpoint.errors import CheckpointExit, NotDurable, Preempted, RankLost
 from holdfast.checkpoint.format import signing_key
 from holdfast.checkpoint.ranks import Ranks, is_lost_peer, on_every_rank
-from holdfast.checkpoint.reports import Reports, window_line
+from holdfast.checkpoint.reports import Reports
 from holdfast.checkpoint.restore import Restored, Start, log_found, start
 from holdfast.checkpoint.restore.loading import load
 from holdfast.checkpoint.save.decision import check_state
@@ -27,6 +27,7 @@ from holdfast.checkpoint.settings import Every, Resume, Tuning, checked_resume, 
 from holdfast.checkpoint.state import checked_state
 from holdfast.checkpoint.state.shielding import shield
 from holdfast.checkpoint.stores.opening import reliable_storage
+from holdfast.checkpoint.survivors import Survivors
 from holdfast.checkpoint.use import Use
 from holdfast.checkpoint.verify_exact import Trial
 from holdfast.contract.errors import InputError
@@ -104,22 +105,23 @@ class Checkpointer:
         self._writer.prepare(self._state)
         cost = self._writer.save_cost
         self._cadence = cadence_of(self._every, lambda: cost.interval_s(node_age_s()), self._ranks, self.step)
-        self._ticked_at, self._announced = 0.0, False
+        self._ticked_at = 0.0
+        self._survivors = Survivors(self._url, self._run, self._state, self._ranks, self._writer, began.epoch)
+        self.computing = self._survivors.computing  # for the loop: `with ckpt.computing():`
         self._use.begin()
         self.stop.shutdown.last_words = lambda: self._reports.of_loss(self._writer, self.step)
         return self
 
     def tick(self, step: int, *, metric: float | None = None) -> None:
         """After each step: `step` steps are done, over the whole run. Saves when due, and in any case with a `metric`
-        (the same kind of number on every rank), by which Tuning.keep_best chooses.
-
-        Raises Preempted at the agreed step, Superseded when another trainer has taken the run, NotDurable by
-        `strict`, InputError for a number that is not above the one before.
-        """
+        (the same kind of number on every rank), by which Tuning.keep_best chooses. Raises Preempted at the agreed step,
+        Superseded when another trainer has taken the run, NotDurable by `strict`, InputError for a number that is not
+        above the one before."""
         self._use.check()
         if step <= self.step:
             raise step_not_grown(step, self.step)
         self.step = step
+        self._survivors.ticked()
         if self._trial:
             self._trial.stepped(step, self._state, inspect.currentframe())
         self._measure()
@@ -182,9 +184,8 @@ class Checkpointer:
         self._writer.staged()
         yield
 
-    def shield(self, loader: Any) -> Any:
-        """Batches of `loader`, whose worker processes leave SIGTERM to this process."""
-        return shield(loader)
+    shield = staticmethod(shield)
+    """Batches of a loader, whose worker processes leave SIGTERM to this process."""
 
     def close(self) -> None:
         """Let the uploader finish by itself and give everything back."""
@@ -207,10 +208,13 @@ class Checkpointer:
                 self._finish()
             # An exception of the loop: what was staged before it is sound and is worth the wait.
             elif error and kind is not Preempted:
-                lost = str(error)[:160] if is_lost_peer(error) else ""
-                self.wait(max(0.0, self._seconds_left()))
+                peer = lost = str(error)[:160] if is_lost_peer(error) else ""
+                if peer and self._survivors.at_last_step:
+                    lost = self._survivors.commit(self.step, self._history.notes(), peer, self._seconds_left())
+                if lost or not peer:
+                    self.wait(max(0.0, self._seconds_left()))
                 self._reports.of_loss(self._writer, self.step, lost)
-                if lost and self.stop.requested:  # one was faster
+                if peer and self.stop.requested:  # one was faster
                     raise Preempted(self.step) from error
             self._reports.of_end(error)
         except CheckpointExit as end:
@@ -220,25 +224,20 @@ class Checkpointer:
             self.close()
 
     def _start_or_give_back(self) -> Start:
-        """A start that fails leaves the process as it was, with its signals and without a thread of this library."""
+        """A start that fails leaves the process as it was, with its signals and without a thread of this library. A
+        notice that comes before the first step ends the start there: nothing is lost, so nothing is saved."""
         try:
             # Before anything is loaded: a state that cannot be saved is found now and not at the first save, hours later.
             check_state(self._state, self._ranks)
-            return self._start_unless_stopped()
-        except BaseException:
-            self._give_back()
-            raise
-
-    def _start_unless_stopped(self) -> Start:
-        """A notice that comes before the first step ends the start there: nothing is lost, so nothing is saved."""
-        self.stop.shutdown.takes_s = self._window_s
-        try:
+            self.stop.shutdown.takes_s = self._window_s
             began = self._start()
             if self.stop.should_stop(began.restored.step):
                 raise Preempted(began.restored.step)
-        except Preempted as end:
-            self._reports.emit("stop", step=end.step, reason=self.stop.reason)
-            self._reports.log(logs.info, "stop", "asked to stop before the first step: nothing to save")
+        except BaseException as error:
+            if isinstance(error, Preempted):
+                self._reports.emit("stop", step=error.step, reason=self.stop.reason)
+                self._reports.log(logs.info, "stop", "asked to stop before the first step: nothing to save")
+            self._give_back()
             raise
         return began
 
@@ -268,8 +267,11 @@ class Checkpointer:
     def _leave(self) -> None:
         """What the grace period allows: first the save in flight, then one more if it fits on every rank."""
         self._reports.emit("stop", step=self.step, reason=self.stop.reason)
-        self._writer.wait(max(0.0, self._seconds_left()))
         lost = "" if self.stop.agreed else str(self.stop.lost or "another rank does not answer")
+        if lost:
+            lost = self._survivors.commit(self.step, self._history.notes(), lost, self._seconds_left())
+        if self.stop.agreed or lost:
+            self._writer.wait(max(0.0, self._seconds_left()))
         try:
             if self.stop.agreed and self._unsaved and self._writer.last_save_fits(self._seconds_left()):
                 self.save(self.step)
@@ -295,6 +297,4 @@ class Checkpointer:
         if not self._ticked_at:
             return
         self._writer.save_cost.observe_step(time.monotonic() - self._ticked_at, uploading=self._writer.busy)
-        if not self._announced and self._writer.upload_rate and self._writer.state_bytes:
-            self._announced = True
-            self._reports.log(logs.info, "save", window_line(self._writer, self._window_s, self._every))
+        self._reports.of_window(self._writer, self._window_s, self._every)

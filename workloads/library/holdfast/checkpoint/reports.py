@@ -30,6 +30,7 @@ class Reports:
         self._first = self._last = 0
         """Steps of the window that is open."""
         self._since_s = 0.0
+        self._announced = False
         self.coordinator = True
         """Only there is anything written: a gang of a thousand ranks would write every line a thousand times."""
         self.failure = ""
@@ -93,6 +94,12 @@ class Reports:
             kept = ", unless the save in flight is through by itself" if writer.busy else ""
             line = f"{newest}: {lost} steps ({seconds:.0f} s) are lost{kept}{peer and f'; {peer}'}"
             self.log(logs.warning, "stop", line, everywhere=bool(peer))
+
+    def of_window(self, writer: CheckpointWriter, window_s: float, every: Cadence) -> None:
+        """Once, as soon as the bandwidth is known: what a notice will leave time for."""
+        if not self._announced and writer.upload_rate and writer.state_bytes:
+            self._announced = True
+            self.log(logs.info, "save", window_line(writer, window_s, every))
 
     def of_end(self, error: BaseException | None) -> None:
         if self._whole:

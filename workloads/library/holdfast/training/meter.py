@@ -2,7 +2,7 @@
 
 import hashlib
 import time
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import contextmanager
 from statistics import median
 from typing import Any
@@ -19,19 +19,25 @@ SLOW = 1.5
 _LEAST_S = 0.05  # of a window: below it, noise is as large
 
 
-class Alone:
-    """Seconds of a rank without the others: its share of a step up to the exchange of gradients, which waits for all."""
+class Stopwatch:
+    """Seconds that a rank computes by itself: the parts of its steps up to an exchange, which waits for all."""
 
-    def __init__(self, device: torch.device, gather: Callable[[float], list[float]]) -> None:
-        """`gather`: the seconds of all ranks from those of this one; every rank calls it after the same steps."""
-        self._on_gpu, self._gather = device.type == "cuda", gather
+    def __init__(self, device: torch.device) -> None:
+        self._on_gpu = device.type == "cuda"
         self._parts: list[tuple[Any, Any]] = []
+        self._began: Any = None
+
+    def start(self) -> None:
+        self._began = self._now()
+
+    def stop(self) -> None:
+        self._parts.append((self._began, self._now()))
 
     @contextmanager
     def part(self) -> Generator[None]:
-        began = self._now()
+        self.start()
         yield
-        self._parts.append((began, self._now()))
+        self.stop()
 
     def _now(self) -> Any:
         if not self._on_gpu:
@@ -40,18 +46,32 @@ class Alone:
         event.record()  # in the stream's order: it does not wait, and what the GPU waits for counts
         return event
 
-    def slowest(self) -> dict[str, Any]:
-        """Of the steps since the last call: which rank took longest, and how many times as long as the others."""
+    def taken_s(self) -> float:
+        """Of the parts since the last call. Waits for a GPU that has not come to the end of the last one."""
         parts, self._parts = self._parts, []
         if self._on_gpu and parts:
             parts[-1][1].synchronize()
-        own_s = sum(a.elapsed_time(b) / 1e3 if self._on_gpu else b - a for a, b in parts)
-        seconds = self._gather(own_s)
-        rank = max(range(len(seconds)), key=seconds.__getitem__)
-        others_s = median(seconds[:rank] + seconds[rank + 1 :] or [0.0])
-        if others_s < _LEAST_S:
-            return {}
-        return {"slowest_rank": rank, "slowest_by": round(seconds[rank] / others_s, 2)}
+        return sum(a.elapsed_time(b) / 1e3 if self._on_gpu else b - a for a, b in parts)
+
+
+def slowest_of(seconds: Mapping[int, float]) -> dict[str, Any]:
+    """Rank -> seconds, as fields of a `window` event: who took longest, and how many times as long as the others."""
+    rank = max(seconds, key=seconds.__getitem__)
+    others_s = median([each for other, each in seconds.items() if other != rank] or [0.0])
+    if others_s < _LEAST_S:
+        return {}
+    return {"slowest_rank": rank, "slowest_by": round(seconds[rank] / others_s, 2)}
+
+
+class Alone(Stopwatch):
+    def __init__(self, device: torch.device, gather: Callable[[float], list[float]]) -> None:
+        """`gather`: the seconds of all ranks from those of this one; every rank calls it after the same steps."""
+        super().__init__(device)
+        self._gather = gather
+
+    def slowest(self) -> dict[str, Any]:
+        """Of the steps since the last call."""
+        return slowest_of(dict(enumerate(self._gather(self.taken_s()))))
 
 
 class Meter:
@@ -65,7 +85,7 @@ class Meter:
         phases: Phases | None = None,
         on_step: Callable[[int], None] = lambda done: None,
     ) -> None:
-        self.alone: Alone | None = None
+        self.slowest: Callable[[], dict[str, Any]] | None = None
         """Of a gang: then every rank calls `step` and `flush` alike."""
         self._slow: int | None = None
         self._events, self._every, self._on_step = events, every, on_step
@@ -100,7 +120,7 @@ class Meter:
     def flush(self) -> None:
         if self._loss is None or self._last < self._first:
             return
-        slowest = self.alone.slowest() if self.alone else {}
+        slowest = self.slowest() if self.slowest else {}
         if not self._lead:
             self._open_window(self._last)
             return

@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
 
 from holdfast.checkpoint import Checkpointer
+from holdfast.checkpoint.parts import is_lost_peer
 from holdfast.contract.errors import InputError
 from holdfast.contract.job_identity import attempt_of
 from holdfast.contract.lifecycle import WINDOW_MARGIN_S
@@ -55,16 +56,18 @@ def train(config: TrainConfig, corpus: Corpus, events: EventLog, meter: Meter) -
         meter.begin(ckpt.step, lead=rank == 0)
         if rank == 0:
             progress.log_resized()
+        alone = Alone(device, of_all_ranks)
         if config.world_size > 1:
-            meter.alone = Alone(device, of_all_ranks)
+            meter.slowest = alone.slowest
         step_time = StepTimeGuard(config.window_s)
         for step in range(ckpt.step, config.steps):
             torch.manual_seed(mixed_seed(config.seed, step, rank))  # dropout: nothing to save, nothing to restore
-            with meter.alone.part() if meter.alone else nullcontext():
-                inputs, following = share(samples, progress.consumed, config, rank)
-                loss = next_byte_loss(replicas(inputs.to(device)), following.to(device))
-            optimizer.zero_grad()
-            loss.backward()
+            with ckpt.computing():
+                with alone.part() if config.world_size > 1 else nullcontext():
+                    inputs, following = share(samples, progress.consumed, config, rank)
+                    loss = next_byte_loss(replicas(inputs.to(device)), following.to(device))
+                optimizer.zero_grad()
+                loss.backward()
             optimizer.step()
             progress.advance()
             meter.step(step + 1, loss.detach())
@@ -84,8 +87,14 @@ def init_process_group(config: TrainConfig) -> tuple[int, torch.device]:
 
 
 def of_all_ranks(seconds: float) -> list[float]:
+    """Those of this rank alone where another one is gone: the step is done, and the next tick or sum shows it."""
     found = [torch.zeros(1) for _ in range(dist.get_world_size())]
-    dist.all_gather(found, torch.tensor([seconds]))
+    try:
+        dist.all_gather(found, torch.tensor([seconds]))
+    except RuntimeError as error:
+        if not is_lost_peer(error):
+            raise
+        return [seconds]
     return [each.item() for each in found]
 
 

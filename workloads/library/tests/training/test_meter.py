@@ -42,10 +42,11 @@ def test_a_rank_that_is_slower_than_its_gang_is_named(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], all_s: list[float], found: tuple[int, float] | None
 ) -> None:
     meter = Meter(EventLog.open(tmp_path / "e", job="j", kind="training"), every=2)
-    meter.alone = Alone(torch.device("cpu"), lambda own_s: all_s)
+    alone = Alone(torch.device("cpu"), lambda own_s: all_s)
+    meter.slowest = alone.slowest
     meter.begin(0, lead=True)
     for done in range(1, 5):
-        with meter.alone.part():
+        with alone.part():
             pass
         meter.step(done, torch.tensor(0.0))
     for window in written(tmp_path / "e"):
@@ -59,9 +60,7 @@ def test_every_rank_joins_in_the_comparison_after_the_same_steps(tmp_path: Path)
         meter, steps = Meter(EventLog.open(tmp_path / "e", job="j", kind="training"), every=5), list[int]()
         meter.begin(7, lead=lead)
         for done in range(8, 21):
-            meter.alone = Alone(
-                torch.device("cpu"), lambda own_s, done=done, steps=steps: [steps.append(done) or own_s]
-            )
+            meter.slowest = lambda done=done, steps=steps: steps.append(done) or {}
             meter.step(done, torch.tensor(0.0))
         meter.flush()
         asked[lead] = steps

@@ -34,8 +34,13 @@ def _check_moments(state: dict[str, Any]) -> None:
     for name, entry in state.items():
         if isinstance(entry, torch.optim.Optimizer):
             parameters = [p for group in entry.param_groups for p in group["params"]]
-            if any(getattr(p, mark, False) for p in parameters for mark in ("_is_flat_param", "_fsdp_flattened")):
+            if any(map(is_flat, parameters)):
                 raise _moments_of_one_rank(name)
+
+
+def is_flat(parameter: torch.Tensor) -> bool:
+    """Whether FSDP1 has made it of several, and cut it."""
+    return any(getattr(parameter, mark, False) for mark in ("_is_flat_param", "_fsdp_flattened"))
 
 
 def _moments_of_one_rank(name: str) -> InputError:

@@ -49,7 +49,7 @@ class CheckpointWriter:
         stop_asked: Callable[[], bool],
         hazard: Hazard,
     ) -> None:
-        self._run, self._ranks, self._tuning, self._on_report = run, ranks, tuning, on_report
+        self._run, self._ranks, self.tuning, self._on_report = run, ranks, tuning, on_report
         restored = began.restored
         self._stagings = [Staging() for _ in range(tuning.saves_in_flight)]
         orders = UploadOrders(
@@ -154,7 +154,7 @@ class CheckpointWriter:
             values=captured.skeleton | {NOTES_KEY: notes or {}},
         )
         blocking_s = time.monotonic() - began
-        shard_bytes = self._tuning.shard_size(length)
+        shard_bytes = self.tuning.shard_size(length)
         job = Job(save=self._save, memory=memory, length=length, shard_bytes=shard_bytes, manifest=manifest)
         self._uploader.submit(job, began, after=staging.wait if staging.copying else None)
         self.save_cost.observe_blocking(blocking_s)
@@ -164,8 +164,8 @@ class CheckpointWriter:
     def _wait_for_room(self, in_any_case: bool) -> None:
         """Back-pressure instead of more memory. Bounded over all saves that wait for the same upload: a store that
         hangs must not hold the training."""
-        patience_s = self._tuning.commit_timeout_s + self._tuning.retry_s
-        bound_s = patience_s if in_any_case else max(0.0, self._tuning.wait_s - self._waited_s)
+        patience_s = self.tuning.commit_timeout_s + self.tuning.retry_s
+        bound_s = patience_s if in_any_case else max(0.0, self.tuning.wait_s - self._waited_s)
         began = time.monotonic()
         give_up = partial(self._stop_waiting, began + ANNOUNCE_WAIT_AFTER_S, bound_s, in_any_case)
         self._handle(self._uploader.finish(bound_s, leave=len(self._stagings) - 1, give_up=give_up))
@@ -261,7 +261,7 @@ class CheckpointWriter:
             if report.done == "probed":
                 self.upload_rate = report.bytes / max(report.seconds, 1e-6)
                 continue
-            if report.done == "committed":
+            if report.done == "committed" and report.step > self.durable_step:
                 self.durable_step, self.durable_since = report.step, time.monotonic() - report.seconds
             if report.done == "fenced":
                 self.fenced = report.reason

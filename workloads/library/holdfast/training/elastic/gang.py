@@ -49,6 +49,7 @@ from holdfast.training.elastic.gradients import ExactGradientSum, GradientSum
 from holdfast.training.elastic.group import Group, port_taken
 from holdfast.training.elastic.membership import Member
 from holdfast.training.elastic.node import node_of, parameters_of
+from holdfast.training.elastic.pace import Pace
 from holdfast.training.elastic.places import Address
 from holdfast.training.elastic.regroup import Limits, Regroup
 from holdfast.training.elastic.saves import GangSaves, open_store
@@ -99,8 +100,9 @@ class ElasticGang:
         self._members, self._index, self._seed = len(nodes) // node.size, index // node.size, seed
         self._gather_s, self._window_s = gather_s, window_s
         kind = ExactGradientSum if exact else GradientSum
-        # A flag for each member, for its notice, and one by which the lead calls for a regrouping.
-        self._gradients = kind(parameters, flags=self._members + 1)
+        # A flag for each member, for its notice, one by which the lead calls for a regrouping, and each one's pace.
+        self._gradients = kind(parameters, flags=2 * self._members + 1)
+        self._pace = Pace(self._gradients.device, shards=self._shards)
         events = events if node.speaks else None
         self._shutdown = notices.of_process()
         self._tuning = tuning or Tuning()
@@ -116,7 +118,7 @@ class ElasticGang:
         limits = Limits(min_members=min_nodes * members_per_node, gather_s=gather_s, hold_s=hold_s)
         self._silent_s, self._lag = silent_s, Lag(lag_s)
         self._crew = self._assembled(run, nodes, storage, limits, whole, saves, events, members_per_node, peers)
-        self._reduced = False
+        self._reduced, self._own = False, 0
         self._called: frozenset[int] | None = None
         """Of the last reduction: who leaves; None: no member called for a regrouping."""
 
@@ -207,6 +209,7 @@ class ElasticGang:
         while self.step < total:
             self._reduced, self._called = False, None
             self._gradients.begin()
+            self._pace.begin()
             yield self.step
             if self._reduced:
                 self._crew.done()
@@ -214,12 +217,18 @@ class ElasticGang:
                     self._crew.resize(self._called)
         self._crew.finish(total, self._tuning.commit_timeout_s)
 
+    def slowest(self) -> dict[str, Any]:
+        """Since the last call: `slowest_rank`, the place that takes longest for its share of a step, and `slowest_by`,
+        how many times as long as the others; empty where nothing can be said. Fields of a `window` event."""
+        return self._pace.slowest()
+
     def shards(self) -> Generator[int]:
         """This member's shards of the step, each with torch's random state seeded for it."""
         # In sets of one for each rank of a node: FSDP2 adds up those in floats, the same ones whatever the size.
         each = self._node.size
         sets = sharing.share(self._shards // each, self._rank_of_member, len(self._crew.epoch.members))
         mine = [each * whole + self._node.rank for whole in sets]
+        self._own = len(mine)
         # All at once: between two shards the code would be out of the processor's cache each time.
         seeds = [mixed_seed(self._seed, self.step, shard) for shard in mine]
         for shard, seed in zip(mine, seeds, strict=True):
@@ -237,17 +246,22 @@ class ElasticGang:
         failpoint("gang.reduce")
         # A notice travels with the gradients: all members learn of it at the same step, for no message more.
         noticed = self._shutdown.requested and self._node.speaks
+        units = self._pace.ended(self._own)
+        took = [units * (member == self._index) for member in range(self._members)]
         leaves = [int(noticed and member == self._index) for member in range(self._members)]
         try:
             with self._crew.together():
-                flags = self._gradients.reduce([*leaves, int(self._newcomers_ready())], self._crew.group, self._node)
+                calls = [*leaves, int(self._newcomers_ready()), *took]
+                numbers = self._gradients.reduce(calls, self._crew.group, self._node)
         except (GroupLost, RuntimeError) as error:  # gloo's and nccl's errors both
             self._crew.lost(error)
             return False
         failpoint("gang.reduced")
         # Too large for the exact sum, on every member alike: the step comes again with a larger exponent.
-        if flags is None:
+        if numbers is None:
             return False
+        flags, units = numbers[: self._members + 1], numbers[self._members + 1 :]
+        self._pace.took(units, tuple(member.index for member in self._crew.epoch.members))
         # Only now: a call that came while the sum was under way would be known to some members and not to others.
         if any(flags):
             self._called = frozenset(member for member, flag in enumerate(flags[:-1]) if flag)
