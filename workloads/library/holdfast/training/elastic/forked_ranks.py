@@ -25,6 +25,8 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import NoReturn
 
+import torch
+
 from holdfast.contract.errors import InputError
 from holdfast.contract.exit_codes import EXIT_RETRY
 
@@ -156,6 +158,9 @@ def _run(command: Sequence[str]) -> NoReturn:
     arguments = [*python_arguments(command)]
     if not arguments:
         os.execvp(command[0], [*command])
+    # In this thread, which is alone: torch makes its pool again after a fork, and two threads that both find the old one
+    # (backward starts its own) end the process.
+    torch.set_num_threads(torch.get_num_threads())
     code: object = 0
     try:
         if arguments[0] == "-m":
