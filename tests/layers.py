@@ -31,12 +31,14 @@ LIBRARY_ROOMS: dict[str, set[str]] = {
     "checkpoint.stores": {"runtime", *SHARED},
     "checkpoint.format": {"checkpoint.stores", *SHARED},
     "checkpoint.state": {"checkpoint.format", *SHARED},
+    "checkpoint.peers": {"checkpoint.stores", "checkpoint.format", *SHARED},
     "checkpoint.restore": {
         "runtime",
         "checkpoint.ranks",
         "checkpoint.stores",
         "checkpoint.format",
         "checkpoint.state",
+        "checkpoint.peers",
         *SHARED,
     },
     "checkpoint.save": {
@@ -47,6 +49,7 @@ LIBRARY_ROOMS: dict[str, set[str]] = {
         "checkpoint.format",
         "checkpoint.state",
         "checkpoint.restore",
+        "checkpoint.peers",
         *SHARED,
     },
     "training": {"runtime", "checkpoint"},

@@ -19,10 +19,11 @@ from holdfast.checkpoint.errors import CheckpointExit, NotDurable, Preempted, Ra
 from holdfast.checkpoint.format import signing_key
 from holdfast.checkpoint.ranks import Ranks, is_lost_peer, on_every_rank
 from holdfast.checkpoint.reports import Reports
-from holdfast.checkpoint.restore import Restored, Start, log_found, start
+from holdfast.checkpoint.restore import Restored
 from holdfast.checkpoint.restore.loading import load
-from holdfast.checkpoint.save.decision import check_state
-from holdfast.checkpoint.save.writer import CheckpointWriter, step_not_grown
+from holdfast.checkpoint.restore.starting import Start, start
+from holdfast.checkpoint.save.copying_writer import CopyingWriter
+from holdfast.checkpoint.save.decision import check_state, step_not_grown
 from holdfast.checkpoint.settings import Every, Resume, Tuning, checked_resume, checked_url, parse_every
 from holdfast.checkpoint.state import checked_state
 from holdfast.checkpoint.state.shielding import shield
@@ -90,7 +91,7 @@ class Checkpointer:
         began = self._start_or_give_back()
         self.restored, self.step = began.restored, began.restored.step
         self._history = History.resumed(self.restored.notes)
-        self._writer = CheckpointWriter(
+        self._writer = CopyingWriter(
             self._url,
             self._run,
             self._ranks,
@@ -132,7 +133,7 @@ class Checkpointer:
         if metric is not None or self._cadence.due(step):
             self.save(step, metric=metric)
         else:
-            self._writer.prepare(self._state)
+            self._writer.between_saves(step, self._state, self._history.notes)
         if self._trial:
             self._trial.saved(step)
         self._ticked_at = self._reports.stepped(step)
@@ -255,18 +256,17 @@ class Checkpointer:
         storage = on_every_rank(
             self._ranks, lambda: reliable_storage(self._url, self._tuning, create=create, mirror=self._mirror)
         )
-        began = start(
-            storage, self._run, self._state, self._ranks, self._tuning, self._resume, lambda: self.stop.requested
-        )
+        stop_asked, url, run = lambda: self.stop.requested, self._url, self._run
+        began = start(storage, url, run, self._state, self._ranks, self._tuning, self._resume, stop_asked)
         found = began.restored
-        if self._ranks.coordinator:
-            log_found(found, self._url, self._run, storage)
         self._reports.emit("restore", step=found.step, seconds=round(found.seconds, 3), skipped=found.skipped)
         return began
 
     def _leave(self) -> None:
-        """What the grace period allows: first the save in flight, then one more if it fits on every rank."""
+        """What the grace period allows: a neighbour's copy, the save in flight, then one more if it fits on every rank."""
         self._reports.emit("stop", step=self.step, reason=self.stop.reason)
+        if self.stop.agreed:
+            self._writer.copy_last(self.step, self._state, self._history.notes(), self._seconds_left())
         lost = "" if self.stop.agreed else str(self.stop.lost or "another rank does not answer")
         if lost:
             lost = self._survivors.commit(self.step, self._history.notes(), lost, self._seconds_left())
@@ -290,7 +290,7 @@ class Checkpointer:
 
     @property
     def _unsaved(self) -> bool:
-        return self.step > max(self._writer.last_step, self.restored.step if self.restored else 0)
+        return self.step > max(self._writer.last_step, self.restored.committed_step if self.restored else 0)
 
     def _measure(self) -> None:
         # The time before the first tick is compilation, and would make every later step look fast.

@@ -3,10 +3,13 @@
 from holdfast.checkpoint.cadence import Hazard
 from holdfast.checkpoint.format import fence, signing_key
 from holdfast.checkpoint.format.commit import survey
+from holdfast.checkpoint.peers.keeper import Keeper
+from holdfast.checkpoint.peers.places import PeerPlaces
 from holdfast.checkpoint.ranks import Json, Ranks, error_of, failure_of, is_lost_peer
-from holdfast.checkpoint.restore import Restored, Start, behind_fence, restore
+from holdfast.checkpoint.restore import Restored, restore
 from holdfast.checkpoint.restore.loading import read_whole
 from holdfast.checkpoint.restore.reading import open_step
+from holdfast.checkpoint.restore.starting import Start, behind_fence
 from holdfast.checkpoint.restore.target import load_entry
 from holdfast.checkpoint.save.uploader import Report
 from holdfast.checkpoint.save.writer import CheckpointWriter
@@ -23,6 +26,8 @@ __all__ = [
     "Generators",
     "Hazard",
     "Json",
+    "Keeper",
+    "PeerPlaces",
     "Ranks",
     "Report",
     "Restored",

@@ -62,6 +62,9 @@ class Tuning(Retention):
     min_interval_s: float = 30.0
     max_interval_s: float = 1800.0
     """Floor and ceiling of every="auto"."""
+    peer_steps: int = 0
+    """Under `holdfast train ranks --sharded`: steps from one copy in a neighbour's memory to the next; 0: as many as keep their
+    cost below 2 % of the time."""
     niceness: int = 5
     """Of the uploader process."""
 

@@ -10,10 +10,13 @@ from typing import Annotated
 import typer
 
 from holdfast.contract.environment import (
+    ENV_CHECKPOINTS,
     ENV_COMPLETION_INDEX,
     ENV_GANG_MIN_NODES,
     ENV_GANG_NODES,
     ENV_JOB,
+    ENV_LOCAL_WORLD_SIZE,
+    ENV_RUN,
     ENV_WINDOW_S,
 )
 from holdfast.contract.errors import InputError
@@ -178,16 +181,60 @@ def elastic(
     leave_now(train_elastic(config))
 
 
-@app.command(epilog=examples("python -m holdfast train ranks --processes 4 -- python train.py"))
+@app.command(
+    epilog=examples(
+        "python -m holdfast train ranks --processes 4 -- python train.py",
+        "python -m holdfast train ranks --processes 4 --sharded --nodes 4 --place 0 -- python train.py",
+    )
+)
 def ranks(
     command: Annotated[list[str], typer.Argument(help="Program and arguments, after --.")],
     processes: Annotated[int, typer.Option(help="Number of processes; each gets LOCAL_RANK and LOCAL_WORLD_SIZE.")],
+    sharded: Annotated[
+        bool, typer.Option("--sharded", help="The state is sharded over nodes: wait for a lost one, then go on.")
+    ] = False,
+    checkpoints: Annotated[str, typer.Option(help="URL that the sharded program saves to.", envvar=ENV_CHECKPOINTS)] = (
+        "out/checkpoints"
+    ),
+    run: Annotated[str, typer.Option(help="Name of its run.", envvar=ENV_RUN)] = "sharded",
+    nodes: Annotated[int, typer.Option(help="Number of its nodes.", envvar=ENV_GANG_NODES)] = 1,
+    place: Annotated[int, typer.Option(help="Index of this node.", envvar=ENV_COMPLETION_INDEX)] = 0,
+    copies: Annotated[
+        int | None, typer.Option(help="Copies of each shard in another node's memory: 0, or 1 where there is one.")
+    ] = None,
+    wait: Annotated[float, typer.Option(help="Seconds to wait for a lost node.")] = 1800.0,
+    silent: Annotated[float, typer.Option(help="Seconds without an answer after which a node is lost.")] = 3.0,
     window: Window = DEFAULT_WINDOW.pod_s,
 ) -> None:
-    """Start one process of a program per GPU on a node of an elastic gang. Exit: the combined code of the processes."""
+    """Start one process of a program per GPU on a node of an elastic or a sharded gang. Exit: the combined code of the
+    processes; 75 where a lost node did not come back."""
     from holdfast.runtime.shutdown import leave_now, of_process
-    from holdfast.training.elastic.ranks import run_ranks
 
     shutdown = of_process()
     shutdown.takes_s = window
-    leave_now(run_ranks(command, processes, shutdown, window_s=window))
+    if not sharded:
+        from holdfast.training.elastic.ranks import run_ranks
+
+        leave_now(run_ranks(command, processes, shutdown, window_s=window))
+    from holdfast.runtime import logs
+    from holdfast.training.elastic.in_place import ShardedNode, run_sharded
+    from holdfast.training.elastic.places import of_pod
+
+    logs.set_job(run)
+    between("place is out of range", place, 0, max(nodes - 1, 0))
+    pod = of_pod(
+        {**os.environ, ENV_GANG_NODES: str(nodes), ENV_COMPLETION_INDEX: str(place), ENV_LOCAL_WORLD_SIZE: "1"}
+    )
+    node = ShardedNode(
+        command=command,
+        checkpoints=checkpoints,
+        run=run,
+        nodes=pod.nodes,
+        place=pod.index,
+        processes=processes,
+        copies=min(1, nodes - 1) if copies is None else copies,
+        wait_s=wait,
+        silent_s=silent,
+        window_s=window,
+    )
+    leave_now(run_sharded(node, shutdown))

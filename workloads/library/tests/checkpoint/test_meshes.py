@@ -20,7 +20,8 @@ from holdfast.checkpoint.errors import Damaged
 from holdfast.checkpoint.format import Manifest, TensorPart
 from holdfast.checkpoint.format.commit import CommitState, commit, committed_steps
 from holdfast.checkpoint.format.soundness import check_manifests, tiles
-from holdfast.checkpoint.save.uploader_process import Job, upload
+from holdfast.checkpoint.save.orders import Job
+from holdfast.checkpoint.save.uploader_process import upload
 from holdfast.checkpoint.stores.local import LocalStorage
 from workloads.library.tests.checkpoint.jobs import TUNING, Jobs
 from workloads.library.tests.checkpoint.test_reshard import run, same, step, whole

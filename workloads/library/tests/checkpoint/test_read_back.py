@@ -14,7 +14,8 @@ import torch
 
 from holdfast.checkpoint.format import Manifest
 from holdfast.checkpoint.format.commit import committed_steps
-from holdfast.checkpoint.save.uploader_process import Job, Mailbox, Memory, UploadOrders, serve
+from holdfast.checkpoint.save.orders import Job, UploadOrders
+from holdfast.checkpoint.save.uploader_process import Mailbox, Memory, serve
 from holdfast.checkpoint.settings import Tuning
 from holdfast.checkpoint.state import capture
 from holdfast.checkpoint.state.tensors import memory_of, pieces_of

@@ -8,19 +8,16 @@ Decision: infra/decisions/0022.
 
 import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import islice
 from typing import Any
 
 import torch
 
-from holdfast.checkpoint.errors import StorageError
 from holdfast.checkpoint.failpoints import failpoint
-from holdfast.checkpoint.format import Commit, fence
+from holdfast.checkpoint.format import Commit
 from holdfast.checkpoint.format.commit import candidates as steps_to_try
-from holdfast.checkpoint.format.commit import committed_steps, steps_of, survey
+from holdfast.checkpoint.format.commit import committed_steps, steps_of
 from holdfast.checkpoint.format.soundness import NOTES_KEY
 from holdfast.checkpoint.ranks import Ranks, agreed, outcome, worst
 from holdfast.checkpoint.restore.comparison import check_same, compare, sketch, unproven, versions
@@ -54,8 +51,15 @@ class Restored:
     """Commits of the run up to this one."""
     unfilled: list[str] = field(default_factory=list[str])
     """Tensors of the state that stay as they were built, where the caller allowed that."""
+    durable_step: int | None = None
+    """Newest step that is committed, where `step` was restored from the memory of nodes."""
+    attempt: str = ""
     missing: int = 0
     """Commits that retention had left in addition to this one: they were deleted, and maybe newer ones with them."""
+
+    @property
+    def committed_step(self) -> int:
+        return self.step if self.durable_step is None else self.durable_step
 
 
 def restore(
@@ -95,6 +99,7 @@ def restore(
             failpoint("restore.applied")
             return Restored(
                 step=step,
+                attempt=attempt.attempt,
                 skipped=skipped,
                 damaged=damaged,
                 seconds=time.monotonic() - began,
@@ -222,79 +227,3 @@ class _Attempt:
         copies = plan(self._opened, wanted, rank=self.ranks.rank)
         with torch.no_grad():
             Transfer(self.storage, self._opened, parallel=self.tuning.parallel, stop_asked=stop_asked).run(copies)
-
-
-# Names that are looked at to say which runs there are: a bucket may hold millions.
-LISTED = 2000
-# They are passed on the command line of the uploader.
-MOST_STALE = 1000
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Start:
-    restored: Restored
-    epoch: int
-    """0 where the store took no fence."""
-    stale: tuple[str, ...] = ()
-    """Attempts that can get no commit any more: they have no commit, and every trainer before this one is fenced."""
-
-
-def start(
-    storage: Storage,
-    run: str,
-    state: dict[str, Any],
-    ranks: Ranks,
-    tuning: Tuning,
-    resume: Resume,
-    stop_asked: Callable[[], bool],
-) -> Start:
-    # The fence comes after the restore: a start that is refused, by another model's shapes or a mistyped name, must
-    # not take the right to commit from a trainer that runs well.
-    found = restore(storage, run, state, ranks, tuning, stop_asked, resume=resume)
-    epoch, newest, stale = agreed(ranks, outcome(partial(_on_coordinator, storage, run, ranks)))["value"]
-    if newest > max([found.step, *(step for step, _ in found.skipped)]):
-        found = restore(storage, run, state, ranks, tuning, stop_asked)
-    return Start(restored=found, epoch=epoch, stale=tuple(stale))
-
-
-def _on_coordinator(storage: Storage, run: str, ranks: Ranks) -> tuple[int, int, list[str]]:
-    if not ranks.coordinator:
-        return 0, 0, []
-    try:
-        epoch = fence.take(storage, run)
-    except StorageError as error:
-        # A full disk may have room again before the first save; training must not end for it.
-        logs.warning("restore", f"two trainers under the name {run} would not be noticed: {error}")
-        epoch = 0
-    committed, stale = behind_fence(storage, run)
-    return epoch, max(committed, default=0), stale if epoch else []
-
-
-def behind_fence(storage: Storage, run: str) -> tuple[list[int], list[str]]:
-    """The steps that are committed; and the attempts that are not, which can get no commit once a fence is taken."""
-    steps = survey(storage, run).values()
-    committed = [entry.step for entry in steps if entry.commit]
-    stale = [attempt for entry in steps if entry.commit is None for attempt in entry.attempts]
-    return committed, stale[:MOST_STALE]
-
-
-def log_found(found: Restored, url: str, run: str, storage: Storage) -> None:
-    """What was taken up, what was passed over, and what is there instead of nothing."""
-    for step, reason in found.skipped:
-        logs.warning("restore", f"skipped step {step}: {reason}")
-    logs.info("restore", _first_line(found, url, run, storage))
-    if found.missing:
-        gone = f"commits that were kept together with step {found.step} and are gone: {found.missing}"
-        logs.warning("restore", f"{gone}, maybe newer ones too")
-
-
-def _first_line(found: Restored, url: str, run: str, storage: Storage) -> str:
-    if found.step:
-        age = f"{found.bytes / 1e6:.1f} MB, committed {found.age_s / 60:.0f} min ago"
-        return f"restored step {found.step} of {url} run {run} in {found.seconds:.1f} s ({age})"
-    others: list[str] = []
-    with suppress(StorageError):
-        listed = islice(storage.list(""), LISTED)
-        others = sorted({stat.name.split("/")[0] for stat in listed} - {run})
-    found_there = f"it holds other runs: {', '.join(others[:8])}" if others else "nothing else is there"
-    return f"no checkpoint to restore in {url} run {run} ({found_there}): beginning at step 0"

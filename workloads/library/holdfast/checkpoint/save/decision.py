@@ -6,10 +6,12 @@ from typing import Any
 
 import torch
 
+from holdfast.checkpoint.format import Manifest
+from holdfast.checkpoint.format.soundness import NOTES_KEY
 from holdfast.checkpoint.ranks import Ranks, agreed, failure_of
 from holdfast.checkpoint.save.uploader_process import ANOTHER_RANK_FAILED
 from holdfast.checkpoint.state import Captured, capture
-from holdfast.checkpoint.state.tensors import pieces_of
+from holdfast.checkpoint.state.tensors import Piece, pieces_of
 from holdfast.checkpoint.stores.storage import random_hex
 from holdfast.contract.errors import InputError
 
@@ -119,4 +121,35 @@ def _different_states(got: str) -> InputError:
         got=got,
         allowed="the same tensors on every rank, but for entries marked PerRank",
         fix="build the same state on every rank, or wrap the entry in PerRank",
+    )
+
+
+def step_not_grown(step: int, newest: int) -> InputError:
+    return InputError(
+        "number of a step is not above that of the last save",
+        got=f"step {step} after step {newest}",
+        allowed="steps counted over the whole run, each number once",
+        fix="count optimizer steps from ckpt.step on: for step in range(ckpt.step, total): ...; ckpt.tick(step + 1)",
+    )
+
+
+def manifest_of(
+    run: str,
+    ranks: Ranks,
+    step: int,
+    attempt: str,
+    captured: Captured,
+    pieces: list[Piece],
+    notes: dict[str, Any] | None,
+) -> Manifest:
+    """Of this rank, without the shards, which its uploader adds."""
+    return Manifest(
+        run=run,
+        step=step,
+        attempt=attempt,
+        rank=ranks.rank,
+        world_size=ranks.world_size,
+        shards=(),
+        tensors=tuple(piece.part for piece in pieces),
+        values=captured.skeleton | {NOTES_KEY: notes or {}},
     )

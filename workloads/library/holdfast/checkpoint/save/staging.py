@@ -19,17 +19,21 @@ import torch
 
 from holdfast.checkpoint.failpoints import failpoint
 from holdfast.checkpoint.format import Manifest
-from holdfast.checkpoint.save.uploader_process import Job, upload
+from holdfast.checkpoint.save.orders import Job
+from holdfast.checkpoint.save.uploader_process import upload
 from holdfast.checkpoint.settings import Tuning
 from holdfast.checkpoint.state.tensors import Piece, dtype_of, memory_of, stream_bytes
 from holdfast.checkpoint.stores.storage import Storage
 
 
 class Staging:
-    def __init__(self) -> None:
-        self.descriptor = _anonymous_file()
-        self.bytes = 0
+    def __init__(self, descriptor: int = -1) -> None:
+        """`descriptor`: of a memory that outlives this process, and may hold what a restore needs."""
+        self.descriptor = _anonymous_file() if descriptor < 0 else descriptor
+        self.bytes = os.fstat(self.descriptor).st_size
         self._buffer = torch.empty(0, dtype=torch.uint8)
+        if self.bytes:
+            self._buffer = torch.frombuffer(mmap.mmap(self.descriptor, self.bytes), dtype=torch.uint8)
         self._toucher: threading.Thread | None = None
         self._pinned = False
         self._copied: torch.cuda.Event | None = None

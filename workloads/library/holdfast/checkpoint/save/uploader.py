@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 from weakref import WeakSet
 
-from holdfast.checkpoint.save.uploader_process import Job, UploadOrders
+from holdfast.checkpoint.save.orders import Job, UploadOrders
 
 ROOT = Path(__file__).parents[3]
 # Not `python -m`: that puts the current folder first, and a queue.py there would be imported for the library's own.
@@ -33,7 +33,7 @@ main()
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Report:
-    """`done`: probed, unprobed, staged, uploaded, committed, sound, failed or fenced."""
+    """`done`: probed, unprobed, staged, uploaded, committed, sound, failed or fenced; copied or uncopied."""
 
     save: int
     done: str
@@ -69,6 +69,7 @@ class Uploader:
         self._orders, self._memories, self._coordinator = orders, memories, coordinator
         self._commit_count = orders.commit_count
         self._in_flight: dict[int, InFlight] = {}
+        self._copying: dict[int, InFlight] = {}
         self._reports: list[Report] = []
         self._sending = threading.Lock()
         self._start()
@@ -100,9 +101,13 @@ class Uploader:
         return tuple(self._in_flight)
 
     @property
-    def free_memory(self) -> int:
-        """Which staging memory the next save may take; -1: every one is still being uploaded."""
-        taken = {one.memory for one in self._in_flight.values()}
+    def copying(self) -> bool:
+        """Whether a copy is on its way to a neighbour."""
+        return bool(self._copying)
+
+    def free_memory(self, kept: int = -1) -> int:
+        """Which staging memory the next save may take, but `kept`; -1: every one is still being uploaded."""
+        taken = {kept, *(one.memory for one in (*self._in_flight.values(), *self._copying.values()))}
         return next((memory for memory in range(len(self._memories)) if memory not in taken), -1)
 
     @property
@@ -118,11 +123,15 @@ class Uploader:
         """`began`: when its staging did. `after`: wait for it first, in a thread; the save is in flight from now on."""
         assert job.save not in self._in_flight
         if self._process.poll() is not None:  # killed since: a new one has the same memory
-            while self._in_flight:
+            while self._in_flight or self._copying:
                 self._receive()
             self._socket.close()
             self._start()
-        self._in_flight[job.save] = InFlight(step=job.manifest.step, memory=job.memory, began=began)
+        one = InFlight(step=job.manifest.step, memory=job.memory, began=began)
+        if job.upload:
+            self._in_flight[job.save] = one
+        if job.copy:
+            self._copying[job.save] = one
         if after is None:
             self._order(job.encode())
         else:
@@ -130,7 +139,9 @@ class Uploader:
 
     def _hand_over(self, job: Job, after: Callable[[], object]) -> None:
         after()
-        if job.save in self._in_flight:  # else its uploader is gone, and the memory may hold the next save
+        if (
+            job.save in self._in_flight or job.save in self._copying
+        ):  # else its uploader is gone, and the memory may hold the next save
             self._order(job.encode())
 
     def _order(self, line: bytes) -> None:
@@ -191,6 +202,10 @@ class Uploader:
         if fields["done"] == "ready":
             return
         report = Report(**fields)
+        if report.done in ("copied", "uncopied"):
+            self._reports.append(report)
+            self._copying.pop(report.save, None)
+            return
         if one := self._in_flight.get(report.save):
             # From the staging on, and not from the upload alone: that long the work of this save was at risk.
             report = replace(report, step=one.step, seconds=time.monotonic() - one.began)
@@ -204,7 +219,11 @@ class Uploader:
         self.replace()  # its socket closes a moment before it can be waited for; a save handed over then would be lost
         for save, one in self._in_flight.items():
             self._reports.append(Report(save=save, done="failed", step=one.step, reason="the uploader process is gone"))
+        self._reports += [
+            Report(save=save, done="uncopied", reason="the uploader process is gone") for save in self._copying
+        ]
         self._in_flight.clear()
+        self._copying.clear()
 
 
 _uploaders: WeakSet[Uploader] = WeakSet()

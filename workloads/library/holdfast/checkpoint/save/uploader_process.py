@@ -20,17 +20,19 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 from holdfast.checkpoint.errors import Abandoned, Damaged, Fenced, Full, StorageError
 from holdfast.checkpoint.failpoints import failpoint
-from holdfast.checkpoint.format import Manifest, Shard, TensorPart
+from holdfast.checkpoint.format import Manifest, Shard
 from holdfast.checkpoint.format.commit import CommitState, commit
 from holdfast.checkpoint.format.soundness import read_shard
-from holdfast.checkpoint.save.retention import FailedAttempts, Policy, retain
-from holdfast.checkpoint.settings import Retention, Tuning
+from holdfast.checkpoint.peers.places import PeerPlaces
+from holdfast.checkpoint.save.orders import Job, UploadOrders
+from holdfast.checkpoint.save.retention import FailedAttempts, retain
+from holdfast.checkpoint.settings import Tuning
 from holdfast.checkpoint.stores.opening import reliable_storage
 from holdfast.checkpoint.stores.storage import Storage, crc32c, put_bytes, put_object, random_hex
 from holdfast.contract import object_names
@@ -44,73 +46,14 @@ PROBE_BYTES = 8 << 20
 ANOTHER_RANK_FAILED = "another rank failed"
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class UploadOrders:
-    """What an uploader is started with, as its one argument."""
-
-    url: str
-    run: str
-    tuning: Tuning
-    keep: int
-    commit_count: int
-    """Commits that this run has."""
-    epoch: int
-    """Number of this start."""
-    damaged: tuple[str, ...] = ()
-    """Attempts whose commit restore passed over."""
-    stale: tuple[str, ...] = ()
-    """Attempts that get no commit any more."""
-    training_threads: int = 1
-    """That all ranks of this machine compute with."""
-
-    def encode(self) -> str:
-        return json.dumps(asdict(self))
-
-    @classmethod
-    def decode(cls, text: str) -> "UploadOrders":
-        body = json.loads(text)
-        return cls(**(body | {"tuning": Tuning(**body["tuning"])}))
-
-    @property
-    def policy(self) -> Policy:
-        rules: dict[str, Any] = {field.name: getattr(self.tuning, field.name) for field in fields(Retention)}
-        return Policy(keep=self.keep, damaged=frozenset(self.damaged), stale=frozenset(self.stale), **rules)
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Job:
-    """One save of one rank: the first `length` bytes of a staging memory hold its stream."""
-
-    save: int
-    memory: int = 0
-    """Which of the staging memories."""
-    length: int
-    shard_bytes: int
-    manifest: Manifest
-    """Without shards: their checksums are computed by the uploader."""
-
-    def encode(self) -> bytes:
-        return json.dumps(asdict(self), separators=(",", ":"), allow_nan=False).encode()
-
-    @classmethod
-    def decode(cls, body: dict[str, Any]) -> "Job":
-        # Not parse_manifest: this one comes from the trainer itself, and its many parts are not worth a second check.
-        fields: dict[str, Any] = body["manifest"]
-        tensors = tuple(
-            TensorPart(**(part | {name: tuple(part[name]) for name in ("shape", "offset", "extent")}))
-            for part in fields.pop("tensors")
-        )
-        del fields["shards"]
-        body["manifest"] = Manifest(**fields, tensors=tensors, shards=())
-        return cls(**body)
-
-
 class Mailbox:
     """UploadOrders from the trainer. Jobs wait for their turn; `abandon` names a save and may come in the middle of it."""
 
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection
         self._jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
+        self.copies: queue.SimpleQueue[Job] = queue.SimpleQueue()
+        """For a neighbour: they do not wait for uploads."""
         self._changed = threading.Condition()
         self._abandoned: set[int] = set()
         self._orphaned_at = math.inf
@@ -124,8 +67,12 @@ class Mailbox:
                     with self._changed:
                         self._abandoned.add(order["abandon"])
                         self._changed.notify_all()
-                else:
-                    self._jobs.put(Job.decode(order))
+                    continue
+                job = Job.decode(order)
+                if job.copy:
+                    self.copies.put(job)
+                if job.upload:
+                    self._jobs.put(job)
         # The trainer's end is no order to stop: what it has handed over may be the last checkpoint.
         self._orphaned_at = time.monotonic()
         self._jobs.put(None)
@@ -255,6 +202,23 @@ def _cut(memory: memoryview, size: int) -> Iterator[memoryview]:
         yield memory[start : start + size]
 
 
+def hand_over_copies(mailbox: Mailbox, memories: list[Memory], places: PeerPlaces, start: int) -> None:
+    """In a thread of its own: of each job that asks for it the staged bytes to the neighbour's keeper."""
+    while True:
+        job = mailbox.copies.get()
+        began, memory = time.monotonic(), memories[job.memory].view(job.length)
+        parts = list(_cut(memory, job.shard_bytes))
+        manifest = replace(job.manifest, shards=tuple(Shard(bytes=len(p), crc32c=crc32c(p)) for p in parts))
+        try:
+            failpoint("peer.copy")
+            places.own(manifest, job.memory, start)
+            places.copy(manifest, memory, job.keep, start)
+            failpoint("peer.copied")
+            mailbox.report(save=job.save, done="copied", seconds=time.monotonic() - began, bytes=job.length)
+        except StorageError as error:
+            mailbox.report(save=job.save, done="uncopied", reason=str(error)[:500])
+
+
 def _probe(mailbox: Mailbox, storage: Storage, run: str) -> None:
     """Reports how long a small object takes to become durable: before the first save, so that a notice finds a number."""
     # Under a name of the run, so that retention finds what a kill leaves behind.
@@ -289,7 +253,13 @@ def main() -> None:
     os.nice(orders.tuning.niceness)
     _keep_to_spare_cores(orders.training_threads)
     mailbox = Mailbox(socket.socket(fileno=connection))
+    mapped = [Memory(descriptor) for descriptor in memories]
+    if places := PeerPlaces.of_environment():
+        # Before the first job: the launcher ends this process before other ranks write the memories that it reads.
+        places.hello(os.getpid())
+        copying = partial(hand_over_copies, mailbox, mapped, places, orders.epoch)
+        threading.Thread(target=copying, name="copies", daemon=True).start()
     storage = reliable_storage(orders.url, orders.tuning, create=True)
     mailbox.report(save=0, done="ready")
     _probe(mailbox, storage, orders.run)
-    serve(mailbox, [Memory(descriptor) for descriptor in memories], storage, orders)
+    serve(mailbox, mapped, storage, orders)

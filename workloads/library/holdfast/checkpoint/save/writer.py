@@ -18,13 +18,13 @@ import torch
 from holdfast.checkpoint.cadence import Hazard, SaveCostModel
 from holdfast.checkpoint.errors import NotDurable, Superseded
 from holdfast.checkpoint.format import Manifest
-from holdfast.checkpoint.format.soundness import NOTES_KEY
 from holdfast.checkpoint.ranks import Ranks, failure_of
-from holdfast.checkpoint.restore import Start
-from holdfast.checkpoint.save.decision import NOTHING, decided, layout_digest, worst_ending
+from holdfast.checkpoint.restore.starting import Start
+from holdfast.checkpoint.save.copies import NONE, Copies
+from holdfast.checkpoint.save.decision import NOTHING, decided, layout_digest, manifest_of, step_not_grown, worst_ending
+from holdfast.checkpoint.save.orders import Job, UploadOrders
 from holdfast.checkpoint.save.staging import Staging
 from holdfast.checkpoint.save.uploader import Report, Uploader
-from holdfast.checkpoint.save.uploader_process import Job, UploadOrders
 from holdfast.checkpoint.settings import Tuning
 from holdfast.checkpoint.state import Captured, capture
 from holdfast.checkpoint.state.tensors import Piece, pieces_of
@@ -48,21 +48,15 @@ class CheckpointWriter:
         on_report: Callable[[Report], None],
         stop_asked: Callable[[], bool],
         hazard: Hazard,
+        copies: Copies | None = None,
     ) -> None:
         self._run, self._ranks, self.tuning, self._on_report = run, ranks, tuning, on_report
         restored = began.restored
-        self._stagings = [Staging() for _ in range(tuning.saves_in_flight)]
-        orders = UploadOrders(
-            url=url,
-            run=run,
-            tuning=tuning,
-            keep=keep,
-            commit_count=restored.commit_count,
-            epoch=began.epoch,
-            stale=began.stale,
-            damaged=tuple(attempt for attempt in restored.damaged.values() if attempt),
-            training_threads=ranks.on_this_machine * torch.get_num_threads(),
-        )
+        self._copies = copies
+        descriptors = copies.memories if copies else [-1] * tuning.saves_in_flight
+        self._stagings = [Staging(descriptor) for descriptor in descriptors]
+        threads = ranks.on_this_machine * torch.get_num_threads()
+        orders = UploadOrders.of(url, run, tuning, keep, began, training_threads=threads)
         memories = [staging.descriptor for staging in self._stagings]
         self._uploader = Uploader(orders, memories, coordinator=ranks.coordinator)
         self._prepared = 0
@@ -73,7 +67,7 @@ class CheckpointWriter:
         """Whether the caller holds Checkpointer.lock() around its optimizer step, so that copying may go on meanwhile."""
         self.last_step = -1
         """Step of the newest save that was handed over."""
-        self.durable_step = restored.step
+        self.durable_step = restored.committed_step
         """Newest step that is committed: on the coordinator as of now, elsewhere as of the last save."""
         self.durable_since = time.monotonic()
         """When its state was staged, or restored."""
@@ -99,7 +93,7 @@ class CheckpointWriter:
 
     @property
     def _full(self) -> bool:
-        return len(self._uploader.in_flight) >= len(self._stagings)
+        return len(self._uploader.in_flight) >= self.tuning.saves_in_flight
 
     def full_save_s(self) -> float:
         """How long a save takes until it is durable: as the last one did, or by the probe before there is one."""
@@ -128,38 +122,53 @@ class CheckpointWriter:
         """False: not done, because the upload before is not through and the ranks stop, or have waited long enough."""
         self._wait_for_room(in_any_case)
         began = time.monotonic()
+        # A state that was copied already is not copied again; on every rank alike.
+        copies = self._copies if self._copies and self._copies.newest_step < step else None
+        copy = copies is not None and copies.agree(self._ranks, step, self.save_cost.step_s)
         # Before the agreement: a rank without room must say so in it, or the others stage a save that cannot commit.
-        memory = self._uploader.free_memory
+        memory = self._free_memory
         mine, captured, pieces, length = self._stage(step, state, memory)
         # Staging comes before: an exchange first would add the slowest rank's copy to everybody's wait.
         attempt = self._agree(step, mine, captured)
         if not attempt:
             return False
         self._waited_s, self._announced = 0.0, False
+        self.last_step = step
+        manifest = manifest_of(self._run, self._ranks, step, attempt, captured, pieces, notes)
+        blocking_s = self._hand_over(manifest, memory, length, began, copy=copy)
+        self.save_cost.observe_blocking(blocking_s)
+        self._on_report(Report(save=self._save, done="staged", step=step, seconds=blocking_s, bytes=length))
+        return True
+
+    @property
+    def _free_memory(self) -> int:
+        return self._uploader.free_memory(self._copies.kept_memory if self._copies else -1)
+
+    def _hand_over(
+        self, manifest: Manifest, memory: int, length: int, began: float, *, copy: bool, upload: bool = True
+    ) -> float:
+        """How long training was held."""
         staging = self._stagings[memory]
         # The next optimizer step would write to tensors that the GPU is still copying from.
         if not self.overlaps:
             staging.wait()
         # Numbered alike on every rank, since each takes part in every save: the store's keys are named by it.
         self._save += 1
-        self.last_step = step
-        manifest = Manifest(
-            run=self._run,
-            step=step,
-            attempt=attempt,
-            rank=self._ranks.rank,
-            world_size=self._ranks.world_size,
-            shards=(),
-            tensors=tuple(piece.part for piece in pieces),
-            values=captured.skeleton | {NOTES_KEY: notes or {}},
-        )
         blocking_s = time.monotonic() - began
-        shard_bytes = self.tuning.shard_size(length)
-        job = Job(save=self._save, memory=memory, length=length, shard_bytes=shard_bytes, manifest=manifest)
+        job = Job(
+            save=self._save,
+            memory=memory,
+            length=length,
+            shard_bytes=self.tuning.shard_size(length),
+            manifest=manifest,
+            upload=upload,
+            copy=copy,
+            keep=self._copies.kept if self._copies else NONE,
+        )
+        if copy and self._copies:
+            self._copies.staged((manifest.step, manifest.attempt), memory, self._save, blocking_s)
         self._uploader.submit(job, began, after=staging.wait if staging.copying else None)
-        self.save_cost.observe_blocking(blocking_s)
-        self._on_report(Report(save=self._save, done="staged", step=step, seconds=blocking_s, bytes=length))
-        return True
+        return blocking_s
 
     def _wait_for_room(self, in_any_case: bool) -> None:
         """Back-pressure instead of more memory. Bounded over all saves that wait for the same upload: a store that
@@ -168,7 +177,7 @@ class CheckpointWriter:
         bound_s = patience_s if in_any_case else max(0.0, self.tuning.wait_s - self._waited_s)
         began = time.monotonic()
         give_up = partial(self._stop_waiting, began + ANNOUNCE_WAIT_AFTER_S, bound_s, in_any_case)
-        self._handle(self._uploader.finish(bound_s, leave=len(self._stagings) - 1, give_up=give_up))
+        self._handle(self._uploader.finish(bound_s, leave=self.tuning.saves_in_flight - 1, give_up=give_up))
         self._waited_s += time.monotonic() - began
         if self._full and (in_any_case or (self._uploader.oldest_s > patience_s and not self._stop_asked())):
             # Stuck beyond its own time-outs: killed, so that its memory is free and the next save starts another.
@@ -230,7 +239,7 @@ class CheckpointWriter:
 
     def poll(self) -> None:
         """Raises Superseded where this rank alone trains and has learnt of a newer trainer."""
-        if self.busy or not self.upload_rate:
+        if self.busy or not self.upload_rate or self._uploader.copying:
             self._handle(self._uploader.poll())
         # Several ranks learn it together, in the next save: one that left alone would leave the others waiting.
         if self.fenced and self._ranks.world_size == 1:
@@ -261,6 +270,10 @@ class CheckpointWriter:
             if report.done == "probed":
                 self.upload_rate = report.bytes / max(report.seconds, 1e-6)
                 continue
+            if report.done in ("copied", "uncopied"):
+                if self._copies:
+                    self._copies.take(report)
+                continue
             if report.done == "committed" and report.step > self.durable_step:
                 self.durable_step, self.durable_since = report.step, time.monotonic() - report.seconds
             if report.done == "fenced":
@@ -282,12 +295,3 @@ class CheckpointWriter:
                 if self._ranks.store.check([f"failed/{save}"]):
                     self._uploader.abandon(save)
         return False
-
-
-def step_not_grown(step: int, newest: int) -> InputError:
-    return InputError(
-        "number of a step is not above that of the last save",
-        got=f"step {step} after step {newest}",
-        allowed="steps counted over the whole run, each number once",
-        fix="count optimizer steps from ckpt.step on: for step in range(ckpt.step, total): ...; ckpt.tick(step + 1)",
-    )

@@ -57,6 +57,8 @@ class Control:
         self._joins: dict[int, tuple[Member, float]] = {}
         self._farewells: dict[int, set[int]] = {}
         """Epoch -> indices that have seen its end."""
+        self.shown: dict[str, int] = {}
+        """What else its status says."""
         self.total = 0
         """Steps of the whole training; 0: not known yet."""
         self._lost = 0
@@ -187,13 +189,17 @@ class Control:
     def _status(self) -> dict[str, Any]:
         epoch = self._epoch.to_json() if self._epoch else None
         me = {"index": self.me.index, "incarnation": self.me.incarnation, "phase": self._phase, "epoch": epoch}
-        return me | {
-            "reaches": sorted(self.reaches),
-            "closed": sorted(self.closed),
-            "ear": self.ear,
-            "lost": self._lost,
-            "total": self.total,
-        }
+        return (
+            me
+            | self.shown
+            | {
+                "reaches": sorted(self.reaches),
+                "closed": sorted(self.closed),
+                "ear": self.ear,
+                "lost": self._lost,
+                "total": self.total,
+            }
+        )
 
 
 class _Server(BoundedServer):

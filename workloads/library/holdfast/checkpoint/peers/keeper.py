@@ -1,0 +1,254 @@
+"""The memory of a node: staging memories of its own ranks, and the copies that a neighbour's uploaders hand over.
+
+In the launcher, which outlives its ranks. Of each rank of the neighbour there is room for one complete copy and one
+that arrives. The sender names the version that every node has complete: that one stays, the other gives way. A copy
+that arrived is compared with its digests before it counts, and is never replaced by another of the same version.
+"""
+
+import mmap
+import os
+import select
+import signal
+import socket
+import threading
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from holdfast.checkpoint.errors import Damaged
+from holdfast.checkpoint.failpoints import failpoint
+from holdfast.checkpoint.format import Manifest
+from holdfast.checkpoint.format.decoding import MAX_MANIFEST_BYTES, parse_manifest
+from holdfast.checkpoint.peers import wire
+from holdfast.checkpoint.peers.places import Version
+from holdfast.checkpoint.peers.wire import Head
+from holdfast.checkpoint.stores.storage import crc32c
+from holdfast.contract.errors import HoldfastError, InputError
+
+MOST_CONNECTIONS = 256
+SLOTS = 2
+"""One complete copy, one that arrives."""
+GROUPS = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory.current"))
+MEMINFO = Path("/proc/meminfo")
+
+
+class Refused(HoldfastError):
+    """What the asker is answered."""
+
+
+@dataclass(kw_only=True, slots=True)
+class Held:
+    manifest: Manifest
+    payload: bytes
+    """The manifest as it was sent."""
+    data: memoryview
+    start: int
+    """Number of the trainer's start, as in its commits."""
+    memory: int = -1
+    """Which staging memory of this node's rank; -1: a neighbour's copy."""
+
+    @property
+    def version(self) -> Version:
+        return self.manifest.step, self.manifest.attempt
+
+    def describe(self) -> Head:
+        found = self.manifest
+        about = {"rank": found.rank, "step": found.step, "attempt": found.attempt, "world_size": found.world_size}
+        digests = {"length": len(self.payload), "sha256": wire.digest(self.payload), "bytes": found.length}
+        return about | digests | {"start": self.start, "memory": self.memory}
+
+
+@dataclass(slots=True)
+class _Slot:
+    room: memoryview = field(default_factory=lambda: memoryview(b""))
+    held: Held | None = None
+    arriving: bool = False
+
+
+class Keeper:
+    def __init__(self, run: str, memories: list[list[int]]) -> None:
+        """`memories`: descriptors of the staging memories of each local rank."""
+        self._run, self._key, self._memories = run, wire.peer_key(run), memories
+        self.epoch = 0
+        """What belongs to another is refused."""
+        self._lock = threading.Lock()
+        self._own: dict[tuple[int, int], Held] = {}
+        """By rank and staging memory."""
+        self._copies: dict[int, list[_Slot]] = {}
+        self._uploaders: list[int] = []
+        """Handles of the processes that read the staging memories."""
+        both = socket.has_dualstack_ipv6()
+        family = socket.AF_INET6 if both else socket.AF_INET
+        self._listener = socket.create_server(("", 0), family=family, dualstack_ipv6=both, backlog=MOST_CONNECTIONS)
+        self.port: int = self._listener.getsockname()[1]
+        self._free = threading.BoundedSemaphore(MOST_CONNECTIONS)
+        threading.Thread(target=self._accept, name="keeper", daemon=True).start()
+
+    def end_uploaders(self) -> None:
+        """An uploader of ranks that are gone must not read a memory that the next ranks write."""
+        with self._lock:
+            handles, self._uploaders = self._uploaders, []
+        for handle in handles:
+            with suppress(ProcessLookupError):
+                signal.pidfd_send_signal(handle, signal.SIGKILL)
+            select.select([handle], [], [])
+            os.close(handle)
+
+    def _accept(self) -> None:
+        with suppress(OSError):
+            while True:
+                connection, _ = self._listener.accept()
+                self._free.acquire()
+                threading.Thread(target=self._serve, args=(connection,), name="keeper", daemon=True).start()
+
+    def _serve(self, connection: socket.socket) -> None:
+        connection.settimeout(wire.TIMEOUT_S)
+        # A stranger, a member that is gone, a message that no member sends: the connection ends, and no more.
+        with (
+            connection,
+            suppress(OSError, EOFError, ValueError, LookupError, TypeError, AttributeError, RecursionError),
+        ):
+            try:
+                head = wire.receive_head(connection, self._key, b"ask", wire.challenged(connection))
+                self._talk(connection, head, bytes.fromhex(head["nonce"]))
+            finally:
+                self._free.release()
+
+    def _talk(self, connection: socket.socket, head: Head, nonce: bytes) -> None:
+        side, slot, data = b"answer", None, memoryview(b"")
+        try:
+            if head["op"] in ("own", "copy"):
+                slot = self._slot(head)
+                wire.send_head(connection, self._key, side, nonce, {})
+                side = b"taken"
+                manifest = self._manifest(connection, head)
+                answer: Head = {}
+                if slot:
+                    self._take_copy(connection, head, manifest, slot)
+                else:
+                    self._take_own(head, manifest)
+            else:
+                answer, data = self._answer(head)
+        except (Refused, Damaged, InputError) as error:
+            answer = {"refused": str(error)[:300]}
+        finally:
+            if slot:
+                slot.arriving = False
+        wire.send_head(connection, self._key, side, nonce, answer)
+        connection.sendall(data)
+
+    def _answer(self, head: Head) -> tuple[Head, memoryview]:
+        nothing = memoryview(b"")
+        match head["op"]:
+            case "hello":
+                with self._lock:
+                    self._uploaders.append(os.pidfd_open(int(head["pid"])))
+            case "have":
+                with self._lock:
+                    return {"held": [held.describe() for held in self._all()]}, nothing
+            case "read":
+                return {}, self._read(str(head["name"]), int(head["from"]), int(head["bytes"]))
+            case _:
+                raise Refused("no such question")
+        return {}, nothing
+
+    def _all(self) -> list[Held]:
+        copies = [slot.held for slots in self._copies.values() for slot in slots if slot.held]
+        return [*self._own.values(), *copies]
+
+    def _manifest(self, connection: socket.socket, head: Head) -> tuple[Manifest, bytes]:
+        payload = wire.receive(connection, int(head["length"]))
+        if wire.digest(payload) != head["sha256"]:
+            raise Refused("the description is not what was sent")
+        manifest = parse_manifest(payload)
+        about = (manifest.run, manifest.rank, manifest.step, manifest.attempt, manifest.length)
+        if about != (self._run, head["rank"], head["step"], head["attempt"], head["bytes"]):
+            raise Refused("the description is of another shard")
+        return manifest, payload
+
+    def _take_own(self, head: Head, found: tuple[Manifest, bytes]) -> None:
+        manifest, payload = found
+        index = int(head["memory"])
+        descriptor = self._memories[int(head["local"])][index]
+        view = memoryview(mmap.mmap(descriptor, os.fstat(descriptor).st_size))[: manifest.length]
+        held = Held(manifest=manifest, payload=payload, data=view, start=int(head["start"]), memory=index)
+        with self._lock:
+            self._own[manifest.rank, index] = held
+
+    def _take_copy(self, connection: socket.socket, head: Head, found: tuple[Manifest, bytes], slot: _Slot) -> None:
+        manifest, payload = found
+        failpoint("peer.receive")
+        data = slot.room[: manifest.length]
+        wire.receive_into(connection, data)
+        at = 0
+        for shard in manifest.shards:
+            if crc32c(data[at : at + shard.bytes]) != shard.crc32c:
+                raise Refused(f"rank {manifest.rank}: the bytes that came are not those that were sent")
+            at += shard.bytes
+        with self._lock:
+            self._check_epoch(head)
+            slot.held = Held(manifest=manifest, payload=payload, data=data, start=int(head["start"]))
+
+    def _check_epoch(self, head: Head) -> None:
+        if head["epoch"] != self.epoch:
+            raise Refused(f"it is of epoch {head['epoch']}, and this node is in epoch {self.epoch}")
+
+    def _slot(self, head: Head) -> _Slot | None:
+        """For a copy: of the two the one that is not needed, emptied and large enough. Raises Refused."""
+        rank, step, length, keep = int(head["rank"]), int(head["step"]), int(head["bytes"]), head.get("keep")
+        if not 0 < int(head["length"]) <= MAX_MANIFEST_BYTES or length < 0:
+            raise Refused("a description longer than any")
+        with self._lock:
+            self._check_epoch(head)
+            if head["op"] == "own":
+                return None
+            slots = self._copies.setdefault(rank, [_Slot() for _ in range(SLOTS)])
+            if any(slot.held and [*slot.held.version] == [step, head["attempt"]] for slot in slots):
+                raise Refused(f"a copy of step {step} of rank {rank} is there already")
+            free = [slot for slot in slots if not slot.arriving and not (slot.held and [*slot.held.version] == keep)]
+            if not free:
+                raise Refused(f"another copy of rank {rank} is arriving")
+            # The older of two that are complete: the other may be what a neighbour needs in a moment.
+            slot = min(free, key=lambda slot: slot.held.manifest.step if slot.held else -1)
+            if len(slot.room) < length:
+                slot.held, slot.room = None, memoryview(b"")
+                check_room(rank, length, sum(len(each.room) < length for each in slots))
+                slot.room = memoryview(mmap.mmap(-1, length))
+            slot.held, slot.arriving = None, True
+        return slot
+
+    def _read(self, name: str, start: int, length: int) -> memoryview:
+        with self._lock:
+            for held in self._all():
+                manifest = held.manifest
+                whole = memoryview(held.payload) if name == manifest.name else None
+                at = 0
+                for index, shard in enumerate(manifest.shards):
+                    if name == manifest.shard_name(index):
+                        whole = held.data[at : at + shard.bytes]
+                    at += shard.bytes
+                if whole is not None:
+                    if not 0 <= start <= start + length <= len(whole):
+                        raise Refused(f"{name} has {len(whole)} bytes")
+                    return whole[start : start + length]
+        raise Refused(f"{name} is not here")
+
+
+def check_room(rank: int, length: int, count: int) -> None:
+    """For so many more copies of this size. Raises Refused with the arithmetic."""
+    free, needed = free_bytes(), count * length
+    if needed > free:
+        each = f"{count} copies of {length / 1e6:.0f} MB"
+        raise Refused(f"rank {rank} needs {each}, {needed / 1e6:.0f} MB, and {free / 1e6:.0f} MB are free")
+
+
+def free_bytes() -> int:
+    """What this container may still take; all of it where no limit can be read."""
+    free: list[int] = []
+    with suppress(OSError, ValueError):  # no limit: "max"
+        most, used = (int(path.read_text()) for path in GROUPS)
+        free.append(most - used)
+    with suppress(OSError, ValueError, StopIteration):
+        lines = MEMINFO.read_text().splitlines()
+        free.append(int(next(line for line in lines if line.startswith("MemAvailable")).split()[1]) << 10)
+    return min(free, default=1 << 62)

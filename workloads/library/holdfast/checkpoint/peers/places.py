@@ -1,0 +1,91 @@
+"""What a rank and its uploader know of the keepers: stated in the environment by the launcher that runs them."""
+
+import json
+import os
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from typing import Self
+
+from holdfast.checkpoint.errors import NotFound
+from holdfast.checkpoint.format import Manifest
+from holdfast.checkpoint.peers.wire import Address, Head, ask, digest, peer_key
+from holdfast.contract.environment import ENV_PEERS
+
+Version = tuple[int, str]
+"""Step and attempt: one state of the whole gang."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PeerPlaces:
+    run: str
+    epoch: int
+    """Of the gang's membership; a keeper takes nothing from another one."""
+    place: int
+    keepers: tuple[Address, ...]
+    """By place."""
+    ranks_per_node: int
+    memories: tuple[int, ...]
+    """Descriptors of this rank's staging memories, which outlive it."""
+
+    def encode(self) -> str:
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def of_environment(cls, variables: Mapping[str, str] = os.environ) -> Self | None:
+        """None: no launcher keeps copies for this process."""
+        if not (text := variables.get(ENV_PEERS, "")):
+            return None
+        body = json.loads(text)
+        keepers = tuple((str(host), int(port)) for host, port in body.pop("keepers"))
+        return cls(keepers=keepers, memories=tuple(body.pop("memories")), **body)
+
+    @property
+    def key(self) -> bytes:
+        return peer_key(self.run)
+
+    @property
+    def neighbour(self) -> int:
+        """The place that keeps the copies of this one: a ring."""
+        return (self.place + 1) % len(self.keepers)
+
+    def hello(self, pid: int) -> None:
+        """This node's keeper learns of an uploader. Raises NotFound."""
+        ask(self.keepers[self.place], self.key, {"op": "hello", "pid": pid})
+
+    def own(self, manifest: Manifest, memory: int, start: int) -> None:
+        """This node's keeper learns what a staging memory holds. Raises NotFound."""
+        local = manifest.rank % self.ranks_per_node
+        self._put(self.place, {"op": "own", "memory": memory, "local": local, "start": start}, manifest)
+
+    def copy(self, manifest: Manifest, data: memoryview, keep: Version, start: int) -> None:
+        """To the neighbour, and true of it when this returns. Raises NotFound."""
+        self._put(self.neighbour, {"op": "copy", "keep": list(keep), "start": start}, manifest, data)
+
+    def _put(self, place: int, head: Head, manifest: Manifest, *raw: memoryview) -> None:
+        payload = manifest.encode()
+        about = {"rank": manifest.rank, "length": len(payload), "sha256": digest(payload), "bytes": manifest.length}
+        about |= {"step": manifest.step, "attempt": manifest.attempt}
+        ask(self.keepers[place], self.key, head | about | {"epoch": self.epoch}, payload, *raw)
+
+    def memory_of(self, rank: int, version: Version) -> int:
+        """Which staging memory of this rank holds it; -1: none."""
+        try:
+            held = ask(self.keepers[self.place], self.key, {"op": "have"})["held"]
+        except NotFound:
+            return -1
+        mine = (one["memory"] for one in held if (one["rank"], one["step"], one["attempt"]) == (rank, *version))
+        return max(mine, default=-1)
+
+    def held(self) -> dict[int, list[Head]]:
+        """By place what each keeper that answers holds: rank, step, attempt, world_size, length and sha256 of the
+        manifest, bytes, start; of a staging memory its number."""
+
+        def one(place: int) -> list[Head]:
+            try:
+                return ask(self.keepers[place], self.key, {"op": "have"})["held"]
+            except NotFound:
+                return []
+
+        with ThreadPoolExecutor(min(16, len(self.keepers)), thread_name_prefix="peers") as pool:
+            return dict(enumerate(pool.map(one, range(len(self.keepers)))))

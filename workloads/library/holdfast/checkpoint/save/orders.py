@@ -1,0 +1,93 @@
+"""What an uploader process is started with, and what it is given for each save."""
+
+import json
+from dataclasses import asdict, dataclass, fields
+from typing import TYPE_CHECKING, Any, Self
+
+from holdfast.checkpoint.format import Manifest, TensorPart
+from holdfast.checkpoint.peers.places import Version
+from holdfast.checkpoint.save.retention import Policy
+from holdfast.checkpoint.settings import Retention, Tuning
+
+if TYPE_CHECKING:  # the uploader process starts without torch
+    from holdfast.checkpoint.restore.starting import Start
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class UploadOrders:
+    """What an uploader is started with, as its one argument."""
+
+    url: str
+    run: str
+    tuning: Tuning
+    keep: int
+    commit_count: int
+    """Commits that this run has."""
+    epoch: int
+    """Number of this start."""
+    damaged: tuple[str, ...] = ()
+    """Attempts whose commit restore passed over."""
+    stale: tuple[str, ...] = ()
+    """Attempts that get no commit any more."""
+    training_threads: int = 1
+    """That all ranks of this machine compute with."""
+
+    @classmethod
+    def of(cls, url: str, run: str, tuning: Tuning, keep: int, began: "Start", *, training_threads: int) -> Self:
+        return cls(
+            url=url,
+            run=run,
+            tuning=tuning,
+            keep=keep,
+            commit_count=began.restored.commit_count,
+            epoch=began.epoch,
+            stale=began.stale,
+            damaged=tuple(attempt for attempt in began.restored.damaged.values() if attempt),
+            training_threads=training_threads,
+        )
+
+    def encode(self) -> str:
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def decode(cls, text: str) -> "UploadOrders":
+        body = json.loads(text)
+        return cls(**(body | {"tuning": Tuning(**body["tuning"])}))
+
+    @property
+    def policy(self) -> Policy:
+        rules: dict[str, Any] = {field.name: getattr(self.tuning, field.name) for field in fields(Retention)}
+        return Policy(keep=self.keep, damaged=frozenset(self.damaged), stale=frozenset(self.stale), **rules)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Job:
+    """One save of one rank: the first `length` bytes of a staging memory hold its stream."""
+
+    save: int
+    memory: int = 0
+    """Which of the staging memories."""
+    length: int
+    shard_bytes: int
+    manifest: Manifest
+    """Without shards: their checksums are computed by the uploader."""
+    upload: bool = True
+    copy: bool = False
+    """Whether a neighbour gets it."""
+    keep: Version = (-1, "")
+    """Which copy the neighbour has to keep meanwhile."""
+
+    def encode(self) -> bytes:
+        return json.dumps(asdict(self), separators=(",", ":"), allow_nan=False).encode()
+
+    @classmethod
+    def decode(cls, body: dict[str, Any]) -> "Job":
+        # Not parse_manifest: this one comes from the trainer itself, and its many parts are not worth a second check.
+        fields: dict[str, Any] = body["manifest"]
+        tensors = tuple(
+            TensorPart(**(part | {name: tuple(part[name]) for name in ("shape", "offset", "extent")}))
+            for part in fields.pop("tensors")
+        )
+        del fields["shards"]
+        body |= {"manifest": Manifest(**fields, tensors=tensors, shards=()), "keep": tuple(body["keep"])}
+        return cls(**body)

@@ -1,0 +1,262 @@
+"""A node of a sharded gang: `holdfast train ranks --sharded` keeps the node's memory while its ranks end and start again.
+
+A state that is sharded over nodes needs every node. When one is lost the others' launchers end their ranks and keep
+what the ranks have staged, wait in the next epoch for the replacement, and all start their ranks again. Those restore
+each shard from their own node's memory or from the neighbour's, and from the bucket where memory has no whole step.
+"""
+
+# Why it is so: infra/decisions/0115.
+
+import contextlib
+import os
+import secrets
+import signal
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from queue import Empty, SimpleQueue
+
+from holdfast.checkpoint import Tuning
+from holdfast.checkpoint.errors import CheckpointExit
+from holdfast.checkpoint.parts import Keeper, PeerPlaces
+from holdfast.contract import exit_codes
+from holdfast.contract.environment import ENV_LOCAL_RANK, ENV_LOCAL_WORLD_SIZE, ENV_PEERS
+from holdfast.contract.errors import InputError
+from holdfast.contract.lifecycle import DEFAULT_WINDOW
+from holdfast.contract.values import between
+from holdfast.runtime import logs
+from holdfast.runtime.shutdown import Shutdown
+from holdfast.training.elastic.control import Control, Peers
+from holdfast.training.elastic.forked_ranks import ForkedRanks
+from holdfast.training.elastic.group import port_taken
+from holdfast.training.elastic.membership import Epoch, Member
+from holdfast.training.elastic.places import MAX_RANKS, Address
+from holdfast.training.elastic.ranks import KILL_MARGIN_S
+from holdfast.training.elastic.regroup import Limits, Regroup
+from holdfast.training.elastic.saves import open_store
+from holdfast.training.elastic.watch import Lag, Watch
+from holdfast.training.errors import Expelled
+from holdfast.training.gate import LOOPBACK, Gate, Tunnel, join_key, loopback_store
+
+# Empty ones cost nothing: one that is kept, one that is copied, and as many as may be uploaded at a time.
+MEMORIES = 10
+CONNECT_S = 60.0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ShardedNode:
+    command: Sequence[str]
+    checkpoints: str
+    """URL of the run's checkpoints, where the gang's epochs are too."""
+    run: str
+    nodes: tuple[Address, ...]
+    """Of every place; the port above is used too."""
+    place: int
+    processes: int
+    """Of each node."""
+    copies: int = 1
+    """Of each shard in another node's memory: 0 or 1."""
+    wait_s: float = 1800.0
+    """How long the gang waits for a lost node, until it gives its nodes back."""
+    silent_s: float = 3.0
+    """When a node that answers no question counts as lost."""
+    window_s: float = DEFAULT_WINDOW.pod_s
+
+    def __post_init__(self) -> None:
+        between("processes of a node", self.processes, 1, MAX_RANKS)
+        between("seconds to wait for a lost node", self.wait_s, 0, 7 * 86_400)
+        between("seconds of silence", self.silent_s, 0.5, 3600)
+        between("place is out of range", self.place, 0, len(self.nodes) - 1)
+        most = min(1, len(self.nodes) - 1)
+        if not 0 <= self.copies <= most:
+            raise InputError(
+                "copies of each shard",
+                got=f"{self.copies} with {len(self.nodes)} nodes",
+                allowed="0 or 1, each on another node",
+                fix="--copies 0, or --nodes 2 and more",
+            )
+
+
+def run_sharded(node: ShardedNode, shutdown: Shutdown) -> int:
+    """The exit code of the pod. Raises InputError where a port is taken or the program cannot be started."""
+    launcher = _Launcher(node, shutdown)
+    try:
+        return launcher.work()
+    except CheckpointExit as end:
+        logs.error("gang", end.reason)
+        return end.CODE
+    finally:
+        launcher.close()
+
+
+class _Launcher:
+    def __init__(self, node: ShardedNode, shutdown: Shutdown) -> None:
+        self._node, self._shutdown = node, shutdown
+        self._memories = [[os.memfd_create("holdfast-staging") for _ in range(MEMORIES)] for _ in range(node.processes)]
+        # First, before this process has threads.
+        self._ranks = ForkedRanks(node.command, [memory for own in self._memories for memory in own])
+        me, key = Member(index=node.place, incarnation=secrets.token_hex(8)), join_key(node.run)
+        port = node.nodes[node.place][1]
+        try:
+            self._control = Control(me, port, key)
+        except OSError as error:
+            raise port_taken(port, error) from error
+        try:
+            self._gate = Gate(port + 1, key, timeout=timedelta(seconds=CONNECT_S))
+        except OSError as error:
+            raise port_taken(port + 1, error) from error
+        self._keeper = Keeper(node.run, self._memories)
+        self._peers = Peers(node.nodes, key)
+        limits = Limits(min_members=len(node.nodes), gather_s=20.0, hold_s=node.wait_s)
+        storage = open_store(node.checkpoints, Tuning(), self._peers, hold_s=node.wait_s)
+        self._lag = Lag(120.0)
+        # A notice to this node ends this node: the others' memory is needed.
+        stop_asked = lambda: False  # noqa: E731
+        self._regroup = Regroup(storage, node.run, self._control, self._peers, limits, self._lag, stop_asked=stop_asked)
+        self._ended: SimpleQueue[int | None] = SimpleQueue()
+        """Exit codes of ranks; None: another node is lost."""
+        self._watch = Watch(me, self._peers, lambda: self._ended.put(None), silent_s=node.silent_s)
+
+    def work(self) -> int:
+        threading.Thread(target=self._pass_on, daemon=True).start()
+        epoch = self._regroup.first()
+        while True:
+            # No epoch is complete with fewer: then the gang has waited long enough.
+            if epoch.ending:
+                logs.error("gang", f"{len(epoch.members)} of {len(self._node.nodes)} nodes are left, for too long")
+                return exit_codes.EXIT_RETRY
+            began = time.monotonic()
+            with self._watch.over(epoch):
+                code = self._in_epoch(epoch, began)
+            if code is not None:
+                return code
+            logs.warning("gang", f"epoch {epoch.number} has lost a node: this one keeps its memory and waits")
+            self._ranks.end()
+            self._keeper.end_uploaders()
+            self._control.lose(epoch)
+            epoch = self._next(epoch)
+
+    def close(self) -> None:
+        self._ranks.end()
+        self._watch.close()
+        self._regroup.close()
+        self._gate.close()
+        self._control.close()
+
+    def _next(self, epoch: Epoch) -> Epoch:
+        try:
+            return self._regroup.after(epoch)
+        except Expelled:
+            return self._regroup.first()
+
+    def _in_epoch(self, epoch: Epoch, began: float) -> int | None:
+        """The exit code of this node; None where another node is gone."""
+        self._keeper.epoch = epoch.number
+        self._ended = ended = SimpleQueue[int | None]()
+        if epoch.lead == self._control.me:
+            # A new one: in that of the epoch before ranks would find what dead ones have written.
+            self._gate.store = loopback_store(timedelta(seconds=CONNECT_S))
+        self._control.shown = {"keeper": self._keeper.port, "ready": epoch.number}
+        keepers = self._keepers(epoch)
+        if keepers is None:
+            return None
+        tunnel = None if epoch.lead == self._control.me else self._tunnel(epoch.lead)
+        port = tunnel.port if tunnel else self._gate.store.port
+        try:
+            variables = [self._variables(epoch, rank, port, keepers) for rank in range(self._node.processes)]
+            self._ranks.start(variables, ended)
+            logs.info("gang", f"epoch {epoch.number}: ranks started after {time.monotonic() - began:.2f} s")
+            return self._code(epoch, ended)
+        finally:
+            if tunnel:
+                tunnel.close()
+
+    def _code(self, epoch: Epoch, ended: SimpleQueue[int | None]) -> int | None:
+        codes: list[int] = []
+        while len(codes) < self._node.processes:
+            code = ended.get()
+            if code is None:
+                return None
+            codes.append(code)
+            if code and not self._shutdown.requested:
+                return self._after_failure(codes, ended)
+        if any(codes):
+            return exit_codes.of_ranks(codes, noticed=True)
+        self._await_others(epoch)
+        return exit_codes.EXIT_COMPLETE
+
+    def _after_failure(self, codes: list[int], ended: SimpleQueue[int | None]) -> int | None:
+        """A rank fails with its peers: whether a node is lost shows in a moment. If none is, this node has failed."""
+        if exit_codes.EXIT_BAD_INPUT not in codes:  # to a program a lost peer may look like a bug
+            # One that stops for another node's notice is ahead of that node's end.
+            noticed = exit_codes.EXIT_PREEMPTED in codes
+            ends = time.monotonic() + 2 * self._node.silent_s + (self._node.window_s if noticed else 2.0)
+            while (left := ends - time.monotonic()) > 0 and not self._shutdown.requested:
+                with contextlib.suppress(Empty):
+                    if ended.get(timeout=min(left, 0.2)) is None:
+                        return None
+        self._ranks.end()
+        return exit_codes.of_ranks(codes, noticed=self._shutdown.requested)
+
+    def _await_others(self, epoch: Epoch) -> None:
+        """One that went now would look lost to those whose ranks are still ending."""
+        self._control.enter(epoch, "complete")
+        others = [member for member in epoch.members if member != self._control.me]
+        while any(found.get("phase") != "complete" for found in self._peers.answers(others).values()):
+            self._control.wait(0.1)
+
+    def _keepers(self, epoch: Epoch) -> list[Address] | None:
+        """By place; None where a node is lost before it has answered."""
+        ends = time.monotonic() + self._lag.bound_s
+        while time.monotonic() < ends:
+            found = self._peers.answers([*epoch.members])
+            ready = {member.index: status for member, status in found.items() if status.get("ready") == epoch.number}
+            ports = {place: int(status["keeper"]) for place, status in ready.items()}
+            if len(ports) == len(self._node.nodes):
+                return [(host, ports[place]) for place, (host, _) in enumerate(self._node.nodes)]
+            with contextlib.suppress(Empty):
+                if self._ended.get(timeout=0.05) is None:
+                    return None
+        return None
+
+    def _tunnel(self, lead: Member) -> Tunnel:
+        host, port = self._node.nodes[lead.index]
+        return Tunnel((host, port + 1), join_key(self._node.run))
+
+    def _variables(self, epoch: Epoch, rank: int, port: int, keepers: list[Address]) -> dict[str, str]:
+        """As torchrun's agent sets them, so that init_process_group() needs no arguments."""
+        node, size = self._node, self._node.processes
+        found = {
+            "RANK": str(node.place * size + rank),
+            ENV_LOCAL_RANK: str(rank),
+            "GROUP_RANK": str(node.place),
+            "WORLD_SIZE": str(len(node.nodes) * size),
+            ENV_LOCAL_WORLD_SIZE: str(size),
+            "MASTER_ADDR": LOOPBACK,
+            "MASTER_PORT": str(port),
+            "TORCHELASTIC_USE_AGENT_STORE": "True",
+            # What ranks store is named by it: an epoch never reads the answers of another.
+            "TORCHELASTIC_RESTART_COUNT": str(epoch.number),
+        }
+        if node.copies:
+            places = PeerPlaces(
+                run=node.run,
+                epoch=epoch.number,
+                place=node.place,
+                keepers=tuple(keepers),
+                ranks_per_node=size,
+                memories=tuple(self._memories[rank]),
+            )
+            found[ENV_PEERS] = places.encode()
+        return found
+
+    def _pass_on(self) -> None:
+        """Thread: the notice goes to the ranks; at the window's end none may be left."""
+        self._shutdown.wait()
+        if not self._ranks.running:  # this node waits for another one: nothing of it is at stake
+            os._exit(exit_codes.EXIT_PREEMPTED)
+        self._ranks.signal(signal.SIGTERM)
+        threading.Event().wait(max(0.0, self._shutdown.seconds_left(self._node.window_s, KILL_MARGIN_S)))
+        self._ranks.signal(signal.SIGKILL)

@@ -1,0 +1,194 @@
+"""The keeper of a node's memory: what it takes, what it refuses, and what is read back from it."""
+
+import os
+import socket
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from holdfast.checkpoint.errors import NotFound
+from holdfast.checkpoint.format import Manifest, Shard
+from holdfast.checkpoint.peers import keeper as keeping
+from holdfast.checkpoint.peers import wire
+from holdfast.checkpoint.peers.keeper import Keeper
+from holdfast.checkpoint.peers.places import PeerPlaces
+from holdfast.checkpoint.peers.storage import Offer, PeerStorage, newest_offer
+from holdfast.checkpoint.ranks import Ranks
+from holdfast.checkpoint.restore import Restored
+from holdfast.checkpoint.restore.reading import open_step
+from holdfast.checkpoint.save.copies import Copies
+from holdfast.checkpoint.save.uploader import Report
+from holdfast.checkpoint.settings import Tuning
+from holdfast.checkpoint.stores.storage import crc32c
+from holdfast.contract.environment import ENV_KEY_FILE
+from holdfast.runtime.stop import OneProcessStore
+
+RUN, START = "job", 3
+NONE = (-1, "")
+
+
+class Pair:
+    """Two nodes of one rank each."""
+
+    def __init__(self) -> None:
+        self.descriptors = [[os.memfd_create("memory") for _ in range(3)] for _ in range(2)]
+        self.keepers = [Keeper(RUN, [own]) for own in self.descriptors]
+        self.places = [
+            PeerPlaces(
+                run=RUN,
+                epoch=1,
+                place=place,
+                keepers=tuple(("127.0.0.1", keeper.port) for keeper in self.keepers),
+                ranks_per_node=1,
+                memories=tuple(own),
+            )
+            for place, own in enumerate(self.descriptors)
+        ]
+        for keeper in self.keepers:
+            keeper.epoch = 1
+
+    def own(self, manifest: Manifest, data: bytes, memory: int = 0) -> None:
+        os.pwrite(self.descriptors[manifest.rank][memory], data, 0)
+        self.places[manifest.rank].own(manifest, memory, START)
+
+    def copy(self, manifest: Manifest, data: bytes, keep: tuple[int, str] = NONE) -> None:
+        self.places[manifest.rank].copy(manifest, memoryview(bytearray(data)), keep, START)
+
+    def offer(self, *, above: int = 0, start: int = 0) -> Offer | None:
+        return newest_offer(self.places[0], 2, above=above, start=start)
+
+
+@pytest.fixture
+def pair() -> Iterator[Pair]:
+    yield Pair()
+
+
+def shard(rank: int, step: int, data: bytes = b"abcd" * 4, attempt: str = "a1b2c3d4e5f6") -> tuple[Manifest, bytes]:
+    described = Shard(bytes=len(data), crc32c=crc32c(memoryview(bytearray(data))))
+    manifest = Manifest(
+        run=RUN, step=step, attempt=attempt, rank=rank, world_size=2, shards=(described,), tensors=(), values={}
+    )
+    return manifest, data
+
+
+def test_a_version_counts_when_every_shard_has_a_copy(pair: Pair) -> None:
+    pair.copy(*shard(0, 5))
+    assert pair.offer() is None, "rank 1 has none"
+    pair.own(*shard(1, 5))
+    offer = pair.offer()
+    assert offer
+    assert (offer.step, offer.holders) == (5, ((1,), (1,)))
+    assert pair.offer(above=6) is None, "the bucket is newer"
+    assert pair.offer(start=START + 1) is None, "another trainer has committed since"
+    storage = PeerStorage(pair.places[0], offer)
+    opened = open_step(storage, RUN, 5)
+    found = bytearray(16)
+    storage.read_into(opened.manifests[0].shard_name(0), 0, memoryview(found))
+    assert bytes(found) == b"abcd" * 4
+
+
+def test_two_attempts_of_a_step_are_no_version(pair: Pair) -> None:
+    pair.copy(*shard(0, 5))
+    pair.own(*shard(1, 5, attempt="ffffffffffff"))
+    assert pair.offer() is None
+
+
+def test_one_complete_copy_stays_while_another_arrives(pair: Pair) -> None:
+    kept = shard(0, 5)
+    pair.copy(*kept)
+    for step in (6, 7, 8):
+        pair.copy(*shard(0, step), keep=(5, kept[0].attempt))
+    held = [one["step"] for one in pair.places[0].held()[1]]
+    assert sorted(held) == [5, 8]
+
+
+def test_a_copy_is_created_once(pair: Pair) -> None:
+    pair.copy(*shard(0, 5))
+    with pytest.raises(NotFound, match="there already"):
+        pair.copy(*shard(0, 5))
+
+
+def test_a_rank_of_a_former_epoch_overwrites_nothing(pair: Pair) -> None:
+    pair.keepers[1].epoch = 2
+    with pytest.raises(NotFound, match="this node is in epoch 2"):
+        pair.copy(*shard(0, 5))
+
+
+def test_bytes_that_are_not_those_that_were_described_are_no_copy(pair: Pair) -> None:
+    manifest, data = shard(0, 5)
+    with pytest.raises(NotFound, match="not those that were sent"):
+        pair.copy(manifest, data[:-1] + b"x")
+    assert not pair.places[0].held()[1]
+
+
+def test_a_node_without_room_refuses_with_the_arithmetic(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(keeping, "free_bytes", lambda: 20)
+    with pytest.raises(NotFound, match=r"rank 0 needs 2 copies of 0 MB, 0 MB, and 0 MB are free"):
+        pair.copy(*shard(0, 5))
+    monkeypatch.setattr(keeping, "free_bytes", lambda: 32)
+    pair.copy(*shard(0, 5))
+
+
+def test_a_stranger_reads_nothing_and_a_cut_off_copy_counts_for_nothing(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "key").write_text("k" * 64)
+    monkeypatch.setenv(ENV_KEY_FILE, str(tmp_path / "key"))
+    with pytest.raises(NotFound):
+        wire.ask(pair.places[0].keepers[1], pair.places[0].key, {"op": "have"})
+    monkeypatch.delenv(ENV_KEY_FILE)
+    manifest, data = shard(0, 5)
+    payload = manifest.encode()
+    with socket.create_connection(pair.places[0].keepers[1], 5) as half:
+        about = {"rank": 0, "length": len(payload), "sha256": wire.digest(payload), "bytes": manifest.length}
+        about |= {"step": 5, "attempt": manifest.attempt}
+        head = {"op": "copy", "keep": list(NONE), "start": START, "epoch": 1, "nonce": "00", **about}
+        wire.send_head(half, pair.places[0].key, b"ask", wire.receive(half, 32), head)
+        assert wire.receive_head(half, pair.places[0].key, b"answer", b"\0") == {}
+        half.sendall(payload + data[:-1])
+    assert not pair.places[0].held()[1]
+    pair.copy(manifest, data)
+
+
+def test_a_shard_of_which_two_nodes_tell_different_things_is_not_offered(pair: Pair) -> None:
+    manifest, data = shard(0, 5)
+    pair.copy(manifest, data)
+    pair.own(replace(manifest, values={"other": 1}), data)
+    pair.own(*shard(1, 5))
+    assert pair.offer() is None
+
+
+def copies(pair: Pair, **settings: int) -> Copies:
+    return Copies(pair.places[0], Tuning(**settings), Restored(step=4, skipped=[], damaged={}), 0)
+
+
+def alone() -> Ranks:
+    return Ranks(OneProcessStore(), 0, 1)
+
+
+def test_a_version_is_kept_once_its_copy_is_complete_everywhere(pair: Pair) -> None:
+    own = copies(pair, peer_steps=3)
+    assert own.due(5) and own.agree(alone(), 5, 1.0)
+    own.staged((5, "a"), 0, 1, 0.1)
+    assert not own.agree(alone(), 8, 1.0), "the copy before is on its way"
+    own.take(Report(save=1, done="copied"))
+    assert own.kept_memory == -1, "other ranks may not have theirs"
+    assert own.agree(alone(), 11, 1.0)
+    assert (own.kept, own.kept_memory) == ((5, "a"), 0)
+    own.staged((11, "b"), 1, 2, 0.1)
+    own.take(Report(save=2, done="uncopied", reason="no room"))
+    assert own.agree(alone(), 14, 1.0)
+    assert own.kept == (5, "a"), "what is whole stays"
+    assert not own.due(19) and own.due(20), "and is tried more rarely"
+
+
+def test_copies_keep_below_two_percent_of_the_steps_time(pair: Pair) -> None:
+    own = copies(pair)
+    for save, step in enumerate((5, 6), start=1):
+        assert own.agree(alone(), step, 0.5)
+        own.staged((step, "a"), 0, save, 0.1 if save == 2 else 60.0)
+        own.take(Report(save=save, done="copied"))
+    own.agree(alone(), 7, 0.5)
+    assert not own.due(16) and own.due(17), "0.1 s in ten steps of 0.5 s"

@@ -1,0 +1,67 @@
+"""A rank of a state that is sharded over nodes, for tests: `python -m workloads.library.tests.training.elastic.sharded_child SETTINGS`.
+
+A plain FSDP2 loop as a user's own: it knows nothing of copies or of the launcher. It waits at `gate_step` until the file
+`gate` is there, and shows by another that it does.
+"""
+
+import json
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.fsdp import fully_shard
+
+from holdfast.checkpoint import Checkpointer, Tuning
+from holdfast.contract.errors import run_cli
+from holdfast.contract.telemetry import KIND_TRAINING
+from holdfast.runtime.events import EventLog
+from holdfast.training.meter import digest
+from workloads.library.tests.training.elastic.hsdp_child import gathered
+
+WIDTH, SAMPLES = 8, 4
+
+
+def train(settings: dict[str, Any]) -> None:
+    dist.init_process_group("gloo")
+    rank = dist.get_rank()
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(WIDTH, 64), nn.ReLU(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 1))
+    for layer in (model[0], model[2]):
+        fully_shard(layer)
+    fully_shard(model)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    events = EventLog.open(Path(settings["events"]), job="sharded", kind=KIND_TRAINING)
+    state = {"model": model, "optimizer": optimizer}
+    tuning = Tuning(peer_steps=settings["peer_steps"])
+    with Checkpointer(
+        settings["checkpoints"], state, run="sharded", every=settings["every"], tuning=tuning, events=events
+    ) as ckpt:
+        for step in range(ckpt.step, settings["steps"]):
+            while step == settings["gate_step"] and not Path(settings["gate"]).exists():
+                Path(f"{settings['gate']}-reached").touch()
+                ckpt.poll()
+                time.sleep(0.02)
+            draws = torch.Generator().manual_seed(step * 100 + rank)
+            inputs = torch.randn(SAMPLES, WIDTH, generator=draws)
+            loss = (model(inputs).squeeze(1) - inputs.sum(1)).square().mean()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            ckpt.tick(step + 1)
+            # A step here is shorter than a copy: else most steps would have none.
+            writer: Any = ckpt._writer  # pyright: ignore[reportPrivateUsage]
+            while writer.copying:
+                ckpt.poll()
+                time.sleep(0.005)
+    whole = digest(*gathered(model, optimizer))
+    if rank == 0:
+        events.emit("exit", code=0, step=settings["steps"], digest=whole)
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    run_cli(lambda: train(json.loads(sys.argv[1])))
