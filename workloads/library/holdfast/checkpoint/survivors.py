@@ -13,10 +13,12 @@ of ranks.
 
 import json
 import math
+import threading
 import time
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
+from concurrent.futures import Future
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -37,9 +39,10 @@ from holdfast.checkpoint.stores.storage import random_hex
 from holdfast.contract.errors import InputError
 from holdfast.runtime import logs
 
-_POLL_S = 0.05
+_POLL_S, _ANSWER_S = 0.05, 3.0
 _LARGE = 10_000
 """Numbers of a tensor that would take longer to compare at each tick than a tick may."""
+T = TypeVar("T")
 _SHARDED = "the state is sharded, and no rank has all of it"
 
 
@@ -95,10 +98,12 @@ class Survivors:
             captured = without_streams(capture(self._state))
             if any(as_dtensor(tensor) is not None for tensor in captured.tensors.values()):
                 return _SHARDED
-            if self._ranks.store.add(f"survivor/{step}", 1) > 1:
+            if _answer(lambda: self._ranks.store.add(f"survivor/{step}", 1)) > 1:
                 return self._wait_for_other(step, ends)
             self._write(step, captured, notes, left_s)
-            self._ranks.store.set(f"survivor/{step}/done", "1")
+            _answer(lambda: self._ranks.store.set(f"survivor/{step}/done", "1"))
+        except TimeoutError:
+            return "the rank that keeps the store does not answer"
         except dist.DistError as error:
             return f"the rank that keeps the store is gone: {str(error).partition(chr(10))[0][:160]}"
         except (StorageError, Damaged, Fenced, InputError) as error:
@@ -123,7 +128,7 @@ class Survivors:
 
     def _wait_for_other(self, step: int, ends: float) -> str:
         """A launcher ends the rank that writes with the first that goes."""
-        while not self._ranks.store.check([f"survivor/{step}/done"]):
+        while not _answer(lambda: self._ranks.store.check([f"survivor/{step}/done"])):
             if time.monotonic() > ends:
                 return "the rank that stores it is not through"
             time.sleep(_POLL_S)
@@ -161,6 +166,20 @@ class Survivors:
                 value = entry.state_dict() if isinstance(entry, Stateful) else entry
                 found.append(json.dumps(encode_value(value, name, put)))
         return None if large else found
+
+
+def _answer(ask: Callable[[], T]) -> T:
+    """Of the store. A client of torch's waits without limit for one whose machine is frozen. Raises TimeoutError."""
+    answer: Future[T] = Future()
+
+    def asking() -> None:
+        try:
+            answer.set_result(ask())
+        except Exception as error:  # noqa: BLE001  # raised in the thread that waits
+            answer.set_exception(error)
+
+    threading.Thread(target=asking, name="ask-store", daemon=True).start()
+    return answer.result(_ANSWER_S)
 
 
 def _modules(state: dict[str, Any]) -> Iterator[torch.nn.Module]:

@@ -1,5 +1,6 @@
 """What a survivor may commit alone: only state that it holds whole, as of the last step, and one rank only."""
 
+import threading
 from collections.abc import Mapping
 from pathlib import Path
 from types import SimpleNamespace
@@ -10,7 +11,7 @@ import torch
 from torch import nn
 from torch.distributed import HashStore  # pyright: ignore[reportPrivateImportUsage]
 
-from holdfast.checkpoint import Checkpointer, PerRank, Tuning
+from holdfast.checkpoint import Checkpointer, PerRank, Tuning, survivors
 from holdfast.checkpoint.ranks import Ranks
 from holdfast.checkpoint.survivors import Survivors
 from tests.support import commits
@@ -64,6 +65,15 @@ def test_a_survivor_that_waits_in_vain_says_so(tmp_path: Path) -> None:
     assert "is not through" in survivor(tmp_path, {"model": nn.Linear(2, 2)}, 2, store, full_save_s=lambda: 0.0).commit(
         STEP, {}, "gone", 0.2
     )
+
+
+def test_a_store_on_a_frozen_machine_holds_no_survivor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(survivors, "_ANSWER_S", 0.05)
+    never = threading.Event()
+    store = SimpleNamespace(add=lambda *_: never.wait(60))
+    why = survivor(tmp_path, {"model": nn.Linear(2, 2)}, store=store).commit(STEP, {}, "gone", 5.0)
+    never.set()
+    assert "does not answer" in why and commits(tmp_path) == []
 
 
 @pytest.mark.parametrize(("what", "same"), [("nothing", True), ("buffers", False), ("data", False)])
