@@ -161,7 +161,7 @@ def _with_a_provider(then: Path, now: Path, state: dict[str, Any], folder: Path)
         return replan(then, state, folder, initialised=now if _providers(now) == _providers(then) else None)
     except engine.EngineFailed as error:
         # Any other failure is one of the configuration and must not be hidden by planning with another provider.
-        if "Failed to query available provider packages" not in error.output:
+        if not engine.lacks_provider(error.output):
             raise
     configuration = json.loads((then / "cdk.tf.json").read_text())
     configuration["terraform"]["required_providers"] = _providers(now)

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from holdfast.contract.errors import Unjudged
+from infra.ops.engine import lacks_provider
 from infra.ops.plan import plan
 from tests import support
 
@@ -39,7 +40,7 @@ def _planned(environment: str, out: Path) -> dict[str, Path]:
     try:
         return plan(environment, out)
     except Unjudged as error:
-        if "Failed to query available provider packages" in str(error) or "no terraform" in str(error):
+        if lacks_provider(str(error)) or "no terraform" in str(error):
             support.unavailable(str(error).splitlines()[0])
         raise
 

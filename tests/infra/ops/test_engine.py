@@ -114,3 +114,15 @@ def test_what_a_failing_engine_said_reaches_the_user(empty_path: Path, tmp_path:
     path.chmod(0o700)
     with pytest.raises(Unjudged, match="no such provider"):
         engine.offline().run(tmp_path, "plan")
+
+
+@pytest.mark.parametrize(
+    ("heading", "lacking"),
+    [
+        ("Failed to query available provider packages", True),  # Terraform
+        ("Failed to resolve provider packages", True),  # OpenTofu, where a mirror has other versions only
+        ("Failed to install provider", False),
+    ],
+)
+def test_a_provider_that_cannot_be_had_is_known_in_the_words_of_either_engine(heading: str, lacking: bool) -> None:
+    assert engine.lacks_provider(f"Error: {heading}\n\nCould not find hashicorp/google") is lacking
