@@ -1,7 +1,9 @@
 """The keeper of a node's memory: what it takes, what it refuses, and what is read back from it."""
 
 import os
+import signal
 import socket
+import subprocess
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -150,6 +152,20 @@ def test_a_stranger_reads_nothing_and_a_cut_off_copy_counts_for_nothing(
         half.sendall(payload + data[:-1])
     assert not pair.places[0].held()[1]
     pair.copy(manifest, data)
+
+
+def test_only_its_own_node_names_processes_to_end_and_memory_to_offer(pair: Pair) -> None:
+    with subprocess.Popen(["sleep", "60"]) as process:
+        address, key = pair.places[0].keepers[1], pair.places[0].key
+        with socket.create_connection(address, 5, source_address=("127.0.0.2", 0)) as other:
+            head = {"op": "hello", "pid": process.pid, "nonce": "00"}
+            wire.send_head(other, key, b"ask", wire.receive(other, 32), head)
+            assert not other.recv(1)
+        pair.keepers[1].end_uploaders()
+        assert process.poll() is None
+        pair.places[1].hello(process.pid)
+        pair.keepers[1].end_uploaders()
+        assert process.wait() == -signal.SIGKILL
 
 
 def test_a_shard_of_which_two_nodes_tell_different_things_is_not_offered(pair: Pair) -> None:

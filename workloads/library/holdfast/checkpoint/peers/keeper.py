@@ -110,6 +110,8 @@ class Keeper:
         ):
             try:
                 head = wire.receive_head(connection, self._key, b"ask", wire.challenged(connection))
+                if head["op"] in ("hello", "own") and connection.getpeername()[0] != connection.getsockname()[0]:
+                    return  # they name processes and memory of this node
                 self._talk(connection, head, bytes.fromhex(head["nonce"]))
             finally:
                 self._free.release()
@@ -235,7 +237,7 @@ class Keeper:
 
 
 def check_room(rank: int, length: int, count: int) -> None:
-    """For so many more copies of this size. Raises Refused with the arithmetic."""
+    """For `count` more copies of this size. Raises Refused with the arithmetic."""
     free, needed = free_bytes(), count * length
     if needed > free:
         each = f"{count} copies of {length / 1e6:.0f} MB"

@@ -2,7 +2,7 @@
 
 The keeper sends a challenge; the question is sealed over it and brings a nonce, the answer is sealed over that. So
 neither can be replayed, the key is never sent, and nothing is parsed before its seal is verified. Raw bytes may follow
-a question or an answer: they are no part of the seal, and whoever takes them compares their digests, which are.
+a question or an answer: they are no part of the seal, and the receiver compares their digests, which are.
 """
 
 import hashlib

@@ -98,7 +98,7 @@ def from_memory(
 def _offer(storage: Storage, run: str, ranks: Ranks, places: PeerPlaces) -> tuple[dict[str, Any], list[int]] | None:
     committed = committed_steps(storage, run)
     newest = read_commit(storage, run, committed[0]) if committed else None
-    # Not beside the work of another trainer, which took the run and has committed since.
+    # Not next to the work of another trainer, which took the run and has committed since.
     above, start = (newest.step, newest.epoch) if newest else (max(committed, default=0), 0)
     offer = newest_offer(places, ranks.world_size, above=above, start=start)
     return (offer.to_json(), committed) if offer else None

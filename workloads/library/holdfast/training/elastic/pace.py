@@ -26,7 +26,7 @@ class Pace:
         self._watch.start()
 
     def ended(self, mine: int) -> int:
-        """This member has computed so many shards. Units for one of the step before: a GPU may still be busy with
+        """This member has computed this number of shards. Units for one of the step before: a GPU may still be busy with
         these, and the sum must not wait for it twice."""
         units = round(self._watch.taken_s() / self._mine / _UNIT_S) if self._mine else 0
         self._watch.stop()
