@@ -265,14 +265,14 @@ class Checkpointer:
     def _leave(self) -> None:
         """What the grace period allows: a neighbour's copy, the save in flight, then one more if it fits on every rank."""
         self._reports.emit("stop", step=self.step, reason=self.stop.reason)
-        if self.stop.agreed:
-            self._writer.copy_last(self.step, self._state, self._history.notes(), self._seconds_left())
         lost = "" if self.stop.agreed else str(self.stop.lost or "another rank does not answer")
         if lost:
             lost = self._survivors.commit(self.step, self._history.notes(), lost, self._seconds_left())
-        if self.stop.agreed or lost:
-            self._writer.wait(max(0.0, self._seconds_left()))
         try:
+            if self.stop.agreed:
+                self._writer.copy_last(self.step, self._state, self._history.notes(), self._seconds_left())
+            if self.stop.agreed or lost:
+                self._writer.wait(max(0.0, self._seconds_left()))
             if self.stop.agreed and self._unsaved and self._writer.last_save_fits(self._seconds_left()):
                 self.save(self.step)
                 self._writer.wait(max(0.0, self._seconds_left()))

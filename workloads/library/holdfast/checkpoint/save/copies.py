@@ -48,10 +48,12 @@ class Copies:
         """The same on every rank."""
         return step >= self._due_at
 
-    def agree(self, ranks: Ranks, step: int, step_s: float) -> bool:
+    def agree(self, ranks: Ranks, step: int, step_s: float, *, timeout_s: float | None = None) -> bool:
         """Whether every rank may stage a version to copy. A round through the store."""
         newest = self._newest
-        found = ranks.agree(newest.state if newest else "", lambda states: self._decide(states, step_s))
+        found = ranks.agree(
+            newest.state if newest else "", lambda states: self._decide(states, step_s), timeout_s=timeout_s
+        )
         if found["whole"] and newest:
             self.kept, self.kept_memory = newest.version, newest.memory
         self._due_at = step + found["every"]

@@ -31,10 +31,10 @@ class CopyingWriter(CheckpointWriter):
         if self._copies and self._copies.due(step):
             self.copy(step, state, notes())
 
-    def copy(self, step: int, state: dict[str, Any], notes: dict[str, Any]) -> bool:
-        """To a neighbour's memory only. False: an earlier copy is not through on some rank."""
+    def copy(self, step: int, state: dict[str, Any], notes: dict[str, Any], *, timeout_s: float | None = None) -> bool:
+        """To a neighbour's memory only. False: an earlier copy is not through on some rank. Raises RankLost."""
         began = time.monotonic()
-        if self._copies is None or not self._copies.agree(self._ranks, step, self.save_cost.step_s):
+        if not self._copies or not self._copies.agree(self._ranks, step, self.save_cost.step_s, timeout_s=timeout_s):
             return False
         memory, failure = self._free_memory, self._failure
         mine, captured, pieces, length = self._stage(step, state, memory)
@@ -47,11 +47,12 @@ class CopyingWriter(CheckpointWriter):
 
     def copy_last(self, step: int, state: dict[str, Any], notes: dict[str, Any], timeout_s: float) -> None:
         """Before a stop: the state of its step, complete in a neighbour's memory if `timeout_s` allows it. On every rank
-        alike."""
+        alike. Raises RankLost."""
         ends = time.monotonic() + timeout_s
         if self._copies and self._copies.newest_step < step:
             self._await_copy(ends)
-            if self.copy(step, state, notes):
+            # A rank may have died since the stop was agreed.
+            if self.copy(step, state, notes, timeout_s=max(0.1, ends - time.monotonic())):
                 self._await_copy(ends)
 
     def _await_copy(self, ends: float) -> None:
