@@ -34,7 +34,7 @@ FAULT_LABELS = ("pool", "fault", "answer")
 NO_CRASH = frozenset({EXIT_COMPLETE, EXIT_PREEMPTED, EXIT_KILLED})
 
 
-class Standing(NamedTuple):
+class LedgerSummary(NamedTuple):
     """What the ledger of a run shows of it."""
 
     goodput: float
@@ -44,7 +44,7 @@ class Standing(NamedTuple):
 
 
 @dataclass(slots=True)
-class Run:
+class RunRecord:
     kind: str
     events: deque[Event] = field(default_factory=lambda: deque[Event](maxlen=KEEP_EVENTS))
     commits: deque[float] = field(default_factory=lambda: deque[float](maxlen=KEEP_COMMITS))
@@ -67,7 +67,7 @@ class Run:
     """Of the ranks of a gang, by the pace of the others."""
     fallen: set[str] = field(default_factory=set[str])
     """Hosts whose process crashed since anything last started: the pods of a gang fall together, and once."""
-    _standing: Standing | None = None
+    _standing: LedgerSummary | None = None
     """Until another line comes."""
     _computed: tuple[tuple[float, float], float] | None = None
     """Between which moments it was asked last how long it computed, and the answer; until another line comes."""
@@ -160,13 +160,13 @@ class Run:
             if gaps and self._owes_a_commit(now_s, running_since_s, usual_s := statistics.median(gaps)):
                 yield sample("commit_interval_seconds", usual_s, **labels)
 
-    def _stands(self) -> Standing:
+    def _stands(self) -> LedgerSummary:
         """A pass comes far more often than a line, and each would go through all that the run ever wrote."""
         if self._standing is None:
             # Lines of a pod and of the watcher come by different ways, so not in the order of their time.
             ledger = job_ledger(sorted(self.events, key=lambda event: event.t_us))
             sizes = ledger.account.sizes
-            self._standing = Standing(ledger.goodput, ledger.useful_paid, bool(sizes), below_size_since_us(sizes))
+            self._standing = LedgerSummary(ledger.goodput, ledger.useful_paid, bool(sizes), below_size_since_us(sizes))
         return self._standing
 
     def _owes_a_commit(self, now_s: float, running_since_s: float, usual_s: float) -> bool:
@@ -193,7 +193,7 @@ class Jobs:
     source: EventSource
     since_s: float = 0.0
     """Counters count from here on, or each restart would count again what was published long ago."""
-    runs: dict[JobIdentity, Run] = field(default_factory=dict[JobIdentity, Run])
+    runs: dict[JobIdentity, RunRecord] = field(default_factory=dict[JobIdentity, RunRecord])
     faults: Counter[tuple[str, ...]] = field(default_factory=Counter[tuple[str, ...]])
     """(pool, fault, answer) -> nodes with a broken GPU."""
     refused: Counter[tuple[str, str, str]] = field(default_factory=Counter[tuple[str, str, str]])
@@ -224,7 +224,7 @@ class Jobs:
         if run not in self.runs and len(self.runs) >= MOST_RUNS:
             self._refuse("", "", "lines of more runs than are followed", 1)
             return
-        self.runs.setdefault(run, Run(event.kind)).take(event, counts=event.t_us >= self.since_s * 1e6)
+        self.runs.setdefault(run, RunRecord(event.kind)).take(event, counts=event.t_us >= self.since_s * 1e6)
 
     def _refuse(self, namespace: str, job: str, reason: str, count: int) -> None:
         key = namespace, job, reason

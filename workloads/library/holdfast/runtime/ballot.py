@@ -62,7 +62,7 @@ class Phase(StrEnum):
     DECIDED = "decided"
 
 
-class Verdict(StrEnum):
+class BallotResult(StrEnum):
     GO = "go"
     WAIT = "wait"
     STOP = "stop"
@@ -92,14 +92,14 @@ class Ballot:
         """Whether the next `advance` touches no store."""
         return self.phase in (Phase.FREEZE, Phase.DECIDED)
 
-    def pass_boundary(self, here: Boundary) -> Verdict:
+    def pass_boundary(self, here: Boundary) -> BallotResult:
         if self.stop_at is not None:
-            return Verdict.STOP if here >= self.stop_at else Verdict.GO
+            return BallotResult.STOP if here >= self.stop_at else BallotResult.GO
         if self.frozen:
-            return Verdict.WAIT
+            return BallotResult.WAIT
         # From here on this rank owes its peers the collectives up to the next boundary.
         self.bound_for = here.after()
-        return Verdict.GO
+        return BallotResult.GO
 
     def retire(self) -> None:
         """The main thread is past its last boundary: cast the ballot without a question."""

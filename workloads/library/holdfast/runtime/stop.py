@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 
 from holdfast.runtime import shutdown as notices
-from holdfast.runtime.ballot import REQUEST, Ballot, Boundary, Phase, Store, Verdict
+from holdfast.runtime.ballot import REQUEST, Ballot, BallotResult, Boundary, Phase, Store
 from holdfast.runtime.shutdown import Shutdown
 
 # Of a window of 15 s: the save in flight and the way out need the rest. infra/decisions/0030.
@@ -74,17 +74,17 @@ class StopAgreement:
             asked = self._here.asked + 1 if step == self._here.step else 0
             self._here = Boundary(step, asked)
             verdict = self._ballot.pass_boundary(self._here)
-        if verdict is Verdict.WAIT:
+        if verdict is BallotResult.WAIT:
             return self._wait_for_peers()
         # Without the store each rank follows its own notice: the ranks cannot agree any more.
         if self.lost is not None and self._ballot.stop_at is None:
             return self.requested
-        return verdict is Verdict.STOP
+        return verdict is BallotResult.STOP
 
     def _wait_for_peers(self) -> bool:
         settled = self._settled.wait(self._patience_s)
         if settled and self.lost is None:
-            return self._ballot.pass_boundary(self._here) is Verdict.STOP
+            return self._ballot.pass_boundary(self._here) is BallotResult.STOP
         # A joint save would wait for the same peers until the window is over.
         self._gave_up = True
         return True

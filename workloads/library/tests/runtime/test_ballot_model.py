@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 import pytest
 
-from holdfast.runtime.ballot import BEFORE_ALL, Ballot, Boundary, Phase, Verdict
+from holdfast.runtime.ballot import BEFORE_ALL, Ballot, BallotResult, Boundary, Phase
 
 Values = frozenset[tuple[str, str]]
 
@@ -108,9 +108,9 @@ class Model:
         machine = self._machine(index, rank)
         verdict = machine.pass_boundary(Boundary(rank.step, 0))
         after = replace(rank, bound_for=machine.bound_for)
-        if verdict is Verdict.STOP:
+        if verdict is BallotResult.STOP:
             yield state.with_rank(index, replace(after, left="stopped"))
-        elif verdict is Verdict.GO:
+        elif verdict is BallotResult.GO:
             done = rank.step == self.steps
             yield state.with_rank(index, replace(after, left="finished") if done else replace(after, inside=True))
 
@@ -174,8 +174,8 @@ class ForgetsToFreeze(Ballot):
 class StopsWhereItStands(Ballot):
     """The tutorial's way: leave at the next boundary once the flag is seen."""
 
-    def pass_boundary(self, here: Boundary) -> Verdict:
-        return Verdict.STOP if self.phase is not Phase.WATCH else super().pass_boundary(here)
+    def pass_boundary(self, here: Boundary) -> BallotResult:
+        return BallotResult.STOP if self.phase is not Phase.WATCH else super().pass_boundary(here)
 
 
 @pytest.mark.parametrize("broken", [ForgetsToFreeze, StopsWhereItStands])

@@ -25,7 +25,7 @@ from holdfast.contract import object_names
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Source:
+class ShardSource:
     rank: int
     part: TensorPart
 
@@ -36,7 +36,7 @@ class Opened:
 
     commit: Commit
     manifests: tuple[Manifest, ...]
-    sources: dict[str, list[Source]] = field(default_factory=dict[str, list[Source]])
+    sources: dict[str, list[ShardSource]] = field(default_factory=dict[str, list[ShardSource]])
 
     def part(self, key: str, rank: int) -> TensorPart:
         """What describes a tensor to `rank`: its own, since an entry of each rank's own may differ in shape."""
@@ -67,7 +67,7 @@ def open_step(storage: Storage, run: str, step: int) -> Opened:
     opened = Opened(commit=commit, manifests=manifests)
     for manifest in manifests:
         for part in manifest.tensors:
-            opened.sources.setdefault(part.key, []).append(Source(rank=manifest.rank, part=part))
+            opened.sources.setdefault(part.key, []).append(ShardSource(rank=manifest.rank, part=part))
     return opened
 
 
@@ -82,7 +82,7 @@ class Wanted:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Copy:
-    source: Source
+    source: ShardSource
     into: torch.Tensor
     """The part of the target that this source fills."""
     start: tuple[int, ...]
@@ -111,7 +111,7 @@ def _copies(opened: Opened, want: Wanted, rank: int) -> list[Copy]:
     return distinct
 
 
-def _overlap(source: Source, want: Wanted) -> Copy | None:
+def _overlap(source: ShardSource, want: Wanted) -> Copy | None:
     part = source.part
     into = want.into
     if len(part.shape) != into.ndim:
@@ -177,11 +177,11 @@ class Transfer:
             if box is not copy.into:
                 copy.into.copy_(_narrowed(box, copy))
 
-    def _add_range(self, source: Source, into: torch.Tensor) -> None:
+    def _add_range(self, source: ShardSource, into: torch.Tensor) -> None:
         one = ByteRange(at=source.part.at, into=into.detach().view(-1).view(torch.uint8))
         self._ranges.setdefault(source.rank, []).append(one)
 
-    def _shards_of(self, source: Source) -> list[tuple[int, int]]:
+    def _shards_of(self, source: ShardSource) -> list[tuple[int, int]]:
         start, end = source.part.at, source.part.at + source.part.bytes
         found: list[tuple[int, int]] = []
         at = 0
