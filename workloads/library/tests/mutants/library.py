@@ -60,7 +60,7 @@ _PROCESSES = (
            f"{LIBRARY_TESTS}/training/test_config.py::test_the_pod_exits_with_what_its_job_should_do"),
     broken("a rank stops alone", f"{RUNTIME}/stop.py",
            "            verdict = self._ballot.pass_boundary(self._here)\n        if verdict is BallotResult.WAIT:",
-           "            verdict = Verdict.STOP if self.requested else self._ballot.pass_boundary(self._here)\n        if verdict is BallotResult.WAIT:",
+           "            verdict = BallotResult.STOP if self.requested else self._ballot.pass_boundary(self._here)\n        if verdict is BallotResult.WAIT:",
            f"{LIBRARY_TESTS}/runtime/test_stop.py::test_a_notice_on_any_rank_stops_all_at_one_boundary"),
     broken("bad input looks like findings", f"{CONTRACT}/exit_codes.py",
            "EXIT_BAD_INPUT = 2", "EXIT_BAD_INPUT = 1",
