@@ -77,7 +77,10 @@ def explain(whole: Mapping[int, Line], resumed: Mapping[int, Line], step: int, k
         return (
             f"{lead}: a resumed start draws more or fewer random numbers before its first step than the whole run did"
         )
-    return f"{lead}; nothing else that could be seen does: look for what the step reads elsewhere"
+    return (
+        f"{lead}; nothing else that could be seen does: look for what the step reads elsewhere, and on three ranks and "
+        "more make DDP by holdfast.training.replicas.replicate(model), or with find_unused_parameters=True"
+    )
 
 
 DATA = ("loader", "iterator")

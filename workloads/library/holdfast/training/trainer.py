@@ -10,7 +10,6 @@ from datetime import timedelta
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.nn.parallel import DistributedDataParallel
 
 from holdfast.checkpoint import Checkpointer
 from holdfast.checkpoint.parts import is_lost_peer
@@ -24,6 +23,7 @@ from holdfast.training.data import Corpus, Samples, mixed_seed
 from holdfast.training.meter import Alone, Meter, digest
 from holdfast.training.model import ByteGPT, next_byte_loss
 from holdfast.training.progress import Progress
+from holdfast.training.replicas import replicate
 
 # Why it is so: infra/decisions/0032.
 
@@ -38,7 +38,7 @@ def train(config: TrainConfig, corpus: Corpus, events: EventLog, meter: Meter) -
     model = ByteGPT(config.model).to(device)
     optimizer = torch.optim.AdamW(model.parameters(), lr=config.learning_rate)
     progress = Progress(config, fingerprint=corpus.fingerprint)
-    replicas = DistributedDataParallel(model)
+    replicas = replicate(model)
     meter.lap("model")
 
     # `model` and not `replicas`: DDP's keys begin with `module.`, and fit no other layout.

@@ -39,6 +39,16 @@ def test_notices_and_power_losses_change_nothing(tmp_path: Path, undisturbed: Ru
     assert all(step >= 10 for step in restored[1:3]) and restored[3] >= 20, "at most one interval is lost"
 
 
+def test_four_ranks_sum_their_gradients_in_one_order_after_a_restart_too(tmp_path: Path, server: ForkServer) -> None:
+    """The sum of two is the same in any order, that of more is not."""
+    whole, run = (Run(server=server, folder=tmp_path / name, ranks=4, steps=20, every=5) for name in ("whole", "cut"))
+    assert whole.complete() == 0, whole.log()
+    assert run.interrupted(12, power_loss) == 137
+    assert run.complete() == 0, run.log()
+    assert run.losses() == whole.losses()
+    assert run.digest == whole.digest
+
+
 def test_a_notice_stops_all_ranks_at_one_step_and_takes_the_last_checkpoint(tmp_path: Path, server: ForkServer) -> None:
     # One save before, so that its cost is known; on a busy machine seven megabytes may take more than fifteen seconds.
     run = Run(server=server, folder=tmp_path, every=7, options=("--window", "90"))

@@ -9,9 +9,9 @@ import sys
 
 import torch
 import torch.distributed as dist
-from torch.nn.parallel import DistributedDataParallel
 
 from holdfast.checkpoint import Checkpointer
+from holdfast.training.replicas import replicate
 
 
 def main(url: str, steps: int = 200) -> None:
@@ -19,7 +19,7 @@ def main(url: str, steps: int = 200) -> None:
     torch.manual_seed(0)
     model = torch.nn.Linear(32, 1)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
-    replicas = DistributedDataParallel(model)
+    replicas = replicate(model)  # DDP
     run = os.environ.get("HOLDFAST_RUN", "plain-loop")
     # The model and not its replica: DDP's keys begin with `module.`, and fit no other layout.
     with Checkpointer(url, {"model": model, "optimizer": optimizer}, run=run, every=20) as ckpt:
