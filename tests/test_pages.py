@@ -73,6 +73,14 @@ def test_what_a_page_names_exists(page: str) -> None:
             assert not unknown(line), f"{page}: {line}: {unknown(line)}"
 
 
+@pytest.mark.parametrize("page", PAGES)
+def test_a_link_in_the_tree_leads_to_a_file(page: str) -> None:
+    # The template's page is its README.
+    folder = ROOT if page.startswith(".ci/template") else (ROOT / page).parent
+    links = re.findall(r"\]\(([^)#:\s]+)(?:#[^)]*)?\)", (ROOT / page).read_text())
+    assert [link for link in links if not (folder / link).exists()] == []
+
+
 def test_a_link_to_what_is_no_page_becomes_its_text() -> None:
     text = "[a](../infra/) [b](dev.py) [c](UPGRADING.md#x) [d](https://e.org) ![e](p.png) [f](UPGRADING.md)"
     tracked = {"infra/README.md", "infra/UPGRADING.md", "infra/dev.py", "infra/p.png"}
