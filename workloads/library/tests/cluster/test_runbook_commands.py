@@ -108,11 +108,12 @@ def variables(slug: str, jobs: dict[str, Submitted]) -> dict[str, str]:
     """As the notification carries them."""
     gang, drain = jobs["train-gang"], jobs["batch-drain"]
     pod = gang.pods("Running")[0]
+    job = drain if slug in OF_BATCH else gang
     return {
-        "JOB": (drain if slug in OF_BATCH else gang).name,
+        "JOB": job.name,
         "POOL": SPOT.name,
         "ACCELERATOR": SPOT.accelerator,
-        "NAMESPACE": NAMESPACES.get(slug, ""),
+        "NAMESPACE": NAMESPACES.get(slug, job.doc["metadata"]["namespace"]),
         "HOSTNAME": pod["spec"]["nodeName"],
         "NAMESPACE_NAME": pod["metadata"]["namespace"],
         "POD_NAME": pod["metadata"]["name"],

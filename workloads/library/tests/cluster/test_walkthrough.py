@@ -18,7 +18,7 @@ import requests
 from kubernetes import client
 
 from holdfast.clients.api import Api, Object
-from holdfast.contract.roles import NAMESPACE_BATCH
+from holdfast.contract.roles import NAMESPACE_BATCH, NAMESPACE_TRAINING
 from holdfast.jobs import explain
 from holdfast.jobs.explain import Row
 from holdfast.place import prices
@@ -191,9 +191,13 @@ def same_share_everywhere(cast: Cast, events: Path) -> None:
     rows, reported = listed(cast, events), report(events)
     seen = cast.story.seen
     for job in (cast.gang, cast.queued):
-        assert rows[job.name].useful_ratio == seen[f"goodput_ratio job={job.name}"]
-        assert reported[job.name]["goodput"] == round(seen[f"goodput_ratio job={job.name}"], 4)
-    shares = [seen[f"goodput_ratio index={index} job={cast.flex.name}"] for index in (0, 1)]
+        assert rows[job.name].useful_ratio == seen[f"goodput_ratio job={job.name} namespace={NAMESPACE_TRAINING}"]
+        assert reported[job.name]["goodput"] == round(
+            seen[f"goodput_ratio job={job.name} namespace={NAMESPACE_TRAINING}"], 4
+        )
+    shares = [
+        seen[f"goodput_ratio index={index} job={cast.flex.name} namespace={NAMESPACE_TRAINING}"] for index in (0, 1)
+    ]
     assert rows[cast.flex.name].useful_ratio == pytest.approx(sum(shares) / 2, abs=1e-6)
 
 
