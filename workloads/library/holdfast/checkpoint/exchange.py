@@ -21,7 +21,7 @@ from holdfast.checkpoint.format import Manifest, fence
 from holdfast.checkpoint.format.commit import CommitState, commit
 from holdfast.checkpoint.save.staging import upload_now
 from holdfast.checkpoint.settings import Tuning
-from holdfast.checkpoint.state import RNG_KEY, Captured, capture, checked_state
+from holdfast.checkpoint.state import capture, checked_state, without_streams
 from holdfast.checkpoint.state.tensors import dtype_name, memory_of, pieces_of
 from holdfast.checkpoint.stores.storage import Storage, exists, random_hex
 from holdfast.contract import object_names
@@ -283,12 +283,6 @@ def write_state(storage: Storage, run: str, step: int, state: dict[str, Any]) ->
     written = upload_now(storage, pieces_of(captured, 0, 1), manifest, Tuning())
     # With the fence: a trainer that still writes this run must not commit a later step of another history.
     return commit(storage, written, state=CommitState(epoch=fence.take(storage, run)), timeout_s=60.0).total_bytes
-
-
-def without_streams(captured: Captured) -> Captured:
-    tensors = {key: found for key, found in captured.tensors.items() if not key.startswith(f"{RNG_KEY}/")}
-    skeleton = {name: found for name, found in captured.skeleton.items() if name != RNG_KEY}
-    return Captured(skeleton=skeleton, tensors=tensors, per_rank=frozenset())
 
 
 def _no_state(path: Path, got: str) -> InputError:

@@ -24,7 +24,6 @@ import torch
 import torch.distributed as dist
 
 from holdfast.checkpoint.errors import Damaged, Fenced, StorageError
-from holdfast.checkpoint.exchange import without_streams
 from holdfast.checkpoint.format import Manifest
 from holdfast.checkpoint.format.commit import CommitState, commit
 from holdfast.checkpoint.format.soundness import NOTES_KEY
@@ -32,7 +31,7 @@ from holdfast.checkpoint.ranks import Ranks
 from holdfast.checkpoint.save.decision import is_flat
 from holdfast.checkpoint.save.staging import upload_now
 from holdfast.checkpoint.save.writer import CheckpointWriter
-from holdfast.checkpoint.state import Captured, PerRank, Stateful, capture, encode_value, targets
+from holdfast.checkpoint.state import Captured, PerRank, Stateful, capture, encode_value, targets, without_streams
 from holdfast.checkpoint.state.tensors import as_dtensor, pieces_of
 from holdfast.checkpoint.stores.opening import reliable_storage
 from holdfast.checkpoint.stores.storage import random_hex

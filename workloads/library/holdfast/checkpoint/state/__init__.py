@@ -227,6 +227,12 @@ def capture(state: Mapping[str, Any]) -> Captured:
     return Captured(skeleton=skeleton, tensors=tensors, per_rank=frozenset(per_rank))
 
 
+def without_streams(captured: Captured) -> Captured:
+    tensors = {key: found for key, found in captured.tensors.items() if not key.startswith(f"{RNG_KEY}/")}
+    skeleton = {name: found for name, found in captured.skeleton.items() if name != RNG_KEY}
+    return Captured(skeleton=skeleton, tensors=tensors, per_rank=frozenset())
+
+
 def encode(value: Any, key: str) -> Skeleton:
     """A value without tensors. Raises InputError for a type that cannot be stored."""
 
