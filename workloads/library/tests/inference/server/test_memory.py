@@ -73,7 +73,8 @@ def test_large_bodies_are_parsed_beside_the_probes(server: Served) -> None:
             began = time.monotonic()
             assert server.request("GET", "/v2/health/live").status == 200
             slowest = max(slowest, time.monotonic() - began)
-    assert {answer.result().status for answer in answers} <= {200, 429, 504}
+    # On a busy machine it may be late for some, or start the process again that predicts: 503 says so.
+    assert {answer.result().status for answer in answers} <= {200, 429, 503, 504}
     # Reading JSON holds the interpreter: a probe may meet one such call, and not all that the six bodies need.
     assert slowest < max(1.0, (time.monotonic() - all_began) / 4), "what a probe waits"
 
