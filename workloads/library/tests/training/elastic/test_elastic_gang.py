@@ -22,7 +22,6 @@ from holdfast.ledger.events import read_folder
 from holdfast.ledger.job_ledger import job_ledgers
 from holdfast.ledger.receipt import receipt
 from holdfast.training.elastic.gang import ElasticGang
-from holdfast.training.elastic.watch import MOST_REPEATS, Lag
 from holdfast.training.meter import SLOW
 from workloads.library.tests.training.elastic import gangs
 from workloads.library.tests.training.elastic.conftest import Make
@@ -145,21 +144,6 @@ def test_a_step_that_takes_too_long_each_time_comes_again_with_a_longer_bound(ma
     assert gang.sizes() == [3, 3], "the bound that has grown is kept"
     assert "step 12 comes again and no member was lost" in gang.logs()
     assert "waiting for place 1, which answers" in gang.logs()
-
-
-def test_a_step_that_comes_again_and_again_ends_with_the_reason() -> None:
-    lag = Lag(10.0)
-    for _ in range(MOST_REPEATS):
-        lag.repeated(7, "timed out")
-    assert lag.bound_s == 10.0 * 2**MOST_REPEATS
-    with pytest.raises(InputError, match=r"(?s)step 7 failed 5 times with the same members: timed out.*160 s apart"):
-        lag.repeated(7, "timed out")
-
-
-def test_a_step_that_succeeds_is_forgotten() -> None:
-    lag = Lag(0.001)
-    for step in range(3 * MOST_REPEATS):
-        lag.repeated(step, "timed out")
 
 
 def test_when_all_leave_the_next_start_goes_on_where_they_were(make: Make, undisturbed: str) -> None:

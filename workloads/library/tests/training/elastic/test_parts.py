@@ -21,6 +21,7 @@ from holdfast.training.elastic.membership import Epoch, Member, newest, propose
 from holdfast.training.elastic.places import addresses
 from holdfast.training.elastic.shards import GangProgress, checked_nodes, checked_shards, efficiency, share
 from holdfast.training.elastic.transfer import room_for, take
+from holdfast.training.elastic.watch import MOST_REPEATS, Lag
 from holdfast.training.gate import join_key
 from workloads.library.tests.training.elastic.gangs import free_ports
 
@@ -264,3 +265,18 @@ def test_facts_of_a_run_hold_from_the_moment_they_are_stated() -> None:
         stating(micro_batch=8).load_state_dict(begun)
     assert refused.value.got == "8" and refused.value.allowed.startswith("4")
     stating(micro_batch=8).load_state_dict(stating().state_dict())
+
+
+def test_a_step_that_comes_again_and_again_ends_with_the_reason() -> None:
+    lag = Lag(10.0)
+    for _ in range(MOST_REPEATS):
+        lag.repeated(7, "timed out")
+    assert lag.bound_s == 10.0 * 2**MOST_REPEATS
+    with pytest.raises(InputError, match=r"(?s)step 7 failed 5 times with the same members: timed out.*160 s apart"):
+        lag.repeated(7, "timed out")
+
+
+def test_a_step_that_succeeds_is_forgotten() -> None:
+    lag = Lag(0.001)
+    for step in range(3 * MOST_REPEATS):
+        lag.repeated(step, "timed out")
