@@ -108,7 +108,7 @@ def test_the_other_node_goes_on_alone_takes_the_replacement_in_and_ends_with_the
     lead, other = first["0"], first["1"]
     kept = machines[lead["spec"]["nodeName"]]
     until("both train", lambda: sizes(kept, lead)[-1:] == [NODES], LIMIT_S)
-    until("a first checkpoint is committed", lambda: bucket.names("disturbed/"), LIMIT_S)
+    until("a first checkpoint is committed", lambda: bucket.names(f"{EXAMPLE.default_run}/disturbed/"), LIMIT_S)
 
     assert lab.preempt(machines[other["spec"]["nodeName"]]), "the kubelet gave its lock back within the window"
     ended = world.pod(other["metadata"]["name"])

@@ -39,6 +39,7 @@ from workloads.library.tests.node.lab.lab import Lab, Machine
 from workloads.operators import platform
 
 EXAMPLE = platforms.load("example")
+BELOW = f"{EXAMPLE.default_run}/"  # where runs that no environment lists save
 STRANGERS = Path(__file__).parent / "strangers"
 EVENTS = Path("events")
 """Below the test's own folder: which pods were noted as evicted, and why."""
@@ -114,15 +115,15 @@ def test_from_an_empty_cluster_to_the_receipt_of_an_evicted_job_of_somebody_else
             image = f"{rendered.registry.host}/them/train:v1"
             prepared = written(document, NAME, image, storage, ["python", "/app/train.py", str(STEPS)])
             assert prepared.job.image.endswith(f"@{theirs}")
-            saved = lambda: storage.read(f"{NAME}/state.json").get("step", 0) >= SAVED  # noqa: E731
+            saved = lambda: storage.read(f"{BELOW}{NAME}/state.json").get("step", 0) >= SAVED  # noqa: E731
             assert follow(empty, prepared, saved, watch) == 0
-        state = storage.read(f"{NAME}/state.json")
+        state = storage.read(f"{BELOW}{NAME}/state.json")
         assert state == {"step": STEPS, "weights": undisturbed(), "starts": 2}
         assert "1 evictions; on demand $" in capsys.readouterr().out
         with watch("a loop"):
             loop = ["python", "-c", (STRANGERS / "loop.py").read_text(), str(STEPS)]
             prepared = written(document, LOOP, "trainer", storage, loop)
-            assert follow(empty, prepared, lambda: bool(storage.names(f"{LOOP}/")), Watch()) == 0
+            assert follow(empty, prepared, lambda: bool(storage.names(f"{BELOW}{LOOP}/")), Watch()) == 0
         found = re.search(
             r"by 1 evictions; .*; useful ([0-9.]+) % of its time, (no|\d+) steps? lost", out := capsys.readouterr().out
         )
