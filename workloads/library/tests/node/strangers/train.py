@@ -10,8 +10,8 @@ import urllib.error
 import urllib.parse
 import urllib.request
 
-BUCKET = os.environ["HOLDFAST_CHECKPOINTS"].removeprefix("gs://")
-NAME = urllib.parse.quote(f"{os.environ['HOLDFAST_RUN']}/state.json", safe="")
+BUCKET, _, FOLDER = os.environ["HOLDFAST_CHECKPOINTS"].removeprefix("gs://").partition("/")
+NAME = urllib.parse.quote(f"{FOLDER}/{os.environ['HOLDFAST_RUN']}/state.json".lstrip("/"), safe="")
 HOST = os.environ["STORAGE_EMULATOR_HOST"]
 STEPS = int(sys.argv[1])
 asked = []
