@@ -191,13 +191,13 @@ def ranks(
     command: Annotated[list[str], typer.Argument(help="Program and arguments, after --.")],
     processes: Annotated[int, typer.Option(help="Number of processes; each gets LOCAL_RANK and LOCAL_WORLD_SIZE.")],
     sharded: Annotated[
-        bool, typer.Option("--sharded", help="The state is sharded over nodes: wait for a lost one, then go on.")
+        bool, typer.Option("--sharded", help="The state is sharded over nodes: wait for a lost node, then continue.")
     ] = False,
-    checkpoints: Annotated[str, typer.Option(help="URL that the sharded program saves to.", envvar=ENV_CHECKPOINTS)] = (
-        "out/checkpoints"
-    ),
-    run: Annotated[str, typer.Option(help="Name of its run.", envvar=ENV_RUN)] = "sharded",
-    nodes: Annotated[int, typer.Option(help="Number of its nodes.", envvar=ENV_GANG_NODES)] = 1,
+    checkpoints: Annotated[
+        str, typer.Option(help="URL to which the sharded program saves.", envvar=ENV_CHECKPOINTS)
+    ] = ("out/checkpoints"),
+    run: Annotated[str, typer.Option(help="Name of the sharded run.", envvar=ENV_RUN)] = "sharded",
+    nodes: Annotated[int, typer.Option(help="Number of nodes of the sharded gang.", envvar=ENV_GANG_NODES)] = 1,
     place: Annotated[int, typer.Option(help="Index of this node.", envvar=ENV_COMPLETION_INDEX)] = 0,
     copies: Annotated[
         int | None, typer.Option(help="Copies of each shard in another node's memory: 0, or 1 where there is one.")

@@ -73,8 +73,11 @@ def test_large_bodies_are_parsed_beside_the_probes(server: Served) -> None:
             began = time.monotonic()
             assert server.request("GET", "/v2/health/live").status == 200
             slowest = max(slowest, time.monotonic() - began)
-    # On a busy machine it may be late for some, or start the process again that predicts: 503 says so.
-    assert {answer.result().status for answer in answers} <= {200, 429, 503, 504}
+    found = [answer.result() for answer in answers]
+    assert {answer.status for answer in found} <= {200, 429, 503, 504}
+    # On a busy machine the model may be overdue; a server that goes would say so with 503, too.
+    refused = [answer.body for answer in found if answer.status == 503]
+    assert all(b"the model does not answer" in body or b"the model is being reloaded" in body for body in refused)
     # Reading JSON holds the interpreter: a probe may meet one such call, and not all that the six bodies need.
     assert slowest < max(1.0, (time.monotonic() - all_began) / 4), "what a probe waits"
 
