@@ -13,7 +13,6 @@ from holdfast.contract.errors import InputError, Unjudged
 from monitoring.alerting import rule_test
 from monitoring.alerting.alert import EXAMPLE, Alert, AlertSource, Severity, filled
 from monitoring.alerting.alerts import alerts
-from monitoring.alerting.capacity_alerts import SCALE_FAILURES
 from tests.monitoring.alerting import logfilter, play
 from tests.monitoring.alerting.rule_cases import CASES
 from tests.tools import build
@@ -147,8 +146,8 @@ ENTRY = {
     ],
 )
 def test_the_log_filter_takes_the_failures_that_waiting_does_not_mend(payload: object, fires: bool) -> None:
-    assert logfilter.matches(filled(SCALE_FAILURES, {"cluster": "c"}), ENTRY | {"jsonPayload": payload}) is fires
-    assert not logfilter.matches(filled(SCALE_FAILURES, {"cluster": "other"}), ENTRY | {"jsonPayload": payload})
+    assert logfilter.matches(filled("$scale_failures", {"cluster": "c"}), ENTRY | {"jsonPayload": payload}) is fires
+    assert not logfilter.matches(filled("$scale_failures", {"cluster": "other"}), ENTRY | {"jsonPayload": payload})
 
 
 def test_an_unknown_alert_is_bad_input() -> None:
