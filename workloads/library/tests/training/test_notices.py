@@ -11,8 +11,9 @@ from pathlib import Path
 import psutil
 import pytest
 
+from workloads.library.tests.processes import children, until
 from workloads.library.tests.training.hooks import before_import, holding
-from workloads.library.tests.training.runs import PATIENCE_S, Run, children, notice, power_loss
+from workloads.library.tests.training.runs import PATIENCE_S, Run, notice, power_loss
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(900)]  # several starts of torch in each
 
@@ -22,10 +23,7 @@ NOTICED = "notices.of_process().requested"
 def ended_when(run: Run, ready: Callable[[], bool], take_down: Callable[[subprocess.Popen[str]], object]) -> int:
     """Start, wait until `ready`, take down; Python's return code: negative where a signal killed it."""
     with run.started() as process:
-        until = time.monotonic() + PATIENCE_S
-        while not ready():
-            assert process.poll() is None and time.monotonic() < until, run.log()
-            time.sleep(0.01)
+        until(ready, run.log, alive=lambda: process.poll() is None, within_s=PATIENCE_S)
         take_down(process)
         return process.wait(PATIENCE_S)
 

@@ -10,7 +10,8 @@ import pytest
 
 from holdfast.contract.object_names import parse_step
 from tests.support import commits
-from workloads.library.tests.training.runs import Run, children
+from workloads.library.tests.processes import children
+from workloads.library.tests.training.runs import Run
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(900)]
 
