@@ -21,7 +21,7 @@ def summarize(rows: list[Line]) -> dict[str, JobSummary]:
 def test_a_job_that_was_set_back_stands_where_it_is_now() -> None:
     found = summarize(sample.killed_and_restored("job"))["job"]
     assert f"{found.useful_ratio:.1%}" == "27.6%"
-    assert (found.step, found.lost, found.lost_by_eviction) == (60, 55, (55,))
+    assert (found.step, found.lost, [each.lost_steps for each in found.recoveries]) == (60, 55, [55])
     assert found.recovered_after_s == pytest.approx((92.4,))
     assert found.last_commit_s == EPOCH + 46
     assert found.saved_age_s(EPOCH + 66) == 20
