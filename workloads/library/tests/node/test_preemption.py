@@ -80,15 +80,6 @@ def test_the_extended_window_lets_a_long_save_finish(lab: Lab, world: World, spo
     assert exit_code(ended(world, pod)) == EXIT_PREEMPTED, f"{longer} s were granted"
 
 
-def test_exit_zero_on_the_signal_completes_the_job_and_loses_the_work(lab: Lab, world: World, spot: Pool) -> None:
-    machine = lab.boot("spot-a", spot)
-    pod = start(world, pods.shell(spot, pods.EXITS_ZERO))
-    wait_up(lab, pod)
-    lab.preempt(machine)
-    assert ended(world, pod)["status"]["phase"] == "Succeeded"
-    assert world.wait_condition("job") == "Complete"
-
-
 def test_an_eviction_is_free_and_a_deletion_is_charged(lab: Lab, world: World, spot: Pool) -> None:
     lab.boot("spot-a", spot)
     evicted = start(world, pods.shell(spot, pods.STOPS_IN_ORDER), "evicted")
