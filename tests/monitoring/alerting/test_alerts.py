@@ -3,6 +3,7 @@
 import os
 import re
 import shutil
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -10,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.contract.errors import InputError, Unjudged
-from monitoring.alerting import rule_test
+from monitoring.alerting import rule_test, runbook
 from monitoring.alerting.alert import EXAMPLE, Alert, AlertSource, Severity, filled
 from monitoring.alerting.alerts import alerts
 from tests.monitoring.alerting import logfilter, play
@@ -175,3 +176,54 @@ def test_the_engine_is_found_where_the_tools_are_built(tmp_path: Path, monkeypat
 def test_what_prometheus_cannot_judge_is_not_judged() -> None:
     with pytest.raises(Unjudged, match="log entries"):
         play.play(play.find("autoscaler-cannot-scale"))
+
+
+# Alerts of a module that the environment names: no file of the platform is edited for them.
+
+MODULE = """
+from monitoring.alerting.alert import Alert, Severity
+
+
+def alerts():
+    query = 'acme_queue_depth{cluster="$cluster"} > 100'
+    yield Alert(name="AcmeQueueDeep", severity=Severity.TICKET, why="users wait", query=query, runbook=RUNBOOK)
+
+
+RUNBOOK = "**Meaning.** Users wait."
+"""
+
+
+@pytest.fixture
+def outside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A module that is installed beside the platform."""
+    (tmp_path / "acme_alerts.py").write_text(MODULE)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    sys.modules.pop("acme_alerts", None)
+    return "acme_alerts"
+
+
+def test_they_come_after_those_of_the_platform_and_carry_their_own_runbook(outside: str) -> None:
+    every = alerts(EXAMPLE, [outside])
+    assert every[:-1] == alerts(EXAMPLE)
+    text = runbook.documentation(every[-1], "https://git.example.org/runbook.md")
+    assert "Users wait" in text.content and text.url == "", "the platform's runbook has no section for it"
+    assert EXAMPLE["cluster"] in every[-1].query
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        (("AcmeQueueDeep", "HoldfastMonitoringSilent"), "each name once"),
+        ((", runbook=RUNBOOK", ""), "AcmeQueueDeep"),
+        (("def alerts", "def others"), "no attribute"),
+        (("$cluster", "$clusters"), "clusters"),
+        (("from monitoring", "import acme_absent\nfrom monitoring"), "acme_absent"),
+    ],
+)
+def test_a_module_that_cannot_be_used_is_refused(
+    outside: str, tmp_path: Path, change: tuple[str, str], named: str
+) -> None:
+    (tmp_path / "acme_alerts.py").write_text(MODULE.replace(*change))
+    with pytest.raises(InputError) as error:
+        alerts(EXAMPLE, [outside])
+    assert named in str(error.value)
