@@ -83,6 +83,11 @@ def member(pod: Pod | None) -> Container | None:
     return next((c for c in listed if ENV_GANG_NODES in c.env or c.runs("holdfast", "train", "elastic")), None)
 
 
+def sharded(main: Container) -> bool:
+    """Its others wait in place for each that is lost."""
+    return main.runs("holdfast", "train", "ranks") and "--sharded" in main.words
+
+
 def number(main: Container, variable: str, option: str, default: int) -> int:
     text = main.option(option) or as_text(main.env.get(variable))
     return int(text) if text.isascii() and text.isdecimal() and len(text) < 9 else default
@@ -129,7 +134,8 @@ def elastic_budget(job: Job, context: Context) -> Iterator[Hit]:
     main = member(job.pod)
     if main is None or job.pod is None:
         return
-    least = number(main, ENV_GANG_MIN_NODES, "--min-nodes", 1)
+    nodes = number(main, ENV_GANG_NODES, "--nodes", job.parallelism)
+    least = nodes - 1 if sharded(main) else number(main, ENV_GANG_MIN_NODES, "--min-nodes", 1)
     budgets = context.world.selecting("PodDisruptionBudget", job.pod)
     kept = [as_int(budget.spec.get("minAvailable")) for budget in budgets]
     if least > 1 and kept != [least]:
