@@ -13,7 +13,7 @@ from holdfast.clients.api import Object
 from holdfast.contract.capacity import Capacity, Placement
 from holdfast.contract.machines import MACHINE_TYPES, MachineType
 from holdfast.contract.pools import LABEL_ACCELERATOR, LABEL_FLEX_START, LABEL_SPOT, Pool
-from holdfast.contract.values import quantity
+from holdfast.contract.values import GIB, quantity
 from holdfast.jobs.cluster_snapshot import gpus
 from holdfast.jobs.job_snapshot import JobSnapshot, ran_s
 from holdfast.ledger.disruptions import eviction
@@ -25,8 +25,6 @@ from holdfast.lint.platform import tolerates
 from holdfast.place import prices
 from holdfast.place.prices import Table
 from holdfast.platform import Platform
-
-GIB = 1024**3
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -261,6 +261,12 @@ def test_a_batch_fills_its_queue_before_a_worker_looks_into_it() -> None:
         ({"gpus": "1xl4", "capacity": "spot", "resumes": False}, "cannot resume", "flex-start"),
         ({"gpus": "none", "capacity": "spot"}, "without GPUs", "on-demand"),
         ({"gpus": "1xa100", "capacity": "flex-start", "steady": True}, "never do", "spot"),
+        (
+            {"gpus": "1xa100", "nodes": 2, "sharded": True, "state": "80Gi"},
+            "2 nodes need 5 x 40.0 GiB = 200.0 GiB",
+            "HF158",
+        ),
+        ({"gpus": "1xa100", "nodes": 2, "sharded": True, "command": ("torchrun", "t.py")}, "HF157", "HF157"),
         ({"env": {"API_TOKEN": "hunter2hunter2hunter2"}}, "HF416", "HF416"),
         ({"command": ("sh", "-c", "trap 'exit 0' TERM; python train.py")}, "HF105", "HF105"),
     ],
