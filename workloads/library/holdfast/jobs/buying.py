@@ -143,7 +143,7 @@ def bill(job: JobSnapshot, platform: Platform, events: Path, pods: Sequence[Obje
     if rates is None:
         return f"{job.name}: no receipt, since its machines have no price in {platform.price_region}"
     spot, demand = rates
-    together = job.size if job.kind == "JobSet" else 1  # the pods of a gang are one lane of the ledger
+    together = job.size if job.kind == "JobSet" or job.sharded else 1  # the pods of a gang are one lane of the ledger
     reading = read_folder(events)
     runs = [found for found in job_ledgers(reading.events) if found.job == job.name]
     # What is noted about its pods alone shows no work, and none that was lost.

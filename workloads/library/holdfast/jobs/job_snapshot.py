@@ -90,11 +90,15 @@ class JobSnapshot:
         return holder["template"]["spec"]
 
     @property
+    def sharded(self) -> bool:
+        """A gang whose pods wait in place for each that is lost."""
+        return any("--sharded" in (each.get("command") or ()) for each in self.pod_spec.get("containers", ()))
+
+    @property
     def missing_places(self) -> list[int]:
         """Of a sharded gang the places without a running pod, for which its other pods wait; empty: for none."""
-        commands = (container.get("command") or () for container in self.pod_spec.get("containers", ()))
         there = {place_of(pod) for pod in self.phase("Running") + self.phase("Succeeded")}
-        waits = there and not self.finished and any("--sharded" in words for words in commands)
+        waits = there and self.sharded and not self.finished
         return [place for place in range(self.size) if place not in there] if waits else []
 
     @property

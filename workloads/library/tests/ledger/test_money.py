@@ -8,6 +8,7 @@ from holdfast.contract.errors import InputError
 from holdfast.ledger.events import parse
 from holdfast.ledger.job_ledger import job_ledgers
 from holdfast.ledger.money import money, prices_of
+from holdfast.ledger.receipt import receipt
 from holdfast.report.cli import read_report
 from holdfast.report.page import render
 from workloads.library.tests import sample
@@ -72,3 +73,14 @@ def test_a_price_needs_both_machine_and_region(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="--machine and --region together"):
         read_report(tmp_path, None, machine="g2-standard-8")
     assert read_report(tmp_path, None, machine="g2-standard-8", region="us-central1").money is not None
+
+
+def test_a_receipt_counts_what_restarts_read_where_any_read_the_memory_of_nodes() -> None:
+    lines = sample.killed_and_restored("job")
+    runs = job_ledgers(parse(sample.encoded(lines)).events)
+    assert "restarted" not in receipt(runs, 1.0, 2.0).line(), (
+        "a first start reads nothing, and others have the bucket alone"
+    )
+    next(each for each in lines if each["event"] == "restore" and each["step"])["source"] = "memory"
+    made = receipt(job_ledgers(parse(sample.encoded(lines)).events), 1.0, 2.0)
+    assert made.line().endswith("; restarted 1 times from memory, 0 from the bucket")
