@@ -11,6 +11,7 @@ from holdfast.contract.errors import InputError
 
 # Below it every integer becomes a float, and a sum of two stays one.
 LARGEST = 1e300
+GIB = 1024**3
 UNIT_S = {"s": 1.0, "m": 60.0, "h": 3_600.0, "d": 86_400.0}
 # Stricter than fromisoformat, which also reads 20270131 and 2027-W05.
 _RFC_3339 = re.compile(r"\d{4}-\d\d-\d\d[Tt ]\d\d:\d\d:\d\d(\.\d+)?([Zz]|[+-]\d\d:\d\d)?")
