@@ -20,7 +20,6 @@ from holdfast.exporter.lease import Lease
 from holdfast.jobs.cluster_snapshot import PROVISIONING
 from holdfast.ledger.receipt import ANNOTATION
 from monitoring.alerting import runbook
-from tests import support
 from tests.cluster.sim import nodes
 from tests.cluster.sim.manager import HostManager
 from tests.cluster.sim.stages import GOING
@@ -52,7 +51,8 @@ def jobs(
     world: World, api: Api, cluster: AClusterManager, exporter: client.ApiClient
 ) -> Generator[dict[str, Submitted]]:
     """A cluster in which the trouble of every alert is there at once."""
-    support.require(isinstance(cluster, HostManager), "logs of simulated pods need a control plane of our own")
+    if not isinstance(cluster, HostManager):
+        pytest.skip("logs of simulated pods need a control plane of our own")
     services = [rendered.named("example", "Deployment", "batch-steady"), *online()]
     for service in services:
         api.apply(api.path_of(service), service)
