@@ -120,19 +120,23 @@ class Meter:
     def flush(self) -> None:
         if self._loss is None or self._last < self._first:
             return
-        slowest = self.slowest() if self.slowest else {}
-        if not self._lead:
-            self._open_window(self._last)
-            return
-        self._warn(**slowest)
-        self._events.emit(
-            "window",
-            first_step=self._first,
-            last_step=self._last,
-            seconds=round(time.monotonic() - self._since, 6),
-            loss=float(self._loss),
-            **slowest,
-        )
+        slowest: dict[str, Any] = {}
+        try:
+            slowest = self.slowest() if self.slowest else {}
+        finally:  # a rank that is gone ends the exchange, and the others may commit this step
+            self._report(**slowest)
+
+    def _report(self, **slowest: Any) -> None:
+        if self._lead and self._loss is not None:
+            self._warn(**slowest)
+            self._events.emit(
+                "window",
+                first_step=self._first,
+                last_step=self._last,
+                seconds=round(time.monotonic() - self._since, 6),
+                loss=float(self._loss),
+                **slowest,
+            )
         self._open_window(self._last)
 
     def _warn(self, slowest_rank: int | None = None, slowest_by: float = 0.0) -> None:

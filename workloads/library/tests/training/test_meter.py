@@ -67,6 +67,19 @@ def test_every_rank_joins_in_the_comparison_after_the_same_steps(tmp_path: Path)
     assert asked[True] == asked[False] == [10, 15, 20]
 
 
+def test_a_step_whose_comparison_a_lost_rank_ends_is_reported_once(tmp_path: Path) -> None:
+    def lost() -> dict[str, Any]:
+        raise ConnectionError("peer gone")
+
+    meter = Meter(EventLog.open(tmp_path / "e", job="j", kind="training"), every=1)
+    meter.begin(8, lead=True)
+    meter.slowest = lost
+    with pytest.raises(ConnectionError):
+        meter.step(9, torch.tensor(0.5))
+    meter.flush()
+    assert [(e["first_step"], e["last_step"], e["loss"]) for e in written(tmp_path / "e")] == [(9, 9, 0.5)]
+
+
 def test_the_start_is_told_once_in_parts(tmp_path: Path) -> None:
     phases = Phases.of_process()
     phases.lap("interpreter")
