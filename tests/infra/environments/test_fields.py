@@ -1,6 +1,7 @@
 """Every field refuses a wrong value and says which field, what it got, what is allowed."""
 
 import importlib
+import sys
 from collections.abc import Callable
 from dataclasses import fields, is_dataclass, replace
 from pathlib import Path
@@ -239,14 +240,23 @@ def test_a_wrong_value_in_a_file_is_told_with_file_line_and_field(
     assert field.startswith("groups[serving].machine_types")
 
 
-def test_a_name_that_the_schema_does_not_have_is_bad_input_with_its_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("from infra.environments.schema import Tomorrow\n", r"later\.py:1: fields: got cannot import name 'Tomorrow'"),
+        ("ENVIRONMENT = Team()\n", r"later\.py:1: a name is not imported: got Team; .*fix: import Team"),
+        ("ENVIRONMENT = (\n    1\n    2\n)\n", r"later\.py:2: not Python: got invalid syntax"),
+    ],
+)
+def test_a_file_that_python_refuses_is_bad_input_with_file_and_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, message: str
 ) -> None:
-    (tmp_path / "later.py").write_text("from infra.environments.schema import Tomorrow\n")
+    (tmp_path / "later.py").write_text(text)
     monkeypatch.setattr(environments, "_FOLDER", tmp_path)
     monkeypatch.setattr(environments, "__path__", [str(tmp_path)])
+    monkeypatch.delitem(sys.modules, "infra.environments.later", raising=False)
     importlib.invalidate_caches()
-    with pytest.raises(InputError, match=r"later\.py:1: fields: got cannot import name 'Tomorrow'"):
+    with pytest.raises(InputError, match=message):
         load("later")
 
 

@@ -94,7 +94,13 @@ def test_the_new_environment_loads_and_asks_for_what_is_personal(folder: Path) -
     spec.loader.exec_module(module)
     environment = module.ENVIRONMENT
     assert environment.name == "team"
-    assert placeholders(environment) == ["project_id", "project_number", "state_bucket", "alerts.emails[0]"]
+    assert placeholders(environment) == [
+        "project_id",
+        "project_number",
+        "state_bucket",
+        "alerts.emails[0]",
+        "alerts.readers[0]",
+    ]
     assert judge_environment(environment) == []
 
 

@@ -259,7 +259,7 @@ class Checkpointer:
         stop_asked, url, run = lambda: self.stop.requested, self._url, self._run
         began = start(storage, url, run, self._state, self._ranks, self._tuning, self._resume, stop_asked)
         found = began.restored
-        self._reports.emit("restore", step=found.step, seconds=round(found.seconds, 3), skipped=found.skipped)
+        self._reports.of_restore(found)
         return began
 
     def _leave(self) -> None:

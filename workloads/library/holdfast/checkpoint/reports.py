@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from holdfast.checkpoint.cadence import node_age_s
 from holdfast.checkpoint.errors import NotDurable, Superseded
+from holdfast.checkpoint.restore import Restored
 from holdfast.checkpoint.save.uploader import Report
 from holdfast.checkpoint.save.writer import CheckpointWriter
 from holdfast.checkpoint.settings import Cadence
@@ -71,6 +72,10 @@ class Reports:
     def log(self, write: Callable[[str, str], None], action: str, message: str, *, everywhere: bool = False) -> None:
         if self.coordinator or everywhere:
             write(action, message)
+
+    def of_restore(self, found: Restored) -> None:
+        seconds, source = round(found.seconds, 3), "store" if found.durable_step is None else "memory"
+        self.emit("restore", step=found.step, seconds=seconds, skipped=found.skipped, source=source)
 
     def of_save(self, report: Report) -> None:
         if report.done in ("committed", "sound"):

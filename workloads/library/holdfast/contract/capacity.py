@@ -44,6 +44,7 @@ class PlacementRule(StrEnum):
     FIXED = "no-resume"
     FIXED_LONG = "no-resume-long"
     ELASTIC = "elastic"
+    SHARDED = "sharded"
     GANG = "gang"
     BATCH = "batch"
     TRAINING = "training"

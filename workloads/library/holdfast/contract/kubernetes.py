@@ -83,6 +83,8 @@ LABEL_TEAM = "holdfast.dev/team"
 # Kueue's FailureRecoveryPolicy reads the same annotation.
 ANNOTATION_EXPENDABLE = "kueue.x-k8s.io/safe-to-forcefully-terminate"
 EXPENDABLE = {ANNOTATION_EXPENDABLE: "true"}
+# On a pod of a sharded gang: size of what all its nodes save together, as 60Gi.
+ANNOTATION_STATE = "holdfast.dev/state"
 
 LABEL_MACHINE_TYPE = "node.kubernetes.io/instance-type"
 LABEL_NAMESPACE = "kubernetes.io/metadata.name"  # set by the API server on every namespace

@@ -11,7 +11,8 @@ EVENT_VERSION = 1
 EVENTS: dict[str, tuple[str, ...]] = {
     "start": ("rank", "world_size", "attempt"),  # process begins; `attempt` counts launches of the job from 0
     "startup": ("phases",),  # seconds of each part of a start, from the process to the first step; see bench-training
-    "restore": ("step", "seconds", "skipped"),  # state loaded (step 0: nothing to load); skipped: [[step, reason]]
+    # state loaded (step 0: nothing to load); skipped: [[step, reason]]; source: store, or memory of a sharded gang's nodes
+    "restore": ("step", "seconds", "skipped", "source"),
     # steps done since the last such line; of a gang: also which rank (of an elastic gang: place) is slowest, and by how many times the others' pace
     "window": ("first_step", "last_step", "seconds", "loss", "slowest_rank", "slowest_by"),
     "save": ("step", "blocking_seconds", "bytes"),  # staged; the upload goes on in the background

@@ -11,6 +11,7 @@ from holdfast.contract.errors import InputError
 
 # Below it every integer becomes a float, and a sum of two stays one.
 LARGEST = 1e300
+GIB = 1024**3
 UNIT_S = {"s": 1.0, "m": 60.0, "h": 3_600.0, "d": 86_400.0}
 # Stricter than fromisoformat, which also reads 20270131 and 2027-W05.
 _RFC_3339 = re.compile(r"\d{4}-\d\d-\d\d[Tt ]\d\d:\d\d:\d\d(\.\d+)?([Zz]|[+-]\d\d:\d\d)?")
@@ -25,7 +26,8 @@ def between(what: str, got: object, low: float, high: float, *, fix: str = "writ
     ok = isinstance(got, int | float) and not isinstance(got, bool) and abs(got) < LARGEST and low <= got <= high
     if not ok:
         allowed = f"{low:,} to {high:,}" if math.isfinite(high) else f"{low:,} or more"
-        raise InputError(what, got=got, allowed=allowed, fix=fix)
+        # A text that reads as a number of the range must not look like one.
+        raise InputError(what, got=repr(got) if isinstance(got, str) else got, allowed=allowed, fix=fix)
 
 
 def duration_s(text: str, units: str = "smhd") -> float | None:

@@ -13,7 +13,7 @@ from holdfast.clients.api import Object
 from holdfast.contract.capacity import Capacity, Placement
 from holdfast.contract.machines import MACHINE_TYPES, MachineType
 from holdfast.contract.pools import LABEL_ACCELERATOR, LABEL_FLEX_START, LABEL_SPOT, Pool
-from holdfast.contract.values import quantity
+from holdfast.contract.values import GIB, quantity
 from holdfast.jobs.cluster_snapshot import gpus
 from holdfast.jobs.job_snapshot import JobSnapshot, ran_s
 from holdfast.ledger.disruptions import eviction
@@ -25,8 +25,6 @@ from holdfast.lint.platform import tolerates
 from holdfast.place import prices
 from holdfast.place.prices import Table
 from holdfast.platform import Platform
-
-GIB = 1024**3
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -145,7 +143,7 @@ def bill(job: JobSnapshot, platform: Platform, events: Path, pods: Sequence[Obje
     if rates is None:
         return f"{job.name}: no receipt, since its machines have no price in {platform.price_region}"
     spot, demand = rates
-    together = job.size if job.kind == "JobSet" else 1  # the pods of a gang are one lane of the ledger
+    together = job.size if job.kind == "JobSet" or job.sharded else 1  # the pods of a gang are one lane of the ledger
     reading = read_folder(events)
     runs = [found for found in job_ledgers(reading.events) if found.job == job.name]
     # What is noted about its pods alone shows no work, and none that was lost.

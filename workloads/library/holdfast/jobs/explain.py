@@ -11,9 +11,9 @@ from holdfast.contract.pools import LABEL_FLEX_START, LABEL_NODEPOOL, LABEL_POOL
 from holdfast.jobs import buying, cluster_snapshot, job_snapshot
 from holdfast.jobs.cause import Cause, Reason
 from holdfast.jobs.causes import cause_of, state_of
-from holdfast.jobs.cluster_snapshot import ClusterSnapshot
+from holdfast.jobs.cluster_snapshot import ClusterSnapshot, gpus
 from holdfast.jobs.endings import Count, losses
-from holdfast.jobs.job_snapshot import JobSnapshot, held_since_s, ran_s, waited_s, when
+from holdfast.jobs.job_snapshot import JobSnapshot, held_since_s, lost_at_s, ran_s, waited_s, when
 from holdfast.ledger.job_summary import JobSummary, read_job_summaries
 from holdfast.place import prices
 from holdfast.place.prices import Table
@@ -22,6 +22,7 @@ from holdfast.platform import Platform
 # Why it is so: infra/decisions/0100.
 
 SCHEMA = "holdfast.explanation/2"
+MOST_LISTED = 5
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -54,10 +55,12 @@ def explain(
     job = job_snapshot.find(api, name, namespace)
     cluster = cluster_snapshot.take_snapshot(api, job.namespace)
     summary = read_job_summaries(events).get(job.name) if events else None
-    cause = cause_of(job, cluster)
-    priced = platform and summary and summary.size
+    cause, now = cause_of(job, cluster), time.time()
+    priced = platform and (job.missing_places or (summary and summary.size))
     rate = buying.node_usd_per_hour(job.pod_spec, platform, prices.load()) if platform and priced else None
-    if cause.reason is Reason.NONE and (text := progress_text(summary, time.time(), rate)):
+    if waits := in_place_text(job, now, rate):
+        cause = replace(cause, blocker=f"{waits}; {cause.blocker}")
+    elif cause.reason is Reason.NONE and (text := progress_text(summary, now, rate)):
         cause = replace(cause, blocker=f"{cause.blocker}; {text}")
     return Explanation(
         job=job.name,
@@ -116,6 +119,23 @@ def size_text(summary: JobSummary, now_s: float, usd_per_hour: float | None = No
     return f"{size.nodes}/{size.places} nodes for {minutes:.0f} min{missing}"
 
 
+def in_place_text(job: JobSnapshot, now_s: float, usd_per_hour: float | None = None) -> str:
+    """`3 nodes wait in place for node 3 since 12:04 UTC, which costs 24 GPU-hours an hour ($9.10)`; empty where none
+    waits so. The price is of a node."""
+    missing = job.missing_places
+    if not missing:
+        return ""
+    waiting = job.size - len(missing)
+    lost = [at for place in missing if (at := lost_at_s(job, place)) is not None]
+    form = "%H:%M UTC" if lost and now_s - min(lost) < 86_400 else "%Y-%m-%d %H:%M UTC"
+    since = f" since {time.strftime(form, time.gmtime(min(lost)))}" if lost else ""
+    who = f"{waiting} nodes wait" if waiting > 1 else "1 node waits"
+    whom = f"node{'s' * (len(missing) > 1)} {', '.join(map(str, missing[:MOST_LISTED]))}{', ...' * (len(missing) > MOST_LISTED)}"
+    price = f" (${waiting * usd_per_hour:.2f})" if usd_per_hour is not None else ""
+    hours = waiting * gpus(job.pod_spec)
+    return f"{who} in place for {whom}{since}" + (f", which costs {hours} GPU-hours an hour{price}" if hours else "")
+
+
 LIST_SCHEMA = "holdfast.jobs/1"
 
 
@@ -163,7 +183,7 @@ def _row(
         kind=job.kind,
         capacity=_capacity(job, platform),
         status=state_of(job, lost).partition(":")[0],
-        why=cause_of(job, cluster).reason or (size_text(summary, now, rate) if summary else ""),
+        why=_why(job, cause_of(job, cluster).reason, now, rate, summary),
         step=summary.step if summary else None,
         saved_age_s=summary.saved_age_s(now) if summary else None,
         evicted=lost.evicted,
@@ -173,6 +193,12 @@ def _row(
         useful_ratio=summary.useful_ratio if summary else None,
         usd=_usd(job.pods, cluster.nodes, platform, prices, now),
     )
+
+
+def _why(job: JobSnapshot, reason: Reason, now: float, rate: float | None, summary: JobSummary | None) -> str:
+    """The reason, and of a gang whose pods stay what it lacks."""
+    size = size_text(summary, now, rate) if summary and reason is Reason.NONE else ""
+    return ": ".join(filter(None, (size or reason, in_place_text(job, now, rate))))
 
 
 def _capacity(job: JobSnapshot, platform: Platform) -> str:

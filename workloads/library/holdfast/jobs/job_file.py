@@ -11,15 +11,25 @@ from holdfast.contract.capacity import Capacity
 from holdfast.contract.errors import InputError
 from holdfast.contract.roles import KSA_NAMESPACES
 from holdfast.contract.values import between
-from holdfast.place.job import accelerator
+from holdfast.jobs.forms import (
+    BUCKET,
+    CLAIM,
+    DATA,
+    GPUS,
+    MAX_NAME,
+    NAME,
+    PATH,
+    SECRET,
+    SIZE,
+    TEXT,
+    VARIABLE,
+    Form,
+    gpus,
+)
 
 AUTO, CPU_ONLY = "auto", "none"
-# A child Job, an index of three digits and the pod's suffix come behind it, and a pod's name is its host name.
-MAX_NAME = 34
-MAX_NODES, MAX_GPUS = 1000, 8
+MAX_NODES, FEWEST_SHARDED = 1000, 2
 MAX_HOURS = 168.0
-LONGEST_TEXT = 4096
-DATA = "/data"
 
 
 class OnNotice(StrEnum):
@@ -30,77 +40,13 @@ class OnNotice(StrEnum):
     WRAP = "wrap"
 
 
-@dataclass(frozen=True, slots=True)
-class Form:
-    """A text by a pattern, and what an error says about another one."""
-
-    pattern: str
-    allowed: str
-    fix: str
-    longest: int = LONGEST_TEXT
-
-    def matched(self, what: str, got: object) -> str:
-        """The text. InputError names `what`."""
-        if not isinstance(got, str) or not re.fullmatch(self.pattern, got):
-            raise InputError(what, got=repr(got), allowed=self.allowed, fix=self.fix)
-        if len(got) > self.longest:
-            long = f"{got} ({len(got)} characters)"
-            raise InputError(f"{what} is too long", got=long, allowed=f"{self.longest} characters", fix="shorten it")
-        return got
-
-
-_NAME = ("[a-z]([-a-z0-9]*[a-z0-9])?", "a-z, 0-9 and '-', beginning with a letter, not ending with '-'", "choose another name")  # fmt: skip
-NAME, CLAIM = Form(*_NAME, longest=MAX_NAME), Form(*_NAME, longest=63)
-GPUS = Form("[1-9][0-9]*x[A-Za-z0-9 ._-]+", "COUNTxGPU, as 1xl4 or 8xa100-80gb; none", "write it as 8xa100")
-BUCKET = Form(
-    "gs://[a-z0-9][-_.a-z0-9]{1,61}[a-z0-9](/[^*?\\[\\]#,\"'\\s]*)?",
-    "gs://BUCKET or gs://BUCKET/FOLDER", "write the bucket with gs://",
-)  # fmt: skip
-SECRET = Form("[A-Za-z0-9_-]{1,255}(/(latest|[1-9][0-9]*))?", "NAME or NAME/VERSION of Secret Manager", "`gcloud secrets list`")  # fmt: skip
-SIZE = Form("[1-9][0-9]{0,4}(Mi|Gi)", "a size as 512Mi or 32Gi", "write it with its unit")
-_TEXT = Form("[^\\x00-\\x08\\x0b-\\x1f\\x7f]*", "text without control characters", "put it into a file of the image")
-# Not what the platform sets itself: it would part a process from its job, its window or its peers.
-_VARIABLE = Form(
-    "(?!HOLDFAST_|PET_|JOB_COMPLETION_INDEX)[A-Za-z_][A-Za-z0-9_]{0,127}",
-    "letters, digits and '_', and no name that the platform sets",
-    "rename it, or leave it out",
-)
-# Where the platform mounts.
-_TAKEN = ("/tmp", "/dev", DATA, "/run", "/var/run", "/proc", "/sys", "/etc", "/bin", "/usr", "/lib")
-_PATH = Form(
-    f"(?!.*[.][.])(?!({'|'.join(_TAKEN)})(/|$))/[A-Za-z0-9._/-]{{1,200}}",
-    f"an absolute path of letters, digits, '.', '_' and '-', none below {', '.join(_TAKEN)}", "as /mnt/models",
-)  # fmt: skip
-
-
-def gpus(got: object) -> tuple[int, str]:
-    """`8xa100` -> 8 and the accelerator's label."""
-    count, _, kind = GPUS.matched("gpus", got).partition("x")
-    if len(count) > 2 or int(count) > MAX_GPUS:
-        fix = f"take {MAX_GPUS} on each node, and more --nodes"
-        raise InputError("GPUs of a node", got=count, allowed=f"1 to {MAX_GPUS}", fix=fix)
-    return int(count), accelerator(kind)
-
-
-def bucket(field: str, got: object) -> tuple[str, str]:
-    """`gs://b/a/c/` -> `b` and `a/c`."""
-    head, _, folder = BUCKET.matched(field, got).removeprefix("gs://").partition("/")
-    return head, folder.strip("/")
-
-
-def secret(got: str) -> tuple[str, str]:
-    """`hf/3` -> `hf` and `3`."""
-    head, _, version = got.partition("/")
-    return head, version or "latest"
-
-
-def described(text: str, form: Form = _TEXT, **schema: Any) -> dict[str, Any]:
+def described(text: str, form: Form = TEXT, **schema: Any) -> dict[str, Any]:
     return {"about": text, "form": form, "schema": schema}
 
 
-def about(text: str, default: Any = None, /, *, form: Form = _TEXT, type: Any = "string", **schema: Any) -> Any:
+def about(text: str, default: Any = None, /, *, form: Form = TEXT, type: Any = "string", **schema: Any) -> Any:
     """A field with its documentation and its JSON schema; `None` as default: it must be given."""
-    if form is not _TEXT:
+    if form is not TEXT:
         fits = default is None or re.fullmatch(form.pattern, default)
         schema["pattern"] = form.pattern if fits else f"{default}|{form.pattern}"
     kept = described(text, form, type=type, **schema)
@@ -111,8 +57,9 @@ _TEXTS: dict[str, Any] = {"type": "object", "additionalProperties": {"type": "st
 
 
 _OF_WHAT_ENDS = ("predictor", "hours", "deadline_hours", "max_hours", "restarts")
-# Its speed follows its nodes, its notices end steps, and its checkpoints are for the case that all are lost.
-_NOT_ELASTIC = ("predictor", "steady", "deadline_hours", "on_notice", "resumes")
+_OF_SHARDED = ("copies", "state", "wait_hours")
+# Of a gang whose pods stay: its library takes the notices, and its nodes come from one pool, one by one.
+_NOT_IN_PLACE = ("predictor", "steady", "deadline_hours", "on_notice", "resumes")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -132,6 +79,31 @@ class OwnJob:
         "with at least 4 of 8 nodes, one process for each GPU.",
         1, type=["integer", "string"], minimum=1, maximum=MAX_NODES, pattern=node_range.PATTERN,
     )  # fmt: skip
+    sharded: bool = about(
+        "The state is sharded over the nodes, as by FSDP2. When a node is lost, the other pods stay and wait for its "
+        "replacement, and the gang continues from copies of the shards in memory.",
+        False,
+        type="boolean",
+    )
+    copies: int = about(
+        "Copies of each shard of a sharded gang in the next node's memory; 0: a lost shard is read from the bucket.",
+        1,
+        type="integer",
+        minimum=0,
+        maximum=1,
+    )
+    state: str = about(
+        "Size of all that a sharded gang saves, as 60Gi, to check that its pods have the memory for the copies; empty: unknown.",
+        "",
+        form=SIZE,
+    )
+    wait_hours: float = about(
+        "Hours for which a sharded gang waits for a lost node, until it gives its nodes back.",
+        0.5,
+        type="number",
+        minimum=0,
+        maximum=MAX_HOURS,
+    )
     capacity: str = about("Where it runs; auto: as the placement matrix says.", AUTO, enum=[AUTO, *(each.value for each in Capacity)])  # fmt: skip
     hours: float = about("Undisturbed work, for prices and placement; 0: unknown.", 0.0, type="number", minimum=0, maximum=10_000)  # fmt: skip
     deadline_hours: float = about(
@@ -200,17 +172,38 @@ class OwnJob:
                 "steady", got=f"with {', '.join(stated)}", allowed="nothing that is about an end: it has none",
                 fix="leave them out, or steady",
             )  # fmt: skip
-        for name in _NOT_ELASTIC if self.elastic else ():
+        self._check_sharded(known)
+        for name in _NOT_IN_PLACE if self.in_place else ():
+            if (got := getattr(self, name)) != known[name]:
+                what, other = ("a sharded", "sharded") if self.sharded else ("an elastic", f"nodes: {self.pods}")
+                raise InputError(
+                    name,
+                    got=f"{got} with {'sharded' if self.sharded else f'nodes: {self.nodes}'}",
+                    allowed=f"{known[name]}, for {what} gang",
+                    fix=f"leave it out, or {other}",
+                )
+
+    def _check_sharded(self, known: dict[str, Any]) -> None:
+        if self.sharded and (self.elastic or self.pods < FEWEST_SHARDED):
+            raise InputError(
+                "sharded",
+                got=f"nodes: {self.nodes}",
+                allowed="a fixed number of nodes, 2 at least: each has a part of the state",
+                fix=f"nodes: {max(FEWEST_SHARDED, self.pods)}, or leave sharded out",
+            )
+        for name in () if self.sharded else _OF_SHARDED:
             if (got := getattr(self, name)) != known[name]:
                 raise InputError(
-                    name, got=f"{got} with nodes: {self.nodes}", allowed=f"{known[name]}, for an elastic gang",
-                    fix=f"leave it out, or nodes: {self.pods}",
-                )  # fmt: skip
+                    name,
+                    got=got,
+                    allowed=f"{known[name] or 'nothing'}, without sharded",
+                    fix="leave it out, or sharded: true",
+                )
 
     def _check_mappings(self) -> None:
-        for name, keys, form in (("env", _VARIABLE, _TEXT), ("secrets", _VARIABLE, SECRET), ("claims", _PATH, CLAIM)):
+        for name, keys, form in (("env", VARIABLE, TEXT), ("secrets", VARIABLE, SECRET), ("claims", PATH, CLAIM)):
             for key, value in getattr(self, name).items():
-                keys.matched(f"{name}: {'path' if keys is _PATH else key[:99]}", key)
+                keys.matched(f"{name}: {'path' if keys is PATH else key[:99]}", key)
                 form.matched(f"{name}[{key}]", value)
 
     def _check_batch(self) -> None:
@@ -245,6 +238,11 @@ class OwnJob:
         return isinstance(self.nodes, str)
 
     @property
+    def in_place(self) -> bool:
+        """Its other pods stay when one is lost."""
+        return self.elastic or self.sharded
+
+    @property
     def gpu_count(self) -> int:
         """Of each node."""
         return 0 if self.gpus == CPU_ONLY else gpus(self.gpus)[0]
@@ -256,7 +254,7 @@ class OwnJob:
     @property
     def gang(self) -> bool:
         """Rigid: all of its pods run, or none."""
-        return self.pods > 1 and not (self.predictor or self.steady or self.elastic)
+        return self.pods > 1 and not (self.predictor or self.steady or self.in_place)
 
     @property
     def role(self) -> str:

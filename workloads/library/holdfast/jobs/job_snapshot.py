@@ -9,7 +9,16 @@ from difflib import get_close_matches
 
 from holdfast.clients.api import Api, Object
 from holdfast.contract.errors import InputError
-from holdfast.contract.kubernetes import JOB_API, JOBSET_API, KUEUE_API, LABEL_JOB, LABEL_JOBSET, LABEL_NAME, api_path
+from holdfast.contract.kubernetes import (
+    ANNOTATION_INDEX,
+    JOB_API,
+    JOBSET_API,
+    KUEUE_API,
+    LABEL_JOB,
+    LABEL_JOBSET,
+    LABEL_NAME,
+    api_path,
+)
 from holdfast.contract.roles import NAMESPACE_BATCH
 from holdfast.contract.values import moment
 from holdfast.ledger import disruptions
@@ -81,6 +90,18 @@ class JobSnapshot:
         return holder["template"]["spec"]
 
     @property
+    def sharded(self) -> bool:
+        """A gang whose pods wait in place for each that is lost."""
+        return any("--sharded" in (each.get("command") or ()) for each in self.pod_spec.get("containers", ()))
+
+    @property
+    def missing_places(self) -> list[int]:
+        """Of a sharded gang the places without a running pod, for which its other pods wait; empty: for none."""
+        there = {place_of(pod) for pod in self.phase("Running") + self.phase("Succeeded")}
+        waits = there and self.sharded and not self.finished
+        return [place for place in range(self.size) if place not in there] if waits else []
+
+    @property
     def finished(self) -> str:
         """`Complete`, `Failed` or nothing yet."""
         found = {c["type"]: c["status"] for c in self.status.get("conditions") or ()}
@@ -129,7 +150,7 @@ def find(api: Api, name: str, namespace: str = "") -> JobSnapshot:
     raise InputError(
         "no such job",
         got=name,
-        allowed=", ".join(names[:10]) or "none: no job in this cluster",
+        allowed=", ".join(names[:10]) or f"none: no job in {namespace or 'this cluster'}",
         fix=f"did you mean {near[0]}?" if near else "`holdfast explain`",
     )
 
@@ -139,6 +160,19 @@ def _newest_of(views: list[JobSnapshot], run: str) -> list[JobSnapshot]:
     made = [job for job in views if job.body["metadata"].get("labels", {}).get(LABEL_NAME) == run]
     made.sort(key=lambda job: job.body["metadata"].get("creationTimestamp", ""))
     return list({job.namespace: job for job in made}.values())
+
+
+def place_of(pod: Object) -> int:
+    """Index of its Job; -1: none."""
+    return int(pod["metadata"].get("annotations", {}).get(ANNOTATION_INDEX, -1))
+
+
+def lost_at_s(job: JobSnapshot, place: int) -> float | None:
+    """Unix seconds since which the place has no running pod, as far as the cluster still knows; None: it does not."""
+    pods = sorted((p for p in job.pods if place_of(p) == place), key=lambda p: p["metadata"]["creationTimestamp"])
+    taken = [condition(pod, "DisruptionTarget").get("lastTransitionTime") for pod in pods if pod in job.phase("Failed")]
+    made = [pod["metadata"]["creationTimestamp"] for pod in pods if pod in job.phase("Pending")]
+    return min((when(text) for text in (*taken[-1:], *made) if text), default=None)
 
 
 def owners(body: Object) -> set[str]:

@@ -21,7 +21,8 @@ from holdfast.clients.gcloud import run as gcloud
 from holdfast.contract.errors import InputError, Unjudged
 from holdfast.contract.roles import ROLES
 from holdfast.jobs import pod_parts
-from holdfast.jobs.job_file import OwnJob, bucket, secret
+from holdfast.jobs.forms import bucket, secret
+from holdfast.jobs.job_file import OwnJob
 from holdfast.manifests.render_context import RenderContext
 from holdfast.platform import Platform
 from holdfast.platform.document import SHARED_ACCOUNT

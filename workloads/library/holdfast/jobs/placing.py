@@ -154,7 +154,7 @@ def place(job: OwnJob, platform: Platform, prices: Table) -> Placed:
         reason = "reserved: it is paid for whether it runs or not"
         return Placed(offer=by_price[0], rule=_rule(job, Capacity.RESERVED), reason=reason)
     # The planner counts a gang as lost with one of its nodes.
-    return _planned(job, platform, by_price) if job.hours and not job.elastic else _by_matrix(job, by_price)
+    return _planned(job, platform, by_price) if job.hours and not job.in_place else _by_matrix(job, by_price)
 
 
 def workload(job: OwnJob) -> Workload:
@@ -162,8 +162,9 @@ def workload(job: OwnJob) -> Workload:
     return Workload(
         kind=Kind.BATCH if job.predictor or job.steady else Kind.TRAINING,
         resumable=job.resumes,
-        nodes=job.pods if job.gang or job.elastic else 1,
+        nodes=job.pods if job.gang or job.in_place else 1,
         elastic=job.elastic,
+        sharded=job.sharded,
         deadline=Deadline.of(job.hours, job.deadline_hours or math.inf),
         beyond_flex=job.hours * 3600 > FLEX_MAX_RUN_S,
     )
@@ -175,8 +176,9 @@ def _refused(job: OwnJob, capacity: Capacity) -> str:
         return "each eviction starts a job that cannot resume over"
     if job.steady and capacity in (Capacity.FLEX_START, Capacity.QUEUED):
         return "its nodes end by plan, and these workers never do"
-    if job.elastic and capacity in (Capacity.FLEX_START, Capacity.QUEUED):
-        return "a lost node comes back after hours in a queue, or never: take spot, or a fixed number of nodes"
+    if job.in_place and capacity in (Capacity.FLEX_START, Capacity.QUEUED):
+        other = "no sharded" if job.sharded else "a fixed number of nodes"
+        return f"a lost node comes back after hours in a queue, or never: take spot, or {other}"
     if capacity is Capacity.FLEX_START and job.gang:
         return "its nodes come one by one, and a gang pays for those that wait: take queued"
     if capacity is Capacity.QUEUED and not job.gang:

@@ -10,7 +10,8 @@ from holdfast.contract.environment import ENV_KEY_FILE
 from holdfast.contract.errors import InputError
 from holdfast.contract.exit_codes import EXIT_PREEMPTED
 from holdfast.contract.kubernetes import ANNOTATION_INDEX, FUSE_DRIVER, SECRETS_API, SECRETS_DRIVER, SECRETS_PROVIDER
-from holdfast.jobs.job_file import OnNotice, OwnJob, bucket, secret
+from holdfast.jobs.forms import bucket, secret
+from holdfast.jobs.job_file import OnNotice, OwnJob
 from holdfast.manifests import data, database
 from holdfast.manifests.pods import PodSettings, Size, annotation, container
 from holdfast.manifests.policies import RENDEZVOUS_PORT
@@ -36,8 +37,11 @@ exit "$code"
 def started(own: OwnJob, work: PodSettings) -> PodSettings:
     if own.predictor:
         return work
-    if own.elastic and _processes(own) > 1:
-        # torchrun's agent would end with 1, and each eviction of a node count as its crash.
+    # torchrun's agent would end with 1, and each eviction of a node count as its crash.
+    if own.sharded:
+        kept = ["--sharded", "--copies", str(own.copies), "--wait", f"{own.wait_hours * 3600:.0f}"]
+        work = replace(work, command=[*RANKS, str(_processes(own)), *kept, "--", *work.command])
+    elif own.elastic and _processes(own) > 1:
         work = replace(work, command=[*RANKS, str(_processes(own)), "--", *work.command])
     work = replace(work, env=_torchrun(own) | work.env, from_pod=work.from_pod | _rank(own))
     if own.on_notice == OnNotice.DRAIN:

@@ -6,6 +6,7 @@ from holdfast.contract.capacity import ANNOTATION_PLAN, ANNOTATION_RULE, LABEL_M
 from holdfast.contract.environment import ENV_CHECKPOINTS, ENV_RUN
 from holdfast.contract.errors import InputError
 from holdfast.contract.kubernetes import (
+    ANNOTATION_STATE,
     EXPENDABLE,
     PRIORITY_FLEX,
     PRIORITY_PLATFORM,
@@ -42,10 +43,10 @@ def bodies(own: OwnJob, context: RenderContext, placed: Placed) -> list[Body]:
         return [*found, deployment(context, own.home, replace(work, restart=None), own.pods)]
     queue = QUEUES[placed.offer.capacity] if placed.offer else ""
     task = Task(
-        work=work, pods=own.pods, least=own.min_nodes, queue=queue, deadline_s=round(own.max_hours * 3600),
+        work=work, pods=own.pods, least=own.min_nodes, sharded=own.sharded, queue=queue, deadline_s=round(own.max_hours * 3600),
         restarts=own.restarts, namespace=own.home,
     )  # fmt: skip
-    if own.elastic:
+    if own.in_place:
         return [*found, *elastic(context, task)]
     if not own.gang:
         return [*found, _movable(job(context, task), placed)]
@@ -99,13 +100,17 @@ def _work(own: OwnJob, context: RenderContext, placed: Placed) -> PodSettings:
         reads_run=own.name if _signs(own) else "",
         writes_run=own.name if own.role == SHARED_ACCOUNT else "",
         volumes=mounted.volumes,
-        annotations={ANNOTATION_RULE: placed.rule.value} | _expendable(own) | mounted.annotations,
+        annotations={ANNOTATION_RULE: placed.rule.value} | _state(own) | _expendable(own) | mounted.annotations,
     )
 
 
 def _signs(own: OwnJob) -> bool:
     """Whether it takes the run's key where the environment signs. A wrapped program knows nothing of checkpoints."""
     return not (own.checkpoint_key or own.predictor or own.on_notice == OnNotice.WRAP)
+
+
+def _state(own: OwnJob) -> dict[str, str]:
+    return {ANNOTATION_STATE: own.state} if own.state else {}
 
 
 def _expendable(own: OwnJob) -> dict[str, str]:

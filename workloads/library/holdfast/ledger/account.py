@@ -56,6 +56,10 @@ class Account:
     failed_saves: int = 0
     moves: int = 0
     """Times that the job was sent to another capacity."""
+    from_memory: int = 0
+    """Restarts of a sharded gang that read the memory of its nodes."""
+    from_store: int = 0
+    """Restarts that read a checkpoint from the store."""
     sizes: tuple[GangSize, ...] = ()
     """Of an elastic gang, in the order of time."""
 

@@ -41,6 +41,9 @@ class Receipt:
     largest_loss_s: float
     moves: int = 0
     """Times that it was sent to another capacity."""
+    from_memory: int = 0
+    """Restarts of a sharded gang from the memory of its nodes."""
+    from_store: int = 0
     missing_node_hours: float = 0.0
     """Of an elastic gang's places without a node while the others worked: not billed, and work not done."""
     missing_usd: float = 0.0
@@ -56,6 +59,11 @@ class Receipt:
             f"{self.job}: paid ${self.paid_usd:.2f} ({rate}), ${self.wasted_usd:.2f} of it wasted by "
             f"{self.evictions} evictions; on demand ${self.on_demand_usd:.2f}; largest loss {self.largest_loss_s:.0f} s"
             + (f"; moved {self.moves} times" if self.moves else "")
+            + (
+                f"; restarted {self.from_memory} times from memory, {self.from_store} from the bucket"
+                if self.from_memory
+                else ""
+            )
             + self._missing()
         )
 
@@ -110,6 +118,8 @@ def receipt(
         usd_per_useful_hour=paid_h * usd_per_hour / useful_h if useful_h else None,
         largest_loss_s=max((s.length_us for run in runs for s in run.spans if s.state is State.LOST), default=0) / 1e6,
         moves=sum(run.account.moves for run in runs),
+        from_memory=sum(run.account.from_memory for run in runs),
+        from_store=sum(run.account.from_store for run in runs),
         missing_node_hours=hours[State.DEGRADED],
         missing_usd=hours[State.DEGRADED] * usd_per_hour,
     )

@@ -51,6 +51,7 @@ def account(events: Sequence[Event], begin_us: int, end_us: int, *, usual_step_s
         _add_run(timeline, run, after)
         _add_work(timeline, done, keep, usual)
     lane = timeline.spans()
+    loaded = [e for run in leads for e in run.of("restore") if e.fields.get("step")]
     return Account(
         lanes=places,
         totals_us=node_time_us(lane, sizes, places),
@@ -62,6 +63,8 @@ def account(events: Sequence[Event], begin_us: int, end_us: int, *, usual_step_s
         commits_us=tuple(e.t_us for e in events if e.type == "commit"),
         failed_saves=sum(e.type == "save_failed" for e in events),
         moves=sum(e.type == "moved" for e in events),
+        from_memory=sum(e.fields.get("source") == "memory" for e in loaded),
+        from_store=sum(e.fields.get("source") != "memory" for e in loaded),
     )
 
 

@@ -1,10 +1,10 @@
-"""An elastic gang: an Indexed Job whose lost index is made again while the others go on.
+"""An elastic or a sharded gang: an Indexed Job whose lost index is made again while the others go on, or wait for it.
 
 The pending pod is the request for capacity and costs nothing. One pod that has seen the last commit completes the
 Job, so that a place for which no node ever came back does not keep it open.
 """
 
-# Why it is so: infra/decisions/0035.
+# Why it is so: infra/decisions/0035, and 0115 of sharded gangs.
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -57,7 +57,9 @@ def elastic(context: RenderContext, given: Task) -> Iterator[Body]:
     yield _service(name, given.namespace)
     yield peers(name, given.namespace)
     reason = "The gang goes on above this number. Spot preemption does not ask."
-    yield budget(name, given.namespace, name, reason, keep=given.least)
+    if given.sharded:
+        reason = "All wait for each that goes: drains take one node at a time. Spot preemption does not ask."
+    yield budget(name, given.namespace, name, reason, keep=given.pods - 1 if given.sharded else given.least)
     yield versioned(plain(job))
 
 

@@ -127,6 +127,8 @@ class Task:
     pods: int
     least: int = 0
     """Pods with which an elastic gang goes on."""
+    sharded: bool = False
+    """Each pod of the gang has a part of the state: it waits in place for all."""
     queue: str
     """Kueue's, which starts it; empty: it starts at once."""
     deadline_s: int

@@ -55,6 +55,8 @@ class Workload:
     """That must run at the same time."""
     elastic: bool = False
     """A gang whose other nodes go on without a lost one: each holds the whole state."""
+    sharded: bool = False
+    """A gang whose other nodes stay for a lost one, with copies of the state's shards in memory."""
     deadline: Deadline = Deadline.NONE
     beyond_flex: bool = False
     """One uninterrupted run would outlive a flex-start node (7 days)."""
@@ -69,6 +71,7 @@ class Condition:
     nodes: int = 1
     """At least."""
     elastic: bool | None = None
+    sharded: bool | None = None
     deadlines: frozenset[Deadline] = frozenset(Deadline)
     beyond_flex: bool | None = None
 
@@ -79,6 +82,7 @@ class Condition:
             and self.resumable in (None, workload.resumable)
             and workload.nodes >= self.nodes
             and self.elastic in (None, workload.elastic)
+            and self.sharded in (None, workload.sharded)
             and self.beyond_flex in (None, workload.beyond_flex)
         )
 
@@ -155,8 +159,14 @@ RULES: tuple[Rule, ...] = (
         when=Condition(kinds=frozenset({Kind.TRAINING}), nodes=WORTH_ELASTIC, elastic=True),
     ),
     Rule(
+        id=PlacementRule.SHARDED, placement=Placement.SPOT,
+        scenario="Training with state sharded over nodes, `sharded: true`",
+        reason="a loss costs the steps since the newest copy in memory, not an upload interval; the others stay and are billed",
+        source="infra/decisions/0115", when=Condition(kinds=frozenset({Kind.TRAINING}), nodes=2, sharded=True),
+    ),
+    Rule(
         id=PlacementRule.GANG, placement=Placement.FLEX_START,
-        scenario="Training on 2 or 3 nodes at once, or with state sharded over nodes",
+        scenario="Training on 2 or 3 nodes at once, or a rigid gang with state sharded over nodes",
         reason="all nodes arrive together; on Spot one loss stops all, and the survivors are billed while they wait",
         source="closed form of gangs; GKE: queued provisioning",
         when=Condition(kinds=frozenset({Kind.TRAINING}), nodes=2),

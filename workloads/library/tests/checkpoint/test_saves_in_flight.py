@@ -15,10 +15,12 @@ import pytest
 import torch
 
 from holdfast.checkpoint import Checkpointer, Tuning
+from holdfast.checkpoint.peers.keeper import SLOTS
 from holdfast.checkpoint.restore.loading import read_whole
 from holdfast.checkpoint.restore.reading import open_step
 from holdfast.checkpoint.save import writer as saving
 from holdfast.checkpoint.stores.opening import open_storage
+from holdfast.lint.rules.elastic import ALONE, MEMORIES
 from holdfast.runtime.pidfiles import running
 from workloads.library.tests.processes import children, until
 
@@ -168,3 +170,9 @@ with Checkpointer(sys.argv[1], {"w": torch.ones(4)}, run="r", every=1) as ckpt:
     os.rename(sys.argv[2] + ".new", sys.argv[2])
     time.sleep(600)
 """
+
+
+def test_the_memory_of_a_sharded_gang_is_counted_as_the_library_takes_it() -> None:
+    in_flight = Tuning().saves_in_flight
+    # One that is kept, one that is copied, and those that are uploaded; a complete and an arriving copy of a neighbour's.
+    assert (in_flight, in_flight + 2 + SLOTS) == (ALONE, MEMORIES)

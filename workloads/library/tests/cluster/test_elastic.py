@@ -1,4 +1,4 @@
-"""An elastic gang as the builder renders it, under the real Job controller, scheduler and Eviction API."""
+"""An elastic and a sharded gang as the builder renders them, under the real Job controller, scheduler and Eviction API."""
 
 import copy
 from dataclasses import replace
@@ -8,6 +8,9 @@ import pytest
 from holdfast.clients.api import Object
 from holdfast.contract.capacity import PlacementRule
 from holdfast.contract.pools import Pool
+from holdfast.jobs.explain import MOST_LISTED, explain
+from holdfast.jobs.job_snapshot import place_of
+from holdfast.jobs.pod_parts import RANKS
 from holdfast.manifests.elastic import elastic
 from holdfast.manifests.render_context import RenderContext
 from holdfast.manifests.training import Task, spot_work
@@ -27,11 +30,13 @@ BUDGETS = "/apis/policy/v1"
 pytestmark = pytest.mark.usefixtures("cluster")
 
 
-def rendered(world: World, pool: Pool) -> list[Object]:
+def rendered(world: World, pool: Pool, *, sharded: bool = False) -> list[Object]:
     """In the world's namespace and on its nodes; the account, priority and data of the platform are not there."""
     context = RenderContext(platforms.load("example"))
     work = replace(spot_work(context, NAME, pool, PlacementRule.ELASTIC), command=["train"], volumes=[])
-    given = Task(work=work, pods=NODES, least=LEAST, queue="", deadline_s=3600)
+    if sharded:
+        work = replace(work, command=[*RANKS, "1", "--sharded", "--", "train"])
+    given = Task(work=work, pods=NODES, least=LEAST, sharded=sharded, queue="", deadline_s=3600)
     found = [copy.deepcopy(body) for body in elastic(context, given)]
     for body in found:
         body["metadata"]["namespace"] = world.name
@@ -47,9 +52,9 @@ def uids(pods: list[Object]) -> dict[str, str]:
     return {pod["metadata"]["uid"]: pod["spec"]["nodeName"] for pod in pods}
 
 
-def test_fifty_losses_touch_no_survivor_the_budget_holds_and_one_success_ends_it(world: World, spot: Pool) -> None:
+def lost_in_waves(world: World, spot: Pool, bodies: list[Object]) -> str:
+    """Its job, after fifty losses in two waves of which no survivor took notice. The last ones are not replaced yet."""
     world.add_nodes(spot, NODES, zone=ZONE)
-    bodies = rendered(world, spot)
     job = next(body["metadata"]["name"] for body in bodies if body["kind"] == "Job")
     for body in bodies:
         world.api.create(world.api.path_of(body).rpartition("/")[0], body, fieldValidation="Strict")
@@ -67,14 +72,38 @@ def test_fifty_losses_touch_no_survivor_the_budget_holds_and_one_success_ends_it
         assert uids(after) == kept, "a survivor was touched"
         assert not any(status["restartCount"] for pod in after for status in pod["status"]["containerStatuses"])
     assert len(set(lost)) == WAVE * WAVES
+    return job
+
+
+def one_may_go(world: World, running: int) -> None:
     budget = f"{world.path('poddisruptionbudgets', BUDGETS)}/{NAME}"
     until("one more may go", lambda: world.api.get(budget)["status"]["disruptionsAllowed"] == 1)
-    names = [pod["metadata"]["name"] for pod in world.wait_running(NODES - WAVE)]
+    names = [pod["metadata"]["name"] for pod in world.wait_running(running)]
     assert [world.evict(name) for name in names[:2]] == [201, 429]
-    survivors = world.wait_running(LEAST)
+
+
+def one_success_ends_it(world: World, job: str, survivor: Object) -> None:
     assert "Complete" not in [each["type"] for each in world.job(job)["status"].get("conditions", ())]
-    pods.end(world.api, survivors[0])
+    pods.end(world.api, survivor)
     assert world.wait_condition(job) == "Complete"
     status = world.job(job)["status"]
     assert status["succeeded"] == 1, "the others were waited for"
     until("nobody is billed any more", lambda: not world.pods("Running"))
+
+
+def test_fifty_losses_touch_no_survivor_the_budget_holds_and_one_success_ends_it(world: World, spot: Pool) -> None:
+    job = lost_in_waves(world, spot, rendered(world, spot))
+    one_may_go(world, NODES - WAVE)
+    one_success_ends_it(world, job, world.wait_running(LEAST)[0])
+
+
+def test_a_sharded_gang_waits_in_place_through_fifty_losses_and_is_drained_one_by_one(world: World, spot: Pool) -> None:
+    job = lost_in_waves(world, spot, rendered(world, spot, sharded=True))
+    places = [place_of(pod) for pod in world.wait_running(NODES - WAVE)]
+    missing = [str(place) for place in range(NODES) if place not in places][:MOST_LISTED]
+    waits = f"{NODES - WAVE} nodes wait in place for nodes {', '.join(missing)}, ... since "
+    until("explain tells", lambda: explain(world.api, job, world.name).cause.blocker.startswith(waits))
+    world.add_nodes(spot, WAVE, zone=ZONE)
+    world.wait_running(NODES)
+    one_may_go(world, NODES)
+    one_success_ends_it(world, job, world.wait_running(NODES)[0])

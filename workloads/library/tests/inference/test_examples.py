@@ -15,7 +15,7 @@ from holdfast.contract.exit_codes import EXIT_COMPLETE
 from holdfast.inference import examples
 from holdfast.inference.results.embedded_postgres import EmbeddedPostgres
 from holdfast.jobs import preparing
-from holdfast.jobs.job_file import DATA
+from holdfast.jobs.forms import DATA
 from tests.platforms import with_images
 from workloads.library.tests.inference.test_commands import run_command
 from workloads.library.tests.inference.test_worker_signals import count_events

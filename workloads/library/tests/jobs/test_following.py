@@ -11,12 +11,14 @@ from typer.testing import CliRunner
 from holdfast.clients.api import Api
 from holdfast.commands import app
 from holdfast.jobs import following
+from holdfast.jobs.buying import bill
 from holdfast.jobs.following import PodLines
 from holdfast.ledger.job_summary import read_job_summaries
 from tests import platforms
 from workloads.library.tests import sample
 from workloads.library.tests.jobs.api_server import serving
 from workloads.library.tests.jobs.test_causes import recorded
+from workloads.library.tests.jobs.test_listing import sharded
 from workloads.library.tests.jobs.test_one_answer import running_job, write_events
 
 pytestmark = pytest.mark.process
@@ -100,3 +102,13 @@ def test_an_ended_job_has_a_receipt_with_useful_time_and_its_lines_stay(tmp_path
     assert f"{summary.lost} steps lost" in out and summary.lost > 0
     assert f"useful {100 * (summary.useful_ratio or 0):.1f} % of its time" in out
     assert "wasted by 1 evictions" in out, "by what the cluster shows of its pods"
+
+
+def test_a_sharded_gang_pays_for_each_of_its_pods(tmp_path: Path) -> None:
+    write_events(tmp_path / "w.jsonl", "w", sample.training("w"))
+    paid: list[float] = []
+    for job in (sharded("Succeeded"), sharded(*["Succeeded"] * 4)):
+        job.pod_spec.update({"nodeSelector": POOL.selector(), "tolerations": POOL.tolerations()})
+        receipt = bill(job, platforms.load("example"), tmp_path, [], POOL.name)
+        paid.append(float(receipt.partition("paid $")[2].split()[0]))
+    assert paid[0] > 0 and paid[1] == pytest.approx(4 * paid[0], rel=0.05)

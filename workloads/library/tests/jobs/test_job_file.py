@@ -44,6 +44,8 @@ def test_an_elastic_gang_is_written_and_read_as_its_two_numbers() -> None:
     jsonschema.validate(body, json.loads(file_text.json_schema()))
     assert (job.min_nodes, job.pods, job.elastic, job.gang) == (4, 8, True, False)
     assert (own(nodes=8).min_nodes, own(nodes=8).pods, own(nodes=8).elastic, own(nodes=8).gang) == (8, 8, False, True)
+    sharded = own(nodes=8, sharded=True)
+    assert (sharded.min_nodes, sharded.in_place, sharded.elastic, sharded.gang) == (8, True, False, False)
     with pytest.raises(jsonschema.ValidationError):
         jsonschema.validate(body | {"nodes": "8"}, json.loads(file_text.json_schema()))
 
@@ -70,6 +72,13 @@ def test_an_elastic_gang_is_written_and_read_as_its_two_numbers() -> None:
         ({"nodes": "4..8", "on_notice": "wrap"}, "on_notice", "leave it out"),
         ({"nodes": "4..8", "resumes": False}, "resumes", "leave it out"),
         ({"nodes": "4..8", "hours": 9.0, "deadline_hours": 20.0}, "deadline_hours", "leave it out"),
+        ({"sharded": True}, "sharded", "nodes: 2"),
+        ({"nodes": "4..8", "sharded": True}, "sharded", "nodes: 8"),
+        ({"nodes": 4, "sharded": True, "on_notice": "wrap"}, "on_notice", "leave it out, or sharded"),
+        ({"nodes": 4, "sharded": True, "copies": 2}, "copies", "range"),
+        ({"nodes": 4, "sharded": True, "state": "60"}, "state", "unit"),
+        ({"nodes": 4, "copies": 0}, "copies", "sharded: true"),
+        ({"nodes": 4, "state": "60Gi"}, "state", "sharded: true"),
         ({"data": "s3://b"}, "data", "gs://"),
         ({"env": {"HOLDFAST_JOB": "x"}}, "HOLDFAST_JOB", "leave it out"),
         ({"env": {"A": "\x00"}}, "env[A]", "file of the image"),

@@ -8,7 +8,7 @@ from holdfast.clients.api import Object
 from holdfast.exporter.queues import read_workload
 from holdfast.jobs.cluster_snapshot import ClusterSnapshot
 from holdfast.jobs.endings import Count
-from holdfast.jobs.explain import progress_text
+from holdfast.jobs.explain import in_place_text, progress_text
 from holdfast.jobs.job_snapshot import JobSnapshot, held_since_s, when
 from holdfast.jobs.queues import held
 from holdfast.jobs.show import counted
@@ -55,3 +55,41 @@ def test_a_job_in_the_queue_waits_as_long_as_the_exporter_counts(conditions: lis
 def test_an_admitted_job_is_not_held() -> None:
     admitted = {"metadata": {}, "status": {"conditions": [{"type": "Admitted", "status": "True"}]}}
     assert held_since_s(JobSnapshot(body={}, pods=[], workload=admitted)) is None
+
+
+def sharded(*phases: str) -> JobSnapshot:
+    """A gang of eight GPUs a node; `phases`: of its pods by place, empty: there is none."""
+    launcher = {"command": ["train", "ranks", "--sharded"], "resources": {"limits": {"nvidia.com/gpu": "8"}}}
+    spec = {"parallelism": len(phases), "template": {"spec": {"containers": [launcher]}}}
+    meta = {"name": "w", "namespace": "n", "uid": "w", "creationTimestamp": "2026-01-01T00:00:00Z"}
+    pods = [
+        {
+            "metadata": meta | {"annotations": {"batch.kubernetes.io/job-completion-index": str(place)}},
+            "status": {"phase": phase, "conditions": []},
+        }
+        for place, phase in enumerate(phases)
+        if phase
+    ]
+    return JobSnapshot(body={"kind": "Job", "metadata": meta, "spec": spec}, pods=pods)
+
+
+def test_a_sharded_gang_says_for_which_node_it_waits_since_when_and_what_that_costs() -> None:
+    job, now = sharded("Running", "Running", "Running", "Pending"), when("2026-01-01T12:30:00Z")
+    lost = {"type": "DisruptionTarget", "status": "True", "lastTransitionTime": "2026-01-01T12:04:09Z"}
+    taken = job.pods[3] | {"status": {"phase": "Failed", "conditions": [lost]}}
+    job.pods[3]["metadata"] = job.pods[3]["metadata"] | {"creationTimestamp": "2026-01-01T12:04:19Z"}
+    job.pods.append(taken)
+    waits = "3 nodes wait in place for node 3 since 12:04 UTC, which costs 24 GPU-hours an hour"
+    assert in_place_text(job, now) == waits
+    assert in_place_text(job, now, 3.0) == f"{waits} ($9.00)"
+    assert "since 2026-01-01 12:04 UTC" in in_place_text(job, now + 86_400)
+
+
+def test_a_sharded_gang_that_waits_for_none_says_nothing() -> None:
+    assert not in_place_text(sharded("Running", "Running"), 0), "all are there"
+    assert not in_place_text(sharded("Pending", "Pending"), 0), "none waits for the other"
+    assert not in_place_text(sharded("Running", "Succeeded"), 0)
+    assert in_place_text(sharded("Running", ""), 0).startswith("1 node waits in place for node 1, which")
+    rigid = sharded("Running", "Pending")
+    rigid.pod_spec["containers"][0]["command"] = ["train.py"]
+    assert not in_place_text(rigid, 0)

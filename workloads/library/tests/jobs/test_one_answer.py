@@ -102,6 +102,7 @@ def test_report_explain_and_list_agree_to_the_digit_on_every_history(tmp_path: P
         assert f"useful {shown} % of its time{step}" in blockers[name]
     known = {name: (f"{100 * row['useful_ratio']:.1f}", row["step"]) for name, row in listed.items()}
     assert (known["set-back"], known["elastic"]) == (("27.6", 60), ("87.5", 60))
+    assert listed["elastic"]["why"].startswith("8/8 nodes for ") and listed["calm"]["why"] == "none"
     assert [known[name][1] for name in ("evicted", "calm", "batch")] == [300, 300, None]
 
 

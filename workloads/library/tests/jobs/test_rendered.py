@@ -54,10 +54,13 @@ def jobs(draw: st.DrawFn) -> OwnJob:
     offer = draw(st.sampled_from(offers(load(environment))))
     count = draw(st.integers(1, min(offer.machine.gpus, 8)))
     most = draw(st.integers(1, min(offer.lent_gpus // count, 8)))
-    elastic = draw(st.booleans()) and most > 1
+    elastic, sharded = (
+        draw(st.sampled_from(((False, False), (True, False), (False, True)))) if most > 1 else (False, False)
+    )
     nodes = f"{draw(st.integers(1, most - 1))}..{most}" if elastic else most
     gpus = draw(st.sampled_from(("none", f"{count}x{offer.accelerator}", f"{count}x{offer.accelerator}")))
-    batch, steady = (False, False) if elastic else draw(st.sampled_from(((False, False), (True, False), (False, True))))
+    alone, in_place = (False, False), elastic or sharded
+    batch, steady = alone if in_place else draw(st.sampled_from(((False, False), (True, False), (False, True))))
     ends = (
         {} if steady else {"restarts": draw(st.integers(0, 9)), "max_hours": draw(st.sampled_from((0.5, 24.0, 168.0)))}
     )
@@ -67,10 +70,11 @@ def jobs(draw: st.DrawFn) -> OwnJob:
         name=listed(environment),
         environment=environment,
         gpus=gpus,
-        nodes=nodes,
+        nodes=most if sharded else nodes,
+        sharded=sharded,
         command=tuple(draw(st.lists(WORDS, min_size=1, max_size=4))),
-        resumes=elastic or draw(st.booleans()),
-        on_notice="handles" if batch or elastic else draw(st.sampled_from(("handles", "drain", "wrap"))),
+        resumes=in_place or draw(st.booleans()),
+        on_notice="handles" if batch or in_place else draw(st.sampled_from(("handles", "drain", "wrap"))),
         data="gs://bucket/a/b" if batch else draw(st.sampled_from(("", "gs://bucket", "gs://bucket/a/b"))),
         predictor="mine:predict" if batch else "",
         env=draw(st.dictionaries(st.sampled_from(("MODE", "A_B", "LEVEL")), WORDS)),
@@ -180,6 +184,25 @@ def test_an_elastic_gang_has_its_service_its_budget_and_a_price_capped_at_its_mo
     assert submit.plan(bodies, load("example"), PRICES, submit.Caps(usd_per_hour=0.01), None).refusals
 
 
+def test_a_sharded_gang_keeps_its_pods_under_a_launcher_and_is_drained_one_by_one() -> None:
+    fields: dict[str, Any] = {"gpus": "1xa100", "nodes": 4, "sharded": True, "command": ("python", "mine.py")}
+    bodies = made(own(**fields, wait_hours=2.0, state="40Gi"))
+    assert [body["kind"] for body in bodies] == ["Service", "NetworkPolicy", "PodDisruptionBudget", "Job"]
+    _, policy, budget, job = bodies
+    spec, pod = job["spec"], pod_of(bodies)
+    assert (spec["completions"], spec["parallelism"], spec["successPolicy"]["rules"]) == (4, 4, [{"succeededCount": 1}])
+    assert budget["spec"]["minAvailable"] == 3 and policy["spec"]["ingress"][0]["ports"][0]["endPort"] == 65_535
+    labels, env = spec["template"]["metadata"]["labels"], pod["containers"][0]["env"]
+    assert policy["spec"]["podSelector"]["matchLabels"].items() <= labels.items()
+    assert {each["name"]: each.get("value") for each in env}["HOLDFAST_GANG_NODES"] == "4"
+    launcher = [*RANKS, "1", "--sharded", "--copies", "1", "--wait", "7200"]
+    assert pod["containers"][0]["command"] == [*launcher, "--", "python", "mine.py"]
+    assert pod["terminationGracePeriodSeconds"] == 15 and pod["priorityClassName"] == "spot-workload-low"
+    assert job["spec"]["template"]["metadata"]["annotations"]["holdfast.dev/placement-rule"] == "sharded"
+    placed = placing.place(own(**fields), load("example"), PRICES)
+    assert placed.rule == "sharded" and placed.offer and placed.offer.capacity is Capacity.SPOT
+
+
 def test_secrets_are_references_and_files_never_values() -> None:
     bodies = made(own(secrets={"HF_TOKEN": "hf/3"}, checkpoint_key="signing"))
     assert bodies[0]["kind"] == "SecretProviderClass" and bodies[0]["spec"]["provider"] == "gke"
@@ -233,10 +256,17 @@ def test_a_batch_fills_its_queue_before_a_worker_looks_into_it() -> None:
         ({"gpus": "1xa100", "nodes": 2, "capacity": "flex-start"}, "one by one", "queued"),
         ({"gpus": "1xl4", "capacity": "on-demand"}, "no such machines", "spot"),
         ({"gpus": "1xa100", "nodes": "2..4", "capacity": "queued"}, "comes back after hours", "spot"),
+        ({"gpus": "1xa100", "nodes": 2, "sharded": True, "capacity": "queued"}, "comes back after hours", "spot"),
         ({"gpus": "1xl4", "nodes": "20..40"}, "lends fewer GPUs", "1xl4 spot"),
         ({"gpus": "1xl4", "capacity": "spot", "resumes": False}, "cannot resume", "flex-start"),
         ({"gpus": "none", "capacity": "spot"}, "without GPUs", "on-demand"),
         ({"gpus": "1xa100", "capacity": "flex-start", "steady": True}, "never do", "spot"),
+        (
+            {"gpus": "1xa100", "nodes": 2, "sharded": True, "state": "80Gi"},
+            "2 nodes need 5 x 40.0 GiB = 200.0 GiB",
+            "HF158",
+        ),
+        ({"gpus": "1xa100", "nodes": 2, "sharded": True, "command": ("torchrun", "t.py")}, "HF157", "HF157"),
         ({"env": {"API_TOKEN": "hunter2hunter2hunter2"}}, "HF416", "HF416"),
         ({"command": ("sh", "-c", "trap 'exit 0' TERM; python train.py")}, "HF105", "HF105"),
     ],

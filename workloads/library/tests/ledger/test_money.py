@@ -11,6 +11,7 @@ from holdfast.ledger import closed_forms as forms
 from holdfast.ledger.events import parse
 from holdfast.ledger.job_ledger import job_ledgers
 from holdfast.ledger.money import money, prices_of
+from holdfast.ledger.receipt import receipt
 from holdfast.report.cli import read_report
 from holdfast.report.page import render
 from workloads.library.tests import sample
@@ -134,3 +135,14 @@ def test_a_dearer_spot_never_pays_and_a_free_restart_always_does() -> None:
 
 def test_batch_loses_half_a_micro_batch_and_a_restart() -> None:
     assert forms.batch_slowdown(churn=0.5, restart_h=0.1, item_batch_h=0.02) == pytest.approx(1.055)
+
+
+def test_a_receipt_counts_what_restarts_read_where_any_read_the_memory_of_nodes() -> None:
+    lines = sample.killed_and_restored("job")
+    runs = job_ledgers(parse(sample.encoded(lines)).events)
+    assert "restarted" not in receipt(runs, 1.0, 2.0).line(), (
+        "a first start reads nothing, and others have the bucket alone"
+    )
+    next(each for each in lines if each["event"] == "restore" and each["step"])["source"] = "memory"
+    made = receipt(job_ledgers(parse(sample.encoded(lines)).events), 1.0, 2.0)
+    assert made.line().endswith("; restarted 1 times from memory, 0 from the bucket")

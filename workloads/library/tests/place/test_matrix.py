@@ -17,11 +17,12 @@ ALL_WORKLOADS = [
         resumable=resumable,
         nodes=nodes,
         elastic=elastic and nodes > 1,
+        sharded=sharded and not elastic and nodes > 1,
         deadline=deadline,
         beyond_flex=beyond,
     )
-    for kind, resumable, nodes, elastic, deadline, beyond in product(
-        Kind, (True, False), (1, 3, 4), (True, False), Deadline, (True, False)
+    for kind, resumable, nodes, elastic, sharded, deadline, beyond in product(
+        Kind, (True, False), (1, 3, 4), (True, False), (True, False), Deadline, (True, False)
     )
 ]
 

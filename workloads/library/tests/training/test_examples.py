@@ -8,6 +8,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+import psutil
 import pytest
 import torch
 from ruamel.yaml import YAML
@@ -25,7 +26,10 @@ from holdfast.contract.environment import (
 )
 from holdfast.jobs import file_text
 from holdfast.jobs.job_file import OwnJob
+from holdfast.jobs.pod_parts import RANKS
 from holdfast.training import examples
+from tests.cluster.sim.waiting import until
+from tests.support import commits
 from workloads.library.tests.fork_server import ForkServer, Started
 from workloads.library.tests.training.elastic.gangs import free_ports, free_run
 
@@ -39,6 +43,7 @@ SHORTER |= {
     "elastic_loop": ("40",),
     "plain_loop": ("40",),
     "accelerate_loop": ("1",),
+    "sharded_fsdp2": ("60",),
 }
 BEGAN_ANEW = re.compile(r"beginning at step 0|^step 1 ", re.MULTILINE)
 pytestmark = [pytest.mark.process, pytest.mark.timeout(900)]  # several starts of torch in each
@@ -70,19 +75,23 @@ class Forked:
     folder: Path
 
     def place(self, example: str, *options: str, **variables: str) -> tuple[Started, Path]:
+        return self.start([sys.executable, "-m", f"holdfast.training.examples.{example}", *options], **variables)
+
+    def start(self, command: list[str], **variables: str) -> tuple[Started, Path]:
         log = self.folder / f"log-{len(list(self.folder.glob('log-*')))}"
-        command = [sys.executable, "-m", f"holdfast.training.examples.{example}", *options]
         with log.open("w") as out:
             started = self.server.start(command, env=os.environ | variables, out=out, err=out, session=True)
         return started, log
 
-    def job(self, job: OwnJob, url: Path, *, code: int = 0, **variables: str) -> str:
+    def job(self, job: OwnJob, url: Path, *, code: int = 0, loses: int = -1, **variables: str) -> str:
         """Its pod's processes to their end, which is `code`; what they printed."""
         program, _, module, *options = (str(url) if each == CHECKPOINTS else each for each in job.command)
         example = module.rpartition(".")[2]
         options += SHORTER.get(example, ())
         variables |= {ENV_RUN: job.name, "OMP_NUM_THREADS": "1"}
         processes = job.processes or job.gpu_count
+        if job.sharded:
+            return self.launchers(job, url, example, *options, loses=loses, **variables)
         if job.elastic and processes > 1:
             variables[ENV_GANG_PORT] = str(free_run(2 * processes))
         if program == "torchrun" or (job.elastic and processes > 1):
@@ -90,6 +99,28 @@ class Forked:
         process, log = self.place(example, *options, **variables)
         assert process.wait(200) == code, log.read_text()[-3000:]
         return log.read_text()
+
+    def launchers(self, job: OwnJob, url: Path, example: str, *options: str, loses: int = -1, **variables: str) -> str:
+        """Of each node to their end. `loses`: a place that is killed at the first commit, and started again."""
+        variables |= {
+            ENV_GANG_NODES: str(job.pods),
+            ENV_GANG_PORT: str(free_run(2 * job.pods)),
+            ENV_CHECKPOINTS: str(url),
+        }
+        variables |= {"GLOO_SOCKET_IFNAME": "lo"} if sys.platform == "linux" else {}
+        program = [sys.executable, "-m", f"holdfast.training.examples.{example}", *options]
+        command = [sys.executable, *RANKS[1:], "1", "--sharded", "--wait", "150", "--", *program]
+        places = [self.start(command, **variables, **{ENV_COMPLETION_INDEX: str(n)}) for n in range(job.pods)]
+        if loses >= 0:
+            until("a step is committed", lambda: commits(url), 200)
+            whole = psutil.Process(places[loses][0].pid)
+            for process in [whole, *whole.children(recursive=True)]:
+                process.kill()
+            places[loses] = self.start(command, **variables, **{ENV_COMPLETION_INDEX: str(loses)})
+        codes = [place.wait(200) for place, _ in places]
+        printed = "".join(log.read_text() for _, log in places)
+        assert codes == [0] * job.pods, printed[-3000:]
+        return printed
 
     def ranks(self, count: int, example: str, *options: str, code: int = 0, **variables: str) -> str:
         """All of one machine to their end, with what torchrun or `holdfast train ranks` gives them; what they printed."""
@@ -126,9 +157,13 @@ def test_an_example_is_killed_as_its_job_file_starts_it_and_ends_with_the_bits_o
 ) -> None:
     job = job_of(EXAMPLES / f"{example}.yaml")
     assert BEGAN_ANEW.search(forked.job(job, tmp_path / "whole"))
-    # Every process at its second save; what it trained since the first is lost.
-    forked.job(job, tmp_path / "killed", code=-signal.SIGKILL, **{ENV_KILL_AT: "stage.begin:2"})
-    assert not BEGAN_ANEW.search(forked.job(job, tmp_path / "killed"))
+    if job.sharded:
+        again = forked.job(job, tmp_path / "killed", loses=1).partition("this one keeps its memory and waits")[2]
+    else:
+        # Every process at its second save; what it trained since the first is lost.
+        forked.job(job, tmp_path / "killed", code=-signal.SIGKILL, **{ENV_KILL_AT: "stage.begin:2"})
+        again = forked.job(job, tmp_path / "killed")
+    assert again and not BEGAN_ANEW.search(again)
     (step, whole), (end, found) = (load_tensors(tmp_path / name, job.name) for name in ("whole", "killed"))
     assert (end, sorted(found)) == (step, sorted(whole))
     differing = [key for key, tensor in whole.items() if not torch.equal(tensor, found[key])]

@@ -1,10 +1,12 @@
-"""HF15x: elastic gangs: an Indexed Job whose other pods go on when one is lost."""
+"""HF15x: elastic and sharded gangs: an Indexed Job whose other pods go on, or wait in place, when one is lost."""
 
-# Why it is so: infra/decisions/0035.
+# Why it is so: infra/decisions/0035, and 0115 of sharded gangs.
 
 from collections.abc import Iterator
 
 from holdfast.contract.environment import ENV_GANG_MIN_NODES, ENV_GANG_NODES
+from holdfast.contract.kubernetes import ANNOTATION_STATE
+from holdfast.contract.values import GIB, quantity
 from holdfast.lint.examples import SILENT
 from holdfast.lint.finding import Hit, Severity
 from holdfast.lint.objects import Container, Job, Object, Pod, as_int, as_list, as_map, as_text, dig
@@ -77,10 +79,25 @@ def but(old: str, new: str) -> str:
     return GOOD.replace(old, new)
 
 
+SHARDED = (
+    but("metadata: {labels: ", f"metadata: {{annotations: {{{ANNOTATION_STATE}: 16Gi}}, labels: ")
+    .replace(
+        "[python, train.py]", "[python, -m, holdfast, train, ranks, --processes, '1', --sharded, --, python, train.py]"
+    )
+    .replace("minAvailable: 2", "minAvailable: 3")
+    .replace("nvidia.com/gpu: 1}", "nvidia.com/gpu: 1, memory: 24Gi}")
+)
+
+
 def member(pod: Pod | None) -> Container | None:
     """The container that is a member of an elastic gang."""
     listed = (each for each in pod.containers if "containers" in each.path) if pod else ()
     return next((c for c in listed if ENV_GANG_NODES in c.env or c.runs("holdfast", "train", "elastic")), None)
+
+
+def sharded(main: Container) -> bool:
+    """Its others wait in place for each that is lost."""
+    return main.runs("holdfast", "train", "ranks") and "--sharded" in main.words
 
 
 def number(main: Container, variable: str, option: str, default: int) -> int:
@@ -129,7 +146,8 @@ def elastic_budget(job: Job, context: Context) -> Iterator[Hit]:
     main = member(job.pod)
     if main is None or job.pod is None:
         return
-    least = number(main, ENV_GANG_MIN_NODES, "--min-nodes", 1)
+    nodes = number(main, ENV_GANG_NODES, "--nodes", job.parallelism)
+    least = nodes - 1 if sharded(main) else number(main, ENV_GANG_MIN_NODES, "--min-nodes", 1)
     budgets = context.world.selecting("PodDisruptionBudget", job.pod)
     kept = [as_int(budget.spec.get("minAvailable")) for budget in budgets]
     if least > 1 and kept != [least]:
@@ -169,6 +187,49 @@ def elastic_without_names(pod: Pod, context: Context) -> Iterator[Hit]:
         yield Hit(pod.at, f"no Service {name}" if name else "has no subdomain")
     elif service.spec.get("clusterIP") != "None" or service.spec.get("publishNotReadyAddresses") is not True:
         yield Hit((*pod.at, "subdomain"), f"Service {name} does not name pods that are not ready")
+
+
+_AGENTS = (("-m", "torch.distributed.run"), ("-m", "torch.distributed.launch"), ("accelerate", "launch"))
+
+
+@rule("HF157", "gang-under-torchrun", Severity.ERROR, on=Pod,
+    what="A member of an elastic or sharded gang runs under torchrun.",
+    why="torchrun's agent ends with 1 when a node is lost, so that each eviction counts as a crash. Under a launcher that"
+        " torchrun starts, each process of a node would be a launcher of its own, on the same ports.",
+    source="infra/decisions/0115", fix="the job file starts the processes of a node: command: [python, train.py], processes: 8",
+    bad=SHARDED.replace("--, python, train.py", "--, torchrun, train.py"), good=SHARDED)  # fmt: skip
+def gang_under_torchrun(pod: Pod, context: Context) -> Iterator[Hit]:
+    main = member(pod)
+    if main and (
+        any(word.rpartition("/")[2] == "torchrun" for word in main.words) or any(main.runs(*a) for a in _AGENTS)
+    ):
+        yield Hit(main.command_at, "the processes of a node are started by torchrun")
+
+
+# Of a node's shards: staging memories of its own, one complete and one arriving copy of the neighbour's. Without copies
+# one staging memory.
+MEMORIES, ALONE = 5, 1
+
+
+@rule("HF158", "copies-do-not-fit", Severity.ERROR, on=Pod,
+    what="The memory limit of a sharded gang's pods has no room for the copies of shards.",
+    why="Each node stages its own shards and keeps those of another node. Without the room the copies are refused, and a lost"
+        " node costs an upload interval; a program that needs the memory too is killed.",
+    source="infra/decisions/0115", fix="more nodes, a machine with more memory, or copies: 0, which needs a fifth",
+    bad=SHARDED.replace("16Gi", "32Gi"), good=SHARDED)  # fmt: skip
+def copies_do_not_fit(pod: Pod, context: Context) -> Iterator[Hit]:
+    main, state = member(pod), quantity(pod.annotations.get(ANNOTATION_STATE))
+    limit = quantity(main.limit("memory")) if main else None
+    if main is None or not sharded(main) or state is None or limit is None:
+        return
+    nodes, count = number(main, ENV_GANG_NODES, "--nodes", 1), ALONE if main.option("--copies") == "0" else MEMORIES
+    shard = state / max(nodes, 1)
+    if count * shard > limit:
+        needed = f"{count} x {shard / GIB:.1f} GiB = {count * shard / GIB:.1f} GiB"
+        yield Hit(
+            main.path,
+            f"{state / GIB:.1f} GiB over {nodes} nodes need {needed} of memory, the limit is {limit / GIB:.1f} GiB",
+        )
 
 
 _KUEUE = "apiVersion: config.kueue.x-k8s.io/v1beta2\nkind: Configuration\n{}\n"

@@ -105,6 +105,18 @@ def hook(**action: Any) -> dict[str, Any]:
     return {"preStop": action}
 
 
+SHARDED = ["python", "-m", "holdfast", "train", "ranks", "--processes", "1", "--sharded", "--"]
+
+
+def sharded(state: str) -> Callable[[dict[str, Any]], dict[str, Any]]:
+    def change(template: dict[str, Any]) -> dict[str, Any]:
+        template["metadata"]["annotations"]["holdfast.dev/state"] = state
+        template["spec"]["containers"][0]["command"] = [*SHARDED, "python", "t.py"]
+        return template
+
+    return change
+
+
 GANG, SWEEP, ELASTIC, QUEUED = "JobSet/train-gang", "Job/train-sweep", "Job/train-elastic", "JobSet/train-queued-l4"
 FLEX, DRAIN, STEADY = "Job/train-flex-l4", "Job/batch-drain", "Deployment/batch-steady"
 POLICY, GRACE, SELECTOR = "podFailurePolicy rules", "pod terminationGracePeriodSeconds", "pod nodeSelector"
@@ -184,6 +196,10 @@ REST = (
     Defect("elastic Service of no pod", "Service/train-elastic", "spec selector app.kubernetes.io/name", "train-wide", "HF148"),
     Defect("elastic gang's policy removed", "NetworkPolicy/train-elastic", "", DROP, "HF155"),
     Defect("one port for an elastic gang", "NetworkPolicy/train-elastic", "spec ingress 0 ports", ONE, "HF155"),
+    Defect("elastic gang under torchrun", ELASTIC, "main command", ["torchrun", "--nproc-per-node=1", "t.py"], "HF157"),
+    Defect("torchrun under the launcher", ELASTIC, "main command", [*SHARDED, "torchrun", "t.py"], "HF157"),
+    Defect("sharded without room for copies", ELASTIC, "spec template", sharded("400Gi"), "HF158"),
+    Defect("sharded, drained by halves", ELASTIC, "main command", [*SHARDED, "python", "t.py"], "HF152"),
     Defect("gang's policy removed", "NetworkPolicy/train-gang", "", DROP, "HF155"),
     Defect("gang's policy for others", "NetworkPolicy/train-gang", "spec podSelector matchLabels app.kubernetes.io/name", "train", "HF155"),
     Defect("one port out of the gang", "NetworkPolicy/train-gang", "spec egress 0 ports", ONE, "HF155"),

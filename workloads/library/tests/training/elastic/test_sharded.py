@@ -192,6 +192,7 @@ def test_a_lost_node_is_replaced_and_the_gang_goes_on_from_memory(make: Make, un
     gang.start(1)
     assert gang.all_ended() == [0] * NODES, gang.logs()
     assert [event["step"] for event in gang.of("restore")] == [0, 15], "no step is lost"
+    assert [event["source"] for event in gang.of("restore")] == ["store", "memory"]
     assert gang.digest == undisturbed
     assert all(gang.processes[place].pid == pid for place, pid in survivors.items())
 

@@ -1,0 +1,53 @@
+"""FSDP2 over nodes that keep each other's shards in memory: a lost node is replaced, and the others keep their pods.
+
+A job file with `sharded: true` starts it on each node; by hand, node 0 of 2 is
+`holdfast train ranks --processes 1 --sharded --nodes 2 --place 0 -- python -m holdfast.training.examples.sharded_fsdp2 URL`.
+The program is the same as under torchrun: the launcher sets RANK, WORLD_SIZE and MASTER_ADDR, and starts it again.
+"""
+
+import os
+import sys
+
+import torch
+import torch.distributed as dist
+from torch.distributed.fsdp import fully_shard
+
+from holdfast.checkpoint import Checkpointer
+from holdfast.training.data import Corpus, Samples
+from holdfast.training.model import ByteGPT, ModelConfig
+
+BATCH = 4  # of a rank
+
+
+def main(url: str, steps: int = 200) -> None:
+    cuda = torch.cuda.is_available()
+    device = torch.device("cuda", int(os.environ["LOCAL_RANK"])) if cuda else torch.device("cpu")
+    if cuda:
+        torch.cuda.set_device(device)
+    dist.init_process_group("cpu:gloo,cuda:nccl" if cuda else "gloo")
+    torch.manual_seed(0)
+    model = ByteGPT(ModelConfig(context=32, width=32, layers=2, heads=2)).to(device)
+    for block in model.blocks:
+        fully_shard(block)
+    fully_shard(model)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)  # after fully_shard, which replaces the parameters
+    samples = Samples(text=Corpus.read(None).text, context=32, seed=0)
+    state = {"model": model, "optimizer": optimizer}
+    run = os.environ.get("HOLDFAST_RUN", "sharded-fsdp2")
+    with Checkpointer(url, state, run=run, every=10) as ckpt:  # copies to the next node's memory come by themselves
+        for step in range(ckpt.step, steps):
+            first = (step * dist.get_world_size() + dist.get_rank()) * BATCH
+            inputs, following = samples.batch(first, BATCH)
+            loss = model.loss(inputs.to(device), following.to(device))
+            optimizer.zero_grad()
+            loss.backward()
+            with ckpt.lock():  # the state must not change while it is copied
+                optimizer.step()
+            if dist.get_rank() == 0:
+                print(f"step {step + 1} loss {loss.item():.6f}", flush=True)
+            ckpt.tick(step + 1)
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], *map(int, sys.argv[2:]))
