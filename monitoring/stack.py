@@ -11,7 +11,7 @@ from holdfast.ledger import money
 from infra import cdk
 from infra.contract import names
 from infra.environments.schema import Environment, Team
-from monitoring.alerting import dashboard, dashboard_serving, runbook
+from monitoring.alerting import dashboard, runbook, serving_series
 from monitoring.alerting.alert import Alert, AlertSource, Values, filled
 from monitoring.alerting.alerts import alerts
 
@@ -76,18 +76,18 @@ class MonitoringStack(cdk.Stack):
     def _dashboards(self, environment: Environment, limits: Values) -> None:
         labels = {"environment": environment.name}
         usd = money.usd_by_pool(environment.pools(), environment.region)
-        on_call = dashboard.on_call(limits["goodput_min"], usd)
         screens = {
-            "on-call": dashboard.render("$cluster: on call", on_call, labels, limits),
-            "job": dashboard.render("$cluster: job", dashboard.one_job(), labels, limits, choose="job"),
+            "on-call": dashboard.render("$cluster: on call", dashboard.on_call(usd), labels, limits),
+            "job": dashboard.render("$cluster: job", dashboard.charts("job"), labels, limits, choose="job"),
         }
         if served := environment.serving:
-            charts = dashboard_serving.serving_charts(
-                promised_per_s=served.promised_per_s,
-                base_needed=served.base_needed,
-                inflight_target=served.inflight_target,
-            )
-            screens["serving"] = dashboard.render("$cluster: serving", charts, labels, limits)
+            promised = {
+                "failed_share": serving_series.BURN * serving_series.ERROR_BUDGET,
+                "inflight_target": served.inflight_target,
+                "promised_per_s": served.promised_per_s,
+            }
+            charts = dashboard.charts("serving")
+            screens["serving"] = dashboard.render("$cluster: serving", charts, labels, {**limits, **promised})
         for slug, text in screens.items():
             # The dashboard's own variables look like Terraform's.
             self.add("google_monitoring_dashboard", slug, {"dashboard_json": text.replace("${", "$${")})

@@ -44,9 +44,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> Generator[None]:
 @pytest.hookimpl(trylast=True)
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
     """After pytest's own list of the slowest tests, where it is asked for: why their files are slow."""
+    if config.option.durations is None:
+        return
+    least = config.option.durations_min or 0.0  # without the option it is None
     reports = [report for found in terminalreporter.stats.values() for report in found if hasattr(report, "duration")]
-    slow = [report for report in reports if report.duration >= config.option.durations_min]
-    slow = sorted(slow, key=lambda report: report.duration, reverse=True)[: config.option.durations or 0]
+    slow = [report for report in reports if report.duration >= least]
+    slow = sorted(slow, key=lambda report: report.duration, reverse=True)[: config.option.durations or None]
     page = tiers.TESTS / "SLOWEST.md"  # a fork has none
     if slow and page.exists():
         terminalreporter.write_line("why, by tests/SLOWEST.md:")

@@ -105,6 +105,13 @@ def test_the_page_of_the_slowest_names_tests_that_exist() -> None:
 
 
 @pytest.mark.process
+@pytest.mark.parametrize("options", [[], ["--durations=1"]], ids=["none", "durations"])
+def test_a_run_without_the_options_of_a_tier_ends_well(options: list[str]) -> None:
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:xdist", *options]
+    subprocess.run([*command, "workloads/library/tests/contract/test_checkpoint_interval.py"], check=True)
+
+
+@pytest.mark.process
 def test_a_worker_gets_its_tests_in_that_order() -> None:
     command = [sys.executable, "-m", "pytest", "-q", "--collect-only", "-p", "no:xdist", "-m", "process"]
     files = ["workloads/library/tests/month/test_month.py", "workloads/library/tests/drill/test_demo.py"]

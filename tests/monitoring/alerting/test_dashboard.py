@@ -13,23 +13,17 @@ from holdfast.report import cloud
 from monitoring.alerting import dashboard
 from monitoring.alerting.alert import EXAMPLE
 from monitoring.alerting.alerts import alerts
-from monitoring.alerting.dashboard_serving import serving_charts
 from tests.workloads.manifests import rendered
 
+VALUES = {**EXAMPLE, "failed_share": 0.0144, "inflight_target": 24, "promised_per_s": 100.0}
+COSTS = (("spot-l4", 0.34), ("flex-a100", 2.02))
 SCREENS = {
-    "on-call": dashboard.render(
-        "c: on call",
-        dashboard.on_call(0.8, (("spot-l4", 0.34), ("flex-a100", 2.02))),
-        {"environment": "e"},
-        EXAMPLE,
-    ),
-    "job": dashboard.render("c: job", dashboard.one_job(), {"environment": "e"}, EXAMPLE, choose="job"),
-    "serving": dashboard.render(
-        "c: serving",
-        serving_charts(promised_per_s=100.0, base_needed=2, inflight_target=24),
-        {"environment": "e"},
-        EXAMPLE,
-    ),
+    name: dashboard.render(f"c: {name}", charts, {"environment": "e"}, VALUES, choose="job" if name == "job" else "")
+    for name, charts in {
+        "on-call": dashboard.on_call(COSTS),
+        "job": dashboard.charts("job"),
+        "serving": dashboard.charts("serving"),
+    }.items()
 }
 
 

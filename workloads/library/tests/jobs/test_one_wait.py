@@ -100,7 +100,7 @@ def reported(held: Object) -> Any:
 
 def charted(held: Object) -> dict[str, str]:
     """Labels of the one line of the chart that has the value; Prometheus' own engine asks the chart's query."""
-    chart = next(chart for chart in on_call(0.8, ()) if chart.title.startswith("Longest wait in"))
+    chart = next(chart for chart in on_call(()) if chart.title.startswith("Longest wait in"))
     ((_, query),) = chart.queries
     recorder: Any = Recorder(minute=1)
     cluster = watched(lambda: NOW, held)
