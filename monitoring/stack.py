@@ -14,7 +14,6 @@ from infra.environments.schema import Environment, Team
 from monitoring.alerting import dashboard, dashboard_serving, runbook
 from monitoring.alerting.alert import Alert, AlertSource, Values, filled
 from monitoring.alerting.alerts import alerts
-from monitoring.alerting.capacity_alerts import SCALE_FAILURES
 
 CLOSE_AFTER = "604800s"
 EVALUATE_EVERY = "60s"
@@ -139,7 +138,7 @@ def scale_failure_metric(environment: Environment, limits: Values) -> dict[str, 
     return {
         "name": f"{environment.cluster_name}/scale-failures",
         "description": "Decisions of the autoscaler that no node can come",
-        "filter": filled(SCALE_FAILURES, limits),
+        "filter": filled("$scale_failures", limits),
         "metric_descriptor": {"metric_kind": "DELTA", "value_type": "INT64", "unit": "1"},
     }
 

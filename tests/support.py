@@ -1,10 +1,12 @@
 """What several tiers of tests share."""
 
 import fcntl
+import importlib.util
 import os
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
+from types import ModuleType
 from typing import NoReturn
 
 import pytest
@@ -35,6 +37,15 @@ def locked(file: Path) -> Generator[None]:
     with file.open("w") as guard:
         fcntl.flock(guard, fcntl.LOCK_EX)
         yield
+
+
+def bootstrap() -> ModuleType:
+    """The set-up script, which knows where uv and the cache are."""
+    spec = importlib.util.spec_from_file_location("bootstrap", Path(__file__).parents[1] / ".ci" / "bootstrap.py")
+    assert spec and spec.loader
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 def commits(folder: Path) -> list[Path]:

@@ -45,6 +45,14 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return made
 
 
+def test_a_kubeconfig_that_is_not_there_is_named_with_the_way_out(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "holdfast", "explain"]
+    variables = os.environ | {"KUBECONFIG": f"{tmp_path}/none"}
+    done = subprocess.run(command, cwd=ROOT, env=variables, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 3
+    assert f"no cluster in {tmp_path}/none: " in done.stderr and "get-credentials" in done.stderr
+
+
 @pytest.mark.parametrize("words", COMMANDS)
 def test_no_library_warns(words: str, folder: Path) -> None:
     code, line = COMMANDS[words]

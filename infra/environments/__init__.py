@@ -50,6 +50,18 @@ def built(name: str, make: Callable[[], Environment]) -> Environment:
         return make()
     except InputError as error:
         raise _placed(error, name) from error
+    except SyntaxError as error:
+        what = f"{source_of(name)}:{error.lineno}: not Python"
+        fix = "correct this line, or the one above"
+        raise InputError(what, got=error.msg, allowed="a Python module", fix=fix) from error
+    except NameError as error:
+        unknown = InputError(
+            "a name is not imported",
+            got=error.name,
+            allowed="names of infra.environments.schema, imported at the top of the file",
+            fix=f"import {error.name} there, if it is spelled so",
+        )
+        raise _placed(unknown.with_traceback(error.__traceback__), name) from error
     # A name or a field that the schema lost or gained, or a value of a type that no check of a field expects.
     except (ArithmeticError, AttributeError, ImportError, TypeError, ValueError) as error:
         raise _placed(_unknown_field(error), name) from error

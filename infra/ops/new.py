@@ -40,6 +40,7 @@ def _literal(example: str, name: str) -> str:
     text = re.sub(r'project_(id|number)="[^"]*"', rf'project_\1="{PLACEHOLDER}"', text)
     text = re.sub(r"(\n    zones=\(.*?\),\n)", rf'\1    state_bucket="{PLACEHOLDER}",\n', text, count=1)
     text = re.sub(r'emails=\("[^"]*",\)', f'emails=("{PLACEHOLDER}@example.org",)', text)
+    text = re.sub(r'readers=\("group:[^"]*",\)', f'readers=("group:{PLACEHOLDER}@example.org",)', text)
     for trial, safe in TRIAL_SETTINGS.items():
         text = text.replace(trial, safe)
     return text

@@ -1,6 +1,6 @@
 """What an alert is, as data, and the series that queries are made of.
 
-A query is text: `$cluster`, `$dead_letters` and the thresholds of `Alerts` (`$spot_pending_s`) are filled in once.
+A query is text: `$cluster`, the thresholds of `Alerts` (`$spot_pending_s`) and series (`$goodput_ratio`) are filled in.
 """
 
 import re
@@ -11,10 +11,10 @@ from string import Template
 from typing import Any
 
 from holdfast.contract.errors import InputError
+from holdfast.contract.kubernetes import preemptions
 from holdfast.contract.telemetry import GPU_FIELDS, METRICS
 from infra.environments.services import Alerts
-
-HOUR, DAY = 3_600, 86_400
+from monitoring.alerting import serving_series
 
 
 class Severity(StrEnum):
@@ -65,12 +65,19 @@ class Alert:
         return re.sub(r"(?<!^)(?=[A-Z])", "-", self.name.removeprefix("Holdfast")).lower()
 
 
+class _Known(dict[str, Any]):
+    """Values, and the series that they make."""
+
+    def __missing__(self, name: str) -> str:
+        return Template(SERIES[name]).substitute(self)
+
+
 def filled(text: str, values: Values) -> str:
     """The text with its placeholders replaced. InputError for one that is unknown."""
     try:
-        return Template(text).substitute(values)
+        return Template(text).substitute(_Known(values))
     except (KeyError, ValueError) as error:
-        allowed = ", ".join(f"${name}" for name in values)
+        allowed = ", ".join(f"${name}" for name in [*values, *SERIES])
         raise InputError(
             "placeholder of a query", got=error, allowed=allowed, fix="write $$ for a dollar sign"
         ) from error
@@ -96,8 +103,32 @@ DUTY_CYCLE = (
 DEAD_LETTERS = 'pubsub_googleapis_com:subscription_num_undelivered_messages{subscription_id="$dead_letters"}'
 
 
-def grew(series: str, by: str, window: str, more_than: int = 0) -> str:
-    """A counter rose within the window. A series that is new in the window counts with all it has:
-    increase() alone would sleep through the first event ever."""
-    began = f"sum by ({by}) ({series} unless max_over_time({series}[{window}] offset {window}))"
-    return f"sum by ({by}) (increase({series}[{window}])) > {more_than} or {began} > {more_than}"
+# Reasons by which the autoscaler's visibility log reports that no node will come.
+_NO_SCALE_UP = (
+    "scale.up.error.out.of.resources",
+    "scale.up.error.quota.exceeded",
+    "scale.up.error.waiting.for.instances.timeout",
+    "scale.up.error.ip.space.exhausted",
+)
+_NO_PROVISIONING = (
+    "no.scale.up.nap.pod.gpu.no.limit.defined",
+    "no.scale.up.nap.pod.gpu.type.not.supported",
+    "no.scale.up.nap.pod.machine.families.do.not.support.dws",
+)
+_ERRORS, _REFUSALS = (" OR ".join(f'"{reason}"' for reason in group) for group in (_NO_SCALE_UP, _NO_PROVISIONING))
+_SCALE_FAILURES = (
+    'resource.type="k8s_cluster" AND resource.labels.cluster_name="$cluster" AND '
+    'log_id("container.googleapis.com/cluster-autoscaler-visibility") AND '
+    f"(jsonPayload.resultInfo.results.errorMsg.messageId=({_ERRORS}) OR "
+    f"jsonPayload.noDecisionStatus.noScaleUp.unhandledPodGroups.napFailureReasons.messageId=({_REFUSALS}))"
+)
+SERIES = {
+    **{metric: ours(metric) for metric in METRICS},
+    **{field: dcgm(field) for field in GPU_FIELDS},
+    **serving_series.SERIES,
+    "preemptions": preemptions("$cluster"),
+    "gpu_use": DUTY_CYCLE,
+    "dead_letters_held": DEAD_LETTERS,
+    "scale_failures": _SCALE_FAILURES,
+}
+"""Placeholder of a query -> the series, or the log filter."""

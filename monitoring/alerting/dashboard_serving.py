@@ -2,7 +2,7 @@
 
 from holdfast.contract import serving
 from monitoring.alerting.dashboard import Chart
-from monitoring.alerting.serving_alerts import (
+from monitoring.alerting.serving_series import (
     BURN,
     ERROR_BUDGET,
     FAILED,

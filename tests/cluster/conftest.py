@@ -3,9 +3,7 @@
 `--k8s-provider=kind` (`make test-kind`) and `--k8s-kubeconfig=FILE`, of a cluster named for it, run the same tests elsewhere.
 """
 
-import shutil
 import sys
-import tempfile
 import uuid
 from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
@@ -18,7 +16,7 @@ from holdfast.clients.api import Api
 from holdfast.contract.pools import Pool
 from holdfast.manifests.render_context import RenderContext
 from tests import platforms, support
-from tests.cluster.sim import flex, kind, nodes, operators
+from tests.cluster.sim import control_plane, flex, kind, nodes, operators
 from tests.cluster.sim.control_plane import ControlPlane, missing_tools
 from tests.cluster.sim.manager import HostManager, OwnManager, foreign
 from tests.cluster.sim.runnable import HOST_FOLDERS
@@ -111,15 +109,8 @@ def serving() -> Pool:
 @pytest.fixture(scope="module")
 def plane() -> Iterator[ControlPlane]:
     """A control plane that no other file needs, for operators that are not those of the session."""
-    support.require(not missing_tools(), f"`make tools` has not built {', '.join(missing_tools())}")
-    folder = Path(tempfile.mkdtemp(prefix="holdfast-operators-"))
-    made = ControlPlane(folder)
-    try:
-        made.start()
+    with control_plane.running() as made:
         yield made
-    finally:
-        made.stop()
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 @pytest.fixture(scope="module")

@@ -79,13 +79,3 @@ def test_a_job_over_quota_waits_and_is_admitted_when_one_ends(
     with pytest.raises(urllib.error.HTTPError, match="401"):
         metrics(cluster, "")
     until("first completed", lambda: world.job("first")["status"].get("succeeded"))
-
-
-def test_higher_priority_takes_quota_from_lower_within_a_queue(world: World, spot: Pool) -> None:
-    world.add_nodes(spot, 1)
-    queues.lend(world, spot, 1)
-    queues.submit(world, spot, "background", queues.priority(world, "low", -5))
-    until("the low one runs", lambda: admitted(world) == {"background"})
-    queues.submit(world, spot, "urgent", queues.priority(world, "high", 100))
-    until("quota changed hands", lambda: admitted(world) == {"urgent"})
-    assert not world.job("background")["status"].get("failed"), "giving way is not a failure"

@@ -18,6 +18,7 @@ from holdfast.jobs.job_snapshot import find as view_of
 from tests import platforms
 from tests.cluster.sim.waiting import until
 from tests.cluster.sim.world import OWNER, World
+from workloads.manifests import gpu_metrics
 
 ROOT = Path(__file__).parents[2]
 RENDERED = ROOT / "workloads" / "rendered" / "example"
@@ -66,6 +67,28 @@ def test_the_real_api_server_accepts_every_rendered_object_strictly(api: Api) ->
         except ApiError as error:
             refused.append(f"{doc['kind']}/{doc['metadata']['name']}: {error}")
     assert not refused, "\n".join(refused)
+
+
+def test_every_pod_is_admitted_under_the_security_level_of_its_namespace(api: Api) -> None:
+    """Of a workload the API server only warns; a pod that breaks the level it refuses."""
+    for doc in judged():
+        if doc["kind"] in PLATFORM_KINDS:
+            api.apply(api.path_of(doc), doc)
+    refused: list[str] = []
+    seen = 0
+    for doc in judged():
+        for name, spec in templates([doc]):
+            pods = f"/api/v1/namespaces/{doc['metadata']['namespace']}/pods"
+            seen += 1
+            try:
+                api.create(pods, {"metadata": {"name": name[:63]}, "spec": spec}, dryRun="All")
+            except ApiError as error:
+                refused.append(f"{name}: {error}")
+            restricted = doc["metadata"]["namespace"] != gpu_metrics.NAMESPACE
+            if restricted:  # else the level would not be enforced here
+                with pytest.raises(ApiError, match="violates PodSecurity"):
+                    api.create(pods, {"metadata": {"name": "open"}, "spec": spec | {"hostNetwork": True}}, dryRun="All")
+    assert seen >= 9 and not refused, "\n".join(refused)
 
 
 @pytest.mark.usefixtures("namespaces")

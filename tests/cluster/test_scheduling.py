@@ -1,7 +1,7 @@
 """Who runs where, who gives way, and what an eviction may not do: the real scheduler and Eviction API."""
 
 from holdfast.clients.api import ApiError, Object
-from holdfast.contract.pools import SPOT_TAINT, Pool
+from holdfast.contract.pools import Pool
 from tests.cluster.sim.waiting import until
 from tests.cluster.sim.world import World, disruption
 
@@ -71,16 +71,6 @@ def test_low_priority_never_takes_the_place_of_system_pods(world: World, spot: P
     world.create_pod("low", world.pod_template(spot, priorityClassName=low))
     assert "Insufficient nvidia.com/gpu" in unschedulable(world, "low")
     assert phase(world, "system") == "Running"
-
-
-def test_a_pod_without_the_toleration_stays_pending_with_a_reason(world: World, spot: Pool) -> None:
-    world.add_nodes(spot, 1)
-    world.create_pod("naive", world.pod_template(spot, tolerations=spot.tolerations()[1:]))
-    assert "untolerated taint" in unschedulable(world, "naive")
-    assert phase(world, "naive") == "Pending"
-    assert SPOT_TAINT.toleration() == spot.tolerations()[0], "what was left out"
-    world.create_pod("tolerates", world.pod_template(spot))
-    until("the same pod with the toleration runs", lambda: phase(world, "tolerates") == "Running")
 
 
 def test_a_disruption_budget_refuses_evictions_but_never_a_lost_node(world: World, spot: Pool) -> None:

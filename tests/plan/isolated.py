@@ -1,12 +1,10 @@
 """Tools whose pins conflict with ours: an environment each, in the user's cache, keyed by the hash of its lock."""
 
 import hashlib
-import importlib.util
 import os
 import subprocess
 import sys
 from pathlib import Path
-from types import ModuleType
 
 from tests import support
 
@@ -27,16 +25,8 @@ def environment(name: str) -> Path:
 
 
 def _make(home: Path, lock: Path) -> None:
-    uv = _bootstrap().find_uv()
-    words = [
-        "pip",
-        "sync",
-        "--quiet",
-        "--compile-bytecode",
-        "--require-hashes",
-        "--python",
-        str(home / "bin" / "python"),
-    ]
+    uv = support.bootstrap().find_uv()
+    words = ["pip", "sync", "--quiet", "--compile-bytecode", "--require-hashes", "--python", str(home / "bin/python")]
     try:
         for command in (
             [uv, "venv", "--quiet", "--clear", "--python", sys.executable, str(home)],
@@ -45,15 +35,6 @@ def _make(home: Path, lock: Path) -> None:
             subprocess.run(command, check=True, capture_output=True, text=True, timeout=600)
     except (OSError, subprocess.SubprocessError) as error:
         support.unavailable(f"{lock.name} cannot be installed: {getattr(error, 'stderr', '') or error}")
-
-
-def _bootstrap() -> ModuleType:
-    """The set-up's own way to find uv."""
-    spec = importlib.util.spec_from_file_location("bootstrap", ROOT / ".ci" / "bootstrap.py")
-    assert spec and spec.loader
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 def site_packages(home: Path) -> Path:

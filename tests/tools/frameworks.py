@@ -6,13 +6,13 @@ twice. `... frameworks lock [SET ...]` writes the locks anew.
 """
 
 import hashlib
-import importlib.util
 import re
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
-from types import ModuleType
+
+from tests import support
 
 ROOT = Path(__file__).parents[2]
 FRAMEWORKS, RIVALS = "frameworks", "checkpoint-rivals"
@@ -23,22 +23,13 @@ WANTED = {
 }
 
 
-def _bootstrap() -> ModuleType:
-    """The set-up script knows where uv and the cache are."""
-    spec = importlib.util.spec_from_file_location("bootstrap", ROOT / ".ci" / "bootstrap.py")
-    assert spec and spec.loader
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
 def _lock_of(name: str) -> Path:
     return ROOT / "requirements" / f"{name}.txt"
 
 
 def folder(name: str = FRAMEWORKS) -> Path:
     key = hashlib.sha256(_lock_of(name).read_bytes() + sys.version.encode()).hexdigest()[:16]
-    return _bootstrap().CACHE / f"{name}-{key}"
+    return support.bootstrap().CACHE / f"{name}-{key}"
 
 
 def install(name: str = FRAMEWORKS) -> Path:
@@ -49,7 +40,9 @@ def install(name: str = FRAMEWORKS) -> Path:
         with tempfile.TemporaryDirectory(dir=place.parent) as half:
             target = ("--python", sys.executable, "--target", f"{half}/site")
             options = ("--quiet", "--no-deps", "--require-hashes", *target)
-            subprocess.run([_bootstrap().find_uv(), "pip", "install", *options, "-r", str(_lock_of(name))], check=True)
+            subprocess.run(
+                [support.bootstrap().find_uv(), "pip", "install", *options, "-r", str(_lock_of(name))], check=True
+            )
             Path(half, "site").rename(place)
     return place
 
@@ -68,7 +61,7 @@ def lock(name: str) -> None:
     ]
     target = _lock_of(name)
     constraint = ["-c", "requirements/dev.txt", "-", "-o", str(target)]
-    command = [_bootstrap().find_uv(), "pip", "compile", *options, *left_out, *constraint]
+    command = [support.bootstrap().find_uv(), "pip", "compile", *options, *left_out, *constraint]
     subprocess.run(command, cwd=ROOT, input="\n".join(WANTED[name]), text=True, check=True, stdout=subprocess.DEVNULL)
     kept = [line for line in target.read_text().splitlines() if not line.lstrip().startswith("#")]
     target.write_text("\n".join(kept) + "\n")

@@ -1,6 +1,7 @@
 """What is there before any job: exporter, mover, the reader that proves checkpoints, the data volumes."""
 
 from collections.abc import Iterator
+from typing import Any
 
 from kubernetes import client
 
@@ -63,19 +64,16 @@ def migration(context: RenderContext) -> Iterator[Body]:
     results = database.access(context, "migrator")
     rights = {"batch": "holdfast_worker", "exporter": "holdfast_exporter"}
     granted = [f"--grant={instance.users[role]}={right}" for role, right in rights.items()]
-    work = PodSettings(
+    work = _settings(
         name="migrate",
         role="migrator",
         image=context.image("batch"),
         command=["python", "-m", "holdfast", "batch", "database", "--as-role", DATABASE_OWNER, *granted],
         size=Size(cpu="250m", memory="512Mi", disk="1Gi"),
         pool=context.system,
-        priority=PRIORITY_PLATFORM,
-        grace_s=30,
         restart="Never",
         env=results.env,
         sidecars=results.sidecars,
-        annotations=RULE,
     )
     spec = client.V1JobSpec(
         backoff_limit=6,
@@ -93,25 +91,26 @@ def migration(context: RenderContext) -> Iterator[Body]:
     yield versioned(plain(job))
 
 
+def _settings(**own: Any) -> PodSettings:
+    return PodSettings(priority=PRIORITY_PLATFORM, grace_s=30, annotations=RULE, **own)
+
+
 def exporter(context: RenderContext) -> Body:
     env = context.platform
     words = ["python", "-m", "holdfast", "export", "--project", env.project, "--location", env.region]
     # Without Cloud SQL it says nothing about batches, and needs no secret to start.
     results = database.access(context, "exporter") if env.database else database.Access(env={})
-    work = PodSettings(
+    work = _settings(
         name="exporter",
         role="exporter",
         command=[*words, "--cluster", env.cluster, "--port", str(EXPORTER_PORT), *_teams(context)],
         size=Size(cpu="500m", memory="512Mi", disk="1Gi"),
         pool=context.system,
-        priority=PRIORITY_PLATFORM,
-        grace_s=30,
         calls_kubernetes=True,
         env=results.env,
         sidecars=results.sidecars,
         ports=[EXPORTER_PORT],
         probe="/metrics",
-        annotations=RULE,
     )
     return _single(context, work)
 
@@ -122,16 +121,13 @@ def mover(context: RenderContext) -> Body:
     per_hour = env.security.faulty_nodes_per_hour
     words = ["python", "-m", "holdfast", "move", "--project", env.project]
     cap = ["--faulty-nodes-per-hour", str(per_hour)] if per_hour else []
-    work = PodSettings(
+    work = _settings(
         name="mover",
         role="mover",
         command=[*words, "--cluster", env.cluster, *cap, *_teams(context)],
         size=Size(cpu="250m", memory="512Mi", disk="1Gi"),
         pool=context.system,
-        priority=PRIORITY_PLATFORM,
-        grace_s=30,
         calls_kubernetes=True,
-        annotations=RULE,
     )
     return _single(context, work)
 
@@ -189,16 +185,13 @@ def _rule(group: str, kind: str, *verbs: str) -> client.V1PolicyRule:
 
 def verifier(context: RenderContext) -> Body:
     """Reads the newest checkpoints back, byte for byte: a backup that was never restored is a hope."""
-    work = PodSettings(
+    work = _settings(
         name="verify-checkpoints",
         role="trainer",
         command=["python", "-m", "holdfast", "checkpoints", "list", context.checkpoints],
         size=Size(cpu="1", memory="2Gi"),
         pool=None,
-        priority=PRIORITY_PLATFORM,
-        grace_s=30,
         restart="Never",
-        annotations=RULE,
     )
     spec = client.V1JobSpec(
         backoff_limit=1,

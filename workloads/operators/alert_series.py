@@ -13,8 +13,7 @@ from holdfast.contract.errors import Unjudged
 from holdfast.contract.pools import LABEL_ACCELERATOR
 from holdfast.platform import Platform
 from monitoring.alerting.alert import EXAMPLE, Alert, AlertSource
-from monitoring.alerting.alerts import alerts
-from monitoring.alerting.serving_alerts import SERVING
+from monitoring.alerting.alerts import OF_SERVERS, alerts
 
 # Managed Prometheus appends the kind, as /gauge.
 PROMETHEUS = "prometheus.googleapis.com"
@@ -29,8 +28,7 @@ def judged(api: Api, modules: Sequence[str], platform: Platform, client: monitor
 
     Broken where GPU nodes run without GPU series. Unjudged for other series: most of them begin with a first job.
     """
-    unserved = () if platform.serving else {alert.name for alert in SERVING}
-    readers = read_by(each for each in alerts(EXAMPLE, modules) if each.name not in unserved)
+    readers = read_by(each for each in alerts(EXAMPLE, modules) if platform.serving or each.name not in OF_SERVERS)
     existing = written(client, platform.project)
     lacking = sorted(readers.keys() - existing)
     if HEARTBEAT in existing:

@@ -6,13 +6,18 @@ rights that Kubernetes gives it; nothing is shared but the authority that signed
 
 # Why it is so: infra/decisions/0081.
 
+import shutil
 import ssl
+import tempfile
 import urllib.error
 import urllib.request
+from collections.abc import Generator
+from contextlib import contextmanager
 from pathlib import Path
 
 from tests.cluster.sim.host import Host, Scale
 from tests.cluster.sim.processes import free_ports
+from tests.support import require
 from tests.tools.build import TOOLS
 
 NEEDED = ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubectl", "kwok")
@@ -26,8 +31,8 @@ IDENTITIES = {
 }
 
 
-def missing_tools() -> list[str]:
-    return [name for name in NEEDED if not TOOLS[name].binary.exists()]
+def missing_tools(*others: str) -> list[str]:
+    return [name for name in (*NEEDED, *others) if not TOOLS[name].binary.exists()]
 
 
 class ControlPlane(Host):
@@ -178,3 +183,17 @@ class ControlPlane(Host):
             "podMaxBackoffSeconds": 2,
         }
         self.start_tool("kube-scheduler", **arguments, config=self.write_json("scheduler.json", configuration))
+
+
+@contextmanager
+def running(*tools: str) -> Generator[ControlPlane]:
+    """One that no other test needs, in a folder of its own. `tools`: what else must be built."""
+    missing = missing_tools(*tools)
+    require(not missing, f"`make tools` has not built {', '.join(missing)}")
+    plane = ControlPlane(Path(tempfile.mkdtemp(prefix="holdfast-plane-")))
+    try:
+        plane.start()
+        yield plane
+    finally:
+        plane.stop()
+        shutil.rmtree(plane.folder, ignore_errors=True)

@@ -1,6 +1,7 @@
 """Every field refuses a wrong value and says which field, what it got, what is allowed."""
 
 import importlib
+import sys
 from collections.abc import Callable
 from dataclasses import fields, is_dataclass, replace
 from pathlib import Path
@@ -68,14 +69,7 @@ SHARED = replace(NET, existing=EXISTING)
 
 WRONG: list[tuple[str, str, Make]] = [
     # class.field, a word of the message, how to get there
-    ("Environment.name", "name", on(ENV, name="Dev!")),
-    ("Environment.project_id", "project_id", on(ENV, project_id="My Project")),
-    ("Environment.project_number", "project_number", on(ENV, project_number="my-project")),
-    ("Environment.region", "region", on(ENV, region="us-central1-a")),
-    ("Environment.zones", "zones", on(ENV, zones=("europe-west4-a",))),
     ("Environment.name_prefix", "service account id", on(ENV, name_prefix="a-much-too-long-one")),
-    ("Environment.state_bucket", "state_bucket", on(ENV, state_bucket="gs://state")),
-    ("Environment.spot_grace_s", "spot_grace_s", on(ENV, spot_grace_s=45)),
     ("Environment.network", "nodes_cidr", on(NET, nodes_cidr="10.10.0.0/33")),
     ("Environment.cluster", "release_channel", on(CLUSTER, release_channel="EXTENDED")),
     ("Environment.groups", "role system", on(ENV, groups=(SPOT,))),
@@ -88,17 +82,11 @@ WRONG: list[tuple[str, str, Make]] = [
     ("Environment.alerts", "emails", on(ALERTS, emails=("nobody",))),
     ("Environment.delivery", "repository", on(DELIVERY, repository="")),
     ("Environment.serving", "serving.promised_per_s", on(SERVING, promised_per_s=0)),
-    *wrong(SERVING, promised_per_s=500, peak_per_s=-1, replica_per_s=float("nan"), base_replicas=0, base_most=1),
-    *wrong(SERVING, overflow_most=0, inflight_target=0),
     ("Environment.budget", "billing_account", on(BUDGET, billing_account="")),
     ("Environment.labels", "labels[Team]", on(ENV, labels=(("Team", "ml"),))),
-    ("Environment.enable_apis", "enable_apis", on(ENV, enable_apis="yes")),
-    ("Environment.production", "production", on(ENV, production="no")),
-    ("Environment.allow_drills", "allow_drills", on(ENV, allow_drills=1)),
     ("Network.nodes_cidr", "network.nodes_cidr", on(NET, nodes_cidr="10.10.0.1/22")),
     ("Network.pods_cidr", "network.pods_cidr", on(NET, pods_cidr="10.20.0.0/24")),
     ("Network.services_cidr", "overlaps pods_cidr", on(NET, services_cidr="10.20.0.0/22")),
-    *wrong(NET, database_cidr="10.40.0.0", max_pods_per_node=100, authorized_ranges=(RANGE, RANGE), flow_logs="on"),
     ("Network.existing", "network.existing.subnet", on(ENV, region="us-east1", zones=("us-east1-b",), network=SHARED)),
     ("ExistingNetwork.network", "network.existing.network", on(EXISTING, network="shared")),
     (
@@ -117,10 +105,7 @@ WRONG: list[tuple[str, str, Make]] = [
     ("ExistingNetwork.grants", "network.existing.grants", on(EXISTING, grants="yes")),
     ("AuthorizedRange.name", "a name", on(RANGE, name="")),
     ("AuthorizedRange.cidr", "authorized_ranges[office].cidr", on(RANGE, cidr="office")),
-    *wrong(CLUSTER, release_channel="REGLAR", min_version="v1.35", maintenance_start="02:00"),
     ("Cluster.maintenance_end", "hours", on(CLUSTER, maintenance_end="2026-01-01T03:00:00Z")),
-    *wrong(CLUSTER, maintenance_days="weekends", freezes=(FREEZE,) * 4, autoscaling_profile="FAST"),
-    *wrong(CLUSTER, dns_endpoint_public=None, deletion_protection="yes"),
     ("Freeze.name", "a name", on(FREEZE, name="")),
     ("Freeze.start", "in days", on(FREEZE, start="2026-10-01T00:00:00Z")),
     ("Freeze.end", "freezes[year-end].end", on(FREEZE, end="2027-01-04")),
@@ -131,53 +116,29 @@ WRONG: list[tuple[str, str, Make]] = [
     ("NodeGroup.machine_types", "g2-standard-8 has 1 x nvidia-l4", on(SPOT, gpus_per_node=2)),
     ("NodeGroup.accelerator", "nvidia-l4", on(SPOT, accelerator="nvidia-l40")),
     ("NodeGroup.gpus_per_node", "g2-standard-24", on(SPOT, machine_types=("g2-standard-8",), gpus_per_node=2)),
-    ("NodeGroup.min_nodes", "min_nodes", on(SPOT, min_nodes=9)),
-    ("NodeGroup.max_nodes", "max_nodes", on(SPOT, max_nodes=float("inf"))),
-    ("NodeGroup.zones", "zones", on(SPOT, zones=("us-central1-a", "us-central1-a"))),
-    ("NodeGroup.disk_gib", "disk_gib", on(SPOT, disk_gib=10)),
     ("NodeGroup.disk_type", "pd-balanced", on(SPOT, disk_type="pd-balance")),
-    ("NodeGroup.local_ssds", "local_ssds", on(SPOT, local_ssds=-1)),
     ("NodeGroup.max_run_s", "600 to 604,800", on(FLEX, max_run_s=8 * 86_400)),
     ("NodeGroup.evict_untolerating", "Spot groups only", on(SYSTEM, evict_untolerating=True)),
-    *wrong(NAP, max_vcpus=-1, max_memory_gib=float("nan"), accelerators=(CAP, CAP), disk_gib=1),
-    *wrong(NAP, disk_type="pd-standard", max_nodes=0),
     ("AcceleratorCap.accelerator", "nvidia-tesla-a100", on(CAP, accelerator="nvidia.com/gpu")),
-    ("AcceleratorCap.max_gpus", "max_gpus", on(CAP, max_gpus=0)),
     ("Quota.source", "quotas[].source", on(QUOTA, source="")),
     ("Quota.gpus", "quotas[spot-l4].gpus", on(QUOTA, gpus=0)),
-    *wrong(SECURITY, kms_key="projects/p", binary_authorization="on", image_patterns=("docker.io/**",)),
-    *wrong(SECURITY, image_policy_elsewhere=None),
     ("Security.rbac_security_group", "gke-security-groups@", on(SECURITY, rbac_security_group="team@example.org")),
-    *wrong(SECURITY, signed_kernel_modules=2, signed_checkpoints="yes", gpu_exporter="on", faulty_nodes_per_hour=61),
     (
         "Security.faulty_nodes_per_hour",
         "0 without gpu_exporter",
         on(SECURITY, gpu_exporter=False, faulty_nodes_per_hour=1),
     ),
-    ("Security.secret_manager", "secret_manager", on(SECURITY, secret_manager="on")),
-    ("Storage.hierarchical_namespace", "hierarchical_namespace", on(STORAGE, hierarchical_namespace="yes")),
-    ("Storage.data_soft_delete_days", "data_soft_delete_days", on(STORAGE, data_soft_delete_days=3)),
     ("Storage.runs", "storage.runs", on(STORAGE, runs=(RUN, RUN))),
     ("Run.name", "storage.runs[].name", on(RUN, name="Train/..")),
     ("Run.indices", "storage.runs[train].indices", on(RUN, indices=13)),
     ("Run.read_by", "storage.runs[train].read_by", on(RUN, read_by=("trainer",))),
-    ("Storage.uncommitted_days", "uncommitted_days", on(STORAGE, uncommitted_days=31)),
-    ("Storage.allow_destroy", "allow_destroy", on(STORAGE, allow_destroy="never")),
-    *wrong(QUEUE, ack_deadline_s=5, retention_days=8, max_delivery_attempts=3, min_backoff_s=0, lanes=21),
     ("Queue.max_backoff_s", "queue.max_backoff_s", on(QUEUE, min_backoff_s=50, max_backoff_s=40)),
-    *wrong(DATABASE, tier="db-n1-standard-1", disk_gib=1, highly_available="yes", backup_days=0, generation=0),
-    *wrong(DATABASE, deletion_protection=0),
-    *wrong(ALERTS, emails=("on call@example.org",), channels=("slack",), modules=("acme-alerts",)),
-    *wrong(ALERTS, readers=("ml-platform@example.org",), runbook_base_url="http://wiki", on_demand_pending_s=1),
-    *wrong(ALERTS, queue_wait_s=1, spot_pending_s=0, flex_pending_s=10**9, checkpoint_age_s=-3, preemptions_per_hour=0),
-    *wrong(ALERTS, goodput_min=80, batch_oldest_s=True, heartbeat_s=1),
     ("Budget.billing_account", "budget.billing_account", on(BUDGET, billing_account="my account")),
     ("Cluster.name", "cluster.name", on(CLUSTER, name="ML prod")),
     ("NodeGroup.reservation", "one for capacity reserved", on(SPOT, reservation=RESERVED)),
     ("NodeGroup.reservation", "one zone", on(SPOT, capacity=Capacity.RESERVED, reservation=RESERVED)),
     ("Reservation.name", "reservation.name", on(RESERVED, name="A100")),
     ("Reservation.project", "reservation.project", on(RESERVED, project="my project")),
-    ("Reservation.usd_per_hour", "usd_per_hour", on(RESERVED, usd_per_hour=0)),
     ("Reservation.starts", "reservation.starts", on(RESERVED, starts="2026-02-31")),
     ("Reservation.ends", "a day from", on(RESERVED, starts="2026-12-01", ends="2026-11-30")),
     ("Reservation.best_effort", "best_effort", on(RESERVED, best_effort=True, project="acme-host")),
@@ -194,6 +155,34 @@ WRONG: list[tuple[str, str, Make]] = [
     ("Team.runs", "storage.runs", on(ENV, teams=(replace(TEAM, runs=("train",)),))),
     ("Delivery.repository", "delivery.repository", on(DELIVERY, repository="https://github.com/a/b")),
     ("Delivery.environment", "delivery.environment", on(DELIVERY, environment="a b")),
+    # Of these the name of the field is in the message.
+    *wrong(ENV, name="Dev!", project_id="My Project", project_number="my-project", region="us-central1-a"),
+    *wrong(ENV, zones=("europe-west4-a",), state_bucket="gs://state", spot_grace_s=45, enable_apis="yes"),
+    *wrong(ENV, production="no", allow_drills=1),
+    *wrong(SPOT, min_nodes=9, max_nodes=float("inf"), zones=("us-central1-a", "us-central1-a"), disk_gib=10),
+    *wrong(SPOT, local_ssds=-1),
+    *wrong(CAP, max_gpus=0),
+    *wrong(SECURITY, secret_manager="on", kms_key="projects/p", binary_authorization="on"),
+    *wrong(SECURITY, image_patterns=("docker.io/**",), image_policy_elsewhere=None, signed_kernel_modules=2),
+    *wrong(SECURITY, signed_checkpoints="yes", gpu_exporter="on", faulty_nodes_per_hour=61),
+    *wrong(STORAGE, hierarchical_namespace="yes", data_soft_delete_days=3, uncommitted_days=31),
+    *wrong(STORAGE, allow_destroy="never"),
+    *wrong(RESERVED, usd_per_hour=0),
+    *wrong(SERVING, promised_per_s=500, peak_per_s=-1, replica_per_s=float("nan"), base_replicas=0, base_most=1),
+    *wrong(SERVING, overflow_most=0, inflight_target=0),
+    *wrong(NET, database_cidr="10.40.0.0", max_pods_per_node=100, authorized_ranges=(RANGE, RANGE), flow_logs="on"),
+    *wrong(CLUSTER, release_channel="REGLAR", min_version="v1.35", maintenance_start="02:00"),
+    *wrong(CLUSTER, maintenance_days="weekends", freezes=(FREEZE,) * 4, autoscaling_profile="FAST"),
+    *wrong(CLUSTER, dns_endpoint_public=None, deletion_protection="yes"),
+    *wrong(NAP, max_vcpus=-1, max_memory_gib=float("nan"), accelerators=(CAP, CAP), disk_gib=1),
+    *wrong(NAP, disk_type="pd-standard", max_nodes=0),
+    *wrong(QUEUE, ack_deadline_s=5, retention_days=8, max_delivery_attempts=3, min_backoff_s=0, lanes=21),
+    *wrong(DATABASE, tier="db-n1-standard-1", disk_gib=1, highly_available="yes", backup_days=0, generation=0),
+    *wrong(DATABASE, deletion_protection=0),
+    *wrong(ALERTS, emails=("on call@example.org",), channels=("slack",), modules=("acme-alerts",)),
+    *wrong(ALERTS, readers=("ml-platform@example.org",), runbook_base_url="http://wiki", on_demand_pending_s=1),
+    *wrong(ALERTS, queue_wait_s=1, spot_pending_s=0, flex_pending_s=10**9, checkpoint_age_s=-3),
+    *wrong(ALERTS, preemptions_per_hour=0, goodput_min=80, batch_oldest_s=True, heartbeat_s=1),
     *wrong(BUDGET, currency="euro", monthly_usd=0, thresholds=()),
 ]
 
@@ -251,14 +240,23 @@ def test_a_wrong_value_in_a_file_is_told_with_file_line_and_field(
     assert field.startswith("groups[serving].machine_types")
 
 
-def test_a_name_that_the_schema_does_not_have_is_bad_input_with_its_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("from infra.environments.schema import Tomorrow\n", r"later\.py:1: fields: got cannot import name 'Tomorrow'"),
+        ("ENVIRONMENT = Team()\n", r"later\.py:1: a name is not imported: got Team; .*fix: import Team"),
+        ("ENVIRONMENT = (\n    1\n    2\n)\n", r"later\.py:2: not Python: got invalid syntax"),
+    ],
+)
+def test_a_file_that_python_refuses_is_bad_input_with_file_and_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, message: str
 ) -> None:
-    (tmp_path / "later.py").write_text("from infra.environments.schema import Tomorrow\n")
+    (tmp_path / "later.py").write_text(text)
     monkeypatch.setattr(environments, "_FOLDER", tmp_path)
     monkeypatch.setattr(environments, "__path__", [str(tmp_path)])
+    monkeypatch.delitem(sys.modules, "infra.environments.later", raising=False)
     importlib.invalidate_caches()
-    with pytest.raises(InputError, match=r"later\.py:1: fields: got cannot import name 'Tomorrow'"):
+    with pytest.raises(InputError, match=message):
         load("later")
 
 

@@ -9,8 +9,13 @@ import pytest
 
 from holdfast.contract.errors import InputError
 from infra.environments import load, names
+from infra.environments.schema import Freeze
 from infra.rules import RULES, judge, judge_environment, require_clean
+from infra.rules.availability import MIN_HOURS, least_hours
 from infra.rules.model import Facts
+from infra.rules.order import API_OF_KIND, SERVICE
+from infra.specs import resources
+from infra.specs.resource import Resource
 from tests.infra.rules.breaking import BREAKING, sound
 from tests.infra.samples import EXAMPLE, hardened
 
@@ -86,3 +91,59 @@ def test_roles_of_a_project_are_not_judged_by_the_specs_that_ask_for_them() -> N
     code += "import infra.environments as e, infra.rules as r; print({f.rule for f in r.judge_environment(e.load('example'))})"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "{'project-roles'}\n"
+
+
+# Before and after: every kind of resource has its API, and what cannot be deleted at once is left behind.
+
+
+def of_kind(kind: str) -> list[Resource]:
+    return [resource for resource in resources(EXAMPLE) if resource.kind == kind]
+
+
+def test_the_rule_about_apis_knows_every_kind_that_is_planned() -> None:
+    """A kind that it does not know would pass in any order."""
+    environments = (EXAMPLE, hardened(), *map(load, names()))
+    kinds = {resource.kind for environment in environments for resource in resources(environment)}
+    unknown = {kind for kind in kinds if not kind.startswith(tuple(API_OF_KIND))}
+    assert unknown == {SERVICE, "terraform_data"}
+
+
+def test_a_trial_goes_without_what_google_would_not_delete() -> None:
+    """A user who owns tables, a database with open connections, a peering that Cloud SQL holds for hours."""
+    kept = [r for kind in ("google_sql_user", "google_sql_database") for r in of_kind(kind)]
+    [peering] = of_kind("google_service_networking_connection")
+    assert {r.arguments["deletion_policy"] for r in (*kept, peering)} == {"ABANDON"} and len(kept) > 2
+    assert peering.arguments["update_on_creation_fail"] is True, "it is still there at the next deployment"
+
+
+def test_who_plans_from_a_workflow_may_read_the_image_policy_and_who_deploys_may_write_it() -> None:
+    granted = {r.id: str(r.arguments["role"]) for r in resources(hardened()) if r.kind == "google_project_iam_member"}
+    assert granted["planner-binaryauthorization-policyViewer"] == "roles/binaryauthorization.policyViewer"
+    assert granted["deployer-binaryauthorization-policyEditor"] == "roles/binaryauthorization.policyEditor"
+
+
+# Hours of maintenance in the worst 32 days, as GKE counts them.
+
+CLUSTER = replace(EXAMPLE.cluster, maintenance_start="2026-01-03T02:00:00Z", maintenance_end="2026-01-03T08:00:00Z")
+YEAR_END = Freeze(name="year-end", start="2026-12-19T00:00:00Z", end="2027-01-04T00:00:00Z")
+# From three hours into a window, to one hour before the end of another; of 31 windows that are whole 18 are lost.
+RAGGED = replace(YEAR_END, start="2026-12-18T05:00:00Z", end="2027-01-04T07:00:00Z")
+
+
+@pytest.mark.parametrize(
+    ("days", "freezes", "hours"),
+    [
+        pytest.param("FREQ=DAILY", (), 192, id="every night"),
+        pytest.param("FREQ=WEEKLY;BYDAY=SA,SU", (), 48, id="weekends"),
+        pytest.param("FREQ=WEEKLY;BYDAY=SU", (), 24, id="one night a week"),
+        pytest.param("FREQ=WEEKLY;BYDAY=SA,SU", (YEAR_END,), 12, id="weekends around the end of the year"),
+        pytest.param("FREQ=DAILY", (YEAR_END,), 96, id="every night around the end of the year"),
+        pytest.param("FREQ=DAILY", (RAGGED,), 78, id="pieces under four hours do not count"),
+    ],
+)
+def test_least_hours(days: str, freezes: tuple[Freeze, ...], hours: float) -> None:
+    assert least_hours(replace(CLUSTER, maintenance_days=days, freezes=freezes)) == hours
+
+
+def test_what_gke_asks_for_is_what_weekends_leave() -> None:
+    assert least_hours(replace(CLUSTER, maintenance_days="FREQ=WEEKLY;BYDAY=SA,SU", freezes=())) == MIN_HOURS

@@ -6,15 +6,16 @@ from tests.monitoring.alerting.rule_series import OTHER, here, labels, ours, pla
 
 A = 'job="a",namespace="training"'
 OF_A, HERE = labels(job="a", namespace="training"), here(job="a", namespace="training")
-_DATABASE = ours("batch_failures_total", 'job="a",namespace="training",error_class="database"')
+_DATABASE = ours("batch_failures_total", f'{A},error_class="database"')
 _OF_B = 'job="b",reason="not an event"'
-_REFUSED = ours("event_lines_refused_total", 'job="a",namespace="training",reason="not an event"')
+_REFUSED = ours("event_lines_refused_total", f'{A},reason="not an event"')
+_NOT_AN_EVENT = labels(job="a", namespace="training", reason="not an event")
 JOBS: dict[str, tuple[History, ...]] = {
     "HoldfastFlexNodeEndsUnsaved": (
         played(
             (ours("last_commit_age_seconds", A), "0+60x60"),
-            (ours("node_end_seconds", 'job="a",namespace="training",node="n1"'), "21000-60x60"),
-            (ours("node_end_seconds", 'job="a",namespace="training",node="n2"'), "400000-60x60"),
+            (ours("node_end_seconds", f'{A},node="n1"'), "21000-60x60"),
+            (ours("node_end_seconds", f'{A},node="n2"'), "400000-60x60"),
             at=36,
             fires=HERE,
             quiet=34,
@@ -29,13 +30,13 @@ JOBS: dict[str, tuple[History, ...]] = {
         ),
         played(
             (ours("last_commit_age_seconds", A, OTHER), "9999x60"),
-            (ours("node_end_seconds", 'job="a",namespace="training",node="n1"', OTHER), "99x60"),
+            (ours("node_end_seconds", f'{A},node="n1"', OTHER), "99x60"),
             at=30,
         ),
         # six hours and a minute before the end it is too early
         played(
             (ours("last_commit_age_seconds", A), "3000x60"),
-            (ours("node_end_seconds", 'job="a",namespace="training",node="n1"'), "21600x60"),
+            (ours("node_end_seconds", f'{A},node="n1"'), "21600x60"),
             at=30,
         ),
     ),
@@ -135,50 +136,39 @@ JOBS: dict[str, tuple[History, ...]] = {
             (_REFUSED, "0x90 0+2x30"),
             (ours("event_lines_refused_total", _OF_B), "5x120"),
             at=105,
-            fires=labels(job="a", namespace="training", reason="not an event"),
+            fires=_NOT_AN_EVENT,
             quiet=95,
         ),
-        played((_REFUSED, "_x70 15x20"), at=72, fires=labels(job="a", namespace="training", reason="not an event")),
+        played((_REFUSED, "_x70 15x20"), at=72, fires=_NOT_AN_EVENT),
         played((_REFUSED, "_x70 8x20"), at=72),
-        played((_REFUSED, "0x80 15x20"), at=85, fires=labels(job="a", namespace="training", reason="not an event")),
+        played((_REFUSED, "0x80 15x20"), at=85, fires=_NOT_AN_EVENT),
         played((_REFUSED, "0x30 40x150"), at=145),  # an hour and more ago
-        played(
-            (_REFUSED, "4x15 _x120 40x20"), at=140, fires=labels(job="a", namespace="training", reason="not an event")
-        ),
+        played((_REFUSED, "4x15 _x120 40x20"), at=140, fires=_NOT_AN_EVENT),
         played((_REFUSED, "0x80 9x90"), at=85),
         played(
             (_REFUSED, "40x60 _x7 40x90"),  # a short silence is no birth
             (ours("event_lines_refused_total", _OF_B), "0x80 8x90"),
-            (ours("event_lines_refused_total", 'job="a",namespace="training",reason="from the future"'), "0x80 8x90"),
+            (ours("event_lines_refused_total", f'{A},reason="from the future"'), "0x80 8x90"),
             (
-                ours("event_lines_refused_total", 'job="a",namespace="training",reason="not an event"', OTHER),
+                ours("event_lines_refused_total", f'{A},reason="not an event"', OTHER),
                 "_x70 50x90",
             ),
             at=130,
         ),
     ),
     "HoldfastResultsDatabaseErrors": (
-        played(
-            (ours("batch_failures_total", 'job="a",namespace="training",error_class="database"'), "1x20 2+1x20"),
-            at=30,
-            fires=OF_A,
-            quiet=22,
-        ),
+        played((_DATABASE, "1x20 2+1x20"), at=30, fires=OF_A, quiet=22),
         played((_DATABASE, "0x5 0+0.4x60"), at=40),  # four in ten minutes
         played((_DATABASE, "9x60"), at=40),  # an outage long over
         played((_DATABASE, "_x30 4x20"), at=31),
         played((_DATABASE, "9x5 _x25 9x20"), at=33, fires=OF_A),
         played((_DATABASE, "9x5 _x11 9x20"), at=21),  # a short silence is no birth
         # born in the middle of an outage
+        played((_DATABASE, "_x30 9x20"), at=31, fires=OF_A),
         played(
-            (ours("batch_failures_total", 'job="a",namespace="training",error_class="database"'), "_x30 9x20"),
-            at=31,
-            fires=OF_A,
-        ),
-        played(
-            (ours("batch_failures_total", 'job="a",namespace="training",error_class="database"'), "1x20 2 3 4 5x40"),
-            (ours("batch_failures_total", 'job="a",namespace="training",error_class="input"'), "0+9x60"),
-            (ours("batch_failures_total", 'job="a",namespace="training",error_class="database"', OTHER), "0+9x60"),
+            (_DATABASE, "1x20 2 3 4 5x40"),
+            (ours("batch_failures_total", f'{A},error_class="input"'), "0+9x60"),
+            (ours("batch_failures_total", f'{A},error_class="database"', OTHER), "0+9x60"),
             at=30,
         ),
     ),

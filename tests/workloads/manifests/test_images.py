@@ -10,7 +10,7 @@ from holdfast.manifests.database import PROXY
 from holdfast.manifests.serving_proxy import ENVOY
 from holdfast.manifests.serving_vllm import VLLM
 from tests.platforms import names
-from tests.workloads.manifests.rendered import ROOT, workloads
+from tests.workloads.manifests.rendered import ROOT, images, workloads
 from workloads.images import pins
 from workloads.manifests import gpu_metrics
 
@@ -18,13 +18,7 @@ DOCKERFILE = (ROOT / "workloads/images/Dockerfile").read_text()
 
 
 def test_every_image_that_a_pod_runs_is_one_that_is_built_or_copied() -> None:
-    used = {
-        container["image"].partition("@")[0].rpartition("/")[2]
-        for env in names()
-        for _, template in workloads(env)
-        for container in [*template["spec"]["containers"], *template["spec"].get("initContainers", ())]
-    }
-    assert used == {*pins.ROLES, PROXY, ENVOY, VLLM, gpu_metrics.NAME}
+    assert images(names()) == {*pins.ROLES, PROXY, ENVOY, VLLM, gpu_metrics.NAME}
 
 
 def test_an_image_is_pinned_unprivileged_and_gets_its_signals() -> None:

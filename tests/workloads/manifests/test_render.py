@@ -1,14 +1,22 @@
 """The rendered manifests: current, clean, and in agreement with the cluster."""
 
+import re
+import shutil
+from pathlib import Path
+
 import pytest
 from ruamel.yaml import YAML
+from typer.testing import CliRunner, Result
 
+from holdfast.contract.errors import InputError
 from holdfast.lint.engine import Options, lint
 from holdfast.lint.formats import text as as_text
+from holdfast.manifests.render_context import RenderContext
 from infra.describe import described
 from tests.platforms import load, names
-from tests.workloads.manifests.rendered import KUSTOMIZATION, RENDERED, bodies, templates
-from workloads.manifests.rendering import render
+from tests.workloads.manifests.rendered import KUSTOMIZATION, RENDERED, Body, bodies, templates
+from workloads.__main__ import app
+from workloads.manifests.rendering import platform, render
 
 
 @pytest.mark.parametrize("name", names())
@@ -65,3 +73,72 @@ def test_each_quota_is_bounded_by_what_the_environment_can_have() -> None:
     most = sum(p.max_nodes * p.gpus_per_node for p in env.pools)
     most += sum(env.auto_provisioning.values())
     assert 0 < lent <= most
+
+
+# What a second apply of the platform half would do: nothing to jobs, and nothing to what Kueue owns of them.
+
+WORK = ("Job", "JobSet", "Deployment", "CronJob", "StatefulSet")
+
+
+def applied(env: str, *kinds: str) -> list[Body]:
+    return [body for body in platform(RenderContext(load(env))) if body["kind"] in kinds]
+
+
+@pytest.mark.parametrize("env", names())
+def test_no_work_that_is_over_begins_anew(env: str) -> None:
+    """A job that is cleared away when it is over would be made again, at the price of its machines."""
+    assert {body["metadata"]["name"] for body in applied(env, *WORK)} >= {"exporter", "verify-checkpoints"}
+    once = applied(env, "Job", "JobSet")
+    assert bool(once) == (load(env).database is not None)
+    for body in once:
+        assert body["kind"] == "Job" and re.fullmatch("migrate-[0-9a-f]+", body["metadata"]["name"])
+        assert "ttlSecondsAfterFinished" not in body["spec"]
+
+
+@pytest.mark.parametrize("env", names())
+def test_no_field_that_kueue_writes_is_applied(env: str) -> None:
+    """Two owners of `spec.suspend` are a conflict, and the one who insists starts what waits, or stops what runs."""
+    for body in applied(env, *WORK):
+        assert "suspend" not in body["spec"], body["metadata"]["name"]
+        assert "kueue.x-k8s.io/queue-name" not in body["metadata"].get("labels", {}), body["metadata"]["name"]
+
+
+# The command `render`: what is written, what is shown, and the exit codes.
+
+FILES = sorted(path.relative_to(RENDERED / "example").as_posix() for path in (RENDERED / "example").rglob("*.*"))
+
+
+def call(*words: str | Path) -> Result:
+    return CliRunner().invoke(app, [str(word) for word in words], catch_exceptions=True)
+
+
+def test_render_writes_the_files_of_the_environments(tmp_path: Path) -> None:
+    done = call("render", "example", "--out", tmp_path)
+    assert done.exit_code == 0
+    assert sorted(done.stdout.split()) == [(tmp_path / "example" / name).as_posix() for name in FILES]
+    for name in FILES:
+        assert (tmp_path / "example" / name).read_text() == (RENDERED / "example" / name).read_text()
+    assert not (tmp_path / "prod").exists()
+
+
+def test_render_again_changes_nothing_and_removes_what_no_longer_belongs(tmp_path: Path) -> None:
+    shutil.copytree(RENDERED / "example", tmp_path / "example")  # as the test above has seen it written
+    left = tmp_path / "example" / "platform" / "99-old.yaml"
+    left.write_text("kind: Pod\n")
+    done = call("render", "example", "--out", tmp_path)
+    assert done.stdout.split() == [left.as_posix()] and not left.exists()
+
+
+def test_render_check_writes_nothing_and_exits_1_when_a_file_would_change(tmp_path: Path) -> None:
+    shutil.copytree(RENDERED / "example", tmp_path / "example")
+    edited = tmp_path / "example" / FILES[-1]
+    edited.write_text("edited by hand\n")
+    done = call("render", "example", "--out", tmp_path, "--check")
+    assert done.exit_code == 1 and done.stdout.split() == [edited.as_posix()]
+    assert edited.read_text() == "edited by hand\n"
+
+
+def test_render_of_an_unknown_environment_names_the_known_ones(tmp_path: Path) -> None:
+    done = call("render", "exmaple", "--out", tmp_path)
+    assert isinstance(done.exception, InputError) and "example" in str(done.exception)
+    assert not any(tmp_path.iterdir())

@@ -21,12 +21,6 @@ from tests.workloads.manifests.rendered import bodies, jobs, named, option, temp
 GPU = "nvidia.com/gpu"
 
 
-def asked(spec: dict[str, object]) -> int:
-    """GPUs of all pods of a Job together."""
-    pod = spec["template"]["spec"]  # type: ignore[index]
-    return int(pod["containers"][0]["resources"]["limits"][GPU]) * spec["parallelism"]  # type: ignore[operator]
-
-
 @pytest.mark.parametrize("env", names())
 def test_a_pod_may_ask_for_its_node_exactly_where_it_holds_a_token(env: str) -> None:
     holders = set()
@@ -106,17 +100,6 @@ def test_pods_of_one_job_train_one_run_only_as_a_gang(env: str) -> None:
                 assert option(main["command"], "--rendezvous").replace(f"$({ENV_JOB})", job).startswith(head)
             else:
                 assert "$(JOB_COMPLETION_INDEX)" in option(main["command"], "--run")
-
-
-@pytest.mark.parametrize("env", names())
-def test_every_job_with_gpus_fits_the_queue_that_it_is_submitted_to(env: str) -> None:
-    for body, spec in jobs(env):
-        if GPU not in spec["template"]["spec"]["containers"][0]["resources"]["limits"]:
-            continue
-        queue = body["metadata"]["labels"]["kueue.x-k8s.io/queue-name"]
-        flavors = named(env, "ClusterQueue", queue)["spec"]["resourceGroups"][0]["flavors"]
-        quotas = [int(r["nominalQuota"]) for f in flavors for r in f["resources"] if r["name"] == GPU]
-        assert max(quotas) >= asked(spec), f"{body['metadata']['name']} can never be admitted"
 
 
 @pytest.mark.parametrize("env", names())

@@ -37,16 +37,19 @@ def die_with(parent: int) -> None:
             os._exit(1)
 
 
-class Started:
+class Forked:
     """With what tests ask of a subprocess.Popen."""
 
-    def __init__(self, server: "ForkServer", pid: int) -> None:
-        self._server, self.pid = server, pid
-        self.returncode: int | None = None
+    pid: int
+    returncode: int | None = None
+
+    def code(self) -> int | None:
+        """None: it still runs."""
+        raise NotImplementedError
 
     def poll(self) -> int | None:
         if self.returncode is None:
-            self.returncode = self._server.ask({"pid": self.pid})["code"]
+            self.returncode = self.code()
         return self.returncode
 
     def wait(self, timeout: float | None = None) -> int:
@@ -63,6 +66,16 @@ class Started:
 
     def kill(self) -> None:
         self.send_signal(signal.SIGKILL)
+
+
+class Started(Forked):
+    """By a server."""
+
+    def __init__(self, server: "ForkServer", pid: int) -> None:
+        self._server, self.pid = server, pid
+
+    def code(self) -> int | None:
+        return self._server.ask({"pid": self.pid})["code"]
 
 
 class ForkServer:

@@ -1,12 +1,12 @@
 """One style of errors: what Typer refuses, what the system lacks, and who stops reading."""
 
 import subprocess
-import sys
 
 import pytest
 import typer
 
 from holdfast.command_line import run_app
+from workloads.library.tests.contract.test_errors import assert_read_in_part
 
 app = typer.Typer(rich_markup_mode=None, no_args_is_help=True)
 
@@ -79,10 +79,4 @@ def test_a_question_that_nobody_answers_stops(
 
 @pytest.mark.process
 def test_a_reader_that_has_seen_enough_is_no_finding() -> None:
-    command = [sys.executable, "-c", "from workloads.library.tests.test_command_line import *; run_app(app, ['count'])"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as running:
-        assert running.stdout and running.stderr
-        assert running.stdout.readline() == "0\n"
-        running.stdout.close()
-        assert running.stderr.read() == ""
-        assert running.wait(60) == 0
+    assert_read_in_part("from workloads.library.tests.test_command_line import *; run_app(app, ['count'])")

@@ -35,7 +35,9 @@ class Api:
             self.client = config.new_client_from_config(file, context)
             known: Any = config.list_kube_config_contexts(file)
         except config.ConfigException as error:
-            raise Unjudged(f"no cluster in {kubeconfig or 'the usual kubeconfig'}: {error}") from error
+            where = kubeconfig or config.KUBE_CONFIG_DEFAULT_LOCATION
+            fix = "run your platform's get-credentials command, or give --kubeconfig FILE"
+            raise Unjudged(f"no cluster in {where}: {error} {fix}") from error
         chosen = next((each for each in known[0] if each["name"] == context), known[1])
         self.context = str(chosen["name"])
         self.cluster = str(chosen["context"]["cluster"])

@@ -19,18 +19,11 @@ EVENTS: dict[str, tuple[str, ...]] = {
     "commit": ("step", "seconds", "bytes"),  # durable; seconds since its save began
     "save_failed": ("step", "reason"),
     # Of these that a watcher writes, `namespace` is that of the job.
-    "evict": (
-        "signal",
-        "target",
-        "namespace",
-    ),  # written by the evictor (drill, demo) or by an observer (the node watcher)
+    # Written by the evictor (drill, demo) or by an observer (the node watcher).
+    "evict": ("signal", "target", "namespace"),
     "stop": ("step", "reason"),  # the ranks agreed to stop after this step
-    "resized": (
-        "step",
-        "nodes",
-        "of",
-        "seconds",
-    ),  # an elastic gang went on with this number of its nodes, after a stall
+    # An elastic gang went on with this number of its nodes, after a stall.
+    "resized": ("step", "nodes", "of", "seconds"),
     "exit": ("code", "step"),
     "claimed": ("items",),  # batch: leased from the queue
     "stored": ("items", "seconds"),  # batch: rows committed
@@ -41,14 +34,8 @@ EVENTS: dict[str, tuple[str, ...]] = {
     "item_failed": ("item", "error_class", "failures"),
     "dead_lettered": ("item", "reason"),
     # Written by the node watcher (the exporter) and the mover, read by the ledger and the churn estimate.
-    "scheduled": (
-        "seconds",
-        "node",
-        "pool",
-        "capacity",
-        "accelerator",
-        "namespace",
-    ),  # a pod of the job got its node after so long
+    # A pod of the job got its node after so long.
+    "scheduled": ("seconds", "node", "pool", "capacity", "accelerator", "namespace"),
     "admitted": ("seconds", "queue", "flavor", "accelerator"),  # Kueue started a job after so long in its queue
     "moved": ("source", "capacity", "reason", "namespace"),  # the mover sent the job from one queue to another
     # seconds: its age when the watcher first saw it
@@ -75,75 +62,45 @@ GPU_FIELDS: dict[str, tuple[str, str]] = {
 }
 
 METRIC_PREFIX = "custom.googleapis.com/holdfast"
-# Name -> (unit, help). The exporter serves them to Prometheus with '/' as '_' and the prefix `holdfast_`.
-METRICS: dict[str, tuple[str, str]] = {
-    "preemptions_total": ("1", "Spot nodes taken away, by pool and zone"),
+# Name -> help; times are in seconds, and their names say so. The exporter serves them to Prometheus with '/' as '_' and the prefix `holdfast_`.
+METRICS: dict[str, str] = {
+    "preemptions_total": "Spot nodes taken away, by pool and zone",
     # Written together, read by the churn estimate. age_h: lower end of the band of node age, in hours.
-    "spot_node_seconds_total": ("s", "time that Spot nodes were at risk, by pool, machine_type, zone and age_h"),
-    "spot_node_losses_total": ("1", "Spot nodes taken away, by pool, machine_type, zone and age_h"),
-    "goodput_ratio": ("1", "productive share of wall time, by namespace and job"),
-    "useful_paid_ratio": (
-        "1",
-        "productive share of the time on machines: without waits for capacity, by namespace and job",
-    ),
-    "gang_below_size_seconds": (
-        "s",
-        "since when an elastic gang has fewer nodes than places, by namespace and job; 0: it has all",
-    ),
-    "last_commit_age_seconds": (
-        "s",
-        "seconds of computing since the newest committed checkpoint, by namespace and job",
-    ),
-    "pending_seconds": ("s", "how long the oldest unschedulable pod has waited, by capacity and accelerator"),
+    "spot_node_seconds_total": "time that Spot nodes were at risk, by pool, machine_type, zone and age_h",
+    "spot_node_losses_total": "Spot nodes taken away, by pool, machine_type, zone and age_h",
+    "goodput_ratio": "productive share of wall time, by namespace and job",
+    "useful_paid_ratio": "productive share of the time on machines: without waits for capacity, by namespace and job",
+    "gang_below_size_seconds": "since when an elastic gang has fewer nodes than places, by namespace and job; 0: it has all",
+    "last_commit_age_seconds": "seconds of computing since the newest committed checkpoint, by namespace and job",
+    "pending_seconds": "how long the oldest unschedulable pod has waited, by capacity and accelerator",
     # Read by the report. wait_s: lower end of the band, in seconds.
-    "pod_waits_total": ("1", "pods of jobs that got their node, by capacity, accelerator and wait_s"),
+    "pod_waits_total": "pods of jobs that got their node, by capacity, accelerator and wait_s",
     # Jobs that wait without a pod, in Kueue or in Google's queue.
-    "queue_wait_seconds": (
-        "s",
-        "longest wait of a job that Kueue has not started, by queue, flavor, accelerator, reason",
-    ),
+    "queue_wait_seconds": "longest wait of a job that Kueue has not started, by queue, flavor, accelerator, reason",
     # Read by the report, as pod_waits_total.
-    "queue_waits_total": ("1", "jobs that Kueue started, by queue, flavor, accelerator and wait_s"),
-    "queue_pending_workloads": ("1", "jobs that wait for quota, by queue"),
-    "queue_started_workloads": ("1", "jobs that hold quota and have not finished, by queue"),
-    "provisioning_requests_lost_total": ("1", "ProvisioningRequests that failed, expired or were revoked, by reason"),
-    "batch_backlog_items": ("1", "items not yet done, by job"),
-    "batch_oldest_seconds": ("s", "age of the oldest item not yet done, by job"),
-    "batch_replicas_wanted": ("1", "workers needed to meet the deadline, by job"),
-    "node_end_seconds": ("s", "seconds until the planned end of a job's nodes, by namespace and job"),
-    "commit_interval_seconds": (
-        "s",
-        "usual time between commits, of jobs whose present attempt owes one, by namespace and job",
-    ),
-    "restores_skipped_total": ("1", "damaged checkpoints that a restore went past, by namespace and job"),
-    "loss_not_finite": ("1", "1 while the newest loss of a training job is no finite number, by namespace and job"),
-    "slowest_rank_ratio": (
-        "1",
-        "time of the slowest rank of a gang by that of the others, up to their exchange, by namespace and job",
-    ),
-    "fruitless_restarts": (
-        "1",
-        "crashes in a row without a new commit or result; evictions do not count, by namespace and job",
-    ),
-    "dead_letters_total": ("1", "items given up, by namespace and job"),
-    "batch_failures_total": ("1", "items that failed and were tried again, by namespace, job and class of error"),
-    "system_pods_on_interruptible": ("1", "system pods, other than DaemonSets, on nodes that can be taken away"),
-    "silent_node_pods": ("1", "pods of jobs on nodes that stopped reporting, by namespace"),
-    "gpu_faults_total": ("1", "Spot nodes found with a broken GPU, by pool, fault and answer: replaced or reported"),
-    "disruption_budget_shortfall": ("1", "pods missing from what a PodDisruptionBudget wants, by namespace and budget"),
-    "event_lines_refused_total": (
-        "1",
-        "lines that no account can use, by namespace and job of the pod that wrote them, and reason",
-    ),
-    "placement_moves_total": (
-        "1",
-        "moves of a job between capacities, by namespace, job and capacity that it was sent to",
-    ),
-    "placement_slack_seconds": (
-        "s",
-        "time left to the deadline less work left, of jobs that may be moved, by namespace and job",
-    ),
-    "exporter_heartbeat_seconds": ("s", "Unix time of the exporter's last full pass"),
+    "queue_waits_total": "jobs that Kueue started, by queue, flavor, accelerator and wait_s",
+    "queue_pending_workloads": "jobs that wait for quota, by queue",
+    "queue_started_workloads": "jobs that hold quota and have not finished, by queue",
+    "provisioning_requests_lost_total": "ProvisioningRequests that failed, expired or were revoked, by reason",
+    "batch_backlog_items": "items not yet done, by job",
+    "batch_oldest_seconds": "age of the oldest item not yet done, by job",
+    "batch_replicas_wanted": "workers needed to meet the deadline, by job",
+    "node_end_seconds": "seconds until the planned end of a job's nodes, by namespace and job",
+    "commit_interval_seconds": "usual time between commits, of jobs whose present attempt owes one, by namespace and job",
+    "restores_skipped_total": "damaged checkpoints that a restore went past, by namespace and job",
+    "loss_not_finite": "1 while the newest loss of a training job is no finite number, by namespace and job",
+    "slowest_rank_ratio": "time of the slowest rank of a gang by that of the others, up to their exchange, by namespace and job",
+    "fruitless_restarts": "crashes in a row without a new commit or result; evictions do not count, by namespace and job",
+    "dead_letters_total": "items given up, by namespace and job",
+    "batch_failures_total": "items that failed and were tried again, by namespace, job and class of error",
+    "system_pods_on_interruptible": "system pods, other than DaemonSets, on nodes that can be taken away",
+    "silent_node_pods": "pods of jobs on nodes that stopped reporting, by namespace",
+    "gpu_faults_total": "Spot nodes found with a broken GPU, by pool, fault and answer: replaced or reported",
+    "disruption_budget_shortfall": "pods missing from what a PodDisruptionBudget wants, by namespace and budget",
+    "event_lines_refused_total": "lines that no account can use, by namespace and job of the pod that wrote them, and reason",
+    "placement_moves_total": "moves of a job between capacities, by namespace, job and capacity that it was sent to",
+    "placement_slack_seconds": "time left to the deadline less work left, of jobs that may be moved, by namespace and job",
+    "exporter_heartbeat_seconds": "Unix time of the exporter's last full pass",
 }
 
 # Label wait_s of pod_waits_total and queue_waits_total: lower ends of the bands, in seconds.

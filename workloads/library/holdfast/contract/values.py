@@ -26,7 +26,8 @@ def between(what: str, got: object, low: float, high: float, *, fix: str = "writ
     ok = isinstance(got, int | float) and not isinstance(got, bool) and abs(got) < LARGEST and low <= got <= high
     if not ok:
         allowed = f"{low:,} to {high:,}" if math.isfinite(high) else f"{low:,} or more"
-        raise InputError(what, got=got, allowed=allowed, fix=fix)
+        # A text that reads as a number of the range must not look like one.
+        raise InputError(what, got=repr(got) if isinstance(got, str) else got, allowed=allowed, fix=fix)
 
 
 def duration_s(text: str, units: str = "smhd") -> float | None:

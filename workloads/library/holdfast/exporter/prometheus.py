@@ -39,7 +39,7 @@ class Newest(Collector):
 def _family(metric: str, samples: list[Sample]) -> Metric:
     keys = sorted({key for one in samples for key, _ in one.labels})  # an index is of some jobs only
     build = CounterMetricFamily if samples[0].cumulative else GaugeMetricFamily
-    family = build(f"holdfast_{metric}", METRICS[metric][1], labels=keys)
+    family = build(f"holdfast_{metric}", METRICS[metric], labels=keys)
     for one in samples:
         family.add_metric([dict(one.labels).get(key, "") for key in keys], one.value)
     return family

@@ -22,7 +22,7 @@ def cause_of(job: JobSnapshot, cluster: ClusterSnapshot) -> Cause:
         found = check(job, cluster)
         if found is not None:
             return found
-    action = "look at its speed: `holdfast report`"
+    action = f"look at its speed: `holdfast explain {job.name} --follow --events FOLDER`, then `holdfast report --events FOLDER`"
     return Cause(Reason.NONE, "nothing: all its pods run", action, f"kubectl get pods -n {job.namespace} -o wide")
 
 

@@ -150,7 +150,7 @@ def find(api: Api, name: str, namespace: str = "") -> JobSnapshot:
     raise InputError(
         "no such job",
         got=name,
-        allowed=", ".join(names[:10]) or "none: no job in this cluster",
+        allowed=", ".join(names[:10]) or f"none: no job in {namespace or 'this cluster'}",
         fix=f"did you mean {near[0]}?" if near else "`holdfast explain`",
     )
 

@@ -61,7 +61,7 @@ def prepare(job: OwnJob, platform: Platform) -> Prepared:
     text = rendered.text(platform.name, found)
     rendered.judge(f"{job.name}.yaml", text, platform)
     notes = [
-        f"placed on {placed.reason}",
+        f"placed: {placed.reason}",
         *filter(None, [image.warning]),
         *_notes_on(job),
         *outside.check(job, platform),

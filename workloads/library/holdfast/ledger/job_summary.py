@@ -53,10 +53,6 @@ class JobSummary:
         return None if self.last_commit_s is None else max(0.0, now_s - self.last_commit_s)
 
     @property
-    def lost_by_eviction(self) -> tuple[int, ...]:
-        return tuple(recovery.lost_steps for recovery in self.recoveries)
-
-    @property
     def recovered_after_s(self) -> tuple[float, ...]:
         """Of those evictions after which work went on, in their order."""
         return tuple(recovery.seconds for recovery in self.recoveries if recovery.seconds is not None)

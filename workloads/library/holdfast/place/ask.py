@@ -40,12 +40,14 @@ class Belief:
             return hazard.read_measured(self.measured, job.accelerator)
         if self.churn is None:
             return hazard.prior(job.accelerator)
+        # Above 100 a node lives for half a minute: more likely a percentage was typed.
         between("churn", self.churn, 1e-6, 100, fix="preemptions a running node-hour, as in --churn 0.1")
         return hazard.fixed(self.churn)
 
 
 def belief(churn: str, spot_wait_h: float | None) -> Belief:
     """As typed: `0.1`, or the path of a measurement."""
+    # A file that is called like a number can still be given, as ./0.1.
     if re.fullmatch(r"\d*\.?\d+(e-?\d+)?", churn):
         return Belief(churn=float(churn), spot_wait_h=spot_wait_h)
     return Belief(measured=Path(churn) if churn else None, spot_wait_h=spot_wait_h)
@@ -161,6 +163,7 @@ def why(job: Job, world: World, options: list[Option], chosen: Option, flip: Fli
 
 def below(usd: float, demand_usd: float) -> str:
     """`58% below on-demand`, and never `-0% below`."""
+    # A rounded share of nothing would be printed with a sign.
     share = 1 - usd / demand_usd
     if abs(share) < 0.005:
         return "at the price of on-demand"

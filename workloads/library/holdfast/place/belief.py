@@ -86,6 +86,7 @@ class Option:
 
     def costs_as(self, least: "Option") -> bool:
         """Within what another sample would change, or so little that it decides nothing."""
+        # Both means are of samples: the difference of two has the spread of both.
         noise = math.hypot(*(float(np.std(o.usual.usd)) / math.sqrt(len(o.usual.usd)) for o in (self, least)))
         return abs(self.mean_usd - least.mean_usd) <= max(SAME_USD * least.mean_usd, NOISE * noise)
 

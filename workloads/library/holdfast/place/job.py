@@ -60,6 +60,7 @@ class Job:
             self._check_elastic()
         if not self.checkpoint_h > 0:
             raise InputError("checkpoint", got=f"{self.checkpoint_h:g} h", allowed="more than 0", fix="as in 30s")
+        # Else no option could name a machine, or say why it is refused.
         if not any(self.machine_for(capacity) for capacity in Capacity):
             sizes = sorted({m.gpus for m in MACHINE_TYPES.values() if m.accelerator == self.accelerator})
             allowed = ", ".join(sorted(self.offered)) or f"multiples of {' or '.join(map(str, sizes))}"
@@ -141,6 +142,7 @@ def accelerator(name: str) -> str:
     typed = _NOISE.sub("", re.sub(r"hbm\d?e?", "", name.lower()))
     if known := ALIASES.get(typed):
         return known
+    # Short names too: the label of a GPU is far from what people type, and no near match would be found.
     names = sorted({*(a.removeprefix("nvidia-").removeprefix("tesla-") for a in ACCELERATORS), *ACCELERATORS})
     near = difflib.get_close_matches(name.lower(), [*names, "h100"], n=1)
     what, fix = "unknown GPU", f"did you mean {near[0]}?" if near else "take one of these"
@@ -171,6 +173,7 @@ def clock_hours(text: str) -> float:
 
 
 SCHEMA = "holdfast.job/1"
+# Judged before it is parsed: YAML takes many times the memory of its text.
 MAX_BYTES = 1_000_000
 _GPUS = re.compile(r"(\d{1,4})x(.{1,64})")
 
@@ -207,6 +210,7 @@ def read_file(path: Path) -> Asked:
 
 
 def _document(path: Path) -> dict[str, Any]:
+    # Late: `place` without a job file starts without a YAML parser.
     from ruamel.yaml import YAML
     from ruamel.yaml.error import YAMLError
 
@@ -218,6 +222,7 @@ def _document(path: Path) -> dict[str, Any]:
         raise InputError(
             "job file", got=f"{path}: {error}"[:300], allowed="a YAML file", fix="check the path"
         ) from error
+    # A Kubernetes manifest is YAML too, and its fields would be read as a job without any.
     if not isinstance(body, dict) or body.get("schema") != SCHEMA:
         raise InputError(
             "job file", got=f"{path} without schema: {SCHEMA}", allowed="a file that new-job wrote",

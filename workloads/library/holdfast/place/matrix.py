@@ -30,6 +30,7 @@ class Deadline(StrEnum):
 
     @classmethod
     def of(cls, hours: float, deadline_h: float) -> "Deadline":
+        # No deadline is neither loose nor tight: such a job may queue for days.
         if math.isinf(deadline_h):
             return cls.NONE
         return cls.LOOSE if deadline_h >= TIGHT_SLACK * hours else cls.TIGHT
@@ -98,6 +99,7 @@ class Rule:
 
     @property
     def discount(self) -> str:
+        # How many of its hours are Spot hours is known only afterwards.
         if self.placement is Placement.HYBRID:
             return "on the Spot part"
         share = MAX_DISCOUNT[self.placement]

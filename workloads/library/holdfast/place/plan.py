@@ -52,6 +52,7 @@ class Plan:
         if self.policy not in POLICIES:
             raise InputError("policy", got=self.policy, allowed=", ".join(POLICIES), fix="render the job again")
         between("work_h", self.work_h, 1e-3, MAX_HOURS)
+        # With less time than work the job is late however it moves.
         between("deadline_h", self.deadline_h, self.work_h, MAX_HOURS)
         for name in ("restart_h", "interval_h", "checkpoint_h"):
             between(name, getattr(self, name), 0, MAX_HOURS)

@@ -101,5 +101,6 @@ def runs_of(count: int, *, path: Ints | None = None, offset_h: Floats | None = N
     """`count` runs of one job, of which work_h and restart_h are needed; by default each on a path of its own, from its
     beginning."""
     columns: dict[str, Any] = {name: np.full(count, float(value)) for name, value in (_USUAL | each).items()}
+    # On one path all runs would be preempted together, and their spread would be that of one.
     path = np.arange(count) if path is None else path
     return Runs(path=path, offset_h=np.zeros(count) if offset_h is None else offset_h, **columns)

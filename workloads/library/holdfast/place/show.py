@@ -35,6 +35,7 @@ def prices(*, as_json: bool) -> None:
         print_json("price-list", fetched_at=table.fetched_at.isoformat(), usd_per_hour=body)
     else:
         print_table(head, rows)
+        # Not on standard output: a script that reads the table must not meet it.
         print(basis(table), file=sys.stderr)
         print("* inferred: from the same GPU elsewhere, or its ratio there", file=sys.stderr)
         for note in table.notes:

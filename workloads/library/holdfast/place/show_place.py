@@ -57,6 +57,7 @@ def _notes(job: Job, answer: Answer) -> list[str]:
 
 def usd(amount: float) -> str:
     """Cents below ten dollars: a short job costs no `$0`."""
+    # Two digits after the point would print a job of seconds as free.
     if amount < 0.01:
         return f"${amount:.2g}" if amount >= 1e-4 else "under $0.0001"
     return f"${amount:,.0f}" if amount >= 10 else f"${amount:.2f}"
@@ -91,6 +92,7 @@ def body(job: Job, answer: Answer) -> dict[str, Any]:
         "reason": answer.reason,
         "scenarios": [{"name": each.name, "basis": each.basis} for each in scenarios],
         "options": [_option(option, [each.name for each in scenarios]) for option in answer.options],
+        # JSON has no infinity: null says that it never turns.
         "break_even": flip and {"against": flip.against.value, "churn_per_hour": finite(flip.churn_per_hour)},
         "churn": {"per_hour": world.churn.per_hour, "basis": world.churn.basis},
         "checkpoint_seconds": checkpoint_s(job, answer),
@@ -104,6 +106,7 @@ def body(job: Job, answer: Answer) -> dict[str, Any]:
 
 def checkpoint_s(job: Job, answer: Answer) -> int | None:
     """Work between checkpoints on Spot; None where there are none."""
+    # What saves nothing, or loses one micro-batch, has no interval to choose.
     if job.batch or not job.resumable:
         return None
     node_churn = answer.world.churn.per_hour

@@ -16,7 +16,7 @@ from holdfast.inference.predictor.spec import PredictorSpec
 from holdfast.inference.values import Value
 from holdfast.report.capacity import at
 from workloads.library.tests.bench.batch_harness import Bench, start_command
-from workloads.library.tests.bench.processes import until
+from workloads.library.tests.processes import until
 
 FOR_EVER_S = 600.0
 PHASES = ("starting", "loading", "loading_again", "predicting", "committing", "idle")
@@ -90,7 +90,7 @@ def _drain(bench: Bench, phase: str, number: int, times: int) -> float:
         if phase == "starting":
             time.sleep(0.1 + 1.5 * number / times)  # spread over imports
         else:
-            until(lambda: _reached(bench, phase, job, folder), 60)
+            until(lambda: _reached(bench, phase, job, folder), within_s=60)
         began = time.monotonic()
         worker.send_signal(signal.SIGTERM)
         code = worker.wait(60)

@@ -11,7 +11,7 @@ from typing import Any
 from holdfast.contract.exit_codes import EXIT_COMPLETE, EXIT_PREEMPTED
 from holdfast.runtime.shutdown import Shutdown
 from workloads.library.tests.bench.batch_harness import BATCH, DRAIN_BATCH_S, Bench, forked
-from workloads.library.tests.bench.processes import rss_mib
+from workloads.library.tests.processes import rss_mib
 
 LANES = 6  # drains side by side: they sleep
 SAMPLE_S = 0.25

@@ -20,10 +20,11 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from holdfast.drill.serving.fleet import free_port
 from workloads.library.tests.bench.checkpoint_damage import MESH, count_undetected
 from workloads.library.tests.bench.checkpoint_methods import ASYNC, DCP, METHODS, Holdfast
 from workloads.library.tests.bench.checkpoint_rivals import RIVALS, environment
-from workloads.library.tests.bench.processes import MIB, family, free_port, held
+from workloads.library.tests.processes import MIB, family, held
 
 ROOT = Path(__file__).parents[4]
 OURS = Holdfast.name

@@ -13,9 +13,9 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from holdfast.drill.serving.fleet import free_port
 from tests.tools import frameworks
 from workloads.library.tests.bench.checkpoint_methods import Plain, Tensors
-from workloads.library.tests.bench.processes import free_port
 
 MODULES = {"torchsnapshot": "torchsnapshot", "orbax": "orbax.checkpoint"}
 

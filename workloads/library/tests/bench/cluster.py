@@ -29,7 +29,7 @@ from tests.cluster.sim.waiting import until
 from tests.cluster.sim.world import World
 from tests.tools.build import TOOLS, build
 from workloads.library.tests.bench.cluster_jobs import KINDS, Kind
-from workloads.library.tests.bench.processes import MIB, rss_mib
+from workloads.library.tests.processes import MIB, rss_mib
 
 GANG = 100
 LOST_SHARE = 0.3

@@ -22,8 +22,8 @@ from typing import Any
 from workloads.library.tests.bench import elastic_rigid
 from workloads.library.tests.bench.elastic_rivals import one_killed
 from workloads.library.tests.bench.elastic_step import no_more_than, step_costs
-from workloads.library.tests.bench.processes import until
 from workloads.library.tests.bench.rival_home import CannotRun
+from workloads.library.tests.processes import until
 from workloads.library.tests.training.elastic.kills import SETTINGS, WarmGang, prepared
 
 ROUNDS = 3
@@ -45,18 +45,18 @@ def applied(gang: WarmGang, epoch: int) -> list[dict[str, Any]]:
 
 def disturbed_s(gang: WarmGang, number: signal.Signals) -> float:
     """From the signal to place 1 until a survivor has done a step without it."""
-    epoch = until(lambda: applied(gang, 0), WAIT_S)[-1]["epoch"]
-    until(lambda: len(applied(gang, epoch)) > 10 * NODES, WAIT_S)
+    epoch = until(lambda: applied(gang, 0), within_s=WAIT_S)[-1]["epoch"]
+    until(lambda: len(applied(gang, epoch)) > 10 * NODES, within_s=WAIT_S)
     began = time.monotonic()
     gang.signal_session(1, number) if number is signal.SIGSTOP else gang.signal(1, number)
-    return float(until(lambda: applied(gang, epoch + 1), WAIT_S)[0]["t"]) - began
+    return float(until(lambda: applied(gang, epoch + 1), within_s=WAIT_S)[0]["t"]) - began
 
 
 def growth_stall_s(gang: WarmGang) -> float:
     """The gap between a survivor's last step before the newcomer and its first one with it."""
     epoch = applied(gang, 0)[-1]["epoch"]
     gang.start(1)
-    until(lambda: len(applied(gang, epoch + 1)) > NODES, WAIT_S)
+    until(lambda: len(applied(gang, epoch + 1)) > NODES, within_s=WAIT_S)
     survivor = gang.processes[0].pid
     times = [line["t"] for line in applied(gang, epoch) if line["process"] == survivor]
     return max(later - earlier for earlier, later in pairwise(times))

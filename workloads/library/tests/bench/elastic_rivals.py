@@ -9,8 +9,9 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from workloads.library.tests.bench.processes import free_port, kill_family, until
+from holdfast.drill.serving.fleet import free_port
 from workloads.library.tests.bench.rival_home import CannotRun, home
+from workloads.library.tests.processes import kill_family, until
 
 MEMBERS = 3
 LIMIT_S = 180.0
@@ -38,7 +39,7 @@ def one_killed(folder: Path) -> dict[str, float]:
             return [t for t, size, _ in _lines(steps) if size == MEMBERS - 1 and t > began]
 
         try:
-            until(after, LIMIT_S, pause_s=0.05)
+            until(after, within_s=LIMIT_S, pause_s=0.05)
         except TimeoutError:
             raise CannotRun(f"the others did not step again within {LIMIT_S:g} s") from None
         together = [seconds for _, size, seconds in _lines(steps) if size == MEMBERS]
@@ -65,7 +66,7 @@ def _met(steps: Path, members: Sequence[subprocess.Popen[bytes]], folder: Path) 
         return sum(size == MEMBERS for _, size, _ in _lines(steps)) > 20 * MEMBERS
 
     try:
-        until(together, LIMIT_S, pause_s=0.05)
+        until(together, within_s=LIMIT_S, pause_s=0.05)
     except TimeoutError:
         raise CannotRun(f"{MEMBERS} members did not meet in {LIMIT_S:g} s: {_last_line(folder)}") from None
 

@@ -127,6 +127,8 @@ class Lane:
             struck = _at_point(process) if kill.is_point else _at_random(run, process, kill, before.events)
             code = process.wait(PATIENCE_S)
         code = 128 - code if code < 0 else code
+        if kill.is_point and code == 0:
+            struck = False  # an uploader that ends with its run looks like one that died
         fine = code in ENDS_BY_POWER_LOSS if struck and kill.target != "uploader" else code == 0
         self._note(run, kill, before, struck=struck, wrong="" if fine else f"{kill}: exit {code}: {run.log()[-600:]}")
         return code == 0

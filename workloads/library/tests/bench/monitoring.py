@@ -36,7 +36,7 @@ from tests.cluster.sim.waiting import until
 from tests.cluster.sim.world import World
 from workloads.library.tests import sample
 from workloads.library.tests.bench.cluster_jobs import KINDS
-from workloads.library.tests.bench.processes import rss_mib
+from workloads.library.tests.processes import rss_mib
 
 LEDGER_GOAL_S, LAG_GOAL_S, SUM_GOAL_MS, REPORT_GOAL_MB = 5.0, 5.0, 1.0, 1.5
 GANG, WRITERS = 100, 16

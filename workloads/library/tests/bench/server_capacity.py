@@ -14,7 +14,8 @@ import psutil
 
 from workloads.library.tests.bench.server_client import INFER, k6
 from workloads.library.tests.inference.server.playing_predictors import BATCH_S, ITEM_S
-from workloads.library.tests.inference.server.serving import PREDICTORS, Served, served, texts, until
+from workloads.library.tests.inference.server.serving import PREDICTORS, Served, served, texts
+from workloads.library.tests.processes import until
 
 BATCH = 32
 USERS = 4 * BATCH

@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 
 from infra.ops import engine
-from workloads.library.tests.bench.processes import rss_mib
+from workloads.library.tests.processes import rss_mib
 
 ROOT = Path(__file__).parents[4]
 OURS = [sys.executable, "-m", "infra.main"]

@@ -13,10 +13,10 @@ from uuid import uuid4
 
 import pytest
 
+from holdfast.drill.serving.fleet import free_port
 from tests import support
 from tests.tools import azurite_server
 from tests.tools.build import TOOLS, build
-from workloads.library.tests.bench.processes import free_port
 from workloads.library.tests.checkpoint.jobs import Jobs
 
 S3_SERVER = str(Path(__file__).with_name("s3_server.py"))

@@ -26,7 +26,6 @@ from tests.cluster.sim.waiting import until
 from workloads.library.tests.checkpoint import faulty_proxy as faults
 from workloads.library.tests.checkpoint.faulty_proxy import proxied
 from workloads.library.tests.checkpoint.jobs import STEPS, TUNING, Jobs, finish, newest, steps_on
-from workloads.library.tests.checkpoint.test_kill import wait_until
 
 pytestmark = pytest.mark.process
 
@@ -64,7 +63,7 @@ def test_of_two_trainers_with_one_run_name_the_older_loses_its_right_to_commit(t
 def test_two_jobs_of_two_ranks_under_one_name_end_with_one_complete(jobs: Jobs, tmp_path: Path) -> None:
     url, log = tmp_path / "url", tmp_path / "log"
     older = jobs.start(url, tmp_path, world=2, every=20, steps=10**6, log=str(log))
-    wait_until(lambda: bool(support.commits(url)))
+    until(lambda: bool(support.commits(url)))
     newer = jobs.run(url, tmp_path, world=2, every=1, steps=10**6, kill_at="stage.begin:1")
     assert -signal.SIGKILL in newer, "it was killed in its first save, and has committed nothing"
     assert finish(older) == [EXIT_BAD_INPUT, EXIT_BAD_INPUT], log.read_text()
@@ -199,7 +198,7 @@ def test_a_failure_is_forgotten_once_a_later_save_is_durable(tmp_path: Path) -> 
 def test_a_departure_says_what_it_loses(jobs: Jobs, tmp_path: Path) -> None:
     url, log = tmp_path / "url", tmp_path / "log"
     (job,) = jobs.start(url, tmp_path, every=1000, steps=10**9, window_s=3.5, log=str(log))
-    wait_until(lambda: bool(support.commits(url)))
+    until(lambda: bool(support.commits(url)))
     uploader = int(Path(f"/proc/{job.pid}/task/{job.pid}/children").read_text().split()[0])
     os.kill(uploader, signal.SIGSTOP)
     try:
@@ -218,7 +217,7 @@ def test_the_survivor_of_a_stop_leaves_in_order_and_says_what_is_lost(jobs: Jobs
         meet = f"tcp://127.0.0.1:{probe.getsockname()[1]}"
     url, log = tmp_path / "url", tmp_path / "log"
     first, other = jobs.start(url, tmp_path, world=2, every=20, steps=10**9, log=str(log), meet=meet, sums=sums)
-    wait_until(lambda: len(support.commits(url)) > 0)
+    until(lambda: len(support.commits(url)) > 0)
     steps_on(other)
     for rank in (first, other):
         os.kill(rank.pid or 0, signal.SIGTERM)
@@ -231,6 +230,7 @@ def test_the_survivor_of_a_stop_leaves_in_order_and_says_what_is_lost(jobs: Jobs
 STUCK = """
 import sys, time, torch
 from holdfast.checkpoint import Checkpointer
+from workloads.library.tests.processes import until
 
 with Checkpointer(sys.argv[1], {"w": torch.zeros(4)}, run="r", every=1000) as ckpt:
     for step in range(3):
@@ -268,10 +268,10 @@ def test_the_first_last_save_is_tried_while_nobody_knows_yet_how_long_an_upload_
     with proxied(gcs_emulator, rule) as proxy:
         env = {"STORAGE_EMULATOR_HOST": proxy.address, ENV_JOB: "job", ENV_EVENTS: str(events)}
         (job,) = jobs.start(url, tmp_path, every=10**9, steps=10**9, window_s=60.0, env=env)
-        wait_until(lambda: bool(held))
+        until(lambda: bool(held))
         steps_on(job)
         os.kill(job.pid or 0, signal.SIGTERM)
-        wait_until(lambda: "save" in happened(events) or not job.is_alive())
+        until(lambda: "save" in happened(events) or not job.is_alive())
         assert job.is_alive(), "it left without a try"
         answered.set()
         assert finish([job]) == [EXIT_PREEMPTED]

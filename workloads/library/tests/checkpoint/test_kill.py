@@ -4,8 +4,6 @@ import os
 import random
 import re
 import signal
-import time
-from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
@@ -17,36 +15,16 @@ from holdfast.checkpoint.stores.opening import open_storage
 from holdfast.checkpoint.stores.storage import Stat
 from holdfast.contract.errors import InputError
 from holdfast.contract.exit_codes import EXIT_PREEMPTED, EXIT_RETRY
+from holdfast.runtime.pidfiles import running
 from tests.support import commits
 from workloads.library.tests.checkpoint.jobs import RUN, STEPS, Jobs, expected, finish, newest
+from workloads.library.tests.processes import children, until
 
 pytestmark = pytest.mark.process
 
 UPLOADER_POINTS = [p for p in POINTS if p.split(".")[0] in ("upload", "commit", "retention")]
 TRAINER_POINTS = [p for p in POINTS if p not in UPLOADER_POINTS]
 REACHED_WHEN_DURABLE = ("upload.end", "retention.begin", "retention.uncommitted", "retention.end")
-
-
-def children(pid: int) -> list[int]:
-    try:
-        return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
-    except FileNotFoundError:
-        return []
-
-
-def running(pid: int) -> bool:
-    """A zombie has ended; nobody may be there to wait for it."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except (FileNotFoundError, ProcessLookupError):
-        return False
-
-
-def wait_until(condition: Callable[[], bool], timeout_s: float = 120) -> None:
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline, "it never came to be"
-        time.sleep(0.05)
 
 
 def attempt_ranks(objects: list[Stat]) -> list[int]:
@@ -137,12 +115,12 @@ def test_sigterm_to_one_rank_stops_both_at_one_step_and_the_upload_in_flight_com
     url, log = tmp_path / "url", tmp_path / "log"
     ranks = jobs.start(url, tmp_path, world=2, steps=10**6, every=10, log=str(log))
     storage = open_storage(str(url))
-    wait_until(lambda: bool(committed_steps(storage, RUN)))
+    until(lambda: bool(committed_steps(storage, RUN)))
     uploaders = [child for rank in ranks for child in children(rank.pid or 0)]
     assert len(uploaders) == 2
     os.kill(ranks[1].pid or 0, signal.SIGTERM)
     assert finish(ranks) == [EXIT_PREEMPTED, EXIT_PREEMPTED], log.read_text()
-    wait_until(lambda: not any(map(running, uploaders)))  # they outlive the ranks, and may still delete what is old
+    until(lambda: not any(map(running, uploaders)))  # they outlive the ranks, and may still delete what is old
     found = survey(storage, RUN).values()
     shape = [(step.commit is not None, [attempt_ranks(names) for names in step.attempts.values()]) for step in found]
     assert shape == [(True, [[0, 1]])] * len(shape), log.read_text()

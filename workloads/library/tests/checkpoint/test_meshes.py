@@ -1,4 +1,4 @@
-"""Meshes of two axes: FSDP over tensor parallelism, whose shards of one axis interleave; and the check of each commit."""
+"""Other world sizes, and meshes of two axes, whose shards of one axis interleave; and the check of each commit."""
 
 import itertools
 from dataclasses import replace
@@ -59,12 +59,14 @@ def train(world: int, url: str, width: int, steps: int) -> None:
 
 @pytest.mark.process
 @pytest.mark.parametrize("width", [12, 10], ids=["even", "uneven"])
-def test_fsdp_over_tensor_parallelism_comes_back_on_every_mesh(jobs: Jobs, tmp_path: Path, width: int) -> None:
+def test_fsdp_alone_and_over_tensor_parallelism_comes_back_on_more_and_fewer_ranks(
+    jobs: Jobs, tmp_path: Path, width: int
+) -> None:
     url = str(tmp_path / "url")
-    for turn, world in enumerate((4, 2, 4, 1), start=1):
+    for turn, world in enumerate((4, 2, 3, 1, 2, 4), start=1):
         run(jobs, tmp_path, world, train, url, width, 2 * turn)
     found, tensors = load_tensors(url, "r", keys=["model/", "optimizer/"])
-    assert found == 8 and same(tensors, torch.load(f"{url}-truth-8", weights_only=True))
+    assert found == 12 and same(tensors, torch.load(f"{url}-truth-12", weights_only=True))
 
 
 # -- the check before each commit --

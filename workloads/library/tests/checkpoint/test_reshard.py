@@ -1,4 +1,4 @@
-"""Other world sizes, FSDP2's DTensors, and PyTorch's own dcp.save and dcp.load over our format."""
+"""PyTorch's own dcp.save and dcp.load over our format, on other world sizes, with FSDP2's DTensors and with damage."""
 
 import os
 import sys
@@ -15,7 +15,6 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
 
-from holdfast.checkpoint import Checkpointer, load_tensors
 from holdfast.checkpoint.dcp import HoldfastReader, HoldfastWriter
 from holdfast.checkpoint.stores.opening import open_storage
 from workloads.library.tests.checkpoint.jobs import TUNING, Jobs, finish
@@ -71,30 +70,6 @@ def run(
     for process in ranks:
         process.start()
     assert finish(ranks, timeout_s) == [0] * world
-
-
-def save_fsdp(world: int, url: str, steps: int, expected_from: str = "") -> None:
-    state = build(world)
-    with Checkpointer(url, state, run="r", every=10**9, tuning=TUNING) as ckpt:
-        if expected_from:
-            assert same(whole(state), torch.load(expected_from, weights_only=True)), "restored bits differ"
-        for number in range(ckpt.step, steps):
-            step(state, number)
-            ckpt.tick(number + 1)
-        full = whole(state)
-        if dist.get_rank() == 0:
-            torch.save(full, f"{url}-truth-{steps}")
-
-
-@pytest.mark.parametrize(("first", "second"), [(2, 2), (2, 3), (3, 2), (2, 1), (1, 2)])
-def test_fsdp_state_restores_bit_exact_on_another_world_size(
-    jobs: Jobs, tmp_path: Path, first: int, second: int
-) -> None:
-    url = str(tmp_path / "url")
-    run(jobs, tmp_path, first, save_fsdp, url, 3)
-    run(jobs, tmp_path, second, save_fsdp, url, 4, f"{url}-truth-3")
-    found, tensors = load_tensors(url, "r", keys=["model/", "optimizer/"])
-    assert found == 4 and same(tensors, torch.load(f"{url}-truth-4", weights_only=True))
 
 
 def dcp_state(world: int, value: float) -> dict[str, Any]:
@@ -184,10 +159,7 @@ def test_dcp_load_refuses_a_flipped_bit(tmp_path: Path) -> None:
     url = str(tmp_path / "url")
     tensors = {"w": torch.arange(1000.0)}
     dcp.save(tensors, storage_writer=HoldfastWriter(url, run="r", step=1), no_dist=True)
-    shard = next((tmp_path / "url").rglob("*.bin"))
-    data = bytearray(shard.read_bytes())
-    data[100] ^= 4
-    shard.write_bytes(data)
+    flip(tmp_path / "url", 0)
     with pytest.raises(dcp.CheckpointException, match="crc32c"):
         dcp.load({"w": torch.zeros(1000)}, storage_reader=HoldfastReader(url, run="r"), no_dist=True)
 

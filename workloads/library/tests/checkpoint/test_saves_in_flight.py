@@ -21,7 +21,8 @@ from holdfast.checkpoint.restore.reading import open_step
 from holdfast.checkpoint.save import writer as saving
 from holdfast.checkpoint.stores.opening import open_storage
 from holdfast.lint.rules.elastic import ALONE, MEMORIES
-from workloads.library.tests.checkpoint.test_kill import children, running, wait_until
+from holdfast.runtime.pidfiles import running
+from workloads.library.tests.processes import children, until
 
 pytestmark = pytest.mark.process
 STATE_BYTES = 1 << 20
@@ -141,12 +142,12 @@ def test_a_stuck_upload_is_announced_and_holds_the_training_for_a_bounded_time(
 def test_a_child_that_outlives_a_killed_trainer_does_not_hold_its_uploader(tmp_path: Path) -> None:
     url = tmp_path / "url"
     trainer = subprocess.Popen([sys.executable, "-c", FORKING, str(url), str(tmp_path / "pids")])
-    wait_until(lambda: (tmp_path / "pids").exists())
+    until(lambda: (tmp_path / "pids").exists())
     uploader, child = (int(number) for number in (tmp_path / "pids").read_text().split())
     try:
         trainer.kill()
         trainer.wait()
-        wait_until(lambda: not running(uploader), 30)
+        until(lambda: not running(uploader), within_s=30)
         assert running(child), "the child was to live on"
     finally:
         for pid in filter(running, (child, uploader)):
@@ -156,6 +157,7 @@ def test_a_child_that_outlives_a_killed_trainer_does_not_hold_its_uploader(tmp_p
 FORKING = """
 import os, sys, time, torch
 from holdfast.checkpoint import Checkpointer
+from workloads.library.tests.processes import until
 with Checkpointer(sys.argv[1], {"w": torch.ones(4)}, run="r", every=1) as ckpt:
     ckpt.tick(1)
     assert ckpt.wait()

@@ -86,35 +86,37 @@ def kept(data: Any) -> Callable[[Any], None]:
     return restore
 
 
-@pytest.mark.parametrize("make", [shuffled, with_own_generator, a_stream, a_sampler])
-def test_resumed_after_any_step_it_goes_on_as_if_nothing_had_been(make: Callable[[], Iterable[Any]]) -> None:
-    torch.manual_seed(0)
-    random.seed(0)
-    whole = trained(make(), 0, STEPS)
-    for cut in range(1, STEPS):
+Make = Callable[[], Iterable[Any]]
+
+
+def goes_on(make: Make, cuts: Iterable[int], resumed: Make | None = None) -> None:
+    """Interrupted after each of `cuts`, and taken up by new data of `resumed`, it is as a quiet run."""
+
+    def begun() -> Iterable[Any]:
         torch.manual_seed(0)
         random.seed(0)
-        data = make()
+        return make()
+
+    whole = trained(begun(), 0, STEPS)
+    for cut in cuts:
+        data = begun()
         assert trained(data, 0, cut) == whole[:cut]
         restore = kept(data)
-        restore(fresh := make())
+        restore(fresh := (resumed or make)())
         assert trained(fresh, cut, STEPS) == whole[cut:], f"resumed after {cut}"
+
+
+@pytest.mark.parametrize("make", [shuffled, with_own_generator, a_stream, a_sampler])
+def test_resumed_after_any_step_it_goes_on_as_if_nothing_had_been(make: Callable[[], Iterable[Any]]) -> None:
+    goes_on(make, range(1, STEPS))
 
 
 @pytest.mark.process
 def test_with_workers_that_read_ahead_and_draw_at_random(tmp_path: object) -> None:
     """Inside an epoch and at its end; fewer workers afterwards, which a run's machines may force."""
-    torch.manual_seed(0)
-    random.seed(0)
-    whole = trained(with_workers(), 0, STEPS)
-    for cut in (1, 3, 4, 6):
-        torch.manual_seed(0)
-        random.seed(0)
-        data = with_workers()
-        assert trained(data, 0, cut) == whole[:cut]
-        restore = kept(data)
-        restore(fresh := track(DataLoader(Noisy(), batch_size=BATCH, shuffle=True, num_workers=1)))
-        assert trained(fresh, cut, STEPS) == whole[cut:], f"resumed after {cut}"
+    goes_on(
+        with_workers, (1, 3, 4, 6), lambda: track(DataLoader(Noisy(), batch_size=BATCH, shuffle=True, num_workers=1))
+    )
 
 
 @pytest.mark.process
@@ -135,17 +137,7 @@ def test_torchdatas_own_loader_goes_on_and_leaves_the_process_streams_alone(
     def make() -> Iterable[Any]:
         return track(StatefulDataLoader(dataset, batch_size=BATCH, shuffle=True, num_workers=workers))
 
-    torch.manual_seed(0)
-    random.seed(0)
-    whole = trained(make(), 0, STEPS)
-    for cut in (1, 3, 4, 6) if workers else range(1, STEPS):
-        torch.manual_seed(0)
-        random.seed(0)
-        data = make()
-        assert trained(data, 0, cut) == whole[:cut]
-        restore = kept(data)
-        restore(fresh := make())
-        assert trained(fresh, cut, STEPS) == whole[cut:], f"resumed after {cut}"
+    goes_on(make, (1, 3, 4, 6) if workers else range(1, STEPS))
 
 
 @pytest.mark.parametrize("ahead", [0, 1, 2])

@@ -15,9 +15,8 @@ import pytest
 
 from holdfast.clients.api import Api
 from holdfast.contract.pools import Pool
-from tests import support
-from tests.cluster.sim import nodes, storm
-from tests.cluster.sim.control_plane import ControlPlane, missing_tools
+from tests.cluster.sim import control_plane, nodes, storm
+from tests.cluster.sim.control_plane import ControlPlane
 from tests.cluster.sim.processes import free_ports
 from tests.cluster.sim.waiting import until
 from tests.cluster.sim.world import World
@@ -26,15 +25,9 @@ OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
 @pytest.fixture
-def plane(tmp_path: Path) -> Iterator[ControlPlane]:
-    missing = missing_tools()
-    support.require(not missing, f"`make tools` has not built {', '.join(missing)}")
-    made = ControlPlane(tmp_path / "plane")
-    try:
-        made.start()
+def plane() -> Iterator[ControlPlane]:
+    with control_plane.running() as made:
         yield made
-    finally:
-        made.stop()
 
 
 @pytest.fixture

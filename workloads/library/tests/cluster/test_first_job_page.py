@@ -9,20 +9,18 @@ import pty
 import re
 import shutil
 import subprocess
-import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from holdfast.clients.api import Api
-from tests import platforms, support
-from tests.cluster.sim import flex, nodes, operators, pods
-from tests.cluster.sim.control_plane import ControlPlane, missing_tools
+from tests import platforms
+from tests.cluster.sim import control_plane, flex, nodes, operators, pods
+from tests.cluster.sim.control_plane import ControlPlane
 from tests.cluster.sim.waiting import until
 from tests.cluster.test_platform import gke_kinds as gke_kinds
 from tests.infra.ops.google import Gcloud
-from tests.tools.build import TOOLS
 from tests.workloads.images.test_builds import DIGEST, Tools
 from workloads.operators.catalogue import OPERATORS
 
@@ -36,15 +34,8 @@ Watch = Callable[[str], object]
 
 @pytest.fixture(scope="module")
 def plane() -> Iterator[ControlPlane]:
-    missing = missing_tools() + [o.name for o in OPERATORS if not TOOLS[o.name].binary.exists()]
-    support.require(not missing, f"`make tools` has not built {', '.join(missing)}")
-    made = ControlPlane(Path(tempfile.mkdtemp(prefix=MARK)))
-    try:
-        made.start()
+    with control_plane.running(*(operator.name for operator in OPERATORS)) as made:
         yield made
-    finally:
-        made.stop()
-        shutil.rmtree(made.folder, ignore_errors=True)
 
 
 @pytest.fixture

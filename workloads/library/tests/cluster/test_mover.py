@@ -74,20 +74,25 @@ class Watched:
 
     def look(self) -> set[str]:
         """The capacities of its pods."""
-        self.seen.nodes.clear()
-        self.seen.pods.clear()
-        for node in self.api.items("/api/v1/nodes"):
-            self.seen.node("ADDED", node)
-        for job in self.api.items(f"{api_path(JOB_API)}/namespaces/training/jobs"):
-            self.seen.job("jobs", "ADDED", job)
-        for pod in pods(self.api, self.body):
-            self.seen.pod("ADDED", pod)
+        look(self.seen, self.api, pods(self.api, self.body))
         return {pod.capacity for pod in self.seen.pods.values()}
 
     def step(self, mover: Mover, hours: float) -> int:
         """Moves that it makes so many hours from now."""
         self.look()
         return len(mover.step(self.seen.seen(lambda _: self.events), time.time() + hours * 3_600))
+
+
+def look(view: View, api: Api, found: list[Object]) -> None:
+    """The mover's view as of now, with these pods."""
+    view.nodes.clear()
+    view.pods.clear()
+    for node in api.items("/api/v1/nodes"):
+        view.node("ADDED", node)
+    for job in api.items(f"{api_path(JOB_API)}/namespaces/training/jobs"):
+        view.job("jobs", "ADDED", job)
+    for pod in found:
+        view.pod("ADDED", pod)
 
 
 def where(api: Api, body: Object) -> set[str]:

@@ -13,7 +13,7 @@ from kubernetes import client
 
 from holdfast.clients.api import Api, Object
 from holdfast.contract.capacity import Capacity
-from holdfast.contract.kubernetes import JOB_API, LABEL_QUEUE, api_path
+from holdfast.contract.kubernetes import LABEL_QUEUE
 from holdfast.contract.pools import LABEL_POOL_CLASS, Pool
 from holdfast.contract.values import unix_s
 from holdfast.jobs import placing, rendered
@@ -29,6 +29,7 @@ from tests.cluster.sim.waiting import until
 from tests.cluster.sim.world import World
 from tests.platforms import load
 from workloads.library.tests.bench.placement_traces import Trace
+from workloads.library.tests.cluster.test_mover import look
 from workloads.library.tests.jobs.test_job_file import own
 from workloads.library.tests.mover.trainer import Trainer
 
@@ -100,23 +101,13 @@ class Fleet:
             placed = {p["metadata"]["labels"]["holdfast.dev/job"]: capacity(p) for p in found if runs(p)}
             if any(placed.get(name, Standing.WAITING) is not at for name, at in wanted.items()):
                 return False
-            self.look(found)
+            look(self.seen, self.api, found)
             return True
 
         until(f"the jobs stand where they should: {wanted}", there)
         for name, at in wanted.items():
             if at is not self.trainers[name].standing:
                 self.trainers[name].is_placed(at)
-
-    def look(self, found: list[Object]) -> None:
-        self.seen.pods.clear()
-        self.seen.nodes.clear()
-        for node in self.api.items("/api/v1/nodes"):
-            self.seen.node("ADDED", node)
-        for job in self.api.items(f"{api_path(JOB_API)}/namespaces/training/jobs"):
-            self.seen.job("jobs", "ADDED", job)
-        for pod in found:
-            self.seen.pod("ADDED", pod)
 
     def open(self) -> list[str]:
         return [name for name, trainer in self.trainers.items() if trainer.finished_h == np.inf]

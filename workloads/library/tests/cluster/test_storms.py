@@ -55,7 +55,7 @@ def test_the_same_job_without_the_policy_fails(world: World, spot: Pool) -> None
 def test_a_plain_job_waits_ever_longer_after_evictions_that_it_ignores_and_a_jobset_does_not(
     world: World, spot: Pool, jobset: None
 ) -> None:
-    """Why gangs are JobSets. The node tier measures five in a row with real kubelets."""
+    """Why gangs are JobSets."""
     plain = world.job_spec(spot, 1, backoffLimit=0)
     del plain["backoffLimitPerIndex"]
     world.create_job("plain", plain)

@@ -68,7 +68,12 @@ def test_a_bug_leaves_its_traceback_in_the_log_of_a_pod_or_where_it_is_asked_for
 
 
 def test_a_reader_that_has_seen_enough_is_no_bug() -> None:
-    command = [sys.executable, "-c", PROGRAM.format(body="pass")]
+    assert_read_in_part(PROGRAM.format(body="pass"))
+
+
+def assert_read_in_part(program: str) -> None:
+    """Its output is closed after the first line, `0`: it ends well, and says nothing."""
+    command = [sys.executable, "-c", program]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as running:
         assert running.stdout and running.stderr
         assert running.stdout.readline() == "0\n"

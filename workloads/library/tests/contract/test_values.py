@@ -16,6 +16,11 @@ def test_only_a_finite_number_in_the_range_passes(got: object) -> None:
         between("field", got, 1, 10)
 
 
+def test_a_text_is_shown_as_one() -> None:
+    with pytest.raises(InputError, match="got '8'; allowed: 1 to 10"):
+        between("field", "8", 1, 10)
+
+
 def test_a_range_without_an_upper_end_says_so() -> None:
     between("field", 10**9, 1, math.inf)
     with pytest.raises(InputError, match="1 or more"):

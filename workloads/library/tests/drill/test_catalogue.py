@@ -1,16 +1,27 @@
 """Drills are data, and data is checked."""
 
+import json
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
+from holdfast.commands import app
 from holdfast.contract.errors import InputError
-from holdfast.drill.catalogue import drills, find, of
+from holdfast.contract.extensions import extensions
+from holdfast.drill import console, store
+from holdfast.drill.catalogue import BUILT_IN, GROUP, drills, find, of
 from holdfast.drill.commands import chosen, local
+from holdfast.drill.console import sentence
 from holdfast.drill.plan import RECOVERED, Blast, Drill, Place, promised
+from holdfast.drill.runner import DrillRunner
 from holdfast.drill.targets import cluster
 from holdfast.drill.targets.local import Local
+from workloads.library.tests import distribution
+from workloads.library.tests.drill.by_hand import DRILL, ByHand, no_log
 
 DRILLS = drills()
 NOTICE = DRILLS["trainer-notice"]
@@ -78,3 +89,119 @@ def test_a_target_that_does_not_exist_and_a_drill_of_another_are_refused() -> No
         chosen([], "moon")
     with pytest.raises(InputError, match="this drill has another target"):
         chosen(["trainer-notice"], "gke")
+
+
+# Drills of other distributions: found by their entry point, and named where they cannot be used.
+
+MODULE = """
+from dataclasses import replace
+from holdfast.drill.catalogue import BUILT_IN
+
+def made():
+    return [replace(BUILT_IN[0], name="of-acme", question="Does it hold at Acme?")]
+
+def clashing():
+    return [BUILT_IN[0]]
+
+def failing():
+    raise OSError("no network")
+
+def words():
+    return ["a drill"]
+
+nothing = None
+"""
+
+
+@pytest.fixture
+def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    """Installs a tiny distribution whose entry point has this value."""
+    monkeypatch.syspath_prepend(str(tmp_path))
+    return lambda value: distribution.install(tmp_path, "acme-drills", MODULE, GROUP, f"ours = {value}")
+
+
+def test_without_any_there_are_the_built_in_ones() -> None:
+    assert extensions(GROUP) == []
+    assert list(drills().values()) == list(BUILT_IN)
+
+
+def test_a_drill_of_another_distribution_is_listed_and_found(install: Callable[[str], None], tmp_path: Path) -> None:
+    install("acme_drills:made")
+    done = CliRunner().invoke(
+        app, ["drill", "--list", "--json", "--out", str(tmp_path / "out")], catch_exceptions=False
+    )
+    listed = {drill["name"]: drill for drill in json.loads(done.stdout)["drills"]}
+    assert len(listed) == len(BUILT_IN) + 1 and listed["of-acme"]["question"] == "Does it hold at Acme?"
+    [(found, name, _)] = extensions(GROUP)
+    assert (found, name) == ("acme-drills", "ours")
+
+
+@pytest.mark.parametrize(
+    ("value", "got"),
+    [
+        ("acme_drills:clashing", f"a second drill {BUILT_IN[0].name}"),
+        ("acme_drills:failing", "OSError: no network"),
+        ("acme_drills:words", "'a drill'"),
+        ("acme_drills:nothing", "TypeError"),
+        ("acme_drills:gone", "AttributeError"),
+        ("acme_no_such_module:made", "ModuleNotFoundError"),
+    ],
+)
+def test_one_that_cannot_be_used_is_named_with_its_distribution(
+    install: Callable[[str], None], value: str, got: str
+) -> None:
+    install(value)
+    with pytest.raises(InputError) as error:
+        drills()
+    assert "acme-drills" in error.value.what and GROUP in error.value.what
+    assert got in error.value.got and "pip uninstall acme-drills" in error.value.fix
+    assert len(error.value.lines().splitlines()) == 4
+
+
+# What the terminal shows of drills and of their verdicts.
+
+QUIET = DrillRunner(log=no_log)
+
+
+def journal_of(target: ByHand, drill: Drill = DRILL, last: Mapping[str, float | None] | None = None) -> dict[str, Any]:
+    return replace(QUIET, last=last or {}).run(drill, target).journal()
+
+
+HELD = journal_of(ByHand(), last={"recovered in time": 0.05, "nothing lost": 0.0})
+BROKEN = journal_of(ByHand({"pulse": 1.0, "recovered_s": 0.1, "lost": 3.0}))
+NOT_STEADY = journal_of(ByHand({"pulse": 0.0}))
+
+
+def test_the_table_shows_the_change_against_the_last_run(capsys: pytest.CaptureFixture[str]) -> None:
+    console.verdict(HELD)
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[1].split()[-3:] == ["0.1", "0.05", "+0.05"]
+    assert lines[2].split()[-1] == "same"
+    assert lines[-1].startswith("by-hand: held; 2 of 3 objectives held; back after 0.1 s")
+
+
+def test_a_drill_that_showed_nothing_names_the_step() -> None:
+    assert "inconclusive; at step `steady state`: not steady: pulse >= 1 wanted" in sentence(NOT_STEADY)
+
+
+def test_the_list_knows_the_last_verdict(tmp_path: Path) -> None:
+    store.write(store.fresh(tmp_path, "trainer-notice"), BROKEN)
+    run = CliRunner()
+    listed = run.invoke(app, ["drill", "--list", "--out", str(tmp_path)])
+    assert listed.exit_code == 0
+    rows = {line.split()[0]: line for line in listed.output.splitlines()[1:]}
+    assert set(rows) == set(drills())
+    assert "broken" in rows["trainer-notice"]
+    done = run.invoke(app, ["drill", "--list", "--json", "--out", str(tmp_path)])
+    assert json.loads(done.output)["schema"] == "holdfast.drill-list/1"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [(["--target", "node"], "make drill-node"), (["--target", "cluster"], "needs the names of its targets")],
+    ids=["node", "cluster"],
+)
+def test_a_place_that_needs_more_names_it(arguments: list[str], text: str, tmp_path: Path) -> None:
+    with pytest.raises(InputError) as error:
+        CliRunner().invoke(app, ["drill", *arguments, "--out", str(tmp_path)], catch_exceptions=False)
+    assert text in error.value.lines()

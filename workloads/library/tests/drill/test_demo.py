@@ -12,6 +12,7 @@ import psutil
 import pytest
 
 from holdfast.drill.pods import OWNER, clear
+from workloads.library.tests.processes import until
 
 pytestmark = pytest.mark.process
 
@@ -42,11 +43,8 @@ def test_a_demo_killed_at_a_random_moment_runs_again_and_keeps_every_promise(tmp
     out = tmp_path / "demo"
     first = start(out)
     try:
-        deadline = time.monotonic() + 400
-        while not list(out.glob("events/train-*.jsonl")):
-            assert first.poll() is None, first.communicate()
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
+        begun = lambda: list(out.glob("events/train-*.jsonl"))  # noqa: E731
+        until(begun, lambda: str(first.communicate()), alive=lambda: first.poll() is None, within_s=400)
         time.sleep(random.uniform(0, 5))  # the moment is what varies
     finally:
         first.send_signal(signal.SIGKILL)

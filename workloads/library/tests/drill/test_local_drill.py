@@ -4,8 +4,6 @@ import json
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,6 +17,7 @@ from holdfast.drill.plan import bound
 from holdfast.drill.pods import OWNER
 from holdfast.drill.runner import DrillRunner
 from workloads.library.tests.drill.by_hand import no_log
+from workloads.library.tests.processes import until
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(300)]
 
@@ -82,7 +81,7 @@ def test_work_that_is_not_steady_is_left_alone(tmp_path: Path) -> None:
 def test_ctrl_c_after_the_fault_leaves_no_process(tmp_path: Path) -> None:
     running = subprocess.Popen(command("batch-power-loss", "--out", str(tmp_path)), stderr=subprocess.DEVNULL)
     try:
-        wait_for(lambda: any('"evict"' in path.read_text() for path in tmp_path.glob("*/*/events/drill.jsonl")))
+        until(lambda: any('"evict"' in path.read_text() for path in tmp_path.glob("*/*/events/drill.jsonl")))
         running.send_signal(signal.SIGINT)
         assert running.wait(60) == 128 + signal.SIGINT
     finally:
@@ -93,10 +92,3 @@ def test_ctrl_c_after_the_fault_leaves_no_process(tmp_path: Path) -> None:
     assert (journal["signal"], journal["verdict"]) == (signal.SIGINT, "stopped")
     assert all(step["succeeded"] for step in journal["rollbacks"])
     assert not left(tmp_path)
-
-
-def wait_for(condition: Callable[[], bool], timeout_s: float = 60) -> None:
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline, "condition not reached"
-        time.sleep(0.02)

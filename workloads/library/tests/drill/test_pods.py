@@ -6,13 +6,14 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
 import pytest
 
 from holdfast.drill.pods import Pod, clear
+from workloads.library.tests.processes import until
 
 pytestmark = pytest.mark.process
 
@@ -39,17 +40,10 @@ def owner() -> Iterator[str]:
     clear(name)
 
 
-def start(code: str, tmp_path: Path, owner: str, until: str = "up") -> Pod:
+def start(code: str, tmp_path: Path, owner: str, ready: str = "up") -> Pod:
     pod = Pod([sys.executable, "-c", code], log=tmp_path / "pod.log", owner=owner)
-    wait_for(lambda: until in pod.tail())
+    until(lambda: ready in pod.tail())
     return pod
-
-
-def wait_for(condition: Callable[[], bool], timeout_s: float = 30) -> None:
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline, "condition not reached"
-        time.sleep(0.01)
 
 
 def test_a_process_that_becomes_another_program_is_cleared_as_well(
@@ -77,16 +71,16 @@ def test_a_pod_deaf_to_the_notice_is_killed_when_the_window_is_over(tmp_path: Pa
 
 
 def test_power_loss_takes_processes_that_left_the_session_too(tmp_path: Path, owner: str) -> None:
-    pod = start(ESCAPING, tmp_path, owner, until="child")
+    pod = start(ESCAPING, tmp_path, owner, ready="child")
     child = int(pod.tail().split("child ")[1].split()[0])
     assert pod.kill() == 137
-    wait_for(lambda: not psutil.pid_exists(child) or psutil.Process(child).status() == psutil.STATUS_ZOMBIE)
+    until(lambda: not psutil.pid_exists(child) or psutil.Process(child).status() == psutil.STATUS_ZOMBIE)
 
 
 def test_what_a_killed_run_left_behind_is_cleared_by_the_next(tmp_path: Path, owner: str) -> None:
     code = f"from holdfast.drill.pods import Pod; from pathlib import Path; import os, sys\nPod([sys.executable, '-c', {DEAF!r}], log=Path({str(tmp_path / 'left.log')!r}), owner={owner!r}); os.kill(os.getpid(), 9)"
     subprocess.run([sys.executable, "-c", code], check=False, timeout=60)
-    wait_for(lambda: "up" in (tmp_path / "left.log").read_text())
+    until(lambda: "up" in (tmp_path / "left.log").read_text())
     assert clear(owner) == 1
     assert clear(owner) == 0
 

@@ -22,22 +22,27 @@ RATE = 50.0
 OURS = holdfast_server(f"{PREDICTORS}:gpu_like")
 
 
-def under(fleet: Fleet, story: Callable[[], object]) -> Load:
-    """The load, from before the story to after its end."""
+def under(fleet: Fleet, story: Callable[[], object] = lambda: None) -> Load:
+    """The load, from a second before the story to after its end. Every request is answered well."""
     load = Load(HOST, fleet.port, INFER, texts("a request"))
     with load.asking(RATE):
+        fleet.until(lambda: fleet.stat("upstream_rq_2xx") > RATE, "a second of answers")
         story()
+    assert load.codes == {"200": load.asked}
     return load
 
 
+@pytest.fixture
+def fleet(tmp_path: Path) -> FieldFleet:
+    return FieldFleet(folder=tmp_path, owner=f"test:{tmp_path}", command=OURS)
+
+
 @pytest.mark.process
-def test_an_eviction_and_a_roll_out_lose_no_request_and_need_no_retry(tmp_path: Path) -> None:
-    fleet = FieldFleet(folder=tmp_path, owner=f"test:{tmp_path}", command=OURS)
+def test_an_eviction_and_a_roll_out_lose_no_request_and_need_no_retry(fleet: FieldFleet) -> None:
     with fleet.running(3):
         evicted, rolled, _ = fleet.ready()
 
         def story() -> None:
-            fleet.until(lambda: fleet.stat("upstream_rq_2xx") > RATE, "a second of answers")
             fleet.evict(evicted)
             fleet.until(lambda: not evicted.ready, "the evicted server's endpoint to go")
             assert evicted.pod.exit_code is not None, "no probe takes it out, as on a real kubelet: only its end does"
@@ -46,58 +51,50 @@ def test_an_eviction_and_a_roll_out_lose_no_request_and_need_no_retry(tmp_path: 
             fleet.settle()
 
         load = under(fleet, story)
-        assert load.codes == {"200": load.asked}
         assert fleet.stat("upstream_rq_retry") == 0
         assert fleet.stat("upstream_rq_2xx") == fleet.answered() == load.asked
         assert fleet.exits == [143, 143]
 
 
 @pytest.mark.process
-def test_a_killed_server_loses_no_request_with_our_breaker(tmp_path: Path) -> None:
-    fleet = FieldFleet(folder=tmp_path, owner=f"test:{tmp_path}", command=OURS)
+def test_a_killed_server_loses_no_request_with_our_breaker(fleet: FieldFleet) -> None:
     with fleet.running(3):
         victim = fleet.ready()[0]
 
         def story() -> None:
-            fleet.until(lambda: fleet.stat("upstream_rq_2xx") > RATE, "a second of answers")
             fleet.kill(victim)
             fleet.until(lambda: victim not in fleet.replicas, "its replacement")
             fleet.settle()
 
-        load = under(fleet, story)
-        assert load.codes == {"200": load.asked}
+        under(fleet, story)
 
 
 @pytest.mark.process
-def test_a_model_that_hangs_and_one_that_is_killed_lose_no_request(tmp_path: Path) -> None:
+def test_a_model_that_hangs_and_one_that_is_killed_lose_no_request(fleet: FieldFleet) -> None:
     """Their servers live and answer; only the predicting processes do not."""
-    fleet = FieldFleet(folder=tmp_path, owner=f"test:{tmp_path}", command=OURS)
     with fleet.running(3):
         hung, killed, _ = fleet.ready()
 
         def story() -> None:
-            fleet.until(lambda: fleet.stat("upstream_rq_2xx") > RATE, "a second of answers")
             fleet.freeze_model(hung, 6.0)
             fleet.until(lambda: not hung.ready, "the hanging model to be noticed")
             fleet.kill_model(killed)
             fleet.until(lambda: hung.ready, "it to go on")
             fleet.settle()
 
-        load = under(fleet, story)
-        assert load.codes == {"200": load.asked}
+        under(fleet, story)
 
 
 @pytest.mark.process
 def test_late_endpoints_a_missed_probe_and_a_silent_server_lose_nothing_and_a_lost_proxy_no_server(
-    tmp_path: Path,
+    fleet: FieldFleet,
 ) -> None:
     """Endpoints that follow five seconds late, as long as a server goes on accepting."""
-    fleet = FieldFleet(folder=tmp_path, owner=f"test:{tmp_path}", command=OURS, endpoint_delay_s=5.0)
+    fleet.endpoint_delay_s = 5.0
     with fleet.running(3):
         evicted, silent, _ = fleet.ready()
 
         def story() -> None:
-            fleet.until(lambda: fleet.stat("upstream_rq_2xx") > RATE, "a second of answers")
             fleet.evict(evicted)
             fleet.until(lambda: fleet.exits, "the evicted server to leave")
             fleet.settle()
@@ -105,21 +102,17 @@ def test_late_endpoints_a_missed_probe_and_a_silent_server_lose_nothing_and_a_lo
             fleet.until(lambda: not silent.ready, "a probe to be missed")
             fleet.until(lambda: silent.ready, "the next one to be answered")
 
-        load = under(fleet, story)
-        assert load.codes == {"200": load.asked}
+        under(fleet, story)
         assert fleet.exits == [143]
         pids, answered = {replica.pod.pid for replica in fleet.replicas}, fleet.answered()
         fleet.lose_proxy()
-        again = under(fleet, lambda: fleet.until(lambda: fleet.stat("upstream_rq_2xx") > RATE, "answers"))
-        assert again.codes == {"200": again.asked}
-        assert fleet.answered() == answered + again.asked
+        assert fleet.answered() == answered + under(fleet).asked
         assert {replica.pod.pid for replica in fleet.replicas} == pids, "the servers noticed nothing"
 
 
 @pytest.mark.process
-def test_unfinished_bodies_do_not_end_a_proxy_of_the_memory_that_is_rendered(tmp_path: Path) -> None:
+def test_unfinished_bodies_do_not_end_a_proxy_of_the_memory_that_is_rendered(fleet: FieldFleet) -> None:
     """Before servers that read nothing: all that clients send is in the proxy."""
-    fleet = FieldFleet(folder=tmp_path, owner=f"test:{tmp_path}", command=OURS)
     limit = named("example", "Deployment", "proxy")["spec"]["template"]["spec"]["containers"][0]["resources"]["limits"]
     assert limit["memory"] == f"{PROXY_MEMORY_MIB}Mi"
     with fleet.running(2), contextlib.ExitStack() as ends:
@@ -144,8 +137,7 @@ def test_unfinished_bodies_do_not_end_a_proxy_of_the_memory_that_is_rendered(tmp
         assert most < PROXY_MEMORY_MIB * 1024 * 1024
         ends.close()
         fleet.until(lambda: fleet.stat("membership_healthy") == 2, "the proxy to see both again")
-        load = under(fleet, lambda: fleet.until(lambda: fleet.stat("upstream_rq_2xx") > RATE, "answers"))
-        assert load.codes == {"200": load.asked}
+        under(fleet)
 
 
 @pytest.mark.process

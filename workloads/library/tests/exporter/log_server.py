@@ -2,13 +2,13 @@
 
 import json
 import re
-import threading
 from collections.abc import Generator, Iterable
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
+
+from workloads.library.tests.http_server import answering
 
 VIEW = "projects/acme-ai/locations/global/buckets/_Default/views/holdfast-example-events"
 FILTER = re.compile(
@@ -81,26 +81,6 @@ def _admitted(entry: dict[str, Any]) -> bool:
 
 @contextmanager
 def serving(server: LogServer) -> Generator[LogServer]:
-    class Handler(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-            status, answer = server.answer(asked)
-            body = json.dumps(answer).encode()
-            self.send_response(status)
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
-
-        def log_message(self, format: str, *args: Any) -> None:
-            pass
-
-    http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=http.serve_forever, kwargs={"poll_interval": 0.02})
-    thread.start()
-    server.url = f"http://127.0.0.1:{http.server_port}/v2/entries:list"
-    try:
+    with answering(lambda path, headers, body: server.answer(json.loads(body))) as address:
+        server.url = f"{address}/v2/entries:list"
         yield server
-    finally:
-        http.shutdown()
-        http.server_close()
-        thread.join()

@@ -18,7 +18,8 @@ from holdfast.jobs import preparing
 from holdfast.jobs.forms import DATA
 from tests.platforms import with_images
 from workloads.library.tests.inference.test_commands import run_command
-from workloads.library.tests.inference.test_worker_signals import count_events, until
+from workloads.library.tests.inference.test_worker_signals import count_events
+from workloads.library.tests.processes import until
 
 pytestmark = pytest.mark.process
 EXAMPLES = Path(examples.__path__[0])

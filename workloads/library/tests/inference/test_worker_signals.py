@@ -14,15 +14,9 @@ import pytest
 from holdfast.contract.exit_codes import EXIT_COMPLETE, EXIT_PREEMPTED
 from holdfast.inference.results.embedded_postgres import EmbeddedPostgres
 from workloads.library.tests.inference.test_commands import BATCH, run_command
+from workloads.library.tests.processes import until
 
 pytestmark = pytest.mark.process
-
-
-def until(condition: Callable[[], object], *, within_s: float = 60.0) -> None:
-    end = time.monotonic() + within_s
-    while not condition():
-        assert time.monotonic() < end, "waited in vain"
-        time.sleep(0.02)
 
 
 @pytest.fixture

@@ -94,6 +94,15 @@ def test_a_pod_that_still_pulls_its_image_is_starting_and_not_running() -> None:
     assert 'Pulling: Pulling image "127.0.0.1:1/team/trainer:v7"' in found.blocker
 
 
+def test_the_advice_for_a_job_that_runs_can_be_typed() -> None:
+    history = recorded("image")
+    history["pods"][0]["status"] = {"phase": "Running"}
+    found = explained(history | {"events": []})
+    assert found.reason == "none"
+    assert "`holdfast explain image --follow" in found.action
+    assert "`holdfast report --events FOLDER`" in found.action
+
+
 def test_a_scheduler_that_does_not_exist_is_named() -> None:
     history = recorded("image")
     pod = history["pods"][0]

@@ -3,10 +3,8 @@
 import base64
 import json
 import socket
-from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from threading import Thread
 
 import pytest
 
@@ -16,6 +14,7 @@ from holdfast.manifests.render_context import RenderContext
 from tests.infra.ops.google import Gcloud
 from tests.platforms import load, with_images
 from tests.workloads.images.registry import Registry, serving
+from workloads.library.tests.http_server import answering
 from workloads.library.tests.jobs.test_job_file import IMAGE
 
 MANIFEST = json.dumps({"mediaType": "application/vnd.oci.image.index.v1+json", "manifests": []}).encode()
@@ -45,24 +44,14 @@ def private(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Registr
 def metadata(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """The metadata server of a machine with a service account; without gcloud."""
 
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            known = self.path.endswith("/default/token") and self.headers["Metadata-Flavor"] == "Google"
-            self.send_response(200 if known else 403)
-            self.end_headers()
-            self.wfile.write(json.dumps({"access_token": "ya29.mine", "expires_in": 3599}).encode())
+    def answer(path: str, headers: Mapping[str, str], body: bytes) -> tuple[int, object]:
+        known = path.endswith("/default/token") and headers["Metadata-Flavor"] == "Google"
+        return 200 if known else 403, {"access_token": "ya29.mine", "expires_in": 3599}
 
-        def log_message(self, format: str, *args: object) -> None:
-            pass
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        thread = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
-        thread.start()
-        monkeypatch.setenv("GCE_METADATA_HOST", f"127.0.0.1:{server.server_port}")
+    with answering(answer) as address:
+        monkeypatch.setenv("GCE_METADATA_HOST", address.removeprefix("http://"))
         monkeypatch.setenv("PATH", "")
         yield
-        server.shutdown()
-        thread.join()
 
 
 def test_a_tag_becomes_the_digest_that_its_registry_names_and_is_warned_of(

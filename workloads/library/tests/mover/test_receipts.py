@@ -7,7 +7,6 @@ import time
 from collections.abc import Generator
 from dataclasses import dataclass, field
 from functools import partial
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -33,6 +32,7 @@ from holdfast.mover.view import SETTLE_END_S, Ended, View, ending
 from workloads.library.tests import sample
 from workloads.library.tests.exporter.test_cloud import Clock
 from workloads.library.tests.exporter.test_cluster import node, pod
+from workloads.library.tests.http_server import answering
 from workloads.library.tests.sample import EPOCH
 
 L4 = ("g2-standard-8", "us-central1", "spot")
@@ -48,39 +48,24 @@ class Kubernetes:
     faults: list[int] = field(default_factory=list[int])
     left: dict[str, Any] = field(default_factory=dict[str, Any])
 
-    def patch(self, path: str, body: Any) -> int:
+    def answer(self, path: str, headers: object, body: bytes) -> tuple[int, object]:
+        if not body:
+            return 501, {}  # it is asked for nothing
         if self.faults:
-            return self.faults.pop(0)
+            return self.faults.pop(0), {}
         if "jobsets" in path:
-            return 404
-        self.left[path] = json.loads(body["metadata"]["annotations"][ANNOTATION])
-        return 200
+            return 404, {}
+        self.left[path] = json.loads(json.loads(body)["metadata"]["annotations"][ANNOTATION])
+        return 200, {}
 
 
 @pytest.fixture
 def kubernetes() -> Generator[tuple[Kubernetes, Api]]:
     server = Kubernetes()
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_PATCH(self) -> None:
-            status = server.patch(self.path, json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
-            self.send_response(status)
-            self.send_header("Content-Length", "2")
-            self.end_headers()
-            self.wfile.write(b"{}")
-
-        def log_message(self, format: str, *args: Any) -> None:
-            pass
-
-    http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=http.serve_forever, kwargs={"poll_interval": 0.02})
-    thread.start()
-    api = client.ApiClient(client.Configuration(host=f"http://127.0.0.1:{http.server_port}"))
-    yield server, Api.over(api)
-    api.rest_client.pool_manager.clear()
-    http.shutdown()
-    http.server_close()
-    thread.join()
+    with answering(server.answer) as address:
+        api = client.ApiClient(client.Configuration(host=address))
+        yield server, Api.over(api)
+        api.rest_client.pool_manager.clear()
 
 
 def job(name: str = "run-7", *, end: str = "Complete", status: str = "True", **meta: Any) -> dict[str, Any]:

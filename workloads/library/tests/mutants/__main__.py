@@ -21,8 +21,7 @@ from pathlib import Path
 
 from holdfast.contract.errors import InputError, Unjudged, run_cli
 from holdfast.contract.exit_codes import EXIT_DONE, EXIT_FINDINGS, EXIT_NOT_JUDGED
-from workloads.library.tests.mutants.catalogue import MUTANTS
-from workloads.library.tests.mutants.mutant import Mutant, snapshot
+from workloads.library.tests.mutants.mutant import MUTANTS, Mutant, snapshot
 
 LIMIT_S = 600
 """A test that hangs fails by its own limit, which is shorter."""

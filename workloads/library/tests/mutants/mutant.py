@@ -2,6 +2,7 @@
 
 import shutil
 import subprocess
+import tomllib
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -32,8 +33,12 @@ class Mutant:
         path.write_text(text)
 
 
-def broken(name: str, file: str, old: str, new: str, *tests: str) -> Mutant:
-    return Mutant(name=name, file=file, old=old, new=new, tests=tests)
+def _listed() -> tuple[Mutant, ...]:
+    every = tomllib.loads(Path(__file__).with_name("mutants.toml").read_text())["mutant"]
+    return tuple(Mutant(**{**each, "tests": tuple(each["tests"])}) for each in every)
+
+
+MUTANTS = _listed()
 
 
 def snapshot(into: Path) -> None:

@@ -7,8 +7,7 @@ import pytest
 
 from holdfast.contract.errors import InputError, Unjudged
 from workloads.library.tests.mutants.__main__ import UNBROKEN, Fate, chosen, judged, require_green
-from workloads.library.tests.mutants.catalogue import MUTANTS
-from workloads.library.tests.mutants.mutant import ROOT, Mutant, snapshot
+from workloads.library.tests.mutants.mutant import MUTANTS, ROOT, Mutant, snapshot
 
 VERDICT = next(mutant for mutant in MUTANTS if mutant.file.endswith("drill/verdict.py"))
 

@@ -1,10 +1,5 @@
 import datetime
-import json
-import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import replace
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
@@ -16,39 +11,10 @@ from holdfast.contract.errors import InputError, Unjudged
 from holdfast.contract.machines import MACHINE_TYPES
 from holdfast.place import catalog, prices
 from holdfast.place.prices import CORE, GPU, INFERRED, LISTED, RAM
+from workloads.library.tests.http_server import answering
 
 SPOT, FLEX, DEMAND = Capacity.SPOT, Capacity.FLEX_START, Capacity.ON_DEMAND
 TODAY = datetime.date(2026, 11, 21)
-
-
-@contextmanager
-def server(answer: Callable[[str, dict[str, str], bytes], tuple[int, object]]) -> Iterator[str]:
-    """A real HTTP server; `answer(path, headers, body)` gives status and JSON."""
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
-            status, value = answer(self.path, dict(self.headers), body)
-            data = value if isinstance(value, bytes) else json.dumps(value).encode()
-            self.send_response(status)
-            self.send_header("Content-Length", str(len(data)))
-            self.end_headers()
-            self.wfile.write(data)
-
-        do_POST = do_GET
-
-        def log_message(self, format: str, *args: object) -> None:
-            pass
-
-    http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=http.serve_forever, args=(0.01,))
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{http.server_port}"
-    finally:
-        http.shutdown()
-        thread.join()
-        http.server_close()
 
 
 @pytest.fixture(autouse=True)
@@ -128,7 +94,7 @@ def test_refresh_reads_every_page_and_keeps_what_the_catalogue_does_not_sell() -
     loaded = prices.load()
     guessed = tuple(replace(s, basis=INFERRED) if s.capacity is FLEX else s for s in loaded.skus)
     old = replace(loaded, skus=guessed)
-    with server(pages) as endpoint:
+    with answering(pages) as endpoint:
         table = catalog.refresh(old, TODAY, endpoint)
     machine = MACHINE_TYPES["a2-highgpu-1g"]
     assert table.fetched_at == TODAY
@@ -152,7 +118,7 @@ def test_a_guess_never_stays_above_a_list_price_that_fell() -> None:
     loaded = prices.load()
     old = replace(loaded, skus=tuple(replace(s, basis=INFERRED) if s.capacity is FLEX else s for s in loaded.skus))
     fell = [raw("G1", s["description"], 1.2) if s["skuId"] == "G1" else s for s in SKUS]
-    with server(lambda *_: (200, {"skus": fell})) as endpoint:
+    with answering(lambda *_: (200, {"skus": fell})) as endpoint:
         flex = catalog.refresh(old, TODAY, endpoint).quote(MACHINE_TYPES["a2-highgpu-1g"], "us-central1", FLEX)
     assert flex is not None
     assert flex.usd == pytest.approx(1.2 + 12 * 0.01739 + 85 * 0.00233)
@@ -160,19 +126,19 @@ def test_a_guess_never_stays_above_a_list_price_that_fell() -> None:
 
 def test_refresh_refuses_prices_out_of_order() -> None:
     dear = [raw("G9", s["description"], 9.0) if s["skuId"] == "G2" else s for s in SKUS]
-    with server(lambda *_: (200, {"skus": dear})) as endpoint, pytest.raises(InputError, match="nvidia-tesla-a100"):
+    with answering(lambda *_: (200, {"skus": dear})) as endpoint, pytest.raises(InputError, match="nvidia-tesla-a100"):
         catalog.refresh(prices.load(), TODAY, endpoint)
 
 
 def test_two_prices_for_one_thing_are_refused_not_chosen_from() -> None:
     twice = [*SKUS, raw("G8", "Nvidia Tesla A100 GPU running in Iowa", 2.9)]
-    with server(lambda *_: (200, {"skus": twice})) as endpoint, pytest.raises(InputError, match="two prices"):
+    with answering(lambda *_: (200, {"skus": twice})) as endpoint, pytest.raises(InputError, match="two prices"):
         catalog.refresh(prices.load(), TODAY, endpoint)
 
 
 def test_another_unit_is_refused() -> None:
     odd = [raw("C1", "A2 Instance Core running in Americas", 0.04, "mo")]
-    with server(lambda *_: (200, {"skus": odd})) as endpoint, pytest.raises(InputError, match="unit mo"):
+    with answering(lambda *_: (200, {"skus": odd})) as endpoint, pytest.raises(InputError, match="unit mo"):
         catalog.refresh(prices.load(), TODAY, endpoint)
 
 
@@ -180,7 +146,7 @@ def test_another_unit_is_refused() -> None:
     ("status", "body"), [(403, {}), (500, b"oops"), (200, b"<html>"), (200, {"skus": []})], ids=str
 )
 def test_an_answer_that_is_none_is_not_judged_and_shows_no_key(status: int, body: object) -> None:
-    with server(lambda *_: (status, body)) as endpoint, pytest.raises(Unjudged) as caught:
+    with answering(lambda *_: (status, body)) as endpoint, pytest.raises(Unjudged) as caught:
         catalog.refresh(prices.load(), TODAY, endpoint)
     assert "not-a-secret" not in str(caught.value)
 

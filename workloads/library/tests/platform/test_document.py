@@ -1,7 +1,12 @@
 """The platform document: what is written is what is read, and what cannot be read says why."""
 
 import json
-from collections.abc import Callable
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,9 +14,13 @@ import jsonschema
 import pytest
 
 import holdfast.platform.schema as schemas
-from holdfast.contract.errors import InputError
-from holdfast.platform import parse, read, reading
+from holdfast.clients.api import Api
+from holdfast.contract.environment import ENV_PLATFORM
+from holdfast.contract.errors import InputError, Stopped
+from holdfast.platform import Platform, parse, read, reading
+from holdfast.platform.cluster import PATH, choose, nearest, require_cluster_of
 from tests import platforms
+from workloads.library.tests.jobs.api_server import serving
 
 SCHEMA = Path(schemas.__file__).with_name("schema.json")
 Edit = Callable[[dict[str, Any]], object]
@@ -72,3 +81,116 @@ def test_a_file_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
     for path in (tmp_path, tmp_path / "none.json", tmp_path / "bytes.json"):
         with pytest.raises(InputError, match="no platform document"):
             read(path)
+
+
+# A command that acts on a cluster first compares documents: in another platform's cluster it stops and changes nothing.
+
+DEV, PROD = platforms.load("dev"), platforms.load("prod")
+NODE = {"metadata": {"name": "n"}, "spec": {"providerID": "gce://acme-other/us-central1-a/n"}}
+
+
+@contextmanager
+def cluster(folder: Path, document: Platform | None, name: str = "c", nodes: tuple[object, ...] = ()) -> Iterator[Path]:
+    """A kubeconfig of a cluster with this document; `name`: the kubeconfig's own name of the cluster."""
+    lists = {"/api/v1/nodes": list(nodes)}
+    with serving(lists, folder, platform=document) as kubeconfig:  # type: ignore[arg-type]
+        body = json.loads(kubeconfig.read_text())
+        body["clusters"][0]["name"] = body["contexts"][0]["context"]["cluster"] = name
+        kubeconfig.write_text(json.dumps(body))
+        yield kubeconfig
+
+
+def gke(platform: Platform) -> str:
+    return f"gke_{platform.project}_{platform.region}_{platform.cluster}"
+
+
+def test_the_document_of_the_cluster_is_taken_where_none_is_given(tmp_path: Path) -> None:
+    with cluster(tmp_path, PROD) as kubeconfig:
+        assert choose(Api(kubeconfig), None) == PROD
+        assert choose(Api(kubeconfig), platforms.file("prod")) == PROD
+
+
+def test_a_given_document_of_another_platform_stops(tmp_path: Path) -> None:
+    with cluster(tmp_path, PROD) as kubeconfig, pytest.raises(Stopped) as stopped:
+        choose(Api(kubeconfig), platforms.file("dev"))
+    assert str(PROD) in stopped.value.got and str(DEV) in stopped.value.allowed
+    assert "get-credentials" in stopped.value.fix
+
+
+def test_a_document_near_a_file_is_compared_too(tmp_path: Path) -> None:
+    with cluster(tmp_path, PROD) as kubeconfig, pytest.raises(Stopped):
+        choose(Api(kubeconfig), None, platforms.file("dev").parent / "samples")
+
+
+def test_an_environment_of_the_same_name_on_another_cluster_stops(tmp_path: Path) -> None:
+    with cluster(tmp_path, replace(DEV, cluster="holdfast-old")) as kubeconfig, pytest.raises(Stopped):
+        require_cluster_of(Api(kubeconfig), DEV)
+
+
+@pytest.mark.parametrize(
+    ("name", "nodes", "named"),
+    [
+        (gke(PROD), (), PROD.cluster),
+        ("gke_acme-other_us-central1_x", (), "acme-other/us-central1/x"),
+        ("anything", (NODE,), "nodes of project acme-other"),
+    ],
+)
+def test_without_a_document_the_clusters_own_name_and_project_are_compared(
+    tmp_path: Path, name: str, nodes: tuple[object, ...], named: str
+) -> None:
+    with cluster(tmp_path, None, name, nodes) as kubeconfig, pytest.raises(Stopped) as stopped:
+        require_cluster_of(Api(kubeconfig), DEV)
+    assert named in stopped.value.got
+
+
+def test_its_own_cluster_without_a_document_is_one_for_a_first_application(tmp_path: Path) -> None:
+    with cluster(tmp_path, None, gke(DEV)) as kubeconfig:
+        assert require_cluster_of(Api(kubeconfig), DEV) is False
+        with pytest.raises(InputError, match="no platform document"):
+            choose(Api(kubeconfig), None)
+    with cluster(tmp_path, DEV, gke(DEV)) as kubeconfig:
+        assert require_cluster_of(Api(kubeconfig), DEV) is True
+
+
+def test_a_document_that_is_damaged_in_the_cluster_is_named(tmp_path: Path) -> None:
+    damaged = platforms.published(DEV) | {"data": {"platform.json": "{"}}
+    with serving({}, tmp_path, answers={PATH: damaged}) as kubeconfig, pytest.raises(InputError, match="ConfigMap"):
+        choose(Api(kubeconfig), None)
+
+
+def test_the_nearest_document_is_found_upwards_and_the_named_one_goes_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv(ENV_PLATFORM, raising=False)
+    below = tmp_path / "a" / "b"
+    below.mkdir(parents=True)
+    assert nearest(None, below) is None
+    platforms.written(DEV, tmp_path)
+    assert nearest(None, below) == DEV
+    monkeypatch.setenv(ENV_PLATFORM, str(platforms.file("prod")))
+    assert nearest(None, below) == PROD
+    assert nearest(platforms.file("example"), below) == platforms.load("example")
+
+
+JOB = "workloads/rendered/dev/samples/training.yaml"
+ACTING = {
+    "holdfast submit": ["holdfast", "submit", JOB, "--yes"],
+    "holdfast try": ["holdfast", "try", "--platform", str(platforms.file("dev")), "--yes"],
+    "holdfast explain, all": ["holdfast", "explain", "--platform", str(platforms.file("dev"))],
+    "holdfast explain": ["holdfast", "explain", "a", "--platform", str(platforms.file("dev"))],
+    "holdfast explain --follow": ["holdfast", "explain", "a", "--follow", "--platform", str(platforms.file("dev"))],
+    "workloads apply": ["workloads", "apply", "dev", "--yes"],
+    "workloads apply --operators": ["workloads", "apply", "dev", "--operators", "--yes"],
+    "workloads doctor": ["workloads", "doctor", "dev"],
+}
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("name", ACTING)
+def test_every_acting_command_stops_in_prods_context_with_dev_in_hand(name: str, tmp_path: Path) -> None:
+    with cluster(tmp_path, PROD, gke(PROD)) as kubeconfig:
+        variables = os.environ | {"KUBECONFIG": str(kubeconfig)}
+        command = [sys.executable, "-m", *ACTING[name]]
+        done = subprocess.run(command, env=variables, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 4, done.stderr
+    assert str(PROD) in done.stderr and str(DEV) in done.stderr and "nothing was changed" in done.stderr

@@ -4,7 +4,6 @@ import base64
 import json
 import shutil
 import subprocess
-import time
 import urllib.request
 from collections.abc import Generator
 from contextlib import contextmanager
@@ -13,6 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import websocket
+
+from workloads.library.tests.processes import until
 
 FLAGS = (
     "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync",
@@ -104,13 +105,13 @@ def chromium(profile: Path) -> Generator[Page]:
 
 def _port(process: subprocess.Popen[bytes], announced: Path) -> int:
     """The browser writes the port that it was given as soon as it listens."""
-    deadline = time.monotonic() + PATIENCE_S
-    while time.monotonic() < deadline:
-        assert process.poll() is None, "the browser ended at once"
-        if announced.exists() and (lines := announced.read_text().splitlines()):
-            return int(lines[0])
-        time.sleep(0.02)
-    raise TimeoutError("the browser never said where it listens")
+    lines = until(
+        lambda: announced.exists() and announced.read_text().splitlines(),
+        "where the browser listens",
+        alive=lambda: process.poll() is None,
+        within_s=PATIENCE_S,
+    )
+    return int(lines[0])
 
 
 def _page_address(port: int) -> str:

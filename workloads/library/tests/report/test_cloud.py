@@ -3,7 +3,6 @@
 import json
 import math
 import re
-from collections.abc import Generator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,14 +18,7 @@ from holdfast.report.capacity import POD_KIND
 from holdfast.report.cli import one_source, write_cloud_report
 from holdfast.report.cloud import MISSING, by_hour, cloud_report, waits
 from workloads.library.tests.place.churn.test_cloud import HOUR, MIDNIGHT, Cloud
-
-
-@pytest.fixture
-def cloud() -> Generator[Cloud]:
-    cloud = Cloud()
-    yield cloud
-    cloud.server.stop()
-
+from workloads.library.tests.place.churn.test_cloud import cloud as cloud
 
 CLOCK = lambda: MIDNIGHT + 5 * HOUR + 600  # noqa: E731
 

@@ -2,13 +2,13 @@
 
 import socket
 import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from subprocess import Popen
 
 from workloads.library.tests.fork_server import ForkServer
+from workloads.library.tests.processes import until
 from workloads.library.tests.training.runs import PATIENCE_S, Run
 
 Pods = list[Popen[str]]
@@ -48,11 +48,8 @@ class Nodes:
             return [pod.wait(PATIENCE_S) for pod in pods]
 
     def wait_for_step(self, pods: Pods, step: int) -> None:
-        until = time.monotonic() + PATIENCE_S
-        while self.furthest < step:
-            assert all(pod.poll() is None for pod in pods), self.log()
-            assert time.monotonic() < until, self.log()
-            time.sleep(0.01)
+        alive = lambda: all(pod.poll() is None for pod in pods)  # noqa: E731
+        until(lambda: self.furthest >= step, self.log, alive=alive, within_s=PATIENCE_S)
 
     @property
     def furthest(self) -> int:

@@ -6,17 +6,14 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-import psutil
-
 from workloads.library.tests.fork_server import ForkServer, die_with
+from workloads.library.tests.processes import until
 
 PATIENCE_S = 180.0
 COMMAND = ("-m", "holdfast", "train", "run")
@@ -88,11 +85,15 @@ class Run:
         return 128 - code if code < 0 else code
 
     def wait_for_step(self, process: Any, step: int, begun: int = 0) -> None:
-        until = time.monotonic() + PATIENCE_S
-        while not any(e["event"] == "window" and e["last_step"] >= step for e in self.events()[begun:]):
-            assert process.poll() is None, f"ended with {process.returncode} before step {step}:\n{self.log()}"
-            assert time.monotonic() < until, f"no step {step} after {PATIENCE_S:g} s:\n{self.log()}"
-            time.sleep(0.01)
+        def done() -> bool:
+            return any(e["event"] == "window" and e["last_step"] >= step for e in self.events()[begun:])
+
+        until(
+            done,
+            lambda: f"step {step}; exit code {process.returncode}\n{self.log()}",
+            alive=lambda: process.poll() is None,
+            within_s=PATIENCE_S,
+        )
 
     def events(self) -> list[Event]:
         if not self.events_path.exists():
@@ -127,11 +128,3 @@ def notice(process: subprocess.Popen[str]) -> None:
 def power_loss(process: subprocess.Popen[str]) -> None:
     """SIGKILL to the first process and its ranks, which share its session until they leave it."""
     os.killpg(process.pid, signal.SIGKILL)
-
-
-def children(pid: int) -> list[int]:
-    """By id; none of a process that is gone."""
-    # Not by `ps`, which small images lack: a test would then find no child at all, or kill none.
-    with suppress(psutil.NoSuchProcess):
-        return sorted(child.pid for child in psutil.Process(pid).children())
-    return []

@@ -11,8 +11,11 @@ from pathlib import Path
 import psutil
 import pytest
 
+from holdfast.contract.object_names import parse_step
+from tests.support import commits
+from workloads.library.tests.processes import children, until
 from workloads.library.tests.training.hooks import before_import, holding
-from workloads.library.tests.training.runs import PATIENCE_S, Run, children, notice, power_loss
+from workloads.library.tests.training.runs import PATIENCE_S, Run, notice, power_loss
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(900)]  # several starts of torch in each
 
@@ -22,10 +25,7 @@ NOTICED = "notices.of_process().requested"
 def ended_when(run: Run, ready: Callable[[], bool], take_down: Callable[[subprocess.Popen[str]], object]) -> int:
     """Start, wait until `ready`, take down; Python's return code: negative where a signal killed it."""
     with run.started() as process:
-        until = time.monotonic() + PATIENCE_S
-        while not ready():
-            assert process.poll() is None and time.monotonic() < until, run.log()
-            time.sleep(0.01)
+        until(ready, run.log, alive=lambda: process.poll() is None, within_s=PATIENCE_S)
         take_down(process)
         return process.wait(PATIENCE_S)
 
@@ -92,3 +92,27 @@ def test_a_run_on_one_node_listens_to_this_machine_only(tmp_path: Path) -> None:
 
     run.interrupted(2, look)
     assert found and all(ip_address(address).is_loopback for address in found)
+
+
+# A rank that is gone before the stop is agreed: the others hold the whole state, and their last step is kept.
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_rank_that_is_killed_while_all_stop_costs_no_step(tmp_path: Path, undisturbed: Run, rank: int) -> None:
+    run = Run(folder=tmp_path, every=1000)
+
+    def taken(process: subprocess.Popen[str]) -> None:
+        os.kill(children(process.pid)[rank], signal.SIGKILL)
+        process.send_signal(signal.SIGTERM)
+
+    began = time.monotonic()
+    assert run.interrupted(7, taken) == 143, run.log()
+    assert time.monotonic() - began < 60
+    done = max(event["last_step"] for event in run.of("window"))
+    (found,) = commits(run.folder / "checkpoints")
+    step = parse_step(found.parent.name)
+    assert step in (done, done + 1), run.log()
+    assert "alone: another rank is gone" in run.log()
+    assert run.complete() == 0, run.log()
+    assert run.of("restore")[-1]["step"] == step
+    assert run.digest == undisturbed.digest

@@ -14,10 +14,11 @@ from holdfast.contract.environment import ENV_DEADLINE, ENV_RUN_DIR
 from holdfast.contract.lifecycle import DEFAULT_WINDOW
 from holdfast.runtime.deadline import DEFAULT_LEAD_S
 from workloads.library.tests.fork_server import ForkServer
+from workloads.library.tests.processes import children, until
 from workloads.library.tests.training.frameworks import waits
 from workloads.library.tests.training.frameworks.waits import COMPILING, ENV_WAIT_AT
 from workloads.library.tests.training.hooks import before_import
-from workloads.library.tests.training.runs import PATIENCE_S, Run, children, notice, power_loss
+from workloads.library.tests.training.runs import PATIENCE_S, Run, notice, power_loss
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(900)]  # several starts of torch in each
 
@@ -176,10 +177,8 @@ def test_a_first_compile_that_does_not_end_is_left_inside_the_window(tmp_path: P
     env = loss | {ENV_WAIT_AT: COMPILING, "PYTHONUNBUFFERED": "1"}
     run = Run(folder=tmp_path, options=("--window", "6"), env=env)
     with run.started() as process:
-        until = time.monotonic() + PATIENCE_S
-        while run.log().count(COMPILING) < run.ranks:
-            assert process.poll() is None and time.monotonic() < until, run.log()
-            time.sleep(0.02)
+        compiling = lambda: run.log().count(COMPILING) >= run.ranks  # noqa: E731
+        until(compiling, run.log, alive=lambda: process.poll() is None, within_s=PATIENCE_S)
         noticed = time.monotonic()
         os.kill(children(process.pid)[-1], signal.SIGTERM)
         assert process.wait(PATIENCE_S) == 143

@@ -8,26 +8,23 @@ import contextlib
 import importlib
 import os
 import signal
-import subprocess
 import threading
-import time
 import traceback
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from workloads.library.tests.fork_server import die_with
+from workloads.library.tests.fork_server import Forked, die_with
 from workloads.library.tests.training.runs import Run
 
 FAILED = 71  # no exit code of the module: the fork itself went wrong
 
 
-class Fork:
-    """A task in a child of this process, with what Run asks of a subprocess.Popen."""
+class Fork(Forked):
+    """A task in a child of this process."""
 
     def __init__(self, task: Callable[[], object]) -> None:
         assert threading.active_count() == 1, "a fork takes along one thread only"
-        self.returncode: int | None = None
         parent, self.pid = os.getpid(), os.fork()
         if not self.pid:
             try:
@@ -39,23 +36,9 @@ class Fork:
             finally:
                 os._exit(FAILED)
 
-    def poll(self) -> int | None:
-        if self.returncode is None:
-            pid, status = os.waitpid(self.pid, os.WNOHANG)
-            self.returncode = os.waitstatus_to_exitcode(status) if pid else None
-        return self.returncode
-
-    def wait(self, timeout: float | None = None) -> int:
-        until = time.monotonic() + (float("inf") if timeout is None else timeout)
-        while (code := self.poll()) is None:
-            if time.monotonic() > until:
-                raise subprocess.TimeoutExpired(str(self.pid), timeout or 0.0)
-            time.sleep(0.005)
-        return code
-
-    def send_signal(self, signum: int) -> None:
-        if self.poll() is None:
-            os.kill(self.pid, signum)
+    def code(self) -> int | None:
+        pid, status = os.waitpid(self.pid, os.WNOHANG)
+        return os.waitstatus_to_exitcode(status) if pid else None
 
 
 def prepare() -> None:

@@ -52,29 +52,24 @@ def start(
         if ranks.coordinator:
             logs.warning("copy", f"run {run} gets no copies in memory: the launcher keeps them for --run {places.run}")
         places = None
-    found = from_memory(storage, run, state, ranks, tuning, resume, stop_asked, places) if places else None
-    found = found or restore(storage, run, state, ranks, tuning, stop_asked, resume=resume)
+
+    def take_up(source: Storage, resume: Resume = "auto") -> Restored:
+        return restore(source, run, state, ranks, tuning, stop_asked, resume=resume)
+
+    found = from_memory(storage, run, ranks, places, take_up) if places and resume in ("auto", "must") else None
+    found = found or take_up(storage, resume)
     epoch, newest, stale = agreed(ranks, outcome(partial(_on_coordinator, storage, run, ranks)))["value"]
     if newest > max([found.step, *(step for step, _ in found.skipped)]):
-        found = restore(storage, run, state, ranks, tuning, stop_asked)
+        found = take_up(storage)
     if ranks.coordinator:
         log_found(found, url, run, storage)
     return Start(restored=found, epoch=epoch, stale=tuple(stale))
 
 
 def from_memory(
-    storage: Storage,
-    run: str,
-    state: dict[str, Any],
-    ranks: Ranks,
-    tuning: Tuning,
-    resume: Resume,
-    stop_asked: Callable[[], bool],
-    places: PeerPlaces,
+    storage: Storage, run: str, ranks: Ranks, places: PeerPlaces, take_up: Callable[[Storage], Restored]
 ) -> Restored | None:
     """None where no version is whole, the store has a newer one, or what memory holds does not verify."""
-    if resume not in ("auto", "must"):
-        return None
     offered = agreed(
         ranks, outcome(partial(_offer, storage, run, ranks, places) if ranks.coordinator else lambda: None)
     )
@@ -84,7 +79,7 @@ def from_memory(
     offer = Offer.from_json(body)
     failpoint("peer.restore")
     try:
-        found = restore(PeerStorage(places, offer), run, state, ranks, tuning, stop_asked)
+        found = take_up(PeerStorage(places, offer))
     except InputError as error:  # on every rank alike
         if ranks.coordinator:
             why = f"{error.what} ({error.got})"[:300]

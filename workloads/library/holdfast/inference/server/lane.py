@@ -73,10 +73,6 @@ class Lane:
     def configuration(self) -> Mapping[str, object]:
         return self._predictor.configuration
 
-    @property
-    def predictor_pid(self) -> int | None:
-        return self._predictor.pid
-
     async def load(self) -> None:
         """InputError, LoaderFailed or PredictorBroken as the predictor raises them; then the least and the largest batch, which also
         show what a batch takes."""

@@ -68,6 +68,7 @@ def read_days(reader: "CloudReader", now_s: float, since_s: float) -> tuple[list
     begin, end = window(now_s, since_s)
     seconds = reader.increases("spot_node_seconds_total", begin, end)
     losses = reader.increases("spot_node_losses_total", begin, end)
+    # No time at risk is no quiet time: a rate of 0 would be the most wrong answer.
     if sum(point.value for point in seconds) <= 0:
         where = f"cluster {reader.cluster} of project" if reader.cluster else "project"
         raise Unjudged(
@@ -105,6 +106,7 @@ def _key(point: "Point") -> tuple[Group, float]:
         low = float(labels.get("age_h", "0"))
     except ValueError:
         low = -1.0
+    # Bands of two versions overlap, and their time at risk would be counted twice.
     if low not in AGE_BANDS_H:
         raise Unjudged(f"a churn series has an age band of another version: {labels}")
     return group, low

@@ -26,6 +26,7 @@ from holdfast.training.elastic.places import Address
 
 POLL_S = 1.0
 PROBE_S = 1.0
+# Read before the seal is checked: a stranger must not make a member hold more than this.
 MAX_BODY = 1 << 12
 MAX_ANSWER = 1 << 20
 """The epoch of the largest gang."""
@@ -100,6 +101,7 @@ class Control:
 
     def _know(self, epoch: Epoch) -> None:
         self._epochs[epoch.number] = epoch
+        # A report of an older epoch changes nothing any more, and a Job has more epochs than it should remember.
         for old in sorted(self._epochs)[:-EPOCHS]:
             for table in (self._epochs, self._reports, self._barred, self._farewells):
                 table.pop(old, None)
@@ -147,6 +149,7 @@ class Control:
             if nonce in self._nonces:
                 return False
             self._nonces[nonce] = None
+            # The table would grow for as long as the Job runs.
             if len(self._nonces) > NONCES:
                 del self._nonces[next(iter(self._nonces))]
             return True
@@ -218,11 +221,13 @@ class _Handler(BoundedHandler):
         nonce, body = self.headers.get(NONCE_HEADER, "")[:32], self.body or b""
         seal = _seal(control.key, b"ask", nonce.encode(), self.path.encode(), body)
         genuine = hmac.compare_digest(self.headers.get(SEAL_HEADER, "").encode(), seal.encode())
+        # In this order: a stranger must not push genuine nonces out of the table.
         if not (genuine and control.is_new(nonce)):
             self.send_error(403)
             return
         try:
             payload = json.dumps(control.answer(self.path, json.loads(body))).encode()
+        # Who has the key may still be of another version of this program: its question must not end the thread.
         except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
             self.send_error(400)
             return
@@ -242,6 +247,7 @@ class Peers:
         """`stores`: of each member the ports at which groups meet; None: the one above that for questions."""
         self.addresses, self._key = addresses, key
         self.stores = [[port + 1] for _, port in addresses] if stores is None else stores
+        # All at once: each place that is gone takes PROBE_S, and a lead looks at all of them many times.
         self._pool = ThreadPoolExecutor(max_workers=min(64, len(addresses) + 1), thread_name_prefix="gang-probe")
 
     def ask(self, place: int, path: str, timeout_s: float, **body: object) -> dict[str, Any] | None:
@@ -254,6 +260,7 @@ class Peers:
             connection.request("POST", path, asked, {NONCE_HEADER: nonce, SEAL_HEADER: seal})
             response = connection.getresponse()
             answer, sealed = response.read(MAX_ANSWER), response.getheader(SEAL_HEADER, "")
+            # The address of a pod that is gone may be a stranger's by now.
             sound = hmac.compare_digest(sealed.encode(), _seal(self._key, b"answer", nonce.encode(), answer).encode())
             return read_answer(answer) if sound and response.status == HTTPStatus.OK else None
         except (OSError, HTTPException):

@@ -116,6 +116,7 @@ class Crew:
         silent = self._watch.silent
         self._leave()
         epoch = self._after(before, silent)
+        # No member was lost, so the same members would fail at the same step again.
         if self.step != NO_STATE and {*before.members} <= {*epoch.members}:
             self._lag.repeated(self.step, str(error))
         self._enter(epoch, began=began)
@@ -288,6 +289,7 @@ class Crew:
 
     def _seconds_left(self) -> float:
         left = self._shutdown.seconds_left(self._window_s)
+        # Without a notice the nodes are given back by choice, so there is as much time as a notice would give.
         return self._window_s if math.isinf(left) else max(0.1, left)
 
     def _emit_as_lead(self, event: str, **fields: object) -> None:

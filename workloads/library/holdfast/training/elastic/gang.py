@@ -246,6 +246,7 @@ class ElasticGang:
         failpoint("gang.reduce")
         # A notice travels with the gradients: all members learn of it at the same step, for no message more.
         noticed = self._shutdown.requested and self._node.speaks
+        # Before the sum: in it a fast member waits for the slow ones, and all would look alike.
         units = self._pace.ended(self._own)
         took = [units * (member == self._index) for member in range(self._members)]
         leaves = [int(noticed and member == self._index) for member in range(self._members)]
@@ -269,6 +270,7 @@ class ElasticGang:
         return True
 
     def _newcomers_ready(self) -> bool:
+        # Newcomers ask the lead alone.
         if not self.coordinator:
             return False
         joining = self._control.joining()

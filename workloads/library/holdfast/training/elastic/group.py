@@ -177,6 +177,7 @@ def broadcast_json(value: Any, source: int, device: torch.device, group: dist.Pr
     data = json.dumps(value).encode() if group.rank() == source else b""
     length = torch.tensor([len(data)], dtype=torch.int64, device=device)
     dist.broadcast(length, group=group, group_src=source)
+    # As much memory is taken next, and a broken sum may be any number.
     if not 0 < int(length) <= MAX_JSON_BYTES:
         raise GroupLost(f"another process announces {int(length)} bytes, and at most {MAX_JSON_BYTES} are read")
     buffer = torch.empty(int(length), dtype=torch.uint8, device=device)

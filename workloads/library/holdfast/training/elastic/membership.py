@@ -17,6 +17,7 @@ from holdfast.contract import object_names
 from holdfast.contract.errors import InputError
 
 KEPT = 20
+# The bucket is not this program's alone: what lies under such a name may have any size.
 MAX_EPOCH_BYTES = 1 << 20
 
 
@@ -51,6 +52,7 @@ class Epoch:
     def from_json(cls, body: Any) -> "Epoch":
         """Raises ValueError, KeyError, TypeError or OverflowError for anything that is no epoch."""
         members = tuple(Member(index=int(m["index"]), incarnation=str(m["incarnation"])) for m in body["members"])
+        # A rank is a position in this list: in another order two members would take each other's.
         if not members or [m.index for m in members] != sorted({m.index for m in members}):
             raise ValueError("members are not in the order of their index")
         return cls(number=int(body["number"]), members=members, ending=bool(body["ending"]))
@@ -69,6 +71,7 @@ def propose(storage: Storage, run: str, epoch: Epoch) -> Epoch:
     """The epoch of that number: this one, or the one that another proposer was faster with."""
     try:
         put_new(storage, object_names.gang_object(run, epoch.number), json.dumps(epoch.to_json()).encode())
+    # Also where an earlier try of this proposer was stored and its answer was lost.
     except AlreadyExists:
         return _read(storage, run, epoch.number)
     # The epoch is committed already: a storage that refuses to tidy up must not cost the gang a try.

@@ -34,6 +34,7 @@ from holdfast.training.gate import client_store, loopback_store
 FOR_LIFE = timedelta(days=30)
 JOIN_S = 300.0
 
+# By name, as they go between ranks as JSON: a pickled exception could run code.
 _NEWS: dict[str, type[Exception]] = {kind.__name__: kind for kind in (Expelled, GroupLost, StorageError)}
 _ENDS: dict[str, type[CheckpointExit]] = {
     kind.__name__: kind for kind in (CutOff, GangTooSmall, NotDurable, Preempted, Superseded)
@@ -117,6 +118,7 @@ class Node:
 
     def sharded(self, local: Tensor, shape: list[int], stride: list[int], dim: int) -> Tensor:
         """A DTensor of this node's; `dim` -1: each rank has all of it."""
+        # Late: a gang whose members hold whole states never needs it, and its import takes long.
         from torch.distributed.tensor import DTensor, Replicate, Shard
 
         assert self.mesh

@@ -37,6 +37,7 @@ class Pace:
         """`units`: of every place, as they were added up. `members`: places that took part."""
         if members != self._members:
             self._members, self._totals = members, {}  # who comes begins with a slow step, and shares change
+        # A member that has measured no step yet would look infinitely fast.
         elif all(units[member] for member in members):
             self._totals = {m: self._totals.get(m, 0.0) + units[m] * _UNIT_S for m in members}
 

@@ -89,6 +89,7 @@ def resolved(
 
 def check(index: int, nodes: tuple[Address, ...], ranks_per_node: int) -> None:
     """Raises InputError for a place that this gang does not have."""
+    # A node with fewer processes would shift the places of all nodes after it.
     if ranks_per_node < 1 or len(nodes) % ranks_per_node:
         raise InputError(
             "processes of a node", got=f"{ranks_per_node} with {len(nodes)} addresses",
@@ -103,6 +104,7 @@ def check(index: int, nodes: tuple[Address, ...], ranks_per_node: int) -> None:
 
 def _number(variables: Mapping[str, str], name: str, default: int) -> int:
     given = variables.get(name, str(default))
+    # int() takes digits of every script and numbers of thousands of digits, signs and spaces.
     if not (given.isascii() and given.isdecimal() and len(given) < 9):
         raise InputError(
             f"environment variable {name}", got=repr(given)[:120], allowed="a whole number",

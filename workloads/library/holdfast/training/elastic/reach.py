@@ -44,6 +44,7 @@ class Reach:
         bars = {place: places_in(found, "closed") for place, found in status.items()} | {self._me.index: {*closed}}
         # One bad node among good ones is its own affair: who reaches another goes on without it.
         blocked = (bool(closed) and not self._control.reaches) or gives_way(self._me.index, bars)
+        # Of other members it counts from the beginning: the closed port may have been that of one that left.
         self._tries = int(blocked) + self._tries * (blocked and epoch.members == self._members)
         self._members = epoch.members
         if self._tries == TRIES:
@@ -72,6 +73,7 @@ class Reach:
         tried = {
             member.index: self._ports(member.index, status.get(member.index, {}))
             for member in members
+            # A port of a process that was replaced meanwhile says nothing about the new one.
             if status.get(member.index, {}).get("incarnation", member.incarnation) == member.incarnation
         }
         with ThreadPoolExecutor(max_workers=16, thread_name_prefix="gang-ports") as pool:
@@ -156,6 +158,7 @@ def unreachable(
     port = addresses[me][1]
     error = InputError(
         "members of the gang cannot reach each other",
+        # In a large gang a policy closes hundreds of them, for one reason.
         got=f"on place {me}: " + "; ".join(lost[:4]),
         allowed=f"TCP from each pod of the Job to every other: ports {port} and {port + 1} of a process, and those that "
         "gloo and NCCL take, 1024 to 65535",

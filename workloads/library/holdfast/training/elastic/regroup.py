@@ -118,6 +118,7 @@ class Regroup:
         late = time.monotonic() - began >= self._limits.gather_s and not self._signs.in_doubt(status)
         if len(members) == self._places or (late and len(members) >= self._limits.min_members):
             try:
+                # A former gang of the run has left its epochs, and a number is never given twice.
                 number = newest_number(self._storage, self._run) + 1
                 return self._propose(Epoch(number=number, members=members), began)
             # Another founded the gang at the same moment: the next look finds it, and asks to come in.
@@ -167,6 +168,7 @@ class Regroup:
             joiners=self._joiners(),
             # One that computes notices in its next collective.
             patient=waited < self._lag.bound_s and not ahead,
+            # A member with a notice has no time to hold for others.
             holding=waited < self._limits.hold_s and not self._stop_asked(),
             min_members=self._limits.min_members,
         )
@@ -176,6 +178,7 @@ class Regroup:
         return self._propose(proposal, began)
 
     def _report_late(self, epoch: Epoch, late: list[int], waited_s: float) -> None:
+        # Once for each epoch: this is asked many times a second.
         if late and waited_s >= POLL_S and self._reported_late != epoch.number:
             self._reported_late = epoch.number
             places = ", ".join(map(str, late))
@@ -231,6 +234,7 @@ class Regroup:
             self._signs.rest()
 
     def _ask(self, index: int, path: str, **body: object) -> dict[str, object] | None:
+        # An answer to these may itself wait for POLL_S.
         return self._peers.ask(index, path, POLL_S + 1, **asdict(self._me), **body)
 
 
@@ -271,6 +275,7 @@ def _lead_to_ask(status: dict[int, dict[str, object]], me: int) -> int:
     for index, found in status.items():
         epoch = epoch_of(found)
         if epoch and found.get("phase") in ("member", "restoring") and index != me:
+            # Who works in an older epoch has only not heard of the newer one yet.
             at_work.append((-epoch.number, index))
     if at_work:
         return min(at_work)[1]

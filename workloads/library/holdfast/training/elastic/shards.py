@@ -5,7 +5,6 @@ samples, their order and the learning rate do not depend on how many nodes there
 batch was cut, and a resumed gang compares.
 """
 
-import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -21,12 +20,8 @@ MAX_SHARDS = 1 << 16
 
 def share(shards: int, rank: int, world_size: int) -> range:
     """The shards of one rank: contiguous, in rank order, sizes differ by one at most."""
+    # Contiguous and computed, not dealt out: a member knows its own without a message.
     return range(shards * rank // world_size, shards * (rank + 1) // world_size)
-
-
-def efficiency(shards: int, world_size: int) -> float:
-    """Of all ranks' time the part that computes: the others wait for those that have one shard more."""
-    return shards / (world_size * math.ceil(shards / world_size))
 
 
 def checked_shards(shards: int, ranks: int, ranks_of_state: int = 1) -> int:

@@ -123,6 +123,7 @@ class Signs:
                     self._tidy(keep=0)
                     return
                 self._put(frozenset())
+                # The newest stays: it is what others find.
                 self._tidy(keep=1)
                 if looking:
                     self._look()
@@ -152,6 +153,7 @@ class Signs:
         with self._changed:
             known, self._known = self._known, {member: sign.number for member, sign in newest.items()}
         fresh = [s for member, s in newest.items() if known is not None and s.number > known.get(member, -1)]
+        # Without the lock, as each question may take a second.
         answers = self._peers.look([sign.member.index for sign in fresh])
         with self._changed:
             for sign in fresh:

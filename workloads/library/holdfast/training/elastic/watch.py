@@ -69,6 +69,7 @@ class Watch:
             silent = [member for member, at in heard.items() if time.monotonic() - at >= self._silent_s]
             if self._over is over and (gone or silent):
                 self._report(gone, silent)
+                # All silent at once: rather this process was stopped, and it must not propose a gang of itself.
                 self.silent = frozenset(m.index for m in silent) if len(silent) < len(others) else frozenset()
                 self._abort()
                 return True

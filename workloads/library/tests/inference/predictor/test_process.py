@@ -7,7 +7,7 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -26,8 +26,10 @@ from holdfast.inference.queue.postgres import PostgresQueue
 from holdfast.inference.results.embedded_postgres import EmbeddedPostgres
 from holdfast.inference.worker.batch_worker import EXIT_DEVICE_LOST
 from holdfast.inference.worker.telemetry import Failpoint
+from holdfast.runtime.pidfiles import running
 from holdfast.runtime.shutdown import Shutdown
 from workloads.library.tests.inference.harness import QUICK, Harness, fill
+from workloads.library.tests.processes import children, until
 
 pytestmark = pytest.mark.process
 FAULTY = "workloads.library.tests.inference.faulty_predictors"
@@ -130,11 +132,10 @@ def test_the_process_goes_with_a_killed_worker_and_its_items_come_back(
     run = [sys.executable, "-m", "holdfast", "batch", "run", job, "--set", "lease_s=1", "--events", str(tmp_path / "e")]
     environment = {**os.environ, ENV_DATABASE: server.uri}
     with subprocess.Popen([*run, "--predictor", f"{FAULTY}:faulty"], env=environment) as worker:
-        children: list[int] = []
-        until(lambda: children.extend(children_of(worker.pid)) or children)
+        predicting = until(lambda: children(worker.pid))
         until(lambda: held(connection, job))
         worker.send_signal(signal.SIGKILL)
-    until(lambda: not any(alive(pid) for pid in children))
+    until(lambda: not any(running(pid) for pid in predicting))
     queue = PostgresQueue(pool, job, lease_s=1.0)
     until(lambda: queue.pull(1, 0.1))
 
@@ -203,25 +204,6 @@ def test_a_loader_with_a_bug_ends_the_worker_as_a_bug(server: EmbeddedPostgres, 
     done = subprocess.run(run, env={**os.environ, ENV_DATABASE: server.uri}, capture_output=True, text=True)
     assert done.returncode == EXIT_BUG
     assert "RuntimeError" in done.stderr
-
-
-def until(condition: Callable[[], object], *, within_s: float = 60.0) -> None:
-    end = time.monotonic() + within_s
-    while not condition():
-        assert time.monotonic() < end, "waited in vain"
-        time.sleep(0.02)
-
-
-def children_of(pid: int) -> list[int]:
-    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
-
-
-def alive(pid: int) -> bool:
-    stat = Path(f"/proc/{pid}/stat")
-    try:
-        return stat.read_text().rpartition(")")[2].split()[0] not in ("Z", "X")
-    except OSError:
-        return False
 
 
 def held(connection: Connection, job: str) -> bool:

@@ -20,7 +20,8 @@ from holdfast.drill.serving.fleet import admin, find_envoy, free_port
 from holdfast.inference.proxy.endpoints import Follower
 from holdfast.inference.proxy.sidecar import Sidecar
 from holdfast.manifests.envoy import CLUSTER, Proxy, bootstrap
-from workloads.library.tests.inference.server.serving import ROOT, until
+from workloads.library.tests.inference.server.serving import ROOT
+from workloads.library.tests.processes import until
 
 pytestmark = pytest.mark.process
 WINDOW_S = 15.0

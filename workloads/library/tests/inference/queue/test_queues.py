@@ -3,7 +3,6 @@
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import time
 from collections.abc import Callable, Generator
@@ -16,6 +15,7 @@ from google.cloud import pubsub_v1
 from psycopg import Connection
 from psycopg_pool import ConnectionPool
 
+from holdfast.drill.serving.fleet import free_port
 from holdfast.inference.items import Item
 from holdfast.inference.queue.postgres import PostgresQueue
 from holdfast.inference.queue.protocol import Lease, Queue
@@ -82,9 +82,7 @@ def emulator(tmp_path_factory: pytest.TempPathFactory) -> Generator[str]:
         # Never fails CI: the component comes with gcloud alone, and the suite runs on the fake broker too. The Go client's
         # pstest can be built anywhere, but an ack of an ended lease works there and not on the service.
         pytest.skip("gcloud's pubsub-emulator is not installed")
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     log = (tmp_path_factory.mktemp("emulator") / "log").open("wb")
     command = [str(folder / "bin" / "cloud-pubsub-emulator"), "--host=127.0.0.1", f"--port={port}"]
     process = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)

@@ -7,7 +7,7 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import LiteralString
@@ -25,6 +25,7 @@ from holdfast.inference.results.postgres_access import as_server_user
 from holdfast.inference.values import Value
 from tests import support
 from workloads.library.tests.inference.harness import CountingPredictor, Harness, expected, items
+from workloads.library.tests.processes import until
 
 pytestmark = pytest.mark.process
 COUNT = 400
@@ -47,18 +48,10 @@ def working(harness: Harness, predictor: type[CountingPredictor]) -> Generator[t
     worker = harness.worker(predictor(before=lambda: time.sleep(0.01)))
     thread = threading.Thread(target=lambda: codes.append(worker.run()))
     thread.start()
-    until(lambda: harness.event_lines("stored"), thread)
+    until(lambda: harness.event_lines("stored"), alive=thread.is_alive)
     yield thread
     thread.join(120)
     assert codes == [EXIT_COMPLETE]
-
-
-def until(condition: Callable[[], object], thread: threading.Thread, *, within_s: float = 60.0) -> None:
-    end = time.monotonic() + within_s
-    while not condition():
-        assert thread.is_alive(), "the worker ended"
-        assert time.monotonic() < end, "waited in vain"
-        time.sleep(0.01)
 
 
 def rows(uri: str, harness: Harness) -> dict[str, tuple[str, dict[str, object]]]:
@@ -144,7 +137,7 @@ def test_a_full_disk_is_waited_for(small: SmallDisk | SmallFiles, job: str, tmp_
         harness.enqueue(wanted)
         with working(harness, Bulky) as thread:
             small.fill(server)
-            until(lambda: server.wait(0.0) or database_troubles(harness), thread)
+            until(lambda: server.wait(0.0) or database_troubles(harness), alive=thread.is_alive)
             small.free(server)
             if server.wait(0.0):  # without room for its log PostgreSQL gives up, as it should
                 server.stop()
@@ -171,7 +164,7 @@ def test_a_restart_in_the_middle_of_a_commit_loses_and_doubles_nothing(job: str,
         with working(harness, CountingPredictor) as thread:
             for crash in (signal.SIGQUIT, signal.SIGINT):
                 with psycopg.connect(server.uri, autocommit=True) as connection:
-                    until(lambda c=connection: one(c, _COMMITTING), thread)
+                    until(lambda c=connection: one(c, _COMMITTING), alive=thread.is_alive)
                     server.stop(crash)
                 server.start()
         assert rows(server.uri, harness) == expected(wanted)

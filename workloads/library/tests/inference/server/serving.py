@@ -9,27 +9,19 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from holdfast.drill.serving.fleet import free_port
+from workloads.library.tests.processes import until
 
 ROOT = Path(__file__).parents[5]
 PREDICTORS = "workloads.library.tests.inference.server.playing_predictors"
 PATIENCE_S = 60.0
 INFER, LOAD = "/v2/models/model/infer", "/v2/repository/models/model/load"
-
-
-def until(condition: Callable[[], object], what: str) -> Any:
-    """The first true answer."""
-    ends = time.monotonic() + PATIENCE_S
-    while not (found := condition()):
-        assert time.monotonic() < ends, f"waited in vain for {what}"
-        time.sleep(0.01)
-    return found
 
 
 def texts(*bodies: str) -> bytes:

@@ -12,7 +12,8 @@ from typing import Any
 import psutil
 import pytest
 
-from workloads.library.tests.inference.server.serving import PREDICTORS, Served, head, received, served, until
+from workloads.library.tests.inference.server.serving import PREDICTORS, Served, head, received, served
+from workloads.library.tests.processes import until
 
 pytestmark = pytest.mark.process
 PATH = "/v1/completions"

@@ -7,7 +7,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from workloads.library.tests.inference.server.serving import PREDICTORS, Served, served, until
+from workloads.library.tests.inference.server.serving import PREDICTORS, Served, served
+from workloads.library.tests.processes import until
 
 pytestmark = pytest.mark.process
 TRY_MS = "3000"

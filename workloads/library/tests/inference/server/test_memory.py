@@ -10,7 +10,8 @@ from concurrent.futures import ThreadPoolExecutor
 import psutil
 import pytest
 
-from workloads.library.tests.inference.server.serving import INFER, Served, head, served, texts, until
+from workloads.library.tests.inference.server.serving import INFER, Served, head, served, texts
+from workloads.library.tests.processes import until
 
 pytestmark = pytest.mark.process
 MIB = 1024 * 1024

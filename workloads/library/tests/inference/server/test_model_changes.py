@@ -15,7 +15,8 @@ from holdfast.checkpoint import Checkpointer
 from holdfast.contract.environment import ENV_KEY_FILE
 from holdfast.contract.serving import OVER_BUDGET
 from holdfast.training.model import ByteGPT, ModelConfig
-from workloads.library.tests.inference.server.serving import PREDICTORS, Served, served, until
+from workloads.library.tests.inference.server.serving import PREDICTORS, Served, served
+from workloads.library.tests.processes import until
 
 pytestmark = pytest.mark.process
 CONFIG = ModelConfig(context=32, width=64, layers=2, heads=4)

@@ -9,7 +9,8 @@ import pytest
 
 from holdfast.contract.serving import TRIES, drain_budget
 from holdfast.drill.serving.fleet import admin, find_envoy, free_port
-from workloads.library.tests.inference.server.serving import ROOT, Served, served, texts, until
+from workloads.library.tests.inference.server.serving import ROOT, Served, served, texts
+from workloads.library.tests.processes import until
 
 PAGE = (ROOT / "workloads/library/SERVING.md").read_text()
 PROGRAMS = dict(re.findall(r"```python\n# (\w+)\.py\n(.*?)```", PAGE, re.DOTALL))

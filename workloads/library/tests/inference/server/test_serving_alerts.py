@@ -17,11 +17,11 @@ from holdfast.drill.serving.load import Load
 from infra.environments import load
 from monitoring.alerting import rule_test
 from monitoring.alerting.alert import EXAMPLE
-from monitoring.alerting.alerts import alerts
+from monitoring.alerting.alerts import OF_SERVERS, alerts
 from monitoring.alerting.rule_test import History
-from monitoring.alerting.serving_alerts import SERVING
 from tests.monitoring.alerting import logfilter
-from workloads.library.tests.inference.server.serving import INFER, PREDICTORS, served, texts, until
+from workloads.library.tests.inference.server.serving import INFER, PREDICTORS, served, texts
+from workloads.library.tests.processes import until
 from workloads.library.tests.training.hooks import before_import
 
 SERIES = re.compile(r"^(\w+)(?:\{(.*)\})? ([-+.\deE]+|NaN)$")
@@ -134,7 +134,8 @@ def test_a_real_drain_over_its_budget_is_a_line_that_the_log_alert_takes(tmp_pat
 
 
 def test_every_series_of_the_alerts_is_one_that_a_server_or_the_proxy_has() -> None:
-    named = {name for alert in SERVING for name in re.findall(r"(\w+)\{", alert.query)}
+    asked = [alert.query for alert in alerts(EXAMPLE) if alert.name in OF_SERVERS]
+    named = {name for query in asked for name in re.findall(r"(\w+)\{", query)}
     assert {name.removesuffix("_bucket") for name in named} <= {*serving.SERVER_METRICS, serving.PROXY_ANSWERS}
 
 

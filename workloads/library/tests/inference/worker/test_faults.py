@@ -24,6 +24,7 @@ from holdfast.inference.results.dead_letters import queue_again
 from holdfast.inference.results.embedded_postgres import EmbeddedPostgres
 from workloads.library.tests.inference.fake_broker import FakeBroker
 from workloads.library.tests.inference.harness import CountingPredictor, Harness, expected, items
+from workloads.library.tests.processes import until
 
 pytestmark = pytest.mark.process
 COUNT = 300
@@ -173,10 +174,7 @@ def test_a_worker_that_stood_still_cannot_write_what_another_has_claimed(
     command += ["--set", "lease_s=1", "--set", "micro_batch=4", "--events", str(events)]
     zombie = subprocess.Popen(command, env={**os.environ, "HOLDFAST_DATABASE_URL": server.uri})
     try:
-        until = time.monotonic() + 60
-        while not (events.exists() and events.read_text().count('"stored"') > 3):
-            assert time.monotonic() < until
-            time.sleep(0.01)
+        until(lambda: events.exists() and events.read_text().count('"stored"') > 3)
         zombie.send_signal(signal.SIGSTOP)
         assert harness.worker(CountingPredictor()).run() == EXIT_COMPLETE
         before = harness.rows()

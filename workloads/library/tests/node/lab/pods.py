@@ -12,7 +12,6 @@ from tests.cluster.sim.world import POLICY
 from workloads.library.tests.node.lab.config import IMAGE
 
 STOPS_IN_ORDER = f"trap 'echo notified; exit {EXIT_PREEMPTED}' TERM; echo up; while true; do sleep 0.1; done"
-EXITS_ZERO = "trap 'exit 0' TERM; echo up; while true; do sleep 0.1; done"
 DEAF = "trap '' TERM; echo up; while true; do sleep 0.1; done"
 
 

@@ -4,7 +4,6 @@ import json
 import os
 import signal
 import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -25,6 +24,7 @@ from holdfast.training.elastic.control import Peers
 from holdfast.training.gate import join_key
 from tests.support import commits
 from workloads.library.tests.fork_server import ForkServer, Started
+from workloads.library.tests.processes import until
 from workloads.library.tests.training.elastic.gangs import free_run
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(600)]
@@ -110,11 +110,8 @@ class ShardedGang:
         )
 
     def until(self, condition: Callable[[], object]) -> None:
-        ends = time.monotonic() + WAIT_S
-        while not condition():
-            assert time.monotonic() < ends, self.logs()
-            assert all(process.poll() is None for process in self.processes.values()), self.logs()
-            time.sleep(0.05)
+        alive = lambda: all(process.poll() is None for process in self.processes.values())  # noqa: E731
+        until(condition, self.logs, alive=alive, within_s=WAIT_S, pause_s=0.05)
 
     def of(self, word: str) -> list[dict[str, Any]]:
         lines = self.events.read_text().splitlines() if self.events.exists() else []

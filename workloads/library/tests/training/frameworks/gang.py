@@ -16,6 +16,7 @@ import psutil
 
 from holdfast.contract.environment import ENV_WINDOW_S
 from workloads.library.tests.fork_server import ForkServer, die_with
+from workloads.library.tests.processes import until
 from workloads.library.tests.training.frameworks.waits import ENV_WAIT_AT
 from workloads.library.tests.training.runs import PATIENCE_S
 
@@ -64,21 +65,25 @@ class Gang:
     def notice_on_rank_1(self, after: str, *, window_s: float = 15) -> list[int]:
         """As torchrun does: SIGTERM to the rank's whole group where it prints `after` and waits; all exit codes."""
         with self._started({ENV_WAIT_AT: after, ENV_WINDOW_S: str(window_s)}) as ranks:
-            until = time.monotonic() + PATIENCE_S
-            while after not in self._log(1, "out").splitlines():
-                assert ranks[1].poll() is None, self._log(1, "err")
-                assert time.monotonic() < until, self._log(1, "err")
-                time.sleep(0.02)
+            until(
+                lambda: after in self._log(1, "out").splitlines(),
+                lambda: self._log(1, "err"),
+                alive=lambda: ranks[1].poll() is None,
+                within_s=PATIENCE_S,
+            )
             os.killpg(ranks[1].pid, signal.SIGTERM)
             return [rank.wait(PATIENCE_S) for rank in ranks]
 
     def killed(self, after_steps: int, delay_s: float, *, with_uploader: bool) -> tuple[bool, list[str]]:
         """SIGKILL to both ranks at a random moment: whether it struck, and what rank 0 had printed."""
         with self._started({}) as ranks:
-            until = time.monotonic() + PATIENCE_S
-            while self._log(0, "out").count("step ") < after_steps and any(rank.poll() is None for rank in ranks):
-                assert time.monotonic() < until, self.errors()
-                time.sleep(0.01)
+            until(
+                lambda: (
+                    self._log(0, "out").count("step ") >= after_steps or all(rank.poll() is not None for rank in ranks)
+                ),
+                self.errors,
+                within_s=PATIENCE_S,
+            )
             time.sleep(delay_s)
             struck = any(rank.poll() is None for rank in ranks)
             assert struck or [rank.returncode for rank in ranks] == [0, 0], self.errors()

@@ -1,16 +1,16 @@
-"""Processes of a bench: what they and their children hold, their end, and what they wait for."""
+"""Processes of tests and benches: what they and their children hold, their end, and what is awaited of them."""
 
-import socket
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import TypeVar
 
 import psutil
 
 SHARED = ("/memfd:", "/dev/shm/", "/dev/zero", "/SYSV")
 MIB = 1 << 20
+T = TypeVar("T")
 
 
 def family(pid: int) -> list[psutil.Process]:
@@ -35,20 +35,33 @@ def kill_family(pid: int | None) -> None:
             process.kill()
 
 
-def until(condition: Callable[[], Any], limit_s: float, *, pause_s: float = 0.01) -> Any:
-    """What the condition gives once it is true. Raises TimeoutError."""
-    ends = time.monotonic() + limit_s
+def children(pid: int) -> list[int]:
+    """By id; none of a process that is gone."""
+    # Not by `ps`, which small images lack: a test would then find no child at all, or kill none.
+    with suppress(psutil.NoSuchProcess):
+        return sorted(child.pid for child in psutil.Process(pid).children())
+    return []
+
+
+def until(
+    condition: Callable[[], T],
+    what: str | Callable[[], str] = "the condition",
+    *,
+    alive: Callable[[], bool] = lambda: True,
+    within_s: float = 120.0,
+    pause_s: float = 0.01,
+) -> T:
+    """The first true answer. `what`: for the error, such as a log. `alive`: whether what is awaited can still come.
+
+    Raises TimeoutError, and ChildProcessError once it can no longer come.
+    """
+    ends = time.monotonic() + within_s
     while not (found := condition()):
-        if time.monotonic() > ends:
-            raise TimeoutError(f"not within {limit_s:g} s")
+        if not alive() or time.monotonic() > ends:
+            kind, reason = (TimeoutError, f"not within {within_s:g} s") if alive() else (ChildProcessError, "it ended")
+            raise kind(f"{reason}: {what if isinstance(what, str) else what()}")
         time.sleep(pause_s)
     return found
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def held(pids: list[int]) -> int:
