@@ -98,7 +98,7 @@ class OwnJob:
         form=SIZE,
     )
     wait_hours: float = about(
-        "Hours for which a sharded gang waits for a lost node, until it gives its nodes back.",
+        "Hours for which a sharded gang waits for a lost node; then all its pods end and start again from the bucket.",
         0.5,
         type="number",
         minimum=0,

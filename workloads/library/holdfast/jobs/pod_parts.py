@@ -56,7 +56,7 @@ def _torchrun(own: OwnJob) -> dict[str, str]:
 
     RANK and WORLD_SIZE are left to the launcher: a single process that found them would wait for peers.
     """
-    processes, nodes = _processes(own), own.pods if own.gang else 1
+    processes, nodes = _processes(own), own.pods if own.gang or own.sharded else 1
     found = {
         "NNODES": nodes,
         "NPROC_PER_NODE": processes,

@@ -185,7 +185,8 @@ def test_an_elastic_gang_has_its_service_its_budget_and_a_price_capped_at_its_mo
 
 
 def test_a_sharded_gang_keeps_its_pods_under_a_launcher_and_is_drained_one_by_one() -> None:
-    fields: dict[str, Any] = {"gpus": "1xa100", "nodes": 4, "sharded": True, "command": ("python", "mine.py")}
+    program = ("python", "mine.py")
+    fields: dict[str, Any] = {"gpus": "1xa100", "nodes": 4, "sharded": True, "command": program}
     bodies = made(own(**fields, wait_hours=2.0, state="40Gi"))
     assert [body["kind"] for body in bodies] == ["Service", "NetworkPolicy", "PodDisruptionBudget", "Job"]
     _, policy, budget, job = bodies
@@ -194,9 +195,12 @@ def test_a_sharded_gang_keeps_its_pods_under_a_launcher_and_is_drained_one_by_on
     assert budget["spec"]["minAvailable"] == 3 and policy["spec"]["ingress"][0]["ports"][0]["endPort"] == 65_535
     labels, env = spec["template"]["metadata"]["labels"], pod["containers"][0]["env"]
     assert policy["spec"]["podSelector"]["matchLabels"].items() <= labels.items()
-    assert {each["name"]: each.get("value") for each in env}["HOLDFAST_GANG_NODES"] == "4"
+    assert {each["name"]: each.get("value") for each in env}.items() >= {
+        "HOLDFAST_GANG_NODES": "4",
+        "NNODES": "4",
+    }.items()
     launcher = [*RANKS, "1", "--sharded", "--copies", "1", "--wait", "7200"]
-    assert pod["containers"][0]["command"] == [*launcher, "--", "python", "mine.py"]
+    assert pod["containers"][0]["command"] == [*launcher, "--", *program]
     assert pod["terminationGracePeriodSeconds"] == 15 and pod["priorityClassName"] == "spot-workload-low"
     assert job["spec"]["template"]["metadata"]["annotations"]["holdfast.dev/placement-rule"] == "sharded"
     placed = placing.place(own(**fields), load("example"), PRICES)
