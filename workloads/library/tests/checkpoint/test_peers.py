@@ -16,7 +16,7 @@ from holdfast.checkpoint.peers import keeper as keeping
 from holdfast.checkpoint.peers import wire
 from holdfast.checkpoint.peers.keeper import Keeper
 from holdfast.checkpoint.peers.places import PeerPlaces
-from holdfast.checkpoint.peers.storage import Offer, PeerStorage, newest_offer
+from holdfast.checkpoint.peers.storage import Offer, PeerStorage, whole_offers
 from holdfast.checkpoint.ranks import Ranks
 from holdfast.checkpoint.restore import Restored
 from holdfast.checkpoint.restore.reading import open_step
@@ -59,7 +59,7 @@ class Pair:
         self.places[manifest.rank].copy(manifest, memoryview(bytearray(data)), keep, START)
 
     def offer(self, *, above: int = 0, start: int = 0) -> Offer | None:
-        return newest_offer(self.places[0], 2, above=above, start=start)
+        return next(iter(whole_offers(self.places[0], 2, above=above, start=start)), None)
 
 
 @pytest.fixture
@@ -84,7 +84,7 @@ def test_a_version_counts_when_every_shard_has_a_copy(pair: Pair) -> None:
     assert (offer.step, offer.holders) == (5, ((1,), (1,)))
     assert pair.offer(above=6) is None, "the bucket is newer"
     assert pair.offer(start=START + 1) is None, "another trainer has committed since"
-    storage = PeerStorage(pair.places[0], offer)
+    storage = PeerStorage(pair.places[0], [offer], copies_first=False)
     opened = open_step(storage, RUN, 5)
     found = bytearray(16)
     storage.read_into(opened.manifests[0].shard_name(0), 0, memoryview(found))
