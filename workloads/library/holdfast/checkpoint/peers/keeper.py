@@ -73,6 +73,8 @@ class Keeper:
         self._run, self._key, self._memories = run, wire.peer_key(run), memories
         self.epoch = 0
         """What belongs to another is refused."""
+        self._ended = 0
+        """The newest whose uploaders were ended: one that starts late must not read memory that others write."""
         self._lock = threading.Lock()
         self._own: dict[tuple[int, int], Held] = {}
         """By rank and staging memory."""
@@ -89,7 +91,7 @@ class Keeper:
     def end_uploaders(self) -> None:
         """An uploader of ranks that are gone must not read a memory that the next ranks write."""
         with self._lock:
-            handles, self._uploaders = self._uploaders, []
+            handles, self._uploaders, self._ended = self._uploaders, [], self.epoch
         for handle in handles:
             with suppress(ProcessLookupError):
                 signal.pidfd_send_signal(handle, signal.SIGKILL)
@@ -146,6 +148,9 @@ class Keeper:
         match head["op"]:
             case "hello":
                 with self._lock:
+                    check_epoch(int(head["epoch"]), self.epoch)
+                    if self.epoch == self._ended:
+                        raise Refused("its ranks were ended")
                     self._uploaders.append(os.pidfd_open(int(head["pid"])))
             case "have":
                 with self._lock:
