@@ -16,7 +16,7 @@ from holdfast.checkpoint.peers import keeper as keeping
 from holdfast.checkpoint.peers import wire
 from holdfast.checkpoint.peers.keeper import Keeper
 from holdfast.checkpoint.peers.places import PeerPlaces
-from holdfast.checkpoint.peers.storage import Offer, PeerStorage, newest_offer
+from holdfast.checkpoint.peers.storage import Offer, PeerStorage, whole_offers
 from holdfast.checkpoint.ranks import Ranks
 from holdfast.checkpoint.restore import Restored
 from holdfast.checkpoint.restore.reading import open_step
@@ -59,7 +59,7 @@ class Pair:
         self.places[manifest.rank].copy(manifest, memoryview(bytearray(data)), keep, START)
 
     def offer(self, *, above: int = 0, start: int = 0) -> Offer | None:
-        return newest_offer(self.places[0], 2, above=above, start=start)
+        return next(iter(whole_offers(self.places[0], 2, above=above, start=start)), None)
 
 
 @pytest.fixture
@@ -84,7 +84,7 @@ def test_a_version_counts_when_every_shard_has_a_copy(pair: Pair) -> None:
     assert (offer.step, offer.holders) == (5, ((1,), (1,)))
     assert pair.offer(above=6) is None, "the bucket is newer"
     assert pair.offer(start=START + 1) is None, "another trainer has committed since"
-    storage = PeerStorage(pair.places[0], offer)
+    storage = PeerStorage(pair.places[0], [offer], copies_first=False)
     opened = open_step(storage, RUN, 5)
     found = bytearray(16)
     storage.read_into(opened.manifests[0].shard_name(0), 0, memoryview(found))
@@ -158,14 +158,25 @@ def test_only_its_own_node_names_processes_to_end_and_memory_to_offer(pair: Pair
     with subprocess.Popen(["sleep", "60"]) as process:
         address, key = pair.places[0].keepers[1], pair.places[0].key
         with socket.create_connection(address, 5, source_address=("127.0.0.2", 0)) as other:
-            head = {"op": "hello", "pid": process.pid, "nonce": "00"}
+            head = {"op": "hello", "pid": process.pid, "epoch": 1, "nonce": "00"}
             wire.send_head(other, key, b"ask", wire.receive(other, 32), head)
             assert not other.recv(1)
         pair.keepers[1].end_uploaders()
         assert process.poll() is None
-        pair.places[1].hello(process.pid)
+        pair.keepers[1].epoch = 2
+        replace(pair.places[1], epoch=2).hello(process.pid)
         pair.keepers[1].end_uploaders()
         assert process.wait() == -signal.SIGKILL
+
+
+def test_an_uploader_of_ranks_that_were_ended_comes_too_late(pair: Pair) -> None:
+    pair.keepers[1].end_uploaders()
+    with pytest.raises(NotFound, match="its ranks were ended"):
+        pair.places[1].hello(os.getpid())
+    pair.keepers[1].epoch = 2
+    with pytest.raises(NotFound, match="this node is in epoch 2"):
+        pair.places[1].hello(os.getpid())
+    replace(pair.places[1], epoch=2).hello(os.getpid())
 
 
 def test_a_shard_of_which_two_nodes_tell_different_things_is_not_offered(pair: Pair) -> None:

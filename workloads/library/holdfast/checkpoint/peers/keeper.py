@@ -11,9 +11,11 @@ import select
 import signal
 import socket
 import threading
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from holdfast.checkpoint.errors import Damaged
 from holdfast.checkpoint.failpoints import failpoint
@@ -59,7 +61,7 @@ class Held:
 
 
 @dataclass(slots=True)
-class _Slot:
+class Slot:
     room: memoryview = field(default_factory=lambda: memoryview(b""))
     held: Held | None = None
     arriving: bool = False
@@ -71,10 +73,12 @@ class Keeper:
         self._run, self._key, self._memories = run, wire.peer_key(run), memories
         self.epoch = 0
         """What belongs to another is refused."""
+        self._ended = 0
+        """The newest whose uploaders were ended: one that starts late must not read memory that others write."""
         self._lock = threading.Lock()
         self._own: dict[tuple[int, int], Held] = {}
         """By rank and staging memory."""
-        self._copies: dict[int, list[_Slot]] = {}
+        self._copies: dict[int, list[Slot]] = {}
         self._uploaders: list[int] = []
         """Handles of the processes that read the staging memories."""
         both = socket.has_dualstack_ipv6()
@@ -87,7 +91,7 @@ class Keeper:
     def end_uploaders(self) -> None:
         """An uploader of ranks that are gone must not read a memory that the next ranks write."""
         with self._lock:
-            handles, self._uploaders = self._uploaders, []
+            handles, self._uploaders, self._ended = self._uploaders, [], self.epoch
         for handle in handles:
             with suppress(ProcessLookupError):
                 signal.pidfd_send_signal(handle, signal.SIGKILL)
@@ -144,6 +148,9 @@ class Keeper:
         match head["op"]:
             case "hello":
                 with self._lock:
+                    check_epoch(int(head["epoch"]), self.epoch)
+                    if self.epoch == self._ended:
+                        raise Refused("its ranks were ended")
                     self._uploaders.append(os.pidfd_open(int(head["pid"])))
             case "have":
                 with self._lock:
@@ -177,7 +184,7 @@ class Keeper:
         with self._lock:
             self._own[manifest.rank, index] = held
 
-    def _take_copy(self, connection: socket.socket, head: Head, found: tuple[Manifest, bytes], slot: _Slot) -> None:
+    def _take_copy(self, connection: socket.socket, head: Head, found: tuple[Manifest, bytes], slot: Slot) -> None:
         manifest, payload = found
         failpoint("peer.receive")
         data = slot.room[: manifest.length]
@@ -188,30 +195,20 @@ class Keeper:
                 raise Refused(f"rank {manifest.rank}: the bytes that came are not those that were sent")
             at += shard.bytes
         with self._lock:
-            self._check_epoch(head)
+            check_epoch(int(head["epoch"]), self.epoch)
             slot.held = Held(manifest=manifest, payload=payload, data=data, start=int(head["start"]))
 
-    def _check_epoch(self, head: Head) -> None:
-        if head["epoch"] != self.epoch:
-            raise Refused(f"it is of epoch {head['epoch']}, and this node is in epoch {self.epoch}")
-
-    def _slot(self, head: Head) -> _Slot | None:
+    def _slot(self, head: Head) -> Slot | None:
         """For a copy: of the two the one that is not needed, emptied and large enough. Raises Refused."""
-        rank, step, length, keep = int(head["rank"]), int(head["step"]), int(head["bytes"]), head.get("keep")
+        rank, step, length, keep = int(head["rank"]), int(head["step"]), int(head["bytes"]), tuple(head.get("keep", ()))
         if not 0 < int(head["length"]) <= MAX_MANIFEST_BYTES or length < 0:
             raise Refused("a description longer than any")
         with self._lock:
-            self._check_epoch(head)
+            check_epoch(int(head["epoch"]), self.epoch)
             if head["op"] == "own":
                 return None
-            slots = self._copies.setdefault(rank, [_Slot() for _ in range(SLOTS)])
-            if any(slot.held and [*slot.held.version] == [step, head["attempt"]] for slot in slots):
-                raise Refused(f"a copy of step {step} of rank {rank} is there already")
-            free = [slot for slot in slots if not slot.arriving and not (slot.held and [*slot.held.version] == keep)]
-            if not free:
-                raise Refused(f"another copy of rank {rank} is arriving")
-            # The older of two that are complete: the other may be what a neighbour needs in a moment.
-            slot = min(free, key=lambda slot: slot.held.manifest.step if slot.held else -1)
+            slots = self._copies.setdefault(rank, [Slot() for _ in range(SLOTS)])
+            slot = giving_way(slots, (step, str(head["attempt"])), keep)
             if len(slot.room) < length:
                 slot.held, slot.room = None, memoryview(b"")
                 check_room(rank, length, sum(len(each.room) < length for each in slots))
@@ -234,6 +231,23 @@ class Keeper:
                         raise Refused(f"{name} has {len(whole)} bytes")
                     return whole[start : start + length]
         raise Refused(f"{name} is not here")
+
+
+def check_epoch(asked: int, own: int) -> None:
+    """Raises Refused."""
+    if asked != own:
+        raise Refused(f"it is of epoch {asked}, and this node is in epoch {own}")
+
+
+def giving_way(slots: Sequence[Slot], version: Version, keep: tuple[Any, ...]) -> Slot:
+    """Of a rank's two the one that `version` may be written to; that of version `keep` stays. Raises Refused."""
+    if any(slot.held and slot.held.version == version for slot in slots):
+        raise Refused(f"a copy of step {version[0]} is there already")
+    free = [slot for slot in slots if not slot.arriving and not (slot.held and slot.held.version == keep)]
+    if not free:
+        raise Refused("another copy of this rank is arriving")
+    # The older of two that are complete: the other may be what a neighbour needs in a moment.
+    return min(free, key=lambda slot: slot.held.version[0] if slot.held else -1)
 
 
 def check_room(rank: int, length: int, count: int) -> None:

@@ -51,7 +51,7 @@ class PeerPlaces:
 
     def hello(self, pid: int) -> None:
         """This node's keeper learns of an uploader. Raises NotFound."""
-        ask(self.keepers[self.place], self.key, {"op": "hello", "pid": pid})
+        ask(self.keepers[self.place], self.key, {"op": "hello", "pid": pid, "epoch": self.epoch})
 
     def own(self, manifest: Manifest, memory: int, start: int) -> None:
         """This node's keeper learns what a staging memory holds. Raises NotFound."""

@@ -3,11 +3,11 @@
 import re
 import time
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Self
 
-from holdfast.checkpoint.errors import Denied, NotFound
+from holdfast.checkpoint.errors import Damaged, Denied, NotFound
 from holdfast.checkpoint.format import Commit, ManifestDigest
 from holdfast.checkpoint.format.decoding import parse_manifest
 from holdfast.checkpoint.peers.places import PeerPlaces, Version
@@ -15,6 +15,8 @@ from holdfast.checkpoint.peers.wire import Head, Question
 from holdfast.checkpoint.stores.storage import Stat
 from holdfast.contract import object_names
 
+MOST_OFFERS = 4
+"""Of each rank a node has no more versions that are complete."""
 _RANK = re.compile(r"/rank-(\d{5})[.-]")
 
 
@@ -39,21 +41,22 @@ class Offer:
                    holders=tuple(map(tuple, body["holders"])))  # fmt: skip
 
 
-def newest_offer(places: PeerPlaces, world_size: int, *, above: int, start: int) -> Offer | None:
-    """The newest version of which all ranks have a copy, not older than step `above`, by a trainer that did not begin
-    before number `start`."""
-    by_version: defaultdict[Version, dict[int, list[tuple[int, Head]]]] = defaultdict(dict)
+def whole_offers(places: PeerPlaces, world_size: int, *, above: int, start: int) -> list[Offer]:
+    """Versions of which all ranks have a copy, the newest first, one for each step; not older than step `above`, by
+    trainers that did not begin before number `start`."""
+    by_version: defaultdict[tuple[int, int, str], dict[int, list[tuple[int, Head]]]] = defaultdict(dict)
     for place, held in places.held().items():
         for one in held:
             if one["world_size"] == world_size and one["step"] >= above and one["start"] >= start:
-                by_version[one["step"], one["attempt"]].setdefault(one["rank"], []).append((place, one))
-    for version in sorted(by_version, reverse=True):
-        ranks = by_version[version]
+                by_version[one["step"], one["start"], one["attempt"]].setdefault(one["rank"], []).append((place, one))
+    found: dict[int, Offer] = {}
+    for step, start_of, attempt in sorted(by_version, reverse=True):
+        ranks = by_version[step, start_of, attempt]
         # Two that differ under one name: one of them lies, and nothing says which.
         alike = all(len({one["sha256"] for _, one in found}) == 1 for found in ranks.values())
-        if len(ranks) == world_size and alike:
-            return _offered(places.run, version, [ranks[rank] for rank in range(world_size)])
-    return None
+        if len(ranks) == world_size and alike and step not in found:
+            found[step] = _offered(places.run, (step, attempt), [ranks[rank] for rank in range(world_size)])
+    return [*found.values()][:MOST_OFFERS]
 
 
 def _offered(run: str, version: Version, by_rank: list[list[tuple[int, Head]]]) -> Offer:
@@ -82,10 +85,10 @@ class PeerStorage:
     read_bytes = 1 << 30
     create_only = True
 
-    def __init__(self, places: PeerPlaces, offer: Offer) -> None:
-        self._places, self._offer = places, offer
-        self._commit_name = object_names.commit_object(places.run, offer.step)
-        self._commit = offer.commit.encode()
+    def __init__(self, places: PeerPlaces, offers: Sequence[Offer], *, copies_first: bool) -> None:
+        """`copies_first`: a shard is read from the neighbour, and only then from the node whose rank staged it."""
+        self._places, self._copies_first = places, copies_first
+        self._offers = {object_names.commit_object(places.run, offer.step): offer for offer in offers}
         self._manifests: dict[str, bytes] = {}
 
     def put(self, name: str, data: memoryview, crc32c: str) -> None:
@@ -95,13 +98,14 @@ class PeerStorage:
         raise Denied("copies in memory are given up by their keepers")
 
     def read_into(self, name: str, start: int, into: memoryview) -> None:
-        if name == self._commit_name:
-            into[:] = self._commit[start : start + len(into)]
+        """Raises Damaged where no place gives what one has offered."""
+        if name in self._offers:
+            into[:] = self._offers[name].commit.encode()[start : start + len(into)]
             return
-        rank = self._rank_of(name)
+        offer, rank = self._of(name)
         why = "no place has it"
-        # The own node first: that way costs no network.
-        for place in sorted(self._offer.holders[rank], key=lambda place: place != self._places.place):
+        home = rank // self._places.ranks_per_node
+        for place in sorted(offer.holders[rank], key=lambda place: (place == home) == self._copies_first):
             question = {"op": "read", "name": name, "from": start, "bytes": len(into)}
             try:
                 found = Question(self._places.keepers[place], self._places.key, question)
@@ -115,11 +119,12 @@ class PeerStorage:
             if name.endswith(".json"):
                 self._manifests[name] = bytes(into)
             return
-        raise NotFound(f"{name}: {why}")
+        raise Damaged(f"{name}: {why}")
 
     def list(self, prefix: str) -> Iterator[Stat]:
-        if self._commit_name.startswith(f"{prefix}/"):
-            yield Stat(name=self._commit_name, bytes=len(self._commit), modified=0.0)
+        for name, offer in self._offers.items():
+            if name.startswith(f"{prefix}/"):
+                yield Stat(name=name, bytes=len(offer.commit.encode()), modified=0.0)
         # Asked once the manifests are compared with the commit; their shards are when their bytes are read.
         for name, payload in self._manifests.items():
             if name.startswith(f"{prefix}/"):
@@ -128,11 +133,15 @@ class PeerStorage:
                     yield Stat(name=manifest.shard_name(index), bytes=shard.bytes, modified=0.0)
 
     def stat(self, name: str) -> Stat:
-        length = len(self._commit) if name == self._commit_name else self._offer.lengths[self._rank_of(name)]
-        return Stat(name=name, bytes=length, modified=0.0)
+        if name in self._offers:
+            return Stat(name=name, bytes=len(self._offers[name].commit.encode()), modified=0.0)
+        offer, rank = self._of(name)
+        return Stat(name=name, bytes=offer.lengths[rank], modified=0.0)
 
-    def _rank_of(self, name: str) -> int:
+    def _of(self, name: str) -> tuple[Offer, int]:
+        """Of a shard or a manifest: its version and its rank."""
+        offer = self._offers.get(f"{name.rsplit('/', 2)[0]}/{object_names.COMMIT_OBJECT}")
         found = _RANK.search(name)
-        if not found or int(found[1]) >= len(self._offer.holders):
+        if not offer or not found or int(found[1]) >= len(offer.holders):
             raise NotFound(f"{name} is not in memory")
-        return int(found[1])
+        return offer, int(found[1])

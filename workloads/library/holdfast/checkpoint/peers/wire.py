@@ -13,6 +13,7 @@ import socket
 from typing import Any
 
 from holdfast.checkpoint.errors import NotFound
+from holdfast.checkpoint.failpoints import failpoint
 from holdfast.checkpoint.format import signing_key
 
 TIMEOUT_S = 15.0
@@ -90,6 +91,7 @@ class Question:
             if raw and "refused" not in self.answer:
                 for data in raw:
                     connection.sendall(data)
+                    failpoint("peer.send")
                 self.answer = receive_head(connection, key, b"taken", self._nonce)
         except (OSError, EOFError, ValueError) as error:
             self.close()

@@ -12,10 +12,11 @@ from holdfast.checkpoint.failpoints import failpoint
 from holdfast.checkpoint.format import fence
 from holdfast.checkpoint.format.commit import committed_steps, read_commit, survey
 from holdfast.checkpoint.peers.places import PeerPlaces
-from holdfast.checkpoint.peers.storage import Offer, PeerStorage, newest_offer
+from holdfast.checkpoint.peers.storage import Offer, PeerStorage, whole_offers
 from holdfast.checkpoint.ranks import Ranks, agreed, outcome
 from holdfast.checkpoint.restore import Restored, restore
 from holdfast.checkpoint.settings import Resume, Tuning
+from holdfast.checkpoint.stores.opening import Mirrored
 from holdfast.checkpoint.stores.storage import Storage
 from holdfast.contract.errors import InputError
 from holdfast.runtime import logs
@@ -71,32 +72,35 @@ def from_memory(
 ) -> Restored | None:
     """None where no version is whole, the store has a newer one, or what memory holds does not verify."""
     offered = agreed(
-        ranks, outcome(partial(_offer, storage, run, ranks, places) if ranks.coordinator else lambda: None)
+        ranks, outcome(partial(_offers, storage, run, ranks, places) if ranks.coordinator else lambda: None)
     )
-    if not offered["value"]:
+    bodies, committed = offered["value"]
+    if not bodies:
         return None
-    body, committed = offered["value"]
-    offer = Offer.from_json(body)
+    offers = [Offer.from_json(body) for body in bodies]
+    # What does not verify on all ranks is read again from the copies, then the version before is taken.
+    staged, copied = (PeerStorage(places, offers, copies_first=copies_first) for copies_first in (False, True))
     failpoint("peer.restore")
     try:
-        found = take_up(PeerStorage(places, offer))
+        found = take_up(Mirrored(staged, copied))
     except InputError as error:  # on every rank alike
         if ranks.coordinator:
             why = f"{error.what} ({error.got})"[:300]
-            logs.warning(
-                "restore", f"step {offer.step} in the memory of nodes cannot be used, reading the store: {why}"
-            )
+            logs.warning("restore", f"the memory of nodes cannot be used, reading the store: {why}")
         return None
-    return replace(found, durable_step=max(committed, default=0), commit_count=len(committed))
+    for step, reason in found.skipped if ranks.coordinator else []:
+        logs.warning("restore", f"skipped step {step} in the memory of nodes: {reason}")
+    # What is damaged there is none of the store's.
+    return replace(found, skipped=[], damaged={}, durable_step=max(committed, default=0), commit_count=len(committed))
 
 
-def _offer(storage: Storage, run: str, ranks: Ranks, places: PeerPlaces) -> tuple[dict[str, Any], list[int]] | None:
+def _offers(storage: Storage, run: str, ranks: Ranks, places: PeerPlaces) -> tuple[list[dict[str, Any]], list[int]]:
     committed = committed_steps(storage, run)
     newest = read_commit(storage, run, committed[0]) if committed else None
     # Not next to the work of another trainer, which took the run and has committed since.
     above, start = (newest.step, newest.epoch) if newest else (max(committed, default=0), 0)
-    offer = newest_offer(places, ranks.world_size, above=above, start=start)
-    return (offer.to_json(), committed) if offer else None
+    offers = whole_offers(places, ranks.world_size, above=above, start=start)
+    return [offer.to_json() for offer in offers], committed
 
 
 def _on_coordinator(storage: Storage, run: str, ranks: Ranks) -> tuple[int, int, list[str]]:

@@ -256,7 +256,10 @@ def main() -> None:
     mapped = [Memory(descriptor) for descriptor in memories]
     if places := PeerPlaces.of_environment():
         # Before the first job: the launcher ends this process before other ranks write the memories that it reads.
-        places.hello(os.getpid())
+        try:
+            places.hello(os.getpid())
+        except StorageError as error:
+            sys.exit(f"error: {error}")
         copying = partial(hand_over_copies, mailbox, mapped, places, orders.epoch)
         threading.Thread(target=copying, name="copies", daemon=True).start()
     storage = reliable_storage(orders.url, orders.tuning, create=True)

@@ -117,7 +117,8 @@ class _Launcher:
         self._regroup = Regroup(storage, node.run, self._control, self._peers, limits, self._lag, stop_asked=stop_asked)
         self._ended: SimpleQueue[int | None] = SimpleQueue()
         """Exit codes of ranks; None: another node is lost."""
-        self._watch = Watch(me, self._peers, lambda: self._ended.put(None), silent_s=node.silent_s)
+        lost = lambda: self._ended.put(None)  # noqa: E731
+        self._watch = Watch(me, self._peers, lost, silent_s=node.silent_s, only_lead_asks_all=True)
 
     def work(self) -> int:
         threading.Thread(target=self._pass_on, daemon=True).start()

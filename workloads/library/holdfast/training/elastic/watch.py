@@ -22,9 +22,13 @@ MOST_REPEATS = 4
 
 
 class Watch:
-    def __init__(self, me: Member, peers: Peers, abort: Callable[[], None], *, silent_s: float) -> None:
-        """`abort`: makes the collectives of this epoch fail, from another thread."""
+    def __init__(
+        self, me: Member, peers: Peers, abort: Callable[[], None], *, silent_s: float, only_lead_asks_all: bool = False
+    ) -> None:
+        """`abort`: makes the collectives of this epoch fail, from another thread. `only_lead_asks_all`: the others ask
+        the lead, which loses the epoch with any of them: else questions grow with the square of the members."""
         self._me, self._peers, self._abort, self._silent_s = me, peers, abort, silent_s
+        self._only_lead = only_lead_asks_all
         self._over: tuple[Epoch, float] | None = None
         """The collectives that are under way, and since when."""
         self.silent: frozenset[int] = frozenset()
@@ -57,6 +61,8 @@ class Watch:
         """Until these collectives are over or were ended here."""
         epoch, began = over
         others = [member for member in epoch.members if member != self._me]
+        if self._only_lead and epoch.lead != self._me:
+            others = [epoch.lead]
         # Silence counts from the beginning of the collectives, not from the first question.
         heard = dict.fromkeys(others, began)
         left: list[Member] = []

@@ -7,8 +7,7 @@ proposal of each number. A lead's patience may end at any moment: whoever it lea
 With `again` who was left behind asks to come in: those that it can see, who may not know yet that their epoch is over.
 """
 
-from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 from holdfast.training.elastic.membership import Epoch, Member
@@ -236,47 +235,14 @@ class Model:
     def _members(self, state: State, place: Place) -> set[int]:
         return {member.index for member in state.epochs[place.epoch - 1].members}
 
-
-def explore(model: Model) -> int:
-    """Visit every reachable state: who ends has done all steps, somebody ends unless all are gone for a reason, and
-    from everywhere an end can be reached without another death."""
-    seen, todo = {model.start()}, [model.start()]
-    before: dict[State, list[State]] = defaultdict(list)
-    ends: list[State] = []
-    while todo:
-        state = todo.pop()
-        following = {after.pruned() for after in model.moves(state)} - {state}
-        if not following:
-            ends_well(model, state)
-            ends.append(state)
-        for after in following:
-            if after.deaths == state.deaths:
-                before[after].append(state)
-        fresh = following - seen
-        seen |= fresh
-        todo.extend(fresh)
-    endless = seen - reaching(ends, before)
-    assert not endless, f"no end: {min(endless, key=lambda state: len(state.epochs))}"
-    return len(seen)
-
-
-def reaching(ends: list[State], before: Mapping[State, list[State]]) -> set[State]:
-    found, todo = set(ends), list(ends)
-    while todo:
-        fresh = set(before.get(todo.pop(), ())) - found
-        found |= fresh
-        todo.extend(fresh)
-    return found
-
-
-def ends_well(model: Model, state: State) -> None:
-    phases = [place.phase for place in state.places]
-    assert GONE.issuperset(phases), f"stuck: {state}"
-    ended = [place for place in state.places if place.phase == "done"]
-    if model.min_nodes == 1:
-        assert all(place.step == model.steps for place in ended), f"ended before the last step: {state}"
-        spent = sum(phase in ("dead", "left") for phase in phases)
-        assert ended or spent, f"nobody is left although nobody was lost: {state}"
-    newest = state.epochs[-1]
-    survivors = [m for m in newest.members if state.places[m.index].phase == "expelled"]
-    assert not survivors, f"a member of the newest epoch was left behind: {state}"
+    def check_end(self, state: State) -> None:
+        phases = [place.phase for place in state.places]
+        assert GONE.issuperset(phases), f"stuck: {state}"
+        ended = [place for place in state.places if place.phase == "done"]
+        if self.min_nodes == 1:
+            assert all(place.step == self.steps for place in ended), f"ended before the last step: {state}"
+            spent = sum(phase in ("dead", "left") for phase in phases)
+            assert ended or spent, f"nobody is left although nobody was lost: {state}"
+        newest = state.epochs[-1]
+        survivors = [m for m in newest.members if state.places[m.index].phase == "expelled"]
+        assert not survivors, f"a member of the newest epoch was left behind: {state}"

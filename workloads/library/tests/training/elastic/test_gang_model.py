@@ -2,7 +2,8 @@
 
 import pytest
 
-from workloads.library.tests.training.elastic.gang_model import Model, explore
+from workloads.library.tests.interleavings import explore
+from workloads.library.tests.training.elastic.gang_model import Model
 
 pytestmark = pytest.mark.process
 

@@ -212,17 +212,26 @@ def test_a_noticed_node_loses_no_step_and_the_others_stay(make: Make, undisturbe
     assert gang.digest == undisturbed
 
 
-def test_a_damaged_copy_is_not_loaded_and_the_gang_goes_on_from_the_bucket(make: Make, undisturbed: str) -> None:
+@pytest.mark.parametrize(
+    ("damaged", "restored", "logged"),
+    [
+        (0, 10, "the memory of nodes cannot be used, reading the store"),  # its neighbour is the node that is lost
+        (2, 15, "restored step 15 of run sharded from the memory of nodes"),
+    ],
+)
+def test_a_damaged_memory_is_not_loaded_and_the_gang_goes_on_from_what_is_sound(
+    make: Make, undisturbed: str, damaged: int, restored: int, logged: str
+) -> None:
     gang = make(gate_step=15)
     gang.start(*range(NODES))
     gang.until(lambda: gang.copied(15))
     gang.lose(1)
-    damage_staging_memories(gang.processes[0].pid)
+    damage_staging_memories(gang.processes[damaged].pid)
     gang.open_gate()
     gang.start(1)
     assert gang.all_ended() == [0] * NODES, gang.logs()
-    assert [event["step"] for event in gang.of("restore")] == [0, 10], "what was committed"
-    assert "cannot be used, reading the store" in (gang.folder / "log-0").read_text()
+    assert [event["step"] for event in gang.of("restore")] == [0, restored], gang.logs()
+    assert logged in (gang.folder / "log-0").read_text()
     assert gang.digest == undisturbed
 
 

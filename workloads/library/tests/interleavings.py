@@ -1,0 +1,63 @@
+"""Every state that a model of a protocol can reach: none breaks a rule, and from each an end can be reached."""
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from typing import Protocol, Self, TypeVar
+
+
+class Explored(Protocol):
+    """A state: hashable and never changed."""
+
+    @property
+    def deaths(self) -> int: ...
+
+    def pruned(self) -> Self:
+        """Without what can have no effect any more."""
+        ...
+
+
+S = TypeVar("S", bound=Explored)
+
+
+class Protocolled(Protocol[S]):
+    def start(self) -> S: ...
+
+    def moves(self, state: S) -> Iterator[S]:
+        """What may follow. Raises AssertionError for a state that must not be."""
+        ...
+
+    def check_end(self, state: S) -> None:
+        """Raises AssertionError where nothing follows and the end is not a good one."""
+        ...
+
+
+def explore(model: Protocolled[S]) -> int:
+    """Visit every reachable state; how many there are. Raises AssertionError where a rule is broken, and where no end
+    can be reached without another death."""
+    seen, todo = {model.start()}, [model.start()]
+    before: dict[S, list[S]] = defaultdict(list)
+    ends: list[S] = []
+    while todo:
+        state = todo.pop()
+        following = {after.pruned() for after in model.moves(state)} - {state}
+        if not following:
+            model.check_end(state)
+            ends.append(state)
+        for after in following:
+            if after.deaths == state.deaths:
+                before[after].append(state)
+        fresh = following - seen
+        seen |= fresh
+        todo.extend(fresh)
+    endless = seen - reaching(ends, before)
+    assert not endless, f"no end: {next(iter(endless))}"
+    return len(seen)
+
+
+def reaching(ends: list[S], before: Mapping[S, list[S]]) -> set[S]:
+    found, todo = set(ends), list(ends)
+    while todo:
+        fresh = set(before.get(todo.pop(), ())) - found
+        found |= fresh
+        todo.extend(fresh)
+    return found
