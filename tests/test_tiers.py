@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests import tiers
+from tests import plugin, tiers
 
 MARKED = [tree / folder for tree in tiers.TREES for folder in tiers.MARKED_FOLDERS if (tree / folder).is_dir()]
 FAST = tiers.TIERS["fast"]
@@ -92,6 +92,18 @@ def test_a_tier_ends_with_its_counts(tmp_path: Path, code: int, suite: str, know
     assert (outcome.code, str(outcome)) == (known, text)
 
 
+def test_the_slowest_tests_are_shown_with_the_reasons_of_the_page() -> None:
+    tests = ["tests/plan/test_apply.py::test_a", "tests/plan/test_apply.py::test_b", "tests/test_new.py::test_c"]
+    page = "| s | test | why |\n|---|---|---|\n| 9, 8 | `plan/test_apply.py`, set-up | it waits |\n"
+    assert plugin.why_slow(tests, page) == ["tests/plan/test_apply.py: it waits", "tests/test_new.py: not known"]
+
+
+def test_the_page_of_the_slowest_names_tests_that_exist() -> None:
+    named = re.findall(r"^\| [\d, ]+ \| `([^`]+)`", (tiers.TESTS / "SLOWEST.md").read_text(), re.M)
+    files = [path.as_posix() for tree in tiers.TREES for path in tree.rglob("test_*.py")]
+    assert len(named) == 20 and not [name for name in named if not any(file.endswith(name) for file in files)]
+
+
 @pytest.mark.process
 def test_a_worker_gets_its_tests_in_that_order() -> None:
     command = [sys.executable, "-m", "pytest", "-q", "--collect-only", "-p", "no:xdist", "-m", "process"]
@@ -101,4 +113,4 @@ def test_a_worker_gets_its_tests_in_that_order() -> None:
         done = subprocess.run(
             [*command, *files], env=environment, cwd=tiers.TESTS.parent, capture_output=True, text=True
         )
-        assert done.stdout.startswith(first), done.stdout + done.stderr
+        assert done.returncode == 0 and done.stdout.startswith(first), done.stdout + done.stderr
