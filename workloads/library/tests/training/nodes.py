@@ -17,9 +17,16 @@ Pods = list[Popen[str]]
 class Nodes:
     """One job; its nodes share nothing but the network and the storage."""
 
-    def __init__(self, folder: Path, *options: str, count: int = 2, server: ForkServer | None = None) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        *options: str,
+        count: int = 2,
+        server: ForkServer | None = None,
+        patience_s: float = PATIENCE_S,
+    ) -> None:
         loopback = {"GLOO_SOCKET_IFNAME": "lo"} if sys.platform == "linux" else {}
-        self._shared, self._options = folder / "shared", options
+        self._shared, self._options, self._patience_s = folder / "shared", options, patience_s
         self.runs = [Run(folder=folder / f"node-{n}", ranks=1, env=loopback, server=server) for n in range(count)]
 
     @contextmanager
@@ -48,7 +55,7 @@ class Nodes:
             return [pod.wait(PATIENCE_S) for pod in pods]
 
     def wait_for_step(self, pods: Pods, step: int) -> None:
-        until = time.monotonic() + PATIENCE_S
+        until = time.monotonic() + self._patience_s
         while self.furthest < step:
             assert all(pod.poll() is None for pod in pods), self.log()
             assert time.monotonic() < until, self.log()
