@@ -111,6 +111,11 @@ REWRITTEN = {
         "\t@$(PY) -m tests.check_words\n": "",
     },
     ".gitignore": {"/vendor/\n": ""},
+    "monitoring/README.md": {"[library](../workloads/library/README.md)": "library"},
+    "tests/README.md": {
+        "; those of the library are in `workloads/library/tests`": "",
+        "[SLOWEST.md](SLOWEST.md) lists the slowest tests, [NOT_PROVEN.md](NOT_PROVEN.md) what no test shows. ": "",
+    },
 }
 
 

@@ -73,6 +73,22 @@ def test_only_a_bench_that_ends_with_goals_is_recorded(
     assert (tmp_path / "recorded/bench-x.json").exists() == kept
 
 
+def test_a_part_that_is_recorded_leaves_the_others_as_they_were(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "Makefile").write_text('bench-x:\n\t@echo \'{"n": 2, "new": {"n": 1}, "goals": {"met": true}}\'\n')
+    monkeypatch.setattr(figures, "ROOT", tmp_path)
+    monkeypatch.setattr(figures, "RECORDED", tmp_path)
+    result = {"n": 1, "old": {"n": 1}, "goals": {"met": False, "exact": True}}
+    facts = {"command": "make bench-x", "day": "2026-11-23", "machine": "2 cores", "result": result}
+    (tmp_path / "bench-x.json").write_text(json.dumps(facts))
+    figures.record("bench-x", "ONLY=new")
+    recorded = json.loads((tmp_path / "bench-x.json").read_text())
+    assert recorded["result"] == {**result, "new": {"n": 1}, "goals": {"met": True, "exact": True}}
+    day = recorded["parts"]["new"]
+    assert f"2026-11-23, new {day}; 2 cores; 2 of 2 goals met." in figures.page(tmp_path)
+
+
 def test_a_word_it_does_not_know_is_refused() -> None:
     done = subprocess.run(
         [sys.executable, "-m", "workloads.library.tests.bench.figures", "record"],

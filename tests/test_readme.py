@@ -73,6 +73,12 @@ def test_each_gap_that_is_named_has_its_paragraph() -> None:
     assert named and named == explained
 
 
+def test_each_gap_says_what_would_prove_it() -> None:
+    gaps = re.split(r"^- ", (ROOT / "tests/NOT_PROVEN.md").read_text(), flags=re.M)[1:]
+    proofs = [re.findall(r"^  What would prove it: (.+)$", gap, re.M) for gap in gaps]
+    assert all(len(found) == 1 and len(found[0].split()) <= 25 for found in proofs), proofs
+
+
 def test_the_pictures_are_those_of_the_example_and_the_contract() -> None:
     """`python .ci/site/pictures.py` draws them anew."""
     drawn: dict[str, str] = importlib.import_module("pictures").pictures()

@@ -61,6 +61,12 @@ def test_it_has_the_decisions_that_it_cites(template: Path) -> None:
     assert cited == {path.name[:4] for path in (template / "infra/decisions").iterdir()}
 
 
+def test_its_links_lead_to_files(template: Path) -> None:
+    pages = [page for page in template.rglob("*.md") if ".venv" not in page.parts]
+    links = [(page, link) for page in pages for link in re.findall(r"\]\(([^)#:\s]+)(?:#[^)]*)?\)", page.read_text())]
+    assert links and not [f"{page}: {link}" for page, link in links if not (page.parent / link).exists()]
+
+
 def test_the_library_is_pinned_by_version_and_hash(template: Path) -> None:
     (pin,) = [line for line in (template / "requirements/dev.txt").read_text().splitlines() if "./vendor/" in line]
     assert "holdfast-0.1.0-py3-none-any.whl --hash=sha256:" in pin

@@ -120,4 +120,4 @@ def test_a_worker_gets_its_tests_in_that_order() -> None:
         done = subprocess.run(
             [*command, *files], env=environment, cwd=tiers.TESTS.parent, capture_output=True, text=True
         )
-        assert done.stdout.startswith(first), done.stdout + done.stderr
+        assert done.returncode == 0 and done.stdout.startswith(first), done.stdout + done.stderr

@@ -42,7 +42,7 @@ bench-checkpoint: setup tools
 	@$(PY) -m workloads.library.tests.bench.checkpoint
 
 bench-training: setup
-	@$(PY) -m workloads.library.tests.bench.training
+	@$(PY) -m workloads.library.tests.bench.training $(if $(ONLY),--only $(ONLY))
 
 bench-batch: setup
 	@$(PY) -m workloads.library.tests.bench.batch

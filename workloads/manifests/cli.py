@@ -39,6 +39,7 @@ def render(
             changed += rendering.render(described(name), out, write=not check, small=wanted)
     for path in changed:
         typer.echo(path.as_posix())
-    typer.echo(f"{len(changed)} files {'differ' if check else 'changed'}", err=True)
+    fix = ": python -m workloads render" if check and changed else ""
+    typer.echo(f"{len(changed)} files {'differ' if check else 'changed'}{fix}", err=True)
     if check and changed:
         raise typer.Exit(EXIT_FINDINGS)

@@ -50,7 +50,10 @@ def main(
         print(f"{found.name} [{found.severity.value}] {found.query}")
         for outcome in outcomes:
             print(_line(outcome))
-    raise typer.Exit(EXIT_DONE if all(outcome.held for outcome in outcomes) else EXIT_FINDINGS)
+    if all(outcome.held for outcome in outcomes):
+        raise typer.Exit(EXIT_DONE)
+    typer.echo("Next: correct the alert, or its histories in tests/monitoring/alerting/rule_cases*.py", err=True)
+    raise typer.Exit(EXIT_FINDINGS)
 
 
 def _row(outcome: Outcome) -> dict[str, Any]:

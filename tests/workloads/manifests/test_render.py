@@ -135,6 +135,7 @@ def test_render_check_writes_nothing_and_exits_1_when_a_file_would_change(tmp_pa
     edited.write_text("edited by hand\n")
     done = call("render", "example", "--out", tmp_path, "--check")
     assert done.exit_code == 1 and done.stdout.split() == [edited.as_posix()]
+    assert done.stderr == "1 files differ: python -m workloads render\n"
     assert edited.read_text() == "edited by hand\n"
 
 

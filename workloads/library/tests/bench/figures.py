@@ -2,7 +2,7 @@
 
 `python -m workloads.library.tests.bench.figures record bench-lint [NAME=VALUE...]` runs a make target, keeps its last JSON line under
 `recorded/` with day and machine, and writes the page; without arguments only the page is written. The README's
-table of figures is written with it.
+table of figures is written with it. `record bench-training ONLY="PART ..."` replaces these parts of what was recorded.
 """
 
 import json
@@ -32,7 +32,8 @@ VERDICTS: dict[bool | str, str] = {True: "Met", False: "**Missed**", "not run": 
 HEADLINES = {
     "bench-training": "first step {restarts[first_step_s][holdfast]:.1f} s after a restart (torchrun with DCP"
     " {restarts[first_step_s][torchrun + dcp.async_save]:.1f}); useful share under evictions {goodput[share][holdfast]:.0%}"
-    " (naive {goodput[share][naive]:.0%}, torchrun {goodput[share][torchrun + dcp.async_save]:.0%})",
+    " (naive {goodput[share][naive]:.0%}, torchrun {goodput[share][torchrun + dcp.async_save]:.0%});"
+    " Ray's preemption plan: {plan[wasted_steps][with notice]} wasted steps (Ray {plan[published][just-in-time saves]})",
     "bench-checkpoint": "{corruption[holdfast][injected]} damaged checkpoints, {corruption[holdfast][undetected]} loaded"
     " (DCP {corruption[dcp][undetected]})",
     "bench-elastic": "next step {median_s[death]:.2f} s after a node dies (rigid gang"
@@ -50,6 +51,18 @@ HEADLINES = {
     "bench-cluster": "{figures[3][pods_hit]:,} of {figures[3][pods]:,} pods evicted at once on simulated nodes: steady again after"
     " {figures[3][steady_s]:.0f} s, {figures[3][charged]} failures counted against a job",
 }
+# What the page also says, of parts that were recorded.
+PARTS = (
+    "Ray's published plan, {plan[preemptions]} preemptions in {plan[steps]:,} steps on 8 nodes (here processes of one machine),"
+    " a save every 400. Wasted steps:"
+    " {plan[wasted_steps][with notice]} with notice, {plan[wasted_steps][without notice]} where the node is lost without one; Ray"
+    " published {plan[published][just-in-time saves]} with just-in-time saves and {plan[published][periodic saves]} without.",
+    "Useful share with 95 % confidence, {goodput[turns]} turns of {goodput[minutes][holdfast]:.0f} minutes in all:"
+    " {goodput[interval][holdfast][0]:.1%} to {goodput[interval][holdfast][1]:.1%}"
+    " (naive {goodput[interval][naive][0]:.1%} to {goodput[interval][naive][1]:.1%}).",
+    "Useful share in one run of {longest[minutes][holdfast]:.0f} minutes with {longest[turns]} evictions:"
+    " {longest[share][holdfast]:.1%} (naive {longest[share][naive]:.1%}, torchrun {longest[share][torchrun + dcp.async_save]:.1%}).",
+)
 
 
 def main() -> None:
@@ -74,10 +87,20 @@ def record(target: str, *settings: str) -> None:
         found = None
     if not (isinstance(found, dict) and found.get("goals")):
         sys.exit(f"error: {target} ended with {bench.returncode} and without its JSON line; nothing was recorded")
-    facts = {"command": " ".join(("make", target, *settings)), "day": f"{datetime.now(UTC):%Y-%m-%d}"}
+    day, file = f"{datetime.now(UTC):%Y-%m-%d}", RECORDED / f"{target}.json"
+    facts = {"command": " ".join(("make", target, *settings)), "day": day, "machine": machine(), "result": found}
+    if file.exists() and any(setting.startswith("ONLY=") for setting in settings):
+        facts = _with_parts(json.loads(file.read_text()), found, day)
     RECORDED.mkdir(exist_ok=True)
-    text = json.dumps({**facts, "machine": machine(), "result": found}, indent=1, ensure_ascii=False)
-    (RECORDED / f"{target}.json").write_text(text + "\n")
+    file.write_text(json.dumps(facts, indent=1, ensure_ascii=False) + "\n")
+
+
+def _with_parts(recorded: dict[str, Any], found: dict[str, Any], day: str) -> dict[str, Any]:
+    """`recorded` with the parts of a bench that `found` has, and the day of each."""
+    whole = recorded["result"]
+    parts = {name: value for name, value in found.items() if isinstance(value, dict) and name != "goals"}
+    result = {**whole, **parts, "goals": {**whole["goals"], **found["goals"]}}
+    return {**recorded, "parts": {**recorded.get("parts", {}), **dict.fromkeys(parts, day)}, "result": result}
 
 
 def machine() -> str:
@@ -117,14 +140,23 @@ def section(recorded: dict[str, Any]) -> str:
     lines = [f"## `{recorded['command']}`", ""]
     if target in HEADLINES:
         lines += [_sentence(HEADLINES[target].format(**result)), ""]
+        lines += [line for text in PARTS for line in _if_recorded(text, result)]
+    days = "".join(f", {part} {day}" for part, day in recorded.get("parts", {}).items())
     lines += [
-        f"{recorded['day']}; {recorded['machine']}; {[*goals.values()].count(True)} of {len(goals)} goals met.",
+        f"{recorded['day']}{days}; {recorded['machine']}; {[*goals.values()].count(True)} of {len(goals)} goals met.",
         "",
     ]
     for verdict, label in VERDICTS.items():
         names = [name.replace("_", " ") for name, kept in goals.items() if kept == verdict]
         lines += [f"- {label}: {'; '.join(names)}."] if names else []
     return "\n".join([*lines, ""])
+
+
+def _if_recorded(text: str, result: dict[str, Any]) -> list[str]:
+    try:
+        return [text.format(**result), ""]
+    except KeyError:  # another bench, or a record from before this part
+        return []
 
 
 def _sentence(text: str) -> str:

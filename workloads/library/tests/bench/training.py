@@ -1,8 +1,9 @@
-"""`python -m workloads.library.tests.bench.training [--only PART ...]`: the training runtime's numbers, in about twenty minutes.
+"""`python -m workloads.library.tests.bench.training [--only PART ...]`: the training runtime's numbers, in about 80 minutes.
 
-Stops under an upload in flight, the price of asking, restarts in parts and goodput under evictions, both beside the
-naive twin and beside torchrun with dcp.async_save, in turns. `--only kills` plays the kill matrix, which
-`make kill-matrix` does at length. Prints tables, then one JSON line.
+Stops under an upload in flight, the price of asking, the plan that Ray published, restarts in parts and goodput under
+evictions, both beside the naive twin and beside torchrun with dcp.async_save, in turns for half an hour; and one run
+of half an hour for each. `--only kills` plays the kill matrix, which `make kill-matrix` does at length. Prints tables, then
+one JSON line.
 """
 
 import argparse
@@ -20,15 +21,26 @@ from holdfast.runtime.shutdown import Shutdown
 from holdfast.runtime.stop import StopAgreement
 from workloads.library.tests.bench import kill_matrix
 from workloads.library.tests.bench.kill_lane import Results
-from workloads.library.tests.bench.training_goodput import SLICE_S, TORCHRUN, WINDOW_S, goodput
+from workloads.library.tests.bench.training_goodput import (
+    LONGEST_SLICE_S,
+    OURS,
+    SLICE_S,
+    THEIRS,
+    TORCHRUN,
+    WINDOW_S,
+    goodput,
+    longest,
+)
+from workloads.library.tests.bench.training_published import NOTICED, published_plan
 from workloads.library.tests.bench.training_restarts import restarts
 from workloads.library.tests.bench.training_stops import stops
 
-BY_DEFAULT = ("stops", "asking", "restarts", "goodput")
+BY_DEFAULT = ("stops", "asking", "plan", "restarts", "goodput", "longest")
 PARTS = (*BY_DEFAULT, "kills")
 STARTUP_PARTS = {"interpreter", "torch import", "rendezvous", "corpus", "restore", "first step"}
 """The parts of a restart that have to be named."""
 RESTART_S = 2.0
+GOODPUT_MINUTES = 10
 
 
 class CountingStore:
@@ -80,6 +92,7 @@ def main() -> None:
     parser.add_argument("--evictions", type=int, default=2, help="of each variant with each seed")
     parser.add_argument("--seeds", type=int, default=3, help="of the order and the moments of evictions")
     parser.add_argument("--slice", type=float, default=SLICE_S, help="seconds from a start to its eviction")
+    parser.add_argument("--longest-slice", type=float, default=LONGEST_SLICE_S, help="the same, of the longest runs")
     parser.add_argument("--kills", type=int, default=200)
     parser.add_argument("--only", nargs="*", choices=PARTS, default=BY_DEFAULT)
     options = parser.parse_args()
@@ -89,11 +102,13 @@ def main() -> None:
             "stops": ("SIGTERM under uploads", lambda: stops(folder / "stops", options.samples)),
             "kills": ("power losses", lambda: kills(folder / "kills", options.kills)),
             "asking": ("asking whether to stop", price_of_asking),
+            "plan": ("Ray's published plan", lambda: published_plan(folder / "plan")),
             "restarts": ("restarts, s", lambda: restarts(folder / "restarts")),
             "goodput": (
                 "evictions in turns",
                 lambda: goodput(folder / "goodput", options.evictions, seeds=options.seeds, slice_s=options.slice),
             ),
+            "longest": ("longest runs", lambda: longest(folder / "longest", slice_s=options.longest_slice)),
         }  # those that fork come first: a fork takes one thread along
         result: dict[str, Any] = {"schema": "holdfast.bench.training/3", "load_at_start": round(os.getloadavg()[0], 1)}
         for part, (title, measure) in parts.items():
@@ -119,9 +134,15 @@ def _goals(result: dict[str, Any]) -> dict[str, bool]:
         )
         goals["restart_under_2_s"] = again["first_step_s"]["holdfast"] < RESTART_S
         goals["restart_below_torchruns"] = again["first_step_s"]["holdfast"] < again["first_step_s"][TORCHRUN]
-    if above := result.get("goodput", {}).get("above"):
-        goals["goodput_above_naive"] = above["naive"]["mean"] > 0
-        goals["goodput_above_dcp"] = above[TORCHRUN]["mean"] > 0
+    if plan := result.get("plan"):
+        goals["no_step_of_the_published_plan_wasted"] = plan["wasted_steps"][NOTICED] == 0
+    if found := result.get("goodput"):
+        goals["goodput_above_naive"] = found["above"][THEIRS]["mean"] > 0
+        goals["goodput_above_dcp"] = found["above"][TORCHRUN]["mean"] > 0
+        goals["goodput_of_10_minutes_a_side"] = min(found["minutes"].values()) >= GOODPUT_MINUTES
+    for part in ("goodput", "longest"):
+        if interval := result.get(part, {}).get("interval"):
+            goals[f"{part}_intervals_apart_from_naive"] = interval[OURS][0] > interval[THEIRS][1]
     return goals | result.get("kills", {}).get("goals", {})
 
 

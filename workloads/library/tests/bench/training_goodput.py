@@ -4,6 +4,9 @@ Every slice is one start, some time of training and one eviction, at the same mo
 take turns in an order that changes with the seed, so that a busy stretch of the machine meets all of them. They train
 the same model on the same batches, so a step is worth the same for each: its median over the slices that belong
 together. Productive is what the slice added to what a restart finds in the storage; the rest is named by its cause.
+
+In `longest` a step also waits, as one on a GPU would, and needs little CPU. So the variants run in parallel, with their
+evictions a third of a slice apart.
 """
 
 import contextlib
@@ -14,15 +17,34 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from workloads.library.tests.training.hooks import before_import
 from workloads.library.tests.training.runs import NAIVE, Run
 
 WINDOW_S = 15.0
-SLICE_S = 40.0
+SLICE_S = 100.0
+LONGEST_EVICTIONS, LONGEST_SLICE_S = 6, 300.0
+WAIT_S = 0.5
+"""Of each step of `longest`."""
+WAITING = f"""
+import time
+import holdfast.training.model as model
+
+forward = model.ByteGPT.forward
+
+def waiting(self, inputs):
+    time.sleep({WAIT_S})
+    return forward(self, inputs)
+
+model.ByteGPT.forward = waiting
+"""
+T_975 = (12.71, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228)
+"""Of Student's t, by degrees of freedom from 1."""
 JITTER_S = 10.0
 ENDLESS = 10_000_000
 EVERY = 50
@@ -82,8 +104,26 @@ def goodput(folder: Path, evictions: int, *, seeds: int = 3, slice_s: float = SL
     return summary(turns)
 
 
-def _variants(folder: Path) -> list[Variant]:
-    options: dict[str, Any] = {"steps": EVERY, "every": EVERY}
+def longest(folder: Path, *, evictions: int = LONGEST_EVICTIONS, slice_s: float = LONGEST_SLICE_S) -> dict[str, Any]:
+    """As `goodput`, of one run per variant, in parallel."""
+    rng = random.Random(0)
+    lengths_s = [slice_s + rng.uniform(-0.5, 0.5) * min(JITTER_S, slice_s / 2) for _ in range(evictions)]
+    variants = _variants(folder, env=before_import(folder / "hook", "holdfast.training.meter", WAITING))
+    for variant in variants:
+        _leave_a_checkpoint(variant.run)
+
+    def lane(place: int) -> list[Slice]:
+        time.sleep(place * slice_s / len(variants))
+        return [_played(variants[place], length_s) for length_s in lengths_s]
+
+    with ThreadPoolExecutor(len(variants)) as pool:
+        lanes = [*pool.map(lane, range(len(variants)))]
+    names = [variant.name for variant in variants]
+    return summary([dict(zip(names, slices, strict=True)) for slices in zip(*lanes, strict=True)])
+
+
+def _variants(folder: Path, **more: Any) -> list[Variant]:
+    options: dict[str, Any] = {"steps": EVERY, "every": EVERY, **more}
     return [
         Variant(name=OURS, run=Run(folder=folder / "holdfast", **options), stored=_committed),
         Variant(name=THEIRS, run=Run(folder=folder / "naive", module=NAIVE, **options), stored=_in_file),
@@ -129,7 +169,9 @@ def summary(turns: list[dict[str, Slice]]) -> dict[str, Any]:
     pairs = {name: [a - b for a, b in zip(shares[OURS], shares[name], strict=True)] for name in names if name != OURS}
     return {
         "turns": len(turns),
+        "minutes": {name: round(sum(turn[name].wall for turn in turns) / 60, 1) for name in names},
         "share": {name: round(statistics.mean(found), 3) for name, found in shares.items()},
+        "interval": {name: _interval(found) for name, found in shares.items()},
         "above": {
             name: {
                 "mean": round(statistics.mean(found), 3),
@@ -142,6 +184,15 @@ def summary(turns: list[dict[str, Slice]]) -> dict[str, Any]:
         "parts of the start": _parts([turn[OURS].parts for turn in turns]),
         "exits": {name: [turn[name].exit for turn in turns] for name in names},
     }
+
+
+def _interval(values: Sequence[float]) -> list[float]:
+    """In which the mean lies with 95 %, by Student's t; all that is possible for a single value."""
+    if len(values) < 2:
+        return [0.0, 1.0]
+    mean, freedom = statistics.mean(values), len(values) - 1
+    half = T_975[min(freedom, len(T_975)) - 1] * statistics.stdev(values) / len(values) ** 0.5
+    return [round(mean - half, 3), round(mean + half, 3)]
 
 
 def _shares(turn: Mapping[str, Slice]) -> dict[str, float]:

@@ -17,9 +17,16 @@ Pods = list[Popen[str]]
 class Nodes:
     """One job; its nodes share nothing but the network and the storage."""
 
-    def __init__(self, folder: Path, *options: str, count: int = 2, server: ForkServer | None = None) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        *options: str,
+        count: int = 2,
+        server: ForkServer | None = None,
+        patience_s: float = PATIENCE_S,
+    ) -> None:
         loopback = {"GLOO_SOCKET_IFNAME": "lo"} if sys.platform == "linux" else {}
-        self._shared, self._options = folder / "shared", options
+        self._shared, self._options, self._patience_s = folder / "shared", options, patience_s
         self.runs = [Run(folder=folder / f"node-{n}", ranks=1, env=loopback, server=server) for n in range(count)]
 
     @contextmanager
@@ -49,7 +56,7 @@ class Nodes:
 
     def wait_for_step(self, pods: Pods, step: int) -> None:
         alive = lambda: all(pod.poll() is None for pod in pods)  # noqa: E731
-        until(lambda: self.furthest >= step, self.log, alive=alive, within_s=PATIENCE_S)
+        until(lambda: self.furthest >= step, self.log, alive=alive, within_s=self._patience_s)
 
     @property
     def furthest(self) -> int:

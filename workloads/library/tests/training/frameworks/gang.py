@@ -1,4 +1,4 @@
-"""Two ranks of a framework's script as plain processes, each with loader workers in its process group."""
+"""The ranks of a framework's script as plain processes, each with loader workers in its process group."""
 
 import contextlib
 import os
@@ -44,9 +44,11 @@ def fork_server(site: Path) -> ForkServer:
 class Gang:
     """With `server` its ranks are forked, else they start from nothing."""
 
-    def __init__(self, script: Path, *, site: Path, folder: Path, steps: int, server: ForkServer | None = None) -> None:
+    def __init__(
+        self, script: Path, *, site: Path, folder: Path, steps: int, server: ForkServer | None = None, ranks: int = 2
+    ) -> None:
         folder.mkdir(exist_ok=True)
-        self._server = server
+        self._server, self._ranks = server, ranks
         self._command = [sys.executable, str(script), str(folder / "ck"), str(steps), str(folder / "out")]
         self._site, self._folder, self._starts = site, folder, 0
 
@@ -59,7 +61,7 @@ class Gang:
     def complete(self) -> list[str]:
         """What rank 0 printed in a start that came to its end."""
         with self._started({}) as ranks:
-            assert [rank.wait(PATIENCE_S) for rank in ranks] == [0, 0], self._log(0, "err")
+            assert [rank.wait(PATIENCE_S) for rank in ranks] == [0] * self._ranks, self._log(0, "err")
         return self._log(0, "out").splitlines()
 
     def notice_on_rank_1(self, after: str, *, window_s: float = 15) -> list[int]:
@@ -86,7 +88,7 @@ class Gang:
             )
             time.sleep(delay_s)
             struck = any(rank.poll() is None for rank in ranks)
-            assert struck or [rank.returncode for rank in ranks] == [0, 0], self.errors()
+            assert struck or not any(rank.returncode for rank in ranks), self.errors()
             if with_uploader:
                 _kill(child for rank in ranks for child in _children(rank.pid))
         return struck, self._log(0, "out").splitlines()
@@ -97,7 +99,7 @@ class Gang:
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             port = free.getsockname()[1]
-        ranks = [self._start(rank, port, env) for rank in range(2)]
+        ranks = [self._start(rank, port, env) for rank in range(self._ranks)]
         try:
             yield ranks
         finally:
@@ -126,14 +128,14 @@ class Gang:
             "PYTHONPATH": f"{ROOT}{os.pathsep}{self._site}",
             "MASTER_ADDR": "127.0.0.1",
             "MASTER_PORT": str(port),
-            "WORLD_SIZE": "2",
+            "WORLD_SIZE": str(self._ranks),
             "RANK": str(rank),
             "LOCAL_RANK": str(rank),
             **({"GLOO_SOCKET_IFNAME": "lo"} if sys.platform == "linux" else {}),
         }
 
     def errors(self) -> str:
-        return "\n".join(self._log(rank, "err") for rank in range(2))
+        return "\n".join(self._log(rank, "err") for rank in range(self._ranks))
 
     def _path(self, rank: int, stream: str) -> Path:
         return self._folder / f"start-{self._starts}-rank-{rank}.{stream}"

@@ -29,7 +29,7 @@ class Lines(Dataset):
 class Net(nn.Module):
     def __init__(self) -> None:
         super().__init__()
-        self.body = nn.Sequential(nn.Linear(8, 16), nn.Dropout(0.2), nn.Linear(16, 1))
+        self.body = nn.Sequential(nn.Linear(8, 64), nn.Dropout(0.2), nn.Linear(64, 1))
 
     def forward(self, x: torch.Tensor, labels: torch.Tensor) -> dict[str, torch.Tensor]:
         out = self.body(x)
@@ -52,6 +52,7 @@ def main(url: str, steps: int, out: Path) -> None:
         output_dir=str(out),
         max_steps=steps,
         per_device_train_batch_size=4,
+        learning_rate=1e-2,
         save_strategy="no",
         eval_strategy="steps",
         eval_steps=10,
@@ -60,6 +61,7 @@ def main(url: str, steps: int, out: Path) -> None:
         dataloader_num_workers=2,
         disable_tqdm=True,
         logging_strategy="no",
+        ddp_find_unused_parameters=int(os.environ["WORLD_SIZE"]) > 2,
     )
     window_s = float(os.environ.get(ENV_WINDOW_S, "15"))
     callbacks = [Progress(), HoldfastCallback(url, run="hf", every=4, window_s=window_s)]

@@ -28,7 +28,7 @@ class Points(Dataset):
 class Net(pl.LightningModule):
     def __init__(self) -> None:
         super().__init__()
-        self.body = nn.Sequential(nn.Linear(8, 16), nn.Dropout(0.2), nn.Linear(16, 1))
+        self.body = nn.Sequential(nn.Linear(8, 64), nn.Dropout(0.2), nn.Linear(64, 1))
 
     def training_step(self, batch, index):
         return (self.body(batch[0]) - batch[1]).square().mean()
@@ -48,11 +48,11 @@ def main(url: str, steps: int) -> None:
     torch.manual_seed(1)
     model = Net()
     model.body.forward = compiled(model.body.forward)
-    window_s = float(os.environ.get(ENV_WINDOW_S, "15"))
+    window_s, ranks = float(os.environ.get(ENV_WINDOW_S, "15")), int(os.environ["WORLD_SIZE"])
     trainer = pl.Trainer(
         accelerator="cpu",
-        devices=2,
-        strategy="ddp",
+        devices=ranks,
+        strategy="ddp_find_unused_parameters_true" if ranks > 2 else "ddp",
         max_steps=steps,
         enable_checkpointing=False,
         enable_progress_bar=False,

@@ -83,6 +83,19 @@ def test_a_notice_on_the_second_rank_alone_ends_both_in_order_and_costs_no_bit(
     assert printed[-1] == undisturbed(script)
 
 
+@pytest.mark.parametrize("script", SCRIPTS_OF_LOOPS)
+def test_three_ranks_end_in_the_same_bits_with_the_line_that_the_page_of_checkpoints_has_for_ddp(
+    tmp_path: Path, site: Path, server: ForkServer, script: str
+) -> None:
+    digests: list[str] = []
+    for folder in (tmp_path / "whole", tmp_path / "noticed"):
+        gang = Gang(SCRIPTS_OF_LOOPS[script], site=site, folder=folder, steps=STEPS, server=server, ranks=3)
+        if folder.name == "noticed":
+            assert gang.notice_on_rank_1("step 13") == [143] * 3, gang.errors()
+        digests.append(gang.complete()[-1])
+    assert digests[0] == digests[1]
+
+
 # Inside an epoch, at its end, and in one more; validation behind each epoch, and between.
 @pytest.mark.parametrize(
     ("shuffle", "workers", "validation", "crashes"),

@@ -1,0 +1,43 @@
+"""The plan that Ray published for its just-in-time saves (ray-project/ray#65047, July 2026), with our trainer.
+
+Eight nodes train 1,600 steps and save every 400, and four times one node gets a notice, at the steps that Ray's own run
+then saved. What counts is the same: `wasted_steps`, those that the leading rank ran beyond 1,600. Ray's model is larger
+and its notice longer (30 s); neither is in the count. The plan is also played with nodes that are lost without a notice.
+"""
+
+from collections.abc import Callable
+from pathlib import Path
+from subprocess import Popen
+from typing import Any
+
+from workloads.library.tests.fork_server import ForkServer
+from workloads.library.tests.training.nodes import Nodes
+from workloads.library.tests.training.runs import notice, power_loss
+
+NODES, STEPS, EVERY = 8, 1600, 400
+NOTICED_AT = (696, 867, 1396, 1548)
+PUBLISHED = {"periodic saves": 517, "just-in-time saves": 91}
+NOTICED = "with notice"
+WAYS: dict[str, Callable[[Popen[str]], object]] = {NOTICED: notice, "without notice": power_loss}
+PATIENCE_S = 3600.0
+
+
+def published_plan(folder: Path) -> dict[str, Any]:
+    """Steps that were run again, of our trainer and as published."""
+    server = ForkServer(["holdfast.commands", "holdfast.training.launch", "holdfast.runtime.deadline"])
+    try:
+        wasted = {way: _wasted(folder / way, take_down, server) for way, take_down in WAYS.items()}
+    finally:
+        server.close()
+    return {"steps": STEPS, "preemptions": len(NOTICED_AT), "wasted_steps": wasted, "published": PUBLISHED}
+
+
+def _wasted(folder: Path, take_down: Callable[[Popen[str]], object], server: ForkServer) -> int:
+    nodes = Nodes(
+        folder, "--steps", str(STEPS), "--every", str(EVERY), count=NODES, server=server, patience_s=PATIENCE_S
+    )
+    for node, step in enumerate(NOTICED_AT, start=1):  # never node 0, whose record counts the steps
+        nodes.ended(step, lambda pods, node=node: take_down(pods[node]))
+    if any(codes := nodes.complete()):
+        raise RuntimeError(f"the plan was not completed: exit codes {codes}\n{nodes.log()}")
+    return len(nodes.runs[0].of("window")) - STEPS
