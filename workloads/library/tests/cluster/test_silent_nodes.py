@@ -146,7 +146,7 @@ def test_a_job_leaves_a_silent_node(
     spare = add(api, pool, silent, "spare", len(before))
     since = time.monotonic()
     try:
-        until("the mover ends it", lambda: end_pods(acting, [silent], time.time()), 90)
+        until("the mover ends it", lambda: end_pods(acting, [silent], time.time()), 180)
         old = {pod["metadata"]["uid"] for pod in before if pod["spec"]["nodeName"] == silent}
 
         def replaced() -> bool:
