@@ -22,10 +22,10 @@ from holdfast.contract.environment import ENV_EVENTS, ENV_JOB
 from holdfast.contract.errors import InputError
 from holdfast.contract.exit_codes import EXIT_BAD_INPUT, EXIT_PREEMPTED, EXIT_RETRY
 from tests import support
-from tests.cluster.sim.waiting import until
 from workloads.library.tests.checkpoint import faulty_proxy as faults
 from workloads.library.tests.checkpoint.faulty_proxy import proxied
 from workloads.library.tests.checkpoint.jobs import STEPS, TUNING, Jobs, finish, newest, steps_on
+from workloads.library.tests.processes import until
 
 pytestmark = pytest.mark.process
 
@@ -230,7 +230,6 @@ def test_the_survivor_of_a_stop_leaves_in_order_and_says_what_is_lost(jobs: Jobs
 STUCK = """
 import sys, time, torch
 from holdfast.checkpoint import Checkpointer
-from workloads.library.tests.processes import until
 
 with Checkpointer(sys.argv[1], {"w": torch.zeros(4)}, run="r", every=1000) as ckpt:
     for step in range(3):
@@ -244,7 +243,7 @@ def test_who_leaves_in_the_middle_of_a_step_says_what_it_loses(tmp_path: Path) -
     command = [sys.executable, "-c", STUCK, str(tmp_path)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as stuck:
         assert stuck.stdout
-        until("it is stuck", lambda: "ready" in (stuck.stdout.readline() if stuck.stdout else ""))
+        until(lambda: "ready" in (stuck.stdout.readline() if stuck.stdout else ""))
         stuck.send_signal(signal.SIGTERM)
         stuck.send_signal(signal.SIGINT)
         printed = stuck.communicate(timeout=60)[0]

@@ -157,7 +157,6 @@ def test_a_child_that_outlives_a_killed_trainer_does_not_hold_its_uploader(tmp_p
 FORKING = """
 import os, sys, time, torch
 from holdfast.checkpoint import Checkpointer
-from workloads.library.tests.processes import until
 with Checkpointer(sys.argv[1], {"w": torch.ones(4)}, run="r", every=1) as ckpt:
     ckpt.tick(1)
     assert ckpt.wait()

@@ -106,7 +106,8 @@ def test_late_endpoints_a_missed_probe_and_a_silent_server_lose_nothing_and_a_lo
         assert fleet.exits == [143]
         pids, answered = {replica.pod.pid for replica in fleet.replicas}, fleet.answered()
         fleet.lose_proxy()
-        assert fleet.answered() == answered + under(fleet).asked
+        again = under(fleet)
+        assert fleet.answered() == answered + again.asked
         assert {replica.pod.pid for replica in fleet.replicas} == pids, "the servers noticed nothing"
 
 
