@@ -38,6 +38,9 @@ GANG_POINTS = (
     "gang.reduced",
 )
 
+# Of copies in neighbours' memory.
+PEER_POINTS = ("peer.agree", "peer.copy", "peer.send", "peer.receive", "peer.copied", "peer.restore")
+
 _seen: Counter[str] = Counter()
 
 
@@ -46,7 +49,7 @@ def failpoint(name: str) -> None:
     wanted = os.environ.get(ENV_KILL_AT)
     if not wanted:
         return
-    assert name in (*POINTS, *GANG_POINTS), name
+    assert name in (*POINTS, *GANG_POINTS, *PEER_POINTS), name
     _seen[name] += 1
     point, _, count = wanted.partition(":")
     if point == name and _seen[name] == int(count or 1):

@@ -10,6 +10,7 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
+from holdfast.checkpoint.failpoints import failpoint
 from holdfast.checkpoint.peers.places import PeerPlaces, Version
 from holdfast.checkpoint.ranks import Ranks
 from holdfast.checkpoint.restore import Restored
@@ -51,6 +52,7 @@ class Copies:
     def agree(self, ranks: Ranks, step: int, step_s: float, *, timeout_s: float | None = None) -> bool:
         """Whether every rank may stage a version to copy. A round through the store."""
         newest = self._newest
+        failpoint("peer.agree")
         found = ranks.agree(
             newest.state if newest else "", lambda states: self._decide(states, step_s), timeout_s=timeout_s
         )
