@@ -59,6 +59,10 @@ class Model:
     memory: Callable[[Any, int], int] = Uploader.free_memory
     offers: Callable[..., list[Offer]] = whole_offers
 
+    def __str__(self) -> str:
+        zombies = " and zombies" if self.zombies else ""
+        return f"{self.nodes} nodes, {self.steps} steps from {self.first}, {self.deaths} deaths, {self.failures} failures{zombies}"
+
     def start(self) -> State:
         if not self.first:
             return State(nodes=(Node(),) * self.nodes)
