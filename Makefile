@@ -14,8 +14,6 @@ export PATH := $(ROOT)/.venv/bin:$(ROOT)/.node/node_modules/.bin:$(PATH)
 export CHECKPOINT_DISABLE := 1
 export PYTHONDONTWRITEBYTECODE :=
 PY := .venv/bin/python
-# npm may give up ("Exit handler never called") when its registry is slow: it is tried twice, and asks for nothing it has.
-NPM_CI = npm ci --prefix .node --prefer-offline --no-audit --no-fund --loglevel=error
 
 .PHONY: help
 help: ## Show this list
@@ -163,7 +161,7 @@ provider: setup
 cdktf-cli: .node/.ready ## Install the cdktf command under .node
 .node/.ready: requirements/node/package-lock.json .venv/.ready
 	@mkdir -p .node && cp requirements/node/package*.json .node/
-	@{ $(NPM_CI) || $(NPM_CI); } && touch $@
+	@npm ci --prefix .node --prefer-offline --no-audit --no-fund --loglevel=error && touch $@
 
 system-packages: ## Install the Debian packages that the tests use (root)
 	@$(PYTHON) .ci/system_packages.py
