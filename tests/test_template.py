@@ -56,7 +56,7 @@ def test_it_is_small(template: Path) -> None:
 
 
 def test_it_has_the_decisions_that_it_cites(template: Path) -> None:
-    texts = [path.read_text() for path in template.rglob("*") if path.suffix in {".py", ".md", ".yaml"}]
+    texts = [path.read_text() for path in template.rglob("*") if path.suffix in {".py", ".md", ".yaml", ".toml"}]
     cited = {number for text in texts for number in re.findall(r"\bdecisions?[/ ](\d{4})", text)}
     assert cited == {path.name[:4] for path in (template / "infra/decisions").iterdir()}
 
