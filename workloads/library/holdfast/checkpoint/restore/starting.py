@@ -84,6 +84,8 @@ def from_memory(
     try:
         found = take_up(Mirrored(staged, copied))
     except InputError as error:  # on every rank alike
+        if not committed:
+            raise  # tensors are filled in part, so step 0 of the store would not be where the run began
         if ranks.coordinator:
             why = f"{error.what} ({error.got})"[:300]
             logs.warning("restore", f"the memory of nodes cannot be used, reading the store: {why}")

@@ -5,7 +5,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -235,10 +235,27 @@ def test_a_damaged_memory_is_not_loaded_and_the_gang_goes_on_from_what_is_sound(
     assert gang.digest == undisturbed
 
 
+def test_a_damaged_memory_before_the_first_commit_ends_the_gang_and_not_with_other_bits(make: Make) -> None:
+    """What was filled in part is not where the run began."""
+    gang = make(gate_step=5)
+    gang.start(*range(NODES))
+    gang.until(lambda: gang.copied(5))
+    gang.lose(1)
+    damage_staging_memories(gang.processes[0].pid)
+    gang.open_gate()
+    gang.start(1)
+    assert 0 not in gang.all_ended(), gang.logs()
+    assert [event["step"] for event in gang.of("restore")] == [0], gang.logs()
+
+
 def damage_staging_memories(launcher: int) -> None:
     """One bit of each."""
-    links = [link for link in Path(f"/proc/{launcher}/fd").iterdir() if "holdfast-staging" in str(link.readlink())]
-    for link in {link.stat().st_ino: link for link in links}.values():
+    links = dict[int, Path]()
+    for link in Path(f"/proc/{launcher}/fd").iterdir():
+        with suppress(FileNotFoundError):  # closed meanwhile
+            if "holdfast-staging" in str(link.readlink()):
+                links[link.stat().st_ino] = link
+    for link in links.values():
         if size := link.stat().st_size:
             with link.open("r+b") as memory:
                 found = memory.read(size)
