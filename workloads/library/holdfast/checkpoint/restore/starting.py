@@ -18,7 +18,7 @@ from holdfast.checkpoint.restore import Restored, restore
 from holdfast.checkpoint.settings import Resume, Tuning
 from holdfast.checkpoint.stores.opening import Mirrored
 from holdfast.checkpoint.stores.storage import Storage
-from holdfast.contract.errors import InputError
+from holdfast.contract.errors import InputError, Later
 from holdfast.runtime import logs
 
 # Names that are looked at to say which runs there are: a bucket may hold millions.
@@ -70,7 +70,8 @@ def start(
 def from_memory(
     storage: Storage, run: str, ranks: Ranks, places: PeerPlaces, take_up: Callable[[Storage], Restored]
 ) -> Restored | None:
-    """None where no version is whole, the store has a newer one, or what memory holds does not verify."""
+    """None where no version is whole, the store has a newer one, or what memory holds does not verify. Raises Later where
+    it does not and the store has nothing."""
     offered = agreed(
         ranks, outcome(partial(_offers, storage, run, ranks, places) if ranks.coordinator else lambda: None)
     )
@@ -84,8 +85,13 @@ def from_memory(
     try:
         found = take_up(Mirrored(staged, copied))
     except InputError as error:  # on every rank alike
-        if not committed:
-            raise  # tensors are filled in part, so step 0 of the store would not be where the run began
+        if not committed:  # tensors are filled in part, so step 0 of the store would not be where the run began
+            raise Later(
+                f"the memory of nodes is damaged, and run {run} has no checkpoint in the store yet",
+                got=error.got,
+                allowed="a copy that verifies",
+                fix="start all nodes again: they begin at step 0",
+            ) from error
         if ranks.coordinator:
             why = f"{error.what} ({error.got})"[:300]
             logs.warning("restore", f"the memory of nodes cannot be used, reading the store: {why}")

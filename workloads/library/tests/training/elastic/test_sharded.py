@@ -19,7 +19,7 @@ from holdfast.contract.environment import (
     ENV_GANG_NODES,
     ENV_GANG_PORT,
 )
-from holdfast.contract.exit_codes import EXIT_PREEMPTED
+from holdfast.contract.exit_codes import EXIT_PREEMPTED, EXIT_RETRY
 from holdfast.training.elastic.control import Peers
 from holdfast.training.gate import join_key
 from tests.support import commits
@@ -235,7 +235,9 @@ def test_a_damaged_memory_is_not_loaded_and_the_gang_goes_on_from_what_is_sound(
     assert gang.digest == undisturbed
 
 
-def test_a_damaged_memory_before_the_first_commit_ends_the_gang_and_not_with_other_bits(make: Make) -> None:
+def test_a_damaged_memory_before_the_first_commit_ends_the_gang_which_then_begins_clean(
+    make: Make, undisturbed: str
+) -> None:
     """What was filled in part is not where the run began."""
     gang = make(gate_step=5)
     gang.start(*range(NODES))
@@ -244,8 +246,11 @@ def test_a_damaged_memory_before_the_first_commit_ends_the_gang_and_not_with_oth
     damage_staging_memories(gang.processes[0].pid)
     gang.open_gate()
     gang.start(1)
-    assert 0 not in gang.all_ended(), gang.logs()
-    assert [event["step"] for event in gang.of("restore")] == [0], gang.logs()
+    assert set(gang.all_ended()) == {EXIT_RETRY}, gang.logs()
+    gang.start(*range(NODES))
+    assert gang.all_ended() == [0] * NODES, gang.logs()
+    assert [event["step"] for event in gang.of("restore")] == [0, 0], gang.logs()
+    assert gang.digest == undisturbed
 
 
 def damage_staging_memories(launcher: int) -> None:
