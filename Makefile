@@ -6,7 +6,7 @@ MAKEFLAGS += --no-print-directory
 
 PYTHON ?= python3
 ENV ?= example
-# For all that touches a cloud or a cluster: never `example` because nobody said otherwise.
+# For all that touches a cloud or a cluster: never `example` by default.
 NAMED_ENV = $(if $(filter file,$(origin ENV)),$(error make $@ touches a cloud or a cluster: got no ENV; allowed: a module of infra/environments; fix: make $@ ENV=NAME),$(ENV))
 OUT ?= out
 ROOT := $(CURDIR)

@@ -1,7 +1,7 @@
 """`python -m tests.check_words`: plain words in what users and maintainers read; part of `make check`.
 
-Covers Markdown pages, `## ...` comments of the Makefile, comments and docstrings of product Python, and the arguments
-of options, alerts, charts, rules and errors.
+Covers Markdown pages, `## ...` comments of the Makefile, comments and docstrings of product Python, the arguments of
+options, alerts, charts, rules and errors, and the product's TOML.
 """
 
 import ast
@@ -51,6 +51,8 @@ def _texts(name: str, path: Path) -> Iterator[tuple[int, str]]:
     if name.endswith(".md"):
         text = re.sub(r"```.*?```", lambda block: "\n" * block[0].count("\n"), path.read_text(), flags=re.DOTALL)
         yield 1, text
+    elif name.endswith(".toml") and "tests" not in Path(name).parts:
+        yield 1, path.read_text()
     elif name == "Makefile":
         yield from ((at, line.partition("## ")[2]) for at, line in enumerate(path.read_text().splitlines(), 1))
     elif name.endswith(".py") and "tests" not in Path(name).parts:

@@ -13,6 +13,7 @@ SEEN = {
     "option.py": 'help = typer.Option(help="as told")\n',
     "error.py": 'raise InputError("x", got="y", allowed="z", fix=f"{a} so many")\n',
     "alert.py": 'Alert(name="A", why="Spot is dearer", query="up")\n',
+    "alerts.toml": '[[alert]]\nwhy = "Spot is dearer"\n',
     "comment.py": "x = 1  # nobody reads it\n",
     "docstring.py": '"""Anew."""\n',
     "command.py": '@app.command()\ndef run() -> None:\n    """Run it anew."""\n',
@@ -21,6 +22,7 @@ SEEN = {
 UNSEEN = {
     "PAGE.md": "The image stands for it; `is told`, [page](beside.md)\n\n```\nanew\n```\n",
     "alert.py": 'Alert(name="A", why="Spot costs more", query="beside")\n',
+    "tests/cases.toml": 'name = "begin anew"\n',
     "tests/error.py": 'raise InputError("anew")\n',
     "code.py": 'beside = "anew"\n',
 }

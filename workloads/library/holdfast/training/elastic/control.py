@@ -1,4 +1,4 @@
-"""What gang members ask each other apart from the tensors: are you alive, I lost my group, take me in.
+"""What gang members answer each other apart from the tensors: are you alive, I lost my group, take me in.
 
 One small HTTP server for each member, so that every question has a time limit of its own; a store of torch has none
 for a peer that is stopped and not gone. Answers wait at most POLL_S, so a caller looks around again that often.
@@ -10,14 +10,10 @@ from members of an epoch that this one knows.
 
 import hmac
 import json
-import secrets
 import socket
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from http import HTTPStatus
-from http.client import HTTPConnection, HTTPException
+from collections.abc import Callable, Mapping
 from typing import Any, cast
 
 from holdfast.runtime.bounded_http import BoundedHandler, BoundedServer
@@ -25,11 +21,8 @@ from holdfast.training.elastic.membership import Epoch, Member
 from holdfast.training.elastic.places import Address
 
 POLL_S = 1.0
-PROBE_S = 1.0
 # Read before the seal is checked: a stranger must not make a member hold more than this.
 MAX_BODY = 1 << 12
-MAX_ANSWER = 1 << 20
-"""The epoch of the largest gang."""
 NONCE_HEADER, SEAL_HEADER = "Holdfast-Nonce", "Holdfast-Seal"
 NONCES = 1 << 14
 """Of questions that were answered: each is answered once."""
@@ -37,7 +30,8 @@ EPOCHS = 8
 """Of which reports are still taken."""
 
 
-def _seal(key: bytes, *parts: bytes) -> str:
+def seal(key: bytes, *parts: bytes) -> str:
+    """Of a question or an answer, in hexadecimal."""
     return hmac.new(key, b"\0".join(parts), "sha256").hexdigest()
 
 
@@ -219,8 +213,8 @@ class _Handler(BoundedHandler):
     def do_POST(self) -> None:
         control = cast(_Server, self.server).control
         nonce, body = self.headers.get(NONCE_HEADER, "")[:32], self.body or b""
-        seal = _seal(control.key, b"ask", nonce.encode(), self.path.encode(), body)
-        genuine = hmac.compare_digest(self.headers.get(SEAL_HEADER, "").encode(), seal.encode())
+        wanted = seal(control.key, b"ask", nonce.encode(), self.path.encode(), body)
+        genuine = hmac.compare_digest(self.headers.get(SEAL_HEADER, "").encode(), wanted.encode())
         # In this order: a stranger must not push genuine nonces out of the table.
         if not (genuine and control.is_new(nonce)):
             self.send_error(403)
@@ -233,75 +227,6 @@ class _Handler(BoundedHandler):
             return
         self.send_response(200)
         self.send_header("Content-Length", str(len(payload)))
-        self.send_header(SEAL_HEADER, _seal(control.key, b"answer", nonce.encode(), payload))
+        self.send_header(SEAL_HEADER, seal(control.key, b"answer", nonce.encode(), payload))
         self.end_headers()
         self.wfile.write(payload)
-
-
-class Peers:
-    """The other members, by their place in the Job."""
-
-    def __init__(
-        self, addresses: tuple[Address, ...], key: bytes, *, stores: Sequence[Sequence[int]] | None = None
-    ) -> None:
-        """`stores`: of each member the ports at which groups meet; None: the one above that for questions."""
-        self.addresses, self._key = addresses, key
-        self.stores = [[port + 1] for _, port in addresses] if stores is None else stores
-        # All at once: each place that is gone takes PROBE_S, and a lead looks at all of them many times.
-        self._pool = ThreadPoolExecutor(max_workers=min(64, len(addresses) + 1), thread_name_prefix="gang-probe")
-
-    def ask(self, place: int, path: str, timeout_s: float, **body: object) -> dict[str, Any] | None:
-        """None: no usable answer in time."""
-        host, port = self.addresses[place]
-        connection = HTTPConnection(host, port, timeout=timeout_s)
-        try:
-            nonce, asked = secrets.token_hex(16), json.dumps(body).encode()
-            seal = _seal(self._key, b"ask", nonce.encode(), path.encode(), asked)
-            connection.request("POST", path, asked, {NONCE_HEADER: nonce, SEAL_HEADER: seal})
-            response = connection.getresponse()
-            answer, sealed = response.read(MAX_ANSWER), response.getheader(SEAL_HEADER, "")
-            # The address of a pod that is gone may be a stranger's by now.
-            sound = hmac.compare_digest(sealed.encode(), _seal(self._key, b"answer", nonce.encode(), answer).encode())
-            return read_answer(answer) if sound and response.status == HTTPStatus.OK else None
-        except (OSError, HTTPException):
-            return None
-        finally:
-            connection.close()
-
-    def look(self, indices: list[int]) -> dict[int, dict[str, Any]]:
-        """The status of those that answer, all asked at once."""
-        found = self._pool.map(self._status, indices)
-        return {index: status for index, status in zip(indices, found, strict=True) if status is not None}
-
-    def _status(self, index: int) -> dict[str, Any] | None:
-        return self.ask(index, "/status", PROBE_S)
-
-    def living(self, members: list[Member]) -> list[Member]:
-        """Those whose process of that epoch answers; one that was replaced has another incarnation."""
-        return [*self.answers(members)]
-
-    def at_work(self, members: list[Member]) -> list[Member]:
-        """Those of the living that have an epoch: who was left out of the gang and asks to come in ends nothing."""
-        return [member for member, found in self.answers(members).items() if found.get("phase") != "waiting"]
-
-    def answers(self, members: list[Member]) -> dict[Member, dict[str, Any]]:
-        """The status of the living."""
-        status = self.look([member.index for member in members])
-        answers = ((member, status.get(member.index, {})) for member in members)
-        return {member: found for member, found in answers if found.get("incarnation") == member.incarnation}
-
-
-def read_answer(data: bytes) -> dict[str, Any] | None:
-    """None: not what a member answers."""
-    try:
-        answer = json.loads(data)
-    except (ValueError, RecursionError):
-        return None
-    return answer if isinstance(answer, dict) else None
-
-
-def epoch_of(answer: Mapping[str, Any] | None) -> Epoch | None:
-    try:
-        return Epoch.from_json(answer["epoch"]) if answer and answer.get("epoch") else None
-    except (ValueError, KeyError, TypeError, OverflowError):
-        return None

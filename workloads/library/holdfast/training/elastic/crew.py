@@ -23,7 +23,8 @@ from holdfast.contract.job_identity import attempt_of
 from holdfast.runtime import logs
 from holdfast.runtime.events import EventLog
 from holdfast.runtime.shutdown import Shutdown
-from holdfast.training.elastic.control import Control, Peers
+from holdfast.training.elastic.asking import Peers
+from holdfast.training.elastic.control import Control
 from holdfast.training.elastic.group import Group
 from holdfast.training.elastic.membership import Epoch, Member
 from holdfast.training.elastic.node import ALONE, Node

@@ -43,7 +43,8 @@ from holdfast.runtime.events import EventLog
 from holdfast.training.data import mixed_seed, seed_draws
 from holdfast.training.elastic import places
 from holdfast.training.elastic import shards as sharing
-from holdfast.training.elastic.control import Control, Peers
+from holdfast.training.elastic.asking import Peers
+from holdfast.training.elastic.control import Control
 from holdfast.training.elastic.crew import Crew
 from holdfast.training.elastic.gradients import ExactGradientSum, GradientSum
 from holdfast.training.elastic.group import Group, port_taken

@@ -28,7 +28,8 @@ from holdfast.contract.lifecycle import DEFAULT_WINDOW
 from holdfast.contract.values import between
 from holdfast.runtime import logs
 from holdfast.runtime.shutdown import Shutdown
-from holdfast.training.elastic.control import Control, Peers
+from holdfast.training.elastic.asking import Peers
+from holdfast.training.elastic.control import Control
 from holdfast.training.elastic.forked_ranks import ForkedRanks
 from holdfast.training.elastic.group import port_taken
 from holdfast.training.elastic.membership import Epoch, Member
@@ -117,8 +118,9 @@ class _Launcher:
         self._regroup = Regroup(storage, node.run, self._control, self._peers, limits, self._lag, stop_asked=stop_asked)
         self._ended: SimpleQueue[int | None] = SimpleQueue()
         """Exit codes of ranks; None: another node is lost."""
-        lost = lambda: self._ended.put(None)  # noqa: E731
-        self._watch = Watch(me, self._peers, lost, silent_s=node.silent_s, only_lead_asks_all=True)
+        self._watch = Watch(
+            me, self._peers, lambda: self._ended.put(None), silent_s=node.silent_s, only_lead_asks_all=True
+        )
 
     def work(self) -> int:
         threading.Thread(target=self._pass_on, daemon=True).start()

@@ -12,7 +12,8 @@ from typing import Any
 
 from holdfast.checkpoint.errors import CheckpointExit
 from holdfast.contract.errors import InputError
-from holdfast.training.elastic.control import PROBE_S, Control, Peers, epoch_of
+from holdfast.training.elastic.asking import PROBE_S, Peers, epoch_of
+from holdfast.training.elastic.control import Control
 from holdfast.training.elastic.membership import Epoch, Member
 from holdfast.training.elastic.signs import Sign
 from holdfast.training.errors import CutOff

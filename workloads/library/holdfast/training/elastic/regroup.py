@@ -13,7 +13,8 @@ from holdfast.checkpoint.errors import Preempted, StorageError
 from holdfast.checkpoint.failpoints import failpoint
 from holdfast.checkpoint.stores import Storage
 from holdfast.runtime import logs
-from holdfast.training.elastic.control import POLL_S, Control, Peers, epoch_of
+from holdfast.training.elastic.asking import Peers, epoch_of
+from holdfast.training.elastic.control import POLL_S, Control
 from holdfast.training.elastic.membership import Epoch, Member, newest_number, propose
 from holdfast.training.elastic.reach import cut_off, others_reach, unreachable
 from holdfast.training.elastic.signs import Signs

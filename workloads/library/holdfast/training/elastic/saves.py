@@ -27,7 +27,7 @@ from holdfast.contract.errors import InputError
 from holdfast.contract.job_identity import attempt_of
 from holdfast.runtime import logs
 from holdfast.runtime.events import EventLog
-from holdfast.training.elastic.control import Peers
+from holdfast.training.elastic.asking import Peers
 from holdfast.training.elastic.node import ALONE, Node
 
 

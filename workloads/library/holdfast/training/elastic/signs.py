@@ -13,7 +13,7 @@ from holdfast.checkpoint.errors import AlreadyExists, NotFound, StorageError
 from holdfast.checkpoint.stores import Storage, put_new
 from holdfast.contract import object_names
 from holdfast.runtime import logs
-from holdfast.training.elastic.control import Peers
+from holdfast.training.elastic.asking import Peers
 from holdfast.training.elastic.membership import Member
 
 # This many in a row that come while the place does not answer take longer than a cluster's DNS holds on to the address

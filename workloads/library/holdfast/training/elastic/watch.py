@@ -12,7 +12,7 @@ from contextlib import contextmanager
 
 from holdfast.contract.errors import InputError
 from holdfast.runtime import logs
-from holdfast.training.elastic.control import Peers, epoch_of
+from holdfast.training.elastic.asking import Peers, epoch_of
 from holdfast.training.elastic.membership import Epoch, Member
 
 # Shorter than any wait that a person notices, and longer than the sums of most models: those cost no question.

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.contract.environment import ENV_ATTEMPT, ENV_KILL_AT
-from holdfast.training.elastic.control import Peers
+from holdfast.training.elastic.asking import Peers
 from holdfast.training.gate import join_key
 from tests.support import commits
 from workloads.library.tests.fork_server import ForkServer, Started

@@ -11,7 +11,8 @@ import pytest
 
 from holdfast.contract.errors import InputError
 from holdfast.contract.exit_codes import EXIT_BAD_INPUT, EXIT_COMPLETE, EXIT_RETRY
-from holdfast.training.elastic.control import Control, Peers
+from holdfast.training.elastic.asking import Peers
+from holdfast.training.elastic.control import Control
 from holdfast.training.elastic.membership import Epoch, Member
 from holdfast.training.elastic.reach import TRIES, Reach, cut_off, gives_way
 from holdfast.training.elastic.signs import Sign

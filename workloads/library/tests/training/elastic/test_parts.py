@@ -15,7 +15,8 @@ from holdfast.checkpoint.parts import capture
 from holdfast.checkpoint.stores import LocalStorage
 from holdfast.contract.environment import ENV_KEY_FILE
 from holdfast.contract.errors import InputError
-from holdfast.training.elastic.control import EPOCHS, Control, Peers, epoch_of
+from holdfast.training.elastic.asking import Peers, epoch_of
+from holdfast.training.elastic.control import EPOCHS, Control
 from holdfast.training.elastic.gradients import ExactGradientSum, GradientSum
 from holdfast.training.elastic.membership import Epoch, Member, newest, propose
 from holdfast.training.elastic.places import addresses

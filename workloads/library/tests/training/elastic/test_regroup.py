@@ -10,7 +10,8 @@ from torch import nn
 
 from holdfast.checkpoint.stores import LocalStorage
 from holdfast.runtime.shutdown import Shutdown
-from holdfast.training.elastic.control import Control, Peers
+from holdfast.training.elastic.asking import Peers
+from holdfast.training.elastic.control import Control
 from holdfast.training.elastic.crew import Crew
 from holdfast.training.elastic.group import Group
 from holdfast.training.elastic.membership import Epoch, Member, propose

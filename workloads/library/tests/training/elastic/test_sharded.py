@@ -20,7 +20,7 @@ from holdfast.contract.environment import (
     ENV_GANG_PORT,
 )
 from holdfast.contract.exit_codes import EXIT_PREEMPTED, EXIT_RETRY
-from holdfast.training.elastic.control import Peers
+from holdfast.training.elastic.asking import Peers
 from holdfast.training.gate import join_key
 from tests.support import commits
 from workloads.library.tests.fork_server import ForkServer, Started

@@ -5,7 +5,7 @@ from typing import Any, cast
 
 import pytest
 
-from holdfast.training.elastic.control import Peers
+from holdfast.training.elastic.asking import Peers
 from holdfast.training.elastic.membership import Epoch, Member
 from holdfast.training.elastic.watch import Watch
 

@@ -1,0 +1,87 @@
+"""How a gang member asks the others, which answer as `control.py` says."""
+
+import hmac
+import json
+import secrets
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from http import HTTPStatus
+from http.client import HTTPConnection, HTTPException
+from typing import Any
+
+from holdfast.training.elastic.control import NONCE_HEADER, SEAL_HEADER, seal
+from holdfast.training.elastic.membership import Epoch, Member
+from holdfast.training.elastic.places import Address
+
+PROBE_S = 1.0
+MAX_ANSWER = 1 << 20
+"""The epoch of the largest gang."""
+
+
+class Peers:
+    """The other members, by their place in the Job."""
+
+    def __init__(
+        self, addresses: tuple[Address, ...], key: bytes, *, stores: Sequence[Sequence[int]] | None = None
+    ) -> None:
+        """`stores`: of each member the ports at which groups meet; None: the one above that for questions."""
+        self.addresses, self._key = addresses, key
+        self.stores = [[port + 1] for _, port in addresses] if stores is None else stores
+        # All at once: each place that is gone takes PROBE_S, and a lead looks at all of them many times.
+        self._pool = ThreadPoolExecutor(max_workers=min(64, len(addresses) + 1), thread_name_prefix="gang-probe")
+
+    def ask(self, place: int, path: str, timeout_s: float, **body: object) -> dict[str, Any] | None:
+        """None: no usable answer in time."""
+        host, port = self.addresses[place]
+        connection = HTTPConnection(host, port, timeout=timeout_s)
+        try:
+            nonce, asked = secrets.token_hex(16), json.dumps(body).encode()
+            headers = {NONCE_HEADER: nonce, SEAL_HEADER: seal(self._key, b"ask", nonce.encode(), path.encode(), asked)}
+            connection.request("POST", path, asked, headers)
+            response = connection.getresponse()
+            answer, sealed = response.read(MAX_ANSWER), response.getheader(SEAL_HEADER, "")
+            # The address of a pod that is gone may be a stranger's by now.
+            sound = hmac.compare_digest(sealed.encode(), seal(self._key, b"answer", nonce.encode(), answer).encode())
+            return read_answer(answer) if sound and response.status == HTTPStatus.OK else None
+        except (OSError, HTTPException):
+            return None
+        finally:
+            connection.close()
+
+    def look(self, indices: list[int]) -> dict[int, dict[str, Any]]:
+        """The status of those that answer, all asked at once."""
+        found = self._pool.map(self._status, indices)
+        return {index: status for index, status in zip(indices, found, strict=True) if status is not None}
+
+    def _status(self, index: int) -> dict[str, Any] | None:
+        return self.ask(index, "/status", PROBE_S)
+
+    def living(self, members: list[Member]) -> list[Member]:
+        """Those whose process of that epoch answers; one that was replaced has another incarnation."""
+        return [*self.answers(members)]
+
+    def at_work(self, members: list[Member]) -> list[Member]:
+        """Those of the living that have an epoch: who was left out of the gang and asks to come in ends nothing."""
+        return [member for member, found in self.answers(members).items() if found.get("phase") != "waiting"]
+
+    def answers(self, members: list[Member]) -> dict[Member, dict[str, Any]]:
+        """The status of the living."""
+        status = self.look([member.index for member in members])
+        answers = ((member, status.get(member.index, {})) for member in members)
+        return {member: found for member, found in answers if found.get("incarnation") == member.incarnation}
+
+
+def read_answer(data: bytes) -> dict[str, Any] | None:
+    """None: not what a member answers."""
+    try:
+        answer = json.loads(data)
+    except (ValueError, RecursionError):
+        return None
+    return answer if isinstance(answer, dict) else None
+
+
+def epoch_of(answer: Mapping[str, Any] | None) -> Epoch | None:
+    try:
+        return Epoch.from_json(answer["epoch"]) if answer and answer.get("epoch") else None
+    except (ValueError, KeyError, TypeError, OverflowError):
+        return None
