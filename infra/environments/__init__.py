@@ -59,7 +59,7 @@ def built(name: str, make: Callable[[], Environment]) -> Environment:
             "a name is not imported",
             got=error.name,
             allowed="names of infra.environments.schema, imported at the top of the file",
-            fix=f"import {error.name} there, if it is spelled so",
+            fix=f"import {error.name} there, or correct its spelling",
         )
         raise _placed(unknown.with_traceback(error.__traceback__), name) from error
     # A name or a field that the schema lost or gained, or a value of a type that no check of a field expects.

@@ -1,23 +1,16 @@
 """`check`: broken, right but not settled, right; each with its exit code."""
 
-import importlib.util
 import json
-import shutil
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
-from holdfast.contract.errors import InputError
 from holdfast.contract.exit_codes import EXIT_DONE, EXIT_FINDINGS
-from infra import environments
 from infra.__main__ import app
-from infra.environments import Environment, load, placeholders
+from infra.environments import Environment, load
 from infra.environments.schema import Freeze
 from infra.ops import show
-from infra.ops.new import create
-from infra.rules import judge_environment
 from infra.specs import resources
 from tests.infra.samples import EXAMPLE
 
@@ -75,50 +68,3 @@ def test_outputs_are_what_the_stacks_make() -> None:
     )
     assert found["bucket checkpoints"] == f"gs://{EXAMPLE.bucket('checkpoints')}"
     assert found["account trainer"] == EXAMPLE.service_account_email("trainer")
-
-
-# `infra new` writes a module that loads, says CHANGE-ME where it must, and keeps the protections.
-
-
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    shutil.copy(Path(environments.__file__).with_name("example.py"), tmp_path)
-    return tmp_path
-
-
-def test_the_new_environment_loads_and_asks_for_what_is_personal(folder: Path) -> None:
-    path = create("team", folder)
-    spec = importlib.util.spec_from_file_location("team", path)
-    assert spec and spec.loader
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    environment = module.ENVIRONMENT
-    assert environment.name == "team"
-    assert placeholders(environment) == [
-        "project_id",
-        "project_number",
-        "state_bucket",
-        "alerts.emails[0]",
-        "alerts.readers[0]",
-    ]
-    assert judge_environment(environment) == []
-
-
-def test_the_new_environment_keeps_what_a_trial_gives_up(folder: Path) -> None:
-    text = create("team", folder).read_text()
-    for trial in ("deletion_protection=False", "allow_destroy", "allow_drills", "acme"):
-        assert trial not in text
-
-
-@pytest.mark.parametrize("name", ["example", "Dev", "a-name", "class", "much-too-long-for-this"])
-def test_a_name_that_cannot_be_is_refused(folder: Path, name: str) -> None:
-    with pytest.raises(InputError, match="environment name"):
-        create(name, folder)
-
-
-def test_no_module_of_the_schema_is_overwritten(folder: Path) -> None:
-    kept = folder / "schema.py"
-    kept.write_text("# the schema\n")
-    with pytest.raises(InputError, match="environment name"):
-        create("schema", folder)
-    assert kept.read_text() == "# the schema\n"
