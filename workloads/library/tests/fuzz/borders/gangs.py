@@ -5,7 +5,7 @@ import random
 
 from holdfast.contract import object_names
 from holdfast.contract.errors import InputError
-from holdfast.training.elastic import control, membership
+from holdfast.training.elastic import asking, membership
 from workloads.library.tests.fuzz.borders.memory import Memory
 from workloads.library.tests.fuzz.campaign import Border
 from workloads.library.tests.fuzz.mutations import hostile
@@ -25,8 +25,8 @@ def _enter_epoch(data: bytes) -> None:
 
 
 def _enter_answer(data: bytes) -> None:
-    answer = control.read_answer(data)
-    control.epoch_of(answer)
+    answer = asking.read_answer(data)
+    asking.epoch_of(answer)
 
 
 BORDERS = {
