@@ -1,4 +1,4 @@
-"""The elastic gang as rendered, on two real kubelets: one Spot shutdown, and the bits of a run that nothing happened to."""
+"""An elastic and a sharded gang as rendered, on two real kubelets: one Spot shutdown, and what an undisturbed run computes."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -6,10 +6,11 @@ from pathlib import Path
 import pytest
 
 from holdfast.clients.api import Object
-from holdfast.contract.environment import ENV_GANG_MIN_NODES, ENV_GANG_NODES
+from holdfast.contract.environment import ENV_GANG_MIN_NODES, ENV_GANG_NODES, ENV_RUN
 from holdfast.contract.exit_codes import EXIT_PREEMPTED
 from holdfast.contract.pools import GPU_RESOURCE, LABEL_ZONE
 from holdfast.jobs.job_snapshot import exit_code
+from holdfast.jobs.pod_parts import RANKS
 from tests import platforms
 from tests.cluster.sim.waiting import until
 from tests.cluster.sim.world import World, disruption
@@ -21,6 +22,7 @@ from workloads.library.tests.node.lab.lab import Lab, Machine
 EXAMPLE = platforms.load("example")
 GANG, NODES = "train-elastic", 2
 STEPS, SHARDS, LIMIT_S = 400, 12, 420
+SHARDED = ["python", "-m", "holdfast.training.examples.sharded_fsdp2"]
 
 pytestmark = pytest.mark.timeout(1800)
 
@@ -37,6 +39,17 @@ def data(tmp_path: Path) -> Path:
     made.mkdir()
     (made / "text.txt").write_text("a spot machine may be taken away at any time. " * 2_000)
     return made
+
+
+@pytest.fixture
+def machines(lab: Lab, world: World, rendered: Rendered) -> dict[str, Machine]:
+    """Two, and all that pods of a gang need to start on them."""
+    rendered.apply(lab.api, "PriorityClass")
+    lab.pull(rendered.registry.host, rendered.images("trainer"))
+    world.api.create(world.path("serviceaccounts"), {"metadata": {"name": "trainer"}})
+    service = rendered.find("Service", GANG)
+    world.api.create(world.path("services"), service | {"metadata": service["metadata"] | {"namespace": world.name}})
+    return {name: boot(lab, name) for name in ("spot-a", "spot-b")}
 
 
 def boot(lab: Lab, name: str) -> Machine:
@@ -94,14 +107,14 @@ def digest(lab: Lab, world: World, doc: Object) -> str:
 
 
 def test_the_other_node_goes_on_alone_takes_the_replacement_in_and_ends_with_the_same_bits(
-    lab: Lab, world: World, rendered: Rendered, bucket: Bucket, data: Path, capsys: pytest.CaptureFixture[str]
+    lab: Lab,
+    world: World,
+    rendered: Rendered,
+    machines: dict[str, Machine],
+    bucket: Bucket,
+    data: Path,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    rendered.apply(lab.api, "PriorityClass")
-    lab.pull(rendered.registry.host, rendered.images("trainer"))
-    world.api.create(world.path("serviceaccounts"), {"metadata": {"name": "trainer"}})
-    service = rendered.find("Service", GANG)
-    world.api.create(world.path("services"), service | {"metadata": service["metadata"] | {"namespace": world.name}})
-    machines = {name: boot(lab, name) for name in ("spot-a", "spot-b")}
     disturbed = gang(rendered, world, bucket, data, run="disturbed", nodes=NODES)
     world.api.create(world.path("jobs", "/apis/batch/v1"), disturbed, fieldValidation="Strict")
     first = {place(pod): pod for pod in world.wait_running(NODES, LIMIT_S)}
@@ -130,3 +143,56 @@ def test_the_other_node_goes_on_alone_takes_the_replacement_in_and_ends_with_the
     with capsys.disabled():
         start = resized[0][0]
         print("\n" + ", ".join(f"at {t - start:.1f} s {n} nodes after {s:.2f} s" for t, n, s in resized))
+
+
+def sharded(rendered: Rendered, world: World, bucket: Bucket, data: Path, run: str) -> Object:
+    """The example of a state that is sharded over nodes, in the pods of the rendered gang."""
+    doc = gang(rendered, world, bucket, data, run=run, nodes=NODES)
+    (container,) = doc["spec"]["template"]["spec"]["containers"]
+    program = [*SHARDED, f"gs://{bucket.name}/{EXAMPLE.default_run}", str(STEPS)]
+    container["command"] = [*RANKS, "1", "--sharded", "--", *program]
+    container["env"] = [each for each in container["env"] if each["name"] not in (ENV_GANG_MIN_NODES, ENV_RUN)]
+    container["env"] += [{"name": ENV_GANG_MIN_NODES, "value": str(NODES)}, {"name": ENV_RUN, "value": run}]
+    return doc
+
+
+def losses(machine: Machine, pod: Object) -> list[str]:
+    """The line of each step, in the order in which they were done."""
+    return [line for line in seen.printed(machine, pod) if line.startswith("step ")]
+
+
+def started(world: World, doc: Object) -> dict[str, Object]:
+    """Its pods by place."""
+    world.api.create(world.path("jobs", "/apis/batch/v1"), doc, fieldValidation="Strict")
+    return {place(pod): pod for pod in world.wait_running(NODES, LIMIT_S)}
+
+
+def test_a_sharded_gang_waits_in_place_and_gets_a_lost_nodes_shard_from_its_neighbours_memory(
+    lab: Lab, world: World, rendered: Rendered, machines: dict[str, Machine], bucket: Bucket, data: Path
+) -> None:
+    disturbed = sharded(rendered, world, bucket, data, "disturbed")
+    first = started(world, disturbed)
+    lead, other = first["0"], first["1"]
+    kept = machines[lead["spec"]["nodeName"]]
+    until("they train", lambda: len(losses(kept, lead)) >= STEPS // 20, LIMIT_S)
+    assert lab.preempt(machines[other["spec"]["nodeName"]]), "the kubelet gave its lock back within the window"
+    ended = world.pod(other["metadata"]["name"])
+    assert (disruption(ended), exit_code(ended)) == ("TerminationByKubelet", EXIT_PREEMPTED)
+    done = len(losses(kept, lead))
+    assert done < STEPS, "the notice came while they trained"
+    boot(lab, "spot-c")
+    assert world.wait_condition(disturbed["metadata"]["name"], LIMIT_S) in ("Complete", "SuccessCriteriaMet")
+    after = world.pod(lead["metadata"]["name"])
+    assert after["metadata"]["uid"] == lead["metadata"]["uid"], "it went on in its pod"
+    assert after["status"]["containerStatuses"][0]["restartCount"] == 0
+    sources = [line for line in seen.printed(kept, lead) if "restored step" in line]
+    assert len(sources) == 1 and "from the memory of nodes" in sources[0], sources
+    each_once = losses(kept, lead)
+    assert [line.split()[1] for line in each_once] == [str(step + 1) for step in range(STEPS)], "no step is lost"
+
+    remove(world, disturbed)
+    quiet = sharded(rendered, world, bucket, data, "undisturbed")
+    pods = started(world, quiet)
+    assert world.wait_condition(quiet["metadata"]["name"], LIMIT_S) in ("Complete", "SuccessCriteriaMet")
+    machine = lab.machines[pods["0"]["spec"]["nodeName"]]
+    assert losses(machine, pods["0"]) == each_once
