@@ -38,6 +38,7 @@ def gather(folder: Path) -> list[str]:
     for path in (path for path in tracked if PurePosixPath(path).suffix in IMAGES):
         (folder / path).parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(ROOT / path, folder / path)
+    shutil.copyfile(Path(__file__).with_name("site.css"), folder / "site.css")
     made = {"reference/library.md": library(), "reference/rules.md": rules(), "reference/commands.md": commands()}
     for path, text in made.items():
         _write(folder / path, text)

@@ -159,7 +159,7 @@ def eviction(theme: Theme) -> str:
             middle = at((begin + end) / 2)
             inside = end - begin > 2
             colour = theme.on_colour if inside else theme.ink
-            yield text(middle if inside else at(begin), 88 if inside else 112, name, colour, size=12,
+            yield text(middle if inside else at(begin) + 5, 88 if inside else 112, name, colour, size=12,
                        at="middle" if inside else "start")  # fmt: skip
         yield from _marker(theme, at(0), "notice: SIGTERM", theme.spot, anchor="start")
         yield from _marker(theme, at(ends), f"{ends:g} s: leaves in any case", theme.faint, anchor="end")
