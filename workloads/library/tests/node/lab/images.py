@@ -30,6 +30,7 @@ from workloads.images import attest, builders, pins
 
 ROOT = Path(__file__).parents[5]
 HOME = CACHE / "node-images"
+KEPT = 2  # images of each role
 COMMANDS = ("buildah", "mmdebstrap")
 ENVIRONMENT = "example"
 SUITE, PACKAGES = "bookworm", "python3,python3-venv,ca-certificates"
@@ -138,8 +139,23 @@ class Builder:
         options = [f"--base={base}", f"--registry={target}", "--plain-http", f"--out={HOME / 'out'}"]
         out = self._run([*command, *options, f"--pip-conf={HOME / 'pip.conf'}", f"--ca-bundle={CERTIFICATES}"])
         digest = out.strip().rpartition("@")[2]
-        known.write_text(json.dumps(digests | {key: digest}))
+        known.write_text(json.dumps(self._newest(role, digests | {key: digest})))
         return Built(role=role, digest=digest, took_s=time.monotonic() - started)
+
+    def _newest(self, role: str, digests: dict[str, str]) -> dict[str, str]:
+        """Without the older images of this role, whose layers go: those of a trainer are gigabytes."""
+        old = [key for key in digests if key.startswith(f"{role}-")][:-KEPT]
+        kept = {key: digest for key, digest in digests.items() if key not in old}
+        blobs = {digest: self.registry.blob(digest) for digest in digests.values()}
+        parts = {
+            digest: {layer["digest"] for layer in json.loads(blob.read_text())["layers"]}
+            for digest, blob in blobs.items()
+            if blob.exists()
+        }
+        needed = {layer for digest in kept.values() for layer in parts.get(digest, ())}
+        for layer in {layer for key in old for layer in parts.get(digests[key], ())} - needed:
+            self.registry.blob(layer).unlink(missing_ok=True)
+        return kept
 
     def _base(self) -> str:
         """Debian with its Python, as `python`; in the registry, by digest."""
