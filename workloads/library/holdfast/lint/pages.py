@@ -39,9 +39,13 @@ def page(rule: Rule, *, whole: bool) -> str:
     parts = [
         f"{rule.name} ({rule.severity.value})\n{rule.what}",
         f"why:    {rule.why}\nsource: {rule.source}\nfix:    {rule.fix}",
-        *(_example(word, rule, text, whole=whole) for word, text in (("bad", rule.bad), ("good", rule.good))),
+        *(_example(word, rule, text, whole=whole) for word, text in _examples(rule)),
     ]
     return "\n\n".join(parts) + "\n"
+
+
+def _examples(rule: Rule) -> list[tuple[str, str]]:
+    return [("bad", rule.bad), ("good", rule.good)] if rule.bad else []
 
 
 def _example(word: str, rule: Rule, text: str, *, whole: bool) -> str:
@@ -67,4 +71,5 @@ def example_text(rule: Rule, text: str) -> str:
 def _data(rule: Rule) -> dict[str, str]:
     fields = ("id", "slug", "what", "why", "source", "fix", "bad")
     found = {field: getattr(rule, field) for field in fields}
-    return found | {"good": rule.good or _clean(rule), "severity": rule.severity.value}
+    good = rule.good or (_clean(rule) if rule.bad else "")
+    return found | {"good": good, "severity": rule.severity.value}

@@ -1,7 +1,12 @@
 """The rules by id. A rule module decorates its checks with `rule`; the engine and `rules` read `all_rules`.
 
 A rule carries its own documentation, and its two examples are its tests: it finds the bad one, and all rules pass
-the good one. Distributions add rules by an entry point of the group `holdfast.lint_rules` that names such a module.
+the good one. Distributions add rules by an entry point of the group `holdfast.lint_rules` that names such a module:
+
+    @rule("ACME001", "owner", Severity.ERROR, on=Object, what="No owner.", why="Bills.", source="wiki", fix="add owner")
+    def owner(obj: Object, context: Context) -> Iterator[Hit]:
+        if "owner" not in (obj.metadata.get("labels") or {}):
+            yield Hit(("metadata",), f"{obj.title} has no owner")
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -99,10 +104,10 @@ class Rule:
     why: str
     source: str
     fix: str
-    bad: str
-    good: str
+    bad: str = ""
+    good: str = ""
     """Empty: the base itself is the good example; the bad one is then a change of it."""
-    base: str
+    base: str = ""
     """The clean object that the examples change; empty where they are whole objects."""
     check: Check | None
     """None for findings of the engine itself."""
@@ -127,7 +132,7 @@ def rule(
 ) -> Callable[[CheckT], CheckT]:
     """Register a check. Examples change the clean object that `base` names, or are whole objects.
 
-    `texts` are what, why, source, fix and bad. Raises InputError where the id is taken, so that no distribution
+    `texts` are what, why, source, fix and, unless there are no examples, bad. Raises InputError where the id is taken, so that no distribution
     replaces a rule.
     """
 

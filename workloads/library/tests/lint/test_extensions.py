@@ -30,10 +30,10 @@ def install(folder: Path, *, rule_id: str = "ACME001", module: str = "acme_rules
     distribution.install(folder, "acme-rules", RULES.format(id=rule_id), "holdfast.lint_rules", f"team = {module}")
 
 
-def linted(folder: Path) -> subprocess.CompletedProcess[str]:
+def linted(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
     (folder / "pod.yaml").write_text("apiVersion: v1\nkind: Pod\nmetadata: {name: a}\n")
     path = os.pathsep.join([str(folder), *sys.path])
-    command = [sys.executable, "-m", "holdfast", "lint", "pod.yaml"]
+    command = [sys.executable, "-m", "holdfast", "lint", *(words or ("pod.yaml",))]
     env = {key: value for key, value in os.environ.items() if key != "GITHUB_ACTIONS"} | {"PYTHONPATH": path}
     return subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, timeout=120, check=False)
 
@@ -44,6 +44,16 @@ def test_a_rule_of_another_distribution_finds_and_is_listed(tmp_path: Path) -> N
     done = linted(tmp_path)
     assert done.returncode == 1, done.stderr
     assert "Pod/a has no team [ACME001]" in done.stdout and "fix: add team" in done.stdout
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("words", [("ACME001",), ("ACME001", "--whole"), ("ACME001", "--json"), ("all",)])
+def test_a_rule_without_examples_has_a_page_too(tmp_path: Path, words: tuple[str, ...]) -> None:
+    bare = "".join(line for line in RULES.splitlines(keepends=True) if "Namespace" not in line)
+    distribution.install(tmp_path, "acme-rules", bare.format(id="ACME001"), "holdfast.lint_rules", "team = acme_rules")
+    done = linted(tmp_path, "--rule", *words)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "ACME001" in done.stdout and "No team." in done.stdout
 
 
 @pytest.mark.process
