@@ -1,6 +1,7 @@
 """The commands `holdfast checkpoints ...`. Bodies import when they run."""
 
 import json
+import re
 import sys
 from contextlib import redirect_stdout
 from pathlib import Path
@@ -18,7 +19,10 @@ class ListByDefault(TyperGroup):
     """`checkpoints URL` means `checkpoints list URL`."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        if args and args[0] not in self.commands and args[0] not in ("--help", "-h"):
+        first = args[0] if args else "--help"
+        # A bare word that is no folder is a command mistyped.
+        given = re.search("[/:.]|^-", first) or Path(first).exists()
+        if given and first not in (*self.commands, "--help", "-h"):
             args = ["list", *args]
         return super().parse_args(ctx, args)
 

@@ -69,6 +69,11 @@ def test_names_and_reasons_of_the_bucket_do_not_speak_to_the_terminal(capsys: py
     assert shown.count("\\x1b[2J#_[error]") == 2 and "\x1b" not in shown
 
 
+def test_a_mistyped_command_is_not_taken_for_a_folder() -> None:
+    result = CliRunner().invoke(app, ["verify", "gs://bucket/runs"])
+    assert result.exit_code == 2 and "No such command 'verify'" in result.output
+
+
 def test_nothing_found_is_not_success(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="no checkpoint is there"):
         CliRunner().invoke(app, [str(tmp_path)], catch_exceptions=False)
