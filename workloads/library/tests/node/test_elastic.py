@@ -161,6 +161,14 @@ def losses(machine: Machine, pod: Object) -> list[str]:
     return [line for line in seen.printed(machine, pod) if line.startswith("step ")]
 
 
+def until_step(machine: Machine, pod: Object, step: int) -> None:
+    """Fails with the end of what the pod printed."""
+    try:
+        until(f"step {step}", lambda: len(losses(machine, pod)) >= step, LIMIT_S)
+    except AssertionError as error:
+        raise AssertionError("\n".join([str(error), *seen.printed(machine, pod)[-30:]])) from error
+
+
 def started(world: World, doc: Object) -> dict[str, Object]:
     """Its pods by place."""
     world.api.create(world.path("jobs", "/apis/batch/v1"), doc, fieldValidation="Strict")
@@ -174,7 +182,7 @@ def test_a_sharded_gang_waits_in_place_and_gets_a_lost_nodes_shard_from_its_neig
     first = started(world, disturbed)
     lead, other = first["0"], first["1"]
     kept = machines[lead["spec"]["nodeName"]]
-    until("they train", lambda: len(losses(kept, lead)) >= STEPS // 20, LIMIT_S)
+    until_step(kept, lead, STEPS // 20)
     assert lab.preempt(machines[other["spec"]["nodeName"]]), "the kubelet gave its lock back within the window"
     ended = world.pod(other["metadata"]["name"])
     assert (disruption(ended), exit_code(ended)) == ("TerminationByKubelet", EXIT_PREEMPTED)
