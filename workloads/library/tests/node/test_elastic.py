@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.clients.api import Object
-from holdfast.contract.environment import ENV_GANG_MIN_NODES, ENV_GANG_NODES, ENV_RUN
+from holdfast.contract.environment import ENV_CHECKPOINTS, ENV_GANG_MIN_NODES, ENV_GANG_NODES, ENV_RUN
 from holdfast.contract.exit_codes import EXIT_PREEMPTED
 from holdfast.contract.pools import GPU_RESOURCE, LABEL_ZONE
 from holdfast.jobs.job_snapshot import exit_code
@@ -149,10 +149,11 @@ def sharded(rendered: Rendered, world: World, bucket: Bucket, data: Path, run: s
     """The example of a state that is sharded over nodes, in the pods of the rendered gang."""
     doc = gang(rendered, world, bucket, data, run=run, nodes=NODES)
     (container,) = doc["spec"]["template"]["spec"]["containers"]
-    program = [*SHARDED, f"gs://{bucket.name}/{EXAMPLE.default_run}", str(STEPS)]
-    container["command"] = [*RANKS, "1", "--sharded", "--", *program]
-    container["env"] = [each for each in container["env"] if each["name"] not in (ENV_GANG_MIN_NODES, ENV_RUN)]
-    container["env"] += [{"name": ENV_GANG_MIN_NODES, "value": str(NODES)}, {"name": ENV_RUN, "value": run}]
+    url = f"gs://{bucket.name}/{EXAMPLE.default_run}"
+    container["command"] = [*RANKS, "1", "--sharded", "--", *SHARDED, url, str(STEPS)]
+    given = {ENV_GANG_MIN_NODES: str(NODES), ENV_RUN: run, ENV_CHECKPOINTS: url}
+    container["env"] = [each for each in container["env"] if each["name"] not in given]
+    container["env"] += [{"name": name, "value": value} for name, value in given.items()]
     return doc
 
 
