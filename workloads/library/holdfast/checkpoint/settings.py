@@ -63,8 +63,8 @@ class Tuning(Retention):
     max_interval_s: float = 1800.0
     """Floor and ceiling of every="auto"."""
     peer_steps: int = 0
-    """Under `holdfast train ranks --sharded`: steps from one copy in a neighbour's memory to the next; 0: as many as keep their
-    cost below 2 % of the time."""
+    """Under `holdfast train ranks --sharded`: steps from one copy in a neighbour's memory to the next; 0: as many as take
+    less than 2 % of the time, by holding training or keeping the node's processors busy."""
     niceness: int = 5
     """Of the uploader process."""
 

@@ -6,13 +6,18 @@ limits each stream and not their sum, would not be seen.
 
 import argparse
 import asyncio
+import os
 import time
+from collections.abc import Callable
 from contextlib import suppress
+from pathlib import Path
 
 CHUNK = 1 << 18
 
 
-async def pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, bytes_per_s: float) -> None:
+async def pump(
+    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, bytes_per_s: float, count: Callable[[int], None]
+) -> None:
     began, passed = time.monotonic(), 0
     with suppress(OSError):
         while data := await reader.read(CHUNK):
@@ -22,14 +27,23 @@ async def pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, bytes
             writer.write(data)
             await writer.drain()
             passed += len(data)
+            count(len(data))
             await asyncio.sleep(max(0.0, began + passed / bytes_per_s - time.monotonic()))
         writer.write_eof()
 
 
-async def serve(port: int, target: int, bytes_per_s: float) -> None:
+async def serve(port: int, target: int, bytes_per_s: float, passed: Path | None) -> None:
+    answered, counter = 0, os.open(passed, os.O_WRONLY | os.O_CREAT) if passed else -1
+
+    def count(size: int) -> None:
+        nonlocal answered
+        answered += size
+        if passed:  # of one length: who reads it meanwhile finds a number
+            os.pwrite(counter, b"%020d" % answered, 0)
+
     async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         behind, ahead = await asyncio.open_connection("127.0.0.1", target, limit=CHUNK)
-        await asyncio.gather(pump(reader, ahead, bytes_per_s), pump(behind, writer, bytes_per_s))
+        await asyncio.gather(pump(reader, ahead, bytes_per_s, lambda _: None), pump(behind, writer, bytes_per_s, count))
         ahead.close()
         writer.close()
 
@@ -42,5 +56,6 @@ if __name__ == "__main__":
     parser.add_argument("--port", type=int, required=True)
     parser.add_argument("--target", type=int, required=True)
     parser.add_argument("--mb-per-s", type=float, required=True)
+    parser.add_argument("--passed", type=Path, help="File for the number of bytes that came from the target.")
     options = parser.parse_args()
-    asyncio.run(serve(options.port, options.target, options.mb_per_s * 1e6))
+    asyncio.run(serve(options.port, options.target, options.mb_per_s * 1e6, options.passed))

@@ -13,10 +13,12 @@ import pytest
 from holdfast.checkpoint.errors import NotFound
 from holdfast.checkpoint.format import Manifest, Shard
 from holdfast.checkpoint.peers import keeper as keeping
+from holdfast.checkpoint.peers import storage as storage_room
 from holdfast.checkpoint.peers import wire
 from holdfast.checkpoint.peers.keeper import Keeper
 from holdfast.checkpoint.peers.places import PeerPlaces
 from holdfast.checkpoint.peers.storage import Offer, PeerStorage, whole_offers
+from holdfast.checkpoint.peers.wire import Question
 from holdfast.checkpoint.ranks import Ranks
 from holdfast.checkpoint.restore import Restored
 from holdfast.checkpoint.restore.reading import open_step
@@ -84,11 +86,33 @@ def test_a_version_counts_when_every_shard_has_a_copy(pair: Pair) -> None:
     assert (offer.step, offer.holders) == (5, ((1,), (1,)))
     assert pair.offer(above=6) is None, "the bucket is newer"
     assert pair.offer(start=START + 1) is None, "another trainer has committed since"
-    storage = PeerStorage(pair.places[0], [offer], copies_first=False)
+    storage = PeerStorage(pair.places[0], [offer], 0, copies_first=False)
     opened = open_step(storage, RUN, 5)
     found = bytearray(16)
     storage.read_into(opened.manifests[0].shard_name(0), 0, memoryview(found))
     assert bytes(found) == b"abcd" * 4
+
+
+@pytest.mark.parametrize("copies_first", [False, True])
+def test_a_rank_reads_its_own_memory_without_its_keeper(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch, copies_first: bool
+) -> None:
+    for rank in (0, 1):
+        pair.own(*shard(rank, 5, b"own!" * 4), memory=2)
+        pair.copy(*shard(rank, 5, b"own!" * 4))
+    offer = pair.offer()
+    assert offer
+    asked: list[object] = []
+    monkeypatch.setattr(storage_room, "Question", lambda *about: asked.append(about[2]) or Question(*about))
+    storage = PeerStorage(pair.places[1], [offer], 1, copies_first=copies_first)
+    opened = open_step(storage, RUN, 5)
+    asked.clear()
+    found = bytearray(8)
+    storage.read_into(opened.manifests[1].shard_name(0), 4, memoryview(found))
+    assert bytes(found) == b"own!" * 2
+    assert len(asked) == copies_first
+    storage.read_into(opened.manifests[0].shard_name(0), 4, memoryview(found))
+    assert len(asked) == copies_first + 1, "another rank's is not in this process"
 
 
 def test_two_attempts_of_a_step_are_no_version(pair: Pair) -> None:
@@ -219,3 +243,18 @@ def test_copies_keep_below_two_percent_of_the_steps_time(pair: Pair) -> None:
         own.take(Report(save=save, done="copied"))
     own.agree(alone(), 7, 0.5)
     assert not own.due(16) and own.due(17), "0.1 s in ten steps of 0.5 s"
+
+
+def test_copies_take_at_most_two_percent_of_the_nodes_processors(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1, 2, 3})
+    own = copies(pair)
+    assert own.agree(alone(), 5, 0.5)
+    own.staged((5, "a"), 0, 1, 0.0)
+    own.take(Report(save=1, done="copied", processor_s=2.0))
+    own.agree(alone(), 6, 0.5)
+    assert not own.due(55) and own.due(56), "half a second of all cores in fifty steps of 0.5 s"
+
+
+def test_the_answer_to_a_copy_is_how_long_the_processors_of_the_neighbour_took_it(pair: Pair) -> None:
+    manifest, data = shard(0, 5, b"x" * (32 << 20))
+    assert 0 < pair.places[0].copy(manifest, memoryview(bytearray(data)), NONE, START) < 30

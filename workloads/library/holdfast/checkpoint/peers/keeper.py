@@ -11,6 +11,7 @@ import select
 import signal
 import socket
 import threading
+import time
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -131,6 +132,7 @@ class Keeper:
                 answer: Head = {}
                 if slot:
                     self._take_copy(connection, head, manifest, slot)
+                    answer = {"processor_s": time.thread_time()}
                 else:
                     self._take_own(head, manifest)
             else:

@@ -80,7 +80,7 @@ def from_memory(
         return None
     offers = [Offer.from_json(body) for body in bodies]
     # What does not verify on all ranks is read again from the copies, then the version before is taken.
-    staged, copied = (PeerStorage(places, offers, copies_first=copies_first) for copies_first in (False, True))
+    staged, copied = (PeerStorage(places, offers, ranks.rank, copies_first=first) for first in (False, True))
     failpoint("peer.restore")
     try:
         found = take_up(Mirrored(staged, copied))

@@ -7,6 +7,7 @@ Decision: infra/decisions/0115.
 """
 
 import math
+import os
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,7 +20,7 @@ from holdfast.checkpoint.settings import Tuning
 from holdfast.runtime import logs
 
 SHARE = 0.02
-"""Of the time of the steps, that copies may take from them."""
+"""Of the time of the steps that copies may take: by holding training, and by keeping the node's processors busy."""
 NONE: Version = (-1, "")
 MOST_BACKOFF = 256
 
@@ -43,7 +44,9 @@ class Copies:
             self.kept_memory = places.memory_of(rank, self.kept)
         self._newest: _Newest | None = None
         self._backoff = 1
-        self._blocking_s = 0.0
+        self._blocking_s = self._processor_s = 0.0
+        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        self._cores = cores / places.ranks_per_node
 
     def due(self, step: int) -> bool:
         """The same on every rank."""
@@ -65,7 +68,8 @@ class Copies:
         idle, whole = "copying" not in states, all(state == "copied" for state in states)
         if idle:
             self._backoff = 1 if whole or not any(states) else min(2 * self._backoff, MOST_BACKOFF)
-        every = self._fixed or (math.ceil(self._blocking_s / (SHARE * step_s)) if step_s > 0 else 1)
+        cost_s = self._blocking_s + self._processor_s / self._cores
+        every = self._fixed or (math.ceil(cost_s / (SHARE * step_s)) if step_s > 0 else 1)
         return {"idle": idle, "whole": whole, "every": max(1, every) * self._backoff}
 
     def staged(self, version: Version, memory: int, save: int, blocking_s: float) -> None:
@@ -81,6 +85,7 @@ class Copies:
                     "copy", f"step {step} has no copy in a neighbour's memory: {report.reason}; training goes on"
                 )
             self._newest.state = report.done
+            self._processor_s = report.processor_s or self._processor_s
 
     @property
     def newest_step(self) -> int:

@@ -41,6 +41,8 @@ class Report:
     seconds: float = 0.0
     """Since its staging began; of `staged` how long training was held, of `probed` the probe's own."""
     bytes: int = 0
+    processor_s: float = 0.0
+    """Of `copied`: what this node's share of sending and receiving takes."""
     reason: str = ""
 
     def event(self) -> tuple[str, dict[str, object]] | None:

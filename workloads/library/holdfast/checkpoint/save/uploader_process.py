@@ -206,15 +206,17 @@ def hand_over_copies(mailbox: Mailbox, memories: list[Memory], places: PeerPlace
     """In a thread of its own: of each job that asks for it the staged bytes to the neighbour's keeper."""
     while True:
         job = mailbox.copies.get()
-        began, memory = time.monotonic(), memories[job.memory].view(job.length)
+        began, spent, memory = time.monotonic(), time.thread_time(), memories[job.memory].view(job.length)
         parts = list(_cut(memory, job.shard_bytes))
         manifest = replace(job.manifest, shards=tuple(Shard(bytes=len(p), crc32c=crc32c(p)) for p in parts))
         try:
             failpoint("peer.copy")
             places.own(manifest, job.memory, start)
-            places.copy(manifest, memory, job.keep, start)
+            taken_s = places.copy(manifest, memory, job.keep, start)
             failpoint("peer.copied")
-            mailbox.report(save=job.save, done="copied", seconds=time.monotonic() - began, bytes=job.length)
+            # A node that hands one over takes another.
+            costs = {"seconds": time.monotonic() - began, "processor_s": time.thread_time() - spent + taken_s}
+            mailbox.report(save=job.save, done="copied", bytes=job.length, **costs)
         except StorageError as error:
             mailbox.report(save=job.save, done="uncopied", reason=str(error)[:500])
 

@@ -1,7 +1,7 @@
 """Object stores, one module each, behind one protocol; the public names of this room."""
 
 from holdfast.checkpoint.stores.local import LocalStorage
-from holdfast.checkpoint.stores.opening import Retrying, open_storage, reliable_storage
+from holdfast.checkpoint.stores.opening import Retrying, client_of, open_storage, reliable_storage
 from holdfast.checkpoint.stores.storage import Stat, Storage, crc32c, numbers_below, put_new, read_object
 
 __all__ = [
@@ -9,6 +9,7 @@ __all__ = [
     "Retrying",
     "Stat",
     "Storage",
+    "client_of",
     "crc32c",
     "numbers_below",
     "open_storage",

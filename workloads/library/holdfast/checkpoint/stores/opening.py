@@ -79,6 +79,12 @@ def reliable_storage(url: str, tuning: Tuning, *, create: bool = False, mirror: 
     return Mirrored(first, reliable_storage(mirror, tuning)) if mirror else first
 
 
+def client_of(url: str) -> str:
+    """The package that a store of this URL is asked through; empty where none is needed, or none is installed."""
+    module, _ = EXTRAS.get(url.partition("://")[0], ("", ""))
+    return module if module and _installed(module) else ""
+
+
 def _bucket(parts: SplitResult, request_s: float) -> Storage:
     module, extra = EXTRAS[parts.scheme]
     if not _installed(module):

@@ -35,8 +35,9 @@ _LOOK_S = 0.02
 
 
 class ForkedRanks:
-    def __init__(self, command: Sequence[str], inherited: Sequence[int]) -> None:
-        """`inherited`: descriptors that the ranks share. Raises InputError for a program that is not there."""
+    def __init__(self, command: Sequence[str], inherited: Sequence[int], *, client: str = "") -> None:
+        """`inherited`: descriptors that the ranks share. `client`: a package that they ask their store through.
+        Raises InputError for a program that is not there."""
         if shutil.which(command[0]) is None:
             raise InputError(
                 "the program cannot be started", got=command[0], allowed="a program of the image",
@@ -47,7 +48,7 @@ class ForkedRanks:
             os.set_inheritable(descriptor, True)  # for a program that is executed
         if not os.fork():
             self._socket.close()
-            _serve(theirs, command)
+            _serve(theirs, command, [*PRELOADED, client] if client else PRELOADED)
         theirs.close()
         self._lines = self._socket.makefile("rb")
         self._changed = threading.Condition()
@@ -93,11 +94,11 @@ class ForkedRanks:
             self._changed.notify_all()
 
 
-def _serve(connection: socket.socket, command: Sequence[str]) -> NoReturn:
+def _serve(connection: socket.socket, command: Sequence[str], preloaded: Sequence[str]) -> NoReturn:
     """In the forked process."""
     for number in (signal.SIGTERM, signal.SIGINT):  # the launcher passes on what is for the ranks
         signal.signal(number, signal.SIG_IGN)
-    for module in PRELOADED if python_arguments(command) else ():
+    for module in preloaded if python_arguments(command) else ():
         import_module(module)
     gc.freeze()  # what exists now stays shared with the ranks
     running: list[int] = []

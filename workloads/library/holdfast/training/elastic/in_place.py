@@ -21,6 +21,7 @@ from queue import Empty, SimpleQueue
 from holdfast.checkpoint import Tuning
 from holdfast.checkpoint.errors import CheckpointExit
 from holdfast.checkpoint.parts import Keeper, PeerPlaces
+from holdfast.checkpoint.stores import client_of
 from holdfast.contract import exit_codes
 from holdfast.contract.environment import ENV_LOCAL_RANK, ENV_LOCAL_WORLD_SIZE, ENV_PEERS
 from holdfast.contract.errors import InputError
@@ -97,7 +98,8 @@ class _Launcher:
         self._node, self._shutdown = node, shutdown
         self._memories = [[os.memfd_create("holdfast-staging") for _ in range(MEMORIES)] for _ in range(node.processes)]
         # First, before this process has threads.
-        self._ranks = ForkedRanks(node.command, [memory for own in self._memories for memory in own])
+        memories = [memory for own in self._memories for memory in own]
+        self._ranks = ForkedRanks(node.command, memories, client=client_of(node.checkpoints))
         me, key = Member(index=node.place, incarnation=secrets.token_hex(8)), join_key(node.run)
         port = node.nodes[node.place][1]
         try:

@@ -33,3 +33,23 @@ def test_a_notice_reaches_every_rank_and_none_is_counted(tmp_path: Path) -> None
     until("both ranks have taken their signals", lambda: len([*tmp_path.iterdir()]) == 2)
     node.terminate()
     assert node.wait(60) == EXIT_PREEMPTED
+
+
+FORKED = """
+import sys
+from queue import SimpleQueue
+from holdfast.checkpoint.stores import client_of
+from holdfast.training.elastic.forked_ranks import ForkedRanks
+ended = SimpleQueue()
+ranks = ForkedRanks([sys.executable, sys.argv[1]], [], client=client_of(sys.argv[2]))
+ranks.start([{"RANK": "0"}], ended)
+sys.exit(ended.get())
+"""
+
+
+@pytest.mark.parametrize(("url", "code"), [("gs://bucket/runs", 0), ("file:///runs", 1)])
+def test_a_forked_rank_begins_with_the_client_of_its_bucket(tmp_path: Path, url: str, code: int) -> None:
+    """To import it takes a rank longer than to restore from a neighbour's memory."""
+    program = tmp_path / "train.py"
+    program.write_text("import sys\nsys.exit('google.cloud.storage' not in sys.modules)\n")
+    assert subprocess.run([sys.executable, "-c", FORKED, str(program), url], timeout=120).returncode == code

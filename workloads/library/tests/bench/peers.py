@@ -1,0 +1,183 @@
+"""`python -m workloads.library.tests.bench.peers`: what a sharded gang loses with a node, and how fast it goes on from its neighbours' memory.
+
+Nodes are processes on this machine, and the time of a step is one in which the processors wait, as for a GPU. The bucket
+is an emulator behind a proxy that limits each stream. Rows: copies, the same gang without copies, a rigid gang (all its
+pods made anew), and torchrun with DCP. A time is from the moment that the lost node's launcher is back until the whole
+gang has done a step, less that step's own time; of the rows whose processes all start, from their start. Kills are spread
+over the way from one copy, or upload, to the next. What copies cost is measured with and without them in turn, in the
+same processes, which compute all the time. Prints a table, then one JSON line with the goals.
+"""
+
+import argparse
+import json
+import os
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+from holdfast.checkpoint.settings import MIN_SHARD_BYTES
+from workloads.library.tests.bench.peers_play import (
+    CADENCE,
+    EVERY,
+    LIMIT_S,
+    NEVER,
+    PACE_S,
+    Bench,
+    Found,
+    Play,
+    bucket,
+    dcp_lost,
+    lines,
+    middle,
+)
+from workloads.library.tests.processes import family, until
+
+MORE_NODES = 8
+TURNS = 11
+"""The first is not counted: in it memory is touched."""
+TURN_STEPS = 30
+PRODUCTS = 4
+COPIES, NOTICE, BUCKET, RIGID, DCP = "copies", "copies, notice", "no copies", "holdfast rigid", "torchrun with DCP"
+NVRX = "0.4.1 installs, but its local checkpoints take tensors of CUDA devices alone, and so does their exchange"
+
+
+def lost(bench: Bench, rounds: int) -> tuple[dict[str, list[Found]], float]:
+    """Every loss of each row, and how many states of memory copies take."""
+    found: dict[str, list[Found]] = {}
+    with_copies, without = Play(bench, "copies", copies=1), Play(bench, "bucket", copies=0)
+    *found[COPIES], notice = with_copies.lost(rounds, notice=True)
+    found[NOTICE] = [notice]
+    fewer = max(1, rounds // 2)
+    found[BUCKET] = without.lost(fewer)
+    found[RIGID] = Play(bench, "rigid", copies=0, all_anew=True).lost(fewer)
+    found[DCP] = dcp_lost(bench, "dcp", fewer)
+    return found, with_copies.memory - without.memory
+
+
+def costs(bench: Bench) -> Found:
+    """Of a copy and of a step, the processor time of all nodes; and how long a save holds training."""
+    gang = bench.gang("costs", copies=1, turns=TURN_STEPS, products=PRODUCTS, pace_s=0.0, peer_steps=0, every=NEVER)
+    turns: list[Found] = []
+    try:
+        for place in range(bench.nodes):
+            with on_core(place):
+                gang.start(place)
+        spent = 0.0
+        for n in range(2 * TURNS):
+            until(lambda: len(lines(gang.settings["turn_log"])) > n, gang.logs, within_s=LIMIT_S)  # noqa: B023
+            now = processor_s(gang.processes)
+            turns.append(lines(gang.settings["turn_log"])[n] | {"processor_s": now - spent})
+            spent = now
+        saves = [event["blocking_seconds"] for event in gang.of("save")]
+    finally:
+        bench.end(gang)
+    of: dict[str, list[Found]] = {"with": [], "without": []}
+    for turn, blocking_s in zip(turns[2:-1:2], saves[1:], strict=False):
+        of[turn["which"]].append(turn | {"blocking_s": blocking_s})
+    step_s = statistics.median(turn["processor_s"] for turn in of["without"]) / TURN_STEPS
+    copy_s = statistics.median((turn["processor_s"] - TURN_STEPS * step_s) / turn["copies"] for turn in of["with"])
+    every = statistics.median(turn["every"] for turn in of["with"])
+    blocked = {which: statistics.median(turn["blocking_s"] for turn in found) for which, found in of.items()}
+    return {
+        "step_processor_s": round(step_s, 4),
+        "copy_processor_s": round(copy_s, 3),
+        "auto_every": every,
+        "processor": round(copy_s / every / step_s, 4),
+        "blocking": round(blocked["with"] / blocked["without"], 2),
+        "blocking_s": {which: round(found, 4) for which, found in blocked.items()},
+    }
+
+
+@contextmanager
+def on_core(place: int) -> Iterator[None]:
+    """What is started meanwhile has one core, as the only node on it: what copies cost is then taken from its training."""
+    cores = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {sorted(cores)[place]})
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, cores)
+
+
+def processor_s(processes: Mapping[int, object]) -> float:
+    times = [each.cpu_times() for process in processes.values() for each in family(process.pid)]  # pyright: ignore
+    return sum(each.user + each.system for each in times)
+
+
+def table(found: dict[str, list[Found]], cost: Found, memory: float) -> dict[str, Found]:
+    print(
+        f"{'one node is lost':26s}{'lost (worst)':>14s}{'s to a step':>12s}{'with start':>11s}{'restore s':>10s}{'MB read':>9s}"
+    )
+    rows = {
+        name: middle(each) | {"lost_steps_worst": max(one["lost_steps"] for one in each)}
+        for name, each in found.items()
+    }
+    for name, row in rows.items():
+        losses = f"{row['lost_steps']:g} ({row['lost_steps_worst']:g})"
+        times = f"{row['first_step_s']:12.2f}{row['with_start_s']:11.2f}{row['restore_s']:10.2f}"
+        print(f"{name:26s}{losses:>14s}{times}{row.get('read_mb', 0.0):9.1f}")
+    print(f"{'NVRx local checkpointing':26s} not run: {NVRX}")
+    parts = zip(
+        ("meet, fork", "group", "the program's state", "take up", "first step"), rows[COPIES]["parts_s"], strict=True
+    )
+    print("of the time with copies: " + ", ".join(f"{name} {seconds:.2f} s" for name, seconds in parts))
+    print(
+        f"a copy takes {cost['copy_processor_s']:.2f} s of processors and is made every {cost['auto_every']} steps of "
+        f"{cost['step_processor_s']:.3f} s: {cost['processor']:.1%}; {memory:.2f} shards of memory for each; "
+        f"a save holds training {cost['blocking']:.2f} times as long"
+    )
+    return rows
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument(
+        "--mb", type=int, default=2048, help="State of the whole gang; memory takes eight times as much."
+    )
+    parser.add_argument(
+        "--rounds", type=int, default=3, help="Losses of the gang with copies; others have half as many."
+    )
+    options = parser.parse_args()
+    began = time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="holdfast-peers-") as name, bucket(Path(name)) as (env, passed):
+        folder = Path(name)
+        bench = Bench(folder=folder / "4", nodes=4, mib=options.mb // 4, env=env, passed=passed)
+        bench.folder.mkdir()
+        found, memory = lost(bench, options.rounds)
+        cost = costs(replace(bench, folder=folder, nodes=2))
+        more = replace(bench, folder=folder, nodes=MORE_NODES, mib=options.mb // MORE_NODES)
+        of_eight = f"{COPIES}, {MORE_NODES} nodes"
+        found[of_eight] = Play(more, "eight", copies=1).lost(max(1, options.rounds - 1))
+    rows = table(found, cost, memory)
+    ours, notice, from_bucket = [*found[COPIES], *found[of_eight]], found[NOTICE][0], rows[BUCKET]["restore_s"]
+    first_step_s = max(rows[COPIES]["first_step_s"], rows[of_eight]["first_step_s"])
+    goals = {
+        "steps lost at most the cadence": max(one["lost_steps"] for one in ours) <= CADENCE,
+        "with a notice no step lost": notice["lost_steps"] == 0,
+        "no shard read from the bucket": max(one["read_mb"] for one in [*ours, notice]) < MIN_SHARD_BYTES / 1e6,
+        "first step of the whole gang after at most 3 s": first_step_s <= 3.0,
+        "first step after at most a quarter of a restore from the bucket": first_step_s <= 0.25 * from_bucket,
+        "restore in at most a quarter of one from the bucket": rows[COPIES]["restore_s"] <= 0.25 * from_bucket,
+        "an undisturbed step costs at most 2 percent": cost["processor"] <= 0.02,
+        "at most 2 shards of memory for each": memory <= 2.0,
+        "blocking of a save unchanged": cost["blocking"] <= 1.1,
+    }
+    facts = {"mb": options.mb, "nodes": [4, MORE_NODES], "cadence": CADENCE, "every": EVERY, "pace_s": PACE_S}
+    result = {
+        "rows": rows,
+        "cost": cost,
+        "memory": round(memory, 2),
+        "nvrx": NVRX,
+        "wall_s": round(time.monotonic() - began),
+    }
+    print(json.dumps({"schema": "holdfast.bench.peers/1"} | facts | result | {"goals": goals}))
+    sys.exit(0 if all(goals.values()) else 1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,143 @@
+"""A rank of `make bench-peers`: state of its own, and steps of some products, one all-reduce and a pause.
+
+Which tensors a step has changed follows from its number, so what was restored is known to be right or wrong. Started by
+`holdfast train ranks` and by torchrun; with "dcp" it saves by PyTorch's own means.
+"""
+
+import json
+import shutil
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from holdfast.checkpoint import Checkpointer, PerRank, Tuning
+from holdfast.contract.telemetry import KIND_TRAINING
+from holdfast.runtime.events import EventLog
+from workloads.library.tests.processes import MIB
+
+TENSORS = 16
+SIDE = 700
+PAUSE_S = 0.6
+
+
+class Work:
+    def __init__(self, settings: dict[str, Any]) -> None:
+        self._settings, self._lead = settings, dist.get_rank() == 0
+        self._square, self._one = torch.randn(SIDE, SIDE), torch.ones(1)
+        each = settings["mib"] * MIB // 4 // TENSORS
+        self.tensors = {f"{dist.get_rank()}.{n}": torch.full((each,), float(n)) for n in range(TENSORS)}
+        self._checked = False
+
+    def step(self, step: int) -> None:
+        """The step after `step` others."""
+        for _ in range(self._settings["products"]):
+            self._square @ self._square
+        [*self.tensors.values()][step % TENSORS].add_(1)
+        time.sleep(self._settings["pace_s"])
+        dist.all_reduce(self._one)  # last: when one has it, all have done the step
+        if self._lead:
+            write(self._settings["log"], step=step + 1)
+        if not self._checked:  # of what was restored; here, since it takes longer than a step
+            self._checked = True
+            for n, tensor in enumerate(self.tensors.values()):
+                right = bool((tensor == n + len(range(n, step + 1, TENSORS))).all())
+                assert right, f"tensor {n} is not of step {step}"
+
+
+def write(path: str, **fields: object) -> None:
+    with Path(path).open("a") as log:
+        log.write(json.dumps({"t": time.time(), **fields}) + "\n")
+
+
+class Turns:
+    """Steps with copies and without in turn, in the same processes, and a save after each turn."""
+
+    def __init__(self, settings: dict[str, Any], ckpt: Any) -> None:
+        self._settings, self._ckpt, self._writer, self._copies = settings, ckpt, ckpt._writer, ckpt._writer._copies
+        self._made, self._newest, self._every = 0, -1, 0
+
+    def stepped(self, step: int) -> None:
+        if self._writer._copies and self._copies.newest_step != self._newest:
+            self._newest, self._made = self._copies.newest_step, self._made + 1
+            self._every = self._copies._due_at - step
+        if step % self._settings["turns"] == 0:
+            which = "with" if self._writer._copies else "without"
+            self._pause(which=which, copies=self._made, every=self._every)
+            self._ckpt.save(step)
+            self._pause(which="save")
+            self._made, self._newest = 0, step
+            self._writer._copies = None if self._writer._copies else self._copies
+            self._copies._due_at = step + 1
+            self._ckpt._ticked_at = 0.0  # the pause is no part of a step
+
+    def _pause(self, **about: object) -> None:
+        """Until all processes rest, and their times can be read."""
+        while self._writer.copying or self._writer.busy:
+            self._writer.poll()
+            time.sleep(0.01)
+        dist.barrier()
+        if dist.get_rank() == 0:
+            write(self._settings["turn_log"], **about)
+            time.sleep(PAUSE_S)
+        dist.barrier()
+
+
+def ours(settings: dict[str, Any]) -> None:
+    mark = {"rank": dist.get_rank(), "what": "group"}
+    write(settings["marks"], **mark)
+    work = Work(settings)
+    write(settings["marks"], **mark | {"what": "state"})
+    events = EventLog.open(Path(settings["events"]), job="sharded", kind=KIND_TRAINING)
+    state = {"tensors": PerRank(work.tensors)}
+    tuning = Tuning(peer_steps=settings["peer_steps"])
+    with Checkpointer(
+        settings["checkpoints"], state, run="sharded", every=settings["every"], keep=1, tuning=tuning, events=events
+    ) as ckpt:
+        write(settings["marks"], **mark | {"what": "restored"})
+        turns = Turns(settings, ckpt) if settings["turns"] else None
+        for step in range(ckpt.step, settings["steps"]):
+            work.step(step)
+            ckpt.tick(step + 1)
+            if turns:
+                turns.stepped(step + 1)
+
+
+def pytorch(settings: dict[str, Any]) -> None:
+    """As its tutorials have it: async_save to a folder, and load of the newest that is complete."""
+    import torch.distributed.checkpoint as dcp
+
+    work, folder = Work(settings), Path(settings["checkpoints"])
+    group = dist.new_group(backend="gloo")  # on the training's own group async_save hangs
+    first = max((int(p.name) for p in folder.glob("*") if (p / ".metadata").exists()), default=0)
+    if first:
+        began = time.monotonic()
+        dcp.load(work.tensors, checkpoint_id=folder / str(first))
+        if dist.get_rank() == 0:
+            write(settings["events"], event="restore", step=first, seconds=round(time.monotonic() - began, 3))
+    saving = None
+    for step in range(first, settings["steps"]):
+        work.step(step)
+        if (step + 1) % settings["every"] == 0:
+            if saving:
+                saving.result()
+                if dist.get_rank() == 0:
+                    shutil.rmtree(folder / str(step + 1 - 2 * settings["every"]), ignore_errors=True)
+            saving = dcp.async_save(work.tensors, checkpoint_id=folder / str(step + 1), process_group=group)
+
+
+def main() -> None:
+    settings = json.loads(sys.argv[1])
+    if settings["marks"]:
+        write(settings["marks"], rank=-1, what="began")
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo")
+    (pytorch if settings["dcp"] else ours)(settings)
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()
