@@ -9,6 +9,8 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -139,6 +141,31 @@ class Gang:
         for process in self.processes.values():
             process.kill()
             process.wait()
+
+
+class Commits:
+    """Of a run, noted while it lasts: retention deletes them."""
+
+    def __init__(self, checkpoints: Path) -> None:
+        self._checkpoints = checkpoints
+        self._found: dict[tuple[str, int], int] = {}
+        """(step, when it was written) -> number of the start that wrote it."""
+
+    def note(self) -> None:
+        with suppress(FileNotFoundError):  # retention was faster
+            for commit in self._checkpoints.glob("*/step-*/COMMIT.json"):
+                key = (commit.parent.name, commit.stat().st_mtime_ns)
+                if key not in self._found:
+                    self._found[key] = int(json.loads(commit.read_bytes())["body"]["epoch"])
+
+    def of_zombies(self) -> list[str]:
+        """By one that has lost its right and commits: its number is lower than that of a commit before it."""
+        found = sorted((written, epoch, step) for (step, written), epoch in self._found.items())
+        return [
+            f"{step} was committed by start {epoch} after a commit of start {before}"
+            for (_, before, _), (_, epoch, step) in pairwise(found)
+            if epoch < before
+        ]
 
 
 def free_ports(count: int) -> list[int]:

@@ -11,7 +11,6 @@ import random
 import signal
 import time
 from collections import defaultdict
-from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
@@ -23,7 +22,7 @@ from holdfast.checkpoint.failpoints import GANG_POINTS
 from holdfast.contract.environment import ENV_KILL_AT
 from holdfast.contract.exit_codes import EXIT_COMPLETE, EXIT_PREEMPTED, EXIT_RETRY
 from workloads.library.tests.training.elastic.child import work
-from workloads.library.tests.training.elastic.gangs import Gang
+from workloads.library.tests.training.elastic.gangs import Commits, Gang
 from workloads.library.tests.training.warm import Fork
 
 SAVE_POINTS = ("stage.begin", "stage.end")
@@ -53,15 +52,7 @@ class Outcome:
 class WarmGang(Gang):
     def __init__(self, folder: Path, **settings: Any) -> None:
         super().__init__(folder, **settings)
-        self.commits: dict[tuple[str, int], int] = {}
-        """(step, when it was written) -> number of the start that wrote it. Retention deletes them meanwhile."""
-
-    def note_commits(self) -> None:
-        with suppress(FileNotFoundError):  # retention was faster
-            for commit in self.checkpoints.glob("*/step-*/COMMIT.json"):
-                key = (commit.parent.name, commit.stat().st_mtime_ns)
-                if key not in self.commits:
-                    self.commits[key] = int(json.loads(commit.read_bytes())["body"]["epoch"])
+        self.commits = Commits(self.checkpoints)
 
     def start(self, *places: int, kill_at: str = "") -> None:
         for place in places:
@@ -157,7 +148,7 @@ class _Play:
             else:
                 self._ended(place, code)
         self._thaw()
-        self._gang.note_commits()
+        self._gang.commits.note()
 
     def _start(self, place: int) -> None:
         strike = self._armed[place] = self._waiting[place].pop(0) if self._waiting[place] else None
@@ -215,7 +206,7 @@ def play(gang: WarmGang, strikes: list[Strike], reference: str) -> Outcome:
 
 def judged(gang: WarmGang, reference: str) -> list[str]:
     wrong = [] if gang.digests() == {reference} else [f"digests {gang.digests()}, wanted {reference}"]
-    return [*wrong, *_samples(gang), *_zombies(gang)]
+    return [*wrong, *_samples(gang), *gang.commits.of_zombies()]
 
 
 def _samples(gang: WarmGang) -> list[str]:
@@ -243,13 +234,3 @@ def _samples(gang: WarmGang) -> list[str]:
         again = [s for s, following in pairwise(steps) if following[0] == s[0] and following[1] <= s[1]]
         wrong += [f"process {process} applied again after {again[:3]}"] if again else []
     return wrong[:5]
-
-
-def _zombies(gang: WarmGang) -> list[str]:
-    """A lead that has lost its right and commits: its number is lower than that of a commit before it."""
-    found = sorted((written, epoch, step) for (step, written), epoch in gang.commits.items())
-    return [
-        f"{step} was committed by start {epoch} after a commit of start {before}"
-        for (_, before, _), (_, epoch, step) in pairwise(found)
-        if epoch < before
-    ]

@@ -1,0 +1,184 @@
+"""A gang of a sharded state: a launcher with one rank for each node, started, lost and looked into by place."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from holdfast.checkpoint.parts import PeerPlaces
+from holdfast.contract.environment import (
+    ENV_COMPLETION_INDEX,
+    ENV_GANG_ADDRESS,
+    ENV_GANG_NODES,
+    ENV_GANG_PORT,
+    ENV_KILL_AT,
+)
+from holdfast.training.elastic.asking import Peers
+from holdfast.training.gate import join_key
+from tests.support import commits
+from workloads.library.tests.fork_server import ForkServer, Started
+from workloads.library.tests.processes import kill_family, until
+from workloads.library.tests.training.elastic.gangs import free_run
+
+CHILD = "workloads.library.tests.training.elastic.sharded_child"
+NODES = 3
+WAIT_S = 150.0
+
+
+class ShardedGang:
+    """A launcher for each node, with one rank."""
+
+    def __init__(
+        self,
+        folder: Path,
+        server: ForkServer | None,
+        *,
+        nodes: int = NODES,
+        copies: int = 1,
+        child: str = CHILD,
+        env: Mapping[str, str] | None = None,
+        **settings: Any,
+    ) -> None:
+        """Without `server` its launchers start from nothing."""
+        folder.mkdir(parents=True)
+        self.folder, self.nodes, self._server, self._copies = folder, nodes, server, copies
+        self._port, self._child, self._env = free_run(2 * nodes), child, env or {}
+        self.checkpoints, self.events = folder / "checkpoints", folder / "events.jsonl"
+        self.settings = {
+            "checkpoints": str(self.checkpoints),
+            "events": str(self.events),
+            "gate": str(folder / "gate"),
+            "gate_step": -1,
+            "steps": 24,
+            "every": 10,
+            "peer_steps": 1,
+            **settings,
+        }
+        self.processes: dict[int, Started | subprocess.Popen[bytes]] = {}
+        self._peers: Peers | None = None
+
+    def start(self, *places: int, kill_at: str = "", module: str = "holdfast") -> None:
+        for place in places:
+            program = [sys.executable, "-m", self._child, json.dumps(self.settings)]
+            copies = [] if self._copies else ["--copies", "0"]
+            options = [
+                "--processes",
+                "1",
+                "--sharded",
+                *copies,
+                "--checkpoints",
+                self.settings["checkpoints"],
+                "--run",
+                "sharded",
+            ]
+            command = [sys.executable, "-m", module, "train", "ranks", *options, "--wait", "60", "--", *program]
+            environment = {
+                **os.environ,
+                **self._env,
+                ENV_KILL_AT: kill_at,
+                ENV_GANG_NODES: str(self.nodes),
+                ENV_COMPLETION_INDEX: str(place),
+                ENV_GANG_PORT: str(self._port),
+                ENV_GANG_ADDRESS: "127.0.0.1",
+                "GLOO_SOCKET_IFNAME": "lo",
+                "OMP_NUM_THREADS": "1",
+            }
+            with (self.folder / f"log-{place}").open("a") as log:
+                self.processes[place] = (
+                    self._server.start(command, env=environment, out=log, err=log, session=True)
+                    if self._server
+                    else subprocess.Popen(command, env=environment, stdout=log, stderr=log, start_new_session=True)
+                )
+
+    def lose(self, place: int) -> None:
+        """As a machine without power: the launcher, its ranks and their uploaders."""
+        kill_family(self.processes[place].pid)
+        self.processes[place].wait(WAIT_S)
+
+    def all_ended(self) -> list[int]:
+        try:
+            return [self.processes[place].wait(WAIT_S) for place in range(self.nodes)]
+        except Exception as error:
+            raise AssertionError(self.logs()) from error
+
+    def held(self) -> dict[int, list[dict[str, Any]]]:
+        """By place what its keeper holds."""
+        return self.places().held()
+
+    def peers(self) -> Peers:
+        if not self._peers:
+            addresses = tuple(("127.0.0.1", self._port + 2 * place) for place in range(self.nodes))
+            self._peers = Peers(addresses, join_key("sharded"))
+        return self._peers
+
+    def places(self) -> PeerPlaces:
+        """As one that asks from outside the gang."""
+        found = self.peers().look([*range(self.nodes)])
+        keepers = tuple(("127.0.0.1", int(found.get(place, {}).get("keeper", 1))) for place in range(self.nodes))
+        return PeerPlaces(run="sharded", epoch=0, place=0, keepers=keepers, ranks_per_node=1, memories=())
+
+    def copied(self, step: int) -> bool:
+        """Whether each rank's shard of that step is on the next node too."""
+        held = self.held()
+        return all(
+            any(one["rank"] == place and one["step"] == step for one in held[(place + 1) % self.nodes])
+            for place in range(self.nodes)
+        )
+
+    def until(self, condition: Callable[[], object]) -> None:
+        alive = lambda: all(process.poll() is None for process in self.processes.values())  # noqa: E731
+        until(condition, self.logs, alive=alive, within_s=WAIT_S, pause_s=0.05)
+
+    def of(self, word: str) -> list[dict[str, Any]]:
+        lines = self.events.read_text().splitlines() if self.events.exists() else []
+        return [event for event in map(json.loads, lines) if event["event"] == word]
+
+    @property
+    def digest(self) -> str:
+        return self.of("exit")[-1]["digest"]
+
+    def open_gate(self) -> None:
+        Path(self.settings["gate"]).touch()
+
+    def committed(self) -> bool:
+        return bool(commits(self.checkpoints))
+
+    def at_gate(self) -> bool:
+        return Path(f"{self.settings['gate']}-reached").exists()
+
+    def shards_in_bucket(self) -> list[Path]:
+        return [*self.checkpoints.rglob("*.bin")]
+
+    def logs(self) -> str:
+        logs = [f"{path.name}: {path.read_text()[-2500:]}" for path in sorted(self.folder.glob("log-*"))]
+        return "\n".join([*logs, *map(str, self.held().items()), *map(str, self.of("restore") + self.of("save"))])
+
+    def close(self) -> None:
+        for process in self.processes.values():
+            if process.poll() is None:
+                kill_family(process.pid)
+                process.wait()
+
+
+def staging_memories(launcher: int) -> list[Path]:
+    """In the order of their numbers."""
+    found = dict[int, Path]()
+    for link in sorted(Path(f"/proc/{launcher}/fd").iterdir(), key=lambda link: int(link.name)):
+        with suppress(FileNotFoundError):  # closed meanwhile
+            if "holdfast-staging" in str(link.readlink()):
+                found.setdefault(link.stat().st_ino, link)
+    return [*found.values()]
+
+
+def damage(memories: Iterable[Path]) -> None:
+    """One bit of each."""
+    for memory in memories:
+        if memory.stat().st_size:
+            with memory.open("r+b") as opened:
+                first = opened.read(1)
+                opened.seek(0)
+                opened.write(bytes([first[0] ^ 1]))
