@@ -91,6 +91,17 @@ def test_a_version_counts_when_every_shard_has_a_copy(pair: Pair) -> None:
     assert bytes(found) == b"abcd" * 4
 
 
+def test_a_rank_that_writes_nothing_is_part_of_a_version(pair: Pair) -> None:
+    """As of a replica group whose other replica writes all tensors."""
+    empty = replace(shard(1, 5)[0], shards=())
+    pair.own(empty, b"")
+    pair.copy(empty, b"")
+    pair.copy(*shard(0, 5))
+    offer = pair.offer()
+    assert offer
+    assert offer.holders == ((1,), (0, 1))
+
+
 def test_two_attempts_of_a_step_are_no_version(pair: Pair) -> None:
     pair.copy(*shard(0, 5))
     pair.own(*shard(1, 5, attempt="ffffffffffff"))

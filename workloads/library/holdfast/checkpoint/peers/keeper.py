@@ -179,7 +179,9 @@ class Keeper:
         manifest, payload = found
         index = int(head["memory"])
         descriptor = self._memories[int(head["local"])][index]
-        view = memoryview(mmap.mmap(descriptor, os.fstat(descriptor).st_size))[: manifest.length]
+        # Of a rank that writes nothing, as a second replica may, the memory is empty and cannot be mapped.
+        size = os.fstat(descriptor).st_size
+        view = memoryview(mmap.mmap(descriptor, size) if manifest.length else b"")[: manifest.length]
         held = Held(manifest=manifest, payload=payload, data=view, start=int(head["start"]), memory=index)
         with self._lock:
             self._own[manifest.rank, index] = held

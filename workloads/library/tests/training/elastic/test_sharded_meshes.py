@@ -1,0 +1,59 @@
+"""Two nodes of two ranks with a state that is laid out over a mesh: a lost node is replaced, and all go on from memory."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from workloads.library.tests.fork_server import ForkServer
+from workloads.library.tests.training.elastic.sharded_gangs import ShardedGang
+
+pytestmark = [pytest.mark.process, pytest.mark.timeout(600)]
+
+NODES, STEPS, GATE = 2, 8, 5
+
+
+@pytest.fixture(scope="module")
+def launchers() -> Iterator[ForkServer]:
+    server = ForkServer(["holdfast.commands", "holdfast.training.elastic.in_place"])
+    yield server
+    server.close()
+
+
+def gang(folder: Path, launchers: ForkServer, layout: str, **settings: int) -> ShardedGang:
+    return ShardedGang(folder, launchers, nodes=NODES, processes=2, layout=layout, steps=STEPS, every=3, **settings)
+
+
+@pytest.mark.parametrize(
+    ("layout", "lost"),
+    [
+        ("fsdp", 1),
+        ("hsdp", 0),  # the replica that writes: ranks of the other one have no tensor to write
+        ("hsdp-inside", 1),
+        ("tp", 0),
+    ],
+)
+def test_a_lost_node_is_replaced_and_no_shard_is_read_from_the_bucket(
+    tmp_path: Path, launchers: ForkServer, layout: str, lost: int
+) -> None:
+    struck = gang(tmp_path / "struck", launchers, layout, gate_step=GATE)
+    undisturbed = gang(tmp_path / "undisturbed", launchers, layout, copies=0)
+    try:
+        struck.start(*range(NODES))
+        struck.until(lambda: struck.copied(GATE) and struck.committed())
+        survivor = struck.processes[1 - lost].pid
+        struck.lose(lost)
+        for shard in struck.shards_in_bucket():
+            shard.unlink()
+        struck.open_gate()
+        struck.start(lost)
+        assert struck.all_ended() == [0] * NODES, struck.logs()
+        restores = [(event["step"], event["source"]) for event in struck.of("restore")]
+        assert restores == [(0, "store"), (GATE, "memory")], struck.logs()
+        assert struck.processes[1 - lost].pid == survivor
+        undisturbed.start(*range(NODES))
+        assert undisturbed.all_ended() == [0] * NODES, undisturbed.logs()
+        assert struck.digest == undisturbed.digest
+    finally:
+        struck.close()
+        undisturbed.close()
