@@ -9,13 +9,15 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from holdfast.checkpoint.errors import NotFound
 from holdfast.checkpoint.format import Manifest, Shard
 from holdfast.checkpoint.peers import keeper as keeping
 from holdfast.checkpoint.peers import wire
 from holdfast.checkpoint.peers.keeper import Keeper
-from holdfast.checkpoint.peers.places import PeerPlaces
+from holdfast.checkpoint.peers.places import PeerPlaces, neighbour_of
 from holdfast.checkpoint.peers.storage import Offer, PeerStorage, whole_offers
 from holdfast.checkpoint.ranks import Ranks
 from holdfast.checkpoint.restore import Restored
@@ -117,6 +119,26 @@ def test_one_complete_copy_stays_while_another_arrives(pair: Pair) -> None:
     assert sorted(held) == [5, 8]
 
 
+def test_a_former_neighbours_copies_stay_until_the_next_version_is_whole(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A replacement in another zone changes whose copies a node keeps: memory for both would be too much."""
+    room: list[int] = []
+    monkeypatch.setattr(keeping, "check_room", lambda rank, length, count: room.append(count))
+    former, keeper, attempt = pair.places[0], replace(pair.places[1], place=0), shard(0, 5)[0].attempt
+    pair.copy(*shard(0, 5))
+    pair.copy(*shard(0, 6), keep=(5, attempt))
+    held = lambda: sorted((one["rank"], one["step"]) for one in former.held()[1])  # noqa: E731
+    for step, keep, left in (
+        (7, 6, [(0, 6), (1, 7)]),
+        (8, 7, [(1, 7), (1, 8)]),
+    ):
+        found, data = shard(1, step)
+        keeper.copy(found, memoryview(bytearray(data)), (keep, attempt), START)
+        assert held() == left
+    assert room == [2, 1, 1, 1], "never more than two shards at a time"
+
+
 def test_a_copy_is_created_once(pair: Pair) -> None:
     pair.copy(*shard(0, 5))
     with pytest.raises(NotFound, match="there already"):
@@ -196,6 +218,26 @@ def test_a_shard_of_which_two_nodes_tell_different_things_is_not_offered(pair: P
     pair.own(replace(manifest, values={"other": 1}), data)
     pair.own(*shard(1, 5))
     assert pair.offer() is None
+
+
+ZONES = st.lists(st.sampled_from(["", "a", "b", "c"]), min_size=2, max_size=12)
+
+
+@given(ZONES)
+def test_each_place_keeps_the_copies_of_one_other_in_another_zone_where_possible(zones: list[str]) -> None:
+    places = range(len(zones))
+    found = [neighbour_of(place, zones) for place in places]
+    assert sorted(found) == [*places] and all(found[place] != place for place in places)
+    alike = sum(zones[place] == zones[found[place]] for place in places)
+    assert alike == max(0, 2 * max(map(zones.count, zones)) - len(zones)), "no other choice has fewer"
+
+
+def test_the_largest_level_decides_in_which_domains_differ_and_else_the_place() -> None:
+    assert [neighbour_of(place, [""] * 4) for place in range(4)] == [1, 2, 3, 0]
+    racks = ["z/r1", "z/r1", "z/r2", "z/r2"]
+    assert [neighbour_of(place, racks) for place in range(4)] == [2, 3, 0, 1]
+    zones = ["y/r1", "y/r2", "z/r3", "z/r4"]
+    assert [neighbour_of(place, zones) for place in range(4)] == [2, 3, 0, 1]
 
 
 def copies(pair: Pair, **settings: int) -> Copies:

@@ -17,12 +17,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from queue import Empty, SimpleQueue
+from typing import Any
 
 from holdfast.checkpoint import Tuning
 from holdfast.checkpoint.errors import CheckpointExit
 from holdfast.checkpoint.parts import Keeper, PeerPlaces
 from holdfast.contract import exit_codes
-from holdfast.contract.environment import ENV_LOCAL_RANK, ENV_LOCAL_WORLD_SIZE, ENV_PEERS
+from holdfast.contract.environment import ENV_GANG_DOMAIN, ENV_LOCAL_RANK, ENV_LOCAL_WORLD_SIZE, ENV_PEERS
 from holdfast.contract.errors import InputError
 from holdfast.contract.lifecycle import DEFAULT_WINDOW
 from holdfast.contract.values import between
@@ -44,6 +45,8 @@ from holdfast.training.gate import LOOPBACK, Gate, Tunnel, join_key, loopback_st
 # Empty ones cost nothing: one that is kept, one that is copied, and as many as may be uploaded at a time.
 MEMORIES = 10
 CONNECT_S = 60.0
+MAX_DOMAIN = 200
+"""Characters: each rank gets those of all nodes."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -161,14 +164,15 @@ class _Launcher:
         if epoch.lead == self._control.me:
             # A new one: in that of the epoch before ranks would find what dead ones have written.
             self._gate.store = loopback_store(timedelta(seconds=CONNECT_S))
-        self._control.shown = {"keeper": self._keeper.port, "ready": epoch.number}
-        keepers = self._keepers(epoch)
-        if keepers is None:
+        domain = os.environ.get(ENV_GANG_DOMAIN, "")[:MAX_DOMAIN]
+        self._control.shown = {"keeper": self._keeper.port, "ready": epoch.number, "domain": domain}
+        statuses = self._statuses(epoch)
+        if statuses is None:
             return None
         tunnel = None if epoch.lead == self._control.me else self._tunnel(epoch.lead)
         port = tunnel.port if tunnel else self._gate.store.port
         try:
-            variables = [self._variables(epoch, rank, port, keepers) for rank in range(self._node.processes)]
+            variables = [self._variables(epoch, rank, port, statuses) for rank in range(self._node.processes)]
             self._ranks.start(variables, ended)
             logs.info("gang", f"epoch {epoch.number}: ranks started after {time.monotonic() - began:.2f} s")
             return self._code(epoch, ended)
@@ -210,15 +214,14 @@ class _Launcher:
         while any(found.get("phase") != "complete" for found in self._peers.answers(others).values()):
             self._control.wait(0.1)
 
-    def _keepers(self, epoch: Epoch) -> list[Address] | None:
+    def _statuses(self, epoch: Epoch) -> list[dict[str, Any]] | None:
         """By place; None where a node is lost before it has answered."""
         ends = time.monotonic() + self._lag.bound_s
         while time.monotonic() < ends:
             found = self._peers.answers([*epoch.members])
             ready = {member.index: status for member, status in found.items() if status.get("ready") == epoch.number}
-            ports = {place: int(status["keeper"]) for place, status in ready.items()}
-            if len(ports) == len(self._node.nodes):
-                return [(host, ports[place]) for place, (host, _) in enumerate(self._node.nodes)]
+            if len(ready) == len(self._node.nodes):
+                return [ready[place] for place in range(len(ready))]
             with contextlib.suppress(Empty):
                 if self._ended.get(timeout=0.05) is None:
                     return None
@@ -228,7 +231,7 @@ class _Launcher:
         host, port = self._node.nodes[lead.index]
         return Tunnel((host, port + 1), join_key(self._node.run))
 
-    def _variables(self, epoch: Epoch, rank: int, port: int, keepers: list[Address]) -> dict[str, str]:
+    def _variables(self, epoch: Epoch, rank: int, port: int, statuses: list[dict[str, Any]]) -> dict[str, str]:
         """As torchrun's agent sets them, so that init_process_group() needs no arguments."""
         node, size = self._node, self._node.processes
         found = {
@@ -248,9 +251,12 @@ class _Launcher:
                 run=node.run,
                 epoch=epoch.number,
                 place=node.place,
-                keepers=tuple(keepers),
+                keepers=tuple(
+                    (host, int(each["keeper"])) for (host, _), each in zip(node.nodes, statuses, strict=True)
+                ),
                 ranks_per_node=size,
                 memories=tuple(self._memories[rank]),
+                domains=tuple(str(each.get("domain", ""))[:MAX_DOMAIN] for each in statuses),
             )
             found[ENV_PEERS] = places.encode()
         return found

@@ -4,7 +4,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -14,6 +14,7 @@ from holdfast.checkpoint.parts import PeerPlaces
 from holdfast.contract.environment import (
     ENV_COMPLETION_INDEX,
     ENV_GANG_ADDRESS,
+    ENV_GANG_DOMAIN,
     ENV_GANG_NODES,
     ENV_GANG_PORT,
     ENV_KILL_AT,
@@ -43,12 +44,13 @@ class ShardedGang:
         copies: int = 1,
         child: str = CHILD,
         env: Mapping[str, str] | None = None,
+        domains: Sequence[str] = (),
         **settings: Any,
     ) -> None:
-        """Without `server` its launchers start from nothing."""
+        """Without `server` its launchers start from nothing. `domains`: by place what a node is lost with."""
         folder.mkdir(parents=True)
         self.folder, self.nodes, self.processes_of_node = folder, nodes, processes
-        self._server, self._copies = server, copies
+        self._server, self._copies, self._domains = server, copies, domains or [""] * nodes
         self._port, self._child, self._env = free_run(2 * nodes), child, env or {}
         self.checkpoints, self.events = folder / "checkpoints", folder / "events.jsonl"
         self.settings = {
@@ -83,6 +85,7 @@ class ShardedGang:
                 **os.environ,
                 **self._env,
                 ENV_KILL_AT: kill_at,
+                ENV_GANG_DOMAIN: self._domains[place],
                 ENV_GANG_NODES: str(self.nodes),
                 ENV_COMPLETION_INDEX: str(place),
                 ENV_GANG_PORT: str(self._port),
@@ -122,8 +125,10 @@ class ShardedGang:
         """As one that asks from outside the gang."""
         found = self.peers().look([*range(self.nodes)])
         keepers = tuple(("127.0.0.1", int(found.get(place, {}).get("keeper", 1))) for place in range(self.nodes))
-        size = self.processes_of_node
-        return PeerPlaces(run="sharded", epoch=0, place=0, keepers=keepers, ranks_per_node=size, memories=())
+        size, domains = self.processes_of_node, tuple(self._domains)
+        return PeerPlaces(
+            run="sharded", epoch=0, place=0, keepers=keepers, ranks_per_node=size, memories=(), domains=domains
+        )
 
     def copied(self, step: int) -> bool:
         """Whether each rank's shard of that step is on its neighbour too."""

@@ -57,3 +57,22 @@ def test_a_lost_node_is_replaced_and_no_shard_is_read_from_the_bucket(
     finally:
         struck.close()
         undisturbed.close()
+
+
+def test_copies_are_in_another_zone_so_that_the_nodes_of_one_may_be_lost_together(
+    tmp_path: Path, launchers: ForkServer
+) -> None:
+    zones = ["a/rack-1", "b/rack-1", "b/rack-2", "a/rack-2"]
+    four = ShardedGang(tmp_path / "gang", launchers, nodes=4, domains=zones, gate_step=GATE, steps=STEPS, every=1000)
+    try:
+        four.start(*range(4))
+        four.until(lambda: four.copied(GATE))
+        for place in (1, 2):
+            four.lose(place)
+        four.open_gate()
+        four.start(1, 2)
+        assert four.all_ended() == [0] * 4, four.logs()
+        restores = [(event["step"], event["source"]) for event in four.of("restore")]
+        assert restores[-1] == (GATE, "memory"), four.logs()
+    finally:
+        four.close()
