@@ -13,7 +13,7 @@ import secrets
 import signal
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from queue import Empty, SimpleQueue
@@ -111,7 +111,10 @@ class _Launcher:
             self._gate = Gate(port + 1, key, timeout=timedelta(seconds=CONNECT_S))
         except OSError as error:
             raise port_taken(port + 1, error) from error
+        domain = os.environ.get(ENV_GANG_DOMAIN, "")[:MAX_DOMAIN]
+        shape = f"{len(node.nodes)} nodes of {node.processes} processes"
         self._keeper = Keeper(node.run, self._memories)
+        self._control.shown = {"keeper": self._keeper.port, "domain": domain, "shape": shape}
         self._peers = Peers(node.nodes, key)
         limits = Limits(min_members=len(node.nodes), gather_s=20.0, hold_s=node.wait_s)
         storage = open_store(node.checkpoints, Tuning(), self._peers, hold_s=node.wait_s)
@@ -127,6 +130,8 @@ class _Launcher:
 
     def work(self) -> int:
         threading.Thread(target=self._pass_on, daemon=True).start()
+        # Before it joins: those who are at work must not wait for one that they can never start with.
+        self._check_alike(self._peers.look([*range(len(self._node.nodes))]).values())
         epoch = self._regroup.first()
         while True:
             # No epoch is complete with fewer: then the gang has waited long enough.
@@ -151,6 +156,16 @@ class _Launcher:
         self._gate.close()
         self._control.close()
 
+    def _check_alike(self, others: Iterable[Mapping[str, Any]]) -> None:
+        own = self._control.shown["shape"]
+        if differs := next((other["shape"] for other in others if other.get("shape", own) != own), ""):
+            raise InputError(
+                "nodes of the sharded gang were started with other numbers",
+                got=f"{own} here, {differs} at another node",
+                allowed="the same --nodes and --processes on all nodes",
+                fix="start this node as the others; for another size end all of them first: the state then comes from the bucket",
+            )
+
     def _next(self, epoch: Epoch) -> Epoch:
         try:
             return self._regroup.after(epoch)
@@ -164,8 +179,7 @@ class _Launcher:
         if epoch.lead == self._control.me:
             # A new one: in that of the epoch before ranks would find what dead ones have written.
             self._gate.store = loopback_store(timedelta(seconds=CONNECT_S))
-        domain = os.environ.get(ENV_GANG_DOMAIN, "")[:MAX_DOMAIN]
-        self._control.shown = {"keeper": self._keeper.port, "ready": epoch.number, "domain": domain}
+        self._control.shown = self._control.shown | {"ready": epoch.number}
         statuses = self._statuses(epoch)
         if statuses is None:
             return None
@@ -219,6 +233,7 @@ class _Launcher:
         ends = time.monotonic() + self._lag.bound_s
         while time.monotonic() < ends:
             found = self._peers.answers([*epoch.members])
+            self._check_alike(found[member] for member in found if member == epoch.lead)
             ready = {member.index: status for member, status in found.items() if status.get("ready") == epoch.number}
             if len(ready) == len(self._node.nodes):
                 return [ready[place] for place in range(len(ready))]

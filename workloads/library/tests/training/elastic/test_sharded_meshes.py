@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from holdfast.contract.exit_codes import EXIT_BAD_INPUT
 from workloads.library.tests.fork_server import ForkServer
-from workloads.library.tests.training.elastic.sharded_gangs import ShardedGang
+from workloads.library.tests.training.elastic.sharded_gangs import WAIT_S, ShardedGang
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(600)]
 
@@ -57,6 +58,25 @@ def test_a_lost_node_is_replaced_and_no_shard_is_read_from_the_bucket(
     finally:
         struck.close()
         undisturbed.close()
+
+
+def test_a_node_of_another_size_is_refused_and_the_others_wait_on(tmp_path: Path, launchers: ForkServer) -> None:
+    two = ShardedGang(tmp_path / "gang", launchers, nodes=2, gate_step=GATE, steps=STEPS, every=1000)
+    try:
+        two.start(0, 1)
+        two.until(lambda: two.copied(GATE))
+        two.lose(1)
+        two.processes_of_node = 2
+        two.start(1)
+        assert two.processes[1].wait(WAIT_S) == EXIT_BAD_INPUT, two.logs()
+        assert "2 nodes of 2 processes here, 2 nodes of 1 processes at another node" in two.logs()
+        two.processes_of_node = 1
+        two.open_gate()
+        two.start(1)
+        assert two.all_ended() == [0, 0], two.logs()
+        assert [event["step"] for event in two.of("restore")] == [0, GATE]
+    finally:
+        two.close()
 
 
 def test_copies_are_in_another_zone_so_that_the_nodes_of_one_may_be_lost_together(
