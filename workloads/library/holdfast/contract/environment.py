@@ -12,6 +12,7 @@ ENV_GANG_MIN_NODES = "HOLDFAST_GANG_MIN_NODES"  # fewer give their nodes back
 ENV_GANG_ADDRESS = "HOLDFAST_GANG_ADDRESS"  # host of a place, with PLACE in it
 PLACE = "{place}"
 ENV_GANG_PORT = "HOLDFAST_GANG_PORT"  # of every place; the one above is used too
+ENV_GANG_DOMAIN = "HOLDFAST_GANG_DOMAIN"  # of a sharded gang's node: what it may be lost with, as zone/rack
 ENV_PEERS = "HOLDFAST_PEERS"  # of ranks under `train ranks --sharded`, set by it: where copies of their shards are kept
 ENV_LOCAL_RANK = "LOCAL_RANK"  # torchrun's: which of the node's processes this is
 ENV_LOCAL_WORLD_SIZE = "LOCAL_WORLD_SIZE"  # torchrun's: how many processes a node has

@@ -102,6 +102,7 @@ def progress_text(summary: JobSummary | None, now_s: float, usd_per_hour: float 
         f"step {summary.step}" if summary.step is not None else "",
         f"saved {saved_age_s:.0f} s ago" if saved_age_s is not None else "",
         size_text(summary, now_s, usd_per_hour),
+        restarts_text(summary),
     ]
     return ", ".join(fact for fact in facts if fact)
 
@@ -117,6 +118,17 @@ def size_text(summary: JobSummary, now_s: float, usd_per_hour: float | None = No
     price = f", ${hours * usd_per_hour:.2f} to make up" if usd_per_hour is not None else ""
     missing = f" ({hours:.1f} node-hours missing{price})" if hours else ""
     return f"{size.nodes}/{size.places} nodes for {minutes:.0f} min{missing}"
+
+
+def restarts_text(summary: JobSummary) -> str:
+    """`restarted in place 2 times from memory, 1 time from the bucket, the last time in 12 s`; empty for a gang that reads
+    no memory."""
+    memory = sum(restart.from_memory for restart in summary.restarts)
+    if not memory:
+        return ""
+    store = len(summary.restarts) - memory
+    times = (f"{n} time{'s' * (n > 1)} from {source}" for n, source in ((memory, "memory"), (store, "the bucket")) if n)
+    return f"restarted in place {', '.join(times)}, the last time in {summary.restarts[-1].seconds:.0f} s"
 
 
 def in_place_text(job: JobSnapshot, now_s: float, usd_per_hour: float | None = None) -> str:
@@ -197,8 +209,8 @@ def _row(
 
 def _why(job: JobSnapshot, reason: Reason, now: float, rate: float | None, summary: JobSummary | None) -> str:
     """The reason, and of a gang whose pods stay what it lacks."""
-    size = size_text(summary, now, rate) if summary and reason is Reason.NONE else ""
-    return ": ".join(filter(None, (size or reason, in_place_text(job, now, rate))))
+    fares = summary and reason is Reason.NONE and (size_text(summary, now, rate) or restarts_text(summary))
+    return ": ".join(filter(None, (fares or reason, in_place_text(job, now, rate))))
 
 
 def _capacity(job: JobSnapshot, platform: Platform) -> str:

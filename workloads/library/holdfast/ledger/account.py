@@ -31,6 +31,16 @@ class Recovery:
         return None if self.back_us is None else (self.back_us - self.t_us) / 1e6
 
 
+class Restart(NamedTuple):
+    """A start that took up a state."""
+
+    t_us: int
+    seconds: float
+    """Until the state was loaded, since the last line of the run before."""
+    from_memory: bool
+    """Of the nodes of a sharded gang, which restarted in place; else from the store."""
+
+
 class GangSize(NamedTuple):
     """The number of an elastic gang's nodes that worked."""
 
@@ -56,10 +66,7 @@ class Account:
     failed_saves: int = 0
     moves: int = 0
     """Times that the job was sent to another capacity."""
-    from_memory: int = 0
-    """Restarts of a sharded gang that read the memory of its nodes."""
-    from_store: int = 0
-    """Restarts that read a checkpoint from the store."""
+    restarts: tuple[Restart, ...] = ()
     sizes: tuple[GangSize, ...] = ()
     """Of an elastic gang, in the order of time."""
 

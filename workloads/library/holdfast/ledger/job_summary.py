@@ -11,7 +11,7 @@ from pathlib import Path
 
 from holdfast.contract.exit_codes import EXIT_PREEMPTED
 from holdfast.contract.telemetry import KIND_TRAINING
-from holdfast.ledger.account import GangSize, Recovery
+from holdfast.ledger.account import GangSize, Recovery, Restart
 from holdfast.ledger.events import Event, read_folder
 from holdfast.ledger.job_ledger import JobLedger, by_run, job_ledger
 from holdfast.ledger.processes import ProcessRun, process_runs
@@ -46,6 +46,7 @@ class JobSummary:
     """Times that it left with exit 143 after a notice; of a gang, rank 0 counts."""
     size: GangSize | None = None
     """Of an elastic gang at its last event, since it has had this number of nodes."""
+    restarts: tuple[Restart, ...] = ()
     missing_node_s: float = 0.0
     """Time of the places that had no node while the others worked, added up."""
 
@@ -101,6 +102,7 @@ def _summary(runs: Sequence[Sequence[Event]]) -> JobSummary:
         lost=sum(ledger.account.lost for ledger in ledgers),
         recoveries=tuple(sorted((r for ledger in ledgers for r in ledger.recoveries), key=lambda r: r.t_us)),
         size=_present_size(ledgers),
+        restarts=tuple(sorted(each for ledger in ledgers for each in ledger.account.restarts)),
         missing_node_s=sum(ledger.totals_us()[State.DEGRADED] for ledger in ledgers) / 1e6,
         orderly_exits=sum(_orderly_exits(ledgers[0].kind, process_runs(rows)) for rows in runs),
     )

@@ -118,8 +118,8 @@ def receipt(
         usd_per_useful_hour=paid_h * usd_per_hour / useful_h if useful_h else None,
         largest_loss_s=max((s.length_us for run in runs for s in run.spans if s.state is State.LOST), default=0) / 1e6,
         moves=sum(run.account.moves for run in runs),
-        from_memory=sum(run.account.from_memory for run in runs),
-        from_store=sum(run.account.from_store for run in runs),
+        from_memory=sum(each.from_memory for run in runs for each in run.account.restarts),
+        from_store=sum(not each.from_memory for run in runs for each in run.account.restarts),
         missing_node_hours=hours[State.DEGRADED],
         missing_usd=hours[State.DEGRADED] * usd_per_hour,
     )

@@ -10,7 +10,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from holdfast.ledger.account import Account, Point, Recovery
+from holdfast.ledger.account import Account, Point, Recovery, Restart
 from holdfast.ledger.events import Event
 from holdfast.ledger.gang import gang_sizes, lanes_of, node_time_us
 from holdfast.ledger.processes import ProcessRun, evictions, pairs, process_runs, seconds_before
@@ -51,7 +51,6 @@ def account(events: Sequence[Event], begin_us: int, end_us: int, *, usual_step_s
         _add_run(timeline, run, after)
         _add_work(timeline, done, keep, usual)
     lane = timeline.spans()
-    loaded = [e for run in leads for e in run.of("restore") if e.fields.get("step")]
     return Account(
         lanes=places,
         totals_us=node_time_us(lane, sizes, places),
@@ -63,9 +62,17 @@ def account(events: Sequence[Event], begin_us: int, end_us: int, *, usual_step_s
         commits_us=tuple(e.t_us for e in events if e.type == "commit"),
         failed_saves=sum(e.type == "save_failed" for e in events),
         moves=sum(e.type == "moved" for e in events),
-        from_memory=sum(e.fields.get("source") == "memory" for e in loaded),
-        from_store=sum(e.fields.get("source") != "memory" for e in loaded),
+        restarts=tuple(_restarts(leads)),
     )
+
+
+def _restarts(leads: Sequence[ProcessRun]) -> Iterable[Restart]:
+    for before, run in zip([None, *leads], leads, strict=False):
+        since_us = before.ends_us if before else run.begins_us
+        for event in run.of("restore"):
+            if event.fields.get("step"):
+                seconds = max(0.0, (event.t_us - since_us) / 1e6)
+                yield Restart(event.t_us, seconds, event.fields.get("source") == "memory")
 
 
 def _leads(runs: Iterable[ProcessRun]) -> list[ProcessRun]:

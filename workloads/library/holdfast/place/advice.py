@@ -28,6 +28,8 @@ GAVE_UP = 0.01
 # The cluster autoscaler removes nodes that nothing runs on after ten minutes, its default.
 KEEP_H = 10 / 60
 MICRO_BATCH_H = 10 / 3600
+# Copies to a neighbour's memory hold a sharded gang for at most this share of its time: every 50 s if one takes 1 s.
+COPYING, COPIED_EVERY_H = 0.02, 50 / 3600
 LATE_EPS_H = 1e-6
 FLEX_MAX_RUN_H = FLEX_MAX_RUN_S / 3600
 _SPOT = (Capacity.SPOT,)
@@ -57,6 +59,31 @@ def interval_h(job: Job, churn: float) -> float:
     if job.batch:
         return MICRO_BATCH_H
     return daly(job.checkpoint_h, 1 / churn) if job.resumable else math.inf
+
+
+def kept(job: Job, churn: float) -> tuple[float, float]:
+    """Work between the states that a loss goes back to, and for how long they hold the work, in hours. Of a sharded gang
+    these are copies in memory, and the bucket's where a group of lost nodes takes two neighbours: in the mean."""
+    upload_h, block_h = interval_h(job, churn), job.checkpoint_h if job.resumable and not job.batch else 0.0
+    if not job.sharded or upload_h <= COPIED_EVERY_H:
+        return upload_h, block_h
+    both = neighbours_lost(job)
+    mean_h = (1 - both) * COPIED_EVERY_H + both * upload_h
+    return mean_h, mean_h * (COPYING + block_h / upload_h)
+
+
+def neighbours_lost(job: Job) -> float:
+    """Share of the losses of a sharded gang's group of nodes that take a shard with its copy: the bucket is read."""
+    nodes, lost = job.sharded, job.sharded // groups(job)
+    if lost < 2:
+        return 0.0
+    # Of all choices of nodes on the ring, those without two that are next to each other.
+    return 1 - nodes / (nodes - lost) * math.comb(nodes - lost, lost) / math.comb(nodes, lost)
+
+
+def billed_wait_h(job: Job) -> float:
+    """How long the other nodes of a gang are billed in each wait for a lost one."""
+    return math.inf if job.sharded else KEEP_H
 
 
 def quote(job: Job, world: World, region: str, capacity: Capacity) -> Quote | None:
@@ -196,13 +223,13 @@ def runs_for(job: Job, world: World, count: int, *, spot: Capacity, region: str)
     """`count` runs of the job on this capacity."""
     price = {c: q.usd for c in Capacity if (q := quote(job, world, region, c))}
     undisturbed = spot is not Capacity.SPOT
+    interval, checkpoint = (0.0, 0.0) if undisturbed else kept(job, job_churn(job, world.churn.per_hour))
     return runs_of(
         count, work_h=job.hours, restart_h=job.restart_h, deadline_h=job.deadline_h,
-        interval_h=0.0 if undisturbed else interval_h(job, job_churn(job, world.churn.per_hour)),
-        checkpoint_h=job.checkpoint_h if job.resumable and not job.batch and not undisturbed else 0.0,
+        interval_h=interval, checkpoint_h=checkpoint,
         spot_usd=price.get(spot, math.nan),
         # Not sold, so not bought: 0 hours of an unknown price must not make the whole sum unknown.
         on_demand_usd=price.get(Capacity.ON_DEMAND, 0.0),
         idle_usd=0.0 if undisturbed or job.batch else price.get(spot, math.nan) * (job.nodes - 1) / job.nodes,
-        keep_h=KEEP_H,
+        keep_h=billed_wait_h(job),
     )  # fmt: skip

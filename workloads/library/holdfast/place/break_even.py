@@ -13,7 +13,7 @@ import numpy as np
 
 from holdfast.contract.capacity import Capacity
 from holdfast.place import advice, hazard
-from holdfast.place.advice import FLEX_MAX_RUN_H, KEEP_H
+from holdfast.place.advice import FLEX_MAX_RUN_H
 from holdfast.place.belief import World
 from holdfast.place.job import Job
 from holdfast.place.runs import Floats
@@ -64,14 +64,13 @@ def estimates(job: Job, world: World, regions: Iterable[str], *, with_spot: bool
 def slowdown(job: Job, waits: Waits, churn: float) -> float:
     """Billed hours of one node for an hour of work of a rigid gang on Spot, at `churn` evictions a node-hour."""
     rate = advice.job_churn(job, churn)
-    interval = advice.interval_h(job, rate)
+    interval, checkpoint_h = advice.kept(job, rate)
     fold = max(1.0, rate * job.hours / (LIVES / 4.0)) if job.resumable or job.batch else 1.0
     spans = _drawn(rate, advice.groups(job), fold > 1.0)
-    checkpoint_h = 0.0 if job.batch else job.checkpoint_h
     hours, evictions = _until_done(spans, job.hours / fold, job.restart_h, interval, checkpoint_h)
     # A machine alone leaves no survivors that are billed while they wait.
     if job.nodes > 1 and not job.batch:
-        hours = hours + evictions * waits.mean_billed_h(KEEP_H) * (job.nodes - 1) / job.nodes
+        hours = hours + evictions * waits.mean_billed_h(advice.billed_wait_h(job)) * (job.nodes - 1) / job.nodes
     # The first restart comes once, however often the job is folded.
     return (float(np.mean(hours)) - job.restart_h * (1.0 - 1.0 / fold)) * fold / job.hours
 

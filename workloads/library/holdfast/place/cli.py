@@ -40,7 +40,7 @@ def place(
     if not (gpu or hours or file):
         show.matrix(as_json=as_json)
         return
-    document = nearest(platform, file.parent if file else None)
+    document, sharded = nearest(platform, file.parent if file else None), 0
     if file is not None:
         if gpu or hours:
             raise InputError(
@@ -48,7 +48,7 @@ def place(
             )
         stated = job.read_file(file)
         gpu, gpus, hours, deadline = stated.gpu, stated.gpus, stated.hours, stated.deadline
-        checkpoint, nodes = stated.checkpoint, nodes or stated.nodes
+        checkpoint, nodes, sharded = stated.checkpoint, nodes or stated.nodes, stated.sharded
         if document is not None and document.name != stated.environment:
             raise InputError(
                 f"{file} is a job of another platform", got=stated.environment, allowed=document.name,
@@ -59,7 +59,7 @@ def place(
         accelerator=job.accelerator(gpu), gpus=gpus, hours=job.clock_hours(hours),
         deadline_h=job.duration_h(deadline, "deadline"),
         checkpoint_h=job.duration_h("30s" if checkpoint == job.QUEUE else checkpoint, "checkpoint"),
-        batch=checkpoint == job.QUEUE, min_nodes=least, max_nodes=most,
+        batch=checkpoint == job.QUEUE, min_nodes=least, max_nodes=most, sharded=sharded,
         offered=ask.machines_of(document) if document else frozenset(),
     )  # fmt: skip
     belief = ask.belief(churn, job.duration_h(spot_wait, "Spot wait") if spot_wait else None)

@@ -49,6 +49,8 @@ class Job:
     """The fewest nodes with which an elastic gang goes on; 0: a rigid one, which stops with any of its nodes."""
     max_nodes: int = 0
     """Of an elastic gang, all with the same number of GPUs."""
+    sharded: int = 0
+    """Nodes of a gang whose other nodes stay for a lost one, with copies of their shards in memory; 0: no such gang."""
     offered: frozenset[str] = frozenset()
     """The machine types that may be used, as those of a platform's pools; empty: any."""
 
@@ -105,7 +107,7 @@ class Job:
             for m in MACHINE_TYPES.values()
             if m.accelerator == self.accelerator and self.gpus % m.gpus == 0 and sold(m, capacity)
             if not self.offered or m.name in self.offered
-            if not self.elastic or m.gpus * self.max_nodes == self.gpus
+            if m.gpus * (self.max_nodes or self.sharded) in (0, self.gpus)
             # Its GPUs sit on two boards with less memory each; nothing in the price table is for it.
             if "mega" not in m.name
         ]
@@ -186,6 +188,8 @@ class Asked:
     gpus: int
     nodes: str
     """`4..8` of an elastic gang; empty: one number."""
+    sharded: int
+    """Nodes of a sharded gang with copies; 0: another job."""
     hours: str
     deadline: str
     checkpoint: str
@@ -202,7 +206,8 @@ def read_file(path: Path) -> Asked:
     if not hours:
         raise InputError("hours of the job", got="none", allowed="hours above 0", fix=f"add `hours: 40` to {path.name}")
     return Asked(
-        gpu=gpu, gpus=count * nodes, nodes=f"{least}..{nodes}" if least < nodes else "", hours=f"{hours:g}",
+        gpu=gpu, gpus=count * nodes, nodes=f"{least}..{nodes}" if least < nodes else "",
+        sharded=nodes if body.get("sharded") is True and body.get("copies", 1) else 0, hours=f"{hours:g}",
         deadline=f"{deadline:g}h" if deadline else "none",
         checkpoint=QUEUE if body.get("predictor", "") else "30s" if body.get("resumes", True) is True else "none",
         environment=str(body.get("environment", "")),

@@ -41,7 +41,7 @@ def _notes(job: Job, answer: Answer) -> list[str]:
         f"assumed: restart {job.restart_h * 60:g} min, flex-start queue 30 min (median), on-demand granted when asked for"
     )
     if interval := checkpoint_s(job, answer):
-        notes.append(f"checkpoint every {interval} s of work on Spot")
+        notes.append(f"checkpoint every {interval} s of work on Spot{_copies(job, interval)}")
     if needs_mover(answer.chosen):
         notes.append(
             "the mover carries this out: submit with `holdfast new-job --deadline-hours`; a ComputeClass cannot"
@@ -53,6 +53,15 @@ def _notes(job: Job, answer: Answer) -> list[str]:
     if note := world.prices.note(job.accelerator, answer.region):
         notes.append(f"note: {note}")
     return notes
+
+
+def _copies(job: Job, interval_s: int) -> str:
+    copied_s = round(advice.COPIED_EVERY_H * 3600)
+    if not job.sharded or interval_s <= copied_s:
+        return ""
+    every = f"; copies in memory every {copied_s} s, which is what a loss costs"
+    share = advice.neighbours_lost(job)
+    return every + (f", apart from the {share:.0%} that take two neighbours" if share else "")
 
 
 def usd(amount: float) -> str:

@@ -122,6 +122,7 @@ def job_row(ledger: JobLedger) -> dict[str, Any]:
         "goodput": round(ledger.goodput, 4),
         "evictions": len(ledger.recoveries),
         "lost": ledger.account.lost,
+        "restarts": [each._asdict() for each in ledger.account.restarts],
         "states_seconds": {state.value: us / 1e6 for state, us in ledger.totals_us().items()},
         "recoveries": [asdict(r) | {"seconds": r.seconds} for r in ledger.recoveries],
     }
@@ -147,6 +148,12 @@ def figures(ledgers: Sequence[JobLedger], summary: Mapping[str, Any]) -> tuple[F
     if back:
         note = f"longest {exactly(max(back))}, n = {len(back)}"
         shown.append(Figure(label="back at work, median", value=exactly(statistics.median(back)), note=note))
+    restarts = [each for ledger in training for each in ledger.account.restarts]
+    if kept := sum(each.from_memory for each in restarts):
+        note = (
+            f"of {len(restarts)}, the slowest in {exactly(max(each.seconds for each in restarts if each.from_memory))}"
+        )
+        shown.append(Figure(label="restarts from memory", value=str(kept), note=note))
     documents = summary.get("batch", {}).get("documents")
     if batch and documents:
         # "?" and not 0: what was not counted is not known to be none.

@@ -9,6 +9,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from holdfast.checkpoint.errors import NotFound
 from holdfast.checkpoint.format import Manifest, Shard
@@ -16,7 +18,7 @@ from holdfast.checkpoint.peers import keeper as keeping
 from holdfast.checkpoint.peers import storage as storage_room
 from holdfast.checkpoint.peers import wire
 from holdfast.checkpoint.peers.keeper import Keeper
-from holdfast.checkpoint.peers.places import PeerPlaces
+from holdfast.checkpoint.peers.places import PeerPlaces, neighbour_of
 from holdfast.checkpoint.peers.storage import Offer, PeerStorage, whole_offers
 from holdfast.checkpoint.peers.wire import Question
 from holdfast.checkpoint.ranks import Ranks
@@ -115,6 +117,17 @@ def test_a_rank_reads_its_own_memory_without_its_keeper(
     assert len(asked) == copies_first + 1, "another rank's is not in this process"
 
 
+def test_a_rank_that_writes_nothing_is_part_of_a_version(pair: Pair) -> None:
+    """As of a replica group whose other replica writes all tensors."""
+    empty = replace(shard(1, 5)[0], shards=())
+    pair.own(empty, b"")
+    pair.copy(empty, b"")
+    pair.copy(*shard(0, 5))
+    offer = pair.offer()
+    assert offer
+    assert offer.holders == ((1,), (0, 1))
+
+
 def test_two_attempts_of_a_step_are_no_version(pair: Pair) -> None:
     pair.copy(*shard(0, 5))
     pair.own(*shard(1, 5, attempt="ffffffffffff"))
@@ -128,6 +141,26 @@ def test_one_complete_copy_stays_while_another_arrives(pair: Pair) -> None:
         pair.copy(*shard(0, step), keep=(5, kept[0].attempt))
     held = [one["step"] for one in pair.places[0].held()[1]]
     assert sorted(held) == [5, 8]
+
+
+def test_a_former_neighbours_copies_stay_until_the_next_version_is_whole(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A replacement in another zone changes whose copies a node keeps: memory for both would be too much."""
+    room: list[int] = []
+    monkeypatch.setattr(keeping, "check_room", lambda rank, length, count: room.append(count))
+    former, keeper, attempt = pair.places[0], replace(pair.places[1], place=0), shard(0, 5)[0].attempt
+    pair.copy(*shard(0, 5))
+    pair.copy(*shard(0, 6), keep=(5, attempt))
+    held = lambda: sorted((one["rank"], one["step"]) for one in former.held()[1])  # noqa: E731
+    for step, keep, left in (
+        (7, 6, [(0, 6), (1, 7)]),
+        (8, 7, [(1, 7), (1, 8)]),
+    ):
+        found, data = shard(1, step)
+        keeper.copy(found, memoryview(bytearray(data)), (keep, attempt), START)
+        assert held() == left
+    assert room == [2, 1, 1, 1], "never more than two shards at a time"
 
 
 def test_a_copy_is_created_once(pair: Pair) -> None:
@@ -209,6 +242,26 @@ def test_a_shard_of_which_two_nodes_tell_different_things_is_not_offered(pair: P
     pair.own(replace(manifest, values={"other": 1}), data)
     pair.own(*shard(1, 5))
     assert pair.offer() is None
+
+
+ZONES = st.lists(st.sampled_from(["", "a", "b", "c"]), min_size=2, max_size=12)
+
+
+@given(ZONES)
+def test_each_place_keeps_the_copies_of_one_other_in_another_zone_where_possible(zones: list[str]) -> None:
+    places = range(len(zones))
+    found = [neighbour_of(place, zones) for place in places]
+    assert sorted(found) == [*places] and all(found[place] != place for place in places)
+    alike = sum(zones[place] == zones[found[place]] for place in places)
+    assert alike == max(0, 2 * max(map(zones.count, zones)) - len(zones)), "no other choice has fewer"
+
+
+def test_the_largest_level_decides_in_which_domains_differ_and_else_the_place() -> None:
+    assert [neighbour_of(place, [""] * 4) for place in range(4)] == [1, 2, 3, 0]
+    racks = ["z/r1", "z/r1", "z/r2", "z/r2"]
+    assert [neighbour_of(place, racks) for place in range(4)] == [2, 3, 0, 1]
+    zones = ["y/r1", "y/r2", "z/r3", "z/r4"]
+    assert [neighbour_of(place, zones) for place in range(4)] == [2, 3, 0, 1]
 
 
 def copies(pair: Pair, **settings: int) -> Copies:

@@ -1,18 +1,23 @@
 """What a useful hour costs, and where Spot stops paying."""
 
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from holdfast.contract.checkpoint_interval import daly
 from holdfast.contract.errors import InputError
+from holdfast.jobs.explain import restarts_text
 from holdfast.ledger import closed_forms as forms
+from holdfast.ledger.account import Restart
 from holdfast.ledger.events import parse
 from holdfast.ledger.job_ledger import job_ledgers
+from holdfast.ledger.job_summary import job_summaries
 from holdfast.ledger.money import money, prices_of
 from holdfast.ledger.receipt import receipt
 from holdfast.report.cli import read_report
+from holdfast.report.model import figures
 from holdfast.report.page import render
 from workloads.library.tests import sample
 from workloads.library.tests.sample import EPOCH, line
@@ -146,3 +151,12 @@ def test_a_receipt_counts_what_restarts_read_where_any_read_the_memory_of_nodes(
     next(each for each in lines if each["event"] == "restore" and each["step"])["source"] = "memory"
     made = receipt(job_ledgers(parse(sample.encoded(lines)).events), 1.0, 2.0)
     assert made.line().endswith("; restarted 1 times from memory, 0 from the bucket")
+    shown = [
+        figure for figure in figures(job_ledgers(parse(sample.encoded(lines)).events), {}) if "memory" in figure.label
+    ]
+    assert [(figure.value, figure.note) for figure in shown] == [("1", "of 1, the slowest in 92 s")]
+    summary = job_summaries(parse(sample.encoded(lines)).events)["job"]
+    assert restarts_text(summary) == "restarted in place 1 time from memory, the last time in 92 s"
+    assert restarts_text(replace(summary, restarts=())) == ""
+    both = replace(summary, restarts=(*summary.restarts, Restart(2**62, 20.0, from_memory=False)))
+    assert restarts_text(both) == "restarted in place 1 time from memory, 1 time from the bucket, the last time in 20 s"

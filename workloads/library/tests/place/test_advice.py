@@ -1,5 +1,6 @@
 import math
 from dataclasses import replace
+from itertools import combinations
 
 import numpy as np
 import pytest
@@ -234,3 +235,15 @@ def test_no_such_region_gets_those_that_have_prices(region: str) -> None:
     with pytest.raises(InputError, match="--region") as refused:
         ask.answer(Job(accelerator=A100, gpus=1, hours=1), BELIEF, region)
     assert "europe-west4, me-west1, us-central1" in refused.value.allowed
+
+
+@pytest.mark.parametrize("nodes", [2, 3, 4, 6, 9, 16])
+def test_a_loss_needs_the_bucket_as_often_as_it_takes_two_neighbours(nodes: int) -> None:
+    asked = Job(accelerator=A100, gpus=8 * nodes, hours=40, sharded=nodes)
+    lost = [*combinations(range(nodes), nodes // advice.groups(asked))]
+    both = sum(any((one + 1) % nodes in each for one in each) for each in lost) / len(lost)
+    assert advice.neighbours_lost(asked) == pytest.approx(both)
+    kept_h, held_h = advice.kept(asked, 0.1)
+    upload_h, _ = advice.kept(replace(asked, sharded=0), 0.1)
+    assert kept_h == pytest.approx(both * upload_h + (1 - both) * 50 / 3600)
+    assert held_h / kept_h == pytest.approx(0.02 + asked.checkpoint_h / upload_h)

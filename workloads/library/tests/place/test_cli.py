@@ -2,6 +2,7 @@
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -211,6 +212,24 @@ def test_an_elastic_gang_of_a_job_file_is_asked_about_with_all_of_its_nodes(tmp_
         file.write_text(text.replace("4..8", wrong))
         with pytest.raises(InputError, match="nodes"):
             job.read_file(file)
+
+
+def test_a_loss_of_a_sharded_gang_costs_the_steps_since_a_copy_and_not_an_upload_interval(tmp_path: Path) -> None:
+    file = tmp_path / "mine.yaml"
+    given = OwnJob(name="mine", environment="example", image="trainer", command=("a",), gpus="8xa100", nodes=8, hours=40.0)  # fmt: skip
+    costs: dict[str, list[float]] = {}
+    for name, changes in (("rigid", {}), ("sharded", {"sharded": True}), ("uncopied", {"sharded": True, "copies": 0})):
+        file.write_text(file_text.dump(replace(given, **changes)))
+        body = asked("--job", str(file), "--churn", "0.5")
+        assert body["nodes"] == 8
+        waits = next(option for option in body["options"] if option["placement"] == "spot")
+        costs[name] = [case["usd"]["mean"] for case in waits["scenarios"].values()]
+    at_once = {name: each[0] for name, each in costs.items()}
+    assert at_once["sharded"] < at_once["rigid"] == at_once["uncopied"]
+    file.write_text(file_text.dump(replace(given, sharded=True)))
+    assert "copies in memory every 50 s, which is what a loss costs, apart from the 29% that take two" in run(
+        "place", "--job", str(file)
+    )[1].replace("\n", " ")
 
 
 def test_a_job_file_as_new_job_writes_it_is_the_whole_question(tmp_path: Path) -> None:

@@ -181,7 +181,9 @@ class Keeper:
         manifest, payload = found
         index = int(head["memory"])
         descriptor = self._memories[int(head["local"])][index]
-        view = memoryview(mmap.mmap(descriptor, os.fstat(descriptor).st_size))[: manifest.length]
+        # Of a rank that writes nothing, as a second replica may, the memory is empty and cannot be mapped.
+        size = os.fstat(descriptor).st_size
+        view = memoryview(mmap.mmap(descriptor, size) if manifest.length else b"")[: manifest.length]
         held = Held(manifest=manifest, payload=payload, data=view, start=int(head["start"]), memory=index)
         with self._lock:
             self._own[manifest.rank, index] = held
@@ -213,10 +215,21 @@ class Keeper:
             slot = giving_way(slots, (step, str(head["attempt"])), keep)
             if len(slot.room) < length:
                 slot.held, slot.room = None, memoryview(b"")
-                check_room(rank, length, sum(len(each.room) < length for each in slots))
+                coming_free = self._give_up_of_other_nodes(rank, keep)
+                check_room(rank, length, max(1, sum(len(each.room) < length for each in slots) - coming_free))
                 slot.room = memoryview(mmap.mmap(-1, length))
             slot.held, slot.arriving = None, True
         return slot
+
+    def _give_up_of_other_nodes(self, rank: int, keep: tuple[Any, ...]) -> int:
+        """A replacement in another domain changes whose copies come here. Those of the former neighbour that are older
+        than `keep` are no longer needed; how many others there are. With the lock."""
+        size = len(self._memories)
+        theirs = [s for other, slots in self._copies.items() if other // size != rank // size for s in slots]
+        for slot in theirs:
+            if not slot.arriving and (not slot.held or slot.held.version[0] < keep[0]):
+                slot.held, slot.room = None, memoryview(b"")
+        return sum(bool(slot.room) for slot in theirs)
 
     def _read(self, name: str, start: int, length: int) -> memoryview:
         with self._lock:

@@ -2,7 +2,8 @@
 
 import json
 import os
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from typing import Self
@@ -27,6 +28,8 @@ class PeerPlaces:
     ranks_per_node: int
     memories: tuple[int, ...]
     """Descriptors of this rank's staging memories, which outlive it."""
+    domains: tuple[str, ...] = ()
+    """By place what a node may be lost with, as `zone/rack`; empty: unknown."""
 
     def encode(self) -> str:
         return json.dumps(asdict(self))
@@ -38,7 +41,8 @@ class PeerPlaces:
             return None
         body = json.loads(text)
         keepers = tuple((str(host), int(port)) for host, port in body.pop("keepers"))
-        return cls(keepers=keepers, memories=tuple(body.pop("memories")), **body)
+        memories, domains = tuple(body.pop("memories")), tuple(body.pop("domains"))
+        return cls(keepers=keepers, memories=memories, domains=domains, **body)
 
     @property
     def key(self) -> bytes:
@@ -46,8 +50,8 @@ class PeerPlaces:
 
     @property
     def neighbour(self) -> int:
-        """The place that keeps the copies of this one: a ring."""
-        return (self.place + 1) % len(self.keepers)
+        """The place that keeps the copies of this one."""
+        return neighbour_of(self.place, self.domains or ("",) * len(self.keepers))
 
     def hello(self, pid: int) -> None:
         """This node's keeper learns of an uploader. Raises NotFound."""
@@ -91,3 +95,15 @@ class PeerPlaces:
 
         with ThreadPoolExecutor(min(16, len(self.keepers)), thread_name_prefix="peers") as pool:
             return dict(enumerate(pool.map(one, range(len(self.keepers)))))
+
+
+def neighbour_of(place: int, domains: Sequence[str]) -> int:
+    """Each place keeps the copies of one other: of another domain, at the largest level in which they differ, for as many
+    as possible. The next place where all are alike."""
+    paths = [tuple(domain.split("/")) for domain in domains]
+    cut = ([path[:depth] for path in paths] for depth in range(1, max(map(len, paths))))
+    groups = next((each for each in cut if len({*each}) > 1), paths)
+    # By the size of the largest group: no smaller step leads out of each.
+    order = sorted(range(len(groups)), key=lambda at: (groups[at], at))
+    step = max(Counter(groups).values())
+    return order[(order.index(place) + (step if step < len(order) else 1)) % len(order)]

@@ -52,7 +52,7 @@ class Control:
         self._joins: dict[int, tuple[Member, float]] = {}
         self._farewells: dict[int, set[int]] = {}
         """Epoch -> indices that have seen its end."""
-        self.shown: dict[str, int] = {}
+        self.shown: dict[str, int | str] = {}
         """What else its status says."""
         self.total = 0
         """Steps of the whole training; 0: not known yet."""

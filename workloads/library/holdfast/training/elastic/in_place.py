@@ -13,17 +13,18 @@ import secrets
 import signal
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from queue import Empty, SimpleQueue
+from typing import Any
 
 from holdfast.checkpoint import Tuning
 from holdfast.checkpoint.errors import CheckpointExit
 from holdfast.checkpoint.parts import Keeper, PeerPlaces
 from holdfast.checkpoint.stores import client_of
 from holdfast.contract import exit_codes
-from holdfast.contract.environment import ENV_LOCAL_RANK, ENV_LOCAL_WORLD_SIZE, ENV_PEERS
+from holdfast.contract.environment import ENV_GANG_DOMAIN, ENV_LOCAL_RANK, ENV_LOCAL_WORLD_SIZE, ENV_PEERS
 from holdfast.contract.errors import InputError
 from holdfast.contract.lifecycle import DEFAULT_WINDOW
 from holdfast.contract.values import between
@@ -45,6 +46,8 @@ from holdfast.training.gate import LOOPBACK, Gate, Tunnel, join_key, loopback_st
 # Empty ones cost nothing: one that is kept, one that is copied, and as many as may be uploaded at a time.
 MEMORIES = 10
 CONNECT_S = 60.0
+MAX_DOMAIN = 200
+"""Characters: each rank gets those of all nodes."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -110,7 +113,10 @@ class _Launcher:
             self._gate = Gate(port + 1, key, timeout=timedelta(seconds=CONNECT_S))
         except OSError as error:
             raise port_taken(port + 1, error) from error
+        domain = os.environ.get(ENV_GANG_DOMAIN, "")[:MAX_DOMAIN]
+        shape = f"{len(node.nodes)} nodes of {node.processes} processes"
         self._keeper = Keeper(node.run, self._memories)
+        self._control.shown = {"keeper": self._keeper.port, "domain": domain, "shape": shape}
         self._peers = Peers(node.nodes, key)
         limits = Limits(min_members=len(node.nodes), gather_s=20.0, hold_s=node.wait_s)
         storage = open_store(node.checkpoints, Tuning(), self._peers, hold_s=node.wait_s)
@@ -126,6 +132,8 @@ class _Launcher:
 
     def work(self) -> int:
         threading.Thread(target=self._pass_on, daemon=True).start()
+        # Before it joins: those who are at work must not wait for one that they can never start with.
+        self._check_alike(self._peers.look([*range(len(self._node.nodes))]).values())
         epoch = self._regroup.first()
         while True:
             # No epoch is complete with fewer: then the gang has waited long enough.
@@ -150,6 +158,16 @@ class _Launcher:
         self._gate.close()
         self._control.close()
 
+    def _check_alike(self, others: Iterable[Mapping[str, Any]]) -> None:
+        own = self._control.shown["shape"]
+        if differs := next((other["shape"] for other in others if other.get("shape", own) != own), ""):
+            raise InputError(
+                "nodes of the sharded gang were started with other numbers",
+                got=f"{own} here, {differs} at another node",
+                allowed="the same --nodes and --processes on all nodes",
+                fix="start this node as the others; for another size end all of them first: the state then comes from the bucket",
+            )
+
     def _next(self, epoch: Epoch) -> Epoch:
         try:
             return self._regroup.after(epoch)
@@ -163,14 +181,14 @@ class _Launcher:
         if epoch.lead == self._control.me:
             # A new one: in that of the epoch before ranks would find what dead ones have written.
             self._gate.store = loopback_store(timedelta(seconds=CONNECT_S))
-        self._control.shown = {"keeper": self._keeper.port, "ready": epoch.number}
-        keepers = self._keepers(epoch)
-        if keepers is None:
+        self._control.shown = self._control.shown | {"ready": epoch.number}
+        statuses = self._statuses(epoch)
+        if statuses is None:
             return None
         tunnel = None if epoch.lead == self._control.me else self._tunnel(epoch.lead)
         port = tunnel.port if tunnel else self._gate.store.port
         try:
-            variables = [self._variables(epoch, rank, port, keepers) for rank in range(self._node.processes)]
+            variables = [self._variables(epoch, rank, port, statuses) for rank in range(self._node.processes)]
             self._ranks.start(variables, ended)
             logs.info("gang", f"epoch {epoch.number}: ranks started after {time.monotonic() - began:.2f} s")
             return self._code(epoch, ended)
@@ -212,15 +230,15 @@ class _Launcher:
         while any(found.get("phase") != "complete" for found in self._peers.answers(others).values()):
             self._control.wait(0.1)
 
-    def _keepers(self, epoch: Epoch) -> list[Address] | None:
+    def _statuses(self, epoch: Epoch) -> list[dict[str, Any]] | None:
         """By place; None where a node is lost before it has answered."""
         ends = time.monotonic() + self._lag.bound_s
         while time.monotonic() < ends:
             found = self._peers.answers([*epoch.members])
+            self._check_alike(found[member] for member in found if member == epoch.lead)
             ready = {member.index: status for member, status in found.items() if status.get("ready") == epoch.number}
-            ports = {place: int(status["keeper"]) for place, status in ready.items()}
-            if len(ports) == len(self._node.nodes):
-                return [(host, ports[place]) for place, (host, _) in enumerate(self._node.nodes)]
+            if len(ready) == len(self._node.nodes):
+                return [ready[place] for place in range(len(ready))]
             with contextlib.suppress(Empty):
                 if self._ended.get(timeout=0.05) is None:
                     return None
@@ -230,7 +248,7 @@ class _Launcher:
         host, port = self._node.nodes[lead.index]
         return Tunnel((host, port + 1), join_key(self._node.run))
 
-    def _variables(self, epoch: Epoch, rank: int, port: int, keepers: list[Address]) -> dict[str, str]:
+    def _variables(self, epoch: Epoch, rank: int, port: int, statuses: list[dict[str, Any]]) -> dict[str, str]:
         """As torchrun's agent sets them, so that init_process_group() needs no arguments."""
         node, size = self._node, self._node.processes
         found = {
@@ -250,9 +268,12 @@ class _Launcher:
                 run=node.run,
                 epoch=epoch.number,
                 place=node.place,
-                keepers=tuple(keepers),
+                keepers=tuple(
+                    (host, int(each["keeper"])) for (host, _), each in zip(node.nodes, statuses, strict=True)
+                ),
                 ranks_per_node=size,
                 memories=tuple(self._memories[rank]),
+                domains=tuple(str(each.get("domain", ""))[:MAX_DOMAIN] for each in statuses),
             )
             found[ENV_PEERS] = places.encode()
         return found

@@ -18,6 +18,7 @@ from holdfast.training.elastic.membership import Epoch, Member
 from holdfast.training.elastic.signs import Sign
 from holdfast.training.errors import CutOff
 
+MOST_NAMED = 4
 TRIES = 3
 """Epochs of the same members that did not meet, until a closed port is taken for one that stays closed."""
 
@@ -140,6 +141,12 @@ def others_reach(answers: Iterable[Mapping[str, object]], me: int) -> bool:
     return any(places_in(answer, "reaches") - {me} for answer in answers)
 
 
+def _silent(host: str, port: int) -> str:
+    if connects(host, port):  # its seal is of another key, so that nothing of it is believed
+        return f"{host}:{port} is open and answers with another key (HOLDFAST_CHECKPOINT_KEY_FILE)"
+    return f"{host}:{port} is closed from here"
+
+
 def unreachable(
     addresses: tuple[tuple[str, int], ...],
     me: int,
@@ -151,20 +158,18 @@ def unreachable(
 ) -> InputError | CheckpointExit:
     """`closed`: port of each place that lives; `barred`: places that could not reach this one. `alone`: no member reaches
     anybody, so another try on another node would end alike."""
-    lost = [
-        f"place {place} is alive, and {addresses[place][0]}:{port} is closed from here"
-        for place, port in closed.items()
-    ]
+    # In a large gang a policy closes hundreds of them, for one reason.
+    shown = [*closed.items()][:MOST_NAMED]
+    lost = [f"place {place} is alive, and {_silent(addresses[place][0], port)}" for place, port in shown]
     lost += [f"place {place} is alive, and cannot reach the ports of this one" for place in barred]
     port = addresses[me][1]
     error = InputError(
         "members of the gang cannot reach each other",
-        # In a large gang a policy closes hundreds of them, for one reason.
-        got=f"on place {me}: " + "; ".join(lost[:4]),
+        got=f"on place {me}: " + "; ".join(lost[:MOST_NAMED]),
         allowed=f"TCP from each pod of the Job to every other: ports {port} and {port + 1} of a process, and those that "
         "gloo and NCCL take, 1024 to 65535",
         fix="open 1024 to 65535 between the Job's own pods, ingress and egress, in the NetworkPolicy that selects them "
         "(`kubectl get networkpolicy`; a rendered job brings one of its own name) or in the nodes' firewall; rule "
-        "HF155 of `holdfast lint` finds a policy that closes them",
+        "HF155 of `holdfast lint` finds a policy that closes them; for another key, mount the same secret in every pod",
     )
     return error if alone else CutOff(max(0, step), str(error))

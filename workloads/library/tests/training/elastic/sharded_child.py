@@ -7,13 +7,16 @@ A plain FSDP2 loop as a user's own: it knows nothing of copies or of the launche
 import json
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
 from holdfast.checkpoint import Checkpointer, Tuning
 from holdfast.contract.errors import run_cli
@@ -25,6 +28,30 @@ from workloads.library.tests.training.elastic.hsdp_child import gathered
 WIDTH, SAMPLES = 8, 4
 
 
+def _replicas_over_nodes(_: nn.Module) -> DeviceMesh:
+    return init_device_mesh("cpu", (2, 2), mesh_dim_names=("replicate", "shard"))
+
+
+def _shards_over_nodes(_: nn.Module) -> DeviceMesh:
+    """Each node has every shard's replica: the same shard on its two ranks."""
+    return DeviceMesh("cpu", [[0, 2], [1, 3]], mesh_dim_names=("replicate", "shard"))
+
+
+def _tensor_parallel_inside(model: nn.Module) -> DeviceMesh:
+    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("shard", "tp"))
+    parallelize_module(model, mesh["tp"], {"0": ColwiseParallel(), "2": RowwiseParallel()})
+    return mesh["shard"]
+
+
+LAYOUTS: dict[str, Callable[[nn.Module], DeviceMesh | None]] = {
+    "fsdp": lambda _: None,
+    "hsdp": _replicas_over_nodes,
+    "hsdp-inside": _shards_over_nodes,
+    "tp": _tensor_parallel_inside,
+}
+"""Of two nodes with two ranks each, apart from the first."""
+
+
 def train(settings: dict[str, Any]) -> None:
     dist.init_process_group("gloo")
     rank = dist.get_rank()
@@ -32,10 +59,15 @@ def train(settings: dict[str, Any]) -> None:
     model = nn.Sequential(nn.Linear(WIDTH, 64), nn.ReLU(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 1))
     # Summed exactly: gloo adds three terms and more in an order that differs from start to start.
     exact = MixedPrecisionPolicy(reduce_dtype=torch.float64)
+    layout = settings.get("layout", "fsdp")
+    mesh = LAYOUTS[layout](model)
+    replica = rank // 2 if layout == "tp" else rank  # ranks that share each layer compute with the same samples
     for layer in (model[0], model[2]):
-        fully_shard(layer, mp_policy=exact)
-    fully_shard(model, mp_policy=exact)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+        fully_shard(layer, mesh=mesh, mp_policy=exact)
+    fully_shard(model, mesh=mesh, mp_policy=exact)
+    # Without a state of the optimizer the ranks of a second replica have nothing to write.
+    kind = torch.optim.SGD if layout == "hsdp" else torch.optim.AdamW
+    optimizer = kind(model.parameters(), lr=1e-2)
     events = EventLog.open(Path(settings["events"]), job="sharded", kind=KIND_TRAINING)
     state = {"model": model, "optimizer": optimizer}
     tuning = Tuning(peer_steps=settings["peer_steps"])
@@ -47,7 +79,7 @@ def train(settings: dict[str, Any]) -> None:
                 Path(f"{settings['gate']}-reached").touch()
                 ckpt.poll()
                 time.sleep(0.02)
-            draws = torch.Generator().manual_seed(step * 100 + rank)
+            draws = torch.Generator().manual_seed(step * 100 + replica)
             inputs = torch.randn(SAMPLES, WIDTH, generator=draws)
             loss = (model(inputs).squeeze(1) - inputs.sum(1)).square().mean()
             optimizer.zero_grad()

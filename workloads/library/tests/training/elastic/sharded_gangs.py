@@ -4,8 +4,9 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from holdfast.checkpoint.parts import PeerPlaces
 from holdfast.contract.environment import (
     ENV_COMPLETION_INDEX,
     ENV_GANG_ADDRESS,
+    ENV_GANG_DOMAIN,
     ENV_GANG_NODES,
     ENV_GANG_PORT,
     ENV_KILL_AT,
@@ -30,7 +32,7 @@ WAIT_S = 150.0
 
 
 class ShardedGang:
-    """A launcher for each node, with one rank."""
+    """A launcher for each node, with `processes` ranks."""
 
     def __init__(
         self,
@@ -38,14 +40,17 @@ class ShardedGang:
         server: ForkServer | None,
         *,
         nodes: int = NODES,
+        processes: int = 1,
         copies: int = 1,
         child: str = CHILD,
         env: Mapping[str, str] | None = None,
+        domains: Sequence[str] = (),
         **settings: Any,
     ) -> None:
-        """Without `server` its launchers start from nothing."""
+        """Without `server` its launchers start from nothing. `domains`: by place what a node is lost with."""
         folder.mkdir(parents=True)
-        self.folder, self.nodes, self._server, self._copies = folder, nodes, server, copies
+        self.folder, self.nodes, self.processes_of_node = folder, nodes, processes
+        self._server, self._copies, self._domains = server, copies, domains or [""] * nodes
         self._port, self._child, self._env = free_run(2 * nodes), child, env or {}
         self.checkpoints, self.events = folder / "checkpoints", folder / "events.jsonl"
         self.settings = {
@@ -67,7 +72,7 @@ class ShardedGang:
             copies = [] if self._copies else ["--copies", "0"]
             options = [
                 "--processes",
-                "1",
+                str(self.processes_of_node),
                 "--sharded",
                 *copies,
                 "--checkpoints",
@@ -80,6 +85,7 @@ class ShardedGang:
                 **os.environ,
                 **self._env,
                 ENV_KILL_AT: kill_at,
+                ENV_GANG_DOMAIN: self._domains[place],
                 ENV_GANG_NODES: str(self.nodes),
                 ENV_COMPLETION_INDEX: str(place),
                 ENV_GANG_PORT: str(self._port),
@@ -119,14 +125,21 @@ class ShardedGang:
         """As one that asks from outside the gang."""
         found = self.peers().look([*range(self.nodes)])
         keepers = tuple(("127.0.0.1", int(found.get(place, {}).get("keeper", 1))) for place in range(self.nodes))
-        return PeerPlaces(run="sharded", epoch=0, place=0, keepers=keepers, ranks_per_node=1, memories=())
+        size, domains = self.processes_of_node, tuple(self._domains)
+        return PeerPlaces(
+            run="sharded", epoch=0, place=0, keepers=keepers, ranks_per_node=size, memories=(), domains=domains
+        )
 
     def copied(self, step: int) -> bool:
-        """Whether each rank's shard of that step is on the next node too."""
-        held = self.held()
+        """Whether each rank's shard of that step is on its neighbour too."""
+        places, size = self.places(), self.processes_of_node
+        held = places.held()
         return all(
-            any(one["rank"] == place and one["step"] == step for one in held[(place + 1) % self.nodes])
-            for place in range(self.nodes)
+            any(
+                one["rank"] == rank and one["step"] == step
+                for one in held[replace(places, place=rank // size).neighbour]
+            )
+            for rank in range(self.nodes * size)
         )
 
     def until(self, condition: Callable[[], object]) -> None:

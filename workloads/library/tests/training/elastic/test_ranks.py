@@ -3,10 +3,13 @@
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from holdfast.contract.errors import InputError
 from holdfast.contract.exit_codes import EXIT_KILLED, EXIT_PREEMPTED
+from holdfast.training.elastic.in_place import ShardedNode
 from tests.cluster.sim.waiting import until
 
 pytestmark = pytest.mark.process
@@ -53,3 +56,22 @@ def test_a_forked_rank_begins_with_the_client_of_its_bucket(tmp_path: Path, url:
     program = tmp_path / "train.py"
     program.write_text("import sys\nsys.exit('google.cloud.storage' not in sys.modules)\n")
     assert subprocess.run([sys.executable, "-c", FORKED, str(program), url], timeout=120).returncode == code
+
+
+@pytest.mark.parametrize(
+    ("nodes", "changed", "got"),
+    [
+        (1, {"copies": 1}, "1 with 1 nodes"),
+        (4, {"copies": 2}, "2 with 4 nodes"),
+        (4, {"place": 4}, "4"),
+        (4, {"processes": 0}, "0"),
+        (4, {"wait_s": -1.0}, "-1"),
+    ],
+)
+def test_a_node_of_a_sharded_gang_refuses_what_its_gang_cannot_do(
+    nodes: int, changed: dict[str, Any], got: str
+) -> None:
+    given = {"command": ["true"], "checkpoints": "c", "run": "r", "place": 0, "processes": 1, "copies": 0} | changed
+    with pytest.raises(InputError) as refused:
+        ShardedNode(nodes=(("127.0.0.1", 29_500),) * nodes, **given)
+    assert str(refused.value.got).startswith(got)

@@ -16,8 +16,12 @@ from torch.distributed import TCPStore  # pyright: ignore[reportPrivateImportUsa
 
 from holdfast.contract.environment import ENV_KEY_FILE
 from holdfast.contract.exit_codes import EXIT_COMPLETE
+from holdfast.training.elastic.asking import Peers
+from holdfast.training.elastic.control import Control
+from holdfast.training.elastic.membership import Member
+from holdfast.training.elastic.reach import unreachable
 from workloads.library.tests.training.elastic.conftest import Make
-from workloads.library.tests.training.elastic.gangs import Gang
+from workloads.library.tests.training.elastic.gangs import Gang, free_ports
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(240)]
 
@@ -113,3 +117,17 @@ def test_a_stranger_on_every_port_changes_no_bit_and_ends_no_gang(
     (visitor,) = stranger
     assert not visitor.found, "what a store holds is no stranger's business"
     assert visitor.answers and 200 not in visitor.answers
+
+
+def test_another_key_is_not_reported_as_a_closed_port() -> None:
+    """As where the secret is missing on one node: both live, and neither believes what the other answers."""
+    (port, free) = free_ports(2)
+    other = Control(Member(index=1, incarnation="b"), port, b"another key")
+    addresses = ((LOCAL, free), (LOCAL, port))
+    try:
+        assert Peers(addresses, b"key").look([1]) == {}
+        both = str(unreachable(addresses, 0, {0: free, 1: port}, [], 0, alone=True))
+    finally:
+        other.close()
+    assert f"{LOCAL}:{port} is open and answers with another key (HOLDFAST_CHECKPOINT_KEY_FILE)" in both
+    assert f"{LOCAL}:{free} is closed from here" in both and "mount the same secret in every pod" in both
