@@ -1,5 +1,6 @@
 """Hooks and fixtures of every tier, in both trees of tests; loaded by pyproject.toml."""
 
+import gc
 import os
 import re
 import signal
@@ -30,6 +31,17 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     test = collection_path.suffix == ".py" and collection_path.name.startswith("test_")
     folder = collection_path.parent in tiers.TREES and collection_path.name in tiers.MARKED_FOLDERS
     return True if (test or folder) and not tiers.may_hold(collection_path, config.option.markexpr) else None
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection(session: pytest.Session) -> Generator[None, object, object]:
+    """Without the garbage collector: what is imported and collected stays, and to walk it is a fifth of the time."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 @pytest.hookimpl(wrapper=True)

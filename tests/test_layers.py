@@ -20,6 +20,7 @@ def ours(module: str) -> bool:
     return module.split(".")[0] in PACKAGES
 
 
+@cache
 def imports(path: Path) -> set[str]:
     found: set[str] = set()
     for node in ast.walk(ast.parse(path.read_text())):

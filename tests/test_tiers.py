@@ -101,7 +101,7 @@ def test_the_slowest_tests_are_shown_with_the_reasons_of_the_page() -> None:
 def test_the_page_of_the_slowest_names_tests_that_exist() -> None:
     named = re.findall(r"^\| [\d, ]+ \| `([^`]+)`", (tiers.TESTS / "SLOWEST.md").read_text(), re.M)
     files = [path.as_posix() for tree in tiers.TREES for path in tree.rglob("test_*.py")]
-    assert len(named) == 20 and not [name for name in named if not any(file.endswith(name) for file in files)]
+    assert len(named) >= 20 and not [name for name in named if not any(file.endswith(name) for file in files)]
 
 
 @pytest.mark.process

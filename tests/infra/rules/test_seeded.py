@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import cache
 
 import pytest
 
@@ -48,6 +49,7 @@ def test_every_rule_is_broken_alone_by_some_edit() -> None:
     assert alone | set(BREAKING) == set(RULES)
 
 
+@cache
 def broken(edit: Edit) -> list[Finding]:
     """What the edited resources break; the edited environment's own, where it changed that alone."""
     facts = edit(sound())

@@ -14,6 +14,7 @@ HEADER_BYTES = 16 * 1024
 
 class BoundedServer(ThreadingHTTPServer):
     daemon_threads = True
+    request_queue_size = 128  # with the default of 5, a probe that comes in a burst is tried again seconds later
     most = 32
     """Connections at once. Where one more comes, the oldest that has sent no whole headers makes room."""
 

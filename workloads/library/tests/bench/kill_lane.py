@@ -7,7 +7,7 @@ a run that begins again at step 0 each time ends with the same ones. So each sta
 import json
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -88,7 +88,7 @@ class Lane:
     folder: Path
     reference: Run
     results: Results
-    kind: type[Run] = Run
+    kind: Callable[..., Run] = Run
     _runs: int = 0
 
     def play(self, kills: Iterator[Kill]) -> None:
@@ -166,7 +166,7 @@ class Before:
         )
 
 
-def new_run(kind: type[Run], folder: Path) -> Run:
+def new_run(kind: Callable[..., Run], folder: Path) -> Run:
     return kind(folder=folder, steps=STEPS, every=EVERY, options=OPTIONS)
 
 

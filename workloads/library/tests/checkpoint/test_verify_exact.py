@@ -69,9 +69,9 @@ def test_all_starts_together_end_in_time(tmp_path: Path) -> None:
     assert time.monotonic() - began < 15.0
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def python() -> Iterator[tuple[str, ...]]:
-    """For the test with twelve starts; the others start from nothing."""
+    """For all whose start is not under test."""
     server = ForkServer(
         ["torch._dynamo", "torch.optim.adamw", "holdfast.checkpoint.checkpointer"], path=[Path(LIBRARY)]
     )
@@ -113,7 +113,7 @@ def test_a_loop_that_prefetches_is_told_which_line_it_lacks_and_is_exact_with_it
     assert not (tmp_path / "own").exists()
 
 
-def test_a_scheduler_outside_the_state_is_named(tmp_path: Path) -> None:
+def test_a_scheduler_outside_the_state_is_named(tmp_path: Path, python: tuple[str, ...]) -> None:
     found = verified(
         tmp_path,
         NANO.replace("ahead = get_batch()", "ahead = (data[:32].view(4, 8), data[:4])").replace(
@@ -121,6 +121,7 @@ def test_a_scheduler_outside_the_state_is_named(tmp_path: Path) -> None:
         ),
         "--only",
         "SIGKILL",
+        python=python,
     )
     assert found.returncode == 1, found.stderr
     assert 'add "scheduler": scheduler to it' in found.stdout

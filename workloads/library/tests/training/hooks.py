@@ -19,6 +19,27 @@ def before_import(folder: Path, module: str, code: str) -> dict[str, str]:
     return {"PYTHONPATH": str(folder)}
 
 
+def replaced(file: Path, name: str, code: str) -> tuple[str, str, str]:
+    """Words for a fork server that stand for `-m holdfast train run`, written to `file`: `code` says what is `changed`.
+
+    It takes the place of the product's function `name`, MODULE:FUNCTION, in every module that has imported it, and finds
+    the function itself as `good`.
+    """
+    home, _, function = name.partition(":")
+    file.write_text(
+        "import importlib, os, runpy, sys\n"
+        "sys.path[0] = os.getcwd()  # as with -m\n"
+        "importlib.import_module('holdfast.training.launch')\n"
+        f"good = getattr(importlib.import_module({home!r}), {function!r})\n"
+        f"{code}\n"
+        "for module in [m for key, m in sys.modules.items() if key.startswith('holdfast.')]:\n"
+        f"    if vars(module).get({function!r}) is good:\n"
+        f"        setattr(module, {function!r}, changed)\n"
+        "runpy.run_module('holdfast', run_name='__main__', alter_sys=True)\n"
+    )
+    return str(file), "train", "run"
+
+
 def holding(point: str, until: str) -> str:
     """Code for `before_import`: whoever reaches the named point marks it and goes on when `until` is true."""
     return (

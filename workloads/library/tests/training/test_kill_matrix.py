@@ -1,6 +1,7 @@
 """A sample of `make kill-matrix`, through the real command: power losses at named points and at random moments."""
 
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -8,7 +9,8 @@ import pytest
 from holdfast.checkpoint.failpoints import POINTS
 from workloads.library.tests.bench.kill_lane import LOST_STEPS_MAX, TARGETS, Kill, Lane, Results, new_run
 from workloads.library.tests.bench.kill_matrix import plan, verdict
-from workloads.library.tests.training.hooks import before_import
+from workloads.library.tests.fork_server import ForkServer
+from workloads.library.tests.training.hooks import replaced
 from workloads.library.tests.training.runs import Run
 
 SAMPLE = [
@@ -20,13 +22,22 @@ SAMPLE = [
 ]
 
 
+@pytest.fixture(scope="module")
+def reference(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """Undisturbed, and started from nothing."""
+    run = new_run(Run, tmp_path_factory.mktemp("reference") / "undisturbed")
+    assert run.complete() == 0, run.log()
+    return run
+
+
 @pytest.mark.process
-@pytest.mark.timeout(900)  # seven starts of torch
-def test_a_run_killed_at_points_and_moments_ends_with_the_same_bits(tmp_path: Path) -> None:
-    reference = new_run(Run, tmp_path / "undisturbed")
-    assert reference.complete() == 0, reference.log()
+@pytest.mark.timeout(900)
+def test_a_run_killed_at_points_and_moments_ends_with_the_same_bits(
+    tmp_path: Path, reference: Run, server: ForkServer
+) -> None:
     results = Results(path=tmp_path / "results")
-    Lane(folder=tmp_path, reference=reference, results=results).play(iter(SAMPLE))
+    kind = partial(Run, server=server)
+    Lane(folder=tmp_path, reference=reference, results=results, kind=kind).play(iter(SAMPLE))
     result = verdict(results, len(SAMPLE))
     goals = result["goals"]
     assert isinstance(goals, dict)
@@ -39,19 +50,21 @@ class NeverRestores(Run):
     """The mutant that bits alone do not show: every start begins at step 0."""
 
     def command(self) -> list[str]:
-        blind = "import holdfast.checkpoint.format.commit as c; c.committed_steps = lambda *_: []"
-        self.env |= before_import(self.folder / "site", "holdfast.checkpoint.restore", blind)
+        name = "holdfast.checkpoint.format.commit:committed_steps"
+        self.module = replaced(self.folder / "run.py", name, "changed = lambda *_: []")
         return super().command()
 
 
 @pytest.mark.process
 @pytest.mark.timeout(900)
-def test_a_run_that_never_restores_fails_although_its_bits_are_right(tmp_path: Path) -> None:
-    reference = new_run(Run, tmp_path / "undisturbed")
-    assert reference.complete() == 0, reference.log()
+def test_a_run_that_never_restores_fails_although_its_bits_are_right(
+    tmp_path: Path, reference: Run, server: ForkServer
+) -> None:
     results = Results(path=tmp_path / "results")
     kill = Kill(target="all", after_steps=LOST_STEPS_MAX + 1)
-    Lane(folder=tmp_path, reference=reference, results=results, kind=NeverRestores).play(iter([kill]))
+    Lane(folder=tmp_path, reference=reference, results=results, kind=partial(NeverRestores, server=server)).play(
+        iter([kill])
+    )
     goals = verdict(results, 1)["goals"]
     assert isinstance(goals, dict)
     assert goals["loss_curve_and_parameters_bit_exact"]

@@ -13,6 +13,7 @@ import pytest
 
 from holdfast.contract.object_names import parse_step
 from tests.support import commits
+from workloads.library.tests.fork_server import ForkServer
 from workloads.library.tests.processes import children, until
 from workloads.library.tests.training.hooks import before_import, holding
 from workloads.library.tests.training.runs import PATIENCE_S, Run, notice, power_loss
@@ -37,19 +38,22 @@ def test_a_notice_before_torch_is_imported_is_heard_and_leaves_at_once(tmp_path:
     assert ended_when(run, lambda: "importing" in run.log(), notice) == 143
 
 
-def test_a_notice_while_the_first_node_is_awaited_leaves_at_once(tmp_path: Path) -> None:
-    run = Run(folder=tmp_path, options=("--nodes", "2", "--rendezvous", "[100::1]:29500"))
+def test_a_notice_while_the_first_node_is_awaited_leaves_at_once(tmp_path: Path, server: ForkServer) -> None:
+    run = Run(server=server, folder=tmp_path, options=("--nodes", "2", "--rendezvous", "[100::1]:29500"))
     assert ended_when(run, lambda: "waiting for the first node" in run.log(), notice) == 143
 
 
-def test_notices_in_a_restore_and_in_the_last_save_cost_no_bit(tmp_path: Path, undisturbed: Run) -> None:
-    run = Run(folder=tmp_path / "run", every=100)
+def test_notices_in_a_restore_and_in_the_last_save_cost_no_bit(
+    tmp_path: Path, undisturbed: Run, server: ForkServer
+) -> None:
+    run = Run(server=server, folder=tmp_path / "run", every=100)
     site, go = tmp_path / "site", tmp_path / "go"
 
     def reached(point: str) -> list[int]:
         return [int(path.name.rpartition("-")[2]) for path in site.glob(f"{point}-*")]
 
     assert run.interrupted(5, notice) == 143
+    run.server = None  # what acts before an import needs a process of its own
     run.env = before_import(site, "holdfast.checkpoint.restore", holding("restore.chosen", NOTICED))
     begun = len(run.events())
     assert ended_when(run, lambda: len(reached("restore.chosen")) == 2, notice) == 143
@@ -81,8 +85,8 @@ def test_notices_in_a_restore_and_in_the_last_save_cost_no_bit(tmp_path: Path, u
     assert run.digest == undisturbed.digest
 
 
-def test_a_run_on_one_node_listens_to_this_machine_only(tmp_path: Path) -> None:
-    run = Run(folder=tmp_path, steps=10_000)
+def test_a_run_on_one_node_listens_to_this_machine_only(tmp_path: Path, server: ForkServer) -> None:
+    run = Run(server=server, folder=tmp_path, steps=10_000)
     found = list[str]()
 
     def look(process: subprocess.Popen[str]) -> None:
@@ -98,8 +102,10 @@ def test_a_run_on_one_node_listens_to_this_machine_only(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("rank", [0, 1])
-def test_a_rank_that_is_killed_while_all_stop_costs_no_step(tmp_path: Path, undisturbed: Run, rank: int) -> None:
-    run = Run(folder=tmp_path, every=1000)
+def test_a_rank_that_is_killed_while_all_stop_costs_no_step(
+    tmp_path: Path, undisturbed: Run, server: ForkServer, rank: int
+) -> None:
+    run = Run(server=server, folder=tmp_path, every=1000)
 
     def taken(process: subprocess.Popen[str]) -> None:
         os.kill(children(process.pid)[rank], signal.SIGKILL)

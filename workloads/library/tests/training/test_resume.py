@@ -17,21 +17,23 @@ from workloads.library.tests.fork_server import ForkServer
 from workloads.library.tests.processes import children, until
 from workloads.library.tests.training.frameworks import waits
 from workloads.library.tests.training.frameworks.waits import COMPILING, ENV_WAIT_AT
-from workloads.library.tests.training.hooks import before_import
+from workloads.library.tests.training.hooks import replaced
 from workloads.library.tests.training.runs import PATIENCE_S, Run, notice, power_loss
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(900)]  # several starts of torch in each
+LOSS = "holdfast.training.model:next_byte_loss"
 
 
 def one_rank(process: subprocess.Popen[str]) -> None:
     os.kill(children(process.pid)[-1], signal.SIGKILL)
 
 
-def test_notices_and_power_losses_change_nothing(tmp_path: Path, undisturbed: Run) -> None:
-    run = Run(folder=tmp_path)
+def test_notices_and_power_losses_change_nothing(tmp_path: Path, undisturbed: Run, server: ForkServer) -> None:
+    run = Run(server=server, folder=tmp_path)
     assert run.interrupted(12, notice) == 143
     assert run.interrupted(16, power_loss) == 137
     assert run.interrupted(27, one_rank) == 137
+    run.server = None  # the last continues from nothing
     assert run.complete() == 0, run.log()
     assert run.digest == undisturbed.digest
     assert run.losses() == undisturbed.losses()
@@ -172,10 +174,12 @@ def test_a_step_longer_than_the_window_is_bad_input_and_not_retried(tmp_path: Pa
     assert "a step takes longer than the grace period" in run.log()
 
 
-def test_a_first_compile_that_does_not_end_is_left_inside_the_window(tmp_path: Path) -> None:
-    loss = _with_loss(tmp_path, f"importlib.import_module('{waits.__name__}').compiled(good)")
-    env = loss | {ENV_WAIT_AT: COMPILING, "PYTHONUNBUFFERED": "1"}
-    run = Run(folder=tmp_path, options=("--window", "6"), env=env)
+def test_a_first_compile_that_does_not_end_is_left_inside_the_window(tmp_path: Path, server: ForkServer) -> None:
+    module = replaced(
+        tmp_path / "run.py", LOSS, f"changed = importlib.import_module('{waits.__name__}').compiled(good)"
+    )
+    env = {ENV_WAIT_AT: COMPILING, "PYTHONUNBUFFERED": "1"}
+    run = Run(server=server, folder=tmp_path, module=module, options=("--window", "6"), env=env)
     with run.started() as process:
         compiling = lambda: run.log().count(COMPILING) >= run.ranks  # noqa: E731
         until(compiling, run.log, alive=lambda: process.poll() is None, within_s=PATIENCE_S)
@@ -185,20 +189,10 @@ def test_a_first_compile_that_does_not_end_is_left_inside_the_window(tmp_path: P
     assert time.monotonic() - noticed < 6
 
 
-def test_a_bug_in_one_rank_is_told_apart_from_an_eviction(tmp_path: Path) -> None:
+def test_a_bug_in_one_rank_is_told_apart_from_an_eviction(tmp_path: Path, server: ForkServer) -> None:
     broken = "lambda *a: good(*a) * (1 / (calls.append(1) or len(calls) != 5 or os.environ['RANK'] != '1'))"
-    run = Run(folder=tmp_path, steps=10, env=_with_loss(tmp_path, broken))
+    module = replaced(tmp_path / "run.py", LOSS, f"calls = []\nchanged = {broken}")
+    run = Run(server=server, folder=tmp_path, module=module, steps=10)
     assert run.complete() == 70
     assert "ZeroDivisionError" in run.log()
     assert run.of("exit")[-1]["code"] == 70
-
-
-def _with_loss(folder: Path, loss: str) -> dict[str, str]:
-    """Trains with `loss`, an expression over `good`, the loss of the trainer, and `calls`."""
-    code = (
-        "import os, importlib\n"
-        "import holdfast.training.model as model\n"
-        "good, calls = model.next_byte_loss, []\n"
-        f"model.next_byte_loss = {loss}\n"
-    )
-    return before_import(folder / "site", "holdfast.training.trainer", code)

@@ -52,12 +52,6 @@ class Gang:
         self._command = [sys.executable, str(script), str(folder / "ck"), str(steps), str(folder / "out")]
         self._site, self._folder, self._starts = site, folder, 0
 
-    @staticmethod
-    def python(code: str, *, path: list[Path]) -> subprocess.CompletedProcess[str]:
-        environment = os.environ | {"PYTHONPATH": os.pathsep.join(map(str, path))}
-        command = [sys.executable, "-c", code]
-        return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=200, check=False)
-
     def complete(self) -> list[str]:
         """What rank 0 printed in a start that came to its end."""
         with self._started({}) as ranks:

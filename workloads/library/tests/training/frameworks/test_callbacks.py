@@ -131,16 +131,18 @@ def test_a_callback_is_short_enough_to_be_read_at_once(callback: Path) -> None:
     assert 15 < sum(bool(line.strip()) for line in body) < 40
 
 
-def test_two_writers_of_checkpoints_are_refused(site: Path, tmp_path: Path) -> None:
-    code = (
+def test_two_writers_of_checkpoints_are_refused(server: ForkServer, tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(
         "from transformers import TrainingArguments\n"
         "from holdfast.training.frameworks.huggingface import HoldfastCallback\n"
         f"args = TrainingArguments(output_dir={str(tmp_path)!r}, save_strategy='steps', use_cpu=True, report_to=[])\n"
         "HoldfastCallback('x').on_init_end(args, None, None)\n"
     )
-    done = Gang.python(code, path=[ROOT, site])
-    assert done.returncode == 1
-    assert "both the Trainer and Holdfast would write checkpoints" in done.stderr
+    with (tmp_path / "out").open("w") as out, (tmp_path / "err").open("w") as err:
+        process = server.start([sys.executable, str(script)], env=os.environ, out=out, err=err, session=True)
+        assert process.wait(200) == 1
+    assert "both the Trainer and Holdfast would write checkpoints" in (tmp_path / "err").read_text()
 
 
 def test_deepspeed_is_refused_with_what_to_use_instead() -> None:
