@@ -30,7 +30,12 @@ import torch
 from holdfast.contract.errors import InputError
 from holdfast.contract.exit_codes import EXIT_RETRY
 
-PRELOADED = ("torch.distributed.fsdp", "torch.distributed.device_mesh", "holdfast.checkpoint.checkpointer")
+PRELOADED = (
+    "torch.distributed.fsdp",
+    "torch.distributed.device_mesh",
+    "torch._dynamo",
+    "holdfast.checkpoint.checkpointer",
+)
 _LOOK_S = 0.02
 
 

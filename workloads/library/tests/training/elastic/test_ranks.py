@@ -75,3 +75,19 @@ def test_a_node_of_a_sharded_gang_refuses_what_its_gang_cannot_do(
     with pytest.raises(InputError) as refused:
         ShardedNode(nodes=(("127.0.0.1", 29_500),) * nodes, **given)
     assert str(refused.value.got).startswith(got)
+
+
+def test_a_rank_of_a_sharded_state_imports_nothing_of_torch_for_its_first_step() -> None:
+    """Each start of the gang would pay for it: a second of each rank."""
+    program = (
+        "import importlib, sys\nfrom holdfast.training.elastic.forked_ranks import PRELOADED\n"
+        "for name in PRELOADED: importlib.import_module(name)\n"
+        "found = set(sys.modules)\n"
+        "import torch\nfrom torch import distributed as dist\nfrom torch.distributed.fsdp import fully_shard\n"
+        "dist.init_process_group('gloo', store=dist.HashStore(), rank=0, world_size=1)\n"
+        "model = torch.nn.Linear(4, 4)\nfully_shard(model)\noptimizer = torch.optim.AdamW(model.parameters())\n"
+        "model(torch.ones(1, 4)).sum().backward()\noptimizer.step()\ndist.destroy_process_group()\n"
+        "print(*sorted(name for name in set(sys.modules) - found if name.startswith('torch')))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=300)
+    assert done.stdout.split() == []
