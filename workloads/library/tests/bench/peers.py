@@ -38,6 +38,7 @@ from workloads.library.tests.bench.peers_play import (
 from workloads.library.tests.processes import family, until
 
 MORE_NODES = 8
+"""With half the state: their processes take more memory."""
 TURNS = 11
 """The first is not counted: in it memory is touched."""
 TURN_STEPS = 30
@@ -150,7 +151,7 @@ def main() -> None:
         bench.folder.mkdir()
         found, memory = lost(bench, options.rounds)
         cost = costs(replace(bench, folder=folder, nodes=2))
-        more = replace(bench, folder=folder, nodes=MORE_NODES, mib=options.mb // MORE_NODES)
+        more = replace(bench, folder=folder, nodes=MORE_NODES, mib=options.mb // 2 // MORE_NODES)
         of_eight = f"{COPIES}, {MORE_NODES} nodes"
         found[of_eight] = Play(more, "eight", copies=1).lost(max(1, options.rounds - 1))
     rows = table(found, cost, memory)
