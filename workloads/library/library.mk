@@ -2,7 +2,7 @@
 
 ##@ Library
 
-.PHONY: template drill-cluster drill-node test-node test-gpu test-mutants fuzz kill-matrix bench-synth bench-checkpoint bench-training bench-batch bench-placement bench-cluster bench-monitoring bench-lint bench-server bench-month bench-elastic docs wheel
+.PHONY: template drill-cluster drill-node test-node test-gpu test-mutants fuzz kill-matrix bench-synth bench-checkpoint bench-training bench-batch bench-placement bench-cluster bench-monitoring bench-lint bench-server bench-month bench-elastic bench-peer-kills docs wheel
 template: setup ## A repository that a team keeps, with the library pinned: OUT=../acme-platform [ENV=acme]
 	@$(PY) .ci/template.py $(if $(filter file,$(origin OUT)),$(error make template: got no OUT; allowed: a folder that does not exist; fix: make template OUT=../acme-platform),$(OUT)) $(if $(filter file,$(origin ENV)),,--env $(ENV))
 
@@ -67,3 +67,6 @@ bench-month: setup tools
 
 bench-elastic: setup
 	@$(PY) -m workloads.library.tests.bench.elastic
+
+bench-peer-kills: setup
+	@$(PY) -m workloads.library.tests.bench.peer_kills $(if $(RESULTS),--results $(RESULTS)) $(if $(MINUTES),--minutes $(MINUTES))
