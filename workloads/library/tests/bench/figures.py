@@ -38,6 +38,8 @@ HEADLINES = {
     " (DCP {corruption[dcp][undetected]})",
     "bench-elastic": "next step {median_s[death]:.2f} s after a node dies (rigid gang"
     " {rivals[holdfast rigid][death_s]:.1f}, torchft {rivals[torchft tuned][death_s]:.1f})",
+    "bench-peer-kills": "{kills} nodes of sharded gangs killed at {kinds} kinds of moments: {wrong} wrong restores, {stuck} stuck gangs,"
+    " {commits_by_zombies} commits by zombies",
     "bench-batch": "{kills} kills: {kills_lost} items lost, {kills_duplicated} stored twice;"
     " {ours_share_of_bare_loop:.0%} of a bare loop's throughput",
     "bench-server": "{drains_posts:,} requests through {drains_actions} evictions and roll-outs: {drains_failed} failed",
