@@ -2,7 +2,7 @@
 
 ##@ Library
 
-.PHONY: template drill-cluster drill-node test-node test-gpu test-mutants fuzz kill-matrix bench-synth bench-checkpoint bench-training bench-batch bench-placement bench-cluster bench-monitoring bench-lint bench-server bench-month bench-elastic bench-peers docs wheel
+.PHONY: template drill-cluster drill-node test-node test-gpu test-mutants fuzz kill-matrix bench-synth bench-checkpoint bench-training bench-batch bench-placement bench-cluster bench-monitoring bench-lint bench-server bench-month bench-elastic bench-peers bench-peer-kills docs wheel
 template: setup ## A repository that a team keeps, with the library pinned: OUT=../acme-platform [ENV=acme]
 	@$(PY) .ci/template.py $(if $(filter file,$(origin OUT)),$(error make template: got no OUT; allowed: a folder that does not exist; fix: make template OUT=../acme-platform),$(OUT)) $(if $(filter file,$(origin ENV)),,--env $(ENV))
 
@@ -70,3 +70,6 @@ bench-elastic: setup
 
 bench-peers: setup tools
 	@$(PY) -m workloads.library.tests.bench.peers $(if $(MB),--mb $(MB)) $(if $(ROUNDS),--rounds $(ROUNDS))
+
+bench-peer-kills: setup
+	@$(PY) -m workloads.library.tests.bench.peer_kills $(if $(RESULTS),--results $(RESULTS)) $(if $(MINUTES),--minutes $(MINUTES))

@@ -1,7 +1,7 @@
 """Processes of tests and benches: what they and their children hold, their end, and what is awaited of them."""
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import TypeVar
@@ -30,9 +30,21 @@ def rss_mib(pid: int, *, with_children: bool = False) -> float:
 
 
 def kill_family(pid: int | None) -> None:
-    for process in family(pid or 0):
+    each(family(pid or 0), psutil.Process.kill)
+
+
+def alive(process: psutil.Process) -> bool:
+    """Not one that has ended and is not reaped yet."""
+    with suppress(psutil.NoSuchProcess):
+        return process.status() != psutil.STATUS_ZOMBIE
+    return False
+
+
+def each(processes: Iterable[psutil.Process], order: Callable[[psutil.Process], None]) -> None:
+    """To those that are still there."""
+    for process in processes:
         with suppress(psutil.NoSuchProcess):
-            process.kill()
+            order(process)
 
 
 def children(pid: int) -> list[int]:

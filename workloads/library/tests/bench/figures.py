@@ -41,6 +41,8 @@ HEADLINES = {
     "bench-peers": "a sharded gang of 4 nodes loses one without notice: at most {rows[copies][lost_steps_worst]} of the"
     " {cadence} steps between two copies are lost, next step {rows[copies][first_step_s]:.1f} s after the replacement has come, from copies in other nodes' memory (from the"
     " bucket {rows[no copies][first_step_s]:.1f}; torchrun with DCP {rows[torchrun with DCP][first_step_s]:.1f})",
+    "bench-peer-kills": "{kills} nodes of sharded gangs killed at {kinds} kinds of moments: {wrong} wrong restores, {stuck} stuck gangs,"
+    " {commits_by_zombies} commits by zombies",
     "bench-batch": "{kills} kills: {kills_lost} items lost, {kills_duplicated} stored twice;"
     " {ours_share_of_bare_loop:.0%} of a bare loop's throughput",
     "bench-server": "{drains_posts:,} requests through {drains_actions} evictions and roll-outs: {drains_failed} failed",

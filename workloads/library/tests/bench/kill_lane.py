@@ -16,6 +16,7 @@ import psutil
 
 from holdfast.checkpoint.failpoints import POINTS
 from holdfast.contract.environment import ENV_KILL_AT
+from workloads.library.tests.processes import alive
 from workloads.library.tests.training.runs import PATIENCE_S, Run
 
 TARGETS = ("rank 0", "rank 1", "agent", "uploader", "all")
@@ -189,10 +190,10 @@ def _at_point(process: subprocess.Popen[str]) -> bool:
     until, known = time.monotonic() + PATIENCE_S, set[int]()
     while process.poll() is None and time.monotonic() < until:
         ranks, uploaders = _pod(process.pid)
-        alive = {p.pid for p in uploaders if _not_zombie(p)}
-        if known - alive and len(ranks) == 2 and all(_not_zombie(r) for r in ranks):
+        living = {p.pid for p in uploaders if alive(p)}
+        if known - living and len(ranks) == 2 and all(alive(r) for r in ranks):
             return _kill_target(process.pid, "all")
-        known |= alive
+        known |= living
         time.sleep(0.02)
     return process.poll() != 0
 
@@ -228,10 +229,3 @@ def _kill(victim: psutil.Process) -> bool:
     except psutil.NoSuchProcess:
         return False
     return True
-
-
-def _not_zombie(process: psutil.Process) -> bool:
-    try:
-        return process.status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False

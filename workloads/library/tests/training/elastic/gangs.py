@@ -158,6 +158,11 @@ class Commits:
                 if key not in self._found:
                     self._found[key] = int(json.loads(commit.read_bytes())["body"]["epoch"])
 
+    @property
+    def newest_start(self) -> int:
+        self.note()
+        return max(self._found.values(), default=0)
+
     def of_zombies(self) -> list[str]:
         """By one that has lost its right and commits: its number is lower than that of a commit before it."""
         found = sorted((written, epoch, step) for (step, written), epoch in self._found.items())

@@ -1,7 +1,7 @@
 """A rank of a state that is sharded over nodes, for tests: `python -m workloads.library.tests.training.elastic.sharded_child SETTINGS`.
 
 A plain FSDP2 loop as a user's own: it knows nothing of copies or of the launcher. It waits at `gate_step` until the file
-`gate` is there, and shows by another that it does.
+`gate` is there, and shows by another that it does. The digest of what each start begins with goes to the file `bits`.
 """
 
 import json
@@ -71,10 +71,20 @@ def train(settings: dict[str, Any]) -> None:
     events = EventLog.open(Path(settings["events"]), job="sharded", kind=KIND_TRAINING)
     state = {"model": model, "optimizer": optimizer}
     tuning = Tuning(peer_steps=settings["peer_steps"])
+
+    def note(step: int) -> None:
+        bits = digest(*gathered(model, optimizer))
+        if rank == 0:
+            with Path(settings["bits"]).open("a") as file:
+                file.write(json.dumps({"step": step, "digest": bits}) + "\n")
+
     with Checkpointer(
         settings["checkpoints"], state, run="sharded", every=settings["every"], tuning=tuning, events=events
     ) as ckpt:
-        for step in range(ckpt.step, settings["steps"]):
+        first = ckpt.step
+        for step in range(first, settings["steps"]):
+            if step in (first, *settings.get("bits_at", ())):
+                note(step)
             while step == settings["gate_step"] and not Path(settings["gate"]).exists():
                 Path(f"{settings['gate']}-reached").touch()
                 ckpt.poll()

@@ -4,13 +4,17 @@ import json
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from holdfast.checkpoint.errors import NotFound
+from holdfast.checkpoint.format import Manifest, Shard
 from holdfast.checkpoint.parts import PeerPlaces
+from holdfast.checkpoint.stores.storage import crc32c
 from holdfast.contract.environment import (
     ENV_COMPLETION_INDEX,
     ENV_GANG_ADDRESS,
@@ -43,6 +47,7 @@ class ShardedGang:
         processes: int = 1,
         copies: int = 1,
         child: str = CHILD,
+        wait_s: float = 60.0,
         env: Mapping[str, str] | None = None,
         domains: Sequence[str] = (),
         **settings: Any,
@@ -51,6 +56,7 @@ class ShardedGang:
         folder.mkdir(parents=True)
         self.folder, self.nodes, self.processes_of_node = folder, nodes, processes
         self._server, self._copies, self._domains = server, copies, domains or [""] * nodes
+        self._wait_s = wait_s
         self._port, self._child, self._env = free_run(2 * nodes), child, env or {}
         self.checkpoints, self.events = folder / "checkpoints", folder / "events.jsonl"
         self.settings = {
@@ -61,6 +67,7 @@ class ShardedGang:
             "steps": 24,
             "every": 10,
             "peer_steps": 1,
+            "bits": str(folder / "bits.jsonl"),
             **settings,
         }
         self.processes: dict[int, Started | subprocess.Popen[bytes]] = {}
@@ -80,7 +87,18 @@ class ShardedGang:
                 "--run",
                 "sharded",
             ]
-            command = [sys.executable, "-m", module, "train", "ranks", *options, "--wait", "60", "--", *program]
+            command = [
+                sys.executable,
+                "-m",
+                module,
+                "train",
+                "ranks",
+                *options,
+                "--wait",
+                str(self._wait_s),
+                "--",
+                *program,
+            ]
             environment = {
                 **os.environ,
                 **self._env,
@@ -170,6 +188,18 @@ class ShardedGang:
         logs = [f"{path.name}: {path.read_text()[-2500:]}" for path in sorted(self.folder.glob("log-*"))]
         return "\n".join([*logs, *map(str, self.held().items()), *map(str, self.of("restore") + self.of("save"))])
 
+    @property
+    def silent_s(self) -> float:
+        """Since one of its nodes has written a line."""
+        files = (*self.folder.glob("log-*"), *self.folder.glob("*.jsonl"))
+        return time.time() - max(path.stat().st_mtime for path in files)
+
+    def bits(self) -> list[tuple[int, str]]:
+        """Step and digest of the whole state that each start of the ranks began with."""
+        path = Path(self.settings["bits"])
+        lines = path.read_text().splitlines() if path.exists() else []
+        return [(found["step"], found["digest"]) for found in map(json.loads, lines)]
+
     def close(self) -> None:
         for process in self.processes.values():
             if process.poll() is None:
@@ -195,3 +225,31 @@ def damage(memories: Iterable[Path]) -> None:
                 first = opened.read(1)
                 opened.seek(0)
                 opened.write(bytes([first[0] ^ 1]))
+
+
+def damage_copies(launcher: int) -> None:
+    """One bit of each that it keeps for the node before."""
+    maps = Path(f"/proc/{launcher}/maps").read_text().splitlines()
+    starts = [int(line.partition("-")[0], 16) for line in maps if "/dev/zero" in line]
+    with Path(f"/proc/{launcher}/mem").open("r+b", buffering=0) as memory:
+        for start in starts:
+            memory.seek(start)
+            first = memory.read(1)
+            memory.seek(start)
+            memory.write(bytes([first[0] ^ 1]))
+
+
+def lie(gang: ShardedGang, step: int, rank: int, *, to: int) -> None:
+    """As a member of the gang: another shard of `rank` under the name of that version, to the keeper of `to`."""
+    places, status = gang.places(), gang.peers().look([to]).get(to, {})
+    own = [one for one in places.held()[rank] if (one["rank"], one["step"]) == (rank, step)]
+    if not own or not status.get("epoch"):
+        return
+    version, data = max(own, key=lambda one: one["start"]), memoryview(bytearray(b"lie!" * 8))
+    manifest = Manifest(
+        run="sharded", step=step, attempt=version["attempt"], rank=rank, world_size=gang.nodes,
+        shards=(Shard(bytes=len(data), crc32c=crc32c(data)),), tensors=(), values={},
+    )  # fmt: skip
+    liar = replace(places, place=(to - 1) % gang.nodes, epoch=status["epoch"]["number"])
+    with suppress(NotFound):  # refused
+        liar.copy(manifest, data, (-1, ""), version["start"])

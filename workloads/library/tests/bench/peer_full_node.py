@@ -1,0 +1,8 @@
+"""`python -m workloads.library.tests.bench.peer_full_node ARGUMENTS`: holdfast on a node whose memory is full."""
+
+import holdfast.checkpoint.peers.keeper as keeping
+from holdfast.cli import main
+
+if __name__ == "__main__":
+    keeping.free_bytes = lambda: 0
+    main()

@@ -1,0 +1,210 @@
+"""Sharded gangs that lose nodes again and again: what a kill matrix of copies in memory is made of.
+
+Nodes are lost at once, alone and together, or where one of their processes reaches a named point. Each lost one is
+replaced at once. After each blow the gang must restore and copy on, and every start and the end must have the bits of
+an undisturbed run. Every blow leaves one JSON line in the results, so that a matrix can be played in slices.
+"""
+
+import json
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from workloads.library.tests.bench.peer_blows import REFUSED, SILENT_S, Blows, Over, Stuck
+from workloads.library.tests.bench.peer_kinds import FULL, LIAR, NODES, OLDER, STAGED, STORE, UNCOMMITTED, Blow
+from workloads.library.tests.fork_server import ForkServer
+from workloads.library.tests.training.elastic.sharded_gangs import CHILD, ShardedGang
+
+SETTINGS = {"steps": 20, "every": 4, "peer_steps": 1, "pace_s": 0.2}
+MODULES = ("holdfast.commands", "holdfast.training.elastic.in_place", CHILD, "torch._dynamo")
+KEEPS = ("one", "two others", STAGED)
+"""After these no step that was copied may be lost."""
+COPIED = {"one": 1, "two others": 1, STORE: 1, "copy damaged": 1, FULL: 1, STAGED: 1}
+"""Of these the gang first has so many versions copied; others may strike before anything is copied again."""
+MEMORY, COPIES, VERSION = "memory", "the copy of what was staged", "an older version in memory"
+BUCKET, INSTEAD = "bucket", "bucket, since memory does not verify"
+CLEAN, WITHOUT = "ends with 75 and begins clean", "no room: training goes on without a copy"
+FALLBACKS = (MEMORY, COPIES, VERSION, BUCKET, INSTEAD, CLEAN, WITHOUT)
+NOTHING = "step 0, since nothing is there"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Found:
+    """Since the record before of the same gang."""
+
+    gang: str
+    wrong: list[str]
+    zombies: list[str]
+    starts: int
+    """Whose bits were compared."""
+    stuck: str = ""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Struck(Found):
+    """What one blow came to."""
+
+    number: int
+    kind: str
+    place: int
+    kills: int
+    reached: bool
+    """The named point, if any."""
+    copied: int
+    """Newest step of which every rank's shard had a copy on the next node."""
+    restored: int
+    seconds: float
+    """From the blow to the first whole version after it."""
+    taken: list[str]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Results:
+    """An append-only file of lines, shared by the lanes."""
+
+    path: Path
+
+    def add(self, record: Found) -> None:
+        with self.path.open("a") as file:
+            file.write(json.dumps(asdict(record)) + "\n")
+
+    def struck(self) -> list[Struck]:
+        return [Struck(**line) for line in self._lines() if "kind" in line]
+
+    def ended(self) -> list[Found]:
+        return [Found(**line) for line in self._lines() if "kind" not in line]
+
+    def kills(self) -> int:
+        return sum(each.kills for each in self.struck())
+
+    def _lines(self) -> list[dict[str, Any]]:
+        text = self.path.read_text() if self.path.exists() else ""
+        return [json.loads(line) for line in text.rpartition("\n")[0].splitlines()]
+
+
+@dataclass(kw_only=True)
+class Lane:
+    folder: Path
+    reference: dict[int, str]
+    """Digest of the state by step."""
+    results: Results
+    _gangs: int = 0
+
+    def play(self, blows: Iterator[Blow]) -> None:
+        """Those for gangs without a commit come first in a gang; the others in their order."""
+        server, early, waiting = ForkServer(MODULES), list[Blow](), list[Blow]()
+        try:
+            while True:
+                gang = self._gang(server)
+                try:
+                    if not self._until_over(gang, blows, early, waiting):
+                        return
+                finally:
+                    gang.close()
+        finally:
+            server.close()
+
+    def _gang(self, server: ForkServer) -> ShardedGang:
+        self._gangs += 1
+        folder = self.folder / f"{self.folder.name}-{self._gangs}"
+        return ShardedGang(folder, server, nodes=NODES, wait_s=SILENT_S, **SETTINGS)
+
+    def _until_over(self, gang: ShardedGang, blows: Iterator[Blow], early: list[Blow], waiting: list[Blow]) -> bool:
+        """False: no blow is left. A blow that a gang did not live through comes again in the next."""
+        play, stuck, blow = Play(gang, self.reference), "", None
+        try:
+            play.settled()
+            while early and not gang.committed():
+                self.results.add(play.struck(early.pop()))
+            play.wait(gang.committed)
+            while blow := waiting.pop() if waiting else next(blows, None):
+                if blow.kind == UNCOMMITTED:
+                    early.append(blow)
+                else:
+                    self.results.add(play.struck(blow))
+            play.wait(lambda: False)
+        except Over:
+            play.compare(SETTINGS["steps"], gang.digest)
+            waiting += [blow] if blow else []
+        except Stuck as error:
+            stuck = f"{error}\n{gang.logs()}"
+        finally:
+            play.close()
+        self.results.add(Found(**play.found(), stuck=stuck))
+        return blow is not None
+
+
+def undisturbed(folder: Path) -> dict[int, str]:
+    """By step the digest of what a gang has that nothing happens to."""
+    server, settings = ForkServer(MODULES), SETTINGS | {"pace_s": 0.0}
+    gang = ShardedGang(folder, server, nodes=NODES, copies=0, bits_at=[*range(SETTINGS["steps"])], **settings)
+    try:
+        gang.start(*range(NODES))
+        assert gang.all_ended() == [0] * NODES, gang.logs()
+        return dict(gang.bits()) | {SETTINGS["steps"]: gang.digest}
+    finally:
+        gang.close()
+        server.close()
+
+
+class Play(Blows):
+    def __init__(self, gang: ShardedGang, reference: Mapping[int, str]) -> None:
+        super().__init__(gang)
+        self._reference, self._compared, self._zombies = reference, 0, 0
+
+    def compare(self, step: int, digest: str) -> None:
+        if digest != self._reference[step]:
+            self.wrong.append(f"step {step} has bits {digest}, wanted {self._reference[step]}\n{self._gang.logs()}")
+
+    def found(self) -> dict[str, Any]:
+        starts = self._gang.bits()[self._compared :]
+        for step, digest in starts:
+            self.compare(step, digest)
+        wrong, zombies = [*self.wrong], self.commits.of_zombies()[self._zombies :]
+        self.wrong.clear()
+        self._compared, self._zombies = self._compared + len(starts), self._zombies + len(zombies)
+        return {"gang": self._gang.folder.name, "wrong": wrong, "zombies": zombies, "starts": len(starts)}
+
+    def struck(self, blow: Blow) -> Struck:
+        needed = COPIED.get(blow.kind, 0)
+        self.wait(lambda: len(self.copied()) >= needed)
+        before, unreached = max(self.copied(), default=0), self.unreached
+        read = {path: path.stat().st_size for path in self._gang.folder.glob("log-*")}
+        wait_until = time.monotonic() + blow.delay_s
+        self.wait(lambda: time.monotonic() >= wait_until)
+        began = time.monotonic()
+        kills = self.strike(blow)
+        self.settled()
+        restored = self._gang.of("restore")[-1]["step"]
+        if blow.kind in KEEPS and restored < before:
+            self.wrong.append(f"{blow}: step {before} was copied, {restored} is restored\n{self._gang.logs()}")
+        texts = {path.name: path.read_text()[size:] for path, size in read.items()}
+        return Struck(
+            **self.found(),
+            number=blow.number,
+            kind=blow.kind,
+            place=blow.place,
+            kills=kills,
+            reached=self.unreached == unreached,
+            copied=before,
+            restored=restored,
+            seconds=round(time.monotonic() - began, 2),
+            taken=[*self._taken(blow, restored, texts["log-0"], "".join(texts.values()))],
+        )
+
+    def _taken(self, blow: Blow, restored: int, first: str, every: str) -> Iterator[str]:
+        """By what rank 0 and all nodes have written since."""
+        memory = "from the memory of nodes in" in first
+        found = {
+            MEMORY: memory,
+            COPIES: blow.kind == STAGED and memory and "in the memory of nodes: " not in first,
+            VERSION: blow.kind in (OLDER, LIAR) and memory and restored < self.spoilt,
+            BUCKET: " MB, committed " in first,
+            INSTEAD: "reading the store" in first,
+            CLEAN: "has no checkpoint in the store yet" in first,
+            NOTHING: "beginning at step 0" in first,
+            WITHOUT: REFUSED in every,
+        }
+        return (name for name, there in found.items() if there)
