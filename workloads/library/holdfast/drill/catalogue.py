@@ -14,6 +14,7 @@ from holdfast.drill.plan import Blast, Drill, DrillWork, Fault, Place, bound, pr
 GROUP = "holdfast.drills"
 """Of entry points: each is a callable without arguments that returns drills."""
 SAVE_EVERY = 20  # steps between checkpoints of the local trainer
+NODES, COPY_EVERY, COMMIT_EVERY = 2, 10, 50  # of the local sharded gang; steps
 WORKERS = 3
 ITEMS = 3_000
 SERVERS = 3
@@ -53,6 +54,23 @@ _POWER_LOSS = replace(
     question="Does the trainer come back from a machine that vanished?",
     fault=Fault.POWER_LOSS,
     objectives=promised(*_RESUMES),
+)
+_SHARDED_POWER_LOSS = replace(
+    _POWER_LOSS,
+    name="sharded-power-loss",
+    question="Does a sharded gang continue from memory when a node vanishes?",
+    work=DrillWork.SHARDED,
+    # A copy that is newer than the bucket is complete.
+    steady=bound(f"uncommitted_steps >= {2 * COPY_EVERY}"),
+    steady_s=200,  # nodes of three processes each, of which two import torch
+    blast=Blast(of="node of the gang", percent=50),
+    stop_when=bound("others_ended >= 1"),
+    objectives=promised(
+        _RECOVERED,
+        f"lost work within two copies: lost_steps <= {2 * COPY_EVERY} steps",
+        "no shard read from the bucket: bucket_restores = 0",
+        "the other nodes stayed: others_ended = 0",
+    ),
 )
 _TRAINED_ON = ("saved again in time: recovered_s <= 90 s", "training went on: lost_steps = 0 steps")
 _UPLOADER_KILL = replace(
@@ -188,7 +206,7 @@ _GKE_DELETE = replace(
 )
 BUILT_IN = (
     _SERVE_NOTICE, _SERVE_POWER_LOSS, _TRAINER_NOTICE, _POWER_LOSS, _UPLOADER_KILL, _BATCH_POWER_LOSS, _NAIVE, _DEAF,
-    _EVICT, _LONE_NODE, _STORM, _NODE, _GKE, _GKE_DELETE,
+    _SHARDED_POWER_LOSS, _EVICT, _LONE_NODE, _STORM, _NODE, _GKE, _GKE_DELETE,
 )  # fmt: skip
 
 

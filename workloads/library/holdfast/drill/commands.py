@@ -10,7 +10,18 @@ from typing import Any
 
 from holdfast.contract.errors import InputError
 from holdfast.drill import console, store
-from holdfast.drill.catalogue import ITEMS, REQUESTS_PER_S, SAVE_EVERY, SERVERS, WORKERS, find, of
+from holdfast.drill.catalogue import (
+    COMMIT_EVERY,
+    COPY_EVERY,
+    ITEMS,
+    NODES,
+    REQUESTS_PER_S,
+    SAVE_EVERY,
+    SERVERS,
+    WORKERS,
+    find,
+    of,
+)
 from holdfast.drill.catalogue import drills as known_drills
 from holdfast.drill.plan import Drill, DrillWork, Place
 from holdfast.drill.remote import Where, builder, checked, consent, on_each_pool
@@ -86,12 +97,15 @@ def local(drill: Drill, folder: Path) -> Target:
     """The place `local`: processes of this machine."""
     from holdfast.drill.targets.local_batch import LocalBatch
     from holdfast.drill.targets.local_serving import LocalServing
+    from holdfast.drill.targets.local_sharded import LocalSharded
     from holdfast.drill.targets.local_training import LocalTraining
 
     if drill.work is DrillWork.BATCH:
         return LocalBatch(folder, drill.fault, workers=WORKERS, items=ITEMS)
     if drill.work is DrillWork.SERVER:
         return LocalServing(folder, drill.fault, replicas=SERVERS, per_s=REQUESTS_PER_S)
+    if drill.work is DrillWork.SHARDED:
+        return LocalSharded(folder, drill.fault, nodes=NODES, copy_every=COPY_EVERY, commit_every=COMMIT_EVERY)
     return LocalTraining(folder, drill.work, drill.fault, save_every=SAVE_EVERY)
 
 

@@ -25,6 +25,7 @@ class DrillWork(StrEnum):
     TRAINER = "trainer"
     NAIVE = "naive"  # the twin that does what tutorials do
     DEAF = "deaf"  # a trainer whose first process never hears of SIGTERM
+    SHARDED = "sharded"  # nodes that each have a part of the state, and copies of another's
     BATCH = "batch"
     SERVER = "server"  # servers of requests, behind their proxy
     NAMED = "named"  # pods of a cluster, named by namespace and selector

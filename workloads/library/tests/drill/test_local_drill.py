@@ -60,6 +60,12 @@ def test_a_trainer_that_loses_its_machine_holds_every_objective(tmp_path: Path) 
     assert not (folder / "scratch").exists()
 
 
+def test_a_sharded_gang_that_loses_a_node_continues_from_memory(tmp_path: Path) -> None:
+    code, journal = run_drill("sharded-power-loss", tmp_path)
+    assert (code, journal["verdict"], set(verdicts(journal).values())) == (0, "held", {"held"}), journal
+    assert not left(tmp_path)
+
+
 def test_the_naive_twin_is_found_out(tmp_path: Path) -> None:
     code, journal = run_drill("naive-notice", tmp_path)
     arguments = verdicts(journal)

@@ -15,7 +15,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Generator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -245,10 +245,17 @@ def admin(port: int, path: str) -> tuple[int, str]:
     return get(port, path, 10)
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind((HOST, 0))
-        return probe.getsockname()[1]
+def free_port(count: int = 1) -> int:
+    """The first of `count` in a row."""
+    while True:
+        with ExitStack() as opened:
+            probes = [opened.enter_context(socket.socket()) for _ in range(count)]
+            probes[0].bind((HOST, 0))
+            first: int = probes[0].getsockname()[1]
+            with suppress(OSError, OverflowError):  # one of them is taken: try others
+                for number, probe in enumerate(probes[1:], 1):
+                    probe.bind((HOST, first + number))
+                return first
 
 
 def find_envoy() -> str:

@@ -12,14 +12,14 @@ import torch
 import torch.distributed as dist
 from torch.distributed.fsdp import fully_shard
 
-from holdfast.checkpoint import Checkpointer
+from holdfast.checkpoint import Checkpointer, Tuning
 from holdfast.training.data import Corpus, Samples
 from holdfast.training.model import ByteGPT, ModelConfig
 
 BATCH = 4  # of a rank
 
 
-def main(url: str, steps: int = 200) -> None:
+def main(url: str, steps: int = 200, every: int = 10, copy_every: int = 0) -> None:
     cuda = torch.cuda.is_available()
     device = torch.device("cuda", int(os.environ["LOCAL_RANK"])) if cuda else torch.device("cpu")
     if cuda:
@@ -34,7 +34,8 @@ def main(url: str, steps: int = 200) -> None:
     samples = Samples(text=Corpus.read(None).text, context=32, seed=0)
     state = {"model": model, "optimizer": optimizer}
     run = os.environ.get("HOLDFAST_RUN", "sharded-fsdp2")
-    with Checkpointer(url, state, run=run, every=10) as ckpt:  # copies to the next node's memory come by themselves
+    # Copies to the next node's memory come by themselves, with 0 as often as they cost little.
+    with Checkpointer(url, state, run=run, every=every, tuning=Tuning(peer_steps=copy_every)) as ckpt:
         for step in range(ckpt.step, steps):
             first = (step * dist.get_world_size() + dist.get_rank()) * BATCH
             inputs, following = samples.batch(first, BATCH)
