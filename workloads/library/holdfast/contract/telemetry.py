@@ -88,7 +88,6 @@ METRICS: dict[str, str] = {
     "node_end_seconds": "seconds until the planned end of a job's nodes, by namespace and job",
     "commit_interval_seconds": "usual time between commits, of jobs whose present attempt owes one, by namespace and job",
     "restores_skipped_total": "damaged checkpoints that a restore went past, by namespace and job",
-    "restores_total": "states loaded after a restart, by namespace, job and source: store, or memory of a sharded gang's nodes",
     "loss_not_finite": "1 while the newest loss of a training job is no finite number, by namespace and job",
     "slowest_rank_ratio": "time of the slowest rank of a gang by that of the others, up to their exchange, by namespace and job",
     "fruitless_restarts": "crashes in a row without a new commit or result; evictions do not count, by namespace and job",

@@ -50,8 +50,6 @@ class RunRecord:
     commits: deque[float] = field(default_factory=lambda: deque[float](maxlen=KEEP_COMMITS))
     crashes: int = 0
     skipped: int = 0
-    restores: Counter[str] = field(default_factory=Counter[str])
-    """Source -> states that were loaded from it."""
     dead: int = 0
     failures: Counter[str] = field(default_factory=Counter[str])
     moves: Counter[str] = field(default_factory=Counter[str])
@@ -98,7 +96,8 @@ class RunRecord:
             case "stored":
                 self.crashes = 0
             case "restore":
-                self._restored(event, counts=counts)
+                self.restored_s = t
+                self.skipped += counts * len(fields.get("skipped") or ())
             case "exit":
                 self.complete = fields.get("code") == EXIT_COMPLETE
                 if fields.get("code") not in NO_CRASH:
@@ -107,12 +106,6 @@ class RunRecord:
                 self._failed(event, counts=counts)
             case _:
                 pass
-
-    def _restored(self, event: Event, *, counts: bool) -> None:
-        self.restored_s = event.t_us / 1e6
-        self.skipped += counts * len(event.fields.get("skipped") or ())
-        if event.fields.get("step"):
-            self.restores["memory" if event.fields.get("source") == "memory" else "store"] += counts
 
     def _failed(self, event: Event, *, counts: bool) -> None:
         if event.type == "dead_lettered":
@@ -145,7 +138,6 @@ class RunRecord:
         if not self.newest_s:
             return  # it waits for its first node
         yield sample("restores_skipped_total", self.skipped, **labels)
-        yield from (sample("restores_total", n, **labels, source=source) for source, n in self.restores.items())
         if running_since_s is not None or now_s - self.newest_s <= ALIVE_S:
             yield sample("fruitless_restarts", self.crashes, **labels)
             standing = self._stands()

@@ -38,11 +38,11 @@ HEADLINES = {
     " (DCP {corruption[dcp][undetected]})",
     "bench-elastic": "next step {median_s[death]:.2f} s after a node dies (rigid gang"
     " {rivals[holdfast rigid][death_s]:.1f}, torchft {rivals[torchft tuned][death_s]:.1f})",
-    "bench-peers": "a sharded gang of 4 nodes loses one without notice: at most {rows[copies][lost_steps_worst]} of the"
-    " {cadence} steps between two copies are lost, next step {rows[copies][first_step_s]:.1f} s after the replacement has come, from copies in other nodes' memory (from the"
-    " bucket {rows[no copies][first_step_s]:.1f}; torchrun with DCP {rows[torchrun with DCP][first_step_s]:.1f})",
-    "bench-peer-kills": "{kills} nodes of sharded gangs killed at {kinds} kinds of moments: {wrong} wrong restores, {stuck} stuck gangs,"
-    " {commits_by_zombies} commits by zombies",
+    "bench-peers": "a lost node of a sharded gang costs {rows[copies][lost_steps_worst]} of {cadence} steps between copies; next"
+    " step {rows[copies][first_step_s]:.1f} s after its replacement came (from the bucket {rows[no copies][first_step_s]:.1f},"
+    " torchrun with DCP {rows[torchrun with DCP][first_step_s]:.1f})",
+    "bench-peer-kills": "{kills} kills in sharded gangs: {wrong} wrong restores, {stuck} stuck, {commits_by_zombies}"
+    " zombie commits",
     "bench-batch": "{kills} kills: {kills_lost} items lost, {kills_duplicated} stored twice;"
     " {ours_share_of_bare_loop:.0%} of a bare loop's throughput",
     "bench-server": "{drains_posts:,} requests through {drains_actions} evictions and roll-outs: {drains_failed} failed",
@@ -53,8 +53,8 @@ HEADLINES = {
     " {figures[lag_p50_s]:.1f} s among {figures[pods]:,} pods",
     "bench-lint": "{files:,} manifests in {seconds:.0f} s; precision {precision:.0%}, recall {recall:.0%}",
     "bench-synth": "all stacks of the example in {wall_s:.1f} s (with CDKTF's own import {plain_wall_s:.0f})",
-    "bench-cluster": "{figures[3][pods_hit]:,} of {figures[3][pods]:,} pods evicted at once on simulated nodes: steady again after"
-    " {figures[3][steady_s]:.0f} s, {figures[3][charged]} failures counted against a job",
+    "bench-cluster": "{figures[3][pods_hit]:,} of {figures[3][pods]:,} simulated pods evicted at once: steady after"
+    " {figures[3][steady_s]:.0f} s, {figures[3][charged]} failures charged",
 }
 # What the page also says, of parts that were recorded.
 PARTS = (

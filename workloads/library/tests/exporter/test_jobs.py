@@ -257,11 +257,3 @@ def test_what_an_ended_job_was_like_is_no_news_after_an_hour(tmp_path: Path) -> 
     states = {"goodput_ratio", "fruitless_restarts"}
     assert states <= {s.metric for s in jobs.samples(EPOCH + 600, {})}
     assert not states & {s.metric for s in jobs.samples(EPOCH + 4000, {})}
-
-
-def test_restarts_of_a_sharded_gang_are_counted_by_what_they_read(tmp_path: Path) -> None:
-    first = line(EPOCH, "restore", step=0, seconds=1, skipped=[], source="store")
-    loaded = [line(EPOCH + n, "restore", step=n, seconds=1, source=source) for n, source in ((5, "memory"), (9, "?"))]
-    found = jobs_of(tmp_path, *COMMITS, first, *loaded, loaded[0]).samples(EPOCH + 600, {})
-    counts = {dict(s.labels)["source"]: s.value for s in found if s.metric == "restores_total"}
-    assert counts == {"memory": 1, "store": 1}, "a line that comes twice counts once"
