@@ -133,7 +133,7 @@ class Lane:
         finally:
             play.close()
         self.results.add(Found(**play.found(), stuck=stuck))
-        return blow is not None
+        return blow is not None or bool(early)
 
 
 def undisturbed(folder: Path) -> dict[int, str]:

@@ -11,19 +11,20 @@ from workloads.library.tests.bench.peer_play import Lane, Results
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(1800)]
 
-# Of each way in which a process meets a point, one; those of an elastic gang's epochs are drilled there.
+# Of each way in which a process meets a point, one; those of an elastic gang's epochs are drilled there. Where the bucket
+# has a commit that is as new as the version in memory, it may be read instead.
 SAMPLE = {
-    "uncommitted damaged": peer_play.CLEAN,
-    "peer.send": peer_play.MEMORY,
-    "gang.report": peer_play.MEMORY,
-    "neighbours": peer_play.BUCKET,
-    "staged damaged": peer_play.COPIES,
-    "newest damaged": peer_play.VERSION,
-    "all damaged": peer_play.INSTEAD,
-    "full": peer_play.WITHOUT,
-    "liar": peer_play.MEMORY,
-    "zombie": peer_play.MEMORY,
-    "stopped": peer_play.MEMORY,
+    "uncommitted damaged": {peer_play.CLEAN},
+    "peer.send": {peer_play.MEMORY, peer_play.BUCKET},
+    "gang.report": {peer_play.MEMORY, peer_play.BUCKET},
+    "neighbours": {peer_play.BUCKET},
+    "staged damaged": {peer_play.COPIES, peer_play.BUCKET},
+    "newest damaged": {peer_play.VERSION, peer_play.BUCKET},
+    "all damaged": {peer_play.BUCKET},
+    "full": {peer_play.WITHOUT},
+    "liar": {peer_play.VERSION, peer_play.BUCKET},
+    "zombie": {peer_play.MEMORY, peer_play.BUCKET},
+    "stopped": {peer_play.MEMORY, peer_play.BUCKET},
 }
 
 
@@ -37,7 +38,7 @@ def test_every_start_of_a_gang_that_is_struck_again_and_again_has_the_bits_of_an
     assert [(gang.wrong, gang.zombies, gang.stuck) for gang in ended] == [([], [], "")] * len(ended)
     assert {each.kind for each in struck} == {*SAMPLE}
     assert all(each.reached for each in struck), struck
-    assert {each.kind: each.taken for each in struck if SAMPLE[each.kind] not in each.taken} == {}
+    assert {each.kind: each.taken for each in struck if SAMPLE[each.kind].isdisjoint(each.taken)} == {}
 
 
 def test_a_round_of_the_matrix_has_every_kind() -> None:
