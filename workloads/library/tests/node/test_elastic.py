@@ -1,6 +1,7 @@
 """An elastic and a sharded gang as rendered, on two real kubelets: one Spot shutdown, and what an undisturbed run computes."""
 
 from collections.abc import Iterator
+from itertools import groupby
 from pathlib import Path
 
 import pytest
@@ -130,7 +131,8 @@ def test_the_other_node_goes_on_alone_takes_the_replacement_in_and_ends_with_the
     boot(lab, "spot-c")
     until("the replacement is a member", lambda: sizes(kept, lead)[-1:] == [NODES], LIMIT_S)
     disturbed_bits = digest(lab, world, disturbed)
-    assert sizes(kept, lead) == [NODES, 1, NODES], "nothing else happened to it"
+    # A node that a busy machine holds up is met again at the same size.
+    assert [size for size, _ in groupby(sizes(kept, lead))] == [NODES, 1, NODES], "nothing else happened to it"
     assert world.pod(lead["metadata"]["name"])["metadata"]["uid"] == lead["metadata"]["uid"], "it went on in its pod"
     assert not world.job(disturbed["metadata"]["name"])["status"].get("failedIndexes")
 
