@@ -121,14 +121,14 @@ def size_text(summary: JobSummary, now_s: float, usd_per_hour: float | None = No
 
 
 def restarts_text(summary: JobSummary) -> str:
-    """`restarted in place 2 times from memory, 1 time from the bucket, the last time in 12 s`; empty for a gang that reads
+    """`restarted 2 times from memory, 1 time from the bucket, the last time in 12 s`; empty for a gang that reads
     no memory."""
     memory = sum(restart.from_memory for restart in summary.restarts)
     if not memory:
         return ""
     store = len(summary.restarts) - memory
     times = (f"{n} time{'s' * (n > 1)} from {source}" for n, source in ((memory, "memory"), (store, "the bucket")) if n)
-    return f"restarted in place {', '.join(times)}, the last time in {summary.restarts[-1].seconds:.0f} s"
+    return f"restarted {', '.join(times)}, the last time in {summary.restarts[-1].seconds:.0f} s"
 
 
 def in_place_text(job: JobSnapshot, now_s: float, usd_per_hour: float | None = None) -> str:
@@ -209,8 +209,8 @@ def _row(
 
 def _why(job: JobSnapshot, reason: Reason, now: float, rate: float | None, summary: JobSummary | None) -> str:
     """The reason, and of a gang whose pods stay what it lacks."""
-    fares = summary and reason is Reason.NONE and (size_text(summary, now, rate) or restarts_text(summary))
-    return ": ".join(filter(None, (fares or reason, in_place_text(job, now, rate))))
+    progress = summary and reason is Reason.NONE and (size_text(summary, now, rate) or restarts_text(summary))
+    return ": ".join(filter(None, (progress or reason, in_place_text(job, now, rate))))
 
 
 def _capacity(job: JobSnapshot, platform: Platform) -> str:

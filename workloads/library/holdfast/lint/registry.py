@@ -132,8 +132,8 @@ def rule(
 ) -> Callable[[CheckT], CheckT]:
     """Register a check. Examples change the clean object that `base` names, or are whole objects.
 
-    `texts` are what, why, source, fix and, unless there are no examples, bad. Raises InputError where the id is taken, so that no distribution
-    replaces a rule.
+    `texts` are what, why, source, fix and, unless there are no examples, bad. Raises InputError where the id is taken,
+    so that no distribution replaces a rule.
     """
 
     def register(check: CheckT) -> CheckT:

@@ -4,13 +4,17 @@ Every start leaves one JSON line in the results, so that a matrix can be played 
 a run that begins again at step 0 each time ends with the same ones. So each start also notes what it lost.
 """
 
+import argparse
 import json
 import subprocess
+import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any, NoReturn, TypeVar
 
 import psutil
 
@@ -64,24 +68,55 @@ class Comparison:
 
 
 @dataclass(kw_only=True)
-class Results:
+class Records:
     """An append-only file of lines, shared by the lanes."""
 
     path: Path
 
-    def add(self, record: Start | Comparison) -> None:
+    def add(self, record: Any) -> None:
+        """`record`: a dataclass."""
         with self.path.open("a") as file:
             file.write(json.dumps(asdict(record)) + "\n")
 
-    def starts(self) -> list[Start]:
-        return [Start(**line) for line in self._lines() if "target" in line]
-
-    def comparisons(self) -> list[Comparison]:
-        return [Comparison(**line) for line in self._lines() if "run" in line]
-
-    def _lines(self) -> list[dict[str, object]]:
+    def lines(self) -> list[dict[str, Any]]:
         text = self.path.read_text() if self.path.exists() else ""
         return [json.loads(line) for line in text.rpartition("\n")[0].splitlines()]
+
+
+RecordsT = TypeVar("RecordsT", bound=Records)
+
+
+def played(
+    about: str | None,
+    kind: Callable[..., RecordsT],
+    play: Callable[..., None],
+    show: Callable[[RecordsT], None],
+    verdict: Callable[[RecordsT, int], dict[str, Any]],
+    *,
+    kills: int,
+) -> NoReturn:
+    """The command line of a kill matrix: plays it, prints a table and one JSON line, and ends with 1 for a missed goal."""
+    parser = argparse.ArgumentParser(description=about)
+    parser.add_argument("--kills", type=int, default=kills)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--minutes", type=float, default=float("inf"))
+    parser.add_argument("--results", type=Path, help="Goes on where an earlier call with this file stopped.")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="holdfast-kills-") as folder:
+        results = kind(path=options.results or Path(folder) / "results.jsonl")
+        play(Path(folder), results, kills=options.kills, seed=options.seed, minutes=options.minutes)
+        show(results)
+        result = verdict(results, options.kills)
+    print(json.dumps(result))
+    sys.exit(0 if all(result["goals"].values()) else 1)
+
+
+class Results(Records):
+    def starts(self) -> list[Start]:
+        return [Start(**line) for line in self.lines() if "target" in line]
+
+    def comparisons(self) -> list[Comparison]:
+        return [Comparison(**line) for line in self.lines() if "run" in line]
 
 
 @dataclass(kw_only=True)

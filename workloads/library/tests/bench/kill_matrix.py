@@ -7,18 +7,15 @@ retention. Two runs at a time, forked from one import of torch. With --minutes i
 --results file the next call goes on. Prints a table, then one JSON line with the goals.
 """
 
-import argparse
 import itertools
-import json
 import random
 import sys
-import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 from holdfast.checkpoint.failpoints import POINTS
-from workloads.library.tests.bench.kill_lane import LOST_STEPS_MAX, TARGETS, Kill, Lane, Results, new_run
+from workloads.library.tests.bench.kill_lane import LOST_STEPS_MAX, TARGETS, Kill, Lane, Results, new_run, played
 from workloads.library.tests.training.warm import Fork, WarmRun, prepare
 
 LANES = 2
@@ -110,21 +107,5 @@ def show(results: Results) -> None:
         print(f"{target:26s}{sum(s.struck for s in row):6d}{lost:17d}{sum(bool(s.wrong) for s in row):7d}")
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--kills", type=int, default=200)
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--minutes", type=float, default=float("inf"))
-    parser.add_argument("--results", type=Path, help="Goes on where an earlier call with this file stopped.")
-    options = parser.parse_args()
-    with tempfile.TemporaryDirectory(prefix="holdfast-kill-matrix-") as folder:
-        results = Results(path=options.results or Path(folder) / "results.jsonl")
-        play(Path(folder), results, kills=options.kills, seed=options.seed, minutes=options.minutes)
-        show(results)
-        result = verdict(results, options.kills)
-    print(json.dumps(result))
-    sys.exit(0 if all(dict(result["goals"]).values()) else 1)  # type: ignore[call-overload]
-
-
 if __name__ == "__main__":
-    main()
+    played(__doc__, Results, play, show, verdict, kills=200)

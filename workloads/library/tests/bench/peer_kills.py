@@ -6,16 +6,14 @@ gangs at a time. The bits of each restore and of each end are held against those
 with the goals.
 """
 
-import argparse
-import json
 import sys
-import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from workloads.library.tests.bench.kill_lane import played
 from workloads.library.tests.bench.peer_kinds import IN_AN_EPOCH_CHANGE, KINDS, POINTS, Blow, endless
 from workloads.library.tests.bench.peer_play import FALLBACKS, Lane, Results, undisturbed
 from workloads.library.tests.training.warm import Fork
@@ -105,21 +103,5 @@ def show(results: Results) -> None:
         print(f"{kind:22s}{len(row):6d}{sum(each.kills for each in row):6d}{reached:>8s}  {names}")
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--kills", type=int, default=300)
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--minutes", type=float, default=float("inf"))
-    parser.add_argument("--results", type=Path, help="Goes on where an earlier call with this file stopped.")
-    options = parser.parse_args()
-    with tempfile.TemporaryDirectory(prefix="holdfast-peer-kills-") as folder:
-        results = Results(path=options.results or Path(folder) / "results.jsonl")
-        play(Path(folder), results, kills=options.kills, seed=options.seed, minutes=options.minutes)
-        show(results)
-        result = verdict(results, options.kills)
-    print(json.dumps(result))
-    sys.exit(0 if all(result["goals"].values()) else 1)
-
-
 if __name__ == "__main__":
-    main()
+    played(__doc__, Results, play, show, verdict, kills=300)

@@ -5,13 +5,13 @@ replaced at once. After each blow the gang must restore and copy on, and every s
 an undisturbed run. Every blow leaves one JSON line in the results, so that a matrix can be played in slices.
 """
 
-import json
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from workloads.library.tests.bench.kill_lane import Records
 from workloads.library.tests.bench.peer_blows import REFUSED, SILENT_S, Blows, Over, Stuck
 from workloads.library.tests.bench.peer_kinds import FULL, LIAR, NODES, OLDER, STAGED, STORE, UNCOMMITTED, Blow
 from workloads.library.tests.fork_server import ForkServer
@@ -60,28 +60,15 @@ class Struck(Found):
     taken: list[str]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Results:
-    """An append-only file of lines, shared by the lanes."""
-
-    path: Path
-
-    def add(self, record: Found) -> None:
-        with self.path.open("a") as file:
-            file.write(json.dumps(asdict(record)) + "\n")
-
+class Results(Records):
     def struck(self) -> list[Struck]:
-        return [Struck(**line) for line in self._lines() if "kind" in line]
+        return [Struck(**line) for line in self.lines() if "kind" in line]
 
     def ended(self) -> list[Found]:
-        return [Found(**line) for line in self._lines() if "kind" not in line]
+        return [Found(**line) for line in self.lines() if "kind" not in line]
 
     def kills(self) -> int:
         return sum(each.kills for each in self.struck())
-
-    def _lines(self) -> list[dict[str, Any]]:
-        text = self.path.read_text() if self.path.exists() else ""
-        return [json.loads(line) for line in text.rpartition("\n")[0].splitlines()]
 
 
 @dataclass(kw_only=True)

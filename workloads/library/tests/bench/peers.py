@@ -2,7 +2,7 @@
 
 Nodes are processes on this machine, and the time of a step is one in which the processors wait, as for a GPU. The bucket
 is an emulator behind a proxy that limits each stream. Rows: copies, the same gang without copies, a rigid gang (all its
-pods made anew), and torchrun with DCP. A time is from the moment that the lost node's launcher is back until the whole
+pods start again), and torchrun with DCP. A time is from the moment that the lost node's launcher is back until the whole
 gang has done a step, less that step's own time; of the rows whose processes all start, from their start. Kills are spread
 over the way from one copy, or upload, to the next. What copies cost is measured with and without them in turn, in the
 same processes, which compute all the time. Prints a table, then one JSON line with the goals.
@@ -20,7 +20,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
-from workloads.library.tests.bench.peers_play import (
+from workloads.library.tests.bench.peers_losses import (
     CADENCE,
     EVERY,
     LIMIT_S,
@@ -55,7 +55,7 @@ def lost(bench: Bench, rounds: int) -> tuple[dict[str, list[Found]], float]:
     found[NOTICE] = [notice]
     fewer = max(1, rounds // 2)
     found[BUCKET] = without.lost(fewer)
-    found[RIGID] = Play(bench, "rigid", copies=0, all_anew=True).lost(fewer)
+    found[RIGID] = Play(bench, "rigid", copies=0, all_again=True).lost(fewer)
     found[DCP] = dcp_lost(bench, "dcp", fewer)
     return found, with_copies.memory - without.memory
 

@@ -156,7 +156,7 @@ def test_a_receipt_counts_what_restarts_read_where_any_read_the_memory_of_nodes(
     ]
     assert [(figure.value, figure.note) for figure in shown] == [("1", "of 1, the slowest in 92 s")]
     summary = job_summaries(parse(sample.encoded(lines)).events)["job"]
-    assert restarts_text(summary) == "restarted in place 1 time from memory, the last time in 92 s"
+    assert restarts_text(summary) == "restarted 1 time from memory, the last time in 92 s"
     assert restarts_text(replace(summary, restarts=())) == ""
     both = replace(summary, restarts=(*summary.restarts, Restart(2**62, 20.0, from_memory=False)))
-    assert restarts_text(both) == "restarted in place 1 time from memory, 1 time from the bucket, the last time in 20 s"
+    assert restarts_text(both) == "restarted 1 time from memory, 1 time from the bucket, the last time in 20 s"

@@ -12,17 +12,16 @@ from workloads.library.tests.bench.peer_play import Lane, Results
 pytestmark = [pytest.mark.process, pytest.mark.timeout(1800)]
 
 # Of each way in which a process meets a point, one; those of an elastic gang's epochs are drilled there. Where the bucket
-# has a commit that is as new as the version in memory, it may be read instead. On a busy machine a commit may come before
-# the first blow, and a copy before the node is full.
+# has a commit that is as new as the version in memory, it may be read instead.
 SAMPLE = {
-    "uncommitted damaged": {peer_play.CLEAN, peer_play.BUCKET},
+    "uncommitted damaged": {peer_play.CLEAN},
     "peer.send": {peer_play.MEMORY, peer_play.BUCKET},
     "gang.report": {peer_play.MEMORY, peer_play.BUCKET},
     "neighbours": {peer_play.BUCKET},
     "staged damaged": {peer_play.COPIES, peer_play.BUCKET},
     "newest damaged": {peer_play.VERSION, peer_play.BUCKET},
     "all damaged": {peer_play.BUCKET},
-    "full": {peer_play.WITHOUT, peer_play.MEMORY, peer_play.BUCKET},
+    "full": {peer_play.WITHOUT},
     "liar": {peer_play.VERSION, peer_play.BUCKET},
     "zombie": {peer_play.MEMORY, peer_play.BUCKET},
     "stopped": {peer_play.MEMORY, peer_play.BUCKET},

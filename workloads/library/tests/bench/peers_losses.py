@@ -112,9 +112,9 @@ def lines(path: str) -> list[Found]:
 class Play:
     """A gang whose nodes are lost one after the other."""
 
-    def __init__(self, bench: Bench, name: str, *, copies: int, all_anew: bool = False) -> None:
-        """`all_anew`: all others are ended with a lost node and made anew, as the pods of a rigid gang are."""
-        self._bench, self._anew, self._copies = bench, all_anew, copies
+    def __init__(self, bench: Bench, name: str, *, copies: int, all_again: bool = False) -> None:
+        """`all_again`: all others are ended with a lost node and start again, as the pods of a rigid gang are."""
+        self._bench, self._anew, self._copies = bench, all_again, copies
         self.gang = bench.gang(name, copies=copies)
         self.memory = 0.0
         """Of all processes, in states."""
