@@ -1,5 +1,6 @@
 """DDP whose sums do not depend on when the process began."""
 
+import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
@@ -12,7 +13,12 @@ def replicate(model: nn.Module) -> DistributedDataParallel:
     `find_unused_parameters=True` also prevents it, at the price of a walk over the graph in each step.
     """
     replicas = DistributedDataParallel(model)
-    # What DDP does itself after a step in which the gradients came in this order.
-    replicas.reducer._push_all_rebuilt_params()
+    # A backward pass of zeros shows DDP the order of gradients: the last parameter's first, as in a step. DDP sums its
+    # buckets in that order, while the gradients of earlier layers are still computed.
+    parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    replicas.reducer.prepare_for_backward([])
+    torch.autograd.backward([(parameter * 0).sum() for parameter in parameters])
+    for parameter in parameters:
+        parameter.grad = None
     replicas.reducer._rebuild_buckets()
     return replicas

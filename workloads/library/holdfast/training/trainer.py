@@ -19,7 +19,7 @@ from holdfast.contract.lifecycle import WINDOW_MARGIN_S
 from holdfast.runtime import gpu
 from holdfast.runtime.events import EventLog
 from holdfast.training.config import TrainConfig
-from holdfast.training.data import Corpus, Samples, mixed_seed
+from holdfast.training.data import Corpus, Samples, mixed_seed, seed_draws
 from holdfast.training.meter import Alone, Meter, digest
 from holdfast.training.model import ByteGPT, next_byte_loss
 from holdfast.training.progress import Progress
@@ -61,7 +61,7 @@ def train(config: TrainConfig, corpus: Corpus, events: EventLog, meter: Meter) -
             meter.slowest = alone.slowest
         step_time = StepTimeGuard(config.window_s)
         for step in range(ckpt.step, config.steps):
-            torch.manual_seed(mixed_seed(config.seed, step, rank))  # dropout: nothing to save, nothing to restore
+            seed_draws(mixed_seed(config.seed, step, rank), device)  # dropout: nothing to save, nothing to restore
             with ckpt.computing():
                 with alone.part() if config.world_size > 1 else nullcontext():
                     inputs, following = share(samples, progress.consumed, config, rank)

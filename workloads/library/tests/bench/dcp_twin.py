@@ -1,6 +1,6 @@
 """What PyTorch offers today, for comparison: torchrun and dcp.async_save, with no code for signals.
 
-Run as `torchrun --standalone --nproc-per-node 2 -m workloads.library.tests.bench.dcp_twin FOLDER EVENTS STEPS EVERY`. Model, data
+Run as `torchrun --standalone --nproc-per-node 2 -m workloads.library.tests.bench.dcp_twin FOLDER EVENTS STEPS EVERY REPORT_EVERY`. Model, data
 and batch are the trainer's; the position in the data follows from the step.
 """
 
@@ -18,16 +18,16 @@ from torch.nn.parallel import DistributedDataParallel
 
 from holdfast.runtime.events import EventLog
 from holdfast.training.config import TrainConfig
-from holdfast.training.data import Corpus, Samples, mixed_seed
+from holdfast.training.data import Corpus, Samples, mixed_seed, seed_draws
 from holdfast.training.meter import Meter
 from holdfast.training.model import ByteGPT, next_byte_loss
 from holdfast.training.trainer import share
 from workloads.library.tests.fork_server import die_with
 
 
-def main(folder: Path, events_path: Path, steps: int, every: int) -> None:
+def main(folder: Path, events_path: Path, steps: int, every: int, report_every: int) -> None:
     die_with(os.getppid())  # torchrun puts it into a session of its own and does not take it along
-    config = TrainConfig(checkpoints=str(folder), steps=steps, every=every, device="cpu", report_every=1)
+    config = TrainConfig(checkpoints=str(folder), steps=steps, every=every, device="cpu", report_every=report_every)
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
     rank, group = dist.get_rank(), dist.new_group(backend="gloo")  # on the training's own group async_save hangs
@@ -48,7 +48,7 @@ def main(folder: Path, events_path: Path, steps: int, every: int) -> None:
     meter.begin(first, lead=rank == 0)
     saving: Future[object] | None = None
     for step in range(first, steps):
-        torch.manual_seed(mixed_seed(config.seed, step, rank))
+        seed_draws(mixed_seed(config.seed, step, rank), torch.device("cpu"))
         inputs, following = share(samples, step * config.batch, config, rank)
         loss = next_byte_loss(replicas(inputs), following)
         optimizer.zero_grad()
@@ -74,4 +74,4 @@ def newest(folder: Path) -> int:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4]))
+    main(Path(sys.argv[1]), Path(sys.argv[2]), *map(int, sys.argv[3:]))

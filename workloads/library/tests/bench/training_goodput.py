@@ -23,11 +23,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from holdfast.training.config import TrainConfig
 from workloads.library.tests.training.hooks import before_import
 from workloads.library.tests.training.runs import NAIVE, Run
 
 WINDOW_S = 15.0
-SLICE_S = 100.0
+SLICE_S = 105.0
 LONGEST_EVICTIONS, LONGEST_SLICE_S = 6, 300.0
 WAIT_S = 0.5
 """Of each step of `longest`."""
@@ -61,7 +62,7 @@ class DcpRun(Run):
             str(self.folder / "checkpoints"),
             str(self.events_path),
         ]
-        return [*torchrun, *script, str(self.steps), str(self.every)]
+        return [*torchrun, *script, str(self.steps), str(self.every), str(self.report_every)]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,6 +85,7 @@ class Slice:
     steps_done: int
     steps_kept: int
     step_seconds: tuple[float, ...]
+    """The mean of each window."""
     parts: Mapping[str, float]
     """Of the start, where the variant names them."""
     exit: int
@@ -123,7 +125,7 @@ def longest(folder: Path, *, evictions: int = LONGEST_EVICTIONS, slice_s: float 
 
 
 def _variants(folder: Path, **more: Any) -> list[Variant]:
-    options: dict[str, Any] = {"steps": EVERY, "every": EVERY, **more}
+    options: dict[str, Any] = {"steps": EVERY, "every": EVERY, "report_every": TrainConfig.report_every, **more}
     return [
         Variant(name=OURS, run=Run(folder=folder / "holdfast", **options), stored=_committed),
         Variant(name=THEIRS, run=Run(folder=folder / "naive", module=NAIVE, **options), stored=_in_file),
@@ -149,17 +151,29 @@ def _played(variant: Variant, length_s: float) -> Slice:
         code, ended = process.returncode, time.time()
     events = run.events()[begun:]
     windows = [event for event in events if event["event"] == "window"]
+    counts = [steps_in(event) for event in windows]
+    step_seconds = tuple(event["seconds"] / count for event, count in zip(windows, counts, strict=True))
     startups = [event["phases"] for event in events if event["event"] == "startup"]
     return Slice(
         wall=ended - launched,
-        start=windows[0]["t"] - launched if windows else ended - launched,
+        start=(first_step_t(windows[0]) if windows else ended) - launched,
         leaving=ended - noticed,
-        steps_done=len({event["last_step"] for event in windows}),
+        steps_done=sum(counts),
         steps_kept=max(0, variant.stored(run) - before),
-        step_seconds=tuple(event["seconds"] for event in windows),
+        step_seconds=step_seconds,
         parts=startups[0] if startups else {},
         exit=code,
     )
+
+
+def steps_in(window: Mapping[str, Any]) -> int:
+    return window["last_step"] - window["first_step"] + 1
+
+
+def first_step_t(window: Mapping[str, Any]) -> float:
+    """When the first step of a window was done."""
+    steps = steps_in(window)
+    return window["t"] - window["seconds"] * (steps - 1) / steps
 
 
 def summary(turns: list[dict[str, Slice]]) -> dict[str, Any]:

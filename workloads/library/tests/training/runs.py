@@ -30,6 +30,7 @@ class Run:
     steps: int = 40
     every: int = 10
     ranks: int = 2
+    report_every: int = 1
     module: Sequence[str] = COMMAND
     options: Sequence[str] = ()
     env: dict[str, str] = field(default_factory=dict)
@@ -43,7 +44,7 @@ class Run:
     def command(self) -> list[str]:
         command = [sys.executable, *self.module, "--checkpoints", str(self.folder / "checkpoints"), "--run", "job"]
         command += ["--events", str(self.events_path), "--steps", str(self.steps), "--every", str(self.every)]
-        return [*command, "--ranks", str(self.ranks), "--set", "report_every=1", *self.options]
+        return [*command, "--ranks", str(self.ranks), "--set", f"report_every={self.report_every}", *self.options]
 
     @contextlib.contextmanager
     def started(self) -> Iterator[Any]:
