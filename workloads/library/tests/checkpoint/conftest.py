@@ -17,7 +17,7 @@ from holdfast.drill.serving.fleet import free_port
 from tests import support
 from tests.tools import azurite_server
 from tests.tools.build import TOOLS, build
-from workloads.library.tests.checkpoint.jobs import Jobs
+from workloads.library.tests.checkpoint.jobs import Jobs, newest
 
 S3_SERVER = str(Path(__file__).with_name("s3_server.py"))
 
@@ -140,6 +140,21 @@ def azure_container(azurite: str, monkeypatch: pytest.MonkeyPatch) -> str:
 @pytest.fixture(scope="session")
 def jobs() -> Jobs:
     return Jobs()
+
+
+@pytest.fixture(scope="session")
+def pristine(jobs: Jobs, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two committed checkpoints, at steps 3 and 6, written by two ranks. Not to be changed."""
+    folder = tmp_path_factory.mktemp("pristine")
+    assert jobs.run(folder / "url", folder, world=2, every=3, steps=6) == [0, 0]
+    assert newest(folder / "url") == 6
+    return folder / "url"
+
+
+@pytest.fixture
+def url(pristine: Path, tmp_path: Path) -> Path:
+    """A copy of `pristine`."""
+    return Path(shutil.copytree(pristine, tmp_path / "url"))
 
 
 @pytest.fixture(autouse=True)
