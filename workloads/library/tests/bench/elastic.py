@@ -7,7 +7,6 @@ under the rigid gang of this project, and under torchrun min:max and torchft, ea
 cannot run here is a row with the reason. Prints a table, then one JSON line with the goals.
 """
 
-import argparse
 import json
 import signal
 import statistics
@@ -75,9 +74,9 @@ def one_gang(folder: Path, number: signal.Signals) -> tuple[float, float]:
         gang.close()
 
 
-def measured(folder: Path, rounds: int) -> dict[str, list[float]]:
+def measured(folder: Path) -> dict[str, list[float]]:
     times: dict[str, list[float]] = {"notice": [], "death": [], "silent": [], "growth": []}
-    for n in range(rounds):
+    for n in range(ROUNDS):
         for what, number in (("notice", signal.SIGTERM), ("death", signal.SIGKILL)):
             lost, grown = one_gang(folder / f"{what}-{n}", number)
             times[what].append(lost)
@@ -86,23 +85,23 @@ def measured(folder: Path, rounds: int) -> dict[str, list[float]]:
     return times
 
 
-def rivals(folder: Path, rounds: int) -> dict[str, dict[str, Any]]:
+def rivals(folder: Path) -> dict[str, dict[str, Any]]:
     return {
-        elastic_rigid.RIGID: several(lambda n: elastic_rigid.one_killed(folder / f"rigid-{n}"), rounds),
-        "torchft tuned": several(lambda n: one_killed(folder / f"torchft-{n}"), rounds),
+        elastic_rigid.RIGID: several(lambda n: elastic_rigid.one_killed(folder / f"rigid-{n}")),
+        "torchft tuned": several(lambda n: one_killed(folder / f"torchft-{n}")),
     }
 
 
-def several(once: Callable[[int], dict[str, float]], rounds: int) -> dict[str, Any]:
+def several(once: Callable[[int], dict[str, float]]) -> dict[str, Any]:
     """The median of each figure, and every death; why a round has none where not all do."""
     played: list[dict[str, float]] = []
     without: list[str] = []
-    for n in range(rounds):
+    for n in range(ROUNDS):
         try:
             played.append(once(n))
         except CannotRun as error:
             without.append(str(error))
-    failed = {"not_run": f"{len(without)} of {rounds} times: {without[0]}"} if without else {}
+    failed = {"not_run": f"{len(without)} of {ROUNDS} times: {without[0]}"} if without else {}
     if not played:
         return failed
     middle = {what: statistics.median(each[what] for each in played) for what in played[0]}
@@ -123,18 +122,12 @@ def row(found: dict[str, Any], ours_s: float) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rounds", type=int, default=ROUNDS)
-    parser.add_argument(
-        "--no-rivals", action="store_true", help="They take minutes, and torchft an environment of its own."
-    )
-    options = parser.parse_args()
     prepared()
     with tempfile.TemporaryDirectory(prefix="holdfast-elastic-") as name:
         folder = Path(name)
-        times = measured(folder, options.rounds)
+        times = measured(folder)
         costs, threads = step_costs(folder / "cost")
-        others = {} if options.no_rivals else rivals(folder / "rivals", options.rounds)
+        others = rivals(folder / "rivals")
     worst = {what: round(max(found), 3) for what, found in times.items()}
     middle = {what: round(statistics.median(found), 3) for what, found in times.items()}
     step_s = 0.05
