@@ -14,6 +14,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from contextlib import closing
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -22,8 +23,10 @@ from workloads.library.tests.bench import elastic_rigid
 from workloads.library.tests.bench.elastic_rivals import one_killed
 from workloads.library.tests.bench.elastic_step import no_more_than, step_costs
 from workloads.library.tests.bench.rival_home import CannotRun
+from workloads.library.tests.fork_server import ForkServer
 from workloads.library.tests.processes import until
-from workloads.library.tests.training.elastic.kills import SETTINGS, WarmGang, prepared
+from workloads.library.tests.training.elastic.gangs import CHILD
+from workloads.library.tests.training.elastic.kills import SETTINGS, LedgerGang
 
 ROUNDS = 3
 NODES = 3
@@ -31,18 +34,18 @@ WAIT_S = 120.0
 NEVER_ENDS = 10**6
 
 
-def gang_in(folder: Path) -> WarmGang:
+def gang_in(folder: Path, server: ForkServer) -> LedgerGang:
     settings = SETTINGS | {"steps": NEVER_ENDS, "every": NEVER_ENDS, "connect_s": 10.0}
-    gang = WarmGang(folder, nodes=NODES, **settings)
+    gang = LedgerGang(folder, server=server, nodes=NODES, **settings)
     del gang.settings["silent_s"]  # as delivered
     return gang
 
 
-def applied(gang: WarmGang, epoch: int) -> list[dict[str, Any]]:
+def applied(gang: LedgerGang, epoch: int) -> list[dict[str, Any]]:
     return [line for line in gang.ledger() if line["what"] == "applied" and line["epoch"] >= epoch]
 
 
-def disturbed_s(gang: WarmGang, number: signal.Signals) -> float:
+def disturbed_s(gang: LedgerGang, number: signal.Signals) -> float:
     """From the signal to place 1 until a survivor has done a step without it."""
     epoch = until(lambda: applied(gang, 0), within_s=WAIT_S)[-1]["epoch"]
     until(lambda: len(applied(gang, epoch)) > 10 * NODES, within_s=WAIT_S)
@@ -51,7 +54,7 @@ def disturbed_s(gang: WarmGang, number: signal.Signals) -> float:
     return float(until(lambda: applied(gang, epoch + 1), within_s=WAIT_S)[0]["t"]) - began
 
 
-def growth_stall_s(gang: WarmGang) -> float:
+def growth_stall_s(gang: LedgerGang) -> float:
     """The gap between a survivor's last step before the newcomer and its first one with it."""
     epoch = applied(gang, 0)[-1]["epoch"]
     gang.start(1)
@@ -61,8 +64,8 @@ def growth_stall_s(gang: WarmGang) -> float:
     return max(later - earlier for earlier, later in pairwise(times))
 
 
-def one_gang(folder: Path, number: signal.Signals) -> tuple[float, float]:
-    gang = gang_in(folder)
+def one_gang(folder: Path, server: ForkServer, number: signal.Signals) -> tuple[float, float]:
+    gang = gang_in(folder, server)
     try:
         gang.start(*range(NODES))
         lost = disturbed_s(gang, number)
@@ -74,14 +77,14 @@ def one_gang(folder: Path, number: signal.Signals) -> tuple[float, float]:
         gang.close()
 
 
-def measured(folder: Path) -> dict[str, list[float]]:
+def measured(folder: Path, server: ForkServer) -> dict[str, list[float]]:
     times: dict[str, list[float]] = {"notice": [], "death": [], "silent": [], "growth": []}
     for n in range(ROUNDS):
         for what, number in (("notice", signal.SIGTERM), ("death", signal.SIGKILL)):
-            lost, grown = one_gang(folder / f"{what}-{n}", number)
+            lost, grown = one_gang(folder / f"{what}-{n}", server, number)
             times[what].append(lost)
             times["growth"].append(grown)
-    times["silent"].append(one_gang(folder / "silent", signal.SIGSTOP)[0])
+    times["silent"].append(one_gang(folder / "silent", server, signal.SIGSTOP)[0])
     return times
 
 
@@ -122,10 +125,10 @@ def row(found: dict[str, Any], ours_s: float) -> str:
 
 
 def main() -> None:
-    prepared()
     with tempfile.TemporaryDirectory(prefix="holdfast-elastic-") as name:
         folder = Path(name)
-        times = measured(folder)
+        with closing(ForkServer(["torch._dynamo", CHILD])) as server:
+            times = measured(folder, server)
         costs, threads = step_costs(folder / "cost")
         others = rivals(folder / "rivals")
     worst = {what: round(max(found), 3) for what, found in times.items()}
