@@ -5,7 +5,6 @@ import shutil
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -18,19 +17,16 @@ from tests import support
 from tests.tools import azurite_server
 from tests.tools.build import TOOLS, build
 from workloads.library.tests.checkpoint.jobs import Jobs, newest
+from workloads.library.tests.processes import until
 
 S3_SERVER = str(Path(__file__).with_name("s3_server.py"))
 
 
-def wait_until_it_listens(port: int, process: subprocess.Popen[bytes]) -> None:
-    deadline = time.monotonic() + 60
-    while time.monotonic() < deadline:
-        assert process.poll() is None, "the emulator ended"
-        with suppress(OSError):
-            socket.create_connection(("127.0.0.1", port), timeout=5).close()
-            return
-        time.sleep(0.05)
-    raise TimeoutError(f"nothing listens on port {port}")
+def listens(port: int) -> bool:
+    with suppress(OSError):
+        socket.create_connection(("127.0.0.1", port), timeout=5).close()
+        return True
+    return False
 
 
 @pytest.fixture(scope="session")
@@ -80,7 +76,7 @@ def serving(*command: str) -> Iterator[str]:
     port = free_port()
     process = subprocess.Popen([*command, str(port)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
-        wait_until_it_listens(port, process)
+        until(lambda: listens(port), command[0], alive=lambda: process.poll() is None)
         yield f"http://127.0.0.1:{port}"
     finally:
         process.kill()
