@@ -268,7 +268,8 @@ def verify_exact(
         deaths = [only] if only else DEATHS
         verdicts = verify(command, Path(folder), steps=steps, timeout_s=limit_s, deaths=deaths)
         for verdict in awaited("train, killed and resumed", verdicts):
-            place = f"{verdict.death} at step {verdict.at}, resumed at {verdict.resumed_at}"
+            resumed = "not resumed" if verdict.resumed_at is None else f"resumed at {verdict.resumed_at}"
+            place = f"{verdict.death} at step {verdict.at}, {resumed}"
             print(f"{place}: {verdict.finding or 'exact'}", flush=True)
             if verdict.beside:
                 print(f"  exact, but not in the state and different: {', '.join(verdict.beside)}", file=sys.stderr)

@@ -5,7 +5,7 @@ is repeated sends only what is missing.
 """
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -100,10 +100,9 @@ def verify(storage: Storage, opened: Opened) -> None:
     def one(place: tuple[Manifest, int]) -> int:
         return len(read_shard(storage, *place))  # and not the bytes: all of them would be kept
 
-    places = [(manifest, index) for manifest in opened.manifests for index in range(len(manifest.shards))]
     # Each thread holds a whole shard, so the memory needed does not grow with the checkpoint.
     with ThreadPoolExecutor(4) as pool:
-        list(pool.map(one, places))
+        list(pool.map(one, _places(opened.manifests)))
 
 
 def resumes_on(opened: Opened) -> str:
@@ -160,7 +159,7 @@ def copy_step(source: Storage, target: Storage, run: str, step: int) -> int:
     return sent + sum(map(len, manifests)) + len(record)
 
 
-def _places(manifests: list[Manifest]) -> Iterator[tuple[Manifest, int]]:
+def _places(manifests: Iterable[Manifest]) -> Iterator[tuple[Manifest, int]]:
     return ((manifest, index) for manifest in manifests for index in range(len(manifest.shards)))
 
 

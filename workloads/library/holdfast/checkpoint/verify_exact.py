@@ -14,7 +14,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from types import FrameType, MappingProxyType
 from typing import Any
@@ -36,17 +36,14 @@ DEATHS = (KILL, KILL_SAVING, KILL_IN_STEP, NOTICE)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Orders:
-    store: str
-    trace: str
-    """Each rank adds its number and `.jsonl`."""
     steps: int
     """The process ends in order after this one."""
     every: int
     die_at: int = 0
     death: str = ""
-
-    def write(self, path: Path) -> None:
-        path.write_text(json.dumps(asdict(self)))
+    store: str = ""
+    trace: str = ""
+    """Each rank adds its number and `.jsonl`."""
 
 
 class Trial:
@@ -139,8 +136,8 @@ def _of_text(text: str) -> str:
 class ExactnessResult:
     death: str
     at: int
-    resumed_at: int
-    """0: nothing had been committed yet, so it began at step 0."""
+    resumed_at: int | None = None
+    """0: nothing had been committed yet, so it began at step 0; None: it differed before, so it was not resumed."""
     finding: str = ""
     """Empty: exact."""
     beside: tuple[str, ...] = ()
@@ -153,7 +150,7 @@ def verify(
     """Raises Unjudged if the command ends before `steps` or all starts together take longer than `timeout_s`,
     InputError if it trains without Checkpointer."""
     every, ends = max(1, steps // 4), time.monotonic() + timeout_s
-    whole = _run(command, folder / "whole", Orders(store="", trace="", steps=steps, every=every), ends)
+    whole = _run(command, folder / "whole", Orders(steps=steps, every=every), ends)
     if not whole:
         raise InputError(
             "command trains without Checkpointer",
@@ -166,7 +163,7 @@ def verify(
     for death in deaths:
         # Between saves, so that steps have to be repeated; where a save is killed, in that step.
         at = 2 * every if death == KILL_SAVING else min(steps - 1, 2 * every + max(1, every // 2))
-        orders = Orders(store="", trace="", steps=steps, every=every, die_at=at, death=death)
+        orders = Orders(steps=steps, every=every, die_at=at, death=death)
         yield _judged(command, folder / death.replace(" ", "-"), orders, whole, ends)
 
 
@@ -174,18 +171,19 @@ def _judged(
     command: list[str], folder: Path, orders: Orders, whole: dict[str, dict[int, Line]], ends: float
 ) -> ExactnessResult:
     killed = _run(command, folder, orders, ends, trace="killed", dies=True)
-    resumed = _run(command, folder, Orders(store="", trace="", steps=orders.steps, every=orders.every), ends)
-    first = min((min(lines) for lines in resumed.values()), default=orders.steps + 1)
-    found, beside = "", tuple[str, ...]()
     for rank, lines in whole.items():
         # First the part before the kill: where that differs, what comes after proves nothing about checkpoints.
         before = killed.get(rank, {})
         if unsteady := first_difference(lines, before, streams_in(lines)):
             why = unseeded(lines, before) or _by_hashes(command, folder, orders, unsteady[0], ends)
-            found = f"step {unsteady[0]} differs before the kill ({unsteady[1][0]}): {why}"
-            break
+            finding = f"step {unsteady[0]} differs before the kill ({unsteady[1][0]}): {why}"
+            return ExactnessResult(death=orders.death, at=orders.die_at, finding=finding)
+    resumed = _run(command, folder, Orders(steps=orders.steps, every=orders.every), ends)
+    first = min((min(lines) for lines in resumed.values()), default=orders.steps + 1)
+    found, beside = "", tuple[str, ...]()
+    for rank, lines in whole.items():
         # A stream that is not seeded, and that nothing draws from, differs from start to start.
-        if different := first_difference(lines, resumed.get(rank, {}), unseeded_in(lines, before)):
+        if different := first_difference(lines, resumed.get(rank, {}), unseeded_in(lines, killed.get(rank, {}))):
             found = explain(lines, resumed[rank], *different)
             break
         beside += tuple(sorted(variables(lines, resumed.get(rank, {}), orders.steps)))
@@ -206,8 +204,7 @@ def _run(
     # A folder for each death: a run must not find the checkpoints of another.
     folder.mkdir(exist_ok=True)
     file = folder / "orders.json"
-    values = {name: getattr(orders, name) for name in ("steps", "every", "die_at", "death")}
-    Orders(store=str(folder / "store"), trace=f"{folder / trace}-", **values).write(file)
+    file.write_text(json.dumps(asdict(replace(orders, store=str(folder / "store"), trace=f"{folder / trace}-"))))
     log = folder / f"{trace}.log"
     # A file and no pipe: one that is not read blocks the trainer once it is full.
     with log.open("w") as out:
@@ -242,8 +239,8 @@ def _by_hashes(command: list[str], folder: Path, orders: Orders, step: int, ends
     """Whether it is repeatable once strings have the same hash at each start."""
     runs: list[dict[str, dict[int, Line]]] = []
     for n in range(2):
-        short = Orders(store="", trace="", steps=step, every=orders.every)
-        runs.append(_run(command, folder / f"hashes-{n}", short, ends, env={"PYTHONHASHSEED": "0"}))
+        short, env = Orders(steps=step, every=orders.every), {"PYTHONHASHSEED": "0"}
+        runs.append(_run(command, folder / f"hashes-{n}", short, ends, env=env))
     alike = all(not first_difference(runs[0][rank], lines, streams_in(lines)) for rank, lines in runs[1].items())
     return (
         "it depends on the order of a set, which is another at each start; iterate over sorted(...), or set PYTHONHASHSEED"

@@ -62,60 +62,51 @@ class Process:
             self.view.passed(now)
         if self.lease and not loop.leads(self.lease):
             return
-        lines.append(self.lines, [_line(move) for move in self._moves(now)])
-        self._end_silent(now)
-        lines.append(self.lines, self._replace_faulty(now))
-        self._requeue(now)
-        self._weigh(now)
+        for undone, act in (
+            ("nothing is moved", self._move),
+            ("no pod of a silent node is ended", self._end_silent),
+            ("no node is replaced", self._replace_faulty),
+            ("no job is queued again", self._requeue),
+            ("no priority is boosted", self._weigh),
+        ):
+            try:
+                act(now)
+            except (
+                ApiError,
+                Unjudged,
+            ) as error:  # an API server that does not answer stops no other act, and no receipt
+                LOG.warning("%s in this pass: %s", undone, error)
         with self.lock:
             due = self.view.ended(now)
         for ended, node_usage in due:
             self.receipts.order(ended, node_usage)
 
-    def _moves(self, now_s: float) -> list[Move]:
-        """An API server that does not answer moves nothing, and is no reason to write no receipt."""
+    def _move(self, now_s: float) -> None:
         with self.lock:
             seen = self.view.seen(self.progress.events)
-        try:
-            return self.mover.step(seen, now_s)
-        except (ApiError, Unjudged) as error:
-            LOG.warning("nothing is moved in this pass: %s", error)
-            return []
+        lines.append(self.lines, [_line(move) for move in self.mover.step(seen, now_s)])
 
     def _end_silent(self, now_s: float) -> None:
         with self.lock:
             silent = [name for name, node in self.view.nodes.items() if node.silent]
-        try:
-            end_pods(self.api, silent, now_s, self.namespaces)
-        except (ApiError, Unjudged) as error:
-            LOG.warning("no pod of a silent node is ended in this pass: %s", error)
+        end_pods(self.api, silent, now_s, self.namespaces)
 
-    def _replace_faulty(self, now_s: float) -> list[Line]:
+    def _replace_faulty(self, now_s: float) -> None:
         with self.lock:
             spot = {name: node for name, node in self.view.nodes.items() if node.capacity == SPOT}
-        try:
-            return self.faulty.step(spot, now_s)
-        except (ApiError, Unjudged) as error:
-            LOG.warning("no node is replaced in this pass: %s", error)
-            return []
+        lines.append(self.lines, self.faulty.step(spot, now_s))
 
     def _requeue(self, now_s: float) -> None:
         with self.lock:
             waits = self.view.without_node()
-        try:
-            requeue(self.api, waits, now_s, self.namespaces)
-        except (ApiError, Unjudged) as error:
-            LOG.warning("no job is queued again in this pass: %s", error)
+        requeue(self.api, waits, now_s, self.namespaces)
 
     def _weigh(self, now_s: float) -> None:
         """What is at stake changes slowly, and the list of Workloads may be long."""
         if now_s - self.weighed_s < WEIGH_EVERY_S:
             return
         self.weighed_s = now_s
-        try:
-            stakes.write(self.api, lambda uid: self.progress.held.get(uid, ()), now_s, self.namespaces)
-        except (ApiError, Unjudged) as error:
-            LOG.warning("no priority is boosted in this pass: %s", error)
+        stakes.write(self.api, lambda uid: self.progress.held.get(uid, ()), now_s, self.namespaces)
 
 
 def _line(move: Move) -> Line:

@@ -25,12 +25,9 @@ REASON = "NodeSilent"
 def end_pods(api: Api, silent: Iterable[str], now_s: float, namespaces: Iterable[str] = JOB_NAMESPACES) -> list[str]:
     """Names of the pods ended. `silent`: nodes that carry the unreachable taint. A refused pod is tried in the next pass."""
     nodes = set(silent)
-    held = [pod for space in namespaces for pod in _pods(api, space) if _is_stuck(pod, nodes, now_s)] if nodes else []
+    found = [pod for space in namespaces if nodes for pod in api.items(f"/api/v1/namespaces/{space}/pods")]
+    held = [pod for pod in found if _is_stuck(pod, nodes, now_s)]
     return [pod["metadata"]["name"] for pod in held if _ended(api, pod, now_s)]
-
-
-def _pods(api: Api, namespace: str) -> Iterable[Object]:
-    return api.items(f"/api/v1/namespaces/{namespace}/pods")
 
 
 def _is_stuck(pod: Object, nodes: set[str], now_s: float) -> bool:

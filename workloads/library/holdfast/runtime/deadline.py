@@ -31,7 +31,15 @@ def planned_end(env: Mapping[str, str], *, annotations: Annotations, now: float)
         text = annotations(node).get(ANNOTATION_TERMINATION, "")
     if not text:
         return None
-    end = _parsed(text)
+    at = moment(text)
+    if at is None:
+        raise InputError(
+            "the deadline is not a valid time",
+            got=text,
+            allowed="RFC 3339, such as 2027-01-31T12:00:00Z",
+            fix="correct it",
+        )
+    end = at.timestamp()
     # Not a stop at once: the job would start, stop and be started again for ever.
     if end <= now:
         raise InputError(
@@ -43,7 +51,7 @@ def planned_end(env: Mapping[str, str], *, annotations: Annotations, now: float)
     return end
 
 
-def stop_before(shutdown: Shutdown, end: float, *, lead_s: float = DEFAULT_LEAD_S) -> threading.Thread:
+def stop_before(shutdown: Shutdown, end: float, *, lead_s: float) -> threading.Thread:
     """Ask for the stop `lead_s` before `end`; a run that begins later than that stops after its first step."""
 
     def watch() -> None:
@@ -63,24 +71,8 @@ def node_annotations(node: str) -> Mapping[str, str]:
     Without an answer the run goes on: what a surprising end costs is one checkpoint interval.
     """
     try:
-        return _fetched(node)
+        with api_server.opened(f"/api/v1/nodes/{node}", timeout_s=_TIMEOUT_S) as answer:
+            return json.load(answer)["metadata"].get("annotations", {})
     except (OSError, KeyError) as error:  # refused, unreachable, no token, not in a cluster
         logs.warning("deadline", f"the planned end of node {node} is unknown: {error}", node=node)
         return {}
-
-
-def _fetched(node: str) -> Mapping[str, str]:
-    with api_server.opened(f"/api/v1/nodes/{node}", timeout_s=_TIMEOUT_S) as answer:
-        return json.load(answer)["metadata"].get("annotations", {})
-
-
-def _parsed(text: str) -> float:
-    at = moment(text)
-    if at is None:
-        raise InputError(
-            "the deadline is not a valid time",
-            got=text,
-            allowed="RFC 3339, such as 2027-01-31T12:00:00Z",
-            fix="correct it",
-        )
-    return at.timestamp()

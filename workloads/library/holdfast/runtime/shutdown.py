@@ -137,13 +137,13 @@ class Shutdown:
                 f"{self.takes_s:.0f} s. Press again to leave at once",
             )
 
-    def leave_after(self, window_s: float, margin_s: float = WINDOW_MARGIN_S) -> None:
+    def leave_after(self, window_s: float) -> None:
         """Leave when the window closes, whatever then hangs: a collective, an upload, a destructor."""
         self.takes_s = window_s
 
         def enforce() -> None:
             self.wait()
-            while (left := self.seconds_left(window_s, margin_s)) > 0:
+            while (left := self.seconds_left(window_s)) > 0:
                 time.sleep(min(left, 0.2))  # a later notice may shorten it
             self._depart()
 

@@ -195,11 +195,6 @@ def _against_rivals(mid: dict[str, dict[str, float]]) -> dict[str, bool]:
     }
 
 
-def _causes(figures: dict[str, Any]) -> list[tuple[str, float]]:
-    known = {"median", "p95", "steps"}
-    return [(name, value) for name, value in figures.items() if name not in known and isinstance(value, float)]
-
-
 def _no_more_than_a_bare_copy(upload: dict[str, Any]) -> bool:
     lowest, _ = upload["p95_over_copy_95_percent"]
     return lowest <= 1 and upload["p95_over_copy"] <= 1.03
@@ -223,7 +218,7 @@ def show(result: dict[str, Any], console: Console) -> None:
     for kind, figures in result["spare_core"].items():
         ratios = f"median {figures['median']:.3f}, p95 {figures['p95']:.3f} of {figures['steps']}"
         console.print(f"one rank's steps with a spare core, beside {kind} against alone: {ratios}")
-        console.print("  " + ", ".join(f"{name} {value:.3f}" for name, value in _causes(figures)))
+        console.print(f"  processor time of its thread, p95: {figures['cpu_p95']:.3f}")
     console.print(
         f"through the storage emulator, s (per stream: {STREAM_MB_PER_S:.0f} MB/s each): {result['emulator']}"
     )

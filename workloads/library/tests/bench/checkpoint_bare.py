@@ -1,7 +1,6 @@
 """A save without a library: the state is copied into shared memory, and a process on a spare core writes it down.
 
-Nothing is encoded or committed. What this costs the steps beside it, no library can avoid; with `checked` each byte
-is read once for its checksum, which nobody can avoid who wants to find damage.
+Nothing is encoded or committed. What this costs the steps beside it, no library can avoid.
 """
 
 import mmap
@@ -15,9 +14,8 @@ from pathlib import Path
 import torch
 
 WRITER = """
-import ctypes, google_crc32c, mmap, os, sys
+import mmap, os, sys
 descriptor, length, path, spare = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3], sys.argv[4]
-checked, part = sys.argv[5] == "checked", 8 << 20
 if spare:
     os.sched_setaffinity(0, {int(core) for core in spare.split(",")})
 memory = memoryview(mmap.mmap(descriptor, length))
@@ -25,10 +23,7 @@ for _ in sys.stdin:
     file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_DIRECT)
     done = 0
     while done < length:
-        end = min(length, done + (64 << 20))
-        for start in range(done, end, part) if checked else ():
-            google_crc32c.value((ctypes.c_ubyte * min(part, end - start)).from_buffer(memory, start))
-        done += os.write(file, memory[done:end])
+        done += os.write(file, memory[done : done + (64 << 20)])
     os.fsync(file)
     os.close(file)
     print(flush=True)
@@ -36,15 +31,14 @@ for _ in sys.stdin:
 
 
 class BareCopy:
-    def __init__(self, folder: Path, tensors: Iterable[torch.Tensor], *, training_threads: int, checked: bool) -> None:
+    def __init__(self, folder: Path, tensors: Iterable[torch.Tensor], *, training_threads: int) -> None:
         self._tensors = list(tensors)
         length = sum(tensor.nbytes for tensor in self._tensors)
         descriptor = os.memfd_create("bare-copy")
         os.ftruncate(descriptor, length)
         self._copy = torch.frombuffer(mmap.mmap(descriptor, length), dtype=torch.float32).fill_(1)
         spare = ",".join(map(str, sorted(os.sched_getaffinity(0))[training_threads:]))
-        kind = "checked" if checked else "plain"
-        command = [sys.executable, "-c", WRITER, str(descriptor), str(length), str(folder / kind), spare, kind]
+        command = [sys.executable, "-c", WRITER, str(descriptor), str(length), str(folder / "bare"), spare]
         self._writer = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, pass_fds=[descriptor], bufsize=0
         )

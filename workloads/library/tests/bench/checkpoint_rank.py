@@ -88,7 +88,6 @@ def one_save(method: Method, number: int, step: Step, loaded: bool) -> dict[str,
     figures = {"blocking": slowest(blocking), "total": slowest(total)}
     if beside:
         normal = sorted(alone)[len(alone) // 2]
-        figures["p95"] = quantile(beside, 0.95) / quantile(alone, 0.95)
         figures["factor"] = sum(beside) / len(beside) / normal
         figures["extra"] = sum(beside) - normal * len(beside)
     return figures

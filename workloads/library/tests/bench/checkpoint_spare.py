@@ -3,14 +3,12 @@
 Started by workloads.library.tests.bench.checkpoint with RANK and the like set; writes its figures as JSON to --out. `nothing`
 repeats the quiet steps, so its ratio is the noise; `spin` runs a loop that touches no memory on the other
 core, so its ratio is what any neighbour costs here: sibling threads of one core share its units and clock.
-`copy` saves the same bytes without a library: its ratio is what the copy, the memory and the disk cost, and that of
-`checked copy` what the checksums add, whoever computes them.
+`copy` saves the same bytes without a library: its ratio is what the copy, the memory and the disk cost.
 """
 
 import argparse
 import json
 import random
-import resource
 import subprocess
 import sys
 import time
@@ -34,35 +32,20 @@ RESAMPLES = 1000
 
 @dataclass(frozen=True, kw_only=True)
 class Taken:
-    """One step, with what the kernel did to the training process meanwhile."""
+    """One step."""
 
     wall_s: float
     cpu_s: float
     """Of the thread that computes: more than alone means shared memory and caches, less than `wall_s` waiting."""
-    queued_s: float
-    """That it was ready and had no core."""
-    faults: int
-    preempted: int
 
 
 Round = list[Taken]
 
 
 def taken(step: Step) -> Taken:
-    before, cpu, queued = resource.getrusage(resource.RUSAGE_SELF), time.thread_time(), _queued_s()
+    began = time.thread_time()
     wall_s = step.run()
-    cpu, after = time.thread_time() - cpu, resource.getrusage(resource.RUSAGE_SELF)
-    return Taken(
-        wall_s=wall_s,
-        cpu_s=cpu,
-        queued_s=_queued_s() - queued,
-        faults=after.ru_minflt - before.ru_minflt,
-        preempted=after.ru_nivcsw - before.ru_nivcsw,
-    )
-
-
-def _queued_s() -> float:
-    return int(Path("/proc/thread-self/schedstat").read_text().split()[1]) / 1e9
+    return Taken(wall_s=wall_s, cpu_s=time.thread_time() - began)
 
 
 @contextmanager
@@ -95,8 +78,7 @@ def beside(save: Save, step: Step) -> Round:
 def measure(folder: Path, mib: int, rounds: int) -> dict[str, dict[str, Any]]:
     step, state = Step(), make_state(mib)
     method = Holdfast(folder, state)
-    threads = torch.get_num_threads()
-    bare, checked = (BareCopy(folder, state.values(), training_threads=threads, checked=c) for c in (False, True))
+    bare = BareCopy(folder, state.values(), training_threads=torch.get_num_threads())
 
     def quiet() -> Round:
         return [taken(step) for _ in range(STEPS)]
@@ -105,9 +87,9 @@ def measure(folder: Path, mib: int, rounds: int) -> dict[str, dict[str, Any]]:
         method.begin(number)
         return beside(method, step)
 
-    def beside_a_copy(copy: BareCopy) -> Round:
-        copy.begin()
-        return beside(copy, step)
+    def beside_a_copy(_: int) -> Round:
+        bare.begin()
+        return beside(bare, step)
 
     def beside_a_spinner(_: int) -> Round:
         with spinning():
@@ -116,8 +98,7 @@ def measure(folder: Path, mib: int, rounds: int) -> dict[str, dict[str, Any]]:
     warm_up(step)
     kinds: dict[str, Callable[[int], Round]] = {
         "upload": beside_an_upload,
-        "copy": lambda _: beside_a_copy(bare),
-        "checked copy": lambda _: beside_a_copy(checked),
+        "copy": beside_a_copy,
         "nothing": lambda _: quiet(),
         "spin": beside_a_spinner,
     }
@@ -129,16 +110,10 @@ def measure(folder: Path, mib: int, rounds: int) -> dict[str, dict[str, Any]]:
             beside_it[kind].append(run(number))
     method.close()
     bare.close()
-    checked.close()
     figures = {kind: _ratios(beside_it[kind], alone[kind]) for kind in kinds}
-    upload = beside_it["upload"]
-    for name in ("copy", "checked copy"):
-        key = f"p95_over_{name.replace(' ', '_')}"
-        figures["upload"] |= {
-            key: _p95(upload) / _p95(beside_it[name]),
-            f"{key}_95_percent": interval(upload, beside_it[name]),
-        }
-    return figures
+    upload, copy = beside_it["upload"], beside_it["copy"]
+    over = {"p95_over_copy": _p95(upload) / _p95(copy), "p95_over_copy_95_percent": interval(upload, copy)}
+    return figures | {"upload": figures["upload"] | over}
 
 
 def _ratios(beside_it: Sequence[Round], alone: Sequence[Round]) -> dict[str, Any]:
@@ -149,13 +124,7 @@ def _ratios(beside_it: Sequence[Round], alone: Sequence[Round]) -> dict[str, Any
         for name, share in shares.items()
     }
     computing = [quantile([one.cpu_s for one in taken], 0.95) for taken in (with_it, without)]
-    counts = {
-        "queued_ms_a_step": 1000 * sum(one.queued_s for one in with_it) / len(with_it),
-        "queued_ms_a_step_alone": 1000 * sum(one.queued_s for one in without) / len(without),
-        "faults_a_step": sum(one.faults for one in with_it) / len(with_it),
-        "preempted_a_step": sum(one.preempted for one in with_it) / len(with_it),
-    }
-    return found | {"cpu_p95": computing[0] / computing[1], "steps": len(with_it)} | counts
+    return found | {"cpu_p95": computing[0] / computing[1], "steps": len(with_it)}
 
 
 def interval(ours: Sequence[Round], others: Sequence[Round]) -> tuple[float, float]:

@@ -7,7 +7,6 @@ under the rigid gang of this project, and under torchrun min:max and torchft, ea
 cannot run here is a row with the reason. Prints a table, then one JSON line with the goals.
 """
 
-import argparse
 import json
 import signal
 import statistics
@@ -15,6 +14,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from contextlib import closing
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -23,8 +23,10 @@ from workloads.library.tests.bench import elastic_rigid
 from workloads.library.tests.bench.elastic_rivals import TUNED, one_killed
 from workloads.library.tests.bench.elastic_step import no_more_than, step_costs
 from workloads.library.tests.bench.rival_home import CannotRun
+from workloads.library.tests.fork_server import ForkServer
 from workloads.library.tests.processes import until
-from workloads.library.tests.training.elastic.kills import SETTINGS, WarmGang, prepared
+from workloads.library.tests.training.elastic.gangs import CHILD
+from workloads.library.tests.training.elastic.kills import SETTINGS, LedgerGang
 
 ROUNDS = 3
 NODES = 3
@@ -32,18 +34,18 @@ WAIT_S = 120.0
 NEVER_ENDS = 10**6
 
 
-def gang_in(folder: Path) -> WarmGang:
+def gang_in(folder: Path, server: ForkServer) -> LedgerGang:
     settings = SETTINGS | {"steps": NEVER_ENDS, "every": NEVER_ENDS, "connect_s": 10.0}
-    gang = WarmGang(folder, nodes=NODES, **settings)
+    gang = LedgerGang(folder, server=server, nodes=NODES, **settings)
     del gang.settings["silent_s"]  # as delivered
     return gang
 
 
-def applied(gang: WarmGang, epoch: int) -> list[dict[str, Any]]:
+def applied(gang: LedgerGang, epoch: int) -> list[dict[str, Any]]:
     return [line for line in gang.ledger() if line["what"] == "applied" and line["epoch"] >= epoch]
 
 
-def disturbed_s(gang: WarmGang, number: signal.Signals) -> float:
+def disturbed_s(gang: LedgerGang, number: signal.Signals) -> float:
     """From the signal to place 1 until a survivor has done a step without it."""
     epoch = until(lambda: applied(gang, 0), within_s=WAIT_S)[-1]["epoch"]
     until(lambda: len(applied(gang, epoch)) > 10 * NODES, within_s=WAIT_S)
@@ -52,7 +54,7 @@ def disturbed_s(gang: WarmGang, number: signal.Signals) -> float:
     return float(until(lambda: applied(gang, epoch + 1), within_s=WAIT_S)[0]["t"]) - began
 
 
-def growth_stall_s(gang: WarmGang) -> float:
+def growth_stall_s(gang: LedgerGang) -> float:
     """The gap between a survivor's last step before the newcomer and its first one with it."""
     epoch = applied(gang, 0)[-1]["epoch"]
     gang.start(1)
@@ -62,8 +64,8 @@ def growth_stall_s(gang: WarmGang) -> float:
     return max(later - earlier for earlier, later in pairwise(times))
 
 
-def one_gang(folder: Path, number: signal.Signals) -> tuple[float, float]:
-    gang = gang_in(folder)
+def one_gang(folder: Path, server: ForkServer, number: signal.Signals) -> tuple[float, float]:
+    gang = gang_in(folder, server)
     try:
         gang.start(*range(NODES))
         lost = disturbed_s(gang, number)
@@ -75,35 +77,35 @@ def one_gang(folder: Path, number: signal.Signals) -> tuple[float, float]:
         gang.close()
 
 
-def measured(folder: Path, rounds: int) -> dict[str, list[float]]:
+def measured(folder: Path, server: ForkServer) -> dict[str, list[float]]:
     times: dict[str, list[float]] = {"notice": [], "death": [], "silent": [], "growth": []}
-    for n in range(rounds):
+    for n in range(ROUNDS):
         for what, number in (("notice", signal.SIGTERM), ("death", signal.SIGKILL)):
-            lost, grown = one_gang(folder / f"{what}-{n}", number)
+            lost, grown = one_gang(folder / f"{what}-{n}", server, number)
             times[what].append(lost)
             times["growth"].append(grown)
-    times["silent"].append(one_gang(folder / "silent", signal.SIGSTOP)[0])
+    times["silent"].append(one_gang(folder / "silent", server, signal.SIGSTOP)[0])
     return times
 
 
-def rivals(folder: Path, rounds: int) -> dict[str, dict[str, Any]]:
+def rivals(folder: Path) -> dict[str, dict[str, Any]]:
     return {
-        elastic_rigid.RIGID: several(lambda n: elastic_rigid.one_killed(folder / f"rigid-{n}"), rounds),
-        "torchft tuned": several(lambda n: one_killed(folder / f"tuned-{n}", TUNED), rounds),
-        "torchft stock": several(lambda n: one_killed(folder / f"stock-{n}"), rounds),
+        elastic_rigid.RIGID: several(lambda n: elastic_rigid.one_killed(folder / f"rigid-{n}")),
+        "torchft tuned": several(lambda n: one_killed(folder / f"tuned-{n}", TUNED)),
+        "torchft stock": several(lambda n: one_killed(folder / f"stock-{n}")),
     }
 
 
-def several(once: Callable[[int], dict[str, float]], rounds: int) -> dict[str, Any]:
+def several(once: Callable[[int], dict[str, float]]) -> dict[str, Any]:
     """The median of each figure, and every death; why a round has none where not all do."""
     played: list[dict[str, float]] = []
     without: list[str] = []
-    for n in range(rounds):
+    for n in range(ROUNDS):
         try:
             played.append(once(n))
         except CannotRun as error:
             without.append(str(error))
-    failed = {"not_run": f"{len(without)} of {rounds} times: {without[0]}"} if without else {}
+    failed = {"not_run": f"{len(without)} of {ROUNDS} times: {without[0]}"} if without else {}
     if not played:
         return failed
     middle = {what: statistics.median(each[what] for each in played) for what in played[0]}
@@ -124,18 +126,12 @@ def row(found: dict[str, Any], ours_s: float) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rounds", type=int, default=ROUNDS)
-    parser.add_argument(
-        "--no-rivals", action="store_true", help="They take minutes, and torchft an environment of its own."
-    )
-    options = parser.parse_args()
-    prepared()
     with tempfile.TemporaryDirectory(prefix="holdfast-elastic-") as name:
         folder = Path(name)
-        times = measured(folder, options.rounds)
+        with closing(ForkServer(["torch._dynamo", CHILD])) as server:
+            times = measured(folder, server)
         costs, threads = step_costs(folder / "cost")
-        others = {} if options.no_rivals else rivals(folder / "rivals", options.rounds)
+        others = rivals(folder / "rivals")
     worst = {what: round(max(found), 3) for what, found in times.items()}
     middle = {what: round(statistics.median(found), 3) for what, found in times.items()}
     step_s = 0.05

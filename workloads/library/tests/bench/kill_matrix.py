@@ -3,7 +3,7 @@
 A run is killed again and again until it is done; then its loss curve and its digest are held against those of
 a run that nothing disturbed, to the last bit. Kills hit a rank, the agent, the uploader or all of them, after
 a random number of steps, or the process that reaches a named point of staging, upload, commit, restore or
-retention. Two runs at a time, forked from one import of torch. With --minutes it stops early, and with the same
+retention. Two runs at a time, each forked from its own import of torch. With --minutes it stops early, and with the same
 --results file the next call goes on. Prints a table, then one JSON line with the goals.
 """
 
@@ -12,11 +12,13 @@ import random
 import sys
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 from holdfast.checkpoint.failpoints import POINTS
 from workloads.library.tests.bench.kill_lane import LOST_STEPS_MAX, TARGETS, Kill, Lane, Results, new_run, played
-from workloads.library.tests.training.warm import Fork, WarmRun, prepare
+from workloads.library.tests.training.runs import Run, run_server
+from workloads.library.tests.training.warm import Fork
 
 LANES = 2
 MAY_GO_UNREACHED = ("retention.uncommitted",)  # needs an abandoned attempt of a certain age
@@ -57,14 +59,15 @@ def share(lane: int, results: Results, *, kills: int, seed: int, until: float) -
 
 def play(folder: Path, results: Results, *, kills: int, seed: int, minutes: float) -> None:
     until = time.monotonic() + minutes * 60
-    prepare()
-    reference = new_run(WarmRun, folder / "undisturbed")
+    reference = new_run(Run, folder / "undisturbed")
     if reference.complete() != 0:
         raise RuntimeError(f"the undisturbed run failed:\n{reference.log()}")
 
     def lane(number: int) -> None:
         mine = share(number, results, kills=kills, seed=seed, until=until)
-        Lane(folder=folder / f"lane-{number}", reference=reference, results=results, kind=WarmRun).play(mine)
+        with run_server() as server:
+            kind = partial(Run, server=server)
+            Lane(folder=folder / f"lane-{number}", reference=reference, results=results, kind=kind).play(mine)
 
     lanes = [Fork(lambda number=number: lane(number)) for number in range(LANES)]
     if any([fork.wait() for fork in lanes]):

@@ -12,7 +12,7 @@ from typing import Any
 
 from workloads.library.tests.fork_server import ForkServer
 from workloads.library.tests.training.nodes import Nodes
-from workloads.library.tests.training.runs import notice, power_loss
+from workloads.library.tests.training.runs import notice, power_loss, run_server
 
 NODES, STEPS, EVERY = 8, 1600, 400
 NOTICED_AT = (696, 867, 1396, 1548)
@@ -24,11 +24,8 @@ PATIENCE_S = 3600.0
 
 def published_plan(folder: Path) -> dict[str, Any]:
     """Steps that were run again, of our trainer and as published."""
-    server = ForkServer(["holdfast.commands", "holdfast.training.launch", "holdfast.runtime.deadline"])
-    try:
+    with run_server() as server:
         wasted = {way: _wasted(folder / way, take_down, server) for way, take_down in WAYS.items()}
-    finally:
-        server.close()
     return {"steps": STEPS, "preemptions": len(NOTICED_AT), "wasted_steps": wasted, "published": PUBLISHED}
 
 

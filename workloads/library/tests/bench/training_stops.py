@@ -14,8 +14,9 @@ from typing import Any
 import psutil
 
 from workloads.library.tests.bench.training_goodput import ENDLESS
-from workloads.library.tests.training.runs import PATIENCE_S, notice
-from workloads.library.tests.training.warm import Fork, WarmRun, prepare
+from workloads.library.tests.fork_server import ForkServer
+from workloads.library.tests.training.runs import PATIENCE_S, Run, notice, run_server
+from workloads.library.tests.training.warm import Fork
 
 LANES = 2
 
@@ -31,9 +32,9 @@ class Stop:
     """Whether the uploaders stood still."""
 
 
-def one_stop(folder: Path, *, frozen: bool = False) -> Stop:
+def one_stop(folder: Path, server: ForkServer, *, frozen: bool) -> Stop:
     """SIGTERM while every step starts an upload; the worst upload in flight is one that never moves again."""
-    run = WarmRun(folder=folder, steps=ENDLESS, every=1)
+    run = Run(folder=folder, steps=ENDLESS, every=1, server=server)
     with run.started() as process:
         run.wait_for_step(process, 8)
         with _frozen_uploaders(process.pid) if frozen else contextlib.nullcontext():
@@ -72,13 +73,13 @@ def stops(folder: Path, samples: int) -> dict[str, Any]:
     found = folder / "stops.jsonl"
 
     def lane(number: int) -> None:
-        for n in range(number, samples + LANES, LANES):
-            stop = one_stop(folder / str(n), frozen=n >= samples)
-            with found.open("a") as file:
+        with run_server() as server, found.open("a") as file:
+            for n in range(number, samples + LANES, LANES):
+                stop = one_stop(folder / str(n), server, frozen=n >= samples)
                 file.write(json.dumps(asdict(stop)) + "\n")
+                file.flush()
 
     folder.mkdir()
-    prepare()
     lanes = [Fork(partial(lane, number)) for number in range(LANES)]
     if any([fork.wait() for fork in lanes]):
         raise RuntimeError("a stop failed")

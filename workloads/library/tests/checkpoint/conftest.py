@@ -5,7 +5,6 @@ import shutil
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -17,20 +16,17 @@ from holdfast.drill.serving.fleet import free_port
 from tests import support
 from tests.tools import azurite_server
 from tests.tools.build import TOOLS, build
-from workloads.library.tests.checkpoint.jobs import Jobs
+from workloads.library.tests.checkpoint.jobs import Jobs, newest
+from workloads.library.tests.processes import until
 
 S3_SERVER = str(Path(__file__).with_name("s3_server.py"))
 
 
-def wait_until_it_listens(port: int, process: subprocess.Popen[bytes]) -> None:
-    deadline = time.monotonic() + 60
-    while time.monotonic() < deadline:
-        assert process.poll() is None, "the emulator ended"
-        with suppress(OSError):
-            socket.create_connection(("127.0.0.1", port), timeout=5).close()
-            return
-        time.sleep(0.05)
-    raise TimeoutError(f"nothing listens on port {port}")
+def listens(port: int) -> bool:
+    with suppress(OSError):
+        socket.create_connection(("127.0.0.1", port), timeout=5).close()
+        return True
+    return False
 
 
 @pytest.fixture(scope="session")
@@ -80,7 +76,7 @@ def serving(*command: str) -> Iterator[str]:
     port = free_port()
     process = subprocess.Popen([*command, str(port)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
-        wait_until_it_listens(port, process)
+        until(lambda: listens(port), command[0], alive=lambda: process.poll() is None)
         yield f"http://127.0.0.1:{port}"
     finally:
         process.kill()
@@ -140,6 +136,21 @@ def azure_container(azurite: str, monkeypatch: pytest.MonkeyPatch) -> str:
 @pytest.fixture(scope="session")
 def jobs() -> Jobs:
     return Jobs()
+
+
+@pytest.fixture(scope="session")
+def pristine(jobs: Jobs, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two committed checkpoints, at steps 3 and 6, written by two ranks. Not to be changed."""
+    folder = tmp_path_factory.mktemp("pristine")
+    assert jobs.run(folder / "url", folder, world=2, every=3, steps=6) == [0, 0]
+    assert newest(folder / "url") == 6
+    return folder / "url"
+
+
+@pytest.fixture
+def url(pristine: Path, tmp_path: Path) -> Path:
+    """A copy of `pristine`."""
+    return Path(shutil.copytree(pristine, tmp_path / "url"))
 
 
 @pytest.fixture(autouse=True)

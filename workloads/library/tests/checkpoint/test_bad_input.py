@@ -1,7 +1,6 @@
 """What a user gets wrong is an error on every rank, soon, and leaves nothing that looks like a checkpoint."""
 
 import json
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,21 +13,7 @@ from workloads.library.tests.checkpoint.jobs import RUN, WIDTH, Jobs
 
 pytestmark = pytest.mark.process
 State = dict[str, Any]
-OLD = 3
-
-
-@pytest.fixture(scope="module")
-def pristine(jobs: Jobs, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """One committed checkpoint of two ranks."""
-    folder = tmp_path_factory.mktemp("pristine")
-    assert jobs.run(folder / "url", folder, world=2, steps=OLD) == [0, 0]
-    return folder / "url"
-
-
-@pytest.fixture
-def url(pristine: Path, tmp_path: Path) -> Path:
-    shutil.copytree(pristine, tmp_path / "url")
-    return tmp_path / "url"
+SAVED = 6
 
 
 def contents(url: Path) -> dict[str, bytes]:
@@ -83,7 +68,7 @@ def test_a_state_that_is_wrong_on_one_rank_is_an_error_on_both(
 def test_a_state_that_goes_wrong_on_one_rank_in_training_is_an_error_on_both(
     jobs: Jobs, url: Path, tmp_path: Path, late: Callable[[State], None], message: str
 ) -> None:
-    refused(jobs, url, tmp_path, message, spoil_late=(OLD + 2, late), began=True)
+    refused(jobs, url, tmp_path, message, spoil_late=(SAVED + 2, late), began=True)
 
 
 @pytest.mark.parametrize(
@@ -102,7 +87,7 @@ def test_a_checkpoint_of_another_run_is_an_error_on_both(jobs: Jobs, url: Path, 
 
 
 def test_a_checkpoint_of_a_newer_format_is_an_error_on_both(jobs: Jobs, url: Path, tmp_path: Path) -> None:
-    commit = url / RUN / f"step-{OLD:010d}" / "COMMIT.json"
+    commit = url / RUN / f"step-{SAVED:010d}" / "COMMIT.json"
     body = json.loads(commit.read_text())["body"] | {"schema": "holdfast.checkpoint/2"}
     commit.write_bytes(envelope(encoded(body)))
     refused(jobs, url, tmp_path, "another format version")

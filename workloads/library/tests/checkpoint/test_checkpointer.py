@@ -55,17 +55,24 @@ def test_a_run_in_two_halves_ends_with_the_bits_of_a_run_in_one(tmp_path: Path) 
     assert second["sampler"] == whole["sampler"] == {"at": 11, "order": (3, 1, float("inf"))}
 
 
-def test_a_damaged_newest_checkpoint_is_passed_over_and_later_replaced(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("file", "spoilt", "why"),
+    [
+        ("*.bin", lambda data: bytes(len(data)), "crc32c"),
+        ("COMMIT.json", lambda data: data[:-9], "the commit is not whole"),
+    ],
+    ids=["shard", "commit"],
+)
+def test_a_damaged_newest_checkpoint_is_passed_over_and_later_replaced(
+    tmp_path: Path, file: str, spoilt: Callable[[bytes], bytes], why: str
+) -> None:
     train(tmp_path, build(), 6)
-    shard = next((tmp_path / "test/step-0000000006").rglob("*.bin"))
-    data = bytearray(shard.read_bytes())
-    data[len(data) // 2] ^= 1
-    shard.write_bytes(data)
-    again = build()
-    ckpt = train(tmp_path, again, 6)
+    damaged = next((tmp_path / "test/step-0000000006").rglob(file))
+    damaged.write_bytes(spoilt(damaged.read_bytes()))
+    ckpt = train(tmp_path, build(), 6)
     assert ckpt.restored is not None and ckpt.restored.step == 3
-    assert "crc32c" in ckpt.restored.skipped[0][1]
-    assert load_tensors(str(tmp_path), keys=["model/"])[0] == 6
+    assert why in ckpt.restored.skipped[0][1]
+    assert load_tensors(str(tmp_path))[0] == 6
 
 
 def test_another_model_shape_is_refused_and_nothing_is_changed(tmp_path: Path) -> None:
@@ -75,14 +82,6 @@ def test_another_model_shape_is_refused_and_nothing_is_changed(tmp_path: Path) -
     with pytest.raises(InputError, match="another model"):
         train(tmp_path, other, 6)
     assert digest(other) == before
-
-
-def test_a_value_that_could_run_code_is_refused_by_its_key(tmp_path: Path) -> None:
-    state = build()
-    state["sampler"]["hook"] = print
-    with pytest.raises(InputError, match="sampler/hook"):
-        train(tmp_path, state, 3)
-    assert not list(tmp_path.rglob("COMMIT.json"))
 
 
 def test_load_tensors_gives_what_was_trained(tmp_path: Path) -> None:
@@ -113,16 +112,6 @@ def test_an_interval_of_its_own_choice_saves_and_logs_what_the_window_allows(
     again = build()
     with Checkpointer(str(tmp_path), again, run="test", every="auto", tuning=tuning) as ckpt:
         assert ckpt.step == step == again["sampler"]["at"]
-
-
-def test_the_same_state_may_be_saved_again_under_the_same_step_after_a_fall_back(tmp_path: Path) -> None:
-    train(tmp_path, build(), 6)
-    commit = tmp_path / "test/step-0000000006/COMMIT.json"
-    commit.write_bytes(commit.read_bytes()[:-9])
-    again = build()
-    ckpt = train(tmp_path, again, 6)
-    assert ckpt.restored is not None and ckpt.restored.step == 3
-    assert load_tensors(str(tmp_path))[0] == 6
 
 
 CALLS = {

@@ -30,15 +30,6 @@ PER_KIND = 23
 
 
 @pytest.fixture(scope="module")
-def pristine(jobs: Jobs, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two committed checkpoints, at steps 3 and 6, written by two ranks."""
-    folder = tmp_path_factory.mktemp("pristine")
-    assert jobs.run(folder / "url", folder, world=2, steps=NEW, every=OLD) == [0, 0]
-    assert newest(folder / "url") == NEW
-    return folder / "url"
-
-
-@pytest.fixture(scope="module")
 def of_a_mesh(jobs: Jobs, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return mesh_checkpoints.write(jobs, tmp_path_factory.mktemp("mesh"))
 
@@ -67,9 +58,7 @@ def test_at_least_400_damages_are_injected() -> None:
     assert len(LAYOUTS) * len(DAMAGES) * PER_KIND >= 400
 
 
-def test_a_trainer_logs_what_it_passed_over_and_why(jobs: Jobs, pristine: Path, tmp_path: Path) -> None:
-    url = tmp_path / "url"
-    shutil.copytree(pristine, url)
+def test_a_trainer_logs_what_it_passed_over_and_why(jobs: Jobs, url: Path, tmp_path: Path) -> None:
     shards(url / RUN / f"step-{NEW:010d}")[0].unlink()
     log = tmp_path / "log"
     assert jobs.run(url, tmp_path, world=2, log=str(log)) == [0, 0]
@@ -97,12 +86,10 @@ def test_a_pickle_in_the_place_of_any_file_is_refused_and_never_run(pristine: Pa
     assert canary.exists(), "the payload is harmless, so the test above proves nothing"
 
 
-def test_if_no_checkpoint_verifies_the_job_does_not_begin_again_in_silence(pristine: Path, tmp_path: Path) -> None:
-    shutil.copytree(pristine, tmp_path / "url")
-    for shard in shards(tmp_path / "url"):
+def test_if_no_checkpoint_verifies_the_job_does_not_begin_again_in_silence(url: Path) -> None:
+    for shard in shards(url):
         shard.write_bytes(b"")
     with pytest.raises(InputError, match="verifies"):
-        load_tensors(str(tmp_path / "url"), RUN)
-
+        load_tensors(url, RUN)
     with pytest.raises(InputError, match="none of them verifies"):
-        restore(open_storage(str(tmp_path / "url")), RUN, build(), Ranks.of_job(timeout_s=5), Tuning())
+        restore(open_storage(str(url)), RUN, build(), Ranks.of_job(timeout_s=5), Tuning())

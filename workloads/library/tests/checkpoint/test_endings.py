@@ -25,7 +25,7 @@ from tests import support
 from workloads.library.tests.checkpoint import faulty_proxy as faults
 from workloads.library.tests.checkpoint.faulty_proxy import proxied
 from workloads.library.tests.checkpoint.jobs import STEPS, TUNING, Jobs, finish, newest, steps_on
-from workloads.library.tests.processes import until
+from workloads.library.tests.processes import children, until
 
 pytestmark = pytest.mark.process
 
@@ -195,16 +195,21 @@ def test_a_failure_is_forgotten_once_a_later_save_is_durable(tmp_path: Path) -> 
         assert ckpt.wait() and not ckpt.failure and ckpt.durable_step == 2
 
 
-def test_a_departure_says_what_it_loses(jobs: Jobs, tmp_path: Path) -> None:
+@pytest.mark.parametrize("every", [1000, 20], ids=["between saves", "in a save"])
+def test_a_trainer_whose_uploader_has_stopped_leaves_in_its_window_and_says_what_it_loses(
+    jobs: Jobs, tmp_path: Path, every: int
+) -> None:
     url, log = tmp_path / "url", tmp_path / "log"
-    (job,) = jobs.start(url, tmp_path, every=1000, steps=10**9, window_s=3.5, log=str(log))
+    (job,) = jobs.start(url, tmp_path, every=every, steps=10**9, window_s=3.5, log=str(log))
     until(lambda: bool(support.commits(url)))
-    uploader = int(Path(f"/proc/{job.pid}/task/{job.pid}/children").read_text().split()[0])
+    (uploader,) = children(job.pid or 0)
     os.kill(uploader, signal.SIGSTOP)
     try:
         steps_on(job)  # that the stopped uploader cannot store
+        began = time.monotonic()
         os.kill(job.pid or 0, signal.SIGTERM)
-        finish([job])
+        assert finish([job]) == [EXIT_PREEMPTED]
+        assert time.monotonic() - began < 3.5 + 1.0
     finally:
         os.kill(uploader, signal.SIGKILL)
     assert "steps (" in log.read_text() and "are lost" in log.read_text()

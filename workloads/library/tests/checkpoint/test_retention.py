@@ -9,7 +9,7 @@ from holdfast.checkpoint.format import Commit, Manifest, digest_of
 from holdfast.checkpoint.format.commit import committed_steps
 from holdfast.checkpoint.save.retention import Policy, pin, pinned, retain, superfluous, unpin
 from holdfast.checkpoint.stores.local import LocalStorage
-from holdfast.checkpoint.stores.storage import crc32c
+from holdfast.checkpoint.stores.storage import put_new
 from holdfast.contract import object_names
 from holdfast.contract.errors import InputError
 
@@ -17,19 +17,14 @@ RUN = "r"
 HOUR_S = 3600.0
 
 
-def put(storage: LocalStorage, name: str, data: bytes) -> None:
-    view = memoryview(bytearray(data))
-    storage.put(name, view, crc32c(view))
-
-
 def attempt(
     storage: LocalStorage, step: int, token: str, *, committed: bool, metric: float | None = None, created: int = 0
 ) -> None:
-    put(storage, object_names.shard_object(RUN, step, token, 0, 0), b"shard")
+    put_new(storage, object_names.shard_object(RUN, step, token, 0, 0), b"shard")
     manifest = Manifest(
         run=RUN, step=step, attempt=token, rank=0, world_size=1, shards=(), tensors=(), values={}
     ).encode()
-    put(storage, object_names.manifest_object(RUN, step, token, 0), manifest)
+    put_new(storage, object_names.manifest_object(RUN, step, token, 0), manifest)
     if committed:
         commit = Commit(
             run=RUN,
@@ -41,7 +36,7 @@ def attempt(
             metric=metric,
             manifests=(digest_of(manifest),),
         )
-        put(storage, object_names.commit_object(RUN, step), commit.encode())
+        put_new(storage, object_names.commit_object(RUN, step), commit.encode())
 
 
 @pytest.fixture

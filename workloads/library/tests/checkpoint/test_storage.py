@@ -21,7 +21,8 @@ from holdfast.checkpoint.stores.fsspec import FileSystemStorage
 from holdfast.checkpoint.stores.local import LocalStorage
 from holdfast.checkpoint.stores.opening import Retrying, open_storage
 from holdfast.checkpoint.stores.s3 import S3Storage
-from holdfast.checkpoint.stores.storage import Storage, crc32c, read_object
+from holdfast.checkpoint.stores.storage import Storage, read_object
+from holdfast.checkpoint.stores.storage import put_new as put
 from holdfast.contract.errors import InputError
 
 pytestmark = pytest.mark.process
@@ -44,11 +45,6 @@ def storage(request: pytest.FixtureRequest, tmp_path: Path) -> Storage:
     if request.param == "fsspec-memory":
         return FileSystemStorage(fsspec.filesystem("memory"), f"/{tmp_path.name}")
     return open_storage(f"{bucket_url(request, request.param)}/some/prefix")
-
-
-def put(storage: Storage, name: str, data: bytes) -> None:
-    view = memoryview(bytearray(data))
-    storage.put(name, view, crc32c(view))
 
 
 def test_what_was_put_is_read_in_whole_and_in_part(storage: Storage) -> None:

@@ -48,19 +48,19 @@ def test_killed_in_a_save_a_trainer_resumes_from_the_store_with_the_bits_of_a_qu
 
 
 @pytest.mark.process
-def test_what_the_first_store_has_lost_or_damaged_is_read_from_the_mirror(jobs: Jobs, tmp_path: Path) -> None:
-    first, mirror, log = tmp_path / "first", tmp_path / "mirror", tmp_path / "log"
-    assert jobs.run(first, tmp_path, world=2, steps=6) == [0, 0]
-    shutil.copytree(first, mirror)
-    zero_first_shard(first / RUN / "step-0000000006")
-    assert jobs.run(first, tmp_path, world=2, steps=9, mirror=str(mirror), log=str(log)) == [0, 0], log.read_text()
+def test_what_the_first_store_has_lost_or_damaged_is_read_from_the_mirror(
+    jobs: Jobs, url: Path, pristine: Path, tmp_path: Path
+) -> None:
+    log = tmp_path / "log"
+    zero_first_shard(url / RUN / "step-0000000006")
+    assert jobs.run(url, tmp_path, world=2, steps=9, mirror=str(pristine), log=str(log)) == [0, 0], log.read_text()
     assert "restored step 6" in log.read_text() and "skipped" not in log.read_text()
-    assert newest(first) == 9
-    assert not (mirror / RUN / "step-0000000009").exists()
-    shutil.rmtree(first / RUN)
-    assert jobs.run(first, tmp_path, world=2, mirror=str(mirror), log=str(log)) == [0, 0], log.read_text()
+    assert newest(url) == 9
+    assert not (pristine / RUN / "step-0000000009").exists()
+    shutil.rmtree(url / RUN)
+    assert jobs.run(url, tmp_path, world=2, mirror=str(pristine), log=str(log)) == [0, 0], log.read_text()
     assert log.read_text().count("restored step 6") == 2
-    assert newest(first) == STEPS
+    assert newest(url) == STEPS
 
 
 @pytest.mark.parametrize("url", ["s3://bucket/runs", "az://container/runs", "gs://bucket/runs"])

@@ -8,7 +8,7 @@ from tests import support
 from tests.tools import frameworks
 from workloads.library.tests.fork_server import ForkServer
 from workloads.library.tests.training.frameworks.gang import fork_server
-from workloads.library.tests.training.runs import Run
+from workloads.library.tests.training.runs import Run, run_server
 
 
 @pytest.fixture(scope="session")
@@ -21,10 +21,8 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Run:
 
 @pytest.fixture(scope="session")
 def server() -> Iterator[ForkServer]:
-    """For runs whose start is not what is tested."""
-    server = ForkServer(["holdfast.commands", "holdfast.training.launch", "holdfast.runtime.deadline"])
-    yield server
-    server.close()
+    with run_server() as server:
+        yield server
 
 
 @pytest.fixture(scope="session")

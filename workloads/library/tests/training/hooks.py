@@ -40,19 +40,17 @@ def replaced(file: Path, name: str, code: str) -> tuple[str, str, str]:
     return str(file), "train", "run"
 
 
-def holding(point: str, until: str) -> str:
-    """Code for `before_import`: whoever reaches the named point marks it and goes on when `until` is true."""
+def holding(point: str, marks: Path, until: str) -> str:
+    """Code that makes `changed` of the failpoint `good`: a process that reaches the named point marks it in the folder
+    `marks`, and continues when `until` is true."""
     return (
         "import os, time\n"
         "from pathlib import Path\n"
-        "import holdfast.checkpoint.failpoints as points\n"
         "from holdfast.runtime import shutdown as notices\n"
-        "reach = points.failpoint\n"
-        "def held(name):\n"
+        "def changed(name):\n"
         f"    if name == {point!r}:\n"
-        f"        Path(__import__('sitecustomize').__file__).with_name(f'{point}-{{os.getpid()}}').touch()\n"
+        f"        Path({str(marks)!r}, f'{point}-{{os.getpid()}}').touch()\n"
         f"        while not ({until}):\n"
         "            time.sleep(0.01)\n"
-        "    reach(name)\n"
-        "points.failpoint = held\n"
+        "    good(name)\n"
     )

@@ -6,11 +6,11 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from workloads.library.tests.fork_server import ForkServer, die_with
 from workloads.library.tests.processes import until
@@ -20,6 +20,34 @@ COMMAND = ("-m", "holdfast", "train", "run")
 NAIVE = ("-m", "holdfast.drill.naive")
 
 Event = dict[str, Any]
+
+
+@contextlib.contextmanager
+def run_server() -> Iterator[ForkServer]:
+    """For runs whose start from nothing is not what is tested."""
+    server = ForkServer(["holdfast.commands", "holdfast.training.launch", "holdfast.runtime.deadline"])
+    try:
+        yield server
+    finally:
+        server.close()
+
+
+def launched(
+    server: ForkServer | None,
+    command: Sequence[str],
+    *,
+    env: Mapping[str, str],
+    out: IO[Any],
+    err: IO[Any],
+    session: bool,
+) -> Any:
+    """A process forked by `server`, or without one started from nothing: a subprocess.Popen or like one."""
+    if server:
+        return server.start(command, env=env, out=out, err=err, session=session)
+    leave_no_orphan = partial(die_with, os.getpid())
+    return subprocess.Popen(
+        command, env=env, stdout=out, stderr=err, text=True, start_new_session=session, preexec_fn=leave_no_orphan
+    )
 
 
 @dataclass(kw_only=True)
@@ -53,18 +81,7 @@ class Run:
         command = self.command()  # may add to the environment
         environment = {**os.environ, **self.env}
         with (self.folder / "log").open("a") as log:
-            if self.server:
-                process = self.server.start(command, env=environment, out=log, err=log, session=True)
-            else:
-                process = subprocess.Popen(
-                    command,
-                    env=environment,
-                    stdout=log,
-                    stderr=log,
-                    text=True,
-                    start_new_session=True,
-                    preexec_fn=partial(die_with, os.getpid()),
-                )
+            process = launched(self.server, command, env=environment, out=log, err=log, session=True)
         try:
             yield process
         finally:

@@ -23,9 +23,8 @@ SAMPLE = [
 
 
 @pytest.fixture(scope="module")
-def reference(tmp_path_factory: pytest.TempPathFactory) -> Run:
-    """Undisturbed, and started from nothing."""
-    run = new_run(Run, tmp_path_factory.mktemp("reference") / "undisturbed")
+def reference(tmp_path_factory: pytest.TempPathFactory, server: ForkServer) -> Run:
+    run = new_run(partial(Run, server=server), tmp_path_factory.mktemp("reference") / "undisturbed")
     assert run.complete() == 0, run.log()
     return run
 
@@ -62,9 +61,8 @@ def test_a_run_that_never_restores_fails_although_its_bits_are_right(
 ) -> None:
     results = Results(path=tmp_path / "results")
     kill = Kill(target="all", after_steps=LOST_STEPS_MAX + 1)
-    Lane(folder=tmp_path, reference=reference, results=results, kind=partial(NeverRestores, server=server)).play(
-        iter([kill])
-    )
+    kind = partial(NeverRestores, server=server)
+    Lane(folder=tmp_path, reference=reference, results=results, kind=kind).play(iter([kill]))
     goals = verdict(results, 1)["goals"]
     assert isinstance(goals, dict)
     assert goals["loss_curve_and_parameters_bit_exact"]

@@ -15,8 +15,8 @@ from holdfast.contract.object_names import parse_step
 from tests.support import commits
 from workloads.library.tests.fork_server import ForkServer
 from workloads.library.tests.processes import children, until
-from workloads.library.tests.training.hooks import before_import, holding
-from workloads.library.tests.training.runs import PATIENCE_S, Run, notice, power_loss
+from workloads.library.tests.training.hooks import before_import, holding, replaced
+from workloads.library.tests.training.runs import COMMAND, PATIENCE_S, Run, notice, power_loss
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(900)]  # several starts of torch in each
 
@@ -47,22 +47,24 @@ def test_notices_in_a_restore_and_in_the_last_save_cost_no_bit(
     tmp_path: Path, undisturbed: Run, server: ForkServer
 ) -> None:
     run = Run(server=server, folder=tmp_path / "run", every=100)
-    site, go = tmp_path / "site", tmp_path / "go"
+    go = tmp_path / "go"
 
     def reached(point: str) -> list[int]:
-        return [int(path.name.rpartition("-")[2]) for path in site.glob(f"{point}-*")]
+        return [int(path.name.rpartition("-")[2]) for path in tmp_path.glob(f"{point}-*")]
 
     assert run.interrupted(5, notice) == 143
-    run.server = None  # what acts before an import needs a process of its own
-    run.env = before_import(site, "holdfast.checkpoint.restore", holding("restore.chosen", NOTICED))
+    failpoint = "holdfast.checkpoint.failpoints:failpoint"
+    run.module = replaced(tmp_path / "run.py", failpoint, holding("restore.chosen", tmp_path, NOTICED))
     begun = len(run.events())
     assert ended_when(run, lambda: len(reached("restore.chosen")) == 2, notice) == 143
     assert not [event for event in run.events()[begun:] if event["event"] in ("restore", "window")], "no step is done"
 
-    run.env = before_import(
-        site, "holdfast.checkpoint.save.uploader_process", holding("upload.begin", f"Path({str(go)!r}).exists()")
-    )
-    run.options = ("--window", "5")
+    # An uploader is a process of its own, which no fork of the trainer changes.
+    held = holding("upload.begin", tmp_path, f"Path({str(go)!r}).exists()")
+    points = "import holdfast.checkpoint.failpoints as points"
+    hooked = f"{points}\ngood = points.failpoint\n{held}points.failpoint = changed\n"
+    run.env = before_import(tmp_path / "site", "holdfast.checkpoint.save.uploader_process", hooked)
+    run.module, run.options = COMMAND, ("--window", "5")
     noticed: list[float] = []
 
     def never_goes_on(process: subprocess.Popen[str]) -> None:

@@ -118,7 +118,8 @@ def _serve(connection: socket.socket, command: Sequence[str], preloaded: Sequenc
                 line, _, data = data.partition(b"\n")
                 running += [_forked(own, connection, command) for own in json.loads(line)]
                 _report(connection, running, [])
-        ended = {pid: os.waitstatus_to_exitcode(status) for pid, status in map(_look, running) if pid}
+        looked = [os.waitpid(pid, os.WNOHANG) for pid in running]
+        ended = {pid: os.waitstatus_to_exitcode(status) for pid, status in looked if pid}
         if ended:
             running = [pid for pid in running if pid not in ended]
             _report(connection, running, [*ended.values()])
@@ -126,10 +127,6 @@ def _serve(connection: socket.socket, command: Sequence[str], preloaded: Sequenc
         with suppress(ProcessLookupError):
             os.killpg(pid, signal.SIGKILL)
     os._exit(0)
-
-
-def _look(pid: int) -> tuple[int, int]:
-    return os.waitpid(pid, os.WNOHANG)
 
 
 def _report(connection: socket.socket, running: list[int], codes: list[int]) -> None:

@@ -31,15 +31,6 @@ EXACT = "exact"
 _EVEN, _UNEVEN = 12, 10  # 10 divides by 2 and not by 4
 
 
-@dataclass(frozen=True, kw_only=True)
-class Layout:
-    name: str
-    build: Callable[[int], State]
-    advance: Callable[[State, int], None]
-    alone: bool = False
-    """Whether a start may refuse it that could not know before: then it has a run of its own."""
-
-
 def layers(width: int = _EVEN) -> nn.Sequential:
     torch.manual_seed(3)
     return nn.Sequential(nn.Linear(8, width), nn.Linear(width, 6))
@@ -51,6 +42,15 @@ def step(state: State, number: int) -> None:
     state["optimizer"].zero_grad()
     state["replicas" if "replicas" in state else "model"](torch.randn(4, 8)).square().mean().backward()
     state["optimizer"].step()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Layout:
+    name: str
+    build: Callable[[int], State]
+    advance: Callable[[State, int], None] = step
+    alone: bool = False
+    """Whether a start may refuse it that could not know before: then it has a run of its own."""
 
 
 def adamw(model: nn.Module) -> State:
@@ -91,7 +91,7 @@ def hsdp(world: int) -> State:
     return adamw(fully_shard(layers(_UNEVEN), mesh=mesh(world, "replicate", "shard")))
 
 
-def tensor_parallel(world: int, width: int = _EVEN, *outer: str) -> State:
+def tensor_parallel(world: int, width: int, *outer: str) -> State:
     model, whole = layers(width), mesh(world, *outer, "tp")
     parallelize_module(model, whole["tp"] if outer else whole, {"0": ColwiseParallel(), "1": RowwiseParallel()})
     if outer:
@@ -165,41 +165,35 @@ def replicated(world: int) -> State:
 
 
 LAYOUTS = (
-    Layout(name="one model on every rank (DDP)", build=data_parallel, advance=step),
-    Layout(name="FSDP2", build=fsdp2(_EVEN), advance=step),
-    Layout(name="FSDP2, sizes that do not divide", build=fsdp2(_UNEVEN), advance=step),
-    Layout(name="FSDP2 by layer, kept gathered after forward", build=fsdp2_by_layer, advance=step),
-    Layout(name="FSDP2 on the second axis", build=fsdp2_on_the_second_axis, advance=step),
-    Layout(name="HSDP (FSDP2, 2 replicas)", build=hsdp, advance=step),
-    Layout(name="tensor parallel", build=tensor_parallel, advance=step),
-    Layout(name="FSDP2 over tensor parallel", build=lambda w: tensor_parallel(w, _EVEN, "dp"), advance=step),
-    Layout(name="FSDP2 over tensor parallel, uneven", build=lambda w: tensor_parallel(w, _UNEVEN, "dp"), advance=step),
-    Layout(
-        name="HSDP over tensor parallel", build=lambda w: tensor_parallel(w, _EVEN, "replicate", "shard"), advance=step
-    ),
+    Layout(name="one model on every rank (DDP)", build=data_parallel),
+    Layout(name="FSDP2", build=fsdp2(_EVEN)),
+    Layout(name="FSDP2, sizes that do not divide", build=fsdp2(_UNEVEN)),
+    Layout(name="FSDP2 by layer, kept gathered after forward", build=fsdp2_by_layer),
+    Layout(name="FSDP2 on the second axis", build=fsdp2_on_the_second_axis),
+    Layout(name="HSDP (FSDP2, 2 replicas)", build=hsdp),
+    Layout(name="tensor parallel", build=lambda w: tensor_parallel(w, _EVEN)),
+    Layout(name="FSDP2 over tensor parallel", build=lambda w: tensor_parallel(w, _EVEN, "dp")),
+    Layout(name="FSDP2 over tensor parallel, uneven", build=lambda w: tensor_parallel(w, _UNEVEN, "dp")),
+    Layout(name="HSDP over tensor parallel", build=lambda w: tensor_parallel(w, _EVEN, "replicate", "shard")),
     Layout(name="expert parallel with FSDP2", build=expert_parallel, advance=step_by_made_up_gradients),
-    Layout(name="DTensor on every rank", build=replicated, advance=step),
-    Layout(name="FSDP1, full state, module", build=fsdp1(StateDictType.FULL_STATE_DICT), advance=step),
-    Layout(
-        name="FSDP1, sharded state over a mesh, module", build=fsdp1(StateDictType.SHARDED_STATE_DICT), advance=step
-    ),
+    Layout(name="DTensor on every rank", build=replicated),
+    Layout(name="FSDP1, full state, module", build=fsdp1(StateDictType.FULL_STATE_DICT)),
+    Layout(name="FSDP1, sharded state over a mesh, module", build=fsdp1(StateDictType.SHARDED_STATE_DICT)),
     Layout(
         name="FSDP1 HYBRID_SHARD, full state, module",
         build=fsdp1(StateDictType.FULL_STATE_DICT, strategy="HYBRID_SHARD"),
-        advance=step,
     ),
-    Layout(name="FSDP1, sharded state without a mesh", build=fsdp1_without_a_mesh, advance=step),
-    Layout(name="FSDP1, optimizer", build=fsdp1(StateDictType.FULL_STATE_DICT, optimizer="whole"), advance=step),
+    Layout(name="FSDP1, sharded state without a mesh", build=fsdp1_without_a_mesh),
+    Layout(name="FSDP1, optimizer", build=fsdp1(StateDictType.FULL_STATE_DICT, optimizer="whole")),
     Layout(
         name="FSDP1, PerRank(optimizer)",
         build=fsdp1(StateDictType.FULL_STATE_DICT, optimizer="per rank"),
-        advance=step,
         alone=True,
     ),
-    Layout(name="ZeroRedundancyOptimizer", build=zero, advance=step),
-    Layout(name="pipeline stages", build=pipeline(False), advance=step),
-    Layout(name="pipeline stages, PerRank", build=pipeline(True), advance=step, alone=True),
-    Layout(name="a partial sum", build=partial_sum, advance=step),
+    Layout(name="ZeroRedundancyOptimizer", build=zero),
+    Layout(name="pipeline stages", build=pipeline(False)),
+    Layout(name="pipeline stages, PerRank", build=pipeline(True), alone=True),
+    Layout(name="a partial sum", build=partial_sum),
 )
 
 

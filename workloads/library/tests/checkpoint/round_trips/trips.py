@@ -1,7 +1,7 @@
 """Takes layouts and objects through their saves and starts, many in one process group, and says how each came back."""
 
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -37,9 +37,9 @@ def all_layouts(jobs: Jobs, folder: Path, names: Iterable[str] = (), worlds: tup
 Built = dict[str, dict[str, Any]]
 
 
-def all_objects(folder: Path, chosen: Callable[[Object], bool] = lambda _: True) -> dict[str, Rows]:
+def all_objects(folder: Path) -> dict[str, Rows]:
     """As one state: one save and one restore for all of them."""
-    groups = {title: [one for one in group if chosen(one)] for title, group in objects().items()}
+    groups = objects()
     every = {one.name: one for group in groups.values() for one in group}
     rows: Rows = {name: why for name, one in every.items() if (why := _refusal(one))}
     going = {name: one for name, one in every.items() if name not in rows}

@@ -9,8 +9,10 @@ import pytest
 
 from workloads.library.tests.fork_server import ForkServer
 from workloads.library.tests.training.elastic.gangs import CHILD, HSDP_CHILD, Gang
+from workloads.library.tests.training.elastic.sharded_gangs import ShardedGang
 
 Make = Callable[..., Gang]
+MakeSharded = Callable[..., ShardedGang]
 
 
 @pytest.fixture(scope="package")
@@ -26,6 +28,26 @@ def make(tmp_path: Path, server: ForkServer) -> Iterator[Make]:
 
         def gang(name: str = "gang", *, kind: type[Gang] = Gang, **settings: Any) -> Gang:
             gang = kind(tmp_path / name, server=server, **settings)
+            made.callback(gang.close)
+            return gang
+
+        yield gang
+
+
+@pytest.fixture(scope="package")
+def launchers() -> Iterator[ForkServer]:
+    """For the launchers of sharded gangs."""
+    server = ForkServer(["holdfast.commands", "holdfast.training.elastic.in_place"])
+    yield server
+    server.close()
+
+
+@pytest.fixture
+def make_sharded(tmp_path: Path, launchers: ForkServer) -> Iterator[MakeSharded]:
+    with ExitStack() as made:
+
+        def gang(name: str = "gang", **settings: Any) -> ShardedGang:
+            gang = ShardedGang(tmp_path / name, launchers, **settings)
             made.callback(gang.close)
             return gang
 

@@ -15,10 +15,12 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.contract.environment import ENV_ATTEMPT, ENV_KILL_AT
+from holdfast.contract.exit_codes import EXIT_COMPLETE
 from holdfast.training.elastic.asking import Peers
 from holdfast.training.gate import join_key
 from tests.support import commits
 from workloads.library.tests.fork_server import ForkServer, Started
+from workloads.library.tests.training.runs import launched
 
 WAIT_S = 120.0
 ATTEMPT = "2+1"  # as Kubernetes puts it together
@@ -62,11 +64,7 @@ class Gang:
             environment = {**os.environ, ENV_KILL_AT: kill_at, ENV_ATTEMPT: ATTEMPT, **self.of_place(place)}
             command = [sys.executable, "-m", self._child, json.dumps({**self.settings, "index": place})]
             with (self.folder / f"log-{place}").open("a") as log:
-                self.processes[place] = (
-                    self._server.start(command, env=environment, out=log, err=log, session=False)
-                    if self._server
-                    else subprocess.Popen(command, env=environment, stdout=log, stderr=log, text=True)
-                )
+                self.processes[place] = launched(self._server, command, env=environment, out=log, err=log, session=True)
 
     def of_place(self, place: int) -> dict[str, str]:
         """Further variables of its environment."""
@@ -87,6 +85,12 @@ class Gang:
 
     def all_ended(self) -> dict[int, int]:
         return {place: self.ended(place) for place in self.processes}
+
+    def ends_with(self, digest: str, *sizes: int) -> None:
+        """All are complete with these bits, whatever they met; `sizes`: of the gang, one after the other, if they count."""
+        assert set(self.all_ended().values()) == {EXIT_COMPLETE}, self.logs()
+        assert self.digests() == {digest}, self.logs()
+        assert not sizes or self.sizes() == [*sizes], self.logs()
 
     def lines(self, *types: str) -> list[dict[str, Any]]:
         if not self.events.exists():
@@ -128,14 +132,8 @@ class Gang:
 
     def waiting(self, place: int) -> bool:
         """Whether the process of that place asks to come in."""
-        return self._phase(place) == "waiting"
-
-    def working(self, place: int) -> bool:
-        return self._phase(place) in ("member", "restoring", "complete")
-
-    def _phase(self, place: int) -> object:
         addresses = tuple((host, port) for host, port in self.settings["nodes"])
-        return (Peers(addresses, join_key("elastic")).ask(place, "/status", 1.0) or {}).get("phase")
+        return (Peers(addresses, join_key("elastic")).ask(place, "/status", 1.0) or {}).get("phase") == "waiting"
 
     def close(self) -> None:
         for process in self.processes.values():

@@ -29,6 +29,7 @@ from tests.support import commits
 from workloads.library.tests.fork_server import ForkServer, Started
 from workloads.library.tests.processes import kill_family, until
 from workloads.library.tests.training.elastic.gangs import free_run
+from workloads.library.tests.training.runs import launched
 
 CHILD = "workloads.library.tests.training.elastic.sharded_child"
 NODES = 3
@@ -76,29 +77,10 @@ class ShardedGang:
     def start(self, *places: int, kill_at: str = "", module: str = "holdfast") -> None:
         for place in places:
             program = [sys.executable, "-m", self._child, json.dumps(self.settings)]
-            copies = [] if self._copies else ["--copies", "0"]
-            options = [
-                "--processes",
-                str(self.processes_of_node),
-                "--sharded",
-                *copies,
-                "--checkpoints",
-                self.settings["checkpoints"],
-                "--run",
-                "sharded",
-            ]
-            command = [
-                sys.executable,
-                "-m",
-                module,
-                "train",
-                "ranks",
-                *options,
-                "--wait",
-                str(self._wait_s),
-                "--",
-                *program,
-            ]
+            options = ["--sharded", "--processes", str(self.processes_of_node), "--wait", str(self._wait_s)]
+            options += ["--run", "sharded", "--checkpoints", self.settings["checkpoints"]]
+            options += [] if self._copies else ["--copies", "0"]
+            command = [sys.executable, "-m", module, "train", "ranks", *options, "--", *program]
             environment = {
                 **os.environ,
                 **self._env,
@@ -112,11 +94,7 @@ class ShardedGang:
                 "OMP_NUM_THREADS": "1",
             }
             with (self.folder / f"log-{place}").open("a") as log:
-                self.processes[place] = (
-                    self._server.start(command, env=environment, out=log, err=log, session=True)
-                    if self._server
-                    else subprocess.Popen(command, env=environment, stdout=log, stderr=log, start_new_session=True)
-                )
+                self.processes[place] = launched(self._server, command, env=environment, out=log, err=log, session=True)
 
     def lose(self, place: int) -> None:
         """As a machine without power: the launcher, its ranks and their uploaders."""

@@ -51,9 +51,7 @@ def test_a_death_is_survived_by_the_others_and_a_replacement_comes_in(make: Make
     gang.start(lost)
     gang.until(lambda: gang.waiting(lost))
     gang.open_gate()
-    assert set(gang.all_ended().values()) == {EXIT_COMPLETE}, gang.logs()
-    assert gang.digests() == {undisturbed}, "the sequence of sizes shows in the weights"
-    assert gang.sizes() == [3, 2, 3]
+    gang.ends_with(undisturbed, 3, 2, 3)
     assert len(gang.lines("restore")) == 1, "neither survivors nor the newcomer need a checkpoint"
     (found,) = job_ledgers(read_folder(gang.folder).events)
     made = receipt([found], 1.0, 3.0)
@@ -111,9 +109,7 @@ def test_a_frozen_member_is_left_behind_and_comes_back_as_a_newcomer(make: Make,
     gang.signal(0, signal.SIGCONT)
     gang.until(lambda: gang.waiting(0) or gang.sizes() == [3, 2, 3])
     gang.open_gate()
-    assert set(gang.all_ended().values()) == {EXIT_COMPLETE}, gang.logs()
-    assert gang.digests() == {undisturbed}
-    assert gang.sizes() == [3, 2, 3]
+    gang.ends_with(undisturbed, 3, 2, 3)
 
 
 def test_a_frozen_member_is_lost_within_five_seconds(make: Make) -> None:
@@ -131,16 +127,13 @@ def test_a_member_that_answers_is_waited_for_however_long_its_step_takes(make: M
     """As one that evaluates: each member in its turn, for much longer than a silent one is waited for."""
     gang = make(silent_s=1.0, slow=[(place, 5 + 10 * place, 4.0) for place in range(3)])
     gang.start(0, 1, 2)
-    assert set(gang.all_ended().values()) == {EXIT_COMPLETE}, gang.logs()
-    assert gang.digests() == {undisturbed}
-    assert gang.sizes() == [3]
+    gang.ends_with(undisturbed, 3)
 
 
 def test_a_step_that_takes_too_long_each_time_comes_again_with_a_longer_bound(make: Make, undisturbed: str) -> None:
     gang = make(silent_s=1.0, lag_s=2.5, slow=[(1, 12, 4.0), (1, 22, 4.0)])
     gang.start(0, 1, 2)
-    assert set(gang.all_ended().values()) == {EXIT_COMPLETE}, gang.logs()
-    assert gang.digests() == {undisturbed}
+    gang.ends_with(undisturbed)
     assert gang.sizes() == [3, 3], "the bound that has grown is kept"
     assert "step 12 comes again and no member was lost" in gang.logs()
     assert "waiting for place 1, which answers" in gang.logs()
@@ -156,8 +149,7 @@ def test_when_all_leave_the_next_start_goes_on_where_they_were(make: Make, undis
     assert set(gang.all_ended().values()) == {EXIT_PREEMPTED}, gang.logs()
     assert gang.lines("commit")[-1]["step"] == gang.lines("stop")[-1]["step"]
     gang.start(0, 1)
-    assert {gang.ended(0), gang.ended(1)} == {EXIT_COMPLETE}, gang.logs()
-    assert gang.digests() == {undisturbed}
+    gang.ends_with(undisturbed)
 
 
 def test_too_few_give_their_nodes_back(make: Make) -> None:

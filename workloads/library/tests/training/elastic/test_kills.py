@@ -1,26 +1,55 @@
 """The drills of a gang: which member is lost, and when."""
 
-import json
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
 
-from workloads.library.tests.training.elastic.few_kills import DRILLS
-
-ROOT = Path(__file__).parents[5]
-# How many of a drill's strikes must have come: a point that a late place never reaches strikes nobody.
-FEWEST = {"during a grow": 2, "at many points": 4}
+from workloads.library.tests.fork_server import ForkServer
+from workloads.library.tests.training.elastic.conftest import Make
+from workloads.library.tests.training.elastic.kills import SETTINGS, LedgerGang, Played, Strike, judged
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(900)]
 
+STEP = 30
+DRILLS = {
+    "one": [Strike(at="gang.reduce", place=2, count=STEP)],
+    "two": [Strike(at="gang.reduce", place=1, count=STEP), Strike(at="gang.reduce", place=2, count=STEP)],
+    "rank 0": [Strike(at="gang.reduced", place=0, count=STEP)],
+    "all": [Strike(at="gang.reduce", place=place, count=STEP) for place in range(3)],
+    "during a grow": [
+        Strike(at="gang.reduce", place=2, count=STEP),
+        Strike(at="gang.join", place=2),
+        Strike(at="gang.synchronize", place=2),
+    ],
+    "during a save": [Strike(at="stage.end", place=0), Strike(at="stage.begin", place=0)],
+    "at many points": [
+        Strike(at="gang.connect", place=1),
+        Strike(at="gang.reduced", place=0, count=9),
+        Strike(at="gang.proposed", place=0),
+        Strike(at="gang.report", place=2),
+        Strike(at="gang.join", place=2),
+        Strike(at="gang.synchronize", place=1),
+        Strike(at="stage.end", place=0),
+    ],
+}
+# How many of a drill's strikes must have come: a point that a late place never reaches strikes nobody.
+FEWEST = {"during a grow": 2, "at many points": 4}
 
-def test_a_gang_that_loses_one_two_its_lead_or_all_ends_with_the_bits_of_an_undisturbed_one(tmp_path: Path) -> None:
-    words = [sys.executable, "-m", "workloads.library.tests.training.elastic.few_kills", str(tmp_path)]
-    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=880, check=False)
-    assert done.returncode == 0, done.stderr[-4000:]
-    played = {line["drill"]: line for line in map(json.loads, done.stdout.splitlines())}
-    assert {drill: outcome["wrong"] for drill, outcome in played.items()} == {drill: [] for drill in DRILLS}
-    for drill, outcome in played.items():
-        assert len(outcome["struck"]) >= FEWEST.get(drill, len(DRILLS[drill])), outcome
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory, server: ForkServer) -> str:
+    """Digest of one node that nothing happens to."""
+    gang = LedgerGang(tmp_path_factory.mktemp("undisturbed"), server=server, nodes=1, **SETTINGS | {"pace_s": 0.0})
+    assert Played(gang, []).wrong == []
+    (digest,) = gang.digests()
+    assert judged(gang, digest) == []
+    return digest
+
+
+@pytest.mark.parametrize("drill", DRILLS)
+def test_a_gang_that_loses_one_two_its_lead_or_all_ends_with_the_bits_of_an_undisturbed_one(
+    make: Make, undisturbed: str, drill: str
+) -> None:
+    gang = make(kind=LedgerGang, **SETTINGS)
+    assert isinstance(gang, LedgerGang)
+    played = Played(gang, DRILLS[drill])
+    assert played.wrong + judged(gang, undisturbed) == []
+    assert len(played.struck) >= FEWEST.get(drill, len(DRILLS[drill])), played.struck

@@ -1,6 +1,7 @@
 """What elastic gangs are made of, without a process: shares, sums that no grouping changes, epochs, odd messages."""
 
 import json
+from contextlib import closing
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -171,9 +172,8 @@ def test_an_epoch_that_is_none_is_an_error_with_a_fix(tmp_path: Path, body: str)
 
 def test_odd_questions_get_an_answer_and_change_nothing() -> None:
     (port,) = free_ports(1)
-    control = Control(Member(index=0, incarnation="me"), port, b"run")
     peers = Peers((("127.0.0.1", port),), b"run")
-    try:
+    with closing(Control(Member(index=0, incarnation="me"), port, b"run")) as control:
         for body in (
             {"index": "x"},
             {"epoch": None},
@@ -188,32 +188,28 @@ def test_odd_questions_get_an_answer_and_change_nothing() -> None:
         assert status.pop("lost") == status.pop("total") == 0
         assert status == {"index": 0, "incarnation": "me", "phase": "waiting", "epoch": None}
         assert control.joining() == {}
-    finally:
-        control.close()
 
 
 def test_a_stranger_without_the_key_of_the_run_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (port,) = free_ports(1)
     (tmp_path / "key").write_text("k" * 64)
     monkeypatch.setenv(ENV_KEY_FILE, str(tmp_path / "key"))
-    control = Control(Member(index=0, incarnation="me"), port, join_key("run"))
+    own = join_key("run")
     monkeypatch.delenv(ENV_KEY_FILE)
     stranger = Peers((("127.0.0.1", port),), join_key("run"))
-    try:
+    with closing(Control(Member(index=0, incarnation="me"), port, own)) as control:
         assert stranger.ask(0, "/join", 2.0, index=1, incarnation="stranger") is None
         assert stranger.ask(0, "/report", 2.0, epoch=0, index=1) is None
         assert stranger.look([0]) == {}, "who belongs to the gang is no stranger's business"
         assert control.joining() == {}
         assert control.reported(0) == frozenset()
-    finally:
-        control.close()
 
 
 def test_only_members_of_an_epoch_are_heard_and_each_question_once() -> None:
     (port,) = free_ports(1)
     me, other, before = (Member(index=place, incarnation=name) for place, name in ((0, "me"), (1, "b"), (1, "a")))
-    control, peers = Control(me, port, b"run"), Peers((("127.0.0.1", port),), b"run")
-    try:
+    peers = Peers((("127.0.0.1", port),), b"run")
+    with closing(Control(me, port, b"run")) as control:
         for number in range(1, 2 * EPOCHS):
             control.enter(Epoch(number=number, members=(me, other)), "member")
         for asks, epoch in ((before, number), (other, number + 1), (other, 1), (other, -1)):
@@ -224,8 +220,6 @@ def test_only_members_of_an_epoch_are_heard_and_each_question_once() -> None:
         assert control.barred(number) == {1} and control.farewells(number) == frozenset()
         assert control.is_new("n") and not control.is_new("n")
         assert Peers(peers.addresses, b"another").ask(0, "/status", 2.0) is None
-    finally:
-        control.close()
 
 
 @pytest.mark.parametrize("answer", [None, {}, {"epoch": 3}, {"epoch": {"number": "x", "members": [{}], "ending": 0}}])

@@ -1,40 +1,21 @@
 """A gang of a sharded state: lost nodes are waited for, and the ranks go on from the memory of those that are left."""
 
 import signal
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack
-from pathlib import Path
-from typing import Any
+from collections.abc import Iterator
 
 import pytest
 
 from holdfast.contract.exit_codes import EXIT_PREEMPTED, EXIT_RETRY
 from workloads.library.tests.fork_server import ForkServer
+from workloads.library.tests.training.elastic.conftest import MakeSharded
 from workloads.library.tests.training.elastic.sharded_gangs import NODES, WAIT_S, ShardedGang, damage, staging_memories
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(600)]
 
 
-@pytest.fixture(scope="module")
-def launchers() -> Iterator[ForkServer]:
-    server = ForkServer(["holdfast.commands", "holdfast.training.elastic.in_place"])
-    yield server
-    server.close()
-
-
-Make = Callable[..., ShardedGang]
-
-
 @pytest.fixture
-def make(tmp_path: Path, launchers: ForkServer) -> Iterator[Make]:
-    with ExitStack() as made:
-
-        def gang(name: str = "gang", **settings: Any) -> ShardedGang:
-            gang = ShardedGang(tmp_path / name, launchers, **settings)
-            made.callback(gang.close)
-            return gang
-
-        yield gang
+def make(make_sharded: MakeSharded) -> MakeSharded:
+    return make_sharded
 
 
 @pytest.fixture(scope="module")
@@ -48,7 +29,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory, launchers: ForkServer)
         gang.close()
 
 
-def test_a_lost_node_is_replaced_and_the_gang_goes_on_from_memory(make: Make, undisturbed: str) -> None:
+def test_a_lost_node_is_replaced_and_the_gang_goes_on_from_memory(make: MakeSharded, undisturbed: str) -> None:
     gang = make(gate_step=15)
     gang.start(*range(NODES))
     gang.until(lambda: gang.copied(15))
@@ -67,7 +48,7 @@ def test_a_lost_node_is_replaced_and_the_gang_goes_on_from_memory(make: Make, un
     assert all(gang.processes[place].pid == pid for place, pid in survivors.items())
 
 
-def test_a_noticed_node_loses_no_step_and_the_others_stay(make: Make, undisturbed: str) -> None:
+def test_a_noticed_node_loses_no_step_and_the_others_stay(make: MakeSharded, undisturbed: str) -> None:
     gang = make(gate_step=15, peer_steps=100, every=1000)
     gang.start(*range(NODES))
     gang.until(lambda: gang.copied(1) and gang.at_gate())
@@ -90,7 +71,7 @@ def test_a_noticed_node_loses_no_step_and_the_others_stay(make: Make, undisturbe
     ],
 )
 def test_a_damaged_memory_is_not_loaded_and_the_gang_goes_on_from_what_is_sound(
-    make: Make, undisturbed: str, damaged: int, restored: int, logged: str
+    make: MakeSharded, undisturbed: str, damaged: int, restored: int, logged: str
 ) -> None:
     gang = make(gate_step=15)
     gang.start(*range(NODES))
@@ -106,7 +87,7 @@ def test_a_damaged_memory_is_not_loaded_and_the_gang_goes_on_from_what_is_sound(
 
 
 def test_a_damaged_memory_before_the_first_commit_ends_the_gang_which_then_begins_clean(
-    make: Make, undisturbed: str
+    make: MakeSharded, undisturbed: str
 ) -> None:
     """What was filled in part is not where the run began."""
     gang = make(gate_step=5)
@@ -123,7 +104,7 @@ def test_a_damaged_memory_before_the_first_commit_ends_the_gang_which_then_begin
     assert gang.digest == undisturbed
 
 
-def test_without_copies_a_lost_node_is_replaced_and_the_bucket_is_read(make: Make, undisturbed: str) -> None:
+def test_without_copies_a_lost_node_is_replaced_and_the_bucket_is_read(make: MakeSharded, undisturbed: str) -> None:
     gang = make(gate_step=15, copies=0)
     gang.start(*range(NODES))
     gang.until(gang.committed)

@@ -21,7 +21,7 @@ from holdfast.training.elastic.control import Control
 from holdfast.training.elastic.membership import Member
 from holdfast.training.elastic.reach import unreachable
 from workloads.library.tests.training.elastic.conftest import Make
-from workloads.library.tests.training.elastic.gangs import Gang, free_ports
+from workloads.library.tests.training.elastic.gangs import free_ports
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(240)]
 
@@ -98,9 +98,9 @@ def stranger() -> Iterator[list[Stranger]]:
 
 
 def test_a_stranger_on_every_port_changes_no_bit_and_ends_no_gang(
-    make: Make, key: str, stranger: list[Stranger], tmp_path_factory: pytest.TempPathFactory
+    make: Make, key: str, stranger: list[Stranger]
 ) -> None:
-    alone = Gang(tmp_path_factory.mktemp("alone"), nodes=1)
+    alone = make("alone", nodes=1)
     alone.start(0)
     gang = make(nodes=2, gate_step=25)
     stranger.append(Stranger([(host, port) for host, port in gang.settings["nodes"]]))
@@ -122,12 +122,9 @@ def test_a_stranger_on_every_port_changes_no_bit_and_ends_no_gang(
 def test_another_key_is_not_reported_as_a_closed_port() -> None:
     """As where the secret is missing on one node: both live, and neither believes what the other answers."""
     (port, free) = free_ports(2)
-    other = Control(Member(index=1, incarnation="b"), port, b"another key")
     addresses = ((LOCAL, free), (LOCAL, port))
-    try:
+    with contextlib.closing(Control(Member(index=1, incarnation="b"), port, b"another key")):
         assert Peers(addresses, b"key").look([1]) == {}
         both = str(unreachable(addresses, 0, {0: free, 1: port}, [], 0, alone=True))
-    finally:
-        other.close()
     assert f"{LOCAL}:{port} is open and answers with another key (HOLDFAST_CHECKPOINT_KEY_FILE)" in both
     assert f"{LOCAL}:{free} is closed from here" in both and "mount the same secret in every pod" in both

@@ -1,6 +1,5 @@
 """An Accelerate run of one rank: `accelerate_script.py URL STEPS OUT`, with RANK and friends in the environment."""
 
-import hashlib
 import os
 import sys
 
@@ -8,22 +7,12 @@ import torch
 from accelerate import Accelerator
 from accelerate.utils import DistributedDataParallelKwargs
 from torch import nn
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader
 
-from holdfast.contract.environment import ENV_WINDOW_S
 from holdfast.training.frameworks.accelerate import AccelerateCheckpointer
-from workloads.library.tests.training.frameworks.waits import announce
+from workloads.library.tests.training.frameworks.waits import WINDOW_S, Points, announce, digest
 
 torch.set_num_threads(1)
-
-
-class Points(Dataset):
-    def __len__(self) -> int:
-        return 64
-
-    def __getitem__(self, index: int) -> tuple[torch.Tensor, torch.Tensor]:
-        x = torch.randn(8, generator=torch.Generator().manual_seed(index))
-        return x, x.sum().reshape(1)
 
 
 def main(url: str, steps: int) -> None:
@@ -35,8 +24,7 @@ def main(url: str, steps: int) -> None:
     data = DataLoader(Points(), batch_size=4, shuffle=True, num_workers=2)
     decay = torch.optim.lr_scheduler.CosineAnnealingLR(adam, steps)
     model, optimizer, loader, scheduler = accelerator.prepare(net, adam, data, decay)
-    window_s = float(os.environ.get(ENV_WINDOW_S, "15"))
-    with AccelerateCheckpointer(accelerator, url, run="accelerate", every=4, window_s=window_s) as ckpt:
+    with AccelerateCheckpointer(accelerator, url, run="accelerate", every=4, window_s=WINDOW_S) as ckpt:
         for _, batches in ckpt.epochs(loader, steps // len(loader)):
             for x, y in batches:
                 with accelerator.accumulate(model):
@@ -46,8 +34,7 @@ def main(url: str, steps: int) -> None:
                     optimizer.zero_grad()
                 announce(f"step {ckpt.step + 1}")
                 ckpt.tick()
-    bits = hashlib.sha256(b"".join(p.detach().numpy().tobytes() for p in net.parameters())).hexdigest()
-    print(f"digest {bits}", flush=True)
+    print(f"digest {digest(net)}", flush=True)
 
 
 if __name__ == "__main__":

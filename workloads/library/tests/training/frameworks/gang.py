@@ -4,21 +4,16 @@ import contextlib
 import os
 import signal
 import socket
-import subprocess
 import sys
-import time
-from collections.abc import Iterable, Iterator, Mapping
-from functools import partial
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import psutil
-
 from holdfast.contract.environment import ENV_WINDOW_S
-from workloads.library.tests.fork_server import ForkServer, die_with
+from workloads.library.tests.fork_server import ForkServer
 from workloads.library.tests.processes import until
 from workloads.library.tests.training.frameworks.waits import ENV_WAIT_AT
-from workloads.library.tests.training.runs import PATIENCE_S
+from workloads.library.tests.training.runs import PATIENCE_S, launched
 
 ROOT = Path(__file__).parents[5]
 IMPORTS = (
@@ -61,31 +56,22 @@ class Gang:
     def notice_on_rank_1(self, after: str, *, window_s: float = 15) -> list[int]:
         """As torchrun does: SIGTERM to the rank's whole group where it prints `after` and waits; all exit codes."""
         with self._started({ENV_WAIT_AT: after, ENV_WINDOW_S: str(window_s)}) as ranks:
-            until(
-                lambda: after in self._log(1, "out").splitlines(),
-                lambda: self._log(1, "err"),
-                alive=lambda: ranks[1].poll() is None,
-                within_s=PATIENCE_S,
-            )
+            self._until_printed(after, ranks, 1)
             os.killpg(ranks[1].pid, signal.SIGTERM)
             return [rank.wait(PATIENCE_S) for rank in ranks]
 
-    def killed(self, after_steps: int, delay_s: float, *, with_uploader: bool) -> tuple[bool, list[str]]:
-        """SIGKILL to both ranks at a random moment: whether it struck, and what rank 0 had printed."""
+    def killed(self, after: str) -> None:
+        """SIGKILL to all ranks where the first prints `after` and waits."""
         with self._started({}) as ranks:
-            until(
-                lambda: (
-                    self._log(0, "out").count("step ") >= after_steps or all(rank.poll() is not None for rank in ranks)
-                ),
-                self.errors,
-                within_s=PATIENCE_S,
-            )
-            time.sleep(delay_s)
-            struck = any(rank.poll() is None for rank in ranks)
-            assert struck or not any(rank.returncode for rank in ranks), self.errors()
-            if with_uploader:
-                _kill(child for rank in ranks for child in _children(rank.pid))
-        return struck, self._log(0, "out").splitlines()
+            self._until_printed(after, ranks, 0)
+
+    def _until_printed(self, line: str, ranks: list[Any], rank: int) -> None:
+        until(
+            lambda: line in self._log(rank, "out").splitlines(),
+            self.errors,
+            alive=lambda: ranks[rank].poll() is None,
+            within_s=PATIENCE_S,
+        )
 
     @contextlib.contextmanager
     def _started(self, env: Mapping[str, str]) -> Iterator[list[Any]]:
@@ -103,19 +89,9 @@ class Gang:
                 rank.wait()
 
     def _start(self, rank: int, port: int, env: Mapping[str, str]) -> Any:
-        """What has `pid`, `returncode`, poll() and wait() of a subprocess.Popen."""
         environment = os.environ | self._environment(rank, port) | dict(env)
         with self._path(rank, "out").open("wb") as out, self._path(rank, "err").open("wb") as err:
-            if self._server:
-                return self._server.start(self._command, env=environment, out=out, err=err, session=True)
-            return subprocess.Popen(
-                self._command,
-                env=environment,
-                stdout=out,
-                stderr=err,
-                start_new_session=True,
-                preexec_fn=partial(die_with, os.getpid()),
-            )
+            return launched(self._server, self._command, env=environment, out=out, err=err, session=True)
 
     def _environment(self, rank: int, port: int) -> dict[str, str]:
         return {
@@ -136,15 +112,3 @@ class Gang:
 
     def _log(self, rank: int, stream: str) -> str:
         return self._path(rank, stream).read_text()[-20_000:]
-
-
-def _children(pid: int) -> list[psutil.Process]:
-    with contextlib.suppress(psutil.NoSuchProcess):
-        return psutil.Process(pid).children(recursive=True)
-    return []
-
-
-def _kill(processes: Iterable[psutil.Process]) -> None:
-    for process in processes:
-        with contextlib.suppress(psutil.NoSuchProcess):
-            process.kill()

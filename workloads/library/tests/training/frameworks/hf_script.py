@@ -1,29 +1,22 @@
 """A Hugging Face run of one rank: `hf_script.py URL STEPS OUT`, with RANK and friends in the environment."""
 
-import hashlib
 import os
 import sys
 from pathlib import Path
 
 import torch
 from torch import nn
-from torch.utils.data import Dataset
 from transformers import Trainer, TrainerCallback, TrainingArguments
 
-from holdfast.contract.environment import ENV_WINDOW_S
 from holdfast.training.frameworks.huggingface import HoldfastCallback
-from workloads.library.tests.training.frameworks.waits import EVALUATING, announce, compiled
+from workloads.library.tests.training.frameworks.waits import EVALUATING, WINDOW_S, Points, announce, compiled, digest
 
 torch.set_num_threads(1)
 
 
-class Lines(Dataset):
-    def __len__(self) -> int:
-        return 64
-
+class Lines(Points):
     def __getitem__(self, index: int) -> dict[str, torch.Tensor]:
-        x = torch.randn(8, generator=torch.Generator().manual_seed(index))
-        return {"x": x, "labels": x.sum().reshape(1)}
+        return dict(zip(("x", "labels"), super().__getitem__(index), strict=True))
 
 
 class Net(nn.Module):
@@ -63,12 +56,10 @@ def main(url: str, steps: int, out: Path) -> None:
         logging_strategy="no",
         ddp_find_unused_parameters=int(os.environ["WORLD_SIZE"]) > 2,
     )
-    window_s = float(os.environ.get(ENV_WINDOW_S, "15"))
-    callbacks = [Progress(), HoldfastCallback(url, run="hf", every=4, window_s=window_s)]
+    callbacks = [Progress(), HoldfastCallback(url, run="hf", every=4, window_s=WINDOW_S)]
     trainer = Trainer(model=model, args=args, train_dataset=Lines(), eval_dataset=Lines(), callbacks=callbacks)
     trainer.train()
-    bits = hashlib.sha256(b"".join(p.detach().numpy().tobytes() for p in model.parameters())).hexdigest()
-    print(f"digest {bits}", flush=True)
+    print(f"digest {digest(model)}", flush=True)
 
 
 if __name__ == "__main__":

@@ -1,28 +1,17 @@
 """A Lightning run of one rank: `lightning_script.py URL STEPS OUT`, with RANK and friends in the environment."""
 
-import hashlib
 import os
 import sys
 
 import lightning.pytorch as pl
 import torch
 from torch import nn
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader
 
-from holdfast.contract.environment import ENV_WINDOW_S
 from holdfast.training.frameworks.lightning import HoldfastCallback
-from workloads.library.tests.training.frameworks.waits import EVALUATING, announce, compiled
+from workloads.library.tests.training.frameworks.waits import EVALUATING, WINDOW_S, Points, announce, compiled, digest
 
 torch.set_num_threads(1)
-
-
-class Points(Dataset):
-    def __len__(self) -> int:
-        return 64
-
-    def __getitem__(self, index: int) -> tuple[torch.Tensor, torch.Tensor]:
-        x = torch.randn(8, generator=torch.Generator().manual_seed(index))
-        return x, x.sum().reshape(1)
 
 
 class Net(pl.LightningModule):
@@ -48,7 +37,7 @@ def main(url: str, steps: int) -> None:
     torch.manual_seed(1)
     model = Net()
     model.body.forward = compiled(model.body.forward)
-    window_s, ranks = float(os.environ.get(ENV_WINDOW_S, "15")), int(os.environ["WORLD_SIZE"])
+    ranks = int(os.environ["WORLD_SIZE"])
     trainer = pl.Trainer(
         accelerator="cpu",
         devices=ranks,
@@ -60,12 +49,11 @@ def main(url: str, steps: int) -> None:
         logger=False,
         check_val_every_n_epoch=None,
         val_check_interval=10,
-        callbacks=[HoldfastCallback(url, run="pl", every=4, window_s=window_s)],
+        callbacks=[HoldfastCallback(url, run="pl", every=4, window_s=WINDOW_S)],
     )
     loaders = [DataLoader(Points(), batch_size=4, shuffle=shuffle, num_workers=2) for shuffle in (True, False)]
     trainer.fit(model, *loaders)
-    bits = hashlib.sha256(b"".join(p.detach().numpy().tobytes() for p in model.parameters())).hexdigest()
-    print(f"digest {bits}", flush=True)
+    print(f"digest {digest(model)}", flush=True)
 
 
 if __name__ == "__main__":

@@ -10,9 +10,9 @@ from workloads.library.tests.training.frameworks.gang import ROOT, Gang
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(900)]
 PAGE = ROOT / "workloads/library/CHECKPOINTS.md"
-STEPS, KILL_AFTER = 24, 10
+STEPS, HELD = 24, "step waits to be killed"
 
-COMMON = """
+COMMON = f"""
 import hashlib, itertools, pathlib, signal, sys, time
 import torch
 import torch.distributed as dist
@@ -30,7 +30,7 @@ def loss_of(net, x, y):
     if next(begun) == 9 and store.with_name("hold").exists():
         while not [*store.rglob("COMMIT.json")]:
             time.sleep(0.01)
-        print("step waits to be killed", flush=True)
+        print({HELD!r}, flush=True)
         signal.pause()
     return (net(x) - y).square().mean()
 """
@@ -124,8 +124,7 @@ def test_what_the_page_shows_is_killed_and_ends_with_the_bits_of_one_run(
     (whole,) = [line for line in gang("whole").complete() if line.startswith("digest ")]
     halves, hold = gang("halves"), tmp_path / "halves" / "hold"
     hold.touch()
-    struck, _ = halves.killed(KILL_AFTER, 0, with_uploader=False)
-    assert struck
+    halves.killed(HELD)
     hold.unlink()
     resumed = halves.complete()
     assert len([line for line in resumed if line == "step begins"]) < STEPS, "it began anew"

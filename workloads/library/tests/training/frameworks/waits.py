@@ -1,13 +1,17 @@
-"""Where a run waits for its notice, so that no test has to be quick: a step, an evaluation, a compile that never ends."""
+"""What the scripts of the frameworks share: their data, their digest, and where a run waits for its notice, so that no
+test has to be quick: a step, an evaluation, a compile that never ends."""
 
 import gc
+import hashlib
 import os
 import threading
 import time
 from typing import Any
 
 import torch
+from torch.utils.data import Dataset
 
+from holdfast.contract.environment import ENV_WINDOW_S
 from holdfast.runtime import shutdown as notices
 from holdfast.runtime.stop import StopAgreement
 
@@ -15,6 +19,25 @@ ENV_WAIT_AT = "HOLDFAST_TEST_WAIT_AT"
 """One of the moments that a script prints."""
 COMPILING, EVALUATING = "compiling", "evaluating"
 _PATIENCE_S = 120.0
+WINDOW_S = float(os.environ.get(ENV_WINDOW_S, "15"))
+
+
+class Points(Dataset[tuple[torch.Tensor, torch.Tensor]]):
+    """`noise`: share of what is drawn from torch's stream whenever an item is read."""
+
+    def __init__(self, count: int = 64, noise: float = 0.0) -> None:
+        self._count, self._noise = count, noise
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, torch.Tensor]:
+        x = torch.randn(8, generator=torch.Generator().manual_seed(index))
+        return x + self._noise * torch.rand(8), x.sum().reshape(1)
+
+
+def digest(model: torch.nn.Module) -> str:
+    return hashlib.sha256(b"".join(p.detach().numpy().tobytes() for p in model.parameters())).hexdigest()
 
 
 def announce(moment: str) -> None:
