@@ -251,7 +251,7 @@ def test_a_job_file_as_new_job_writes_it_is_the_whole_question(tmp_path: Path) -
         ("schema: holdfast.job/1", "kind: Job", "no job file"),
         ("gpus: 1xl4", "gpus: [1]", "gpus"),
         ("gpus: 1xl4", "gpus: none", "gpus of the job"),
-        ("hours: 40.0", "hours: .nan", "infinite or none"),
+        ("hours: 40.0", "hours: .nan", "hours"),
         ("hours: 40.0", "hours: 0", "hours of the job"),
         ("environment: example", "environment: mars", "another platform"),
         ("name: mine", "name: [", "line "),
