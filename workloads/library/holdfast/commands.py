@@ -9,11 +9,11 @@ from holdfast.drill.cli import demo, drill
 from holdfast.exporter.command import export
 from holdfast.inference.cli import app as batch
 from holdfast.inference.server.cli import app as serve
-from holdfast.jobs.cli import explain, new_job, submit, try_
+from holdfast.jobs.cli import explain, new_job, place, submit, try_
 from holdfast.ledger.command import receipt
 from holdfast.lint.cli import lint
 from holdfast.mover.command import move
-from holdfast.place.cli import churn, place, prices
+from holdfast.place.cli import churn, prices
 from holdfast.report.command import report
 from holdfast.training.cli import app as train
 

@@ -28,7 +28,8 @@ ROOMS = {
     "exporter": ("holdfast.exporter",),
     "mover": ("holdfast.mover",),
     "lint": ("holdfast.lint",),
-    "place": ("holdfast.place",),
+    # The job file of `place --job`, too.
+    "place": ("holdfast.place", "holdfast.jobs.file_text", "holdfast.jobs.submit", "holdfast.lint.document"),
     "report": ("holdfast.report",),
     "jobs": ("holdfast.jobs",),
     "drill": ("holdfast.drill",),
@@ -65,7 +66,7 @@ sys.meta_path.insert(0, Only)
 sys.path[:0] = given["paths"]
 for room in given["rooms"]:
     package = importlib.import_module(room)
-    for found in pkgutil.walk_packages(package.__path__, room + "."):
+    for found in pkgutil.walk_packages(getattr(package, "__path__", ()), room + "."):
         if not found.name.startswith(tuple(given["left_out"])):
             importlib.import_module(found.name)
             print(found.name)

@@ -139,6 +139,11 @@ class Api:
         parameters = {"fieldManager": "holdfast", "force": "true", "fieldValidation": "Strict"} | query
         return self.call("PATCH", path, parameters, body, APPLY)
 
+    def evict(self, namespace: str, pod: str) -> None:
+        """Through the Eviction API, as a drain does it. Raises ApiError 429 where a budget refuses now."""
+        body = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": pod, "namespace": namespace}}
+        self.create(f"/api/v1/namespaces/{namespace}/pods/{pod}/eviction", body)
+
     def delete(self, path: str, **query: object) -> Object:
         return self.call("DELETE", path, query)
 

@@ -69,9 +69,9 @@ def until(done: Callable[[], bool], *, events: Follower, watch: Callable[[], Non
         time.sleep(POLL_S)
 
 
-def completed(command: Sequence[str], *, done: Sequence[int] = (EXIT_COMPLETE,), timeout_s: float = 300) -> str:
+def completed(command: Sequence[str], *, done: Sequence[int] = (EXIT_COMPLETE,)) -> str:
     """Standard output of a short command; DrillError with its last lines unless its exit is one of `done`."""
-    ended = subprocess.run(list(command), capture_output=True, text=True, timeout=timeout_s, check=False)
+    ended = subprocess.run(list(command), capture_output=True, text=True, timeout=300, check=False)
     if ended.returncode not in done:
         raise DrillError(f"{' '.join(command[2:6])}: exit {ended.returncode}\n{ended.stderr.strip()[-2000:]}")
     return ended.stdout

@@ -123,7 +123,7 @@ def forecasts(bought: Purchase, hours: float, accelerator: str, platform: Platfo
     from holdfast.place import ask, job
 
     asked = job.Job(accelerator=accelerator, gpus=bought.gpus, hours=hours)
-    answer = ask.answer(asked, ask.Belief(), platform.price_region)
+    answer = ask.answer(asked, ask.world_of(asked), platform.price_region)
     return [
         Forecast(
             placement=option.placement,

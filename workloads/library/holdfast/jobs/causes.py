@@ -9,9 +9,8 @@ from collections.abc import Iterator
 
 from holdfast.clients.api import Object
 from holdfast.jobs import cluster_snapshot, queues
-from holdfast.jobs.cause import Cause, Reason, brief, describe
+from holdfast.jobs.cause import Cause, Losses, Reason, brief, describe, ended
 from holdfast.jobs.cluster_snapshot import ClusterSnapshot
-from holdfast.jobs.endings import Losses, ended
 from holdfast.jobs.job_snapshot import JobSnapshot, condition, containers, disruption
 from holdfast.jobs.unplaced import refused, unplaced
 

@@ -177,6 +177,53 @@ def _asking() -> Generator[None]:
         raise Unjudged(f"the cluster does not answer: {error}") from error
 
 
+def place(
+    gpu: Annotated[str, typer.Option(help="l4, a100, a100-80, h100, h200, b200, or as nvidia-smi prints it.")] = "",
+    gpus: Annotated[int, typer.Option(help="Number of GPUs that work at the same time.")] = 1,
+    hours: Annotated[str, typer.Option(help="Duration of undisturbed work on all GPUs: 40, 40h, 2d.")] = "",
+    deadline: Annotated[str, typer.Option(help="From now: 72h, 3d, none.")] = "none",
+    nodes: Annotated[str, typer.Option(help="4..8: an elastic gang, which continues with fewer nodes.")] = "",
+    checkpoint: Annotated[
+        str, typer.Option(help="Time for which one save blocks: 30s. none: cannot resume. queue: items of a batch.")
+    ] = "30s",
+    region: Annotated[str, typer.Option(help="Allowed regions of the data: us-central1, or europe,us-east4.")] = "",
+    platform: Annotated[Path | None, typer.Option(help="platform.json: only its machines and its region.")] = None,
+    churn: Annotated[str, typer.Option(help="Preemptions per node-hour, or FILE of `holdfast churn --json`.")] = "",
+    spot_wait: Annotated[str, typer.Option(help="Median wait for Spot: 2h. Default: the record.")] = "",
+    file: Annotated[
+        Path | None, typer.Option("--job", help="Job file: GPUs, hours, deadline and platform from it.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Compare cost and finish time of a job on each capacity, in three Spot scenarios, and recommend one.
+
+    Without a job: which capacity suits which workload, and why.
+    """
+    from holdfast.contract.progress import working
+    from holdfast.place import ask, job, show, show_place
+    from holdfast.platform.cluster import nearest
+
+    if not (gpu or hours or file):
+        show.matrix(as_json=as_json)
+        return
+    if file and (gpu or hours or nodes):
+        fix = "leave --gpu, --hours and --nodes out"
+        raise InputError("--job and a question", got="both", allowed="one of them", fix=fix)
+    document = nearest(platform, file.parent if file else None)
+    offered = ask.machines_of(document) if document else frozenset[str]()
+    if file:
+        from holdfast.jobs import file_text  # only here: it takes YAML readers
+
+        asked = file_text.question_of(file, document, offered)
+    else:
+        asked = job.typed(gpu, gpus, hours, deadline, nodes, checkpoint, offered)
+    world = ask.world_of(asked, churn, job.duration_h(spot_wait, "Spot wait") if spot_wait else None)
+    with working("price every capacity"):
+        # A job runs where its platform is: a cheaper region is no answer to its owner.
+        answer = ask.answer(asked, world, region or (document.price_region if document else ""))
+    show_place.place(asked, answer, as_json=as_json)
+
+
 def new_job(
     name: Annotated[str, typer.Argument(help="Name of the run; a run started again under this name resumes.")],
     command: Annotated[list[str] | None, typer.Argument(help="The program and its options, after --.")] = None,

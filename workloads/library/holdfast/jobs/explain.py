@@ -9,10 +9,9 @@ from typing import Any
 from holdfast.clients.api import Api, Object
 from holdfast.contract.pools import LABEL_FLEX_START, LABEL_NODEPOOL, LABEL_POOL_CLASS
 from holdfast.jobs import buying, cluster_snapshot, job_snapshot
-from holdfast.jobs.cause import Cause, Reason
+from holdfast.jobs.cause import Cause, Count, Reason, losses
 from holdfast.jobs.causes import cause_of, state_of
 from holdfast.jobs.cluster_snapshot import ClusterSnapshot, gpus
-from holdfast.jobs.endings import Count, losses
 from holdfast.jobs.job_snapshot import JobSnapshot, held_since_s, lost_at_s, ran_s, waited_s, when
 from holdfast.ledger.job_summary import JobSummary, read_job_summaries
 from holdfast.place import prices

@@ -1,19 +1,23 @@
-"""The job file as text: written with a comment for every field, read with an error for every fault."""
+"""The job file as text: written with a comment for every field, read with an error for every fault, and asked about."""
 
 import io
-import json
+import math
 import re
 from collections.abc import Sequence
 from dataclasses import MISSING, asdict, fields
 from difflib import get_close_matches
+from pathlib import Path
 from typing import Any
 
 from ruamel.yaml import YAML
 
 from holdfast.contract.errors import InputError
 from holdfast.jobs.job_file import OwnJob
-from holdfast.place.job import SCHEMA
+from holdfast.place.job import Job
+from holdfast.platform import Platform
 
+SCHEMA = "holdfast.job/1"
+CHECKPOINT_H = 30 / 3600  # what a save blocks, until the job has shown what it does
 ALWAYS = ("name", "environment", "image", "command", "gpus", "nodes", "capacity")
 SCHEMA_FILE = "workloads/library/holdfast/jobs/job.schema.json"
 _HEAD = f"""\
@@ -84,6 +88,45 @@ def assigned(given: Sequence[str], stated: dict[str, Any]) -> OwnJob:
     return parse({"schema": SCHEMA} | found, "new-job")
 
 
+def question(job: OwnJob, gpus: int, offered: frozenset[str]) -> Job:
+    """What the planner is asked about the job on `gpus` GPUs in all, of these machine types; empty: of any."""
+    return Job(
+        accelerator=job.accelerator,
+        gpus=gpus,
+        hours=job.hours,
+        deadline_h=job.deadline_hours or math.inf,
+        checkpoint_h=CHECKPOINT_H if job.resumes else math.inf,
+        batch=bool(job.predictor),
+        min_nodes=job.min_nodes if job.elastic else 0,
+        max_nodes=job.pods if job.elastic else 0,
+        sharded=job.pods if job.sharded and job.copies else 0,
+        offered=offered,
+    )
+
+
+def question_of(path: Path, platform: Platform | None, offered: frozenset[str]) -> Job:
+    """What the planner is asked about the job of a file. InputError names the file and the field."""
+    from holdfast.jobs import submit
+
+    documents = submit.documents_of(path)
+    if not documents or not is_job(documents[0]):
+        raise InputError(
+            "no job file", got=f"{path} without schema: {SCHEMA}", allowed="a file that new-job wrote",
+            fix="holdfast new-job NAME",
+        )  # fmt: skip
+    job = parse(documents[0], str(path))
+    if platform is not None and platform.name != job.environment:
+        raise InputError(
+            f"{path} is a job of another platform", got=job.environment, allowed=platform.name,
+            fix="--platform with the document of its environment",
+        )  # fmt: skip
+    if not job.gpu_count:
+        raise InputError("gpus of the job", got=job.gpus, allowed="COUNTxGPU, as 8xa100", fix="placement is about GPUs")
+    if not job.hours:
+        raise InputError("hours of the job", got="none", allowed="hours above 0", fix=f"add `hours: 40` to {path.name}")
+    return question(job, job.gpu_count * job.pods, offered)
+
+
 def _read(value: Any, kinds: str | list[str]) -> Any:
     """As YAML has it: numbers and words like true are texts on a command line. What is none is left to the checks."""
     if not isinstance(value, str):
@@ -95,24 +138,6 @@ def _read(value: Any, kinds: str | list[str]) -> Any:
     if "number" in kinds and re.fullmatch("[0-9]{1,9}([.][0-9]{1,9})?", value):
         return float(value)
     return value
-
-
-def json_schema() -> str:
-    """Of the file, for editors; committed next to this module."""
-    properties: dict[str, Any] = {}
-    for each in fields(OwnJob):
-        properties[each.name] = each.metadata["schema"] | {"description": each.metadata["about"]}
-        if each.default is not MISSING:
-            properties[each.name]["default"] = each.default
-    body = {
-        "$schema": "https://json-schema.org/draft/2020-12/schema",
-        "title": "A job",
-        "type": "object",
-        "additionalProperties": False,
-        "required": ["schema", "name", "environment", "image", "command"],
-        "properties": {"schema": {"const": SCHEMA}} | properties,
-    }
-    return json.dumps(body, indent=2) + "\n"
 
 
 def _lines(key: str, value: Any) -> str:

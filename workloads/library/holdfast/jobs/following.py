@@ -195,18 +195,13 @@ def _report(found: explain.Explanation, job: JobSnapshot, asked: Following, seen
 
 
 def _evict(api: Api, job: JobSnapshot, seen: Followed, report: Report) -> None:
-    """Through the Eviction API, as a drain does it; a budget that refuses now is asked again."""
+    """A budget that refuses now is asked again."""
     running = job.phase("Running")
     if not running:
         return
     meta = running[0]["metadata"]
-    body = {
-        "apiVersion": "policy/v1",
-        "kind": "Eviction",
-        "metadata": {"name": meta["name"], "namespace": meta["namespace"]},
-    }
     try:
-        api.create(f"/api/v1/namespaces/{meta['namespace']}/pods/{meta['name']}/eviction", body)
+        api.evict(meta["namespace"], meta["name"])
     except ApiError as error:
         report(f"not evicted yet: {error}")
         return

@@ -134,7 +134,7 @@ def _by_digest(image: str, context: RenderContext) -> Resolved:
     if _BY_DIGEST.fullmatch(image):
         return Resolved(image=image)
     if image in ROLES:
-        require_pushed(context, image)
+        context.require_digests([image])
         return Resolved(image=context.image(image))
     match = _BY_TAG.fullmatch(image)
     if match is None:
@@ -145,11 +145,6 @@ def _by_digest(image: str, context: RenderContext) -> Resolved:
     digest = digest_of(name, tag)
     warning = f"{image} is a tag, which moves: taken as {digest}, its digest now"
     return Resolved(image=f"{name}@{digest}", warning=warning)
-
-
-def require_pushed(context: RenderContext, *roles: str) -> None:
-    """InputError where an image of the environment was not pushed yet."""
-    context.require_digests(roles)
 
 
 FIX = "give NAME@sha256:DIGEST, as `docker buildx imagetools inspect NAME` or `gcloud artifacts docker images describe` prints it"

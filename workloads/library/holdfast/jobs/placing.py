@@ -10,6 +10,7 @@ from holdfast.contract.errors import InputError
 from holdfast.contract.lifecycle import FLEX_MAX_RUN_S
 from holdfast.contract.machines import MACHINE_TYPES, MachineType, sold
 from holdfast.contract.pools import STAYING, Pool, Role
+from holdfast.jobs.file_text import question
 from holdfast.jobs.job_file import AUTO, OwnJob
 from holdfast.manifests.render_context import RenderContext
 from holdfast.place import advice, ask
@@ -112,7 +113,6 @@ def cheapest_spot(platform: Platform, prices: Table) -> Offer:
     return min(spot, key=lambda offer: offer.usd(platform, prices))
 
 
-CHECKPOINT_H = 30 / 3600  # what a save blocks, until the job has shown what it does
 _CHEAPEST_FIRST = (Capacity.RESERVED, Capacity.SPOT, Capacity.FLEX_START, Capacity.QUEUED, Capacity.ON_DEMAND)
 _OF = {
     Placement.SPOT: (Capacity.SPOT,),
@@ -219,23 +219,10 @@ def _by_matrix(job: OwnJob, usable: Sequence[Offer]) -> Placed:
     return Placed(offer=chosen, rule=_rule(job, chosen.capacity), reason=reason)
 
 
-def question(job: OwnJob, usable: Sequence[Offer]) -> Job:
-    """What the planner is asked about the job; usable: at least one offer."""
-    return Job(
-        accelerator=job.accelerator,
-        gpus=usable[0].machine.gpus * job.pods,
-        hours=job.hours,
-        deadline_h=job.deadline_hours or math.inf,
-        checkpoint_h=CHECKPOINT_H if job.resumes else math.inf,
-        batch=bool(job.predictor),
-        offered=frozenset(offer.machine.name for offer in usable),
-    )
-
-
 def _planned(job: OwnJob, platform: Platform, usable: Sequence[Offer]) -> Placed:
     """By the planner's dollars and hours, over the machines that the environment has."""
-    asked = question(job, usable)
-    answer = ask.answer(asked, ask.Belief(), platform.price_region)
+    asked = question(job, usable[0].machine.gpus * job.pods, frozenset(offer.machine.name for offer in usable))
+    answer = ask.answer(asked, ask.world_of(asked), platform.price_region)
     for option in sorted(keeping(asked, answer.options), key=lambda o: (o is not answer.chosen, o.mean_usd)):
         chosen = next((offer for offer in usable if offer.capacity in _OF[option.placement]), None)
         # Whatever turns to on-demand in time needs somebody who moves it.

@@ -16,7 +16,6 @@ from holdfast.jobs import file_text, following, outside, placing, rendered, show
 from holdfast.jobs.following import Following, Report
 from holdfast.jobs.job_file import OnNotice, OwnJob
 from holdfast.jobs.job_snapshot import JobSnapshot
-from holdfast.jobs.placing import Placed
 from holdfast.manifests import database
 from holdfast.manifests.render_context import Body, RenderContext
 from holdfast.place import prices
@@ -36,9 +35,7 @@ class Prepared:
     job: OwnJob
     """With its image by digest."""
     platform: Platform
-    placed: Placed
     bodies: list[Body]
-    text: str
     notes: list[str]
     """Why it runs there, what it loses, what was not checked."""
 
@@ -55,18 +52,17 @@ def prepare(job: OwnJob, platform: Platform) -> Prepared:
     placed = placing.place(job, platform, prices.load())
     image = outside.resolve(job.image, context)
     if job.predictor and platform.database:
-        outside.require_pushed(context, database.PROXY)
+        context.require_digests([database.PROXY])
     fixed = replace(job, image=image.image)
     found = rendered.bodies(fixed, context, placed)
-    text = rendered.text(platform.name, found)
-    rendered.judge(f"{job.name}.yaml", text, platform)
+    rendered.judge(f"{job.name}.yaml", rendered.text(platform.name, found), platform)
     notes = [
         f"placed: {placed.reason}",
         *filter(None, [image.warning]),
         *_notes_on(job),
         *outside.check(job, platform),
     ]
-    return Prepared(job=fixed, platform=platform, placed=placed, bodies=found, text=text, notes=notes)
+    return Prepared(job=fixed, platform=platform, bodies=found, notes=notes)
 
 
 def _require_home(job: OwnJob, platform: Platform) -> None:

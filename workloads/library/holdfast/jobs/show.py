@@ -11,7 +11,7 @@ from holdfast.contract.errors import InputError
 from holdfast.contract.exit_codes import EXIT_STOPPED
 from holdfast.contract.printable import printable
 from holdfast.contract.values import finite
-from holdfast.jobs.endings import Count
+from holdfast.jobs.cause import Count
 from holdfast.jobs.explain import Explanation, Row
 from holdfast.jobs.submit import Plan
 from holdfast.tables import print_table

@@ -144,10 +144,26 @@ _RENDER = "`python -m workloads render` writes manifests with jobs"
 
 
 def documents_of(path: Path) -> list[Any]:
-    """The content of a YAML file, of any kind; InputError where there is none, or it cannot be read."""
+    """The content of a YAML file, of any kind; InputError where there is none, or it cannot be read.
+
+    Through the linter's reader, which bounds size, depth and what aliases and merges expand to.
+    """
+    from holdfast.lint import document
+
     if not path.is_file():
         raise _no_such_file(path)
-    return _read_all(path)
+    try:
+        if path.stat().st_size > document.MAX_FILE_BYTES:
+            raise _unreadable(path, f"more than {document.MAX_FILE_BYTES:,} bytes")
+        found = list(document.read(path.read_text()))
+    except (OSError, UnicodeDecodeError) as error:
+        raise _unreadable(path, str(error)) from error
+    for each in found:
+        for trouble in each.troubles:
+            raise _unreadable(path, f"line {trouble.mark.line}: {trouble.message}")
+        if not _is_finite(each.value):
+            raise _unreadable(path, "a number that is infinite or none (.inf, .nan)")
+    return [each.value for each in found]
 
 
 def require_of(path: Path, platform: Platform) -> None:
@@ -174,24 +190,6 @@ def checked(path: Path, documents: list[Any]) -> list[Object]:
         kinds = ", ".join(doc["kind"] for doc in documents) or "nothing"
         raise InputError("no job in the manifest", got=f"{path}: {kinds}", allowed=" or ".join(KINDS), fix=_RENDER)
     return documents
-
-
-def _read_all(path: Path) -> list[Any]:
-    """Through the linter's reader, which bounds size, depth and what aliases and merges expand to."""
-    from holdfast.lint import document
-
-    try:
-        if path.stat().st_size > document.MAX_FILE_BYTES:
-            raise _unreadable(path, f"more than {document.MAX_FILE_BYTES:,} bytes")
-        found = list(document.read(path.read_text()))
-    except (OSError, UnicodeDecodeError) as error:
-        raise _unreadable(path, str(error)) from error
-    for each in found:
-        for trouble in each.troubles:
-            raise _unreadable(path, f"line {trouble.mark.line}: {trouble.message}")
-        if not _is_finite(each.value):
-            raise _unreadable(path, "a number that is infinite or none (.inf, .nan)")
-    return [each.value for each in found]
 
 
 def _is_finite(value: Any) -> bool:

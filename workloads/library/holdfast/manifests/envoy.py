@@ -9,6 +9,7 @@ from holdfast.contract import serving
 
 CLUSTER, ADMIN = "servers", "admin"
 PROXY_MEMORY_MIB = 1024
+"""Of its container: it lets in no more than that holds."""
 _HEAP_SHARE, _REQUESTS_SHARE = 0.8, 0.7
 _BUFFER_BYTES = 64 * 1024
 """Between two ends of which one is slower. Above it the faster one waits."""
@@ -32,10 +33,6 @@ class Proxy:
     tries: int = serving.TRIES
     max_retries: int | None = serving.MAX_RETRIES
     """Retries that may run at once; None: Envoy's default, three, which fails requests when a server dies."""
-    memory_mib: int = PROXY_MEMORY_MIB
-    """Of its container: it lets in no more than that holds."""
-    health_checks: bool = True
-    """Of the proxy's own, in addition to the endpoints that Kubernetes names."""
 
 
 def bootstrap(proxy: Proxy) -> dict[str, Any]:
@@ -43,7 +40,7 @@ def bootstrap(proxy: Proxy) -> dict[str, Any]:
     return {
         "node": {"id": "proxy", "cluster": "serving"},
         "admin": {"address": _address("127.0.0.1", proxy.admin_port)},
-        "overload_manager": _overload(proxy),
+        "overload_manager": _overload(),
         "static_resources": {
             "listeners": [_listener(proxy), _metrics(proxy)],
             "clusters": [_servers(proxy, folder), _admin(proxy)],
@@ -51,12 +48,12 @@ def bootstrap(proxy: Proxy) -> dict[str, Any]:
     }
 
 
-def _overload(proxy: Proxy) -> dict[str, Any]:
+def _overload() -> dict[str, Any]:
     """What limits by number do not see: refused with 503 before the kernel ends the proxy."""
     heap = "envoy.resource_monitors.fixed_heap"
     most = {
         "@type": f"{_TYPES}.resource_monitors.fixed_heap.v3.FixedHeapConfig",
-        "max_heap_size_bytes": int(proxy.memory_mib * 2**20 * _HEAP_SHARE),
+        "max_heap_size_bytes": int(PROXY_MEMORY_MIB * 2**20 * _HEAP_SHARE),
     }
 
     actions = {"shrink_heap": 0.8, "stop_accepting_requests": 0.95}
@@ -159,13 +156,13 @@ def _route(proxy: Proxy, prefix: str = "/") -> dict[str, Any]:
 
 
 def _servers(proxy: Proxy, folder: str) -> dict[str, Any]:
-    most = int(proxy.memory_mib * 2**20 * _REQUESTS_SHARE) // _REQUEST_BYTES
+    most = int(PROXY_MEMORY_MIB * 2**20 * _REQUESTS_SHARE) // _REQUEST_BYTES
     # Those that wait for a connection are counted apart.
     limits = {"max_connections": most * 3 // 4, "max_pending_requests": most // 4, "max_requests": most}
     if proxy.max_retries is not None:
         limits["max_retries"] = proxy.max_retries
     source = {"path_config_source": {"path": proxy.endpoints_file, "watched_directory": {"path": folder}}}
-    cluster: dict[str, Any] = {
+    return {
         "name": CLUSTER,
         "type": "EDS",
         "connect_timeout": "1s",
@@ -180,8 +177,9 @@ def _servers(proxy: Proxy, folder: str) -> dict[str, Any]:
             "tcp_keepalive": {"keepalive_time": 5, "keepalive_interval": 2, "keepalive_probes": 3}
         },
         "typed_extension_protocol_options": _upstream_protocol(),
+        # Of the proxy's own, in addition to the endpoints that Kubernetes names.
+        "health_checks": [_health_check()],
     }
-    return cluster | ({"health_checks": [_health_check()]} if proxy.health_checks else {})
 
 
 def _upstream_protocol() -> dict[str, Any]:

@@ -11,7 +11,7 @@ import numpy as np
 from holdfast.contract.capacity import Capacity, Placement
 from holdfast.contract.checkpoint_interval import daly
 from holdfast.contract.lifecycle import FLEX_MAX_RUN_S
-from holdfast.place import belief, elastic, hazard, policies
+from holdfast.place import elastic, hazard, policies
 from holdfast.place.belief import Case, Option, World
 from holdfast.place.job import Job
 from holdfast.place.policies import Policy
@@ -150,7 +150,7 @@ def on_spot(job: Job, world: World, region: str, *asked: Policy) -> list[Option]
     for policy, outcome in zip(asked, side_by_side(runs, paths, asked), strict=True):
         waits = policy is policies.WAIT
         placement, needed = (Placement.SPOT, _SPOT) if waits else (Placement.HYBRID, (*_SPOT, Capacity.ON_DEMAND))
-        blank = Option(placement=placement, policy=belief.on_spot(policy), region=region)
+        blank = Option(placement=placement, policy=policy.shown, region=region)
         cases = tuple(case_of(job, take(outcome, slice(at, at + count)), fold) for at in range(0, len(runs), count))
         # As many evictions come in SLOWEST times the work only: the pace ends it, not the limit of the simulation.
         endless = float(np.mean(outcome.evictions >= most)) > GAVE_UP
@@ -167,15 +167,17 @@ def _on_demand(job: Job, world: World, region: str) -> Option:
 
 
 def _flex(job: Job, world: World, region: str, *, in_time: bool = False) -> Option:
-    name = belief.QUEUE_IN_TIME if in_time else belief.QUEUE
-    blank = Option(placement=Placement.FLEX_START, policy=name, region=region)
+    policy = policies.QUEUE if in_time else policies.WAIT
+    blank = Option(
+        placement=Placement.FLEX_START, policy=policy.shown if in_time else "wait in the queue", region=region
+    )
     if not job.resumable and not job.batch and job.hours + job.restart_h > FLEX_MAX_RUN_H:
         return replace(blank, refused=f"the job cannot resume and is longer than the {FLEX_MAX_RUN_H:.0f} h of a node")
     runs = runs_for(job, world, RUNS, spot=Capacity.FLEX_START, region=region)
     rounds = math.ceil(job.hours / (FLEX_MAX_RUN_H - job.restart_h)) + 2
     rng = np.random.default_rng(0)
     paths = hazard.flex_paths(rng, RUNS, max_run_h=FLEX_MAX_RUN_H, rounds=rounds, waits=flex_waits())
-    case = case_of(job, simulate(runs, paths, policies.QUEUE if in_time else policies.WAIT))
+    case = case_of(job, simulate(runs, paths, policy))
     needed = (Capacity.FLEX_START, Capacity.ON_DEMAND) if in_time else (Capacity.FLEX_START,)
     return priced(job, world, blank, needed, (case,) * len(world.scenarios(job)))
 

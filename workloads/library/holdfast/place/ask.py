@@ -13,44 +13,31 @@ from holdfast.place.belief import Option, World
 from holdfast.place.break_even import Estimate, Flip
 from holdfast.place.job import Job
 from holdfast.place.matrix import Deadline
-from holdfast.place.prices import Table, load
+from holdfast.place.prices import load
 from holdfast.platform import Platform
 
 MAX_WAIT_H = 24.0 * 30
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Belief:
-    """What the user knows about capacity; everything left out is assumed."""
+def world_of(job: Job, churn: str = "", spot_wait_h: float | None = None) -> World:
+    """What is believed about capacity for this job; what is left out is assumed.
 
-    churn: float | None = None
-    """Preemptions a node-hour."""
-    measured: Path | None = None
-    """The same, as `holdfast churn --json` printed it."""
-    spot_wait_h: float | None = None
-    """Median; None: as in the record."""
-
-    def world(self, job: Job, prices: Table) -> World:
-        if self.spot_wait_h is not None:
-            between("Spot wait", self.spot_wait_h, 1e-3, MAX_WAIT_H, fix="hours above 0, as in --spot-wait 2h")
-        return World(prices=prices, churn=self._churn(job), spot_wait_h=self.spot_wait_h)
-
-    def _churn(self, job: Job) -> hazard.Churn:
-        if self.measured is not None:
-            return hazard.read_measured(self.measured, job.accelerator)
-        if self.churn is None:
-            return hazard.prior(job.accelerator)
-        # Above 100 a node lives for half a minute: more likely a percentage was typed.
-        between("churn", self.churn, 1e-6, 100, fix="preemptions a running node-hour, as in --churn 0.1")
-        return hazard.fixed(self.churn)
+    churn: preemptions a node-hour as `0.1`, or the path of what `holdfast churn --json` printed. spot_wait_h: a median.
+    """
+    if spot_wait_h is not None:
+        between("Spot wait", spot_wait_h, 1e-3, MAX_WAIT_H, fix="hours above 0, as in --spot-wait 2h")
+    return World(prices=load(), churn=_churn(job.accelerator, churn), spot_wait_h=spot_wait_h)
 
 
-def belief(churn: str, spot_wait_h: float | None) -> Belief:
-    """As typed: `0.1`, or the path of a measurement."""
+def _churn(accelerator: str, text: str) -> hazard.Churn:
+    if not text:
+        return hazard.prior(accelerator)
     # A file that is called like a number can still be given, as ./0.1.
-    if re.fullmatch(r"\d*\.?\d+(e-?\d+)?", churn):
-        return Belief(churn=float(churn), spot_wait_h=spot_wait_h)
-    return Belief(measured=Path(churn) if churn else None, spot_wait_h=spot_wait_h)
+    if not re.fullmatch(r"\d*\.?\d+(e-?\d+)?", text):
+        return hazard.read_measured(Path(text), accelerator)
+    # Above 100 a node lives for half a minute: more likely a percentage was typed.
+    between("churn", float(text), 1e-6, 100, fix="preemptions a running node-hour, as in --churn 0.1")
+    return hazard.fixed(float(text))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,13 +52,12 @@ class Answer:
     """The other allowed regions, cheapest first, by the estimate that ranks them."""
 
 
-def answer(job: Job, belief: Belief, region: str = "") -> Answer:
+def answer(job: Job, world: World, region: str = "") -> Answer:
     """The options in the cheapest of the allowed regions, one of them chosen.
 
     region: where the data may lie, as `us-central1`, `europe` or `europe,us-east4`; empty: anywhere. InputError for no
     such region, Unjudged where no option keeps the deadline.
     """
-    world = belief.world(job, load())
     # Where time is short, most of the hours are bought on demand, and Spot's price says little.
     tight = Deadline.of(job.hours, job.deadline_h) is Deadline.TIGHT
     names = allowed(world.prices.regions(job.accelerator), region)

@@ -4,8 +4,6 @@ import difflib
 import math
 import re
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
 
 from holdfast.contract import node_range
 from holdfast.contract.capacity import Capacity
@@ -17,9 +15,6 @@ from holdfast.place.prices import reference_machine
 HOUR_S = 3_600.0
 MAX_GPUS = 1024
 MAX_HOURS = 10_000
-
-# What `--checkpoint` says for work from a queue.
-QUEUE = "queue"
 
 # What people type, reduced to letters and digits: "NVIDIA A100 (80 GB)" and "a100-80gb" are one name.
 _NAMES = {
@@ -174,76 +169,12 @@ def clock_hours(text: str) -> float:
     return float(text) if re.fullmatch(r"\d+(\.\d+)?", text.strip()) else duration_h(text, "hours")
 
 
-SCHEMA = "holdfast.job/1"
-# Judged before it is parsed: YAML takes many times the memory of its text.
-MAX_BYTES = 1_000_000
-_GPUS = re.compile(r"(\d{1,4})x(.{1,64})")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
-    """Of the options of `place`, those that a file states; deadline and checkpoint as they are typed."""
-
-    gpu: str
-    gpus: int
-    nodes: str
-    """`4..8` of an elastic gang; empty: one number."""
-    sharded: int
-    """Nodes of a sharded gang with copies; 0: another job."""
-    hours: str
-    deadline: str
-    checkpoint: str
-    environment: str
-
-
-def read_file(path: Path) -> Asked:
-    """InputError names the file and the field."""
-    body = _document(path)
-    count, gpu = _gpus(body.get("gpus", "none"))
-    least, nodes = node_range.parse(body.get("nodes", 1), MAX_GPUS)
-    hours = _number(body, "hours", 0, 0, MAX_HOURS)
-    deadline = _number(body, "deadline_hours", 0, 0, MAX_HOURS)
-    if not hours:
-        raise InputError("hours of the job", got="none", allowed="hours above 0", fix=f"add `hours: 40` to {path.name}")
-    return Asked(
-        gpu=gpu, gpus=count * nodes, nodes=f"{least}..{nodes}" if least < nodes else "",
-        sharded=nodes if body.get("sharded") is True and body.get("copies", 1) else 0, hours=f"{hours:g}",
-        deadline=f"{deadline:g}h" if deadline else "none",
-        checkpoint=QUEUE if body.get("predictor", "") else "30s" if body.get("resumes", True) is True else "none",
-        environment=str(body.get("environment", "")),
+def typed(gpu: str, gpus: int, hours: str, deadline: str, nodes: str, checkpoint: str, offered: frozenset[str]) -> Job:
+    """The job of the options of `place`. InputError names the option."""
+    least, most = node_range.parse(nodes, MAX_GPUS) if nodes else (0, 0)
+    batch = checkpoint == "queue"
+    return Job(
+        accelerator=accelerator(gpu), gpus=gpus, hours=clock_hours(hours), deadline_h=duration_h(deadline, "deadline"),
+        checkpoint_h=30 / HOUR_S if batch else duration_h(checkpoint, "checkpoint"),
+        batch=batch, min_nodes=least, max_nodes=most, offered=offered,
     )  # fmt: skip
-
-
-def _document(path: Path) -> dict[str, Any]:
-    # Late: `place` without a job file starts without a YAML parser.
-    from ruamel.yaml import YAML
-    from ruamel.yaml.error import YAMLError
-
-    try:
-        if path.stat().st_size > MAX_BYTES:
-            raise ValueError("it is larger than any job file")
-        body: Any = YAML(typ="safe").load(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, YAMLError, RecursionError) as error:
-        raise InputError(
-            "job file", got=f"{path}: {error}"[:300], allowed="a YAML file", fix="check the path"
-        ) from error
-    # A Kubernetes manifest is YAML too, and its fields would be read as a job without any.
-    if not isinstance(body, dict) or body.get("schema") != SCHEMA:
-        raise InputError(
-            "job file", got=f"{path} without schema: {SCHEMA}", allowed="a file that new-job wrote",
-            fix="holdfast new-job NAME",
-        )  # fmt: skip
-    return body
-
-
-def _gpus(text: object) -> tuple[int, str]:
-    found = _GPUS.fullmatch(text) if isinstance(text, str) else None
-    if found is None or int(found[1]) < 1:
-        raise InputError("gpus of the job", got=text, allowed="COUNTxGPU, as 8xa100", fix="placement is about GPUs")
-    return int(found[1]), found[2]
-
-
-def _number(body: dict[str, Any], name: str, default: float, low: float, high: float) -> float:
-    value = body.get(name, default)
-    between(f"{name} of the job", value, low, high)
-    return value

@@ -6,7 +6,6 @@ The ids of rules are in the contract, so a manifest can cite its rule without im
 """
 
 import math
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -190,13 +189,6 @@ def decide(workload: Workload) -> Rule:
     return next(rule for rule in RULES if rule.when.matches(workload))
 
 
-def markdown() -> str:
-    """The table of METHOD.md."""
-    head = ("Workload", "Runs on", "Discount", "Because", "Rule")
-    body = ((r.scenario, r.placement.value, r.discount, r.reason, f"`{r.id.value}`") for r in RULES)
-    return "\n".join([_line(head), _line("---" for _ in head), *map(_line, body)])
-
-
 def as_json() -> dict[str, object]:
     rows = [
         {
@@ -206,7 +198,3 @@ def as_json() -> dict[str, object]:
         for r in RULES
     ]  # fmt: skip
     return {"schema": "holdfast.matrix/1", "rows": rows}
-
-
-def _line(cells: Iterable[str]) -> str:
-    return "| " + " | ".join(cells) + " |"

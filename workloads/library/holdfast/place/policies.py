@@ -36,6 +36,9 @@ class Lines:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Policy:
     name: str
+    """In the plan of a job."""
+    shown: str = ""
+    """To a reader of an answer; empty where none shows it."""
     lines: Callable[[Runs], Lines]
 
 
@@ -120,17 +123,21 @@ def patience(*, share: float, reserve: float, ripe: float) -> Callable[[Runs], L
     return lines
 
 
-WAIT = Policy(name="wait", lines=_wait)
+WAIT = Policy(name="wait", shown="wait for Spot", lines=_wait)
 """One interruptible capacity and nothing else: Spot only, flex-start only."""
-QUEUE = Policy(name="queue", lines=_queue)
+QUEUE = Policy(name="queue", shown="queue, on-demand in time", lines=_queue)
 """Flex-start, and on-demand from the last moment at which only it still arrives in time; never back."""
-HYBRID = Policy(name="hybrid", lines=_hybrid)
+HYBRID = Policy(name="hybrid", shown="Spot, else on-demand at once", lines=_hybrid)
 """On-demand at once when Spot is gone, and back when it returns: a ComputeClass with active migration."""
-PATIENT = Policy(name="patient", lines=patience(share=0.6, reserve=4, ripe=1))
+PATIENT = Policy(name="patient", shown="Spot, on-demand in time", lines=patience(share=0.6, reserve=4, ripe=1))
 """Never late where on-demand is granted when asked for and the deadline is feasible. Fewer restarts in reserve left no
 room for a second eviction right after the switch. No policy is best for every job: the cheapest of IN_TIME is taken."""
-EAGER = Policy(name="eager", lines=patience(share=0.4, reserve=2, ripe=0))
+EAGER = Policy(
+    name="eager", shown="Spot, on-demand in time, back at once", lines=patience(share=0.4, reserve=2, ripe=0)
+)
 """For much slack: waits longer, and goes back to Spot as soon as it is available."""
-STEADY = Policy(name="steady", lines=patience(share=1.0, reserve=4, ripe=2))
+STEADY = Policy(
+    name="steady", shown="Spot, on-demand in time, rarely back", lines=patience(share=1.0, reserve=4, ripe=2)
+)
 """For little slack: buys sooner, and stays longer on what it has bought."""
 IN_TIME = (PATIENT, EAGER, STEADY)

@@ -157,7 +157,7 @@ def compute_class(job: Job, option: Option) -> dict[str, Any]:
     migration, stay there. On recorded H100 zones that costs 1,592 USD with return and 2,617 without, priced at 1,354.
     Spot alone is one priority, which HF323 questions; the class carries the reason.
     """
-    flex = [_FLEX, _DEMAND] if option.policy == belief.QUEUE_IN_TIME else [_FLEX]
+    flex = [_FLEX, _DEMAND] if option.policy == policies.QUEUE.shown else [_FLEX]
     rules = [_priority(job, capacity) for capacity in _ORDER.get(option.placement, flex)]
     metadata: dict[str, Any] = {"name": f"{job.accelerator.removeprefix('nvidia-')}-{option.placement.value}"}
     if option.placement is Placement.SPOT:

@@ -13,7 +13,7 @@ from holdfast.contract.exit_codes import EXIT_BUG
 from holdfast.contract.kubernetes import KUEUE_INADMISSIBLE
 from holdfast.contract.pools import GPU_RESOURCE, LABEL_POOL_CLASS, SPOT_TAINT, Pool
 from holdfast.jobs import explain
-from holdfast.jobs.endings import Count
+from holdfast.jobs.cause import Count
 from holdfast.jobs.explain import Row, rows
 from tests import platforms
 from tests.cluster.sim import flex, jobsets, queues

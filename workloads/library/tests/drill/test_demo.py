@@ -8,10 +8,10 @@ import sys
 import time
 from pathlib import Path
 
-import psutil
 import pytest
 
-from holdfast.drill.pods import OWNER, clear
+from holdfast.drill.pods import clear
+from workloads.library.tests.drill.test_local_drill import left
 from workloads.library.tests.processes import until
 
 pytestmark = pytest.mark.process
@@ -25,17 +25,6 @@ RUN = "import sys; from pathlib import Path; from holdfast.drill.demo import Siz
 def start(out: Path) -> subprocess.Popen[str]:
     code = RUN.format(out=str(out), size=SMALL)
     return subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-
-
-def members(owner: str) -> list[int]:
-    found: list[int] = []
-    for process in psutil.process_iter():
-        try:
-            if process.environ().get(OWNER) == owner and process.status() != psutil.STATUS_ZOMBIE:
-                found.append(process.pid)
-        except psutil.Error:
-            continue
-    return found
 
 
 @pytest.mark.timeout(1500)  # on an idle machine a tenth of it
@@ -59,7 +48,7 @@ def test_a_demo_killed_at_a_random_moment_runs_again_and_keeps_every_promise(tmp
     assert (summary["batch"]["lost"], summary["batch"]["duplicated"], summary["batch"]["kills"]) == (0, 0, 2)
     assert summary["batch"]["same_scores"] is True
     assert (out / "report.html").stat().st_size > 1000
-    assert members(f"demo:{out}") == []
+    assert not left(out)
     assert clear(f"demo:{out}") == 0
 
 

@@ -56,19 +56,15 @@ def where(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Where:
     return Where(kubeconfig=path, context=CONTEXT, namespace="n", selector="a=b", yes=True)
 
 
-def judged(place: Place, where: Where) -> Where:
-    return checked(place, where)
-
-
 @pytest.mark.parametrize("context", KNOWN[:2], ids=["regional", "zonal"])
 def test_what_is_named_is_taken_with_the_project_of_its_environment(where: Where, context: str) -> None:
     where = replace(where, context=context)
-    assert judged(Place.GKE, where) == replace(where, project="acme-ours")
+    assert checked(Place.GKE, where) == replace(where, project="acme-ours")
 
 
 def test_a_cluster_of_no_environment_may_be_drilled_through_its_api_only(where: Where) -> None:
     where = replace(where, context="kind-a")
-    assert judged(Place.CLUSTER, where) == where
+    assert checked(Place.CLUSTER, where) == where
 
 
 @pytest.mark.parametrize(
@@ -85,14 +81,14 @@ def test_a_cluster_of_no_environment_may_be_drilled_through_its_api_only(where: 
 )
 def test_what_is_not_named_or_does_not_match_is_refused(where: Where, change: dict[str, Any], text: str) -> None:
     with pytest.raises(InputError) as error:
-        judged(Place.GKE, replace(where, **change))
+        checked(Place.GKE, replace(where, **change))
     assert text in error.value.lines()
 
 
 @pytest.mark.parametrize("place", [Place.GKE, Place.CLUSTER])
 def test_an_environment_that_allows_no_drills_is_not_hit_by_any(where: Where, place: Place) -> None:
     with pytest.raises(InputError) as error:
-        judged(place, replace(where, context=KNOWN[2]))
+        checked(place, replace(where, context=KNOWN[2]))
     assert error.value.got == f"{KNOWN[2]}, which is {PROD}"
     assert "allow_drills=True" in error.value.fix
 

@@ -111,6 +111,6 @@ def test_a_role_is_the_image_that_was_pushed_for_the_environment(
     with pytest.raises(InputError, match="make images ENV=example"):
         outside.resolve("trainer", context)
     with pytest.raises(InputError, match="fix: make operators-pin ENV=example"):
-        outside.require_pushed(context, "cloud-sql-proxy")
+        context.require_digests(["cloud-sql-proxy"])
     pushed = RenderContext(with_images("example", "trainer"))
     assert outside.resolve("trainer", pushed).image.endswith(f"/trainer@sha256:{'a' * 64}")

@@ -6,8 +6,8 @@ import pytest
 
 from holdfast.clients.api import Object
 from holdfast.exporter.queues import read_workload
+from holdfast.jobs.cause import Count
 from holdfast.jobs.cluster_snapshot import ClusterSnapshot
-from holdfast.jobs.endings import Count
 from holdfast.jobs.explain import in_place_text, progress_text
 from holdfast.jobs.job_snapshot import JobSnapshot, held_since_s, when
 from holdfast.jobs.queues import held

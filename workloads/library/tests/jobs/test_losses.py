@@ -3,7 +3,7 @@
 import pytest
 
 from holdfast.clients.api import Object
-from holdfast.jobs.endings import Count, losses
+from holdfast.jobs.cause import Count, losses
 from holdfast.jobs.job_snapshot import JobSnapshot, crashed, exit_code
 
 START, LATER = "2026-01-01T00:00:00Z", "2026-01-01T00:05:00Z"

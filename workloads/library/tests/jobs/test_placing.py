@@ -11,8 +11,10 @@ from holdfast.contract.pools import Role
 from holdfast.contract.values import rfc3339
 from holdfast.exporter.cluster import Cluster
 from holdfast.jobs import placing, rendered
+from holdfast.jobs.job_file import OwnJob
 from holdfast.manifests.render_context import RenderContext
 from holdfast.place import plan, prices
+from holdfast.place.plan import Plan
 from holdfast.platform import Platform
 from infra import describe, environments
 from infra.environments.capacity import NodeGroup
@@ -29,73 +31,65 @@ def test_with_hours_the_planner_places_the_job_and_says_why() -> None:
     assert placed.offer is not None and "%" in placed.reason, placed.reason
 
 
-def with_groups(*groups: NodeGroup) -> Platform:
-    example = environments.load("example")
-    return describe.platform(replace(example, groups=(*example.groups, *groups)))
-
-
-def with_on_demand() -> Platform:
-    """The example with on-demand machines for jobs beside its Spot ones."""
+def with_on_demand(accelerator: str, machine: str) -> Platform:
+    """The example with on-demand machines of this GPU for jobs."""
     group = NodeGroup(
-        name="demand-l4", role=Role.TRAINING, machine_types=("g2-standard-8",), accelerator="nvidia-l4",
-        gpus_per_node=1, max_nodes=4,
+        name=f"demand-{accelerator.rpartition('-')[2]}", role=Role.TRAINING, machine_types=(machine,),
+        accelerator=accelerator, gpus_per_node=1, max_nodes=4,
     )  # fmt: skip
-    return with_groups(group)
+    example = environments.load("example")
+    return describe.platform(replace(example, groups=(*example.groups, group)))
 
 
-def test_a_job_with_a_deadline_carries_its_policy_and_names_no_capacity_of_its_own() -> None:
-    job, env = own(gpus="1xl4", hours=40.0, deadline_hours=60.0), with_on_demand()
+def carried(job: OwnJob, env: Platform) -> tuple[Plan, Any]:
+    """What was priced for the job, and the object that carries it, which the linter passes."""
     placed = placing.place(job, env, PRICES)
     assert placed.plan is not None, placed.reason
     body = rendered.bodies(job, RenderContext(env), placed)[-1]
-    rendered.judge("job.yaml", rendered.text(job, [body]), env)
+    rendered.judge("job.yaml", rendered.text(env.name, [body]), env)
+    return placed.plan, body
+
+
+def flavors(env: Platform) -> dict[str, Any]:
+    found = queueing.objects(RenderContext(env))
+    return {each["metadata"]["name"]: each["spec"].get("nodeLabels") for each in found}
+
+
+def test_a_job_with_a_deadline_carries_its_policy_and_names_no_capacity_of_its_own() -> None:
+    env = with_on_demand("nvidia-l4", "g2-standard-8")
+    priced, body = carried(own(gpus="1xl4", hours=40.0, deadline_hours=60.0), env)
     meta = body["metadata"]
     assert meta["labels"]["holdfast.dev/moves"] == "true"
-    assert plan.read(meta["annotations"]["holdfast.dev/placement-plan"]).text() == placed.plan.text()
-    assert (placed.plan.work_h, placed.plan.deadline_h) == (40.0, 60.0)
+    assert plan.read(meta["annotations"]["holdfast.dev/placement-plan"]).text() == priced.text()
+    assert (priced.work_h, priced.deadline_h) == (40.0, 60.0)
     pod = body["spec"]["template"]["spec"]
     assert pod["nodeSelector"] == {"cloud.google.com/gke-accelerator": "nvidia-l4"}
-    # Each queue that it may stand in has a flavor for it, which holds what the pod leaves open.
-    queues = {placed.plan.spot_queue: ("spot-l4", "spot"), placed.plan.on_demand_queue: ("demand-l4", "on-demand")}
-    found = {each["metadata"]["name"]: each for each in queueing.objects(RenderContext(env))}
+    # Each queue that it may be in has a flavor for it, which holds what the pod leaves open.
+    queues = {priced.spot_queue: ("spot-l4", "spot"), priced.on_demand_queue: ("demand-l4", "on-demand")}
     for queue, (group, capacity) in queues.items():
-        labels = found[f"{queue}-{group}"]["spec"]["nodeLabels"]
+        labels = flavors(env)[f"{queue}-{group}"]
         assert labels.items() >= (pod["nodeSelector"] | {"holdfast.dev/pool-class": group}).items()
         assert waits_for(body, labels, queue) == {("nvidia-l4", capacity)}
 
 
-def with_a100() -> Platform:
-    demand = NodeGroup(
-        name="demand-a100", role=Role.TRAINING, machine_types=("a2-highgpu-1g",), accelerator="nvidia-tesla-a100",
-        gpus_per_node=1, max_nodes=4,
-    )  # fmt: skip
-    return with_groups(demand)
-
-
 def test_a_job_that_queues_for_flex_start_is_moved_to_on_demand_in_time_as_it_was_priced() -> None:
-    job, env = own(gpus="1xa100", hours=48.0, deadline_hours=60.0), with_a100()
-    placed = placing.place(job, env, PRICES)
-    assert placed.plan is not None, placed.reason
-    assert (placed.plan.policy, placed.plan.spot_queue, placed.plan.on_demand_queue) == ("queue", "flex", "on-demand")
-    body = rendered.bodies(job, RenderContext(env), placed)[-1]
-    rendered.judge("job.yaml", rendered.text(job, [body]), env)
+    env = with_on_demand("nvidia-tesla-a100", "a2-highgpu-1g")
+    priced, body = carried(own(gpus="1xa100", hours=48.0, deadline_hours=60.0), env)
+    assert (priced.policy, priced.spot_queue, priced.on_demand_queue) == ("queue", "flex", "on-demand")
     assert body["metadata"]["labels"]["kueue.x-k8s.io/queue-name"] == "flex"
     pod = body["spec"]["template"]["spec"]
     assert pod["nodeSelector"] == {"cloud.google.com/gke-accelerator": "nvidia-tesla-a100"}
-    found = {each["metadata"]["name"]: each for each in queueing.objects(RenderContext(env))}
-    queued = found["flex-nvidia-tesla-a100"]["spec"]["nodeLabels"]
+    queued = flavors(env)["flex-nvidia-tesla-a100"]
     assert queued["cloud.google.com/gke-gpu-driver-version"] == "latest", "as any other pod on such a node asks"
     assert waits_for(body, queued, "flex") == {("nvidia-tesla-a100", "flex-start")}
 
 
-def test_what_nobody_moves_in_time_is_not_promised() -> None:
+def test_what_is_not_moved_in_time_is_not_promised() -> None:
     alone, gang = (own(gpus="1xa100", nodes=n, command=("sleep", "9"), hours=48.0, deadline_hours=60.0) for n in (1, 2))
     with pytest.raises(InputError, match="keeps the deadline"):
         placing.place(alone, load("example"), PRICES)  # no A100 on demand
-    placed = placing.place(gang, with_a100(), PRICES)
-    assert placed.plan is not None and placed.plan.spot_queue == "spot", (
-        "a ProvisioningRequest binds a gang to its nodes"
-    )
+    priced, _ = carried(gang, with_on_demand("nvidia-tesla-a100", "a2-highgpu-1g"))
+    assert priced.spot_queue == "spot", "a ProvisioningRequest binds a gang to its nodes"
 
 
 def waits_for(body: Any, flavor: dict[str, str], queue: str) -> set[tuple[str, ...]]:

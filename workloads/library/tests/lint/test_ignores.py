@@ -27,32 +27,26 @@ def test_a_comment_with_a_reason_silences_its_line() -> None:
     assert [f.suppressed for f in report.suppressed] == ["made by another team"]
 
 
-def test_a_comment_on_a_line_of_its_own_covers_the_next_one() -> None:
-    head, last = CLASS.rsplit("\n", 1)
-    assert active(judged(f"{head}\n# holdfast: ignore[HF305] made by another team\n{last}\n")) == []
+HEAD, LAST = CLASS.rsplit("\n", 1)
+ANNOTATED = "{name: spot-other, annotations: {holdfast.dev/ignore-HF305: made by another team}}"
 
 
-def test_an_annotation_silences_the_object() -> None:
-    annotated = "{name: spot-other, annotations: {holdfast.dev/ignore-HF305: made by another team}}"
-    assert active(judged(CLASS.replace("{name: spot-other}", annotated))) == []
-
-
-def test_an_ignore_without_reason_has_no_effect_and_is_found() -> None:
-    assert active(judged(f"{CLASS}  # holdfast: ignore[HF305]\n")) == ["HF305", "HF901"]
-
-
-def test_an_ignore_that_silences_nothing_is_found() -> None:
-    assert active(judged(f"{CLASS}  # holdfast: ignore[HF305,HF101] why\n")) == ["HF902"]
-
-
-def test_an_ignore_of_a_retired_rule_is_accepted_and_has_no_effect() -> None:
-    assert active(judged(f"{CLASS}  # holdfast: ignore[HF412,HF401] why\n")) == ["HF305"]
-    assert active(judged(f"{CLASS}  # holdfast: ignore[HF412,HF998] why\n")) == ["HF305", "HF907"]
-
-
-def test_an_ignore_past_its_date_is_found_and_its_finding_comes_back() -> None:
-    assert active(judged(f"{CLASS}  # holdfast: ignore[HF305] soon, until 2026-11-20\n")) == ["HF305", "HF903"]
-    assert active(judged(f"{CLASS}  # holdfast: ignore[HF305] soon, until 2026-11-21\n")) == []
+@pytest.mark.parametrize(
+    ("text", "rules"),
+    [
+        (f"{HEAD}\n# holdfast: ignore[HF305] made by another team\n{LAST}\n", []),
+        (CLASS.replace("{name: spot-other}", ANNOTATED), []),
+        (f"{CLASS}  # holdfast: ignore[HF305]\n", ["HF305", "HF901"]),
+        (f"{CLASS}  # holdfast: ignore[HF305,HF101] why\n", ["HF902"]),
+        (f"{CLASS}  # holdfast: ignore[HF412,HF401] why\n", ["HF305"]),
+        (f"{CLASS}  # holdfast: ignore[HF412,HF998] why\n", ["HF305", "HF907"]),
+        (f"{CLASS}  # holdfast: ignore[HF305] soon, until 2026-11-20\n", ["HF305", "HF903"]),
+        (f"{CLASS}  # holdfast: ignore[HF305] soon, until 2026-11-21\n", []),
+    ],
+    ids=["line before", "annotation", "no reason", "silences nothing", "retired", "no rule", "past", "last day"],
+)
+def test_an_ignore_silences_what_it_names_and_is_found_where_it_is_wrong(text: str, rules: list[str]) -> None:
+    assert active(judged(text)) == rules
 
 
 def test_ignores_can_be_switched_off() -> None:

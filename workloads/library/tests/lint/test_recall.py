@@ -22,20 +22,12 @@ def hook(*words: str) -> str:
 @pytest.mark.parametrize(
     ("base", "change", "expected"),
     [
-        ("container", hook("sh", "-c", "sleep 2m"), "HF103"),
         ("container", hook("/bin/sleep", "90s"), "HF103"),
-        ("container", hook("python", "-c", "import time; time.sleep(90)"), "HF103"),
         ("container", hook("sh", "-c", "sleep infinity"), "HF103"),
-        ("container", 'command: [bash, -c, "cleanup() { save; exit 0; }; trap cleanup TERM; python t.py"]', "HF105"),
         ("container", 'command: [bash, -c, "function bye { exit 0; }\\ntrap bye SIGTERM EXIT\\npython t.py"]', "HF105"),
-        ("container", "command: [sh, -c, \"trap 'exit 0' 15; exec python t.py\"]", "HF105"),
         ("container", hook("/bin/sh", "-c", "python save_checkpoint.py"), "HF108"),
-        ("container", hook("sh", "-c", "gsutil cp -r /tmp/model gs://bucket/"), "HF108"),
-        ("container", "command: [python, t.py, --checkpoint-dir, checkpoints]", "HF201"),
         ("container", "command: [python, t.py, --checkpoints=./out]", "HF201"),
-        ("container", "command: [python, -m, holdfast, train, run, --run, one]", "HF121"),
         ("container", "command: [torchrun, --nnodes, '4', t.py]", "HF122"),
-        ("serving-pod", "initContainers: [{name: p, image: a, startupProbe: {tcpSocket: {port: 1}}}]", "HF506"),
     ],
 )
 def test_a_seeded_defect_is_found(base: str, change: str, expected: str) -> None:

@@ -16,7 +16,7 @@ from holdfast.contract.errors import InputError
 from holdfast.contract.machines import MACHINE_TYPES
 from holdfast.jobs import file_text
 from holdfast.jobs.job_file import OwnJob
-from holdfast.place import job, prices
+from holdfast.place import prices
 from holdfast.place.job import Job, accelerator
 from tests import platforms
 from workloads.library.tests.place.worlds import A100_80, REGION
@@ -203,7 +203,6 @@ def test_an_elastic_gang_of_a_job_file_is_asked_about_with_all_of_its_nodes(tmp_
     file = tmp_path / "mine.yaml"
     given = OwnJob(name="mine", environment="example", image="trainer", command=("a",), gpus="1xa100", nodes="4..8", hours=40.0)  # fmt: skip
     file.write_text(file_text.dump(given))
-    assert (job.read_file(file).gpus, job.read_file(file).nodes) == (8, "4..8")
     body = asked("--job", str(file))
     assert body["nodes"] == 8
     assert "elastic 4..8, wait for Spot" in {option["how"] for option in body["options"]}
@@ -211,7 +210,7 @@ def test_an_elastic_gang_of_a_job_file_is_asked_about_with_all_of_its_nodes(tmp_
     for wrong in ("4-8", "8..4"):
         file.write_text(text.replace("4..8", wrong))
         with pytest.raises(InputError, match="nodes"):
-            job.read_file(file)
+            run("place", "--job", str(file))
 
 
 def test_a_loss_of_a_sharded_gang_costs_the_steps_since_a_copy_and_not_an_upload_interval(tmp_path: Path) -> None:
@@ -243,10 +242,25 @@ def test_a_job_file_as_new_job_writes_it_is_the_whole_question(tmp_path: Path) -
     answer = json.loads(run("place", "--job", str(file), "--json")[1])
     assert (answer["region"], answer["machine"], answer["nodes"]) == ("us-central1", "a2-highgpu-1g", 2)
     assert {"Spot, on-demand in time"} <= {option["how"] for option in answer["options"]}
-    file.write_text("schema: holdfast.job/1\ngpus: [1]\nhours: 4\n")
-    with pytest.raises(InputError, match="gpus of the job"):
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "what"),
+    [
+        ("schema: holdfast.job/1", "schema: holdfast.job/2", "schema"),
+        ("schema: holdfast.job/1", "kind: Job", "no job file"),
+        ("gpus: 1xl4", "gpus: [1]", "gpus"),
+        ("gpus: 1xl4", "gpus: none", "gpus of the job"),
+        ("hours: 40.0", "hours: .nan", "hours"),
+        ("hours: 40.0", "hours: 0", "hours of the job"),
+        ("environment: example", "environment: mars", "another platform"),
+        ("name: mine", "name: [", "line "),
+    ],
+)
+def test_a_job_file_that_is_no_question_is_refused_by_its_field(tmp_path: Path, old: str, new: str, what: str) -> None:
+    file = tmp_path / "a.yaml"
+    job = OwnJob(name="mine", environment="example", image="trainer", command=("a",), gpus="1xl4", hours=40.0)
+    file.write_text(file_text.dump(job).replace(old, new, 1))
+    platforms.written(platforms.load("example"), tmp_path)
+    with pytest.raises(InputError, match=what):
         run("place", "--job", str(file))
-    for text in ("", "[", "schema: holdfast.job/2\n", "schema: holdfast.job/1\ngpus: 1xa100\nhours: .nan\n"):
-        file.write_text(text)
-        with pytest.raises(InputError, match="job"):
-            run("place", "--job", str(file))

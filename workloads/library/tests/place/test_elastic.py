@@ -79,14 +79,14 @@ def test_the_churn_believed_of_an_a100_is_that_of_the_public_record() -> None:
 
 
 def test_the_answer_to_a_range_of_nodes_takes_the_elastic_gang_where_it_is_cheapest() -> None:
-    answer = ask.answer(ASKED, ask.Belief(churn=0.02), "me-west1")
+    answer = ask.answer(ASKED, ask.world_of(ASKED, "0.02"), "me-west1")
     assert answer.chosen.policy == "elastic 4..8, wait for Spot"
     assert answer.chosen.placement is Placement.SPOT
     assert answer.flip is None and "the gang is elastic" in answer.reason
 
 
 def test_an_elastic_gang_that_only_waits_for_spot_is_not_taken_for_a_deadline_that_the_worst_week_breaks() -> None:
-    rows = {o.policy: o for o in ask.answer(replace(ASKED, deadline_h=45), ask.Belief(), "us-central1").options}
+    rows = {o.policy: o for o in ask.answer(replace(ASKED, deadline_h=45), ask.world_of(ASKED), "us-central1").options}
     row = rows["elastic 4..8, wait for Spot"]
     assert row.late > 0.5 > row.cases[0].late
     assert row not in ask.keeping(replace(ASKED, deadline_h=45), list(rows.values()))

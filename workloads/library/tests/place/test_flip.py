@@ -9,7 +9,7 @@ import pytest
 from holdfast.contract.capacity import Capacity, Placement
 from holdfast.place import advice, ask, break_even, hazard
 from holdfast.place.job import Job
-from workloads.library.tests.place.worlds import A100, REGION, by, world
+from workloads.library.tests.place.worlds import A100, REGION, world
 
 
 def costs(asked: Job, churn: float) -> tuple[float, float]:
@@ -81,17 +81,6 @@ def test_what_monitoring_prints_is_what_placement_reads(tmp_path: Path, capsys: 
     assert (belief.measured_events, belief.measured_h) == (12, 400)
     assert belief.by_age
     assert belief.per_hour < 0.03
-
-
-def test_the_answer_turns_at_the_churn_that_is_printed() -> None:
-    asked = Job(accelerator=A100, gpus=1, hours=400)
-    found = break_even.flip(asked, world(), REGION)
-    assert found is not None
-    assert found.against is Capacity.FLEX_START
-    for factor, cheaper in ((0.5, Placement.SPOT), (2.0, Placement.FLEX_START)):
-        options = by(advice.options(asked, world(found.churn_per_hour * factor), REGION))
-        pair = (options[Placement.SPOT], options[Placement.FLEX_START])
-        assert min(pair, key=lambda o: o.mean_usd).placement is cheaper
 
 
 def test_without_a_rival_no_flip_point_is_stated() -> None:

@@ -88,7 +88,10 @@ def test_the_matrix_answers(workload: Workload, placement: Placement) -> None:
 
 def test_the_page_shows_the_matrix() -> None:
     page = (Path(matrix.__file__).parent / "METHOD.md").read_text()
-    assert f"<!-- matrix:begin -->\n{matrix.markdown()}\n<!-- matrix:end -->" in page
+    body = ((r.scenario, r.placement.value, r.discount, r.reason, f"`{r.id.value}`") for r in RULES)
+    rows = (("Workload", "Runs on", "Discount", "Because", "Rule"), ("---",) * 5, *body)
+    table = "\n".join(f"| {' | '.join(cells)} |" for cells in rows)
+    assert f"<!-- matrix:begin -->\n{table}\n<!-- matrix:end -->" in page
 
 
 # Every shipped workload cites the rule of the decision matrix that it follows, and runs where that rule places it.

@@ -18,7 +18,7 @@ from holdfast.drill.events import Follower
 from holdfast.drill.plan import RECOVERED, Fault
 from holdfast.drill.target import Undo
 from holdfast.drill.targets.evictors import NODES, NodeEvictor
-from holdfast.jobs.job_snapshot import JOBS, JOBSETS, disruption, exit_code
+from holdfast.jobs.job_snapshot import JOBS, JOBSETS, JobSnapshot, disruption, exit_code
 
 _ENDED = ("Succeeded", "Failed")
 _NEVER = (Role.SYSTEM.value, Role.SERVING.value)
@@ -88,7 +88,7 @@ class Cluster:
         self._fault_t = time.time()
         if self._fault is Fault.EVICT:
             for name in names:
-                self._evict(name)
+                self._api.evict(self._named.namespace, name)
             return f"evicted {', '.join(names)}"
         return self._evictor.evict(names)
 
@@ -117,7 +117,7 @@ class Cluster:
         jobs = {pod["metadata"].get("labels", {}).get(LABEL_JOB) for pod in self._active.values()} - {None}
         if not jobs:
             return None
-        wanted = sum(_wanted(body) for name in jobs if (body := self._job(str(name))))
+        wanted = sum(JobSnapshot(body=body, pods=[]).wanted for name in jobs if (body := self._job(str(name))))
         return max(0, wanted - len(self._running()))
 
     def recovered_s(self) -> float | None:
@@ -201,11 +201,6 @@ class Cluster:
     def _job(self, name: str) -> Object | None:
         return self._api.find(f"{JOBS}/namespaces/{self._named.namespace}/jobs/{name}")
 
-    def _evict(self, name: str) -> None:
-        meta = {"name": name, "namespace": self._named.namespace}
-        body = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": meta}
-        self._api.create(f"/api/v1/namespaces/{meta['namespace']}/pods/{name}/eviction", body)
-
 
 def _age(pod: Object) -> tuple[str, str]:
     return pod["metadata"]["creationTimestamp"], pod["metadata"]["name"]
@@ -228,13 +223,6 @@ def _share(pod: Object) -> tuple[str, str] | None:
 
 def _in_gang(pod: Object) -> bool:
     return LABEL_JOBSET in pod["metadata"].get("labels", {})
-
-
-def _wanted(job: Object) -> int:
-    spec = job["spec"]
-    parallel = int(spec.get("parallelism", 1))
-    rest = int(spec.get("completions", parallel)) - int(job.get("status", {}).get("succeeded", 0))
-    return min(parallel, rest)
 
 
 def _follows_the_node(pod: Object) -> bool:

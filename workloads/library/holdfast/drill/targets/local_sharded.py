@@ -23,15 +23,14 @@ class LocalSharded(Local):
     def __init__(
         self,
         folder: Path,
-        fault: Fault = Fault.POWER_LOSS,
+        fault: Fault,
         *,
         nodes: int,
         copy_every: int,
         commit_every: int,
-        owner: str = "",
     ) -> None:
         """`copy_every`, `commit_every`: steps."""
-        super().__init__(folder, KIND_TRAINING, fault=fault, owner=owner)
+        super().__init__(folder, KIND_TRAINING, fault=fault)
         self.nodes, self._every = nodes, (str(commit_every), str(copy_every))
         # Of each node its own and the one above.
         self._port = free_port(2 * nodes)
