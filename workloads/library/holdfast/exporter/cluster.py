@@ -83,7 +83,8 @@ class Cluster:
         reason, since_s = eviction(found)
         # One that was not watched while it lived was evicted before this exporter began.
         if reason and before and before.node and not before.disrupted:
-            self._evicted(found, before, since_s or self.clock(), reason)
+            line = lines.evicted(found["metadata"].get("name", ""), before, since_s or self.clock(), reason)
+            self._lines += [line] if line else []
         done = found.get("status", {}).get("phase") in ("Succeeded", "Failed")
         if change == "DELETED" or done:
             self.pods.pop(uid, None)
@@ -151,10 +152,6 @@ class Cluster:
         if line := lines.scheduled(found["metadata"].get("name", ""), pod, node, bound, waited):
             self._lines.append(line)
             self.waits.ended(waited, line["capacity"], line["accelerator"])
-
-    def _evicted(self, found: Mapping[str, Any], pod: Pod, t: float, reason: str) -> None:
-        if line := lines.evicted(found["metadata"].get("name", ""), pod, t, reason):
-            self._lines.append(line)
 
     def lines(self, now_s: float) -> list[Line]:
         """What happened since the last call, as event lines of the contract."""

@@ -60,10 +60,9 @@ class CloudLogs(threading.Thread):
         namespaces: Collection[str] = JOB_NAMESPACES,
         url: str = URL,
         clock: Callable[[], float] = time.time,
-        every_s: float = EVERY_S,
     ) -> None:
         super().__init__(name="event-lines", daemon=True)
-        self._session, self._url, self._clock, self._every_s = session, url, clock, every_s
+        self._session, self._url, self._clock = session, url, clock
         self._namespaces = namespaces
         self._view, self._cluster = events_view(project, cluster), cluster
         self._closing, self._lock = threading.Event(), threading.Lock()
@@ -97,7 +96,7 @@ class CloudLogs(threading.Thread):
     def run(self) -> None:
         while not self._closing.is_set():
             self.turn()
-            self._closing.wait(self._every_s)
+            self._closing.wait(EVERY_S)
 
     def close(self) -> None:
         self._closing.set()
@@ -158,8 +157,7 @@ class CloudLogs(threading.Thread):
 
 def job_of_pod(entry: Mapping[str, Any]) -> str:
     """The job that an entry may speak for: by what the log agent, and not the container, states in it."""
-    place = (entry.get("resource") or {}).get("labels") or {}
-    if place.get("namespace_name") == NAMESPACE_MONITORING:
+    if _pod(entry)[0] == NAMESPACE_MONITORING:
         line = entry["jsonPayload"]
         if line.get("event") == FAULTY:
             return ""  # it is about a node

@@ -41,10 +41,6 @@ class Reading:
     events: list[Event] = field(default_factory=list[Event])
     problems: Counter[str] = field(default_factory=Counter[str])
 
-    def merge(self, other: "Reading") -> None:
-        self.events += other.events
-        self.problems += other.problems
-
 
 def read_folder(folder: Path) -> Reading:
     """Every *.jsonl under a folder. Each file is one writer's: duplicates and clocks are judged within it."""
@@ -58,7 +54,9 @@ def read_folder(folder: Path) -> Reading:
         )
     reading = Reading()
     for path in files:
-        reading.merge(parse(_bytes(path).splitlines()))
+        found = parse(_bytes(path).splitlines())
+        reading.events += found.events
+        reading.problems += found.problems
     reading.events.sort(key=lambda event: event.t_us)
     return reading
 
@@ -111,8 +109,10 @@ def parse(lines: Sequence[bytes], *, job: str = "", now_s: float | None = None) 
     clock, where the lines are of today; a line from its future is refused, or it would never be the past.
     """
     reading = Reading()
-    unique = list(dict.fromkeys(line for line in lines if line.strip()))
-    _count(reading, DUPLICATED, sum(1 for line in lines if line.strip()) - len(unique))
+    written = [line for line in lines if line.strip()]
+    unique = list(dict.fromkeys(written))
+    if len(unique) < len(written):
+        reading.problems[DUPLICATED] = len(written) - len(unique)
     newest: dict[str, int] = {}
     for record in _records(unique, reading):
         if _is_log_line(record):
@@ -162,8 +162,3 @@ def _one_by_one(lines: Sequence[bytes], reading: Reading) -> Iterable[Any]:
 def _is_log_line(record: Any) -> bool:
     """Where events go to standard output, the log of the same process does too (holdfast.runtime.logs)."""
     return isinstance(record, dict) and "severity" in record and "event" not in record
-
-
-def _count(reading: Reading, reason: str, number: int) -> None:
-    if number:
-        reading.problems[reason] += number

@@ -96,14 +96,10 @@ def by_run(events: Iterable[Event]) -> dict[tuple[str, int | None, str], list[Ev
     return found
 
 
-def job_ledger(events: Sequence[Event], *, usual_step_s: float | None = None) -> JobLedger:
-    """`events`: of one run, in time order, at least one. `usual_step_s`: the pace to judge straggling by."""
-    begin_us, end_us = events[0].t_us, events[-1].t_us
-    if events[0].kind == KIND_BATCH:
-        account = batch.account(events, begin_us, end_us)
-    else:
-        account = training.account(events, begin_us, end_us, usual_step_s=usual_step_s)
-    first = events[0]
+def job_ledger(events: Sequence[Event]) -> JobLedger:
+    """`events`: of one run, in time order, at least one."""
+    first, begin_us, end_us = events[0], events[0].t_us, events[-1].t_us
+    account = (batch if first.kind == KIND_BATCH else training).account(events, begin_us, end_us)
     return JobLedger(
         job=first.job, index=first.run_index, kind=first.kind, begin_us=begin_us, end_us=end_us, account=account
     )

@@ -34,12 +34,12 @@ class StepWindow(NamedTuple):
         return min(self.steps, max(0, self.last_step - keep))
 
 
-def account(events: Sequence[Event], begin_us: int, end_us: int, *, usual_step_s: float | None = None) -> Account:
+def account(events: Sequence[Event], begin_us: int, end_us: int) -> Account:
     evicts = evictions(events)
     leads = _close(_leads(process_runs(events)), evicts)
     work = [_work(run) for run in leads]
     kept = _kept_steps(leads)
-    usual = usual_step_s or _usual_step_s(work)
+    usual = _usual_step_s(work)
     sizes = gang_sizes(leads)
     places = max((size.places for size in sizes), default=1)
     timeline = LaneTimeline(begin_us, end_us, base=State.RESTARTING)

@@ -134,26 +134,24 @@ def figures(ledgers: Sequence[JobLedger], summary: Mapping[str, Any]) -> tuple[F
     shown: list[Figure] = []
     training = [ledger for ledger in ours if ledger.kind == KIND_TRAINING]
     batch = [ledger for ledger in ours if ledger.kind == KIND_BATCH]
-    evictions = sum(len(ledger.recoveries) for ledger in ours)
+    recoveries = [r for ledger in ours for r in ledger.recoveries]
     if ours:
-        kills = sum(r.signal.upper() in ("SIGKILL", "KILL") for ledger in ours for r in ledger.recoveries)
-        shown.append(Figure(label="evictions", value=str(evictions), note=f"{kills} of them without warning"))
+        kills = sum(r.signal.upper() in ("SIGKILL", "KILL") for r in recoveries)
+        shown.append(Figure(label="evictions", value=str(len(recoveries)), note=f"{kills} of them without warning"))
     if training:
         # Weighed by time: a mean of shares would let a job of a minute outweigh a week.
-        wall, useful = sum(t.wall_us for t in training), sum(t.goodput * t.wall_us for t in training)
-        note = f"{sum(t.account.lost for t in training)} steps done again"
-        shown.append(Figure(label="useful training time", value=f"{useful / wall:.0%}" if wall else "none", note=note))
+        total = totals_of(KIND_TRAINING, training)
+        value = f"{total.goodput:.0%}" if total.wall_us else "none"
+        shown.append(Figure(label="useful training time", value=value, note=f"{total.lost} steps done again"))
     # Those that never came back have no time; they show under objectives, not in the median.
-    back = [r.seconds for ledger in ours for r in ledger.recoveries if r.seconds is not None]
+    back = [r.seconds for r in recoveries if r.seconds is not None]
     if back:
         note = f"longest {exactly(max(back))}, n = {len(back)}"
         shown.append(Figure(label="back at work, median", value=exactly(statistics.median(back)), note=note))
     restarts = [each for ledger in training for each in ledger.account.restarts]
-    if kept := sum(each.from_memory for each in restarts):
-        note = (
-            f"of {len(restarts)}, the slowest in {exactly(max(each.seconds for each in restarts if each.from_memory))}"
-        )
-        shown.append(Figure(label="restarts from memory", value=str(kept), note=note))
+    if from_memory := [each.seconds for each in restarts if each.from_memory]:
+        note = f"of {len(restarts)}, the slowest in {exactly(max(from_memory))}"
+        shown.append(Figure(label="restarts from memory", value=str(len(from_memory)), note=note))
     documents = summary.get("batch", {}).get("documents")
     if batch and documents:
         # "?" and not 0: what was not counted is not known to be none.

@@ -8,6 +8,7 @@ from holdfast.contract.telemetry import KIND_TRAINING
 from holdfast.ledger.job_ledger import JobLedger
 from holdfast.ledger.money import Money
 from holdfast.ledger.timeline import State
+from holdfast.report.goodput import totals_of
 from holdfast.report.objectives import Objective, ObjectiveVerdict
 from holdfast.report.text import duration, plural
 
@@ -19,11 +20,9 @@ def answer(ledgers: Sequence[JobLedger], summary: Mapping[str, Any]) -> str:
     training = summary.get("training")
     if training and "bit_exact" in training:
         return _demo(ledgers, training, summary.get("batch", {}))
-    evictions = sum(len(x.recoveries) for x in ledgers)
-    wall = sum(x.wall_us for x in ledgers)
-    useful = sum(x.goodput * x.wall_us for x in ledgers) / wall if wall else 0.0
-    jobs = plural(len(ledgers), "job")
-    return f"{useful:.0%} of {duration(wall / 1e6)} machine time moved {jobs} forward, through {plural(evictions, 'eviction')}."
+    total = totals_of("", ledgers)
+    jobs, evictions = plural(total.jobs, "job"), plural(total.evictions, "eviction")
+    return f"{total.goodput:.0%} of {duration(total.wall_us / 1e6)} machine time moved {jobs} forward, through {evictions}."
 
 
 def pays(money: Money) -> str:

@@ -70,13 +70,8 @@ class LogServer:
 
 def _admitted(entry: dict[str, Any]) -> bool:
     namespace = entry["resource"]["labels"]["namespace_name"]
-    watched = namespace == "monitoring" and entry["jsonPayload"]["event"] in (
-        "evict",
-        "moved",
-        "node_faulty",
-        "scheduled",
-    )
-    return watched or namespace in ("training", "batch")
+    watched = entry["jsonPayload"]["event"] in ("evict", "moved", "node_faulty", "scheduled")
+    return namespace in ("training", "batch") or (namespace == "monitoring" and watched)
 
 
 @contextmanager

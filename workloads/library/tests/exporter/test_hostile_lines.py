@@ -6,14 +6,12 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
-import requests
 from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.exporter import jobs as followed
 from holdfast.exporter.cluster import Cluster
 from holdfast.exporter.jobs import Jobs
-from holdfast.exporter.logs import CloudLogs
 from holdfast.exporter.main import Exporter
 from holdfast.exporter.sample import Sample
 from holdfast.exporter.sources import Folder, Lines
@@ -22,8 +20,6 @@ from holdfast.ledger.events import parse
 from holdfast.ledger.job_ledger import job_ledgers
 from holdfast.ledger.job_summary import job_summaries
 from workloads.library.tests import sample
-from workloads.library.tests.exporter.log_server import LogServer, serving
-from workloads.library.tests.exporter.test_cloud import Clock
 from workloads.library.tests.sample import EPOCH, line
 
 NOW = EPOCH + 100
@@ -44,6 +40,8 @@ HOSTILE: dict[str, bytes] = {
     "skipped is a number": json.dumps(line(EPOCH, "restore", step=1, skipped=5)).encode(),
     "seconds is endless": json.dumps(line(EPOCH, "window", first_step=1, last_step=2, seconds=1e308)).encode(),
     "seconds has 401 digits": json.dumps(line(EPOCH, "window", first_step=1, last_step=2, seconds=HUGE)).encode(),
+    "seconds is infinite": json.dumps(line(EPOCH, "window", seconds=float("inf"))).encode(),
+    "a rank is true": json.dumps(line(EPOCH, "start", rank=True)).encode(),
     "a step has 401 digits": json.dumps(line(EPOCH, "commit", step=HUGE)).encode(),
     "a step of 5,000 digits": b'{"v":1,"t":1790000000,"event":"commit","job":"x","kind":"training","process":"p","step":'
     + b"9" * 5_000
@@ -124,39 +122,6 @@ def test_lines_from_the_future_are_refused_and_a_clock_a_little_ahead_is_not() -
     reading = parse(ahead, now_s=NOW)
     assert [event.fields["step"] for event in reading.events] == [1]
     assert dict(reading.problems) == {"lines from the future": 1}
-
-
-def test_a_pod_cannot_speak_for_another_job() -> None:
-    """A forged commit would silence the alert on the age of the victim's checkpoint."""
-    with serving(LogServer()) as server, requests.Session() as session:
-        session.trust_env = False
-        source = CloudLogs(session, "acme-ai", "holdfast-example", url=server.url, clock=Clock(NOW))
-        server.add([line(EPOCH, "start", "victim", rank=0), line(EPOCH + 5, "commit", "victim", step=1)])
-        server.writer = "forger"
-        server.add([line(EPOCH + 90, "commit", "victim", step=9), line(EPOCH + 91, "start", "forger", rank=0)])
-        jobs = Jobs(source)
-        source.turn()
-        jobs.read(NOW)
-        [victim] = [run for name, run in jobs.runs.items() if name.job == "victim"]
-        assert list(victim.commits) == [EPOCH + 5]
-        assert {name.job for name in jobs.runs} == {"victim", "forger"}
-        assert dict(jobs.refused) == {
-            ("training", "forger", "lines about a job other than the one whose pod wrote them"): 1
-        }
-        assert len(source.of_job("victim", EPOCH).events) == 2
-
-
-def test_a_pod_that_names_no_job_of_its_own_speaks_for_none() -> None:
-    with serving(LogServer()) as server, requests.Session() as session:
-        session.trust_env = False
-        source = CloudLogs(session, "acme-ai", "holdfast-example", url=server.url, clock=Clock(NOW))
-        server.add([line(EPOCH, "start", "a", rank=0)])
-        server.entries[0]["labels"] = {"k8s-pod/app": "a"}
-        jobs = Jobs(source)
-        source.turn()
-        jobs.read(NOW)
-        assert jobs.runs == {}
-        assert sum(jobs.refused.values()) == 1
 
 
 def test_runs_and_classes_of_error_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -35,6 +35,13 @@ def news(source: CloudLogs) -> int:
     return sum(len(written.lines) for written in source.news())
 
 
+def followed(source: CloudLogs) -> Jobs:
+    jobs = Jobs(source)
+    source.turn()
+    jobs.read()
+    return jobs
+
+
 def test_a_line_is_handed_on_once_however_often_it_is_read(server: LogServer, source: CloudLogs) -> None:
     server.add([line(EPOCH + n, "commit", step=n, seconds=1, bytes=1) for n in range(3)])
     assert [news(source), news(source)] == [3, 0]
@@ -84,9 +91,7 @@ def test_a_page_that_fails_is_asked_for_again(server: LogServer, source: CloudLo
 
 def test_jobs_are_known_from_the_lines_of_their_pods(server: LogServer, source: CloudLogs) -> None:
     server.add(sample.training("run-7", kills=((13.0, "SIGKILL"),)))
-    jobs = Jobs(source)
-    source.turn()
-    jobs.read()
+    jobs = followed(source)
     found = {s.metric: s.value for s in jobs.samples(EPOCH + 100, {})}
     assert 0.7 < found["goodput_ratio"] < 0.9
     assert not jobs.refused
@@ -141,9 +146,7 @@ def test_waits_evictions_and_moves_that_the_platform_wrote_count_for_the_job_the
     )
     server.writer = "run-8"
     server.add([evict | {"t": EPOCH + 4}, move | {"t": EPOCH + 5}])
-    source.turn()
-    jobs = Jobs(source)
-    jobs.read()
+    jobs = followed(source)
     (run,) = jobs.runs.values()
     assert [event.type for event in run.events] == ["scheduled", "evict", "moved"]
     assert [event.type for event in source.of_job("run-7", EPOCH).events] == ["scheduled", "evict", "moved"]
@@ -163,9 +166,7 @@ def test_jobs_of_one_name_in_two_namespaces_are_two_runs(server: LogServer, sour
     server.add_lines(sample.encoded(theirs), {"k8s-pod/holdfast_dev/job": "run-7"}, "batch")
     server.add_lines(sample.encoded([evict]), {}, "monitoring")
     server.add_lines(sample.encoded([theirs[1] | {"job": "run-8"}]), {"k8s-pod/holdfast_dev/job": "run-7"}, "batch")
-    source.turn()
-    jobs = Jobs(source)
-    jobs.read()
+    jobs = followed(source)
     first, second = (JobIdentity(namespace=each, job="run-7") for each in ("training", "batch"))
     assert [event.type for event in jobs.runs[first].events] == ["start", "commit"]
     assert [event.type for event in jobs.runs[second].events] == ["start", "commit", "evict"]
@@ -186,8 +187,29 @@ def test_only_the_platform_reports_a_broken_gpu(server: LogServer, source: Cloud
     server.add_lines(sample.encoded([fault | {"t": EPOCH + 1}]), {}, "training")
     server.writer = "run-8"
     server.add([fault | {"t": EPOCH + 2}, fault | {"t": EPOCH + 3, "job": "run-8"}])
-    source.turn()
-    jobs = Jobs(source)
-    jobs.read()
+    jobs = followed(source)
     found = {s.metric: (s.value, dict(s.labels)) for s in jobs.samples(EPOCH + 9, {})}
     assert found["gpu_faults_total"] == (1, {"pool": "spot-a100", "fault": "xid-79", "answer": "replaced"})
+
+
+def test_a_pod_cannot_speak_for_another_job(server: LogServer, source: CloudLogs) -> None:
+    """A forged commit would silence the alert on the age of the victim's checkpoint."""
+    server.add([line(EPOCH, "start", "victim", rank=0), line(EPOCH + 5, "commit", "victim", step=1)])
+    server.writer = "forger"
+    server.add([line(EPOCH + 90, "commit", "victim", step=9), line(EPOCH + 91, "start", "forger", rank=0)])
+    jobs = followed(source)
+    [victim] = [run for name, run in jobs.runs.items() if name.job == "victim"]
+    assert list(victim.commits) == [EPOCH + 5]
+    assert {name.job for name in jobs.runs} == {"victim", "forger"}
+    assert dict(jobs.refused) == {
+        ("training", "forger", "lines about a job other than the one whose pod wrote them"): 1
+    }
+    assert len(source.of_job("victim", EPOCH).events) == 2
+
+
+def test_a_pod_that_names_no_job_of_its_own_speaks_for_none(server: LogServer, source: CloudLogs) -> None:
+    server.add([line(EPOCH, "start", "a", rank=0)])
+    server.entries[0]["labels"] = {"k8s-pod/app": "a"}
+    jobs = followed(source)
+    assert jobs.runs == {}
+    assert sum(jobs.refused.values()) == 1

@@ -1,9 +1,8 @@
 """A broker with the semantics of Pub/Sub that matter to a worker, a clock of its own, and faults on order.
 
-It has the shape of Google's clients, so PubSubQueue
-runs on it as it is. It models: a new ack id for each delivery; ack and extension by an old id do
-nothing, silently; leases that end; delivery attempts that rise with each end and each release; retry
-back-off; the broker's own dead-letter limit; duplicates; outages.
+It has the shape of Google's clients, so PubSubQueue runs on it as it is. It models: a new ack id for each delivery; ack
+and extension by an old id do nothing, silently; leases that end; delivery attempts that rise with each end and each
+release; the broker's own dead-letter limit; duplicates; outages.
 """
 
 import itertools
@@ -35,8 +34,6 @@ class FakeBroker:
 
     clock: Callable[[], float] = time.monotonic
     ack_deadline_s: float = 10.0
-    backoff_s: float = 0.0
-    """Least wait before a message is delivered again."""
     max_attempts: int = 0
     """After these deliveries the broker itself moves a message to `dead` and to the dead topic; 0: never."""
     dead_topic: str = ""
@@ -88,7 +85,7 @@ class FakeBroker:
         seconds = request["ack_deadline_seconds"]
         with self._changed:
             for message in self._held(request):
-                message.visible_at = self.clock() + (seconds or self.backoff_s)
+                message.visible_at = self.clock() + seconds
                 if not seconds:
                     message.ack_id = ""
             self._changed.notify_all()

@@ -24,9 +24,9 @@ _POLL_SHARE = 0.8
 
 
 @contextmanager
-def serve(broker: FakeBroker, *, threads: int = 32) -> Generator[str]:
+def serve(broker: FakeBroker) -> Generator[str]:
     """Yields host:port."""
-    server = grpc.server(ThreadPoolExecutor(threads, thread_name_prefix="broker"))
+    server = grpc.server(ThreadPoolExecutor(32, thread_name_prefix="broker"))
     server.add_generic_rpc_handlers((_publisher(broker), _subscriber(broker)))
     port = server.add_insecure_port("127.0.0.1:0")
     server.start()

@@ -27,6 +27,7 @@ from tests.test_options import COMMANDS, NUMBERS, TEXTS, ended
 
 pytestmark = pytest.mark.process
 BATCH = (sys.executable, "-m", "holdfast", "batch")
+FAULTY = "workloads.library.tests.inference.faulty_predictors:faulty"
 
 
 @dataclass
@@ -95,19 +96,13 @@ def test_dead_items_are_listed_and_brought_back(server: EmbeddedPostgres, job: s
     source = tmp_path / "rows.jsonl"
     source.write_text('{"id": "a", "text": "exit"}\n{"id": "b", "text": "good"}\n{"id": "c", "text": "raise canary"}\n')
     run_command("enqueue", job, "--source", source, "--body-column", "text", uri=server.uri)
-    run = (
-        "run",
-        job,
-        "--predictor",
-        "workloads.library.tests.inference.faulty_predictors:faulty",
-        "--set",
-        "max_failures=1",
-    )
-    run += ("--events", tmp_path / "e")
+    run = ("run", job, "--predictor", FAULTY, "--set", "max_failures=1", "--events", tmp_path / "e")
     done = run_command(*run, uri=server.uri)
     listed = run_command("failures", job, "--json", uri=server.uri, code=EXIT_FINDINGS).stdout
-    found = [(f["item"], f["reason"], f["failures"]) for f in json.loads(listed)["failures"]]
-    assert sorted(found) == [("a", "ProcessDied", 1), ("c", "ValueError", 1)]
+    found = sorted((f["item"], f["reason"], f["failures"], f["message"]) for f in json.loads(listed)["failures"])
+    assert [row[:3] for row in found] == [("a", "ProcessDied", 1), ("c", "ValueError", 1)]
+    assert found[1][3].startswith("asked to by")
+    assert "ValueError: asked to by" in run_command("failures", job, uri=server.uri, code=EXIT_FINDINGS).stdout
     assert "canary" not in done.stdout + done.stderr + listed + (tmp_path / "e").read_text()
     assert (
         "the item has not failed"

@@ -9,12 +9,11 @@ import psycopg
 import pytest
 from psycopg import sql
 
-from holdfast.contract.exit_codes import EXIT_BAD_INPUT, EXIT_FINDINGS, EXIT_RETRY
+from holdfast.contract.exit_codes import EXIT_BAD_INPUT, EXIT_RETRY
 from holdfast.inference.results.embedded_postgres import EmbeddedPostgres
 from workloads.library.tests.inference.test_commands import run_command
 
 pytestmark = pytest.mark.process
-FAULTY = "workloads.library.tests.inference.faulty_predictors:faulty"
 
 
 def rows(folder: Path, count: int, *more: str) -> Path:
@@ -106,14 +105,3 @@ def test_events_that_cannot_be_written_are_bad_input(server: EmbeddedPostgres, j
     for events in (source / "e", "/proc/e"):
         words = ("run", job, "--predictor", "entropy", "--events", events)
         assert "the path cannot be used" in run_command(*words, uri=server.uri, code=EXIT_BAD_INPUT).stderr
-
-
-def test_failures_show_their_message(server: EmbeddedPostgres, job: str, tmp_path: Path) -> None:
-    source = rows(tmp_path, 1, json.dumps({"id": "bad", "text": "raise it"}))
-    run_command("enqueue", job, "--source", source, "--body-column", "text", uri=server.uri)
-    words = ("run", job, "--predictor", FAULTY, "--set", "max_failures=1", "--events", tmp_path / "e")
-    run_command(*words, uri=server.uri)
-    shown = run_command("failures", job, uri=server.uri, code=EXIT_FINDINGS).stdout
-    assert "ValueError: asked to by" in shown
-    (found,) = json.loads(run_command("failures", job, "--json", uri=server.uri, code=EXIT_FINDINGS).stdout)["failures"]
-    assert found["message"].startswith("asked to by")

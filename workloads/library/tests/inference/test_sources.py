@@ -22,8 +22,8 @@ _folders = itertools.count()
 ROWS = [{"id": f"row-{n}", "text": f"text {n} \u2603"} for n in range(2500)]
 
 
-def read(source: object, *, job: str = "j", body: str = "text") -> dict[str, bytes]:
-    return {i.id: i.body for i in items_of(job, str(source), pattern="*", id_column="id", body_column=body)}
+def read(source: object) -> dict[str, bytes]:
+    return {i.id: i.body for i in items_of("j", str(source), pattern="*", id_column="id", body_column="text")}
 
 
 @pytest.mark.parametrize("ending", ["csv", "jsonl", "parquet"])

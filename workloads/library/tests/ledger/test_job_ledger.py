@@ -46,7 +46,7 @@ def test_published_worked_example_of_200_minutes_gives_50_percent() -> None:
         line(at(150), "save", process="p1", step=75, blocking_seconds=5 * MINUTE),
         line(at(200), "window", process="p1", first_step=76, last_step=100, seconds=50 * MINUTE),
     ]
-    found = job_ledger(parse(sample.encoded(lines)).events, usual_step_s=MINUTE)
+    found = job_ledger(parse(sample.encoded(lines)).events)
     assert minutes(found) == {
         "productive": 100,
         "straggling": 25,

@@ -62,30 +62,6 @@ def test_every_figure_is_that_of_the_ledger(kills: tuple[tuple[float, str], ...]
 # Lines that cannot be used are counted, never guessed at.
 
 
-@pytest.mark.parametrize(
-    ("broken", "reason"),
-    [
-        (b'{"v": 1, "t": 1790000000.0, "eve', "lines cut short or not JSON"),
-        (b"[1, 2]", "lines that are no object"),
-        (b'{"t": 1790000000.0}', "lines of a version other than 1"),
-        (json.dumps(line(EPOCH, "start") | {"v": 2}).encode(), "lines of a version other than 1"),
-        (json.dumps({"v": 1, "t": EPOCH, "event": "start"}).encode(), "lines without event, job, kind or process"),
-        (json.dumps(line(EPOCH * 1000, "start")).encode(), "lines whose time is no Unix time in seconds"),
-        (json.dumps(line(12.5, "start")).encode(), "lines whose time is no Unix time in seconds"),
-        (json.dumps(line(EPOCH, "reboot")).encode(), "lines of an event type that this version does not know"),
-        (json.dumps(line(EPOCH, "commit", step="nine")).encode(), "lines with a field that is no amount"),
-        (json.dumps(line(EPOCH, "window", seconds=-4)).encode(), "lines with a field that is no amount"),
-        (json.dumps(line(EPOCH, "window", seconds=float("inf"))).encode(), "lines with a field that is no amount"),
-        (json.dumps(line(EPOCH, "start", rank=True)).encode(), "lines with a field that is no amount"),
-    ],
-)
-def test_a_broken_line_is_counted_under_its_reason_and_the_others_are_kept(broken: bytes, reason: str) -> None:
-    good = sample.encoded(sample.training("job", total=20))
-    reading = parse([*good[:3], broken, *good[3:]])
-    assert dict(reading.problems) == {reason: 1}
-    assert len(reading.events) == len(good)
-
-
 def test_a_line_that_closes_the_brackets_of_a_block_does_not_pass_as_two() -> None:
     reading = parse([b'{"v": 1}, {"v": 1}', *sample.encoded([line(EPOCH, "start")])])
     assert len(reading.events) == 1

@@ -92,14 +92,13 @@ BREAK_EVEN = {
     "A100 against on-demand": (0.491, [10.7, 4.9, 2.5, 1.05]),
     "A100 at 1.804 against flex-start at 2.020": (0.893, [1.13, 0.385, 0.193, 0.057]),
     "A100 at 1.928 against flex-start at 2.020": (0.954, [0.33, 0.092, 0.046, 0.0115]),
-    "H100 against on-demand": (0.305, []),
 }
 COSTS = [(5, 3), (30, 5), (60, 10), (300, 15)]
 
 
 @pytest.mark.parametrize(
     ("ratio", "cost", "churn"),
-    [(ratio, cost, churn) for ratio, row in BREAK_EVEN.values() for cost, churn in zip(COSTS, row, strict=False)],
+    [(ratio, cost, churn) for ratio, row in BREAK_EVEN.values() for cost, churn in zip(COSTS, row, strict=True)],
 )
 def test_break_even_churn_with_checkpoints(ratio: float, cost: tuple[float, float], churn: float) -> None:
     got = forms.break_even_churn(ratio, checkpoint_h=cost[0] * SECOND_H, restart_h=cost[1] * MINUTE_H)

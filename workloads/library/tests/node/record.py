@@ -18,7 +18,7 @@ from workloads.library.tests.node.lab import pods
 from workloads.library.tests.node.lab.config import IMAGE
 from workloads.library.tests.node.lab.lab import Lab
 
-TARGET = Path(__file__).parents[3] / "workloads/library/holdfast/jobs/recorded/kubelet.json"
+TARGET = Path(__file__).parents[1] / "jobs/recorded/kubelet.json"
 FAT = "a=0123456789abcdef; while true; do a=$a$a; done"
 FULL = "while true; do echo 0123456789abcdef0123456789abcdef >> /scratch/full; done"
 FAILED = '"phase": "Failed"'
@@ -136,7 +136,6 @@ def main() -> None:
         recorded = {name: record(world, name, pool) for name in CASES}
     finally:
         lab.close()
-    TARGET.parent.mkdir(exist_ok=True)
     lines = (f"{json.dumps(name)}: {json.dumps(case, sort_keys=True)}" for name, case in recorded.items())
     TARGET.write_text("{" + ",\n".join(lines) + "}\n")
     print(TARGET)

@@ -1,7 +1,6 @@
 """Our batch worker, as rendered, on real kubelets: lost with its machine, then drained, every item stored once."""
 
 import subprocess
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,9 +10,8 @@ import pytest
 from holdfast.clients.api import Object
 from holdfast.contract.environment import ENV_DATABASE
 from holdfast.contract.exit_codes import EXIT_PREEMPTED
-from holdfast.contract.lifecycle import DEFAULT_WINDOW
 from holdfast.contract.pools import Pool
-from holdfast.jobs.job_snapshot import exit_code, when
+from holdfast.jobs.job_snapshot import exit_code
 from tests.cluster.sim import runnable
 from tests.cluster.sim.batch import batch, database, write_items
 from tests.cluster.sim.event_lines import events
@@ -21,9 +19,10 @@ from tests.cluster.sim.runnable import Here
 from tests.cluster.sim.waiting import until
 from tests.cluster.sim.world import World, disruption
 from tests.tools.build import TOOLS
-from workloads.library.tests.node.lab import google, pods
+from workloads.library.tests.node.lab import google
 from workloads.library.tests.node.lab.config import IMAGE
 from workloads.library.tests.node.lab.lab import Lab, Machine
+from workloads.library.tests.node.test_preemption import ended
 
 NAME, ITEMS, LIMIT_S = "batch-drain", 20_000, 240
 
@@ -75,9 +74,9 @@ def test_every_item_is_stored_once_through_a_node_shutdown_and_a_drain(
             until("it stores items", lambda known=before: stored(log) > known, LIMIT_S)
             lab.boot(node, spot)
             with take(lab, machine):
-                ended = until("the worker has ended", lambda gone=pod: terminal(world, gone), LIMIT_S)
-            causes.append(disruption(ended))
-            assert exit_code(ended) == EXIT_PREEMPTED
+                worker = ended(world, pod, LIMIT_S)
+            causes.append(disruption(worker))
+            assert exit_code(worker) == EXIT_PREEMPTED
             machine = lab.machines[node]
         assert causes == ["TerminationByKubelet", "EvictionByEvictionAPI"]
         assert stored(log) < ITEMS, "both took it away in the middle"
@@ -90,48 +89,3 @@ def test_every_item_is_stored_once_through_a_node_shutdown_and_a_drain(
 
 def stored(log: Path) -> int:
     return sum(line["items"] for line in events(log, "stored"))
-
-
-def terminal(world: World, pod: Object) -> Object | None:
-    found = world.pod(pod["metadata"]["name"])
-    return found if found["status"]["phase"] in ("Failed", "Succeeded") else None
-
-
-# Our trainer as a real pod on a real kubelet: preempted, replaced on the other machine, resumed.
-
-EVERY, STEPS = 20, 400
-
-
-def test_the_trainer_commits_in_its_window_and_resumes_on_the_other_machine(
-    lab: Lab, world: World, spot: Pool, tmp_path: Path
-) -> None:
-    data = tmp_path / "data"
-    data.mkdir()
-    (data / "text.txt").write_text("a spot machine may be taken away at any time. " * 2_000)
-    log = tmp_path / "events.jsonl"
-    arguments = [
-        *("-m", "holdfast", "train", "run", "--data", data, "--checkpoints", tmp_path / "ckpt", "--run", "node"),
-        *("--ranks", 1, "--steps", STEPS, "--every", EVERY, "--device", "cpu", "--events", log),
-        *("--window", DEFAULT_WINDOW.pod_s),
-    ]
-    first = lab.boot("spot-a", spot)
-    world.create_job("train", pods.job(pods.python(spot, [str(part) for part in arguments], tmp_path)))
-    (pod,) = world.wait_running(1)
-    until("a first checkpoint is committed", lambda: events(log, "commit"), 180)
-    noticed = time.time()
-    assert lab.preempt(first), "the kubelet gave its lock back within the window"
-
-    found = world.pod(pod["metadata"]["name"])
-    assert (disruption(found), exit_code(found)) == ("TerminationByKubelet", EXIT_PREEMPTED)
-    terminated = found["status"]["containerStatuses"][0]["state"]["terminated"]
-    assert when(terminated["finishedAt"]) - noticed <= DEFAULT_WINDOW.pod_s
-    committed = max(event["step"] for event in events(log, "commit"))
-    stopped = events(log, "exit")[-1]
-    assert stopped["code"] == EXIT_PREEMPTED
-    assert 0 <= stopped["step"] - committed <= EVERY, "at most one interval is lost"
-
-    lab.boot("spot-b", spot)
-    assert world.wait_condition("train", 300) == "Complete"
-    assert events(log, "restore")[-1]["step"] == committed
-    assert events(log, "exit")[-1]["step"] == STEPS
-    assert not world.job("train")["status"].get("failedIndexes")

@@ -1,6 +1,7 @@
 """Trainer, batch worker, exporter and server as rendered, from images that our Dockerfiles made, on real kubelets."""
 
 import json
+import time
 import urllib.request
 from pathlib import Path
 
@@ -11,9 +12,10 @@ from holdfast.contract import serving
 from holdfast.contract.environment import ENV_DATABASE
 from holdfast.contract.exit_codes import EXIT_PREEMPTED
 from holdfast.contract.kubernetes import LABEL_NAME
+from holdfast.contract.lifecycle import DEFAULT_WINDOW
 from holdfast.contract.pools import Pool
 from holdfast.contract.roles import NAMESPACE_SERVING
-from holdfast.jobs.job_snapshot import exit_code
+from holdfast.jobs.job_snapshot import exit_code, when
 from tests import platforms
 from tests.cluster.sim.batch import batch, database
 from tests.cluster.sim.waiting import until
@@ -72,11 +74,14 @@ def test_the_trainer_is_preempted_and_resumes_from_its_image(
     command = [*doc["spec"]["template"]["spec"]["containers"][0]["command"]]
     command[command.index("--run") + 1] = "train-sweep-0"
     assert_confined(seen.process(name), command)
+    noticed = time.time()
     assert lab.preempt(first), "the kubelet gave its lock back within the window"
     ended = world.pod(pod["metadata"]["name"])
     assert (disruption(ended), exit_code(ended)) == ("TerminationByKubelet", EXIT_PREEMPTED)
+    terminated = ended["status"]["containerStatuses"][0]["state"]["terminated"]
+    assert when(terminated["finishedAt"]) - noticed <= DEFAULT_WINDOW.pod_s
     committed = max(event["step"] for event in seen.events(first, pod, "commit"))
-    assert 0 <= seen.events(first, pod, "exit")[-1]["step"] - committed <= EVERY
+    assert 0 <= seen.events(first, pod, "exit")[-1]["step"] - committed <= EVERY, "at most one interval is lost"
 
     second = lab.boot("spot-b", spot)
     (fresh,) = world.wait_running(1, LIMIT_S)

@@ -50,26 +50,6 @@ def test_every_plot_is_drawn_and_named(page: Page) -> None:
     assert page.evaluate("document.querySelectorAll('svg path, svg rect').length") > 60
 
 
-@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
-def test_text_stands_out_from_its_background(page: Page, dark: bool) -> None:
-    page.look(dark=dark)
-    ratios = page.evaluate(CONTRAST)
-    assert len(ratios) > 100
-    assert [row for row in ratios if row[1] < 4.5] == []
-
-
-@pytest.mark.parametrize("width", [1100, 480])
-def test_the_page_never_scrolls_sideways(page: Page, width: int) -> None:
-    page.look(width=width)
-    assert page.evaluate("document.documentElement.scrollWidth") <= width
-
-
-def test_no_label_of_a_plot_is_cut_off_or_hides_another(page: Page) -> None:
-    page.look()
-    assert page.evaluate(OUTSIDE) == []
-    assert page.evaluate(OVERLAPPING) == []
-
-
 def test_keyboard_reaches_the_tables_and_opens_them(page: Page) -> None:
     page.look()
     summaries = page.evaluate("document.querySelectorAll('details > summary').length")
@@ -121,31 +101,35 @@ def long(page: Page, tmp_path: Path) -> Generator[Page]:
         yield opened
 
 
-def test_a_page_that_shows_a_part_can_be_read_as_well(require: Callable[[object, str], None], long: Page) -> None:
-    assert "6 of 9 jobs drawn" in long.evaluate("document.body.textContent")
-    for width in (1280, 400):
-        long.look(width=width)
-        assert long.evaluate("document.documentElement.scrollWidth") <= width
+@pytest.mark.parametrize(
+    ("shown", "text"), [("page", "Objectives"), ("priced", "Capacity"), ("long", "6 of 9 jobs drawn")]
+)
+def test_every_page_can_be_read_at_any_width_in_the_dark_and_by_a_screen_reader(
+    require: Callable[[object, str], None], shown: str, text: str, request: pytest.FixtureRequest
+) -> None:
+    opened: Page = request.getfixturevalue(shown)
+    assert text in opened.evaluate("document.body.textContent")
+    for width in (1280, 1100, 480, 400):
+        opened.look(width=width)
+        assert opened.evaluate("document.documentElement.scrollWidth") <= width
+    opened.look()
+    assert opened.evaluate(OUTSIDE) == []
+    assert opened.evaluate(OVERLAPPING) == []
     for dark in (False, True):
-        long.look(dark=dark)
-        assert [row for row in long.evaluate(CONTRAST) if row[1] < 4.5] == []
-    assert long.evaluate(OUTSIDE) == []
-    assert long.evaluate(OVERLAPPING) == []
+        opened.look(dark=dark)
+        ratios = opened.evaluate(CONTRAST)
+        assert len(ratios) > 100
+        assert [row for row in ratios if row[1] < 4.5] == []
     require(AXE.exists(), "axe-core is not installed (make cdktf-cli)")
-    long.evaluate(AXE.read_text() + ";0")
-    found = long.evaluate("axe.run(document, {resultTypes: ['violations']})")
-    assert [(v["id"], [node["html"] for node in v["nodes"]]) for v in found["violations"]] == []
-
-
-def test_money_churn_and_waits_can_be_read_as_well(require: Callable[[object, str], None], priced: Page) -> None:
-    for width in (1280, 400):
-        priced.look(width=width)
-        assert priced.evaluate("document.documentElement.scrollWidth") <= width
+    opened.evaluate(AXE.read_text() + ";0")
     for dark in (False, True):
-        priced.look(dark=dark)
-        assert [row for row in priced.evaluate(CONTRAST) if row[1] < 4.5] == []
-    assert priced.evaluate(OUTSIDE) == []
-    assert priced.evaluate(OVERLAPPING) == []
+        opened.look(dark=dark)
+        found = opened.evaluate("axe.run(document, {resultTypes: ['violations']})")
+        assert len(found["passes"]) > 20
+        assert [(v["id"], [node["html"] for node in v["nodes"]]) for v in found["violations"]] == []
+
+
+def test_money_churn_and_waits_have_sections(priced: Page) -> None:
     headings = priced.evaluate("[...document.querySelectorAll('h2')].map(h => h.textContent)")
     assert headings == [
         "Objectives",
@@ -158,20 +142,6 @@ def test_money_churn_and_waits_can_be_read_as_well(require: Callable[[object, st
         "What to do next",
         "Method",
     ]
-    require(AXE.exists(), "axe-core is not installed (make cdktf-cli)")
-    priced.evaluate(AXE.read_text() + ";0")
-    found = priced.evaluate("axe.run(document, {resultTypes: ['violations']})")
-    assert [(v["id"], [node["html"] for node in v["nodes"]]) for v in found["violations"]] == []
-
-
-@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
-def test_axe_finds_nothing(require: Callable[[object, str], None], page: Page, dark: bool) -> None:
-    require(AXE.exists(), "axe-core is not installed (make cdktf-cli)")
-    page.look(dark=dark)
-    page.evaluate(AXE.read_text() + ";0")
-    found = page.evaluate("axe.run(document, {resultTypes: ['violations']})")
-    assert len(found["passes"]) > 20
-    assert [(v["id"], [node["html"] for node in v["nodes"]]) for v in found["violations"]] == []
 
 
 # Ratio of WCAG 2: every text of the page and of the plots against the page, or against the bar it stands on.

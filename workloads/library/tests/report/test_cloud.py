@@ -29,8 +29,8 @@ def written_report(cloud: Cloud, out: Path, monkeypatch: pytest.MonkeyPatch, cap
     return json.loads(capsys.readouterr().out)
 
 
-def wait(seconds: str, count: int, accelerator: str = "nvidia-l4") -> Sample:
-    return sample("pod_waits_total", count, capacity="spot", accelerator=accelerator, wait_s=seconds)
+def wait(seconds: str, count: int) -> Sample:
+    return sample("pod_waits_total", count, capacity="spot", accelerator="nvidia-l4", wait_s=seconds)
 
 
 def test_the_page_shows_churn_waits_and_useful_time_and_names_what_is_missing(

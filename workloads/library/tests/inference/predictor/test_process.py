@@ -80,14 +80,6 @@ def test_items_that_kill_the_process_are_dead_lettered_once_and_the_others_are_d
     assert all(text in messages for text in ("SIGSEGV", "exited with 3", "SIGKILL"))
 
 
-def test_an_item_that_never_ends_is_given_up(harness: Harness) -> None:
-    harness.settings = replace(SETTINGS, max_failures=1)
-    harness.enqueue(bodies(harness.job, "good", "hang"))
-    with process("faulty", timeout_s=2.0) as predictor:
-        assert harness.worker(predictor).run() == EXIT_COMPLETE
-    assert {item: status for item, (status, _) in harness.rows().items()} == {"00 good": "done", "01 hang": "dead"}
-
-
 def test_a_device_on_which_everything_dies_counts_against_no_item(harness: Harness) -> None:
     harness.enqueue(bodies(harness.job, "a", "b", "c"))
     with process("dying") as predictor:

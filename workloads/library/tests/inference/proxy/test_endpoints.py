@@ -14,9 +14,9 @@ def entry(address: str, *, ready: bool | None = True, serving: bool = True, term
     }
 
 
-def piece(name: str, *entries: Any, version: str = "1") -> Any:
+def piece(name: str, *entries: Any) -> Any:
     return {
-        "metadata": {"name": name, "resourceVersion": version},
+        "metadata": {"name": name, "resourceVersion": "1"},
         "addressType": "IPv4",
         "ports": [{"name": "http", "port": 8080, "protocol": "TCP"}],
         "endpoints": list(entries),

@@ -9,10 +9,10 @@ from holdfast.contract.environment import ENV_JOB
 from workloads.library.tests.node.lab.lab import Machine
 
 
-def printed(machine: Machine, pod: Object, container: str = "main") -> list[str]:
+def printed(machine: Machine, pod: Object) -> list[str]:
     """Whole lines of standard output and error, from the node's disk: readable when the machine has gone, too."""
     meta = pod["metadata"]
-    folder = machine.config.path / "logs" / f"{meta['namespace']}_{meta['name']}_{meta['uid']}" / container
+    folder = machine.config.path / "logs" / f"{meta['namespace']}_{meta['name']}_{meta['uid']}" / "main"
     found: list[str] = []
     for path in sorted(folder.glob("*.log")):
         found += [line.split(" ", 3)[3] for line in path.read_text().splitlines() if line.count(" ") >= 3]
