@@ -81,13 +81,3 @@ def nap_service_account(facts: Facts) -> Iterator[Finding]:
     """Auto-provisioned nodes run as the node account."""
     wanted = facts.environment.service_account_email("nodes")
     yield from each(facts.cluster(), f"{DEFAULTS}.service_account", wanted, "set the node account")
-
-
-@rule(
-    reason="otherwise there are no flex-start pools, and flex-start jobs wait forever",
-    source="GKE documentation on NAP",
-)
-def nap_is_on(facts: Facts) -> Iterator[Finding]:
-    """Auto-provisioning is on if the environment has flex-start quotas."""
-    if facts.environment.auto_provisioning.accelerators:
-        yield from each(facts.cluster(), "cluster_autoscaling.enabled", True, "turn it on")

@@ -219,19 +219,6 @@ def keys_serve_agents(facts: Facts) -> Iterator[Finding]:
             yield grant.finding("role", f"{KEY_ROLE} to a service agent", "leave people out", got)
 
 
-@rule(
-    reason="otherwise the view shows every log of the project, including audit logs",
-    source="Cloud Logging documentation",
-)
-def log_views_are_narrow(facts: Facts) -> Iterator[Finding]:
-    """A log view shows container output and no other log."""
-    for view in facts.of("google_logging_log_view"):
-        text = str(view.get("filter") or "")
-        narrow = 'resource.type = "k8s_container"' in text and "LOG_ID(" in text and " OR " not in text
-        if not narrow:
-            yield view.finding("filter", 'resource.type = "k8s_container" AND LOG_ID(...)', "narrow it", text or "none")
-
-
 def _one_workload(environment: Environment, account: str, member: str) -> bool:
     """One Kubernetes account; for delivery accounts, one repository; to deploy, one protected environment."""
     delivery = environment.delivery

@@ -24,7 +24,6 @@ CLUSTER = "google_container_cluster.cluster"
 SPOT = "google_container_node_pool.pool-spot-a100"
 FLEX = "google_container_node_pool.pool-flex-a100"
 GANG = "google_container_node_pool.pool-gang"
-SERVING = "google_container_node_pool.pool-serving"
 SYSTEM = "google_container_node_pool.pool-system"
 SUBNET = "google_compute_subnetwork.nodes"
 CHECKPOINTS = "google_storage_bucket.checkpoints"
@@ -78,22 +77,14 @@ BREAKING: dict[str, Edit] = {
             ],
         ),
     ),
-    "flex-starts-empty": put(FLEX, "autoscaling.total_min_node_count", 1),
-    "flex-without-upgrade-settings": put(FLEX, "upgrade_settings", {"strategy": "SURGE"}),
     "gpu-taint": taints(SPOT, "provisioning-tier"),
     "spot-taint": taints(SPOT, "nvidia.com/gpu"),
     "zone-sells-the-gpu": put(SPOT, "node_locations", ["us-central1-z"]),
     "grace-has-its-version": lambda facts: state(cluster=replace(facts.environment.cluster, min_version="1.34"))(facts),
-    "interruptible-takes-any-zone": put(SPOT, "autoscaling.location_policy", "BALANCED"),
-    "serving-base-stays": put(SPOT, "node_config.labels", {"holdfast.dev/role": "serving"}),
-    "gpu-driver-serves-cuda": put(
-        SPOT, "node_config.guest_accelerator.0.gpu_driver_installation_config", {"gpu_driver_version": "DEFAULT"}
-    ),
     # auto-provisioning
     "nap-caps-cover-pools": put(CLUSTER, f"{LIMITS}.0.maximum", 8),
     "nap-service-account": put(CLUSTER, f"{DEFAULTS}.service_account", "default"),
     # cluster
-    "cost-allocation": put(CLUSTER, "cost_management_config.enabled", False),
     # protections
     "dns-endpoint-inside": put(CLUSTER, DNS_ENDPOINT, True),
     "flow-logs": put(SUBNET, "log_config", None),
@@ -106,7 +97,6 @@ BREAKING: dict[str, Edit] = {
     "people-by-group": put(CLUSTER, "authenticator_groups_config", None),
     "deletion-protection": put(CLUSTER, "deletion_protection", False),
     # nodes, and what lies in the wrong place
-    "nap-is-on": put(CLUSTER, "cluster_autoscaling.enabled", False),
     # network
     "ip-space-nodes": put(SUBNET, "ip_cidr_range", "10.10.0.0/27"),
     "ip-space-pods": put(SUBNET, "secondary_ip_range.0.ip_cidr_range", "10.20.0.0/22"),
@@ -117,7 +107,6 @@ BREAKING: dict[str, Edit] = {
     "runs-are-read-by-name": put("google_storage_bucket_iam_member.runs-server", "condition", None),
     "servers-have-a-run": both(unread, without("google_storage_bucket_iam_member.runs-server")),
     "production-runs-are-apart": lambda facts: state(storage=replace(facts.environment.storage, runs=()))(facts),
-    "images-have-a-policy": without("google_binary_authorization_policy.images"),
     "no-account-keys": add("google_service_account_key.k", service_account_id="x"),
     # the environment as a whole
     "production-has-a-budget": state(budget=None),
@@ -141,10 +130,6 @@ BREAKING: dict[str, Edit] = {
     "quota-holds-a-gang": state(quotas=(Quota(source="spot-a100", gpus=1),)),
     "thresholds-are-in-order": lambda facts: state(alerts=replace(facts.environment.alerts, spot_pending_s=60))(facts),
     # storage
-    "aborted-uploads-end": put(DATA, "lifecycle_rule", []),
-    "data-is-recoverable": both(
-        put(DATA, "soft_delete_policy.retention_duration_seconds", 0), put(DATA, "versioning", {"enabled": False})
-    ),
     # services
     "evictions-do-not-bury": put(WORK, "dead_letter_policy.max_delivery_attempts", 3),
     "drain-is-not-punished": put(WORK, "retry_policy.minimum_backoff", "30s"),

@@ -40,10 +40,6 @@ def add(address: str, **values: Any) -> Edit:
     )
 
 
-def drop(*kinds: str) -> Edit:
-    return lambda facts: replace(facts, resources=tuple(f for f in facts.resources if f.kind not in kinds))
-
-
 def state(**fields: Any) -> Edit:
     """Another environment with the same resources."""
     return lambda facts: replace(facts, environment=replace(facts.environment, **fields))
