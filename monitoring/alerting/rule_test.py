@@ -24,8 +24,10 @@ VERDICTS = {"  SUCCESS": True, "  FAILED:": False}
 @dataclass(frozen=True, kw_only=True, slots=True)
 class History:
     series: tuple[tuple[str, str], ...]
-    """(series, values), in promtool's notation, one sample a minute: 'a+bxn' starts at a and adds b n times, 'axn'
+    """(series, values), in promtool's notation, one sample a step: 'a+bxn' starts at a and adds b n times, 'axn'
     repeats, '_xn' is a gap."""
+    step_min: int = 1
+    """Minutes between two samples, and between two evaluations of the alert."""
     at_min: int
     """When the verdict is due."""
     fires: tuple[tuple[tuple[str, str], ...], ...] = ()
@@ -107,8 +109,9 @@ def _write(folder: Path, number: int, alert: Alert, history: History) -> str:
     rules = folder / f"rules-{number:04d}.json"
     rules.write_text(json.dumps({"groups": [{"name": "holdfast", "rules": [rule(alert)]}]}))
     test = folder / f"case-{number:04d}.json"
+    step = f"{history.step_min}m"
     test.write_text(
-        json.dumps({"rule_files": [rules.name], "evaluation_interval": "1m", "tests": [_case(alert, history)]})
+        json.dumps({"rule_files": [rules.name], "evaluation_interval": step, "tests": [_case(alert, history)]})
     )
     return str(test)
 
@@ -130,7 +133,7 @@ def _case(alert: Alert, history: History) -> dict[str, Any]:
     if history.quiet_until_min >= 0:
         verdicts.insert(0, {"eval_time": f"{history.quiet_until_min}m", "alertname": alert.name, "exp_alerts": []})
     return {
-        "interval": "1m",
+        "interval": f"{history.step_min}m",
         "input_series": [{"series": series, "values": values} for series, values in history.series],
         "alert_rule_test": verdicts,
     }

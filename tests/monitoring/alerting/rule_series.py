@@ -30,9 +30,9 @@ def here(**pairs: str) -> Firings:
     return labels(cluster_name=EXAMPLE["cluster"], **pairs)
 
 
-def played(*series: tuple[str, str], at: int, fires: Firings = (), quiet: int = -1) -> History:
+def played(*series: tuple[str, str], at: int, fires: Firings = (), quiet: int = -1, step: int = 1) -> History:
     """Times in minutes. `quiet`: a moment at which nothing may fire yet."""
-    return History(series=series, at_min=at, fires=fires, quiet_until_min=quiet)
+    return History(series=series, at_min=at, fires=fires, quiet_until_min=quiet, step_min=step)
 
 
 def risen(metric: str, own: str, fires: Firings) -> tuple[History, ...]:
