@@ -1,6 +1,6 @@
 """For each alert bad and good histories: what `make test-alert` plays and what the tests hold the queries to."""
 
-from monitoring.alerting.rule_test import History
+from tests.monitoring.alerting.promtool import History
 from tests.monitoring.alerting.rule_cases_capacity import CAPACITY
 from tests.monitoring.alerting.rule_cases_jobs import JOBS
 from tests.monitoring.alerting.rule_cases_serving import SERVING

@@ -1,7 +1,7 @@
 """Cases of the alerts about jobs: commits, goodput, restarts, backlog."""
 
 from monitoring.alerting.alert import EXAMPLE
-from monitoring.alerting.rule_test import History
+from tests.monitoring.alerting.promtool import History
 from tests.monitoring.alerting.rule_series import OTHER, here, labels, ours, played, risen
 
 A = 'job="a",namespace="training"'

@@ -1,7 +1,7 @@
 """Cases of the alerts about online inference: series as servers and proxies export them."""
 
 from monitoring.alerting.alert import EXAMPLE
-from monitoring.alerting.rule_test import History
+from tests.monitoring.alerting.promtool import History
 from tests.monitoring.alerting.rule_series import Firings, played
 
 CLUSTER = f'cluster="{EXAMPLE["cluster"]}"'

@@ -2,7 +2,7 @@
 
 from holdfast.contract.kubernetes import INTERRUPTIONS_METRIC, PREEMPTION_TYPE
 from monitoring.alerting.alert import EXAMPLE
-from monitoring.alerting.rule_test import History
+from tests.monitoring.alerting.promtool import History
 
 CLUSTER = f'cluster_name="{EXAMPLE["cluster"]}"'
 OTHER = 'cluster_name="someone-else"'

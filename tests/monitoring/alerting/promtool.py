@@ -16,6 +16,7 @@ from typing import Any
 
 from holdfast.contract.errors import InputError, Unjudged
 from monitoring.alerting.alert import Alert
+from tests.tools import build
 
 PROMTOOL_S, AT_ONCE = 240, 100
 VERDICTS = {"  SUCCESS": True, "  FAILED:": False}
@@ -45,21 +46,14 @@ class Outcome:
     """What promtool printed about it."""
 
 
-def promtool() -> str:
+def program() -> str:
     named = os.environ.get("HOLDFAST_PROMTOOL", "")
     if named and not os.access(named, os.X_OK):
         raise InputError("HOLDFAST_PROMTOOL is no program", got=named, allowed="promtool's path", fix="unset or correct it")  # fmt: skip
-    found = named or shutil.which("promtool") or _built()
+    found = named or shutil.which("promtool") or shutil.which(str(build.TOOLS["promtool"].binary))
     if not found:
         raise Unjudged("no promtool: neither HOLDFAST_PROMTOOL, nor on PATH, nor built by `make tools`")
-    return found
-
-
-def _built() -> str:
-    """The newest build in the user's cache; tests/tools/build.py names its folders by the hash of the pins."""
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "holdfast" / "tools"
-    builds = [path for path in cache.glob("promtool-*/promtool") if os.access(path, os.X_OK)]
-    return str(max(builds, key=lambda path: path.stat().st_mtime, default=""))
+    return str(found)
 
 
 def run(cases: Sequence[tuple[Alert, History]]) -> list[Outcome]:
@@ -73,7 +67,7 @@ def _run(cases: Sequence[tuple[Alert, History]]) -> list[Outcome]:
         files = [_write(Path(folder), number, alert, history) for number, (alert, history) in enumerate(cases)]
         # One stream: SUCCESS goes to stdout and FAILED to stderr, and only their common order names the file.
         done = subprocess.run(
-            [promtool(), "test", "rules", *files],
+            [program(), "test", "rules", *files],
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
