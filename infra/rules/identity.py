@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 from infra.environments import Environment
 from infra.environments.runs import READERS, Run
-from infra.rules.model import Facts, Finding, PlannedResource, rule
+from infra.rules.model import Facts, Finding, PlannedResource, of_environment, rule
 
 # Written here once more, not read from the specs: a rule that asks the specs what is right agrees with them always.
 PROJECT_ROLES = {
@@ -174,9 +174,8 @@ def servers_have_a_run(facts: Facts) -> Iterator[Finding]:
     environment = facts.environment
     runs = environment.storage.runs
     if environment.serving and runs and not any("server" in run.read_by for run in runs):
-        where = f"environment {environment.name}: storage.runs"
         allowed, fix = "a run that servers read", 'add read_by=("server",) to the run that is served'
-        yield Finding(where=where, got="none", allowed=allowed, fix=fix)
+        yield of_environment(environment, "storage.runs", "none", allowed, fix)
 
 
 @rule(

@@ -93,7 +93,6 @@ PLAN: dict[str, Edit] = {
     "nodes of the default account": put(SPOT, "node_config.service_account", None),
     "alert without a channel's alert": put(ALERT, "enabled", False),
     "API left out": without("google_project_service.storage"),
-    "database in one zone": put(DATABASE, "settings.availability_type", "ZONAL"),
     "workers that may drop tables": put("google_sql_user.batch", "database_roles", ["cloudsqlsuperuser"]),
     "images admitted by pattern of a registry": put("google_binary_authorization_policy.images", "admission_whitelist_patterns", [{"name_pattern": "docker.io/**"}]),
     "key for a person": add("google_kms_crypto_key_iam_member.any", crypto_key_id="k", role="roles/cloudkms.cryptoKeyDecrypter", member="user:a@b.example"),

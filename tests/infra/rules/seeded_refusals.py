@@ -4,14 +4,13 @@ Found by the id of a rule, or by the schema: then by the words of its error.
 """
 
 from infra.rules import machines
-from tests.infra.rules.breaking import CLUSTER, DATABASE, DEFAULTS, GANG, LIMITS, SPOT, SUBNET, SYSTEM
+from tests.infra.rules.breaking import CLUSTER, DATABASE, DEFAULTS, GANG, SPOT, SUBNET, SYSTEM
 from tests.infra.rules.edits import Edit, both, group, put, state
 from tests.infra.rules.seeded_environment import caps, cluster, database, network, queue, security, storage
 
 TOOLKIT = "https://github.com/GoogleCloudPlatform/cluster-toolkit/pull/4027"
 DOCS = "https://docs.cloud.google.com/"
 GKE = f"{DOCS}kubernetes-engine/docs/"
-NAP = f"{GKE}how-to/node-auto-provisioning"
 WINDOWS = f"{GKE}concepts/maintenance-windows-and-exclusions"
 PUBSUB = f"{DOCS}pubsub/docs/reference/rest/v1/projects.subscriptions"
 SOFT_DELETE, DISK_DOC = f"{DOCS}storage/docs/soft-delete", f"{DOCS}compute/docs/disks/persistent-disks"
@@ -42,8 +41,6 @@ REFUSED: dict[str, tuple[Edit, str, str]] = {
     "a disk of 5 GiB": (group("spot-l4", disk_gib=5), "disk_gib", DISK_DOC),
     "5,000 nodes in a pool": (group("spot-l4", max_nodes=5_000), "max_nodes", f"{DOCS}kubernetes-engine/quotas"),
     # Cluster
-    "a cap of an unknown GPU": (put(CLUSTER, f"{LIMITS}.2.resource_type", "nvidia-foo"), "nap-caps-present", NAP),
-    "caps for GPUs without one for memory": (put(CLUSTER, LIMITS, [{"resource_type": "nvidia-l4", "maximum": 64}]), "nap-caps-present", NAP),
     "a control plane of long ago": (cluster(min_version="1.24"), "version-is-offered", f"{GKE}release-schedule"),
     "a control plane of some day": (cluster(min_version="1.99"), "version-is-offered", f"{GKE}release-schedule"),
     "an hour of maintenance": (cluster(maintenance_end="2026-01-01T03:00:00Z"), "maintenance", WINDOWS),
