@@ -35,6 +35,26 @@ def played(*series: tuple[str, str], at: int, fires: Firings = (), quiet: int = 
     return History(series=series, at_min=at, fires=fires, quiet_until_min=quiet, step_min=step)
 
 
+def gauge(
+    metric: str,
+    bad: str,
+    good: str,
+    *,
+    quiet: int,
+    at: int,
+    end: int,
+    other: str = "99999x99",
+    fires: Firings = (),
+    **own: str,
+) -> tuple[History, ...]:
+    """A `bad` value fires `at`, not at `quiet`; a `good` one and `other` in another cluster do not until `end`."""
+    text = ",".join(f'{name}="{value}"' for name, value in own.items())
+    return (
+        played((ours(metric, text), bad), at=at, fires=fires or labels(**own), quiet=quiet),
+        played((ours(metric, text), good), (ours(metric, text, OTHER), other), at=end),
+    )
+
+
 def risen(metric: str, own: str, fires: Firings) -> tuple[History, ...]:
     """A counter of which any rise within an hour is news."""
     counted, other = ours(metric, own), ours(metric, own, OTHER)
