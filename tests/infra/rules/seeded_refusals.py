@@ -5,8 +5,20 @@ Found by the id of a rule, or by the schema: then by the words of its error.
 
 from infra.rules import machines
 from tests.infra.rules.breaking import CLUSTER, DATABASE, DEFAULTS, GANG, SPOT, SUBNET, SYSTEM
-from tests.infra.rules.edits import Edit, both, group, put, state
-from tests.infra.rules.seeded_environment import caps, cluster, database, network, queue, security, storage
+from tests.infra.rules.edits import (
+    Edit,
+    both,
+    caps,
+    cluster,
+    database,
+    group,
+    network,
+    put,
+    queue,
+    security,
+    state,
+    storage,
+)
 
 TOOLKIT = "https://github.com/GoogleCloudPlatform/cluster-toolkit/pull/4027"
 DOCS = "https://docs.cloud.google.com/"
