@@ -31,7 +31,7 @@ def platform(environment: Environment, images: dict[str, str] | None = None) -> 
         zones=environment.zones,
         cluster=environment.cluster_name,
         versions=Versions(gke=environment.cluster.min_version, jobset=JOBSET_VERSION, kueue=KUEUE_VERSION),
-        prices=Prices(region=environment.price_region),
+        prices=Prices(region=environment.region),
         pools=environment.pools(),
         auto_provisioning={cap.accelerator: cap.max_gpus for cap in environment.auto_provisioning.accelerators},
         quotas={source: environment.quota_gpus(source) for source in sources},

@@ -6,7 +6,6 @@ A name here is in use in deployed projects: changing how it is computed replaces
 import re
 
 from holdfast.contract.errors import InputError
-from holdfast.contract.roles import ROLES as ROLES
 
 PROVISIONING_PREFIX = "holdfast"
 

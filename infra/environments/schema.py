@@ -210,10 +210,6 @@ class Environment:
         return f"iam.googleapis.com/{pools}/{self.workload_pool}"
 
     @property
-    def price_region(self) -> str:
-        return self.region
-
-    @property
     def cluster_name(self) -> str:
         return self.cluster.name or names.cluster(self.name_prefix, self.name)
 

@@ -79,10 +79,7 @@ def adopt(environment: Environment, record: Record, stack: Path, folder: Path) -
         {"to": f"google_container_node_pool.pool-{name}", "id": "/".join((*parts, name))}
         for name in sorted(pools & ours)
     ]
-    configuration = json.loads((stack / "cdk.tf.json").read_text())
-    for resources in configuration["resource"].values():
-        for resource in resources.values():  # what is protected and must go shows as such
-            resource.get("lifecycle", {}).pop("prevent_destroy", None)
+    configuration = replay.unprotected(stack)  # what is protected and must go shows as such
     folder.mkdir(parents=True, exist_ok=True)
     with _serving(path, record) as address:
         configuration["provider"]["google"][0]["container_custom_endpoint"] = f"{address}/v1/"

@@ -5,23 +5,23 @@ Terraform does not know the first: load balancers of Services, disks of volumes,
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from holdfast.clients import gcloud
 from infra.contract.names import LABEL_RUN
 from infra.environments import Environment
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ResourceQuery:
+class ResourceQuery(NamedTuple):
     kind: str
-    arguments: tuple[str, ...]
+    command: str
+    """Of gcloud, without the verb."""
     filter: str
     """gcloud's filter; {cluster}, {network} and {run} are filled in."""
-    bills: bool = True
-    name: str = "name"
     place: tuple[str, ...] = ("zone", "region")
     """Keys of its place, which its deletion must be given; none: it has no place."""
+    bills: bool = True
+    name: str = "name"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -37,37 +37,24 @@ BY_LABEL = "labels.goog-k8s-cluster-name={cluster}"
 IN_NETWORK = "network~/{network}$"
 OF_RUN = f"{LABEL_RUN}={{run}}"
 SOURCES = (
-    ResourceQuery(kind="instance", arguments=("compute", "instances"), filter=BY_LABEL),
-    ResourceQuery(kind="disk", arguments=("compute", "disks"), filter=BY_LABEL),
-    ResourceQuery(kind="forwarding rule", arguments=("compute", "forwarding-rules"), filter=IN_NETWORK),
+    ResourceQuery("instance", "compute instances", BY_LABEL),
+    ResourceQuery("disk", "compute disks", BY_LABEL),
+    ResourceQuery("forwarding rule", "compute forwarding-rules", IN_NETWORK),
     # The range of VPC_PEERING belongs to private services access and is Terraform's.
-    ResourceQuery(kind="address", arguments=("compute", "addresses"), filter=f"{IN_NETWORK} AND purpose!=VPC_PEERING"),
-    ResourceQuery(
-        kind="endpoint group", arguments=("compute", "network-endpoint-groups"), filter=IN_NETWORK, bills=False
-    ),
-    ResourceQuery(
-        kind="firewall rule",
-        arguments=("compute", "firewall-rules"),
-        filter=f"{IN_NETWORK} AND name~^gke-",
-        bills=False,
-    ),
+    ResourceQuery("address", "compute addresses", f"{IN_NETWORK} AND purpose!=VPC_PEERING"),
+    ResourceQuery("endpoint group", "compute network-endpoint-groups", IN_NETWORK, bills=False),
+    ResourceQuery("firewall rule", "compute firewall-rules", f"{IN_NETWORK} AND name~^gke-", bills=False),
 )
 # In the order of their removal: machines go with their cluster, subscriptions before topics.
 SOURCES_OF_RUN = (
-    ResourceQuery(
-        kind="cluster", arguments=("container", "clusters"), filter=f"resourceLabels.{OF_RUN}", place=("location",)
-    ),
-    ResourceQuery(kind="instance", arguments=("compute", "instances"), filter=f"labels.{OF_RUN}"),
-    ResourceQuery(kind="disk", arguments=("compute", "disks"), filter=f"labels.{OF_RUN}"),
-    ResourceQuery(kind="database", arguments=("sql", "instances"), filter=f"settings.userLabels.{OF_RUN}", place=()),
-    ResourceQuery(kind="subscription", arguments=("pubsub", "subscriptions"), filter=f"labels.{OF_RUN}", place=()),
-    ResourceQuery(kind="topic", arguments=("pubsub", "topics"), filter=f"labels.{OF_RUN}", place=()),
-    ResourceQuery(
-        kind="images", arguments=("artifacts", "repositories"), filter=f"labels.{OF_RUN}", place=("location",)
-    ),
-    ResourceQuery(
-        kind="bucket", arguments=("storage", "buckets"), filter=f"labels.{OF_RUN}", name="storage_url", place=()
-    ),
+    ResourceQuery("cluster", "container clusters", f"resourceLabels.{OF_RUN}", ("location",)),
+    ResourceQuery("instance", "compute instances", f"labels.{OF_RUN}"),
+    ResourceQuery("disk", "compute disks", f"labels.{OF_RUN}"),
+    ResourceQuery("database", "sql instances", f"settings.userLabels.{OF_RUN}", ()),
+    ResourceQuery("subscription", "pubsub subscriptions", f"labels.{OF_RUN}", ()),
+    ResourceQuery("topic", "pubsub topics", f"labels.{OF_RUN}", ()),
+    ResourceQuery("images", "artifacts repositories", f"labels.{OF_RUN}", ("location",)),
+    ResourceQuery("bucket", "storage buckets", f"labels.{OF_RUN}", (), name="storage_url"),
 )
 
 Ask = Callable[..., Any]
@@ -80,7 +67,7 @@ def find(environment: Environment, run: str = "", ask: Ask = gcloud.ask) -> list
         _leftover(source, item, environment.project)
         for source in (SOURCES_OF_RUN if run else SOURCES)
         for item in ask(
-            *source.arguments, "list", f"--filter={source.filter.format(**names)}", project=environment.project
+            *source.command.split(), "list", f"--filter={source.filter.format(**names)}", project=environment.project
         )
         or ()
     ]
@@ -101,15 +88,15 @@ def _leftover(source: ResourceQuery, item: dict[str, Any], project: str) -> Left
     # The API gives the whole URL of a zone.
     where = {key: text for key in source.place if (text := str(item.get(key, "")).rpartition("/")[2])}
     scope = [f"--{key}={text}" for key, text in where.items()][:1]
-    if source.arguments[0] == "compute" and not scope and source.kind != "firewall rule":
+    if source.command.startswith("compute") and not scope and source.kind != "firewall rule":
         # Firewall rules are global without saying so: gcloud knows no --global for them, and the others need it.
         scope = ["--global"]
     name = str(item[source.name])
-    verb = ["storage", "rm", "--recursive"] if source.kind == "bucket" else [*source.arguments, "delete"]
+    verb = "storage rm --recursive" if source.kind == "bucket" else f"{source.command} delete"
     return Leftover(
         kind=source.kind,
         name=name,
         where=next(iter(where.values()), "global"),
         bills=source.bills,
-        remove=" ".join(["gcloud", *verb, name, *scope, f"--project={project}"]),
+        remove=" ".join(["gcloud", verb, name, *scope, f"--project={project}"]),
     )

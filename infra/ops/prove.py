@@ -224,7 +224,7 @@ def prices(environment: Environment, spot: Pool, table: Table) -> Iterator[tuple
 
 def _hourly(environment: Environment, pool: Pool, table: Table) -> float:
     """Of one machine with its disk."""
-    machine, region = MACHINE_TYPES[pool.machine_type], environment.price_region
+    machine, region = MACHINE_TYPES[pool.machine_type], environment.region
     disk = pool.disk_gib * _usd(environment, "disk")
     if not machine.gpus:
         return machine.vcpus * _usd(environment, family(machine.name)) + disk
@@ -236,7 +236,7 @@ def _hourly(environment: Environment, pool: Pool, table: Table) -> float:
 def _usd(environment: Environment, part: str) -> float:
     if part not in USD:
         raise Unjudged(f"no price of {part}: the cost has no bound")
-    return USD[part] * (1.0 if environment.price_region == "us-central1" else ELSEWHERE)
+    return USD[part] * (1.0 if environment.region == "us-central1" else ELSEWHERE)
 
 
 def steps(environment: Environment, spot: Pool, folder: Path, run: str, usd_per_hour: float) -> list[Step]:

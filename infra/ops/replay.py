@@ -59,7 +59,7 @@ def _recorded(resource: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def replan(stack: Path, state: Mapping[str, Any], folder: Path, *options: str, initialised: Path | None = None) -> Plan:
+def replan(stack: Path, state: Mapping[str, Any], folder: Path, *, initialised: Path | None = None) -> Plan:
     """The plan of a synthesised stack against `state`, in `folder`, which is created again.
 
     `initialised`: a folder that was planned with the same providers, whose initialisation is taken over.
@@ -67,11 +67,16 @@ def replan(stack: Path, state: Mapping[str, Any], folder: Path, *options: str, i
     """
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
+    return plan_against(unprotected(stack), state, folder, initialised=initialised)
+
+
+def unprotected(stack: Path) -> dict[str, Any]:
+    """The configuration of a synthesised stack without its protections."""
     configuration = json.loads((stack / "cdk.tf.json").read_text())
     for resources in configuration.get("resource", {}).values():
         for resource in resources.values():
             resource.get("lifecycle", {}).pop("prevent_destroy", None)
-    return plan_against(configuration, state, folder, *options, initialised=initialised)
+    return configuration
 
 
 def plan_against(

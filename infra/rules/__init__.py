@@ -12,19 +12,15 @@ from infra.environments import Environment, source_of
 from infra.rules import (
     alerts,
     autoprovisioning,
-    cluster,
     fit,
     hardening,
     identity,
-    images,
     machines,
     network,
-    nodes,
     order,
     pools,
     refusals,
     services,
-    storage,
     whole,
 )
 from infra.rules.model import RULES, Facts, Finding, Rule, facts_of_plans, facts_of_specs
@@ -34,21 +30,17 @@ __all__ = ["RULES", "Facts", "Finding", "Rule", "judge", "judge_environment", "j
 # Importing a module registers its rules.
 MODULES = (
     pools,
-    nodes,
     fit,
     machines,
     refusals,
     autoprovisioning,
-    cluster,
     hardening,
     network,
     order,
     identity,
-    storage,
     services,
     alerts,
     whole,
-    images,
 )
 
 

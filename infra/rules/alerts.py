@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterator
 
 from holdfast.contract.values import duration_s
-from infra.rules.model import Facts, Finding, PlannedResource, rule
+from infra.rules.model import Facts, Finding, PlannedResource, of_environment, rule
 
 PROVIDER = "google provider 7.39 accepts it silently (tested)"
 POLICY = "google_monitoring_alert_policy"
@@ -47,8 +47,7 @@ def alerts_are_on_and_heard(facts: Facts) -> Iterator[Finding]:
     """Every alert is enabled and has a channel; a production environment names the recipients."""
     asked = facts.environment.alerts
     if facts.environment.production and not (asked.emails or asked.channels):
-        where = f"environment {facts.environment.name}: alerts"
-        yield Finding(where=where, got="no recipient", allowed="emails or channels", fix="name who is on call")
+        yield of_environment(facts.environment, "alerts", "no recipient", "emails or channels", "name who is on call")
     for policy in facts.of(POLICY):
         if policy.get("enabled") is False:
             yield policy.finding("enabled", "True", "delete the alert, or enable it")

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from holdfast.contract.machines import ACCELERATORS, MACHINE_TYPES
-from infra.rules.model import Facts, Finding, PlannedResource, each, rule
+from infra.rules.model import Facts, Finding, PlannedResource, each, of_environment, rule
 
 PROVIDER = "google provider 7.39 accepts it silently (tested)"
 LIMITS = "cluster_autoscaling.resource_limits"
@@ -23,19 +23,12 @@ def _limits(cluster: PlannedResource) -> Mapping[str, Mapping[str, Any]]:
     return {str(limit.get("resource_type")): limit for limit in cluster.blocks(LIMITS)}
 
 
-@rule(reason="the API rejects auto-provisioning without both", source=PROVIDER)
+@rule(reason="without a cap GKE makes no node with a GPU, and flex-start jobs wait forever", source=PROVIDER)
 def nap_caps_present(facts: Facts) -> Iterator[Finding]:
-    """Auto-provisioning has limits for cpu, memory and at least one accelerator, and for nothing that GKE does not know."""
-    for cluster in facts.cluster():
-        missing = sorted({"cpu", "memory"} - set(_limits(cluster)))
-        if not set(_limits(cluster)) & set(ACCELERATORS):
-            missing.append("an accelerator")
-        if missing:
-            yield cluster.finding(
-                LIMITS, "limits for cpu, memory, accelerators", "add them", f"no {', no '.join(missing)}"
-            )
-        for name in sorted(set(_limits(cluster)) - {"cpu", "memory", *ACCELERATORS}):
-            yield cluster.finding(f"{LIMITS}[{name}]", f"cpu, memory, {', '.join(ACCELERATORS)}", "correct it", name)
+    """Auto-provisioning has a limit for at least one accelerator."""
+    if not facts.environment.auto_provisioning.accelerators:
+        field, fix = "auto_provisioning.accelerators", "add an AcceleratorCap"
+        yield of_environment(facts.environment, field, "()", f"caps for {', '.join(ACCELERATORS)}", fix)
 
 
 @rule(
@@ -81,13 +74,3 @@ def nap_service_account(facts: Facts) -> Iterator[Finding]:
     """Auto-provisioned nodes run as the node account."""
     wanted = facts.environment.service_account_email("nodes")
     yield from each(facts.cluster(), f"{DEFAULTS}.service_account", wanted, "set the node account")
-
-
-@rule(
-    reason="otherwise there are no flex-start pools, and flex-start jobs wait forever",
-    source="GKE documentation on NAP",
-)
-def nap_is_on(facts: Facts) -> Iterator[Finding]:
-    """Auto-provisioning is on if the environment has flex-start quotas."""
-    if facts.environment.auto_provisioning.accelerators:
-        yield from each(facts.cluster(), "cluster_autoscaling.enabled", True, "turn it on")

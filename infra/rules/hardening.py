@@ -16,6 +16,7 @@ STATEFUL = (
     "google_sql_database_instance",
     "google_storage_bucket",
 )
+DENIES = ("ALWAYS_DENY", "REQUIRE_ATTESTATION")
 # Where a kind states the key that it is encrypted with.
 KEYS = {
     "google_artifact_registry_repository": ("kms_key_name",),
@@ -40,13 +41,6 @@ def _keys(facts: Facts) -> Iterator[tuple[PlannedResource, str, str]]:
 
 def _production(facts: Facts) -> list[PlannedResource]:
     return facts.cluster() if facts.environment.production else []
-
-
-@rule(reason="nodes with public addresses are attacked within minutes", source="CIS GKE 5.6.5")
-def private_nodes(facts: Facts) -> Iterator[Finding]:
-    """No node has a public address."""
-    yield from each(facts.cluster(), "private_cluster_config.enable_private_nodes", True, "keep nodes private")
-    yield from each(facts.pools(), "network_config.enable_private_nodes", True, "keep nodes private")
 
 
 @rule(reason="otherwise only IAM protects the control plane", source="CIS GKE Autopilot 5.4.2")
@@ -165,6 +159,31 @@ def binary_authorization(facts: Facts) -> Iterator[Finding]:
     """In production the project's image policy is enforced."""
     path, wanted = "binary_authorization.evaluation_mode", "PROJECT_SINGLETON_POLICY_ENFORCE"
     yield from each(_production(facts), path, wanted, "set security.binary_authorization")
+
+
+@rule(
+    reason="a policy that admits every image, or only logs, protects nothing",
+    source="Binary Authorization documentation on policies",
+)
+def image_policy_denies(facts: Facts) -> Iterator[Finding]:
+    """The image policy blocks images that it does not name, and names repositories, not registries."""
+    policies = facts.of("google_binary_authorization_policy")
+    yield from each(policies, "default_admission_rule.enforcement_mode", "ENFORCED_BLOCK_AND_AUDIT_LOG", "enforce it")
+    yield from each(policies, "global_policy_evaluation_mode", "ENABLE", "admit GKE's system images")
+    for policy in policies:
+        if policy.get("default_admission_rule.evaluation_mode") not in DENIES:
+            yield policy.finding(
+                "default_admission_rule.evaluation_mode", ", ".join(DENIES), "deny images that are not named"
+            )
+        for block in policy.blocks("admission_whitelist_patterns"):
+            pattern = str(block.get("name_pattern"))
+            if pattern.partition("*")[0].count("/") < 3:
+                path, allowed = "admission_whitelist_patterns", "REGISTRY/PROJECT/REPOSITORY/**"
+                yield policy.finding(path, allowed, "name one repository", pattern)
+        for block in policy.blocks("cluster_admission_rules"):
+            if block.get("evaluation_mode") not in DENIES:
+                where, allowed = "cluster_admission_rules", ", ".join(DENIES)
+                yield policy.finding(where, allowed, "remove the exception", block.get("evaluation_mode"))
 
 
 @rule(reason="people change; groups stay", source="CIS GKE 5.8.2")

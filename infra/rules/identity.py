@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 from infra.environments import Environment
 from infra.environments.runs import READERS, Run
-from infra.rules.model import Facts, Finding, PlannedResource, rule
+from infra.rules.model import Facts, Finding, PlannedResource, of_environment, rule
 
 # Written here once more, not read from the specs: a rule that asks the specs what is right agrees with them always.
 PROJECT_ROLES = {
@@ -174,9 +174,8 @@ def servers_have_a_run(facts: Facts) -> Iterator[Finding]:
     environment = facts.environment
     runs = environment.storage.runs
     if environment.serving and runs and not any("server" in run.read_by for run in runs):
-        where = f"environment {environment.name}: storage.runs"
         allowed, fix = "a run that servers read", 'add read_by=("server",) to the run that is served'
-        yield Finding(where=where, got="none", allowed=allowed, fix=fix)
+        yield of_environment(environment, "storage.runs", "none", allowed, fix)
 
 
 @rule(
@@ -217,19 +216,6 @@ def keys_serve_agents(facts: Facts) -> Iterator[Finding]:
         if others or grant.get("role") != KEY_ROLE:
             got = f"{grant.get('role')} to {', '.join(others or sorted(_members(grant)))}"
             yield grant.finding("role", f"{KEY_ROLE} to a service agent", "leave people out", got)
-
-
-@rule(
-    reason="otherwise the view shows every log of the project, including audit logs",
-    source="Cloud Logging documentation",
-)
-def log_views_are_narrow(facts: Facts) -> Iterator[Finding]:
-    """A log view shows container output and no other log."""
-    for view in facts.of("google_logging_log_view"):
-        text = str(view.get("filter") or "")
-        narrow = 'resource.type = "k8s_container"' in text and "LOG_ID(" in text and " OR " not in text
-        if not narrow:
-            yield view.finding("filter", 'resource.type = "k8s_container" AND LOG_ID(...)', "narrow it", text or "none")
 
 
 def _one_workload(environment: Environment, account: str, member: str) -> bool:

@@ -1,4 +1,4 @@
-"""Machines of pools: how many GPUs and local SSDs, which disks. The API refuses what its machine type has not."""
+"""Machines of pools: how many local SSDs, which disks. The API refuses what its machine type has not."""
 
 from collections.abc import Iterator
 
@@ -32,24 +32,11 @@ BOOT_DISKS = {
     "a4-": _HYPERDISK,
 }
 LOCAL_SSD_DOC = "https://docs.cloud.google.com/compute/docs/disks/local-ssd#choose_number_local_ssds"
-MACHINES_DOC = "https://docs.cloud.google.com/compute/docs/accelerator-optimized-machines"
 DISKS_DOC = "https://docs.cloud.google.com/compute/docs/disks/hyperdisks"
 
 
 def boot_disks(machine_type: str) -> tuple[str, ...]:
     return next((disks for start, disks in BOOT_DISKS.items() if machine_type.startswith(start)), ())
-
-
-@rule(reason="a machine type has a fixed number of GPUs, and the API takes no other", source=MACHINES_DOC)
-def machines_have_their_gpus(facts: Facts) -> Iterator[Finding]:
-    """Each pool states the GPUs that its machine type has."""
-    for pool in facts.pools():
-        machine = MACHINE_TYPES.get(str(pool.get("node_config.machine_type")))
-        for gpu in pool.blocks("node_config.guest_accelerator"):
-            got = (gpu.get("count"), gpu.get("type"))
-            if machine and got != (machine.gpus, machine.accelerator):
-                allowed = f"{machine.gpus} x {machine.accelerator} on {machine.name}"
-                yield pool.finding("node_config.guest_accelerator", allowed, "state these", f"{got[0]} x {got[1]}")
 
 
 @rule(reason="the API takes the counts that a machine type has, and no other", source=LOCAL_SSD_DOC)

@@ -68,6 +68,10 @@ class PlannedResource:
         return Finding(where=f"{self.address}: {path}", got=str(shown), allowed=allowed, fix=fix)
 
 
+def of_environment(environment: Environment, field: str, got: object, allowed: str, fix: str) -> Finding:
+    return Finding(where=f"environment {environment.name}: {field}", got=str(got), allowed=allowed, fix=fix)
+
+
 def _unwrapped(value: Any) -> Any:
     """A plan shows a block that occurs once as a list of one."""
     one_block = isinstance(value, list) and len(value) == 1 and isinstance(value[0], Mapping)

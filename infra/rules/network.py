@@ -1,10 +1,10 @@
-"""Network: address space against node caps, overlaps, and the way out."""
+"""Network: address space against node caps, and what is open to whom."""
 
 from collections.abc import Iterable, Iterator
 from ipaddress import IPv4Network, ip_network
 
 from infra.environments.schema import Environment
-from infra.rules.model import Facts, Finding, each, rule
+from infra.rules.model import Facts, Finding, rule
 from infra.specs.network import PODS_RANGE, SERVICES_RANGE
 
 SUBNET, NODES = "google_compute_subnetwork", "nodes"
@@ -82,27 +82,6 @@ def ip_space_services(facts: Facts) -> Iterator[Finding]:
             )
 
 
-@rule(
-    reason="nodes without public addresses can only reach Google's APIs this way",
-    source="CIS GKE 5.6.2; GKE documentation",
-)
-def private_google_access(facts: Facts) -> Iterator[Finding]:
-    """Nodes use Private Google Access."""
-    yield from each(facts.of(SUBNET), "private_ip_google_access", True, "turn it on")
-
-
-@rule(
-    reason="without NAT, private nodes cannot download packages and external images",
-    source="GKE documentation on private clusters",
-)
-def way_out(facts: Facts) -> Iterator[Finding]:
-    """Private nodes have Cloud NAT."""
-    if facts.of(SUBNET) and not facts.of("google_compute_router_nat"):
-        yield Finding(
-            where="network", got="no Cloud NAT", allowed="one in the region", fix="keep the router and its NAT"
-        )
-
-
 def open_to_many(ranges: Iterable[str]) -> bool:
     """Whether they cover more than a private network: halves and quarters of the internet are the internet."""
     networks = [ip_network(str(text), strict=False) for text in ranges]
@@ -120,16 +99,3 @@ def no_open_firewall(facts: Facts) -> Iterator[Finding]:
         # The API reads no source at all as every source.
         if admits and (open_to_many(sources) or not (sources or named)):
             yield firewall.finding("source_ranges", "ranges of yours", "name the sources", sources or "none")
-
-
-@rule(reason="otherwise everyone on the internet can query internal addresses", source="Cloud DNS documentation")
-def zones_are_private(facts: Facts) -> Iterator[Finding]:
-    """DNS zones are private."""
-    yield from each(facts.of("google_dns_managed_zone"), "visibility", "private", "keep it private")
-
-
-@rule(reason="otherwise nodes of other subnets and pods have no internet access", source="Cloud NAT documentation")
-def way_out_for_all(facts: Facts) -> Iterator[Finding]:
-    """The NAT serves every range of every subnet."""
-    path, wanted = "source_subnetwork_ip_ranges_to_nat", "ALL_SUBNETWORKS_ALL_IP_RANGES"
-    yield from each(facts.of("google_compute_router_nat"), path, wanted, "state it")

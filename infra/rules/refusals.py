@@ -4,19 +4,8 @@ import re
 from collections.abc import Iterator
 from ipaddress import IPv4Network
 
-from holdfast.contract.kubernetes import LABEL_DRIVER
-from holdfast.contract.pools import (
-    LABEL_ACCELERATOR,
-    LABEL_COMPUTE_CLASS,
-    LABEL_FLEX_START,
-    LABEL_MAX_RUN,
-    LABEL_NODEPOOL,
-    LABEL_PROVISIONING,
-    LABEL_SPOT,
-)
-from infra.contract.names import MAX_CLUSTER_NAME
 from infra.contract.versions import GKE_MINORS
-from infra.rules.model import CLUSTER, POOL, Facts, Finding, rule
+from infra.rules.model import POOL, Facts, Finding, rule
 from infra.rules.network import address_ranges
 from infra.rules.services import INSTANCE
 
@@ -25,12 +14,6 @@ LABEL_MAPS = ("labels", "resource_labels", "user_labels", "node_config.resource_
 NOT_LABELLED = ("google_monitoring_notification_channel",)
 MAX_LABELS = 64
 LABEL_KEY, LABEL_VALUE = re.compile(r"(?!goog)[a-z][-_a-z0-9]{0,62}"), re.compile(r"[-_a-z0-9]{0,63}")
-# GKE sets these itself.
-NODE_LABELS = (
-    LABEL_SPOT, LABEL_FLEX_START, LABEL_PROVISIONING, LABEL_ACCELERATOR, LABEL_NODEPOOL, LABEL_COMPUTE_CLASS,
-    LABEL_MAX_RUN, LABEL_DRIVER,
-)  # fmt: skip
-NAME = re.compile(rf"[a-z]([-a-z0-9]{{0,{MAX_CLUSTER_NAME - 2}}}[a-z0-9])?")
 PRIVATE = [IPv4Network(text) for text in (
     "10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "100.64.0.0/10", "192.0.0.0/24", "192.0.2.0/24",
     "192.88.99.0/24", "198.18.0.0/15", "198.51.100.0/24", "203.0.113.0/24", "240.0.0.0/4",
@@ -57,30 +40,6 @@ def label_grammar(facts: Facts) -> Iterator[Finding]:
 
 
 @rule(
-    reason="GKE sets these on nodes itself and refuses a pool that states one",
-    source="https://docs.cloud.google.com/kubernetes-engine/docs/how-to/update-existing-nodepools#update-node-labels",
-)
-def node_labels_are_ours(facts: Facts) -> Iterator[Finding]:
-    """No pool states a node label of GKE or Kubernetes."""
-    for pool in facts.pools():
-        for key in pool.get("node_config.labels") or {}:
-            if key in NODE_LABELS or re.match(r"(.*\.)?(kubernetes|k8s)\.io/", key):
-                yield pool.finding("node_config.labels", "labels of yours", "remove it: GKE sets it", key)
-
-
-@rule(
-    reason="the API refuses longer names",
-    source="https://docs.cloud.google.com/kubernetes-engine/docs/reference/rest/v1/projects.locations.clusters.nodePools",
-)
-def names_fit(facts: Facts) -> Iterator[Finding]:
-    """Names of cluster and pools have the form and the length that GKE takes."""
-    for resource in facts.of(CLUSTER, POOL):
-        if not NAME.fullmatch(str(resource.get("name"))):
-            allowed = f"1 to {MAX_CLUSTER_NAME} of a-z, 0-9 and '-', beginning with a letter"
-            yield resource.finding("name", allowed, "choose a shorter name")
-
-
-@rule(
     reason="the API refuses a version that it does not offer, and older ones know no flex-start pools",
     source="https://docs.cloud.google.com/kubernetes-engine/docs/release-schedule",
 )
@@ -94,33 +53,6 @@ def version_is_offered(facts: Facts) -> Iterator[Finding]:
                 "set cluster.min_version; raise GKE_MINORS in infra/contract/versions.py once Google offers a newer one"
             )
             yield cluster.finding("min_master_version", f"1.{oldest} to 1.{newest}", fix)
-
-
-@rule(
-    reason="an upgrade that may neither add nor take a node is refused",
-    source="https://docs.cloud.google.com/kubernetes-engine/docs/concepts/node-pool-upgrade-strategies#surge",
-)
-def upgrades_move(facts: Facts) -> Iterator[Finding]:
-    """Surge upgrades may add or take a node."""
-    flex = facts.pools("flex")
-    for pool in (each for each in facts.pools() if each not in flex):
-        surge, gone = (pool.get(f"upgrade_settings.{each}") for each in ("max_surge", "max_unavailable"))
-        if pool.get("upgrade_settings.strategy") == "SURGE" and not surge and not gone:
-            yield pool.finding(
-                "upgrade_settings", "max_surge or max_unavailable above 0", "raise one of them", "0 and 0"
-            )
-
-
-@rule(
-    reason="Dataplane V2 enforces network policies itself, and the API refuses Calico with it",
-    source="https://docs.cloud.google.com/kubernetes-engine/docs/concepts/dataplane-v2#limitations",
-)
-def dataplane_alone(facts: Facts) -> Iterator[Finding]:
-    """With Dataplane V2, Calico is off."""
-    for cluster in facts.cluster():
-        addon = cluster.get("addons_config.network_policy_config.disabled") is False
-        if cluster.get("datapath_provider") == "ADVANCED_DATAPATH" and (cluster.get("network_policy.enabled") or addon):
-            yield cluster.finding("network_policy.enabled", "False with ADVANCED_DATAPATH", "turn it off", "Calico")
 
 
 @rule(

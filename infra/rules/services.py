@@ -1,25 +1,12 @@
-"""Queue and database, and where all that is regional lies."""
+"""Queue, database and checkpoints."""
 
 from collections.abc import Iterator
 
 from holdfast.contract.values import duration_s
-from infra.rules.model import BUCKET, CLUSTER, POOL, Facts, Finding, PlannedResource, each, rule
+from infra.rules.model import BUCKET, Facts, Finding, PlannedResource, rule
 
 SUBSCRIPTION = "google_pubsub_subscription"
 INSTANCE = "google_sql_database_instance"
-# Where a kind states its region; buckets spell it in capitals.
-REGIONS = {
-    "google_artifact_registry_repository": "location",
-    "google_compute_router": "region",
-    "google_compute_router_nat": "region",
-    "google_compute_subnetwork": "region",
-    "google_container_node_pool": "location",
-    BUCKET: "location",
-    INSTANCE: "region",
-}
-CLIENT_CERTIFICATE = "TRUSTED_CLIENT_CERTIFICATE_REQUIRED"
-MIN_RETENTION_S = 86_400
-BACKUPS = {"backup_retention_settings.retained_backups": 7, "transaction_log_retention_days": 7}
 SUPERUSER = "cloudsqlsuperuser"
 MAX_DRAIN_BACKOFF_S = 10
 
@@ -46,19 +33,6 @@ def evictions_do_not_bury(facts: Facts) -> Iterator[Finding]:
 
 
 @rule(
-    reason="a common default keeps 20 minutes and deletes any older backlog",
-    source="Pub/Sub documentation on retention",
-)
-def backlog_is_kept(facts: Facts) -> Iterator[Finding]:
-    """Backlogs are kept for at least a day, and subscriptions do not expire."""
-    for subscription in facts.of(SUBSCRIPTION):
-        if _seconds(subscription.get("message_retention_duration")) < MIN_RETENTION_S:
-            yield subscription.finding("message_retention_duration", "86400s or more", "set queue.retention_days")
-        if subscription.get("expiration_policy.ttl") != "":
-            yield subscription.finding("expiration_policy.ttl", "'' (never)", "set an empty ttl", "31 days")
-
-
-@rule(
     reason="the backoff also delays items that a draining worker returns",
     source="Pub/Sub documentation on retry policies",
 )
@@ -68,63 +42,6 @@ def drain_is_not_punished(facts: Facts) -> Iterator[Finding]:
         if not 0 <= _seconds(subscription.get("retry_policy.minimum_backoff")) <= MAX_DRAIN_BACKOFF_S:
             path, allowed = "retry_policy.minimum_backoff", f"0s to {MAX_DRAIN_BACKOFF_S}s"
             yield subscription.finding(path, allowed, "set queue.min_backoff_s")
-
-
-@rule(
-    reason="without both, dead letters are lost or redelivered forever",
-    source="Pub/Sub documentation on dead-letter topics",
-)
-def dead_letters_arrive(facts: Facts) -> Iterator[Finding]:
-    """Pub/Sub's service agent may move items to the dead-letter topic, and a subscription keeps them."""
-    for subscription in _work(facts):
-        dead = str(subscription.get("dead_letter_policy.dead_letter_topic")).rpartition("/")[2]
-        kept = any(s.get("topic") == dead for s in facts.of(SUBSCRIPTION))
-        publishes = _agent_has(facts, "google_pubsub_topic_iam_member", "topic", dead, "roles/pubsub.publisher")
-        name = str(subscription.get("name"))
-        reads = _agent_has(
-            facts, "google_pubsub_subscription_iam_member", "subscription", name, "roles/pubsub.subscriber"
-        )
-        if not (kept and publishes and reads):
-            got = f"subscription: {kept}, publishes: {publishes}, reads: {reads}"
-            yield subscription.finding(
-                "dead_letter_policy", "all three", "grant the agent both roles, keep the subscription", got
-            )
-
-
-def _agent_has(facts: Facts, kind: str, target: str, name: str, role: str) -> bool:
-    return any(
-        "gcp-sa-pubsub" in str(g.get("member")) and (g.get(target), g.get("role")) == (name, role)
-        for g in facts.of(kind)
-    )
-
-
-@rule(reason="the database holds the results", source="CIS Google Cloud 6.5, 6.6")
-def database_private(facts: Facts) -> Iterator[Finding]:
-    """The database has only a private address, no authorized networks, and requires TLS."""
-    for instance in facts.of(INSTANCE):
-        if named := instance.blocks("settings.ip_configuration.authorized_networks"):
-            got = ", ".join(str(block.get("value")) for block in named)
-            yield instance.finding("settings.ip_configuration.authorized_networks", "none", "remove them", got)
-    yield from each(facts.of(INSTANCE), "settings.ip_configuration.ipv4_enabled", False, "keep it private")
-    yield from each(facts.of(INSTANCE), "settings.ip_configuration.ssl_mode", CLIENT_CERTIFICATE, "set it")
-
-
-@rule(reason="a dropped table can only be restored from a backup", source="CIS Google Cloud 6.7")
-def database_backed_up(facts: Facts) -> Iterator[Finding]:
-    """The database has backups with point-in-time recovery."""
-    for flag in ("enabled", "point_in_time_recovery_enabled"):
-        yield from each(facts.of(INSTANCE), f"settings.backup_configuration.{flag}", True, "turn it on")
-    for instance in facts.of(INSTANCE):
-        for path, least in BACKUPS.items():
-            full = f"settings.backup_configuration.{path}"
-            if not (instance.get(full) or 0) >= least:
-                yield instance.finding(full, f"{least} or more", "set database.backup_days")
-
-
-@rule(reason="a full disk stops every batch", source="Cloud SQL documentation on storage")
-def database_grows(facts: Facts) -> Iterator[Finding]:
-    """The database's disk grows automatically."""
-    yield from each(facts.of(INSTANCE), "settings.disk_autoresize", True, "turn it on")
 
 
 @rule(reason="passwords leak; identities do not", source="Cloud SQL documentation on IAM authentication")
@@ -144,21 +61,24 @@ def database_by_identity(facts: Facts) -> Iterator[Finding]:
             yield user.finding("type", "CLOUD_IAM_SERVICE_ACCOUNT", "use an identity", user.get("type", "password"))
 
 
+def _checkpoints(facts: Facts) -> list[PlannedResource]:
+    return [b for b in facts.of(BUCKET) if b.get("name") == facts.environment.bucket("checkpoints")]
+
+
+def _lifecycle(bucket: PlannedResource) -> Iterator[tuple[str, PlannedResource]]:
+    for i, block in enumerate(bucket.blocks("lifecycle_rule")):
+        yield f"lifecycle_rule[{i}]", PlannedResource(kind="", address=bucket.address, values=block)
+
+
 @rule(
-    reason="otherwise results, images and traffic cross regions: slow, billed as egress, and possibly not allowed",
-    source="Google Cloud documentation on locations",
+    reason="an age rule would delete the only checkpoint of a run that waits for capacity",
+    source="flex-start waits in GKE documentation",
 )
-def all_in_one_region(facts: Facts) -> Iterator[Finding]:
-    """Buckets, database, images, network and pools are in the cluster's region, and topics keep messages there."""
-    region = facts.environment.region
-    for kind, path in REGIONS.items():
-        for one in facts.of(kind):
-            if str(one.get(path)).lower() != region:
-                yield one.finding(path, region, "use the cluster's region")
-    for one in facts.of(CLUSTER, POOL):
-        if far := [zone for zone in one.get("node_locations", []) if zone.rpartition("-")[0] != region]:
-            yield one.finding("node_locations", f"zones of {region}", "use zones of the region", ", ".join(far))
-    for topic in facts.of("google_pubsub_topic"):
-        path = "message_storage_policy.allowed_persistence_regions"
-        if topic.get(path) != [region]:
-            yield topic.finding(path, f"[{region}]", "set the cluster's region", topic.get(path, "any"))
+def checkpoints_do_not_age(facts: Facts) -> Iterator[Finding]:
+    """Lifecycle rules delete only checkpoints that their writer marked as abandoned."""
+    for bucket in _checkpoints(facts):
+        for path, part in _lifecycle(bucket):
+            # Whatever else the condition says: without this one it reaches objects that a commit names.
+            if part.get("action.type") == "Delete" and not part.get("condition.days_since_custom_time"):
+                allowed = "days_since_custom_time of 1 or more"
+                yield bucket.finding(path, allowed, "let the writer prune", part.get("condition"))

@@ -4,8 +4,7 @@ from collections.abc import Iterator
 
 from holdfast.contract.capacity import Capacity
 from holdfast.contract.pools import Role
-from infra.environments.schema import Environment
-from infra.rules.model import Facts, Finding, rule
+from infra.rules.model import Facts, Finding, of_environment, rule
 
 GANG_PODS = 2
 DAY_S = 86_400
@@ -25,10 +24,6 @@ BOUNDS = {
 PLATFORM = "design of this platform"
 
 
-def _at(environment: Environment, field: str, got: object, allowed: str, fix: str) -> Finding:
-    return Finding(where=f"environment {environment.name}: {field}", got=str(got), allowed=allowed, fix=fix)
-
-
 @rule(
     reason="otherwise the invoice is the first sign of runaway costs", source="Cloud Billing documentation on budgets"
 )
@@ -36,7 +31,7 @@ def production_has_a_budget(facts: Facts) -> Iterator[Finding]:
     """Production has a budget."""
     environment = facts.environment
     if environment.production and environment.budget is None:
-        yield _at(environment, "budget", "None", "a Budget", "add a budget with the billing account")
+        yield of_environment(environment, "budget", "None", "a Budget", "add a budget with the billing account")
 
 
 @rule(
@@ -45,14 +40,10 @@ def production_has_a_budget(facts: Facts) -> Iterator[Finding]:
 def production_database_survives_a_zone(facts: Facts) -> Iterator[Finding]:
     """In production, the results database has a standby in another zone."""
     environment = facts.environment
-    if not environment.production or environment.database is None:
-        return
-    if not environment.database.highly_available:
-        yield _at(environment, "database.highly_available", False, "True", "set it, or leave the database out")
-        return
-    for instance in facts.of("google_sql_database_instance"):
-        if instance.get("settings.availability_type") != "REGIONAL":
-            yield instance.finding("settings.availability_type", "REGIONAL", "set it")
+    if environment.production and environment.database and not environment.database.highly_available:
+        yield of_environment(
+            environment, "database.highly_available", False, "True", "set it, or leave the database out"
+        )
 
 
 @rule(reason="shared-core machines have no service level agreement", source="Cloud SQL service level agreement")
@@ -60,7 +51,9 @@ def production_database_has_cores(facts: Facts) -> Iterator[Finding]:
     """In production, the results database has dedicated cores."""
     environment = facts.environment
     if environment.production and environment.database and environment.database.tier in SHARED_CORE:
-        yield _at(environment, "database.tier", environment.database.tier, "db-custom-2-7680 or larger", "raise it")
+        yield of_environment(
+            environment, "database.tier", environment.database.tier, "db-custom-2-7680 or larger", "raise it"
+        )
 
 
 @rule(
@@ -70,7 +63,7 @@ def production_database_has_cores(facts: Facts) -> Iterator[Finding]:
 def production_state_is_shared(facts: Facts) -> Iterator[Finding]:
     """In production, the Terraform state is in a bucket."""
     if facts.environment.production and not facts.environment.state_bucket:
-        yield _at(facts.environment, "state_bucket", "''", "a bucket", "make it with `make bootstrap`")
+        yield of_environment(facts.environment, "state_bucket", "''", "a bucket", "make it with `make bootstrap`")
 
 
 @rule(
@@ -81,7 +74,9 @@ def production_has_zones(facts: Facts) -> Iterator[Finding]:
     """In production, nodes are in two or more zones."""
     environment = facts.environment
     if environment.production and len(environment.zones) < 2:
-        yield _at(environment, "zones", ", ".join(environment.zones), "two or more", "add zones of the region")
+        yield of_environment(
+            environment, "zones", ", ".join(environment.zones), "two or more", "add zones of the region"
+        )
 
 
 @rule(reason="a warning at 100 % comes too late", source="Cloud Billing documentation on budgets")
@@ -90,14 +85,14 @@ def budget_warns_in_time(facts: Facts) -> Iterator[Finding]:
     budget = facts.environment.budget
     if budget and min(budget.thresholds) >= 1:
         got = ", ".join(f"{each:g}" for each in budget.thresholds)
-        yield _at(facts.environment, "budget.thresholds", got, "one below 1.0", "write (0.5, 0.9, 1.0)")
+        yield of_environment(facts.environment, "budget.thresholds", got, "one below 1.0", "write (0.5, 0.9, 1.0)")
 
 
 @rule(reason="a drill in production is an outage for users", source=PLATFORM)
 def production_is_not_drilled(facts: Facts) -> Iterator[Finding]:
     """Drills are disabled in production."""
     if facts.environment.production and facts.environment.allow_drills:
-        yield _at(facts.environment, "allow_drills", True, "False", "run drills in another environment")
+        yield of_environment(facts.environment, "allow_drills", True, "False", "run drills in another environment")
 
 
 @rule(
@@ -107,7 +102,9 @@ def production_is_not_drilled(facts: Facts) -> Iterator[Finding]:
 def production_runs_are_apart(facts: Facts) -> Iterator[Finding]:
     """In production, each training run writes only below its own prefix."""
     if facts.environment.production and not facts.environment.storage.runs:
-        yield _at(facts.environment, "storage.runs", "()", "the runs that train there", 'add Run(name="...") for each')
+        yield of_environment(
+            facts.environment, "storage.runs", "()", "the runs that train there", 'add Run(name="...") for each'
+        )
 
 
 @rule(
@@ -119,7 +116,7 @@ def production_base_has_nodes(facts: Facts) -> Iterator[Finding]:
     for group in facts.environment.groups if facts.environment.production else ():
         if group.role in (Role.SYSTEM, Role.SERVING) and (group.min_nodes < 2 or group.max_nodes <= group.min_nodes):
             field, got = f"groups[{group.name}]", f"{group.min_nodes}..{group.max_nodes}"
-            yield _at(facts.environment, field, got, "min_nodes 2 or more, max_nodes above it", "raise them")
+            yield of_environment(facts.environment, field, got, "min_nodes 2 or more, max_nodes above it", "raise them")
 
 
 @rule(
@@ -130,7 +127,9 @@ def state_is_apart(facts: Facts) -> Iterator[Finding]:
     """The Terraform state has its own bucket."""
     environment = facts.environment
     if environment.state_bucket in {environment.bucket(p) for p in ("checkpoints", "data", "exports")}:
-        yield _at(environment, "state_bucket", environment.state_bucket, "a separate bucket", "name another bucket")
+        yield of_environment(
+            environment, "state_bucket", environment.state_bucket, "a separate bucket", "name another bucket"
+        )
 
 
 @rule(
@@ -144,7 +143,7 @@ def quota_holds_a_gang(facts: Facts) -> Iterator[Finding]:
         needed = min(GANG_PODS, pool.max_nodes) * pool.gpus_per_node
         if pool.role is Role.TRAINING and environment.quota_gpus(pool.pool_class) < needed:
             got, field = environment.quota_gpus(pool.pool_class), f"quotas[{pool.pool_class}].gpus"
-            yield _at(environment, field, got, f"{needed} or more", "raise the quota, or remove it")
+            yield of_environment(environment, field, got, f"{needed} or more", "raise the quota, or remove it")
 
 
 @rule(reason="people turn off an alert that fires before capacity can arrive", source="GKE documentation")
@@ -154,15 +153,17 @@ def thresholds_are_in_order(facts: Facts) -> Iterator[Finding]:
     if not alerts.on_demand_pending_s <= alerts.spot_pending_s <= alerts.flex_pending_s:
         got = f"{alerts.on_demand_pending_s}, {alerts.spot_pending_s}, {alerts.flex_pending_s}"
         allowed = "on_demand_pending_s <= spot_pending_s <= flex_pending_s"
-        yield _at(facts.environment, "alerts", got, allowed, "order them")
+        yield of_environment(facts.environment, "alerts", got, allowed, "order them")
     if alerts.goodput_min and not LEAST_GOODPUT <= alerts.goodput_min <= MOST_GOODPUT:  # 0: computed from prices
         got, field = alerts.goodput_min, "alerts.goodput_min"
-        yield _at(facts.environment, field, got, f"{LEAST_GOODPUT} to {MOST_GOODPUT}", "write 0: computed from prices")
+        yield of_environment(
+            facts.environment, field, got, f"{LEAST_GOODPUT} to {MOST_GOODPUT}", "write 0: computed from prices"
+        )
     bounds = BOUNDS | {"batch_oldest_s": (600, facts.environment.queue.retention_days * DAY_S)}
     for field, (least, most) in bounds.items():
         got = getattr(alerts, field)
         if not least <= got <= most:
-            yield _at(facts.environment, f"alerts.{field}", got, f"{least:,} to {most:,}", "set it between")
+            yield of_environment(facts.environment, f"alerts.{field}", got, f"{least:,} to {most:,}", "set it between")
 
 
 @rule(
@@ -176,11 +177,13 @@ def serving_base_keeps_the_promise(facts: Facts) -> Iterator[Finding]:
         return
     if serving.base_replicas < serving.base_needed:
         allowed = f"{serving.base_needed} or more: {serving}"
-        yield _at(environment, "serving.base_replicas", serving.base_replicas, allowed, "raise it, or promise less")
+        yield of_environment(
+            environment, "serving.base_replicas", serving.base_replicas, allowed, "raise it, or promise less"
+        )
     most = serving.base_most + serving.overflow_most
     if most < serving.peak_needed:
         got, field = most, "serving.base_most + overflow_most"
-        yield _at(environment, field, got, f"{serving.peak_needed} or more: {serving}", "raise one of them")
+        yield of_environment(environment, field, got, f"{serving.peak_needed} or more: {serving}", "raise one of them")
 
 
 @rule(reason="replicas without machines wait forever", source=PLATFORM)
@@ -193,8 +196,10 @@ def serving_has_machines(facts: Facts) -> Iterator[Finding]:
     base = sum(p.max_nodes for p in pools if p.role is Role.SERVING)
     if base < serving.base_most:
         allowed = f"a serving group of {serving.base_most} nodes"
-        yield _at(environment, "serving.base_most", f"{serving.base_most} on {base} nodes", allowed, "raise max_nodes")
+        yield of_environment(
+            environment, "serving.base_most", f"{serving.base_most} on {base} nodes", allowed, "raise max_nodes"
+        )
     spot = sum(p.max_nodes for p in pools if p.capacity is Capacity.SPOT)
     if spot < serving.overflow_most:
         got, allowed = f"{serving.overflow_most} on {spot} nodes", "Spot groups of as many nodes"
-        yield _at(environment, "serving.overflow_most", got, allowed, "raise max_nodes of a Spot group")
+        yield of_environment(environment, "serving.overflow_most", got, allowed, "raise max_nodes of a Spot group")

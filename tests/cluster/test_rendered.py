@@ -38,16 +38,12 @@ PLATFORM_KINDS = {
 pytestmark = pytest.mark.usefixtures("kueue")
 
 
-def documents(half: str = "*") -> list[Object]:
+def judged() -> list[Object]:
     found: list[Object] = []
-    for path in sorted(RENDERED.glob(f"{half}/[!k]*.yaml")):
+    for path in sorted(RENDERED.glob("*/[!k]*.yaml")):
         found += [doc for doc in YAML(typ="safe", pure=True).load_all(path.read_text()) if doc]
     assert len(found) > 10, f"nothing rendered in {RENDERED}"
-    return found
-
-
-def judged() -> list[Object]:
-    return [doc for doc in documents() if doc["apiVersion"] not in GKE_ONLY]
+    return [doc for doc in found if doc["apiVersion"] not in GKE_ONLY]
 
 
 @pytest.fixture
@@ -229,41 +225,6 @@ def attempt(pod: Object) -> int:
             text = text.replace(f"$({name})", value)
         values[variable["name"]] = text
     return attempt_of(values)
-
-
-def test_the_platform_half_applied_again_changes_nothing_and_starts_no_job(api: Api) -> None:
-    """What a platform team or a GitOps controller does all day."""
-    docs = [doc for doc in documents("platform") if doc["apiVersion"] not in GKE_ONLY]
-    before = working(api)
-    try:
-        for doc in docs:
-            api.apply(api.path_of(doc), doc)
-        tokens = [api.path_of(doc) for doc in docs if doc.get("type") == "kubernetes.io/service-account-token"]
-        until("each account has its token", lambda: all("data" in api.get(path) for path in tokens))
-        first = [version(api.apply(api.path_of(doc), doc)) for doc in docs]
-        assert [version(api.apply(api.path_of(doc), doc)) for doc in docs] == first
-        jobs = [doc["metadata"]["labels"]["app.kubernetes.io/name"] for doc in docs if doc["kind"] in ("Job", "JobSet")]
-        assert jobs == ["migrate"]
-        assert working(api) <= before, "none has a pod: there is no node of the system pool"
-    finally:
-        for doc in docs:
-            if doc["kind"] in ("Deployment", "DaemonSet", "CronJob", "Job"):
-                api.delete(api.path_of(doc), propagationPolicy="Background")
-
-
-def working(api: Api) -> set[str]:
-    """Pods where jobs run, but for the migration's; those of other tests may still be on their way out."""
-    paths = (f"/api/v1/namespaces/{namespace}/pods" for namespace in ("training", "batch"))
-    pods = (pod["metadata"] for path in paths for pod in api.items(path))
-    return {pod["uid"] for pod in pods if pod.get("labels", {}).get("app.kubernetes.io/name") != "migrate"}
-
-
-def version(stored: Object) -> tuple[str, object, Object]:
-    """What is asked for, with the API server's count of its changes where it has one; no status."""
-    meta, rest = stored["metadata"], {k: v for k, v in stored.items() if k not in ("metadata", "status")}
-    if stored["kind"].startswith("PersistentVolume"):  # the binder writes into both
-        rest.pop("spec")
-    return meta["name"], meta.get("generation"), rest
 
 
 def wait_gang(api: Api, gang: Object, size: int, old: set[str]) -> list[Object]:

@@ -83,7 +83,6 @@ def test_a_replacement_is_shown_with_what_forces_it(fork: Path) -> None:
         ("infra/specs/cluster.py", '["https://www.googleapis.com/auth/cloud-platform"]', '["storage-full"]'),
         # The add-on of an environment that did not ask for it: it must come and go in place.
         ("infra/specs/cluster.py", '{"enabled": security.secret_manager}', '{"enabled": not security.secret_manager}'),
-        ("infra/rules/nodes.py", 'SCOPE = "https://www.googleapis.com/auth/cloud-platform"', 'SCOPE = "storage-full"'),
         # Of the library, which this side has installed.
         ("workloads/library/holdfast/contract/lifecycle.py", "FLEX_MAX_RUN_S = 604_800", "FLEX_MAX_RUN_S = 518_400"),
         ("infra/specs/queue.py", '"ack_deadline_seconds": queue.ack_deadline_s', '"ack_deadline_seconds": 77'),

@@ -26,7 +26,7 @@ from holdfast.manifests import data, database, training
 from holdfast.manifests.pods import PodSettings, Size, template
 from holdfast.manifests.policies import budget
 from holdfast.manifests.rbac import holding, reading, within
-from holdfast.manifests.render_context import Body, RenderContext, meta, plain, versioned
+from holdfast.manifests.render_context import Body, RenderContext, manifest, meta, versioned
 from workloads.manifests.tenancy import EXPORTER_PORT
 
 JOBS = ((api_group(JOB_API), "jobs"), (api_group(JOBSET_API), "jobsets"))
@@ -75,20 +75,15 @@ def migration(context: RenderContext) -> Iterator[Body]:
         env=results.env,
         sidecars=results.sidecars,
     )
-    spec = client.V1JobSpec(
-        backoff_limit=6,
+    spec = {
         # Above the time that images take to be pushed, so that an order of commands is a hint, not a trap.
-        active_deadline_seconds=6 * 3600,
-        pod_failure_policy=training.ignoring(EXIT_PREEMPTED),
-        template=template(context, work),
-    )
-    job = client.V1Job(
-        api_version=JOB_API,
-        kind="Job",
-        metadata=meta("migrate", NAMESPACE_BATCH, annotations=STAYS_ON_THE_SYSTEM_POOL),
-        spec=spec,
-    )
-    yield versioned(plain(job))
+        "activeDeadlineSeconds": 6 * 3600,
+        "backoffLimit": 6,
+        "podFailurePolicy": training.ignoring(EXIT_PREEMPTED),
+        "template": template(context, work),
+    }
+    about = meta("migrate", NAMESPACE_BATCH, annotations=STAYS_ON_THE_SYSTEM_POOL)
+    yield versioned(manifest(JOB_API, "Job", about, spec=spec))
 
 
 def _settings(**own: Any) -> PodSettings:
@@ -140,18 +135,13 @@ def _teams(context: RenderContext) -> Iterator[str]:
 
 def _single(context: RenderContext, work: PodSettings) -> Body:
     """A Deployment of one pod. Two at once would count every preemption twice, and wait for each other's Lease."""
-    deployment = client.V1Deployment(
-        api_version="apps/v1",
-        kind="Deployment",
-        metadata=meta(work.name, NAMESPACE_MONITORING),
-        spec=client.V1DeploymentSpec(
-            replicas=1,
-            strategy=client.V1DeploymentStrategy(type="Recreate"),
-            selector=client.V1LabelSelector(match_labels={LABEL_NAME: work.name}),
-            template=template(context, work),
-        ),
-    )
-    return plain(deployment)
+    spec = {
+        "replicas": 1,
+        "selector": {"matchLabels": {LABEL_NAME: work.name}},
+        "strategy": {"type": "Recreate"},
+        "template": template(context, work),
+    }
+    return manifest("apps/v1", "Deployment", meta(work.name, NAMESPACE_MONITORING), spec=spec)
 
 
 def _exporter_rights() -> Iterator[Body]:
@@ -193,24 +183,19 @@ def verifier(context: RenderContext) -> Body:
         pool=None,
         restart="Never",
     )
-    spec = client.V1JobSpec(
-        backoff_limit=1,
-        active_deadline_seconds=3 * 3600,
-        ttl_seconds_after_finished=86_400,
-        template=template(context, work),
-    )
-    cron = client.V1CronJob(
-        api_version=JOB_API,
-        kind="CronJob",
-        metadata=meta("verify-checkpoints", NAMESPACE_TRAINING),
-        spec=client.V1CronJobSpec(
-            schedule="17 3 * * *",
-            time_zone="Etc/UTC",
-            concurrency_policy="Forbid",
-            starting_deadline_seconds=3600,
-            successful_jobs_history_limit=3,
-            failed_jobs_history_limit=3,
-            job_template=client.V1JobTemplateSpec(spec=spec),
-        ),
-    )
-    return plain(cron)
+    job = {
+        "activeDeadlineSeconds": 3 * 3600,
+        "backoffLimit": 1,
+        "template": template(context, work),
+        "ttlSecondsAfterFinished": 86_400,
+    }
+    spec = {
+        "concurrencyPolicy": "Forbid",
+        "failedJobsHistoryLimit": 3,
+        "jobTemplate": {"spec": job},
+        "schedule": "17 3 * * *",
+        "startingDeadlineSeconds": 3600,
+        "successfulJobsHistoryLimit": 3,
+        "timeZone": "Etc/UTC",
+    }
+    return manifest(JOB_API, "CronJob", meta("verify-checkpoints", NAMESPACE_TRAINING), spec=spec)

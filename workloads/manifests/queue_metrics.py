@@ -9,7 +9,7 @@ from kubernetes import client
 
 from holdfast.contract.kubernetes import KUEUE_METRICS, MONITORING_API, NAMESPACE_KUEUE
 from holdfast.manifests.rbac import API, within
-from holdfast.manifests.render_context import Body, RenderContext, meta, plain
+from holdfast.manifests.render_context import Body, RenderContext, manifest, meta
 
 NAME = "kueue-metrics"
 # Both as upstream's manifest names them: on the pods, and the role that it ships for readers.
@@ -20,38 +20,16 @@ COLLECTOR, COLLECTOR_NAMESPACE = "collector", "gmp-system"
 
 
 def objects(_: RenderContext) -> Iterator[Body]:
-    account = client.V1ServiceAccount(
-        api_version="v1",
-        kind="ServiceAccount",
-        metadata=meta(NAME, NAMESPACE_KUEUE),
-        automount_service_account_token=False,
-    )
-    yield plain(account)
-    yield plain(_reads())
-    yield plain(_token())
+    yield manifest("v1", "ServiceAccount", meta(NAME, NAMESPACE_KUEUE), automountServiceAccountToken=False)
+    role = {"apiGroup": API, "kind": "ClusterRole", "name": READER}
+    subjects = [{"kind": "ServiceAccount", "name": NAME, "namespace": NAMESPACE_KUEUE}]
+    yield manifest(f"{API}/v1", "ClusterRoleBinding", meta(NAME), roleRef=role, subjects=subjects)
+    # Filled by the cluster. A collector takes a token from a Secret only; this one can do nothing but read metrics.
+    about = meta(NAME, NAMESPACE_KUEUE, annotations={"kubernetes.io/service-account.name": NAME})
+    yield manifest("v1", "Secret", about, type="kubernetes.io/service-account-token")
     rules = [client.V1PolicyRule(api_groups=[""], resources=["secrets"], resource_names=[NAME], verbs=["get", "list", "watch"])]  # fmt: skip
     yield from within(NAME, rules, NAMESPACE_KUEUE, account=COLLECTOR, account_namespace=COLLECTOR_NAMESPACE)
     yield _scraping()
-
-
-def _reads() -> client.V1ClusterRoleBinding:
-    return client.V1ClusterRoleBinding(
-        api_version=f"{API}/v1",
-        kind="ClusterRoleBinding",
-        metadata=meta(NAME),
-        role_ref=client.V1RoleRef(api_group=API, kind="ClusterRole", name=READER),
-        subjects=[client.RbacV1Subject(kind="ServiceAccount", name=NAME, namespace=NAMESPACE_KUEUE)],
-    )
-
-
-def _token() -> client.V1Secret:
-    """Filled by the cluster. A collector takes a token from a Secret only; this one can do nothing but read metrics."""
-    return client.V1Secret(
-        api_version="v1",
-        kind="Secret",
-        metadata=meta(NAME, NAMESPACE_KUEUE, annotations={"kubernetes.io/service-account.name": NAME}),
-        type="kubernetes.io/service-account-token",
-    )
 
 
 def _scraping() -> Body:
@@ -66,9 +44,5 @@ def _scraping() -> Body:
         # Managed Prometheus is paid by the sample, and Kueue has some sixty metrics.
         "metricRelabeling": [{"action": "keep", "sourceLabels": ["__name__"], "regex": kept}],
     }
-    return {
-        "apiVersion": MONITORING_API,
-        "kind": "PodMonitoring",
-        "metadata": plain(meta(NAME, NAMESPACE_KUEUE)),
-        "spec": {"selector": {"matchLabels": PODS}, "endpoints": [endpoint]},
-    }
+    spec = {"selector": {"matchLabels": PODS}, "endpoints": [endpoint]}
+    return manifest(MONITORING_API, "PodMonitoring", meta(NAME, NAMESPACE_KUEUE), spec=spec)

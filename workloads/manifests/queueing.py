@@ -21,7 +21,7 @@ from holdfast.contract.kubernetes import (
 )
 from holdfast.contract.pools import GPU_RESOURCE, LABEL_ACCELERATOR, LABEL_POOL_CLASS, STAYING, Pool, flex_selector
 from holdfast.contract.roles import JOB_NAMESPACES
-from holdfast.manifests.render_context import Body, RenderContext, meta, plain
+from holdfast.manifests.render_context import Body, RenderContext, manifest, meta
 
 RECYCLE_LEAD_S = 3_600  # so long before a flex-start node ends, GKE looks for the next one and drains it
 # After the last one the job is deactivated for good. Kueue's own three are over in seven minutes, which is one capacity
@@ -38,13 +38,8 @@ def objects(context: RenderContext) -> Iterator[Body]:
             named = f"{team}-{queue}" if team else queue
             yield _cluster_queue(named, lent, queued=queue == "queued", team=team)
             for namespace in JOB_NAMESPACES if not team else context.platform.team(team).namespaces:
-                body = _body("LocalQueue", queue, namespace)
-                yield body | {"spec": {"clusterQueue": named}}
+                yield manifest(KUEUE_API, "LocalQueue", meta(queue, namespace), spec={"clusterQueue": named})
     yield from _compute_classes(context)
-
-
-def _body(kind: str, name: str, namespace: str | None = None) -> Body:
-    return {"apiVersion": KUEUE_API, "kind": kind, "metadata": plain(meta(name, namespace))}
 
 
 def _flavors(context: RenderContext) -> dict[str, list[tuple[Body, int]]]:
@@ -89,8 +84,8 @@ def _shares(context: RenderContext, flavors: list[tuple[Body, int]]) -> dict[str
 
 
 def _flavor(name: str, labels: dict[str, str], tolerations: list[dict[str, str]]) -> Body:
-    spec: Body = {"nodeLabels": labels}
-    return _body("ResourceFlavor", name) | {"spec": spec | ({"tolerations": tolerations} if tolerations else {})}
+    spec = {"nodeLabels": labels} | ({"tolerations": tolerations} if tolerations else {})
+    return manifest(KUEUE_API, "ResourceFlavor", meta(name), spec=spec)
 
 
 def _cluster_queue(name: str, flavors: list[tuple[Body, int]], *, queued: bool, team: str) -> Body:
@@ -119,26 +114,22 @@ def _cluster_queue(name: str, flavors: list[tuple[Body, int]], *, queued: bool, 
     }
     if queued:
         spec["admissionChecksStrategy"] = {"admissionChecks": [{"name": "queued"}]}
-    return _body("ClusterQueue", name) | {"spec": spec}
+    return manifest(KUEUE_API, "ClusterQueue", meta(name), spec=spec)
 
 
 def _provisioning() -> Iterator[Body]:
     """A gang is admitted when Google has all its nodes, never before, and keeps to those nodes."""
     selected = {"key": LABEL_PROVISIONING_REQUEST, "valueFromProvisioningClassDetail": RESIZE_REQUEST_DETAIL}
-    yield _body("ProvisioningRequestConfig", "queued") | {
-        "spec": {
-            "provisioningClassName": PROVISIONING_CLASS,
-            "managedResources": [GPU_RESOURCE],
-            "retryStrategy": RETRIES,
-            "podSetUpdates": {"nodeSelector": [selected]},
-        }
+    spec = {
+        "provisioningClassName": PROVISIONING_CLASS,
+        "managedResources": [GPU_RESOURCE],
+        "retryStrategy": RETRIES,
+        "podSetUpdates": {"nodeSelector": [selected]},
     }
-    yield _body("AdmissionCheck", "queued") | {
-        "spec": {
-            "controllerName": PROVISIONING_CONTROLLER,
-            "parameters": {"apiGroup": api_group(KUEUE_API), "kind": "ProvisioningRequestConfig", "name": "queued"},
-        }
-    }
+    yield manifest(KUEUE_API, "ProvisioningRequestConfig", meta("queued"), spec=spec)
+    parameters = {"apiGroup": api_group(KUEUE_API), "kind": "ProvisioningRequestConfig", "name": "queued"}
+    check = {"controllerName": PROVISIONING_CONTROLLER, "parameters": parameters}
+    yield manifest(KUEUE_API, "AdmissionCheck", meta("queued"), spec=check)
 
 
 def _compute_classes(context: RenderContext) -> Iterator[Body]:
@@ -152,16 +143,12 @@ def _compute_classes(context: RenderContext) -> Iterator[Body]:
                 _priority(spot[0], context) | {"flexStart": _flex(context), "capacityCheckWaitTimeSeconds": 900}
             )
             priorities.append(_priority(spot[0], context))
-            yield {
-                "apiVersion": COMPUTE_CLASS_API,
-                "kind": "ComputeClass",
-                "metadata": plain(meta(accelerator)),
-                "spec": {
-                    "nodePoolAutoCreation": {"enabled": True},
-                    "whenUnsatisfiable": "DoNotScaleUp",
-                    "priorities": priorities,
-                },
+            spec = {
+                "nodePoolAutoCreation": {"enabled": True},
+                "whenUnsatisfiable": "DoNotScaleUp",
+                "priorities": priorities,
             }
+            yield manifest(COMPUTE_CLASS_API, "ComputeClass", meta(accelerator), spec=spec)
 
 
 def _flex(context: RenderContext) -> Body:

@@ -2,15 +2,13 @@
 
 from collections.abc import Iterator, Sequence
 
-from kubernetes import client
-
 from holdfast.contract import roles
 from holdfast.contract.kubernetes import ANNOTATION_GOOGLE_ACCOUNT, LABEL_NAME, LABEL_NAMESPACE, PRIORITIES
 from holdfast.contract.roles import GOOGLE_APIS_CIDR
 from holdfast.manifests import database
 from holdfast.manifests.policies import block, egress_rule, policy, scraped
 from holdfast.manifests.rbac import CALLS
-from holdfast.manifests.render_context import Body, RenderContext, meta, plain
+from holdfast.manifests.render_context import Body, RenderContext, manifest, meta
 
 # Workload Identity; the second is where Dataplane V2 sends what pods address to the first.
 METADATA = ("169.254.169.254/32", "169.254.169.252/32")
@@ -37,7 +35,7 @@ def namespaces(context: RenderContext) -> Iterator[Body]:
 
 def namespace(context: RenderContext, name: str, of_it: Sequence[str], labels: dict[str, str]) -> Iterator[Body]:
     """With the accounts of the roles `of_it`, its bounds and its network policies."""
-    yield plain(client.V1Namespace(api_version="v1", kind="Namespace", metadata=meta(name, labels=labels)))
+    yield manifest("v1", "Namespace", meta(name, labels=labels))
     for role in of_it:
         yield _account(role, name, {ANNOTATION_GOOGLE_ACCOUNT: context.platform.accounts[role]})
     # Without the annotation a pod acts as itself, and the bucket's policy knows it by its account.
@@ -49,37 +47,18 @@ def namespace(context: RenderContext, name: str, of_it: Sequence[str], labels: d
 
 
 def _account(name: str, namespace: str, annotations: dict[str, str] | None) -> Body:
-    account = client.V1ServiceAccount(
-        api_version="v1",
-        kind="ServiceAccount",
-        metadata=meta(name, namespace, annotations=annotations),
-        automount_service_account_token=False,
-    )
-    return plain(account)
+    about = meta(name, namespace, annotations=annotations)
+    return manifest("v1", "ServiceAccount", about, automountServiceAccountToken=False)
 
 
 def _bounds(context: RenderContext, namespace: str) -> Iterator[Body]:
     gpus = sum(pool.max_nodes * pool.gpus_per_node for pool in context.platform.pools)
     gpus += sum(context.platform.auto_provisioning.values())
     hard = {"pods": "2000", "requests.nvidia.com/gpu": str(0 if namespace == roles.NAMESPACE_MONITORING else gpus)}
-    quota = client.V1ResourceQuota(
-        api_version="v1",
-        kind="ResourceQuota",
-        metadata=meta("ceiling", namespace),
-        spec=client.V1ResourceQuotaSpec(hard=hard),
-    )
+    yield manifest("v1", "ResourceQuota", meta("ceiling", namespace), spec={"hard": hard})
     default = {"memory": "512Mi", "ephemeral-storage": "1Gi"}
-    item = client.V1LimitRangeItem(
-        type="Container", default=default, default_request={"cpu": "100m", "memory": "256Mi"}
-    )
-    limits = client.V1LimitRange(
-        api_version="v1",
-        kind="LimitRange",
-        metadata=meta("defaults", namespace),
-        spec=client.V1LimitRangeSpec(limits=[item]),
-    )
-    yield plain(quota)
-    yield plain(limits)
+    item = {"default": default, "defaultRequest": {"cpu": "100m", "memory": "256Mi"}, "type": "Container"}
+    yield manifest("v1", "LimitRange", meta("defaults", namespace), spec={"limits": [item]})
 
 
 def _policies(context: RenderContext, of_it: Sequence[str], namespace: str) -> Iterator[Body]:
@@ -109,21 +88,18 @@ def _api_server(context: RenderContext, namespace: str) -> Body:
     return policy("api-server", namespace, ["Egress"], None, [rule], CALLS)
 
 
-def _kube_system() -> client.V1NetworkPolicyPeer:
-    labels = {LABEL_NAMESPACE: "kube-system"}
-    return client.V1NetworkPolicyPeer(namespace_selector=client.V1LabelSelector(match_labels=labels))
+def _kube_system() -> Body:
+    return {"namespaceSelector": {"matchLabels": {LABEL_NAMESPACE: "kube-system"}}}
 
 
 def priorities() -> Iterator[Body]:
     for name, priority in PRIORITIES.items():
-        yield plain(
-            client.V1PriorityClass(
-                api_version="scheduling.k8s.io/v1",
-                kind="PriorityClass",
-                metadata=meta(name),
-                value=priority.value,
-                description=priority.what,
-                global_default=False,
-                preemption_policy="PreemptLowerPriority" if priority.preempts else "Never",
-            )
+        yield manifest(
+            "scheduling.k8s.io/v1",
+            "PriorityClass",
+            meta(name),
+            value=priority.value,
+            description=priority.what,
+            globalDefault=False,
+            preemptionPolicy="PreemptLowerPriority" if priority.preempts else "Never",
         )

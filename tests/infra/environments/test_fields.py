@@ -221,21 +221,30 @@ def test_an_unknown_environment_names_the_nearest() -> None:
     assert "did you mean example?" in caught.value.fix
 
 
-def test_a_wrong_value_in_a_file_is_told_with_file_line_and_field(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def load_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Environment]:
+    """Loads the text of an environment `own`."""
+
+    def loaded(text: str) -> Environment:
+        (tmp_path / "own.py").write_text(text)
+        monkeypatch.setattr(environments, "_FOLDER", tmp_path)
+        monkeypatch.setattr(environments, "__path__", [str(tmp_path)])
+        monkeypatch.delitem(sys.modules, "infra.environments.own", raising=False)
+        importlib.invalidate_caches()
+        return load("own")
+
+    return loaded
+
+
+def test_a_wrong_value_in_a_file_is_told_with_file_line_and_field(load_text: Callable[[str], Environment]) -> None:
     text = Path(environments.__file__).with_name("example.py").read_text()
-    broken = text.replace('name="example"', 'name="broken"').replace("gpus_per_node=1", "gpus_per_node=2", 1)
-    (tmp_path / "broken.py").write_text(broken)
-    monkeypatch.setattr(environments, "_FOLDER", tmp_path)
-    monkeypatch.setattr(environments, "__path__", [str(tmp_path)])
-    importlib.invalidate_caches()
+    broken = text.replace('name="example"', 'name="own"').replace("gpus_per_node=1", "gpus_per_node=2", 1)
     line = next(i for i, text in enumerate(broken.splitlines(), 1) if "gpus_per_node=2" in text)
     with pytest.raises(InputError) as caught:
-        load("broken")
+        load_text(broken)
     where, field = caught.value.what.split(": ", 1)
     path, _, got = where.partition(":")
-    assert path == "infra/environments/broken.py"
+    assert path == "infra/environments/own.py"
     assert abs(int(got) - line) <= 6, "the line of the group's literal"
     assert field.startswith("groups[serving].machine_types")
 
@@ -243,21 +252,16 @@ def test_a_wrong_value_in_a_file_is_told_with_file_line_and_field(
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("from infra.environments.schema import Tomorrow\n", r"later\.py:1: fields: got cannot import name 'Tomorrow'"),
-        ("ENVIRONMENT = Team()\n", r"later\.py:1: a name is not imported: got Team; .*fix: import Team"),
-        ("ENVIRONMENT = (\n    1\n    2\n)\n", r"later\.py:2: not Python: got invalid syntax"),
+        ("from infra.environments.schema import Tomorrow\n", r"own\.py:1: fields: got cannot import name 'Tomorrow'"),
+        ("ENVIRONMENT = Team()\n", r"own\.py:1: a name is not imported: got Team; .*fix: import Team"),
+        ("ENVIRONMENT = (\n    1\n    2\n)\n", r"own\.py:2: not Python: got invalid syntax"),
     ],
 )
 def test_a_file_that_python_refuses_is_bad_input_with_file_and_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, message: str
+    load_text: Callable[[str], Environment], text: str, message: str
 ) -> None:
-    (tmp_path / "later.py").write_text(text)
-    monkeypatch.setattr(environments, "_FOLDER", tmp_path)
-    monkeypatch.setattr(environments, "__path__", [str(tmp_path)])
-    monkeypatch.delitem(sys.modules, "infra.environments.later", raising=False)
-    importlib.invalidate_caches()
     with pytest.raises(InputError, match=message):
-        load("later")
+        load_text(text)
 
 
 def test_placeholders_are_found_wherever_they_stand() -> None:

@@ -182,7 +182,7 @@ def test_doctor_examines_this_machine_too() -> None:
 
 def test_leftovers_tells_what_bills_and_how_to_remove_it(gcloud: Gcloud, capsys: pytest.CaptureFixture[str]) -> None:
     for source in leftovers.SOURCES:
-        gcloud.answer(" ".join(source.arguments), [])
+        gcloud.answer(source.command, [])
     gcloud.answer("compute disks", [{"name": "pvc-1", "zone": "https://x/zones/us-central1-a"}])
     gcloud.answer("compute firewall-rules", [{"name": "gke-x-all"}])
     found = leftovers.find(EXAMPLE)
@@ -196,13 +196,13 @@ def test_leftovers_tells_what_bills_and_how_to_remove_it(gcloud: Gcloud, capsys:
 
 def test_nothing_left_is_clean(gcloud: Gcloud) -> None:
     for source in leftovers.SOURCES:
-        gcloud.answer(" ".join(source.arguments), [])
+        gcloud.answer(source.command, [])
     assert show_leftovers(leftovers.find(EXAMPLE), as_json=True) == 0
 
 
 def empty(gcloud: Gcloud) -> None:
     for source in leftovers.SOURCES_OF_RUN:
-        gcloud.answer(" ".join((*source.arguments, "list")), [])
+        gcloud.answer(f"{source.command} list", [])
 
 
 def test_what_a_run_left_is_found_by_its_label_only_and_names_its_place(gcloud: Gcloud) -> None:

@@ -8,12 +8,18 @@ from infra.rules.model import Facts, PlannedResource, facts_of_specs
 from tests.infra.rules.edits import (
     Edit,
     add,
+    alerts,
     both,
+    budget,
+    caps,
+    cluster,
+    database,
     group,
     member,
     put,
-    some,
+    serving,
     state,
+    storage,
     taints,
     unread,
     without,
@@ -24,7 +30,6 @@ CLUSTER = "google_container_cluster.cluster"
 SPOT = "google_container_node_pool.pool-spot-a100"
 FLEX = "google_container_node_pool.pool-flex-a100"
 GANG = "google_container_node_pool.pool-gang"
-SERVING = "google_container_node_pool.pool-serving"
 SYSTEM = "google_container_node_pool.pool-system"
 SUBNET = "google_compute_subnetwork.nodes"
 CHECKPOINTS = "google_storage_bucket.checkpoints"
@@ -78,22 +83,15 @@ BREAKING: dict[str, Edit] = {
             ],
         ),
     ),
-    "flex-starts-empty": put(FLEX, "autoscaling.total_min_node_count", 1),
-    "flex-without-upgrade-settings": put(FLEX, "upgrade_settings", {"strategy": "SURGE"}),
     "gpu-taint": taints(SPOT, "provisioning-tier"),
     "spot-taint": taints(SPOT, "nvidia.com/gpu"),
     "zone-sells-the-gpu": put(SPOT, "node_locations", ["us-central1-z"]),
-    "grace-has-its-version": lambda facts: state(cluster=replace(facts.environment.cluster, min_version="1.34"))(facts),
-    "interruptible-takes-any-zone": put(SPOT, "autoscaling.location_policy", "BALANCED"),
-    "serving-base-stays": put(SPOT, "node_config.labels", {"holdfast.dev/role": "serving"}),
-    "gpu-driver-serves-cuda": put(
-        SPOT, "node_config.guest_accelerator.0.gpu_driver_installation_config", {"gpu_driver_version": "DEFAULT"}
-    ),
+    "grace-has-its-version": cluster(min_version="1.34"),
     # auto-provisioning
+    "nap-caps-present": both(both(without(FLEX), without(GANG)), caps(accelerators=())),
     "nap-caps-cover-pools": put(CLUSTER, f"{LIMITS}.0.maximum", 8),
     "nap-service-account": put(CLUSTER, f"{DEFAULTS}.service_account", "default"),
     # cluster
-    "cost-allocation": put(CLUSTER, "cost_management_config.enabled", False),
     # protections
     "dns-endpoint-inside": put(CLUSTER, DNS_ENDPOINT, True),
     "flow-logs": put(SUBNET, "log_config", None),
@@ -106,7 +104,6 @@ BREAKING: dict[str, Edit] = {
     "people-by-group": put(CLUSTER, "authenticator_groups_config", None),
     "deletion-protection": put(CLUSTER, "deletion_protection", False),
     # nodes, and what lies in the wrong place
-    "nap-is-on": put(CLUSTER, "cluster_autoscaling.enabled", False),
     # network
     "ip-space-nodes": put(SUBNET, "ip_cidr_range", "10.10.0.0/27"),
     "ip-space-pods": put(SUBNET, "secondary_ip_range.0.ip_cidr_range", "10.20.0.0/22"),
@@ -116,35 +113,25 @@ BREAKING: dict[str, Edit] = {
     "narrow-storage-roles": member("google_storage_bucket_iam_member", "roles/storage.objectAdmin"),
     "runs-are-read-by-name": put("google_storage_bucket_iam_member.runs-server", "condition", None),
     "servers-have-a-run": both(unread, without("google_storage_bucket_iam_member.runs-server")),
-    "production-runs-are-apart": lambda facts: state(storage=replace(facts.environment.storage, runs=()))(facts),
-    "images-have-a-policy": without("google_binary_authorization_policy.images"),
+    "production-runs-are-apart": storage(runs=()),
     "no-account-keys": add("google_service_account_key.k", service_account_id="x"),
     # the environment as a whole
     "production-has-a-budget": state(budget=None),
-    "production-database-has-cores": lambda facts: state(
-        database=replace(some(facts.environment.database), tier="db-g1-small")
-    )(facts),
+    "production-database-survives-a-zone": database(highly_available=False),
+    "production-database-has-cores": database(tier="db-g1-small"),
     "production-state-is-shared": state(state_bucket=""),
     "production-has-zones": lambda facts: state(zones=facts.environment.zones[:1])(
         put(CLUSTER, "cluster_autoscaling.auto_provisioning_locations", list(facts.environment.zones[:1]))(facts)
     ),
-    "budget-warns-in-time": lambda facts: state(budget=replace(some(facts.environment.budget), thresholds=(1.0, 2.0)))(
-        facts
-    ),
+    "budget-warns-in-time": budget(thresholds=(1.0, 2.0)),
     "production-is-not-drilled": state(allow_drills=True),
     "production-base-has-nodes": group("serving", min_nodes=0),
-    "serving-base-keeps-the-promise": lambda facts: state(
-        serving=replace(some(facts.environment.serving), promised_per_s=200.0)
-    )(facts),
-    "serving-has-machines": lambda facts: state(serving=replace(some(facts.environment.serving), base_most=99))(facts),
+    "serving-base-keeps-the-promise": serving(promised_per_s=200.0),
+    "serving-has-machines": serving(base_most=99),
     "state-is-apart": lambda facts: state(state_bucket=facts.environment.bucket("data"))(facts),
     "quota-holds-a-gang": state(quotas=(Quota(source="spot-a100", gpus=1),)),
-    "thresholds-are-in-order": lambda facts: state(alerts=replace(facts.environment.alerts, spot_pending_s=60))(facts),
+    "thresholds-are-in-order": alerts(spot_pending_s=60),
     # storage
-    "aborted-uploads-end": put(DATA, "lifecycle_rule", []),
-    "data-is-recoverable": both(
-        put(DATA, "soft_delete_policy.retention_duration_seconds", 0), put(DATA, "versioning", {"enabled": False})
-    ),
     # services
     "evictions-do-not-bury": put(WORK, "dead_letter_policy.max_delivery_attempts", 3),
     "drain-is-not-punished": put(WORK, "retry_policy.minimum_backoff", "30s"),

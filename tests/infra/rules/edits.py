@@ -3,12 +3,11 @@
 from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import Any
 
 from infra.rules.model import Facts, PlannedResource
 
 Edit = Callable[[Facts], Facts]
-T = TypeVar("T")
 
 
 def put(address: str, path: str, value: Any) -> Edit:
@@ -40,13 +39,23 @@ def add(address: str, **values: Any) -> Edit:
     )
 
 
-def drop(*kinds: str) -> Edit:
-    return lambda facts: replace(facts, resources=tuple(f for f in facts.resources if f.kind not in kinds))
-
-
 def state(**fields: Any) -> Edit:
     """Another environment with the same resources."""
     return lambda facts: replace(facts, environment=replace(facts.environment, **fields))
+
+
+def _section(name: str) -> Callable[..., Edit]:
+    """Edits of the fields of one section of the environment."""
+
+    def edit(**fields: Any) -> Edit:
+        return lambda facts: state(**{name: replace(getattr(facts.environment, name), **fields)})(facts)
+
+    return edit
+
+
+alerts, budget, caps, cluster = (_section(name) for name in ("alerts", "budget", "auto_provisioning", "cluster"))
+database, network, queue = (_section(name) for name in ("database", "network", "queue"))
+security, serving, storage = (_section(name) for name in ("security", "serving", "storage"))
 
 
 def both(first: Edit, second: Edit) -> Edit:
@@ -84,11 +93,6 @@ def group(name: str, **fields: Any) -> Edit:
     return lambda facts: state(
         groups=tuple(replace(g, **fields) if g.name == name else g for g in facts.environment.groups)
     )(facts)
-
-
-def some(value: T | None) -> T:
-    assert value
-    return value
 
 
 def unread(facts: Facts) -> Facts:

@@ -1,56 +1,30 @@
 """Seeded defects of an environment, each one change of a sound one; and those that no rule can see, with the reason."""
 
-from dataclasses import replace
-from typing import Any
-
 from holdfast.contract.capacity import Capacity
 from infra.environments.schema import AcceleratorCap, AuthorizedRange, Budget, Delivery, Freeze, Quota, Run
 from infra.rules.model import Facts
-from tests.infra.rules.edits import Edit, group, some, state
-
-
-def alerts(**fields: Any) -> Edit:
-    return lambda facts: state(alerts=replace(facts.environment.alerts, **fields))(facts)
-
-
-def cluster(**fields: Any) -> Edit:
-    return lambda facts: state(cluster=replace(facts.environment.cluster, **fields))(facts)
-
-
-def database(**fields: Any) -> Edit:
-    return lambda facts: state(database=replace(some(facts.environment.database), **fields))(facts)
+from tests.infra.rules.edits import (
+    Edit,
+    alerts,
+    caps,
+    cluster,
+    database,
+    group,
+    network,
+    queue,
+    security,
+    serving,
+    state,
+    storage,
+)
 
 
 def ranges(*cidrs: str) -> Edit:
     def edit(facts: Facts) -> Facts:
         named = tuple(AuthorizedRange(name=f"r{n}", cidr=cidr) for n, cidr in enumerate(cidrs))
-        return state(network=replace(facts.environment.network, authorized_ranges=named))(facts)
+        return network(authorized_ranges=named)(facts)
 
     return edit
-
-
-def network(**fields: Any) -> Edit:
-    return lambda facts: state(network=replace(facts.environment.network, **fields))(facts)
-
-
-def caps(**fields: Any) -> Edit:
-    return lambda facts: state(auto_provisioning=replace(facts.environment.auto_provisioning, **fields))(facts)
-
-
-def security(**fields: Any) -> Edit:
-    return lambda facts: state(security=replace(facts.environment.security, **fields))(facts)
-
-
-def storage(**fields: Any) -> Edit:
-    return lambda facts: state(storage=replace(facts.environment.storage, **fields))(facts)
-
-
-def queue(**fields: Any) -> Edit:
-    return lambda facts: state(queue=replace(facts.environment.queue, **fields))(facts)
-
-
-def serving(**fields: Any) -> Edit:
-    return lambda facts: state(serving=replace(some(facts.environment.serving), **fields))(facts)
 
 
 def frozen(start: str, end: str) -> Edit:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from monitoring.alerting.alert import Alert, AlertSource
-from monitoring.alerting.rule_test import promtool, rule
+from tests.monitoring.alerting.promtool import program, rule
 
 PROMTOOL_S = 900
 # promtool holds a value for each minute of each series, those without a sample too: a month at once fills the memory.
@@ -155,7 +155,7 @@ def _ask(rules: list[Rule], held: Series, minutes: Iterable[int]) -> str:
         (Path(folder) / "rules.json").write_text(json.dumps({"groups": [{"name": "holdfast", "rules": rules}]}))
         body = {"rule_files": ["rules.json"], "evaluation_interval": "1m", "tests": [test]}
         (Path(folder) / "test.json").write_text(json.dumps(body))
-        command = [promtool(), "test", "rules", str(Path(folder) / "test.json")]
+        command = [program(), "test", "rules", str(Path(folder) / "test.json")]
         done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=PROMTOOL_S, check=False)  # fmt: skip
     # Expecting nothing makes promtool print whatever there is, and anything else is no answer.
     assert done.returncode == 0 or "FAILED" in done.stdout, done.stdout[:2000]

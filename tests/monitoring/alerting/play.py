@@ -13,7 +13,7 @@ from holdfast.contract.errors import InputError, Unjudged, run_cli
 from holdfast.contract.exit_codes import EXIT_DONE, EXIT_FINDINGS
 from monitoring.alerting.alert import EXAMPLE, Alert, AlertSource
 from monitoring.alerting.alerts import alerts
-from monitoring.alerting.rule_test import Outcome, run
+from tests.monitoring.alerting.promtool import Outcome, run
 from tests.monitoring.alerting.rule_cases import CASES
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)

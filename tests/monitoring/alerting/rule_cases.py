@@ -1,10 +1,10 @@
 """For each alert bad and good histories: what `make test-alert` plays and what the tests hold the queries to."""
 
-from monitoring.alerting.rule_test import History
+from tests.monitoring.alerting.promtool import History
 from tests.monitoring.alerting.rule_cases_capacity import CAPACITY
 from tests.monitoring.alerting.rule_cases_jobs import JOBS
 from tests.monitoring.alerting.rule_cases_serving import SERVING
-from tests.monitoring.alerting.rule_series import OTHER, here, labels, lost, ours, played
+from tests.monitoring.alerting.rule_series import OTHER, gauge, here, labels, lost, ours, played
 
 
 def _pending(capacity: str, limit_min: int) -> tuple[History, ...]:
@@ -59,44 +59,14 @@ CASES: dict[str, tuple[History, ...]] = {
     **CAPACITY,
     **JOBS,
     **SERVING,
-    "HoldfastSystemPodsOnSpot": (
-        played(
-            (ours("system_pods_on_interruptible", 'namespace="kube-system"'), "0x5 1x30"),
-            at=17,
-            fires=labels(namespace="kube-system"),
-            quiet=13,
-        ),
-        played(
-            (ours("system_pods_on_interruptible", 'namespace="kube-system"'), "0x5 1x8 0x30"),
-            (ours("system_pods_on_interruptible", 'namespace="kube-system"', OTHER), "4x60"),
-            at=40,
-        ),
+    "HoldfastSystemPodsOnSpot": gauge(
+        "system_pods_on_interruptible", "0x5 1x30", "0x5 1x8 0x30", quiet=13, at=17, end=40, namespace="kube-system"
     ),
-    "HoldfastSilentNodeHoldsPods": (
-        played(
-            (ours("silent_node_pods", 'namespace="training"'), "0x5 1x20"),
-            at=12,
-            fires=labels(namespace="training"),
-            quiet=9,
-        ),
-        played(
-            (ours("silent_node_pods", 'namespace="training"'), "0x5 2x3 0x20"),
-            (ours("silent_node_pods", 'namespace="batch"', OTHER), "4x60"),
-            at=20,
-        ),
+    "HoldfastSilentNodeHoldsPods": gauge(
+        "silent_node_pods", "0x5 1x20", "0x5 2x3 0x20", quiet=9, at=12, end=20, namespace="training"
     ),
-    "HoldfastDisruptionBudgetViolated": (
-        played(
-            (ours("disruption_budget_shortfall", 'namespace="serving",budget="server"'), "0x5 1x30"),
-            at=17,
-            fires=labels(namespace="serving", budget="server"),
-            quiet=13,
-        ),
-        played(
-            (ours("disruption_budget_shortfall", 'namespace="serving",budget="server"'), "1x9 0x30"),
-            (ours("disruption_budget_shortfall", 'namespace="serving",budget="b"', OTHER), "4x60"),
-            at=30,
-        ),
+    "HoldfastDisruptionBudgetViolated": gauge(
+        "disruption_budget_shortfall", "0x5 1x30", "1x9 0x30", quiet=13, at=17, end=30, namespace="serving", budget="s"
     ),
     "HoldfastPreemptionCountsDisagree": (
         # GKE lost four, the exporter none

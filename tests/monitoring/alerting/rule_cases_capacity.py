@@ -1,7 +1,7 @@
 """Cases of the alerts about queues and about the health of GPUs."""
 
 from monitoring.alerting.alert import EXAMPLE
-from monitoring.alerting.rule_test import History
+from tests.monitoring.alerting.promtool import History
 from tests.monitoring.alerting.rule_series import OTHER, labels, ours, played, risen
 
 

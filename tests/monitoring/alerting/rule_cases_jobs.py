@@ -1,15 +1,16 @@
 """Cases of the alerts about jobs: commits, goodput, restarts, backlog."""
 
 from monitoring.alerting.alert import EXAMPLE
-from monitoring.alerting.rule_test import History
-from tests.monitoring.alerting.rule_series import OTHER, here, labels, ours, played, risen
+from tests.monitoring.alerting.promtool import History
+from tests.monitoring.alerting.rule_series import OTHER, gauge, here, labels, ours, played, risen
 
+JOB_A = {"job": "a", "namespace": "training"}
 A = 'job="a",namespace="training"'
-OF_A, HERE = labels(job="a", namespace="training"), here(job="a", namespace="training")
+OF_A, HERE = labels(**JOB_A), here(**JOB_A)
 _DATABASE = ours("batch_failures_total", f'{A},error_class="database"')
 _OF_B = 'job="b",reason="not an event"'
 _REFUSED = ours("event_lines_refused_total", f'{A},reason="not an event"')
-_NOT_AN_EVENT = labels(job="a", namespace="training", reason="not an event")
+_NOT_AN_EVENT = labels(**JOB_A, reason="not an event")
 JOBS: dict[str, tuple[History, ...]] = {
     "HoldfastFlexNodeEndsUnsaved": (
         played(
@@ -70,9 +71,16 @@ JOBS: dict[str, tuple[History, ...]] = {
         ),
     ),
     "HoldfastRestoreSkippedCheckpoint": risen("restores_skipped_total", A, OF_A),
-    "HoldfastGoodputBelowBreakEven": (
-        played((ours("useful_paid_ratio", A), "0.9x10 0.79x50"), at=42, fires=HERE, quiet=38),
-        played((ours("useful_paid_ratio", A), "0.2x20 0.8x60"), (ours("useful_paid_ratio", "", OTHER), "0x80"), at=75),
+    "HoldfastGoodputBelowBreakEven": gauge(
+        "useful_paid_ratio",
+        "0.9x10 0.79x50",
+        "0.2x20 0.8x60",
+        quiet=38,
+        at=42,
+        end=75,
+        other="0x80",
+        fires=HERE,
+        **JOB_A,
     ),
     "HoldfastGangBelowSize": (
         played((ours("gang_below_size_seconds", A), "0x5 60+60x50"), at=43, fires=HERE, quiet=38),
@@ -84,27 +92,17 @@ JOBS: dict[str, tuple[History, ...]] = {
             at=60,
         ),
     ),
-    "HoldfastLossNotFinite": (
-        played((ours("loss_not_finite", A), "0x5 1x20"), at=12, fires=HERE, quiet=10),
-        played((ours("loss_not_finite", A), "0x5 1x3 0x20"), (ours("loss_not_finite", "", OTHER), "1x30"), at=20),
+    "HoldfastLossNotFinite": gauge(
+        "loss_not_finite", "0x5 1x20", "0x5 1x3 0x20", quiet=10, at=12, end=20, fires=HERE, **JOB_A
     ),
-    "HoldfastRankSlow": (
-        played((ours("slowest_rank_ratio", A), "1.1x5 2x20"), at=17, fires=HERE, quiet=15),
-        played(
-            (ours("slowest_rank_ratio", A), "1x5 2x8 1.2x20"), (ours("slowest_rank_ratio", "", OTHER), "3x30"), at=20
-        ),
+    "HoldfastRankSlow": gauge(
+        "slowest_rank_ratio", "1.1x5 2x20", "1x5 2x8 1.2x20", quiet=15, at=17, end=20, fires=HERE, **JOB_A
     ),
-    "HoldfastRestartsWithoutProgress": (
-        played((ours("fruitless_restarts", A), "0 1 1 2 2 3 3"), at=5, fires=HERE, quiet=4),
-        played((ours("fruitless_restarts", A), "2x30"), (ours("fruitless_restarts", "", OTHER), "9x30"), at=20),
+    "HoldfastRestartsWithoutProgress": gauge(
+        "fruitless_restarts", "0 1 1 2 2 3 3", "2x30", quiet=4, at=5, end=20, fires=HERE, **JOB_A
     ),
-    "HoldfastBacklogPastDeadline": (
-        played((ours("batch_oldest_seconds", 'job="a"'), "86000+60x30"), at=13, fires=labels(job="a"), quiet=8),
-        played(
-            (ours("batch_oldest_seconds", 'job="a"'), "86400x30"),
-            (ours("batch_oldest_seconds", "", OTHER), "99999x30"),
-            at=25,
-        ),
+    "HoldfastBacklogPastDeadline": gauge(
+        "batch_oldest_seconds", "86000+60x30", "86400x30", quiet=8, at=13, end=25, job="a"
     ),
     "HoldfastDeadLetters": (
         played(

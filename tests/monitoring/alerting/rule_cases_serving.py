@@ -1,12 +1,14 @@
 """Cases of the alerts about online inference: series as servers and proxies export them."""
 
 from monitoring.alerting.alert import EXAMPLE
-from monitoring.alerting.rule_test import History
-from tests.monitoring.alerting.rule_series import played
+from tests.monitoring.alerting.promtool import History
+from tests.monitoring.alerting.rule_series import Firings, played
 
 CLUSTER = f'cluster="{EXAMPLE["cluster"]}"'
 ELSE = 'cluster="someone-else"'
-FIRES: tuple[tuple[tuple[str, str], ...], ...] = ((),)
+FIRES: Firings = ((),)
+# Minutes between samples where the windows are of hours: a sample each minute would take ten times as long.
+SLOW = 5
 
 
 def _answers(code_class: int, cluster: str = CLUSTER, listener: str = "requests") -> str:
@@ -30,26 +32,34 @@ def _ready(pod: str, tier: str = "base", cluster: str = CLUSTER) -> str:
     return f'holdfast_server_ready{{{cluster},pod="{pod}",tier="{tier}"}}'
 
 
-def rate(*legs: tuple[int, int]) -> str:
-    """A counter: (minutes, growth a minute) each."""
+def rate(*legs: tuple[int, int], step: int = 1) -> str:
+    """A counter: (minutes, growth a minute) each, with a sample each `step` minutes."""
     text, value = "", 0
     for minutes, growth in legs:
-        text += f"{value}+{growth}x{minutes - 1} "
+        text += f"{value}+{growth * step}x{minutes // step - 1} "
         value += growth * minutes
     return text + str(value)
 
 
-def _burnt(good: int, *bad: tuple[int, int], then: tuple[int, int] = (0, 0)) -> tuple[tuple[str, str], ...]:
+def _burnt(
+    good: int, *bad: tuple[int, int], then: tuple[int, int] = (0, 0), step: int = 1
+) -> tuple[tuple[str, str], ...]:
     """One listener's answers, `then` (minute, answers a minute), with failures of others that must not count."""
     total = sum(minutes for minutes, _ in bad)
-    changed, later = then if then[0] else (total - 1, good)
+    changed, later = then if then[0] else (total - step, good)
     return (
-        (_answers(2), rate((changed, good), (total - changed, later))),
-        (_answers(5), rate(*bad)),
-        (_answers(4), rate((total, 1))),
-        (_answers(5, ELSE), rate((total, good))),
-        (_answers(5, listener="metrics"), rate((total, good))),
+        (_answers(2), rate((changed, good), (total - changed, later), step=step)),
+        (_answers(5), rate(*bad, step=step)),
+        (_answers(4), rate((total, 1), step=step)),
+        (_answers(5, ELSE), rate((total, good), step=step)),
+        (_answers(5, listener="metrics"), rate((total, good), step=step)),
     )
+
+
+def _slowly(
+    good: int, *bad: tuple[int, int], then: tuple[int, int] = (0, 0), at: int, fires: Firings = (), quiet: int = -1
+) -> History:
+    return played(*_burnt(good, *bad, then=then, step=SLOW), at=at, fires=fires, quiet=quiet, step=SLOW)
 
 
 def _waits(*legs: tuple[int, int, int]) -> tuple[tuple[str, str], ...]:
@@ -90,16 +100,16 @@ SERVING: dict[str, tuple[History, ...]] = {
     ),
     "HoldfastServingErrorsBurnSlowly": (
         # 1 of 101 a minute: sure after some hours.
-        played(*_burnt(100, (720, 0), (420, 1)), at=1000, fires=FIRES, quiet=941),
-        played(*_burnt(100, (720, 0), (180, 3), (60, 0)), at=914, fires=FIRES),
-        played(*_burnt(100, (720, 0), (180, 3), (60, 0)), at=945),  # over
-        played(*_burnt(1000, (720, 0), (180, 20), (60, 4)), at=940),  # nearly over
-        played(*_burnt(250, (1200, 1)), at=1180),
+        _slowly(100, (720, 0), (420, 1), at=1000, fires=FIRES, quiet=940),
+        _slowly(100, (720, 0), (180, 3), (60, 0), at=915, fires=FIRES),
+        _slowly(100, (720, 0), (180, 3), (60, 0), at=945),  # over
+        _slowly(1000, (720, 0), (180, 20), (60, 4), at=940),  # nearly over
+        _slowly(250, (1200, 1), at=1180),
         # With less traffic, and with more: both windows are of the same minutes above and below the line.
-        played(*_burnt(1000, (720, 0), (420, 1), then=(720, 100)), at=1110, fires=FIRES),
-        played(*_burnt(1000, (1140, 3), then=(900, 100)), at=1080),
-        played(*_burnt(100, (1140, 4), then=(900, 1000)), at=912, fires=FIRES),
-        played(*_burnt(1000, (900, 12), (240, 1), then=(900, 100)), at=945, fires=FIRES),
+        _slowly(1000, (720, 0), (420, 1), then=(720, 100), at=1110, fires=FIRES),
+        _slowly(1000, (1140, 3), then=(900, 100), at=1080),
+        _slowly(100, (1140, 4), then=(900, 1000), at=910, fires=FIRES),
+        _slowly(1000, (900, 12), (240, 1), then=(900, 100), at=945, fires=FIRES),
     ),
     "HoldfastServingQueueSlow": (
         played(*_waits((30, 97, 100), (30, 97, 98)), at=45, fires=FIRES, quiet=36),

@@ -2,7 +2,7 @@
 
 from holdfast.contract.kubernetes import INTERRUPTIONS_METRIC, PREEMPTION_TYPE
 from monitoring.alerting.alert import EXAMPLE
-from monitoring.alerting.rule_test import History
+from tests.monitoring.alerting.promtool import History
 
 CLUSTER = f'cluster_name="{EXAMPLE["cluster"]}"'
 OTHER = 'cluster_name="someone-else"'
@@ -30,9 +30,29 @@ def here(**pairs: str) -> Firings:
     return labels(cluster_name=EXAMPLE["cluster"], **pairs)
 
 
-def played(*series: tuple[str, str], at: int, fires: Firings = (), quiet: int = -1) -> History:
+def played(*series: tuple[str, str], at: int, fires: Firings = (), quiet: int = -1, step: int = 1) -> History:
     """Times in minutes. `quiet`: a moment at which nothing may fire yet."""
-    return History(series=series, at_min=at, fires=fires, quiet_until_min=quiet)
+    return History(series=series, at_min=at, fires=fires, quiet_until_min=quiet, step_min=step)
+
+
+def gauge(
+    metric: str,
+    bad: str,
+    good: str,
+    *,
+    quiet: int,
+    at: int,
+    end: int,
+    other: str = "99999x99",
+    fires: Firings = (),
+    **own: str,
+) -> tuple[History, ...]:
+    """A `bad` value fires `at`, not at `quiet`; a `good` one and `other` in another cluster do not until `end`."""
+    text = ",".join(f'{name}="{value}"' for name, value in own.items())
+    return (
+        played((ours(metric, text), bad), at=at, fires=fires or labels(**own), quiet=quiet),
+        played((ours(metric, text), good), (ours(metric, text, OTHER), other), at=end),
+    )
 
 
 def risen(metric: str, own: str, fires: Firings) -> tuple[History, ...]:

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from holdfast.contract.errors import InputError, Unjudged
-from monitoring.alerting import rule_test, runbook
+from monitoring.alerting import runbook
 from monitoring.alerting.alert import EXAMPLE, Alert, AlertSource, Severity, filled
 from monitoring.alerting.alerts import alerts
-from tests.monitoring.alerting import logfilter, play
+from tests.monitoring.alerting import logfilter, play, promtool
 from tests.monitoring.alerting.rule_cases import CASES
 from tests.tools import build
 
@@ -41,7 +41,7 @@ NEW = "  SUCCESS\n\n  FAILED:\n    alertname: A, time: 3m, \n        exp:[], \n\
 
 @pytest.mark.parametrize("output", [OLD, NEW], ids=["2.42", "3.x"])
 def test_the_verdicts_of_old_and_new_releases_are_read(output: str) -> None:
-    (held, _), (broken, detail) = rule_test.verdicts(output, 2)
+    (held, _), (broken, detail) = promtool.verdicts(output, 2)
     assert (held, broken) == (True, False)
     assert "exp:[]" in detail
 
@@ -50,13 +50,13 @@ def test_the_verdicts_of_old_and_new_releases_are_read(output: str) -> None:
 def test_output_that_is_not_understood_is_not_judged(output: str) -> None:
     """It must never read as `every alert is broken`."""
     with pytest.raises(Unjudged, match="for 2 files"):
-        rule_test.verdicts(output, 2)
+        promtool.verdicts(output, 2)
 
 
 @pytest.mark.process
 @pytest.mark.usefixtures("engine")
 def test_every_alert_fires_in_time_and_is_silent_otherwise() -> None:
-    outcomes = rule_test.run([(alert, history) for alert in PROMQL for history in CASES[alert.name]])
+    outcomes = promtool.run([(alert, history) for alert in PROMQL for history in CASES[alert.name]])
     assert len(outcomes) > 50
     assert [f"{o.alert}: {o.output}" for o in outcomes if not o.held] == []
 
@@ -77,7 +77,7 @@ def test_changing_any_threshold_label_or_metric_breaks_a_case() -> None:
     assert len(left) > 100
     for turn in range(max(map(len, CASES.values()))):  # a mutant that a case has noticed is shown no other
         cases = [(mutant, CASES[mutant.name][turn]) for mutant in left if turn < len(CASES[mutant.name])]
-        held = iter(rule_test.run(cases))
+        held = iter(promtool.run(cases))
         left = [mutant for mutant in left if turn >= len(CASES[mutant.name]) or next(held).held]
     assert not left, "\n".join(f"{mutant.name} {mutant.query} {mutant.hold_s}" for mutant in left)
 
@@ -159,18 +159,17 @@ def test_an_unknown_alert_is_bad_input() -> None:
 
 def test_the_engine_is_found_where_the_tools_are_built(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "")
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(build, "CACHE", tmp_path)
     monkeypatch.delenv("HOLDFAST_PROMTOOL", raising=False)
     with pytest.raises(Unjudged, match="make tools"):
-        rule_test.promtool()
-    monkeypatch.setattr(build, "CACHE", tmp_path / "holdfast")
+        promtool.program()
     built = build.TOOLS["promtool"].binary  # where `make tools` would put it
     built.parent.mkdir(parents=True)
     built.touch(mode=0o755)
-    assert rule_test.promtool() == str(built)
+    assert promtool.program() == str(built)
     monkeypatch.setenv("HOLDFAST_PROMTOOL", str(tmp_path / "missing"))
     with pytest.raises(InputError, match="HOLDFAST_PROMTOOL"):
-        rule_test.promtool()
+        promtool.program()
 
 
 def test_what_prometheus_cannot_judge_is_not_judged() -> None:

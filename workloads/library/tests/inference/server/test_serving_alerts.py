@@ -15,11 +15,10 @@ from holdfast.contract import serving
 from holdfast.drill.serving.fleet import HOST, Fleet, admin, holdfast_server
 from holdfast.drill.serving.load import Load
 from infra.environments import load
-from monitoring.alerting import rule_test
 from monitoring.alerting.alert import EXAMPLE
 from monitoring.alerting.alerts import OF_SERVERS, alerts
-from monitoring.alerting.rule_test import History
-from tests.monitoring.alerting import logfilter
+from tests.monitoring.alerting import logfilter, promtool
+from tests.monitoring.alerting.promtool import History
 from workloads.library.tests.inference.server.serving import INFER, PREDICTORS, served, texts
 from workloads.library.tests.processes import until
 from workloads.library.tests.training.hooks import before_import
@@ -70,7 +69,7 @@ async def _ask(port: int, seconds: float, rate: float) -> Load:
 def test_the_alerts_fire_on_what_server_and_proxy_really_export(
     tmp_path: Path, require: Callable[[object, str], None]
 ) -> None:
-    require(rule_test.promtool(), "no promtool")
+    require(promtool.program(), "no promtool")
     # One request waits, another is computed: what comes in a burst is refused, and without a server all fails.
     fleet = Fleet(
         folder=tmp_path,
@@ -100,7 +99,7 @@ def test_the_alerts_fire_on_what_server_and_proxy_really_export(
     sheds, errors, base = (
         ALERTS[f"HoldfastServing{name}"] for name in ("Sheds", "ErrorsBurnBudget", "BaseBelowPromise")
     )
-    outcomes = rule_test.run(
+    outcomes = promtool.run(
         [
             (sheds, history(server_calm, server_loaded, at_min=38, fires=True)),
             (sheds, history(server_before, server_calm, at_min=38, fires=False)),

@@ -16,6 +16,7 @@ from typing import Any
 
 from holdfast.contract.errors import InputError, Unjudged
 from monitoring.alerting.alert import Alert
+from tests.tools import build
 
 PROMTOOL_S, AT_ONCE = 240, 100
 VERDICTS = {"  SUCCESS": True, "  FAILED:": False}
@@ -24,8 +25,10 @@ VERDICTS = {"  SUCCESS": True, "  FAILED:": False}
 @dataclass(frozen=True, kw_only=True, slots=True)
 class History:
     series: tuple[tuple[str, str], ...]
-    """(series, values), in promtool's notation, one sample a minute: 'a+bxn' starts at a and adds b n times, 'axn'
+    """(series, values), in promtool's notation, one sample a step: 'a+bxn' starts at a and adds b n times, 'axn'
     repeats, '_xn' is a gap."""
+    step_min: int = 1
+    """Minutes between two samples, and between two evaluations of the alert."""
     at_min: int
     """When the verdict is due."""
     fires: tuple[tuple[tuple[str, str], ...], ...] = ()
@@ -43,21 +46,14 @@ class Outcome:
     """What promtool printed about it."""
 
 
-def promtool() -> str:
+def program() -> str:
     named = os.environ.get("HOLDFAST_PROMTOOL", "")
     if named and not os.access(named, os.X_OK):
         raise InputError("HOLDFAST_PROMTOOL is no program", got=named, allowed="promtool's path", fix="unset or correct it")  # fmt: skip
-    found = named or shutil.which("promtool") or _built()
+    found = named or shutil.which("promtool") or shutil.which(str(build.TOOLS["promtool"].binary))
     if not found:
         raise Unjudged("no promtool: neither HOLDFAST_PROMTOOL, nor on PATH, nor built by `make tools`")
-    return found
-
-
-def _built() -> str:
-    """The newest build in the user's cache; tests/tools/build.py names its folders by the hash of the pins."""
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "holdfast" / "tools"
-    builds = [path for path in cache.glob("promtool-*/promtool") if os.access(path, os.X_OK)]
-    return str(max(builds, key=lambda path: path.stat().st_mtime, default=""))
+    return str(found)
 
 
 def run(cases: Sequence[tuple[Alert, History]]) -> list[Outcome]:
@@ -71,7 +67,7 @@ def _run(cases: Sequence[tuple[Alert, History]]) -> list[Outcome]:
         files = [_write(Path(folder), number, alert, history) for number, (alert, history) in enumerate(cases)]
         # One stream: SUCCESS goes to stdout and FAILED to stderr, and only their common order names the file.
         done = subprocess.run(
-            [promtool(), "test", "rules", *files],
+            [program(), "test", "rules", *files],
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
@@ -107,8 +103,9 @@ def _write(folder: Path, number: int, alert: Alert, history: History) -> str:
     rules = folder / f"rules-{number:04d}.json"
     rules.write_text(json.dumps({"groups": [{"name": "holdfast", "rules": [rule(alert)]}]}))
     test = folder / f"case-{number:04d}.json"
+    step = f"{history.step_min}m"
     test.write_text(
-        json.dumps({"rule_files": [rules.name], "evaluation_interval": "1m", "tests": [_case(alert, history)]})
+        json.dumps({"rule_files": [rules.name], "evaluation_interval": step, "tests": [_case(alert, history)]})
     )
     return str(test)
 
@@ -130,7 +127,7 @@ def _case(alert: Alert, history: History) -> dict[str, Any]:
     if history.quiet_until_min >= 0:
         verdicts.insert(0, {"eval_time": f"{history.quiet_until_min}m", "alertname": alert.name, "exp_alerts": []})
     return {
-        "interval": "1m",
+        "interval": f"{history.step_min}m",
         "input_series": [{"series": series, "values": values} for series, values in history.series],
         "alert_rule_test": verdicts,
     }
