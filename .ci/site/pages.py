@@ -16,7 +16,7 @@ from typer.main import get_command
 ROOT = Path(__file__).parents[2]
 IMAGES = {".png", ".svg"}
 LINK = re.compile(r"(?P<image>!?)\[(?P<text>[^\]]*)\]\((?P<target>[^)\s]+)\)")
-# What somebody's own code imports.
+# What a user's own code imports.
 PUBLIC = (
     "holdfast.checkpoint",
     "holdfast.training.elastic",

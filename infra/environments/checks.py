@@ -47,7 +47,7 @@ FORMS = {
     "security.rbac_security_group": Form(
         r"gke-security-groups@[a-zA-Z0-9.-]+\.[a-z]{2,}", "gke-security-groups@your-domain", "GKE accepts this group name only",
     ),
-    # Without a repository of somebody's it would admit every image of a registry.
+    # Without a repository's name it would admit every image of a registry.
     "security.image_patterns": Form(
         r"[a-z0-9.-]+(/[a-zA-Z0-9._-]+){2,}(/\*\*?|\*|@sha256:[0-9a-f]{64})?",
         "REGISTRY/PROJECT/REPOSITORY/**, or one image", "name a repository of yours",

@@ -177,7 +177,7 @@ def _refusal(environment: Environment, total: float, max_usd: float, yes: bool) 
         return "`prove` does not run in production: create a separate environment, `python -m infra new proof`"
     if total > max_usd:
         return f"up to {total:.2f} USD in {HOURS:.0f} h, --max-usd is {max_usd:.2f}"
-    # A proof ends with a destroy: of an environment that somebody uses, that would be the end.
+    # A proof ends with a destroy: an environment in use would be lost.
     cluster = ("container", "clusters", "describe", environment.cluster_name, f"--region={environment.region}")
     for there in (cluster, ("storage", "buckets", "describe", f"gs://{environment.bucket('checkpoints')}")):
         try:

@@ -116,7 +116,7 @@ def effects(environment: str, root: Path, other: Path, folder: Path) -> list[Eff
             for side, at in (("now", root), ("then", other))
         ]
         now, then = (side.result() for side in sides)
-        # What both sides write alike needs no plan: most merges touch one stack, or none.
+        # What both sides write the same way needs no plan: most merges touch one stack, or none.
         stacks = [s for s in [*now, *(s for s in then if s not in now)] if not _same(now.get(s), then.get(s))]
         touched = {stack: path for stack, path in now.items() if stack in stacks}
         plans = {stack: json.loads(file.read_text()) for stack, file in plan_stacks(touched, folder / "plans").items()}

@@ -1,7 +1,7 @@
 """What a rule is, and what it sees.
 
 A rule reads resources, not where they come from: the specs of an environment before Terraform starts, and the
-planned values of the real provider after it. Both spell arguments alike; a plan only wraps every block in a list.
+planned values of the real provider after it. Both use the same names of arguments; a plan only wraps every block in a list.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

@@ -20,7 +20,7 @@ from monitoring.alerting import serving_series
 class Severity(StrEnum):
     """Cloud Monitoring's levels are CRITICAL, ERROR and WARNING, in this order."""
 
-    PAGE = "page"  # somebody gets up
+    PAGE = "page"  # a person gets up
     TICKET = "ticket"  # within the working day
     INFO = "info"  # worth knowing
 

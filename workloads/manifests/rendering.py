@@ -86,7 +86,7 @@ def small(platform: Platform, pool: str, workers: int, items: str) -> Small:
 
 
 def _kustomization(files: list[str]) -> Body:
-    """For `kubectl apply -k`, Config Sync and Argo CD alike: the files as they are, in this order."""
+    """For `kubectl apply -k`, Config Sync and Argo CD: the files as they are, in this order."""
     return {"apiVersion": "kustomize.config.k8s.io/v1beta1", "kind": "Kustomization", "resources": files}
 
 

@@ -142,7 +142,7 @@ def _migrated(api: Api, platform: Platform) -> Answer:
 
 
 def _identity_in_a_pod(api: Api, platform: Platform) -> Answer:
-    """Whether a pod of the platform has been somebody for Google: the migration logs in, the reader reads the bucket."""
+    """Whether a pod of the platform had an identity at Google: the migration logs in, the reader reads the bucket."""
     bodies = rendering.platform(RenderContext(platform))
     reader = next(body for body in bodies if body["kind"] == "CronJob")
     if any(_complete(api.find(_path(body))) for body in bodies if body["kind"] == "Job"):

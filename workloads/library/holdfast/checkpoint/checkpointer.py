@@ -81,7 +81,7 @@ class Checkpointer:
     """Weights alone, before or without your own run."""
 
     def __enter__(self) -> Self:
-        """Restores. Raises Preempted when asked to stop before the first step, InputError on every rank alike."""
+        """Restores. Raises Preempted when asked to stop before the first step, InputError on every rank."""
         # Here and not in __init__: the process group must exist, and a failed start must leave no process behind.
         self._ranks = Ranks.of_job(timeout_s=self._tuning.agree_timeout_s)
         self._reports.begin(self._ranks.coordinator, self._ranks.world_size)

@@ -1,7 +1,7 @@
 """The exceptions of the checkpoint library, in addition to InputError of the contract.
 
 What fails in the background (an upload, a commit, retention) is reported and never raised in the training loop. An
-InputError, a RankLost and each CheckpointExit are raised on every rank alike, or a rank would wait for one that is gone.
+InputError, a RankLost and each CheckpointExit are raised on every rank, or a rank would wait for one that is gone.
 """
 
 from holdfast.contract.errors import HoldfastError

@@ -1,7 +1,7 @@
 """What the ranks of a job agree on, through torch.distributed's store, never through a collective.
 
 At start, at each save and at the stop, not in other steps. Every rank calls `agree` equally often and in the same
-order. One rank's error is every rank's: each reports its outcome, the worst counts, and all raise alike, so no rank
+order. One rank's error is every rank's: each reports its outcome, the worst counts, and all raise the same error, so no rank
 waits for one that has given up.
 
 Decision: infra/decisions/0021.

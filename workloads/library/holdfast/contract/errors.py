@@ -73,13 +73,13 @@ _OF_SPACE = {errno.ENOSPC, errno.EDQUOT}
 
 
 def unusable_path(error: OSError) -> InputError | None:
-    """What to answer where the system refuses the path that somebody gave, or has no room; None for every other trouble."""
+    """What to answer where the system refuses a path of the command line, or has no room; None for every other trouble."""
     of_path = error.filename is not None and (error.errno in _OF_A_PATH or _makes_no_folders(error))
     return unusable(error, error.filename) if of_path or error.errno in _OF_SPACE else None
 
 
 def unusable(error: OSError, path: object) -> InputError:
-    """Of any trouble with a path that somebody gave."""
+    """Of any trouble with a path of the command line."""
     reason = os.strerror(error.errno) if error.errno else str(error)
     got = f"{str(path)[:200]}: {reason}" if path else reason
     if error.errno in _OF_SPACE:

@@ -55,7 +55,7 @@ def attempt_of(environ: Mapping[str, str] = os.environ) -> int:
 
 
 def is_count(text: str) -> bool:
-    """ASCII digits, and few enough for a number that somebody means."""
+    """ASCII digits, and few enough for a number that a person means."""
     return text.isascii() and text.isdecimal() and len(text) <= 9
 
 

@@ -1,4 +1,4 @@
-"""What a command is at while somebody waits for it: one line of a terminal's standard error, and nothing elsewhere."""
+"""The state of a command while a person waits for it: one line of a terminal's standard error, and nothing elsewhere."""
 
 import os
 import shutil

@@ -85,7 +85,7 @@ def run_demo(out: Path, *, seed: int, data: Path | None, size: Size | None = Non
 
 
 def _require_own(out: Path) -> None:
-    """All that an earlier demo left is removed; what is somebody else's never."""
+    """Removes what an earlier demo left, and nothing else."""
     if out.is_dir() and any(out.iterdir()) and not (out / ".lock").exists():
         allowed = "none yet, an empty one or that of a demo before"
         raise InputError("the folder contains something else", got=out, allowed=allowed, fix="--out out/demo")

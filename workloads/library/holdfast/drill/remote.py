@@ -34,7 +34,7 @@ class Where:
 
 
 def checked(place: Place, where: Where) -> Where:
-    """Everything named, the context known and allowed, somebody there to ask; the project filled in."""
+    """Everything named, the context known and allowed, a person there to ask; the project filled in."""
     needed = {"--context": where.context, "--namespace": where.namespace, "--selector": where.selector}
     lacking = [flag for flag, value in needed.items() if not value]
     if lacking:

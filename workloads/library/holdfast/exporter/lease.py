@@ -76,7 +76,7 @@ class Lease:
                 self.api.replace(f"{self._leases}/{self.name}", found | {"spec": spec})
         except ApiError as error:
             if error.status == CONFLICT:
-                return False  # somebody was faster
+                return False  # another exporter was faster
             raise
         self._mine_until_s = self.clock() + self.holds_s
         return True

@@ -53,7 +53,7 @@ def run(
 
 
 def guarded(one_pass: Callable[[], object]) -> None:
-    """The loop's last resort: a bug must not blind every alert, or stop every move, until somebody deploys.
+    """The loop's last resort: a bug must not blind every alert, or stop every move, until a person deploys.
 
     The exporter's heartbeat stops meanwhile, so HoldfastMonitoringSilent pages.
     """

@@ -100,7 +100,7 @@ def serve(
     watchers = [Watcher(kind, api.client, cluster, lock) for kind in (*KINDS, *QUEUED, *(PLANNED if source else ()))]
     exporter = Exporter(cluster, lock, Jobs(source, time.time() - HANDOVER_S) if source else None, time.time, backlog)
     exporter.newest.serve(port, in_pod=not kubeconfig)  # without one it is the pod's account that asks
-    # With a kubeconfig and no project it is somebody's own look at a cluster.
+    # With a kubeconfig and no project a person looks at a cluster.
     own = bool(project) or not kubeconfig
     outputs = Outputs(
         lease=Lease(api, NAMESPACE_MONITORING) if own else None,

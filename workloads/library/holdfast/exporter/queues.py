@@ -45,7 +45,7 @@ class Queues:
     """Condition -> ProvisioningRequests that ended so since the exporter began."""
     waits: Waits = field(default_factory=lambda: Waits("queue_waits_total", ("queue", "flavor", "accelerator")))
     lines: list[Line] = field(default_factory=list[Line])
-    """Of jobs that were started since somebody took them."""
+    """Of jobs that were started since the last call."""
 
     def workload(self, change: str, found: Mapping[str, Any]) -> None:
         uid = found["metadata"]["uid"]

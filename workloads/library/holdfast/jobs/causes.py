@@ -160,7 +160,7 @@ def _mount(job: JobSnapshot, cluster: ClusterSnapshot) -> Cause | None:
     pod, why = pods[failed[-1]["involvedObject"]["uid"]], cluster_snapshot.message_of(failed[-1])
     if _MISSING.search(why):
         return _unset(job, many, pod, why)
-    action = "correct the volume in the manifest, or mend what the driver names"
+    action = "correct the volume in the manifest, or fix what the driver names"
     if _BUCKET in why:
         action = "check the bucket's name, the Cloud Storage FUSE add-on, and the service account's right to read it"
     blocker = f"{many} of {job.size} pods: {failed[-1]['reason']}: {brief(why)}"

@@ -89,7 +89,7 @@ def _is_event(line: str) -> bool:
 
 
 POLL_S, LATER_POLL_S, YOUNG_S = 2.0, 15.0, 600.0
-"""A look lists the cluster: often while somebody sits before it, less often when it has run for long."""
+"""A look lists the cluster: often at first, while a person watches, less often when it has run for long."""
 PATIENCE_S = 20.0
 """So long it may wait before it is explained why."""
 WATCHER = "follower"

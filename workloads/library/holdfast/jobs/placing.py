@@ -225,7 +225,7 @@ def _planned(job: OwnJob, platform: Platform, usable: Sequence[Offer]) -> Placed
     answer = ask.answer(asked, ask.world_of(asked), platform.price_region)
     for option in sorted(keeping(asked, answer.options), key=lambda o: (o is not answer.chosen, o.mean_usd)):
         chosen = next((offer for offer in usable if offer.capacity in _OF[option.placement]), None)
-        # Whatever turns to on-demand in time needs somebody who moves it.
+        # A switch to on-demand in time needs the mover.
         moves = option.placement is Placement.HYBRID or in_time(option) is not None
         if chosen is None or (moves and not _movable(chosen, usable, option)):
             continue

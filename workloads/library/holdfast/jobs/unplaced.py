@@ -117,7 +117,7 @@ def _autoscaler(waiting: _Waiting) -> Cause | None:
     if pattern and not (pattern[1] is Reason.SCALE_UP and _flexible(waiting.pod)):
         return waiting.cause(pattern[1], f"{event['reason']}: {text}", pattern[2])
     if event["reason"] == "FailedScaleUp":
-        action = "mend what it names; `gcloud logging read` has the autoscaler's visibility events"
+        action = "fix what it names; `gcloud logging read` has the autoscaler's visibility events"
         return waiting.cause(Reason.CAPACITY, f"FailedScaleUp: {text}", action)
     return None
 

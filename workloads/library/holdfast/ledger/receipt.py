@@ -97,7 +97,7 @@ def receipt(
     runs: Sequence[JobLedger], usd_per_hour: float, on_demand_usd_per_hour: float, watched_h: float | None = None
 ) -> Receipt:
     """`runs`: of one job, at least one; prices are those of one lane. `watched_h`: hours of its lanes on machines, where
-    somebody watched; the time beyond them that no line explains was a wait, in a queue or for a node."""
+    the exporter watched; the time beyond them that no line explains was a wait, in a queue or for a node."""
     hours = {state: sum(run.totals_us()[state] for run in runs) / 3.6e9 for state in STATES}
     accounted_h = sum(h for state, h in hours.items() if state not in UNPAID)
     paid_h = accounted_h if watched_h is None else watched_h

@@ -1,7 +1,7 @@
 """Online inference: an on-demand base and a Spot overflow behind one Service, with the platform's proxy as the first hop.
 
 Clients reach `serving`, whose pods are the proxy's, on machines that are not preempted. Behind it are the pods of
-`server`, base and overflow alike, found by the proxy's own watcher: on a Spot notice a pod stays
+`server`, base and overflow, found by the proxy's own watcher: on a Spot notice a pod stays
 in its Service until it has ended, and only the proxy's own health check ends its traffic.
 """
 

@@ -14,7 +14,7 @@ _PLANNED_ENDS = {"CKV_K8S_38": _TOKEN}
 SKIPS: dict[str, dict[str, str]] = {
     "Deployment/batch/batch-steady": {
         "CKV_K8S_8": "a worker answers no requests, and a hung one loses its leases to others",
-        "CKV_K8S_9": "a worker answers no requests, so nobody waits for it to be ready",
+        "CKV_K8S_9": "a worker answers no requests, so nothing waits for it to be ready",
         "deployment-has-host-podantiaffinity": "each worker fills a node, so no two share one",
         "deployment-has-poddisruptionbudget": "a drained worker costs a micro-batch, and no budget stops preemption",
     },

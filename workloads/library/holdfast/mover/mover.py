@@ -52,7 +52,7 @@ class Seen:
 class SpotSeen:
     """What the cluster itself shows of Spot: of each GPU, whether it could be had, and since when.
 
-    A cluster sees only what somebody asks for. Spot counts as there while a Spot node of that GPU runs and no pod waits
+    A cluster only sees the demand of its jobs. Spot counts as there while a Spot node of that GPU runs and no pod waits
     for one; without such a question it counts as gone, and a job stays on on-demand rather than pay for a guess.
     """
 

@@ -24,7 +24,7 @@ class Paths:
     """When interruptible capacity is there: one row of ascending toggle times a path, padded with inf.
 
     An availability trace records whether a request would be granted, so its outages bound from above what a
-    running node suffers; a lifetime path records how long nodes ran. The simulator treats both alike.
+    running node suffers; a lifetime path records how long nodes ran. The simulator treats both in the same way.
     """
 
     edges_h: Floats

@@ -37,7 +37,7 @@ def info(action: str, message: str, /, **fields: object) -> None:
 
 
 def warning(action: str, message: str, /, **fields: object) -> None:
-    """Somebody may have to act, or something was lost; the process goes on."""
+    """A person may have to act, or something was lost; the process goes on."""
     _write(logging.WARNING, action, message, fields)
 
 

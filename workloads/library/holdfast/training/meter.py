@@ -86,7 +86,7 @@ class Meter:
         on_step: Callable[[int], None] = lambda done: None,
     ) -> None:
         self.slowest: Callable[[], dict[str, Any]] | None = None
-        """Of a gang: then every rank calls `step` and `flush` alike."""
+        """Of a gang: then every rank calls `step` and `flush`."""
         self._slow: int | None = None
         self._events, self._every, self._on_step = events, every, on_step
         self._phases: Phases | None = phases

@@ -6,7 +6,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 
 def replicate(model: nn.Module) -> DistributedDataParallel:
-    """The model under DistributedDataParallel, on every rank alike, with the buckets that it will have in every step.
+    """The model under DistributedDataParallel, on every rank, with the buckets that it will have in every step.
 
     DDP otherwise rearranges its buckets after the first step of a process. From three ranks on, a restarted process
     would then sum the gradients of its first step in another order than one that never stopped, and end in other bits.

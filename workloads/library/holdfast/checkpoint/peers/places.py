@@ -99,7 +99,7 @@ class PeerPlaces:
 
 def neighbour_of(place: int, domains: Sequence[str]) -> int:
     """Each place keeps the copies of one other: of another domain, at the largest level in which they differ, for as many
-    as possible. The next place where all are alike."""
+    as possible. The next place where all domains are the same."""
     paths = [tuple(domain.split("/")) for domain in domains]
     cut = ([path[:depth] for path in paths] for depth in range(1, max(map(len, paths))))
     groups = next((each for each in cut if len({*each}) > 1), paths)

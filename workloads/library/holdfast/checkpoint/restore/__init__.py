@@ -73,7 +73,7 @@ def restore(
     resume: Resume = "auto",
     fit: Fit = EXACTLY,
 ) -> Restored:
-    """Fills `state`. On every rank alike raises InputError where nothing verifies, the state is another one than `fit`
+    """Fills `state`. Raises on every rank InputError where nothing verifies, the state is another one than `fit`
     allows or `resume` asks for something else, and Preempted when any rank is asked to stop before all bytes are there."""
     began = time.monotonic()
     skipped: Skipped = []
@@ -150,7 +150,7 @@ def _first_sound(ranks: Ranks, attempts: "Iterator[_Attempt]") -> "tuple[_Attemp
 
 
 def _verdict(ranks: Ranks, attempt: "_Attempt") -> str:
-    """Why no rank may load this checkpoint; empty if all have verified it. Raises InputError on all alike."""
+    """Why no rank may load this checkpoint; empty if all have verified it. Raises InputError on all ranks."""
     mine = outcome(attempt.verify)
     failpoint("restore.verified")
     return agreed(ranks, mine, _worst_or_mixed).get("damaged", "")

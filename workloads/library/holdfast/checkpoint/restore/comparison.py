@@ -29,7 +29,7 @@ def unproven(value: Any) -> bool:
 
 
 def sketch(captured: Captured, name: str) -> str:
-    """Of an entry's values and of where its tensors begin: alike if load_state_dict() did nothing."""
+    """Of an entry's values and of where its tensors begin: the same if load_state_dict() did nothing."""
     skeleton = captured.skeleton[name]
     found = hashlib.sha256(json.dumps(skeleton).encode())
     for key in tensor_keys(skeleton):

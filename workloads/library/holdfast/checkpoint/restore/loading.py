@@ -42,7 +42,7 @@ def load(
     `run` None means the only run there is. `cast`: tensors keep their own dtype, and saved values are converted; a cast
     that drops an imaginary part or a fraction, or wraps an integer, is refused. `partial`: tensors of a module that the
     checkpoint does not have, or has in another shape, stay as they are, and Restored.unfilled names them; at least one
-    must fit. Random streams are left alone. Every rank calls it alike. Raises InputError where
+    must fit. Random streams are left alone. Every rank calls it. Raises InputError where
     nothing verifies or the state is another one than these options allow.
     """
     settings, url = tuning or Tuning(), checked_url(url)

@@ -63,7 +63,7 @@ def renumbering(name: str, saved: Any, live: Any) -> Renumbering | None:
 
 
 def _place(name: str, group: dict[str, int], theirs: list[dict[str, int]], at: int) -> int:
-    # Its own place first: two groups without parameters are alike.
+    # Its own place first: two groups without parameters look the same.
     for place in (at, *range(len(theirs))):
         if place < len(theirs) and theirs[place].keys() == group.keys():
             return place

@@ -84,7 +84,7 @@ def from_memory(
     failpoint("peer.restore")
     try:
         found = take_up(Mirrored(staged, copied))
-    except InputError as error:  # on every rank alike
+    except InputError as error:  # on every rank
         if not committed:  # tensors are filled in part, so step 0 of the store would not be where the run began
             raise Later(
                 f"the memory of nodes is damaged, and run {run} has no checkpoint in the store yet",

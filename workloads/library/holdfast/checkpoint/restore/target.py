@@ -42,7 +42,7 @@ EXACTLY = Fit()
 
 class Target:
     def __init__(self, state: dict[str, Any], opened: Opened, rank: int, *, live: Captured, fit: Fit = EXACTLY) -> None:
-        """`live`: what `capture` gave of `state`, on every rank alike."""
+        """`live`: what `capture` gave of `state`, on every rank."""
         self._opened, self._rank, self._fit = opened, rank, fit
         self._saved = opened.values(rank)
         self._tensors: dict[str, torch.Tensor] = {}

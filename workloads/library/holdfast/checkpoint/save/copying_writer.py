@@ -46,8 +46,8 @@ class CopyingWriter(CheckpointWriter):
         return bool(attempt)
 
     def copy_last(self, step: int, state: dict[str, Any], notes: dict[str, Any], timeout_s: float) -> None:
-        """Before a stop: the state of its step, complete in a neighbour's memory if `timeout_s` allows it. On every rank
-        alike. Raises RankLost."""
+        """Before a stop: the state of its step, complete in a neighbour's memory if `timeout_s` allows it. On every
+        rank. Raises RankLost."""
         ends = time.monotonic() + timeout_s
         if self._copies and self._copies.newest_step < step:
             self._await_copy(ends)

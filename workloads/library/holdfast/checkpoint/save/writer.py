@@ -122,7 +122,7 @@ class CheckpointWriter:
         """False: not done, because the upload before is not through and the ranks stop, or have waited long enough."""
         self._wait_for_room(in_any_case)
         began = time.monotonic()
-        # A state that was copied already is not copied again; on every rank alike.
+        # A state that was copied already is not copied again, on any rank.
         copies = self._copies if self._copies and self._copies.newest_step < step else None
         copy = copies is not None and copies.agree(self._ranks, step, self.save_cost.step_s)
         # Before the agreement: a rank without room must say so in it, or the others stage a save that cannot commit.
@@ -152,7 +152,7 @@ class CheckpointWriter:
         # The next optimizer step would write to tensors that the GPU is still copying from.
         if not self.overlaps:
             staging.wait()
-        # Numbered alike on every rank, since each takes part in every save: the store's keys are named by it.
+        # The same number on every rank, since each takes part in every save: the store's keys are named by it.
         self._save += 1
         blocking_s = time.monotonic() - began
         job = Job(
@@ -246,7 +246,7 @@ class CheckpointWriter:
             raise Superseded(self.last_step, self.fenced)
 
     def check_durable(self, step: int, *, timeout_s: float | None = None) -> None:
-        """On every rank alike raises Superseded, or NotDurable unless `step` is committed by now."""
+        """Raises on every rank Superseded, or NotDurable unless `step` is committed by now."""
         missing = self._ranks.coordinator and self.durable_step < step
         reason = self._failure or ("its save is not through" if missing or self.busy else "")
         mine = {"fenced": self.fenced, "failed": reason}

@@ -1,7 +1,7 @@
 """Names of an optimizer's parameters, where PyTorch itself has a place for them.
 
 It numbers parameters by their order in the optimizer, and another start may have another order: a set that was sorted
-otherwise, groups that were swapped. Shapes are often alike, so moments would land on other parameters without an error.
+otherwise, groups that were swapped. Shapes are often the same, so moments would land on other parameters without an error.
 """
 
 from collections.abc import Iterable

@@ -173,7 +173,7 @@ def _no_known_kind(url: str) -> InputError:
 
 T = TypeVar("T")
 
-# Without a state: a retry must not draw from the stream of the training, nor ranks that were forked pause alike.
+# Without a state: a retry must not draw from the stream of the training, and forked ranks must not pause for the same time.
 _JITTER = random.SystemRandom()
 FIRST_PAUSE_S = 0.2
 LONGEST_PAUSE_S = 20.0

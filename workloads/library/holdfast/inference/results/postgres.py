@@ -106,7 +106,7 @@ _ENDED = "UPDATE holdfast.worker SET ended = %(how)s, seen_at = now() WHERE work
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Claim:
-    """The right to write one item, until somebody claims it again."""
+    """The right to write one item, until the next claim of it."""
 
     item: str
     fence: int

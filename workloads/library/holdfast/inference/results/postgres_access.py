@@ -70,7 +70,7 @@ def socket_folder(data: Path, digest: str) -> Path:
 
 
 def make_private(folder: Path) -> None:
-    """A folder that only the server's account can enter; InputError when somebody else made it first."""
+    """A folder that only the server's account can enter; InputError when another user made it first."""
     try:
         folder.mkdir(mode=0o700)
         give_to_server_user(folder)

@@ -94,7 +94,7 @@ def _points(page: monitoring_v3.ListTimeSeriesResponse, metric: str) -> Iterable
         labels, at = dict(series.metric.labels), series.resource.labels
         cluster = f"{at['location']}/{at['cluster_name']}"
         for point in series.points:
-            # A double of 0 and an unset one read alike, so the one that is set counts.
+            # A double of 0 and an unset one read the same, so the one that is set counts.
             value = float(point.value.double_value or point.value.int64_value)
             end: Any = point.interval.end_time  # a datetime, whatever the client's stubs declare
             yield Point(labels, round(end.timestamp()) - PERIOD_S, value, cluster)

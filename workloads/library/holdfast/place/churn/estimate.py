@@ -58,7 +58,7 @@ class NodeLifetime:
     end_us: int
     preempted: bool
     begin_age_us: int = 0
-    """How old it was when somebody began to watch: it was at risk before, but a loss would not have been seen."""
+    """How old it was when the watch began: it was at risk before, but a loss would not have been seen."""
 
 
 def lifetimes(events: Iterable[Event], now_us: int) -> list[NodeLifetime]:

@@ -132,7 +132,7 @@ class Control:
             return frozenset(self._barred.get(epoch, ()))
 
     def wait(self, timeout_s: float) -> None:
-        """Until somebody has asked something."""
+        """Until a question has come."""
         with self._changed:
             self._changed.wait(timeout_s)
 

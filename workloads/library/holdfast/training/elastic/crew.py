@@ -1,4 +1,4 @@
-"""This process as a member: its epoch, the group of that epoch, and the state that all members hold alike.
+"""This process as a member: its epoch, the group of that epoch, and the state, which is the same on all members.
 
 Who belongs is decided by Regroup; here the new members meet, and a member that is behind gets the state of one that is ahead.
 On each rank of a node that shares one state the same happens: one of them asks the others' nodes, and all go by that.
@@ -216,7 +216,7 @@ class Crew:
             raise type(end)(max(0, self.step), end.reason) from end
 
     def _enter(self, epoch: Epoch, *, began: float) -> None:
-        """Meet the members of `epoch`, or of the one after if somebody is lost meanwhile, and hold what they hold."""
+        """Meet the members of `epoch`, or of the one after if a member is lost meanwhile, and hold what they hold."""
         while True:
             self.epoch = epoch
             try:

@@ -247,7 +247,7 @@ class ElasticGang:
         failpoint("gang.reduce")
         # A notice travels with the gradients: all members learn of it at the same step, for no message more.
         noticed = self._shutdown.requested and self._node.speaks
-        # Before the sum: in it a fast member waits for the slow ones, and all would look alike.
+        # Before the sum: in it a fast member waits for the slow ones, and all would look equally slow.
         units = self._pace.ended(self._own)
         took = [units * (member == self._index) for member in range(self._members)]
         leaves = [int(noticed and member == self._index) for member in range(self._members)]
@@ -259,7 +259,7 @@ class ElasticGang:
             self._crew.lost(error)
             return False
         failpoint("gang.reduced")
-        # Too large for the exact sum, on every member alike: the step comes again with a larger exponent.
+        # Too large for the exact sum, on every member: the step comes again with a larger exponent.
         if numbers is None:
             return False
         flags, units = numbers[: self._members + 1], numbers[self._members + 1 :]

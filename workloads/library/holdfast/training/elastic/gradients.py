@@ -57,7 +57,7 @@ class GradientSum:
     def reduce(self, flags: list[int], group: dist.ProcessGroup | None = None, node: Node = ALONE) -> list[int] | None:
         """The sum over the gang in every `p.grad`; the flags of all members added up. None: do the step again.
 
-        Raises GroupLost or RuntimeError, on all ranks of a node alike."""
+        Raises GroupLost or RuntimeError, on all ranks of a node."""
         self._collect()
         _write(flags, self._flags_sum)
         with node.together(self._flags) as agreed:

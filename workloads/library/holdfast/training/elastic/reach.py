@@ -157,7 +157,7 @@ def unreachable(
     alone: bool,
 ) -> InputError | CheckpointExit:
     """`closed`: port of each place that lives; `barred`: places that could not reach this one. `alone`: no member reaches
-    anybody, so another try on another node would end alike."""
+    anybody, so another try on another node would end the same way."""
     # In a large gang a policy closes hundreds of them, for one reason.
     shown = [*closed.items()][:MOST_NAMED]
     lost = [f"place {place} is alive, and {_silent(addresses[place][0], port)}" for place, port in shown]

@@ -1,4 +1,4 @@
-"""Finding the next epoch: at the start, after a loss, and at a boundary where somebody leaves or comes.
+"""Finding the next epoch: at the start, after a loss, and at a boundary where a member leaves or comes.
 
 The lead is the member with the lowest place in the Job among those that answer. It waits until all who live have lost the
 old group as well, and proposes; the storage decides. Every loop here looks around again, so a lead that dies in the

@@ -101,7 +101,7 @@ class Signs:
             }
 
     def in_doubt(self, answering: Iterable[int]) -> bool:
-        """Whether somebody who does not answer may be alive: no time to found a gang without it. Who reaches a lower
+        """Whether a member that does not answer may be alive: no time to found a gang without it. Who reaches a lower
         place of those that answer here founds none."""
         seen = {*answering, self._me.index}
         with self._changed:

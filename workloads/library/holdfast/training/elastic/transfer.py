@@ -54,7 +54,7 @@ def synchronize(
 ) -> int:
     """Steps that every member's state has now. A collective; the lowest rank of those furthest ahead gives its state.
 
-    -1 for `applied`: this member has no state. It is copied only if somebody is behind."""
+    -1 for `applied`: this member has no state. It is copied only if a member is behind."""
     got: tuple[Skeleton, dict[str, Tensor]] | None = None
     # Taken only once all ranks of the node have theirs: else their shards would be of different steps.
     with node.together():
@@ -75,7 +75,7 @@ def synchronize(
 
 def _give(captured: Captured, source: int, device: torch.device, group: dist.ProcessGroup) -> None:
     skeleton = {name: value for name, value in captured.skeleton.items() if name != RNG_KEY}
-    # Not the random state: draws are seeded by (seed, step, shard), on every member alike.
+    # Not the random state: draws are seeded by (seed, step, shard), on every member.
     tensors = {key: t for key, t in captured.tensors.items() if not key.startswith(f"{RNG_KEY}/")}
     locals_ = [local_of(t) for t in tensors.values()]
     described = [

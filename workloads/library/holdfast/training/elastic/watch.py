@@ -116,7 +116,7 @@ class Lag:
                 "a step of the gang cannot be completed, although no member is lost",
                 got=f"step {step} failed {self._repeats} times with the same members: {why[:160]}",
                 allowed=f"members that are at most {self.bound_s:g} s apart in a step",
-                fix="evaluate on every member alike, or give ElasticGang a longer lag_s; "
+                fix="evaluate on every member, or give ElasticGang a longer lag_s; "
                 "a place that the log names each time has a slow or faulty node: replace it",
             )
         self.bound_s *= 2
