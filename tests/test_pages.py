@@ -78,7 +78,7 @@ def test_the_library_is_installed_from_its_file(page: str) -> None:
     assert not re.search(r"pip install [\"']?holdfast\b", (ROOT / page).read_text()), "no package index has that name"
 
 
-@pytest.mark.parametrize("page", PAGES)
+@pytest.mark.parametrize("page", [*PAGES, "tests/README.md"])
 def test_a_link_in_the_tree_leads_to_a_file(page: str) -> None:
     # The template's page is its README.
     folder = ROOT if page.startswith(".ci/template") else (ROOT / page).parent

@@ -16,6 +16,7 @@ from tests.infra.samples import EXAMPLE
 
 # So short that it leaves upgrades their time: nothing else is wrong with it.
 PAST = Freeze(name="launch", start="2020-12-24T00:00:00Z", end="2020-12-25T00:00:00Z")
+OVER = replace(EXAMPLE, cluster=replace(EXAMPLE.cluster, freezes=(PAST,)))
 
 
 @pytest.mark.parametrize(
@@ -24,7 +25,7 @@ PAST = Freeze(name="launch", start="2020-12-24T00:00:00Z", end="2020-12-25T00:00
         (EXAMPLE, "right"),
         (replace(load("prod"), alerts=EXAMPLE.alerts), "not settled"),
         (replace(load("prod"), budget=None), "broken"),
-        (replace(EXAMPLE, cluster=replace(EXAMPLE.cluster, freezes=(PAST,))), "not settled"),
+        (OVER, "not settled"),
     ],
 )
 def test_only_what_is_right_and_settled_passes(
@@ -34,18 +35,19 @@ def test_only_what_is_right_and_settled_passes(
     assert json.loads(capsys.readouterr().out)["state"] == state
 
 
-def test_each_open_field_is_named_with_its_file(capsys: pytest.CaptureFixture[str]) -> None:
-    assert show.check(load("prod"), as_json=False) == EXIT_FINDINGS
+@pytest.mark.parametrize(
+    ("environment", "word"),
+    [
+        (load("prod"), "infra/environments/prod.py: security.kms_key is still CHANGE-ME"),
+        (OVER, "infra/environments/example.py: cluster.freezes[launch] is over"),
+    ],
+)
+def test_what_is_not_settled_is_named_with_its_file(
+    environment: Environment, word: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert show.check(environment, as_json=False) == EXIT_FINDINGS
     printed = capsys.readouterr().out
-    assert "infra/environments/prod.py: security.kms_key is still CHANGE-ME" in printed
-    assert printed.splitlines()[-1].endswith("valid, but not ready to deploy")
-
-
-def test_a_freeze_that_is_over_is_named(capsys: pytest.CaptureFixture[str]) -> None:
-    past = Freeze(name="year-end", start="2020-12-19T00:00:00Z", end="2021-01-04T00:00:00Z")
-    over = replace(EXAMPLE, cluster=replace(EXAMPLE.cluster, freezes=(past,)))
-    assert show.check(over, as_json=False) == EXIT_FINDINGS
-    assert "cluster.freezes[year-end] is over" in capsys.readouterr().out
+    assert word in printed and printed.splitlines()[-1].endswith("valid, but not ready to deploy")
 
 
 @pytest.mark.parametrize(("name", "code"), [("example", EXIT_DONE), ("prod", EXIT_FINDINGS)])

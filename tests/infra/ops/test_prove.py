@@ -24,12 +24,8 @@ CLEAN_UP = ["destroy", "leftovers", "leftovers"]
 FAULTS: dict[str, dict[str, str]] = {
     "quota": {"deploy": "network"},
     "an error of the API half way": {"deploy": "pool"},
-    "a first job that fails": {"try": "crashed"},
     "a stock-out of the gang": {"jobset --timeout=45m": "error: timed out waiting for the condition on jobsets"},
-    "a stock-out of the batch": {"wait --for=jsonpath={.status.ready}=2": "error: timed out waiting for the condition"},
-    "an image that cannot be pushed": {"images build": "denied: quota"},
     "work that does not come back": {"drill": "1 of 3 objectives missed"},
-    "no receipt": {"--timeout=10m": "error: timed out"},
 }
 
 
