@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from workloads.library.tests.bench import elastic_rigid
-from workloads.library.tests.bench.elastic_rivals import one_killed
+from workloads.library.tests.bench.elastic_rivals import TUNED, one_killed
 from workloads.library.tests.bench.elastic_step import no_more_than, step_costs
 from workloads.library.tests.bench.rival_home import CannotRun
 from workloads.library.tests.fork_server import ForkServer
@@ -91,7 +91,8 @@ def measured(folder: Path, server: ForkServer) -> dict[str, list[float]]:
 def rivals(folder: Path) -> dict[str, dict[str, Any]]:
     return {
         elastic_rigid.RIGID: several(lambda n: elastic_rigid.one_killed(folder / f"rigid-{n}")),
-        "torchft tuned": several(lambda n: one_killed(folder / f"torchft-{n}")),
+        "torchft tuned": several(lambda n: one_killed(folder / f"tuned-{n}", TUNED)),
+        "torchft stock": several(lambda n: one_killed(folder / f"stock-{n}")),
     }
 
 

@@ -17,16 +17,17 @@ MEMBERS = 3
 LIMIT_S = 180.0
 TORCHFT = "torchft"
 FT_MEMBER = Path(__file__).with_name("elastic_torchft_member.py")
-LIGHTHOUSE = ("--heartbeat_timeout_ms", "1000", "--join_timeout_ms", "1000")
+TUNED = ("--heartbeat_timeout_ms", "1000", "--join_timeout_ms", "1000")
+"""Of its lighthouse; stock is 5 s and 60 s."""
 COLLECTIVE_S = "15"
 """What ours has here."""
 
 
-def one_killed(folder: Path) -> dict[str, float]:
+def one_killed(folder: Path, options: Sequence[str] = ()) -> dict[str, float]:
     folder.mkdir(parents=True)
     steps, binaries = folder / "steps", home(TORCHFT) / "bin"
     address = f"127.0.0.1:{free_port()}"
-    lighthouse = [str(binaries / "torchft_lighthouse"), "--bind", address, "--min_replicas", "1", *LIGHTHOUSE]
+    lighthouse = [str(binaries / "torchft_lighthouse"), "--bind", address, "--min_replicas", "1", *options]
     member = [str(binaries / "python"), str(FT_MEMBER), f"http://{address}", str(steps), COLLECTIVE_S]
     server = _started(lighthouse, folder)
     members = [_started(member, folder) for _ in range(MEMBERS)]

@@ -37,9 +37,10 @@ HEADLINES = {
     "bench-checkpoint": "{corruption[holdfast][injected]} damaged checkpoints, {corruption[holdfast][undetected]} loaded"
     " (DCP {corruption[dcp][undetected]})",
     "bench-elastic": "next step {median_s[death]:.2f} s after a node dies (rigid gang"
-    " {rivals[holdfast rigid][death_s]:.1f}, torchft {rivals[torchft tuned][death_s]:.1f})",
+    " {rivals[holdfast rigid][death_s]:.1f}, torchft tuned {rivals[torchft tuned][death_s]:.1f}, stock"
+    " {rivals[torchft stock][death_s]:.1f})",
     "bench-peers": "a lost node of a sharded gang costs {rows[copies][lost_steps_worst]} of {cadence} steps between copies; next"
-    " step {rows[copies][first_step_s]:.1f} s after its replacement came (from the bucket {rows[no copies][first_step_s]:.1f},"
+    " step {rows[copies][first_step_s]:.1f} s after its replacement (bucket {rows[no copies][first_step_s]:.1f},"
     " torchrun with DCP {rows[torchrun with DCP][first_step_s]:.1f})",
     "bench-peer-kills": "{kills} kills in sharded gangs: {wrong} wrong restores, {stuck} stuck, {commits_by_zombies}"
     " zombie commits",

@@ -44,7 +44,10 @@ TURNS = 11
 TURN_STEPS = 30
 PRODUCTS = 4
 COPIES, NOTICE, BUCKET, RIGID, DCP = "copies", "copies, notice", "no copies", "holdfast rigid", "torchrun with DCP"
-NVRX = "0.4.1 installs, but its local checkpoints take tensors of CUDA devices alone, and so does their exchange"
+NVRX = (
+    "its local checkpoints, and their exchange, take tensors of CUDA devices only (read in 0.4.1, the newest that installs"
+    " on Debian 12, and in 0.7.0, which needs Python 3.12 and glibc 2.39)"
+)
 
 
 def lost(bench: Bench, rounds: int) -> tuple[dict[str, list[Found]], float]:
