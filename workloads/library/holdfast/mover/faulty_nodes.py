@@ -7,7 +7,6 @@ no pod of a job is left on it, or when each that is left is past its grace perio
 
 # Why it is so: infra/decisions/0111.
 
-import logging
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -21,11 +20,11 @@ from holdfast.contract.roles import JOB_NAMESPACES, NAMESPACE_SERVING
 from holdfast.contract.telemetry import GPU_EXPORTER, GPU_EXPORTER_NAMESPACE, GPU_EXPORTER_PORT
 from holdfast.contract.values import unix_s
 from holdfast.exporter import lines
+from holdfast.exporter.log import logger
 from holdfast.exporter.objects import Node
 from holdfast.mover.cluster_api import event
-from holdfast.runtime import logs
 
-LOG = logging.getLogger(f"{logs.NAME}.mover")
+LOG = logger("move")
 REASON = "GpuFault"
 NODES = "/api/v1/nodes"
 EVERY_S, TIMEOUT_S, AT_ONCE, MOST_BYTES = 30.0, 3.0, 16, 1_000_000

@@ -6,21 +6,20 @@ request leaves it able to go on; without a mover it stays where it is.
 
 # Why it is so: infra/decisions/0058, infra/decisions/0059; why Kueue does not do it: infra/decisions/0113.
 
-import logging
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from holdfast.clients.api import ApiError
 from holdfast.contract.machines import MACHINE_TYPES
+from holdfast.exporter.log import logger
 from holdfast.ledger.events import Event
 from holdfast.ledger.progress import done_h
 from holdfast.mover import patches
 from holdfast.mover.cluster_api import MAX_MESSAGE, ClusterApi
 from holdfast.mover.objects import Movable, movables
 from holdfast.place.plan import REACTION_S, Standing
-from holdfast.runtime import logs
 
-LOG = logging.getLogger(f"{logs.NAME}.mover")
+LOG = logger("move")
 # A plan that cannot be read is announced once for each version of the object, and no more than this many are held.
 REMEMBERED = 2_000
 

@@ -8,7 +8,6 @@ that dies between two requests loses one restart at most.
 
 # Why it is so: infra/decisions/0112.
 
-import logging
 from collections.abc import Iterable, Mapping
 
 from holdfast.clients.api import Api, ApiError, Object
@@ -16,12 +15,12 @@ from holdfast.contract.capacity import ANNOTATION_REQUEUES_FOR, LABEL_REQUEUES
 from holdfast.contract.kubernetes import JOBSET_API, KUEUE_API, api_path
 from holdfast.contract.roles import JOB_NAMESPACES
 from holdfast.contract.values import unix_s
+from holdfast.exporter.log import logger
 from holdfast.exporter.objects import condition, controller_of, ended_s, is_true
 from holdfast.mover.cluster_api import event
 from holdfast.mover.patches import Patch, key
-from holdfast.runtime import logs
 
-LOG = logging.getLogger(f"{logs.NAME}.mover")
+LOG = logger("move")
 REASON = "Requeued"
 # A node that was granted may take so long until it takes pods: GKE's limit for a node to come.
 PATIENCE_S = 900.0

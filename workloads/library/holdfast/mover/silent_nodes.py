@@ -7,7 +7,6 @@ annotation says that a second copy does no harm. Kueue's FailureRecoveryPolicy d
 
 # Why it is so: infra/decisions/0061.
 
-import logging
 from collections.abc import Iterable
 from typing import Any
 
@@ -15,10 +14,10 @@ from holdfast.clients.api import Api, ApiError, Object
 from holdfast.contract.kubernetes import ANNOTATION_EXPENDABLE
 from holdfast.contract.roles import JOB_NAMESPACES
 from holdfast.contract.values import unix_s
+from holdfast.exporter.log import logger
 from holdfast.mover.cluster_api import event
-from holdfast.runtime import logs
 
-LOG = logging.getLogger(f"{logs.NAME}.mover")
+LOG = logger("move")
 REASON = "NodeSilent"
 
 

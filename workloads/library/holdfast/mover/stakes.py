@@ -9,7 +9,6 @@ With Kueue's gate PriorityBoost closed the annotation has no effect.
 
 # Why it is so: infra/decisions/0070.
 
-import logging
 import math
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
@@ -17,11 +16,11 @@ from typing import Any
 from holdfast.clients.api import Api, ApiError, Object
 from holdfast.contract.kubernetes import KUEUE_API, api_path
 from holdfast.contract.roles import JOB_NAMESPACES
+from holdfast.exporter.log import logger
 from holdfast.exporter.objects import controller_of, is_true, since_s
 from holdfast.ledger.events import Event
-from holdfast.runtime import logs
 
-LOG = logging.getLogger(f"{logs.NAME}.mover")
+LOG = logger("move")
 ANNOTATION_BOOST = "kueue.x-k8s.io/priority-boost"
 MOST = 4
 # Node-minutes at stake for the first level; each further level takes twice as many.
