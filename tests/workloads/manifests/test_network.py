@@ -1,5 +1,6 @@
 """Network policies: closed both ways, and open to exactly what the environment's own ranges and zones name."""
 
+from collections.abc import Iterable
 from ipaddress import ip_address, ip_network
 from typing import Any
 
@@ -23,7 +24,11 @@ def policies(env: str, namespace: str) -> list[dict[str, Any]]:
 
 def opened(env: str, namespace: str) -> set[tuple[str, int]]:
     """(range, port) that some pod of the namespace may call."""
-    rules = [rule for policy in policies(env, namespace) for rule in policy["spec"].get("egress") or ()]
+    return ways(policy["spec"] for policy in policies(env, namespace))
+
+
+def ways(specs: Iterable[dict[str, Any]]) -> set[tuple[str, int]]:
+    rules = [rule for spec in specs for rule in spec.get("egress") or ()]
     assert all(rule.get("to") and rule.get("ports") for rule in rules), "a rule without peers or ports opens everything"
     return {
         (peer["ipBlock"]["cidr"], port["port"])
@@ -126,16 +131,8 @@ def test_the_mover_is_called_by_nothing_and_reaches_no_database(env: str) -> Non
         p["spec"] for p in policies(env, contract.NAMESPACE_MONITORING) if _selects(p["spec"]["podSelector"], labels)
     ]
     assert not any(spec.get("ingress") for spec in its)
-    ways = {
-        (peer["ipBlock"]["cidr"], port["port"])
-        for spec in its
-        for rule in spec.get("egress") or ()
-        for peer in rule["to"]
-        for port in rule["ports"]
-        if "ipBlock" in peer
-    }
     ranges = load(env).network
-    outside = {way for way in ways if not ip_network(way[0]).subnet_of(LINK_LOCAL)}
+    outside = {way for way in ways(its) if not ip_network(way[0]).subnet_of(LINK_LOCAL)}
     assert outside == {(cidr, 443) for cidr in (ranges.nodes_cidr, ranges.services_cidr, contract.GOOGLE_APIS_CIDR)}
 
 

@@ -7,7 +7,7 @@ import pytest
 from holdfast.contract.serving import DRAIN_PATH, HOOK_PORT, PORT, READY_PATH, SIDECAR_PORT, sidecar_budget
 from holdfast.lint.engine import Options, lint_texts
 from tests.platforms import load, names
-from tests.workloads.manifests.rendered import RENDERED, bodies, named
+from tests.workloads.manifests.rendered import RENDERED, bodies, named, option
 
 SERVING = [name for name in names() if load(name).serving]
 ONE = SERVING[-1]
@@ -16,10 +16,6 @@ TIERS = ("vllm-base", "vllm-overflow")
 
 def pod(env: str, name: str) -> dict[str, Any]:
     return named(env, "Deployment", name)["spec"]["template"]["spec"]
-
-
-def option(command: list[str], name: str) -> str:
-    return command[command.index(name) + 1]
 
 
 @pytest.mark.parametrize("env", SERVING)

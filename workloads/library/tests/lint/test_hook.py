@@ -8,18 +8,15 @@ from pathlib import Path
 
 import pytest
 from ruamel.yaml import YAML
+from typer.testing import CliRunner
 
+from holdfast.commands import app
+from holdfast.contract.errors import InputError
 from tests import platforms
 from tests.support import require
 
 ROOT = Path(__file__).parents[4]
 BAD = "apiVersion: scheduling.k8s.io/v1\nkind: PriorityClass\nmetadata: {name: spot}\nvalue: 5\n"
-
-
-def lint(python: Path | str, folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    env = {key: value for key, value in os.environ.items() if key != "GITHUB_ACTIONS"} | {"PYTHONPATH": str(ROOT)}
-    command = [str(python), "-m", "holdfast", "lint", *arguments]
-    return subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, timeout=120, check=False)
 
 
 @pytest.mark.process
@@ -47,18 +44,19 @@ def test_the_hook_installs_and_lints_where_nothing_else_of_ours_is(tmp_path: Pat
     assert not claimed, "names that the other repository may have itself"
 
 
-@pytest.mark.process
-def test_nothing_examined_is_bad_input(tmp_path: Path) -> None:
-    (tmp_path / "notes.yaml").write_text("a: b\n")
-    done = lint(sys.executable, tmp_path, ".")
-    assert done.returncode == 2 and "no Kubernetes object" in done.stderr
-
-
-@pytest.mark.process
-def test_a_file_of_another_platform_is_bad_input_that_names_both(tmp_path: Path) -> None:
-    (tmp_path / "a.yaml").write_text(f"# holdfast: environment=exmaple\n{BAD}")
-    done = lint(sys.executable, tmp_path, "a.yaml", "--platform", str(platforms.file("example")))
-    assert done.returncode == 2 and "got:     exmaple" in done.stderr and "allowed: example" in done.stderr
+@pytest.mark.parametrize(
+    ("text", "error"),
+    [
+        ("a: b\n", "no Kubernetes object"),
+        (f"# holdfast: environment=exmaple\n{BAD}", "got exmaple; allowed: example"),
+    ],
+    ids=["nothing to examine", "a file of another platform"],
+)
+def test_what_cannot_be_judged_is_bad_input(tmp_path: Path, text: str, error: str) -> None:
+    (tmp_path / "a.yaml").write_text(text)
+    words = ["lint", str(tmp_path), "--platform", str(platforms.file("example"))]
+    with pytest.raises(InputError, match=error):
+        CliRunner().invoke(app, words, catch_exceptions=False)
 
 
 @pytest.mark.process

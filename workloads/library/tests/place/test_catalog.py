@@ -90,10 +90,14 @@ def pages(path: str, headers: dict[str, str], body: bytes) -> tuple[int, object]
     return (200, {"skus": SKUS[4:]}) if token == ["more"] else (200, {"skus": SKUS[:4], "nextPageToken": "more"})
 
 
-def test_refresh_reads_every_page_and_keeps_what_the_catalogue_does_not_sell() -> None:
+def with_guesses() -> prices.Table:
+    """The table of this repository as it would be if no source listed flex-start."""
     loaded = prices.load()
-    guessed = tuple(replace(s, basis=INFERRED) if s.capacity is FLEX else s for s in loaded.skus)
-    old = replace(loaded, skus=guessed)
+    return replace(loaded, skus=tuple(replace(s, basis=INFERRED) if s.capacity is FLEX else s for s in loaded.skus))
+
+
+def test_refresh_reads_every_page_and_keeps_what_the_catalogue_does_not_sell() -> None:
+    old = with_guesses()
     with answering(pages) as endpoint:
         table = catalog.refresh(old, TODAY, endpoint)
     machine = MACHINE_TYPES["a2-highgpu-1g"]
@@ -115,30 +119,26 @@ def test_refresh_reads_every_page_and_keeps_what_the_catalogue_does_not_sell() -
 
 
 def test_a_guess_never_stays_above_a_list_price_that_fell() -> None:
-    loaded = prices.load()
-    old = replace(loaded, skus=tuple(replace(s, basis=INFERRED) if s.capacity is FLEX else s for s in loaded.skus))
     fell = [raw("G1", s["description"], 1.2) if s["skuId"] == "G1" else s for s in SKUS]
     with answering(lambda *_: (200, {"skus": fell})) as endpoint:
-        flex = catalog.refresh(old, TODAY, endpoint).quote(MACHINE_TYPES["a2-highgpu-1g"], "us-central1", FLEX)
+        flex = catalog.refresh(with_guesses(), TODAY, endpoint).quote(
+            MACHINE_TYPES["a2-highgpu-1g"], "us-central1", FLEX
+        )
     assert flex is not None
     assert flex.usd == pytest.approx(1.2 + 12 * 0.01739 + 85 * 0.00233)
 
 
-def test_refresh_refuses_prices_out_of_order() -> None:
-    dear = [raw("G9", s["description"], 9.0) if s["skuId"] == "G2" else s for s in SKUS]
-    with answering(lambda *_: (200, {"skus": dear})) as endpoint, pytest.raises(InputError, match="nvidia-tesla-a100"):
-        catalog.refresh(prices.load(), TODAY, endpoint)
-
-
-def test_two_prices_for_one_thing_are_refused_not_chosen_from() -> None:
-    twice = [*SKUS, raw("G8", "Nvidia Tesla A100 GPU running in Iowa", 2.9)]
-    with answering(lambda *_: (200, {"skus": twice})) as endpoint, pytest.raises(InputError, match="two prices"):
-        catalog.refresh(prices.load(), TODAY, endpoint)
-
-
-def test_another_unit_is_refused() -> None:
-    odd = [raw("C1", "A2 Instance Core running in Americas", 0.04, "mo")]
-    with answering(lambda *_: (200, {"skus": odd})) as endpoint, pytest.raises(InputError, match="unit mo"):
+@pytest.mark.parametrize(
+    ("skus", "error"),
+    [
+        ([raw("G9", s["description"], 9.0) if s["skuId"] == "G2" else s for s in SKUS], "nvidia-tesla-a100"),
+        ([*SKUS, raw("G8", "Nvidia Tesla A100 GPU running in Iowa", 2.9)], "two prices"),
+        ([raw("C1", "A2 Instance Core running in Americas", 0.04, "mo")], "unit mo"),
+    ],
+    ids=["prices out of order", "two prices for one thing", "another unit"],
+)
+def test_refresh_refuses_prices_that_cannot_be_right(skus: list[Any], error: str) -> None:
+    with answering(lambda *_: (200, {"skus": skus})) as endpoint, pytest.raises(InputError, match=error):
         catalog.refresh(prices.load(), TODAY, endpoint)
 
 
