@@ -2,8 +2,11 @@
 
 import itertools
 import json
+import threading
+import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
@@ -11,6 +14,7 @@ from typing import Any, cast
 from psycopg import Connection
 from psycopg_pool import ConnectionPool
 
+from holdfast.contract.exit_codes import EXIT_COMPLETE
 from holdfast.contract.telemetry import KIND_BATCH
 from holdfast.inference.enqueue import enqueue, publish
 from holdfast.inference.items import Item
@@ -25,6 +29,7 @@ from holdfast.inference.worker.settings import WorkerSettings
 from holdfast.inference.worker.telemetry import Failpoint, WorkerTelemetry
 from holdfast.runtime.events import EventLog
 from holdfast.runtime.shutdown import Shutdown
+from workloads.library.tests.processes import until
 
 QUICK = WorkerSettings(micro_batch=8, fill_s=0.01, pull_wait_s=0.2, lease_s=2.0, retry_delay_s=0.01)
 _numbers = itertools.count()
@@ -116,6 +121,19 @@ class Harness:
     def event_lines(self, event: str) -> list[dict[str, Any]]:
         lines = self.events.read_text().splitlines() if self.events.exists() else []
         return [line for line in map(json.loads, lines) if line["event"] == event]
+
+
+@contextmanager
+def working(harness: Harness, predictor: type[CountingPredictor] = CountingPredictor) -> Generator[threading.Thread]:
+    """A worker in a thread that has stored something; at the end it must have drained the job by itself."""
+    codes: list[int] = []
+    worker = harness.worker(predictor(before=lambda: time.sleep(0.01)))
+    thread = threading.Thread(target=lambda: codes.append(worker.run()))
+    thread.start()
+    until(lambda: harness.event_lines("stored"), alive=thread.is_alive)
+    yield thread
+    thread.join(120)
+    assert codes == [EXIT_COMPLETE]
 
 
 def expected(wanted: Sequence[Item]) -> dict[str, tuple[str, dict[str, Any]]]:

@@ -17,6 +17,7 @@ from workloads.library.tests.inference.test_commands import BATCH, run_command
 from workloads.library.tests.processes import until
 
 pytestmark = pytest.mark.process
+FAULTY = "workloads.library.tests.inference.faulty_predictors"
 
 
 @pytest.fixture
@@ -96,8 +97,7 @@ def test_a_notice_while_the_model_loads_is_not_kept_waiting(
     run_command("enqueue", job, "--source", source, "--body-column", "text", uri=server.uri)
     model, predictor = tmp_path / "model", "slow" if phase == "first load" else "slow_again"
     loading = model.with_suffix(".loading") if phase == "first load" else Path(f"{model}.again")
-    module = "workloads.library.tests.inference.faulty_predictors"
-    worker = workers(job, "--predictor", f"{module}:{predictor}", "--model", model, "--window", 200,
+    worker = workers(job, "--predictor", f"{FAULTY}:{predictor}", "--model", model, "--window", 200,
                      "--events", tmp_path / "e.jsonl")  # fmt: skip
     until(loading.exists)
     worker.send_signal(signal.SIGTERM)
@@ -133,14 +133,7 @@ def test_the_worker_outlives_restarts_of_the_database_while_it_loads_and_while_i
         run_command("database", uri=own.uri)
         run_command("enqueue", job, "--source", source, uri=own.uri)
         loaded = tmp_path / "model.loaded"
-        run = (
-            "--predictor",
-            "workloads.library.tests.inference.faulty_predictors:slow",
-            "--model",
-            loaded,
-            "--set",
-            "micro_batch=8",
-        )
+        run = ("--predictor", f"{FAULTY}:slow", "--model", loaded, "--set", "micro_batch=8")
         worker = workers(job, *run, "--events", events, "--database", own.uri)
         until(loaded.with_suffix(".loading").exists)
         own.stop(signal.SIGINT)  # whatever connection it has while it loads is dead

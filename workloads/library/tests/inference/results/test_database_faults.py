@@ -6,7 +6,6 @@ import shutil
 import signal
 import subprocess
 import threading
-import time
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -24,7 +23,7 @@ from holdfast.inference.results.embedded_postgres import EmbeddedPostgres
 from holdfast.inference.results.postgres_access import as_server_user
 from holdfast.inference.values import Value
 from tests import support
-from workloads.library.tests.inference.harness import CountingPredictor, Harness, expected, items
+from workloads.library.tests.inference.harness import CountingPredictor, Harness, expected, items, working
 from workloads.library.tests.processes import until
 
 pytestmark = pytest.mark.process
@@ -39,19 +38,6 @@ def own_database(folder: Path, job: str, events: Path, *more: str) -> Generator[
             schema.migrate(connection)
         with open_pool(server.uri) as pool, psycopg.connect(server.uri) as connection:
             yield server, Harness(pool=pool, connection=connection, job=job, events=events)
-
-
-@contextmanager
-def working(harness: Harness, predictor: type[CountingPredictor]) -> Generator[threading.Thread]:
-    """A worker in a thread; at the end it must have drained the job by itself."""
-    codes: list[int] = []
-    worker = harness.worker(predictor(before=lambda: time.sleep(0.01)))
-    thread = threading.Thread(target=lambda: codes.append(worker.run()))
-    thread.start()
-    until(lambda: harness.event_lines("stored"), alive=thread.is_alive)
-    yield thread
-    thread.join(120)
-    assert codes == [EXIT_COMPLETE]
 
 
 def rows(uri: str, harness: Harness) -> dict[str, tuple[str, dict[str, object]]]:

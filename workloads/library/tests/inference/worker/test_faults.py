@@ -5,9 +5,7 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 import time
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
@@ -23,7 +21,7 @@ from holdfast.inference.results import dead_letters
 from holdfast.inference.results.dead_letters import queue_again
 from holdfast.inference.results.embedded_postgres import EmbeddedPostgres
 from workloads.library.tests.inference.fake_broker import FakeBroker
-from workloads.library.tests.inference.harness import CountingPredictor, Harness, expected, items
+from workloads.library.tests.inference.harness import CountingPredictor, Harness, expected, items, working
 from workloads.library.tests.processes import until
 
 pytestmark = pytest.mark.process
@@ -41,25 +39,11 @@ def harness(harness: Harness, job: str, broker: FakeBroker) -> Harness:
     return harness
 
 
-def while_working(harness: Harness, disturb: Callable[[], object]) -> CountingPredictor:
-    """Disturb once the worker has stored something; then wait until it has drained the job."""
-    predictor = CountingPredictor(before=lambda: time.sleep(0.005))
-    codes: list[int] = []
-    thread = threading.Thread(target=lambda: codes.append(harness.worker(predictor).run()))
-    thread.start()
-    while not harness.event_lines("stored") and thread.is_alive():
-        time.sleep(0.005)
-    disturb()
-    thread.join(120)
-    assert codes == [EXIT_COMPLETE]
-    return predictor
-
-
 def test_duplicate_deliveries_are_stored_once(harness: Harness, broker: FakeBroker) -> None:
     broker.duplicate_share = 0.2
     wanted = items(harness.job, COUNT)
     harness.enqueue(wanted)
-    while_working(harness, lambda: None)
+    assert harness.worker(CountingPredictor()).run() == EXIT_COMPLETE
     assert harness.rows() == expected(wanted)
     assert sum(e["items"] for e in harness.event_lines("stored")) == COUNT
 
@@ -67,28 +51,18 @@ def test_duplicate_deliveries_are_stored_once(harness: Harness, broker: FakeBrok
 def test_an_outage_of_the_broker_is_waited_for(harness: Harness, broker: FakeBroker) -> None:
     wanted = items(harness.job, COUNT)
     harness.enqueue(wanted)
-
-    def outage() -> None:
+    with working(harness):
         broker.unavailable = True
-        while not broker.refused:
-            time.sleep(0.005)
+        until(lambda: broker.refused)
         broker.unavailable = False
-
-    while_working(harness, outage)
-    assert broker.refused
     assert harness.rows() == expected(wanted)
 
 
 def test_a_jump_of_the_clock_ends_leases_and_loses_nothing(harness: Harness, broker: FakeBroker) -> None:
-    ahead = [0.0]
-    broker.clock = lambda: time.monotonic() + ahead[0]
     wanted = items(harness.job, COUNT)
     harness.enqueue(wanted)
-
-    def jump() -> None:
-        ahead[0] += 3600.0
-
-    while_working(harness, jump)
+    with working(harness):
+        broker.clock = lambda: time.monotonic() + 3600.0
     assert harness.rows() == expected(wanted)
 
 
@@ -97,7 +71,7 @@ def test_malformed_messages_get_a_letter_at_once_which_reaches_the_topic(
 ) -> None:
     harness.enqueue(items(harness.job, 3))
     broker.publish(harness.job, b"canary, and no JSON")
-    while_working(harness, lambda: None)
+    assert harness.worker(CountingPredictor()).run() == EXIT_COMPLETE
     assert len(harness.rows()) == 3
     assert dead_letters.forward(pool, broker, "dead", harness.job) == 1
     assert dead_letters.forward(pool, broker, "dead", harness.job) == 0
@@ -135,7 +109,7 @@ def test_two_jobs_on_one_subscription_dead_letter_nothing(
     for harness, of_job in zip((first, second), wanted, strict=True):
         harness.enqueue(of_job)
     for harness, of_job in zip((first, second), wanted, strict=True):
-        while_working(harness, lambda: None)
+        assert harness.worker(CountingPredictor()).run() == EXIT_COMPLETE
         assert harness.rows() == expected(of_job)
     assert broker.dead == []
 
@@ -159,7 +133,7 @@ def test_what_only_the_broker_gave_up_is_brought_back_and_nothing_else_is_taken(
     assert sorted(found) == [item.id for item in items(first.job, 7)]
     assert broker.left(broker.dead_topic) == 8, "the other job's items and the dead letter stay"
     broker.max_attempts = 0
-    while_working(first, lambda: None)
+    assert first.worker(CountingPredictor()).run() == EXIT_COMPLETE
     assert first.rows() == expected(items(first.job, 7))
 
 
