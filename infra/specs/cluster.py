@@ -1,6 +1,7 @@
 """The regional private cluster, with caps for node auto-provisioning."""
 
 from infra.environments.schema import Environment
+from infra.specs.encryption import encrypted
 from infra.specs.network import PODS_RANGE, SERVICES_RANGE
 from infra.specs.resource import Resource, deletion_policy
 
@@ -77,9 +78,8 @@ def _default_pool(environment: Environment) -> dict[str, object]:
         "oauth_scopes": OAUTH_SCOPES,
         "shielded_instance_config": SHIELDED,
         "workload_metadata_config": {"mode": "GKE_METADATA"},
+        **encrypted(environment, "boot_disk_kms_key"),
     }
-    if environment.security.kms_key:
-        node_config["boot_disk_kms_key"] = environment.security.kms_key
     return {"initial_node_count": 1, "remove_default_node_pool": True, "node_config": node_config}
 
 
@@ -173,9 +173,8 @@ def _auto_provisioning(environment: Environment) -> dict[str, object]:
         "management": {"auto_repair": True, "auto_upgrade": True},
         "shielded_instance_config": SHIELDED,
         "upgrade_settings": {"strategy": "SURGE", "max_surge": 1, "max_unavailable": 0},
+        **encrypted(environment, "boot_disk_kms_key"),
     }
-    if environment.security.kms_key:
-        defaults["boot_disk_kms_key"] = environment.security.kms_key
     return {
         "enabled": True,
         "autoscaling_profile": environment.cluster.autoscaling_profile,

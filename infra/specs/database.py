@@ -2,7 +2,7 @@
 
 from holdfast.contract.roles import DATABASE_OWNER, DATABASE_ROLES, RESULTS_DATABASE
 from infra.environments.schema import Database, Environment
-from infra.specs.encryption import key_in_force
+from infra.specs.encryption import encrypted, key_in_force
 from infra.specs.identities import account
 from infra.specs.network import PEERING, api, makes_peering
 from infra.specs.resource import Resource, deletion_policy
@@ -69,20 +69,18 @@ def _user(environment: Environment, role: str) -> Resource:
 
 
 def _instance(environment: Environment, database: Database) -> Resource:
-    arguments: dict[str, object] = {
-        "name": environment.database_name,
-        "region": environment.region,
-        "database_version": "POSTGRES_18",
-        "deletion_protection": database.deletion_protection,
-        "deletion_policy": deletion_policy(database.deletion_protection),
-        "settings": _settings(environment, database),
-    }
-    if environment.security.kms_key:
-        arguments["encryption_key_name"] = environment.security.kms_key
     return Resource(
         kind="google_sql_database_instance",
         id="results",
-        arguments=arguments,
+        arguments={
+            "name": environment.database_name,
+            "region": environment.region,
+            "database_version": "POSTGRES_18",
+            "deletion_protection": database.deletion_protection,
+            "deletion_policy": deletion_policy(database.deletion_protection),
+            "settings": _settings(environment, database),
+            **encrypted(environment, "encryption_key_name"),
+        },
         after=(
             *((PEERING,) if makes_peering(environment) else ()),
             *api(environment, "sqladmin"),

@@ -26,6 +26,11 @@ def agent(environment: Environment, service: str) -> str:
     return f"serviceAccount:service-{number}@{AGENTS[service]}.iam.gserviceaccount.com"
 
 
+def encrypted(environment: Environment, argument: str) -> dict[str, str]:
+    """The argument that states the environment's key; none where Google's keys encrypt."""
+    return {argument: environment.security.kms_key} if environment.security.kms_key else {}
+
+
 def key_in_force(environment: Environment) -> tuple[str, ...]:
     """What a resource that is encrypted comes after."""
     return (f"{WAIT}.key-in-force",) if environment.security.kms_key else ()

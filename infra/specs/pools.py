@@ -6,6 +6,7 @@ from holdfast.contract.pools import Pool
 from infra.contract.versions import GPU_DRIVER
 from infra.environments.schema import Environment
 from infra.specs.cluster import NODE_IMAGE, OAUTH_SCOPES, READ_ONLY_PORT_OFF, SHIELDED
+from infra.specs.encryption import encrypted
 from infra.specs.resource import Resource
 
 RESERVATION_KEY = "compute.googleapis.com/reservation-name"
@@ -90,9 +91,7 @@ def _node_config(environment: Environment, pool: Pool) -> dict[str, object]:
     config |= _lifespan(environment, pool) | _gpu(environment, pool)
     if pool.local_ssds:
         config["ephemeral_storage_local_ssd_config"] = {"local_ssd_count": pool.local_ssds}
-    if environment.security.kms_key:
-        config["boot_disk_kms_key"] = environment.security.kms_key
-    return config
+    return config | encrypted(environment, "boot_disk_kms_key")
 
 
 def _kubelet(pool: Pool) -> dict[str, object]:

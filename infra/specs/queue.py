@@ -1,7 +1,7 @@
 """Work queue of the batch: topic, subscription, and the dead letters with a subscription that keeps them."""
 
 from infra.environments.schema import Environment
-from infra.specs.encryption import agent, key_in_force
+from infra.specs.encryption import agent, encrypted, key_in_force
 from infra.specs.identities import account
 from infra.specs.network import api
 from infra.specs.resource import Resource, deletion_policy
@@ -18,18 +18,16 @@ def resources(environment: Environment) -> list[Resource]:
 
 
 def _topic(environment: Environment, purpose: str) -> Resource:
-    arguments: dict[str, object] = {
-        "name": environment.topic(purpose),
-        "message_storage_policy": {"allowed_persistence_regions": [environment.region]},
-        "labels": environment.all_labels(),
-        "deletion_policy": deletion_policy(not environment.storage.allow_destroy),
-    }
-    if environment.security.kms_key:
-        arguments["kms_key_name"] = environment.security.kms_key
     return Resource(
         kind="google_pubsub_topic",
         id=purpose,
-        arguments=arguments,
+        arguments={
+            "name": environment.topic(purpose),
+            "message_storage_policy": {"allowed_persistence_regions": [environment.region]},
+            "labels": environment.all_labels(),
+            "deletion_policy": deletion_policy(not environment.storage.allow_destroy),
+            **encrypted(environment, "kms_key_name"),
+        },
         after=(*api(environment, "pubsub"), *key_in_force(environment)),
         protected=not environment.storage.allow_destroy,
     )

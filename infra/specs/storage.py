@@ -3,7 +3,7 @@
 from infra.environments.runs import READERS, readable
 from infra.environments.schema import Environment
 from infra.specs.bucket_grants import below, grant
-from infra.specs.encryption import key_in_force
+from infra.specs.encryption import encrypted, key_in_force
 from infra.specs.identities import account, bucket_roles
 from infra.specs.network import api
 from infra.specs.resource import Resource, deletion_policy
@@ -51,8 +51,8 @@ def _bucket(environment: Environment, purpose: str) -> Resource:
         arguments["versioning"] = {"enabled": True}
     elif storage.hierarchical_namespace:
         arguments["hierarchical_namespace"] = {"enabled": True}
-    if environment.security.kms_key:
-        arguments["encryption"] = {"default_kms_key_name": environment.security.kms_key}
+    if key := encrypted(environment, "default_kms_key_name"):
+        arguments["encryption"] = key
     return Resource(
         kind="google_storage_bucket",
         id=purpose,
@@ -135,9 +135,8 @@ def _registry(environment: Environment) -> list[Resource]:
         ],
         "labels": environment.all_labels(),
         "deletion_policy": deletion_policy(not environment.storage.allow_destroy),
+        **encrypted(environment, "kms_key_name"),
     }
-    if environment.security.kms_key:
-        arguments["kms_key_name"] = environment.security.kms_key
     reader = Resource(
         kind="google_artifact_registry_repository_iam_member",
         id="images-nodes",
