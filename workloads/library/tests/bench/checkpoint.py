@@ -36,12 +36,13 @@ STREAM_MB_PER_S = 25.0
 Ranks = list["subprocess.Popen[bytes]"]
 
 
-def start(module: str, world: int, *arguments: str, env: dict[str, str] | None = None) -> Ranks:
+def start(module: str, world: int, *, env: dict[str, str] | None = None, **settings: object) -> Ranks:
+    command = [sys.executable, "-W", "ignore", "-m", f"workloads.library.tests.bench.{module}"]
     here = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "OMP_NUM_THREADS": "1"}
     common = os.environ | (env or {}) | here
     return [
         subprocess.Popen(
-            [sys.executable, "-W", "ignore", "-m", module, *arguments],
+            [*command, json.dumps(settings, default=str)],
             cwd=ROOT,
             env=common | {"WORLD_SIZE": str(world), "RANK": str(rank), "LOCAL_RANK": str(rank)},
             stdout=subprocess.DEVNULL,
@@ -63,18 +64,14 @@ def measure(folder: Path, mib: int, rounds: int) -> dict[str, Any]:
     out = folder / "figures.json"
     env, absent = environment()
     methods = [*METHODS, *(name for name in RIVALS if name not in absent)]
-    flags = ["--folder", str(folder), "--out", str(out), "--mib", str(mib), "--rounds", str(rounds), "--restore"]
-    found = finish(
-        start("workloads.library.tests.bench.checkpoint_rank", 2, *flags, "--methods", *methods, env=env), out
-    )
-    return found | {"absent": absent}
+    settings = {"folder": folder, "out": out, "mib": mib, "rounds": rounds, "methods": methods, "restore": True}
+    return finish(start("checkpoint_rank", 2, env=env, **settings), out) | {"absent": absent}
 
 
 def measure_spare(folder: Path, mib: int, rounds: int) -> dict[str, Any]:
     """One rank with one thread of torch, which leaves the other cores idle."""
     out = folder / "spare.json"
-    flags = ["--folder", str(folder), "--out", str(out), "--mib", str(mib), "--rounds", str(rounds)]
-    return finish(start("workloads.library.tests.bench.checkpoint_spare", 1, *flags), out)
+    return finish(start("checkpoint_spare", 1, folder=folder, out=out, mib=mib, rounds=rounds), out)
 
 
 def measure_first(folder: Path, mib: int, rounds: int) -> list[float]:
@@ -86,11 +83,8 @@ def measure_first(folder: Path, mib: int, rounds: int) -> list[float]:
     found: list[float] = []
     for start_no in range(FIRST_STARTS):
         (mine := folder / str(start_no)).mkdir()
-        flags = ["--folder", str(mine), "--out", str(out), "--mib", str(mib), "--rounds", str(rounds)]
-        saves = finish(start("workloads.library.tests.bench.checkpoint_rank", 2, *flags, "--methods", OURS), out)[
-            "saves"
-        ]
-        blocking = saves[OURS]["blocking"]
+        ranks = start("checkpoint_rank", 2, folder=mine, out=out, mib=mib, rounds=rounds, methods=[OURS])
+        blocking = finish(ranks, out)["saves"][OURS]["blocking"]
         found.append(blocking[0] / median(blocking))
     return found
 
@@ -98,8 +92,8 @@ def measure_first(folder: Path, mib: int, rounds: int) -> list[float]:
 def measure_memory(folder: Path, mib: int, method: str) -> float:
     """Peak of what both ranks and all their children hold beyond the state, as a multiple of the state."""
     out = folder / "memory.json"
-    flags = ["--folder", str(folder), "--out", str(out), "--mib", str(mib), "--rounds", "2", "--methods", method]
-    ranks = start("workloads.library.tests.bench.checkpoint_rank", 2, *flags, "--announce")
+    settings = {"folder": folder, "out": out, "mib": mib, "rounds": 2, "methods": [method], "announce": True}
+    ranks = start("checkpoint_rank", 2, **settings)
     peak = base = 0
     done = threading.Event()
 
@@ -125,19 +119,10 @@ def measure_emulator(folder: Path, mib: int) -> dict[str, dict[str, list[float]]
 
     straight, limited = free_port(), free_port()
     quiet: dict[str, Any] = {"cwd": ROOT, "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    shaped = ["--port", str(limited), "--target", str(straight), "--mb-per-s", str(STREAM_MB_PER_S)]
     commands = [
         [build(TOOLS["gcsemulator"]), "-host", "127.0.0.1", "-port", str(straight)],
-        [
-            sys.executable,
-            "-m",
-            "workloads.library.tests.bench.shaped",
-            "--port",
-            str(limited),
-            "--target",
-            str(straight),
-            "--mb-per-s",
-            str(STREAM_MB_PER_S),
-        ],
+        [sys.executable, "-m", "workloads.library.tests.bench.shaped", *shaped],
     ]
     servers = [subprocess.Popen(command, **quiet) for command in commands]
     try:
@@ -146,8 +131,7 @@ def measure_emulator(folder: Path, mib: int) -> dict[str, dict[str, list[float]]
         for name, port in (("straight", straight), ("per stream", limited)):
             out = folder / f"{port}.json"
             env = {"STORAGE_EMULATOR_HOST": f"http://127.0.0.1:{port}"}
-            flags = ["--out", str(out), "--mib", str(mib), "--bucket", f"bench-{port}"]
-            figures[name] = finish(start("workloads.library.tests.bench.checkpoint_gcs", 2, *flags, env=env), out)
+            figures[name] = finish(start("checkpoint_gcs", 2, env=env, out=out, mib=mib, bucket=f"bench-{port}"), out)
         return figures
     finally:
         for server in servers:

@@ -1,11 +1,12 @@
 """One rank of the upload comparison: our writer against DCP's FsspecWriter through gcsfs, to one emulator."""
 
-import argparse
 import json
 import os
+import sys
 import time
 import warnings
 from pathlib import Path
+from typing import Any
 
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
@@ -18,20 +19,16 @@ ROUNDS = 3
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--mib", type=int, required=True)
-    parser.add_argument("--bucket", required=True)
-    options = parser.parse_args()
+    given: dict[str, Any] = json.loads(sys.argv[1])
     warnings.simplefilter("ignore")
     # Before gcsfs is imported: it would ask for the kind of bucket by gRPC, which the emulator does not speak.
     os.environ["GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT"] = "false"
     dist.init_process_group("gloo")
-    bucket = options.bucket
+    bucket = given["bucket"]
     if dist.get_rank() == 0:
         gcs.Client().create_bucket(bucket)
     dist.barrier()
-    tensors = make_state(options.mib)
+    tensors = make_state(given["mib"])
     figures: dict[str, list[float]] = {"holdfast": [], "fsspec": []}
     with Checkpointer(f"gs://{bucket}/ours", {"t": PerRank(tensors)}, run="bench", every=10**9, keep=1) as ckpt:
         ckpt.tick(1)
@@ -52,7 +49,7 @@ def main() -> None:
                     dcp.save(tensors, storage_writer=writer)
                 figures[name].append(slowest(time.perf_counter() - began))
     if dist.get_rank() == 0:
-        options.out.write_text(json.dumps(figures))
+        Path(given["out"]).write_text(json.dumps(figures))
     dist.barrier()
     dist.destroy_process_group()
 

@@ -1,11 +1,12 @@
 """One rank of the checkpoint benchmark: every method in turn, round after round, so that noise hits all alike.
 
-Started by workloads.library.tests.bench.checkpoint with RANK and the like set; writes its figures as JSON to --out.
+Started by workloads.library.tests.bench.checkpoint with RANK and the like set, and its settings as JSON; writes its
+figures as JSON to `out`.
 """
 
-import argparse
 import json
 import os
+import sys
 import time
 import warnings
 from collections import defaultdict
@@ -169,30 +170,23 @@ def forget(folder: Path) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--folder", type=Path, required=True)
-    parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--mib", type=int, required=True)
-    parser.add_argument("--rounds", type=int, required=True)
-    parser.add_argument("--methods", nargs="+", default=list(METHODS))
-    parser.add_argument("--restore", action="store_true")
-    parser.add_argument("--announce", action="store_true")
-    options = parser.parse_args()
+    given: dict[str, Any] = json.loads(sys.argv[1])
+    folder, rounds = Path(given["folder"]), given["rounds"]
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
-    tensors = make_state(options.mib)
-    if options.announce:
+    tensors = make_state(given["mib"])
+    if given.get("announce"):
         for _ in range(5):  # what training itself allocates is none of the checkpoint's
             Step().run()
         dist.barrier()
-        (options.folder / "state-is-there").touch()
+        (folder / "state-is-there").touch()
         time.sleep(1)
-    result: dict[str, Any] = {"saves": saves(options.folder, tensors, options.methods, options.rounds)}
-    if options.restore:
-        result["restores"] = restores(options.folder, tensors, options.rounds)
+    result: dict[str, Any] = {"saves": saves(folder, tensors, given["methods"], rounds)}
+    if given.get("restore"):
+        result["restores"] = restores(folder, tensors, rounds)
     if dist.get_rank() == 0:
-        options.out.write_text(json.dumps(result))
+        Path(given["out"]).write_text(json.dumps(result))
     dist.barrier()
     dist.destroy_process_group()
 

@@ -1,12 +1,11 @@
 """Steps of one rank beside an upload, where another core is idle, with controls that tell what the machine adds.
 
-Started by workloads.library.tests.bench.checkpoint with RANK and the like set; writes its figures as JSON to --out. `nothing`
+Started by workloads.library.tests.bench.checkpoint with RANK and the like set, and its settings as JSON. `nothing`
 repeats the quiet steps, so its ratio is the noise; `spin` runs a loop that touches no memory on the other
 core, so its ratio is what any neighbour costs here: sibling threads of one core share its units and clock.
 `copy` saves the same bytes without a library: its ratio is what the copy, the memory and the disk cost.
 """
 
-import argparse
 import json
 import random
 import subprocess
@@ -151,16 +150,11 @@ def _flat(rounds: Sequence[Round]) -> Round:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--folder", type=Path, required=True)
-    parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--mib", type=int, required=True)
-    parser.add_argument("--rounds", type=int, required=True)
-    options = parser.parse_args()
+    given: dict[str, Any] = json.loads(sys.argv[1])
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
-    options.out.write_text(json.dumps(measure(options.folder, options.mib, options.rounds)))
+    Path(given["out"]).write_text(json.dumps(measure(Path(given["folder"]), given["mib"], given["rounds"])))
     dist.destroy_process_group()
 
 
