@@ -36,6 +36,12 @@ def sized(kind: str, name: str, pods: int) -> Object:
     return doc
 
 
+def answer(api: Api, request: str, *kinds: str) -> None:
+    """Google's, to the request for nodes at this path: its conditions."""
+    met = {"status": "True", "reason": "Met", "message": "", "lastTransitionTime": rfc3339(time.time())}
+    api.merge(f"{request}/status", {"status": {"conditions": [met | {"type": kind} for kind in kinds]}})
+
+
 @dataclass
 class Submitted:
     """One rendered job in the cluster."""
@@ -179,7 +185,5 @@ class Cast:
         requests = f"{PROVISIONING}/namespaces/training/provisioningrequests"
         (request,) = until("Kueue asks for nodes", lambda: list(job.api.items(requests)))
         self.world.add_nodes(QUEUED, 2, zone=ZONE, labels=job.selector)
-        met = {"status": "True", "reason": "Met", "message": "", "lastTransitionTime": rfc3339(time.time())}
-        conditions = [met | {"type": each} for each in ("Accepted", "Provisioned")]
-        job.api.merge(f"{requests}/{request['metadata']['name']}/status", {"status": {"conditions": conditions}})
+        answer(job.api, f"{requests}/{request['metadata']['name']}", "Accepted", "Provisioned")
         job.wait("Running", 2)

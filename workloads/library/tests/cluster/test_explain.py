@@ -5,16 +5,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import typer
 from typer.testing import CliRunner
 
 from holdfast.clients.api import Object
 from holdfast.contract.capacity import Capacity
+from holdfast.contract.errors import InputError
 from holdfast.contract.exit_codes import EXIT_BUG
 from holdfast.contract.kubernetes import KUEUE_INADMISSIBLE
 from holdfast.contract.pools import GPU_RESOURCE, LABEL_POOL_CLASS, SPOT_TAINT, Pool
 from holdfast.jobs import explain
 from holdfast.jobs.cause import Count
+from holdfast.jobs.cli import submit
 from holdfast.jobs.explain import Row, rows
+from holdfast.place import prices
 from tests import platforms
 from tests.cluster.sim import flex, jobsets, queues
 from tests.cluster.sim.explained import ask, one_pod
@@ -140,17 +144,10 @@ def test_a_list_prices_what_ran_and_knows_a_complete_job(world: World, spot: Poo
 
 
 def listing(world: World) -> list[Row]:
-    from holdfast.place import prices
-    from tests import platforms
-
     return rows(world.api, platforms.load("example"), prices.load(), namespace=world.name)
 
 
 def test_submit_starts_a_job_only_below_the_cap(world: World, spot: Pool, cluster: Any, tmp_path: Path) -> None:
-    import typer
-
-    from holdfast.jobs.cli import submit
-
     app = typer.Typer()
     app.command()(submit)
     meta = {"name": "bought", "namespace": world.name}
@@ -173,8 +170,6 @@ def test_submit_starts_a_job_only_below_the_cap(world: World, spot: Pool, cluste
 
 
 def test_an_unknown_job_gets_the_nearest_name(world: World, spot: Pool) -> None:
-    from holdfast.contract.errors import InputError
-
     world.create_job("trainer", world.job_spec(spot, 1))
     with pytest.raises(InputError, match="did you mean trainer"):
         explain.explain(world.api, "trianer", world.name)

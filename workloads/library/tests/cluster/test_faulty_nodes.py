@@ -8,7 +8,6 @@ import pytest
 from kubernetes import client
 
 from holdfast.clients.api import Api, ApiError, Object
-from holdfast.contract.capacity import Capacity
 from holdfast.contract.pools import LABEL_GPU_FAULT, Pool
 from holdfast.contract.telemetry import GPU_EXPORTER_NAMESPACE
 from holdfast.exporter.objects import Node, read_node
@@ -19,16 +18,12 @@ from tests.cluster.sim import nodes
 from tests.cluster.sim.waiting import until
 from tests.platforms import load
 from workloads.library.tests.cluster.test_silent_nodes import OWN, pods, sent
+from workloads.library.tests.cluster.test_silent_nodes import pool as pool
 from workloads.manifests import faulty_nodes
 
 BROKEN = 'DCGM_FI_DEV_XID_ERRORS{gpu="0",err_code="79"} 79\n'
 NOW = 1_790_002_800.0
 pytestmark = pytest.mark.timeout(300)
-
-
-@pytest.fixture
-def pool() -> Pool:
-    return next(p for p in load("example").pools if p.capacity is Capacity.SPOT and p.accelerator == "nvidia-l4")
 
 
 @pytest.fixture

@@ -2,7 +2,9 @@
 
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import pytest
 from kubernetes import client
@@ -44,19 +46,28 @@ def queued(api: Api) -> Iterator[Object]:
     yield from sent(api, "moved-flex", 1, Capacity.FLEX_START, plan)
 
 
-def sent(api: Api, name: str, nodes: int, capacity: Capacity, plan: Plan) -> Iterator[Object]:
-    """A job of one's own as it is rendered for the example, sent to its cluster."""
-    env = load("example")
-    job = own(name=name, gpus="1xl4", nodes=nodes, command=("sleep", "9999"))
+def bodies_of(capacity: Capacity = Capacity.SPOT, plan: Plan | None = None, **fields: Any) -> list[Object]:
+    """A job of one's own on L4s as it is rendered for the example."""
+    env, job = load("example"), own(gpus="1xl4", command=("sleep", "9999"), **fields)
     offer = next(o for o in offers(env) if o.capacity is capacity and o.accelerator == "nvidia-l4")
     placed = placing.Placed(offer=offer, rule=placing.decide(placing.workload(job)).id, reason="", plan=plan)
-    found = rendered.bodies(job, RenderContext(env), placed)
-    assert found[-1]["metadata"]["labels"][LABEL_MOVES] == "true"
-    for each in found:
+    return rendered.bodies(job, RenderContext(env), placed)
+
+
+@contextmanager
+def applied(api: Api, bodies: list[Object]) -> Iterator[Object]:
+    """The last of them, which is the job."""
+    for each in bodies:
         api.apply(api.path_of(each), each)
-    yield found[-1]
-    for each in found:
+    yield bodies[-1]
+    for each in bodies:
         api.delete(api.path_of(each), propagationPolicy="Background")
+
+
+def sent(api: Api, name: str, nodes: int, capacity: Capacity, plan: Plan) -> Iterator[Object]:
+    with applied(api, bodies_of(capacity, plan, name=name, nodes=nodes)) as job:
+        assert job["metadata"]["labels"][LABEL_MOVES] == "true"
+        yield job
 
 
 def pods(api: Api, body: Object) -> list[Object]:

@@ -12,13 +12,9 @@ import pytest
 from kubernetes import client
 
 from holdfast.clients.api import Api, Object
-from holdfast.contract.capacity import Capacity
 from holdfast.contract.kubernetes import LABEL_QUEUE
 from holdfast.contract.pools import LABEL_POOL_CLASS, Pool
 from holdfast.contract.values import unix_s
-from holdfast.jobs import placing, rendered
-from holdfast.jobs.placing import offers
-from holdfast.manifests.render_context import RenderContext
 from holdfast.mover.cluster_api import ClusterApi
 from holdfast.mover.mover import Mover
 from holdfast.mover.view import View
@@ -27,10 +23,8 @@ from holdfast.place.plan import Plan, Standing
 from tests.cluster.sim import pods
 from tests.cluster.sim.waiting import until
 from tests.cluster.sim.world import World
-from tests.platforms import load
 from workloads.library.tests.bench.placement_traces import Trace
-from workloads.library.tests.cluster.test_mover import look
-from workloads.library.tests.jobs.test_job_file import own
+from workloads.library.tests.cluster.test_mover import bodies_of, look
 from workloads.library.tests.mover.trainer import Trainer
 
 JOBS, TICK_H = 20, 1 / 6
@@ -152,13 +146,9 @@ def fleet(api: Api, platform: None) -> Iterator[Fleet]:
         for resource in flavor["resources"]:
             resource["nominalQuota"] = "9999Gi" if resource["name"] in ("memory", "ephemeral-storage") else "999"
     api.merge(ON_DEMAND_QUEUE, {"spec": {"resourceGroups": queue["spec"]["resourceGroups"]}})
-    env = load("example")
-    offer = next(o for o in offers(env) if o.capacity is Capacity.SPOT and o.accelerator == "nvidia-l4")
     made = Fleet(api, {}, {})
     for number, given in enumerate(plans()):
-        job = own(name=f"due-{number}", gpus="1xl4", command=("sleep", "9999"))
-        placed = placing.Placed(offer=offer, rule=placing.decide(placing.workload(job)).id, reason="", plan=given)
-        (body,) = rendered.bodies(job, RenderContext(env), placed)
+        (body,) = bodies_of(plan=given, name=f"due-{number}")
         api.apply(api.path_of(body), body)
         made.bodies[body["metadata"]["name"]] = body
         made.trainers[body["metadata"]["name"]] = Trainer(body["metadata"]["name"], given)

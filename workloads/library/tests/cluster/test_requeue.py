@@ -10,13 +10,12 @@ from holdfast.clients.api import Api, Object
 from holdfast.contract.capacity import LABEL_REQUEUES
 from holdfast.contract.exit_codes import EXIT_PREEMPTED
 from holdfast.contract.kubernetes import JOB_API, api_path
-from holdfast.contract.values import rfc3339
 from holdfast.jobs.cluster_snapshot import PROVISIONING
 from holdfast.mover import requeue
 from holdfast.mover.view import View
 from tests.cluster.sim.waiting import until
 from tests.cluster.sim.world import World
-from workloads.library.tests.cluster.cast import QUEUED, ZONE, Submitted, sized
+from workloads.library.tests.cluster.cast import QUEUED, ZONE, Submitted, answer, sized
 
 REQUESTS = f"{PROVISIONING}/namespaces/training/provisioningrequests"
 LATER_S = requeue.PATIENCE_S + 60
@@ -33,10 +32,8 @@ def gang(world: World) -> Iterator[Submitted]:
     made.cancel()
 
 
-def conditions(api: Api, request: Object, *kinds: str) -> None:
-    met = {"status": "True", "reason": "Met", "message": "", "lastTransitionTime": rfc3339(time.time())}
-    held = [met | {"type": kind} for kind in kinds]
-    api.merge(f"{REQUESTS}/{request['metadata']['name']}/status", {"status": {"conditions": held}})
+def path_of(request: Object) -> str:
+    return f"{REQUESTS}/{request['metadata']['name']}"
 
 
 def provisioned(world: World, gang: Submitted, spent: set[str]) -> tuple[Object, list[str]]:
@@ -47,7 +44,7 @@ def provisioned(world: World, gang: Submitted, spent: set[str]) -> tuple[Object,
 
     request = until("Kueue asks for nodes", asked, 60)
     nodes = world.add_nodes(QUEUED, 2, zone=ZONE, labels=gang.selector)
-    conditions(world.api, request, "Accepted", "Provisioned")
+    answer(world.api, path_of(request), "Accepted", "Provisioned")
     gang.wait("Running", 2)
     return request, nodes
 
@@ -85,7 +82,7 @@ def test_it_queues_itself_again_at_the_planned_end_and_after_a_revocation(
 
     # Google takes the machines of the whole request.
     world.preempt(machines)
-    conditions(api, second, "Accepted", "Provisioned", "CapacityRevoked")
+    answer(api, path_of(second), "Accepted", "Provisioned", "CapacityRevoked")
     until("it is queued again", lambda: step(acting, gang), 120)
     assert left(gang) == "0"
     spent = {each["metadata"]["uid"] for each in (first, second)}
@@ -93,7 +90,7 @@ def test_it_queues_itself_again_at_the_planned_end_and_after_a_revocation(
 
     # Its restarts are used up.
     world.preempt(machines)
-    conditions(api, third, "Accepted", "Provisioned", "CapacityRevoked")
+    answer(api, path_of(third), "Accepted", "Provisioned", "CapacityRevoked")
     until("Kueue stops it", lambda: gang.body()["spec"]["suspend"], 60)
     assert step(acting, gang, LATER_S) == 0
     events = [e for e in api.items("/api/v1/namespaces/training/events") if e["involvedObject"]["name"] == gang.name]

@@ -13,18 +13,14 @@ from holdfast.contract.capacity import Capacity
 from holdfast.contract.kubernetes import ANNOTATION_EXPENDABLE
 from holdfast.contract.pools import UNREACHABLE, Pool
 from holdfast.contract.values import rfc3339
-from holdfast.jobs import placing, rendered
 from holdfast.jobs.job_file import OnNotice
-from holdfast.jobs.placing import offers
-from holdfast.manifests.render_context import RenderContext
 from holdfast.mover.silent_nodes import REASON, end_pods
 from tests.cluster.sim import nodes
 from tests.cluster.sim.stages import MANAGED
 from tests.cluster.sim.waiting import until
 from tests.platforms import load
-from workloads.library.tests.jobs.test_job_file import own
+from workloads.library.tests.cluster.test_mover import SPACE, applied, bodies_of
 
-SPACE = "/api/v1/namespaces/training"
 OWN = "tests.holdfast.dev/silent"  # nodes that only the jobs of one test select
 pytestmark = pytest.mark.timeout(400)
 
@@ -60,17 +56,10 @@ def report(api: Api, name: str) -> None:
 
 
 def sent(api: Api, silent: str, count: int, on_notice: OnNotice) -> Iterator[str]:
-    platform, name = load("example"), f"quiet-{uuid.uuid4().hex[:5]}"
-    job = own(name=name, gpus="1xl4", nodes=count, command=("sleep", "9999"), on_notice=on_notice)
-    offer = next(o for o in offers(platform) if o.capacity is Capacity.SPOT and o.accelerator == "nvidia-l4")
-    placed = placing.Placed(offer=offer, rule=placing.decide(placing.workload(job)).id, reason="")
-    bodies = rendered.bodies(job, RenderContext(platform), placed)
+    bodies = bodies_of(name=f"quiet-{uuid.uuid4().hex[:5]}", nodes=count, on_notice=on_notice)
     selector_of(bodies[-1])[OWN] = silent
-    for each in bodies:
-        api.apply(api.path_of(each), each)
-    yield bodies[-1]["metadata"]["name"]
-    for each in bodies:
-        api.delete(api.path_of(each), propagationPolicy="Background")
+    with applied(api, bodies) as job:
+        yield job["metadata"]["name"]
     until("its pods are gone", lambda: not forced(api, bodies[-1]["metadata"]["name"]), 60)
 
 

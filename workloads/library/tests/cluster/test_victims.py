@@ -20,6 +20,13 @@ def suspended(world: World, name: str) -> bool:
     return world.api.get(f"{api_path(JOB_API)}/namespaces/{world.name}/jobs/{name}")["spec"]["suspend"]
 
 
+def submitted(world: World, spot: Pool, name: str) -> None:
+    """It runs, and is the only one that was admitted in its second: Kueue compares whole ones."""
+    queues.submit(world, spot, name)
+    until(f"{name} runs", lambda: not suspended(world, name), 60)
+    until("the next second", lambda since=int(time.time()): int(time.time()) > since)
+
+
 def later_s() -> float:
     """All jobs have run their minimum by then."""
     return time.time() + stakes.MIN_RUN_S + 60
@@ -33,11 +40,8 @@ def test_of_two_equal_jobs_the_one_that_saved_just_now_yields(
     queues.lend(world, spot, 2)
     uids: dict[str, str] = {}
     for name in ("saved", "unsaved"):  # in the order of their admission
-        queues.submit(world, spot, name)
-        until(f"{name} runs", lambda name=name: not suspended(world, name), 60)
+        submitted(world, spot, name)
         uids[world.job(name)["metadata"]["uid"]] = name
-        # Kueue compares whole seconds of admission.
-        until("the next second", lambda since=int(time.time()): int(time.time()) > since)
     ago_s = {"saved": 5.0, "unsaved": 3_600.0}
 
     def events(uid: str) -> list[Event]:
@@ -60,9 +64,7 @@ def test_of_two_equal_jobs_the_one_that_ran_its_minimum_yields(world: World, spo
     world.add_nodes(spot, 2)
     queues.lend(world, spot, 2)
     for name in ("old", "new"):
-        queues.submit(world, spot, name)
-        until(f"{name} runs", lambda name=name: not suspended(world, name), 60)
-        until("the next second", lambda since=int(time.time()): int(time.time()) > since)
+        submitted(world, spot, name)
     listed = world.api.items(f"{api_path(KUEUE_API)}/namespaces/{world.name}/workloads")
     first_s = min(since_s(workload, "Admitted") for workload in listed)
     now_s = first_s + stakes.MIN_RUN_S

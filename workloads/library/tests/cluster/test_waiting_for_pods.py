@@ -4,15 +4,12 @@ A job in a queue of flex-start has no node for minutes to days, a gang on Spot l
 both after half an hour; the controls have seconds for that.
 """
 
-import time
-
 import pytest
 
 from holdfast.clients.api import Api, Object
 from holdfast.contract.capacity import QUEUES, Capacity
 from holdfast.contract.kubernetes import KUEUE_API
 from holdfast.contract.pools import Pool
-from holdfast.contract.values import rfc3339
 from holdfast.jobs.cluster_snapshot import PROVISIONING
 from tests.cluster.sim import flex, operators, queues
 from tests.cluster.sim.control_plane import ControlPlane
@@ -20,7 +17,7 @@ from tests.cluster.sim.waiting import until
 from tests.cluster.sim.world import World
 from tests.platforms import load
 from tests.workloads.manifests import rendered
-from workloads.library.tests.cluster.cast import FLEX
+from workloads.library.tests.cluster.cast import FLEX, answer
 from workloads.operators.catalogue import JOBSET, KUEUE
 from workloads.operators.settings import CONFIGURATIONS
 
@@ -91,9 +88,7 @@ def bookings(world: World) -> dict[str, str]:
 def book(world: World) -> str:
     """Google's yes to Kueue's request; its uid."""
     uid, name = next(iter(until("Kueue asks for nodes", lambda: bookings(world)).items()))
-    met = {"status": "True", "reason": "Met", "message": "", "lastTransitionTime": rfc3339(time.time())}
-    answer = {"status": {"conditions": [met | {"type": each} for each in ("Accepted", "Provisioned")]}}
-    world.api.merge(f"{world.path(flex.PLURAL, PROVISIONING)}/{name}/status", answer)
+    answer(world.api, f"{world.path(flex.PLURAL, PROVISIONING)}/{name}", "Accepted", "Provisioned")
     return uid
 
 
