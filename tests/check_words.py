@@ -14,8 +14,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-CALLS = {"Alert", "Argument", "Chart", "InputError", "Option", "Refused", "Typer", "Unjudged"}
-CALLS |= {"DrillError", "Finding", "Form", "GcloudFailed", "finding", "matches", "of_environment", "rule"}
+CALLS = {
+    *("Alert", "Argument", "Chart", "InputError", "Option", "Refused", "Typer", "Unjudged"),
+    *("DrillError", "Finding", "Form", "GcloudFailed", "finding", "matches", "of_environment", "rule"),
+}
 PROMQL = {"query", "queries"}
 BAD = re.compile(
     r"\b(whoever|nobody|dearer|anew|foretells?|foretold|told|one's\sown"
