@@ -1,6 +1,5 @@
 """What the mover asks of the API server: the jobs with its label, one patch, one deletion, one Event."""
 
-import logging
 from collections.abc import Iterable
 
 from holdfast.clients.api import Api, ApiError
@@ -8,11 +7,11 @@ from holdfast.contract.capacity import LABEL_MOVES
 from holdfast.contract.kubernetes import JOB_API, JOBSET_API, KUEUE_API, api_path
 from holdfast.contract.roles import JOB_NAMESPACES
 from holdfast.contract.values import rfc3339
+from holdfast.exporter.log import logger
 from holdfast.mover.objects import Movable, Object
 from holdfast.mover.patches import Patch
-from holdfast.runtime import logs
 
-LOG = logging.getLogger(f"{logs.NAME}.mover")
+LOG = logger("move")
 KINDS = ((JOBSET_API, "jobsets"), (JOB_API, "jobs"))
 MISSING = 404
 MAX_MESSAGE = 1_000
