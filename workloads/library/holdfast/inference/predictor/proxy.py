@@ -40,16 +40,12 @@ class ProcessPredictor:
         self._spec, self._stopping = spec, stopping
         self._process: subprocess.Popen[bytes] | None = None
         self._link: Link | None = None
-        self._configuration: Mapping[str, object] = {}
+        self.configuration: Mapping[str, object] = {}
         self._in_flight: deque[list[bytes]] = deque()
         """Sent and not answered; the child is at the first. Empty: no answer is awaited."""
         self._finished: list[tuple[list[bytes], dict[str, Any]]] = []
         """Answered before `predict` asked for it."""
         self.seconds = 0.0
-
-    @property
-    def configuration(self) -> Mapping[str, object]:
-        return self._configuration
 
     @property
     def pid(self) -> int | None:
@@ -76,9 +72,9 @@ class ProcessPredictor:
         except EOFError:
             raise PredictorBroken(f"the predicting process {self._reap()} while it loaded the model") from None
         raise_error(reply)
-        self._configuration = configuration_of(reply.get("configuration"))
+        self.configuration = configuration_of(reply.get("configuration"))
         # Started again, it must load the commit that it began with, not the newest.
-        self._spec = replace(self._spec, pinned=self._configuration)
+        self._spec = replace(self._spec, pinned=self.configuration)
 
     def _first_reply(self, link: Link) -> dict[str, Any]:
         while True:

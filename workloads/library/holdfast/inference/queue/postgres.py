@@ -87,9 +87,6 @@ class PostgresQueue:
     def release(self, leases: Sequence[Lease], delay_s: float = 0.0) -> None:
         self._change(_RELEASE, leases, seconds=delay_s)
 
-    def close(self) -> None:
-        """The pool belongs to its maker."""
-
     def _change(self, statement: LiteralString, leases: Sequence[Lease], **values: float) -> None:
         with self._pool.connection() as connection:
             connection.execute(statement, {**_numbers(leases), **values})

@@ -125,9 +125,6 @@ class PubSubQueue:
     def release(self, leases: Sequence[Lease], delay_s: float = 0.0) -> None:
         self.extend(leases, delay_s)
 
-    def close(self) -> None:
-        """The clients belong to their maker."""
-
 
 def _call(call: Callable[[], _T]) -> _T:
     try:

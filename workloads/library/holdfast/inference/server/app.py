@@ -8,6 +8,7 @@ import contextlib
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable
 
+from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.applications import Starlette
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
@@ -32,7 +33,7 @@ from holdfast.inference.server.completions import Piece
 from holdfast.inference.server.connection import Deadline, began_at, deadline
 from holdfast.inference.server.drain import Drain, Phase
 from holdfast.inference.server.lane import Lane, Request, Values
-from holdfast.inference.server.metrics import CONTENT_TYPE, Metrics
+from holdfast.inference.server.metrics import Metrics
 from holdfast.inference.server.models import Models, commit_of
 from holdfast.inference.server.reading import GONE, Budget, Held, Parser, declared_bytes, read_body
 from holdfast.inference.server.settings import ServerSettings
@@ -188,7 +189,7 @@ class App:
 
     async def scrape(self, _: HttpRequest) -> Response:
         self._metrics.ready.set(self.is_ready())
-        return Response(self._metrics.text(), media_type=CONTENT_TYPE)
+        return Response(self._metrics.text(), media_type=CONTENT_TYPE_LATEST)
 
     def lane(self, request: HttpRequest, named: str = "") -> Lane:
         """The model that the URL or the body names, as of now: a request stays with it to its end."""

@@ -1,11 +1,9 @@
 """What a server counts, for Prometheus; names and help are in holdfast.contract.serving."""
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
-from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
 from holdfast.contract import serving
 
-CONTENT_TYPE = CONTENT_TYPE_LATEST
 _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 90.0)
 _ITEMS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
 

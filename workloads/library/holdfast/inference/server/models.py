@@ -35,16 +35,12 @@ class Models:
     ) -> None:
         """`lost` is called once when the model that answers cannot go on."""
         self._spec, self._settings, self._metrics, self._lost = spec, settings, metrics, lost
-        self._current: Lane | None = None
+        self.current: Lane | None = None
+        """The model that answers; None until the first is loaded."""
         self._lanes: dict[asyncio.Task[None], Lane] = {}
         self._swapping = asyncio.Lock()
         self._loading: asyncio.Future[str] | None = None
         self._leaving = False
-
-    @property
-    def current(self) -> Lane | None:
-        """None until the first model is loaded."""
-        return self._current
 
     async def start(self) -> None:
         """Raises what the first load does."""
@@ -57,7 +53,7 @@ class Models:
         """To the newest commit that verifies, or to the one of `step`: TAKEN or SAME. Refused with 409, and with 503 by
         a server that leaves."""
         async with self._swapping:
-            old = self._current
+            old = self.current
             if old is None:
                 raise Refused(503, "the first model is not loaded yet", retry_after_s=1.0, reason="loading")
             try:
@@ -110,13 +106,13 @@ class Models:
     def _take(self, lane: Lane) -> None:
         task = asyncio.create_task(lane.run())
         self._lanes[task] = lane
-        self._current = lane
+        self.current = lane
         task.add_done_callback(self._ended)
 
     def _ended(self, task: "asyncio.Task[None]") -> None:
         lane = self._lanes.pop(task)
         error = None if task.cancelled() else task.exception()
-        if error is not None and lane is self._current:
+        if error is not None and lane is self.current:
             self._lost(error)
 
     async def follow(self, every_s: float) -> None:
@@ -147,7 +143,7 @@ class Models:
         from holdfast.checkpoint import committed_steps
         from holdfast.checkpoint.stores import open_storage
 
-        known = self._current.configuration if self._current else {}
+        known = self.current.configuration if self.current else {}
         if not (run := known.get("run")):
             return []
         return [

@@ -16,11 +16,11 @@ from typing import Any
 import pytest
 
 from holdfast.contract.serving import DRAIN_PATH, READY_PATH, sidecar_budget
-from holdfast.drill.serving.fleet import admin, find_envoy, free_port
+from holdfast.drill.serving.fleet import free_port
 from holdfast.inference.proxy.endpoints import Follower
 from holdfast.inference.proxy.sidecar import Sidecar
 from holdfast.manifests.envoy import CLUSTER, Proxy, bootstrap
-from workloads.library.tests.inference.server.serving import ROOT
+from workloads.library.tests.inference.server.serving import ROOT, envoy
 from workloads.library.tests.processes import until
 
 pytestmark = pytest.mark.process
@@ -76,19 +76,9 @@ def pair() -> Generator[tuple["subprocess.Popen[bytes]", int, int, int]]:
     """The stand-in with its port, and the ports of the sidecar beside it: readiness and hook."""
     port, beside, hook = free_port(), free_port(), free_port()
     vllm = subprocess.Popen([sys.executable, __file__, str(port)], cwd=ROOT, env=os.environ | {"PYTHONPATH": str(ROOT)})
-    words = [
-        "serve",
-        "sidecar",
-        "--health",
-        f"http://127.0.0.1:{port}/health",
-        "--port",
-        str(beside),
-        "--hook-port",
-        str(hook),
-    ]
-    sidecar = subprocess.Popen(
-        [sys.executable, "-m", "holdfast", *words, "--window", str(WINDOW_S)], cwd=ROOT, stdout=subprocess.DEVNULL
-    )
+    command = [sys.executable, "-m", "holdfast", "serve", "sidecar", "--health", f"http://127.0.0.1:{port}/health"]
+    command += ["--port", str(beside), "--hook-port", str(hook), "--window", str(WINDOW_S)]
+    sidecar = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL)
     try:
         until(lambda: code(beside, READY_PATH) == 200, "both to be ready")
         yield vllm, port, beside, hook
@@ -134,26 +124,12 @@ def test_a_proxy_that_asks_the_sidecar_takes_a_draining_server_out_before_it_is_
     ports: dict[str, Any] = {"host": "127.0.0.1", "port": asked, "admin_port": admin_port, "metrics_port": metrics}
     config = tmp_path / "envoy.json"
     config.write_text(json.dumps(bootstrap(Proxy(endpoints_file=str(out), longest_request_s=7.0, **ports))))
-    words = [find_envoy(), "-c", str(config), "--use-dynamic-base-id", "--concurrency", "1", "-l", "error"]
-    envoy = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    try:
-        until(lambda: healthy(admin_port) == 1, "the proxy to find the server healthy")
+    with envoy(config, admin_port) as healthy:
+        until(lambda: healthy() == 1, "the proxy to find the server healthy")
         assert code(asked, "/v1/completions", "POST") == 200
         threading.Thread(target=code, args=(hook, DRAIN_PATH), daemon=True).start()
-        until(lambda: healthy(admin_port) == 0, "the proxy to see the drain")
+        until(lambda: healthy() == 0, "the proxy to see the drain")
         assert code(port, "/health") == 200, "the server itself knows nothing yet"
-    finally:
-        envoy.kill()
-        envoy.wait()
-
-
-def healthy(admin_port: int) -> int:
-    """Of the proxy's servers; -1 while it does not answer."""
-    try:
-        text = admin(admin_port, f"/stats?filter=^cluster.{CLUSTER}.membership_healthy$")[1]
-    except (OSError, http.client.HTTPException):
-        return -1
-    return int(text.rpartition(":")[2] or -1)
 
 
 def test_without_it_the_same_client_is_refused(pair: tuple["subprocess.Popen[bytes]", int, int, int]) -> None:

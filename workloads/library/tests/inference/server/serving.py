@@ -9,13 +9,16 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Generator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from holdfast.drill.serving.fleet import free_port
+import psutil
+
+from holdfast.drill.serving.fleet import admin, find_envoy, free_port
+from holdfast.manifests.envoy import CLUSTER
 from workloads.library.tests.processes import until
 
 ROOT = Path(__file__).parents[5]
@@ -89,6 +92,11 @@ class Served:
             end.sendall(part)
         return end
 
+    def model(self) -> psutil.Process:
+        """What predicts."""
+        (child,) = psutil.Process(self.process.pid).children()
+        return child
+
     def signal(self, number: signal.Signals) -> float:
         os.kill(self.process.pid, number)
         return time.monotonic()
@@ -142,6 +150,35 @@ def served(
     finally:
         process.kill()
         process.wait()
+
+
+@contextmanager
+def envoy(config: Path, admin_port: int) -> Generator[Callable[[], int]]:
+    """A real one; how many servers it finds healthy, -1 while it does not answer."""
+
+    def healthy() -> int:
+        try:
+            text = admin(admin_port, f"/stats?filter=^cluster.{CLUSTER}.membership_healthy$")[1]
+        except (OSError, http.client.HTTPException):
+            return -1
+        return int(text.rpartition(":")[2] or -1)
+
+    words = [find_envoy(), "-c", str(config), "--use-dynamic-base-id", "--concurrency", "1", "-l", "error"]
+    process = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        yield healthy
+    finally:
+        process.kill()
+        process.wait()
+
+
+@contextmanager
+def stepped(folder: Path, *options: str, predictor: str = "stepped") -> Generator[tuple[Served, Path]]:
+    """With the file that names the step of its model, 1 at first."""
+    step = folder / "step"
+    step.write_text("1")
+    with served(folder, "--model", str(step), *options, predictor=f"{PREDICTORS}:{predictor}") as server:
+        yield server, step
 
 
 def _port(server: Served) -> int:

@@ -4,10 +4,9 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-import psutil
 import pytest
 
-from workloads.library.tests.inference.server.serving import PREDICTORS, Served, served
+from workloads.library.tests.inference.server.serving import served, stepped
 from workloads.library.tests.processes import until
 
 pytestmark = pytest.mark.process
@@ -15,14 +14,9 @@ TRY_MS = "3000"
 """What the proxy still waits of a try."""
 
 
-def model_of(server: Served) -> psutil.Process:
-    (child,) = psutil.Process(server.process.pid).children()
-    return child
-
-
 def test_a_hanging_batch_is_no_longer_ready_and_a_try_is_answered_before_its_proxy_gives_up(tmp_path: Path) -> None:
     with served(tmp_path) as server, ThreadPoolExecutor(3) as pool:
-        model = model_of(server)
+        model = server.model()
         model.suspend()
         began = time.monotonic()
         tried = pool.submit(server.infer, "tried", x_envoy_expected_rq_timeout_ms=TRY_MS)
@@ -47,11 +41,9 @@ def test_a_request_that_hung_two_servers_is_not_tried_at_a_third(tmp_path: Path)
 
 
 def test_a_model_that_is_loaded_again_takes_the_server_out_until_it_is_there(tmp_path: Path) -> None:
-    step = tmp_path / "step"
-    step.write_text("1")
-    with served(tmp_path, "--model", str(step), predictor=f"{PREDICTORS}:stepped") as server:
+    with stepped(tmp_path) as (server, step):
         step.write_text("hangs")
-        model_of(server).kill()
+        server.model().kill()
         assert server.infer("tried", x_envoy_expected_rq_timeout_ms=TRY_MS).status == 503
         until(lambda: server.ready() == 503, "the death to be noticed")
         assert server.metric("holdfast_server_ready") == 0

@@ -15,8 +15,8 @@ from holdfast.checkpoint import Checkpointer
 from holdfast.contract.environment import ENV_KEY_FILE
 from holdfast.contract.serving import OVER_BUDGET
 from holdfast.training.model import ByteGPT, ModelConfig
-from workloads.library.tests.inference.server.serving import PREDICTORS, Served, served
-from workloads.library.tests.processes import until
+from workloads.library.tests.inference.server.serving import Served, served, stepped
+from workloads.library.tests.processes import alive, until
 
 pytestmark = pytest.mark.process
 CONFIG = ModelConfig(context=32, width=64, layers=2, heads=4)
@@ -81,9 +81,7 @@ def test_a_newer_commit_takes_over_by_itself_and_one_that_is_damaged_or_unsigned
 
 def test_changes_under_load_lose_nothing_and_mix_nothing(tmp_path: Path) -> None:
     """Each answer holds the step that made it, three times over."""
-    step, ended = tmp_path / "step", threading.Event()
-    step.write_text("1")
-    seen, wrong = set[int](), list[Any]()
+    ended, seen, wrong = threading.Event(), set[int](), list[Any]()
 
     def ask(server: Served) -> None:
         while not ended.is_set():
@@ -94,7 +92,7 @@ def test_changes_under_load_lose_nothing_and_mix_nothing(tmp_path: Path) -> None
                 wrong.append(answer)
             seen.update(steps)
 
-    with served(tmp_path, "--model", str(step), predictor=f"{PREDICTORS}:stepped") as server:
+    with stepped(tmp_path) as (server, step):
         clients = [threading.Thread(target=ask, args=(server,)) for _ in range(4)]
         for client in clients:
             client.start()
@@ -116,9 +114,7 @@ def test_changes_under_load_lose_nothing_and_mix_nothing(tmp_path: Path) -> None
 
 def test_a_notice_while_a_newer_model_loads_gives_it_up_and_answers_with_the_old_one(tmp_path: Path) -> None:
     """What loads would hold the drain to its last moment, and page for it."""
-    step = tmp_path / "step"
-    step.write_text("1")
-    with served(tmp_path, "--model", str(step), predictor=f"{PREDICTORS}:stepped") as server:
+    with stepped(tmp_path) as (server, step):
         step.write_text("hangs")
         with ThreadPoolExecutor(1) as pool:
             loading = pool.submit(server.load)
@@ -130,9 +126,5 @@ def test_a_notice_while_a_newer_model_loads_gives_it_up_and_answers_with_the_old
         assert (late.status, late.output("step")) == (200, [1])
         assert server.load().status == 503, "a leaving server loads nothing more"
         assert server.ended() == 143
-        until(lambda: not any(map(_runs, children)), "both models to be gone")
+        until(lambda: not any(map(alive, children)), "both models to be gone")
         assert not any(OVER_BUDGET in line["message"] for line in server.lines())
-
-
-def _runs(process: psutil.Process) -> bool:
-    return process.is_running() and process.status() != psutil.STATUS_ZOMBIE

@@ -2,14 +2,13 @@
 
 import json
 import re
-import subprocess
 from pathlib import Path
 
 import pytest
 
 from holdfast.contract.serving import TRIES, drain_budget
-from holdfast.drill.serving.fleet import admin, find_envoy, free_port
-from workloads.library.tests.inference.server.serving import ROOT, Served, served, texts
+from holdfast.drill.serving.fleet import free_port
+from workloads.library.tests.inference.server.serving import ROOT, Served, envoy, served, texts
 from workloads.library.tests.processes import until
 
 PAGE = (ROOT / "workloads/library/SERVING.md").read_text()
@@ -29,28 +28,15 @@ def test_what_the_page_shows_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         program = PROGRAMS["proxy"].replace("8081", str(one.port)).replace("8082", str(two.port))
         ports = f"port={port}, admin_port={admin_port}, metrics_port={metrics}"
         exec(program.replace('host="127.0.0.1"', f'host="127.0.0.1", {ports}'), {})
-        words = [find_envoy(), "-c", "proxy/envoy.json", "--use-dynamic-base-id", "--concurrency", "1", "-l", "error"]
-        envoy = subprocess.Popen(words)
-        try:
+        with envoy(Path("proxy/envoy.json"), admin_port) as healthy:
             proxy = Served(one.process, one.log, port, 0)
-            healthy = "/stats?filter=^cluster.servers.membership_healthy$"
-            until(lambda: answers(admin_port) and admin(admin_port, healthy)[1].strip().endswith(" 2"), "both servers")
+            until(lambda: healthy() == 2, "both servers")
             assert proxy.infer("a", "b").output("upper") == ["A", "B"]
             numbers = {"inputs": [{"name": "x", "datatype": "FP32", "shape": [2, 2], "data": [1, 2, 3, 4]}]}
             assert proxy.request("POST", "/v2/models/model/infer", json.dumps(numbers).encode()).output("sum") == [3, 7]
             asked = json.dumps({"model": "model", "prompt": "one two three", "max_tokens": 9}).encode()
             assert proxy.request("POST", "/v1/completions", asked).json["choices"][0]["text"] == "ONE TWO THREE "
             assert proxy.request("POST", "/v2/models/model/infer", texts("c")).status == 200
-        finally:
-            envoy.kill()
-            envoy.wait()
-
-
-def answers(port: int) -> bool:
-    try:
-        return admin(port, "/ready")[0] == 200
-    except OSError:
-        return False
 
 
 @pytest.mark.parametrize("window_s", [15, 105])

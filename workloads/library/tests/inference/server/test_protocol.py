@@ -12,7 +12,15 @@ from typing import Any
 import pytest
 
 from tests.plan.isolated import environment
-from workloads.library.tests.inference.server.serving import INFER, PREDICTORS, Answer, Served, served, texts
+from workloads.library.tests.inference.server.serving import (
+    INFER,
+    PREDICTORS,
+    Answer,
+    Served,
+    served,
+    stepped,
+    texts,
+)
 
 pytestmark = pytest.mark.process
 LENGTH = "inference-header-content-length"
@@ -179,21 +187,19 @@ def seen(client: str, server: Served) -> dict[str, Any]:
     return json.loads(done.stdout)
 
 
-def test_tritonclient_as_it_comes(tmp_path: Path) -> None:
-    with served(tmp_path, predictor=f"{PREDICTORS}:echoing") as server:
-        assert seen("triton", server) == {
-            "ready": True,
-            "outputs": ["said", "bytes"],
-            "numbers": ['{"x": [1.0, 2.0]}', '{"x": [3.0, 4.0]}'],
-            "texts": ["a", "é"],
-            "packed": [1, 2],
-            "refused": "404",
-        }
+def test_tritonclient_as_it_comes(server: Served) -> None:
+    assert seen("triton", server) == {
+        "ready": True,
+        "outputs": ["said", "bytes"],
+        "numbers": ['{"x": [1.0, 2.0]}', '{"x": [3.0, 4.0]}'],
+        "texts": ["a", "é"],
+        "packed": [1, 2],
+        "refused": "404",
+    }
 
 
 def test_openai_as_it_comes(tmp_path: Path) -> None:
-    (tmp_path / "step").write_text("1")
-    with served(tmp_path, "--model", str(tmp_path / "step"), predictor=f"{PREDICTORS}:completing") as server:
+    with stepped(tmp_path, predictor="completing") as (server, _):
         assert seen("openai", server) == {
             "models": ["model"],
             "whole": "1.1 1.2 1.3 ",

@@ -2,13 +2,11 @@
 
 import json
 import signal
-import threading
 import time
 from collections.abc import Generator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
-import psutil
 import pytest
 
 from holdfast.contract.serving import drain_budget
@@ -21,8 +19,8 @@ from workloads.library.tests.inference.server.serving import (
     received,
     served,
     texts,
-    until,
 )
+from workloads.library.tests.processes import alive, until
 
 pytestmark = pytest.mark.process
 BUDGET = drain_budget(15)
@@ -36,11 +34,9 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Generator[Served]:
         yield running
 
 
-def blocked(server: Served, gate: Path) -> "threading.Thread":
+def begun(pool: ThreadPoolExecutor, server: Served, gate: Path) -> Future[Answer]:
     """A request that holds the model until `gate` exists; it is being computed."""
-    gate.with_suffix(".begun").unlink(missing_ok=True)
-    asking = threading.Thread(target=server.infer, args=(f"wait {gate}",), daemon=True)
-    asking.start()
+    asking = pool.submit(server.infer, f"wait {gate}")
     until(gate.with_suffix(".begun").exists, "the batch to begin")
     return asking
 
@@ -65,12 +61,9 @@ def test_a_model_that_cannot_be_loaded_ends_the_server_with_the_right_code(
 
 
 def test_a_notice_drops_nothing_that_has_begun_and_nothing_that_comes_while_endpoints_move(tmp_path: Path) -> None:
-    with served(tmp_path, "--longest-request", "4") as server:
-        gate = tmp_path / "gate"
-        answers: list[Answer] = []
-        computing = threading.Thread(target=lambda: answers.append(server.infer(f"wait {gate}")))
-        computing.start()
-        until(gate.with_suffix(".begun").exists, "the batch to begin")
+    gate = tmp_path / "gate"
+    with served(tmp_path, "--longest-request", "4") as server, ThreadPoolExecutor(1) as pool:
+        computing = begun(pool, server, gate)
         body = texts("late")
         whole = head(len(body)) + body
         half_head, half_body = server.send(whole[:30]), server.send(whole[:-5])
@@ -78,12 +71,12 @@ def test_a_notice_drops_nothing_that_has_begun_and_nothing_that_comes_while_endp
         until(lambda: server.ready() == 503, "readiness to end")
         assert server.request("GET", "/v2/health/live").status == 200
         gate.touch()
-        computing.join()
+        answer = computing.result()
         # The endpoints still lead here: a new connection is as good as before, and is told to be the last.
         fresh = server.infer("fresh")
         assert time.monotonic() - noticed < BUDGET.accept_s, "too slow a machine to judge this"
         assert (fresh.status, fresh.headers["connection"]) == (200, "close")
-        assert (answers[0].status, answers[0].headers["connection"]) == (200, "close")
+        assert (answer.status, answer.headers["connection"]) == (200, "close")
         half_head.sendall(whole[30:])
         half_body.sendall(whole[-5:])
         for end in (half_head, half_body):
@@ -108,8 +101,7 @@ def test_a_half_read_request_outlives_the_listener_and_the_watchdog_outlives_nob
 
 def test_a_model_that_hangs_does_not_hold_a_server_beyond_its_window(tmp_path: Path) -> None:
     with served(tmp_path, "--window", "9") as server:
-        hanging = ThreadPoolExecutor(1).submit(server.infer, f"wait {tmp_path / 'never'}")
-        until((tmp_path / "never.begun").exists, "the batch to begin")
+        hanging = begun(ThreadPoolExecutor(1), server, tmp_path / "never")
         noticed = server.signal(signal.SIGTERM)
         assert hanging.result().status == 504
         assert server.ended() == 143
@@ -139,22 +131,21 @@ def test_ctrl_c_after_a_notice_leaves_at_once(tmp_path: Path) -> None:
 
 def test_a_killed_server_leaves_no_predictor(tmp_path: Path) -> None:
     with served(tmp_path) as server:
-        (child,) = psutil.Process(server.process.pid).children()
+        child = server.model()
         server.signal(signal.SIGKILL)
-        until(lambda: not child.is_running() or child.status() == psutil.STATUS_ZOMBIE, "the predictor to end")
+        until(lambda: not alive(child), "the predictor to end")
 
 
 def test_a_killed_predictor_costs_no_request(server: Served, tmp_path: Path) -> None:
     gate = tmp_path / "gate"
     before = server.metric("holdfast_server_predictor_deaths_total")
     with ThreadPoolExecutor(5) as pool:
-        first = pool.submit(server.infer, f"wait {gate}")
-        until(gate.with_suffix(".begun").exists, "the batch to begin")
+        first = begun(pool, server, gate)
         others = [pool.submit(server.infer, f"text {n}") for n in range(4)]
         until(lambda: server.metric("holdfast_server_requests_waiting") == 4, "the others to wait")
-        (child,) = psutil.Process(server.process.pid).children()
+        model = server.model()
         gate.touch()
-        child.kill()
+        model.kill()
         assert [answer.result().status for answer in (first, *others)] == [200] * 5
     assert server.metric("holdfast_server_predictor_deaths_total") > before
 
@@ -162,8 +153,7 @@ def test_a_killed_predictor_costs_no_request(server: Served, tmp_path: Path) -> 
 def test_a_request_that_ends_the_model_costs_its_neighbours_nothing(server: Served, tmp_path: Path) -> None:
     gate = tmp_path / "gate"
     with ThreadPoolExecutor(5) as pool:
-        first = pool.submit(server.infer, f"wait {gate}")
-        until(gate.with_suffix(".begun").exists, "the batch to begin")
+        first = begun(pool, server, gate)
         wanted = ["text", "kill", "raise", "text"]
         answers = [pool.submit(server.infer, text) for text in wanted]
         until(lambda: server.metric("holdfast_server_requests_waiting") == 4, "the others to wait")
@@ -177,7 +167,7 @@ def test_load_is_refused_with_the_time_to_come_back_and_a_gone_client_leaves_the
     server: Served, tmp_path: Path
 ) -> None:
     gate = tmp_path / "gate"
-    holding = blocked(server, gate)
+    holding = begun(ThreadPoolExecutor(1), server, gate)
     body = texts("gone")
     waiting = [server.send(head(len(body)) + body) for _ in range(4)]
     until(lambda: server.metric("holdfast_server_requests_waiting") == 4, "a full queue")
@@ -194,7 +184,7 @@ def test_load_is_refused_with_the_time_to_come_back_and_a_gone_client_leaves_the
     late = server.infer("late", x_request_timeout_ms="100")
     assert late.status in (429, 504), time.monotonic() - began
     gate.touch()
-    holding.join()
+    holding.result()
     until(lambda: server.infer("after").status == 200, "the server to answer again")
     # The same connection goes on: what was refused is passed over, and the next request begins behind it.
     unread.sendall(body + head(len(body), INFER, b"Connection: close") + body)
