@@ -5,19 +5,17 @@ import signal
 import time
 from collections.abc import Generator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 
-from workloads.library.tests.inference.server.serving import PREDICTORS, Served, head, received, served
+from workloads.library.tests.inference.server.serving import Served, head, received, stepped
 from workloads.library.tests.processes import until
 
 pytestmark = pytest.mark.process
 PATH = "/v1/completions"
-COMPLETING = f"{PREDICTORS}:completing"
+NARROW = ("--queue", "2", "--batch", "1", "--longest-request", "5")
 
 
 def asked(**fields: object) -> bytes:
@@ -37,25 +35,9 @@ def text_of(found: list[str]) -> str:
     return "".join(json.loads(each)["choices"][0]["text"] for each in found if each != "[DONE]")
 
 
-@contextmanager
-def completing(folder: Path) -> Generator[Served]:
-    """Of the model whose step stands in a file."""
-    (folder / "step").write_text("1")
-    options = ("--model", str(folder / "step"), "--queue", "2", "--batch", "1", "--longest-request", "5")
-    with served(folder, *options, predictor=COMPLETING) as running:
-        yield running
-
-
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Generator[Served]:
-    with completing(tmp_path_factory.mktemp("completions")) as running:
-        yield running
-
-
-@pytest.fixture
-def changing(tmp_path: Path) -> Generator[Served]:
-    """For a test that gives it another model."""
-    with completing(tmp_path) as running:
+    with stepped(tmp_path_factory.mktemp("completions"), *NARROW, predictor="completing") as (running, _):
         yield running
 
 
@@ -132,31 +114,27 @@ def test_load_is_refused_before_the_first_byte_and_a_cut_stream_counts_as_failed
     assert server.metric(failed) == before + 1
 
 
-def test_a_stream_outlives_its_predictor_and_stays_with_the_model_that_began_it(
-    changing: Served, tmp_path: Path
-) -> None:
-    stream = opened(changing, max_tokens=60)
-    got = b""
-    while b"1.3 " not in got:
-        got += stream.recv(4096)
-    (child,) = psutil.Process(changing.process.pid).children()
-    child.kill()
-    while b"1.9 " not in got:
-        got += stream.recv(4096)
-    (tmp_path / "step").write_text("2")
-    loaded = changing.load()
-    assert loaded.json["outcome"] == "taken"
-    assert changing.request("POST", PATH, asked(max_tokens=1)).json["choices"][0]["text"] == "2.1 "
-    while b"1.60 " not in got:
-        more = stream.recv(4096)
-        assert more, got[-500:]
-        got += more
-    stream.close()
+def test_a_stream_outlives_its_predictor_and_stays_with_the_model_that_began_it(tmp_path: Path) -> None:
+    with stepped(tmp_path, *NARROW, predictor="completing") as (server, step):
+        stream = opened(server, max_tokens=60)
+        got = b""
+        while b"1.3 " not in got:
+            got += stream.recv(4096)
+        server.model().kill()
+        while b"1.9 " not in got:
+            got += stream.recv(4096)
+        step.write_text("2")
+        assert server.load().json["outcome"] == "taken"
+        assert server.request("POST", PATH, asked(max_tokens=1)).json["choices"][0]["text"] == "2.1 "
+        while b"1.60 " not in got:
+            more = stream.recv(4096)
+            assert more, got[-500:]
+            got += more
+        stream.close()
 
 
 def test_a_notice_at_the_first_and_at_the_last_byte_of_an_answer_cuts_none(tmp_path: Path) -> None:
-    (tmp_path / "step").write_text("1")
-    with served(tmp_path, "--model", str(tmp_path / "step"), predictor=COMPLETING) as server:
+    with stepped(tmp_path, predictor="completing") as (server, _):
         ending, beginning = opened(server, max_tokens=3), opened(server, max_tokens=60)
         nearly = b""
         while b"1.3 " not in nearly:
@@ -170,9 +148,7 @@ def test_a_notice_at_the_first_and_at_the_last_byte_of_an_answer_cuts_none(tmp_p
 
 
 def test_a_server_that_leaves_waits_for_its_streams_and_cuts_them_at_the_bound(tmp_path: Path) -> None:
-    (tmp_path / "step").write_text("1")
-    options = ("--model", str(tmp_path / "step"), "--window", "11", "--longest-request", "3")
-    with served(tmp_path, *options, predictor=COMPLETING) as server:
+    with stepped(tmp_path, "--window", "11", "--longest-request", "3", predictor="completing") as (server, _):
         noticed = server.signal(signal.SIGTERM)
         until(lambda: server.ready() == 503, "readiness to end")
         short, endless = opened(server, max_tokens=20), opened(server, max_tokens=60_000)
