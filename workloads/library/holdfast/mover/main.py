@@ -62,6 +62,7 @@ class Process:
             self.view.passed(now)
         if self.lease and not loop.leads(self.lease):
             return
+        # An API server that does not answer stops no other act, and no receipt.
         for undone, act in (
             ("nothing is moved", self._move),
             ("no pod of a silent node is ended", self._end_silent),
@@ -71,10 +72,7 @@ class Process:
         ):
             try:
                 act(now)
-            except (
-                ApiError,
-                Unjudged,
-            ) as error:  # an API server that does not answer stops no other act, and no receipt
+            except (ApiError, Unjudged) as error:
                 LOG.warning("%s in this pass: %s", undone, error)
         with self.lock:
             due = self.view.ended(now)

@@ -68,9 +68,9 @@ PARTS = (
     " (naive {goodput[interval][naive][0]:.1%} to {goodput[interval][naive][1]:.1%}). Seconds of a turn, ours and naive:"
     " start {goodput[where the time went][holdfast][start]} and {goodput[where the time went][naive][start]}, lost steps"
     " {goodput[where the time went][holdfast][lost]} and {goodput[where the time went][naive][lost]}, slower steps"
-    " {goodput[where the time went][holdfast][slower]} and {goodput[where the time went][naive][slower]}: a save every 50"
-    " steps of 70 ms, on cores that the ranks fill, costs what the eviction saved. The naive twin writes without fsync or"
-    " checksum and leaves with 0, so that a Job would count as complete.",
+    " {goodput[where the time went][holdfast][slower]} and {goodput[where the time went][naive][slower]}. Both save every"
+    " 50 steps, on cores that the ranks fill. The naive twin writes without fsync and checksum, and exits with 0, so"
+    " Kubernetes would count its Job as complete.",
     "Useful share in one run of {longest[minutes][holdfast]:.0f} minutes with {longest[turns]} evictions:"
     " {longest[share][holdfast]:.1%} (naive {longest[share][naive]:.1%}, torchrun {longest[share][torchrun + dcp.async_save]:.1%}).",
 )

@@ -285,18 +285,3 @@ def test_the_first_last_save_is_tried_while_nobody_knows_yet_how_long_an_upload_
 def happened(events: Path) -> dict[str, dict[str, Any]]:
     """The last of each kind."""
     return {event["event"]: event for event in map(json.loads, events.read_text().splitlines())}
-
-
-def test_a_store_that_refuses_the_upload_which_measures_it_is_named(
-    jobs: Jobs, tmp_path: Path, gcs_emulator: str, bucket: str
-) -> None:
-    """And saves are tried all the same."""
-    url, log = f"gs://{bucket}/runs", tmp_path / "log"
-
-    def rule(method: str, path: str) -> str:
-        return faults.REFUSE_403 if method == "POST" and "step-0000000000" in path else faults.PASS
-
-    with proxied(gcs_emulator, rule) as proxy:
-        env = {"STORAGE_EMULATOR_HOST": proxy.address}
-        assert jobs.run(url, tmp_path, env=env, log=str(log)) == [0]
-    assert "the store takes no object of job as yet: " in log.read_text() and "403" in log.read_text()
