@@ -179,7 +179,7 @@ class Checkpointer:
 
     @contextlib.contextmanager
     def lock(self) -> Generator[None]:
-        """Around the optimizer's step: waits only while the state is being copied off the GPU."""
+        """Around the optimizer's step, where alone trained parameters change: waits for what is left of a GPU's copy."""
         self._use.check()
         self._writer.overlaps = True
         self._writer.staged()

@@ -22,6 +22,7 @@ from torch.utils.data import DataLoader
 from holdfast.checkpoint.cadence import cadence_of
 from holdfast.checkpoint.errors import Denied, StorageError, Transient
 from holdfast.checkpoint.ranks import Ranks
+from holdfast.checkpoint.save.staging import steady_keys
 from holdfast.checkpoint.settings import MIB, Tuning, parse_every
 from holdfast.checkpoint.state import capture, checked_state, decode
 from holdfast.checkpoint.state.random_streams import set_rng_state
@@ -273,3 +274,19 @@ def test_a_program_that_leaves_an_epoch_in_its_middle_ends(tmp_path: Path) -> No
             with suppress(ProcessLookupError):
                 os.killpg(program.pid, signal.SIGKILL)
     assert (tmp_path / "out").read_text() == "0\n"
+
+
+# -- what a GPU copies while it computes --
+
+
+def test_only_what_an_optimizer_changes_is_steady() -> None:
+    model = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.BatchNorm1d(2))
+    model[0].bias.requires_grad_(False)  # a program may change it in a forward pass
+    optimizer = torch.optim.AdamW(model.parameters())
+    model(torch.randn(4, 2)).sum().backward()
+    optimizer.step()
+    state = {"model": model, "optimizer": optimizer, "own": {"t": torch.zeros(1)}}
+    captured = capture(state)
+    moments = {key for key in captured.tensors if key.startswith("optimizer/")}
+    weights = {"model/0.weight", "model/1.weight", "model/1.bias"}
+    assert moments and steady_keys(state, captured) == weights | moments

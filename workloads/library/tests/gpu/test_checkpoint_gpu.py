@@ -1,5 +1,6 @@
 """Checkpoints of GPU state: pinned staging, a real round trip, and copying that overlaps with the next step."""
 
+import os
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -7,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from holdfast.checkpoint import Checkpointer
+from holdfast.checkpoint import Checkpointer, load_tensors
 from holdfast.checkpoint.format import TensorPart
 from holdfast.checkpoint.save.staging import Staging
 from holdfast.checkpoint.state.tensors import laid_out, stream_bytes
@@ -50,9 +51,9 @@ def test_a_gpu_run_resumes_bit_exact(tmp_path: Path, overlap: bool) -> None:
             advance(whole)
             ckpt.tick(step + 1)
     expected = bits(whole)
-    torch.manual_seed(9)
     for end in (5, 8):
         halves = build()
+        torch.manual_seed(9)
         with Checkpointer(str(tmp_path / "h"), halves, run="r", every=2) as ckpt:
             for step in range(ckpt.step, end):
                 if overlap:
@@ -64,25 +65,104 @@ def test_a_gpu_run_resumes_bit_exact(tmp_path: Path, overlap: bool) -> None:
     assert all(torch.equal(a, b) for a, b in zip(bits(halves), expected, strict=True))
 
 
+class Large(torch.nn.Module):
+    """Copies of it take tens of milliseconds."""
+
+    def __init__(self, mib: int) -> None:
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.zeros(mib * MIB // 4, device="cuda"))
+        self.register_buffer("passes", torch.zeros(64 * MIB // 4, device="cuda"))
+
+
+def seconds(work: Callable[[], object], *, before: Callable[[], object] = lambda: None) -> float:
+    """Until the GPU could compute what comes next; the least of five."""
+    times: list[float] = []
+    for _ in range(5):
+        before()
+        torch.cuda.synchronize()
+        began = time.perf_counter()
+        work()
+        torch.cuda.current_stream().synchronize()
+        times.append(time.perf_counter() - began)
+    return min(times)
+
+
+def test_a_save_under_lock_overlaps_with_the_next_step(tmp_path: Path) -> None:
+    model, matrix = Large(1024), torch.randn(8192, 8192, device="cuda", dtype=torch.bfloat16)
+
+    def compute() -> None:
+        for _ in range(50):
+            matrix @ matrix
+
+    with Checkpointer(str(tmp_path), {"model": model}, run="r", every=1000, keep=1) as ckpt:
+        steps = iter(range(1, 100))
+        save = lambda: ckpt.save(next(steps))  # noqa: E731
+        save()  # waits for the memory
+        copying, alone = seconds(save, before=ckpt.wait), seconds(compute, before=ckpt.wait)
+        with ckpt.lock():
+            pass
+        both = seconds(lambda: (save(), compute()), before=ckpt.wait)
+        print(f"a save {copying:.3f} s, a step {alone:.3f} s, a step after a save under lock() {both:.3f} s")
+        assert both - alone <= 0.5 * copying
+
+
+def test_under_lock_a_state_is_saved_as_it_was(tmp_path: Path) -> None:
+    """A forward pass changes buffers while parameters are copied; the optimizer's step comes after."""
+    model = Large(1024)
+    with Checkpointer(str(tmp_path), {"model": model}, run="r", every=1000) as ckpt:
+        with ckpt.lock():
+            pass
+        ckpt.save(1)  # waits for its memory
+        assert ckpt.wait()
+        model.get_buffer("passes").add_(0)  # the first launch of a kernel waits for all that the GPU does
+        torch.cuda._sleep(1_000_000_000)  # half a second, in which all that follows is asked of the GPU
+        ckpt.save(2)
+        model.get_buffer("passes").add_(1)
+        with ckpt.lock(), torch.no_grad():
+            model.weight.add_(1)
+        assert ckpt.wait()
+    _, saved = load_tensors(tmp_path, "r", step=2)
+    assert {key: int(tensor.count_nonzero()) for key, tensor in saved.items() if key.startswith("model/")} == {
+        "model/weight": 0,
+        "model/passes": 0,
+    }
+
+
+def large_piece(size: int, device: str = "cuda") -> tuple[TensorPart, torch.Tensor]:
+    part = TensorPart(key="t", dtype="uint8", shape=(size,), offset=(0,), extent=(size,), at=0, bytes=size)
+    return part, torch.empty(size, dtype=torch.uint8, device=device).random_()
+
+
+def test_memory_that_outlived_another_process_is_pinned_too() -> None:
+    """A launcher's, whose ranks start again after a node was lost."""
+    descriptor = os.memfd_create("kept")
+    os.ftruncate(descriptor, 2 * MIB)
+    staging, pieces = Staging(descriptor), laid_out([large_piece(MIB)])
+    staging.stage(pieces)
+    staging.wait()
+    assert staging._buffer.is_pinned()  # pyright: ignore[reportPrivateUsage]
+    staging.close()
+
+
+def test_a_gpu_that_is_not_the_current_one_is_waited_for(require: Callable[[object, str], None]) -> None:
+    require(torch.cuda.device_count() > 1, "one GPU only")
+    staging, pieces = Staging(), laid_out([large_piece(1024 * MIB, "cuda:1")])
+    for _ in range(3):  # the first waits for its memory
+        pieces[0].local.random_()
+        staging.stage(pieces)
+        staging.wait()
+        assert torch.equal(staging._buffer, pieces[0].local.cpu())  # pyright: ignore[reportPrivateUsage]
+    staging.close()
+
+
 def test_pinned_staging_copies_near_the_limit_of_the_bus() -> None:
     size = 1024 * MIB
-    source = torch.empty(size, dtype=torch.uint8, device="cuda").random_()
-    part = TensorPart(key="t", dtype="uint8", shape=(size,), offset=(0,), extent=(size,), at=0, bytes=size)
-    pieces = laid_out([(part, source)])
+    pieces = laid_out([large_piece(size)])
+    source = pieces[0].local
     assert stream_bytes(pieces) == size
     staging = Staging()
     staging.prepare(pieces)
     pinned = torch.empty(size, dtype=torch.uint8, pin_memory=True)
-
-    def seconds(copy: Callable[[], object]) -> float:
-        times: list[float] = []
-        for _ in range(5):
-            torch.cuda.synchronize()
-            began = time.perf_counter()
-            copy()
-            torch.cuda.synchronize()
-            times.append(time.perf_counter() - began)
-        return min(times)
 
     def stage() -> None:
         staging.stage(pieces)

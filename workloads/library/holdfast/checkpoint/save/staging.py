@@ -11,6 +11,8 @@ import os
 import sys
 import tempfile
 import threading
+from collections.abc import Collection, Mapping
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,7 +24,8 @@ from holdfast.checkpoint.format import Manifest
 from holdfast.checkpoint.save.orders import Job
 from holdfast.checkpoint.save.uploader_process import upload
 from holdfast.checkpoint.settings import Tuning
-from holdfast.checkpoint.state.tensors import Piece, dtype_of, memory_of, stream_bytes
+from holdfast.checkpoint.state import Captured, targets
+from holdfast.checkpoint.state.tensors import Piece, dtype_of, memory_at, memory_of, stream_bytes
 from holdfast.checkpoint.stores.storage import Storage
 
 
@@ -35,29 +38,48 @@ class Staging:
         if self.bytes:
             self._buffer = torch.frombuffer(mmap.mmap(self.descriptor, self.bytes), dtype=torch.uint8)
         self._toucher: threading.Thread | None = None
-        self._pinned = False
-        self._copied: torch.cuda.Event | None = None
+        self._pinned: bool | None = None
+        """None: not tried yet."""
+        self._streams: dict[torch.device, torch.cuda.Stream] = {}
+        self._copied: list[Any] = []
+        """Events of the GPUs."""
 
     def prepare(self, pieces: list[Piece]) -> None:
-        """Make room for `pieces` and touch every page, in the background."""
-        if stream_bytes(pieces) > self.bytes:
+        """Make room for `pieces`, touch every page and pin it where a GPU will copy, in the background."""
+        fresh = stream_bytes(pieces) > self.bytes
+        if fresh:
             self._grow(stream_bytes(pieces))
-            device = next((piece.local.device for piece in pieces if piece.local.is_cuda), None)
-            self._toucher = threading.Thread(target=self._touch, args=(device,), name="stage-touch", daemon=True)
+        device = next((piece.local.device for piece in pieces if piece.local.is_cuda), None)
+        # What outlived the process that touched it is no longer pinned.
+        if fresh or (device and self._pinned is None and self._toucher is None):
+            self._toucher = threading.Thread(target=self._touch, args=(fresh, device), name="stage-touch", daemon=True)
             self._toucher.start()
 
-    def stage(self, pieces: list[Piece]) -> int:
-        """Copy; the bytes are there when `wait` returns. The uploader must not be reading."""
+    def stage(self, pieces: list[Piece], *, steady: Collection[str] = ()) -> int:
+        """Copy; the bytes are there when `wait` returns. The uploader must not be reading.
+
+        `steady`: keys of tensors that do not change until then: a GPU copies them while it goes on computing."""
         failpoint("stage.begin")
         self.prepare(pieces)
         # The toucher zeroes the buffer: a copy before it has finished would be wiped.
         self._join()
-        copy_into(self._buffer, pieces)
-        if any(piece.local.is_cuda for piece in pieces):
-            self._copied = torch.cuda.Event()
-            self._copied.record()
+        copy_into(self._buffer, [piece for piece in pieces if piece.part.key not in steady])
+        devices = {piece.local.device for piece in pieces if piece.local.is_cuda}
+        with ExitStack() as streams:
+            for device in devices if steady else ():
+                streams.enter_context(torch.cuda.stream(self._stream_of(device)))
+            copy_into(self._buffer, [piece for piece in pieces if piece.part.key in steady])
+            # Each GPU has streams of its own: the current one's say nothing of the others.
+            self._copied = [torch.cuda.current_stream(device).record_event() for device in devices]
         failpoint("stage.end")
         return stream_bytes(pieces)
+
+    def _stream_of(self, device: torch.device) -> torch.cuda.Stream:
+        """One for copies, which begin when the GPU has done what it was asked for by now."""
+        if device not in self._streams:
+            self._streams[device] = torch.cuda.Stream(device)
+        self._streams[device].wait_stream(torch.cuda.current_stream(device))
+        return self._streams[device]
 
     @property
     def touching(self) -> bool:
@@ -66,12 +88,12 @@ class Staging:
     @property
     def copying(self) -> bool:
         """Whether a GPU is still copying what the last `stage` asked for."""
-        return self._copied is not None and not self._copied.query()
+        return not all(copied.query() for copied in self._copied)
 
     def wait(self) -> None:
         """Until the last `stage` is complete: at once for CPU tensors."""
-        if self._copied is not None:
-            self._copied.synchronize()
+        for copied in self._copied:
+            copied.synchronize()
 
     def close(self) -> None:
         self._join()
@@ -86,16 +108,17 @@ class Staging:
         self._join()
         if self._pinned:
             _cudart().cudaHostUnregister(self._buffer.data_ptr())
-            self._pinned = False
+        self._pinned = None
         length = -(-length // mmap.PAGESIZE) * mmap.PAGESIZE
         # Grown in place and never replaced: the uploader holds this very descriptor.
         os.ftruncate(self.descriptor, length)
         self._buffer = torch.frombuffer(mmap.mmap(self.descriptor, length), dtype=torch.uint8)
         self.bytes = length
 
-    def _touch(self, device: torch.device | None) -> None:
+    def _touch(self, fresh: bool, device: torch.device | None) -> None:
         # Page faults cost more than the copy: taken here, during the first steps, and not in the first save.
-        self._buffer.zero_()
+        if fresh:
+            self._buffer.zero_()
         if device is not None:
             with torch.cuda.device(device):  # a thread begins on GPU 0, whose memory a context would take
                 code = _cudart().cudaHostRegister(self._buffer.data_ptr(), self.bytes, 0)
@@ -117,6 +140,16 @@ def upload_now(storage: Storage, pieces: list[Piece], manifest: Manifest, tuning
     return upload(storage, memory_of(stream), job, parallel=tuning.parallel)
 
 
+def steady_keys(state: Mapping[str, Any], captured: Captured) -> frozenset[str]:
+    """Of the tensors that only an optimizer's step changes: trained parameters, and its own."""
+    modules = [value for _, value in targets(state) if isinstance(value, torch.nn.Module)]
+    trained = {memory_at(each) for module in modules for each in module.parameters() if each.requires_grad}
+    own = tuple(f"{name}/" for name, value in targets(state) if isinstance(value, torch.optim.Optimizer))
+    return frozenset(
+        key for key, tensor in captured.tensors.items() if key.startswith(own) or memory_at(tensor) in trained
+    )
+
+
 def copy_into(stream: torch.Tensor, pieces: list[Piece]) -> None:
     """Each piece to its place; from a GPU to pinned memory this only asks for the copies."""
     for piece in pieces:
@@ -124,6 +157,8 @@ def copy_into(stream: torch.Tensor, pieces: list[Piece]) -> None:
         if part.bytes:
             room = stream[part.at : part.at + part.bytes]
             room.view(_dtype(part.dtype)).view(part.extent).copy_(piece.local, non_blocking=True)
+            if piece.local.is_cuda:  # what is freed meanwhile must not be given to others before it is copied
+                piece.local.record_stream(torch.cuda.current_stream(piece.local.device))
 
 
 def _cudart() -> Any:

@@ -23,7 +23,7 @@ from holdfast.checkpoint.restore.starting import Start
 from holdfast.checkpoint.save.copies import NONE, Copies
 from holdfast.checkpoint.save.decision import NOTHING, decided, layout_digest, manifest_of, step_not_grown, worst_ending
 from holdfast.checkpoint.save.orders import Job, UploadOrders
-from holdfast.checkpoint.save.staging import Staging
+from holdfast.checkpoint.save.staging import Staging, steady_keys
 from holdfast.checkpoint.save.uploader import Report, Uploader
 from holdfast.checkpoint.settings import Tuning
 from holdfast.checkpoint.state import Captured, capture
@@ -209,7 +209,8 @@ class CheckpointWriter:
             self._check_grown(step)
             captured = capture(state)
             pieces = pieces_of(captured, self._ranks.rank, self._ranks.world_size)
-            length = self._stagings[memory].stage(pieces)
+            steady = steady_keys(state, captured) if self.overlaps else ()
+            length = self._stagings[memory].stage(pieces, steady=steady)
         except InputError as error:
             return failure_of(error), NOTHING, [], 0
         mine = {"layout": layout_digest(captured), "failed": self._failure, "durable": self.durable_step}
