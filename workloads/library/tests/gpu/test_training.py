@@ -1,10 +1,12 @@
 """The trainer on a GPU: nccl, a real notice, and the same bits after the resume."""
 
+import subprocess
 from pathlib import Path
 
 import pytest
 
 from tests import support
+from workloads.library.tests.processes import children
 from workloads.library.tests.training.runs import Run, notice, power_loss
 
 pytestmark = pytest.mark.gpu
@@ -21,10 +23,21 @@ def one_gpu(folder: Path) -> Run:
     return Run(folder=folder, steps=60, every=10, ranks=1, options=("--device", "cuda"))
 
 
+def uses_gpu(pid: int) -> bool:
+    """Whether CUDA has a context in that process."""
+    return "/dev/nvidia" in Path(f"/proc/{pid}/maps").read_text()
+
+
+def notice_to_agent(process: subprocess.Popen[str]) -> None:
+    assert any(uses_gpu(rank) for rank in children(process.pid))
+    assert not uses_gpu(process.pid), "what it forks could not use CUDA: infra/decisions/0031"
+    notice(process)
+
+
 def test_a_notice_and_a_power_loss_under_nccl_change_no_bit(tmp_path: Path) -> None:
     undisturbed, run = one_gpu(tmp_path / "undisturbed"), one_gpu(tmp_path / "evicted")
     assert undisturbed.complete() == 0, undisturbed.log()
-    assert run.interrupted(15, notice) == 143, run.log()
+    assert run.interrupted(15, notice_to_agent) == 143, run.log()
     assert run.interrupted(33, power_loss) == 137
     assert run.complete() == 0, run.log()
     assert run.digest == undisturbed.digest

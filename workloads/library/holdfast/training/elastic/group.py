@@ -36,6 +36,8 @@ CONNECT_S = 10.0
 DESTROY_S = 3.0
 MAX_JSON_BYTES = 1 << 28
 BACKENDS = {"cpu": "gloo", "cuda": "cpu:gloo,cuda:nccl"}
+# Public since torch 2.15.
+_set_timeout = getattr(dist, "set_timeout", distributed_c10d._set_pg_timeout)  # pyright: ignore[reportPrivateUsage, reportDeprecated]
 
 
 def port_taken(port: int, error: Exception) -> InputError:
@@ -86,7 +88,7 @@ class Group:
                 before = _sockets()
                 self._connect(epoch, rank)
                 self._sockets = _sockets() - before
-                dist.set_timeout(timedelta(seconds=lag_s), self.handle)
+                _set_timeout(timedelta(seconds=lag_s), self.handle)
         except (RuntimeError, ValueError) as error:  # torch's store and group errors are RuntimeErrors
             self.close()
             raise GroupLost(str(error)[:200]) from error

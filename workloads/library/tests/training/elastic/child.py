@@ -67,6 +67,7 @@ def work(settings: dict[str, Any]) -> None:
     found = dict(settings)
     group.CONNECT_S = found.pop("connect_s")
     signs.EVERY_S = found.pop("signs_s", signs.EVERY_S)
+    group.BACKENDS["cuda"] = found.pop("backend", group.BACKENDS["cuda"])
     ledger = found.pop("ledger", None)
     trainer.ElasticGang = gated(
         Path(found.pop("gate")),

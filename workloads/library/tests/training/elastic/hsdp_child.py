@@ -6,6 +6,7 @@ A plain loop as a user's own, on a model of uneven shards with dropout; its plac
 import json
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -59,7 +60,7 @@ def train(settings: dict[str, Any]) -> None:
         os._exit(end.CODE)
     whole, weights = (
         digest(*gathered(model, optimizer)),
-        torch.cat([_whole(w).flatten() for w in model.parameters()]),
+        torch.cat([_plain(w, DTensor.full_tensor).flatten() for w in model.parameters()]),
     )
     if os.environ[ENV_LOCAL_RANK] == "0":
         events.emit(
@@ -69,25 +70,30 @@ def train(settings: dict[str, Any]) -> None:
     os._exit(exit_codes.EXIT_COMPLETE)
 
 
-class _Whole:
-    """What a state_dict gives, without shards. Made on all ranks of a node together."""
+class _Plain:
+    """What a state_dict gives, in plain tensors."""
 
-    def __init__(self, state: Any) -> None:
-        self._state = _whole(state)
+    def __init__(self, state: Any, plain: Callable[[DTensor], torch.Tensor]) -> None:
+        self._state = _plain(state, plain)
 
     def state_dict(self) -> Any:
         return self._state
 
 
-def gathered(model: nn.Module, optimizer: torch.optim.Optimizer) -> tuple[Any, Any]:
-    return _Whole(model.state_dict()), _Whole(optimizer.state_dict())
+def gathered(
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    plain: Callable[[DTensor], torch.Tensor] = DTensor.full_tensor,
+) -> tuple[Any, Any]:
+    """Made on all ranks of a node together."""
+    return _Plain(model.state_dict(), plain), _Plain(optimizer.state_dict(), plain)
 
 
-def _whole(value: Any) -> Any:
+def _plain(value: Any, plain: Callable[[DTensor], torch.Tensor]) -> Any:
     if isinstance(value, DTensor):
-        return value.full_tensor()
+        return plain(value)
     if isinstance(value, dict):
-        return {key: _whole(item) for key, item in value.items()}
+        return {key: _plain(item, plain) for key, item in value.items()}
     return value
 
 

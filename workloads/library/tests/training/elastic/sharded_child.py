@@ -4,6 +4,7 @@ A plain FSDP2 loop as a user's own: it knows nothing of copies or of the launche
 `gate` is there, and shows by another that it does. The digest of what each start begins with goes to the file `bits`.
 """
 
+import hashlib
 import json
 import sys
 import time
@@ -15,7 +16,9 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
-from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
+from torch.distributed.fsdp._fully_shard._fsdp_api import AllGather, ReduceScatter
+from torch.distributed.tensor import DTensor
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
 from holdfast.checkpoint import Checkpointer, Tuning
@@ -52,11 +55,50 @@ LAYOUTS: dict[str, Callable[[nn.Module], DeviceMesh | None]] = {
 """Of two nodes with two ranks each, apart from the first."""
 
 
+class _Temporary:
+    def allocate(self, size: Any, *, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+        return torch.empty(*size, dtype=dtype, device=device)
+
+
+class GatheredOnHost(_Temporary, AllGather):
+    """Gloo's own gather of a GPU's memory crashes: pytorch issue 152645."""
+
+    def __call__(self, output_tensor: torch.Tensor, input_tensor: torch.Tensor, group: Any, async_op: Any = 0) -> None:
+        found = torch.empty_like(output_tensor, device="cpu")
+        dist.all_gather_into_tensor(found, input_tensor.cpu(), group=group)
+        output_tensor.copy_(found)
+
+
+class ReducedOnHost(_Temporary, ReduceScatter):
+    def __call__(
+        self, output_tensor: torch.Tensor, input_tensor: torch.Tensor, group: Any, op: Any, async_op: Any = 0
+    ) -> None:
+        found = torch.empty_like(output_tensor, device="cpu")
+        dist.reduce_scatter_tensor(found, input_tensor.cpu(), op=op, group=group)
+        output_tensor.copy_(found)
+
+
+def exchange_on_host(model: nn.Module) -> None:
+    for module in model.modules():
+        if isinstance(module, FSDPModule):
+            module.set_custom_all_gather(GatheredOnHost())
+            module.set_custom_reduce_scatter(ReducedOnHost())
+
+
+def bits_of(model: nn.Module, optimizer: torch.optim.Optimizer) -> str:
+    """Of the shards of all ranks."""
+    found = [""] * dist.get_world_size()
+    dist.all_gather_object(found, digest(*gathered(model, optimizer, DTensor.to_local)))
+    return hashlib.sha256("".join(found).encode()).hexdigest()
+
+
 def train(settings: dict[str, Any]) -> None:
     dist.init_process_group("gloo")
     rank = dist.get_rank()
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(WIDTH, 64), nn.ReLU(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 1))
+    device = torch.device(settings.get("device", "cpu"))
+    model.to(device)
     # Summed exactly: gloo adds three terms and more in an order that differs from start to start.
     exact = MixedPrecisionPolicy(reduce_dtype=torch.float64)
     layout = settings.get("layout", "fsdp")
@@ -65,6 +107,8 @@ def train(settings: dict[str, Any]) -> None:
     for layer in (model[0], model[2]):
         fully_shard(layer, mesh=mesh, mp_policy=exact)
     fully_shard(model, mesh=mesh, mp_policy=exact)
+    if device.type == "cuda":
+        exchange_on_host(model)
     # Without a state of the optimizer the ranks of a second replica have nothing to write.
     kind = torch.optim.SGD if layout == "hsdp" else torch.optim.AdamW
     optimizer = kind(model.parameters(), lr=1e-2)
@@ -73,7 +117,7 @@ def train(settings: dict[str, Any]) -> None:
     tuning = Tuning(peer_steps=settings["peer_steps"])
 
     def note(step: int) -> None:
-        bits = digest(*gathered(model, optimizer))
+        bits = bits_of(model, optimizer)
         if rank == 0:
             with Path(settings["bits"]).open("a") as file:
                 file.write(json.dumps({"step": step, "digest": bits}) + "\n")
@@ -90,7 +134,7 @@ def train(settings: dict[str, Any]) -> None:
                 ckpt.poll()
                 time.sleep(0.02)
             draws = torch.Generator().manual_seed(step * 100 + replica)
-            inputs = torch.randn(SAMPLES, WIDTH, generator=draws)
+            inputs = torch.randn(SAMPLES, WIDTH, generator=draws).to(device)
             loss = (model(inputs).squeeze(1) - inputs.sum(1)).square().mean()
             optimizer.zero_grad()
             loss.backward()
@@ -102,7 +146,7 @@ def train(settings: dict[str, Any]) -> None:
             while writer.copying:
                 ckpt.poll()
                 time.sleep(0.005)
-    whole = digest(*gathered(model, optimizer))
+    whole = bits_of(model, optimizer)
     if rank == 0:
         events.emit("exit", code=0, step=settings["steps"], digest=whole)
     dist.destroy_process_group()
