@@ -2,7 +2,7 @@
 
 ##@ Library
 
-.PHONY: template drill-cluster drill-node test-node test-gpu test-mutants fuzz kill-matrix bench-synth bench-checkpoint bench-training bench-batch bench-placement bench-cluster bench-monitoring bench-lint bench-server bench-month bench-elastic bench-peers bench-peer-kills docs wheel
+.PHONY: template drill-cluster drill-node test-node test-gpu test-mutants fuzz kill-matrix bench-synth bench-checkpoint bench-gpu bench-training bench-batch bench-placement bench-cluster bench-monitoring bench-lint bench-server bench-month bench-elastic bench-peers bench-peer-kills docs wheel
 template: setup ## A repository that a team keeps, with the library pinned: OUT=../acme-platform [ENV=acme]
 	@$(PY) .ci/template.py $(if $(filter file,$(origin OUT)),$(error make template: got no OUT; allowed: a folder that does not exist; fix: make template OUT=../acme-platform),$(OUT)) $(if $(filter file,$(origin ENV)),,--env $(ENV))
 
@@ -40,6 +40,9 @@ bench-synth: setup ## Each bench prints a table and last a JSON line with its go
 
 bench-checkpoint: setup tools
 	@$(PY) -m workloads.library.tests.bench.checkpoint
+
+bench-gpu: setup
+	@$(PY) -m workloads.library.tests.bench.gpu $(if $(MIB),--mib $(MIB)) $(if $(ROUNDS),--rounds $(ROUNDS))
 
 bench-training: setup
 	@$(PY) -m workloads.library.tests.bench.training $(if $(ONLY),--only $(ONLY))

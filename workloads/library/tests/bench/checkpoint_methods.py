@@ -97,17 +97,19 @@ class DcpSave(Plain):
 
 class _DcpAsync(Plain):
     kind = AsyncCheckpointerType.THREAD
-    shared = False
+    shared = overlaps = False
 
     def __init__(self, folder: Path, tensors: Tensors) -> None:
         super().__init__(folder, tensors)
         options = StagingOptions(
             use_pinned_memory=torch.cuda.is_available(),  # pages cannot be pinned without a GPU
             use_shared_memory=self.shared,
-            use_async_staging=False,
-            use_non_blocking_copy=False,
+            use_async_staging=self.overlaps,
+            use_non_blocking_copy=self.overlaps,
         )
         self._stager = DefaultStager(options) if self.shared else None
+        if self._stager is not None and torch.__version__ < "2.15":  # it gives its memory back after the first save
+            self._stager._state_dict_stager.close = lambda: None
         self._future: Any = None
         # Collectives of a save in the background must not meet those of the training loop.
         self._group = dist.new_group(backend="gloo")

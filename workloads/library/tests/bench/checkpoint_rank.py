@@ -10,6 +10,7 @@ import sys
 import time
 import warnings
 from collections import defaultdict
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from holdfast.checkpoint.settings import Tuning
 from holdfast.checkpoint.state import PerRank
 from holdfast.checkpoint.stores.opening import open_storage
 from workloads.library.tests.bench.checkpoint_methods import METHODS, DcpSave, Holdfast, Method, Tensors
+from workloads.library.tests.bench.checkpoint_on_gpu import ON_GPU
 from workloads.library.tests.bench.checkpoint_rivals import RIVALS
 
 MIB = 1 << 20
@@ -32,27 +34,38 @@ WARM_UP_S = 10.0
 Figures = dict[str, dict[str, list[float]]]
 
 
-def make_state(mib: int) -> Tensors:
+def make_state(mib: int, device: str = "cpu") -> Tensors:
     generator = torch.Generator().manual_seed(dist.get_rank())
     size = TENSOR_MIB * MIB // 4
     return {
-        f"rank{dist.get_rank()}.{i}": torch.empty(size).uniform_(generator=generator) for i in range(mib // TENSOR_MIB)
+        f"rank{dist.get_rank()}.{i}": torch.empty(size).uniform_(generator=generator).to(device)
+        for i in range(mib // TENSOR_MIB)
     }
 
 
 class Step:
     """A stand-in for training: some tens of milliseconds on one core, and one all-reduce."""
 
-    def __init__(self) -> None:
-        self._a = torch.randn(700, 700)
+    def __init__(self, device: str = "cpu") -> None:
+        # A GPU is asked for 33 TFLOP.
+        side, self._products, kind = (8192, 30, torch.bfloat16) if device == "cuda" else (700, 2, torch.float32)
+        self._a = torch.randn(side, side, device=device, dtype=kind)
         self._one = torch.ones(1)
 
-    def run(self) -> float:
+    def run(self, before_update: Callable[[], object] = lambda: None) -> float:
         began = time.perf_counter()
-        for _ in range(2):
+        for _ in range(self._products):
             self._a @ self._a
+        before_update()
+        caught_up()
         dist.all_reduce(self._one)
         return time.perf_counter() - began
+
+
+def caught_up() -> None:
+    """Until a GPU has done what it was asked for: what it copies there is time that it does not compute."""
+    if torch.cuda.is_initialized():
+        torch.cuda.current_stream().synchronize()
 
 
 def warm_up(step: Step) -> None:
@@ -76,14 +89,15 @@ def slowest(seconds: float) -> float:
 
 def one_save(method: Method, number: int, step: Step, loaded: bool) -> dict[str, float]:
     settle()
-    alone = [step.run() for _ in range(20)] if loaded else []
+    alone = [step.run() for _ in range(8 if torch.cuda.is_initialized() else 20)] if loaded else []
     dist.barrier()
     began = time.perf_counter()
     method.begin(number)
+    caught_up()
     blocking = time.perf_counter() - began
     beside: list[float] = []
     while loaded and not everyone_done(not method.busy()):
-        beside.append(step.run())
+        beside.append(step.run(getattr(method, "staged", lambda: None)))
     method.finish()
     total = time.perf_counter() - began
     figures = {"blocking": slowest(blocking), "total": slowest(total)}
@@ -109,26 +123,38 @@ def memcpy_seconds(tensors: Tensors, copies: list[torch.Tensor]) -> float:
     settle()
     began = time.perf_counter()
     for source, target in zip(tensors.values(), copies, strict=True):
-        target.copy_(source)
+        target.copy_(source, non_blocking=True)
+    caught_up()
     return slowest(time.perf_counter() - began)
+
+
+def copies_of(tensors: Tensors, device: str) -> list[torch.Tensor]:
+    """Memory for a plain copy, which for a GPU's is pinned."""
+    copies = [torch.ones_like(tensor, device="cpu") for tensor in tensors.values()]
+    return [copy.pin_memory() for copy in copies] if device == "cuda" else copies
 
 
 def saves(folder: Path, tensors: Tensors, names: list[str], rounds: int) -> Figures:
     figures: Figures = defaultdict(lambda: defaultdict(list))
-    step = Step()
-    copies = [torch.ones_like(tensor) for tensor in tensors.values()] if len(names) > 1 else []
-    methods: list[Any] = [(METHODS | RIVALS)[name](folder, tensors) for name in names]
+    device = next(iter(tensors.values())).device.type
+    step = Step(device)
+    copies = copies_of(tensors, device) if len(names) > 1 else []
+    methods: list[Any] = [(METHODS | RIVALS | ON_GPU)[name](folder, tensors) for name in names]
     for method in methods:
-        if method.name in RIVALS:  # their own start slows whoever saves beside them; ours is measured from its first
+        # Their own start slows what saves beside them; ours is measured from its first, apart from a GPU's.
+        if method.name in RIVALS or device == "cuda":
             one_save(method, 1, step, loaded=False)
-    warm_up(step)
-    for number in range(2, 2 + 2 * rounds):
-        loaded = number % 2 == 1
+    if device == "cpu":  # else all have saved by now
+        warm_up(step)
+    for number in range(2, 2 + (rounds if device == "cuda" else 2 * rounds)):
+        loaded = number % 2 == 1 or device == "cuda"
         for method in methods:
-            if copies and not loaded:
+            if copies and (device == "cuda" or not loaded):
                 figures["memcpy"]["blocking"].append(memcpy_seconds(tensors, copies))
             for kind, value in one_save(method, number, step, loaded).items():
-                figures[method.name][f"{kind}_loaded" if loaded else kind].append(value)
+                figures[method.name][f"{kind}_loaded" if loaded and device == "cpu" else kind].append(value)
+            if os.environ.get("BENCH_VERBOSE"):
+                print(method.name, {kind: values[-1] for kind, values in figures[method.name].items()}, file=sys.stderr)
     for method in methods:
         method.close()
     return figures
@@ -174,8 +200,9 @@ def main() -> None:
     folder, rounds = Path(given["folder"]), given["rounds"]
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
-    dist.init_process_group("gloo")
-    tensors = make_state(given["mib"])
+    device = given.get("device", "cpu")
+    dist.init_process_group("cpu:gloo,cuda:nccl" if device == "cuda" else "gloo")
+    tensors = make_state(given["mib"], device)
     if given.get("announce"):
         for _ in range(5):  # what training itself allocates is none of the checkpoint's
             Step().run()

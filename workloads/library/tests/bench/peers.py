@@ -15,10 +15,12 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import replace
+from itertools import accumulate
 from pathlib import Path
+from typing import Any
 
 from workloads.library.tests.bench.peers_losses import (
     CADENCE,
@@ -44,23 +46,62 @@ TURNS = 11
 TURN_STEPS = 30
 PRODUCTS = 4
 COPIES, NOTICE, BUCKET, RIGID, DCP = "copies", "copies, notice", "no copies", "holdfast rigid", "torchrun with DCP"
+OF_EIGHT = f"{COPIES}, {MORE_NODES} nodes"
+LANES: dict[tuple[str, ...], int] = {(COPIES, OF_EIGHT): 8, (BUCKET, RIGID, DCP): 5, ("cost",): 3}
+"""Cores of each, where there are enough."""
 NVRX = (
     "its local checkpoints, and their exchange, take tensors of CUDA devices only (read in 0.4.1, the newest that installs"
     " on Debian 12, and in 0.7.0, which needs Python 3.12 and glibc 2.39)"
 )
 
 
-def lost(bench: Bench, rounds: int) -> tuple[dict[str, list[Found]], float]:
-    """Every loss of each row, and how many states of memory copies take."""
+def measured(folder: Path, mb: int, rounds: int) -> tuple[dict[str, list[Found]], dict[str, float], Found]:
+    """Every loss of each row, the memory of gangs in states, and what copies cost. With a core for each rank of all gangs
+    they run side by side, in lanes with cores of their own."""
     found: dict[str, list[Found]] = {}
-    with_copies, without = Play(bench, "copies", copies=1), Play(bench, "bucket", copies=0)
-    *found[COPIES], notice = with_copies.lost(rounds, notice=True)
-    found[NOTICE] = [notice]
-    fewer = max(1, rounds // 2)
-    found[BUCKET] = without.lost(fewer)
-    found[RIGID] = Play(bench, "rigid", copies=0, all_again=True).lost(fewer)
-    found[DCP] = dcp_lost(bench, "dcp", fewer)
-    return found, with_copies.memory - without.memory
+    memory: dict[str, float] = {}
+    cost: Found = {}
+    few, mib = max(1, rounds // 2), mb // 4
+
+    def lose(row: str, bench: Bench, count: int, *, notice: bool = False, **options: Any) -> None:
+        play = Play(bench, "gang", **options)
+        found[row] = play.lost(count, notice=notice)
+        memory[row] = play.memory
+        if notice:
+            found[NOTICE] = [found[row].pop()]
+
+    def copy_costs(bench: Bench) -> None:
+        cost.update(costs(bench))
+
+    parts: dict[str, tuple[int, int, Callable[[Bench], None]]] = {
+        COPIES: (4, mib, lambda bench: lose(COPIES, bench, rounds, notice=True, copies=1)),
+        BUCKET: (4, mib, lambda bench: lose(BUCKET, bench, few, copies=0)),
+        RIGID: (4, mib, lambda bench: lose(RIGID, bench, few, copies=0, all_again=True)),
+        DCP: (4, mib, lambda bench: found.update({DCP: dcp_lost(bench, "gang", few)})),
+        "cost": (2, mib, copy_costs),
+        OF_EIGHT: (MORE_NODES, mb // 2 // MORE_NODES, lambda b: lose(OF_EIGHT, b, max(1, rounds - 1), copies=1)),
+    }
+
+    def lane(cores: list[int], names: Iterable[str]) -> None:
+        os.sched_setaffinity(0, cores)  # of this thread, and of what it starts
+        for name in names:
+            nodes, each, work = parts[name]
+            own = folder / name.replace(" ", "-")
+            own.mkdir()
+            with bucket(own) as (env, passed):
+                work(Bench(folder=own, nodes=nodes, mib=each, env=env, passed=passed))
+            print(f"{name}: {json.dumps(found.get(name, cost))}", file=sys.stderr, flush=True)
+
+    cores = sorted(os.sched_getaffinity(0))
+    if len(cores) < sum(LANES.values()):
+        lane(cores, parts)
+    else:
+        places = [
+            cores[end - count : end] for end, count in zip(accumulate(LANES.values()), LANES.values(), strict=True)
+        ]
+        with ThreadPoolExecutor(len(LANES)) as pool:
+            list(pool.map(lane, places, LANES))
+    return found, memory, cost
 
 
 def costs(bench: Bench) -> Found:
@@ -148,18 +189,12 @@ def main() -> None:
     )
     options = parser.parse_args()
     began = time.monotonic()
-    with tempfile.TemporaryDirectory(prefix="holdfast-peers-") as name, bucket(Path(name)) as (env, passed):
-        folder = Path(name)
-        bench = Bench(folder=folder / "4", nodes=4, mib=options.mb // 4, env=env, passed=passed)
-        bench.folder.mkdir()
-        found, memory = lost(bench, options.rounds)
-        cost = costs(replace(bench, folder=folder, nodes=2))
-        more = replace(bench, folder=folder, nodes=MORE_NODES, mib=options.mb // 2 // MORE_NODES)
-        of_eight = f"{COPIES}, {MORE_NODES} nodes"
-        found[of_eight] = Play(more, "eight", copies=1).lost(max(1, options.rounds - 1))
+    with tempfile.TemporaryDirectory(prefix="holdfast-peers-") as name:
+        found, states, cost = measured(Path(name), options.mb, options.rounds)
+    memory = states[COPIES] - states[BUCKET]
     rows = table(found, cost, memory)
-    ours, notice, from_bucket = [*found[COPIES], *found[of_eight]], found[NOTICE][0], rows[BUCKET]["restore_s"]
-    first_step_s = max(rows[COPIES]["first_step_s"], rows[of_eight]["first_step_s"])
+    ours, notice, from_bucket = [*found[COPIES], *found[OF_EIGHT]], found[NOTICE][0], rows[BUCKET]["restore_s"]
+    first_step_s = max(rows[COPIES]["first_step_s"], rows[OF_EIGHT]["first_step_s"])
     goals = {
         "steps lost at most the cadence": max(one["lost_steps"] for one in ours) <= CADENCE,
         "with a notice no step lost": notice["lost_steps"] == 0,
@@ -173,6 +208,7 @@ def main() -> None:
     }
     facts = {"mb": options.mb, "nodes": [4, MORE_NODES], "cadence": CADENCE, "every": EVERY, "pace_s": PACE_S}
     result = {
+        "cores": os.cpu_count(),
         "rows": rows,
         "cost": cost,
         "memory": round(memory, 2),

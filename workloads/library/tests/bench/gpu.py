@@ -1,0 +1,86 @@
+"""`python -m workloads.library.tests.bench.gpu`: saves of a state in a GPU's memory, ours beside torch.save, every mode
+of DCP, and NVRx's local checkpoints, in one run.
+
+One rank. "Blocking" lasts until the GPU may compute again; "lost" is what a save costs the training in all, with the
+steps beside it, until it is durable. The pinned copy is the same state copied to pinned memory, and nothing else.
+Prints a table, and as the last line one JSON object whose `goals` are true or false.
+"""
+
+import argparse
+import itertools
+import json
+import os
+import sys
+import tempfile
+from pathlib import Path
+from statistics import median
+
+from rich.console import Console
+from rich.table import Table
+
+from workloads.library.tests.bench.checkpoint import finish, start
+from workloads.library.tests.bench.checkpoint_methods import ASYNC, DCP, METHODS, Holdfast
+from workloads.library.tests.bench.checkpoint_on_gpu import ON_GPU, DcpOverlap, HoldfastLock, Nvrx, absent
+
+COPY = "memcpy"
+OURS, LOCK = Holdfast.name, HoldfastLock.name
+
+
+def middle(saves: dict[str, dict[str, list[float]]]) -> dict[str, dict[str, float]]:
+    rows: dict[str, dict[str, float]] = {}
+    for name, figures in saves.items():
+        rows[name] = {kind: round(median(values), 4) for kind, values in figures.items()}
+        if name != COPY:  # those that block until all is written have no step beside it
+            slowed = figures.get("extra", itertools.repeat(0.0))
+            rows[name]["lost"] = round(median(map(sum, zip(figures["blocking"], slowed, strict=False))), 4)
+    return rows
+
+
+def judged(rows: dict[str, dict[str, float]]) -> dict[str, bool | str]:
+    blocking, copy = rows[OURS]["blocking"], rows[COPY]["blocking"]
+    dcp = [*DCP, DcpOverlap.name]
+    nvrx = rows.get(Nvrx.name)
+    return {
+        "blocking_at_most_1.25_pinned_copy": blocking <= 1.25 * copy,
+        "blocking_at_most_half_of_best_dcp_async": blocking <= min(rows[name]["blocking"] for name in ASYNC) / 2,
+        "blocking_below_nvrx": blocking < nvrx["blocking"] if nvrx else "not run",
+        "blocking_under_lock_at_most_a_quarter_of_the_copy": rows[LOCK]["blocking"] <= 0.25 * copy,
+        "time_lost_under_lock_below_every_dcp": rows[LOCK]["lost"] < min(rows[name]["lost"] for name in dcp),
+        "time_lost_under_lock_below_nvrx": rows[LOCK]["lost"] < nvrx["lost"] if nvrx else "not run",
+        "durable_no_later_than_fastest_dcp": rows[OURS]["total"] <= min(rows[name]["total"] for name in dcp),
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--mib", type=int, default=2048)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--folder", type=Path, help="on the disk to measure; default: the temporary folder")
+    options = parser.parse_args()
+    import torch
+
+    if not torch.cuda.is_available():
+        sys.exit("error: got no GPU; allowed: a machine with one; fix: run it there")
+    lacking = absent()
+    methods = [name for name in METHODS | ON_GPU if name not in lacking]
+    with tempfile.TemporaryDirectory(dir=options.folder) as name:
+        folder = Path(name)
+        settings = {"mib": options.mib, "rounds": options.rounds, "methods": methods, "device": "cuda"}
+        saves = finish(start("checkpoint_rank", 1, folder=folder, out=folder / "out", **settings), folder / "out")
+    rows = middle(saves["saves"])
+    table = Table("method", "blocking s", "durable s", "step factor", "lost s")
+    for name, row in rows.items():
+        cells = [f"{row[kind]:.3f}" if kind in row else "" for kind in ("blocking", "total", "factor", "lost")]
+        table.add_row("pinned copy" if name == COPY else name, *cells)
+    for name, reason in lacking.items():
+        table.add_row(name, reason)
+    Console(stderr=True, width=140).print(table)
+    goals = judged(rows)
+    facts = {"gpu": torch.cuda.get_device_name(), "torch": torch.__version__, "cores": os.cpu_count()}
+    about = {"schema": "holdfast.bench.gpu/1", "mib": options.mib, "rounds": options.rounds}
+    print(json.dumps(about | facts | {"rows": rows, "absent": lacking, "saves": saves["saves"], "goals": goals}))
+    sys.exit(0 if all(goals.values()) else 1)
+
+
+if __name__ == "__main__":
+    main()
