@@ -38,6 +38,10 @@ HEADLINES = {
     " Ray's plan: {plan[wasted_steps][with notice]} wasted steps (Ray {plan[published][just-in-time saves]})",
     "bench-checkpoint": "{corruption[holdfast][injected]} damaged checkpoints, {corruption[holdfast][undetected]} loaded"
     " (DCP {corruption[dcp][undetected]})",
+    "bench-gpu": "a save of {mib:,} MiB holds an H100 {rows[holdfast][blocking]:.3f} s, under `lock()`"
+    " {rows[holdfast lock()][blocking]:.3f} (bare copy {rows[memcpy][blocking]:.3f}, NVRx {rows[nvrx local][blocking]:.3f},"
+    " DCP {rows[dcp.async PROCESS shm, overlapped][blocking]:.2f}); durable after {rows[holdfast][total]:.1f} s"
+    " (NVRx {rows[nvrx local][total]:.1f})",
     "bench-elastic": "next step {median_s[death]:.2f} s after a node dies (rigid gang"
     " {rivals[holdfast rigid][death_s]:.1f}, torchft tuned {rivals[torchft tuned][death_s]:.1f}, stock"
     " {rivals[torchft stock][death_s]:.1f})",
@@ -61,6 +65,13 @@ HEADLINES = {
 }
 # What the page also says, of parts that were recorded.
 PARTS = (
+    "{gpu}, PyTorch {torch}. {remarks}",
+    "With 16 cores (the machine of `bench-gpu`, {on 16 cores[mb]:,} MB of state): next step"
+    " {on 16 cores[rows][copies][first_step_s]:.1f} s after a replacement (bucket"
+    " {on 16 cores[rows][no copies][first_step_s]:.1f}, rigid {on 16 cores[rows][holdfast rigid][first_step_s]:.1f}), of"
+    " which {on 16 cores[rows][copies][parts_s][0]:.1f} s are imports and the fork; the restore takes"
+    " {on 16 cores[rows][copies][restore_s]:.2f} s (bucket {on 16 cores[rows][no copies][restore_s]:.2f}), and copies"
+    " {on 16 cores[cost][processor]:.1%} of the processors. The time on the machine ended before the other rows.",
     "Ray's published plan, {plan[preemptions]} preemptions in {plan[steps]:,} steps on 8 nodes (here processes of one machine),"
     " a save every 400. Wasted steps:"
     " {plan[wasted_steps][with notice]} with notice, {plan[wasted_steps][without notice]} where the node is lost without one; Ray"

@@ -51,7 +51,7 @@ LANES: dict[tuple[str, ...], int] = {(COPIES, OF_EIGHT): 8, (BUCKET, RIGID, DCP)
 """Cores of each, where there are enough."""
 NVRX = (
     "its local checkpoints, and their exchange, take tensors of CUDA devices only (read in 0.4.1, the newest that installs"
-    " on Debian 12, and in 0.7.0, which needs Python 3.12 and glibc 2.39)"
+    " on Debian 12, and in 0.7.0, which needs Python 3.12 and glibc 2.39); `make bench-gpu` measures their saves"
 )
 
 
