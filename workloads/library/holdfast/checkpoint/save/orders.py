@@ -78,7 +78,8 @@ class Job:
     """Which copy the neighbour has to keep meanwhile."""
 
     def encode(self) -> bytes:
-        return json.dumps(asdict(self), separators=(",", ":"), allow_nan=False).encode()
+        # asdict copies every value: with thousands of tensors it would hold training longer than the copy off a GPU.
+        return json.dumps(self, default=_fields_of, separators=(",", ":"), allow_nan=False).encode()
 
     @classmethod
     def decode(cls, body: dict[str, Any]) -> "Job":
@@ -91,3 +92,7 @@ class Job:
         del fields["shards"]
         body |= {"manifest": Manifest(**fields, tensors=tensors, shards=()), "keep": tuple(body["keep"])}
         return cls(**body)
+
+
+def _fields_of(value: Any) -> dict[str, Any]:
+    return {name: getattr(value, name) for name in value.__slots__}
