@@ -25,6 +25,10 @@ from holdfast.checkpoint.settings import Tuning
 from holdfast.checkpoint.state.tensors import Piece, dtype_of, memory_of, stream_bytes
 from holdfast.checkpoint.stores.storage import Storage
 
+SPARE_BYTES = 64 << 10
+"""For what a program adds after its start, such as the random stream of a library that it imports late. A memory that
+has to grow is mapped again and touched again, and the save waits for that longer than for its copy."""
+
 
 class Staging:
     def __init__(self, descriptor: int = -1) -> None:
@@ -41,7 +45,7 @@ class Staging:
     def prepare(self, pieces: list[Piece]) -> None:
         """Make room for `pieces` and touch every page, in the background."""
         if stream_bytes(pieces) > self.bytes:
-            self._grow(stream_bytes(pieces))
+            self._grow(stream_bytes(pieces) + SPARE_BYTES)
             device = next((piece.local.device for piece in pieces if piece.local.is_cuda), None)
             self._toucher = threading.Thread(target=self._touch, args=(device,), name="stage-touch", daemon=True)
             self._toucher.start()
@@ -50,10 +54,11 @@ class Staging:
         """Copy; the bytes are there when `wait` returns. The uploader must not be reading."""
         failpoint("stage.begin")
         self.prepare(pieces)
-        # The toucher zeroes the buffer: a copy before it has finished would be wiped.
-        self._join()
+        on_gpu = any(piece.local.is_cuda for piece in pieces)
+        if on_gpu:  # no memory is pinned while it is copied to
+            self._join()
         copy_into(self._buffer, pieces)
-        if any(piece.local.is_cuda for piece in pieces):
+        if on_gpu:
             self._copied = torch.cuda.Event()
             self._copied.record()
         failpoint("stage.end")
@@ -94,8 +99,9 @@ class Staging:
         self.bytes = length
 
     def _touch(self, device: torch.device | None) -> None:
-        # Page faults cost more than the copy: taken here, during the first steps, and not in the first save.
-        self._buffer.zero_()
+        # Page faults cost more than the copy: taken here, during the first steps, and not in the first save. By reading,
+        # since a memory that outlives its process may hold the only copy of this rank's last state.
+        self._buffer[:: mmap.PAGESIZE].sum()
         if device is not None:
             with torch.cuda.device(device):  # a thread begins on GPU 0, whose memory a context would take
                 code = _cudart().cudaHostRegister(self._buffer.data_ptr(), self.bytes, 0)
