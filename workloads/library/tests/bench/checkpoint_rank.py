@@ -11,6 +11,7 @@ import time
 import warnings
 from collections import defaultdict
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import torch
@@ -22,12 +23,15 @@ from holdfast.checkpoint.restore import restore
 from holdfast.checkpoint.settings import Tuning
 from holdfast.checkpoint.state import PerRank
 from holdfast.checkpoint.stores.opening import open_storage
+from workloads.library.tests.bench.checkpoint_bare import copy_all, fresh
 from workloads.library.tests.bench.checkpoint_methods import METHODS, DcpSave, Holdfast, Method, Tensors
 from workloads.library.tests.bench.checkpoint_rivals import RIVALS
 
 MIB = 1 << 20
 TENSOR_MIB = 16
 WARM_UP_S = 10.0
+
+COPY, FRESH_COPY = "plain copy", "plain copy to fresh memory"
 
 Figures = dict[str, dict[str, list[float]]]
 
@@ -74,24 +78,28 @@ def slowest(seconds: float) -> float:
     return float(value.item())
 
 
-def one_save(method: Method, number: int, step: Step, loaded: bool) -> dict[str, float]:
+def one_save(method: Method, number: int) -> dict[str, float]:
     settle()
-    alone = [step.run() for _ in range(20)] if loaded else []
-    dist.barrier()
     began = time.perf_counter()
     method.begin(number)
     blocking = time.perf_counter() - began
-    beside: list[float] = []
-    while loaded and not everyone_done(not method.busy()):
-        beside.append(step.run())
     method.finish()
     total = time.perf_counter() - began
-    figures = {"blocking": slowest(blocking), "total": slowest(total)}
-    if beside:
-        normal = sorted(alone)[len(alone) // 2]
-        figures["factor"] = sum(beside) / len(beside) / normal
-        figures["extra"] = sum(beside) - normal * len(beside)
-    return figures
+    return {"blocking": slowest(blocking), "total": slowest(total)}
+
+
+def steps_beside_one(method: Method, number: int, step: Step) -> dict[str, float]:
+    settle()
+    normal = median(step.run() for _ in range(20))
+    dist.barrier()
+    method.begin(number)
+    beside: list[float] = []
+    while not everyone_done(not method.busy()):
+        beside.append(step.run())
+    method.finish()
+    if not beside:  # through before the first
+        return {}
+    return {"factor": sum(beside) / len(beside) / normal, "extra": sum(beside) - normal * len(beside)}
 
 
 def settle() -> None:
@@ -101,43 +109,43 @@ def settle() -> None:
     dist.barrier()
 
 
-def quantile(values: list[float], share: float) -> float:
-    return sorted(values)[min(len(values) - 1, int(share * len(values)))]
-
-
-def memcpy_seconds(tensors: Tensors, copies: list[torch.Tensor]) -> float:
+def copy_seconds(tensors: Tensors, to: torch.Tensor) -> float:
     settle()
     began = time.perf_counter()
-    for source, target in zip(tensors.values(), copies, strict=True):
-        target.copy_(source)
+    copy_all(tensors.values(), to)
     return slowest(time.perf_counter() - began)
 
 
-def saves(folder: Path, tensors: Tensors, names: list[str], rounds: int) -> Figures:
+def saves(folder: Path, tensors: Tensors, names: list[str], rounds: int, *, controls: bool) -> Figures:
+    """`controls`: before each of our saves a plain copy to memory that was touched before, and one to memory that was not."""
     figures: Figures = defaultdict(lambda: defaultdict(list))
     step = Step()
-    copies = [torch.ones_like(tensor) for tensor in tensors.values()] if len(names) > 1 else []
+    touched = fresh(tensors.values()).fill_(1) if controls else None
     methods: list[Any] = [(METHODS | RIVALS)[name](folder, tensors) for name in names]
     for method in methods:
         if method.name in RIVALS:  # their own start slows whoever saves beside them; ours is measured from its first
-            one_save(method, 1, step, loaded=False)
+            one_save(method, 1)
     warm_up(step)
     for number in range(2, 2 + 2 * rounds):
-        loaded = number % 2 == 1
         for method in methods:
-            if copies and not loaded:
-                figures["memcpy"]["blocking"].append(memcpy_seconds(tensors, copies))
-            for kind, value in one_save(method, number, step, loaded).items():
-                figures[method.name][f"{kind}_loaded" if loaded else kind].append(value)
+            if number % 2:
+                # dcp.save holds training until it is durable: there are no steps beside it.
+                found = {} if method.name == DcpSave.name else steps_beside_one(method, number, step)
+            else:
+                if touched is not None and method.name == Holdfast.name:
+                    figures[COPY]["blocking"].append(copy_seconds(tensors, touched))
+                    figures[FRESH_COPY]["blocking"].append(copy_seconds(tensors, fresh(tensors.values())))
+                found = one_save(method, number)
+            for kind, value in found.items():
+                figures[method.name][kind].append(value)
     for method in methods:
         method.close()
     return figures
 
 
 def restores(folder: Path, tensors: Tensors, rounds: int) -> dict[str, list[float]]:
-    """Both read what the last save left into tensors that exist: from the disk, as on a new node, and from the cache."""
-    names = [f"{name} {cache}" for cache in ("cold", "warm") for name in ("holdfast", "dcp.load")]
-    figures: dict[str, list[float]] = {name: [] for name in names}
+    """Both read what the last save left from the disk, as on a new node, into tensors that exist."""
+    figures: dict[str, list[float]] = {Holdfast.name: [], "dcp.load": []}
     ranks = Ranks.of_job(timeout_s=600)
     newest = max((folder / DcpSave.name).iterdir(), key=lambda p: int(p.name))
     expected = {key: tensor.clone() for key, tensor in tensors.items()}
@@ -145,11 +153,10 @@ def restores(folder: Path, tensors: Tensors, rounds: int) -> dict[str, list[floa
         for name in figures:
             for tensor in tensors.values():
                 tensor.zero_()
-            if name.endswith("cold"):  # of its own files only: "warm" is what the last read of a method left
-                forget(folder / Holdfast.name if name.startswith("holdfast") else newest)
+            forget(folder / Holdfast.name if name == Holdfast.name else newest)
             dist.barrier()
             began = time.perf_counter()
-            if name.startswith("holdfast"):
+            if name == Holdfast.name:
                 storage = open_storage(str(folder / Holdfast.name))
                 found = restore(storage, "bench", {"t": PerRank(tensors)}, ranks, Tuning())
                 assert found.step and not found.skipped, found
@@ -182,7 +189,8 @@ def main() -> None:
         dist.barrier()
         (folder / "state-is-there").touch()
         time.sleep(1)
-    result: dict[str, Any] = {"saves": saves(folder, tensors, given["methods"], rounds)}
+    controls = not given.get("announce")  # whoever measures memory counts no copies of ours
+    result: dict[str, Any] = {"saves": saves(folder, tensors, given["methods"], rounds, controls=controls)}
     if given.get("restore"):
         result["restores"] = restores(folder, tensors, rounds)
     if dist.get_rank() == 0:
