@@ -1,4 +1,4 @@
-"""`python -m workloads.library.tests.bench.checkpoint`: our saves beside torch.save, every mode of DCP, torchsnapshot and Orbax, in one run.
+"""`python -m workloads.library.tests.bench.checkpoint`: our saves beside every mode of DCP, torchsnapshot and Orbax, in one run.
 
 Two ranks, 512 MiB each by default. Every method saves once in each round, so that a noisy minute
 hits all of them. Prints a table, and as the last line one JSON object whose `goals` are true or false.
@@ -23,6 +23,7 @@ from rich.table import Table
 from holdfast.drill.serving.fleet import free_port
 from workloads.library.tests.bench.checkpoint_damage import MESH, count_undetected
 from workloads.library.tests.bench.checkpoint_methods import ASYNC, DCP, METHODS, Holdfast
+from workloads.library.tests.bench.checkpoint_rank import COPY, FRESH_COPY
 from workloads.library.tests.bench.checkpoint_rivals import RIVALS, environment
 from workloads.library.tests.processes import MIB, family, held
 
@@ -74,19 +75,19 @@ def measure_spare(folder: Path, mib: int, rounds: int) -> dict[str, Any]:
     return finish(start("checkpoint_spare", 1, folder=folder, out=out, mib=mib, rounds=rounds), out)
 
 
-def measure_first(folder: Path, mib: int, rounds: int) -> list[float]:
-    """The first save of a process over the median of all, in ranks that hold our library alone, started anew each time.
-
-    Beside Orbax in one process every first round is slower, a plain copy's too.
-    """
+def measure_first(folder: Path, mib: int, rounds: int) -> dict[str, Any]:
+    """First saves of ranks that hold our library alone, in several starts; each beside copies of the same bytes without a
+    library, in the same process just before."""
     out = folder / "first.json"
-    found: list[float] = []
+    each: list[dict[str, float]] = []
     for start_no in range(FIRST_STARTS):
         (mine := folder / str(start_no)).mkdir()
         ranks = start("checkpoint_rank", 2, folder=mine, out=out, mib=mib, rounds=rounds, methods=[OURS])
-        blocking = finish(ranks, out)["saves"][OURS]["blocking"]
-        found.append(blocking[0] / median(blocking))
-    return found
+        saves = finish(ranks, out)["saves"]
+        ours, copy, fresh = (saves[name]["blocking"] for name in (OURS, COPY, FRESH_COPY))
+        first = {"over_median": ours[0] / median(ours), "over_fresh_copy": ours[0] / fresh[0]}
+        each.append(first | {"copy_over_median": copy[0] / median(copy)})
+    return {name: median(one[name] for one in each) for name in each[0]} | {"each": each}
 
 
 def measure_memory(folder: Path, mib: int, method: str) -> float:
@@ -113,8 +114,8 @@ def measure_memory(folder: Path, mib: int, method: str) -> float:
     return (peak - base) / (2 * mib * MIB)
 
 
-def measure_emulator(folder: Path, mib: int) -> dict[str, dict[str, list[float]]]:
-    """Straight, where both are bound by this machine's cores, and with each stream limited as a bucket's is."""
+def measure_emulator(folder: Path, mib: int) -> dict[str, list[float]]:
+    """With each stream limited as a bucket's is."""
     from tests.tools.build import TOOLS, build
 
     straight, limited = free_port(), free_port()
@@ -127,12 +128,9 @@ def measure_emulator(folder: Path, mib: int) -> dict[str, dict[str, list[float]]
     servers = [subprocess.Popen(command, **quiet) for command in commands]
     try:
         time.sleep(2)
-        figures: dict[str, dict[str, list[float]]] = {}
-        for name, port in (("straight", straight), ("per stream", limited)):
-            out = folder / f"{port}.json"
-            env = {"STORAGE_EMULATOR_HOST": f"http://127.0.0.1:{port}"}
-            figures[name] = finish(start("checkpoint_gcs", 2, env=env, out=out, mib=mib, bucket=f"bench-{port}"), out)
-        return figures
+        out = folder / "emulator.json"
+        env = {"STORAGE_EMULATOR_HOST": f"http://127.0.0.1:{limited}"}
+        return finish(start("checkpoint_gcs", 2, env=env, out=out, mib=mib, bucket="bench"), out)
     finally:
         for server in servers:
             server.kill()
@@ -141,36 +139,40 @@ def measure_emulator(folder: Path, mib: int) -> dict[str, dict[str, list[float]]
 
 def judged(result: dict[str, Any]) -> dict[str, bool]:
     saves, spare, restores = result["saves"], result["spare_core"], result["restores"]
-    streams = result["emulator"]["per stream"]
+    streams, first, damages = result["emulator"], result["first_save"], result["corruption"]
     mid = {name: {kind: median(values) for kind, values in figures.items()} for name, figures in saves.items()}
-    # The copy that was timed just before each of our saves.
-    memcpy = median(saves["memcpy"]["blocking"][:: len(saves) - 1])
     return {
-        "blocking_at_most_1.25_memcpy": mid[OURS]["blocking"] <= 1.25 * memcpy,
+        "blocking_at_most_1.25_memcpy": mid[OURS]["blocking"] <= 1.25 * mid[COPY]["blocking"],
         "blocking_at_most_half_of_best_dcp_async": mid[OURS]["blocking"] <= min(mid[n]["blocking"] for n in ASYNC) / 2,
         "first_save_at_most_1.5_median": saves[OURS]["blocking"][0] <= 1.5 * mid[OURS]["blocking"],
-        "first_save_alone_at_most_1.5_median": median(result["first_save_over_median"]) <= 1.5,
-        "slowdown_below_every_dcp_async": mid[OURS]["factor_loaded"] < min(mid[n]["factor_loaded"] for n in ASYNC),
-        "time_lost_below_every_dcp_async": mid[OURS]["extra_loaded"] < min(mid[n]["extra_loaded"] for n in ASYNC),
-        "slowdown_at_most_3_percent_with_spare_core_or_that_of_a_bare_copy": spare["upload"]["p95"] <= 1.03
-        or _no_more_than_a_bare_copy(spare["upload"]),
-        # What remains of it where the machine's own noise, or any busy neighbour, costs more than that.
+        "first_save_alone_at_most_1.5_median": first["over_median"] <= 1.5,
+        # What no library can beat: the first copy of the same bytes is as slow, or slower where nothing was touched.
+        "first_save_alone_over_median_at_most_1.25_times_that_of_a_plain_copy": first["over_median"]
+        <= 1.25 * max(1.0, first["copy_over_median"]),
+        "first_save_alone_faster_than_a_copy_to_fresh_memory": first["over_fresh_copy"] < 1,
+        "slowdown_below_every_dcp_async": mid[OURS]["factor"] < min(mid[n]["factor"] for n in ASYNC),
+        "time_lost_below_every_dcp_async": mid[OURS]["extra"] < min(mid[n]["extra"] for n in ASYNC),
+        # Where the machine's own noise, or any busy neighbour, costs more than 3 percent, over that.
         "slowdown_at_most_3_percent_over_a_busy_neighbour": spare["upload"]["p95"]
         <= 1.03 * max(1.0, spare["nothing"]["p95"], spare["spin"]["p95"]),
+        # What no library can beat.
+        "slowdown_no_more_than_a_bare_copy": _no_more(spare["upload over copy"]),
         "durable_no_later_than_fastest_dcp": mid[OURS]["total"] <= min(mid[n]["total"] for n in DCP),
         "extra_memory_at_most_1.1_state": result["memory"][OURS] <= 1.1,
-        "restore_no_slower_than_dcp_load": median(restores["holdfast cold"]) <= median(restores["dcp.load cold"]),
+        "restore_no_slower_than_dcp_load": median(restores[OURS]) <= median(restores["dcp.load"]),
         "emulator_upload_at_least_4x_fsspec": median(streams["fsspec"]) >= 4 * median(streams["holdfast"]),
         "no_undetected_corruption": all(
-            result["corruption"][of]["undetected"] == 0 and result["corruption"][of]["injected"] >= 400
-            for of in (OURS, MESH)
+            damages[of]["undetected"] == 0 and damages[of]["injected"] >= 400 for of in (OURS, MESH)
+        ),
+        "damage_falls_back_to_a_sound_checkpoint": all(
+            damages[of]["restored"] == damages[of]["injected"] for of in (OURS, MESH)
         ),
     } | _against_rivals(mid)
 
 
 def _against_rivals(mid: dict[str, dict[str, float]]) -> dict[str, bool]:
     """Of those that run here."""
-    kinds = {"blocking": "blocking", "time_lost": "extra_loaded", "durable": "total"}
+    kinds = {"blocking": "blocking", "time_lost": "extra", "durable": "total"}
     return {
         f"{title}_below_{rival}": mid[OURS][kind] < mid[rival][kind]
         for rival in RIVALS
@@ -179,33 +181,30 @@ def _against_rivals(mid: dict[str, dict[str, float]]) -> dict[str, bool]:
     }
 
 
-def _no_more_than_a_bare_copy(upload: dict[str, Any]) -> bool:
-    lowest, _ = upload["p95_over_copy_95_percent"]
-    return lowest <= 1 and upload["p95_over_copy"] <= 1.03
+def _no_more(ratio: dict[str, Any]) -> bool:
+    lowest, _ = ratio["p95_95_percent"]
+    return lowest <= 1 and ratio["p95"] <= 1.03
 
 
 def show(result: dict[str, Any], console: Console) -> None:
     table = Table("method", "blocking s", "first s", "durable s", "step factor", "steps lost s")
     for name, figures in result["saves"].items():
         cells = [median(figures["blocking"]), figures["blocking"][0]]
-        cells += [median(figures[kind]) for kind in ("total", "factor_loaded", "extra_loaded") if kind in figures]
+        cells += [median(figures[kind]) for kind in ("total", "factor", "extra") if kind in figures]
         table.add_row(name, *(f"{value:.3f}" for value in cells))
     for name, reason in result["absent"].items():
         table.add_row(name, f"does not run: {reason}")
     console.print(table)
     for name, seconds in result["restores"].items():
-        console.print(f"{name}: {median(seconds):.2f} s")
-    console.print(
-        f"first save over the median, in {FIRST_STARTS} starts of ours alone: {result['first_save_over_median']}"
-    )
+        console.print(f"restore, {name}: {median(seconds):.2f} s")
+    console.print(f"first save, medians of {FIRST_STARTS} starts of ours alone: {result['first_save']}")
     console.print(f"memory beyond the state, in states: {result['memory']}")
-    for kind, figures in result["spare_core"].items():
-        ratios = f"median {figures['median']:.3f}, p95 {figures['p95']:.3f} of {figures['steps']}"
-        console.print(f"one rank's steps with a spare core, beside {kind} against alone: {ratios}")
-        console.print(f"  processor time of its thread, p95: {figures['cpu_p95']:.3f}")
-    console.print(
-        f"through the storage emulator, s (per stream: {STREAM_MB_PER_S:.0f} MB/s each): {result['emulator']}"
-    )
+    for kind, ratio in result["spare_core"].items():
+        low, high = ratio["p95_95_percent"]
+        console.print(
+            f"95th percentile of a step with a spare core, {kind}: {ratio['p95']:.3f} ({low:.3f} to {high:.3f})"
+        )
+    console.print(f"to the storage emulator, {STREAM_MB_PER_S:.0f} MB/s a stream, s: {result['emulator']}")
     console.print(f"damages: {result['corruption']}")
 
 
@@ -234,7 +233,7 @@ def main() -> None:
         console.print("spare core ...")
         result["spare_core"] = measure_spare(folder("spare"), options.mib, SPARE_ROUNDS * options.rounds)
         console.print("first saves ...")
-        result["first_save_over_median"] = measure_first(folder("first"), options.mib, options.rounds)
+        result["first_save"] = measure_first(folder("first"), options.mib, options.rounds)
         console.print("saves and restores ...")
         result |= measure(folder("main"), options.mib, options.rounds)
     result["goals"] = judged(result)

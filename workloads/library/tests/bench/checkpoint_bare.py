@@ -1,6 +1,6 @@
 """A save without a library: the state is copied into shared memory, and a process on a spare core writes it down.
 
-Nothing is encoded or committed. What this costs the steps beside it, no library can avoid.
+Nothing is encoded or committed. What this costs the training, no library can avoid.
 """
 
 import mmap
@@ -30,6 +30,18 @@ for _ in sys.stdin:
 """
 
 
+def fresh(tensors: Iterable[torch.Tensor]) -> torch.Tensor:
+    """Shared memory for a copy of them, of which no page was touched."""
+    return torch.frombuffer(mmap.mmap(-1, sum(tensor.nbytes for tensor in tensors)), dtype=torch.float32)
+
+
+def copy_all(tensors: Iterable[torch.Tensor], to: torch.Tensor) -> None:
+    place = 0
+    for tensor in tensors:
+        to[place : place + tensor.numel()].copy_(tensor.view(-1))
+        place += tensor.numel()
+
+
 class BareCopy:
     def __init__(self, folder: Path, tensors: Iterable[torch.Tensor], *, training_threads: int) -> None:
         self._tensors = list(tensors)
@@ -47,10 +59,7 @@ class BareCopy:
         self.finish()  # the first write also pays for the start of the process
 
     def begin(self) -> None:
-        place = 0
-        for tensor in self._tensors:
-            self._copy[place : place + tensor.numel()].copy_(tensor.view(-1))
-            place += tensor.numel()
+        copy_all(self._tensors, self._copy)
         assert self._writer.stdin is not None
         self._writer.stdin.write(b"\n")
 

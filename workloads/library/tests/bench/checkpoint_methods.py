@@ -1,6 +1,5 @@
 """The ways of saving that the checkpoint benchmark compares, behind one face."""
 
-import os
 import shutil
 from pathlib import Path
 from typing import Any, Protocol
@@ -76,18 +75,6 @@ class Plain:
     def close(self) -> None: ...
 
 
-class TorchSave(Plain):
-    name = "torch.save"
-
-    def begin(self, number: int) -> None:
-        target = self.target(number)
-        target.mkdir(parents=True, exist_ok=True)
-        with (target / f"{dist.get_rank()}.pt").open("wb") as file:
-            torch.save(self._tensors, file)
-            file.flush()
-            os.fsync(file.fileno())
-
-
 class DcpSave(Plain):
     name = "dcp.save"
 
@@ -152,6 +139,6 @@ class DcpShared(_DcpAsync):
     shared = True
 
 
-METHODS: dict[str, type[Any]] = {m.name: m for m in (Holdfast, TorchSave, DcpSave, DcpThread, DcpProcess, DcpShared)}
+METHODS: dict[str, type[Any]] = {m.name: m for m in (Holdfast, DcpSave, DcpThread, DcpProcess, DcpShared)}
 ASYNC = [DcpThread.name, DcpProcess.name, DcpShared.name]
 DCP = [DcpSave.name, *ASYNC]

@@ -1,13 +1,22 @@
-"""Ways of saving that only a GPU has, for `make bench-gpu`."""
+"""One rank of `make bench-gpu`, and the ways of saving that only a GPU has. Settings and figures as in checkpoint_rank."""
 
 import importlib.util
+import json
+import sys
+import time
+import warnings
+from collections import defaultdict
+from collections.abc import Callable
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import torch
+import torch.distributed as dist
 
 from holdfast.checkpoint import Checkpointer
-from workloads.library.tests.bench.checkpoint_methods import DcpShared, Holdfast, Plain, Tensors
+from workloads.library.tests.bench.checkpoint_methods import METHODS, DcpShared, Holdfast, Method, Plain, Tensors
+from workloads.library.tests.bench.checkpoint_rank import COPY, Figures, make_state, settle
 
 
 class HoldfastLock(Holdfast):
@@ -77,8 +86,88 @@ class Nvrx(Plain):
 ON_GPU: dict[str, type[Any]] = {each.name: each for each in (HoldfastLock, DcpOverlap, Nvrx)}
 
 
+def caught_up() -> None:
+    """Until the GPU has done what it was asked for: what it copies there is time that it does not compute."""
+    torch.cuda.current_stream().synchronize()
+
+
+class Step:
+    """33 TFLOP, and one all-reduce."""
+
+    def __init__(self) -> None:
+        self._a = torch.randn(8192, 8192, device="cuda", dtype=torch.bfloat16)
+        self._one = torch.ones(1)
+
+    def run(self, before_update: Callable[[], object] = lambda: None) -> float:
+        began = time.perf_counter()
+        for _ in range(30):
+            self._a @ self._a
+        before_update()
+        caught_up()
+        dist.all_reduce(self._one)
+        return time.perf_counter() - began
+
+
+def one_save(method: Method, number: int, step: Step) -> dict[str, float]:
+    settle()
+    normal = median(step.run() for _ in range(8))
+    began = time.perf_counter()
+    method.begin(number)
+    caught_up()
+    blocking = time.perf_counter() - began
+    beside: list[float] = []
+    while method.busy():
+        beside.append(step.run(getattr(method, "staged", lambda: None)))
+    method.finish()
+    figures = {"blocking": blocking, "total": time.perf_counter() - began}
+    if beside:
+        figures["factor"] = sum(beside) / len(beside) / normal
+        figures["extra"] = sum(beside) - normal * len(beside)
+    return figures
+
+
+def copy_seconds(tensors: Tensors, pinned: list[torch.Tensor]) -> float:
+    settle()
+    began = time.perf_counter()
+    for source, target in zip(tensors.values(), pinned, strict=True):
+        target.copy_(source, non_blocking=True)
+    caught_up()
+    return time.perf_counter() - began
+
+
+def saves(folder: Path, tensors: Tensors, names: list[str], rounds: int) -> Figures:
+    figures: Figures = defaultdict(lambda: defaultdict(list))
+    step, pinned = Step(), [torch.ones_like(tensor, device="cpu").pin_memory() for tensor in tensors.values()]
+    methods: list[Any] = [(METHODS | ON_GPU)[name](folder, tensors) for name in names]
+    for method in methods:  # its own start would slow the others
+        one_save(method, 1, step)
+    for number in range(2, 2 + rounds):
+        for method in methods:
+            figures[COPY]["blocking"].append(copy_seconds(tensors, pinned))
+            for kind, value in one_save(method, number, step).items():
+                figures[method.name][kind].append(value)
+    for method in methods:
+        method.close()
+    return figures
+
+
 def absent() -> dict[str, str]:
     """What does not run here, and why."""
     found = importlib.util.find_spec("nvidia_resiliency_ext")
     reason = "nvidia-resiliency-ext is not installed: it needs Python 3.12, glibc 2.39 and a GPU"
     return {} if found else {Nvrx.name: reason}
+
+
+def main() -> None:
+    given: dict[str, Any] = json.loads(sys.argv[1])
+    warnings.simplefilter("ignore")
+    torch.set_num_threads(1)
+    dist.init_process_group("cpu:gloo,cuda:nccl")
+    tensors = {name: tensor.cuda() for name, tensor in make_state(given["mib"]).items()}
+    found = saves(Path(given["folder"]), tensors, given["methods"], given["rounds"])
+    Path(given["out"]).write_text(json.dumps({"saves": found}))
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()

@@ -10,8 +10,8 @@ import sys
 import time
 import warnings
 from collections import defaultdict
-from collections.abc import Callable
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import torch
@@ -23,49 +23,40 @@ from holdfast.checkpoint.restore import restore
 from holdfast.checkpoint.settings import Tuning
 from holdfast.checkpoint.state import PerRank
 from holdfast.checkpoint.stores.opening import open_storage
+from workloads.library.tests.bench.checkpoint_bare import copy_all, fresh
 from workloads.library.tests.bench.checkpoint_methods import METHODS, DcpSave, Holdfast, Method, Tensors
-from workloads.library.tests.bench.checkpoint_on_gpu import ON_GPU
 from workloads.library.tests.bench.checkpoint_rivals import RIVALS
 
 MIB = 1 << 20
 TENSOR_MIB = 16
 WARM_UP_S = 10.0
 
+COPY, FRESH_COPY = "plain copy", "plain copy to fresh memory"
+
 Figures = dict[str, dict[str, list[float]]]
 
 
-def make_state(mib: int, device: str = "cpu") -> Tensors:
+def make_state(mib: int) -> Tensors:
     generator = torch.Generator().manual_seed(dist.get_rank())
     size = TENSOR_MIB * MIB // 4
     return {
-        f"rank{dist.get_rank()}.{i}": torch.empty(size).uniform_(generator=generator).to(device)
-        for i in range(mib // TENSOR_MIB)
+        f"rank{dist.get_rank()}.{i}": torch.empty(size).uniform_(generator=generator) for i in range(mib // TENSOR_MIB)
     }
 
 
 class Step:
     """A stand-in for training: some tens of milliseconds on one core, and one all-reduce."""
 
-    def __init__(self, device: str = "cpu") -> None:
-        # A GPU is asked for 33 TFLOP.
-        side, self._products, kind = (8192, 30, torch.bfloat16) if device == "cuda" else (700, 2, torch.float32)
-        self._a = torch.randn(side, side, device=device, dtype=kind)
+    def __init__(self) -> None:
+        self._a = torch.randn(700, 700)
         self._one = torch.ones(1)
 
-    def run(self, before_update: Callable[[], object] = lambda: None) -> float:
+    def run(self) -> float:
         began = time.perf_counter()
-        for _ in range(self._products):
+        for _ in range(2):
             self._a @ self._a
-        before_update()
-        caught_up()
         dist.all_reduce(self._one)
         return time.perf_counter() - began
-
-
-def caught_up() -> None:
-    """Until a GPU has done what it was asked for: what it copies there is time that it does not compute."""
-    if torch.cuda.is_initialized():
-        torch.cuda.current_stream().synchronize()
 
 
 def warm_up(step: Step) -> None:
@@ -87,25 +78,28 @@ def slowest(seconds: float) -> float:
     return float(value.item())
 
 
-def one_save(method: Method, number: int, step: Step, loaded: bool) -> dict[str, float]:
+def one_save(method: Method, number: int) -> dict[str, float]:
     settle()
-    alone = [step.run() for _ in range(8 if torch.cuda.is_initialized() else 20)] if loaded else []
-    dist.barrier()
     began = time.perf_counter()
     method.begin(number)
-    caught_up()
     blocking = time.perf_counter() - began
-    beside: list[float] = []
-    while loaded and not everyone_done(not method.busy()):
-        beside.append(step.run(getattr(method, "staged", lambda: None)))
     method.finish()
     total = time.perf_counter() - began
-    figures = {"blocking": slowest(blocking), "total": slowest(total)}
-    if beside:
-        normal = sorted(alone)[len(alone) // 2]
-        figures["factor"] = sum(beside) / len(beside) / normal
-        figures["extra"] = sum(beside) - normal * len(beside)
-    return figures
+    return {"blocking": slowest(blocking), "total": slowest(total)}
+
+
+def steps_beside_one(method: Method, number: int, step: Step) -> dict[str, float]:
+    settle()
+    normal = median(step.run() for _ in range(20))
+    dist.barrier()
+    method.begin(number)
+    beside: list[float] = []
+    while not everyone_done(not method.busy()):
+        beside.append(step.run())
+    method.finish()
+    if not beside:  # through before the first
+        return {}
+    return {"factor": sum(beside) / len(beside) / normal, "extra": sum(beside) - normal * len(beside)}
 
 
 def settle() -> None:
@@ -115,55 +109,43 @@ def settle() -> None:
     dist.barrier()
 
 
-def quantile(values: list[float], share: float) -> float:
-    return sorted(values)[min(len(values) - 1, int(share * len(values)))]
-
-
-def memcpy_seconds(tensors: Tensors, copies: list[torch.Tensor]) -> float:
+def copy_seconds(tensors: Tensors, to: torch.Tensor) -> float:
     settle()
     began = time.perf_counter()
-    for source, target in zip(tensors.values(), copies, strict=True):
-        target.copy_(source, non_blocking=True)
-    caught_up()
+    copy_all(tensors.values(), to)
     return slowest(time.perf_counter() - began)
 
 
-def copies_of(tensors: Tensors, device: str) -> list[torch.Tensor]:
-    """Memory for a plain copy, which for a GPU's is pinned."""
-    copies = [torch.ones_like(tensor, device="cpu") for tensor in tensors.values()]
-    return [copy.pin_memory() for copy in copies] if device == "cuda" else copies
-
-
-def saves(folder: Path, tensors: Tensors, names: list[str], rounds: int) -> Figures:
+def saves(folder: Path, tensors: Tensors, names: list[str], rounds: int, *, controls: bool) -> Figures:
+    """`controls`: before each of our saves a plain copy to memory that was touched before, and one to memory that was not."""
     figures: Figures = defaultdict(lambda: defaultdict(list))
-    device = next(iter(tensors.values())).device.type
-    step = Step(device)
-    copies = copies_of(tensors, device) if len(names) > 1 else []
-    methods: list[Any] = [(METHODS | RIVALS | ON_GPU)[name](folder, tensors) for name in names]
+    step = Step()
+    touched = fresh(tensors.values()).fill_(1) if controls else None
+    methods: list[Any] = [(METHODS | RIVALS)[name](folder, tensors) for name in names]
     for method in methods:
-        # Their own start slows what saves beside them; ours is measured from its first, apart from a GPU's.
-        if method.name in RIVALS or device == "cuda":
-            one_save(method, 1, step, loaded=False)
-    if device == "cpu":  # else all have saved by now
-        warm_up(step)
-    for number in range(2, 2 + (rounds if device == "cuda" else 2 * rounds)):
-        loaded = number % 2 == 1 or device == "cuda"
+        if method.name in RIVALS:  # their own start slows whoever saves beside them; ours is measured from its first
+            one_save(method, 1)
+    warm_up(step)
+    for number in range(2, 2 + 2 * rounds):
         for method in methods:
-            if copies and (device == "cuda" or not loaded):
-                figures["memcpy"]["blocking"].append(memcpy_seconds(tensors, copies))
-            for kind, value in one_save(method, number, step, loaded).items():
-                figures[method.name][f"{kind}_loaded" if loaded and device == "cpu" else kind].append(value)
-            if os.environ.get("BENCH_VERBOSE"):
-                print(method.name, {kind: values[-1] for kind, values in figures[method.name].items()}, file=sys.stderr)
+            if number % 2:
+                # dcp.save holds training until it is durable: there are no steps beside it.
+                found = {} if method.name == DcpSave.name else steps_beside_one(method, number, step)
+            else:
+                if touched is not None and method.name == Holdfast.name:
+                    figures[COPY]["blocking"].append(copy_seconds(tensors, touched))
+                    figures[FRESH_COPY]["blocking"].append(copy_seconds(tensors, fresh(tensors.values())))
+                found = one_save(method, number)
+            for kind, value in found.items():
+                figures[method.name][kind].append(value)
     for method in methods:
         method.close()
     return figures
 
 
 def restores(folder: Path, tensors: Tensors, rounds: int) -> dict[str, list[float]]:
-    """Both read what the last save left into tensors that exist: from the disk, as on a new node, and from the cache."""
-    names = [f"{name} {cache}" for cache in ("cold", "warm") for name in ("holdfast", "dcp.load")]
-    figures: dict[str, list[float]] = {name: [] for name in names}
+    """Both read what the last save left from the disk, as on a new node, into tensors that exist."""
+    figures: dict[str, list[float]] = {Holdfast.name: [], "dcp.load": []}
     ranks = Ranks.of_job(timeout_s=600)
     newest = max((folder / DcpSave.name).iterdir(), key=lambda p: int(p.name))
     expected = {key: tensor.clone() for key, tensor in tensors.items()}
@@ -171,11 +153,10 @@ def restores(folder: Path, tensors: Tensors, rounds: int) -> dict[str, list[floa
         for name in figures:
             for tensor in tensors.values():
                 tensor.zero_()
-            if name.endswith("cold"):  # of its own files only: "warm" is what the last read of a method left
-                forget(folder / Holdfast.name if name.startswith("holdfast") else newest)
+            forget(folder / Holdfast.name if name == Holdfast.name else newest)
             dist.barrier()
             began = time.perf_counter()
-            if name.startswith("holdfast"):
+            if name == Holdfast.name:
                 storage = open_storage(str(folder / Holdfast.name))
                 found = restore(storage, "bench", {"t": PerRank(tensors)}, ranks, Tuning())
                 assert found.step and not found.skipped, found
@@ -200,16 +181,16 @@ def main() -> None:
     folder, rounds = Path(given["folder"]), given["rounds"]
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
-    device = given.get("device", "cpu")
-    dist.init_process_group("cpu:gloo,cuda:nccl" if device == "cuda" else "gloo")
-    tensors = make_state(given["mib"], device)
+    dist.init_process_group("gloo")
+    tensors = make_state(given["mib"])
     if given.get("announce"):
         for _ in range(5):  # what training itself allocates is none of the checkpoint's
             Step().run()
         dist.barrier()
         (folder / "state-is-there").touch()
         time.sleep(1)
-    result: dict[str, Any] = {"saves": saves(folder, tensors, given["methods"], rounds)}
+    controls = not given.get("announce")  # whoever measures memory counts no copies of ours
+    result: dict[str, Any] = {"saves": saves(folder, tensors, given["methods"], rounds, controls=controls)}
     if given.get("restore"):
         result["restores"] = restores(folder, tensors, rounds)
     if dist.get_rank() == 0:

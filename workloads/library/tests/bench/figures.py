@@ -39,7 +39,7 @@ HEADLINES = {
     "bench-checkpoint": "{corruption[holdfast][injected]} damaged checkpoints, {corruption[holdfast][undetected]} loaded"
     " (DCP {corruption[dcp][undetected]})",
     "bench-gpu": "a save of {mib:,} MiB holds an H100 {rows[holdfast][blocking]:.3f} s, under `lock()`"
-    " {rows[holdfast lock()][blocking]:.3f} (bare copy {rows[memcpy][blocking]:.3f}, NVRx {rows[nvrx local][blocking]:.3f},"
+    " {rows[holdfast lock()][blocking]:.3f} (bare copy {rows[plain copy][blocking]:.3f}, NVRx {rows[nvrx local][blocking]:.3f},"
     " DCP {rows[dcp.async PROCESS shm, overlapped][blocking]:.2f}); durable after {rows[holdfast][total]:.1f} s"
     " (NVRx {rows[nvrx local][total]:.1f})",
     "bench-elastic": "next step {median_s[death]:.2f} s after a node dies (rigid gang"
@@ -84,6 +84,14 @@ PARTS = (
     " {goodput[where the time went][holdfast][slower]} and {goodput[where the time went][naive][slower]}. Both save every"
     " 50 steps, on cores that the ranks fill. The naive twin writes without fsync and checksum, and exits with 0, so"
     " Kubernetes would count its Job as complete.",
+    "First save of a start, median of five starts: {first_save[over_median]:.2f} times the median save (a plain copy of the"
+    " same bytes to memory that was touched before: {first_save[copy_over_median]:.2f}), and"
+    " {first_save[over_fresh_copy]:.2f} times a plain copy to fresh memory.",
+    "95th percentile of a step with a spare core, over one alone: {spare_core[upload][p95]:.2f} during an upload,"
+    " {spare_core[copy][p95]:.2f} ({spare_core[copy][p95_95_percent][0]:.2f} to {spare_core[copy][p95_95_percent][1]:.2f} with"
+    " 95 %) while a process without a library copies and writes the same bytes, {spare_core[spin][p95]:.2f} next to a process"
+    " that only computes. Upload over such a copy: {spare_core[upload over copy][p95]:.2f}"
+    " ({spare_core[upload over copy][p95_95_percent][0]:.2f} to {spare_core[upload over copy][p95_95_percent][1]:.2f}).",
     "Useful share in one run of {longest[minutes][holdfast]:.0f} minutes with {longest[turns]} evictions, with 95 % confidence:"
     " {longest[interval][holdfast][0]:.1%} to {longest[interval][holdfast][1]:.1%} (naive {longest[interval][naive][0]:.1%} to"
     " {longest[interval][naive][1]:.1%}, torchrun {longest[interval][torchrun + dcp.async_save][0]:.1%} to"

@@ -1,8 +1,8 @@
-"""`python -m workloads.library.tests.bench.gpu`: saves of a state in a GPU's memory, ours beside torch.save, every mode
-of DCP, and NVRx's local checkpoints, in one run.
+"""`python -m workloads.library.tests.bench.gpu`: saves of a state in a GPU's memory, ours beside every mode of DCP and
+NVRx's local checkpoints, in one run.
 
 One rank. "Blocking" lasts until the GPU may compute again; "lost" is what a save costs the training in all, with the
-steps beside it, until it is durable. The pinned copy is the same state copied to pinned memory, and nothing else.
+steps beside it, until it is durable. The plain copy is the same state copied to pinned memory, and nothing else.
 Prints a table, and as the last line one JSON object whose `goals` are true or false.
 """
 
@@ -20,9 +20,8 @@ from rich.table import Table
 
 from workloads.library.tests.bench.checkpoint import finish, start
 from workloads.library.tests.bench.checkpoint_methods import ASYNC, DCP, METHODS, Holdfast
-from workloads.library.tests.bench.checkpoint_on_gpu import ON_GPU, DcpOverlap, HoldfastLock, Nvrx, absent
+from workloads.library.tests.bench.checkpoint_on_gpu import COPY, ON_GPU, DcpOverlap, HoldfastLock, Nvrx, absent
 
-COPY = "memcpy"
 OURS, LOCK = Holdfast.name, HoldfastLock.name
 
 
@@ -65,13 +64,13 @@ def main() -> None:
     methods = [name for name in METHODS | ON_GPU if name not in lacking]
     with tempfile.TemporaryDirectory(dir=options.folder) as name:
         folder = Path(name)
-        settings = {"mib": options.mib, "rounds": options.rounds, "methods": methods, "device": "cuda"}
-        saves = finish(start("checkpoint_rank", 1, folder=folder, out=folder / "out", **settings), folder / "out")
+        settings = {"mib": options.mib, "rounds": options.rounds, "methods": methods}
+        saves = finish(start("checkpoint_on_gpu", 1, folder=folder, out=folder / "out", **settings), folder / "out")
     rows = middle(saves["saves"])
     table = Table("method", "blocking s", "durable s", "step factor", "lost s")
     for name, row in rows.items():
         cells = [f"{row[kind]:.3f}" if kind in row else "" for kind in ("blocking", "total", "factor", "lost")]
-        table.add_row("pinned copy" if name == COPY else name, *cells)
+        table.add_row(name, *cells)
     for name, reason in lacking.items():
         table.add_row(name, reason)
     Console(stderr=True, width=140).print(table)

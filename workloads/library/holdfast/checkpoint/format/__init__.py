@@ -14,13 +14,16 @@ import hashlib
 import hmac
 import json
 import os
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from holdfast.contract import object_names
 from holdfast.contract.environment import ENV_KEY_FILE
 from holdfast.contract.errors import InputError
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
 
 SCHEMA = "holdfast.checkpoint/1"
 # These names on disk are older than the code's: renaming them would make checkpoints unreadable, or uncounted.
@@ -68,7 +71,7 @@ class Manifest:
     """The state without its tensors, as this rank saw it."""
 
     def encode(self) -> bytes:
-        return _encode({"schema": SCHEMA, **asdict(self)})
+        return _encode({"schema": SCHEMA, **fields_of(self)})
 
     @property
     def name(self) -> str:
@@ -111,7 +114,7 @@ class Commit:
     """What the trainer measured at this step, for retention."""
 
     def encode(self) -> bytes:
-        body = {"schema": SCHEMA, **asdict(self)}
+        body = {"schema": SCHEMA, **fields_of(self)}
         body[COUNT_FIELD] = body.pop("commit_count")
         encoded = _encode(body)
         signed = {SIGNATURE_FIELD: found} if (found := signature_of(encoded)) else {}
@@ -130,9 +133,14 @@ def digest_of(manifest: bytes) -> ManifestDigest:
     return ManifestDigest(length=len(manifest), sha256=hex_digest(manifest))
 
 
+def fields_of(value: "DataclassInstance") -> dict[str, Json]:
+    """For JSON. Not dataclasses.asdict: it copies all that is below, which takes ten times as long as the JSON does."""
+    return {name: getattr(value, name) for name in value.__dataclass_fields__}
+
+
 def _encode(value: Json) -> bytes:
     # One spelling of each value: digests and signatures are taken over these bytes.
-    return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False).encode()
+    return json.dumps(value, default=fields_of, sort_keys=True, separators=(",", ":"), allow_nan=False).encode()
 
 
 def hex_digest(data: bytes) -> str:

@@ -52,10 +52,10 @@ def committed_steps(storage: Storage, run: str) -> list[int]:
     return sorted((s.step for s in survey(storage, run).values() if s.commit), reverse=True)
 
 
-def read_commit(storage: Storage, run: str, step: int) -> Commit | None:
-    """None where there is none that can be read."""
+def read_commit(storage: Storage, run: str, step: int, *, listed: Stat | None = None) -> Commit | None:
+    """None where there is none that can be read. `listed`: as a listing shows it."""
     try:
-        data = read_object(storage, object_names.commit_object(run, step), limit=MAX_COMMIT_BYTES)
+        data = read_object(storage, object_names.commit_object(run, step), limit=MAX_COMMIT_BYTES, listed=listed)
         return decode_commit(data, run=run, step=step)
     except (Damaged, EOFError, NotFound, InputError):
         return None
@@ -139,9 +139,9 @@ def commit(
     else than was sent, Abandoned when asked to give up, Fenced when a newer trainer has the right to commit."""
     # A manifest is written after its shards, so manifests of all ranks mean that every shard was sent.
     names = _wait_for_manifests(storage, own, timeout_s, abandoned)
-    payloads = [read_object(storage, name, limit=MAX_MANIFEST_BYTES) for name in names]
-    # One listing for all shards: a stat for each would be thousands of requests in the commit's way.
+    # One listing for all objects: a stat for each would be thousands of requests in the commit's way.
     stored = {found.name: found for found in storage.list(object_names.attempt_prefix(*own.attempt_id))}
+    payloads = [read_object(storage, name, limit=MAX_MANIFEST_BYTES, listed=stored.get(name)) for name in names]
     manifests = [_verified(stored, own, payload) for payload in payloads]
     check_manifests(manifests)
     failpoint("commit.verified")
@@ -172,7 +172,7 @@ def _wait_for_manifests(
     names = [object_names.manifest_object(*own.attempt_id, rank) for rank in range(own.world_size)]
     deadline = time.monotonic() + timeout_s
     pause = FIRST_PAUSE_S
-    missing = list(range(own.world_size))
+    missing = [rank for rank in range(own.world_size) if rank != own.rank]
     while True:
         # Only what was missing is asked for again: each round costs one request for a rank.
         missing = [rank for rank in missing if not exists(storage, names[rank])]

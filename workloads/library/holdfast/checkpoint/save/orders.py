@@ -1,10 +1,10 @@
 """What an uploader process is started with, and what it is given for each save."""
 
 import json
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, Self
 
-from holdfast.checkpoint.format import Manifest, TensorPart
+from holdfast.checkpoint.format import Manifest, TensorPart, fields_of
 from holdfast.checkpoint.peers.places import Version
 from holdfast.checkpoint.save.retention import Policy
 from holdfast.checkpoint.settings import Retention, Tuning
@@ -47,7 +47,7 @@ class UploadOrders:
         )
 
     def encode(self) -> str:
-        return json.dumps(asdict(self))
+        return json.dumps(self, default=fields_of)
 
     @classmethod
     def decode(cls, text: str) -> "UploadOrders":
@@ -78,8 +78,7 @@ class Job:
     """Which copy the neighbour has to keep meanwhile."""
 
     def encode(self) -> bytes:
-        # asdict copies every value: with thousands of tensors it would hold training longer than the copy off a GPU.
-        return json.dumps(self, default=_fields_of, separators=(",", ":"), allow_nan=False).encode()
+        return json.dumps(self, default=fields_of, separators=(",", ":"), allow_nan=False).encode()
 
     @classmethod
     def decode(cls, body: dict[str, Any]) -> "Job":
@@ -92,7 +91,3 @@ class Job:
         del fields["shards"]
         body |= {"manifest": Manifest(**fields, tensors=tensors, shards=()), "keep": tuple(body["keep"])}
         return cls(**body)
-
-
-def _fields_of(value: Any) -> dict[str, Any]:
-    return {name: getattr(value, name) for name in value.__slots__}

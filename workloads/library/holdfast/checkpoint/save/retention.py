@@ -15,7 +15,7 @@ from holdfast.checkpoint.failpoints import failpoint
 from holdfast.checkpoint.format import Commit, Manifest
 from holdfast.checkpoint.format.commit import StepObjects, committed_steps, read_commit, steps_of, survey
 from holdfast.checkpoint.settings import Retention
-from holdfast.checkpoint.stores.storage import Storage, numbers_below, put_bytes
+from holdfast.checkpoint.stores.storage import Stat, Storage, numbers_below, put_bytes
 from holdfast.contract import object_names
 
 
@@ -52,12 +52,18 @@ class Policy(Retention):
         return first.values()
 
 
-def retain(storage: Storage, run: str, policy: Policy, *, now: float | None = None) -> list[str]:
-    """Deletes, and returns the names that went."""
+Known = dict[Stat, Commit]
+"""Commits by what a listing shows of them: an object is never changed, so none is read twice."""
+
+
+def retain(
+    storage: Storage, run: str, policy: Policy, *, known: Known | None = None, now: float | None = None
+) -> list[str]:
+    """Deletes, and returns the names that went. `known`: kept by the caller from one call to the next."""
     failpoint("retention.begin")
     now = time.time() if now is None else now
     steps = survey(storage, run)
-    commits = _commits(storage, run, steps.values())
+    commits = _commits(storage, run, steps.values(), {} if known is None else known)
     going = _going(storage, run, policy, commits, now)
     gone: list[str] = []
     oldest = now - policy.orphan_age_s
@@ -76,7 +82,7 @@ def retain(storage: Storage, run: str, policy: Policy, *, now: float | None = No
 
 def superfluous(storage: Storage, run: str, policy: Policy, *, now: float | None = None) -> list[int]:
     """Committed steps that `retain` would delete."""
-    commits = _commits(storage, run, survey(storage, run).values())
+    commits = _commits(storage, run, survey(storage, run).values(), {})
     return sorted(_going(storage, run, policy, commits, time.time() if now is None else now))
 
 
@@ -99,9 +105,12 @@ def _going(storage: Storage, run: str, policy: Policy, commits: dict[int, Commit
     return {one.step for one in sound} - policy.kept(sound, now) - pinned(storage, run)
 
 
-def _commits(storage: Storage, run: str, entries: Iterable[StepObjects]) -> dict[int, Commit]:
-    found = {entry.step: read_commit(storage, run, entry.step) for entry in entries if entry.commit}
-    return {step: commit for step, commit in found.items() if commit is not None}
+def _commits(storage: Storage, run: str, entries: Iterable[StepObjects], known: Known) -> dict[int, Commit]:
+    listed = {entry.step: entry.commit for entry in entries if entry.commit}
+    found = {stat: known.get(stat) or read_commit(storage, run, step, listed=stat) for step, stat in listed.items()}
+    known.clear()
+    known.update((stat, commit) for stat, commit in found.items() if commit is not None)
+    return {commit.step: commit for commit in known.values()}
 
 
 def _newest(entry: StepObjects) -> float:

@@ -28,6 +28,10 @@ from holdfast.checkpoint.state import Captured, targets
 from holdfast.checkpoint.state.tensors import Piece, dtype_of, memory_at, memory_of, stream_bytes
 from holdfast.checkpoint.stores.storage import Storage
 
+SPARE_BYTES = 64 << 10
+"""For what a program adds after its start, such as the random stream of a library that it imports late. A memory that
+has to grow is mapped again and touched again, and the save waits for that longer than for its copy."""
+
 
 class Staging:
     def __init__(self, descriptor: int = -1) -> None:
@@ -48,11 +52,11 @@ class Staging:
         """Make room for `pieces`, touch every page and pin it where a GPU will copy, in the background."""
         fresh = stream_bytes(pieces) > self.bytes
         if fresh:
-            self._grow(stream_bytes(pieces))
+            self._grow(stream_bytes(pieces) + SPARE_BYTES)
         device = next((piece.local.device for piece in pieces if piece.local.is_cuda), None)
         # What outlived the process that touched it is no longer pinned.
         if fresh or (device and self._pinned is None and self._toucher is None):
-            self._toucher = threading.Thread(target=self._touch, args=(fresh, device), name="stage-touch", daemon=True)
+            self._toucher = threading.Thread(target=self._touch, args=(device,), name="stage-touch", daemon=True)
             self._toucher.start()
 
     def stage(self, pieces: list[Piece], *, steady: Collection[str] = ()) -> int:
@@ -61,10 +65,10 @@ class Staging:
         `steady`: keys of tensors that do not change until then: a GPU copies them while it goes on computing."""
         failpoint("stage.begin")
         self.prepare(pieces)
-        # The toucher zeroes the buffer: a copy before it has finished would be wiped.
-        self._join()
-        copy_into(self._buffer, [piece for piece in pieces if piece.part.key not in steady])
         devices = {piece.local.device for piece in pieces if piece.local.is_cuda}
+        if devices:  # no memory is pinned while it is copied to
+            self._join()
+        copy_into(self._buffer, [piece for piece in pieces if piece.part.key not in steady])
         with ExitStack() as streams:
             for device in devices if steady else ():
                 streams.enter_context(torch.cuda.stream(self._stream_of(device)))
@@ -115,10 +119,10 @@ class Staging:
         self._buffer = torch.frombuffer(mmap.mmap(self.descriptor, length), dtype=torch.uint8)
         self.bytes = length
 
-    def _touch(self, fresh: bool, device: torch.device | None) -> None:
-        # Page faults cost more than the copy: taken here, during the first steps, and not in the first save.
-        if fresh:
-            self._buffer.zero_()
+    def _touch(self, device: torch.device | None) -> None:
+        # Page faults cost more than the copy: taken here, during the first steps, and not in the first save. By reading,
+        # since a memory that outlives its process may hold the only copy of this rank's last state.
+        self._buffer[:: mmap.PAGESIZE].sum()
         if device is not None:
             with torch.cuda.device(device):  # a thread begins on GPU 0, whose memory a context would take
                 code = _cudart().cudaHostRegister(self._buffer.data_ptr(), self.bytes, 0)

@@ -31,7 +31,7 @@ from holdfast.checkpoint.format.commit import CommitState, commit
 from holdfast.checkpoint.format.soundness import read_shard
 from holdfast.checkpoint.peers.places import PeerPlaces
 from holdfast.checkpoint.save.orders import Job, UploadOrders
-from holdfast.checkpoint.save.retention import FailedAttempts, retain
+from holdfast.checkpoint.save.retention import FailedAttempts, Known, retain
 from holdfast.checkpoint.settings import Tuning
 from holdfast.checkpoint.stores.opening import reliable_storage
 from holdfast.checkpoint.stores.storage import Storage, crc32c, put_bytes, put_object, random_hex
@@ -109,7 +109,7 @@ def serve(mailbox: Mailbox, memories: list[Memory], storage: Storage, orders: Up
     """Until the trainer is gone and its last save is through."""
     policy = orders.policy
     state = CommitState(commit_count=orders.commit_count, keep=orders.keep, damaged=policy.damaged, epoch=orders.epoch)
-    failed, read_back = FailedAttempts(storage), ReadBack(storage)
+    failed, read_back, known = FailedAttempts(storage), ReadBack(storage), Known()
     while (job := mailbox.next()) is not None:
         failed.clear()
         try:
@@ -127,7 +127,7 @@ def serve(mailbox: Mailbox, memories: list[Memory], storage: Storage, orders: Up
         # After the report: a slow deletion must not keep the trainer from its next save.
         if changed:
             with suppress(StorageError, Damaged, OSError):  # the next save tries again
-                retain(storage, job.manifest.run, policy)
+                retain(storage, job.manifest.run, policy, known=known)
 
 
 class ReadBack:

@@ -100,10 +100,11 @@ def checked_name(name: str) -> str:
     return name
 
 
-def read_object(storage: Storage, name: str, *, limit: int) -> bytes:
-    """A small object whole. Raises NotFound; EOFError for one over `limit`, which is not read."""
+def read_object(storage: Storage, name: str, *, limit: int, listed: Stat | None = None) -> bytes:
+    """A small object whole. `listed`: as a listing shows it, else it is asked for. Raises NotFound; EOFError for one over
+    `limit`, which is not read."""
     # Asked before the memory is taken: who can write to the bucket chooses the size.
-    size = storage.stat(name).bytes
+    size = (listed or storage.stat(name)).bytes
     if size > limit:
         raise EOFError(f"{name} has {size} bytes, more than {limit}")
     data = bytearray(size)
