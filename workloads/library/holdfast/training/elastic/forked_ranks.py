@@ -7,7 +7,6 @@ each has ended, and ends its ranks when the launcher is gone. A program that is 
 # Why it is so: infra/decisions/0031.
 
 import atexit
-import gc
 import json
 import os
 import runpy
@@ -29,13 +28,16 @@ import torch
 
 from holdfast.contract.errors import InputError
 from holdfast.contract.exit_codes import EXIT_RETRY
+from holdfast.runtime.phases import uncollected
+from holdfast.training.deferred_compiler import defer_compiler
 
 PRELOADED = (
     "torch.distributed.fsdp",
     "torch.distributed.device_mesh",
-    "torch._dynamo",
     "holdfast.checkpoint.checkpointer",
 )
+COMPILER = "torch._dynamo.eval_frame"
+"""A part of it: the whole is deferred under its name."""
 _LOOK_S = 0.02
 
 
@@ -103,9 +105,11 @@ def _serve(connection: socket.socket, command: Sequence[str], preloaded: Sequenc
     """In the forked process."""
     for number in (signal.SIGTERM, signal.SIGINT):  # the launcher passes on what is for the ranks
         signal.signal(number, signal.SIG_IGN)
-    for module in preloaded if python_arguments(command) else ():
-        import_module(module)
-    gc.freeze()  # what exists now stays shared with the ranks
+    python = bool(python_arguments(command))
+    if python:
+        _preload(*preloaded)
+        # A first start, of a replacement for which all others wait, compiles nothing before its first step.
+        defer_compiler(settings=True)
     running: list[int] = []
     data = b""
     while True:
@@ -123,10 +127,18 @@ def _serve(connection: socket.socket, command: Sequence[str], preloaded: Sequenc
         if ended:
             running = [pid for pid in running if pid not in ended]
             _report(connection, running, [*ended.values()])
+            if python and not running and any(ended.values()):
+                _preload(COMPILER)  # until the replacement is there
     for pid in running:
         with suppress(ProcessLookupError):
             os.killpg(pid, signal.SIGKILL)
     os._exit(0)
+
+
+def _preload(*modules: str) -> None:
+    with uncollected():
+        for module in modules:
+            import_module(module)
 
 
 def _report(connection: socket.socket, running: list[int], codes: list[int]) -> None:
