@@ -58,6 +58,18 @@ def test_a_forked_rank_begins_with_the_client_of_its_bucket(tmp_path: Path, url:
     assert subprocess.run([sys.executable, "-c", FORKED, str(program), url], timeout=120).returncode == code
 
 
+def test_what_forked_the_ranks_sleeps_until_one_ends(tmp_path: Path) -> None:
+    program = tmp_path / "train.py"
+    program.write_text(
+        "import os, pathlib, re, sys, time\n"
+        "status = pathlib.Path(f'/proc/{os.getppid()}/status')\n"
+        "woken = lambda: int(re.search(r'\\nvoluntary_ctxt_switches:\\s+(\\d+)', status.read_text())[1])\n"
+        "before = woken()\ntime.sleep(0.5)\nsys.exit(woken() - before)\n"
+    )
+    command = [sys.executable, "-c", FORKED, str(program), "file:///runs"]
+    assert subprocess.run(command, timeout=120).returncode <= 3, "it reports that the rank runs, and waits"
+
+
 @pytest.mark.parametrize(
     ("nodes", "changed", "got"),
     [
