@@ -215,8 +215,9 @@ class ElasticGang:
         self._crew.finish(total, self._tuning.commit_timeout_s)
 
     def slowest(self) -> dict[str, Any]:
-        """Since the last call, or in the newest five steps: `slowest_rank`, the place that takes longest for its share of a step, and `slowest_by`,
-        how many times as long as the others; empty where nothing can be said. Fields of a `window` event."""
+        """Since the last call, or in the newest five steps: `slowest_rank`, the place that takes longest for its share of
+        a step, and `slowest_by`, how many times as long as the others; empty where nothing can be said. Fields of a
+        `window` event."""
         return self._pace.slowest()
 
     def shards(self) -> Generator[int]:
