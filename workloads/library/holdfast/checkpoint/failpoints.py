@@ -1,4 +1,4 @@
-"""Named moments at which a test may kill the process. Production pays one dictionary look-up.
+"""Named moments at which a test may kill the process. Production pays one call.
 
 HOLDFAST_KILL_AT="upload.shard:3" kills the process that reaches that point for the third time.
 """
@@ -6,6 +6,7 @@ HOLDFAST_KILL_AT="upload.shard:3" kills the process that reaches that point for 
 import os
 import signal
 from collections import Counter
+from functools import cache
 
 from holdfast.contract.environment import ENV_KILL_AT
 
@@ -44,9 +45,17 @@ PEER_POINTS = ("peer.agree", "peer.copy", "peer.send", "peer.receive", "peer.cop
 _seen: Counter[str] = Counter()
 
 
+@cache
+def _wanted() -> str:
+    return os.environ.get(ENV_KILL_AT, "")
+
+
+# A test sets it for one child process, and the forked server may have read it before.
+os.register_at_fork(after_in_child=_wanted.cache_clear)
+
+
 def failpoint(name: str) -> None:
-    # Read each time: a test sets it for one child process and the forked server has read it before.
-    wanted = os.environ.get(ENV_KILL_AT)
+    wanted = _wanted()
     if not wanted:
         return
     assert name in (*POINTS, *GANG_POINTS, *PEER_POINTS), name

@@ -153,12 +153,14 @@ def elastic(
 ) -> None:
     """Train on a gang that continues without lost nodes. Exit: 0 done, 143 preempted, 75 too few nodes, 2 input, 70 bug."""
     from holdfast.runtime import logs
+    from holdfast.runtime.phases import uncollected
     from holdfast.runtime.shutdown import leave_now, of_process
 
     logs.set_job(run)
     of_process().nothing_at_stake = True  # a start that has not begun its work leaves at the first notice
-    from holdfast.training.elastic.places import of_pod
-    from holdfast.training.elastic.trainer import ElasticConfig, train_elastic
+    with uncollected():
+        from holdfast.training.elastic.places import of_pod
+        from holdfast.training.elastic.trainer import ElasticConfig, train_elastic
 
     between("place is out of range", place, 0, max(nodes - 1, 0))
     pod = of_pod(os.environ | {ENV_GANG_NODES: str(nodes), ENV_COMPLETION_INDEX: str(place)})
@@ -217,8 +219,11 @@ def ranks(
 
         leave_now(run_ranks(command, processes, shutdown, window_s=window))
     from holdfast.runtime import logs
-    from holdfast.training.elastic.in_place import ShardedNode, run_sharded
-    from holdfast.training.elastic.places import of_pod
+    from holdfast.runtime.phases import uncollected
+
+    with uncollected():
+        from holdfast.training.elastic.in_place import ShardedNode, run_sharded
+        from holdfast.training.elastic.places import of_pod
 
     logs.set_job(run)
     between("place is out of range", place, 0, max(nodes - 1, 0))

@@ -24,6 +24,7 @@ class Stopwatch:
 
     def __init__(self, device: torch.device) -> None:
         self._on_gpu = device.type == "cuda"
+        self._now: Callable[[], Any] = _event if self._on_gpu else time.perf_counter
         self._parts: list[tuple[Any, Any]] = []
         self._began: Any = None
 
@@ -39,19 +40,18 @@ class Stopwatch:
         yield
         self.stop()
 
-    def _now(self) -> Any:
-        if not self._on_gpu:
-            return time.perf_counter()
-        event = torch.cuda.Event(enable_timing=True)
-        event.record()  # in the stream's order: it does not wait, and what the GPU waits for counts
-        return event
-
     def taken_s(self) -> float:
         """Of the parts since the last call. Waits for a GPU that has not come to the end of the last one."""
         parts, self._parts = self._parts, []
         if self._on_gpu and parts:
             parts[-1][1].synchronize()
         return sum(a.elapsed_time(b) / 1e3 if self._on_gpu else b - a for a, b in parts)
+
+
+def _event() -> torch.cuda.Event:
+    event = torch.cuda.Event(enable_timing=True)
+    event.record()  # in the stream's order: it does not wait, and what the GPU waits for counts
+    return event
 
 
 def slowest_of(seconds: Mapping[int, float]) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 import json
 import math
 import os
-import selectors
+import select
 import socket
 import subprocess
 import sys
@@ -81,6 +81,8 @@ class Uploader:
         self._buffer = b""
         # A socket and not a pipe: each side sees at once that the other is gone, whatever killed it.
         self._socket, theirs = socket.socketpair()
+        self._arrivals = select.poll()
+        self._arrivals.register(self._socket, select.POLLIN)
         orders = replace(self._orders, commit_count=self._commit_count).encode()
         descriptors = (theirs.fileno(), *self._memories)
         self._process = subprocess.Popen(
@@ -161,10 +163,8 @@ class Uploader:
 
     def poll(self, wait_s: float = 0.0) -> list[Report]:
         """Reports that have come since the last call."""
-        with selectors.DefaultSelector() as selector:
-            selector.register(self._socket, selectors.EVENT_READ)
-            if selector.select(wait_s):
-                self._receive()
+        if self._arrivals.poll(1000 * wait_s):
+            self._receive()
         reports, self._reports = self._reports, []
         return reports
 

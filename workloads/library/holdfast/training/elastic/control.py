@@ -110,6 +110,8 @@ class Control:
             return frozenset(self._reports.get(epoch, ()))
 
     def joining(self) -> dict[int, Member]:
+        if not self._joins:  # the lead asks in each step
+            return {}
         with self._changed:
             return {index: member for index, (member, _) in self._joins.items()}
 

@@ -68,13 +68,15 @@ class Crew:
         self._led = False
         self.me = control.me
         self.epoch = Epoch(number=0, members=(self.me,))
+        self.rank = 0
+        """Of this member in the epoch."""
         self.step = NO_STATE
         """Steps done, by this member's state."""
 
     @property
     def coordinator(self) -> bool:
         """Whether this member leads; of a node each rank."""
-        return self.epoch.lead == self.me
+        return self.rank == 0
 
     @property
     def group(self) -> ProcessGroup | None:
@@ -218,7 +220,7 @@ class Crew:
     def _enter(self, epoch: Epoch, *, began: float) -> None:
         """Meet the members of `epoch`, or of the one after if a member is lost meanwhile, and hold what they hold."""
         while True:
-            self.epoch = epoch
+            self.epoch, self.rank = epoch, epoch.members.index(self.me)
             try:
                 with self._node.together():
                     self._group.open(epoch, self._lag.bound_s)

@@ -7,7 +7,6 @@ each has ended, and ends its ranks when the launcher is gone. A program that is 
 # Why it is so: infra/decisions/0031.
 
 import atexit
-import gc
 import json
 import os
 import runpy
@@ -29,14 +28,16 @@ import torch
 
 from holdfast.contract.errors import InputError
 from holdfast.contract.exit_codes import EXIT_RETRY
+from holdfast.runtime.phases import uncollected
+from holdfast.training.deferred_compiler import defer_compiler
 
 PRELOADED = (
     "torch.distributed.fsdp",
     "torch.distributed.device_mesh",
-    "torch._dynamo",
     "holdfast.checkpoint.checkpointer",
 )
-_LOOK_S = 0.02
+COMPILER = "torch._dynamo.eval_frame"
+"""A part of it: the whole is deferred under its name."""
 
 
 class ForkedRanks:
@@ -103,35 +104,50 @@ def _serve(connection: socket.socket, command: Sequence[str], preloaded: Sequenc
     """In the forked process."""
     for number in (signal.SIGTERM, signal.SIGINT):  # the launcher passes on what is for the ranks
         signal.signal(number, signal.SIG_IGN)
-    for module in preloaded if python_arguments(command) else ():
-        import_module(module)
-    gc.freeze()  # what exists now stays shared with the ranks
-    running: list[int] = []
+    python = bool(python_arguments(command))
+    if python:
+        _preload(*preloaded)
+        # A first start, of a replacement for which all others wait, compiles nothing before its first step.
+        defer_compiler(settings=True)
+    running: dict[int, int] = {}
+    """By a handle, the processes of the ranks."""
     data = b""
     while True:
-        if select.select([connection], [], [], _LOOK_S if running else None)[0]:
+        ready = select.select([connection, *running], [], [])[0]
+        if connection in ready:
             piece = connection.recv(1 << 16)
             if not piece:
                 break
             data += piece
             while b"\n" in data:
                 line, _, data = data.partition(b"\n")
-                running += [_forked(own, connection, command) for own in json.loads(line)]
+                pids = [_forked(own, connection, command) for own in json.loads(line)]
+                running |= {os.pidfd_open(pid): pid for pid in pids}
                 _report(connection, running, [])
-        looked = [os.waitpid(pid, os.WNOHANG) for pid in running]
-        ended = {pid: os.waitstatus_to_exitcode(status) for pid, status in looked if pid}
-        if ended:
-            running = [pid for pid in running if pid not in ended]
-            _report(connection, running, [*ended.values()])
-    for pid in running:
+        if codes := [_code(handle, running.pop(handle)) for handle in [*running] if handle in ready]:
+            _report(connection, running, codes)
+            if python and not running and any(codes):
+                _preload(COMPILER)  # until the replacement is there
+    for pid in running.values():
         with suppress(ProcessLookupError):
             os.killpg(pid, signal.SIGKILL)
     os._exit(0)
 
 
-def _report(connection: socket.socket, running: list[int], codes: list[int]) -> None:
+def _code(handle: int, pid: int) -> int:
+    os.close(handle)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
+def _preload(*modules: str) -> None:
+    with uncollected():
+        for module in modules:
+            import_module(module)
+
+
+def _report(connection: socket.socket, running: Mapping[int, int], codes: list[int]) -> None:
     with suppress(OSError):  # the launcher is gone: the next look finds it
-        connection.sendall(json.dumps({"running": running, "codes": codes}).encode() + b"\n")
+        connection.sendall(json.dumps({"running": [*running.values()], "codes": codes}).encode() + b"\n")
 
 
 def _forked(own: Mapping[str, str], connection: socket.socket, command: Sequence[str]) -> int:

@@ -175,7 +175,7 @@ class ElasticGang:
 
     @property
     def rank(self) -> int:
-        return self._rank_of_member * self._node.size + self._node.rank
+        return self._crew.rank * self._node.size + self._node.rank
 
     @property
     def world_size(self) -> int:
@@ -185,10 +185,6 @@ class ElasticGang:
     def coordinator(self) -> bool:
         """One process of the gang, which may become another."""
         return self._crew.coordinator and self._node.speaks
-
-    @property
-    def _rank_of_member(self) -> int:
-        return self._crew.epoch.members.index(self._crew.me)
 
     def __enter__(self) -> Self:
         self._shutdown.takes_s = self._window_s
@@ -210,7 +206,7 @@ class ElasticGang:
         while self.step < total:
             self._reduced, self._called = False, None
             self._gradients.begin()
-            self._pace.begin()
+            self._pace.start()
             yield self.step
             if self._reduced:
                 self._crew.done()
@@ -219,21 +215,22 @@ class ElasticGang:
         self._crew.finish(total, self._tuning.commit_timeout_s)
 
     def slowest(self) -> dict[str, Any]:
-        """Since the last call: `slowest_rank`, the place that takes longest for its share of a step, and `slowest_by`,
-        how many times as long as the others; empty where nothing can be said. Fields of a `window` event."""
+        """Since the last call, or in the newest five steps: `slowest_rank`, the place that takes longest for its share of
+        a step, and `slowest_by`, how many times as long as the others; empty where nothing can be said. Fields of a
+        `window` event."""
         return self._pace.slowest()
 
     def shards(self) -> Generator[int]:
         """This member's shards of the step, each with torch's random state seeded for it."""
         # In sets of one for each rank of a node: FSDP2 adds up those in floats, the same ones whatever the size.
-        each = self._node.size
-        sets = sharing.share(self._shards // each, self._rank_of_member, len(self._crew.epoch.members))
-        mine = [each * whole + self._node.rank for whole in sets]
+        each, step, device = self._node.size, self._crew.step, self._gradients.device
+        sets = sharing.share(self._shards // each, self._crew.rank, len(self._crew.epoch.members))
+        mine = range(each * sets.start + self._node.rank, each * sets.stop + self._node.rank, each)
         self._own = len(mine)
         # All at once: between two shards the code would be out of the processor's cache each time.
-        seeds = [mixed_seed(self._seed, self.step, shard) for shard in mine]
+        seeds = [mixed_seed(self._seed, step, shard) for shard in mine]
         for shard, seed in zip(mine, seeds, strict=True):
-            seed_draws(seed, self._gradients.device)
+            seed_draws(seed, device)
             yield shard
 
     def backward(self, loss: Tensor) -> None:
@@ -245,30 +242,34 @@ class ElasticGang:
     def reduce(self) -> bool:
         """The gradient of the whole step into every `p.grad`. False: do not step the optimizer, the step comes again."""
         failpoint("gang.reduce")
+        crew, flags = self._crew, [0] * (2 * self._members + 1)
         # A notice travels with the gradients: all members learn of it at the same step, for no message more.
-        noticed = self._shutdown.requested and self._node.speaks
+        flags[self._index] = int(self._shutdown.requested and self._node.speaks)
+        flags[self._members] = int(self._newcomers_ready())
         # Before the sum: in it a fast member waits for the slow ones, and all would look equally slow.
-        units = self._pace.ended(self._own)
-        took = [units * (member == self._index) for member in range(self._members)]
-        leaves = [int(noticed and member == self._index) for member in range(self._members)]
+        units = self._pace.ended(self._own, step=crew.step, epoch=crew.epoch.number)
+        flags[self._members + 1 + self._index] = units
         try:
-            with self._crew.together():
-                calls = [*leaves, int(self._newcomers_ready()), *took]
-                numbers = self._gradients.reduce(calls, self._crew.group, self._node)
+            with crew.together():
+                numbers = self._gradients.reduce(flags, crew.group, self._node)
         except (GroupLost, RuntimeError) as error:  # gloo's and nccl's errors both
-            self._crew.lost(error)
+            crew.lost(error)
             return False
         failpoint("gang.reduced")
         # Too large for the exact sum, on every member: the step comes again with a larger exponent.
         if numbers is None:
             return False
-        flags, units = numbers[: self._members + 1], numbers[self._members + 1 :]
-        self._pace.took(units, tuple(member.index for member in self._crew.epoch.members))
+        if any(numbers):
+            self._heed(numbers[: self._members + 1], numbers[self._members + 1 :])
+        self._reduced = True
+        return True
+
+    def _heed(self, flags: list[int], units: list[int]) -> None:
+        if any(units):
+            self._pace.took(units, tuple(member.index for member in self._crew.epoch.members))
         # Only now: a call that came while the sum was under way would be known to some members and not to others.
         if any(flags):
             self._called = frozenset(member for member, flag in enumerate(flags[:-1]) if flag)
-        self._reduced = True
-        return True
 
     def _newcomers_ready(self) -> bool:
         # Newcomers ask the lead alone.

@@ -28,7 +28,7 @@ STEP_UP, HEADROOM, STEP_DOWN = 8, 12, 4
 class GradientSum:
     def __init__(self, parameters: Iterable[nn.Parameter], *, flags: int) -> None:
         self._groups = _by_kind([p for p in parameters if p.requires_grad])
-        self._flags = flags
+        self._flags, self.device = flags, self._groups[0][0].device
         self._flats = [
             torch.zeros(sum(local_of(p).numel() for p in group) + flags, dtype=group[0].dtype, device=group[0].device)
             for group in self._groups
@@ -39,10 +39,6 @@ class GradientSum:
             [_like(parameter, view) for parameter, view in zip(group, views, strict=True)]
             for group, views in zip(self._groups, self._views, strict=True)
         ]
-
-    @property
-    def device(self) -> torch.device:
-        return self._flats[0].device
 
     def begin(self) -> None:
         """Before the first shard of a step."""

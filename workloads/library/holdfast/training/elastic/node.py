@@ -8,7 +8,7 @@ of an epoch, so that no rank of a node is ever a step ahead of another. A rank t
 # Why it is so: infra/decisions/0035.
 
 from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from datetime import timedelta
 from typing import Any
 
@@ -75,11 +75,14 @@ class Node:
         """For the checkpoints that they write and read together. Ask equally often on every rank."""
         return Ranks.of_job(timeout_s=timeout_s) if self.size > 1 else Ranks(OneProcessStore(), 0, 1)
 
-    @contextmanager
-    def together(self, count: int = 0) -> Generator[list[int]]:
+    def together(self, count: int = 0) -> AbstractContextManager[list[int]]:
         """Collectives of an epoch, that succeed on all ranks of the node or on none: else GroupLost.
 
         Numbers that the block puts into the list are the largest of the node's after it."""
+        return self._voted(count) if self.size > 1 else nullcontext([])
+
+    @contextmanager
+    def _voted(self, count: int) -> Generator[list[int]]:
         numbers: list[int] = []
         try:
             yield numbers

@@ -7,8 +7,8 @@ machine. So that limit is long, and a thread asks the others meanwhile. It ends 
 
 import threading
 import time
-from collections.abc import Callable, Generator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
+from typing import Self
 
 from holdfast.contract.errors import InputError
 from holdfast.runtime import logs
@@ -37,15 +37,17 @@ class Watch:
         self._closed = threading.Event()
         threading.Thread(target=self._work, name="gang-watch", daemon=True).start()
 
-    @contextmanager
-    def over(self, epoch: Epoch) -> Generator[None]:
-        """Collectives of this epoch. No lock and no thread is waked: an undisturbed step pays nothing."""
+    def over(self, epoch: Epoch) -> Self:
+        """Collectives of this epoch, until the `with` ends. No lock and no thread is waked: an undisturbed step pays
+        nothing."""
         self.silent = frozenset()
         self._over = (epoch, time.monotonic())
-        try:
-            yield
-        finally:
-            self._over = None
+        return self
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, *_: object) -> None:
+        self._over = None
 
     def close(self) -> None:
         self._closed.set()

@@ -58,6 +58,18 @@ def test_a_forked_rank_begins_with_the_client_of_its_bucket(tmp_path: Path, url:
     assert subprocess.run([sys.executable, "-c", FORKED, str(program), url], timeout=120).returncode == code
 
 
+def test_what_forked_the_ranks_sleeps_until_one_ends(tmp_path: Path) -> None:
+    program = tmp_path / "train.py"
+    program.write_text(
+        "import os, pathlib, re, sys, time\n"
+        "status = pathlib.Path(f'/proc/{os.getppid()}/status')\n"
+        "woken = lambda: int(re.search(r'\\nvoluntary_ctxt_switches:\\s+(\\d+)', status.read_text())[1])\n"
+        "before = woken()\ntime.sleep(0.5)\nsys.exit(woken() - before)\n"
+    )
+    command = [sys.executable, "-c", FORKED, str(program), "file:///runs"]
+    assert subprocess.run(command, timeout=120).returncode <= 3, "it reports that the rank runs, and waits"
+
+
 @pytest.mark.parametrize(
     ("nodes", "changed", "got"),
     [
@@ -77,17 +89,42 @@ def test_a_node_of_a_sharded_gang_refuses_what_its_gang_cannot_do(
     assert str(refused.value.got).startswith(got)
 
 
-def test_a_rank_of_a_sharded_state_imports_nothing_of_torch_for_its_first_step() -> None:
-    """Each start of the gang would pay for it: a second of each rank."""
-    program = (
-        "import importlib, sys\nfrom holdfast.training.elastic.forked_ranks import PRELOADED\n"
-        "for name in PRELOADED: importlib.import_module(name)\n"
-        "found = set(sys.modules)\n"
-        "import torch\nfrom torch import distributed as dist\nfrom torch.distributed.fsdp import fully_shard\n"
-        "dist.init_process_group('gloo', store=dist.HashStore(), rank=0, world_size=1)\n"
-        "model = torch.nn.Linear(4, 4)\nfully_shard(model)\noptimizer = torch.optim.AdamW(model.parameters())\n"
-        "model(torch.ones(1, 4)).sum().backward()\noptimizer.step()\ndist.destroy_process_group()\n"
-        "print(*sorted(name for name in set(sys.modules) - found if name.startswith('torch')))\n"
-    )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=300)
-    assert done.stdout.split() == []
+TWICE = """
+import gc, sys
+from queue import SimpleQueue
+from holdfast.training.elastic.forked_ranks import ForkedRanks
+before = sum(each["collections"] for each in gc.get_stats())
+ranks, ended = ForkedRanks([sys.executable, sys.argv[1]], []), SimpleQueue()
+for start in ("first", "second"):
+    ranks.start([{"RANK": "0", "START": start, "COLLECTIONS": str(before)}], ended)
+    assert ended.get() == 1
+"""
+SHARDED_STEP = """
+import gc, os, sys
+print(os.environ["START"], sum(each["collections"] for each in gc.get_stats()) - int(os.environ["COLLECTIONS"]))
+import torch
+from torch import distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+mesh = init_device_mesh("cpu", (1, 1), mesh_dim_names=("replica", "shard"))
+model = fully_shard(torch.nn.Linear(4, 4), mesh=mesh)
+optimizer = torch.optim.AdamW(model.parameters())
+model(torch.ones(1, 4)).sum().backward()
+optimizer.step()
+print(*sorted(name for name in sys.modules if name.startswith(("torch._dynamo.", "torch._inductor"))))
+dist.destroy_process_group()
+sys.exit(1)
+"""
+
+
+def test_only_a_rank_that_starts_again_finds_a_compiler_and_none_waits_for_garbage(tmp_path: Path) -> None:
+    """All nodes wait for the first start of a replacement's ranks: the compiler is half of what they would import."""
+    program = tmp_path / "train.py"
+    program.write_text(SHARDED_STEP)
+    command = [sys.executable, "-c", TWICE, str(program)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=300)
+    first, without, second, compiler = done.stdout.splitlines()
+    assert without == "torch._dynamo.config", done.stderr
+    assert "torch._dynamo.eval_frame" in compiler.split()
+    assert [int(line.split()[1]) < 10 for line in (first, second)] == [True, True], (first, second)

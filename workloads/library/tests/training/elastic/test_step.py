@@ -1,0 +1,47 @@
+"""What an undisturbed step of an elastic gang does beyond the user's loop, counted: `make bench-elastic` measures it."""
+
+import sys
+from collections import Counter
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import torch
+from torch import nn
+
+from holdfast.training.elastic.gang import ElasticGang
+from workloads.library.tests.training.elastic.gangs import free_ports
+
+TORCH = str(Path(torch.__file__).parent)
+SHARDS, STEPS = 3, 40
+MOST_CALLS = 95
+"""Of Python's and of C's functions."""
+EXCHANGE_EVERY = 5
+"""Steps between two comparisons of the members' pace."""
+
+
+def test_an_undisturbed_step_makes_few_calls_and_seldom_a_tensor(tmp_path: Path) -> None:
+    """A model takes the processor's caches between two of them: each then costs microseconds, and a tensor 70."""
+    steps: list[list[str]] = []
+
+    def note(frame: FrameType, event: str, called: Any) -> None:
+        files = [each.f_code.co_filename for each in (frame, frame.f_back) if each]
+        if event in ("call", "c_call") and files[0] != __file__ and not any(TORCH in file for file in files):
+            steps[-1].append(frame.f_code.co_qualname if event == "call" else called.__qualname__)
+
+    model = nn.Linear(2, 2)
+    state = {"model": model, "optimizer": torch.optim.SGD(model.parameters(), lr=0.1)}
+    nodes = (("127.0.0.1", free_ports(1)[0]),)
+    with ElasticGang(str(tmp_path), state, run="run", nodes=nodes, index=0, shards=SHARDS) as gang:
+        numbers = gang.steps(STEPS + 1)
+        for _ in range(STEPS):
+            steps.append([])
+            sys.setprofile(note)
+            next(numbers)
+            for _ in gang.shards():
+                gang.backward(model.weight.sum())
+            gang.reduce()
+            sys.setprofile(None)
+    usual = sorted(steps, key=len)[STEPS // 2]
+    assert len(usual) <= MOST_CALLS, Counter(usual)
+    assert sum(any("tensor" in name for name in names) for names in steps) <= STEPS // EXCHANGE_EVERY
