@@ -40,8 +40,7 @@ HEADLINES = {
     " (DCP {corruption[dcp][undetected]})",
     "bench-gpu": "a save of {mib:,} MiB holds an H100 {rows[holdfast][blocking]:.3f} s, under `lock()`"
     " {rows[holdfast lock()][blocking]:.3f} (bare copy {rows[plain copy][blocking]:.3f}, NVRx {rows[nvrx local][blocking]:.3f},"
-    " DCP {rows[dcp.async PROCESS shm, overlapped][blocking]:.2f}); durable after {rows[holdfast][total]:.1f} s"
-    " (NVRx {rows[nvrx local][total]:.1f})",
+    " DCP {rows[dcp.async PROCESS shm, overlapped][blocking]:.2f})",
     "bench-elastic": "next step {median_s[death]:.2f} s after a node dies (rigid gang"
     " {rivals[holdfast rigid][death_s]:.1f}, torchft tuned {rivals[torchft tuned][death_s]:.1f}, stock"
     " {rivals[torchft stock][death_s]:.1f})",
