@@ -273,7 +273,7 @@ def test_copies_keep_below_two_percent_of_the_steps_time(pair: Pair) -> None:
         own.staged((step, "a"), 0, save, 0.1 if save == 2 else 60.0)
         own.take(Report(save=save, done="copied"))
     own.agree(alone(), 7, 0.5)
-    assert not own.due(16) and own.due(17), "0.1 s in ten steps of 0.5 s"
+    assert not own.due(19) and own.due(20), "0.1 s in 13 steps of 0.5 s, of which 1.6 % are 0.104 s"
 
 
 def test_copies_take_at_most_two_percent_of_the_nodes_processors(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -283,7 +283,7 @@ def test_copies_take_at_most_two_percent_of_the_nodes_processors(pair: Pair, mon
     own.staged((5, "a"), 0, 1, 0.0)
     own.take(Report(save=1, done="copied", processor_s=2.0))
     own.agree(alone(), 6, 0.5)
-    assert not own.due(55) and own.due(56), "half a second of all cores in fifty steps of 0.5 s"
+    assert not own.due(68) and own.due(69), "half a second of all cores in 63 steps of 0.5 s"
 
 
 def test_the_answer_to_a_copy_is_how_long_the_processors_of_the_neighbour_took_it(pair: Pair) -> None:

@@ -184,8 +184,11 @@ def test_a_node_of_two_processes_is_lost_and_the_other_node_ends_in_the_same_bit
 
 def test_a_storage_that_refuses_a_regrouping_costs_no_job(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     gang = make(gate_step=15, hold_s=3.0)
+    ledger = gang.folder / "ledger"
+    gang.settings["ledger"] = str(ledger)
     gang.start(0, 1, 2)
     gang.until(gang.committed)
+    gang.until(lambda: '"step": 14' in ledger.read_text())  # which is not the step that was committed
     gang.signal(2, signal.SIGKILL)
     epochs = gang.checkpoints / "elastic" / "gang"
     epochs.rename(gang.folder / "away")
