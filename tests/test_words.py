@@ -49,7 +49,3 @@ def test_other_text_is_left_alone(name: str, tmp_path: Path) -> None:
 
 def test_the_line_is_named(tmp_path: Path) -> None:
     assert _found(tmp_path, "PAGE.md", SEEN["PAGE.md"]) == ["PAGE.md:3: Whoever"]
-
-
-def test_this_repository_has_none() -> None:
-    assert check() == []
