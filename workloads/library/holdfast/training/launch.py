@@ -18,6 +18,7 @@ inside the window, and kills what is left when the window closes. A second signa
 import contextlib
 import gc
 import logging
+import math
 import os
 import signal
 import tempfile
@@ -50,6 +51,20 @@ AGENT_MARGIN_S = 1.0
 # A gang is restarted free of charge if the first failure seen is that of the pod that was noticed, so others wait.
 # infra/decisions/0085
 AFTER_THE_NOTICED_S = 5.0
+LAST_ANSWERS_S = 3.0
+"""After a notice and the end of its own ranks: how long an agent waits for those of other nodes, whose ranks may still
+ask the store that it keeps. The agent of a node that is gone never comes."""
+
+
+class Agent(LocalElasticAgent):
+    def _exit_barrier(self) -> None:
+        met = threading.Thread(target=super()._exit_barrier, daemon=True)
+        met.start()
+        noticed_at = math.inf
+        while met.is_alive() and time.monotonic() - noticed_at < LAST_ANSWERS_S:
+            met.join(0.05)
+            if notices.of_process().requested:
+                noticed_at = min(noticed_at, time.monotonic())
 
 
 def launch(config: TrainConfig, phases: Phases) -> int:
@@ -84,7 +99,7 @@ def _run_agent(config: TrainConfig, corpus: Corpus, status: SharedStatus, phases
     with tempfile.TemporaryDirectory(prefix="holdfast-agent-") as scratch:
         try:
             spec = _spec(config, corpus, status, phases)
-            agent = LocalElasticAgent(spec, DefaultLogsSpecs(log_dir=scratch), start_method="fork")
+            agent = Agent(spec, DefaultLogsSpecs(log_dir=scratch), start_method="fork")
             gc.freeze()  # what exists now stays shared with the forked ranks
             notices.of_process().begin()
             result = cast(RunResult, agent.run())

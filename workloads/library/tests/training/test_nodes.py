@@ -8,18 +8,20 @@ import time
 from concurrent.futures import Future
 from datetime import timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from torch.distributed import DistError, TCPStore  # pyright: ignore[reportPrivateImportUsage]
+from torch.distributed import DistError, HashStore, TCPStore  # pyright: ignore[reportPrivateImportUsage]
 from torch.distributed.elastic.rendezvous.api import RendezvousError
 
 from holdfast.contract.environment import ENV_KEY_FILE
 from holdfast.contract.errors import InputError
-from holdfast.training import rendezvous
+from holdfast.training import launch, rendezvous
 from holdfast.training.config import TrainConfig
 from holdfast.training.launch import AFTER_THE_NOTICED_S
 from workloads.library.tests.fork_server import ForkServer
+from workloads.library.tests.processes import until
 from workloads.library.tests.training.nodes import Nodes
 from workloads.library.tests.training.runs import PATIENCE_S, Run, power_loss
 
@@ -77,6 +79,24 @@ def test_an_agent_without_the_key_of_the_run_is_not_joined(tmp_path: Path, monke
     found = [first.result(PATIENCE_S), second.result(PATIENCE_S)]
     assert {info.rank for info in found} == {0, 1}
     assert {info.bootstrap_store_info.master_addr for info in found} == {"127.0.0.1"}, "no port but the gate's"
+
+
+@pytest.mark.parametrize("noticed", ["before", "meanwhile"])
+def test_an_agent_whose_ranks_have_left_after_a_notice_does_not_wait_for_a_node_that_is_gone(
+    monkeypatch: pytest.MonkeyPatch, noticed: str
+) -> None:
+    notice = SimpleNamespace(requested=noticed == "before")
+    monkeypatch.setattr(launch.notices, "of_process", lambda: notice)
+    monkeypatch.setattr(launch, "LAST_ANSWERS_S", 0.1)
+    agent: Any = object.__new__(launch.Agent)
+    agent._store, agent._exit_barrier_timeout = HashStore(), 3600
+    agent._worker_group = SimpleNamespace(state="SUCCEEDED", group_world_size=2)
+    left = threading.Thread(target=agent._exit_barrier, daemon=True)
+    left.start()
+    until(lambda: agent._store.num_keys() > 0, "it has come itself")
+    notice.requested = True
+    left.join(PATIENCE_S)
+    assert not left.is_alive()
 
 
 def hang_up_on_all(server: socket.socket) -> None:
