@@ -64,7 +64,7 @@ class Tuning(Retention):
     """Floor and ceiling of every="auto"."""
     peer_steps: int = 0
     """Under `holdfast train ranks --sharded`: steps from one copy in a neighbour's memory to the next; 0: as many as take
-    less than 2 % of the time, by holding training or keeping the node's processors busy."""
+    about 2 % of the time, by holding training or keeping the node's processors busy."""
     niceness: int = 5
     """Of the uploader process."""
 

@@ -57,6 +57,8 @@ ask the store that it keeps. The agent of a node that is gone never comes."""
 
 
 class Agent(LocalElasticAgent):
+    """Torchrun's, which would wait for a lost node until the window ends."""
+
     def _exit_barrier(self) -> None:
         met = threading.Thread(target=super()._exit_barrier, daemon=True)
         met.start()

@@ -35,10 +35,10 @@ HEADLINES = {
     " in 5 min {longest[share][holdfast]:.0%} (naive {longest[share][naive]:.0%}, torchrun"
     " {longest[share][torchrun + dcp.async_save]:.0%}), in 100 s {goodput[share][holdfast]:.0%} ({goodput[share][naive]:.0%},"
     " {goodput[share][torchrun + dcp.async_save]:.0%});"
-    " Ray's plan: {plan[wasted_steps][with notice]} wasted steps (Ray {plan[published][just-in-time saves]})",
+    " Ray's preemption plan: {plan[wasted_steps][with notice]} wasted steps (Ray {plan[published][just-in-time saves]})",
     "bench-checkpoint": "{corruption[holdfast][injected]} damaged checkpoints, {corruption[holdfast][undetected]} loaded"
     " (DCP {corruption[dcp][undetected]})",
-    "bench-gpu": "a save of {mib:,} MiB holds an H100 {rows[holdfast][blocking]:.3f} s, under `lock()`"
+    "bench-gpu": "saving {mib:,} MiB blocks an H100 for {rows[holdfast][blocking]:.3f} s, under `lock()`"
     " {rows[holdfast lock()][blocking]:.3f} (bare copy {rows[plain copy][blocking]:.3f}, NVRx {rows[nvrx local][blocking]:.3f},"
     " DCP {rows[dcp.async PROCESS shm, overlapped][blocking]:.2f})",
     "bench-elastic": "next step {median_s[death]:.2f} s after a node dies (rigid gang"
@@ -70,7 +70,8 @@ PARTS = (
     " {on 16 cores[rows][no copies][first_step_s]:.1f}, rigid {on 16 cores[rows][holdfast rigid][first_step_s]:.1f}), of"
     " which {on 16 cores[rows][copies][parts_s][0]:.1f} s are imports and the fork; the restore takes"
     " {on 16 cores[rows][copies][restore_s]:.2f} s (bucket {on 16 cores[rows][no copies][restore_s]:.2f}), and copies"
-    " {on 16 cores[cost][processor]:.1%} of the processors. The time on the machine ended before the other rows.",
+    " {on 16 cores[cost][processor]:.1%} of the processors. The time on the machine ended before the other rows; a"
+    " replacement imports half as much since.",
     "Ray's published plan, {plan[preemptions]} preemptions in {plan[steps]:,} steps on 8 nodes (here processes of one machine),"
     " a save every 400. Wasted steps:"
     " {plan[wasted_steps][with notice]} with notice, {plan[wasted_steps][without notice]} where the node is lost without one; Ray"
