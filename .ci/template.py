@@ -32,7 +32,7 @@ LEFT_OUT = (
     "tests/infra/ops/test_check.py", "tests/infra/ops/test_prove*", "tests/infra/test_runs_apart.py",
     "tests/infra/bucket_access.py", "tests/monitoring/test_stack.py", "tests/plan/test_apply.py",
     "tests/plan/test_checkov.py", "tests/plan/test_replay.py",
-    "tests/tools/azurite*", "tests/tools/gcsemulator/*", "tests/tools/k6/*", "tests/tools/frameworks.py",
+    "tests/tools/gcsemulator/*", "tests/tools/k6/*", "tests/tools/frameworks.py",
 )  # fmt: skip
 CITATION = re.compile(r"\bdecisions?[/ ](\d{4})")
 

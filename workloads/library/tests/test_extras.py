@@ -37,11 +37,8 @@ ROOMS = {
     "server": ("holdfast.inference.server", "holdfast.inference.proxy", "holdfast.inference.predictor"),
     "batch": ("holdfast.inference", "holdfast.checkpoint", "holdfast.runtime"),
 }
-# For other frameworks and clouds, for tests, and for laptops.
+# For other frameworks, for tests, and for laptops.
 OTHERS = (
-    "holdfast.checkpoint.stores.azure",
-    "holdfast.checkpoint.stores.fsspec",
-    "holdfast.checkpoint.stores.s3",
     "holdfast.inference.results.embedded_postgres",
     "holdfast.place.churn.cloud_series",  # of `churn --project`: extra report
     "holdfast.training.examples",

@@ -31,9 +31,7 @@ app = typer.Typer(
     cls=ListByDefault, help="List, verify, copy and export checkpoints.", epilog=EXIT_CODES_HELP, no_args_is_help=True
 )
 
-Url = Annotated[
-    str, typer.Argument(help="file:///dir, a path, gs://, s3:// or az://bucket/prefix, or a URL of fsspec.")
-]
+Url = Annotated[str, typer.Argument(help="file:///dir, a path, or gs://bucket/prefix.")]
 Step = Annotated[int | None, typer.Option(help="One step; default: the newest.")]
 Mirror = Annotated[str, typer.Option(help="URL of a store with the same objects, for what the first does not give.")]
 Run = Annotated[str | None, typer.Option(help="Name of one run; default: all.")]

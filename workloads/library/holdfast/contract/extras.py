@@ -22,10 +22,6 @@ OF_COMMAND = {
 OF_PACKAGE = {
     "accelerate": "accelerate",
     "altair": "report",
-    "azure": "azure",
-    "boto3": "s3",
-    "botocore": "s3",
-    "fsspec": "fsspec",
     "google": "gcs",
     "google.cloud.monitoring_v3": "report",
     "google.cloud.pubsub_v1": "pubsub",

@@ -4,7 +4,6 @@ import os
 import shutil
 import socket
 import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -13,13 +12,9 @@ from uuid import uuid4
 import pytest
 
 from holdfast.drill.serving.fleet import free_port
-from tests import support
-from tests.tools import azurite_server
 from tests.tools.build import TOOLS, build
 from workloads.library.tests.checkpoint.jobs import Jobs, newest
 from workloads.library.tests.processes import until
-
-S3_SERVER = str(Path(__file__).with_name("s3_server.py"))
 
 
 def listens(port: int) -> bool:
@@ -39,34 +34,6 @@ def gcs_emulator() -> Iterator[str]:
             raise
         pytest.skip(f"the Cloud Storage emulator cannot be built: {error}")
     with serving(str(binary), "-host", "127.0.0.1", "-port") as address:
-        yield address
-
-
-@pytest.fixture(scope="session")
-def s3_server() -> Iterator[str]:
-    """Address of a server that speaks S3, conditional writes included."""
-    with serving(sys.executable, S3_SERVER) as address:
-        yield address
-
-
-@pytest.fixture(scope="session")
-def deaf_s3_server() -> Iterator[str]:
-    """The same without conditional writes."""
-    with serving(sys.executable, S3_SERVER, "--deaf") as address:
-        yield address
-
-
-@pytest.fixture(scope="session")
-def azurite() -> Iterator[str]:
-    """Address of Microsoft's emulator of Blob Storage."""
-    try:
-        program = azurite_server.install()
-    except (OSError, subprocess.CalledProcessError) as error:
-        support.unavailable(f"Azurite cannot be installed: {error}")
-    node = shutil.which("node") or str(Path(sys.executable).with_name("node"))
-    # The API version of the client may be newer than the emulator's.
-    flags = ("--inMemoryPersistence", "--silent", "--disableTelemetry", "--skipApiVersionCheck", "--blobPort")
-    with serving(node, str(program), *flags) as address:
         yield address
 
 
@@ -91,45 +58,6 @@ def bucket(gcs_emulator: str, monkeypatch: pytest.MonkeyPatch) -> str:
     monkeypatch.setenv("STORAGE_EMULATOR_HOST", gcs_emulator)
     name = f"bucket-{uuid4().hex[:8]}"
     gcs.Client().create_bucket(name)
-    return name
-
-
-def new_s3_bucket(server: str, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Empty; boto3 finds the server by the environment."""
-    import boto3
-
-    monkeypatch.setenv("AWS_ENDPOINT_URL_S3", server)
-    for name, value in (("ACCESS_KEY_ID", "test"), ("SECRET_ACCESS_KEY", "test"), ("DEFAULT_REGION", "us-east-1")):
-        monkeypatch.setenv(f"AWS_{name}", value)
-    name = f"bucket-{uuid4().hex[:8]}"
-    boto3.client("s3").create_bucket(Bucket=name)
-    return name
-
-
-@pytest.fixture
-def s3_bucket(s3_server: str, monkeypatch: pytest.MonkeyPatch) -> str:
-    return new_s3_bucket(s3_server, monkeypatch)
-
-
-@pytest.fixture
-def deaf_s3_bucket(deaf_s3_server: str, monkeypatch: pytest.MonkeyPatch) -> str:
-    return new_s3_bucket(deaf_s3_server, monkeypatch)
-
-
-# Published by Microsoft for the emulator's one account.
-AZURITE_KEY = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
-
-
-@pytest.fixture
-def azure_container(azurite: str, monkeypatch: pytest.MonkeyPatch) -> str:
-    """A new, empty container; the store finds the emulator by the environment."""
-    from azure.storage.blob import BlobServiceClient
-
-    account = f"AccountName=devstoreaccount1;AccountKey={AZURITE_KEY};BlobEndpoint={azurite}/devstoreaccount1"
-    connection = f"DefaultEndpointsProtocol=http;{account};"
-    monkeypatch.setenv("AZURE_STORAGE_CONNECTION_STRING", connection)
-    name = f"container-{uuid4().hex[:8]}"
-    BlobServiceClient.from_connection_string(connection).create_container(name)
     return name
 
 

@@ -26,7 +26,7 @@ RUN, WORLD = "r", 2
 class Asked:
     """A store that counts what it is asked for."""
 
-    create_only, read_bytes = True, LocalStorage.read_bytes
+    read_bytes = LocalStorage.read_bytes
 
     def __init__(self, folder: Path) -> None:
         self._store, self.count = LocalStorage.open(str(folder)), Counter[str]()

@@ -96,7 +96,6 @@ def test_seconds_are_kept_within_one_step_with_few_agreements(step_s: float, int
 
 class Flaky:
     read_bytes = 1
-    create_only = True
 
     def __init__(self, *errors: StorageError) -> None:
         self.errors = list(errors)

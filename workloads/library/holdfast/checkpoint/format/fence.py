@@ -15,7 +15,7 @@ from contextlib import suppress
 from typing import Any
 
 from holdfast.checkpoint.errors import AlreadyExists, Fenced, StorageError
-from holdfast.checkpoint.stores.storage import Storage, numbers_below, put_new, random_hex, read_object
+from holdfast.checkpoint.stores.storage import Storage, numbers_below, put_new, read_object
 from holdfast.contract import object_names
 
 # A few are left, for people who ask who ran when; the newest must stay, or its number would be given again.
@@ -29,8 +29,6 @@ def take(storage: Storage, run: str, *, gang: str = "") -> int:
     while True:
         numbers = _numbers(storage, run)
         number = (numbers[-1] if numbers else 0) + 1
-        # Where a taken name is overwritten two starts of one moment would share a number, and neither be fenced.
-        number += 0 if storage.create_only else int(random_hex(3), 16)
         # For the message that a fenced trainer logs; the number alone decides.
         about = {"host": socket.gethostname(), "pid": os.getpid(), "started": int(time.time()), "gang": gang}
         # Taken meanwhile by another start, or by an earlier try of this one whose answer was lost: the next, then.

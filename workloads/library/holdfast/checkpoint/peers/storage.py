@@ -88,7 +88,6 @@ class PeerStorage:
     """Reads only."""
 
     read_bytes = 1 << 30
-    create_only = True
 
     def __init__(self, places: PeerPlaces, offers: Sequence[Offer], rank: int, *, copies_first: bool) -> None:
         """`rank`: of this process. `copies_first`: a shard is read from the neighbour, and only then from the node whose

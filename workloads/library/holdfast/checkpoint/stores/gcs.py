@@ -8,9 +8,8 @@ Decision: infra/decisions/0023.
 """
 
 import base64
-from collections.abc import Iterator
-from contextlib import suppress
-from functools import partial
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager, suppress
 from typing import Any, Self
 from urllib.parse import quote
 
@@ -23,8 +22,8 @@ from google.auth.transport.requests import AuthorizedSession
 from google.cloud import storage as gcs
 from requests.adapters import HTTPAdapter
 
-from holdfast.checkpoint.errors import Denied, Full, NotFound, StorageError, Transient
-from holdfast.checkpoint.stores.storage import Bucket, Stat, Translated, fill, kind_of_status
+from holdfast.checkpoint.errors import AlreadyExists, Denied, Full, NotFound, StorageError, Transient
+from holdfast.checkpoint.stores.storage import Stat, checked_name, fill
 from holdfast.contract.errors import InputError
 
 CONNECT_S = 10.0
@@ -32,11 +31,11 @@ SEND_BYTES = 1 << 20
 _FIELDS = "items(name,size,updated,crc32c),nextPageToken"
 
 
-class GcsStorage(Bucket):
-    create_only = True
+class GcsStorage:
+    read_bytes = 1 << 30
 
     def __init__(self, client: Any, bucket: str, prefix: str, request_s: float) -> None:
-        super().__init__(prefix)
+        self._prefix = f"{checked_name(prefix)}/" if prefix else ""
         self._client = client
         # For traces only, it would ask for the bucket in a thread of its own, whose retries draw from Python's `random`.
         client._bucket_metadata_cache = None
@@ -50,7 +49,11 @@ class GcsStorage(Bucket):
     def open(cls, *, bucket: str, prefix: str, request_s: float) -> Self:
         """Raises InputError where the bucket cannot be listed."""
         try:
-            return cls(gcs.Client(), bucket, prefix, request_s)._usable()
+            storage = cls(gcs.Client(), bucket, prefix, request_s)
+            # One listing shows a missing bucket or right now, and not when the first save fails.
+            with suppress(Transient):  # down for a moment: the callers try again
+                next(storage.list(""), None)
+            return storage
         except (auth.GoogleAuthError, OSError) as error:
             raise _unusable(bucket, prefix, f"no credentials: {error}") from error
         except (NotFound, Denied) as error:
@@ -74,7 +77,10 @@ class GcsStorage(Bucket):
                 self.delete(name)
             raise Transient(f"{name}: arrived with {body['size']} bytes, crc32c {body.get('crc32c')}")
 
-    def _read(self, name: str, start: int, into: memoryview) -> None:
+    def read_into(self, name: str, start: int, into: memoryview) -> None:
+        if not len(into):  # there is no range of no bytes
+            self.stat(name)
+            return
         # Identity: a transparently unzipped object would have another length than its range.
         headers = {"range": f"bytes={start}-{start + len(into) - 1}", "accept-encoding": "identity"}
         with (
@@ -97,9 +103,10 @@ class GcsStorage(Bucket):
             fill(into, name, answer.raw.readinto)
 
     def list(self, prefix: str) -> Iterator[Stat]:
+        below = self._prefix + (f"{checked_name(prefix)}/" if prefix else "")
         with _translated(prefix):
             found = self._client.list_blobs(
-                self._bucket, prefix=self._below(prefix), fields=_FIELDS, retry=None, timeout=self._timeout
+                self._bucket, prefix=below, fields=_FIELDS, retry=None, timeout=self._timeout
             )
             for blob in found:
                 yield self._stat_of(blob)
@@ -114,6 +121,9 @@ class GcsStorage(Bucket):
     def delete(self, name: str) -> None:
         with suppress(NotFound), _translated(name):
             self._bucket.blob(self._full(name)).delete(retry=None, timeout=self._timeout)
+
+    def _full(self, name: str) -> str:
+        return self._prefix + checked_name(name)
 
     def _stat_of(self, blob: gcs.Blob) -> Stat:
         return Stat(
@@ -144,20 +154,35 @@ class _Pieces:
 _BROKEN = (auth.TransportError, requests.RequestException, urllib3.exceptions.HTTPError, OSError)
 
 
-def _ours(error: BaseException, name: str) -> Exception | None:
-    if isinstance(error, api.GoogleAPICallError):
-        return _refused(int(error.code or 0), name, str(error.message))
-    if isinstance(error, _BROKEN):
-        return Transient(f"{name}: {error}")
-    return Denied(f"{name}: {error}") if isinstance(error, auth.GoogleAuthError) else None
+@contextmanager
+def _translated(name: str) -> Generator[None]:
+    """Around calls of the client: what it raises becomes an error of the library."""
+    try:
+        yield
+    except api.GoogleAPICallError as error:
+        raise _refused(int(error.code or 0), name, str(error.message)) from error
+    except _BROKEN as error:
+        raise Transient(f"{name}: {error}") from error
+    except auth.GoogleAuthError as error:
+        raise Denied(f"{name}: {error}") from error
 
 
-_translated = partial(Translated, _ours)
+_BY_STATUS: dict[int, type[StorageError]] = {
+    401: Denied,
+    403: Denied,
+    404: NotFound,
+    408: Transient,
+    409: Transient,  # two conditional writes of one name at once: the next try shows who won
+    412: AlreadyExists,
+    429: Transient,
+}
 
 
 def _refused(code: int, name: str, text: str) -> StorageError:
+    kind = _BY_STATUS.get(code, Transient if code == 0 or code >= 500 else StorageError)
     # Spent quota and missing permission share a code, and only the first goes away by itself.
-    kind = Full if code == 403 and "quota" in text.lower() else kind_of_status(code)
+    if code == 403 and "quota" in text.lower():
+        kind = Full
     return kind(f"{name}: HTTP {code} {text[:200]}")
 
 

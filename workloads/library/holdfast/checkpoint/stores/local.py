@@ -53,7 +53,6 @@ def refused(error: OSError, name: str) -> StorageError:
 
 
 class LocalStorage:
-    create_only = True
     read_bytes = 4 << 20
 
     def __init__(self, root: Path) -> None:

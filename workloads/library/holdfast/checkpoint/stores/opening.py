@@ -22,21 +22,12 @@ from holdfast.contract.errors import InputError
 from holdfast.contract.extensions import extensions, refused
 from holdfast.runtime import logs
 
-ALLOWED = "file:///absolute/dir, a path, gs://bucket/prefix, s3://bucket/prefix, az://container/prefix or, with \
-fsspec, the scheme of one of its drivers"
+ALLOWED = "file:///absolute/dir, a path, gs://bucket/prefix, or a scheme of the entry points holdfast.stores"
 
-# What each store is imported from, and the extra that brings it.
-EXTRAS = {
-    "gs": ("google.cloud.storage", "gcs"),
-    "s3": ("boto3", "s3"),
-    "az": ("azure.storage.blob", "azure"),
-    "abfss": ("azure.storage.blob", "azure"),
-}
+GCS_CLIENT = "google.cloud.storage"
 # A distribution adds a store by an entry point whose name is the scheme.
 GROUP = "holdfast.stores"
 _CALLABLE = "a callable (url, *, request_s) that returns a holdfast.checkpoint.stores.Storage"
-# fsspec has them, and they keep nothing for the next process.
-NO_STORES = frozenset({"memory", "http", "https", "data", "github", "git", "zip", "tar"})
 
 
 def _is_folder(path: str) -> bool:
@@ -59,15 +50,12 @@ def open_storage(url: str, *, request_s: float = REQUEST_S) -> Storage:
     """The store of a URL of one of the forms in ALLOWED. `request_s`: how long a bucket may stay silent.
     Raises InputError for another form, a store whose package is missing, and one that cannot be used."""
     parts = _split(url)
-    if parts.scheme in EXTRAS and parts.netloc:
+    if parts.scheme == "gs" and parts.netloc:
         return _bucket(parts, request_s)
     if parts.scheme in ("", "file") and parts.netloc in ("", "localhost") and parts.path:
         return LocalStorage.open(url if not parts.scheme else unquote(parts.path))
-    if parts.scheme and parts.scheme not in {*EXTRAS, "file"}:
-        if found := _of_another_distribution(url, parts.scheme, request_s):
-            return found
-        if parts.scheme not in NO_STORES:
-            return _of_fsspec(url, parts.scheme)
+    if parts.scheme not in ("", "gs", "file") and (found := _of_another_distribution(url, parts.scheme, request_s)):
+        return found
     raise _no_known_kind(url)
 
 
@@ -81,33 +69,25 @@ def reliable_storage(url: str, tuning: Tuning, *, create: bool = False, mirror: 
 
 def client_of(url: str) -> str:
     """The package that a store of this URL is asked through; empty where none is needed, or none is installed."""
-    module, _ = EXTRAS.get(url.partition("://")[0], ("", ""))
-    return module if module and _installed(module) else ""
+    return GCS_CLIENT if url.startswith("gs://") and _installed(GCS_CLIENT) else ""
 
 
 def _bucket(parts: SplitResult, request_s: float) -> Storage:
-    module, extra = EXTRAS[parts.scheme]
-    if not _installed(module):
-        raise _not_installed(parts.scheme, extra)
-    prefix = parts.path.strip("/")
-    # Imported here: an extra, which only who keeps checkpoints in such a bucket has.
-    if parts.scheme == "gs":
-        from holdfast.checkpoint.stores.gcs import GcsStorage
+    if not _installed(GCS_CLIENT):
+        raise InputError(
+            "gs:// needs a package that is not installed",
+            got="holdfast without its extra gcs",
+            allowed="file:///absolute/dir and paths need none",
+            fix="pip install 'holdfast[gcs]'",
+        )
+    # Imported here: an extra, which only who keeps checkpoints in a bucket has.
+    from holdfast.checkpoint.stores.gcs import GcsStorage
 
-        return GcsStorage.open(bucket=parts.netloc, prefix=prefix, request_s=request_s)
-    if parts.scheme == "s3":
-        from holdfast.checkpoint.stores.s3 import S3Storage
-
-        return S3Storage.open(bucket=parts.netloc, prefix=prefix, request_s=request_s)
-    from holdfast.checkpoint.stores.azure import AzureStorage
-
-    container, _, account = parts.netloc.partition("@")
-    account = account.replace(".dfs.", ".blob.")
-    return AzureStorage.open(container=container, account=account, prefix=prefix, request_s=request_s)
+    return GcsStorage.open(bucket=parts.netloc, prefix=parts.path.strip("/"), request_s=request_s)
 
 
 def _of_another_distribution(url: str, scheme: str, request_s: float) -> Storage | None:
-    """The store that an entry point named like the scheme makes; it wins over a driver of fsspec."""
+    """The store that an entry point named like the scheme makes."""
     for distribution, name, make in extensions(GROUP):
         if name == scheme:
             try:
@@ -118,18 +98,6 @@ def _of_another_distribution(url: str, scheme: str, request_s: float) -> Storage
                 raise refused(distribution, f"{GROUP}: {name}", type(made).__name__, _CALLABLE)
             return made
     return None
-
-
-def _of_fsspec(url: str, scheme: str) -> Storage:
-    if not _installed("fsspec"):
-        raise _not_installed(scheme, "fsspec")
-    import fsspec
-
-    if scheme not in fsspec.available_protocols():
-        raise _no_known_kind(url)
-    from holdfast.checkpoint.stores.fsspec import FileSystemStorage
-
-    return FileSystemStorage.open(url)
 
 
 def _split(url: str) -> SplitResult:
@@ -154,15 +122,6 @@ def _installed(module: str) -> bool:
         return find_spec(module) is not None
     except ModuleNotFoundError:  # of a dotted name the first half is missing
         return False
-
-
-def _not_installed(scheme: str, extra: str) -> InputError:
-    return InputError(
-        f"{scheme}:// needs a package that is not installed",
-        got=f"holdfast without its extra {extra}",
-        allowed="file:///absolute/dir and paths need none",
-        fix=f"pip install 'holdfast[{extra}]'",
-    )
 
 
 def _no_known_kind(url: str) -> InputError:
@@ -190,10 +149,6 @@ class Retrying:
     ) -> None:
         self.read_bytes = storage.read_bytes
         self._storage, self._budget_s, self._sleep, self._clock = storage, budget_s, sleep, clock
-
-    @property
-    def create_only(self) -> bool:
-        return self._keep_trying(lambda: self._storage.create_only)
 
     def put(self, name: str, data: memoryview, crc32c: str) -> None:
         self._keep_trying(lambda: self._storage.put(name, data, crc32c))
@@ -233,10 +188,6 @@ class Mirrored:
         self.first, self.second = first, second
         self.read_bytes = min(first.read_bytes, second.read_bytes)
         self._announced = False
-
-    @property
-    def create_only(self) -> bool:
-        return self.first.create_only
 
     def put(self, name: str, data: memoryview, crc32c: str) -> None:
         self.first.put(name, data, crc32c)

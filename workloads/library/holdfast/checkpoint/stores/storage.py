@@ -1,4 +1,4 @@
-"""What a checkpoint needs of an object store, and what the stores have in common; opening.py has the one behind a URL.
+"""What a checkpoint needs of an object store; opening.py has the one behind a URL.
 
 Objects are created once and never changed: every `put` is create-only, so no writer can spoil what another has
 finished.
@@ -8,13 +8,12 @@ import ctypes
 import os
 import re
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from dataclasses import dataclass
-from typing import Protocol, Self, runtime_checkable
+from typing import Protocol, runtime_checkable
 
 import google_crc32c
 
-from holdfast.checkpoint.errors import AlreadyExists, Denied, Full, NotFound, StorageError, Transient
+from holdfast.checkpoint.errors import AlreadyExists, NotFound, StorageError
 from holdfast.contract.errors import InputError
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*(/[A-Za-z0-9][A-Za-z0-9._-]*)*")
@@ -40,13 +39,9 @@ class Storage(Protocol):
         """How much one read should ask for: little where a read is cheap, a whole shard where it is a request."""
         ...
 
-    @property
-    def create_only(self) -> bool:
-        """Whether the store itself refuses a name that is taken, so that of two writers exactly one wins."""
-        ...
-
     def put(self, name: str, data: memoryview, crc32c: str) -> None:
-        """Create `name`, durably and whole or not at all. Raises AlreadyExists."""
+        """Create `name`, durably and whole or not at all. Raises AlreadyExists: the store itself refuses a name that is
+        taken, so that of two writers exactly one wins; the fence and gangs rely on it."""
         ...
 
     def read_into(self, name: str, start: int, into: memoryview) -> None:
@@ -78,12 +73,6 @@ def numbers_below(storage: Storage, prefix: str) -> list[int]:
     """Of the objects whose names below the prefix are `<number>.json`, in ascending order."""
     names = (found.name.rpartition("/")[2].removesuffix(".json") for found in storage.list(prefix))
     return sorted(int(name) for name in names if name.isdecimal())
-
-
-def check_absent(storage: Storage, name: str) -> None:
-    """Raises AlreadyExists: for stores that would overwrite."""
-    if exists(storage, name):
-        raise AlreadyExists(f"{name} is there already")
 
 
 def checked_name(name: str) -> str:
@@ -141,42 +130,6 @@ def crc32c(data: memoryview) -> str:
     return running.hex()
 
 
-class Bucket:
-    """What the stores of buckets have in common: names below the prefix of the URL, and how a read and an opening go."""
-
-    read_bytes = 1 << 30
-
-    def __init__(self, prefix: str) -> None:
-        self._prefix = f"{checked_name(prefix)}/" if prefix else ""
-
-    def _usable(self) -> Self:
-        """One listing shows a missing bucket or right now, and not when the first save fails. Raises StorageError."""
-        with suppress(Transient):  # down for a moment: the callers try again
-            next(self.list(""), None)
-        return self
-
-    def _full(self, name: str) -> str:
-        return self._prefix + checked_name(name)
-
-    def _below(self, prefix: str) -> str:
-        return self._prefix + (f"{checked_name(prefix)}/" if prefix else "")
-
-    def read_into(self, name: str, start: int, into: memoryview) -> None:
-        if len(into):
-            self._read(name, start, into)
-        else:  # there is no range of no bytes
-            self.stat(name)
-
-    def _read(self, name: str, start: int, into: memoryview) -> None:
-        raise NotImplementedError
-
-    def list(self, prefix: str) -> Iterator[Stat]:
-        raise NotImplementedError
-
-    def stat(self, name: str) -> Stat:
-        raise NotImplementedError
-
-
 def fill(into: memoryview, name: str, read: Callable[[memoryview], int | None]) -> None:
     """`read` fills the beginning of what it is given and returns how much. Raises EOFError where it has no more."""
     done = 0
@@ -185,59 +138,6 @@ def fill(into: memoryview, name: str, read: Callable[[memoryview], int | None]) 
         if not count:
             raise EOFError(f"{name} ends {len(into) - done} bytes early")
         done += count
-
-
-class MemoryFile:
-    """Memory that a client reads, and reads again when it tries again. A store's own class decides what a read gives."""
-
-    def __init__(self, data: memoryview) -> None:
-        self._data, self._at = data, 0
-
-    def next_bytes(self, size: int) -> memoryview:
-        """Not copied; all that is left where `size` is negative."""
-        found = self._data[self._at : len(self._data) if size < 0 else self._at + size]
-        self._at += len(found)
-        return found
-
-    def seekable(self) -> bool:
-        return True
-
-    def tell(self) -> int:
-        return self._at
-
-    def seek(self, offset: int, whence: int = 0) -> int:
-        self._at = offset + (0, self._at, len(self._data))[whence]
-        return self._at
-
-
-class Translated:
-    """Around calls of a client: what it raises becomes what `ours` makes of it; None lets it pass as it is."""
-
-    def __init__(self, ours: Callable[[BaseException, str], Exception | None], name: str) -> None:
-        self._name, self._ours = name, ours
-
-    def __enter__(self) -> None: ...
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if error is not None and (found := self._ours(error, self._name)) is not None:
-            raise found from error
-
-
-_BY_STATUS: dict[int, type[StorageError]] = {
-    401: Denied,
-    403: Denied,
-    404: NotFound,
-    408: Transient,
-    409: Transient,  # two conditional writes of one name at once: the next try shows who won
-    412: AlreadyExists,
-    429: Transient,
-    507: Full,
-}
-
-
-def kind_of_status(status: int) -> type[StorageError]:
-    """What a store's HTTP status means; 0: there was none."""
-    return _BY_STATUS.get(status, Transient if status == 0 or status >= 500 else StorageError)
 
 
 def random_hex(count: int) -> str:

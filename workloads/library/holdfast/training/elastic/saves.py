@@ -183,20 +183,12 @@ class GangSaves:
 
 
 def open_store(url: str, tuning: Tuning, peers: Peers, *, hold_s: float) -> Storage:
-    """Raises InputError where it cannot be used, or cannot prevent a split gang; CheckpointExit where it cannot be used
-    now and could be before: it would be wrong to end the Job for it, as bad input does."""
+    """Raises InputError where it cannot be used; CheckpointExit where it cannot be used now and could be before: it would
+    be wrong to end the Job for it, as bad input does."""
     try:
-        storage = Retrying(open_storage(url, request_s=tuning.request_s), budget_s=min(hold_s, tuning.retry_s))
+        return Retrying(open_storage(url, request_s=tuning.request_s), budget_s=min(hold_s, tuning.retry_s))
     except InputError as error:
         if not (attempt_of(os.environ) or peers.look([*range(len(peers.addresses))])):
             raise
         logs.error("gang", f"leaving before the first step: {error}")
         raise CheckpointExit(0, str(error)) from error
-    if not storage.create_only:
-        raise InputError(
-            "this checkpoint storage cannot prevent a split gang",
-            got=f"{url}, which overwrites a name that is taken",
-            allowed="a store that refuses it: gs://, az://, Amazon's s3://, or a folder",
-            fix="use another --checkpoints, or train as a rigid gang: holdfast train run",
-        )
-    return storage

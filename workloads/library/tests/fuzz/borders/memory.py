@@ -10,7 +10,6 @@ class Memory:
     """Objects as bytes by name."""
 
     read_bytes = 1 << 20
-    create_only = True
 
     def __init__(self, objects: dict[str, bytes]) -> None:
         self._objects = objects

@@ -247,14 +247,6 @@ def test_another_number_of_shards_is_refused(make: Make) -> None:
     assert "shards" in second.logs()
 
 
-def test_a_store_that_overwrites_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Both halves of a gang that is cut in two could write the next epoch, and each would train on."""
-    monkeypatch.setattr(LocalStorage, "create_only", False)
-    with pytest.raises(InputError, match="cannot prevent a split gang") as refused:
-        one_node(tmp_path)
-    assert "overwrites a name" in str(refused.value) and "holdfast train run" in str(refused.value)
-
-
 def one_node(folder: Path, model: nn.Module | None = None, **settings: Any) -> ElasticGang:
     model = nn.Linear(2, 2) if model is None else model
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
