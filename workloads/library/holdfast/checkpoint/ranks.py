@@ -48,14 +48,6 @@ class Ranks:
         store = c10d.PrefixStore(f"holdfast/checkpoint/{attempt}/{_generation}", default_store())
         return cls(store, dist.get_rank(), dist.get_world_size(), timeout_s=timeout_s)
 
-    @classmethod
-    def subgroup(cls, name: str, rank: int, world_size: int, *, timeout_s: float) -> Self:
-        """Some ranks of the job that share one unique name."""
-        if world_size == 1:
-            return cls(OneProcessStore(), 0, 1, timeout_s=timeout_s)
-        store = c10d.PrefixStore(f"holdfast/subgroup/{name}", default_store())
-        return cls(store, rank, world_size, timeout_s=timeout_s)
-
     @property
     def coordinator(self) -> bool:
         return self.rank == 0

@@ -7,8 +7,8 @@ import torch.distributed as dist
 
 from holdfast.checkpoint import Checkpointer, load_tensors
 from workloads.library.tests.checkpoint.jobs import RUN, TUNING, Jobs
+from workloads.library.tests.checkpoint.process_groups import run, same, step, whole
 from workloads.library.tests.checkpoint.test_meshes import build
-from workloads.library.tests.checkpoint.test_reshard import run, same, step, whole
 
 OLD, NEW = 3, 6
 WORLD, WIDTH = 4, 10  # FSDP2 over tensor parallelism, two ranks each; shards of unequal sizes

@@ -14,7 +14,7 @@ from torch import nn
 from holdfast.checkpoint import Checkpointer, PerRank
 from holdfast.contract.errors import InputError
 from workloads.library.tests.checkpoint.jobs import TUNING, Jobs
-from workloads.library.tests.checkpoint.test_reshard import run
+from workloads.library.tests.checkpoint.process_groups import run
 
 pytestmark = pytest.mark.process
 

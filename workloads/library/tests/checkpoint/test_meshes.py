@@ -24,7 +24,7 @@ from holdfast.checkpoint.save.orders import Job
 from holdfast.checkpoint.save.uploader_process import upload
 from holdfast.checkpoint.stores.local import LocalStorage
 from workloads.library.tests.checkpoint.jobs import TUNING, Jobs
-from workloads.library.tests.checkpoint.test_reshard import run, same, step, whole
+from workloads.library.tests.checkpoint.process_groups import run, same, step, whole
 
 MESHES: dict[int, tuple[int, ...]] = {1: (), 2: (2,), 3: (3,), 4: (2, 2)}
 

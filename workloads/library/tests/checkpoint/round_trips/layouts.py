@@ -22,7 +22,7 @@ from holdfast.checkpoint.ranks import Ranks
 from holdfast.checkpoint.save.decision import check_state
 from holdfast.contract.errors import InputError
 from workloads.library.tests.checkpoint.jobs import TUNING
-from workloads.library.tests.checkpoint.test_reshard import same, whole
+from workloads.library.tests.checkpoint.process_groups import same, whole
 
 State = dict[str, Any]
 WORLDS = (4, 2, 1, 4)

@@ -11,10 +11,10 @@ from holdfast.checkpoint import Checkpointer
 from holdfast.checkpoint.state import capture
 from holdfast.contract.errors import InputError
 from workloads.library.tests.checkpoint.jobs import TUNING, Jobs
+from workloads.library.tests.checkpoint.process_groups import run
 from workloads.library.tests.checkpoint.round_trips import layouts as laid
 from workloads.library.tests.checkpoint.round_trips.layouts import EXACT, LAYOUTS, WORLDS, refused, slug
 from workloads.library.tests.checkpoint.round_trips.objects import STEPS, Object, objects
-from workloads.library.tests.checkpoint.test_reshard import run
 
 Rows = dict[str, str]
 PATIENCE_S = 600.0

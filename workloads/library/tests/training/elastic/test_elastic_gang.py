@@ -14,9 +14,7 @@ from torch import nn
 
 from holdfast.checkpoint import Tuning
 from holdfast.checkpoint.errors import NotDurable
-from holdfast.checkpoint.stores import LocalStorage
 from holdfast.contract.environment import ENV_COMPLETION_INDEX, ENV_GANG_NODES, ENV_GANG_PORT
-from holdfast.contract.errors import InputError
 from holdfast.contract.exit_codes import EXIT_BAD_INPUT, EXIT_COMPLETE, EXIT_PREEMPTED, EXIT_RETRY
 from holdfast.ledger.events import read_folder
 from holdfast.ledger.job_ledger import job_ledgers
