@@ -52,15 +52,13 @@ class Checkpointer:
         window_s: float = DEFAULT_WINDOW.pod_s,
         resume: Resume = "auto",
         strict: int = 0,
-        mirror: str = "",
         tuning: Tuning | None = None,
     ) -> None:
         """`events`: None writes lines where a job of the platform runs, and none elsewhere. `resume`: "auto" takes up
         the newest checkpoint or begins at step 0; "must" refuses to begin, "never" refuses to take up, a number insists
-        on this step. `strict`: leave with NotDurable after this number of failed saves in a row; 0: train on. `mirror`:
-        URL of a store with the same objects, for reads that the first fails. Raises InputError for what does not fit."""
-        self._url, self._mirror = checked_url(url), checked_url(mirror) if mirror else ""
-        self._state, self._run = checked_state(state), checked_run(run)
+        on this step. `strict`: leave with NotDurable after this number of failed saves in a row; 0: train on. Raises
+        InputError for what does not fit."""
+        self._url, self._state, self._run = checked_url(url), checked_state(state), checked_run(run)
         self._resume: Resume = checked_resume(resume)
         between("checkpoint setting keep", keep, 1, math.inf)
         between("checkpoint setting strict", strict, 0, math.inf)
@@ -243,9 +241,7 @@ class Checkpointer:
     def _start(self) -> Start:
         # "must" and a step insist on what is there: a mistyped path must not become an empty store.
         create = self._resume in ("auto", "never")
-        storage = on_every_rank(
-            self._ranks, lambda: reliable_storage(self._url, self._tuning, create=create, mirror=self._mirror)
-        )
+        storage = on_every_rank(self._ranks, lambda: reliable_storage(self._url, self._tuning, create=create))
         stop_asked, url, run = lambda: self.stop.requested, self._url, self._run
         began = start(storage, url, run, self._state, self._ranks, self._tuning, self._resume, stop_asked)
         found = began.restored

@@ -4,20 +4,17 @@ import json
 import struct
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
-import torch.distributed.checkpoint
 from typer.testing import CliRunner
 
 from holdfast.checkpoint import Checkpointer, load_tensors
 from holdfast.checkpoint.cli import app, show
-from holdfast.checkpoint.exchange import read_safetensors, write_folder
 from holdfast.checkpoint.inspection import Row
 from holdfast.contract.errors import InputError
-from workloads.library.tests.checkpoint.corruptions import shards, zero_first_shard
+from workloads.library.tests.checkpoint.corruptions import zero_first_shard
 from workloads.library.tests.checkpoint.jobs import RUN
 
 pytestmark = pytest.mark.process
@@ -25,7 +22,7 @@ NEW = f"{RUN}/step-0000000006"
 
 
 def attempts(url: Path, *flags: str, code: int = 0) -> list[dict[str, object]]:
-    result = CliRunner().invoke(app, [str(url), "--json", *flags])
+    result = CliRunner().invoke(app, ["list", str(url), "--json", *flags])
     assert result.exit_code == code, result.output
     answer = json.loads(result.stdout)
     assert answer["schema"] == "holdfast.checkpoints/1"
@@ -36,7 +33,7 @@ def test_the_list_shows_step_state_and_where_it_resumes(url: Path) -> None:
     found = attempts(url)
     assert [(row["step"], row["state"], row["world_size"]) for row in found] == [(6, "verified", 2), (3, "verified", 2)]
     assert {row["resumes_on"] for row in found} == {"any world size"}
-    assert ran(url).count("verified") == 2, "the table"
+    assert ran("list", url).count("verified") == 2, "the table"
 
 
 def test_a_damaged_checkpoint_is_a_finding_with_its_reason(url: Path) -> None:
@@ -57,14 +54,9 @@ def test_names_and_reasons_of_the_bucket_do_not_speak_to_the_terminal(capsys: py
     assert shown.count("\\x1b[2J#_[error]") == 2 and "\x1b" not in shown
 
 
-def test_a_mistyped_command_is_not_taken_for_a_folder() -> None:
-    result = CliRunner().invoke(app, ["verify", "gs://bucket/runs"])
-    assert result.exit_code == 2 and "No such command 'verify'" in result.output
-
-
 def test_nothing_found_is_not_success(tmp_path: Path) -> None:
-    assert "no checkpoint is there" in refusal(tmp_path)
-    assert "no such checkpoint folder" in refusal(tmp_path / "absent")
+    assert "no checkpoint is there" in refusal("list", tmp_path)
+    assert "no such checkpoint folder" in refusal("list", tmp_path / "absent")
     assert not (tmp_path / "absent").exists()
 
 
@@ -76,11 +68,20 @@ def test_an_export_holds_the_bits_in_the_layout_of_safetensors(url: Path, tmp_pa
     header = json.loads(data[8 : 8 + length])
     step, tensors = load_tensors(str(url), keys=["model/"])
     assert header.pop("__metadata__")["step"] == str(step)
-    assert set(header) == set(tensors)
+    assert {f"model/{name}" for name in header} == set(tensors)
     for name, entry in header.items():
         low, high = entry["data_offsets"]
         raw = torch.frombuffer(bytearray(data[8 + length + low : 8 + length + high]), dtype=torch.float32)
-        assert torch.equal(raw.view(entry["shape"]), tensors[name])
+        assert torch.equal(raw.view(entry["shape"]), tensors[f"model/{name}"])
+
+
+def test_an_export_of_two_entries_with_one_name_or_to_a_file_that_exists_is_refused(tmp_path: Path) -> None:
+    model, other = torch.nn.Linear(2, 2), torch.nn.Linear(2, 2)
+    with Checkpointer(tmp_path / "runs", {"model": model, "other": other}, run="r") as ckpt:
+        ckpt.tick(1)
+    assert "one name" in refusal("export", tmp_path / "runs", "--keys", "model/,other/", "--out", tmp_path / "m")
+    (tmp_path / "m").write_text("")
+    assert "file exists" in refusal("export", tmp_path / "runs", "--out", tmp_path / "m")
 
 
 def test_an_export_of_a_state_without_a_model_names_what_it_has(tmp_path: Path) -> None:
@@ -104,105 +105,6 @@ def refusal(*arguments: object) -> str:
     with pytest.raises(InputError) as refused:
         CliRunner().invoke(app, [str(argument) for argument in arguments], catch_exceptions=False)
     return str(refused.value)
-
-
-def test_a_copy_holds_the_same_objects_repeats_nothing_and_passes_over_damage(url: Path, tmp_path: Path) -> None:
-    there = tmp_path / "there"
-    assert "step 6" in ran("copy", url, there) and "step 3" not in ran("copy", url, there)
-    assert ran("copy", url, there, "--all").splitlines()[1] == "step 6: there already"
-    steps = [f"{RUN}/step-{step:010d}" for step in (3, 6)]
-    for file in (file for step in steps for file in (url / step).rglob("*.*")):
-        assert (there / file.relative_to(url)).read_bytes() == file.read_bytes()
-    assert {row["state"] for row in attempts(there)} == {"verified"}
-    zero_first_shard(url / NEW)
-    assert "passed over" in ran("copy", url, tmp_path / "third", code=1)
-    assert not list((tmp_path / "third").rglob("COMMIT.json"))
-
-
-def test_the_list_and_a_copy_take_from_the_mirror_what_the_first_store_has_lost(
-    url: Path, pristine: Path, tmp_path: Path
-) -> None:
-    there = tmp_path / "there"
-    shards(url / NEW)[0].unlink()
-    assert attempts(url, "--mirror", str(pristine))[0]["state"] == "verified"
-    assert "step 6" in ran("copy", url, there, "--mirror", pristine)
-    assert [(row["step"], row["state"]) for row in attempts(there)] == [(6, "verified")]
-    assert "passed over" in ran("copy", url, tmp_path / "fourth", code=1)
-
-
-def test_an_export_takes_from_the_mirror_what_the_first_store_has_damaged(
-    url: Path, pristine: Path, tmp_path: Path
-) -> None:
-    zero_first_shard(url / NEW)
-    assert "step 6" in ran("export", url, "--out", tmp_path / "newest", "--mirror", pristine)
-    assert "step 3" in ran("export", url, "--out", tmp_path / "older")
-
-
-def test_prune_shows_first_deletes_when_asked_and_leaves_what_is_pinned(url: Path) -> None:
-    assert "would delete steps 3" in ran("prune", url, "--keep", 1)
-    assert ran("pin", url, 3) == f"{RUN}: pinned steps 3\n"
-    assert "deleting steps none" in ran("prune", url, "--keep", 1, "--yes")
-    ran("pin", url, 3, "--remove")
-    assert "deleting steps 3" in ran("prune", url, "--keep", 1, "--yes")
-    assert [row["step"] for row in attempts(url)] == [6]
-    assert "no duration" in refusal("prune", url, "--keep", 1, "--keep-younger", "soon")
-
-
-def weights() -> dict[str, torch.Tensor]:
-    torch.manual_seed(0)
-    model = torch.nn.Sequential(torch.nn.Linear(3, 5), torch.nn.BatchNorm1d(5)).to(torch.bfloat16)
-    return {key: value.clone() for key, value in model.state_dict().items()}
-
-
-def saved_by_torch(folder: Path) -> Path:
-    torch.save(weights(), folder / "w.pt")
-    return folder / "w.pt"
-
-
-def saved_by_dcp(folder: Path) -> Path:
-    torch.distributed.checkpoint.save({"model": weights()}, checkpoint_id=folder / "dcp", no_dist=True)
-    return folder / "dcp"
-
-
-def saved_as_safetensors(folder: Path) -> Path:
-    write_folder(folder / "files", weights(), {"format": "pt"}, file_bytes=20)
-    assert len(list((folder / "files").glob("*.safetensors"))) > 2
-    return folder / "files"
-
-
-@pytest.mark.filterwarnings("ignore")  # of DCP without a process group
-@pytest.mark.parametrize("make", [saved_by_torch, saved_by_dcp, saved_as_safetensors])
-def test_a_file_of_others_is_imported_and_goes_out_as_it_came(make: Callable[[Path], Path], tmp_path: Path) -> None:
-    source, store, out = make(tmp_path), tmp_path / "store", tmp_path / "out"
-    if make is saved_by_dcp:
-        assert "pickle" in refusal("copy", source, store, "--import", "--run", "r")
-    ran("copy", source, store, "--import", "--run", "r", "--step", 7, "--trust")
-    assert "there already" in refusal("copy", source, store, "--import", "--run", "r", "--step", 7, "--trust")
-    model = torch.nn.Sequential(torch.nn.Linear(3, 5), torch.nn.BatchNorm1d(5)).to(torch.bfloat16)
-    assert Checkpointer.load(str(store), {"model": model}).step == 7
-    assert all(torch.equal(value, weights()[key]) for key, value in model.state_dict().items())
-    like = tmp_path / "like"
-    like.mkdir()
-    (like / "config.json").write_text("{}")
-    ran("export", store, "--out", out, "--to", "pretrained", "--like", like)
-    assert {file.name for file in out.iterdir()} == {"config.json", "model.safetensors"}
-    back = read_safetensors(out)
-    assert all(torch.equal(value, weights()[key]) for key, value in back.items()) and len(back) == len(weights())
-
-
-def test_what_would_run_code_or_is_no_checkpoint_is_refused_in_words(tmp_path: Path) -> None:
-    torch.save({"model": torch.nn.Linear(1, 1)}, tmp_path / "object.pt")
-    (tmp_path / "text.pt").write_text("no zip")
-    (tmp_path / "cut.safetensors").write_bytes(b"\xff" * 20)
-    (tmp_path / "empty.safetensors").write_bytes(b"")
-    for name, message in (
-        ("object.pt", "without running"),
-        ("text.pt", "without running"),
-        ("cut.safetensors", "no safetensors file"),
-        ("empty.safetensors", "no safetensors file"),
-        ("absent", "nothing that can be imported"),
-    ):
-        assert message in refusal("copy", tmp_path / name, tmp_path / "store", "--import", "--run", "r")
 
 
 @pytest.mark.parametrize("module", ["cli", "errors", "failpoints", "save.uploader_process", "stores"])

@@ -1,7 +1,6 @@
 """Trainers whose checkpoints are in each kind of store, killed there, and a second store to read from."""
 
 import random
-import shutil
 import socket
 import threading
 from pathlib import Path
@@ -18,24 +17,7 @@ from holdfast.checkpoint.stores.storage import crc32c
 from holdfast.contract.errors import Later
 from holdfast.contract.exit_codes import EXIT_RETRY
 from holdfast.runtime.stop import OneProcessStore
-from workloads.library.tests.checkpoint.corruptions import zero_first_shard
-from workloads.library.tests.checkpoint.jobs import RUN, STEPS, Jobs, newest
-
-
-@pytest.mark.process
-def test_what_the_first_store_has_lost_or_damaged_is_read_from_the_mirror(
-    jobs: Jobs, url: Path, pristine: Path, tmp_path: Path
-) -> None:
-    log = tmp_path / "log"
-    zero_first_shard(url / RUN / "step-0000000006")
-    assert jobs.run(url, tmp_path, world=2, steps=9, mirror=str(pristine), log=str(log)) == [0, 0], log.read_text()
-    assert "restored step 6" in log.read_text() and "skipped" not in log.read_text()
-    assert newest(url) == 9
-    assert not (pristine / RUN / "step-0000000009").exists()
-    shutil.rmtree(url / RUN)
-    assert jobs.run(url, tmp_path, world=2, mirror=str(pristine), log=str(log)) == [0, 0], log.read_text()
-    assert log.read_text().count("restored step 6") == 2
-    assert newest(url) == STEPS
+from workloads.library.tests.checkpoint.jobs import RUN
 
 
 def test_a_store_that_is_down_at_the_start_is_worth_another_start(monkeypatch: pytest.MonkeyPatch) -> None:

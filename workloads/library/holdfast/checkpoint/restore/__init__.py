@@ -158,7 +158,7 @@ def _verdict(ranks: Ranks, attempt: "_Attempt") -> str:
 
 def _worst_or_mixed(outcomes: list[dict[str, Any]]) -> dict[str, Any]:
     found = worst(outcomes)
-    # A mirror may lag behind: one rank would read an attempt there that the others' store has replaced.
+    # A listing may lag behind: one rank would read an attempt that another has replaced.
     if "value" in found and len({one["value"] for one in outcomes}) > 1:
         return {"damaged": "the ranks read different attempts of it"}
     return found

@@ -17,7 +17,7 @@ from holdfast.checkpoint.restore.reading import Opened, Transfer, Wanted, empty_
 from holdfast.checkpoint.restore.target import Fit
 from holdfast.checkpoint.settings import Tuning, checked_url
 from holdfast.checkpoint.state import checked_state
-from holdfast.checkpoint.stores.opening import copies_of, reliable_storage
+from holdfast.checkpoint.stores.opening import reliable_storage
 from holdfast.checkpoint.stores.storage import Storage
 from holdfast.contract.errors import InputError
 from holdfast.runtime import logs
@@ -34,7 +34,6 @@ def load(
     step: int | None = None,
     cast: bool = False,
     partial: bool = False,
-    mirror: str = "",
     tuning: Tuning | None = None,
 ) -> Restored:
     """Fills the entries of `state`, and only these, from the newest checkpoint that verifies, or from `step`.
@@ -49,7 +48,7 @@ def load(
     ranks = Ranks.of_job(timeout_s=settings.agree_timeout_s)
 
     def opened() -> tuple[Storage, str]:
-        storage = reliable_storage(url, settings, mirror=mirror)
+        storage = reliable_storage(url, settings)
         return storage, run or only_run(storage)
 
     # Opened on every rank before one reads: a rank that cannot reach the store must not leave the others waiting.
@@ -69,30 +68,28 @@ def load_tensors(
     *,
     step: int | None = None,
     dtype: torch.dtype | None = None,
-    mirror: str = "",
 ) -> tuple[int, dict[str, torch.Tensor]]:
     """The newest checkpoint that verifies, as whole tensors by key, without a process group.
 
     `run` None means the only run there is. `keys` picks tensors; one that ends in '/' picks all below it. `dtype`:
-    of floating tensors, else as saved. `mirror`: URL of a store with the same objects, for what the first does not give.
+    of floating tensors, else as saved.
     Raises InputError where nothing verifies, StorageError where the store refuses.
     """
     url = checked_url(url)
-    storage = reliable_storage(url, FOR_PEOPLE, mirror=mirror)
+    storage = reliable_storage(url, FOR_PEOPLE)
     run = run or only_run(storage)
     reasons: list[str] = []
     # One process alone, so damage is its own to pass over: no other rank could be left at another step.
     for found in steps_of(step, committed_steps(storage, run), run):
-        for copy in copies_of(storage):
-            try:
-                return found, read_whole(copy, open_step(copy, run, found), keys, dtype=dtype)
-            except Damaged as error:
-                reasons.append(f"step {found}: {error}")
+        try:
+            return found, read_whole(storage, open_step(storage, run, found), keys, dtype=dtype)
+        except Damaged as error:
+            reasons.append(f"step {found}: {error}")
     raise InputError(
         f"run {run} has no checkpoint that verifies",
         got="; ".join(reasons)[:400] or "no commit",
         allowed="a run with a committed checkpoint",
-        fix=f"look with: python -m holdfast checkpoints {url}",
+        fix=f"look with: python -m holdfast checkpoints list {url}",
     )
 
 

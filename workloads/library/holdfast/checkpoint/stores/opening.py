@@ -1,8 +1,7 @@
-"""From a URL to the store behind it, asked again where that helps, and read from a mirror where it does not answer.
+"""From a URL to the store behind it, asked again where that helps.
 
 A put whose first try did arrive and whose answer was lost ends in AlreadyExists; `put_object` compares the object with
-its own bytes. A mirror is filled by the provider's replication or by `holdfast checkpoints copy`. Saves, deletions and
-the fence stay with the first store alone: a mirror that lags would let two trainers pass.
+its own bytes.
 """
 
 import random
@@ -59,12 +58,11 @@ def open_storage(url: str, *, request_s: float = REQUEST_S) -> Storage:
     raise _no_known_kind(url)
 
 
-def reliable_storage(url: str, tuning: Tuning, *, create: bool = False, mirror: str = "") -> Storage:
-    """The store of a URL, asked again for `tuning.retry_s` where it may help, and read from `mirror` where it does not
-    answer. `create`: for writers. Raises InputError for a URL of no known kind or a store that cannot be used."""
+def reliable_storage(url: str, tuning: Tuning, *, create: bool = False) -> Storage:
+    """The store of a URL, asked again for `tuning.retry_s` where it may help. `create`: for writers. Raises InputError for
+    a URL of no known kind or a store that cannot be used."""
     found = (open_storage if create else existing_storage)(url, request_s=tuning.request_s)
-    first = Retrying(found, budget_s=tuning.retry_s)
-    return Mirrored(first, reliable_storage(mirror, tuning)) if mirror else first
+    return Retrying(found, budget_s=tuning.retry_s)
 
 
 def client_of(url: str) -> str:

@@ -1,12 +1,10 @@
-"""What lies in a bucket of checkpoints, and tensors in a stranger's file."""
+"""What lies in a bucket of checkpoints."""
 
 import contextlib
 import io
 import json
 import random
-import tempfile
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 from holdfast.checkpoint.cli import show
@@ -110,38 +108,6 @@ def _enter_epoch(data: bytes) -> None:
     fence.check(Memory({object_names.epoch_object(RUN, 2): data}), RUN, 1)
 
 
-@cache
-def _tensors() -> bytes:
-    import torch
-
-    from holdfast.checkpoint.exchange import write_safetensors
-
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "model.safetensors"
-        write_safetensors(path, {"a": torch.ones(3, 4), "b": torch.zeros(5, dtype=torch.int64)}, {"from": "here"})
-        return path.read_bytes()
-
-
-def _make_tensors(draw: random.Random) -> bytes:
-    """Half of them whole but for the header, whose length is right."""
-    data = _tensors()
-    end = 8 + int.from_bytes(data[:8], "little")
-    if draw.random() < 0.5:
-        return hostile((data,), draw)
-    header = hostile((json.loads(data[8:end]),), draw)
-    return len(header).to_bytes(8, "little") + header + data[end:]
-
-
-def _enter_tensors(data: bytes) -> None:
-    from holdfast.checkpoint.exchange import read_safetensors
-
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "model.safetensors"
-        path.write_bytes(data)
-        for tensor in read_safetensors(path).values():
-            tensor.clone()
-
-
 REFUSALS = (Damaged, InputError)
 BORDERS = {
     "commits": Border(make=_make_commit, enter=lambda data: decode_commit(data, run=RUN, step=STEP), refusals=REFUSALS),
@@ -151,5 +117,4 @@ BORDERS = {
     "epochs": Border(
         make=lambda draw: hostile(({"pid": 7, "host": "a-host"},), draw), enter=_enter_epoch, refusals=(Fenced,)
     ),
-    "safetensors": Border(make=_make_tensors, enter=_enter_tensors, refusals=(InputError,)),
 }
