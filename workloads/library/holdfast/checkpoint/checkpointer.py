@@ -19,7 +19,6 @@ from holdfast.checkpoint.format import signing_key
 from holdfast.checkpoint.ranks import Ranks, is_lost_peer, on_every_rank
 from holdfast.checkpoint.reports import Reports
 from holdfast.checkpoint.restore import Restored
-from holdfast.checkpoint.restore.loading import load
 from holdfast.checkpoint.restore.starting import Start, start
 from holdfast.checkpoint.save.copying_writer import CopyingWriter
 from holdfast.checkpoint.save.decision import check_state, step_not_grown
@@ -68,9 +67,6 @@ class Checkpointer:
         self.step = 0
         """Steps done, as of the last tick or restore."""
         self.restored: Restored | None = None
-
-    load = staticmethod(load)
-    """Weights alone, before or without your own run."""
 
     def __enter__(self) -> Self:
         """Restores. Raises Preempted when asked to stop before the first step, InputError on every rank."""

@@ -75,6 +75,14 @@ def test_an_export_holds_the_bits_in_the_layout_of_safetensors(url: Path, tmp_pa
         assert torch.equal(raw.view(entry["shape"]), tensors[f"model/{name}"])
 
 
+def test_one_step_and_some_tensors_are_chosen_for_serving(url: Path) -> None:
+    assert load_tensors(url, keys=["model"]) == (6, {})
+    step, tensors = load_tensors(url, keys=["model/"], step=3)
+    assert step == 3 and tensors and all(key.startswith("model/") for key in tensors)
+    with pytest.raises(InputError, match="no checkpoint of this step"):
+        load_tensors(url, step=7)
+
+
 def test_an_export_of_two_entries_with_one_name_or_to_a_file_that_exists_is_refused(tmp_path: Path) -> None:
     model, other = torch.nn.Linear(2, 2), torch.nn.Linear(2, 2)
     with Checkpointer(tmp_path / "runs", {"model": model, "other": other}, run="r") as ckpt:

@@ -17,15 +17,14 @@ import torch
 from holdfast.checkpoint.failpoints import failpoint
 from holdfast.checkpoint.format import Commit
 from holdfast.checkpoint.format.commit import candidates as steps_to_try
-from holdfast.checkpoint.format.commit import committed_steps, steps_of
+from holdfast.checkpoint.format.commit import committed_steps
 from holdfast.checkpoint.format.soundness import NOTES_KEY
 from holdfast.checkpoint.ranks import Ranks, agreed, outcome, worst
 from holdfast.checkpoint.restore.comparison import check_same, compare, sketch, unproven, versions
 from holdfast.checkpoint.restore.reading import Transfer, Wanted, open_step, plan
-from holdfast.checkpoint.restore.target import EXACTLY, Fit, Target, wanted_of
+from holdfast.checkpoint.restore.target import Target, wanted_of
 from holdfast.checkpoint.settings import Resume, Tuning
 from holdfast.checkpoint.state import Captured, PerRank, capture, targets
-from holdfast.checkpoint.stores.opening import copies_of
 from holdfast.checkpoint.stores.storage import Storage
 from holdfast.contract.errors import InputError
 from holdfast.runtime import logs
@@ -49,8 +48,6 @@ class Restored:
     """What the checkpointer had learnt of this run."""
     commit_count: int = 0
     """Commits of the run up to this one."""
-    unfilled: list[str] = field(default_factory=list[str])
-    """Tensors of the state that stay as they were built, where the caller allowed that."""
     durable_step: int | None = None
     """Newest step that is committed, where `step` was restored from the memory of nodes."""
     attempt: str = ""
@@ -71,25 +68,26 @@ def restore(
     stop_asked: Callable[[], bool] = lambda: False,
     *,
     resume: Resume = "auto",
-    fit: Fit = EXACTLY,
+    again: Storage | None = None,
 ) -> Restored:
-    """Fills `state`. Raises on every rank InputError where nothing verifies, the state is another one than `fit`
-    allows or `resume` asks for something else, and Preempted when any rank is asked to stop before all bytes are there."""
+    """Fills `state`. `again`: a second source of the same checkpoints, for what does not verify in the first. Raises on every rank InputError where nothing verifies, the state is another one or
+    `resume` asks for something else, and Preempted when any rank is asked to stop before all bytes are there."""
     began = time.monotonic()
     skipped: Skipped = []
     damaged: dict[int, str] = {}
-    candidates = _candidates(storage, run, ranks, resume, fit.step)
+    candidates = _candidates(storage, run, ranks, resume)
     if not candidates:
         return Restored(step=0, skipped=skipped, damaged=damaged, seconds=time.monotonic() - began)
     # Once, and before a rank can find damage alone: state_dict() of sharded modules may be a collective.
     live = capture(state)
     before = {name: sketch(live, name) for name, value in targets(state) if unproven(value)}
+    sources = [storage] if again is None else [storage, again]
     for step in candidates:
         failpoint("restore.chosen")
         # Every rank tries the same step: a gang that resumes at two steps trains garbage without an error.
         shared: dict[str, Any] = {"run": run, "step": step, "state": state, "ranks": ranks, "tuning": tuning}
-        shared |= {"live": live, "stop_asked": stop_asked, "fit": fit}
-        attempt, reason = _first_sound(ranks, (_Attempt(storage=copy, **shared) for copy in copies_of(storage)))
+        shared |= {"live": live, "stop_asked": stop_asked}
+        attempt, reason = _first_sound(ranks, (_Attempt(storage=copy, **shared) for copy in sources))
         if not reason:
             # load_state_dict() is code of the user's, and may raise on one rank only.
             agreed(ranks, outcome(attempt.apply))
@@ -106,7 +104,6 @@ def restore(
                 bytes=attempt.commit.total_bytes,
                 age_s=max(0.0, time.time() - attempt.commit.created),
                 notes=attempt.notes,
-                unfilled=attempt.unfilled,
                 commit_count=len(candidates) - len(skipped),
                 # A count that was read from an older commit would report a deletion that retention made.
                 missing=0 if skipped else max(0, attempt.commit.commit_count - len(candidates)),
@@ -126,12 +123,11 @@ def none_verifies(run: str, skipped: Skipped) -> InputError:
     )
 
 
-def _candidates(storage: Storage, run: str, ranks: Ranks, resume: Resume, step: int | None) -> list[int]:
+def _candidates(storage: Storage, run: str, ranks: Ranks, resume: Resume) -> list[int]:
     """As the coordinator lists them: a listing may differ from rank to rank."""
 
     def chosen() -> list[int]:
-        committed = committed_steps(storage, run)
-        return steps_to_try(resume, steps_of(step, committed, run), where=f"run {run}")
+        return steps_to_try(resume, committed_steps(storage, run), where=f"run {run}")
 
     # A listing may be eventually consistent on mounts; only one rank's counts.
     return agreed(ranks, outcome(chosen) if ranks.coordinator else {})["value"]
@@ -188,7 +184,6 @@ class _Attempt:
     tuning: Tuning
     live: Captured
     stop_asked: Callable[[], bool]
-    fit: Fit
     attempt: str = ""
     notes: dict[str, Any] = field(default_factory=dict[str, Any])
 
@@ -197,16 +192,12 @@ class _Attempt:
         opened = self._opened = open_step(self.storage, self.run, self.step)
         self.attempt = opened.commit.attempt
         check_ranks(self.state, self.ranks.world_size, opened.commit)
-        self._target = Target(self.state, opened, self.ranks.rank, live=self.live, fit=self.fit)
+        self._target = Target(self.state, opened, self.ranks.rank, live=self.live)
         self._read(self._target.wanted(), self.stop_asked)
         self._target.check_random_state()
         self.commit = opened.commit
         self.notes = opened.manifests[0].values.get(NOTES_KEY, {})
         return self.attempt
-
-    @property
-    def unfilled(self) -> list[str]:
-        return self._target.unfilled
 
     def apply(self) -> None:
         self._before = versions(self._target.loaded)

@@ -102,7 +102,7 @@ def check_kind(name: str, optimizer: torch.optim.Optimizer, saved: Any) -> None:
                 f"optimizer {name} is of another kind than the one that was saved",
                 got=f"{type(optimizer).__name__}, with {_few(missing)}; saved were {_few(foreign)}",
                 allowed="the optimizer that was saved",
-                fix="use the optimizer that was saved; or Checkpointer.load(url, {...}) of the model alone, under another run "
+                fix="use the optimizer that was saved; or begin with load_tensors(url, keys=[...]) of the model, under another run "
                 "name",
             )
 

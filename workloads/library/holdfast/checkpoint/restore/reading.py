@@ -255,11 +255,10 @@ def saved_dtype(part: TensorPart) -> torch.dtype:
     return dtype
 
 
-def empty_like_saved(part: TensorPart, *, floats: torch.dtype | None = None) -> torch.Tensor:
-    """Memory for the whole tensor; `floats`: of this dtype if it is floating. Raises Damaged where there is not enough."""
-    saved = saved_dtype(part)
+def empty_like_saved(part: TensorPart) -> torch.Tensor:
+    """Memory for the whole tensor. Raises Damaged where there is not enough."""
     try:
-        return torch.empty(part.shape, dtype=floats if floats and saved.is_floating_point else saved)
+        return torch.empty(part.shape, dtype=saved_dtype(part))
     # A sparse file has any size for nothing; PyTorch reports a refused allocation as RuntimeError.
     except (MemoryError, RuntimeError) as error:
         raise Damaged(f"tensor {part.key[:80]} of {list(part.shape)} does not fit into memory") from error

@@ -16,7 +16,6 @@ from holdfast.checkpoint.peers.storage import Offer, PeerStorage, whole_offers
 from holdfast.checkpoint.ranks import Ranks, agreed, outcome
 from holdfast.checkpoint.restore import Restored, restore
 from holdfast.checkpoint.settings import Resume, Tuning
-from holdfast.checkpoint.stores.opening import Mirrored
 from holdfast.checkpoint.stores.storage import Storage
 from holdfast.contract.errors import InputError, Later
 from holdfast.runtime import logs
@@ -54,8 +53,8 @@ def start(
             logs.warning("copy", f"run {run} gets no copies in memory: the launcher keeps them for --run {places.run}")
         places = None
 
-    def take_up(source: Storage, resume: Resume = "auto") -> Restored:
-        return restore(source, run, state, ranks, tuning, stop_asked, resume=resume)
+    def take_up(source: Storage, resume: Resume = "auto", again: Storage | None = None) -> Restored:
+        return restore(source, run, state, ranks, tuning, stop_asked, resume=resume, again=again)
 
     found = from_memory(storage, run, ranks, places, take_up) if places and resume in ("auto", "must") else None
     found = found or take_up(storage, resume)
@@ -68,7 +67,7 @@ def start(
 
 
 def from_memory(
-    storage: Storage, run: str, ranks: Ranks, places: PeerPlaces, take_up: Callable[[Storage], Restored]
+    storage: Storage, run: str, ranks: Ranks, places: PeerPlaces, take_up: Callable[..., Restored]
 ) -> Restored | None:
     """None where no version is whole, the store has a newer one, or what memory holds does not verify. Raises Later where
     it does not and the store has nothing."""
@@ -83,7 +82,7 @@ def from_memory(
     staged, copied = (PeerStorage(places, offers, ranks.rank, copies_first=first) for first in (False, True))
     failpoint("peer.restore")
     try:
-        found = take_up(Mirrored(staged, copied))
+        found = take_up(staged, again=copied)
     except InputError as error:  # on every rank
         if not committed:  # tensors are filled in part, so step 0 of the store would not be where the run began
             raise Later(

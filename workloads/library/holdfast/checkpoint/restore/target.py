@@ -5,7 +5,6 @@ optimizer that has not stepped yet has none, so its tensors are made like the pa
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -18,32 +17,14 @@ from holdfast.checkpoint.restore.optimizers import Renumbering, check_kind, load
 from holdfast.checkpoint.restore.reading import Opened, Wanted, empty_like_saved, saved_dtype
 from holdfast.checkpoint.state import RNG_KEY, Captured, Stateful, decode, refill, targets, tensor_keys
 from holdfast.checkpoint.state.random_streams import check_rng_state, set_rng_state
-from holdfast.checkpoint.state.tensors import boxes_of, dtype_name, local_of, memory_at
+from holdfast.checkpoint.state.tensors import boxes_of, dtype_name, memory_at
 from holdfast.contract.errors import InputError
-from holdfast.runtime import logs
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Fit:
-    """How closely a state must match the checkpoint."""
-
-    some: bool = False
-    """The state may lack entries of the checkpoint; random streams are left alone."""
-    cast: bool = False
-    """Tensors of modules keep their dtype."""
-    partial: bool = False
-    """Tensors of modules that are not there in their shape stay as they are."""
-    step: int | None = None
-    """Only this one."""
-
-
-EXACTLY = Fit()
 
 
 class Target:
-    def __init__(self, state: dict[str, Any], opened: Opened, rank: int, *, live: Captured, fit: Fit = EXACTLY) -> None:
+    def __init__(self, state: dict[str, Any], opened: Opened, rank: int, *, live: Captured) -> None:
         """`live`: what `capture` gave of `state`, on every rank."""
-        self._opened, self._rank, self._fit = opened, rank, fit
+        self._opened, self._rank = opened, rank
         self._saved = opened.values(rank)
         self._tensors: dict[str, torch.Tensor] = {}
         self._entries = [*targets(state)]
@@ -52,13 +33,7 @@ class Target:
         self._live = self.saved_keys(live.tensors)
         for name, value in self._entries:
             self._check_module(name, value)
-            keys = tensor_keys(self._saved[name])
-            fitting = {key: self._fitting(key, value) for key in keys if not self._left_out(key, value)}
-            if keys and not fitting:
-                raise _other_model(
-                    f"no tensor of {name} has the name and shape of a saved one", "at least one that fits"
-                )
-            self._tensors |= fitting
+            self._tensors |= {key: self._fitting(key, value) for key in tensor_keys(self._saved[name])}
         if self._own_rng:
             for key in tensor_keys(self._saved[RNG_KEY]):
                 self._tensors[key] = empty_like_saved(opened.part(key, rank))
@@ -77,7 +52,7 @@ class Target:
     @property
     def _own_rng(self) -> bool:
         """A rank that did not exist at the save keeps its own seed: two ranks must not draw the same numbers."""
-        return not self._fit.some and RNG_KEY in self._saved and self._rank < self._opened.commit.world_size
+        return RNG_KEY in self._saved and self._rank < self._opened.commit.world_size
 
     @property
     def loaded(self) -> dict[str, torch.Tensor]:
@@ -97,12 +72,6 @@ class Target:
                 reported.append(check_loaded(name, value, found, changed=sketch(after, name) != before[name]))
         return [line for line in reported if line]
 
-    @property
-    def unfilled(self) -> list[str]:
-        """Tensors of modules that stay as they are."""
-        modules = {name for name, value in self._entries if isinstance(value, nn.Module)}
-        return [key for key in self._live if key.split("/")[0] in modules and key not in self._tensors]
-
     def wanted(self) -> list[Wanted]:
         return wanted_of(self._tensors)
 
@@ -112,38 +81,24 @@ class Target:
             check_rng_state(decode(self._saved[RNG_KEY], self._tensors.__getitem__))
 
     def load(self) -> None:
-        self._report_overflows()
         for name, value in self._entries:
             saved = decode(self._saved[name], self._tensors.get)
-            if self._fit.partial and isinstance(value, nn.Module):
-                saved = {key: item for key, item in saved.items() if item is not None}
             if name in self._optimizers:
                 saved = self._optimizers[name].of(saved)
-            load_entry(name, value, saved, partial=self._fit.partial)
+            load_entry(name, value, saved)
         if self._own_rng:
             set_rng_state(decode(self._saved[RNG_KEY], self._tensors.__getitem__))
-
-    def _report_overflows(self) -> None:
-        """Where a cast made values infinite."""
-        for key, tensor in self._tensors.items():
-            if tensor.is_floating_point() and tensor.dtype != saved_dtype(self._opened.part(key, self._rank)):
-                local = local_of(tensor)
-                # Eight bits have no isfinite.
-                lost = int((~torch.isfinite(local if local.element_size() > 1 else local.float())).sum())
-                if lost:
-                    of = f"{lost} of {local.numel()} values of {key}"
-                    logs.warning("restore", f"{of} are not finite as {dtype_name(tensor.dtype)}")
 
     def _check_entries(self) -> None:
         # Extra entries are refused as well: one that stays as it was built would be neither new nor restored.
         mine, theirs = {name for name, _ in self._entries}, set(self._saved) - {RNG_KEY, NOTES_KEY}
-        if mine - theirs or (theirs - mine and not self._fit.some):
+        if mine != theirs:
             raise _other_model(
                 f"entries {sorted(mine)}; the checkpoint has {sorted(theirs)}", "the entries of `state` that were saved"
             )
 
     def _check_module(self, name: str, value: Any) -> None:
-        if not isinstance(value, nn.Module | torch.Tensor) or self._fit.partial:
+        if not isinstance(value, nn.Module | torch.Tensor):
             return
         live = {key for key in self._live if key == name or key.startswith(f"{name}/")}
         saved = set(tensor_keys(self._saved[name]))
@@ -152,21 +107,13 @@ class Target:
             extra, missing = sorted(live - saved)[:3], sorted(saved - live)[:3]
             raise _other_model(f"not in the checkpoint: {extra}; only in the checkpoint: {missing}", "the same tensors")
 
-    def _left_out(self, key: str, owner: Any) -> bool:
-        if not (self._fit.partial and isinstance(owner, nn.Module)):
-            return False
-        live = self._live.get(key)
-        return live is None or tuple(live.shape) != self._opened.sources[key][0].part.shape
-
     def _fitting(self, key: str, owner: Any) -> torch.Tensor:
         part = self._opened.part(key, self._rank)
         dtype = saved_dtype(part)
         live = self._live.get(key)
         if live is None or (not isinstance(owner, nn.Module | torch.Tensor) and tuple(live.shape) != part.shape):
             return self._new_tensor(key, part, owner)
-        if tuple(live.shape) != part.shape or not (
-            live.dtype == dtype or (self._fit.cast and _keeps_values(dtype, live.dtype))
-        ):
+        if tuple(live.shape) != part.shape or live.dtype != dtype:
             raise _other_model(
                 f"{key}: {dtype_name(live.dtype)}{list(live.shape)} here", f"{part.dtype}{list(part.shape)} as saved"
             )
@@ -184,19 +131,8 @@ class Target:
 def _no_tensor(_: str) -> None: ...
 
 
-def _keeps_values(saved: torch.dtype, here: torch.dtype) -> bool:
-    """A cast drops no imaginary part and no fraction, and wraps no integer. Floats may round."""
-    if not torch.can_cast(saved, here):
-        return False
-    if saved == torch.bool or here.is_floating_point or here.is_complex:
-        return True
-    return torch.iinfo(here).min <= torch.iinfo(saved).min and torch.iinfo(saved).max <= torch.iinfo(here).max
-
-
-def load_entry(name: str, value: Any, saved: Any, *, partial: bool = False) -> None:
-    """Put `saved` into the entry's object; dicts and lists are filled in place. `partial`: a module may lack some.
-
-    Raises InputError where an optimizer does not take it."""
+def load_entry(name: str, value: Any, saved: Any) -> None:
+    """Put `saved` into the entry's object; dicts and lists are filled in place. Raises InputError where an optimizer does not take it."""
     if isinstance(value, torch.optim.Optimizer):
         try:
             check_kind(name, value, saved)
@@ -206,8 +142,6 @@ def load_entry(name: str, value: Any, saved: Any, *, partial: bool = False) -> N
             raise _other_model(f"{name}: {error!r}"[:300], "the optimizer that was saved") from error
     elif isinstance(value, nn.Module) and _filled_in_place(value, saved):
         pass
-    elif isinstance(value, nn.Module) and partial:
-        value.load_state_dict(saved, strict=False)
     elif isinstance(value, Stateful):
         value.load_state_dict(saved)
     elif not isinstance(value, torch.Tensor):

@@ -7,7 +7,6 @@ its own bytes.
 import random
 import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TypeVar, cast
@@ -19,7 +18,6 @@ from holdfast.checkpoint.stores.local import LocalStorage
 from holdfast.checkpoint.stores.storage import Stat, Storage
 from holdfast.contract.errors import InputError
 from holdfast.contract.extensions import extensions, refused
-from holdfast.runtime import logs
 
 ALLOWED = "file:///absolute/dir, a path, gs://bucket/prefix, or a scheme of the entry points holdfast.stores"
 
@@ -179,58 +177,3 @@ class Retrying:
             # Jitter: a thousand ranks that were refused together must not come back together.
             self._sleep(min(left, pause * _JITTER.uniform(0.5, 1.0)))
             pause = min(pause * 2, LONGEST_PAUSE_S)
-
-
-class Mirrored:
-    def __init__(self, first: Storage, second: Storage) -> None:
-        self.first, self.second = first, second
-        self.read_bytes = min(first.read_bytes, second.read_bytes)
-        self._announced = False
-
-    def put(self, name: str, data: memoryview, crc32c: str) -> None:
-        self.first.put(name, data, crc32c)
-
-    def delete(self, name: str) -> None:
-        self.first.delete(name)
-
-    def read_into(self, name: str, start: int, into: memoryview) -> None:
-        self._either(lambda store: store.read_into(name, start, into))
-
-    def stat(self, name: str) -> Stat:
-        return self._either(lambda store: store.stat(name))
-
-    def list(self, prefix: str) -> Iterator[Stat]:
-        """Of both: the first may have lost some, the second may lag."""
-        found: dict[str, Stat] = {}
-        # The first store's answer overwrites: of an object that both have, only its size and time count.
-        with suppress(StorageError):
-            found = {stat.name: stat for stat in self.second.list(prefix)}
-        try:
-            found |= {stat.name: stat for stat in self.first.list(prefix)}
-        except StorageError as error:
-            if not found:
-                raise
-            self._warn_once(error)
-        return iter(found.values())
-
-    def _either(self, read: Callable[[Storage], T]) -> T:
-        try:
-            return read(self.first)
-        except (StorageError, EOFError) as error:
-            try:
-                found = read(self.second)
-            except (StorageError, EOFError):
-                # The first's reason counts: a mirror that has not got the object yet explains nothing.
-                raise error from None
-            self._warn_once(error)
-            return found
-
-    def _warn_once(self, error: Exception) -> None:
-        if not self._announced:
-            self._announced = True
-            logs.warning("restore", f"reading from the mirror: {error}")
-
-
-def copies_of(storage: Storage) -> list[Storage]:
-    """Where the same checkpoint may be read again when its bytes turn out damaged."""
-    return [storage, storage.second] if isinstance(storage, Mirrored) else [storage]
