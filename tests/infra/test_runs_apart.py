@@ -58,7 +58,6 @@ def written_by(run: str) -> list[str]:
         object_names.manifest_object(run, 3, attempt, 0),
         object_names.epoch_object(run, 1),
         object_names.gang_object(run, 1),
-        object_names.pin_object(run, 3),
     ]
 
 

@@ -15,7 +15,6 @@ from typing import Any, Self
 from holdfast.checkpoint.ranks import Ranks
 from holdfast.checkpoint.settings import Cadence as Setting
 from holdfast.contract.checkpoint_interval import daly
-from holdfast.runtime import logs
 
 
 class EverySteps:
@@ -193,13 +192,3 @@ class History:
         # Or the same time would be counted again by the next save.
         self._from_age_s = age_s
         return {"hazard": self.hazard.encode(), "age_s": age_s, "ended": ended}
-
-
-def measured(step: int, metric: float | None) -> dict[str, float]:
-    """What is noted of a step's metric. One that ranks nothing is left out: a loss that diverges must not end the job."""
-    if metric is None:
-        return {}
-    if not math.isfinite(value := float(metric)):
-        logs.warning("save", f"metric of step {step} is {value}: the step is saved without it")
-        return {}
-    return {"metric": value}

@@ -13,7 +13,7 @@ from collections.abc import Generator
 from types import TracebackType
 from typing import Any, Self
 
-from holdfast.checkpoint.cadence import History, cadence_of, measured, node_age_s
+from holdfast.checkpoint.cadence import History, cadence_of, node_age_s
 from holdfast.checkpoint.errors import CheckpointExit, NotDurable, Preempted, RankLost
 from holdfast.checkpoint.format import signing_key
 from holdfast.checkpoint.ranks import Ranks, is_lost_peer, on_every_rank
@@ -101,9 +101,8 @@ class Checkpointer:
         self.stop.shutdown.last_words = lambda: self._reports.of_loss(self._writer, self.step)
         return self
 
-    def tick(self, step: int, *, metric: float | None = None) -> None:
-        """After each step: `step` steps are done, over the whole run. Saves when due, and in any case with a `metric`
-        (the same kind of number on every rank), by which Tuning.keep_best chooses. Raises Preempted at the agreed step,
+    def tick(self, step: int) -> None:
+        """After each step: `step` steps are done, over the whole run. Saves when due. Raises Preempted at the agreed step,
         Superseded when another trainer has taken the run, NotDurable by `strict`, InputError for a number that is not
         above the one before."""
         self._use.check()
@@ -116,8 +115,8 @@ class Checkpointer:
         # Before the cadence: on a notice the save in flight must end first, and a new one may not fit the window.
         if self.stop.should_stop(step):
             self._leave()
-        if metric is not None or self._cadence.due(step):
-            self.save(step, metric=metric)
+        if self._cadence.due(step):
+            self.save(step)
         else:
             self._writer.between_saves(step, self._state, self._history.notes)
         self._ticked_at = self._reports.stepped(step)
@@ -129,11 +128,11 @@ class Checkpointer:
         if self.stop.should_stop(self.step):
             self._leave()
 
-    def save(self, step: int, *, metric: float | None = None) -> None:
+    def save(self, step: int) -> None:
         """Stage now, upload in the background. Waits for an earlier save that is still in flight, and is left out
         when that takes longer than `Tuning.wait_s`. Raises NotDurable by `strict`, Superseded, InputError as tick."""
         self._use.check()
-        self._writer.save(step, self._state, self._history.notes() | measured(step, metric))
+        self._writer.save(step, self._state, self._history.notes())
         # Also when it was left out: the next is due an interval later, and not in the next step.
         self._cadence.saved(step)
         if self._strict and self._writer.failed_in_a_row >= self._strict:

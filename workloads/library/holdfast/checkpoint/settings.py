@@ -21,18 +21,10 @@ Cadence = tuple[Literal["steps", "seconds", "auto"], float]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Retention:
-    """What stays in addition to the newest; 0: none for that reason."""
+    """What stays in addition to the newest."""
 
     keep_every: int = 0
-    """Every checkpoint whose step is a multiple."""
-    keep_best: int = 0
-    """This number with the best metric, as given to tick(step, metric=...); of equals the newer."""
-    highest: bool = False
-    """Whether a higher metric is better; a loss is better when lower."""
-    keep_younger_s: float = 0.0
-    """What was committed less than this number of seconds ago."""
-    keep_one_per_s: float = 0.0
-    """The first checkpoint of each interval of this number of seconds; 86400: one a day."""
+    """Every checkpoint whose step is a multiple; 0: none for that reason."""
     # Longer than any upload lasts: a save that is still being written looks like an orphan.
     orphan_age_s: float = 86_400.0
     """Attempts without a commit go when they are older; those that failed, or of an earlier start, at once."""
@@ -85,12 +77,8 @@ class Tuning(Retention):
             "request_s": (0.1, 3600),
         }
         for field in fields(self):
-            if field.name != "highest":
-                between(
-                    f"checkpoint setting {field.name}",
-                    getattr(self, field.name),
-                    *limits.get(field.name, (0, math.inf)),
-                )
+            most = limits.get(field.name, (0, math.inf))
+            between(f"checkpoint setting {field.name}", getattr(self, field.name), *most)
 
 
 def checked_url(url: object) -> str:

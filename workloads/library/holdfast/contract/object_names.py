@@ -71,15 +71,6 @@ def gang_object(run: str, number: int) -> str:
     return f"{gang_prefix(run)}/{number:010d}.json"
 
 
-def pins_prefix(run: str) -> str:
-    return f"{checked_run(run)}/pins"
-
-
-def pin_object(run: str, step: int) -> str:
-    """While it is there, retention leaves this step alone."""
-    return f"{pins_prefix(run)}/{step:010d}.json"
-
-
 def parse_step(component: str) -> int | None:
     """`step-0000000042` -> 42, anything else -> None."""
     match = _STEP.fullmatch(component)

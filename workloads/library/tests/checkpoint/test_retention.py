@@ -7,19 +7,16 @@ import pytest
 
 from holdfast.checkpoint.format import Commit, Manifest, digest_of
 from holdfast.checkpoint.format.commit import committed_steps
-from holdfast.checkpoint.save.retention import Policy, pin, pinned, retain, superfluous, unpin
+from holdfast.checkpoint.save.retention import Policy, retain
 from holdfast.checkpoint.stores.local import LocalStorage
 from holdfast.checkpoint.stores.storage import put_new
 from holdfast.contract import object_names
-from holdfast.contract.errors import InputError
 
 RUN = "r"
 HOUR_S = 3600.0
 
 
-def attempt(
-    storage: LocalStorage, step: int, token: str, *, committed: bool, metric: float | None = None, created: int = 0
-) -> None:
+def attempt(storage: LocalStorage, step: int, token: str, *, committed: bool) -> None:
     put_new(storage, object_names.shard_object(RUN, step, token, 0, 0), b"shard")
     manifest = Manifest(
         run=RUN, step=step, attempt=token, rank=0, world_size=1, shards=(), tensors=(), values={}
@@ -32,8 +29,7 @@ def attempt(
             attempt=token,
             world_size=1,
             total_bytes=5,
-            created=created,
-            metric=metric,
+            created=0,
             manifests=(digest_of(manifest),),
         )
         put_new(storage, object_names.commit_object(RUN, step), commit.encode())
@@ -108,38 +104,3 @@ def test_of_a_step_that_goes_the_commit_goes_first(storage: LocalStorage) -> Non
     for step in (10, 20):
         attempt(storage, step, "a" * 12, committed=True)
     assert retain(storage, RUN, Policy(keep=1))[0] == object_names.commit_object(RUN, 10)
-
-
-@pytest.mark.parametrize(("highest", "best"), [(False, [30, 20]), (True, [40, 10])])
-def test_the_best_by_their_metric_stay_and_of_equals_the_newer(
-    storage: LocalStorage, highest: bool, best: list[int]
-) -> None:
-    for step, metric in ((10, 0.9), (20, 0.2), (30, 0.2), (40, 0.9), (50, None), (60, 0.5)):
-        attempt(storage, step, f"{step:012x}", committed=True, metric=metric)
-    retain(storage, RUN, Policy(keep=1, keep_best=2, highest=highest))
-    assert set(committed_steps(storage, RUN)) == {60, *best}
-
-
-def test_the_young_stay_and_of_each_stretch_the_first(storage: LocalStorage) -> None:
-    for hour in range(12):
-        attempt(storage, hour + 1, f"{hour:012x}", committed=True, created=int(hour * HOUR_S))
-    policy = Policy(keep=1, keep_younger_s=2.5 * HOUR_S, keep_one_per_s=4 * HOUR_S)
-    now = 11.9 * HOUR_S
-    assert superfluous(storage, RUN, policy, now=now) == [2, 3, 4, 6, 7, 8, 10]
-    retain(storage, RUN, policy, now=now)
-    assert committed_steps(storage, RUN) == [12, 11, 9, 5, 1]
-    assert superfluous(storage, RUN, policy, now=now) == []
-
-
-def test_a_pinned_step_stays_until_it_is_let_go(storage: LocalStorage) -> None:
-    for step in (10, 20, 30):
-        attempt(storage, step, f"{step:012x}", committed=True)
-    pin(storage, RUN, 10)
-    pin(storage, RUN, 10)
-    with pytest.raises(InputError, match="no checkpoint of this step"):
-        pin(storage, RUN, 11)
-    retain(storage, RUN, Policy(keep=1))
-    assert (committed_steps(storage, RUN), pinned(storage, RUN)) == ([30, 10], {10})
-    unpin(storage, RUN, 10)
-    retain(storage, RUN, Policy(keep=1))
-    assert committed_steps(storage, RUN) == [30]

@@ -110,8 +110,6 @@ class Commit:
     """How many commits retention leaves, this one included: fewer means that some were deleted."""
     epoch: int = 0
     """Number of the start that wrote it; 0 where starts were not counted."""
-    metric: float | None = None
-    """What the trainer measured at this step, for retention."""
 
     def encode(self) -> bytes:
         body = {"schema": SCHEMA, **fields_of(self)}

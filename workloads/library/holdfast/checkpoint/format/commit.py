@@ -12,7 +12,7 @@ from holdfast.checkpoint.errors import Abandoned, AlreadyExists, Damaged, NotFou
 from holdfast.checkpoint.failpoints import failpoint
 from holdfast.checkpoint.format import Commit, Manifest, digest_of, fence
 from holdfast.checkpoint.format.decoding import MAX_COMMIT_BYTES, MAX_MANIFEST_BYTES, decode_commit, parse_manifest
-from holdfast.checkpoint.format.soundness import NOTES_KEY, check_manifests, check_stored
+from holdfast.checkpoint.format.soundness import check_manifests, check_stored
 from holdfast.checkpoint.settings import Resume
 from holdfast.checkpoint.stores.storage import Stat, Storage, exists, put_new, read_object
 from holdfast.contract import object_names
@@ -155,7 +155,6 @@ def commit(
         manifests=tuple(digest_of(payload) for payload in payloads),
         commit_count=min(state.commit_count + 1, state.keep),
         epoch=state.epoch,
-        metric=manifests[0].values.get(NOTES_KEY, {}).get("metric"),
     )
     # As late as can be: a trainer that was frozen for an hour wakes up between any two lines.
     fence.check(storage, own.run, state.epoch)

@@ -125,10 +125,9 @@ def _commit(body: Mapping[str, Json]) -> Commit:
         total_bytes=_count(body, "total_bytes"),
         created=_count(body, "created"),
         manifests=manifests,
-        # A commit without these stays readable; it only takes no part in counting, fencing and ranking.
+        # A commit without these stays readable; it only takes no part in counting and fencing.
         commit_count=_count(body, COUNT_FIELD) if COUNT_FIELD in body else 0,
         epoch=_count(body, "epoch") if "epoch" in body else 0,
-        metric=_number(body, "metric") if body.get("metric") is not None else None,
     )
 
 
@@ -171,15 +170,6 @@ def _count(body: Mapping[str, Json], name: str, most: int = MAX_BYTES) -> int:
     if type(value) is not int or not 0 <= value <= most:
         raise ValueError(f"{name} is no number from 0 to {most}")
     return value
-
-
-def _number(body: Mapping[str, Json], name: str) -> float:
-    value = body[name]
-    # An integer of a thousand digits is finite and no float.
-    small = type(value) is int and value.bit_length() <= 1023
-    if not small and (type(value) is not float or not math.isfinite(value)):
-        raise ValueError(f"{name} is no finite number")
-    return float(value)
 
 
 def _list(body: Mapping[str, Json], name: str, most: int) -> list[Any]:

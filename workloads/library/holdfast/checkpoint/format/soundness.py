@@ -126,9 +126,6 @@ def _check_notes(notes: Json) -> None:
     if notes:
         hazard = notes["hazard"]
         numbers = [notes["age_s"], *hazard["events"], *hazard["exposure_s"]]
-        # Retention ranks by it, and a text would be compared with a number.
-        if type(notes.get("metric", 0.0)) not in (int, float):
-            raise ValueError("notes hold a metric that is no number")
         if not all(type(n) in (int, float) and 0 <= n < 1e15 for n in numbers):
             raise ValueError("notes hold something else than counts and seconds")
 

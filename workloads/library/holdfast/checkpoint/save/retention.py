@@ -1,8 +1,8 @@
 """What may be deleted: committed checkpoints that no rule keeps, and attempts without a commit.
 
-Rank 0's uploader deletes after each commit, and `checkpoints prune` when a person asks. An attempt without a commit
-never counts as a checkpoint, so saves that were killed cannot push out the last good one. Objects of saves that failed
-go at once: what a full disk holds of them is what the next save lacks.
+Rank 0's uploader deletes after each commit. An attempt without a commit never counts as a checkpoint, so saves that
+were killed cannot push out the last good one. Objects of saves that failed go at once: what a full disk holds of them is
+what the next save lacks.
 """
 
 import time
@@ -13,15 +13,15 @@ from dataclasses import dataclass
 from holdfast.checkpoint.errors import AlreadyExists, StorageError, Transient
 from holdfast.checkpoint.failpoints import failpoint
 from holdfast.checkpoint.format import Commit, Manifest
-from holdfast.checkpoint.format.commit import StepObjects, committed_steps, read_commit, steps_of, survey
+from holdfast.checkpoint.format.commit import StepObjects, read_commit, survey
 from holdfast.checkpoint.settings import Retention
-from holdfast.checkpoint.stores.storage import Stat, Storage, numbers_below, put_bytes
+from holdfast.checkpoint.stores.storage import Stat, Storage
 from holdfast.contract import object_names
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Policy(Retention):
-    """What stays: the union of all of these, and what is pinned."""
+    """What stays: the union of all of these."""
 
     keep: int
     """The newest."""
@@ -30,43 +30,24 @@ class Policy(Retention):
     stale: frozenset[str] = frozenset()
     """Attempts without a commit that were there when this start took the fence: they can get none any more."""
 
-    def kept(self, commits: Iterable[Commit], now: float) -> set[int]:
-        ordered = sorted(commits, key=lambda one: -one.step)
-        stay = [*ordered[: self.keep], *self._best(ordered)[: self.keep_best], *self._one_per_stretch(ordered)]
-        stay += [one for one in ordered if self.keep_every and one.step % self.keep_every == 0]
-        stay += [one for one in ordered if one.created > now - self.keep_younger_s]
-        return {one.step for one in stay}
-
-    def _best(self, newest_first: list[Commit]) -> list[Commit]:
-        sign = -1 if self.highest else 1
-        measured = [(sign * one.metric, -one.step, one) for one in newest_first if one.metric is not None]
-        return [one for *_, one in sorted(measured, key=lambda found: found[:2])]
-
-    def _one_per_stretch(self, newest_first: list[Commit]) -> Iterable[Commit]:
-        if not self.keep_one_per_s:
-            return ()
-        # Oldest first, so that the one that stays for a stretch is never exchanged for a later one.
-        first: dict[float, Commit] = {}
-        for one in reversed(newest_first):
-            first.setdefault(one.created // self.keep_one_per_s, one)
-        return first.values()
+    def kept(self, steps: Iterable[int]) -> set[int]:
+        ordered = sorted(steps, reverse=True)
+        return {*ordered[: self.keep], *(step for step in ordered if self.keep_every and step % self.keep_every == 0)}
 
 
 Known = dict[Stat, Commit]
 """Commits by what a listing shows of them: an object is never changed, so none is read twice."""
 
 
-def retain(
-    storage: Storage, run: str, policy: Policy, *, known: Known | None = None, now: float | None = None
-) -> list[str]:
+def retain(storage: Storage, run: str, policy: Policy, *, known: Known | None = None) -> list[str]:
     """Deletes, and returns the names that went. `known`: kept by the caller from one call to the next."""
     failpoint("retention.begin")
-    now = time.time() if now is None else now
     steps = survey(storage, run)
     commits = _commits(storage, run, steps.values(), {} if known is None else known)
-    going = _going(storage, run, policy, commits, now)
+    sound = {commit.step for commit in commits.values() if commit.attempt not in policy.damaged}
+    going = sound - policy.kept(sound)
     gone: list[str] = []
-    oldest = now - policy.orphan_age_s
+    oldest = time.time() - policy.orphan_age_s
     for entry in steps.values():
         commit = commits.get(entry.step)
         # Damage may be a bad read: what restore passed over stays a day, for a person to look at.
@@ -78,31 +59,6 @@ def retain(
             gone += _drop_orphans(storage, entry, commit.attempt if commit else "", oldest, policy.stale)
     failpoint("retention.end")
     return gone
-
-
-def superfluous(storage: Storage, run: str, policy: Policy, *, now: float | None = None) -> list[int]:
-    """Committed steps that `retain` would delete."""
-    commits = _commits(storage, run, survey(storage, run).values(), {})
-    return sorted(_going(storage, run, policy, commits, time.time() if now is None else now))
-
-
-def pin(storage: Storage, run: str, step: int) -> None:
-    """Raises InputError where this step is not committed."""
-    steps_of(step, committed_steps(storage, run), run)
-    put_bytes(storage, object_names.pin_object(run, step), b"{}")
-
-
-def unpin(storage: Storage, run: str, step: int) -> None:
-    storage.delete(object_names.pin_object(run, step))
-
-
-def pinned(storage: Storage, run: str) -> set[int]:
-    return {*numbers_below(storage, object_names.pins_prefix(run))}
-
-
-def _going(storage: Storage, run: str, policy: Policy, commits: dict[int, Commit], now: float) -> set[int]:
-    sound = [one for one in commits.values() if one.attempt not in policy.damaged]
-    return {one.step for one in sound} - policy.kept(sound, now) - pinned(storage, run)
 
 
 def _commits(storage: Storage, run: str, entries: Iterable[StepObjects], known: Known) -> dict[int, Commit]:
