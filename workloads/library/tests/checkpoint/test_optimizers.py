@@ -93,9 +93,10 @@ def test_other_parameters_are_refused_by_name(tmp_path: Path) -> None:
 
 def test_an_optimizer_whose_parameters_have_no_name_here_is_refused(tmp_path: Path) -> None:
     train(tmp_path, as_built, 2)
-    alone = {"optimizer": torch.optim.Adam(Model().parameters())}
-    with pytest.raises(InputError, match=r"(?s)names of its parameters.*add their module to the state"):
-        Checkpointer.load(tmp_path, alone)
+    state = {"model": Model(), "optimizer": torch.optim.Adam(Model().parameters())}
+    refused = pytest.raises(InputError, match=r"(?s)names of its parameters.*add their module to the state")
+    with refused, Checkpointer(tmp_path, state, run="r"):
+        pytest.fail("it began")
 
 
 def test_an_optimizer_without_a_module_is_restored_by_position(tmp_path: Path) -> None:

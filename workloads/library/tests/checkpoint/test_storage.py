@@ -2,6 +2,8 @@
 
 import errno
 import os
+import random
+import socket
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -11,12 +13,17 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from holdfast.checkpoint import Tuning
 from holdfast.checkpoint.errors import AlreadyExists, NotFound, StorageError
+from holdfast.checkpoint.format.commit import committed_steps
+from holdfast.checkpoint.ranks import Ranks, on_every_rank
 from holdfast.checkpoint.stores.local import LocalStorage
-from holdfast.checkpoint.stores.opening import open_storage
+from holdfast.checkpoint.stores.opening import open_storage, reliable_storage
 from holdfast.checkpoint.stores.storage import Storage, read_object
 from holdfast.checkpoint.stores.storage import put_new as put
-from holdfast.contract.errors import InputError
+from holdfast.contract.errors import InputError, Later
+from holdfast.contract.exit_codes import EXIT_RETRY
+from holdfast.runtime.stop import OneProcessStore
 
 pytestmark = pytest.mark.process
 
@@ -213,3 +220,19 @@ def test_a_writer_that_was_killed_leaves_nothing_that_is_listed(tmp_path: Path) 
     os.utime(tmp_path / ".incoming" / "half", (0, 0))
     LocalStorage.open(str(tmp_path))
     assert not list((tmp_path / ".incoming").iterdir())
+
+
+def test_a_store_that_is_down_at_the_start_is_worth_another_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        nowhere = f"http://127.0.0.1:{probe.getsockname()[1]}"
+    monkeypatch.setenv("STORAGE_EMULATOR_HOST", nowhere)
+    tuning = Tuning(retry_s=0.2, request_s=1.0)
+    drawn, threads = random.getstate(), set(threading.enumerate())
+    with pytest.raises(Later) as down:
+        on_every_rank(
+            Ranks(OneProcessStore(), 0, 1),
+            lambda: committed_steps(reliable_storage("gs://bucket/runs", tuning, create=True), "run"),
+        )
+    assert down.value.code == EXIT_RETRY
+    assert not set(threading.enumerate()) - threads, "a client's own thread goes on trying"
+    assert random.getstate() == drawn, "Python's own stream belongs to the training"
