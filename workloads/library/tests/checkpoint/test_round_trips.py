@@ -1,56 +1,37 @@
-"""The page of round trips is what this code does: every row is on it, and a part of them is taken again here."""
+"""What goes into a checkpoint comes back bit for bit and trains on as without a restart, or the start refuses it."""
 
+import re
 from pathlib import Path
 
 import pytest
 
 from workloads.library.tests.checkpoint.jobs import Jobs
-from workloads.library.tests.checkpoint.round_trips.layouts import EXACT, LAYOUTS
-from workloads.library.tests.checkpoint.round_trips.objects import objects
-from workloads.library.tests.checkpoint.round_trips.page import PAGE, rows_of
+from workloads.library.tests.checkpoint.round_trips.layouts import EXACT
 from workloads.library.tests.checkpoint.round_trips.trips import all_layouts, all_objects
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(400)]
-REBUILD = "python -m workloads.library.tests.checkpoint.round_trips"
-# The last four on the real classes: what is refused by the name of a class must be what bears that name.
-AGAIN = [
-    "expert parallel with FSDP2",
-    "HSDP (FSDP2, 2 replicas)",
-    "FSDP1, full state, module",
-    "FSDP1, sharded state without a mesh",
-    "FSDP1, optimizer",
-    "ZeroRedundancyOptimizer",
-    "pipeline stages",
-    "pipeline stages, PerRank",
-]
-
-
-def on_the_page() -> dict[str, str]:
-    return rows_of(PAGE.read_text())
-
-
-def reason(row: str) -> str:
-    """Without what follows from the number of ranks."""
-    return row.partition(";")[0]
-
-
-def test_the_page_has_every_row_and_no_other() -> None:
-    names = {layout.name for layout in LAYOUTS} | {one.name for group in objects().values() for one in group}
-    assert on_the_page().keys() == names, REBUILD
-    strange = {
-        name: found for name, found in on_the_page().items() if not found.startswith((EXACT, "refused: ", "not to"))
-    }
-    assert not strange, "restored, and not exact"
+WITHOUT_BYTES = re.compile("u?int[1-7]|q(u?int).*")
+"""Dtypes whose elements have no bytes of their own."""
+# On the real classes: what is refused by the name of a class must be what bears that name.
+REFUSED = {
+    "FSDP1, sharded state without a mesh": "a ShardedTensor of FSDP1",
+    "FSDP1, optimizer": "holds the moments of this rank's shards only",
+    "ZeroRedundancyOptimizer": "holds the moments of this rank's parameters only",
+    "pipeline stages": "state differs between ranks",
+    "pipeline stages, PerRank": "is of each rank's own and fits only as many ranks as saved it",
+    "a partial sum": "is a partial sum",
+}
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_objects_come_back_as_the_page_says(tmp_path: Path) -> None:
-    found = {name: outcome for rows in all_objects(tmp_path).values() for name, outcome in rows.items()}
-    page = on_the_page()
-    assert {name: page[name] for name in found} == found, REBUILD
+def test_objects_come_back(tmp_path: Path) -> None:
+    found = all_objects(tmp_path)
+    others = {name: row for name, row in found.items() if row != EXACT}
+    assert others.keys() == {name for name in found if WITHOUT_BYTES.fullmatch(name)}, others
+    assert all(row.startswith("refused: ") for row in others.values()), others
 
 
-def test_layouts_come_back_on_fewer_ranks_as_the_page_says(jobs: Jobs, tmp_path: Path) -> None:
-    found = all_layouts(jobs, tmp_path / "layouts", AGAIN, worlds=(2, 1))
-    page = on_the_page()
-    assert {name: reason(page[name]) for name in AGAIN} == {name: reason(row) for name, row in found.items()}, REBUILD
+def test_layouts_come_back_on_fewer_ranks(jobs: Jobs, tmp_path: Path) -> None:
+    found = all_layouts(jobs, tmp_path / "layouts")
+    wrong = {name: row for name, row in found.items() if REFUSED.get(name, EXACT) not in row}
+    assert not wrong and found.keys() >= REFUSED.keys()

@@ -1,4 +1,4 @@
-"""Ways to lay a model out over ranks, each taken from 4 ranks to 2, to 1 and to 4 again, with saves between."""
+"""Ways to lay a model out over ranks, each taken from 2 ranks to 1, with a save between."""
 
 import json
 import warnings
@@ -11,10 +11,9 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
-from torch.distributed.fsdp import FullyShardedDataParallel, ShardingStrategy, StateDictType, fully_shard
+from torch.distributed.fsdp import FullyShardedDataParallel, StateDictType, fully_shard
 from torch.distributed.optim import ZeroRedundancyOptimizer
-from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
-from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+from torch.distributed.tensor import DTensor, Partial, Shard, distribute_tensor
 from torch.nn.parallel import DistributedDataParallel
 
 from holdfast.checkpoint import Checkpointer, PerRank
@@ -25,7 +24,7 @@ from workloads.library.tests.checkpoint.jobs import TUNING
 from workloads.library.tests.checkpoint.process_groups import same, whole
 
 State = dict[str, Any]
-WORLDS = (4, 2, 1, 4)
+WORLDS = (2, 1)
 STEPS_PER_START = 2
 EXACT = "exact"
 _EVEN, _UNEVEN = 12, 10  # 10 divides by 2 and not by 4
@@ -58,29 +57,12 @@ def adamw(model: nn.Module) -> State:
 
 
 def mesh(world: int, *names: str) -> DeviceMesh:
-    """Ranks on the last axes first: 4 ranks on two axes are 2 by 2, and 2 ranks are 1 by 2."""
+    """Ranks on the last axes first: 2 ranks on two axes are 1 by 2."""
     shape = [1] * len(names)
     for axis in reversed(range(len(names))):
         shape[axis] = min(2 if len(names) > 1 else world, world)
         world //= shape[axis]
     return init_device_mesh("cpu", tuple(shape), mesh_dim_names=names)
-
-
-def data_parallel(world: int) -> State:
-    model = layers()
-    replicas = DistributedDataParallel(model)
-    return adamw(model) | {"replicas": replicas}
-
-
-def fsdp2(width: int) -> Callable[[int], State]:
-    return lambda world: adamw(fully_shard(layers(width), mesh=mesh(world, "dp")))
-
-
-def fsdp2_by_layer(world: int) -> State:
-    model, one = layers(_UNEVEN), mesh(world, "dp")
-    for layer in model:
-        fully_shard(layer, mesh=one, reshard_after_forward=False)
-    return adamw(fully_shard(model, mesh=one))
 
 
 def fsdp2_on_the_second_axis(world: int) -> State:
@@ -89,14 +71,6 @@ def fsdp2_on_the_second_axis(world: int) -> State:
 
 def hsdp(world: int) -> State:
     return adamw(fully_shard(layers(_UNEVEN), mesh=mesh(world, "replicate", "shard")))
-
-
-def tensor_parallel(world: int, width: int, *outer: str) -> State:
-    model, whole = layers(width), mesh(world, *outer, "tp")
-    parallelize_module(model, whole["tp"] if outer else whole, {"0": ColwiseParallel(), "1": RowwiseParallel()})
-    if outer:
-        fully_shard(model, mesh=whole[outer] if len(outer) > 1 else whole[outer[0]])
-    return adamw(model)
 
 
 def expert_parallel(world: int) -> State:
@@ -116,16 +90,16 @@ def step_by_made_up_gradients(state: State, number: int) -> None:
     state["optimizer"].step()
 
 
-def fsdp1(kind: StateDictType, *, optimizer: str = "", strategy: str = "FULL_SHARD") -> Callable[[int], State]:
+def fsdp1(kind: StateDictType, *, optimizer: bool = False) -> Callable[[int], State]:
     def build(world: int) -> State:
-        over = mesh(world, "replicate", "shard") if "HYBRID" in strategy else mesh(world, "dp")
         model = FullyShardedDataParallel(
-            layers(), device_id=torch.device("cpu"), device_mesh=over, sharding_strategy=ShardingStrategy[strategy]
+            layers(),
+            device_id=torch.device("cpu"),
+            device_mesh=mesh(world, "dp"),
         )
         FullyShardedDataParallel.set_state_dict_type(model, kind)
         state = adamw(model)
-        own = PerRank(state["optimizer"]) if optimizer == "per rank" else state["optimizer"]
-        return state | {"saved": {"model": model} | ({"optimizer": own} if optimizer else {})}
+        return state | {"saved": {"model": model} | ({"optimizer": state["optimizer"]} if optimizer else {})}
 
     return build
 
@@ -159,37 +133,13 @@ def partial_sum(world: int) -> State:
     return adamw(layers()) | {"saved": {"sum": {"of": DTensor.from_local(torch.ones(4), one, [Partial()])}}}
 
 
-def replicated(world: int) -> State:
-    one = mesh(world, "dp")
-    return adamw(layers()) | {"saved": {"mean": {"of": distribute_tensor(torch.ones(7), one, [Replicate()])}}}
-
-
 LAYOUTS = (
-    Layout(name="one model on every rank (DDP)", build=data_parallel),
-    Layout(name="FSDP2", build=fsdp2(_EVEN)),
-    Layout(name="FSDP2, sizes that do not divide", build=fsdp2(_UNEVEN)),
-    Layout(name="FSDP2 by layer, kept gathered after forward", build=fsdp2_by_layer),
     Layout(name="FSDP2 on the second axis", build=fsdp2_on_the_second_axis),
     Layout(name="HSDP (FSDP2, 2 replicas)", build=hsdp),
-    Layout(name="tensor parallel", build=lambda w: tensor_parallel(w, _EVEN)),
-    Layout(name="FSDP2 over tensor parallel", build=lambda w: tensor_parallel(w, _EVEN, "dp")),
-    Layout(name="FSDP2 over tensor parallel, uneven", build=lambda w: tensor_parallel(w, _UNEVEN, "dp")),
-    Layout(name="HSDP over tensor parallel", build=lambda w: tensor_parallel(w, _EVEN, "replicate", "shard")),
     Layout(name="expert parallel with FSDP2", build=expert_parallel, advance=step_by_made_up_gradients),
-    Layout(name="DTensor on every rank", build=replicated),
     Layout(name="FSDP1, full state, module", build=fsdp1(StateDictType.FULL_STATE_DICT)),
-    Layout(name="FSDP1, sharded state over a mesh, module", build=fsdp1(StateDictType.SHARDED_STATE_DICT)),
-    Layout(
-        name="FSDP1 HYBRID_SHARD, full state, module",
-        build=fsdp1(StateDictType.FULL_STATE_DICT, strategy="HYBRID_SHARD"),
-    ),
     Layout(name="FSDP1, sharded state without a mesh", build=fsdp1_without_a_mesh),
-    Layout(name="FSDP1, optimizer", build=fsdp1(StateDictType.FULL_STATE_DICT, optimizer="whole")),
-    Layout(
-        name="FSDP1, PerRank(optimizer)",
-        build=fsdp1(StateDictType.FULL_STATE_DICT, optimizer="per rank"),
-        alone=True,
-    ),
+    Layout(name="FSDP1, optimizer", build=fsdp1(StateDictType.FULL_STATE_DICT, optimizer=True)),
     Layout(name="ZeroRedundancyOptimizer", build=zero),
     Layout(name="pipeline stages", build=pipeline(False)),
     Layout(name="pipeline stages, PerRank", build=pipeline(True), alone=True),

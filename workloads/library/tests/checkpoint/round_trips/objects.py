@@ -1,6 +1,7 @@
 """What one process may hold: each is trained, saved, built anew, restored, and trained on beside one that went on."""
 
 import inspect
+import itertools
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -20,14 +21,8 @@ class Object:
     advance: Callable[[dict[str, Any], int], None] = lambda entries, number: None
 
 
-def objects() -> dict[str, list[Object]]:
-    return {
-        "Optimizers": [*optimizers()],
-        "Learning rate schedulers": [*schedulers()],
-        "Other state": [*helpers()],
-        "Data types": [*dtypes()],
-        "Storage and layout of tensors": [*storages()],
-    }
+def objects() -> Iterable[Object]:
+    return itertools.chain(optimizers(), schedulers(), helpers(), dtypes(), storages())
 
 
 def grown(entries: dict[str, Any], number: int) -> None:
@@ -199,12 +194,6 @@ def storages() -> Iterable[Object]:
     yield of("channels last", lambda: [torch.zeros(1, 2, 3, 4).to(memory_format=torch.channels_last)])
     yield of("a scalar", lambda: [torch.tensor(0.0)])
     yield of("no elements", lambda: [torch.zeros(0, 3)])
-    yield of("expanded", lambda: [torch.zeros(1).expand(4)])
-    yield of("conjugated", lambda: [torch.zeros(2, dtype=torch.complex64).conj()])
-    for layout in ("coo", "csr", "csc", "bsr", "bsc"):
-        yield of(f"sparse {layout.upper()}", lambda layout=layout: [sparse(layout)])
-    yield of("nested", lambda: [torch.nested.nested_tensor([torch.ones(1), torch.ones(2)])])
-    yield of("on the meta device", lambda: [torch.empty(2, device="meta")])
 
 
 def tied() -> dict[str, Any]:
@@ -213,12 +202,6 @@ def tied() -> dict[str, Any]:
     head.weight = embedding.weight
     model = nn.Sequential(embedding, head)
     return {"model": model, "optimizer": torch.optim.AdamW(model.parameters(), lr=1e-2)}
-
-
-def sparse(layout: str) -> torch.Tensor:
-    if layout in ("bsr", "bsc"):
-        return getattr(torch.eye(4), f"to_sparse_{layout}")((2, 2))
-    return torch.eye(4).to_sparse() if layout == "coo" else getattr(torch.eye(4), f"to_sparse_{layout}")()
 
 
 def counted_up(entries: dict[str, Any], number: int) -> None:

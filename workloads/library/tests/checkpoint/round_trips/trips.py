@@ -1,7 +1,6 @@
 """Takes layouts and objects through their saves and starts, many in one process group, and says how each came back."""
 
 import json
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -20,58 +19,39 @@ Rows = dict[str, str]
 PATIENCE_S = 600.0
 
 
-def all_layouts(jobs: Jobs, folder: Path, names: Iterable[str] = (), worlds: tuple[int, ...] = WORLDS) -> Rows:
+def all_layouts(jobs: Jobs, folder: Path) -> Rows:
     """How each layout came through its starts: the first that was not exact, else `exact`."""
     folder.mkdir()
-    rows = {layout.name: EXACT for layout in LAYOUTS if not names or layout.name in names}
-    for start, world in enumerate(worlds):
+    rows = {layout.name: EXACT for layout in LAYOUTS}
+    for start, world in enumerate(WORLDS):
         going = [name for name, found in rows.items() if found == EXACT]
         results = folder / f"results-{start}"
         run(jobs, folder, world, laid.start_all, str(folder), start, going, str(results), timeout_s=PATIENCE_S)
         for name, found in json.loads(results.read_text()).items():
-            when = f" (at the start on {world})" if start else ""
-            rows[name] = found if found == EXACT else found + when
+            rows[name] = found
     return rows
 
 
 Built = dict[str, dict[str, Any]]
 
 
-def all_objects(folder: Path) -> dict[str, Rows]:
+def all_objects(folder: Path) -> Rows:
     """As one state: one save and one restore for all of them."""
-    groups = objects()
-    every = {one.name: one for group in groups.values() for one in group}
+    every = {one.name: one for one in objects()}
     rows: Rows = {name: why for name, one in every.items() if (why := _refusal(one))}
     going = {name: one for name, one in every.items() if name not in rows}
     undisturbed = {name: one.build() for name, one in going.items()}
     _save(folder, going, undisturbed)
     saved = {name: _bits(built) for name, built in undisturbed.items()}
-    rows |= _go_on_beside(folder, going, undisturbed, saved)
-    return {title: {one.name: rows[one.name] for one in group} for title, group in groups.items()}
+    return rows | _go_on_beside(folder, going, undisturbed, saved)
 
 
 def _refusal(one: Object) -> str:
     try:
-        entries = one.build()
-        for number in range(STEPS):
-            one.advance(entries, number)
-        capture(entries)
+        capture(one.build())
     except InputError as error:
         return refused(error)
-    except (NotImplementedError, RuntimeError, TypeError) as error:
-        # Not by us: PyTorch itself has no such thing, or nothing that may be done with it.
-        return _by_torch(one, error)
     return ""
-
-
-def _by_torch(one: Object, error: Exception) -> str:
-    try:
-        capture(one.build())
-    except InputError as refusal:
-        return refused(refusal)
-    except (NotImplementedError, RuntimeError, TypeError):
-        pass
-    return f"not to be had on the CPU: {str(error).splitlines()[0][:100]}".replace("|", "/")
 
 
 def _as_state(built: Built) -> dict[str, Any]:
