@@ -5,13 +5,11 @@ import shutil
 import sys
 import threading
 import time
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
-from typing import TypeVar
 
 from holdfast.contract.printable import printable
 
-_T = TypeVar("_T")
 SILENT_S = 1.0
 """What is over by then shows nothing."""
 _EVERY_S = 0.2
@@ -49,15 +47,3 @@ def working(what: str) -> Generator[Callable[[str], None]]:
     finally:
         over.set()
         thread.join()
-
-
-def awaited(what: str, items: Iterable[_T]) -> Iterator[_T]:
-    """The items; `working` while each is made, and quiet while it is in hand."""
-    rest = iter(items)
-    while True:
-        with working(what):
-            try:
-                found = next(rest)
-            except StopIteration:
-                return
-        yield found

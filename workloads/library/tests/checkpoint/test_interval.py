@@ -9,10 +9,6 @@ from holdfast.checkpoint.cadence import HOUR_S, Hazard, History, SaveCostModel
 from holdfast.contract.checkpoint_interval import daly
 
 
-def test_young_is_the_limit_of_daly_for_cheap_saves() -> None:
-    assert daly(0.01, 100 * HOUR_S) == pytest.approx(math.sqrt(2 * 0.01 * 100 * HOUR_S), rel=1e-3)
-
-
 def simulated_waste(interval_s: float, cost_s: float, mtbf_s: float, seed: int) -> float:
     rng = random.Random(seed)
     useful = total = 0.0

@@ -14,6 +14,7 @@ from holdfast.checkpoint import load_tensors
 
 pytestmark = pytest.mark.process
 README = Path(__file__).parents[4] / "README.md"
+LIBRARY = README.parent / "workloads/library"
 
 
 def of_readme() -> str:
@@ -27,6 +28,17 @@ def of_docstring() -> str:
     text = inspect.getdoc(holdfast.checkpoint) or ""
     indented = "\n".join(line for line in text.splitlines() if line.startswith("    "))
     return "from holdfast.checkpoint import Checkpointer\n" + textwrap.dedent(indented)
+
+
+def test_what_the_page_of_checkpoints_imports_is_what_an_example_runs_with() -> None:
+    imported = re.compile(r"^\+?(from holdfast\S* import \w+)$", re.MULTILINE)
+    shown = imported.findall((LIBRARY / "CHECKPOINTS.md").read_text())
+    used = {
+        line
+        for path in (LIBRARY / "holdfast/training/examples").glob("*.py")
+        for line in imported.findall(path.read_text())
+    }
+    assert len(shown) >= 4 and set(shown) <= used
 
 
 def run(program: str, total_steps: int) -> torch.nn.Module:

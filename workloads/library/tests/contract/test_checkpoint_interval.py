@@ -1,6 +1,6 @@
 import pytest
 
-from holdfast.contract.checkpoint_interval import daly, young
+from holdfast.contract.checkpoint_interval import daly
 
 MINUTE_H = 1 / 60
 
@@ -9,11 +9,6 @@ MINUTE_H = 1 / 60
 def test_daly_gives_the_published_intervals(mean_life_h: float, minutes: float) -> None:
     got = daly(5 * MINUTE_H, mean_life_h) / MINUTE_H
     assert got == pytest.approx(minutes, abs=0.5 if minutes > 10 else 0.05)
-
-
-@pytest.mark.parametrize(("mean_life_h", "minutes"), [(24, 120), (6, 60), (0.25, 12.2)])
-def test_young_gives_the_published_intervals(mean_life_h: float, minutes: float) -> None:
-    assert young(5 * MINUTE_H, mean_life_h) / MINUTE_H == pytest.approx(minutes, abs=0.05)
 
 
 def test_daly_stops_at_the_mean_life_when_a_checkpoint_takes_longer_than_two_of_them() -> None:

@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 from holdfast.contract.environment import ENV_DEADLINE, ENV_RUN_DIR
-from holdfast.contract.lifecycle import DEFAULT_WINDOW
 from holdfast.runtime.deadline import DEFAULT_LEAD_S
 from workloads.library.tests.fork_server import ForkServer
 from workloads.library.tests.processes import children, until
@@ -60,44 +59,6 @@ def test_a_notice_stops_all_ranks_at_one_step_and_takes_the_last_checkpoint(tmp_
     assert stop["step"] >= 12
     assert run.of("exit")[-1]["step"] == stop["step"]
     assert run.of("commit")[-1]["step"] == stop["step"], run.log()
-
-
-def test_a_notice_to_one_rank_that_is_not_the_first_stops_all_in_order(tmp_path: Path, server: ForkServer) -> None:
-    run = Run(server=server, folder=tmp_path, every=7)
-    assert run.interrupted(12, lambda agent: os.kill(children(agent.pid)[-1], signal.SIGTERM)) == 143
-    (stop,) = run.of("stop")
-    assert stop["reason"] == "SIGTERM on rank 1"
-    assert run.of("commit")[-1]["step"] == stop["step"]
-
-
-def test_an_uploader_that_never_moves_again_does_not_hold_the_pod_beyond_its_window(
-    tmp_path: Path, server: ForkServer
-) -> None:
-    run = Run(server=server, folder=tmp_path, steps=100_000, every=3)
-
-    def freeze_and_notice(agent: subprocess.Popen[str]) -> None:
-        for rank in children(agent.pid):
-            for uploader in children(rank):
-                os.kill(uploader, signal.SIGSTOP)
-                frozen.append(uploader)
-        notice(agent)
-        noticed.append(time.monotonic())
-
-    frozen, noticed = list[int](), list[float]()
-    try:
-        assert run.interrupted(12, freeze_and_notice) == 143
-        assert time.monotonic() - noticed[0] < DEFAULT_WINDOW.pod_s
-    finally:
-        for uploader in frozen:
-            os.kill(uploader, signal.SIGKILL)
-    assert len(frozen) == 2
-    # One may be in the store and not reported: its uploader was frozen in between.
-    before = {int(path.parent.name.removeprefix("step-")) for path in tmp_path.rglob("COMMIT.json")}
-    # Older ones retention may have taken.
-    assert {e["step"] for e in run.of("commit") if e["step"] >= min(before)} <= before
-    run.steps = max(before) + 1
-    assert run.complete() == 0, run.log()
-    assert run.of("restore")[-1]["step"] in before, "no half commit is ever restored"
 
 
 def test_a_finished_run_stays_finished(undisturbed: Run) -> None:
@@ -153,25 +114,6 @@ def test_a_changed_seed_is_bad_input_and_not_retried(tmp_path: Path, server: For
     run.options = ("--set", "seed=7")
     assert run.complete() == 2
     assert "written with another seed" in run.log()
-
-
-def test_a_changed_data_folder_is_bad_input(tmp_path: Path, server: ForkServer) -> None:
-    data = tmp_path / "data"
-    data.mkdir()
-    (data / "a.txt").write_text("some text to learn by heart\n" * 500)
-    run = Run(server=server, folder=tmp_path / "run", steps=4, every=2, ranks=1, options=("--data", str(data)))
-    assert run.complete() == 0, run.log()
-    (data / "b.txt").write_text("more")
-    assert run.complete() == 2
-    assert "written with another data folder" in run.log()
-
-
-def test_a_step_longer_than_the_window_is_bad_input_and_not_retried(tmp_path: Path, server: ForkServer) -> None:
-    run = Run(
-        server=server, folder=tmp_path, ranks=1, options=("--set", "batch=64", "--window", "3.001")
-    )  # 3 s are kept to leave
-    assert run.complete() == 2
-    assert "a step takes longer than the grace period" in run.log()
 
 
 def test_a_first_compile_that_does_not_end_is_left_inside_the_window(tmp_path: Path, server: ForkServer) -> None:

@@ -72,12 +72,6 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory, server: ForkServer) ->
     return digest
 
 
-def test_two_nodes_end_in_the_bits_of_one(make: Make, undisturbed: str) -> None:
-    gang = make()
-    gang.start_nodes(0, 1)
-    gang.ends_with(undisturbed, 2)
-
-
 @pytest.mark.parametrize("lost", [0, 1])
 def test_a_node_is_lost_and_its_replacement_gets_the_state_shard_by_shard(
     make: Make, undisturbed: str, lost: int
@@ -135,20 +129,6 @@ def test_a_notice_costs_no_step_and_ends_each_rank_of_the_node_with_143(make: Ma
     assert gang.node_ended(1) == {EXIT_COMPLETE}, gang.logs()
     assert gang.digests() == {undisturbed}
     assert gang.sizes() == [2, 1]
-
-
-def test_a_frozen_node_is_left_behind_and_comes_back_as_a_newcomer(make: Make, undisturbed: str) -> None:
-    gang = make(silent_s=5.0, gate_step=25, pace_s=0.1)  # frozen well before the gate
-    gang.start_nodes(0, 1)
-    gang.until(gang.committed)
-    for place in gang.of(0):
-        gang.signal(place, signal.SIGSTOP)
-    gang.until(lambda: 1 in gang.sizes())
-    for place in gang.of(0):
-        gang.signal(place, signal.SIGCONT)
-    gang.until(lambda: gang.waiting(0) or gang.sizes() == [2, 1, 2])
-    gang.open_gate()
-    gang.ends_with(undisturbed, 2, 1, 2)
 
 
 def test_what_two_nodes_have_saved_one_goes_on_with(make: Make, undisturbed: str) -> None:

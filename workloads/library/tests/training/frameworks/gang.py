@@ -60,11 +60,6 @@ class Gang:
             os.killpg(ranks[1].pid, signal.SIGTERM)
             return [rank.wait(PATIENCE_S) for rank in ranks]
 
-    def killed(self, after: str) -> None:
-        """SIGKILL to all ranks where the first prints `after` and waits."""
-        with self._started({}) as ranks:
-            self._until_printed(after, ranks, 0)
-
     def _until_printed(self, line: str, ranks: list[Any], rank: int) -> None:
         until(
             lambda: line in self._log(rank, "out").splitlines(),

@@ -17,10 +17,6 @@ from workloads.library.tests.training.frameworks.waits import COMPILING, EVALUAT
 
 ACCELERATE = "accelerate_script.py"
 SCRIPTS = {name: Path(__file__).with_name(name) for name in ("hf_script.py", "lightning_script.py", ACCELERATE)}
-ROOT = Path(__file__).parents[5]
-MODULES = [
-    ROOT / "workloads/library/holdfast/training/frameworks" / name for name in ("huggingface.py", "lightning.py")
-]
 STEPS = 24
 pytestmark = [pytest.mark.process, pytest.mark.timeout(900)]  # several starts of torch in each
 
@@ -115,12 +111,6 @@ def test_a_notice_during_a_compile_that_does_not_end_is_followed_inside_the_wind
 ) -> None:
     gang = Gang(SCRIPTS[script], site=site, folder=tmp_path, steps=STEPS, server=server)
     assert gang.notice_on_rank_1(COMPILING, window_s=5) == [143, 143], gang.errors()
-
-
-@pytest.mark.parametrize("callback", MODULES, ids=lambda path: path.stem)
-def test_a_callback_is_short_enough_to_be_read_at_once(callback: Path) -> None:
-    body = callback.read_text().partition("class HoldfastCallback")[2].splitlines()
-    assert 15 < sum(bool(line.strip()) for line in body) < 40
 
 
 def test_two_writers_of_checkpoints_are_refused(server: ForkServer, tmp_path: Path) -> None:
