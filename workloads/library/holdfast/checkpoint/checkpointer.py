@@ -1,8 +1,8 @@
 """Checkpointer: what a training loop holds. Restores on entry, saves when due, leaves in order when preempted.
 
 Guarantees: a tick between saves costs two comparisons and no communication; a save blocks for the copy into the staging
-memory and one exchange through the store; nothing that fails in the background stops the training unless `strict` says
-so; `with` is left in order only when the last state is durable on the store, else by NotDurable (exit code 75).
+memory and one exchange through the store; nothing that fails in the background stops the training; `with` is left in
+order only when the last state is durable on the store, else by NotDurable (exit code 75).
 """
 
 import contextlib
@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from holdfast.checkpoint.cadence import History, cadence_of, node_age_s
-from holdfast.checkpoint.errors import CheckpointExit, NotDurable, Preempted, RankLost
+from holdfast.checkpoint.errors import CheckpointExit, Preempted, RankLost
 from holdfast.checkpoint.format import signing_key
 from holdfast.checkpoint.ranks import Ranks, is_lost_peer, on_every_rank
 from holdfast.checkpoint.reports import Reports
@@ -24,7 +24,6 @@ from holdfast.checkpoint.save.copying_writer import CopyingWriter
 from holdfast.checkpoint.save.decision import check_state, step_not_grown
 from holdfast.checkpoint.settings import Every, Resume, Tuning, checked_resume, checked_url, parse_every
 from holdfast.checkpoint.state import checked_state
-from holdfast.checkpoint.state.shielding import shield
 from holdfast.checkpoint.stores.opening import reliable_storage
 from holdfast.checkpoint.survivors import Survivors
 from holdfast.checkpoint.use import Use
@@ -50,18 +49,15 @@ class Checkpointer:
         events: EventLog | None = None,
         window_s: float = DEFAULT_WINDOW.pod_s,
         resume: Resume = "auto",
-        strict: int = 0,
         tuning: Tuning | None = None,
     ) -> None:
         """`events`: None writes lines where a job of the platform runs, and none elsewhere. `resume`: "auto" takes up
         the newest checkpoint or begins at step 0; "must" refuses to begin, "never" refuses to take up, a number insists
-        on this step. `strict`: leave with NotDurable after this number of failed saves in a row; 0: train on. Raises
-        InputError for what does not fit."""
+        on this step. Raises InputError for what does not fit."""
         self._url, self._state, self._run = checked_url(url), checked_state(state), checked_run(run)
         self._resume: Resume = checked_resume(resume)
         between("checkpoint setting keep", keep, 1, math.inf)
-        between("checkpoint setting strict", strict, 0, math.inf)
-        self._strict, self._every, self._keep, self._window_s = strict, parse_every(every), keep, window_s
+        self._every, self._keep, self._window_s = parse_every(every), keep, window_s
         signing_key()  # one that cannot be used is an error before anything starts
         self._reports, self._tuning, self._use = Reports(events, self._run), tuning or Tuning(), Use()
         self.step = 0
@@ -103,7 +99,7 @@ class Checkpointer:
 
     def tick(self, step: int) -> None:
         """After each step: `step` steps are done, over the whole run. Saves when due. Raises Preempted at the agreed step,
-        Superseded when another trainer has taken the run, NotDurable by `strict`, InputError for a number that is not
+        Superseded when another trainer has taken the run, InputError for a number that is not
         above the one before."""
         self._use.check()
         if step <= self.step:
@@ -130,13 +126,11 @@ class Checkpointer:
 
     def save(self, step: int) -> None:
         """Stage now, upload in the background. Waits for an earlier save that is still in flight, and is left out
-        when that takes longer than `Tuning.wait_s`. Raises NotDurable by `strict`, Superseded, InputError as tick."""
+        when that takes longer than `Tuning.wait_s`. Raises Superseded, InputError as tick."""
         self._use.check()
         self._writer.save(step, self._state, self._history.notes())
         # Also when it was left out: the next is due an interval later, and not in the next step.
         self._cadence.saved(step)
-        if self._strict and self._writer.failed_in_a_row >= self._strict:
-            raise NotDurable(step, f"{self._writer.failed_in_a_row} saves in a row have failed: {self.failure}")
 
     def wait(self, timeout_s: float = math.inf) -> bool:
         """Until the last save is durable; false if the time ran out or it failed."""
@@ -167,9 +161,6 @@ class Checkpointer:
         self._writer.overlaps = True
         self._writer.staged()
         yield
-
-    shield = staticmethod(shield)
-    """Batches of a loader, whose worker processes leave SIGTERM to this process."""
 
     def close(self) -> None:
         """Let the uploader finish by itself and give everything back."""

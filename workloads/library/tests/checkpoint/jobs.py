@@ -89,7 +89,7 @@ def train(url: str, rank: int, world: int, rendezvous: str, options: dict[str, A
     if rank == world - 1:
         options.get("spoil", unchanged)(state)
         url = options.get("other_url", url)
-    more: dict[str, Any] = {name: options[name] for name in ("window_s", "keep", "resume", "strict") if name in options}
+    more: dict[str, Any] = {name: options[name] for name in ("window_s", "keep", "resume") if name in options}
     more |= {"run": options.get("run", RUN), "every": options.get("every", EVERY)}
     with Checkpointer(url, state, tuning=options.get("tuning", TUNING), **more) as ckpt:
         assert state["progress"]["at"] == ckpt.step

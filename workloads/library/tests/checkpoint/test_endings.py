@@ -170,18 +170,6 @@ def test_a_last_save_that_fails_is_not_complete_and_the_next_start_does_its_work
     assert newest(url) == STEPS
 
 
-def test_strict_leaves_after_so_many_failed_saves_in_a_row(
-    jobs: Jobs, tmp_path: Path, gcs_emulator: str, bucket: str
-) -> None:
-    url, log = f"gs://{bucket}/runs", tmp_path / "log"
-    with proxied(gcs_emulator, lambda method, path: faults.REFUSE_403 if method == "POST" else faults.PASS) as proxy:
-        more: dict[str, Any] = {"tuning": replace(TUNING, retry_s=0.1), "wait": True, "log": str(log)}
-        env = {"STORAGE_EMULATOR_HOST": proxy.address}
-        codes = jobs.run(url, tmp_path, world=2, env=env, every=1, steps=10**6, strict=2, **more)
-    assert codes == [EXIT_RETRY, EXIT_RETRY], log.read_text()
-    assert "2 saves in a row have failed" in log.read_text()
-
-
 def test_a_failure_is_forgotten_once_a_later_save_is_durable(tmp_path: Path) -> None:
     blocker = tmp_path / "r" / "step-0000000001"
     tensor = torch.zeros(4)

@@ -1,4 +1,4 @@
-"""The wheel in environments of its own, a stranger's and one beside PyTorch alone: save, kill, restore."""
+"""The wheel beside PyTorch alone, in an environment of its own: save, kill, restore."""
 
 import importlib.metadata as metadata
 import json
@@ -10,18 +10,13 @@ import sys
 import tomllib
 import venv
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
 
 import pytest
 from packaging.requirements import Requirement
-from ruamel.yaml import YAML
 
-from holdfast.contract.environment import ENV_CHECKPOINTS, ENV_KILL_AT, ENV_RUN
-from holdfast.jobs import preparing
-from holdfast.jobs.job_file import OwnJob
-from tests import platforms
+from holdfast.contract.environment import ENV_KILL_AT, ENV_RUN
 
 pytestmark = pytest.mark.process
 ROOT = Path(__file__).parents[4]
@@ -47,17 +42,6 @@ with Checkpointer(sys.argv[1], state, run=os.environ["HOLDFAST_RUN"], every=2) a
         ckpt.tick(step + 1)
         print("step", step + 1, flush=True)
 print("ended with", sum(float(p.double().sum()) for p in model.parameters()).hex())
-"""
-# What it asks for comes as links to what is installed here.
-REQUIREMENTS = "holdfast[torch] @ {wheel}"
-JOB = """
-schema: holdfast.job/1
-name: strange
-environment: example
-image: us-docker.pkg.dev/team/repo/train@sha256:2c26b46b68ffc68ff99b453c1d30413413422d706483bfa0f98a5e886266e7ae
-command: [python, train.py, $(HOLDFAST_CHECKPOINTS)]
-gpus: 1xl4
-capacity: spot
 """
 
 
@@ -96,36 +80,22 @@ def link(distribution: str, site: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("wheel")
-    build = [sys.executable, str(ROOT / ".ci" / "wheel.py"), "--out-dir", str(folder)]
+def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The interpreter of a new environment with the wheel, what the wheel's core declares, and PyTorch."""
+    built, folder = tmp_path_factory.mktemp("wheel"), tmp_path_factory.mktemp("bare")
+    build = [sys.executable, str(ROOT / ".ci" / "wheel.py"), "--out-dir", str(built)]
     subprocess.run(build, check=True, timeout=200)
-    (found,) = folder.glob("*.whl")
-    return found
-
-
-def installed(folder: Path, wanted: str, *distributions: str) -> Path:
-    """The interpreter of a new environment with the requirement `wanted`, what it declares, and `distributions`."""
+    (wheel,) = built.glob("*.whl")
     venv.create(folder, symlinks=True, with_pip=False)
     python = folder / "bin" / "python"
     options = ["--quiet", "--offline", "--no-deps", "--python", str(python)]
-    subprocess.run([bootstrap.find_uv(), "pip", "install", *options, wanted], check=True, timeout=200)
+    subprocess.run([bootstrap.find_uv(), "pip", "install", *options, str(wheel)], check=True, timeout=200)
     (site,) = folder.glob("lib/python3.*/site-packages")
     (described,) = site.glob("holdfast-*.dist-info/METADATA")
     declared = [Requirement(line) for line in re.findall(r"^Requires-Dist: (.*)$", described.read_text(), re.MULTILINE)]
-    extras = Requirement(wanted).extras or {""}
-    needed = {
-        one.name for one in declared for extra in extras if not one.marker or one.marker.evaluate({"extra": extra})
-    }
-    for name in closure(*needed, *distributions):
+    for name in closure(*(one.name for one in declared if not one.marker), "torch"):
         link(name, site)
     return python
-
-
-@pytest.fixture(scope="module")
-def python(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Of an environment with the wheel, what the wheel's core declares, and PyTorch."""
-    return installed(tmp_path_factory.mktemp("bare"), f"holdfast @ {wheel.as_uri()}", "torch")
 
 
 def run(python: Path, folder: Path, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
@@ -135,70 +105,22 @@ def run(python: Path, folder: Path, *arguments: str, **variables: str) -> subpro
     )
 
 
-@dataclass(frozen=True, kw_only=True)
-class Repository:
-    """A stranger's: three files in an empty folder, and an environment made from them."""
-
-    folder: Path
-    python: Path
-    job: OwnJob
-
-    def train(self, url: str, **variables: str) -> subprocess.CompletedProcess[str]:
-        """As the job file starts it."""
-        program, *arguments = (url if each == f"$({ENV_CHECKPOINTS})" else each for each in self.job.command)
-        assert program == "python"
-        return run(self.python, self.folder, *arguments, **variables)
-
-    def digest(self, url: str) -> str:
-        ended = self.train(url)
-        assert ended.returncode == 0, ended.stderr
-        return ended.stdout.splitlines()[-1]
-
-
-@pytest.fixture(scope="module")
-def repository(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Repository:
-    folder = tmp_path_factory.mktemp("repository")
-    (folder / "train.py").write_text(TRAINER)
-    (folder / "requirements.txt").write_text(REQUIREMENTS.format(wheel=wheel.as_uri()))
-    (folder / "job.yaml").write_text(JOB)
-    # As `submit` reads it.
-    prepared = preparing.read_job(YAML(typ="safe").load(JOB), folder / "job.yaml", platforms.load("example"))
-    python = installed(tmp_path_factory.mktemp("env"), (folder / "requirements.txt").read_text())
-    return Repository(folder=folder, python=python, job=prepared.job)
-
-
-@pytest.fixture(scope="module")
-def undisturbed(repository: Repository, tmp_path_factory: pytest.TempPathFactory) -> str:
-    return repository.digest(str(tmp_path_factory.mktemp("whole")))
-
-
-def test_a_strangers_three_files_train_under_kill_9_to_the_same_bits(
-    repository: Repository, undisturbed: str, tmp_path: Path
+def test_a_script_that_is_killed_beside_torch_alone_ends_in_the_bits_of_a_quiet_run(
+    python: Path, tmp_path: Path
 ) -> None:
-    url = str(tmp_path)
+    (tmp_path / "train.py").write_text(TRAINER)
+
+    def train(url: str, **variables: str) -> subprocess.CompletedProcess[str]:
+        return run(python, tmp_path, "train.py", url, **variables)
+
     # A save begins when the one before it is durable, so each start gets further than the last.
     for point, restored in (("stage.begin:2", 0), ("stage.begin:2", 2), ("stage.end:2", 4)):
-        killed = repository.train(url, **{ENV_KILL_AT: point})
+        killed = train("store", **{ENV_KILL_AT: point})
         assert killed.returncode == -signal.SIGKILL, killed.stderr
         assert f"restored step {restored}" in killed.stdout or not restored, killed.stdout
-    assert repository.digest(url) == undisturbed
-    command = repository.python.with_name("holdfast")
-    listed = subprocess.run(
-        [command, "checkpoints", "list", url, "--json"], capture_output=True, text=True, timeout=200
-    )
-    assert listed.returncode == 0, listed.stdout + listed.stderr
-    attempts = json.loads(listed.stdout)["attempts"]
-    assert {each["run"] for each in attempts} == {"strange"} and max(each["step"] for each in attempts) == 12
-    assert sorted(path.name for path in repository.folder.iterdir()) == ["job.yaml", "requirements.txt", "train.py"]
-
-
-def test_the_installed_wheel_saves_is_killed_and_restores_beside_torch_alone(
-    python: Path, repository: Repository, undisturbed: str, tmp_path: Path
-) -> None:
-    bare = replace(repository, python=python)
-    killed = bare.train(str(tmp_path), **{ENV_KILL_AT: "stage.begin:3"})
-    assert killed.returncode == -signal.SIGKILL, killed.stderr
-    assert bare.digest(str(tmp_path)) == undisturbed
+    ended = train("store"), train("whole")
+    assert [one.returncode for one in ended] == [0, 0], [one.stderr for one in ended]
+    assert len({one.stdout.splitlines()[-1] for one in ended}) == 1
 
 
 def test_nothing_of_the_extras_or_of_this_repository_is_importable_there(python: Path, tmp_path: Path) -> None:

@@ -26,7 +26,7 @@ from holdfast.checkpoint.save.staging import steady_keys
 from holdfast.checkpoint.settings import MIB, Tuning, parse_every
 from holdfast.checkpoint.state import capture, checked_state, decode
 from holdfast.checkpoint.state.random_streams import set_rng_state
-from holdfast.checkpoint.state.shielding import shield
+from holdfast.checkpoint.state.tracking import track
 from holdfast.checkpoint.stores.opening import Retrying
 from holdfast.checkpoint.stores.storage import Stat
 from holdfast.contract.errors import InputError
@@ -239,7 +239,7 @@ class Numbers(torch.utils.data.Dataset[int]):
 @pytest.mark.timeout(120)
 def test_shielded_workers_live_through_a_sigterm_to_their_group(jobs: Jobs) -> None:
     loader: DataLoader[int] = DataLoader(Numbers(), num_workers=2, batch_size=1, multiprocessing_context=jobs.context)
-    batches = shield(loader)
+    batches: Any = iter(track(loader)._source)
     seen = [int(next(batches)) for _ in range(4)]
     # From another process, as torchrun sends it; from the trainer itself it is an order.
     kill = "import os, signal, sys\nfor pid in sys.argv[1:]: os.kill(int(pid), signal.SIGTERM)"
@@ -249,9 +249,9 @@ def test_shielded_workers_live_through_a_sigterm_to_their_group(jobs: Jobs) -> N
 
 LEFT_IN_AN_EPOCH = """
 import torch
-from holdfast.checkpoint.state.shielding import shield
+from holdfast.checkpoint import track
 loader = torch.utils.data.DataLoader(range(64), num_workers=2, persistent_workers=True)
-batches = shield(loader)
+batches = iter(track(loader))
 print(int(next(batches)))
 """
 

@@ -1,8 +1,6 @@
 """Data whose place is state: killed after any step, a run goes on with the very samples and draws of a quiet one."""
 
 import random
-import subprocess
-import sys
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
@@ -15,8 +13,6 @@ from holdfast.checkpoint.format.soundness import check_values
 from holdfast.checkpoint.state import capture, decode
 from holdfast.checkpoint.state.random_streams import set_rng_state
 from holdfast.contract.errors import InputError
-from tests import support
-from tests.tools import frameworks
 
 ITEMS, BATCH, STEPS = 7, 2, 11
 
@@ -119,27 +115,6 @@ def test_with_workers_that_read_ahead_and_draw_at_random(tmp_path: object) -> No
     )
 
 
-@pytest.mark.process
-@pytest.mark.filterwarnings("ignore:'set_vital' is deprecated")
-@pytest.mark.parametrize("workers", [0, 1])
-def test_torchdatas_own_loader_goes_on_and_leaves_the_process_streams_alone(
-    monkeypatch: pytest.MonkeyPatch, workers: int
-) -> None:
-    try:
-        monkeypatch.setattr(sys, "path", [*sys.path, str(frameworks.install())])
-    except (OSError, subprocess.CalledProcessError) as error:
-        support.unavailable(f"torchdata cannot be installed: {error}")
-    from torchdata.stateful_dataloader import StatefulDataLoader
-
-    # What its workers draw at random is theirs, and torchdata does not keep it.
-    dataset = range(ITEMS) if workers else Noisy()
-
-    def make() -> Iterable[Any]:
-        return track(StatefulDataLoader(dataset, batch_size=BATCH, shuffle=True, num_workers=workers))
-
-    goes_on(make, (1, 3, 4, 6) if workers else range(1, STEPS))
-
-
 @pytest.mark.parametrize("ahead", [0, 1, 2])
 def test_batches_that_a_loop_has_drawn_ahead_are_drawn_again(ahead: int) -> None:
     """As nanoGPT does: the next batch is drawn while the present one is computed, dropout in between."""
@@ -173,3 +148,6 @@ def test_what_cannot_be_begun_anew_is_refused_with_the_line_that_can() -> None:
         track(iter([1]))
     with pytest.raises(InputError, match="no data"):
         track(3)
+    with pytest.raises(InputError, match="keeps its own place"):
+        track(torch.nn.Linear(1, 1))
+    assert track(data := track([1])) is data

@@ -71,8 +71,8 @@ class CheckpointWriter:
         """Newest step that is committed: on the coordinator as of now, elsewhere as of the last save."""
         self.durable_since = time.monotonic()
         """When its state was staged, or restored."""
-        self.failed_in_a_row = 0
-        """Saves, as all ranks know since the last one."""
+        self._newest_failed = False
+        """Of the saves, as all ranks know since the last one."""
         self.fenced = ""
         """Which other trainer has taken the right to commit."""
         self._waited_s, self._announced = 0.0, False
@@ -192,7 +192,7 @@ class CheckpointWriter:
 
     def _check_grown(self, step: int) -> None:
         # A step is an object's name: the second save under it would be dropped, and its work counted as safe.
-        again = step == self.last_step and not self._failure and not self.failed_in_a_row
+        again = step == self.last_step and not self._failure and not self._newest_failed
         if step < self.last_step or again or step <= self.durable_step:
             raise step_not_grown(step, max(self.last_step, self.durable_step))
 
@@ -227,7 +227,7 @@ class CheckpointWriter:
             return ""
         # The coordinator's, since other ranks see their own uploads and no commit.
         self.durable_step = decision["durable"]
-        self.failed_in_a_row = self.failed_in_a_row + 1 if decision["failed"] else 0
+        self._newest_failed = bool(decision["failed"])
         if not decision["failed"] and decision["durable"] >= 0:
             self._on_report(Report(save=self._save, done="sound", step=self.last_step))
         if decision["failed"] and self._ranks.rank not in decision["reported_by"]:

@@ -8,10 +8,8 @@ import multiprocessing
 import os
 import signal
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
-
-from torch.utils.data import DataLoader
 
 
 class Shielded:
@@ -44,9 +42,3 @@ def _wait_for(trainer: int) -> None:
     while signal.sigwaitinfo({signal.SIGTERM}).si_pid != trainer:
         pass
     os._exit(0)
-
-
-def shield(loader: Any) -> Iterator[Any]:
-    if isinstance(loader, DataLoader) and not isinstance(loader.worker_init_fn, Shielded):
-        loader.worker_init_fn = Shielded(loader.worker_init_fn)
-    return iter(loader)

@@ -15,7 +15,7 @@ import torch
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
 from holdfast.checkpoint.state import Stateful
-from holdfast.checkpoint.state.random_streams import Generators, Packed, packed, packed_streams, set_streams, unpacked
+from holdfast.checkpoint.state.random_streams import Generators, Packed, packed_streams, set_streams
 from holdfast.checkpoint.state.shielding import shielded
 from holdfast.contract.errors import InputError
 
@@ -25,15 +25,21 @@ def track(source: Any, *, ahead: int = 0) -> Any:
 
     A DataLoader, a sampler or another iterable that begins again each time: resumes behind the batches that were
     yielded. A function that draws a batch from the random streams: `ahead` of its results are not yet used when
-    tick() is called, as in a loop that prefetches. What keeps its place by a state_dict() of its own, as torchdata's
-    StatefulDataLoader, goes on keeping it; of what its workers draw at random it knows nothing. Raises InputError.
+    tick() is called, as in a loop that prefetches. Raises InputError for anything else; what keeps its place by a
+    state_dict() of its own is an entry of the state without this.
     """
-    if isinstance(source, DataLoader) and not isinstance(source, Stateful):
+    if isinstance(source, TrackedIterable | TrackedDraw):
+        return source
+    if isinstance(source, Stateful):
+        raise InputError(
+            "data that keeps its own place cannot be tracked",
+            got=type(source).__name__,
+            allowed="a DataLoader of torch, another iterable without state_dict(), or a function that draws a batch",
+            fix="give the object itself to the state",
+        )
+    if isinstance(source, DataLoader):
         plain = source.batch_sampler is not None and not isinstance(source.dataset, IterableDataset)
         return TrackedLoader(source) if plain else TrackedIterable(source)
-    if isinstance(source, Stateful):
-        own = isinstance(source, TrackedIterable | TrackedStateful) or not isinstance(source, Iterable)
-        return source if own else TrackedStateful(source)
     if isinstance(source, Iterator):
         raise InputError(
             "an iterator cannot be begun again",
@@ -141,42 +147,6 @@ class TrackedLoader(TrackedIterable):
         self._order.drawn_at = self._began
         # Between epochs the next one draws from where the generators are; within one they are drawn from again.
         self._order.set_generators(state["own"])
-
-
-class TrackedStateful:
-    """What keeps its own place. To take it up again draws a seed, which the interrupted run had drawn long before."""
-
-    def __init__(self, source: Any) -> None:
-        self._source, self._resumed = source, False
-
-    def __len__(self) -> int:
-        return len(self._source)
-
-    def __getattr__(self, name: str) -> Any:
-        if name == "_source":  # of a copy that is being made: no end otherwise
-            raise AttributeError(name)
-        return getattr(self._source, name)
-
-    def __iter__(self) -> Iterator[Any]:
-        if not self._resumed:
-            return iter(self._source)
-        self._resumed = False
-        now = packed_streams()
-        iterator = iter(self._source)
-        set_streams(now)
-        return iterator
-
-    def state_dict(self) -> dict[str, Any]:
-        # A loader that was not begun yet begins to say where it is.
-        now = packed_streams()
-        found = self._source.state_dict()
-        set_streams(now)
-        # Values and no tensors: ranks are at different samples.
-        return packed(found)
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self._source.load_state_dict(unpacked(state))
-        self._resumed = True
 
 
 class TrackedDraw:
