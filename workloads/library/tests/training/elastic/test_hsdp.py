@@ -103,21 +103,6 @@ def test_a_rank_that_dies_before_its_sum_ends_its_node_and_puts_no_other_rank_a_
     assert gang.sizes() == [2, 1]
 
 
-@pytest.mark.parametrize("point", ["gang.connect", "gang.synchronize"])
-def test_a_rank_of_a_newcomer_that_dies_while_the_gang_meets_costs_one_regrouping(
-    make: Make, undisturbed: str, point: str
-) -> None:
-    gang = make(gate_step=15, gather_s=1.0)
-    gang.start_nodes(0)
-    gang.until(gang.committed)
-    gang.start_nodes(1, kill_at=point, killed=1)
-    gang.until(lambda: gang.waiting(1))
-    gang.open_gate()
-    assert -signal.SIGKILL in gang.node_ended(1)
-    assert gang.node_ended(0) == {EXIT_COMPLETE}, gang.logs()
-    assert gang.digests() == {undisturbed}
-
-
 def test_a_notice_costs_no_step_and_ends_each_rank_of_the_node_with_143(make: Make, undisturbed: str) -> None:
     gang = make(gate_step=15)
     gang.start_nodes(0, 1)
