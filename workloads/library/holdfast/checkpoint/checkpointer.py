@@ -52,8 +52,7 @@ class Checkpointer:
         tuning: Tuning | None = None,
     ) -> None:
         """`events`: None writes lines where a job of the platform runs, and none elsewhere. `resume`: "auto" takes up
-        the newest checkpoint or begins at step 0; "must" refuses to begin, "never" refuses to take up, a number insists
-        on this step. Raises InputError for what does not fit."""
+        the newest checkpoint or begins at step 0; "must" refuses to begin. Raises InputError for what does not fit."""
         self._url, self._state, self._run = checked_url(url), checked_state(state), checked_run(run)
         self._resume: Resume = checked_resume(resume)
         between("checkpoint setting keep", keep, 1, math.inf)
@@ -225,8 +224,8 @@ class Checkpointer:
         self._writer.check_durable(self.step, timeout_s=self._tuning.commit_timeout_s)
 
     def _start(self) -> Start:
-        # "must" and a step insist on what is there: a mistyped path must not become an empty store.
-        create = self._resume in ("auto", "never")
+        # "must" insists on what is there: a mistyped path must not become an empty store.
+        create = self._resume == "auto"
         storage = on_every_rank(self._ranks, lambda: reliable_storage(self._url, self._tuning, create=create))
         stop_asked, url, run = lambda: self.stop.requested, self._url, self._run
         began = start(storage, url, run, self._state, self._ranks, self._tuning, self._resume, stop_asked)

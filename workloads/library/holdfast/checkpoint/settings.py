@@ -15,7 +15,7 @@ MIN_SHARD_BYTES = 8 * MIB
 REQUEST_S = 60.0
 
 Every = int | str
-Resume = Literal["auto", "must", "never"] | int
+Resume = Literal["auto", "must"]
 Cadence = tuple[Literal["steps", "seconds", "auto"], float]
 
 
@@ -113,11 +113,7 @@ def parse_every(every: Every) -> Cadence:
 
 def checked_resume(resume: Resume) -> Resume:
     """Raises InputError."""
-    if resume in ("auto", "must", "never") or (type(resume) is int and resume > 0):
+    if resume in ("auto", "must"):
         return resume
-    raise InputError(
-        "resume is not understood",
-        got=repr(resume)[:80],
-        allowed='"auto", "must", "never", or the number of a step',
-        fix='leave it out, which is "auto"',
-    )
+    allowed, fix = '"auto" or "must"', 'leave it out, which is "auto"'
+    raise InputError("resume is not understood", got=repr(resume)[:80], allowed=allowed, fix=fix)

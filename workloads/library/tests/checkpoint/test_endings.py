@@ -107,20 +107,7 @@ def test_a_start_that_must_resume_refuses_a_mistyped_url_and_makes_no_folder(tmp
         assert ckpt.step == 1
 
 
-@pytest.mark.parametrize(
-    ("resume", "message"), [("never", "choose another run name"), (1, "not the newest"), (7, "step 7 is not there")]
-)
-def test_a_start_that_insists_on_what_is_not_so_is_refused(tmp_path: Path, resume: Any, message: str) -> None:
-    for step in (1, 2):
-        with trainer(tmp_path, torch.zeros(4)) as ckpt:
-            ckpt.tick(step)
-    with pytest.raises(InputError, match=message), trainer(tmp_path, torch.zeros(4), resume=resume):
-        pytest.fail("it began")
-    with trainer(tmp_path, torch.zeros(4), resume=2) as ckpt:
-        assert ckpt.step == 2
-
-
-@pytest.mark.parametrize("resume", ["always", 0, -1, True, None, 1.5])
+@pytest.mark.parametrize("resume", ["always", 1, None])
 def test_any_other_resume_is_refused(tmp_path: Path, resume: Any) -> None:
     with pytest.raises(InputError, match="resume"):
         trainer(tmp_path, torch.zeros(4), resume=resume)

@@ -13,7 +13,6 @@ from holdfast.checkpoint.failpoints import failpoint
 from holdfast.checkpoint.format import Commit, Manifest, digest_of, fence
 from holdfast.checkpoint.format.decoding import MAX_COMMIT_BYTES, MAX_MANIFEST_BYTES, decode_commit, parse_manifest
 from holdfast.checkpoint.format.soundness import check_manifests, check_stored
-from holdfast.checkpoint.settings import Resume
 from holdfast.checkpoint.stores.storage import Stat, Storage, exists, put_new, read_object
 from holdfast.contract import object_names
 from holdfast.contract.errors import InputError
@@ -66,26 +65,6 @@ def runs(storage: Storage) -> list[str]:
     return sorted({found.name.split("/")[0] for found in storage.list("") if "/" in found.name})
 
 
-def candidates(resume: Resume, committed: list[int], *, where: str) -> list[int]:
-    """Steps to try, in this order, of the `committed` ones, newest first. Raises InputError."""
-    if resume == "must" and not committed:
-        raise _refused("there is no checkpoint, and resume is 'must'", where, "check the URL and the run's name")
-    if resume == "never" and committed:
-        # Not a fresh start next to them: objects are never overwritten, so its saves of the same steps would be lost.
-        got = f"{where}, step {committed[0]}"
-        raise _refused("there is a checkpoint, and resume is 'never'", got, "choose another run name")
-    if not isinstance(resume, int):
-        return committed
-    if resume not in committed:
-        got = f"{where}, with steps {committed[:10]}"
-        raise _refused(f"step {resume} is not there", got, "choose one of these steps")
-    if resume != committed[0]:
-        # They would be taken for newer work by the next start, and push out what this one saves.
-        got = f"{where}, with newer steps {committed[: committed.index(resume)][:10]}"
-        raise _refused(f"step {resume} is not the newest", got, "delete the newer steps, then start again")
-    return [resume]
-
-
 def steps_of(step: int | None, committed: list[int], run: str) -> list[int]:
     """Those to try: all, or the one that is wanted. Raises InputError where that one is not there."""
     if step is not None and step not in committed:
@@ -96,11 +75,6 @@ def steps_of(step: int | None, committed: list[int], run: str) -> list[int]:
             fix="choose one of these steps",
         )
     return committed if step is None else [step]
-
-
-def _refused(what: str, got: str, fix: str) -> InputError:
-    allowed = '"auto" takes the newest there is or begins at step 0; "must", "never" and a step insist'
-    return InputError(what, got=got, allowed=allowed, fix=fix)
 
 
 FIRST_PAUSE_S = 0.01

@@ -16,7 +16,6 @@ import torch
 
 from holdfast.checkpoint.failpoints import failpoint
 from holdfast.checkpoint.format import Commit
-from holdfast.checkpoint.format.commit import candidates as steps_to_try
 from holdfast.checkpoint.format.commit import committed_steps
 from holdfast.checkpoint.format.soundness import NOTES_KEY
 from holdfast.checkpoint.ranks import Ranks, agreed, outcome, worst
@@ -127,7 +126,15 @@ def _candidates(storage: Storage, run: str, ranks: Ranks, resume: Resume) -> lis
     """As the coordinator lists them: a listing may differ from rank to rank."""
 
     def chosen() -> list[int]:
-        return steps_to_try(resume, committed_steps(storage, run), where=f"run {run}")
+        committed = committed_steps(storage, run)
+        if resume == "must" and not committed:
+            raise InputError(
+                "there is no checkpoint, and resume is 'must'",
+                got=f"run {run}",
+                allowed="a run with a committed checkpoint",
+                fix="check the URL and the run's name",
+            )
+        return committed
 
     # A listing may be eventually consistent on mounts; only one rank's counts.
     return agreed(ranks, outcome(chosen) if ranks.coordinator else {})["value"]

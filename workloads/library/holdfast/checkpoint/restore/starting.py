@@ -56,7 +56,7 @@ def start(
     def take_up(source: Storage, resume: Resume = "auto", again: Storage | None = None) -> Restored:
         return restore(source, run, state, ranks, tuning, stop_asked, resume=resume, again=again)
 
-    found = from_memory(storage, run, ranks, places, take_up) if places and resume in ("auto", "must") else None
+    found = from_memory(storage, run, ranks, places, take_up) if places else None
     found = found or take_up(storage, resume)
     epoch, newest, stale = agreed(ranks, outcome(partial(_on_coordinator, storage, run, ranks)))["value"]
     if newest > max([found.step, *(step for step, _ in found.skipped)]):
