@@ -108,10 +108,16 @@ def run(python: Path, folder: Path, *arguments: str, **variables: str) -> subpro
 def test_a_script_that_is_killed_beside_torch_alone_ends_in_the_bits_of_a_quiet_run(
     python: Path, tmp_path: Path
 ) -> None:
-    (tmp_path / "train.py").write_text(TRAINER)
+    """And though files beside the script and in the current folder are called as modules are."""
+    beside, here = tmp_path / "scripts", tmp_path / "here"
+    for folder in (beside, here):
+        folder.mkdir()
+        (folder / "secrets.py").write_text("API_KEY = 'none of the standard library'")
+    (here / "argparse.py").write_text("raise ImportError('another argparse')")
+    (beside / "train.py").write_text(TRAINER)
 
     def train(url: str, **variables: str) -> subprocess.CompletedProcess[str]:
-        return run(python, tmp_path, "train.py", url, **variables)
+        return run(python, here, str(beside / "train.py"), url, **variables)
 
     # A save begins when the one before it is durable, so each start gets further than the last.
     for point, restored in (("stage.begin:2", 0), ("stage.begin:2", 2), ("stage.end:2", 4)):

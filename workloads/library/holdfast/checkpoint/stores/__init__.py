@@ -1,7 +1,7 @@
 """Object stores, one module each, behind one protocol; the public names of this room."""
 
 from holdfast.checkpoint.stores.local import LocalStorage
-from holdfast.checkpoint.stores.opening import Retrying, client_of, open_storage, reliable_storage
+from holdfast.checkpoint.stores.opening import Retrying, client_of, open_storage
 from holdfast.checkpoint.stores.storage import Stat, Storage, crc32c, numbers_below, put_new, read_object
 
 __all__ = [
@@ -15,5 +15,4 @@ __all__ = [
     "open_storage",
     "put_new",
     "read_object",
-    "reliable_storage",
 ]
