@@ -101,7 +101,7 @@ def test_the_shell_completes_commands_and_options_once_asked_to(tmp_path: Path) 
     assert str(installed) in (tmp_path / ".bashrc").read_text()
     for words, completed in {
         "holdfast che": ["checkpoints"],
-        "holdfast checkpoints exp": ["export"],
+        "holdfast checkpoints ver": ["verify-exact"],
         "holdfast train run --ren": ["--rendezvous"],
     }.items():
         at = f"COMP_WORDS=({words}); COMP_CWORD={len(words.split()) - 1}"

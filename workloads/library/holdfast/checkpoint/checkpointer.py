@@ -6,6 +6,7 @@ order only when the last state is durable on the store, else by NotDurable (exit
 """
 
 import contextlib
+import inspect
 import math
 import os
 import time
@@ -27,6 +28,7 @@ from holdfast.checkpoint.state import checked_state
 from holdfast.checkpoint.stores.opening import reliable_storage
 from holdfast.checkpoint.survivors import Survivors
 from holdfast.checkpoint.use import Use
+from holdfast.checkpoint.verify_exact import Trial
 from holdfast.contract.errors import InputError
 from holdfast.contract.lifecycle import DEFAULT_WINDOW
 from holdfast.contract.object_names import checked_run
@@ -57,6 +59,10 @@ class Checkpointer:
         self._resume: Resume = checked_resume(resume)
         between("checkpoint setting keep", keep, 1, math.inf)
         self._every, self._keep, self._window_s = parse_every(every), keep, window_s
+        self._trial = Trial.of_environment()
+        if self._trial:
+            self._url, self._resume = self._trial.orders.store, "auto"
+            self._every = parse_every(self._trial.orders.every)
         signing_key()  # one that cannot be used is an error before anything starts
         self._reports, self._tuning, self._use = Reports(events, self._run), tuning or Tuning(), Use()
         self.step = 0
@@ -105,6 +111,8 @@ class Checkpointer:
             raise step_not_grown(step, self.step)
         self.step = step
         self._survivors.ticked()
+        if self._trial:
+            self._trial.stepped(step, self._state, inspect.currentframe())
         self._measure()
         self._writer.poll()
         # Before the cadence: on a notice the save in flight must end first, and a new one may not fit the window.
@@ -114,6 +122,8 @@ class Checkpointer:
             self.save(step)
         else:
             self._writer.between_saves(step, self._state, self._history.notes)
+        if self._trial:
+            self._trial.saved(step)
         self._ticked_at = self._reports.stepped(step)
 
     def poll(self) -> None:

@@ -32,3 +32,6 @@ ENV_KEY_FILE = "HOLDFAST_CHECKPOINT_KEY_FILE"  # key that signs commits, from a 
 ENV_PLATFORM = "HOLDFAST_PLATFORM"  # of commands: path of the platform document, as --platform
 ENV_TRACEBACK = "HOLDFAST_TRACEBACK"  # of commands, for bug reports: 1 shows where it happened
 ENV_KILL_AT = "HOLDFAST_KILL_AT"  # tests only: POINT:COUNT, where a process dies
+
+# Set by `checkpoints verify-exact` for the trainers that it starts: a file of orders.
+ENV_TRIAL = "HOLDFAST_TRIAL"

@@ -5,11 +5,13 @@ import shutil
 import sys
 import threading
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import contextmanager
+from typing import TypeVar
 
 from holdfast.contract.printable import printable
 
+_T = TypeVar("_T")
 SILENT_S = 1.0
 """What is over by then shows nothing."""
 _EVERY_S = 0.2
@@ -47,3 +49,15 @@ def working(what: str) -> Generator[Callable[[str], None]]:
     finally:
         over.set()
         thread.join()
+
+
+def awaited(what: str, items: Iterable[_T]) -> Iterator[_T]:
+    """The items; `working` while each is made, and quiet while it is in hand."""
+    rest = iter(items)
+    while True:
+        with working(what):
+            try:
+                found = next(rest)
+            except StopIteration:
+                return
+        yield found

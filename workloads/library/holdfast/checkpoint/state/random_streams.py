@@ -30,6 +30,18 @@ class Generators:
             generator.set_state(unpacked(state))
 
 
+def stream_of(value: object) -> str | None:
+    """The state of a generator that a program has made for itself; None for anything else."""
+    if isinstance(value, random.Random):
+        return repr(value.getstate())
+    if isinstance(value, torch.Generator):
+        return repr(value.get_state().tolist())
+    if type(value).__module__.startswith("numpy.random"):
+        bits = getattr(value, "bit_generator", None)
+        return repr(getattr(bits, "state", None)) if bits is not None else repr(getattr(value, "get_state", str)())
+    return None
+
+
 def packed_streams() -> Packed:
     """The random streams of this process as JSON."""
     return packed(rng_state())

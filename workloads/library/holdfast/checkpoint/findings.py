@@ -1,0 +1,103 @@
+"""What `verify-exact` finds: the first thing that differs between two runs of a training, its cause, and the line to add."""
+
+from collections.abc import Mapping
+from typing import Any
+
+Line = dict[str, Any]
+STREAMS = "__rng__"
+
+
+def first_difference(
+    whole: Mapping[int, Line], other: Mapping[int, Line], but: set[str]
+) -> tuple[int, list[str]] | None:
+    """Step and keys. `but`: keys that do not count."""
+    for step in sorted(other):
+        mine, theirs = whole[step]["state"], other[step]["state"]
+        if keys := [key for key in mine if mine[key] != theirs.get(key) and key not in but]:
+            return step, keys
+    return None
+
+
+def streams_in(whole: Mapping[int, Line]) -> set[str]:
+    """Keys of the random streams, and of what belongs to them."""
+    return {key for line in whole.values() for key in line["state"] if key.startswith(STREAMS)}
+
+
+def unseeded_in(whole: Mapping[int, Line], before: Mapping[int, Line]) -> set[str]:
+    differing = {
+        key
+        for step, line in before.items()
+        for key, found in line["state"].items()
+        if found != whole[step]["state"].get(key)
+    }
+    return differing & streams_in(whole)
+
+
+def variables(whole: Mapping[int, Line], other: Mapping[int, Line], step: int) -> dict[str, str]:
+    """Kinds of the variables that differ at this step, by name."""
+    if step not in other:
+        return {}
+    mine, theirs = whole[step]["beside"], other[step]["beside"]
+    return {name: kind for name, (kind, value) in mine.items() if name in theirs and theirs[name][1] != value}
+
+
+def unseeded(whole: Mapping[int, Line], before: Mapping[int, Line]) -> str:
+    """The streams that the training draws from and that begin otherwise at each start; empty where there is none."""
+    steps = sorted(before)
+    other = unseeded_in(whole, before)
+    drawn = {key.split("/")[1] for key in other if len({whole[step]["state"].get(key) for step in steps}) > 1}
+    lines = [SEEDS[name] for name in SEEDS if name in drawn]
+    return f"it draws from a stream that is not seeded; begin with {', '.join(lines)}" if lines else ""
+
+
+SEEDS = {"python": "random.seed(0)", "numpy": "numpy.random.seed(0)", "torch": "torch.manual_seed(0)"}
+
+
+def explain(whole: Mapping[int, Line], resumed: Mapping[int, Line], step: int, keys: list[str]) -> str:
+    """The first thing that differs and the line to add, by what else differs at that step."""
+    kinds = variables(whole, resumed, step)
+    of_kind = {kind: sorted(name for name, found in kinds.items() if found == kind) for kind in set(kinds.values())}
+    there = {kind: sorted(name for name, found in whole[step]["beside"].items() if found[0] == kind) for kind in DATA}
+    lead = f"step {step}: {_what(keys)} differs"
+    if names := of_kind.get("stateful"):
+        return f'{lead}, and so does {names[0]}, which is not in the state; add "{names[0]}": {names[0]} to it'
+    if names := of_kind.get("generator"):
+        return (
+            f"{lead}, and so does the generator {names[0]}, which no checkpoint holds; draw from torch, random or "
+            f"numpy.random itself, or give the state an object whose state_dict() returns the state of {names[0]}"
+        )
+    # Before what was drawn or computed with them: a count is a cause, and a tensor mostly a consequence.
+    if (names := of_kind.get("value")) and not any(there.values()):
+        return f"{lead}, and so do {', '.join(names)}, which are not in the state"
+    if names := of_kind.get("tensor"):
+        return _of_data(f"{lead}, since it saw other data ({', '.join(names)})", there)
+    if names := [*of_kind.get("value", ()), *of_kind.get("measure", ())]:
+        return f"{lead}, and so do {', '.join(names)}, which are not in the state"
+    if all(key.startswith(STREAMS) for key in keys):
+        return (
+            f"{lead}: a resumed start draws more or fewer random numbers before its first step than the whole run did"
+        )
+    return (
+        f"{lead}; nothing else that could be seen does: look for what the step reads elsewhere, and on three ranks and "
+        "more make DDP by holdfast.training.replicas.replicate(model), or with find_unused_parameters=True"
+    )
+
+
+DATA = ("loader", "iterator")
+
+
+def _of_data(lead: str, there: Mapping[str, list[str]]) -> str:
+    if loaders := there["loader"]:  # and not the iterator that was made of it, which cannot be begun again
+        return f'{lead}; write {loaders[0]} = track({loaders[0]}), and add "data": {loaders[0]}'
+    if iterators := there["iterator"]:
+        return f'{lead}; write data = track(...) of what {iterators[0]} iterates over, and add "data": data'
+    return (
+        f"{lead}; where a loop draws a batch before it is needed, write draw = track(draw, ahead=1) for the function "
+        'that draws it, and add "data": draw'
+    )
+
+
+def _what(keys: list[str]) -> str:
+    ordered = sorted(keys, key=lambda key: key.startswith(STREAMS))
+    more = f" (and {len(keys) - 1} more)" if len(keys) > 1 else ""
+    return f"{ordered[0]}{more}"

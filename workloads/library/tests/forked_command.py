@@ -1,0 +1,65 @@
+"""A command whose process is forked from a ForkServer, for products that start a program of their user's many times.
+
+`forked(server)` gives what stands in place of the interpreter. It hands arguments, environment, folder and output to a
+thread of the test, which has the program forked, and ends as that has ended. A signal to it does not reach the program.
+"""
+
+import json
+import os
+import socket
+import sys
+import tempfile
+from collections.abc import Generator
+from contextlib import chdir, contextmanager, suppress
+from pathlib import Path
+from threading import Thread
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:  # the command itself starts in milliseconds
+    from workloads.library.tests.fork_server import ForkServer
+
+LIMIT_S = 600.0
+
+
+@contextmanager
+def forked(server: "ForkServer") -> Generator[list[str]]:
+    """`server` is the thread's alone until the end of the block."""
+    # Of a name that is short: the path of a socket has 107 characters at most.
+    with tempfile.TemporaryDirectory(prefix="fork-") as folder, socket.socket(socket.AF_UNIX) as listening:
+        path = f"{folder}/socket"
+        listening.bind(path)
+        listening.listen()
+        Thread(target=_serve, args=(listening, server), daemon=True).start()
+        yield [sys.executable, "-IS", __file__, path]
+        with suppress(OSError):  # not all systems shut down what only listens
+            listening.shutdown(socket.SHUT_RDWR)
+
+
+def _serve(listening: socket.socket, server: "ForkServer") -> None:
+    with suppress(OSError):  # shut down
+        while True:
+            connection, _ = listening.accept()
+            with connection, connection.makefile("rw") as talk:
+                _, files, *_ = socket.recv_fds(connection, 1, 2)
+                order = json.loads(talk.readline())
+                with os.fdopen(files[0], "wb") as out, os.fdopen(files[1], "wb") as err, chdir(order["cwd"]):
+                    command = [sys.executable, *order["argv"]]
+                    program = server.start(command, env=order["env"], out=out, err=err, session=False)
+                talk.write(f"{program.wait(LIMIT_S)}\n")
+
+
+def main(path: str, *argv: str) -> None:
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.connect(path)
+        socket.send_fds(connection, [b"."], [1, 2])
+        with connection.makefile("rw") as talk:
+            talk.write(json.dumps({"argv": argv, "env": dict(os.environ), "cwd": str(Path.cwd())}) + "\n")
+            talk.flush()
+            code = int(talk.readline())
+    if code < 0:
+        os.kill(os.getpid(), -code)  # Python has a handler of its own for none but SIGINT
+    sys.exit(code)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
