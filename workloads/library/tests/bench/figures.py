@@ -65,13 +65,14 @@ HEADLINES = {
 # What the page also says, of parts that were recorded.
 PARTS = (
     "{gpu}, PyTorch {torch}. {remarks}",
-    "With 16 cores (the machine of `bench-gpu`, {on 16 cores[mb]:,} MB of state): next step"
+    "With 16 cores (the machine of `bench-gpu`, {on 16 cores[mb]:,} MB of state, {on 16 cores[met]} of 9 goals met): next step"
     " {on 16 cores[rows][copies][first_step_s]:.1f} s after a replacement (bucket"
-    " {on 16 cores[rows][no copies][first_step_s]:.1f}, rigid {on 16 cores[rows][holdfast rigid][first_step_s]:.1f}), of"
-    " which {on 16 cores[rows][copies][parts_s][0]:.1f} s are imports and the fork; the restore takes"
-    " {on 16 cores[rows][copies][restore_s]:.2f} s (bucket {on 16 cores[rows][no copies][restore_s]:.2f}), and copies"
-    " {on 16 cores[cost][processor]:.1%} of the processors. The time on the machine ended before the other rows; a"
-    " replacement imports half as much since.",
+    " {on 16 cores[rows][no copies][first_step_s]:.1f}, rigid {on 16 cores[rows][holdfast rigid][first_step_s]:.1f},"
+    " torchrun with DCP {on 16 cores[rows][torchrun with DCP][first_step_s]:.1f}). The restore takes"
+    " {on 16 cores[rows][copies][restore_s]:.2f} s (bucket {on 16 cores[rows][no copies][restore_s]:.2f}); meeting and fork,"
+    " {on 16 cores[rows][copies][parts_s][0]:.2f} s, and the program's own state,"
+    " {on 16 cores[rows][copies][parts_s][2]:.2f} s, alone take a quarter of the bucket's restore. Copies cost"
+    " {on 16 cores[cost][processor]:.1%} of the processors and {on 16 cores[memory]:.1f} shards of memory.",
     "Ray's published plan, {plan[preemptions]} preemptions in {plan[steps]:,} steps on 8 nodes (here processes of one machine),"
     " a save every 400. Wasted steps:"
     " {plan[wasted_steps][with notice]} with notice, {plan[wasted_steps][without notice]} where the node is lost without one; Ray"

@@ -87,7 +87,8 @@ def _offered(run: str, version: Version, by_rank: list[list[tuple[int, Head]]]) 
 class PeerStorage:
     """Reads only."""
 
-    read_bytes = 1 << 30
+    read_bytes = 8 << 20
+    """Not a whole shard: memory for one that spans tensors takes longer to touch than to fill."""
 
     def __init__(self, places: PeerPlaces, offers: Sequence[Offer], rank: int, *, copies_first: bool) -> None:
         """`rank`: of this process. `copies_first`: a shard is read from the neighbour, and only then from the node whose

@@ -217,7 +217,7 @@ class Transfer:
     def _buffer(self, length: int) -> memoryview:
         """This thread's."""
         if len(getattr(self._own, "buffer", b"")) < length:
-            self._own.buffer = memoryview(mmap.mmap(-1, length))
+            self._own.buffer = memoryview(mmap.mmap(-1, length, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS))
         return self._own.buffer[:length]
 
     def _within_one(self, rank: int, at: int, length: int) -> memoryview | None:
