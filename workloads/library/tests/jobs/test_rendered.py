@@ -159,7 +159,7 @@ def test_workers_that_never_end_are_a_deployment_whose_pods_are_replaced_one_by_
     assert env["PET_NNODES"] == "1" and "MASTER_ADDR" not in env, "none of them waits for the others"
     assert env["HF_TOKEN_FILE"] and env[ENV_WINDOW_S] == str(spot.window.pod_s)
     assert pod["containers"][0]["command"][:2] == ["/bin/sh", "-c"]
-    (bought,) = submit.plan(bodies, load("example"), PRICES, submit.Caps(), None).purchases
+    (bought,) = submit.plan(bodies, load("example"), PRICES).purchases
     assert (bought.pods, bought.gpus) == (3, 3) and bought.usd_per_hour
 
 
