@@ -145,12 +145,12 @@ def enqueue(
     print(f"{job}: {done['seen']} items, {done['new']} new\nNext: python -m holdfast batch run {job}", file=sys.stderr)
 
 
-@app.command(epilog=examples("python -m holdfast batch run my-job --predictor hf --model models/classifier"))
+@app.command(epilog=examples("python -m holdfast batch run my-job --predictor my_model:make --model models/classifier"))
 def run(
     job: Job,
     database: Database = "",
-    predictor: Annotated[str, typer.Option(help="gpt, hf, entropy, or MODULE:FUNCTION of your own.")] = "gpt",
-    model: Annotated[str, typer.Option(help="Folder of a Hugging Face model (hf).")] = "",
+    predictor: Annotated[str, typer.Option(help="gpt, entropy, or MODULE:FUNCTION of your own.")] = "gpt",
+    model: Annotated[str, typer.Option(help="Folder of the model, for your FUNCTION.")] = "",
     checkpoints: Annotated[str, typer.Option(help="Checkpoint URL of the model (gpt).")] = "",
     run_name: Annotated[str, typer.Option("--run", help="The training run whose newest commit is used.")] = "",
     events: Annotated[Path | None, typer.Option(help="File for event lines.")] = None,

@@ -145,7 +145,7 @@ class OwnJob:
         False, type="boolean",
     )  # fmt: skip
     predictor: str = about(
-        "MODULE:FUNCTION of the image, or gpt, hf, entropy: a batch over `data`, each item once, with `nodes` workers. "
+        "MODULE:FUNCTION of the image, or gpt, entropy: a batch over `data`, each item once, with `nodes` workers. "
         "`command` is then options of `holdfast batch run`.",
         "",
     )

@@ -27,8 +27,8 @@ app = typer.Typer(help="Answer requests online.", epilog=EXIT_CODES_HELP, no_arg
     )
 )
 def run(
-    predictor: Annotated[str, typer.Option(help="gpt, hf, entropy, or MODULE:FUNCTION of your own.")] = "gpt",
-    model: Annotated[str, typer.Option(help="Folder of a Hugging Face model (hf).")] = "",
+    predictor: Annotated[str, typer.Option(help="gpt, entropy, or MODULE:FUNCTION of your own.")] = "gpt",
+    model: Annotated[str, typer.Option(help="Folder of the model, for your FUNCTION.")] = "",
     checkpoints: Annotated[str, typer.Option(help="Checkpoint URL of the model (gpt).")] = "",
     run_name: Annotated[str, typer.Option("--run", help="The training run whose newest commit is served.")] = "",
     name: Annotated[str, typer.Option(help="The model's name in URLs.")] = "model",
