@@ -120,7 +120,7 @@ def _serve(directory: Path, port: int | None) -> None:
 )
 def enqueue(
     job: Job,
-    source: Annotated[str, typer.Option(help="Folder, .csv, .jsonl or .parquet file, or gs://BUCKET/FOLDER.")],
+    source: Annotated[str, typer.Option(help="Folder, or .csv, .jsonl or .parquet file.")],
     pattern: Annotated[str, typer.Option(help="Files of a folder to take.")] = "*",
     id_column: Annotated[str, typer.Option(help="Column with the item's id.")] = "id",
     body_column: Annotated[str, typer.Option(help="Column with the content; default: the whole row.")] = "",
@@ -251,7 +251,7 @@ def failures(
 @app.command(epilog=examples("python -m holdfast batch export my-job --out results.parquet"))
 def export(
     job: Job,
-    out: Annotated[str, typer.Option(help="File ending in .jsonl or .parquet, or gs://BUCKET/NAME; sorted by item.")],
+    out: Annotated[str, typer.Option(help="File ending in .jsonl or .parquet; sorted by item.")],
     database: Database = "",
 ) -> None:
     """Write the results of a job to a file."""
