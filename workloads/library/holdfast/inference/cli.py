@@ -42,7 +42,6 @@ SETTINGS = {
     "lease_s": "seconds until a killed worker's items come back",
     "max_failures": "of an item before it is dead",
     "predict_timeout_s": "of a micro-batch; 0: learned",
-    "recompute": "true: process all items again",
 }
 """Of `batch run --set`; WorkerSettings describes them."""
 Job = Annotated[str, typer.Argument(help="Name of the job.")]

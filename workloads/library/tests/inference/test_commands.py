@@ -155,7 +155,7 @@ def test_bad_input_ends_with_exit_2_and_names_the_fix(
         assert "Traceback" not in done.stderr
 
 
-def test_another_configuration_is_refused_until_recompute_is_asked_for(
+def test_another_configuration_is_refused(
     server: EmbeddedPostgres, job: str, documents: Path, tmp_path: Path
 ) -> None:
     run_command("enqueue", job, "--source", documents, uri=server.uri)
@@ -165,8 +165,6 @@ def test_another_configuration_is_refused_until_recompute_is_asked_for(
         )
     run = ("run", job, "--predictor", "entropy", "--events", tmp_path / "e")
     assert "version=1 (job: 0)" in run_command(*run, uri=server.uri, code=EXIT_BAD_INPUT).stderr
-    run_command(*run, "--set", "recompute=true", uri=server.uri)
-    assert json.loads(run_command("status", job, "--json", uri=server.uri).stdout)["done"] == 100
 
 
 def test_the_scaling_view_says_what_the_exporter_shows(server: EmbeddedPostgres, job: str, documents: Path) -> None:
