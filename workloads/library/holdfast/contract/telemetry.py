@@ -95,6 +95,5 @@ METRICS: dict[str, str] = {
     "disruption_budget_shortfall": "pods missing from what a PodDisruptionBudget wants, by namespace and budget",
     "event_lines_refused_total": "lines that no account can use, by namespace and job of the pod that wrote them, and reason",
     "placement_moves_total": "moves of a job between capacities, by namespace, job and capacity that it was sent to",
-    "placement_slack_seconds": "time left to the deadline less work left, of jobs that may be moved, by namespace and job",
     "exporter_heartbeat_seconds": "Unix time of the exporter's last full pass",
 }

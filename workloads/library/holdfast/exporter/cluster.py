@@ -29,7 +29,6 @@ from holdfast.exporter.objects import (
 from holdfast.exporter.queues import Queues
 from holdfast.exporter.risk import Risk
 from holdfast.exporter.sample import Sample, run_labels, sample
-from holdfast.exporter.slack import Planned
 from holdfast.ledger.disruptions import disruption, eviction
 
 REMEMBERED = 2_000
@@ -51,8 +50,6 @@ class Cluster:
     gone: dict[str, Node] = field(default_factory=dict[str, Node])
     """The last REMEMBERED nodes that were deleted."""
     risk: Risk = field(default_factory=Risk)
-    jobs: dict[str, Planned] = field(default_factory=dict[str, Planned])
-    jobsets: dict[str, Planned] = field(default_factory=dict[str, Planned])
     queues: Queues = field(default_factory=Queues)
     _lines: list[Line] = field(default_factory=list[Line])
 

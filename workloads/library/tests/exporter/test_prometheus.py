@@ -43,7 +43,7 @@ def test_whoever_looks_with_a_kubeconfig_is_no_pod(
     monkeypatch.setattr(Newest, "serve", serve)
     monkeypatch.setattr(main, "connect", str)  # no client
     monkeypatch.setattr(main.shutdown, "of_process", object)
-    for kinds in ("KINDS", "QUEUED", "PLANNED"):  # no watch, so that no cluster is asked
+    for kinds in ("KINDS", "QUEUED"):  # no watch, so that no cluster is asked
         monkeypatch.setattr(main, kinds, ())
     with pytest.raises(Asked) as asked:
         main.serve("", "", "", None, None, 9100, 1.0, kubeconfig)
