@@ -71,12 +71,6 @@ def prepare(
     directory: Annotated[
         Path | None, typer.Option("--dir", help="Serve an embedded PostgreSQL in this folder until SIGTERM instead.")
     ] = None,
-    port: Annotated[
-        int | None,
-        typer.Option(
-            min=1, max=65_535, help="With --dir: also listen on 127.0.0.1, with a password; a unix socket needs none."
-        ),
-    ] = None,
 ) -> None:
     """Update the schema of a database and grant rights to logins; safe to repeat. With --dir its URI is the first line, as JSON."""
     from holdfast.contract.errors import InputError
@@ -85,8 +79,8 @@ def prepare(
 
     if directory is not None:
         if database or as_role or grants:
-            raise InputError("an embedded database has one login", got="--dir with options of another database", allowed="--dir and --port", fix="leave the others out")  # fmt: skip
-        _serve(directory, port)
+            raise InputError("an embedded database has one login", got="--dir with options of another database", allowed="--dir alone", fix="leave the others out")  # fmt: skip
+        _serve(directory)
         return
     wanted = schema.grants_of(grants or [])
     with connect(database_uri(database)) as connection:
@@ -96,18 +90,17 @@ def prepare(
     print("\n".join(changes) or "nothing to do", file=sys.stderr)
 
 
-def _serve(directory: Path, port: int | None) -> None:
+def _serve(directory: Path) -> None:
     from holdfast.inference.results import schema
     from holdfast.inference.results.connect import connect
     from holdfast.inference.results.embedded_postgres import EmbeddedPostgres, serve
     from holdfast.runtime.shutdown import of_process
 
     shutdown = of_process()
-    with EmbeddedPostgres(directory, tcp_port=port) as server:
+    with EmbeddedPostgres(directory) as server:
         with connect(server.uri) as connection:
             schema.migrate(connection)
-        found = {"schema": "holdfast.batch-database/1", "uri": server.uri}
-        print(json.dumps(found | ({"tcp_uri": server.tcp_uri} if server.tcp_uri else {})), flush=True)
+        print(json.dumps({"schema": "holdfast.batch-database/1", "uri": server.uri}), flush=True)
         serve(server, shutdown.wait)
 
 
@@ -181,11 +174,10 @@ def run(
     leave_now(run_worker(launch))
 
 
-@app.command(epilog=examples("python -m holdfast batch status my-job --watch 5"))
+@app.command(epilog=examples("python -m holdfast batch status my-job"))
 def status(
     job: Job,
     database: Database = "",
-    watch: Annotated[float, typer.Option(help="Repeat every N seconds until the job is done.")] = 0.0,
     price: Annotated[
         float, typer.Option(help="Price of one worker in dollars per hour; adds the cost of 1,000 items.")
     ] = 0.0,
@@ -194,14 +186,10 @@ def status(
     """Show progress, rate, remaining time and cost of a job."""
     from holdfast.contract.values import between
     from holdfast.inference.results.connect import connect, database_uri
-    from holdfast.inference.results.status import read_status, show_until_drained, table
+    from holdfast.inference.results.status import read_status, table
 
-    between("the time between two looks is out of range", watch, 0.0, 86_400.0)
     between("the price is out of range", price, 0.0, 1e6)
     with connect(database_uri(database)) as connection:
-        if watch and not as_json:
-            show_until_drained(lambda: read_status(connection, job), every_s=watch, price_per_hour=price)
-            return
         found = read_status(connection, job)
     print(json.dumps(found.to_json(price)) if as_json else table(found, price))
 

@@ -70,9 +70,8 @@ def test_a_folder_is_queued_scored_shown_and_exported(
     status = json.loads(run_command("status", job, "--json", "--price", "0.5", uri=server.uri).stdout)
     assert (status["total"], status["done"], status["waiting"], status["replicas_wanted"]) == (100, 100, 0, 0)
     assert status["cost_per_1000"] > 0
-    for shown in (("status", job), ("status", job, "--watch", 1)):
-        lines = run_command(*shown, uri=server.uri).stdout.splitlines()
-        assert [line.split(maxsplit=1)[1] for line in lines if line.startswith("done")] == ["100 of 100 (100.0%)"]
+    shown = run_command("status", job, uri=server.uri).stdout.splitlines()
+    assert [line.split(maxsplit=1)[1] for line in shown if line.startswith("done")] == ["100 of 100 (100.0%)"]
     lines, table = tmp_path / "o.jsonl", tmp_path / "o.parquet"
     run_command("export", job, "--out", lines, uri=server.uri)
     run_command("export", job, "--out", table, uri=server.uri)
@@ -203,8 +202,8 @@ def test_the_scaling_view_says_what_the_exporter_shows(server: EmbeddedPostgres,
 # The batch commands before a database that answers: what an option reaches there is refused as everywhere.
 
 VERBS = ("database", "enqueue", "status", "failures", "export")
-SECONDS_OR_WRITES = {"--watch", "--out"}
-"""What would wait as long as it says; what writes where it says."""
+WRITES = {"--out"}
+"""What writes where it says."""
 
 
 @pytest.mark.parametrize("verb", VERBS)
@@ -218,7 +217,7 @@ def test_an_odd_value_is_refused_by_the_database_as_by_a_command(
     for odd in COMMANDS[f"holdfast batch {verb}"].params:
         for value in (
             []
-            if getattr(odd, "is_flag", False) or odd.opts[0] in SECONDS_OR_WRITES
+            if getattr(odd, "is_flag", False) or odd.opts[0] in WRITES
             else draw.sample(TEXTS + NUMBERS, 8)
         ):
             words = ["batch", verb]

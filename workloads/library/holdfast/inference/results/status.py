@@ -1,16 +1,10 @@
 """The progress of a job, read from the view holdfast.job_status, which dashboards read too."""
 
-import time
-from collections.abc import Callable
-from contextlib import nullcontext
 from dataclasses import dataclass, fields
 from typing import Any
 
 from psycopg import Connection
 from psycopg.rows import class_row
-from rich.console import Console
-from rich.live import Live
-from rich.text import Text
 
 from holdfast.inference.results import jobs
 
@@ -97,19 +91,3 @@ def _duration(seconds: float | None) -> str:
     units = ((hours, "h"), (minutes, "min"), (seconds, "s"))
     first = next((n for n, (value, _) in enumerate(units) if value), 2)
     return " ".join(f"{value} {unit}" for value, unit in units[first : first + 2])
-
-
-def show_until_drained(read: Callable[[], Status], *, every_s: float, price_per_hour: float) -> None:
-    """One table that changes in place; off a terminal one below the other."""
-    console = Console()
-    with Live(console=console, auto_refresh=False) if console.is_terminal else nullcontext() as live:
-        while True:
-            found = read()
-            shown = table(found, price_per_hour)
-            if live:
-                live.update(Text(shown), refresh=True)
-            else:
-                print(shown, end="\n\n", flush=True)
-            if found.done + found.failed >= found.total:
-                return
-            time.sleep(every_s)

@@ -2,7 +2,6 @@ import json
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -61,14 +60,6 @@ def test_it_starts_again_after_a_kill_and_keeps_what_was_committed(tmp_path: Pat
 def test_one_folder_is_served_once(tmp_path: Path) -> None:
     with EmbeddedPostgres(tmp_path), pytest.raises(InputError, match="another process"), EmbeddedPostgres(tmp_path):
         pass
-
-
-def test_a_port_in_use_is_named(tmp_path: Path) -> None:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        taken.listen()
-        with pytest.raises(InputError, match="port"), EmbeddedPostgres(tmp_path, tcp_port=taken.getsockname()[1]):
-            pass
 
 
 @pytest.mark.parametrize("spoilt", ["PG_VERSION", "postgresql.conf"])
@@ -147,24 +138,6 @@ def test_a_folder_for_the_socket_that_somebody_else_made_is_refused(tmp_path: Pa
             make_private(folder)
     finally:
         folder.unlink()
-
-
-def test_tcp_asks_for_the_password_which_is_printed_nowhere(tmp_path: Path) -> None:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    with EmbeddedPostgres(tmp_path / "db", tcp_port=port) as server:
-        with psycopg.connect(server.tcp_uri) as connection:
-            assert connection.execute("SELECT 1").fetchone() == (1,)
-        passfile = Path(str(conninfo_to_dict(server.tcp_uri)["passfile"]))
-        assert passfile.stat().st_mode & 0o777 == 0o600
-        password = passfile.read_text().strip().rpartition(":")[2]
-        assert len(password) > 30
-        assert password not in server.tcp_uri + server.uri + server.log_tail(1000)
-        for wrong in (f"postgresql://postgres@127.0.0.1:{port}/postgres?passfile=/dev/null",
-                      f"postgresql://postgres:guess@127.0.0.1:{port}/postgres"):  # fmt: skip
-            with pytest.raises(InputError, match="rejects this user"):
-                connect(wrong)
 
 
 def test_wrong_credentials_are_bad_input_and_are_not_tried_again(tmp_path: Path) -> None:
