@@ -154,9 +154,7 @@ def test_bad_input_ends_with_exit_2_and_names_the_fix(
         assert "Traceback" not in done.stderr
 
 
-def test_another_configuration_is_refused(
-    server: EmbeddedPostgres, job: str, documents: Path, tmp_path: Path
-) -> None:
+def test_another_configuration_is_refused(server: EmbeddedPostgres, job: str, documents: Path, tmp_path: Path) -> None:
     run_command("enqueue", job, "--source", documents, uri=server.uri)
     with psycopg.connect(server.uri) as connection:
         connection.execute(
@@ -215,11 +213,7 @@ def test_an_odd_value_is_refused_by_the_database_as_by_a_command(
     usual = {"job": "odd-options", "source": str(folder), "out": str(folder / "out.jsonl")}
     draw = random.Random(verb)
     for odd in COMMANDS[f"holdfast batch {verb}"].params:
-        for value in (
-            []
-            if getattr(odd, "is_flag", False) or odd.opts[0] in WRITES
-            else draw.sample(TEXTS + NUMBERS, 8)
-        ):
+        for value in [] if getattr(odd, "is_flag", False) or odd.opts[0] in WRITES else draw.sample(TEXTS + NUMBERS, 8):
             words = ["batch", verb]
             for each in COMMANDS[f"holdfast batch {verb}"].params:
                 if each is odd or each.required:

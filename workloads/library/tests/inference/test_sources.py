@@ -66,7 +66,9 @@ def test_a_fault_in_the_source_reaches_whoever_registers() -> None:
         list(ahead(chunks(source())))
 
 
-@pytest.mark.parametrize("scheme", ["http", "https", "ftp", "file", "s3", "gs", "HTTP", "gopher", "jar:http", "git+http"])
+@pytest.mark.parametrize(
+    "scheme", ["http", "https", "ftp", "file", "s3", "gs", "HTTP", "gopher", "jar:http", "git+http"]
+)
 @pytest.mark.parametrize(
     "host",
     ["127.0.0.1", "localhost", "2130706433", "0x7f000001", "0177.0.0.1", "[::1]", "[::ffff:127.0.0.1]", "127.1",
