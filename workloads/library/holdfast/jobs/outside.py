@@ -80,7 +80,7 @@ def _judged(error: Unjudged, what: str, got: str, fix: str) -> str:
 
 
 def _granted(field: str, name: str, platform: Platform, job: OwnJob) -> str:
-    right = "objectViewer" if field == "data" or job.steady else "objectUser"
+    right = "objectViewer" if field == "data" else "objectUser"
     return (
         f"{field}: the job may use gs://{name} after gcloud storage buckets add-iam-policy-binding gs://{name} "
         f"--member={_member(job, platform)} --role=roles/storage.{right}"

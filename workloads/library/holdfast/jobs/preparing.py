@@ -82,8 +82,6 @@ def _require_home(job: OwnJob, platform: Platform) -> None:
 def _notes_on(job: OwnJob) -> Iterator[str]:
     if lost := LOSES.get(OnNotice(job.on_notice)):
         yield f"on_notice {job.on_notice}: {lost}"
-    if job.steady:
-        yield "steady: in no queue, so neither its share nor its turn is kept for it"
 
 
 def new_job(job: OwnJob, platform: Platform, file: Path) -> None:
