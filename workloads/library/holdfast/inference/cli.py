@@ -113,7 +113,6 @@ def _serve(directory: Path) -> None:
 def enqueue(
     job: Job,
     source: Annotated[str, typer.Option(help="Folder, or .csv, .jsonl or .parquet file.")],
-    pattern: Annotated[str, typer.Option(help="Files of a folder to take.")] = "*",
     id_column: Annotated[str, typer.Option(help="Column with the item's id.")] = "id",
     body_column: Annotated[str, typer.Option(help="Column with the content; default: the whole row.")] = "",
     deadline: Annotated[str, typer.Option(help="Deadline (RFC 3339); it determines the number of replicas.")] = "",
@@ -128,7 +127,7 @@ def enqueue(
     from holdfast.inference.run import enqueue_source
     from holdfast.inference.sources import items_of
 
-    items = items_of(checked_job(job), source, pattern=pattern, id_column=id_column, body_column=body_column)
+    items = items_of(checked_job(job), source, id_column=id_column, body_column=body_column)
     with working(f"enqueue {job}") as step:
         broker, at = _pubsub(topic, subscription), deadline_of(deadline)
         done = enqueue_source(database, job, items, broker, lambda seen: step(f"{seen} items"), at)
@@ -178,20 +177,15 @@ def run(
 def status(
     job: Job,
     database: Database = "",
-    price: Annotated[
-        float, typer.Option(help="Price of one worker in dollars per hour; adds the cost of 1,000 items.")
-    ] = 0.0,
     as_json: AsJson = False,
 ) -> None:
-    """Show progress, rate, remaining time and cost of a job."""
-    from holdfast.contract.values import between
+    """Show progress, rate and remaining time of a job."""
     from holdfast.inference.results.connect import connect, database_uri
     from holdfast.inference.results.status import read_status, table
 
-    between("the price is out of range", price, 0.0, 1e6)
     with connect(database_uri(database)) as connection:
         found = read_status(connection, job)
-    print(json.dumps(found.to_json(price)) if as_json else table(found, price))
+    print(json.dumps(found.to_json()) if as_json else table(found))
 
 
 @app.command(

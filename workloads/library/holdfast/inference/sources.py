@@ -22,11 +22,11 @@ _PARALLEL = 16
 _T = TypeVar("_T")
 
 
-def items_of(job: str, source: str, *, pattern: str, id_column: str, body_column: str) -> Iterator[Item]:
+def items_of(job: str, source: str, *, id_column: str, body_column: str) -> Iterator[Item]:
     """The items of whatever `source` names; opened at once, so a wrong source fails before the first item."""
     path = Path(source)
     if path.is_dir():
-        return folder_items(job, path, pattern)
+        return folder_items(job, path)
     if path.is_file() and path.suffix in ENDINGS:
         return row_items(job, path, id_column, body_column)
     raise InputError(
@@ -37,24 +37,24 @@ def items_of(job: str, source: str, *, pattern: str, id_column: str, body_column
     )
 
 
-def folder_items(job: str, root: Path, pattern: str = "*") -> Iterator[Item]:
-    """Every file below `root` whose name matches, in the order of paths; its id is its path below `root`."""
+def folder_items(job: str, root: Path) -> Iterator[Item]:
+    """Every file below `root`, in the order of paths; its id is its path below `root`."""
 
     def read(path: Path) -> Item:
         require_size(path.name, path.stat().st_size, source=path)  # before it is read
         return checked_item(job, path.relative_to(root).as_posix(), path.read_bytes(), source=path)
 
     # A link could lead out of the folder: what it names was not given to us.
-    return _in_parallel(read, (p for p in _walk(root, pattern) if p.is_file() and not p.is_symlink()))
+    return _in_parallel(read, (p for p in _walk(root) if p.is_file() and not p.is_symlink()))
 
 
-def _walk(folder: Path, pattern: str) -> Iterator[Path]:
+def _walk(folder: Path) -> Iterator[Path]:
     with os.scandir(folder) as entries:
         found = sorted(entries, key=lambda entry: entry.name)
     for entry in found:
         if entry.is_dir(follow_symlinks=False):
-            yield from _walk(Path(entry.path), pattern)
-        elif Path(entry.name).match(pattern):
+            yield from _walk(Path(entry.path))
+        else:
             yield Path(entry.path)
 
 

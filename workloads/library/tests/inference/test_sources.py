@@ -20,7 +20,7 @@ ROWS = [{"id": f"row-{n}", "text": f"text {n} \u2603"} for n in range(2500)]
 
 
 def read(source: object) -> dict[str, bytes]:
-    return {i.id: i.body for i in items_of("j", str(source), pattern="*", id_column="id", body_column="text")}
+    return {i.id: i.body for i in items_of("j", str(source), id_column="id", body_column="text")}
 
 
 @pytest.mark.parametrize("ending", ["csv", "jsonl", "parquet"])

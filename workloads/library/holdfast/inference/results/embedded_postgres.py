@@ -30,6 +30,7 @@ from holdfast.inference.results.postgres_access import (
 
 DATABASE = "postgres"
 PORT = 5432  # names the socket file; there is no TCP
+_STOP_S = 30.0
 
 
 class EmbeddedPostgres:
@@ -83,13 +84,13 @@ class EmbeddedPostgres:
             )  # fmt: skip
         self._wait_until_ready(timeout_s)
 
-    def stop(self, how: signal.Signals = signal.SIGINT, timeout_s: float = 30.0) -> None:
+    def stop(self, how: signal.Signals = signal.SIGINT) -> None:
         """SIGINT: fast shutdown, clients are disconnected. SIGQUIT: at once, as a crash of the server."""
         if self._process is None:
             return
         self._process.send_signal(how)
         try:
-            self._process.wait(timeout_s)
+            self._process.wait(_STOP_S)
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
@@ -104,9 +105,9 @@ class EmbeddedPostgres:
             return False
         return True
 
-    def log_tail(self, lines: int = 3) -> str:
+    def log_tail(self) -> str:
         text = self._log.read_text(errors="replace") if self._log.exists() else ""
-        return " | ".join(text.strip().splitlines()[-lines:])
+        return " | ".join(text.strip().splitlines()[-3:])
 
     def _arguments(self) -> list[str]:
         settings = ("listen_addresses=", f"port={PORT}", "max_connections=200")

@@ -30,7 +30,7 @@ def _enter_rows(suffix: str) -> Callable[[bytes], None]:
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / f"rows{suffix}"
             path.write_bytes(data)
-            for _ in sources.items_of("job", str(path), pattern="*", id_column="id", body_column="text"):
+            for _ in sources.items_of("job", str(path), id_column="id", body_column="text"):
                 pass
 
     return enter
