@@ -1,4 +1,4 @@
-"""explain, list and dashboard show one number for a job that Kueue holds."""
+"""explain, list and dashboard show one number for a job that Kueue holds, and the report once it has started."""
 
 from collections.abc import Generator
 from dataclasses import replace
@@ -11,11 +11,14 @@ import pytest
 from holdfast.clients.api import Api, Object
 from holdfast.contract.pools import LABEL_ACCELERATOR
 from holdfast.contract.values import rfc3339
+from holdfast.exporter import lines
 from holdfast.exporter.cloud import CloudWriter
 from holdfast.exporter.cluster import Cluster
 from holdfast.jobs import cluster_snapshot, explain
 from holdfast.jobs.cluster_snapshot import ClusterSnapshot
+from holdfast.ledger.events import parse
 from holdfast.place import prices
+from holdfast.report.capacity import Capacities, capacities
 from monitoring.alerting.alert import EXAMPLE, Alert, Severity, filled
 from monitoring.alerting.dashboard import on_call
 from tests import platforms
@@ -90,3 +93,14 @@ def charted(held: Object) -> dict[str, str]:
     recorder.minute = 2
     (found,) = firings([Alert(name="Charted", severity=Severity.INFO, why="", query=filled(f"{query} == {WAITED_S}", EXAMPLE))], recorder)  # fmt: skip
     return {name: value for name, value in found.labels if name in ("accelerator", "queue")}
+
+
+def test_once_it_has_started_the_report_of_event_lines_shows_that_wait(tmp_path: Path, held: Object) -> None:
+    cluster = watched(lambda: NOW, held)
+    cluster.queues.workload("MODIFIED", workload(*ADMITTED))
+    target = tmp_path / "watcher.jsonl"
+    lines.append(target, cluster.lines(NOW))
+    found: Capacities = capacities(parse(target.read_bytes().splitlines()).events, ())
+    (wait,) = found.queue_waits
+    assert (wait.kind["queue"], wait.kind["accelerator"], wait.n) == ("spot", "nvidia-l4", 1)
+    assert (wait.p50_s, wait.p95_s, wait.longest_s) == (WAITED_S, WAITED_S, WAITED_S)
