@@ -213,7 +213,7 @@ class Alerts:
     channels: tuple[str, ...] = ()
     """Existing channels: projects/P/notificationChannels/N."""
     readers: tuple[str, ...] = ()
-    """Who runs `monitoring report --project`: group:G, user:U or serviceAccount:S. Each may read metrics."""
+    """Who runs `holdfast churn --project`: group:G, user:U or serviceAccount:S. Each may read metrics."""
     modules: tuple[str, ...] = ()
     """Your own alerts: importable modules with `def alerts()`; see monitoring/README.md."""
     runbook_base_url: str = ""

@@ -145,7 +145,7 @@ def _single(context: RenderContext, work: PodSettings) -> Body:
 
 
 def _exporter_rights() -> Iterator[Body]:
-    watched = (("", "pods"), ("", "nodes"), ("policy", "poddisruptionbudgets"), *JOBS, *QUEUED)
+    watched = (("", "pods"), ("", "nodes"), ("policy", "poddisruptionbudgets"), *QUEUED)
     rules = [_rule(group, kind, *WATCHING) for group, kind in watched]
     yield from reading("holdfast-exporter", rules, accounts=["exporter"], namespace=NAMESPACE_MONITORING)
     # While one is replaced by the next, the holder alone writes to Cloud Monitoring.

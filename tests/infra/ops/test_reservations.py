@@ -12,7 +12,6 @@ from holdfast.contract.errors import InputError
 from holdfast.contract.pools import Role
 from holdfast.jobs import placing, preparing
 from holdfast.jobs.job_file import OwnJob
-from holdfast.jobs.submit import Caps
 from holdfast.manifests.render_context import RenderContext, yaml_text
 from holdfast.place import prices
 from holdfast.platform import Platform, reading
@@ -80,7 +79,7 @@ def test_it_comes_first_and_costs_what_its_owner_says() -> None:
         assert placed.offer and placed.offer.capacity is Capacity.RESERVED, placed.reason
     prepared = preparing.prepare(own(), ours)
     assert "kueue.x-k8s.io/queue-name: reserved" in yaml_text(prepared.bodies)
-    assert preparing.plan(prepared, Caps(), None).usd_per_hour == 1.25
+    assert preparing.plan(prepared).usd_per_hour == 1.25
     queues = {b["metadata"]["name"] for b in queueing.objects(RenderContext(ours)) if b["kind"] == "ClusterQueue"}
     assert "reserved" in queues and ours.queues["reserved"] == "reserved"
 

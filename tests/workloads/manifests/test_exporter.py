@@ -61,7 +61,7 @@ def holding(name: str) -> set[Grant]:
 def test_the_exporter_reads_what_it_watches_and_changes_nothing_but_its_lease(env: str) -> None:
     found, own = granted(env, "exporter"), holding(lease.EXPORTER)
     assert {verb for *_, verb in found - own} <= {"get", "list", "watch"}
-    assert found == watching([*watch.KINDS, *watch.QUEUED, *watch.PLANNED]) | own
+    assert found == watching([*watch.KINDS, *watch.QUEUED]) | own
 
 
 @pytest.mark.parametrize("env", names())

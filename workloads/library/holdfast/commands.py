@@ -66,7 +66,6 @@ command(
     "report",
     report,
     "holdfast report --events out/demo/events --out out/report.html",
-    "holdfast report --project my-project --since 7d",
 )
 command("receipt", receipt, "holdfast receipt my-run --events events --usd-per-hour 0.6 --on-demand-usd-per-hour 2.1")
 command(

@@ -59,7 +59,7 @@ def test_a_predictor_is_used_by_its_name(install: Callable[[str, str], None]) ->
     assert build(PredictorSpec(name="length")).predict([b"abc"]) == [{"length": 3}]
     with pytest.raises(InputError) as error:
         build(PredictorSpec(name="lenght"))
-    assert error.value.allowed == "gpt, hf, entropy, length, or MODULE:FUNCTION"
+    assert error.value.allowed == "gpt, entropy, length, or MODULE:FUNCTION"
 
 
 def test_a_store_is_opened_by_its_scheme(install: Callable[[str, str], None], tmp_path: Path) -> None:

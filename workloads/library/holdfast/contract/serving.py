@@ -67,7 +67,6 @@ DRAINING = "holdfast_server_draining"
 REQUESTS = "holdfast_server_requests_total"
 REFUSED = "holdfast_server_refused_total"
 PREDICTOR_DEATHS = "holdfast_server_predictor_deaths_total"
-SWAPS = "holdfast_server_swaps_total"
 QUEUE_SECONDS = "holdfast_server_queue_seconds"
 PREDICT_SECONDS = "holdfast_server_predict_seconds"
 REQUEST_SECONDS = "holdfast_server_request_seconds"
@@ -86,7 +85,6 @@ SERVER_METRICS = {
     REQUESTS: "requests for a prediction that were answered, by HTTP code; 499: the client was gone",
     REFUSED: "requests refused, by reason: queue, bytes, deadline, late, loading, leaving, restarting, overdue",
     PREDICTOR_DEATHS: "predicting processes that ended by themselves",
-    SWAPS: "newer models asked for, by outcome: taken, same, refused",
     QUEUE_SECONDS: "from a request's arrival to the start of its batch",
     PREDICT_SECONDS: "of a batch in the predicting process",
     REQUEST_SECONDS: "from a request's first byte to its answer",

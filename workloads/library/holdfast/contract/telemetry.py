@@ -73,12 +73,8 @@ METRICS: dict[str, str] = {
     "gang_below_size_seconds": "since when an elastic gang has fewer nodes than places, by namespace and job; 0: it has all",
     "last_commit_age_seconds": "seconds of computing since the newest committed checkpoint, by namespace and job",
     "pending_seconds": "how long the oldest unschedulable pod has waited, by capacity and accelerator",
-    # Read by the report. wait_s: lower end of the band, in seconds.
-    "pod_waits_total": "pods of jobs that got their node, by capacity, accelerator and wait_s",
     # Jobs that wait without a pod, in Kueue or in Google's queue.
     "queue_wait_seconds": "longest wait of a job that Kueue has not started, by queue, flavor, accelerator, reason",
-    # Read by the report, as pod_waits_total.
-    "queue_waits_total": "jobs that Kueue started, by queue, flavor, accelerator and wait_s",
     "queue_pending_workloads": "jobs that wait for quota, by queue",
     "queue_started_workloads": "jobs that hold quota and have not finished, by queue",
     "provisioning_requests_lost_total": "ProvisioningRequests that failed, expired or were revoked, by reason",
@@ -99,9 +95,5 @@ METRICS: dict[str, str] = {
     "disruption_budget_shortfall": "pods missing from what a PodDisruptionBudget wants, by namespace and budget",
     "event_lines_refused_total": "lines that no account can use, by namespace and job of the pod that wrote them, and reason",
     "placement_moves_total": "moves of a job between capacities, by namespace, job and capacity that it was sent to",
-    "placement_slack_seconds": "time left to the deadline less work left, of jobs that may be moved, by namespace and job",
     "exporter_heartbeat_seconds": "Unix time of the exporter's last full pass",
 }
-
-# Label wait_s of pod_waits_total and queue_waits_total: lower ends of the bands, in seconds.
-WAIT_BANDS_S = (0, 10, 30, 60, 120, 300, 600, 1200, 1800, 3600, 7200, 14_400, 28_800, 57_600, 86_400, 172_800, 604_800)

@@ -22,12 +22,8 @@ def demo(
 def drill(
     names: Annotated[list[str] | None, typer.Argument(help="Drills to run; default: all of --target.")] = None,
     target: Annotated[str, typer.Option(help="local, cluster, node or gke.")] = "local",
-    out: Annotated[Path, typer.Option(help="Folder of all runs; the newest is compared with the one before.")] = Path(
-        "out/drills"
-    ),
-    show_list: Annotated[
-        bool, typer.Option("--list", help="Only list all drills with target, fault and last verdict.")
-    ] = False,
+    out: Annotated[Path, typer.Option(help="Folder of all runs.")] = Path("out/drills"),
+    show_list: Annotated[bool, typer.Option("--list", help="Only list all drills with target and fault.")] = False,
     kubeconfig: Annotated[Path | None, typer.Option(help="cluster, gke: default as in kubectl.")] = None,
     context: Annotated[
         str, typer.Option(help="cluster, gke: context of the kubeconfig; the current one is never used.")
@@ -46,7 +42,7 @@ def drill(
     from holdfast.drill.remote import Where
 
     if show_list:
-        list_all(out, as_json=as_json)
+        list_all(as_json=as_json)
         return
     where = Where(
         kubeconfig=kubeconfig,

@@ -34,16 +34,13 @@ Builder = Callable[[Drill, Path], Target]
 """Drill and folder of its run -> the place where it runs."""
 
 
-def list_all(out: Path, *, as_json: bool) -> None:
-    rows = [(drill, (store.last(out, drill.name) or {}).get("verdict")) for drill in known_drills().values()]
+def list_all(*, as_json: bool) -> None:
+    drills = known_drills().values()
     if as_json:
-        print_json("drill-list", drills=[asdict(drill) | {"last": last} for drill, last in rows])
+        print_json("drill-list", drills=[asdict(drill) for drill in drills])
         return
-    shown = [
-        (d.name, d.place, d.fault, d.blast, last or "-", d.question + (" (by name only)" if d.control else ""))
-        for d, last in rows
-    ]
-    print_table(["DRILL", "TARGET", "FAULT", "BLAST", "LAST", "QUESTION"], shown)
+    shown = [(d.name, d.place, d.fault, d.blast, d.question + (" (by name only)" if d.control else "")) for d in drills]
+    print_table(["DRILL", "TARGET", "FAULT", "BLAST", "QUESTION"], shown)
 
 
 def run_drills(names: list[str], target: str, out: Path, where: Where, *, as_json: bool) -> int:
@@ -83,9 +80,8 @@ def run_all(
 
 def _run(drill: Drill, out: Path, build: Builder, runner: DrillRunner, *, quiet: bool) -> Record:
     print(f"drill {drill.name}: {drill.question}", file=sys.stderr)
-    before, folder = store.last(out, drill.name) or {}, store.fresh(out, drill.name)
-    last = {each["promise"]: each["measured"] for each in before.get("objectives", ())}
-    record = replace(runner, last=last).run(drill, build(drill, folder))
+    folder = store.fresh(out, drill.name)
+    record = runner.run(drill, build(drill, folder))
     path = store.write(folder, record.journal())
     if not quiet:
         console.verdict(record.journal())

@@ -21,25 +21,16 @@ def moment(t: float, step: str, what: str) -> None:
 
 def verdict(journal: dict[str, Any]) -> None:
     rows = [
-        (_MARKS[each["verdict"]], each["promise"], each["verdict"], each["wanted"], number(each["measured"]), number(each["last"]), _change(each))
+        (_MARKS[each["verdict"]], each["promise"], each["verdict"], each["wanted"], number(each["measured"]))
         for each in journal["objectives"]
-    ]  # fmt: skip
+    ]
     if rows:
-        print_table(["", "OBJECTIVE", "VERDICT", "WANTED", "MEASURED", "LAST RUN", "CHANGE"], rows)
+        print_table(["", "OBJECTIVE", "VERDICT", "WANTED", "MEASURED"], rows)
     print(sentence(journal))
 
 
 def number(value: float | None) -> str:
     return "-" if value is None else f"{value:.4g}"
-
-
-def _change(objective: dict[str, Any]) -> str:
-    """Against the run before: `+0.3`, `same`, or nothing to compare with."""
-    measured, last = objective["measured"], objective["last"]
-    if measured is None or last is None:
-        return "-"
-    difference = round(measured - last, 2)
-    return f"{difference:+.4g}" if difference else "same"
 
 
 def sentence(journal: dict[str, Any]) -> str:

@@ -7,7 +7,7 @@ runs whatever happened, Ctrl-C and SIGTERM included, and a second signal does no
 import signal
 import threading
 import time
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from types import FrameType
@@ -21,7 +21,7 @@ from holdfast.drill.plan import RECOVERED, Drill
 from holdfast.drill.target import Target
 from holdfast.drill.verdict import Result, Verdict, drill_verdict
 
-SCHEMA = "holdfast.drill/3"
+SCHEMA = "holdfast.drill/4"
 _POLL_S = 0.1
 _NOTICES = (signal.SIGINT, signal.SIGTERM)
 
@@ -36,7 +36,7 @@ class Interrupted(BaseException):
 
 @dataclass(kw_only=True)
 class Record:
-    """What happened in one drill: filled while it runs; as JSON the journal that a run leaves for the next one."""
+    """What happened in one drill: filled while it runs; as JSON the journal that a run leaves."""
 
     drill: Drill
     started: float = field(default_factory=time.time)
@@ -95,8 +95,6 @@ class DrillRunner:
     """(when, step, what happened), at once."""
     consent: Callable[[Drill, Sequence[str]], None] = _consents
     """Raises Stopped. Called with the names of the targets before the first fault."""
-    last: Mapping[str, float | None] = field(default_factory=dict[str, float | None])
-    """Promise -> the number of the run before."""
 
     def run(self, drill: Drill, target: Target) -> Record:
         record = Record(drill=drill)
@@ -221,10 +219,7 @@ class _DrillRun:
         measured = {o.bound.metric: self.target.measure(o.bound.metric) for o in self.drill.objectives}
         if measured.get(RECOVERED, 0) is None and waited_s is not None and waited_s >= self.drill.recovery_s:
             measured[RECOVERED] = waited_s
-        self.record.results = [
-            Result(objective=o, measured=measured[o.bound.metric], last=self.runner.last.get(o.promise))
-            for o in self.drill.objectives
-        ]
+        self.record.results = [Result(objective=o, measured=measured[o.bound.metric]) for o in self.drill.objectives]
 
     def _failed(self, step: str, why: str) -> None:
         self.record.fail(step, why)

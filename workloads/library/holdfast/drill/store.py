@@ -39,15 +39,3 @@ def write(folder: Path, journal: dict[str, Any]) -> Path:
     draft.write_text(json.dumps(journal, indent=1, default=str) + "\n")
     draft.replace(path)
     return path
-
-
-def last(out: Path, drill: str) -> dict[str, Any] | None:
-    """The newest run that has a verdict of its own: what was cut short compares with nothing."""
-    for path in sorted((out / drill).glob(f"*/{JOURNAL}"), reverse=True):
-        try:
-            found = json.loads(path.read_text())
-        except ValueError:
-            continue
-        if isinstance(found, dict) and found.get("verdict") in ("held", "broken"):
-            return found
-    return None

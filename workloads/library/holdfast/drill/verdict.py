@@ -21,8 +21,6 @@ class Verdict(StrEnum):
 class Result:
     objective: Objective
     measured: float | None
-    last: float | None = None
-    """The same number in the run before."""
 
     @property
     def verdict(self) -> Verdict:
@@ -33,7 +31,7 @@ class Result:
     def as_json(self) -> dict[str, Any]:
         objective = self.objective
         wanted = {"promise": objective.promise, "metric": objective.bound.metric, "wanted": str(objective.bound)}
-        found = {"measured": self.measured, "last": self.last, "verdict": self.verdict.value}
+        found = {"measured": self.measured, "verdict": self.verdict.value}
         return wanted | {"essential": objective.essential} | found
 
 

@@ -28,8 +28,7 @@ from holdfast.exporter.objects import (
 )
 from holdfast.exporter.queues import Queues
 from holdfast.exporter.risk import Risk
-from holdfast.exporter.sample import Sample, Waits, run_labels, sample
-from holdfast.exporter.slack import Planned
+from holdfast.exporter.sample import Sample, run_labels, sample
 from holdfast.ledger.disruptions import disruption, eviction
 
 REMEMBERED = 2_000
@@ -51,9 +50,6 @@ class Cluster:
     gone: dict[str, Node] = field(default_factory=dict[str, Node])
     """The last REMEMBERED nodes that were deleted."""
     risk: Risk = field(default_factory=Risk)
-    waits: Waits = field(default_factory=lambda: Waits("pod_waits_total", ("capacity", "accelerator")))
-    jobs: dict[str, Planned] = field(default_factory=dict[str, Planned])
-    jobsets: dict[str, Planned] = field(default_factory=dict[str, Planned])
     queues: Queues = field(default_factory=Queues)
     _lines: list[Line] = field(default_factory=list[Line])
 
@@ -116,7 +112,6 @@ class Cluster:
         self.lines(self.clock())  # nodes that went are published as well
         self.preempted = dict.fromkeys(self.preempted, 0)
         self.risk.begin_anew()
-        self.waits.counts.clear()
         self.queues.begin_anew()
 
     def forget_all_but(self, kind: str, keys: set[Any]) -> None:
@@ -151,7 +146,6 @@ class Cluster:
         waited = max(0.0, bound - created)
         if line := lines.scheduled(found["metadata"].get("name", ""), pod, node, bound, waited):
             self._lines.append(line)
-            self.waits.ended(waited, line["capacity"], line["accelerator"])
 
     def lines(self, now_s: float) -> list[Line]:
         """What happened since the last call, as event lines of the contract."""
@@ -168,7 +162,6 @@ class Cluster:
             yield sample("preemptions_total", count, pool=pool, zone=zone)
         yield from self._nodes(now_s)
         yield from self._pending(now_s)
-        yield from self.waits.samples()
         yield from self.queues.samples(now_s)
         yield from self._misplaced()
         yield from self._held()

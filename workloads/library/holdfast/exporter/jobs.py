@@ -212,11 +212,6 @@ class Jobs:
                 elif event.type == FAULTY and not written.job and event.t_us >= self.since_s * 1e6:
                     self.faults[tuple(str(event.fields.get(name)) for name in FAULT_LABELS)] += 1
 
-    def events(self, namespace: str, job: str) -> list[Event]:
-        """The newest ones of all its runs."""
-        found = (held for run, held in self.runs.items() if (run.namespace, run.job) == (namespace, job))
-        return [event for held in found for event in held.events]
-
     def _take(self, event: Event, writer: str) -> None:
         """`writer`: namespace of the pod that wrote it. Watchers name that of the job; files know none."""
         named = str(event.fields.get("namespace") or "") if writer in ("", NAMESPACE_MONITORING) else writer

@@ -12,7 +12,7 @@ from holdfast.contract.environment import ENV_DATABASE
 from holdfast.contract.errors import InputError
 from holdfast.contract.roles import NAMESPACE_MONITORING
 from holdfast.contract.values import between
-from holdfast.exporter import lines, loop, slack
+from holdfast.exporter import lines, loop
 from holdfast.exporter.backlog import Backlog
 from holdfast.exporter.cloud import CloudWriter
 from holdfast.exporter.cluster import Cluster
@@ -20,7 +20,7 @@ from holdfast.exporter.jobs import Jobs
 from holdfast.exporter.lease import Lease
 from holdfast.exporter.prometheus import Newest
 from holdfast.exporter.sample import Sample, sample
-from holdfast.exporter.watch import KINDS, PLANNED, QUEUED, Watcher
+from holdfast.exporter.watch import KINDS, QUEUED, Watcher
 from holdfast.runtime import logs, shutdown
 
 # What happened so long before the start may not have been published by the exporter before.
@@ -45,11 +45,9 @@ class Exporter:
         now = self._clock()
         with self._lock:
             found, running = list(self.cluster.samples(now)), self.cluster.running_since()
-            planned = [*self.cluster.jobs.values(), *self.cluster.jobsets.values()]
         if self._jobs:
             self._jobs.read(now)
             found += self._jobs.samples(now, running)
-            found += slack.samples(planned, self._jobs.events, now)
         if self._backlog:
             found += self._backlog.samples(now)
         found.append(sample("exporter_heartbeat_seconds", now))
@@ -97,7 +95,7 @@ def serve(
     namespaces = loop.team_of(teams)
     source, reader = loop.source_of(project, cluster_name, events, namespaces)
     cluster, lock = Cluster(namespaces=namespaces), threading.Lock()
-    watchers = [Watcher(kind, api.client, cluster, lock) for kind in (*KINDS, *QUEUED, *(PLANNED if source else ()))]
+    watchers = [Watcher(kind, api.client, cluster, lock) for kind in (*KINDS, *QUEUED)]
     exporter = Exporter(cluster, lock, Jobs(source, time.time() - HANDOVER_S) if source else None, time.time, backlog)
     exporter.newest.serve(port, in_pod=not kubeconfig)  # without one it is the pod's account that asks
     # With a kubeconfig and no project a person looks at a cluster.

@@ -14,7 +14,7 @@ from holdfast.contract.pools import GPU_RESOURCE, LABEL_ACCELERATOR
 from holdfast.contract.values import unix_s
 from holdfast.exporter.lines import Line, admitted
 from holdfast.exporter.objects import condition, is_true, since_s
-from holdfast.exporter.sample import Sample, Waits, sample
+from holdfast.exporter.sample import Sample, sample
 
 QUOTA, INADMISSIBLE, CHECK, STOPPED = "quota", "inadmissible", "admission-check", "stopped"
 # Conditions of a ProvisioningRequest after which its nodes will not come, or are gone.
@@ -43,7 +43,6 @@ class Queues:
     """uid -> the condition after which its nodes will not come; empty before."""
     lost: Counter[str] = field(default_factory=Counter[str])
     """Condition -> ProvisioningRequests that ended so since the exporter began."""
-    waits: Waits = field(default_factory=lambda: Waits("queue_waits_total", ("queue", "flavor", "accelerator")))
     lines: list[Line] = field(default_factory=list[Line])
     """Of jobs that were started since the last call."""
 
@@ -61,7 +60,6 @@ class Queues:
     def _started(self, found: Mapping[str, Any], now: Waiting, before_s: float) -> None:
         at_s = since_s(found, "Admitted") or before_s
         waited_s = max(0.0, at_s - before_s)
-        self.waits.ended(waited_s, now.queue, now.flavor, now.accelerator)
         self.lines.append(admitted(now.queue, now.flavor, now.accelerator, at_s, waited_s))
 
     def request(self, change: str, found: Mapping[str, Any]) -> None:
@@ -78,7 +76,6 @@ class Queues:
 
     def begin_anew(self) -> None:
         self.lost.clear()
-        self.waits.counts.clear()
 
     def samples(self, now_s: float) -> Iterable[Sample]:
         longest: dict[tuple[str, str, str, str], float] = defaultdict(float)
@@ -97,7 +94,6 @@ class Queues:
         for queue in pending:
             yield sample("queue_pending_workloads", pending[queue], queue=queue)
             yield sample("queue_started_workloads", started[queue], queue=queue)
-        yield from self.waits.samples()
         for kind in LOST_REQUEST:
             yield sample("provisioning_requests_lost_total", self.lost[kind], reason=kind)
 

@@ -3,7 +3,6 @@
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import urllib3
@@ -11,8 +10,7 @@ from kubernetes import client
 from kubernetes.client.exceptions import ApiException
 
 from holdfast.clients.watch import ListAndWatch, NotThere
-from holdfast.contract.kubernetes import JOB_API, JOBSET_API, KUEUE_API, PROVISIONING_API, api_path
-from holdfast.exporter import slack
+from holdfast.contract.kubernetes import KUEUE_API, PROVISIONING_API, api_path
 from holdfast.exporter.cluster import Cluster
 from holdfast.exporter.log import logger
 
@@ -63,19 +61,6 @@ QUEUED = (
         f"{api_path(PROVISIONING_API)}/provisioningrequests",
         "requests",
         lambda c: c.queues.request,
-        uid,
-        optional=True,
-    ),
-)
-
-
-# Watched where event lines show how far a job is.
-PLANNED = (
-    Kind(f"{api_path(JOB_API)}/jobs", "jobs", lambda c: partial(slack.take, c.jobs), uid, optional=True),
-    Kind(
-        f"{api_path(JOBSET_API)}/jobsets",
-        "jobsets",
-        lambda c: partial(slack.take, c.jobsets),
         uid,
         optional=True,
     ),

@@ -42,7 +42,6 @@ SETTINGS = {
     "lease_s": "seconds until a killed worker's items come back",
     "max_failures": "of an item before it is dead",
     "predict_timeout_s": "of a micro-batch; 0: learned",
-    "recompute": "true: process all items again",
 }
 """Of `batch run --set`; WorkerSettings describes them."""
 Job = Annotated[str, typer.Argument(help="Name of the job.")]
@@ -72,12 +71,6 @@ def prepare(
     directory: Annotated[
         Path | None, typer.Option("--dir", help="Serve an embedded PostgreSQL in this folder until SIGTERM instead.")
     ] = None,
-    port: Annotated[
-        int | None,
-        typer.Option(
-            min=1, max=65_535, help="With --dir: also listen on 127.0.0.1, with a password; a unix socket needs none."
-        ),
-    ] = None,
 ) -> None:
     """Update the schema of a database and grant rights to logins; safe to repeat. With --dir its URI is the first line, as JSON."""
     from holdfast.contract.errors import InputError
@@ -86,8 +79,8 @@ def prepare(
 
     if directory is not None:
         if database or as_role or grants:
-            raise InputError("an embedded database has one login", got="--dir with options of another database", allowed="--dir and --port", fix="leave the others out")  # fmt: skip
-        _serve(directory, port)
+            raise InputError("an embedded database has one login", got="--dir with options of another database", allowed="--dir alone", fix="leave the others out")  # fmt: skip
+        _serve(directory)
         return
     wanted = schema.grants_of(grants or [])
     with connect(database_uri(database)) as connection:
@@ -97,18 +90,17 @@ def prepare(
     print("\n".join(changes) or "nothing to do", file=sys.stderr)
 
 
-def _serve(directory: Path, port: int | None) -> None:
+def _serve(directory: Path) -> None:
     from holdfast.inference.results import schema
     from holdfast.inference.results.connect import connect
     from holdfast.inference.results.embedded_postgres import EmbeddedPostgres, serve
     from holdfast.runtime.shutdown import of_process
 
     shutdown = of_process()
-    with EmbeddedPostgres(directory, tcp_port=port) as server:
+    with EmbeddedPostgres(directory) as server:
         with connect(server.uri) as connection:
             schema.migrate(connection)
-        found = {"schema": "holdfast.batch-database/1", "uri": server.uri}
-        print(json.dumps(found | ({"tcp_uri": server.tcp_uri} if server.tcp_uri else {})), flush=True)
+        print(json.dumps({"schema": "holdfast.batch-database/1", "uri": server.uri}), flush=True)
         serve(server, shutdown.wait)
 
 
@@ -120,8 +112,7 @@ def _serve(directory: Path, port: int | None) -> None:
 )
 def enqueue(
     job: Job,
-    source: Annotated[str, typer.Option(help="Folder, .csv, .jsonl or .parquet file, or gs://BUCKET/FOLDER.")],
-    pattern: Annotated[str, typer.Option(help="Files of a folder to take.")] = "*",
+    source: Annotated[str, typer.Option(help="Folder, or .csv, .jsonl or .parquet file.")],
     id_column: Annotated[str, typer.Option(help="Column with the item's id.")] = "id",
     body_column: Annotated[str, typer.Option(help="Column with the content; default: the whole row.")] = "",
     deadline: Annotated[str, typer.Option(help="Deadline (RFC 3339); it determines the number of replicas.")] = "",
@@ -136,7 +127,7 @@ def enqueue(
     from holdfast.inference.run import enqueue_source
     from holdfast.inference.sources import items_of
 
-    items = items_of(checked_job(job), source, pattern=pattern, id_column=id_column, body_column=body_column)
+    items = items_of(checked_job(job), source, id_column=id_column, body_column=body_column)
     with working(f"enqueue {job}") as step:
         broker, at = _pubsub(topic, subscription), deadline_of(deadline)
         done = enqueue_source(database, job, items, broker, lambda seen: step(f"{seen} items"), at)
@@ -145,12 +136,12 @@ def enqueue(
     print(f"{job}: {done['seen']} items, {done['new']} new\nNext: python -m holdfast batch run {job}", file=sys.stderr)
 
 
-@app.command(epilog=examples("python -m holdfast batch run my-job --predictor hf --model models/classifier"))
+@app.command(epilog=examples("python -m holdfast batch run my-job --predictor my_model:make --model models/classifier"))
 def run(
     job: Job,
     database: Database = "",
-    predictor: Annotated[str, typer.Option(help="gpt, hf, entropy, or MODULE:FUNCTION of your own.")] = "gpt",
-    model: Annotated[str, typer.Option(help="Folder of a Hugging Face model (hf).")] = "",
+    predictor: Annotated[str, typer.Option(help="gpt, entropy, or MODULE:FUNCTION of your own.")] = "gpt",
+    model: Annotated[str, typer.Option(help="Folder of the model, for your FUNCTION.")] = "",
     checkpoints: Annotated[str, typer.Option(help="Checkpoint URL of the model (gpt).")] = "",
     run_name: Annotated[str, typer.Option("--run", help="The training run whose newest commit is used.")] = "",
     events: Annotated[Path | None, typer.Option(help="File for event lines.")] = None,
@@ -182,29 +173,19 @@ def run(
     leave_now(run_worker(launch))
 
 
-@app.command(epilog=examples("python -m holdfast batch status my-job --watch 5"))
+@app.command(epilog=examples("python -m holdfast batch status my-job"))
 def status(
     job: Job,
     database: Database = "",
-    watch: Annotated[float, typer.Option(help="Repeat every N seconds until the job is done.")] = 0.0,
-    price: Annotated[
-        float, typer.Option(help="Price of one worker in dollars per hour; adds the cost of 1,000 items.")
-    ] = 0.0,
     as_json: AsJson = False,
 ) -> None:
-    """Show progress, rate, remaining time and cost of a job."""
-    from holdfast.contract.values import between
+    """Show progress, rate and remaining time of a job."""
     from holdfast.inference.results.connect import connect, database_uri
-    from holdfast.inference.results.status import read_status, show_until_drained, table
+    from holdfast.inference.results.status import read_status, table
 
-    between("the time between two looks is out of range", watch, 0.0, 86_400.0)
-    between("the price is out of range", price, 0.0, 1e6)
     with connect(database_uri(database)) as connection:
-        if watch and not as_json:
-            show_until_drained(lambda: read_status(connection, job), every_s=watch, price_per_hour=price)
-            return
         found = read_status(connection, job)
-    print(json.dumps(found.to_json(price)) if as_json else table(found, price))
+    print(json.dumps(found.to_json()) if as_json else table(found))
 
 
 @app.command(
@@ -251,7 +232,7 @@ def failures(
 @app.command(epilog=examples("python -m holdfast batch export my-job --out results.parquet"))
 def export(
     job: Job,
-    out: Annotated[str, typer.Option(help="File ending in .jsonl or .parquet, or gs://BUCKET/NAME; sorted by item.")],
+    out: Annotated[str, typer.Option(help="File ending in .jsonl or .parquet; sorted by item.")],
     database: Database = "",
 ) -> None:
     """Write the results of a job to a file."""

@@ -90,14 +90,10 @@ def checked_job(name: str) -> str:
 
 def checked_item(job: str, name: str, body: bytes, *, source: object) -> Item:
     """An item at the border of enqueue, or an InputError that names its place."""
-    require_name(name, source=source)
-    require_size(name, len(body), source=source)
-    return Item(job=job, id=name, body=body)
-
-
-def require_name(name: str, *, source: object) -> None:
     if why := id_fault(name):
         raise InputError(why, got=f"{name[:60]!r} in {source}", allowed="printable text", fix="rename the item")
+    require_size(name, len(body), source=source)
+    return Item(job=job, id=name, body=body)
 
 
 def require_size(name: str, size: int, *, source: object) -> None:

@@ -186,9 +186,6 @@ def _work(
             open_pool(uri) as pool,
             opened_queue(pool, launch.job, launch.broker, lease_s=settings.lease_s, sleep=shutdown.wait) as queue,
         ):
-            if launch.settings.recompute:
-                with connect(uri) as connection:
-                    publish(connection, queue, launch.job)
             results = PostgresResults(
                 pool,
                 job=launch.job,
@@ -230,11 +227,11 @@ def _loaded(launch: Launch, uri: str, shutdown: Shutdown, telemetry: WorkerTelem
             schema.wait_current(connection, schema.patience_s())
             jobs.require(connection, launch.job)
             _bind(connection, launch.job, launch.broker)
-            return {} if launch.settings.recompute else jobs.pinned_configuration(connection, launch.job)
+            return jobs.pinned_configuration(connection, launch.job)
 
     def pin() -> str:
         with connect(uri) as connection:
-            return jobs.pin(connection, launch.job, predictor.configuration, recompute=launch.settings.recompute)
+            return jobs.pin(connection, launch.job, predictor.configuration)
 
     retry = telemetry.retry(give_up=lambda: shutdown.requested)
     spec = replace(launch.predictor, pinned=retry(pinned))

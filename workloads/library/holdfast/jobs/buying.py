@@ -1,16 +1,15 @@
-"""What starting a manifest buys: machines, dollars an hour, and with --hours when it would be done; and the receipt.
+"""What starting a manifest buys: machines and dollars an hour; and the receipt.
 
 A pod pays for its share of a machine's GPUs; a job without GPUs has no price in the table and says so.
 """
 
-import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from holdfast.clients.api import Object
-from holdfast.contract.capacity import Capacity, Placement
+from holdfast.contract.capacity import Capacity
 from holdfast.contract.machines import MACHINE_TYPES, MachineType
 from holdfast.contract.pools import LABEL_ACCELERATOR, LABEL_FLEX_START, LABEL_SPOT, Pool
 from holdfast.contract.values import GIB, quantity
@@ -37,18 +36,6 @@ class Purchase:
     usd_per_hour: float | None
     """Of the dearest pool that may serve it, or of the machine that auto-provisioning would take; None where
     the table has no price."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Forecast:
-    """One capacity for the same work. NaN where refused."""
-
-    placement: Placement
-    usd_per_hour: float
-    finish_p50_h: float
-    finish_p95_h: float
-    usd_p95: float
-    refused: str
 
 
 def pools_of(pod_spec: Object, platform: Platform) -> list[Pool]:
@@ -116,25 +103,6 @@ def purchase(body: Object, size: int, pod_spec: Object, platform: Platform, pric
         gpus=size * gpus(pod_spec),
         usd_per_hour=size * max(known) if known and len(known) == len(rates) else None,
     )
-
-
-def forecasts(bought: Purchase, hours: float, accelerator: str, platform: Platform) -> list[Forecast]:
-    """Every capacity for `hours` of undisturbed work, the refused ones with their reason."""
-    from holdfast.place import ask, job
-
-    asked = job.Job(accelerator=accelerator, gpus=bought.gpus, hours=hours)
-    answer = ask.answer(asked, ask.world_of(asked), platform.price_region)
-    return [
-        Forecast(
-            placement=option.placement,
-            usd_per_hour=option.usd_per_hour,
-            finish_p50_h=math.nan if option.refused else option.finish_at(50),
-            finish_p95_h=math.nan if option.refused else option.finish_at(95),
-            usd_p95=math.nan if option.refused else option.usd_at(95),
-            refused=option.refused,
-        )
-        for option in answer.options
-    ]
 
 
 def bill(job: JobSnapshot, platform: Platform, events: Path, pods: Sequence[Object], pool: str) -> str:

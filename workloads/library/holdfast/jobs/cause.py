@@ -61,10 +61,13 @@ def describe(pod: Object) -> str:
     return f"kubectl describe pod -n {pod['metadata']['namespace']} {pod['metadata']['name']}"
 
 
-def brief(text: str, most: int = 240) -> str:
+_BRIEF = 240
+
+
+def brief(text: str) -> str:
     """One line: what a controller adds about preemption attempts or asks of the reader is left out."""
     line = _ASIDE.split(" ".join(text.split()))[0].strip().removesuffix(".")
-    return line if len(line) <= most else f"{line[: most - 3]}..."
+    return line if len(line) <= _BRIEF else f"{line[: _BRIEF - 3]}..."
 
 
 _BUCKET_SIDECAR = "gke-gcsfuse-sidecar"

@@ -12,7 +12,7 @@ from holdfast.contract.exit_codes import EXIT_STOPPED
 
 if TYPE_CHECKING:
     from holdfast.clients.api import Api
-    from holdfast.jobs.submit import Caps, Plan
+    from holdfast.jobs.submit import Plan
     from holdfast.platform import Platform
 
 Json = Annotated[bool, typer.Option("--json", help="One JSON object instead of a table.")]
@@ -28,9 +28,7 @@ def submit(
     manifest: Annotated[Path, typer.Argument(help="A job file, or a manifest with a Job or JobSet.")],
     job: Annotated[str, typer.Option(help="One job of the manifest; default: all.")] = "",
     platform: PlatformFile = None,
-    hours: Annotated[float | None, typer.Option(help="Hours of undisturbed work, for finish time and total.")] = None,
     max_usd_per_hour: Annotated[float | None, typer.Option(help="Refuse a higher price.")] = None,
-    max_usd: Annotated[float | None, typer.Option(help="Refuse a higher total (p95); needs --hours.")] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show and check, but send nothing.")] = False,
     write: Annotated[Path | None, typer.Option(help="Also write the objects to this folder, for Git.")] = None,
     replace: Annotated[
@@ -43,11 +41,10 @@ def submit(
     """Show the cost of a manifest and start it; refuse it above a price limit (exit 4)."""
     from holdfast.clients.api import Api
     from holdfast.jobs import preparing, show
-    from holdfast.jobs import submit as room
 
     # Without a cluster only a dry run has an answer, by a document that was named or lies near.
     found, api = _platform(manifest, platform, kubeconfig, dry_run=dry_run)
-    made = _planned(manifest, job, found, room.Caps(usd_per_hour=max_usd_per_hour, usd=max_usd), hours)
+    made = _planned(manifest, job, found, max_usd_per_hour)
     if as_json:
         show.as_json(made.as_json())
     else:
@@ -102,17 +99,17 @@ def _platform(
         return choose(api, given, file.parent), api
 
 
-def _planned(file: Path, job: str, platform: "Platform", caps: "Caps", hours: float | None) -> "Plan":
+def _planned(file: Path, job: str, platform: "Platform", cap: float | None) -> "Plan":
     """Of a manifest, or of a job file."""
     from holdfast.jobs import file_text, preparing, submit
     from holdfast.place import prices
 
     documents = submit.documents_of(file)
     if documents and file_text.is_job(documents[0]):
-        return preparing.plan(preparing.read_job(documents[0], file, platform), caps, hours)
+        return preparing.plan(preparing.read_job(documents[0], file, platform), cap)
     chosen = submit.only(submit.checked(file, documents), job)
     submit.require_of(file, platform)
-    return submit.plan(chosen, platform, prices.load(), caps, hours)
+    return submit.plan(chosen, platform, prices.load(), cap)
 
 
 def explain(
@@ -272,9 +269,8 @@ def try_(
     from holdfast.clients.api import Api
     from holdfast.jobs import preparing
     from holdfast.jobs.following import Following
-    from holdfast.jobs.submit import Caps
     from holdfast.platform.cluster import choose
 
     api = Api(kubeconfig)
-    asked, caps = Following(evict=evict, timeout_s=timeout_s), Caps(usd_per_hour=max_usd_per_hour)
-    raise typer.Exit(preparing.first_run(api, choose(api, platform), steps, asked, caps, yes=yes))
+    asked = Following(evict=evict, timeout_s=timeout_s)
+    raise typer.Exit(preparing.first_run(api, choose(api, platform), steps, asked, max_usd_per_hour, yes=yes))

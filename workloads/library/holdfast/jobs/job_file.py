@@ -56,19 +56,16 @@ def about(text: str, default: Any = None, /, *, form: Form = TEXT, type: Any = "
 _TEXTS: dict[str, Any] = {"type": "object", "additionalProperties": {"type": "string"}}
 
 
-_OF_WHAT_ENDS = ("predictor", "hours", "deadline_hours", "max_hours", "restarts")
 _OF_SHARDED = ("copies", "state", "wait_hours")
 # Of a gang whose pods stay: its library takes the notices, and its nodes come from one pool, one by one.
-_NOT_IN_PLACE = ("predictor", "steady", "deadline_hours", "on_notice", "resumes")
+_NOT_IN_PLACE = ("predictor", "deadline_hours", "on_notice", "resumes")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class OwnJob:
     name: str = about("Name of the run; a job started again under it resumes from its checkpoints.", form=NAME, maxLength=MAX_NAME)  # fmt: skip
     environment: str = about("Environment whose pools, buckets and queues it uses.")
-    namespace: str = about(
-        "Namespace of your team; empty: training, or batch for a batch and steady workers.", "", form=CLAIM
-    )
+    namespace: str = about("Namespace of your team; empty: training, or batch for a batch.", "", form=CLAIM)
     image: str = about("NAME@sha256:DIGEST, or a role of the environment: trainer, batch.", minLength=1)
     command: tuple[str, ...] = about(
         "What runs in each pod, word by word; no shell.", type="array", items={"type": "string"}, minItems=1
@@ -139,13 +136,8 @@ class OwnJob:
     shm: str = about("Size of /dev/shm; empty: a quarter of the machine's memory.", "", form=SIZE)
     cpus: float = about("CPUs of a pod without GPUs.", 4.0, type="number", minimum=0.1, maximum=200)
     memory: str = about("Memory of a pod without GPUs.", "16Gi", form=SIZE)
-    steady: bool = about(
-        "It never ends: `nodes` workers that do not need each other, as a Deployment that replaces each one that is lost. "
-        "They may load checkpoints and save none.",
-        False, type="boolean",
-    )  # fmt: skip
     predictor: str = about(
-        "MODULE:FUNCTION of the image, or gpt, hf, entropy: a batch over `data`, each item once, with `nodes` workers. "
+        "MODULE:FUNCTION of the image, or gpt, entropy: a batch over `data`, each item once, with `nodes` workers. "
         "`command` is then options of `holdfast batch run`.",
         "",
     )
@@ -166,12 +158,6 @@ class OwnJob:
         if self.deadline_hours:
             self._check_deadline()
         self._check_batch()
-        stated = [name for name in _OF_WHAT_ENDS if self.steady and getattr(self, name) != known[name]]
-        if stated:
-            raise InputError(
-                "steady", got=f"with {', '.join(stated)}", allowed="nothing that is about an end: it has none",
-                fix="leave them out, or steady",
-            )  # fmt: skip
         self._check_sharded(known)
         for name in _NOT_IN_PLACE if self.in_place else ():
             if (got := getattr(self, name)) != known[name]:
@@ -254,12 +240,12 @@ class OwnJob:
     @property
     def gang(self) -> bool:
         """Rigid: all of its pods run, or none."""
-        return self.pods > 1 and not (self.predictor or self.steady or self.in_place)
+        return self.pods > 1 and not (self.predictor or self.in_place)
 
     @property
     def role(self) -> str:
-        """Whose service account it has; of steady workers see infra/decisions/0102."""
-        return "batch" if self.predictor or self.steady else "trainer"
+        """Whose service account it has."""
+        return "batch" if self.predictor else "trainer"
 
     @property
     def home(self) -> str:

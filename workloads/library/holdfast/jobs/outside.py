@@ -1,23 +1,12 @@
-"""What a job needs outside the cluster, asked read-only: its image's digest, its buckets in the region, its secrets.
+"""What a job needs outside the cluster, asked read-only: its image's digest, its buckets in the region, its secrets."""
 
-Source: OCI distribution specification, the digest of a manifest by HEAD; Docker Registry token authentication; Artifact
-Registry, an access token as the password of `oauth2accesstoken`; the metadata server of Compute Engine.
-"""
-
-import base64
-import json
-import os
 import re
-import urllib.error
-import urllib.parse
-import urllib.request
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 from holdfast.clients.gcloud import GcloudFailed
 from holdfast.clients.gcloud import ask as ask_google
-from holdfast.clients.gcloud import run as gcloud
 from holdfast.contract.errors import InputError, Unjudged
 from holdfast.contract.roles import ROLES
 from holdfast.jobs import pod_parts
@@ -91,7 +80,7 @@ def _judged(error: Unjudged, what: str, got: str, fix: str) -> str:
 
 
 def _granted(field: str, name: str, platform: Platform, job: OwnJob) -> str:
-    right = "objectViewer" if field == "data" or job.steady else "objectUser"
+    right = "objectViewer" if field == "data" else "objectUser"
     return (
         f"{field}: the job may use gs://{name} after gcloud storage buckets add-iam-policy-binding gs://{name} "
         f"--member={_member(job, platform)} --role=roles/storage.{right}"
@@ -119,7 +108,7 @@ class Resolved:
 
 
 def resolve(image: str, context: RenderContext) -> Resolved:
-    """The image by digest; InputError where there is none, no registry answers, or the cluster would refuse it."""
+    """The image by digest; InputError where none can be found, or the cluster would refuse it."""
     found = _by_digest(image, context)
     if not context.platform.admits(found.image):
         raise InputError(
@@ -141,126 +130,28 @@ def _by_digest(image: str, context: RenderContext) -> Resolved:
         raise InputError(
             "image is no name", got=image, allowed="NAME@sha256:64 hex digits, NAME:TAG, or a role", fix=FIX
         )
-    name, tag = match["name"], match["tag"] or "latest"
-    digest = digest_of(name, tag)
+    digest = _digest_of(image, context.platform)
     warning = f"{image} is a tag, which moves: taken as {digest}, its digest now"
-    return Resolved(image=f"{name}@{digest}", warning=warning)
+    return Resolved(image=f"{match['name']}@{digest}", warning=warning)
 
 
 FIX = "give NAME@sha256:DIGEST, as `docker buildx imagetools inspect NAME` or `gcloud artifacts docker images describe` prints it"
 GOOGLES = (".pkg.dev", "gcr.io")
-"""Ends of the hosts that take the token of the user who is logged in."""
+"""Ends of the hosts of Artifact Registry, which gcloud can ask."""
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
-_MANIFESTS = (
-    "application/vnd.oci.image.index.v1+json",
-    "application/vnd.docker.distribution.manifest.list.v2+json",
-    "application/vnd.oci.image.manifest.v1+json",
-    "application/vnd.docker.distribution.manifest.v2+json",
-)
-_LOCAL = ("localhost", "127.0.0.1")
-_TIMEOUT_S = 10.0
-_METADATA_TIMEOUT_S = 2.0
-_ANSWER_BYTES = 1_000_000
 
 
-def digest_of(name: str, tag: str) -> str:
-    """`sha256:...`; InputError where there is no such image, or no registry answers."""
-    host, path = _place(name)
-    scheme = "http" if host.partition(":")[0] in _LOCAL else "https"
-    image, url = f"{name}:{tag}", f"{scheme}://{host}/v2/{path}/manifests/{tag}"
+def _digest_of(image: str, platform: Platform) -> str:
+    """`sha256:...` of an image by tag, by the login of gcloud; InputError where there is none."""
+    allowed = "NAME@sha256:64 hex digits, or a tag in Artifact Registry that you may read"
+    if not image.partition("/")[0].endswith(GOOGLES):
+        raise InputError("image by tag, in a registry other than Google's", got=image, allowed=allowed, fix=FIX)
     try:
-        found = _asked(url, host)
-    except urllib.error.HTTPError as refused:
-        raise _refused(image, refused.code) from refused
-    except (OSError, ValueError) as error:
-        raise _silent(image, error) from error
-    if not _DIGEST.fullmatch(found):
-        raise _silent(image, f"no digest: {found[:80]!r}")
-    return found
-
-
-def _place(name: str) -> tuple[str, str]:
-    """Registry and path; a name without a host is of Docker Hub."""
-    first, _, rest = name.partition("/")
-    if rest and ("." in first or ":" in first or first in _LOCAL):
-        return first, rest
-    return "registry-1.docker.io", name if rest else f"library/{name}"
-
-
-def _asked(url: str, host: str) -> str:
-    try:
-        return _head(url, {})
-    except urllib.error.HTTPError as refused:
-        challenge = dict(re.findall(r'(\w+)="([^"]*)"', refused.headers.get("WWW-Authenticate", "")))
-        if refused.code != 401 or "realm" not in challenge:
-            raise
-    return _head(url, {"Authorization": f"Bearer {_token(challenge, host)}"})
-
-
-def _head(url: str, headers: Mapping[str, str]) -> str:
-    request = urllib.request.Request(url, method="HEAD", headers={"Accept": ", ".join(_MANIFESTS), **headers})
-    with urllib.request.urlopen(request, timeout=_TIMEOUT_S) as answer:
-        return answer.headers.get("Docker-Content-Digest", "")
-
-
-def _token(challenge: dict[str, str], host: str) -> str:
-    """Anybody gets one for a public image; ValueError where the registry names no service that may be asked."""
-    realm = challenge.pop("realm")
-    place = urllib.parse.urlsplit(realm)
-    if place.scheme != "https" and place.hostname not in _LOCAL:
-        raise ValueError(f"its token service is {realm[:200]!r}")
-    # A realm elsewhere would be handed the token of the user who is logged in.
-    own = host.endswith(GOOGLES) and place.netloc == host
-    request = urllib.request.Request(f"{realm}?{urllib.parse.urlencode(challenge)}", headers=_login() if own else {})
-    body = _answer(request, _TIMEOUT_S)
-    return str(body.get("token") or body.get("access_token", ""))
-
-
-def _answer(request: urllib.request.Request, timeout_s: float) -> dict[str, Any]:
-    with urllib.request.urlopen(request, timeout=timeout_s) as answer:
-        body = json.loads(answer.read(_ANSWER_BYTES))
-    if not isinstance(body, dict):
-        raise ValueError(f"{request.host} answers with no JSON object")
-    return body
-
-
-def _login() -> dict[str, str]:
-    """Empty without a login: the registry is then asked anonymously."""
-    token = _of_gcloud() or _of_metadata()
-    named = base64.b64encode(f"oauth2accesstoken:{token}".encode()).decode()
-    return {"Authorization": f"Basic {named}"} if token else {}
-
-
-def _of_gcloud() -> str:
-    try:
-        return gcloud(("auth", "print-access-token"), timeout_s=20).strip()
-    except Unjudged:
-        return ""
-
-
-def _of_metadata() -> str:
-    """Of the machine's or the pod's service account."""
-    host = os.environ.get("GCE_METADATA_HOST", "metadata.google.internal")
-    url = f"http://{host}/computeMetadata/v1/instance/service-accounts/default/token"
-    request = urllib.request.Request(url, headers={"Metadata-Flavor": "Google"})
-    try:
-        return str(_answer(request, _METADATA_TIMEOUT_S).get("access_token", ""))
-    except (OSError, ValueError):
-        return ""
-
-
-def _refused(image: str, code: int) -> InputError:
-    if code == 404:
-        return InputError(
-            "no such image", got=image, allowed="an image that was pushed", fix="push it, or correct its name"
-        )
-    if code in (401, 403):
-        fix = "gcloud auth login, with roles/artifactregistry.reader on the repository; or " + FIX
-        return InputError("image by tag, and its registry needs a login", got=image, allowed="a login", fix=fix)
-    return _silent(image, f"HTTP {code}")
-
-
-def _silent(image: str, why: object) -> InputError:
-    return InputError(
-        "image by tag, and its registry gives no digest", got=f"{image}: {why}", allowed="an image by digest", fix=FIX
-    )
+        found = ask_google("artifacts", "docker", "images", "describe", image, project=platform.project)
+        digest = str(((found or {}).get("image_summary") or {}).get("digest"))
+    except Unjudged as error:
+        digest = str(error)
+    if not _DIGEST.fullmatch(digest):
+        got = f"{image}: {digest[:200]}"
+        raise InputError("image by tag, and gcloud gives no digest", got=got, allowed=allowed, fix=f"push it, or {FIX}")
+    return digest

@@ -160,7 +160,7 @@ def place(job: OwnJob, platform: Platform, prices: Table) -> Placed:
 def workload(job: OwnJob) -> Workload:
     """The job as the matrix sees it."""
     return Workload(
-        kind=Kind.BATCH if job.predictor or job.steady else Kind.TRAINING,
+        kind=Kind.BATCH if job.predictor else Kind.TRAINING,
         resumable=job.resumes,
         nodes=job.pods if job.gang or job.in_place else 1,
         elastic=job.elastic,
@@ -174,8 +174,6 @@ def _refused(job: OwnJob, capacity: Capacity) -> str:
     """Why a capacity cannot serve this job; empty where it can."""
     if capacity is Capacity.SPOT and not job.resumes:
         return "each eviction starts a job that cannot resume over"
-    if job.steady and capacity in (Capacity.FLEX_START, Capacity.QUEUED):
-        return "its nodes end by plan, and these workers never do"
     if job.in_place and capacity in (Capacity.FLEX_START, Capacity.QUEUED):
         other = "no sharded" if job.sharded else "a fixed number of nodes"
         return f"a lost node comes back after hours in a queue, or never: take spot, or {other}"

@@ -82,8 +82,6 @@ def _require_home(job: OwnJob, platform: Platform) -> None:
 def _notes_on(job: OwnJob) -> Iterator[str]:
     if lost := LOSES.get(OnNotice(job.on_notice)):
         yield f"on_notice {job.on_notice}: {lost}"
-    if job.steady:
-        yield "steady: in no queue, so neither its share nor its turn is kept for it"
 
 
 def new_job(job: OwnJob, platform: Platform, file: Path) -> None:
@@ -91,7 +89,7 @@ def new_job(job: OwnJob, platform: Platform, file: Path) -> None:
     prepared = prepare(job, platform)
     # A role keeps its name in the file, so that the job follows the images of the environment.
     _write(file, file_text.dump(prepared.job if "@" in prepared.job.image and "/" in job.image else job))
-    show.plan(plan(prepared, submit.Caps(), None), str(file))
+    show.plan(plan(prepared), str(file))
     _notes(prepared)
     show.note(f"wrote {file}")
     show.note(f"Next: holdfast submit {file}")
@@ -104,8 +102,8 @@ def write_manifest(made: submit.Plan, file: Path) -> None:
     show.note(f"wrote {file}")
 
 
-def plan(prepared: Prepared, caps: submit.Caps, hours: float | None) -> submit.Plan:
-    return submit.plan(prepared.bodies, prepared.platform, prices.load(), caps, hours or prepared.job.hours or None)
+def plan(prepared: Prepared, cap: float | None = None) -> submit.Plan:
+    return submit.plan(prepared.bodies, prepared.platform, prices.load(), cap)
 
 
 def read_job(document: Any, path: Path, platform: Platform) -> Prepared:
@@ -133,10 +131,10 @@ def _write(path: Path, text: str, over: str = "") -> None:
     path.write_text(text, encoding="utf-8")
 
 
-def first_run(api: Api, platform: Platform, steps: int, asked: Following, caps: submit.Caps, *, yes: bool) -> int:
+def first_run(api: Api, platform: Platform, steps: int, asked: Following, cap: float | None, *, yes: bool) -> int:
     """The exit code: 0 complete, 1 failed, 4 over the cap."""
     prepared = prepare(sample(steps, platform), platform)
-    bought = plan(prepared, caps, None)
+    bought = plan(prepared, cap)
     show.plan(bought, f"first run of {platform.name}")
     for refusal in bought.refusals:
         show.note(f"refused: {refusal}")

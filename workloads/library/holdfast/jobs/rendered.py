@@ -17,7 +17,6 @@ from holdfast.jobs import pod_parts
 from holdfast.jobs.job_file import OnNotice, OwnJob
 from holdfast.jobs.placing import Placed
 from holdfast.lint.engine import Options, lint_texts
-from holdfast.manifests.deployments import deployment
 from holdfast.manifests.elastic import elastic
 from holdfast.manifests.pods import PodSettings, Size
 from holdfast.manifests.policies import budget, peers
@@ -37,10 +36,6 @@ def bodies(own: OwnJob, context: RenderContext, placed: Placed) -> list[Body]:
     work = _placed(own, placed, _work(own, context, placed))
     work = pod_parts.predicting(own, context, work) if own.predictor else pod_parts.started(own, work)
     found = [body for body in (pod_parts.provider_class(own, context),) if body]
-    if own.steady:
-        reason = "Upgrades and drains take one worker at a time. Spot preemption does not ask."
-        found.append(budget(own.name, own.home, own.name, reason))
-        return [*found, deployment(context, own.home, replace(work, restart=None), own.pods)]
     queue = QUEUES[placed.offer.capacity] if placed.offer else ""
     task = Task(
         work=work, pods=own.pods, least=own.min_nodes, sharded=own.sharded, queue=queue, deadline_s=round(own.max_hours * 3600),

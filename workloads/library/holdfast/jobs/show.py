@@ -1,7 +1,6 @@
 """Tables of submit, list and explain: data on stdout, never cut off without a terminal."""
 
 import json
-import math
 import sys
 from typing import Any
 
@@ -53,23 +52,7 @@ def plan(made: Plan, file: str) -> None:
         for b in made.purchases
     ]  # fmt: skip
     _grid(head, rows)
-    if made.forecasts:
-        print()
-        _forecasts(made)
     print(f"\nPrices of {made.price_date}, list price without discounts; {file}")
-
-
-def _forecasts(made: Plan) -> None:
-    head = ("CAPACITY", "$/H", "FINISH p50", "FINISH p95", "$ TOTAL p95", "CHOSEN", "WHY")
-    own = made.purchases[0].capacity.value
-    rows = [
-        (
-            f.placement.value, _usd(f.usd_per_hour), _hours(f.finish_p50_h), _hours(f.finish_p95_h), _usd(f.usd_p95),
-            "yes" if f.placement.value == own else "", f.refused or "-",
-        )
-        for f in made.forecasts
-    ]  # fmt: skip
-    _grid(head, rows)
 
 
 def note(text: str) -> None:
@@ -111,8 +94,4 @@ def _age(seconds: float | None) -> str:
 
 
 def _usd(value: float | None) -> str:
-    return "-" if value is None or not math.isfinite(value) else f"{value:.2f}"
-
-
-def _hours(value: float) -> str:
-    return "-" if not math.isfinite(value) else f"{value:.1f} h"
+    return "-" if value is None else f"{value:.2f}"

@@ -12,26 +12,14 @@ from typing import Any
 from holdfast.clients.api import Api, ApiError, Object, fix_of_unchangeable
 from holdfast.contract.errors import InputError, Stopped, Unjudged
 from holdfast.contract.kubernetes import LABEL_NAME
-from holdfast.contract.pools import LABEL_ACCELERATOR
 from holdfast.jobs import buying
-from holdfast.jobs.buying import Forecast, Purchase
+from holdfast.jobs.buying import Purchase
 from holdfast.jobs.cluster_snapshot import gpus
 from holdfast.jobs.job_snapshot import JobSnapshot
 from holdfast.place.prices import Table
 from holdfast.platform import Platform
 
-SCHEMA = "holdfast.purchase/1"
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Caps:
-    usd_per_hour: float | None = None
-    usd: float | None = None
-
-    def __post_init__(self) -> None:
-        for name, value in (("--max-usd-per-hour", self.usd_per_hour), ("--max-usd", self.usd)):
-            if value is not None and not 0 < value < math.inf:
-                raise InputError(name, got=value, allowed="more than 0", fix="leave it out for no cap")
+SCHEMA = "holdfast.purchase/2"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -39,11 +27,9 @@ class Plan:
     environment: str
     documents: list[Object]
     purchases: list[Purchase]
-    forecasts: list[Forecast]
-    """Of the first job, where --hours was given."""
     price_date: str
     refusals: list[str]
-    """Empty: within the caps."""
+    """Empty: within the cap."""
 
     @property
     def usd_per_hour(self) -> float | None:
@@ -51,27 +37,25 @@ class Plan:
         return None if None in rates else sum(rate for rate in rates if rate is not None)
 
     def as_json(self) -> dict[str, Any]:
-        rows = {"purchases": self.purchases, "forecasts": self.forecasts}
         head = {"schema": SCHEMA, "usd_per_hour": self.usd_per_hour, "price_date": self.price_date}
-        return head | {"refusals": self.refusals} | {key: [asdict(row) for row in found] for key, found in rows.items()}
+        return head | {"refusals": self.refusals, "purchases": [asdict(row) for row in self.purchases]}
 
 
-def plan(documents: list[Object], platform: Platform, prices: Table, caps: Caps, hours: float | None) -> Plan:
-    if hours is not None and not 0 < hours < math.inf:
-        raise InputError("--hours", got=hours, allowed="more than 0", fix="give the hours of undisturbed work")
+def plan(documents: list[Object], platform: Platform, prices: Table, cap: float | None = None) -> Plan:
+    """`cap`: dollars an hour of all jobs together."""
+    if cap is not None and not 0 < cap < math.inf:
+        raise InputError("--max-usd-per-hour", got=cap, allowed="more than 0", fix="leave it out for no cap")
     jobs = [JobSnapshot(body=doc, pods=[]) for doc in documents if doc["kind"] in KINDS]
     purchases = [buying.purchase(v.body, _most(v, documents), v.pod_spec, platform, prices) for v in jobs]
-    accelerator = jobs[0].pod_spec.get("nodeSelector", {}).get(LABEL_ACCELERATOR, "")
-    forecasts = buying.forecasts(purchases[0], hours, accelerator, platform) if hours and accelerator else []
     made = Plan(
         environment=platform.name,
         documents=documents,
         purchases=purchases,
-        forecasts=forecasts,
         price_date=prices.fetched_at.isoformat(),
         refusals=[],
     )
-    made.refusals.extend(_refusals(made, caps))
+    if cap is not None:
+        made.refusals.extend(_refusals(made, cap))
     return made
 
 
@@ -81,10 +65,7 @@ def _most(job: JobSnapshot, documents: list[Object]) -> int:
     return next((int(s["maxReplicas"]) for s in scalers if s["scaleTargetRef"]["name"] == job.name), job.size)
 
 
-def _refusals(made: Plan, caps: Caps) -> list[str]:
-    found: list[str] = []
-    if caps == Caps():
-        return found
+def _refusals(made: Plan, cap: float) -> list[str]:
     unknown = [
         f"{bought.job} {'has no price' if bought.pools else 'fits no pool of the environment'}"
         for bought in made.purchases
@@ -93,15 +74,7 @@ def _refusals(made: Plan, caps: Caps) -> list[str]:
     if unknown:
         return [f"a cap was given and the price is not known ({', '.join(unknown)})"]
     assert made.usd_per_hour is not None
-    if caps.usd_per_hour is not None and made.usd_per_hour > caps.usd_per_hour:
-        found.append(f"${made.usd_per_hour:.2f} an hour is over the cap of ${caps.usd_per_hour:.2f}")
-    if caps.usd is not None:
-        chosen = next((f for f in made.forecasts if f.placement.value == made.purchases[0].capacity.value), None)
-        if chosen is None or chosen.refused:
-            found.append("--max-usd needs --hours and a forecast of this capacity")
-        elif chosen.usd_p95 > caps.usd:
-            found.append(f"${chosen.usd_p95:.2f} (p95) in all is over the cap of ${caps.usd:.2f}")
-    return found
+    return [f"${made.usd_per_hour:.2f} an hour is over the cap of ${cap:.2f}"] if made.usd_per_hour > cap else []
 
 
 def apply(api: Api, documents: list[Object]) -> list[str]:

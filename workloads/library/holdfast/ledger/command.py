@@ -13,19 +13,9 @@ def receipt(
     job: Annotated[str, typer.Argument(help="The job that ended.")],
     usd_per_hour: Annotated[float, typer.Option(help="Price of one machine of the job.")],
     on_demand_usd_per_hour: Annotated[float, typer.Option(help="On-demand price of the machine.")],
-    annotate: Annotated[str, typer.Option(help="Namespace of the JobSet or Job that gets the receipt.")] = "",
-    kubeconfig: Annotated[str, typer.Option(help="Empty: the service account of the pod.")] = "",
     as_json: Json = False,
 ) -> None:
     """Print what a job cost, what evictions wasted of it, and what on-demand would have cost."""
     from holdfast.ledger.receipt import show
 
-    show(
-        events,
-        job,
-        usd_per_hour,
-        on_demand_usd_per_hour,
-        as_json=as_json,
-        namespace=annotate,
-        kubeconfig=kubeconfig,
-    )
+    show(events, job, usd_per_hour, on_demand_usd_per_hour, as_json=as_json)

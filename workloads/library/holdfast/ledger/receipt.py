@@ -5,14 +5,13 @@ never guessed.
 """
 
 import json
-import sys
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from holdfast.clients.api import Api, ApiError, connect
+from holdfast.clients.api import Api, ApiError
 from holdfast.contract.errors import InputError, Unjudged
 from holdfast.contract.kubernetes import JOB_API, JOBSET_API, api_path
 from holdfast.contract.roles import DEFAULT_TEAM
@@ -90,7 +89,7 @@ def leave(made: Receipt, namespace: str, api: Api) -> str:
         except ApiError as error:
             if error.status != HTTP_NOT_FOUND:
                 raise Unjudged(f"{path}: {error}") from error
-    raise InputError("no object to annotate with the receipt", got=f"{namespace}/{made.job}", allowed="a JobSet or Job", fix="give --namespace")  # fmt: skip
+    raise InputError("no object to annotate with the receipt", got=f"{namespace}/{made.job}", allowed="a JobSet or Job", fix="keep the job until then")  # fmt: skip
 
 
 def receipt(
@@ -144,8 +143,6 @@ def show(
     on_demand_usd_per_hour: float,
     *,
     as_json: bool,
-    namespace: str = "",
-    kubeconfig: str = "",
 ) -> None:
     for name, price in (("--usd-per-hour", usd_per_hour), ("--on-demand-usd-per-hour", on_demand_usd_per_hour)):
         if not 0 < price < 10_000:
@@ -161,5 +158,3 @@ def show(
         )
     made = receipt(known[job], usd_per_hour, on_demand_usd_per_hour)
     print(json.dumps(made.as_json()) if as_json else made.line())
-    if namespace:
-        print(f"annotated {leave(made, namespace, connect(kubeconfig))}", file=sys.stderr)

@@ -46,7 +46,7 @@ def samples(context: RenderContext) -> Iterator[Body]:
     if wanted is None:
         return
     words = ["python", "-m", "holdfast", "serve", "run", "--checkpoints", context.checkpoints, "--run", RUN]
-    words += ["--window", str(overflow_pool(context).window.pod_s), "--follow", "300"]
+    words += ["--window", str(overflow_pool(context).window.pod_s)]
 
     def work(name: str, tier: str, pool: Pool) -> PodSettings:
         return server(

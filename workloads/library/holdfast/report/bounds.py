@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Generic, NamedTuple, TypeVar
 
 # A page of a month must open in a browser and be read by a person: without these limits it has millions of marks.
-MOST_JOBS, MOST_LANES, MOST_CLUSTERS = 6, 24, 4
+MOST_JOBS, MOST_LANES = 6, 24
 MOST_ROWS, MOST_EVICTIONS, MOST_STEPS = 60, 100, 12
 # Of a table that is never folded away.
 MOST_OPEN_ROWS = 20

@@ -28,29 +28,13 @@ class Wait:
     kind: Mapping[str, str]
     n: int
     """Waits that ended."""
-    p50_s: float | None
-    p95_s: float | None
-    longest_s: float | None
-    rounded_up: bool = False
-    """Percentiles are upper ends of bands."""
+    p50_s: float
+    p95_s: float
+    longest_s: float
 
     def as_json(self) -> dict[str, Any]:
-        """JSON knows no infinity: null is `longer than any band`, or `no wait ended`."""
         seconds = {"p50_seconds": self.p50_s, "p95_seconds": self.p95_s, "longest_seconds": self.longest_s}
-        # Python would write `Infinity`, which no other JSON reader accepts.
-        known = {name: s if s is not None and math.isfinite(s) else None for name, s in seconds.items()}
-        return dict(self.kind) | known | {"n": self.n, "rounded_up": self.rounded_up}
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Share:
-    """Productive share of a job's time from its beginning on, as the exporter reported it."""
-
-    job: str
-    hours: int
-    """Hours of the window with a value."""
-    newest: float
-    lowest: float
+        return dict(self.kind) | seconds | {"n": self.n}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -68,10 +52,6 @@ class Saves:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Capacities:
-    """Of one cluster."""
-
-    cluster: str = ""
-    """`<location>/<name>`; empty where the source names none."""
     waits: tuple[Wait, ...] = ()
     queue_waits: tuple[Wait, ...] = ()
     losses: tuple[Loss, ...] = ()
@@ -81,18 +61,15 @@ class Capacities:
     spot: tuple[str, str] = ("", "")
     """Machine type and zone of most Spot nodes; empty where no line names one."""
     saves: tuple[Saves, ...] = ()
-    shares: tuple[Share, ...] = ()
 
     @property
     def has_data(self) -> bool:
-        return bool(self.churn or self.waits or self.queue_waits or self.losses or self.shares)
+        return bool(self.churn or self.waits or self.queue_waits or self.losses)
 
     def as_json(self) -> dict[str, Any]:
         return {
-            "cluster": self.cluster,
             "waits": [wait.as_json() for wait in self.waits],
             "queue_waits": [wait.as_json() for wait in self.queue_waits],
-            "useful_time": [asdict(share) for share in self.shares],
             "preemptions": [{"hour": hour, "pool": pool, "count": count} for hour, pool, count in self.losses],
             "churn": [_churn_row(group, exposure) for group, exposure in self.churn],
             "saves": [asdict(saves) for saves in self.saves],
@@ -136,7 +113,7 @@ def _waits(events: Iterable[Event], event_type: str, absent: Mapping[str, str]) 
     for kind, waited in sorted(by_kind.items()):
         waited.sort()
         named = dict(zip(absent, kind, strict=True))
-        # Only waits that ended: what waits still has written no line (--project shows those as well).
+        # Only waits that ended: what waits still has written no line.
         yield Wait(kind=named, n=len(waited), p50_s=at(waited, 50), p95_s=at(waited, 95), longest_s=waited[-1])
 
 

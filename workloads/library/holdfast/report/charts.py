@@ -203,7 +203,7 @@ def goodput(found: Sequence[Bucket]) -> Plot:
     )
 
 
-def losses(found: Sequence[Loss], *, slug: str = "losses", bucket_s: int = HOUR_S) -> Plot:
+def losses(found: Sequence[Loss], *, bucket_s: int = HOUR_S) -> Plot:
     """Preemptions by stretch and pool, stacked, on an axis where a stretch without one takes its place."""
     colors = [theme.COLOR[state] for state in (State.LOST, State.CHECKPOINTING, State.WAITING, State.PRODUCTIVE)]
     # More pools than colours would give two pools one colour.
@@ -218,7 +218,7 @@ def losses(found: Sequence[Loss], *, slug: str = "losses", bucket_s: int = HOUR_
     chart = _stacked(rows, bucket_s, amount, color).properties(width=theme.WIDTH, height=140)
     total, stretches = sum(count for _, _, count in found), len({row["from"] for row in rows})
     described = f"{total} preemptions of {plural(len(pools), 'pool')}, in {stretches} bars of {_length(bucket_s)}."
-    return Plot(slug, f"Preemptions by {_length(bucket_s).removeprefix('one ')}", described, theme.spec(chart))
+    return Plot("losses", f"Preemptions by {_length(bucket_s).removeprefix('one ')}", described, theme.spec(chart))
 
 
 def _stacked(rows: Sequence[Row], bucket_s: int, amount: alt.Y, color: alt.Color) -> alt.Chart:

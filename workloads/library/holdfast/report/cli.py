@@ -3,10 +3,8 @@
 import json
 import os
 import sys
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -36,56 +34,16 @@ def write_report(
     receipts: Path | None = None,
 ) -> int:
     """Returns the exit code: 1 if an objective is broken."""
-    read = partial(read_report, events, summary, since, machine, region)
-    return _written(f"report on {events}", read, out, receipts, as_json=as_json)
-
-
-def _written(what: str, read: Callable[[], Report], out: Path, receipts: Path | None, *, as_json: bool) -> int:
     from holdfast.report.page import render
 
     # Judged before anything is drawn: bad input must leave the page of yesterday as it is.
-    with working(what):
-        report = replace(read(), teams=teams.read(receipts) if receipts else ())
+    with working(f"report on {events}"):
+        read = read_report(events, summary, since, machine, region)
+        report = replace(read, teams=teams.read(receipts) if receipts else ())
         write_whole(out, render(report))
     print(json.dumps(report.as_json()) if as_json else report.answer)
     print(f"Next: open {out}", file=sys.stderr)
     return exit_code(report)
-
-
-def one_source(events: Path | None, project: str, cluster: str = "", *of_events: object) -> Path | None:
-    """The folder, or None for the cloud, which knows nothing of the options `of_events`."""
-    if (events is None) == (not project):
-        # Never both: the same preemption is in each of them and would be counted twice.
-        got = "both" if project else "neither"
-        raise InputError(
-            "a report needs exactly one source", got=got, allowed="--events or --project", fix="give one of them"
-        )
-    if project and any(of_events):
-        allowed = "--cluster, --since and --out"
-        raise InputError("Cloud Monitoring has no prices", got="--summary, --machine or --region", allowed=allowed, fix="leave it out")  # fmt: skip
-    if cluster and events:
-        raise InputError("events have no cluster", got="--cluster with --events", allowed="--project", fix="leave it out")  # fmt: skip
-    return events
-
-
-def write_cloud_report(
-    project: str,
-    out: Path,
-    *,
-    since: str,
-    as_json: bool,
-    cluster: str = "",
-    receipts: Path | None = None,
-    clock: Callable[[], float] = time.time,
-) -> int:
-    """Never breaks an objective: the cloud's series hold none."""
-    from holdfast.place.churn import cloud_series
-    from holdfast.report.cloud import cloud_report
-
-    span_s = span_seconds(since or "7d")
-    reader = cloud_series.cloud_reader(cloud_series.checked_project(project), cloud_series.checked_cluster(cluster))
-    read = partial(cloud_report, reader, clock(), span_s)
-    return _written(f"report on {project}", read, out, receipts, as_json=as_json)
 
 
 def read_report(events: Path, summary: Path | None, since: str = "", machine: str = "", region: str = "") -> Report:

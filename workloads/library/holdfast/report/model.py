@@ -20,7 +20,7 @@ from holdfast.report.teams import TeamCost
 from holdfast.report.text import exactly
 
 # Others read this JSON: a field that goes or changes its unit needs a new number.
-SCHEMA = "holdfast.report/1"
+SCHEMA = "holdfast.report/2"
 # Jobs of one experiment share a stem; the suffix names what a job is compared as.
 BASELINE, NAIVE = "-baseline", "-naive"
 
@@ -43,17 +43,12 @@ class Report:
     next_steps: tuple[str, ...]
     problems: Mapping[str, int] = field(default_factory=dict[str, int])
     summary: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    capacities: tuple[Capacities, ...] = ()
-    """One for each cluster: never added up."""
+    capacity: Capacities = field(default_factory=Capacities)
     money: Money | None = None
     goodput: tuple[Bucket, ...] = ()
     """Of the jobs that are no comparison."""
     teams: tuple[TeamCost, ...] = ()
     """Receipts by team."""
-    span: str = ""
-    """Empty: that of the ledgers."""
-    missing: tuple[str, ...] = ()
-    """What the source does not hold."""
 
     def of_kind(self, kind: str) -> list[JobLedger]:
         return [ledger for ledger in self.ledgers if ledger.kind == kind]
@@ -66,12 +61,11 @@ class Report:
             "totals": {kind: totals_of(kind, found).as_json() for kind in KINDS if (found := self.of_kind(kind))},
             "jobs": [job_row(ledger) for ledger in self.ledgers],
             "goodput": [bucket.as_json() for bucket in self.goodput],
-            "capacity": [capacity.as_json() for capacity in self.capacities],
+            "capacity": self.capacity.as_json(),
             "money": money_row(self.money) if self.money else None,
             "teams": [asdict(cost) for cost in self.teams],
             "next_steps": list(self.next_steps),
             "problems": dict(self.problems),
-            "not_in_source": list(self.missing),
             "summary": dict(self.summary),
         }
 
@@ -80,7 +74,7 @@ def build(
     ledgers: Sequence[JobLedger],
     problems: Mapping[str, int],
     summary: Mapping[str, Any],
-    capacity: Capacities | None = None,
+    capacity: Capacities = Capacities(),
     money: Money | None = None,
 ) -> Report:
     ordered = tuple(
@@ -96,7 +90,7 @@ def build(
         next_steps=next_steps(ordered, goals, problems),
         problems=problems,
         summary=summary,
-        capacities=(capacity,) if capacity else (),
+        capacity=capacity,
         money=money,
         # A comparison would count as our own loss; where a folder holds nothing else, it is what was asked for.
         goodput=buckets([x for x in ordered if role_order(x.run) == 1] or ordered),

@@ -13,7 +13,7 @@ from markupsafe import Markup
 from holdfast.contract.telemetry import KIND_BATCH, KIND_TRAINING
 from holdfast.ledger.job_ledger import JobLedger
 from holdfast.report import charts, tables, teams
-from holdfast.report.bounds import MOST_CLUSTERS, MOST_JOBS, MOST_STEPS, Cut, cut
+from holdfast.report.bounds import MOST_JOBS, MOST_STEPS, Cut, cut
 from holdfast.report.capacity import Capacities
 from holdfast.report.model import Report
 from holdfast.report.sentences import naive_sentence, turn
@@ -40,8 +40,6 @@ KINDS = (
 
 
 def render(report: Report) -> str:
-    with_data = [capacity for capacity in report.capacities if capacity.has_data]
-    shown = cut(with_data, MOST_CLUSTERS, lambda capacity: sum(count for _, _, count in capacity.losses))
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(HERE),
         # Names of jobs come from event lines, which any pod may print (infra/decisions/0075).
@@ -52,13 +50,12 @@ def render(report: Report) -> str:
         lstrip_blocks=True,
     )
     environment.filters["percent"] = percent
-    saves = [saves for capacity in report.capacities for saves in capacity.saves]
     return environment.get_template("page.html.j2").render(
         report=report,
         # Marked safe, as it is part of this package. Text of events never may be.
         style=Markup((HERE / "style.css").read_text()),
         naive=naive_sentence(report.summary),
-        span=report.span or window(report.ledgers),
+        span=window(report.ledgers),
         objectives=tables.objectives(report.objectives),
         money=tables.money(report.money) if report.money else None,
         teams=teams.table(report.teams) if report.teams else None,
@@ -66,9 +63,8 @@ def render(report: Report) -> str:
         sections=sections(report),
         figure=figure,
         served=tables.served(report.summary.get("serving") or {}),
-        clusters=[_cluster(capacity, number) for number, capacity in enumerate(shown.rows, 1)],
-        clusters_shown=shown.sentence("clusters", "those with the most preemptions"),
-        saves=tables.saves(saves) if saves else None,
+        capacity=_capacity(report.capacity) if report.capacity.has_data else None,
+        saves=tables.saves(report.capacity.saves) if report.capacity.saves else None,
         steps=report.next_steps[:MOST_STEPS],
         meaning=MEANING,
     )
@@ -122,26 +118,16 @@ def figure(plot: Plot) -> Markup:
     return Markup(re.sub(r"<svg ([^>]*)>", lambda found: f"<svg {label} {found[1]}>{title}{desc}", svg, count=1))
 
 
-def _cluster(capacity: Capacities, number: int) -> dict[str, Any]:
-    """What the template shows of one cluster; its number keeps ids of the page apart."""
-    found: dict[str, Any] = {
-        "id": f"capacity-{number}",
-        "title": f"Capacity of {capacity.cluster}" if capacity.cluster else "Capacity",
-        "plot": None,
-        "tables": [
-            table
-            for table in (
-                tables.churn(capacity),
-                tables.waits(capacity.waits, "Waiting for a node"),
-                tables.waits(capacity.queue_waits, "Waiting in a queue"),
-                tables.shares(capacity),
-            )
-            if table.rows
-        ],
-    }
+def _capacity(capacity: Capacities) -> dict[str, Any]:
+    shown = (
+        tables.churn(capacity),
+        tables.waits(capacity.waits, "Waiting for a node"),
+        tables.waits(capacity.queue_waits, "Waiting in a queue"),
+    )
+    found: dict[str, Any] = {"plot": None, "tables": [table for table in shown if table.rows]}
     if capacity.losses:
         stretch_s, rows = tables.losses(capacity.losses)
-        plot = charts.losses(rows, slug=f"losses-{number}", bucket_s=stretch_s)
+        plot = charts.losses(rows, bucket_s=stretch_s)
         cells = [(hour, pool, str(count)) for hour, pool, count in rows]
         table = tables.Table(("From, UTC", "Pool", "#preemptions"), cells, f"{plot.title.lower()} and pool")
         found |= {"plot": plot, "losses": table}

@@ -17,7 +17,7 @@ from holdfast.report.bounds import MOST_EVICTIONS, MOST_OPEN_ROWS, MOST_ROWS, cu
 from holdfast.report.capacity import Capacities, Loss, Saves, Wait
 from holdfast.report.goodput import HOUR_S, Bucket, Totals, length_s, totals_of
 from holdfast.report.objectives import Objective
-from holdfast.report.text import moment, percent, plural, seconds, waited
+from holdfast.report.text import moment, percent, plural, seconds
 from holdfast.report.theme import ORDER
 
 MOST_STRETCHES, MOST_POOLS = 100, 8
@@ -143,23 +143,13 @@ def churn(capacity: Capacities) -> Table:
 
 
 def waits(found: Sequence[Wait], title: str) -> Table:
-    kept = cut(found, MOST_OPEN_ROWS, lambda wait: wait.longest_s or 0.0)
+    kept = cut(found, MOST_OPEN_ROWS, lambda wait: wait.longest_s)
     rows = [
-        (*w.kind.values(), str(w.n), waited(w.p50_s, w.rounded_up), waited(w.p95_s, w.rounded_up), waited(w.longest_s))
-        for w in kept.rows
+        (*w.kind.values(), str(w.n), f"{w.p50_s:,.0f}", f"{w.p95_s:,.0f}", f"{w.longest_s:,.0f}") for w in kept.rows
     ]
     kinds = [name.capitalize() for name in found[0].kind] if found else []
     note = kept.sentence("kinds", "those with the longest waits")
     return Table((*kinds, "#n", "#p50, s", "#p95, s", "#longest, s"), rows, title, note)
-
-
-def shares(capacity: Capacities) -> Table:
-    kept = cut(capacity.shares, MOST_OPEN_ROWS, lambda share: -share.newest)
-    rows = [(share.job, percent(share.newest), percent(share.lowest), str(share.hours)) for share in kept.rows]
-    note = kept.sentence("jobs", "those with the least useful time")
-    since = "From each job's beginning on, as the exporter wrote it each hour."
-    head = ("Job", "#newest %", "#lowest %", "#hours reported")
-    return Table(head, rows, "Useful time by job", f"{note} {since}".strip())
 
 
 def saves(found: Sequence[Saves]) -> Table:

@@ -1,9 +1,6 @@
 """Numbers, lengths of time and moments as text. Pure."""
 
-import math
 from datetime import UTC, datetime
-
-from holdfast.contract.telemetry import WAIT_BANDS_S
 
 
 def plural(number: int, noun: str) -> str:
@@ -36,12 +33,3 @@ def percent(share: float) -> str:
 
 def seconds(us: int) -> str:
     return f"{us / 1e6:,.1f}"
-
-
-def waited(seconds: float | None, rounded_up: bool = False) -> str:
-    if seconds is None:
-        return "unknown"
-    # Beyond the last band no upper end is known.
-    if math.isinf(seconds):
-        return f"over {WAIT_BANDS_S[-1]:,}"
-    return f"{'up to ' if rounded_up else ''}{seconds:,.0f}"

@@ -16,13 +16,13 @@ import time
 from pathlib import Path
 from typing import Any
 
-from workloads.library.tests.bench.server_capacity import batching, overload, swaps
+from workloads.library.tests.bench.server_capacity import batching, overload
 from workloads.library.tests.bench.server_drains import controls, deaths, drains, late, models
 from workloads.library.tests.bench.server_goals import DELAYS_S, verdict
 from workloads.library.tests.bench.server_rivals import rivals
 from workloads.library.tests.bench.server_vanished import vanished
 
-SECTIONS = ("drains", "late", "deaths", "models", "vanished", "controls", "batching", "overload", "swaps", "rivals")
+SECTIONS = ("drains", "late", "deaths", "models", "vanished", "controls", "batching", "overload", "rivals")
 VANISHED, VANISHED_S = 3, 45.0
 LATE_S = 20.0
 DEATH_S = 4.5
@@ -38,7 +38,6 @@ def main() -> int:
     parser.add_argument("--kills", type=int, default=20)
     parser.add_argument("--freezes", type=int, default=5)
     parser.add_argument("--hangs", type=int, default=8, help="of predicting processes")
-    parser.add_argument("--swaps", type=int, default=20)
     parser.add_argument("--seconds", type=float, default=60.0, help="of overload; of the rest a share")
     parser.add_argument("--sections", nargs="+", choices=SECTIONS, default=SECTIONS)
     options = parser.parse_args()
@@ -68,7 +67,6 @@ def main() -> int:
             "controls": lambda: controls(folder, rate=options.rate, seconds=options.seconds * 0.4),
             "batching": lambda: batching(folder, seconds=options.seconds / 6),
             "overload": lambda: overload(folder, seconds=options.seconds),
-            "swaps": lambda: swaps(folder, count=options.swaps),
             "rivals": lambda: rivals(folder, seconds=options.seconds / 6),
         }
         for section in options.sections:

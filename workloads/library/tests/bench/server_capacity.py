@@ -1,11 +1,7 @@
-"""What batching brings, what overload does, and models that change under full load: one server, no proxy."""
+"""What batching brings, and what overload does: one server, no proxy."""
 
-import http.client
-import json
 import threading
-import time
 from collections.abc import Generator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -14,8 +10,7 @@ import psutil
 
 from workloads.library.tests.bench.server_client import INFER, k6
 from workloads.library.tests.inference.server.playing_predictors import BATCH_S, ITEM_S
-from workloads.library.tests.inference.server.serving import PREDICTORS, Served, served, texts
-from workloads.library.tests.processes import until
+from workloads.library.tests.inference.server.serving import Served, served
 
 BATCH = 32
 USERS = 4 * BATCH
@@ -91,55 +86,3 @@ def _memory(server: Served) -> Generator[list[int]]:
     finally:
         ended.set()
         thread.join()
-
-
-def swaps(folder: Path, *, count: int) -> dict[str, Any]:
-    """Every answer by one commit, under as many clients as keep the model busy."""
-    step = folder / "step"
-    step.write_text("1")
-    mixtures: list[Any] = []
-    failed: list[Any] = []
-    commits: set[str] = set()
-    asked = 0
-    ended = threading.Event()
-
-    def client(server: Served) -> int:
-        connection, done = http.client.HTTPConnection("127.0.0.1", server.port, timeout=60), 0
-        while not ended.is_set():
-            connection.request("POST", INFER, texts("a", "b", "c"))
-            response = connection.getresponse()
-            body = response.read()
-            done += 1
-            if response.status != 200:
-                failed.append((response.status, body))
-                continue
-            answer = json.loads(body)
-            named = answer["model_version"]
-            commits.add(named)
-            if {f"run/step-{n}/played" for n in answer["outputs"][0]["data"]} != {named}:
-                mixtures.append(answer)
-        return done
-
-    with (
-        served(folder, "--model", str(step), predictor=f"{PREDICTORS}:stepped") as server,
-        ThreadPoolExecutor(24) as pool,
-    ):
-        clients = [pool.submit(client, server) for _ in range(24)]
-        began = time.monotonic()
-        for n in range(2, count + 2):
-            until(lambda n=n: f"run/step-{n - 1}/played" in commits, f"answers of step {n - 1}")
-            step.write_text(str(n))
-            loaded = server.load()
-            assert loaded.json["outcome"] == "taken", loaded
-        seconds = time.monotonic() - began
-        until(lambda: f"run/step-{count + 1}/played" in commits, "answers of the last step")
-        ended.set()
-        asked = sum(each.result() for each in clients)
-    return {
-        "swaps": count,
-        "swaps_seconds_each": round(seconds / count, 2),
-        "swaps_asked": asked,
-        "swaps_failed": len(failed),
-        "swaps_mixtures": len(mixtures),
-        "swaps_commits_seen": len(commits),
-    }

@@ -1,6 +1,5 @@
 """The exporter on a real API server: what it exports after a preemption, and who may write."""
 
-import json
 import threading
 import time
 from collections.abc import Iterator
@@ -11,12 +10,11 @@ from kubernetes import client, config
 from pytest_kubernetes.providers.base import AClusterManager
 
 from holdfast.clients.api import Api
-from holdfast.contract.errors import InputError
 from holdfast.contract.pools import Pool
 from holdfast.exporter.lease import Lease
 from holdfast.exporter.sources import Folder
 from holdfast.exporter.watch import KINDS, Watcher
-from holdfast.ledger.receipt import ANNOTATION, leave, show
+from holdfast.ledger.receipt import leave
 from holdfast.mover.node_usage import NodeUsage
 from holdfast.mover.receipts import Order, make
 from holdfast.mover.view import SETTLE_END_S, Ended, View, ending
@@ -78,18 +76,6 @@ def test_a_pod_that_fits_nowhere_waits_in_sight(world: World, watched: View, spo
         return mine[0] if mine else None
 
     assert until("the wait is exported", waited, 60) < 400
-
-
-def test_a_receipt_is_left_on_the_job_it_is_for(
-    world: World, cluster: AClusterManager, spot: Pool, tmp_path: Path
-) -> None:
-    sample.write(tmp_path / "a.jsonl", sample.training("run", kills=((13.0, "SIGKILL"),)))
-    world.create_job("run", world.job_spec(spot, 1))
-    show(tmp_path, "run", 0.34, 0.85, as_json=True, namespace=world.name, kubeconfig=str(cluster.kubeconfig))
-    left = json.loads(world.job("run")["metadata"]["annotations"][ANNOTATION])
-    assert (left["schema"], left["job"], left["evictions"]) == ("holdfast.receipt/1", "run", 1)
-    with pytest.raises(InputError, match="no object to annotate with the receipt"):
-        show(tmp_path, "run", 0.34, 0.85, as_json=True, namespace="elsewhere", kubeconfig=str(cluster.kubeconfig))
 
 
 def test_a_job_that_ended_waits_for_its_receipt_until_somebody_left_it(

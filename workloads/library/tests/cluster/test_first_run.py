@@ -7,7 +7,6 @@ import pytest
 from holdfast.clients.api import Api, Object
 from holdfast.contract.errors import Stopped
 from holdfast.jobs import placing, preparing, running, submit
-from holdfast.jobs.explain import explain, rows
 from holdfast.jobs.following import Following
 from holdfast.jobs.job_file import OwnJob
 from holdfast.jobs.job_snapshot import find
@@ -111,39 +110,11 @@ def _assert_sent_once(api: Api, bodies: list[Object], name: str, before: list[Ob
     assert {pod["metadata"]["uid"] for pod in _running(api, name, set())} == {pod["metadata"]["uid"] for pod in before}
 
 
-@pytest.mark.usefixtures("platform_applied")
-def test_workers_that_never_end_are_replaced_after_a_shutdown_and_listed_with_the_jobs(world: World, api: Api) -> None:
-    image = f"us-docker.pkg.dev/them/theirs/worker@sha256:{'d' * 64}"
-    job = OwnJob(
-        name="workers", environment="example", image=image, command=("python", "work.py"), gpus="1xl4", nodes=2,
-        steady=True, capacity="spot", on_notice="wrap",
-    )  # fmt: skip
-    env = EXAMPLE
-    prepared = prepare(job, env)
-    pool = env.pool("spot-l4-g2-standard-8")
-    world.add_nodes(pool, 2)
-    assert submit.apply(api, prepared.bodies) == ["PodDisruptionBudget/workers", "Deployment/workers"]
-    try:
-        first = until("both workers run", lambda: _fresh(api, "workers", "batch", set()))
-        assert explain(api, "workers").lines()[1] == ("blocker", "nothing: all its pods run")
-        world.preempt([pod["spec"]["nodeName"] for pod in first])
-        until("it waits for nodes", lambda: explain(api, "workers").state.startswith("Waiting"))
-        world.add_nodes(pool, 2)
-        until("two others run", lambda: _fresh(api, "workers", "batch", {pod["metadata"]["uid"] for pod in first}))
-        (row,) = [each for each in rows(api, env, prices.load()) if each.name == "workers"]
-        assert (row.kind, row.capacity, row.status) == ("Deployment", "spot", "Running")
-        listed = {change.verb for change in platform.apply(api, RenderContext(env))}
-        assert "removed" not in listed, "the platform's own pruning leaves it alone"
-    finally:
-        for body in prepared.bodies:
-            api.delete(api.path_of(body), propagationPolicy="Background")
-
-
-def _fresh(api: Api, name: str, namespace: str, old: set[str]) -> list[dict[str, object]]:
+def _fresh(api: Api, name: str, old: set[str]) -> list[dict[str, object]]:
     """Two that run and are none of the old; nothing yet: none."""
-    found = [pod for pod in find(api, name, namespace).phase("Running") if pod["metadata"]["uid"] not in old]
+    found = [pod for pod in find(api, name, "training").phase("Running") if pod["metadata"]["uid"] not in old]
     return found if len(found) == 2 else []
 
 
 def _running(api: Api, name: str, old: set[str]) -> list[Object]:
-    return until("both pods of the gang run", lambda: _fresh(api, name, "training", old))
+    return until("both pods of the gang run", lambda: _fresh(api, name, old))

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Callable, Iterator
-from dataclasses import fields, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,6 @@ from holdfast.drill.plan import Fault, Place
 from holdfast.drill.remote import Where, checked, consent, on_each_pool
 from holdfast.drill.targets.cluster import Cluster, Named
 from holdfast.drill.targets.evictors import Instance, TaintEvictor, VmEvictor, end_by_gcloud, require_gcloud
-from holdfast.platform import Platform
 from tests import platforms
 
 OURS = replace(
@@ -91,11 +90,6 @@ def test_an_environment_that_allows_no_drills_is_not_hit_by_any(where: Where, pl
         checked(place, replace(where, context=KNOWN[2]))
     assert error.value.got == f"{KNOWN[2]}, which is {PROD}"
     assert "allow_drills=True" in error.value.fix
-
-
-def test_production_allows_no_drills_unless_it_opts_in() -> None:
-    default = next(each.default for each in fields(Platform) if each.name == "drills")
-    assert default is False
 
 
 def test_the_targets_are_shown_and_only_the_context_name_is_a_yes(

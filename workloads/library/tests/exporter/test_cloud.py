@@ -103,13 +103,6 @@ def test_a_lasting_fault_is_counted_and_the_other_batches_still_go(
     assert writer.write(ages(201)) == 201
 
 
-def test_memory_follows_the_series_that_exist(server: MetricServer, writer: CloudWriter, clock: Clock) -> None:
-    for n in range(20):
-        clock.now += 15
-        writer.write([sample("preemptions_total", n, pool=f"pool-{n}", zone="a")])
-    assert len(writer._last_s) == len(writer._began_s) == len(writer._value) == 1  # pyright: ignore[reportPrivateUsage]
-
-
 def test_the_server_does_refuse(server: MetricServer, writer: CloudWriter, clock: Clock) -> None:
     """Else the tests above would prove nothing."""
     writer.write(ages(1))

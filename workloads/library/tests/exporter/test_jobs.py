@@ -3,14 +3,10 @@
 import json
 import threading
 import urllib.request
-from collections import Counter
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from holdfast.contract.job_identity import JobIdentity
-from holdfast.exporter import jobs as exporter_jobs
 from holdfast.exporter.cluster import Cluster
 from holdfast.exporter.jobs import Jobs
 from holdfast.exporter.main import Exporter, Outputs, one_pass
@@ -41,18 +37,13 @@ def test_commit_age_and_its_usual_interval(tmp_path: Path) -> None:
     assert (found["last_commit_age_seconds"], found["commit_interval_seconds"]) == (70, 30)
 
 
-def test_a_loss_that_is_no_number_is_reported_until_the_next_finite_one(tmp_path: Path) -> None:
+def test_loss_and_slowest_rank_are_those_of_the_newest_window(tmp_path: Path) -> None:
     rows = [line(EPOCH, "start", rank=0), line(EPOCH + 1, "window", first_step=1, last_step=9, seconds=1, loss=None)]
-    assert values(jobs_of(tmp_path / "a", *rows), EPOCH + 5)["loss_not_finite"] == 1
-    rows.append(line(EPOCH + 2, "window", first_step=10, last_step=19, seconds=1, loss=0.5))
-    assert values(jobs_of(tmp_path / "b", *rows), EPOCH + 5)["loss_not_finite"] == 0
-
-
-def test_the_slowest_rank_is_reported_as_the_newest_window_has_it(tmp_path: Path) -> None:
-    rows = [line(EPOCH, "start", rank=0), line(EPOCH + 1, "window", first_step=1, last_step=9, seconds=1, loss=1.0)]
-    assert "slowest_rank_ratio" not in values(jobs_of(tmp_path / "a", *rows), EPOCH + 5)
-    rows.append(line(EPOCH + 2, "window", seconds=1, loss=1.0, slowest_rank=3, slowest_by=2.5))
-    assert values(jobs_of(tmp_path / "b", *rows), EPOCH + 5)["slowest_rank_ratio"] == 2.5
+    found = values(jobs_of(tmp_path / "a", *rows), EPOCH + 5)
+    assert found["loss_not_finite"] == 1 and "slowest_rank_ratio" not in found
+    rows.append(line(EPOCH + 2, "window", seconds=1, loss=0.5, slowest_rank=3, slowest_by=2.5))
+    found = values(jobs_of(tmp_path / "b", *rows), EPOCH + 5)
+    assert (found["loss_not_finite"], found["slowest_rank_ratio"]) == (0, 2.5)
 
 
 def test_a_job_without_a_commit_ages_from_its_start_and_a_complete_one_does_not(tmp_path: Path) -> None:
@@ -120,31 +111,6 @@ def test_a_wait_for_capacity_lowers_the_share_of_wall_time_and_not_that_of_paid_
     ]
     found = values(jobs_of(tmp_path, *rows), EPOCH + 500)
     assert (found["goodput_ratio"], found["useful_paid_ratio"]) == (0.4, 1.0)
-
-
-def test_a_pass_without_news_goes_through_no_line_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    counted: Counter[str] = Counter()
-
-    def count(name: str) -> None:
-        real = getattr(exporter_jobs, name)
-
-        def one_more(*args: Any) -> Any:
-            counted[name] += 1
-            return real(*args)
-
-        monkeypatch.setattr(exporter_jobs, name, one_more)
-
-    count("job_ledger")
-    count("computing_us")
-    jobs = jobs_of(tmp_path, *COMMITS)
-    found = [values(jobs, EPOCH + 210 + n) for n in range(5)]
-    assert counted == {"job_ledger": 1, "computing_us": 1}
-    assert [each["last_commit_age_seconds"] for each in found] == [10, 11, 12, 13, 14]
-    with (tmp_path / "a.jsonl").open("a") as handle:
-        handle.write(json.dumps(line(EPOCH + 220, "window", first_step=1, last_step=20, seconds=20)) + "\n")
-    jobs.read()
-    assert values(jobs, EPOCH + 221)["goodput_ratio"] > found[-1]["goodput_ratio"]
-    assert counted == {"job_ledger": 2, "computing_us": 2}
 
 
 def test_a_job_that_waits_for_its_first_node_has_no_state_yet(tmp_path: Path) -> None:

@@ -1,16 +1,11 @@
 """Metrics hold the names of jobs: outside a pod only this machine may ask for them."""
 
-import json
-import logging
-
 import pytest
 from prometheus_client import generate_latest
 
 from holdfast.exporter import main
-from holdfast.exporter.log import logger
 from holdfast.exporter.prometheus import Newest
 from holdfast.exporter.sample import sample
-from holdfast.runtime import logs
 
 
 @pytest.mark.parametrize(("in_pod", "address"), [(False, "127.0.0.1"), (True, "0.0.0.0")])
@@ -43,24 +38,8 @@ def test_whoever_looks_with_a_kubeconfig_is_no_pod(
     monkeypatch.setattr(Newest, "serve", serve)
     monkeypatch.setattr(main, "connect", str)  # no client
     monkeypatch.setattr(main.shutdown, "of_process", object)
-    for kinds in ("KINDS", "QUEUED", "PLANNED"):  # no watch, so that no cluster is asked
+    for kinds in ("KINDS", "QUEUED"):  # no watch, so that no cluster is asked
         monkeypatch.setattr(main, kinds, ())
     with pytest.raises(Asked) as asked:
         main.serve("", "", "", None, None, 9100, 1.0, kubeconfig)
     assert asked.value.args == (9100, in_pod)
-
-
-# What the exporter logs are lines with a severity, on standard output.
-
-
-def test_a_line_carries_severity_action_and_message(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    shared = logging.getLogger(logs.NAME)
-    monkeypatch.setattr(shared, "handlers", [])
-    monkeypatch.setattr(shared, "propagate", True)
-    logs.info("start", "the exporter starts")
-    logger("receipt").warning("no receipt of %s", "run-7")
-    first, line = [json.loads(text) for text in capsys.readouterr().out.splitlines()]
-    assert first["action"] == "start"
-    assert (line["severity"], line["action"], line["message"]) == ("WARNING", "receipt", "no receipt of run-7")

@@ -100,17 +100,6 @@ def pair(tmp_path: Path) -> Generator[Pair]:
     made.server.stop()
 
 
-def test_only_the_holder_of_the_lease_serves_and_writes(pair: Pair, tmp_path: Path) -> None:
-    pair.lose("a")
-    pair.run(3)
-    first, second = pair.both
-    assert first.serves > 0
-    assert second.serves == 0
-    assert (tmp_path / "a.jsonl").exists()
-    assert not (tmp_path / "b.jsonl").exists()
-    assert pair.written() == 1
-
-
 def test_a_change_of_hands_counts_nothing_twice_and_forgets_nothing(pair: Pair, tmp_path: Path) -> None:
     second = pair.both[1]
     for name in ("a", "b", "c"):

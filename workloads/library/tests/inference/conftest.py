@@ -12,11 +12,9 @@ from psycopg_pool import ConnectionPool
 from holdfast.inference.results import schema
 from holdfast.inference.results.connect import connect, open_pool
 from holdfast.inference.results.embedded_postgres import EmbeddedPostgres
-from workloads.library.tests.checkpoint import conftest as checkpoint
 from workloads.library.tests.inference.harness import Harness
 
 _jobs = itertools.count()
-gcs_emulator, bucket = checkpoint.gcs_emulator, checkpoint.bucket
 
 
 @pytest.fixture(scope="session")

@@ -23,7 +23,7 @@ from holdfast.inference.values import encode_value
 
 
 def read(path: Path, *, body: str = "text") -> list[str]:
-    return [item.id for item in items_of("j", str(path), pattern="*", id_column="id", body_column=body)]
+    return [item.id for item in items_of("j", str(path), id_column="id", body_column=body)]
 
 
 @pytest.mark.parametrize("bad", [None, True, [1], {"a": 1}, float("nan")])

@@ -11,8 +11,10 @@ import psutil
 import pytest
 from ruamel.yaml import YAML
 
+from holdfast.contract.errors import InputError
 from holdfast.contract.exit_codes import EXIT_COMPLETE
 from holdfast.inference import examples
+from holdfast.inference.predictor.spec import checked_folder
 from holdfast.inference.results.embedded_postgres import EmbeddedPostgres
 from holdfast.jobs import preparing
 from holdfast.jobs.forms import DATA
@@ -25,6 +27,12 @@ pytestmark = pytest.mark.process
 EXAMPLES = Path(examples.__path__[0])
 KILLED = sorted(path for path in EXAMPLES.glob("*.py") if path.stem != "__init__")
 MODEL, PROMPTS = "/mnt/models/llama", 100
+
+
+def test_a_folder_that_is_no_model_is_bad_input(tmp_path: Path) -> None:
+    for folder in ("", str(tmp_path)):
+        with pytest.raises(InputError, match=r"no config\.json"):
+            checked_folder(folder)
 
 
 @pytest.mark.parametrize("example", KILLED, ids=lambda path: path.stem)

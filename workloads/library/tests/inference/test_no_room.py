@@ -67,19 +67,6 @@ def test_an_enqueue_that_the_database_refuses_leaves_nothing_behind(
     assert left(server.uri, job) == [1, 2_500, 0, 2_500]
 
 
-@pytest.mark.parametrize("last", ["{", '{"id": "00001", "text": "another"}'])
-def test_an_enqueue_of_a_source_that_ends_badly_leaves_nothing_behind(
-    server: EmbeddedPostgres, job: str, tmp_path: Path, last: str
-) -> None:
-    source = rows(tmp_path, 2_500, last)
-    run_command("enqueue", job, "--source", source, uri=server.uri, code=EXIT_BAD_INPUT)
-    assert left(server.uri, job) == [0, 0, 0, 0]
-    good = rows(tmp_path, 10)
-    run_command("enqueue", job, "--source", good, uri=server.uri)
-    run_command("enqueue", job, "--source", rows(tmp_path, 20, last), uri=server.uri, code=EXIT_BAD_INPUT)
-    assert left(server.uri, job) == [1, 10, 0, 10], "what was there before stays"
-
-
 @pytest.mark.parametrize("ending", ["jsonl", "parquet"])
 def test_an_export_without_room_or_folder_is_no_bug_and_leaves_no_part(
     server: EmbeddedPostgres, job: str, tmp_path: Path, ending: str

@@ -56,11 +56,6 @@ def assert_matches(pattern: str, text: str) -> None:
     assert re.fullmatch(pattern, text), text
 
 
-def test_every_recording_is_asked_for() -> None:
-    (mark,) = test_what_a_kubelet_wrote_is_named_with_its_number.pytestmark  # type: ignore[attr-defined]
-    assert {case for case, *_ in mark.args[1]} == set(RECORDED)
-
-
 def test_a_bucket_that_may_not_be_read_gets_the_advice_of_buckets() -> None:
     history = recorded("driver")
     why = 'MountVolume.SetUp failed for volume "data" : rpc error: code = PermissionDenied desc = gcsfuse: storage.objects.list'

@@ -26,10 +26,10 @@ def test_an_elastic_gang_has_its_service_its_budget_and_a_price_capped_at_its_mo
     assert pod["containers"][0]["command"] == ["python", "mine.py"]
     several = made(own(gpus="1xa100", nodes="2..4", command=("python", "mine.py"), processes=3))
     assert pod_of(several)["containers"][0]["command"] == [*RANKS, "3", "--", "python", "mine.py"]
-    (bought,) = submit.plan(bodies, load("example"), PRICES, submit.Caps(usd_per_hour=0.01), None).purchases
-    (alone,) = submit.plan(made(own(gpus="1xa100")), load("example"), PRICES, submit.Caps(), None).purchases
+    (bought,) = submit.plan(bodies, load("example"), PRICES, 0.01).purchases
+    (alone,) = submit.plan(made(own(gpus="1xa100")), load("example"), PRICES).purchases
     assert bought.usd_per_hour == pytest.approx(4 * (alone.usd_per_hour or 0)) and bought.gpus == 4
-    assert submit.plan(bodies, load("example"), PRICES, submit.Caps(usd_per_hour=0.01), None).refusals
+    assert submit.plan(bodies, load("example"), PRICES, 0.01).refusals
 
 
 def test_a_sharded_gang_keeps_its_pods_under_a_launcher_and_is_drained_one_by_one() -> None:

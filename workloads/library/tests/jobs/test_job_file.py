@@ -87,7 +87,6 @@ def test_an_elastic_gang_is_written_and_read_as_its_two_numbers() -> None:
         ({"nodes": "4..4"}, "nodes", "write 4"),
         ({"nodes": "4..2000"}, "nodes", "write 4..1000"),
         ({"nodes": "4-8"}, "nodes", "write 4..8"),
-        ({"nodes": "4..8", "steady": True}, "steady", "nodes: 8"),
         ({"nodes": "4..8", "on_notice": "wrap"}, "on_notice", "leave it out"),
         ({"nodes": "4..8", "resumes": False}, "resumes", "leave it out"),
         ({"nodes": "4..8", "hours": 9.0, "deadline_hours": 20.0}, "deadline_hours", "leave it out"),
@@ -108,8 +107,6 @@ def test_an_elastic_gang_is_written_and_read_as_its_two_numbers() -> None:
         ({"max_hours": 200}, "max_hours", "range"),
         ({"predictor": "a:b"}, "a batch needs items", "--data"),
         ({"predict_seconds": 60.0}, "predict_seconds", "leave it out"),
-        ({"steady": True, "hours": 3.0}, "steady", "leave them out"),
-        ({"steady": True, "predictor": "a:b", "data": "gs://bucket"}, "steady", "leave them out"),
     ],
 )  # fmt: skip
 def test_what_a_job_may_not_say(fields: dict[str, Any], what: str, fix: str) -> None:
@@ -159,8 +156,8 @@ def test_each_field_of_the_file_can_be_set_by_name() -> None:
         "secrets.HF_TOKEN=hf/3", "claims./mnt/models.v1=models",
     ]  # fmt: skip
     assert file_text.assigned(words, STATED) == job
-    batch = ["steady=true", "cpus=2", "memory=8Gi", "nodes=3"]
-    assert file_text.assigned(batch, STATED) == own(gpus="none", steady=True, cpus=2.0, memory="8Gi", nodes=3)
+    batch = ["sharded=true", "cpus=2", "memory=8Gi", "nodes=3"]
+    assert file_text.assigned(batch, STATED) == own(gpus="none", sharded=True, cpus=2.0, memory="8Gi", nodes=3)
     assert file_text.assigned(["nodes=4..8"], STATED).pods == 8
 
 

@@ -4,8 +4,6 @@ import json
 import os
 import subprocess
 import sys
-import time
-from collections.abc import Generator
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +12,6 @@ import pytest
 from holdfast.clients.api import Object
 from holdfast.contract.environment import ENV_COMPLETION_INDEX, ENV_JOB
 from holdfast.contract.job_identity import LABEL_RUN_PER_INDEX
-from holdfast.contract.telemetry import KIND_TRAINING
 from holdfast.runtime.events import EventLog
 from tests.workloads.manifests import rendered
 from workloads.library.tests import sample
@@ -51,12 +48,6 @@ def running_job(name: str) -> dict[str, list[Object]]:
     }
     job = {"metadata": meta, "spec": {"parallelism": 1, "template": {"spec": spec}}, "status": {"startTime": START}}
     return {"/apis/batch/v1/jobs": [job], "/api/v1/pods": [pod], "/api/v1/nodes": [], "/api/v1/events": []}
-
-
-@pytest.fixture
-def kubeconfig(tmp_path: Path) -> Generator[Path]:
-    with serving(running_job("train"), tmp_path) as path:
-        yield path
 
 
 def command(*arguments: str) -> Any:
@@ -104,16 +95,6 @@ def test_report_explain_and_list_agree_to_the_digit_on_every_history(tmp_path: P
     assert (known["set-back"], known["elastic"]) == (("27.6", 60), ("87.5", 60))
     assert listed["elastic"]["why"].startswith("8/8 nodes for ") and listed["calm"]["why"] == "none"
     assert [known[name][1] for name in ("evicted", "calm", "batch")] == [300, 300, None]
-
-
-def test_the_age_of_the_last_save_is_that_of_the_newest_commit(tmp_path: Path, kubeconfig: Path) -> None:
-    now = time.time()
-    with EventLog.open(tmp_path / "train.jsonl", job="train", kind=KIND_TRAINING) as log:
-        log.emit("start", rank=0)
-        log.emit("commit", step=10, seconds=1.0, bytes=1)
-    options = ("--events", str(tmp_path), "--kubeconfig", str(kubeconfig), "--json")
-    (job,) = json.loads(command("holdfast", "explain", *options))["jobs"]
-    assert 0 <= job["saved_age_s"] <= time.time() - now
 
 
 def rendered_training_jobs() -> dict[str, tuple[Object, Object]]:

@@ -1,4 +1,4 @@
-"""explain, list, report and dashboard show one number for a job that Kueue holds."""
+"""explain, list and dashboard show one number for a job that Kueue holds, and the report once it has started."""
 
 from collections.abc import Generator
 from dataclasses import replace
@@ -19,13 +19,12 @@ from holdfast.jobs.cluster_snapshot import ClusterSnapshot
 from holdfast.ledger.events import parse
 from holdfast.place import prices
 from holdfast.report.capacity import Capacities, capacities
-from holdfast.report.cloud import cloud_report
 from monitoring.alerting.alert import EXAMPLE, Alert, Severity, filled
 from monitoring.alerting.dashboard import on_call
 from tests import platforms
 from tests.monitoring.alerting.firings import Recorder, firings
 from workloads.library.tests.jobs.api_server import serving
-from workloads.library.tests.place.churn.test_cloud import HOUR, MIDNIGHT, Cloud
+from workloads.library.tests.place.churn.test_cloud import HOUR, MIDNIGHT
 
 pytestmark = pytest.mark.process
 WAITED_S = 7_523
@@ -81,21 +80,7 @@ def test_a_job_that_waits_has_waited_the_same_wherever_one_looks(api: Api, held:
     (row,) = explain.rows(api, platforms.load("example"), prices.load())
     position = explain.explain(api, "train").cause.position
     assert (row.waited_s, f"for {WAITED_S} s" in position) == (WAITED_S, True), position
-    assert reported(held).longest_s == WAITED_S
     assert charted(held) == {"accelerator": "nvidia-l4", "queue": "spot"}
-
-
-def reported(held: Object) -> Any:
-    """As the report reads it back from what the exporter sent to Cloud Monitoring."""
-    cloud = Cloud()
-    try:
-        cluster = watched(cloud.clock, held)
-        for hours in (1, 2, 3):
-            cloud.write(hours, hours, 0, more=[s for s in cluster.samples(MIDNIGHT + hours * HOUR) if s.metric == "queue_wait_seconds"])  # fmt: skip
-        report = cloud_report(cloud.reader, MIDNIGHT + 4 * HOUR + 600, 86_400)
-    finally:
-        cloud.server.stop()
-    return report.capacities[0].queue_waits[0]
 
 
 def charted(held: Object) -> dict[str, str]:

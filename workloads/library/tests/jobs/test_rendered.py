@@ -10,10 +10,9 @@ from hypothesis import strategies as st
 from ruamel.yaml import YAML
 
 from holdfast.contract.capacity import ANNOTATION_REQUEUES_FOR, LABEL_REQUEUES, Capacity
-from holdfast.contract.environment import ENV_KEY_FILE, ENV_WINDOW_S
+from holdfast.contract.environment import ENV_KEY_FILE
 from holdfast.contract.errors import InputError
-from holdfast.contract.pools import SILENCE_TOLERATED_S
-from holdfast.jobs import placing, pod_parts, rendered, submit
+from holdfast.jobs import placing, pod_parts, rendered
 from holdfast.jobs.job_file import OwnJob
 from holdfast.jobs.placing import offers
 from holdfast.manifests.pods import KEY_FOLDER
@@ -58,14 +57,11 @@ def jobs(draw: st.DrawFn) -> OwnJob:
     )
     nodes = f"{draw(st.integers(1, most - 1))}..{most}" if elastic else most
     gpus = draw(st.sampled_from(("none", f"{count}x{offer.accelerator}", f"{count}x{offer.accelerator}")))
-    alone, in_place = (False, False), elastic or sharded
-    batch, steady = alone if in_place else draw(st.sampled_from(((False, False), (True, False), (False, True))))
-    ends = (
-        {} if steady else {"restarts": draw(st.integers(0, 9)), "max_hours": draw(st.sampled_from((0.5, 24.0, 168.0)))}
-    )
+    in_place = elastic or sharded
+    batch = not in_place and draw(st.booleans())
     return own(
-        **ends,
-        steady=steady,
+        restarts=draw(st.integers(0, 9)),
+        max_hours=draw(st.sampled_from((0.5, 24.0, 168.0))),
         name=listed(environment),
         environment=environment,
         gpus=gpus,
@@ -138,31 +134,6 @@ def test_a_gang_finds_its_first_pod_and_counts_its_ranks_without_options() -> No
     assert "job-completion-index" in env["PET_NODE_RANK"]["valueFrom"]["fieldRef"]["fieldPath"]
 
 
-def test_workers_that_never_end_are_a_deployment_whose_pods_are_replaced_one_by_one() -> None:
-    job = own(gpus="1xl4", nodes=3, steady=True, secrets={"HF_TOKEN": "hf"}, on_notice="wrap")
-    bodies = made(job)
-    assert [body["kind"] for body in bodies] == ["SecretProviderClass", "PodDisruptionBudget", "Deployment"]
-    assert {body["metadata"]["namespace"] for body in bodies} == {"batch"}
-    _, budget, deployment = bodies
-    pod, labels = pod_of(bodies), deployment["spec"]["template"]["metadata"]["labels"]
-    assert budget["spec"]["selector"]["matchLabels"].items() <= labels.items() and budget["spec"]["maxUnavailable"] == 1
-    assert (
-        deployment["spec"]["replicas"] == 3 and deployment["spec"]["selector"]["matchLabels"].items() <= labels.items()
-    )
-    spot = load("example").pool("spot-l4-g2-standard-8")
-    assert pod["nodeSelector"].items() <= spot.node_labels().items() and "restartPolicy" not in pod
-    assert {each["key"] for each in pod["tolerations"]} == {taint.key for taint in spot.taints} | set(
-        SILENCE_TOLERATED_S
-    )
-    assert (pod["terminationGracePeriodSeconds"], pod["serviceAccountName"]) == (spot.window.pod_s, "batch")
-    env = {each["name"]: each.get("value") for each in pod["containers"][0]["env"]}
-    assert env["PET_NNODES"] == "1" and "MASTER_ADDR" not in env, "none of them waits for the others"
-    assert env["HF_TOKEN_FILE"] and env[ENV_WINDOW_S] == str(spot.window.pod_s)
-    assert pod["containers"][0]["command"][:2] == ["/bin/sh", "-c"]
-    (bought,) = submit.plan(bodies, load("example"), PRICES, submit.Caps(), None).purchases
-    assert (bought.pods, bought.gpus) == (3, 3) and bought.usd_per_hour
-
-
 def test_secrets_are_references_and_files_never_values() -> None:
     bodies = made(own(secrets={"HF_TOKEN": "hf/3"}, checkpoint_key="signing"))
     assert bodies[0]["kind"] == "SecretProviderClass" and bodies[0]["spec"]["provider"] == "gke"
@@ -220,7 +191,6 @@ def test_a_batch_fills_its_queue_before_a_worker_looks_into_it() -> None:
         ({"gpus": "1xl4", "nodes": "20..40"}, "lends fewer GPUs", "1xl4 spot"),
         ({"gpus": "1xl4", "capacity": "spot", "resumes": False}, "cannot resume", "flex-start"),
         ({"gpus": "none", "capacity": "spot"}, "without GPUs", "on-demand"),
-        ({"gpus": "1xa100", "capacity": "flex-start", "steady": True}, "never do", "spot"),
         (
             {"gpus": "1xa100", "nodes": 2, "sharded": True, "state": "80Gi"},
             "2 nodes need 5 x 40.0 GiB = 200.0 GiB",

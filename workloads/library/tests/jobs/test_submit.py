@@ -10,7 +10,7 @@ from holdfast.contract.capacity import Capacity
 from holdfast.contract.errors import InputError
 from holdfast.contract.pools import LABEL_ACCELERATOR, LABEL_FLEX_START, Pool
 from holdfast.jobs import submit
-from holdfast.jobs.submit import Caps, only, read
+from holdfast.jobs.submit import only, read
 from holdfast.place import prices
 from infra.environments import Environment
 from tests import platforms
@@ -47,14 +47,14 @@ def test_an_a100_job_costs_its_pods_times_the_machine(env: Environment, table: p
     pool = env.pool("spot-a100")
     quote = table.quote(prices.MACHINE_TYPES[pool.machine_type], env.region, Capacity.SPOT)
     assert quote is not None
-    made = submit.plan([job(pool, 4)], env, table, Caps(), None)
+    made = submit.plan([job(pool, 4)], env, table)
     assert made.purchases[0].pools == ("spot-a100",)
     assert made.usd_per_hour == pytest.approx(4 * quote.usd)
 
 
 def test_a_class_of_several_machines_is_priced_by_its_dearest(env: Environment, table: prices.Table) -> None:
     pool = next(p for p in env.pools if p.pool_class == "spot-l4")
-    (bought,) = submit.plan([jobset(pool, 2, 3)], env, table, Caps(), None).purchases
+    (bought,) = submit.plan([jobset(pool, 2, 3)], env, table).purchases
     assert len(bought.pools) == 3
     assert (bought.pods, bought.gpus) == (6, 6)
     assert bought.usd_per_hour is not None
@@ -66,41 +66,24 @@ def test_a_class_of_several_machines_is_priced_by_its_dearest(env: Environment, 
 
 def test_a_cap_holds_at_its_very_value_and_refuses_below_the_price(env: Environment, table: prices.Table) -> None:
     document = job(env.pool("spot-a100"), 2)
-    price = submit.plan([document], env, table, Caps(), None).usd_per_hour
+    price = submit.plan([document], env, table).usd_per_hour
     assert price is not None
-    assert not submit.plan([document], env, table, Caps(usd_per_hour=price), None).refusals
-    (refusal,) = submit.plan([document], env, table, Caps(usd_per_hour=price - 0.01), None).refusals
+    assert not submit.plan([document], env, table, price).refusals
+    (refusal,) = submit.plan([document], env, table, price - 0.01).refusals
     assert "over the cap" in refusal
 
 
 def test_an_unknown_price_is_refused_under_a_cap(env: Environment, table: prices.Table) -> None:
     document = job(env.pool("spot-a100"), 2, selector={"nobody": "here"})
-    assert not submit.plan([document], env, table, Caps(), None).refusals
-    (refusal,) = submit.plan([document], env, table, Caps(usd_per_hour=1e9), None).refusals
+    assert not submit.plan([document], env, table).refusals
+    (refusal,) = submit.plan([document], env, table, 1e9).refusals
     assert "fits no pool" in refusal
 
 
-def test_a_total_cap_is_judged_by_the_bad_case_of_the_forecast(env: Environment, table: prices.Table) -> None:
-    document = job(env.pool("spot-a100"), 2)
-    (needs,) = submit.plan([document], env, table, Caps(usd=100), None).refusals
-    assert "--hours" in needs
-    made = submit.plan([document], env, table, Caps(usd=1), hours=24)
-    (refusal,) = made.refusals
-    assert "(p95)" in refusal
-    assert {f.placement.value for f in made.forecasts} == {"on-demand", "flex-start", "spot", "hybrid"}
-    assert not submit.plan([document], env, table, Caps(usd=1e6), hours=24).refusals
-
-
 @pytest.mark.parametrize("cap", [0, -1, float("nan"), float("inf")])
-def test_a_cap_must_be_above_zero(cap: float) -> None:
+def test_a_cap_must_be_above_zero(cap: float, env: Environment, table: prices.Table) -> None:
     with pytest.raises(InputError, match="more than 0"):
-        Caps(usd_per_hour=cap)
-
-
-@pytest.mark.parametrize("hours", [0, -1, float("nan"), float("inf")])
-def test_hours_must_be_above_zero(hours: float, env: Environment, table: prices.Table) -> None:
-    with pytest.raises(InputError, match="more than 0"):
-        submit.plan([job(env.pool("spot-a100"), 1)], env, table, Caps(), hours)
+        submit.plan([job(env.pool("spot-a100"), 1)], env, table, cap)
 
 
 ALIASES = "a0: &a0 [1]\n" + "".join(f"a{n}: &a{n} [{', '.join(9 * [f'*a{n - 1}'])}]\n" for n in range(1, 12))
@@ -177,14 +160,14 @@ def test_a_flex_job_costs_the_cheapest_machine_that_auto_provisioning_can_make_f
     document["spec"]["template"]["spec"]["containers"][0]["resources"]["requests"] = {"cpu": cpu, "memory": "12Gi"}
     quote = table.quote(prices.MACHINE_TYPES[machine], env.price_region, Capacity.FLEX_START)
     assert quote is not None
-    made = submit.plan([document], env, table, Caps(usd_per_hour=100), None)
+    made = submit.plan([document], env, table, 100)
     assert (made.purchases[0].pools, made.refusals) == ((), [])
     assert made.usd_per_hour == pytest.approx(3 * quote.usd)
 
 
 def test_the_plan_is_one_json_object_with_a_schema(env: Environment, table: prices.Table) -> None:
-    body = submit.plan([job(env.pool("spot-a100"), 2)], env, table, Caps(), hours=10).as_json()
-    assert json.loads(json.dumps(body))["schema"] == "holdfast.purchase/1"
+    body = submit.plan([job(env.pool("spot-a100"), 2)], env, table).as_json()
+    assert json.loads(json.dumps(body))["schema"] == "holdfast.purchase/2"
 
 
 def test_numbers_are_read_as_the_api_server_reads_them(tmp_path: Path) -> None:

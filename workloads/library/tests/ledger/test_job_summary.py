@@ -1,16 +1,13 @@
 """One answer about a job, whichever command asks."""
 
-import json
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
-from holdfast.commands import app
 from holdfast.contract.errors import InputError
 from holdfast.ledger.events import parse, read_folder
 from holdfast.ledger.job_ledger import job_ledgers
-from holdfast.ledger.job_summary import JobSummary, job_summaries, read_job_summaries
+from holdfast.ledger.job_summary import JobSummary, job_summaries
 from workloads.library.tests import sample
 from workloads.library.tests.sample import EPOCH, Line, line
 
@@ -26,13 +23,6 @@ def test_a_job_that_was_set_back_stands_where_it_is_now() -> None:
     assert found.recovered_after_s == pytest.approx((92.4,))
     assert found.last_commit_s == EPOCH + 46
     assert found.saved_age_s(EPOCH + 66) == 20
-
-
-def test_the_report_gives_the_same_share_as_the_summary(tmp_path: Path) -> None:
-    sample.write(tmp_path / "job.jsonl", sorted(sample.killed_and_restored("job"), key=lambda row: row["t"]))
-    result = CliRunner().invoke(app, ["report", "--events", str(tmp_path), "--out", str(tmp_path / "r.html"), "--json"])
-    [row] = json.loads(result.stdout)["jobs"]
-    assert row["goodput"] == pytest.approx(read_job_summaries(tmp_path)["job"].useful_ratio, abs=1e-4)
 
 
 def test_orderly_exits_are_counted_for_training_and_for_batch() -> None:

@@ -129,21 +129,6 @@ def test_every_page_can_be_read_at_any_width_in_the_dark_and_by_a_screen_reader(
         assert [(v["id"], [node["html"] for node in v["nodes"]]) for v in found["violations"]] == []
 
 
-def test_money_churn_and_waits_have_sections(priced: Page) -> None:
-    headings = priced.evaluate("[...document.querySelectorAll('h2')].map(h => h.textContent)")
-    assert headings == [
-        "Objectives",
-        "Money",
-        "Goodput over time",
-        "Training",
-        "All jobs",
-        "Capacity",
-        "Saves",
-        "What to do next",
-        "Method",
-    ]
-
-
 # Ratio of WCAG 2: every text of the page and of the plots against the page, or against the bar it stands on.
 CONTRAST = """
 (() => {

@@ -2,16 +2,13 @@
 
 from collections import Counter
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast.ledger.account import Account, totals_us
-from holdfast.ledger.events import parse
-from holdfast.ledger.job_ledger import JobLedger, job_ledgers
+from holdfast.ledger.job_ledger import JobLedger
 from holdfast.ledger.timeline import STATES, Span, State
 from holdfast.report.goodput import LENGTHS_S, MOST_BUCKETS, SECOND_US, buckets, length_s
-from workloads.library.tests import sample
 
 HOUR_US = 3_600_000_000
 NOON_US = 1_795_262_400 * SECOND_US
@@ -67,11 +64,3 @@ def test_a_stretch_in_which_nothing_ran_is_left_out() -> None:
 
 def test_no_job_has_no_stack() -> None:
     assert buckets([]) == ()
-
-
-@pytest.mark.parametrize("kills", [(), sample.KILLS])
-def test_the_share_of_all_buckets_is_the_goodput_of_the_job(kills: tuple[tuple[float, str], ...]) -> None:
-    [found] = job_ledgers(parse(sample.encoded(sample.training("job", kills=kills))).events)
-    found_buckets = buckets([found])
-    kept = sum(bucket.states_us.get(State.PRODUCTIVE, 0) for bucket in found_buckets)
-    assert kept / sum(bucket.wall_us for bucket in found_buckets) == pytest.approx(found.goodput)

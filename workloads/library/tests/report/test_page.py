@@ -136,7 +136,7 @@ def test_exit_code_shows_a_broken_objective(report: Report, tmp_path: Path, caps
     summary = sample.demo(tmp_path)
     summary.write_text(json.dumps(sample.SUMMARY | {"batch": sample.SUMMARY["batch"] | {"lost": 1}}))
     assert write_report(tmp_path / "events", summary, tmp_path / "a.html", as_json=True) == EXIT_FINDINGS
-    assert json.loads(capsys.readouterr().out)["schema"] == "holdfast.report/1"
+    assert json.loads(capsys.readouterr().out)["schema"] == "holdfast.report/2"
     assert [path.name for path in tmp_path.glob("*.html")] == ["a.html"]
 
 

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 from holdfast.report import tables
 from holdfast.report.bounds import MOST_BARS, MOST_LANES, MOST_MARKS, MOST_POINTS, cut
-from holdfast.report.capacity import Capacities
 from holdfast.report.charts import outline, progress
 from holdfast.report.cli import read_report
 from holdfast.report.model import Report
@@ -164,11 +163,3 @@ def test_an_outline_keeps_both_ends_of_every_life(steps: list[tuple[int, float]]
     for life in {life for _, _, life in points}:
         whole, shown = ([p for p in each if p[2] == life] for each in (points, kept))
         assert (shown[0], shown[-1]) == (whole[0], whole[-1])
-
-
-def test_of_many_clusters_those_with_the_most_preemptions_are_shown() -> None:
-    hour = "2026-11-21T00:00Z"
-    clusters = tuple(Capacities(cluster=f"place/c{n}", losses=((hour, "spot", n + 1),)) for n in range(9))
-    html = render(Report(answer="", figures=(), objectives=(), ledgers=(), next_steps=(), capacities=clusters))
-    assert "4 of 9 clusters, those with the most preemptions; --json prints all." in html
-    assert re.findall(r"Capacity of place/(c\d)</h2>", html) == ["c5", "c6", "c7", "c8"]

@@ -8,8 +8,7 @@ once: what a killed worker had not committed, another one computes again. Needs 
 import os
 from collections.abc import Mapping, Sequence
 
-from holdfast.inference.predictor.hugging_face import checked_folder, digest_of
-from holdfast.inference.predictor.spec import PredictorSpec
+from holdfast.inference.predictor.spec import PredictorSpec, checked_folder, digest_of
 from holdfast.inference.values import Value
 
 MAX_TOKENS = 256

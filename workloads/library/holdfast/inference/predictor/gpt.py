@@ -172,7 +172,7 @@ def _at(storage: Storage, run: str, step: int) -> Model:
             "the checkpoint that this job started with is no longer readable",
             got=f"{run} step {step}: {error}",
             allowed=f"one of the steps {committed_steps(storage, run)[:5]}",
-            fix="use --set recompute=true to start again with the newest checkpoint",
+            fix="enqueue the items as another job, which starts with the newest checkpoint",
         ) from None
 
 

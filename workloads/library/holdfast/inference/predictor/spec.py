@@ -5,18 +5,20 @@ makes a run with evictions equal to one without. It is built in the process that
 the database: no module of it is imported here.
 """
 
+import hashlib
 import importlib
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Protocol, cast
 
 from holdfast.contract.errors import InputError
 from holdfast.contract.extensions import extensions
 from holdfast.inference.values import Value
 
-BUILT_IN = ("gpt", "hf", "entropy")
+BUILT_IN = ("gpt", "entropy")
 # A distribution adds predictors by entry points: NAME = MODULE:FUNCTION, which is given the spec.
 GROUP = "holdfast.predictors"
 
@@ -58,7 +60,7 @@ class PredictorSpec:
     name: str
     """One of BUILT_IN, the name of an entry point, or MODULE:FUNCTION; the function is given this spec."""
     model: str = ""
-    """Folder of a Hugging Face model (hf)."""
+    """Folder of a model, for a FUNCTION that loads one."""
     checkpoints: str = ""
     """URL that the training writes to (gpt)."""
     run: str = ""
@@ -75,10 +77,6 @@ def build(spec: PredictorSpec) -> Predictor:
             return ByteEntropy()
         case "gpt":
             return _gpt(spec)
-        case "hf":
-            from holdfast.inference.predictor.hugging_face import TextClassifier
-
-            return TextClassifier(spec.model)
         case _:
             added = {name: make for _, name, make in extensions(GROUP)}
     if spec.name not in added:
@@ -115,3 +113,25 @@ def _factory(name: str) -> Callable[[PredictorSpec], Predictor]:
             allowed="MODULE:FUNCTION that can be imported here",
             fix="check the name, and PYTHONPATH",
         ) from None
+
+
+def checked_folder(folder: str) -> Path:
+    """InputError for one that holds no model as `save_pretrained` writes it."""
+    if not folder or not (Path(folder) / "config.json").is_file():
+        raise InputError(
+            "the model cannot be loaded",
+            got=f"{folder or 'no --model'}: no config.json",
+            allowed="a folder with config.json, the tokenizer's files and *.safetensors",
+            fix="give --model FOLDER, as save_pretrained() wrote it",
+        )
+    return Path(folder)
+
+
+def digest_of(folder: Path) -> str:
+    """Of names and bytes of all files: weights, vocabulary, labels."""
+    total = hashlib.sha256()
+    for path in sorted(p for p in folder.rglob("*") if p.is_file()):
+        with path.open("rb") as file:
+            digest = hashlib.file_digest(file, "sha256").hexdigest()
+        total.update(f"{path.relative_to(folder).as_posix()}\0{digest}\n".encode())
+    return total.hexdigest()[:32]

@@ -11,7 +11,6 @@ import importlib.util
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import time
 from collections.abc import Callable, Generator, Sequence
@@ -27,23 +26,21 @@ from holdfast.inference.results.postgres_access import (
     as_server_user,
     give_to_server_user,
     make_private,
-    set_password,
 )
 
 DATABASE = "postgres"
-PORT = 5432  # names the socket file; TCP is off unless asked for
+PORT = 5432  # names the socket file; there is no TCP
+_STOP_S = 30.0
 
 
 class EmbeddedPostgres:
     """`with EmbeddedPostgres(folder) as server:` runs until the block ends; `server.uri` connects."""
 
-    def __init__(self, directory: Path, *, tcp_port: int | None = None, settings: Sequence[str] = ()) -> None:
+    def __init__(self, directory: Path, *, settings: Sequence[str] = ()) -> None:
         self.directory = directory.absolute()
-        self.tcp_port = tcp_port
         self._settings = tuple(settings)
         self._data = self.directory / "pgdata"
         self._log = self.directory / "postgres.log"
-        self._passfile = self.directory / "pgpass"
         digest = hashlib.sha256(os.fsencode(self._data)).hexdigest()[:16]
         self._sockets = postgres_access.socket_folder(self._data, digest)
         self._bin = _binaries()
@@ -52,14 +49,7 @@ class EmbeddedPostgres:
 
     @property
     def uri(self) -> str:
-        return f"postgresql://{SUPERUSER}@/{DATABASE}?host={quote(str(self._sockets))}&port={self.tcp_port or PORT}"
-
-    @property
-    def tcp_uri(self) -> str:
-        """For programs that cannot use a unix socket; the password is in the file that it names. Empty without TCP."""
-        if self.tcp_port is None:
-            return ""
-        return f"postgresql://{SUPERUSER}@127.0.0.1:{self.tcp_port}/{DATABASE}?passfile={quote(str(self._passfile))}"
+        return f"postgresql://{SUPERUSER}@/{DATABASE}?host={quote(str(self._sockets))}&port={PORT}"
 
     @property
     def pid(self) -> int:
@@ -82,8 +72,6 @@ class EmbeddedPostgres:
         self._kept.close()
 
     def start(self, timeout_s: float = 60.0) -> None:
-        if self.tcp_port is not None:
-            _require_free(self.tcp_port)
         if (self._data / "PG_VERSION").exists():
             self._stop_leftover()
         else:
@@ -95,16 +83,14 @@ class EmbeddedPostgres:
                 stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
             )  # fmt: skip
         self._wait_until_ready(timeout_s)
-        if self.tcp_port is not None:
-            set_password(self.uri, self._passfile, self.tcp_port)
 
-    def stop(self, how: signal.Signals = signal.SIGINT, timeout_s: float = 30.0) -> None:
+    def stop(self, how: signal.Signals = signal.SIGINT) -> None:
         """SIGINT: fast shutdown, clients are disconnected. SIGQUIT: at once, as a crash of the server."""
         if self._process is None:
             return
         self._process.send_signal(how)
         try:
-            self._process.wait(timeout_s)
+            self._process.wait(_STOP_S)
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
@@ -119,14 +105,12 @@ class EmbeddedPostgres:
             return False
         return True
 
-    def log_tail(self, lines: int = 3) -> str:
+    def log_tail(self) -> str:
         text = self._log.read_text(errors="replace") if self._log.exists() else ""
-        return " | ".join(text.strip().splitlines()[-lines:])
+        return " | ".join(text.strip().splitlines()[-3:])
 
     def _arguments(self) -> list[str]:
-        listen = "127.0.0.1" if self.tcp_port is not None else ""
-        port = self.tcp_port or PORT
-        settings = (f"listen_addresses={listen}", f"port={port}", "max_connections=200")
+        settings = ("listen_addresses=", f"port={PORT}", "max_connections=200")
         settings += (*postgres_access.settings(self.directory), *self._settings)
         return ["-k", str(self._sockets), *(arg for s in settings for arg in ("-c", s))]
 
@@ -202,16 +186,3 @@ def _held(directory: Path) -> Generator[None]:
                 fix="use its URI, stop it, or give another --dir",
             ) from None
         yield
-
-
-def _require_free(port: int) -> None:
-    with socket.socket() as probe:
-        try:
-            probe.bind(("127.0.0.1", port))
-        except OSError as error:
-            raise InputError(
-                "the port cannot be used",
-                got=f"{port} ({error.strerror})",
-                allowed="a free port above 1023, or no --port: a unix socket needs none",
-                fix="stop the program that uses the port, or omit --port",
-            ) from None

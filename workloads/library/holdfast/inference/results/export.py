@@ -1,9 +1,8 @@
-"""Finished results out of PostgreSQL, in the order of their ids: JSON lines or Parquet, to a file or a bucket."""
+"""Finished results out of PostgreSQL, in the order of their ids: JSON lines or Parquet."""
 
 import contextlib
 import itertools
 import json
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, cast
@@ -12,7 +11,6 @@ from psycopg import Connection
 
 from holdfast.contract.errors import InputError, unusable
 
-GCS = "gs://"
 _ROW_GROUP = 50_000
 
 _ROWS = """
@@ -30,8 +28,6 @@ def rows(connection: Connection, job: str) -> Iterator[tuple[str, Any]]:
 
 def export(connection: Connection, job: str, out: str) -> int:
     """Write `out` whole or not at all; its ending decides the format. Returns the number of rows."""
-    if out.startswith(GCS):
-        return _export_to_bucket(connection, job, out)
     path = Path(out)
     if path.suffix not in (".jsonl", ".json", ".parquet"):
         raise InputError("the format is unknown", got=out, allowed=".jsonl or .parquet", fix="rename --out")
@@ -45,17 +41,6 @@ def export(connection: Connection, job: str, out: str) -> int:
         with contextlib.suppress(OSError):
             partial.unlink()
         raise unusable(error, path) from error
-    return count
-
-
-def _export_to_bucket(connection: Connection, job: str, url: str) -> int:
-    from google.cloud import storage
-
-    bucket, _, name = url.removeprefix(GCS).partition("/")
-    with tempfile.TemporaryDirectory() as folder:
-        local = Path(folder) / (Path(name).name or "results.jsonl")
-        count = export(connection, job, str(local))
-        storage.Client().bucket(bucket).blob(name).upload_from_filename(local)
     return count
 
 

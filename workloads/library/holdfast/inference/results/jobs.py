@@ -67,7 +67,7 @@ def require(connection: Connection, job: str) -> int:
     return int(row[0])
 
 
-def pin(connection: Connection, job: str, configuration: Mapping[str, object], *, recompute: bool = False) -> str:
+def pin(connection: Connection, job: str, configuration: Mapping[str, object]) -> str:
     """The job's fingerprint. The first worker sets it; one that would compute something else is refused."""
     mine = fingerprint(configuration)
     with connection.transaction():
@@ -76,20 +76,18 @@ def pin(connection: Connection, job: str, configuration: Mapping[str, object], *
         ).fetchone()
         assert row is not None, f"job {job} vanished"
         pinned, before = row
-        if pinned is not None and pinned != mine and not recompute:
+        if pinned is not None and pinned != mine:
             raise InputError(
                 "this worker's configuration differs from the job's earlier workers",
                 got=_difference(before, configuration),
                 allowed="one configuration per job",
-                fix="use --set recompute=true to process all items again, or create another job",
+                fix="enqueue the items as another job",
             )
-        if pinned != mine:
+        if pinned is None:
             connection.execute(
                 "UPDATE holdfast.job SET fingerprint = %s, configuration = %s::jsonb WHERE job = %s",
                 (mine, json.dumps(configuration), job),
             )
-        if pinned is not None and pinned != mine:
-            _queue_again(connection, job)
     return mine
 
 
@@ -98,16 +96,6 @@ def pinned_configuration(connection: Connection, job: str) -> dict[str, object]:
     row = connection.execute("SELECT configuration FROM holdfast.job WHERE job = %s", (job,)).fetchone()
     connection.commit()
     return dict(row[0]) if row and isinstance(row[0], dict) else {}
-
-
-def _queue_again(connection: Connection, job: str) -> None:
-    """Into the outbox; the caller publishes."""
-    connection.execute("DELETE FROM holdfast.queue WHERE job = %s", (job,))
-    connection.execute(
-        "INSERT INTO holdfast.outbox (job, item) SELECT job, item FROM holdfast.item WHERE job = %s"
-        " ON CONFLICT DO NOTHING",
-        (job,),
-    )
 
 
 def _difference(stored: object, now: Mapping[str, object]) -> str:

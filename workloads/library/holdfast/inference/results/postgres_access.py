@@ -1,18 +1,14 @@
-"""Who may reach the embedded PostgreSQL: the account that started it, and on TCP every client with the password.
+"""Who may reach the embedded PostgreSQL: the account that started it, over a unix socket.
 
 Its superuser can run programs as the server's account, so no other account of the machine may log in.
 """
 
 import os
 import pwd
-import secrets
 import shutil
 import stat
 import tempfile
 from pathlib import Path
-
-import psycopg
-from psycopg import sql
 
 from holdfast.contract.errors import InputError, Unjudged
 
@@ -93,22 +89,9 @@ def settings(folder: Path) -> list[str]:
     `folder` is ours: in the data folder root would write where the server's account can put links.
     """
     account = pwd.getpwuid(os.geteuid()).pw_name
-    rules = "local all all peer map=holdfast\nhost all all 127.0.0.1/32 scram-sha-256\n"
+    rules = "local all all peer map=holdfast\n"
     accounts = f'holdfast "{account}" all\n'
     for name, text in ((_RULES, rules), (_ACCOUNTS, accounts)):
         (folder / name).write_text(text)
         (folder / name).chmod(0o644)  # read by the server's account
     return [f"hba_file={folder / _RULES}", f"ident_file={folder / _ACCOUNTS}"]
-
-
-def set_password(uri: str, file: Path, port: int) -> None:
-    """A new password for the superuser, into a file that libpq reads (`passfile=`)."""
-    password = secrets.token_urlsafe(32)
-    with psycopg.connect(uri) as connection:
-        # The server gets the verifier only: a statement may end in a log.
-        verifier = connection.pgconn.encrypt_password(password.encode(), SUPERUSER.encode(), b"scram-sha-256")
-        alter = sql.SQL("ALTER ROLE {} PASSWORD {}").format(sql.Identifier(SUPERUSER), sql.Literal(verifier.decode()))
-        connection.execute(alter)
-    file.unlink(missing_ok=True)
-    with os.fdopen(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as opened:
-        opened.write(f"127.0.0.1:{port}:*:{SUPERUSER}:{password}\n")

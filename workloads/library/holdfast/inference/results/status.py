@@ -1,20 +1,14 @@
 """The progress of a job, read from the view holdfast.job_status, which dashboards read too."""
 
-import time
-from collections.abc import Callable
-from contextlib import nullcontext
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from psycopg import Connection
 from psycopg.rows import class_row
-from rich.console import Console
-from rich.live import Live
-from rich.text import Text
 
 from holdfast.inference.results import jobs
 
-SCHEMA = "holdfast.batch-status/1"
+SCHEMA = "holdfast.batch-status/2"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -43,15 +37,8 @@ class Status:
     oldest_seconds: float
     replicas_wanted: int
 
-    def to_json(self, price_per_hour: float = 0.0) -> dict[str, Any]:
-        values = {f.name: getattr(self, f.name) for f in fields(self)}
-        return {"schema": SCHEMA, **values, "cost_per_1000": self.cost_per_1000(price_per_hour)}
-
-    def cost_per_1000(self, price_per_hour: float) -> float | None:
-        """Dollars, from the seconds that workers lived."""
-        if not price_per_hour or not self.done:
-            return None
-        return price_per_hour * self.worker_seconds / 3600 / self.done * 1000
+    def to_json(self) -> dict[str, Any]:
+        return {"schema": SCHEMA} | asdict(self)
 
 
 def read_status(connection: Connection, job: str) -> Status:
@@ -62,9 +49,8 @@ def read_status(connection: Connection, job: str) -> Status:
     return found
 
 
-def table(status: Status, price_per_hour: float = 0.0) -> str:
+def table(status: Status) -> str:
     """For people; `to_json` has every number."""
-    cost = status.cost_per_1000(price_per_hour)
     rows = {
         "job": status.job,
         "done": f"{status.done:,} of {status.total:,} ({status.done / max(1, status.total):.1%})",
@@ -76,17 +62,10 @@ def table(status: Status, price_per_hour: float = 0.0) -> str:
         "workers": f"{status.workers} now, {status.replicas_wanted} wanted for the deadline",
         "preempted": f"{status.preempted} with notice, {status.killed} without; {status.retried:,} items begun again",
         "worker time": _duration(status.worker_seconds),
-        "cost": _cost(cost, price_per_hour),
         "configuration": status.fingerprint or "of the first worker",
     }
     width = max(map(len, rows))
     return "\n".join(f"{name:<{width}}  {value}" for name, value in rows.items())
-
-
-def _cost(dollars: float | None, price_per_hour: float) -> str:
-    if dollars is None:
-        return "unknown yet" if price_per_hour else "unknown: give --price"
-    return f"${dollars:.3g} per 1,000 items"
 
 
 def _duration(seconds: float | None) -> str:
@@ -97,19 +76,3 @@ def _duration(seconds: float | None) -> str:
     units = ((hours, "h"), (minutes, "min"), (seconds, "s"))
     first = next((n for n, (value, _) in enumerate(units) if value), 2)
     return " ".join(f"{value} {unit}" for value, unit in units[first : first + 2])
-
-
-def show_until_drained(read: Callable[[], Status], *, every_s: float, price_per_hour: float) -> None:
-    """One table that changes in place; off a terminal one below the other."""
-    console = Console()
-    with Live(console=console, auto_refresh=False) if console.is_terminal else nullcontext() as live:
-        while True:
-            found = read()
-            shown = table(found, price_per_hour)
-            if live:
-                live.update(Text(shown), refresh=True)
-            else:
-                print(shown, end="\n\n", flush=True)
-            if found.done + found.failed >= found.total:
-                return
-            time.sleep(every_s)

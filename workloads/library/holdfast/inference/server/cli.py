@@ -14,7 +14,6 @@ from holdfast.contract.values import assigned, settings_help
 
 SETTINGS = {
     "host": "address to listen on",
-    "management_port": "on 127.0.0.1, to load a checkpoint; 0: none",
     "body_bytes": "most bytes of a request",
 }
 """Of `serve run --set`; ServerSettings describes them."""
@@ -24,12 +23,12 @@ app = typer.Typer(help="Answer requests online.", epilog=EXIT_CODES_HELP, no_arg
 
 @app.command(
     epilog=examples(
-        "python -m holdfast serve run --predictor gpt --checkpoints gs://my-bucket/checkpoints --run my-run --follow 30"
+        "python -m holdfast serve run --predictor gpt --checkpoints gs://my-bucket/checkpoints --run my-run"
     )
 )
 def run(
-    predictor: Annotated[str, typer.Option(help="gpt, hf, entropy, or MODULE:FUNCTION of your own.")] = "gpt",
-    model: Annotated[str, typer.Option(help="Folder of a Hugging Face model (hf).")] = "",
+    predictor: Annotated[str, typer.Option(help="gpt, entropy, or MODULE:FUNCTION of your own.")] = "gpt",
+    model: Annotated[str, typer.Option(help="Folder of the model, for your FUNCTION.")] = "",
     checkpoints: Annotated[str, typer.Option(help="Checkpoint URL of the model (gpt).")] = "",
     run_name: Annotated[str, typer.Option("--run", help="The training run whose newest commit is served.")] = "",
     name: Annotated[str, typer.Option(help="The model's name in URLs.")] = "model",
@@ -42,7 +41,6 @@ def run(
     ] = 0.0,
     batch: Annotated[int, typer.Option(help="Maximum number of items per batch.")] = 32,
     queue: Annotated[int, typer.Option(help="Maximum number of waiting requests.")] = 1024,
-    follow: Annotated[float, typer.Option(help="Seconds between checks for a newer checkpoint; 0: never.")] = 0.0,
     others: Annotated[
         list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help=settings_help(SETTINGS))
     ] = None,
@@ -59,7 +57,6 @@ def run(
         port=port,
         window_s=window,
         longest_request_s=longest_request,
-        follow_s=follow,
         limits=Limits(batch_items=batch, queue_requests=queue),
         **assigned(others or (), ServerSettings, SETTINGS),
     )

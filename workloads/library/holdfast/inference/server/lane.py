@@ -1,4 +1,4 @@
-"""One loaded model: its process, its queue, and the task that empties it.
+"""The model of a server: its process, its queue, and the task that empties it.
 
 Guarantees: a request is answered by this model alone, once; what ends the predicting process, or makes it raise, is
 found by halving and costs its neighbours a second prediction, not their answer.
@@ -6,13 +6,15 @@ found by halving and costs its neighbours a second prediction, not their answer.
 
 import asyncio
 import contextlib
+import json
 import os
 import signal
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import TypeVar
+from hashlib import sha256
+from typing import Any, NoReturn, TypeVar
 
 from holdfast.contract.serving import TRIES
 from holdfast.inference.errors import ItemFault, PredictorBroken, ProcessDied, Refused
@@ -61,8 +63,7 @@ class Lane:
         self.batcher = Batcher[Request](settings.limits)
         self._wake = asyncio.Event()
         self._closed = False
-        self._retired = False
-        self._held = 0
+        self.loaded = False
         self._load_s = 0.0
         self.sample: Value | None = None
         """A value of this model; None where it refuses the warm-up."""
@@ -79,6 +80,10 @@ class Lane:
         began = time.monotonic()
         await self._in_thread(self._predictor.load)
         self._load_s = time.monotonic() - began
+        await self._warm_up()
+        self.loaded = True
+
+    async def _warm_up(self) -> None:
         try:
             for items in (1, self._settings.limits.batch_items):
                 [self.sample, *_] = await self._in_thread(self._predictor.predict, [_WARM_UP] * items)
@@ -108,27 +113,13 @@ class Lane:
         self._count()
         return found
 
-    @contextlib.contextmanager
-    def held(self) -> Generator[None]:
-        """Clients that ask for one piece after the other: a retired model answers the last of them too."""
-        self._held += 1
+    async def run(self) -> NoReturn:
+        """Until cancelled. PredictorBroken when the device or the model is lost; nothing waits any more then."""
         try:
-            yield
-        finally:
-            self._held -= 1
-            self._wake.set()
-
-    def retire(self) -> None:
-        """Answer what waits, then end."""
-        self._retired = True
-        self._wake.set()
-
-    async def run(self) -> None:
-        """Until retired and empty. PredictorBroken when the device or the model is lost; nothing waits any more then."""
-        try:
-            while not (self._retired and not self.batcher.waiting and not self._held):
+            while True:
                 await self._next()
         except PredictorBroken:
+            self.loaded = False
             self._refuse_all()
             raise
         finally:
@@ -260,3 +251,10 @@ _SENTENCES = {
 
 def _lost() -> Refused:
     return Refused(503, "the model has crashed; this server exits", retry_after_s=1.0, reason="leaving")
+
+
+def commit_of(configuration: Mapping[str, Any]) -> str:
+    """What each answer names: run, step and attempt of a commit; of another model a digest of what decides a result."""
+    if {"run", "step", "attempt"} <= configuration.keys():
+        return f"{configuration['run']}/step-{configuration['step']}/{configuration['attempt']}"
+    return sha256(json.dumps(configuration, sort_keys=True).encode()).hexdigest()[:12]

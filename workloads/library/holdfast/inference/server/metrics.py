@@ -19,7 +19,6 @@ class Metrics:
         self.requests = self._counter(serving.REQUESTS, "code")
         self.refused = self._counter(serving.REFUSED, "reason")
         self.predictor_deaths = self._counter(serving.PREDICTOR_DEATHS)
-        self.swaps = self._counter(serving.SWAPS, "outcome")
         self.queue_seconds = self._histogram(serving.QUEUE_SECONDS, _SECONDS)
         self.predict_seconds = self._histogram(serving.PREDICT_SECONDS, _SECONDS)
         self.request_seconds = self._histogram(serving.REQUEST_SECONDS, _SECONDS)

@@ -19,8 +19,8 @@ from holdfast.inference.predictor.spec import PredictorSpec
 from holdfast.inference.server.app import App
 from holdfast.inference.server.connection import Connection
 from holdfast.inference.server.drain import Drain, Phase
+from holdfast.inference.server.lane import Lane, commit_of
 from holdfast.inference.server.metrics import Metrics
-from holdfast.inference.server.models import Models
 from holdfast.inference.server.settings import ServerSettings
 from holdfast.runtime import logs
 from holdfast.runtime.shutdown import Shutdown, of_process
@@ -37,14 +37,10 @@ def serve(spec: PredictorSpec, settings: ServerSettings) -> int:
     # An alert goes by this line.
     shutdown.last_words = lambda: logs.warning("drain", OVER_BUDGET)
     shutdown.leave_after(settings.window_s)
-    with contextlib.ExitStack() as stack:
-        listeners = [stack.enter_context(_listening(settings.host, settings.port, "--port"))]
-        port = listeners[0].getsockname()[1]
+    with _listening(settings.host, settings.port) as listener:
+        port = listener.getsockname()[1]
         logs.info("serve", f"listening on port {port}", port=port)
-        if settings.management_port:
-            managing = _listening("127.0.0.1", settings.management_port, "--set management_port")
-            listeners.append(stack.enter_context(managing))
-        return asyncio.run(_Process(spec, settings, shutdown).run(listeners))
+        return asyncio.run(_Process(spec, settings, shutdown).run(listener))
 
 
 class _Server(uvicorn.Server):
@@ -59,20 +55,20 @@ class _Process:
         self._settings, self._shutdown = settings, shutdown
         self._drain = Drain(budget=settings.budget, longest_request_s=settings.request_s)
         self._metrics = Metrics()
-        self._models = Models(spec, settings, self._metrics, lost=self._give_up)
+        self._lane = Lane(spec, settings, self._metrics)
         self._code = EXIT_PREEMPTED
-        app = App(settings, self._drain, self._models, self._metrics)
+        app = App(settings, self._drain, self._lane, self._metrics)
         self._server = _Server(_configuration(app, self._drain, settings))
 
-    async def run(self, listeners: list[socket.socket]) -> int:
+    async def run(self, listener: socket.socket) -> int:
         loop = asyncio.get_running_loop()
         threading.Thread(target=self._pass_notice, args=(loop,), name="notice", daemon=True).start()
-        serving = asyncio.create_task(self._server.serve(sockets=listeners))
-        loading = asyncio.create_task(self._load())
+        serving = asyncio.create_task(self._server.serve(sockets=[listener]))
+        computing = asyncio.create_task(self._compute())
         leaving = asyncio.create_task(self._leave_in_order())
         await leaving  # not before the last answer is sent, or nothing was ever begun
-        loading.cancel()
-        self._models.close()
+        computing.cancel()
+        self._lane.close()
         await serving
         self._report()
         return self._code
@@ -85,25 +81,23 @@ class _Process:
     def _notice(self) -> None:
         logs.info("drain", f"{self._shutdown.reason}: not ready, accepting for {self._settings.budget.accept_s:g} s")
         self._drain.notice(time.monotonic())
-        self._models.leave()
         self._metrics.draining.set(1)
 
-    async def _load(self) -> None:
+    async def _compute(self) -> None:
+        """Load the model, then answer with it."""
         try:
-            await self._models.start()
+            await self._lane.load()
+            self._drain.loaded()
+            logs.info("serve", f"{self._settings.model} answers with {commit_of(self._lane.configuration)}")
+            await self._lane.run()
         except InputError as error:
             self._stop(EXIT_BAD_INPUT, error.lines())
         except LoaderFailed as error:
             self._stop(EXIT_BUG, f"load() has a bug: {error}")
         except PredictorBroken as error:
-            self._stop(EXIT_RETRY, str(error))
-        else:
-            self._drain.loaded()
-            if self._settings.follow_s:
-                await self._models.follow(self._settings.follow_s)
-
-    def _give_up(self, error: BaseException) -> None:
-        self._stop(EXIT_RETRY if isinstance(error, PredictorBroken) else EXIT_BUG, f"the model is lost: {error}")
+            self._stop(EXIT_RETRY, f"the model is lost: {error}")
+        except Exception as error:  # noqa: BLE001  the task's top level: a server without a model must end
+            self._stop(EXIT_BUG, f"the model is lost: {type(error).__name__}: {error}")
 
     def _stop(self, code: int, why: str) -> None:
         """Without a model there is nothing to accept for: what comes while endpoints move is answered with 503."""
@@ -155,7 +149,7 @@ def _pass_on_warnings() -> None:
     logger.handlers, logger.propagate = [_PassOn(logging.WARNING)], False
 
 
-def _listening(host: str, port: int, option: str) -> socket.socket:
+def _listening(host: str, port: int) -> socket.socket:
     """Bound before the model loads, so that probes are answered from the start."""
     try:
         return socket.create_server((host, port), backlog=_BACKLOG)
@@ -164,5 +158,5 @@ def _listening(host: str, port: int, option: str) -> socket.socket:
             "the address is not available",
             got=f"{host}:{port}: {error.strerror}",
             allowed="a free port of this machine",
-            fix=f"use another {option}, or stop the program that uses it",
+            fix="use another --port, or stop the program that uses it",
         ) from None

@@ -18,16 +18,12 @@ class ServerSettings:
     host: str = "0.0.0.0"  # a pod's only address; network policies decide who reaches it
     port: int = PORT
     """0: any that is free; the first log line names it."""
-    management_port: int = 0
-    """On 127.0.0.1, apart from what clients reach: the route to load a model. 0: there is none."""
     window_s: float = float(DEFAULT_WINDOW.pod_s)
     """What the pool grants after the notice."""
     longest_request_s: float = 0.0
     """From the first byte of a request to the last of its answer; 0: as long as the window allows."""
     body_bytes: int = 8 * MIB
     limits: Limits = field(default_factory=Limits)
-    follow_s: float = 0.0
-    """Between looks for a newer commit of the run; 0: only when asked to load."""
 
     def __post_init__(self) -> None:
         least = WINDOW_MARGIN_S + LEAST_ACCEPT_S + 1.0
@@ -41,11 +37,9 @@ class ServerSettings:
                 fix="lower --longest-request, or serve on a pool with a longer grace period",
             )
         between("the port is out of range", self.port, 0, 65_535)
-        between("the management port is out of range", self.management_port, 0, 65_535)
         between("the largest body is out of range", self.body_bytes, 1, 1024 * MIB)
         between("the items of a batch are out of range", self.limits.batch_items, 1, 4096)
         between("the queue is out of range", self.limits.queue_requests, 1, 1_000_000)
-        between("the time between looks for a newer commit is out of range", self.follow_s, 0.0, 86_400.0)
 
     @property
     def budget(self) -> DrainBudget:

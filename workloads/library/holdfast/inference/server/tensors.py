@@ -1,7 +1,8 @@
 """Open Inference Protocol v2: a request's tensors become items, items' values become tensors. Pure.
 
-Tensors may come and go as JSON or in binary. An item is one row along the first dimension. Of a request with one input of BYTES and shape [n] the item is the text
-itself; of any other it is a JSON object {input: row}. Source: KServe, Open Inference Protocol, REST.
+Tensors come and go as JSON. An item is one row along the first dimension. Of a request with one input of BYTES and
+shape [n] the item is the text itself; of any other it is a JSON object {input: row}. Source: KServe, Open Inference
+Protocol, REST.
 """
 
 import json
@@ -13,7 +14,6 @@ from itertools import pairwise
 from typing import Any, NoReturn, cast
 
 from holdfast.inference.errors import Refused
-from holdfast.inference.server import binary
 from holdfast.inference.values import Value
 
 MAX_INPUTS = 64
@@ -27,10 +27,8 @@ _TEXT = re.compile(rb'"(?:[^"\\]|\\.)*+"?', re.DOTALL)
 class InferRequest:
     id: str | None
     bodies: list[bytes]
-    outputs: Mapping[str, bool]
-    """Those that are wanted, each in binary or not; empty: all."""
-    binary: bool
-    """Those that are not named."""
+    outputs: list[str]
+    """Names of those that are wanted; empty: all."""
 
 
 def _integers(low: int, high: int) -> Callable[[object], bool]:
@@ -45,7 +43,7 @@ def _is_finite(value: object) -> bool:
 
 
 _FITS: dict[str, Callable[[object], bool]] = {
-    "BYTES": lambda value: isinstance(value, str | bytes),
+    "BYTES": lambda value: isinstance(value, str),
     "BOOL": lambda value: isinstance(value, bool),
     **{f"UINT{bits}": _integers(0, 2**bits - 1) for bits in (8, 16, 32, 64)},
     **{f"INT{bits}": _integers(-(2 ** (bits - 1)), 2 ** (bits - 1) - 1) for bits in (8, 16, 32, 64)},
@@ -53,50 +51,47 @@ _FITS: dict[str, Callable[[object], bool]] = {
 }
 
 
-def parse(body: bytes, most_items: int, json_length: str | None = None) -> InferRequest:
+def parse(body: bytes, most_items: int) -> InferRequest:
     """Refused with 400 for what is no request, with 413 for more items than a batch holds."""
-    text, blobs = binary.split(body, json_length)
-    request = json_object(text)
+    request = json_object(body)
+    _require_known(request)
     found = request.get("inputs")
     if not isinstance(found, list) or not 1 <= len(cast("list[object]", found)) <= MAX_INPUTS:
         raise Refused(400, f"inputs must be a list of 1 to {MAX_INPUTS} tensors")
     given = request.get("id")
     if given is not None and not isinstance(given, str):
         raise Refused(400, "id must be text")
-    inputs = [_Input.of(tensor, blobs) for tensor in cast("list[object]", found)]
-    blobs.end()
+    inputs = [_Input.of(tensor) for tensor in cast("list[object]", found)]
     counts = {tensor.shape[0] for tensor in inputs}
     if len(counts) > 1 or len({tensor.name for tensor in inputs}) < len(inputs):
         raise Refused(400, "inputs must have different names and one first dimension")
     (count,) = counts
     if count > most_items:
         raise Refused(413, f"{count} items; the maximum per request is {most_items}")
-    in_binary = _parameters(request).get("binary_data_output", False) is True
-    return InferRequest(id=given, bodies=_bodies(inputs, count), outputs=_outputs(request, in_binary), binary=in_binary)
+    return InferRequest(id=given, bodies=_bodies(inputs, count), outputs=_outputs(request))
 
 
-def _parameters(found: Mapping[str, object]) -> Mapping[str, object]:
-    """Refused with 400 for those that would change the answer and are not supported."""
+def _require_known(found: Mapping[str, object]) -> None:
+    """Refused with 400 for parameters that would change the answer and are not supported."""
     given = found.get("parameters") or {}
     if not isinstance(given, dict):
         raise Refused(400, "parameters must be an object")
-    given = cast("dict[str, object]", given)
-    for name in given:
-        if name.startswith(("shared_memory", "sequence_")) or name == "classification":
+    for name in cast("dict[str, object]", given):
+        if name.startswith(("shared_memory", "sequence_")) or name in ("classification", "binary_data_size"):
             raise Refused(400, f"the parameter {name} is not supported")
-    return given
 
 
-def _outputs(request: Mapping[str, object], in_binary: bool) -> dict[str, bool]:
-    found: dict[str, bool] = {}
+def _outputs(request: Mapping[str, object]) -> list[str]:
+    found: list[str] = []
     wanted = request.get("outputs") or []
     for each in cast("list[object]", wanted) if isinstance(wanted, list) else [None]:
         match each:
             case {"name": str(name)}:
-                found[name] = _parameters(cast("dict[str, object]", each)).get("binary_data", in_binary) is True
+                _require_known(cast("dict[str, object]", each))
+                found.append(name)
             case _:
                 raise Refused(400, "outputs must be a list of objects with a name")
-    return found
+    return list(dict.fromkeys(found))
 
 
 def json_object(body: bytes) -> dict[str, Any]:
@@ -128,7 +123,7 @@ class _Input:
     data: list[object]
 
     @classmethod
-    def of(cls, tensor: object, blobs: binary.Blobs) -> "_Input":
+    def of(cls, tensor: object) -> "_Input":
         match tensor:
             case {"name": str(name), "datatype": str(datatype), "shape": list(shape)}:
                 tensor, shape = cast("dict[str, object]", tensor), cast("list[object]", shape)
@@ -139,20 +134,12 @@ class _Input:
         if not 1 <= len(shape) <= MAX_DIMENSIONS or not all(type(n) is int and 0 < n <= 2**31 for n in shape):
             raise Refused(400, f"shape must be 1 to {MAX_DIMENSIONS} positive whole numbers")
         sizes = cast("list[int]", shape)
-        flat = _data(tensor, datatype, sizes, blobs)
+        _require_known(tensor)
+        data = tensor.get("data")
+        flat = _flat(cast("list[object]", data), sizes) if isinstance(data, list) else []
         if len(flat) != math.prod(sizes) or not all(map(_FITS[datatype], flat)):
             raise Refused(400, f"data of {name[:80]!r} must be {sizes} values of {datatype}")
         return cls(name, datatype, sizes, flat)
-
-
-def _data(tensor: Mapping[str, object], datatype: str, sizes: Sequence[int], blobs: binary.Blobs) -> list[object]:
-    parameters = _parameters(tensor)
-    if binary.SIZE not in parameters:
-        data = tensor.get("data")
-        return _flat(cast("list[object]", data), sizes) if isinstance(data, list) else []
-    if math.prod(sizes) > MAX_VALUES:
-        raise Refused(413, f"the maximum number of values is {MAX_VALUES}")
-    return binary.values(datatype, math.prod(sizes), blobs.take(parameters[binary.SIZE]))
 
 
 def _flat(data: list[object], sizes: Sequence[int]) -> list[object]:
@@ -169,11 +156,11 @@ def _flat(data: list[object], sizes: Sequence[int]) -> list[object]:
 def _bodies(inputs: Sequence[_Input], count: int) -> list[bytes]:
     try:
         if len(inputs) == 1 and inputs[0].datatype == "BYTES" and len(inputs[0].shape) == 1:
-            return [text if isinstance(text, bytes) else cast("str", text).encode() for text in inputs[0].data]
+            return [cast("str", text).encode() for text in inputs[0].data]
         rows = [{tensor.name: _row(tensor, n) for tensor in inputs} for n in range(count)]
-        return [json.dumps(row, ensure_ascii=False, default=bytes.decode).encode() for row in rows]
+        return [json.dumps(row, ensure_ascii=False).encode() for row in rows]
     except UnicodeError:
-        raise Refused(400, "a text is no UTF-8, or contains an unpaired surrogate") from None
+        raise Refused(400, "a text contains an unpaired surrogate") from None
 
 
 def _row(tensor: _Input, n: int) -> object:
@@ -184,23 +171,15 @@ def _row(tensor: _Input, n: int) -> object:
     return values if len(tensor.shape) > 1 else values[0]
 
 
-def answer(found: Sequence[Value], *, model: str, commit: str, request: InferRequest) -> tuple[bytes, int | None]:
-    """One output for each key that all values have; else one output of JSON texts. With the length of the JSON where
-    tensors follow it. Refused with 400 for an output that there is not."""
+def answer(found: Sequence[Value], *, model: str, commit: str, request: InferRequest) -> dict[str, object]:
+    """One output for each key that all values have; else one output of JSON texts. Refused with 400 for an output that
+    there is not."""
     columns = _columns(found)
-    if missing := request.outputs.keys() - columns.keys():
+    if missing := set(request.outputs) - columns.keys():
         raise Refused(400, f"no output {min(missing)[:80]!r}; there are {', '.join(columns)[:300]}")
-    blobs, outputs = list[bytes](), list[Mapping[str, object]]()
-    for name in request.outputs or columns:
-        tensor, data = _described(name, columns[name])
-        if request.outputs.get(name, request.binary):
-            blobs.append(binary.encoded(str(tensor["datatype"]), data))
-            outputs.append(tensor | {"parameters": {binary.SIZE: len(blobs[-1])}})
-        else:
-            outputs.append(tensor | {"data": data})
+    outputs = [_described(name, columns[name]) for name in request.outputs or columns]
     content: dict[str, object] = {"model_name": model, "model_version": commit, "outputs": outputs}
-    text = json.dumps(content | ({} if request.id is None else {"id": request.id})).encode()
-    return b"".join((text, *blobs)), len(text) if blobs else None
+    return content | ({} if request.id is None else {"id": request.id})
 
 
 def _columns(found: Sequence[Value]) -> dict[str, list[object]]:
@@ -210,12 +189,13 @@ def _columns(found: Sequence[Value]) -> dict[str, list[object]]:
     return {key: [value[key] for value in found] for key in keys}
 
 
-def _described(name: str, column: Sequence[object]) -> tuple[dict[str, object], Sequence[object]]:
+def _described(name: str, column: Sequence[object]) -> dict[str, object]:
     datatype = next((kind for kind in ("BOOL", "INT64", "FP64", "BYTES") if all(map(_FITS[kind], column))), "")
     data = list(column) if datatype else [json.dumps(value) for value in column]
-    return {"name": name, "datatype": datatype or "BYTES", "shape": [len(column)]}, data
+    return {"name": name, "datatype": datatype or "BYTES", "shape": [len(column)], "data": data}
 
 
 def outputs_like(sample: Value) -> list[Mapping[str, object]]:
     """The metadata of outputs that one value shows."""
-    return [_described(name, column)[0] | {"shape": [-1]} for name, column in _columns([sample]).items()]
+    described = (_described(name, column) for name, column in _columns([sample]).items())
+    return [{"name": each["name"], "datatype": each["datatype"], "shape": [-1]} for each in described]

@@ -34,9 +34,6 @@ class WorkerSettings:
     retry_delay_s: float = 1.0
     """A failed item waits this long for each failure so far: what failed for a moment gets a chance."""
 
-    recompute: bool = False
-    """Process all items of the job again with this configuration."""
-
     def __post_init__(self) -> None:
         between("the micro-batch is out of range", self.micro_batch, 1, 4096)
         between("the longest batch is out of range", self.longest_batch_s, 0.001, 600.0)

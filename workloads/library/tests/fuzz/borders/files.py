@@ -47,7 +47,7 @@ def _enter_submit(data: bytes) -> None:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "job.yaml"
         path.write_bytes(data)
-        submit.plan(submit.read(path), platforms.load("example"), prices.load(), submit.Caps(usd_per_hour=1.0), 2.0)
+        submit.plan(submit.read(path), platforms.load("example"), prices.load(), 1.0)
 
 
 def _make_field(draw: random.Random) -> bytes:

@@ -14,7 +14,7 @@ from holdfast.contract.errors import InputError
 from holdfast.inference import items, sources
 from holdfast.inference.errors import MalformedMessage, PredictorError, Refused
 from holdfast.inference.predictor import frames
-from holdfast.inference.server import completions, tensors
+from holdfast.inference.server import tensors
 from holdfast.inference.values import encode_value
 from workloads.library.tests.fuzz.campaign import Border
 from workloads.library.tests.fuzz.mutations import hostile
@@ -30,7 +30,7 @@ def _enter_rows(suffix: str) -> Callable[[bytes], None]:
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / f"rows{suffix}"
             path.write_bytes(data)
-            for _ in sources.items_of("job", str(path), pattern="*", id_column="id", body_column="text"):
+            for _ in sources.items_of("job", str(path), id_column="id", body_column="text"):
                 pass
 
     return enter
@@ -62,18 +62,6 @@ INFER = {
         {"name": "n", "datatype": "INT32", "shape": [2, 2], "data": [1, 2, 3, 4]},
     ],
 }
-ASK = {"model": "m", "prompt": "a text", "max_tokens": 5, "stream": True, "temperature": 0.5, "stop": ["x"], "n": 1}
-PIECE = {"text": "a", "finish_reason": None}
-
-
-def _enter_completion(data: bytes) -> None:
-    completions.parse(data).item("so far")
-
-
-def _enter_piece(data: bytes) -> None:
-    """As the predictor's value, which has been JSON before."""
-    piece = completions.Piece.of(json.loads(data))
-    completions.event(completions.writer("id", "m")(piece))
 
 
 def seeded(*seeds: Any) -> Callable[[random.Random], bytes]:
@@ -94,6 +82,4 @@ BORDERS = {
         refusals=(PredictorError, InputError, ValueError, RecursionError, EOFError),
     ),
     "HTTP requests": Border(make=seeded(INFER), enter=lambda data: tensors.parse(data, 64), refusals=(Refused,)),
-    "completions": Border(make=seeded(ASK), enter=_enter_completion, refusals=(Refused,)),
-    "pieces of text": Border(make=seeded(PIECE), enter=_enter_piece, refusals=(Refused, ValueError, RecursionError)),
 }

@@ -1,14 +1,11 @@
 """Predictors that take their time, and whose items do to their process what their body names."""
 
-import json
 import os
 import signal
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import cast
 
-from holdfast.contract.errors import InputError
 from holdfast.inference.predictor.spec import PredictorSpec
 from holdfast.inference.values import Value
 
@@ -62,45 +59,12 @@ def _wait_for(path: Path) -> None:
 
 
 class Stepped(GpuLike):
-    """The commit that a file names when it is loaded; `damaged` cannot be, `hangs` takes until the file names another.
-    Each answer holds the step."""
+    """The commit that a file names when it is loaded; `hangs` takes until the file names another."""
 
     def load(self) -> None:
         while (text := self._path.read_text()) in ("hangs", ""):
-            self._path.with_suffix(".begun").touch()
             time.sleep(0.005)
-        if text == "damaged":
-            raise InputError("the checkpoint is damaged", got=text, allowed="a number", fix="write one")
-        self._step = int(text)
-        self.configuration = {"run": "run", "step": self._step, "attempt": "played"}
-
-    def predict(self, bodies: Sequence[bytes]) -> list[Value]:
-        super().predict(bodies)
-        return [{"step": self._step} for _ in bodies]
-
-
-class Completing(Stepped):
-    """Counts: `1 2 3 ...`, one number a piece, two tokens, up to max_tokens; a prompt may hold a piece as an item can."""
-
-    def load(self) -> None:
-        super().load()
-        self.configuration = {**self.configuration, "completes": True}
-
-    def predict(self, bodies: Sequence[bytes]) -> list[Value]:
-        asked = [json.loads(body) if body.startswith(b"{") else {} for body in bodies]
-        GpuLike.predict(self, [str(each.get("prompt", "")).encode() for each in asked])
-        return [self._piece(each) for each in asked]
-
-    def _piece(self, asked: Mapping[str, object]) -> Value:
-        count = str(asked.get("completion", "")).count(" ") + 1
-        if asked.get("prompt") == "nonsense":
-            return {"text": 7, "finish_reason": None}
-        counted: dict[str, Value] = {} if asked.get("prompt") == "uncounted" else {"tokens": 2, "prompt_tokens": 5}
-        return {
-            "text": f"{self._step}.{count} ",
-            "finish_reason": "length" if count >= cast("int", asked.get("max_tokens", 1)) else None,
-            **counted,
-        }
+        self.configuration = {"run": "run", "step": int(text), "attempt": "played"}
 
 
 class Echoing(GpuLike):
@@ -110,4 +74,4 @@ class Echoing(GpuLike):
         return [{"said": body.decode(), "bytes": len(body)} for body in bodies]
 
 
-completing, gpu_like, echoing, stepped, slow, stubborn = Completing, GpuLike, Echoing, Stepped, Slow, Stubborn
+gpu_like, echoing, stepped, slow, stubborn = GpuLike, Echoing, Stepped, Slow, Stubborn

@@ -17,14 +17,14 @@ from typing import Any
 
 import psutil
 
-from holdfast.drill.serving.fleet import admin, find_envoy, free_port
+from holdfast.drill.serving.fleet import admin, find_envoy
 from holdfast.manifests.envoy import CLUSTER
 from workloads.library.tests.processes import until
 
 ROOT = Path(__file__).parents[5]
 PREDICTORS = "workloads.library.tests.inference.server.playing_predictors"
 PATIENCE_S = 60.0
-INFER, LOAD = "/v2/models/model/infer", "/v2/repository/models/model/load"
+INFER = "/v2/models/model/infer"
 
 
 def texts(*bodies: str) -> bytes:
@@ -51,7 +51,6 @@ class Served:
     process: "subprocess.Popen[bytes]"
     log: Path
     port: int
-    management_port: int
 
     def request(
         self,
@@ -59,10 +58,8 @@ class Served:
         path: str,
         body: bytes | None = None,
         headers: Mapping[str, str] | None = None,
-        *,
-        port: int = 0,
     ) -> Answer:
-        connection = http.client.HTTPConnection("127.0.0.1", port or self.port, timeout=PATIENCE_S)
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=PATIENCE_S)
         try:
             connection.request(method, path, body, dict(headers or {}))
             response = connection.getresponse()
@@ -72,9 +69,6 @@ class Served:
 
     def infer(self, *bodies: str, **headers: str) -> Answer:
         return self.request("POST", INFER, texts(*bodies), {k.replace("_", "-"): v for k, v in headers.items()})
-
-    def load(self, body: bytes = b"") -> Answer:
-        return self.request("POST", LOAD, body, port=self.management_port)
 
     def ready(self) -> int:
         return self.request("GET", "/v2/health/ready").status
@@ -132,16 +126,14 @@ def served(
 ) -> Generator[Served]:
     """`env`: settings of ours; those of this process do not reach the server."""
     log = folder / f"server-{time.monotonic_ns()}.log"
-    managing = free_port()
-    command = [sys.executable, "-m", "holdfast", "serve", "run", "--predictor", predictor, "--port", "0"]
-    command += ["--set", f"management_port={managing}", *options]
+    command = [sys.executable, "-m", "holdfast", "serve", "run", "--predictor", predictor, "--port", "0", *options]
     environment = {name: value for name, value in os.environ.items() if not name.startswith("HOLDFAST_")}
     environment |= env or {}
     with log.open("wb") as out:
         process = subprocess.Popen(
             [*command, "--set", "host=127.0.0.1"], cwd=ROOT, stdout=out, stderr=out, env=environment
         )
-    server = Served(process, log, 0, managing)
+    server = Served(process, log, 0)
     try:
         server.port = until(lambda: _port(server), "the server's port")
         if ready:
@@ -173,11 +165,11 @@ def envoy(config: Path, admin_port: int) -> Generator[Callable[[], int]]:
 
 
 @contextmanager
-def stepped(folder: Path, *options: str, predictor: str = "stepped") -> Generator[tuple[Served, Path]]:
+def stepped(folder: Path) -> Generator[tuple[Served, Path]]:
     """With the file that names the step of its model, 1 at first."""
     step = folder / "step"
     step.write_text("1")
-    with served(folder, "--model", str(step), *options, predictor=f"{PREDICTORS}:{predictor}") as server:
+    with served(folder, "--model", str(step), predictor=f"{PREDICTORS}:stepped") as server:
         yield server, step
 
 

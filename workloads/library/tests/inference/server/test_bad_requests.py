@@ -7,7 +7,6 @@ import pytest
 
 from workloads.library.tests.inference.server.serving import (
     INFER,
-    LOAD,
     Served,
     head,
     received,
@@ -72,12 +71,6 @@ BAD: dict[str, tuple[Callable[[Served], int], int]] = {
     "wrong method": (lambda server: server.request("GET", INFER).status, 405),
     "timeout of nothing": (lambda server: server.infer("x", x_request_timeout_ms="0").status, 400),
     "100 MB": (posted(b"x" * 100_000_000), 413),
-    "a step of a model without steps": (
-        lambda server: server.load(b'{"parameters":{"step":1}}').status,
-        409,
-    ),
-    "a step that is not a number": (lambda server: server.load(b'{"parameters":{"step":"1"}}').status, 400),
-    "a load at the port that clients reach": (posted(b"", LOAD), 404),
     "no HTTP": (lambda server: code(raw(server, b"\x16\x03\x01\x02\r\n\r\n")), 400),
     "endless headers": (lambda server: code(raw(server, b"GET / HTTP/1.1\r\nx: ", b"a" * 90_000)), 431),
     "a header that never ends": (lambda server: code(raw(server, b"POST / HTTP/1.1\r\nHost: x")), 408),

@@ -3,7 +3,6 @@
 import math
 import random
 from dataclasses import dataclass
-from itertools import pairwise
 
 import pytest
 from hypothesis import given, settings
@@ -172,17 +171,6 @@ def test_a_batch_stops_before_it_makes_its_most_urgent_request_late() -> None:
     for _ in range(20):
         batcher.add(ticket(deadline=5.0))
     assert len(batcher.take(0.0)) == 5
-
-
-@given(st.lists(st.tuples(st.integers(1, 64), st.floats(0.0, 10.0)), max_size=60))
-@settings(max_examples=50)
-def test_a_time_is_never_negative_and_never_falls_with_the_size(seen: list[tuple[int, float]]) -> None:
-    timing = BatchTime()
-    for items, seconds in seen:
-        timing.observe(items, seconds)
-    times = [timing.seconds(n) for n in (1, 2, 16, 64)]
-    assert times[0] >= 0.0
-    assert all(a <= b + 1e-9 for a, b in pairwise(times))
 
 
 def test_the_fit_finds_the_line_and_forgets_the_old_one() -> None:

@@ -90,9 +90,8 @@ def test_whoever_is_accepted_has_the_time_that_was_promised(
 
 
 def test_a_step_of_the_wall_clock_moves_no_deadline() -> None:
-    """Of the whole room only the date in a completion is read from it."""
+    """Nothing in the whole room reads it."""
     asked = re.compile(r"\btime\.time\(|\b(?:utc)?now\(\)|\btoday\(")
     files = sorted(Path(server.__file__).parent.glob("*.py"))
     found = {file.name: asked.findall(file.read_text()) for file in files}
-    assert len(found) > 10
-    assert {name: calls for name, calls in found.items() if calls} == {"completions.py": ["time.time("]}
+    assert len(found) > 10 and not any(found.values())

@@ -20,7 +20,7 @@ from workloads.library.tests.inference.server.serving import (
     served,
     texts,
 )
-from workloads.library.tests.processes import alive, until
+from workloads.library.tests.processes import until
 
 pytestmark = pytest.mark.process
 BUDGET = drain_budget(15)
@@ -118,22 +118,6 @@ def test_an_answer_leaves_whole(server: Served) -> None:
         assert headers.startswith(b"HTTP/1.1 200 ")
         assert json.loads(answer)
     end.close()
-
-
-def test_ctrl_c_after_a_notice_leaves_at_once(tmp_path: Path) -> None:
-    with served(tmp_path) as server:
-        noticed = server.signal(signal.SIGTERM)
-        until(lambda: server.ready() == 503, "readiness to end")
-        server.signal(signal.SIGINT)
-        assert server.ended() == 143
-        assert time.monotonic() - noticed < BUDGET.accept_s
-
-
-def test_a_killed_server_leaves_no_predictor(tmp_path: Path) -> None:
-    with served(tmp_path) as server:
-        child = server.model()
-        server.signal(signal.SIGKILL)
-        until(lambda: not alive(child), "the predictor to end")
 
 
 def test_a_killed_predictor_costs_no_request(server: Served, tmp_path: Path) -> None:

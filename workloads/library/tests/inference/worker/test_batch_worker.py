@@ -1,5 +1,3 @@
-import threading
-
 import pytest
 from psycopg import Connection
 
@@ -94,19 +92,6 @@ def test_a_value_that_cannot_be_stored_is_the_items_failure(harness: Harness, va
 
     assert harness.worker(Odd()).run() == EXIT_COMPLETE
     assert [status for status, _ in harness.rows().values()] == ["dead"]
-
-
-def test_two_workers_share_the_job(harness: Harness) -> None:
-    wanted = items(harness.job, 300)
-    harness.enqueue(wanted)
-    predictors = [CountingPredictor(), CountingPredictor()]
-    threads = [threading.Thread(target=harness.worker(p).run) for p in predictors]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert harness.rows() == expected(wanted)
-    assert sum(sum(p.seen.values()) for p in predictors) == 300
 
 
 def test_a_zombie_cannot_write_after_its_fence_is_void(harness: Harness) -> None:
