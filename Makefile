@@ -84,7 +84,7 @@ lint-all: setup ## Run our linter, kube-score and Checkov: FILES="PATH...", mani
 apply: setup ## Apply ENV's platform objects to the current cluster and delete old ones; needs no GPU
 	@$(PY) -m workloads apply $(NAMED_ENV) $(if $(YES),--yes)
 
-images: setup ## Build the wheel, then build and push the images of ENV (buildx, buildah or Cloud Build) and write their digests
+images: setup ## Build the wheel, then build and push the images of ENV (buildx or buildah) and write their digests
 	@$(if $(wildcard workloads/library),$(PY) .ci/wheel.py --wheel-only --out-dir vendor)
 	@$(PY) -m workloads images build $(NAMED_ENV)
 
