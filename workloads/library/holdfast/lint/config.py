@@ -1,4 +1,4 @@
-"""`[tool.holdfast.lint]` of a pyproject.toml, and baselines.
+"""`[tool.holdfast.lint]` of a pyproject.toml.
 
 [tool.holdfast.lint]
 platform = "platform.json"   # relative to this file; or a list
@@ -9,9 +9,7 @@ reason = "made upstream"
 until = 2027-01-31
 """
 
-import json
 import tomllib
-from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
@@ -19,10 +17,8 @@ from typing import Any
 
 from holdfast.contract.errors import InputError
 from holdfast.lint.document import Mark
-from holdfast.lint.finding import Finding
 from holdfast.lint.ignores import Ignore
 
-BASELINE_SCHEMA = "holdfast.lint-baseline/1"
 _KEYS = {"platform", "ignore"}
 _IGNORE_KEYS = {"id", "path", "object", "reason", "until"}
 
@@ -77,18 +73,3 @@ def _ignore(entry: dict[str, Any], path: Path, text: str) -> Ignore:
         object_name=str(entry.get("object", "*")),
         path=str(entry.get("path", "*")),
     )
-
-
-def read_baseline(path: Path) -> set[str]:
-    try:
-        body = json.loads(path.read_text(encoding="utf-8"))
-        assert body["schema"] == BASELINE_SCHEMA
-        return {str(entry["fingerprint"]) for entry in body["findings"]}
-    except (OSError, ValueError, KeyError, TypeError, AssertionError) as error:
-        fix = "make it with --write-baseline"
-        raise InputError("baseline cannot be read", got=path, allowed=BASELINE_SCHEMA, fix=fix) from error
-
-
-def write_baseline(path: Path, findings: Iterable[Finding]) -> None:
-    rows = [{"fingerprint": f.fingerprint, "rule": f.rule, "file": f.file, "object": f.object_name} for f in findings]
-    path.write_text(json.dumps({"schema": BASELINE_SCHEMA, "findings": rows}, indent=1) + "\n", encoding="utf-8")

@@ -6,7 +6,7 @@ Nothing here prints, and no rule sees a file: order is read -> world -> rules ->
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import date
 from itertools import islice
 from multiprocessing import get_context
@@ -224,13 +224,3 @@ def _troubles(file: File) -> Iterator[Finding]:
                 mark=trouble.mark,
                 object_name="",
             )
-
-
-def suppress(report: Report, fingerprints: set[str], reason: str) -> int:
-    """Silence the findings of a baseline; returns how many there were."""
-    before = len(report.suppressed)
-    report.findings = [
-        replace(f, suppressed=reason) if not f.suppressed and f.fingerprint in fingerprints else f
-        for f in report.findings
-    ]
-    return len(report.suppressed) - before

@@ -4,7 +4,6 @@ import ast
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cache
-from hashlib import sha256
 from importlib.util import find_spec
 from pathlib import Path as FilePath
 
@@ -47,7 +46,7 @@ class Hit:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """A hit in its place. `object_name` is `Kind/namespace/name`; it names the finding in baselines."""
+    """A hit in its place. `object_name` is `Kind/namespace/name`."""
 
     rule: str
     severity: Severity
@@ -61,12 +60,6 @@ class Finding:
     basis: Basis | None = None
     suppressed: str = field(default="")
     """Reason of the ignore that silenced it; empty means that it counts."""
-
-    @property
-    def fingerprint(self) -> str:
-        """Stays the same when lines move or numbers in the message change."""
-        text = "|".join((self.rule, self.file, self.object_name, self.where))
-        return sha256(text.encode(errors="backslashreplace")).hexdigest()[:16]
 
     @property
     def place(self) -> str:

@@ -14,7 +14,7 @@ from fnmatch import fnmatch
 from holdfast.lint.document import Mark
 from holdfast.lint.finding import Finding
 from holdfast.lint.objects import Object, as_map, as_text, dig
-from holdfast.lint.registry import RETIRED, all_rules
+from holdfast.lint.registry import all_rules
 
 ANNOTATION = "holdfast.dev/ignore-"
 _COMMENT = re.compile(r"#\s*holdfast:\s*ignore\[([^\]]{0,200})\]\s*(.*)$")
@@ -123,8 +123,6 @@ def _silenced(finding: Finding, index: dict[tuple[str, ...], list[Ignore]]) -> F
 
 def _complaint(ignore: Ignore, today: date) -> Iterator[Finding]:
     rules = all_rules()
-    if ignore.rule in RETIRED:
-        return
     if ignore.rule not in rules:
         rule, message = "HF907", f"ignores {ignore.rule or 'nothing'}, which is no rule"
     elif not ignore.reason:
