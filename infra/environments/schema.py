@@ -13,7 +13,7 @@ from infra.contract import names
 from infra.contract.versions import GOOGLE_PROVIDER_SOURCE, GOOGLE_PROVIDER_VERSION
 from infra.environments.capacity import AcceleratorCap, AutoProvisioning, NodeGroup, Quota, Reservation
 from infra.environments.checks import PLACEHOLDER, dns_name, forms, matches, numbers, placeholders, require, unique
-from infra.environments.cluster import Cluster, Freeze
+from infra.environments.cluster import Cluster
 from infra.environments.delivery import Budget, Delivery
 from infra.environments.runs import Run
 from infra.environments.services import (
@@ -32,7 +32,7 @@ from infra.environments.teams import check as check_teams
 
 __all__ = [
     "PLACEHOLDER", "AcceleratorCap", "Alerts", "AuthorizedRange", "AutoProvisioning", "Budget", "Cluster",
-    "Database", "Delivery", "Environment", "ExistingNetwork", "Freeze", "Network", "NodeGroup", "Queue",
+    "Database", "Delivery", "Environment", "ExistingNetwork", "Network", "NodeGroup", "Queue",
     "Quota", "Reservation", "Run", "Security", "Serving", "Storage", "Team", "placeholders",
 ]  # fmt: skip
 

@@ -21,7 +21,6 @@ from infra.environments.schema import (
     Delivery,
     Environment,
     ExistingNetwork,
-    Freeze,
     NodeGroup,
     Quota,
     Reservation,
@@ -31,7 +30,6 @@ from infra.environments.schema import (
 from tests.infra.samples import EXAMPLE, hardened
 
 # Where the sections of an environment lie; one sample of each repeatable one.
-FREEZE = Freeze(name="year-end", start="2026-12-19T00:00:00Z", end="2027-01-04T00:00:00Z")
 SERVING = EXAMPLE.serving
 DELIVERY = Delivery(repository="acme/platform")
 BUDGET = Budget(billing_account="012345-6789AB-CDEF01", monthly_usd=100)
@@ -106,10 +104,6 @@ WRONG: list[tuple[str, str, Make]] = [
     ("AuthorizedRange.name", "a name", on(RANGE, name="")),
     ("AuthorizedRange.cidr", "authorized_ranges[office].cidr", on(RANGE, cidr="office")),
     ("Cluster.maintenance_end", "hours", on(CLUSTER, maintenance_end="2026-01-01T03:00:00Z")),
-    ("Freeze.name", "a name", on(FREEZE, name="")),
-    ("Freeze.start", "in days", on(FREEZE, start="2026-10-01T00:00:00Z")),
-    ("Freeze.end", "freezes[year-end].end", on(FREEZE, end="2027-01-04")),
-    ("Freeze.end", "after 2026-12-19T00:00:00Z", on(FREEZE, end="2026-12-18T00:00:00Z")),
     ("NodeGroup.name", "groups[].name", on(SPOT, name="Spot_L4")),
     ("NodeGroup.role", "groups[spot-l4].role", on(SPOT, role="trainig")),
     ("NodeGroup.capacity", "spot", on(SPOT, capacity="spot+flex-start")),
@@ -172,7 +166,7 @@ WRONG: list[tuple[str, str, Make]] = [
     *wrong(SERVING, overflow_most=0, inflight_target=0),
     *wrong(NET, database_cidr="10.40.0.0", max_pods_per_node=100, authorized_ranges=(RANGE, RANGE), flow_logs="on"),
     *wrong(CLUSTER, release_channel="REGLAR", min_version="v1.35", maintenance_start="02:00"),
-    *wrong(CLUSTER, maintenance_days="weekends", freezes=(FREEZE,) * 4, autoscaling_profile="FAST"),
+    *wrong(CLUSTER, maintenance_days="weekends", autoscaling_profile="FAST"),
     *wrong(CLUSTER, dns_endpoint_public=None, deletion_protection="yes"),
     *wrong(NAP, max_vcpus=-1, max_memory_gib=float("nan"), accelerators=(CAP, CAP), disk_gib=1),
     *wrong(NAP, disk_type="pd-standard", max_nodes=0),

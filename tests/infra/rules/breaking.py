@@ -96,7 +96,7 @@ BREAKING: dict[str, Edit] = {
     "dns-endpoint-inside": put(CLUSTER, DNS_ENDPOINT, True),
     "flow-logs": put(SUBNET, "log_config", None),
     "release-channel": put(CLUSTER, "release_channel.channel", "RAPID"),
-    "maintenance-window": put(CLUSTER, "maintenance_policy.maintenance_exclusion", []),
+    "maintenance-window": put(CLUSTER, "maintenance_policy.recurring_window", None),
     "metadata-server": put(SPOT, "node_config.workload_metadata_config.mode", "GCE_METADATA"),
     "signed-kernel-modules": put(SPOT, "node_config.linux_node_config", None),
     "secrets-encrypted": put(CLUSTER, "database_encryption", {"state": "DECRYPTED", "key_name": KEY}),

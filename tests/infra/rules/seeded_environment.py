@@ -1,7 +1,7 @@
 """Seeded defects of an environment, each one change of a sound one; and those that no rule can see, with the reason."""
 
 from holdfast.contract.capacity import Capacity
-from infra.environments.schema import AcceleratorCap, AuthorizedRange, Budget, Delivery, Freeze, Quota, Run
+from infra.environments.schema import AcceleratorCap, AuthorizedRange, Budget, Delivery, Quota, Run
 from infra.rules.model import Facts
 from tests.infra.rules.edits import (
     Edit,
@@ -25,10 +25,6 @@ def ranges(*cidrs: str) -> Edit:
         return network(authorized_ranges=named)(facts)
 
     return edit
-
-
-def frozen(start: str, end: str) -> Edit:
-    return lambda facts: cluster(freezes=(Freeze(name="f", start=start, end=end),))(facts)
 
 
 ENVIRONMENT: dict[str, Edit] = {
@@ -76,10 +72,6 @@ ENVIRONMENT: dict[str, Edit] = {
     "a version that is a word": cluster(min_version="latest"),
     "a maintenance window of an hour": cluster(maintenance_end="2026-01-01T03:00:00Z"),
     "maintenance on one day of the week": cluster(maintenance_days="FREQ=WEEKLY;BYDAY=SU"),
-    "no freeze": cluster(freezes=()),
-    "a freeze of two months": frozen("2026-11-01T00:00:00Z", "2027-01-04T00:00:00Z"),
-    "a freeze that ends before it begins": frozen("2027-01-04T00:00:00Z", "2026-12-19T00:00:00Z"),
-    "a freeze that is over": frozen("2020-12-19T00:00:00Z", "2021-01-04T00:00:00Z"),
     "secrets under Google's key": security(kms_key=""),
     "a key of another region": security(kms_key="projects/acme/locations/europe-west4/keyRings/r/cryptoKeys/k"),
     "any image": security(binary_authorization=False),
