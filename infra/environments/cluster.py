@@ -31,8 +31,6 @@ class Cluster:
     maintenance_start: str = "2026-01-01T02:00:00Z"
     maintenance_end: str = "2026-01-01T08:00:00Z"
     maintenance_days: str = "FREQ=WEEKLY;BYDAY=SA,SU"
-    autoscaling_profile: str = "OPTIMIZE_UTILIZATION"
-    """OPTIMIZE_UTILIZATION gives idle GPU nodes back sooner."""
     dns_endpoint_public: bool = False
     """True: every user with IAM access can reach the control plane's DNS endpoint from outside the VPC."""
     deletion_protection: bool = True
@@ -45,7 +43,6 @@ class Cluster:
         start = _moment("cluster.maintenance_start", self.maintenance_start)
         end = _moment("cluster.maintenance_end", self.maintenance_end)
         between("cluster.maintenance_end - maintenance_start in hours", (end - start).total_seconds() / 3600, 4, 24)
-        one_of("cluster.autoscaling_profile", self.autoscaling_profile, ("BALANCED", "OPTIMIZE_UTILIZATION"))
         numbers("cluster.", self)
 
     def least_maintenance_h(self) -> float:

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from holdfast.contract.capacity import Capacity
 from holdfast.contract.pools import Role
 from infra.rules.model import Facts, Finding, of_environment, rule
+from infra.specs.queue import RETENTION_DAYS
 
 GANG_PODS = 2
 DAY_S = 86_400
@@ -20,6 +21,7 @@ BOUNDS = {
     "checkpoint_age_s": (300, DAY_S),
     "preemptions_per_hour": (2, 1_000),
     "heartbeat_s": (120, 3_600),
+    "batch_oldest_s": (600, RETENTION_DAYS * DAY_S),
 }
 PLATFORM = "design of this platform"
 
@@ -159,8 +161,7 @@ def thresholds_are_in_order(facts: Facts) -> Iterator[Finding]:
         yield of_environment(
             facts.environment, field, got, f"{LEAST_GOODPUT} to {MOST_GOODPUT}", "write 0: computed from prices"
         )
-    bounds = BOUNDS | {"batch_oldest_s": (600, facts.environment.queue.retention_days * DAY_S)}
-    for field, (least, most) in bounds.items():
+    for field, (least, most) in BOUNDS.items():
         got = getattr(alerts, field)
         if not least <= got <= most:
             yield of_environment(facts.environment, f"alerts.{field}", got, f"{least:,} to {most:,}", "set it between")

@@ -164,7 +164,8 @@ def _auto_provisioning(environment: Environment) -> dict[str, object]:
     }
     return {
         "enabled": True,
-        "autoscaling_profile": environment.cluster.autoscaling_profile,
+        # Gives idle GPU nodes back sooner.
+        "autoscaling_profile": "OPTIMIZE_UTILIZATION",
         "auto_provisioning_locations": sorted(environment.zones),
         "auto_provisioning_defaults": defaults,
         "resource_limits": [{"resource_type": kind, "minimum": 0, "maximum": maximum} for kind, maximum in limits],

@@ -85,7 +85,7 @@ def test_a_replacement_is_shown_with_what_forces_it(fork: Path) -> None:
         ("infra/specs/cluster.py", '{"enabled": security.secret_manager}', '{"enabled": not security.secret_manager}'),
         # Of the library, which this side has installed.
         ("workloads/library/holdfast/contract/lifecycle.py", "FLEX_MAX_RUN_S = 604_800", "FLEX_MAX_RUN_S = 518_400"),
-        ("infra/specs/queue.py", '"ack_deadline_seconds": queue.ack_deadline_s', '"ack_deadline_seconds": 77'),
+        ("infra/specs/queue.py", '"ack_deadline_seconds": ACK_DEADLINE_S', '"ack_deadline_seconds": 77'),
     )
     code, found = check(fork, "upstream")
     assert code == 1, found

@@ -34,7 +34,6 @@ SYSTEM = "google_container_node_pool.pool-system"
 SUBNET = "google_compute_subnetwork.nodes"
 CHECKPOINTS = "google_storage_bucket.checkpoints"
 DATA = "google_storage_bucket.data"
-WORK = "google_pubsub_subscription.work"
 DATABASE = "google_sql_database_instance.results"
 ALERT = "google_monitoring_alert_policy.sample"
 DNS_ENDPOINT = "control_plane_endpoints_config.dns_endpoint_config.allow_external_traffic"
@@ -133,8 +132,6 @@ BREAKING: dict[str, Edit] = {
     "thresholds-are-in-order": alerts(spot_pending_s=60),
     # storage
     # services
-    "evictions-do-not-bury": put(WORK, "dead_letter_policy.max_delivery_attempts", 3),
-    "drain-is-not-punished": put(WORK, "retry_policy.minimum_backoff", "30s"),
     # alerts
     "alert-durations": put(ALERT, "conditions.0.condition_prometheus_query_language.duration", "7s"),
     "alert-queries-balance": put(ALERT, "conditions.0.condition_prometheus_query_language.query", "sum(rate(x[5m])"),

@@ -54,7 +54,7 @@ def _section(name: str) -> Callable[..., Edit]:
 
 
 alerts, budget, caps, cluster = (_section(name) for name in ("alerts", "budget", "auto_provisioning", "cluster"))
-database, network, queue = (_section(name) for name in ("database", "network", "queue"))
+database, network = (_section(name) for name in ("database", "network"))
 security, serving, storage = (_section(name) for name in ("security", "serving", "storage"))
 
 
