@@ -41,8 +41,6 @@ class Options:
     each file by the nearest platform.json."""
     default: Callable[[], PlatformDocument] | None = None
     """For a file without a platform.json at or above its folder."""
-    ignores: Sequence[Ignore] = ()
-    """From the configuration file."""
     use_ignores: bool = True
     today: date = field(default_factory=date.today)
 
@@ -184,7 +182,7 @@ def _judge_environment(files: list[File], platform: Platform, options: Options, 
         return
     ignores = [ignore for file in files for ignore in file.comments]
     ignores += [ignore for obj in found for ignore in of_annotations(obj)]
-    report.findings += apply([*ignores, *options.ignores], findings, options.today)
+    report.findings += apply(ignores, findings, options.today)
 
 
 def _judge_object(obj: Object, context: Context) -> Iterator[Finding]:

@@ -1,4 +1,4 @@
-"""Findings that a team accepts: by comment, by annotation, by configuration.
+"""Findings that a team accepts: by comment or by annotation.
 
 Each needs a reason. An ignore that silences nothing, has no reason or is past its date is a finding itself, so that
 the list of exceptions stays true.
@@ -9,7 +9,6 @@ from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from datetime import date
-from fnmatch import fnmatch
 
 from holdfast.lint.document import Mark
 from holdfast.lint.finding import Finding
@@ -31,10 +30,6 @@ class Ignore:
     until: date | None = None
     lines: tuple[int, ...] = ()
     """Comment: the lines of the same file that it covers."""
-    object_name: str = "*"
-    """Annotation and configuration: pattern on Kind/namespace/name."""
-    path: str = "*"
-    """Configuration: pattern on the file."""
     title: str = ""
     """Annotation: the one object of the same file that it covers."""
     used: bool = field(default=False)
@@ -42,11 +37,9 @@ class Ignore:
     def covers(self, finding: Finding) -> bool:
         if self.rule != finding.rule:
             return False
-        if self.lines:
-            return finding.file == self.file and finding.mark.line in self.lines
-        if self.title:
-            return finding.file == self.file and finding.object_name == self.title
-        return fnmatch(finding.object_name, self.object_name) and fnmatch(finding.file, self.path)
+        if finding.file != self.file:
+            return False
+        return finding.mark.line in self.lines if self.lines else finding.object_name == self.title
 
 
 def split_until(text: str) -> tuple[str, date | None]:
@@ -105,7 +98,7 @@ def apply(ignores: list[Ignore], findings: list[Finding], today: date) -> list[F
 def _keys(ignore: Ignore) -> list[tuple[str, ...]]:
     if ignore.lines:
         return [(ignore.rule, ignore.file, str(line)) for line in ignore.lines]
-    return [(ignore.rule, ignore.file, ignore.title)] if ignore.title else [(ignore.rule,)]
+    return [(ignore.rule, ignore.file, ignore.title)]
 
 
 def _expired(ignore: Ignore, today: date) -> bool:
@@ -114,7 +107,7 @@ def _expired(ignore: Ignore, today: date) -> bool:
 
 def _silenced(finding: Finding, index: dict[tuple[str, ...], list[Ignore]]) -> Finding:
     line, name = str(finding.mark.line), finding.object_name
-    keys = ((finding.rule,), (finding.rule, finding.file, line), (finding.rule, finding.file, name))
+    keys = ((finding.rule, finding.file, line), (finding.rule, finding.file, name))
     covering = [ignore for key in keys for ignore in index.get(key, ()) if ignore.covers(finding)]
     for ignore in covering:
         ignore.used = True

@@ -1,4 +1,4 @@
-"""The command `lint`: configuration in, report out, verdict back."""
+"""The command `lint`: paths in, report out, verdict back."""
 
 import os
 import sys
@@ -8,20 +8,16 @@ from pathlib import Path
 
 from holdfast.contract.errors import InputError
 from holdfast.contract.progress import working
-from holdfast.lint import config as settings
 from holdfast.lint import formats
 from holdfast.lint.engine import Options, Report, lint
 from holdfast.lint.finding import Severity
 from holdfast.platform import Platform, read
 
 
-def run(
-    paths: Sequence[Path], platforms: Sequence[Path], *, config: Path | None, use_ignores: bool, as_json: bool
-) -> bool:
+def run(paths: Sequence[Path], platforms: Sequence[Path], *, use_ignores: bool, as_json: bool) -> bool:
     """Whether there are errors or warnings."""
-    found = settings.read(config or settings.find(Path.cwd()))
-    documents = [read(path) for path in platforms or found.platforms]  # refused before anything is judged
-    options = Options(platforms=documents, default=_of_the_cluster, ignores=found.ignores, use_ignores=use_ignores)
+    documents = [read(path) for path in platforms]  # refused before anything is judged
+    options = Options(platforms=documents, default=_of_the_cluster, use_ignores=use_ignores)
     with working("lint"):
         report = lint(paths, options)
     _refuse_nothing(report, paths)

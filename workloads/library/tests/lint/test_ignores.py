@@ -1,12 +1,9 @@
 """Accepted findings: each with a reason, none out of date, none without effect."""
 
 from datetime import date
-from pathlib import Path
 
 import pytest
 
-from holdfast.contract.errors import InputError
-from holdfast.lint import config
 from holdfast.lint.engine import Options, Report, lint_texts
 
 TODAY = date(2026, 11, 21)
@@ -50,18 +47,3 @@ def test_an_ignore_silences_what_it_names_and_is_found_where_it_is_wrong(text: s
 
 def test_ignores_can_be_switched_off() -> None:
     assert active(judged(f"{CLASS}  # holdfast: ignore[HF305] why\n", use_ignores=False)) == ["HF305"]
-
-
-def test_the_configuration_ignores_by_path_and_object(tmp_path: Path) -> None:
-    file = tmp_path / "pyproject.toml"
-    file.write_text(
-        '[[tool.holdfast.lint.ignore]]\nid = "HF305"\nobject = "PriorityClass/*"\npath = "a.*"\nreason = "x"\n'
-    )
-    assert active(judged(CLASS, ignores=config.read(file).ignores)) == []
-
-
-def test_a_key_that_the_configuration_does_not_know_is_refused(tmp_path: Path) -> None:
-    file = tmp_path / "pyproject.toml"
-    file.write_text('[[tool.holdfast.lint.ignore]]\nid = "HF305"\nwhy = "x"\n')
-    with pytest.raises(InputError, match="why"):
-        config.read(file)
