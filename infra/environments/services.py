@@ -9,6 +9,8 @@ from itertools import combinations
 from infra.environments.checks import between, dns_name, forms, ipv4_range, numbers, one_of, require, unique
 from infra.environments.runs import DEFAULT_RUN, Run, check_apart
 
+DAY_S = 86_400
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AuthorizedRange:
@@ -209,8 +211,19 @@ class Alerts:
     def __post_init__(self) -> None:
         forms("alerts.", self, "emails", "channels", "readers", "modules", "runbook_base_url")
         unique("alerts.readers", self.readers)
-        waits = ("on_demand_pending_s", "spot_pending_s", "flex_pending_s", "queue_wait_s", "checkpoint_age_s")
-        month = dict.fromkeys((*waits, "batch_oldest_s"), (60, 30 * 86_400))
-        numbers("alerts.", self, heartbeat_s=(120, 86_400), preemptions_per_hour=(1, 10_000), **month)
-        if self.goodput_min != 0.0:
-            between("alerts.goodput_min", self.goodput_min, 0.01, 0.99)
+        # Below, ordinary operation fires the alert; above, it is too late to act.
+        numbers(
+            "alerts.",
+            self,
+            on_demand_pending_s=(120, DAY_S),
+            spot_pending_s=(120, 2 * DAY_S),
+            flex_pending_s=(600, 7 * DAY_S),
+            queue_wait_s=(600, 7 * DAY_S),
+            checkpoint_age_s=(300, DAY_S),
+            preemptions_per_hour=(2, 1_000),
+            batch_oldest_s=(600, 7 * DAY_S),
+            heartbeat_s=(120, 3_600),
+        )
+        if self.goodput_min:
+            # Spot at a third of the price costs as much for work that is done; nothing that restarts does better.
+            between("alerts.goodput_min", self.goodput_min, 0.3, 0.95)

@@ -129,7 +129,7 @@ BREAKING: dict[str, Edit] = {
     "serving-has-machines": serving(base_most=99),
     "state-is-apart": lambda facts: state(state_bucket=facts.environment.bucket("data"))(facts),
     "quota-holds-a-gang": state(quotas=(Quota(source="spot-a100", gpus=1),)),
-    "thresholds-are-in-order": alerts(spot_pending_s=60),
+    "thresholds-are-in-order": alerts(spot_pending_s=300),
     # storage
     # services
     # alerts
