@@ -12,7 +12,7 @@ from infra import cdk
 from infra.contract import names
 from infra.environments.schema import Environment, Team
 from monitoring.alerting import dashboard, runbook, serving_series
-from monitoring.alerting.alert import Alert, AlertSource, Values, filled
+from monitoring.alerting.alert import Alert, AlertSource, Values
 from monitoring.alerting.alerts import alerts
 
 CLOSE_AFTER = "604800s"
@@ -51,7 +51,6 @@ class MonitoringStack(cdk.Stack):
         for alert in alerts(limits, environment.alerts.modules):
             if alert.source is not AlertSource.BUDGET:
                 self.add("google_monitoring_alert_policy", alert.slug, policy(alert, environment, channels, base_url))
-        self.add("google_logging_metric", "scale-failures", scale_failure_metric(environment, limits))
         self._dashboards(environment, limits)
         if environment.budget:
             self.add("google_billing_budget", "month", budget(environment, channels))
@@ -130,16 +129,6 @@ def condition(alert: Alert) -> dict[str, object]:
             # The first preemption makes the metric; the policy must exist before it.
             "disable_metric_validation": True,
         }
-    }
-
-
-def scale_failure_metric(environment: Environment, limits: Values) -> dict[str, object]:
-    """Counts what autoscaler-cannot-scale reports one by one, for the month's review."""
-    return {
-        "name": f"{environment.cluster_name}/scale-failures",
-        "description": "Decisions of the autoscaler that no node can come",
-        "filter": filled("$scale_failures", limits),
-        "metric_descriptor": {"metric_kind": "DELTA", "value_type": "INT64", "unit": "1"},
     }
 
 

@@ -143,7 +143,7 @@ class Environment:
         names.cluster(self.name_prefix, self.name)
         for role in roles.ROLES:
             names.service_account(self.name_prefix, self.name, role)
-        for purpose in ("checkpoints", "data", "exports"):
+        for purpose in names.BUCKETS:
             self.bucket(purpose)
 
     # -- What others ask --
@@ -253,7 +253,7 @@ class Environment:
         return next(pool for pool in self.pools() if pool.name == name)
 
     def bucket(self, purpose: str) -> str:
-        """`purpose`: checkpoints, data, exports."""
+        """`purpose`: checkpoints, data."""
         return names.bucket(self.project, self.name_prefix, self.name, purpose)
 
     def topic(self, purpose: str) -> str:

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 from holdfast.contract.capacity import Capacity
 from holdfast.contract.pools import Role
+from infra.contract.names import BUCKETS
 from infra.rules.model import Facts, Finding, of_environment, rule
 
 GANG_PODS = 2
@@ -113,7 +114,7 @@ def production_base_has_nodes(facts: Facts) -> Iterator[Finding]:
 def state_is_apart(facts: Facts) -> Iterator[Finding]:
     """The Terraform state has its own bucket."""
     environment = facts.environment
-    if environment.state_bucket in {environment.bucket(p) for p in ("checkpoints", "data", "exports")}:
+    if environment.state_bucket in {environment.bucket(p) for p in BUCKETS}:
         yield of_environment(
             environment, "state_bucket", environment.state_bucket, "a separate bucket", "name another bucket"
         )

@@ -1,5 +1,6 @@
-"""Buckets for checkpoints, data and exports, and the image registry; all in the cluster's region."""
+"""Buckets for checkpoints and data, and the image registry; all in the cluster's region."""
 
+from infra.contract.names import BUCKETS
 from infra.environments.runs import READERS, readable
 from infra.environments.schema import Environment
 from infra.specs.bucket_grants import below, grant
@@ -8,7 +9,6 @@ from infra.specs.identities import account, bucket_roles
 from infra.specs.network import api
 from infra.specs.resource import Resource, deletion_policy
 
-PURPOSES = ("checkpoints", "data", "exports")
 DAY_S = 86_400
 OLD_VERSIONS_DAYS = SOFT_DELETE_DAYS = 7
 # The writer deletes attempts that no commit names; this bounds what a killed writer leaves.
@@ -22,7 +22,7 @@ NO_OLD_CHECKPOINTS = {"CKV_GCP_78": "a checkpoint lives for hours, and its old v
 
 def resources(environment: Environment) -> list[Resource]:
     return [
-        *(_bucket(environment, purpose) for purpose in PURPOSES),
+        *(_bucket(environment, purpose) for purpose in BUCKETS),
         *_grants(environment),
         *_registry(environment),
     ]

@@ -69,9 +69,7 @@ def test_what_a_merge_would_destroy_is_told_before_it(fork: Path) -> None:
     )
     code, found = check(fork, "upstream")
     assert code == 1, found
-    assert found["destroyed"] == [
-        f"foundation-example google_storage_bucket.{p}" for p in ("checkpoints", "data", "exports")
-    ]
+    assert found["destroyed"] == [f"foundation-example google_storage_bucket.{p}" for p in ("checkpoints", "data")]
     assert "foundation-example google_storage_bucket.bucket-data" in found["created"]  # type: ignore[operator]
     assert git(fork, "worktree", "list").count("\n") == 0, "the worktree is removed again"
 
