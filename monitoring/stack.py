@@ -21,6 +21,7 @@ EVALUATE_EVERY = "60s"
 AT_MOST_EVERY = "3600s"
 MAX_CONDITION_NAME = 200
 NAMESPACE_COSTS = "k8s-namespace"
+BUDGET_WARNS_AT = (0.5, 0.9, 1.0)
 # Where no Spot pool has a price.
 GOODPUT_MIN = 0.8
 
@@ -151,7 +152,7 @@ def budget(environment: Environment, channels: Sequence[str], team: Team | None 
                 "units": str(team.budget_usd if team else plan.monthly_usd),
             }
         },
-        "threshold_rules": [{"threshold_percent": share, "spend_basis": "CURRENT_SPEND"} for share in plan.thresholds],
+        "threshold_rules": [{"threshold_percent": share, "spend_basis": "CURRENT_SPEND"} for share in BUDGET_WARNS_AT],
         "all_updates_rule": {
             "monitoring_notification_channels": list(channels)[:5],
             "disable_default_iam_recipients": False,

@@ -67,15 +67,6 @@ def production_has_zones(facts: Facts) -> Iterator[Finding]:
         )
 
 
-@rule(reason="a warning at 100 % comes too late", source="Cloud Billing documentation on budgets")
-def budget_warns_in_time(facts: Facts) -> Iterator[Finding]:
-    """A budget warns before it is used up."""
-    budget = facts.environment.budget
-    if budget and min(budget.thresholds) >= 1:
-        got = ", ".join(f"{each:g}" for each in budget.thresholds)
-        yield of_environment(facts.environment, "budget.thresholds", got, "one below 1.0", "write (0.5, 0.9, 1.0)")
-
-
 @rule(reason="a drill in production is an outage for users", source=PLATFORM)
 def production_is_not_drilled(facts: Facts) -> Iterator[Finding]:
     """Drills are disabled in production."""

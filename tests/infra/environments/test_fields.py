@@ -177,7 +177,7 @@ WRONG: list[tuple[str, str, Make]] = [
     *wrong(ALERTS, readers=("ml-platform@example.org",), runbook_base_url="http://wiki", on_demand_pending_s=1),
     *wrong(ALERTS, queue_wait_s=1, spot_pending_s=0, flex_pending_s=10**9, checkpoint_age_s=-3),
     *wrong(ALERTS, preemptions_per_hour=0, goodput_min=80, batch_oldest_s=True, heartbeat_s=1),
-    *wrong(BUDGET, currency="euro", monthly_usd=0, thresholds=()),
+    *wrong(BUDGET, currency="euro", monthly_usd=0),
 ]
 
 

@@ -10,7 +10,6 @@ from tests.infra.rules.edits import (
     add,
     alerts,
     both,
-    budget,
     caps,
     cluster,
     database,
@@ -122,7 +121,6 @@ BREAKING: dict[str, Edit] = {
     "production-has-zones": lambda facts: state(zones=facts.environment.zones[:1])(
         put(CLUSTER, "cluster_autoscaling.auto_provisioning_locations", list(facts.environment.zones[:1]))(facts)
     ),
-    "budget-warns-in-time": budget(thresholds=(1.0, 2.0)),
     "production-is-not-drilled": state(allow_drills=True),
     "production-base-has-nodes": group("serving", min_nodes=0),
     "serving-base-keeps-the-promise": serving(promised_per_s=200.0),

@@ -62,7 +62,6 @@ ENVIRONMENT: dict[str, Edit] = {
     "a database that shares a core": database(tier="db-f1-micro"),
     "state on a laptop": state(state_bucket=""),
     "one zone": state(zones=("us-central1-a",)),
-    "a budget that warns when it is spent": state(budget=Budget(billing_account="012345-6789AB-CDEF01", monthly_usd=9, thresholds=(1.0,))),
 }  # fmt: skip
 
 # Nothing in the environment contradicts them: the form is right, and what is meant is known elsewhere only.
