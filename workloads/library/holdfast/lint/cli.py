@@ -17,7 +17,6 @@ Platforms = Annotated[
 def lint(
     paths: Annotated[list[Path] | None, typer.Argument(help="YAML or JSON files, and folders of them.")] = None,
     platform: Platforms = None,
-    no_ignore: Annotated[bool, typer.Option("--no-ignore", help="Judge as if nothing were ignored.")] = False,
     rule: Annotated[
         str, typer.Option(help="What a rule finds, why, and how to fix it: HF101, HF101-slug, or all; judges nothing.")
     ] = "",
@@ -34,5 +33,5 @@ def lint(
         raise InputError(
             "nothing to judge", got="no path", allowed="files, folders or --rule", fix="holdfast lint FOLDER"
         )
-    if run.run(paths, platform or (), use_ignores=not no_ignore, as_json=as_json):
+    if run.run(paths, platform or (), as_json=as_json):
         raise typer.Exit(EXIT_FINDINGS)

@@ -14,10 +14,10 @@ from holdfast.lint.finding import Severity
 from holdfast.platform import Platform, read
 
 
-def run(paths: Sequence[Path], platforms: Sequence[Path], *, use_ignores: bool, as_json: bool) -> bool:
+def run(paths: Sequence[Path], platforms: Sequence[Path], *, as_json: bool) -> bool:
     """Whether there are errors or warnings."""
     documents = [read(path) for path in platforms]  # refused before anything is judged
-    options = Options(platforms=documents, default=_of_the_cluster, use_ignores=use_ignores)
+    options = Options(platforms=documents, default=_of_the_cluster)
     with working("lint"):
         report = lint(paths, options)
     _refuse_nothing(report, paths)
