@@ -70,7 +70,7 @@ def cloud_report(reader: CloudReader, now_s: float, since_s: float) -> Report:
             f"the exporter wrote nothing of {where} {reader.project} from {in_words(begin_s, end_s)}{series}"
         )
     # Apart: two clusters may have pools of one name, whose losses are not of one cause.
-    clusters = tuple(_of_cluster(name, series, now_s, end_s) for name, series in sorted(found.points.items()))
+    clusters = tuple(_of_cluster(name, series, end_s) for name, series in sorted(found.points.items()))
     return Report(
         answer=_answer(clusters),
         figures=(),
@@ -97,12 +97,12 @@ def read(reader: CloudReader, begin_s: int, end_s: int) -> Series:
     return found
 
 
-def _of_cluster(name: str, series: dict[str, list[Point]], now_s: float, end_s: int) -> Capacities:
+def _of_cluster(name: str, series: dict[str, list[Point]], end_s: int) -> Capacities:
     by_day = daily(series[SPOT_S], series[LOSSES], end_s)
     return Capacities(
         cluster=name,
         losses=tuple(by_hour(series[LOSSES])),
-        churn=tuple(days.by_group(by_day, now_s).items()),
+        churn=tuple(days.by_group(by_day).items()),
         ages=tuple(days.by_age(by_day)),
         waits=tuple(waits(series[WAITS], series[PENDING], POD_KIND)),
         queue_waits=tuple(waits(series[QUEUE_WAITS], series[QUEUED], QUEUE_KIND)),
