@@ -71,20 +71,17 @@ test-alert: setup tools ## Replay good and bad metric histories of ALERT (name o
 
 ##@ Platform (ENV=NAME; default without cloud access: example)
 
-.PHONY: render lint lint-all apply operators operators-pin images images-base
+.PHONY: render lint apply operators operators-pin images images-base
 render: setup ## Render the manifests of every environment
 	@$(PY) -m workloads render
 
 lint: setup ## Lint the rendered manifests
 	@$(PY) -m holdfast lint workloads/rendered
 
-lint-all: setup ## Run our linter, kube-score and Checkov: FILES="PATH...", manifests or out/plan/ENV
-	@$(PY) -m tests.tools.beside $(or $(FILES),workloads/rendered)
-
 apply: setup ## Apply ENV's platform objects to the current cluster and delete old ones; needs no GPU
 	@$(PY) -m workloads apply $(NAMED_ENV) $(if $(YES),--yes)
 
-images: setup ## Build the wheel, then build and push the images of ENV (buildx, buildah or Cloud Build) and write their digests
+images: setup ## Build the wheel, then build and push the images of ENV (buildx or buildah) and write their digests
 	@$(if $(wildcard workloads/library),$(PY) .ci/wheel.py --wheel-only --out-dir vendor)
 	@$(PY) -m workloads images build $(NAMED_ENV)
 

@@ -2,7 +2,6 @@
 
 import gzip
 import io
-import json
 import re
 import subprocess
 import sys
@@ -28,8 +27,6 @@ def main(tag: str) -> None:
     (OUT / "NOTES.md").write_text(notes)
     (OUT / f"rendered-{version}.tar.gz").write_bytes(archived(ROOT / "workloads" / "rendered"))
     (OUT / f"template-{version}.tar.gz").write_bytes(template())
-    for group in ("train", "serve"):
-        (OUT / f"packages-{group}-{version}.cdx.json").write_text(packages(group, version))
     print(*sorted(path.name for path in OUT.iterdir()), sep="\n")
 
 
@@ -59,16 +56,6 @@ def template() -> bytes:
         out = Path(scratch) / "platform"
         subprocess.run([sys.executable, ROOT / ".ci/template.py", out], check=True, stdout=subprocess.DEVNULL)
         return archived(out)
-
-
-def packages(group: str, version: str) -> str:
-    """CycloneDX of what an image of this group installs."""
-    from workloads.images.attest import components
-
-    lock = (ROOT / "requirements" / f"{group}.txt").read_text()
-    subject = {"type": "application", "name": f"holdfast-{group}", "version": version}
-    body = {"bomFormat": "CycloneDX", "specVersion": "1.6", "version": 1, "metadata": {"component": subject}}
-    return json.dumps(body | {"components": components(lock)}, indent=1) + "\n"
 
 
 def refuse(what: str, got: str, allowed: str, fix: str) -> NoReturn:

@@ -11,6 +11,7 @@ from holdfast.contract.kubernetes import PRIORITIES
 from holdfast.contract.roles import DATABASE_ROLES, DEFAULT_TEAM, KSA_NAMESPACES, ROLES
 from holdfast.platform import Platform
 from holdfast.platform.document import Database, Network, Prices, Run, Security, Serving, Team, Versions
+from infra.contract.names import BUCKETS
 from infra.contract.versions import JOBSET_VERSION, KUEUE_VERSION
 from infra.environments import Environment, load, names
 
@@ -40,7 +41,7 @@ def platform(environment: Environment, images: dict[str, str] | None = None) -> 
         priorities={name: priority.value for name, priority in PRIORITIES.items()},
         accounts={role: environment.service_account_email(role) for role in ROLES},
         workload_pool=environment.workload_pool,
-        buckets={purpose: environment.bucket(purpose) for purpose in ("checkpoints", "data", "exports")},
+        buckets={purpose: environment.bucket(purpose) for purpose in BUCKETS},
         registry=environment.image_registry,
         images=digests(environment.name) if images is None else images,
         database=_database(environment),

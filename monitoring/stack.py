@@ -12,7 +12,7 @@ from infra import cdk
 from infra.contract import names
 from infra.environments.schema import Environment, Team
 from monitoring.alerting import dashboard, runbook, serving_series
-from monitoring.alerting.alert import Alert, AlertSource, Values, filled
+from monitoring.alerting.alert import Alert, AlertSource, Values
 from monitoring.alerting.alerts import alerts
 
 CLOSE_AFTER = "604800s"
@@ -21,6 +21,7 @@ EVALUATE_EVERY = "60s"
 AT_MOST_EVERY = "3600s"
 MAX_CONDITION_NAME = 200
 NAMESPACE_COSTS = "k8s-namespace"
+BUDGET_WARNS_AT = (0.5, 0.9, 1.0)
 # Where no Spot pool has a price.
 GOODPUT_MIN = 0.8
 
@@ -51,7 +52,6 @@ class MonitoringStack(cdk.Stack):
         for alert in alerts(limits, environment.alerts.modules):
             if alert.source is not AlertSource.BUDGET:
                 self.add("google_monitoring_alert_policy", alert.slug, policy(alert, environment, channels, base_url))
-        self.add("google_logging_metric", "scale-failures", scale_failure_metric(environment, limits))
         self._dashboards(environment, limits)
         if environment.budget:
             self.add("google_billing_budget", "month", budget(environment, channels))
@@ -133,16 +133,6 @@ def condition(alert: Alert) -> dict[str, object]:
     }
 
 
-def scale_failure_metric(environment: Environment, limits: Values) -> dict[str, object]:
-    """Counts what autoscaler-cannot-scale reports one by one, for the month's review."""
-    return {
-        "name": f"{environment.cluster_name}/scale-failures",
-        "description": "Decisions of the autoscaler that no node can come",
-        "filter": filled("$scale_failures", limits),
-        "metric_descriptor": {"metric_kind": "DELTA", "value_type": "INT64", "unit": "1"},
-    }
-
-
 def budget(environment: Environment, channels: Sequence[str], team: Team | None = None) -> dict[str, object]:
     """Of the project, or of what a team's namespace costs in it: GKE's cost allocation gives costs the label."""
     plan = environment.budget
@@ -162,7 +152,7 @@ def budget(environment: Environment, channels: Sequence[str], team: Team | None 
                 "units": str(team.budget_usd if team else plan.monthly_usd),
             }
         },
-        "threshold_rules": [{"threshold_percent": share, "spend_basis": "CURRENT_SPEND"} for share in plan.thresholds],
+        "threshold_rules": [{"threshold_percent": share, "spend_basis": "CURRENT_SPEND"} for share in BUDGET_WARNS_AT],
         "all_updates_rule": {
             "monitoring_notification_channels": list(channels)[:5],
             "disable_default_iam_recipients": False,

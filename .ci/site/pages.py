@@ -72,7 +72,7 @@ def rules() -> str:
 
     parts = ["# Rules of the linter", "`holdfast lint --rule NAME` prints one of them."]
     for rule in all_rules().values():
-        parts += [f"## {rule.name}", f"```text\n{page(rule, whole=False).rstrip()}\n```"]
+        parts += [f"## {rule.name}", f"```text\n{page(rule).rstrip()}\n```"]
     return "\n\n".join(parts) + "\n"
 
 

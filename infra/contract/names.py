@@ -11,6 +11,7 @@ PROVISIONING_PREFIX = "holdfast"
 
 # Stacks by blast radius, each after those before it.
 AREAS = ("foundation", "cluster", "monitoring")
+BUCKETS = ("checkpoints", "data")
 
 # On everything that a proof makes and that takes labels: what `leftovers --remove` may remove.
 LABEL_RUN = "holdfast-run"
@@ -53,7 +54,7 @@ def network(prefix: str, env: str) -> str:
 
 
 def bucket(project_id: str, prefix: str, env: str, purpose: str) -> str:
-    """Bucket names are global, so the project is part of them. `purpose`: checkpoints, data, exports."""
+    """Bucket names are global, so the project is part of them. `purpose`: of BUCKETS."""
     return checked(f"{project_id}-{prefix}-{env}-{purpose}", limit=MAX_BUCKET_NAME, what="bucket name")
 
 

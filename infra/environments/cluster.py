@@ -1,4 +1,4 @@
-"""Settings of the control plane: releases, maintenance, freezes.
+"""Settings of the control plane: releases and maintenance.
 
 Read through `Environment`. Each check raises an InputError that names the field.
 """
@@ -8,29 +8,10 @@ from datetime import datetime
 
 from holdfast.contract.errors import InputError
 from holdfast.contract.values import moment
-from infra.environments.checks import between, dns_name, forms, numbers, one_of, require
+from infra.environments.checks import between, dns_name, forms, numbers, one_of
 
 MIN_EXTENDED_GRACE_VERSION = (1, 35)
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Freeze:
-    """No upgrades between two moments, RFC 3339 in UTC."""
-
-    name: str
-    start: str
-    end: str
-
-    def __post_init__(self) -> None:
-        require(bool(self.name), "cluster.freezes[].name", "''", "a name", "give a reason")
-        begin, end = (_moment(f"cluster.freezes[{self.name}].{f}", getattr(self, f)) for f in ("start", "end"))
-        require(begin < end, f"cluster.freezes[{self.name}].end", self.end, f"after {self.start}", "exchange the two")
-        days = (end - begin).total_seconds() / 86_400
-        between(f"cluster.freezes[{self.name}] in days", days, 0.01, 30)
-
-    def is_over(self, now: datetime) -> bool:
-        """GKE refuses an exclusion that has ended."""
-        return _moment("end", self.end) <= now
+WEEKDAYS = ("MO", "TU", "WE", "TH", "FR", "SA", "SU")
 
 
 def _moment(field: str, got: str) -> datetime:
@@ -50,9 +31,6 @@ class Cluster:
     maintenance_start: str = "2026-01-01T02:00:00Z"
     maintenance_end: str = "2026-01-01T08:00:00Z"
     maintenance_days: str = "FREQ=WEEKLY;BYDAY=SA,SU"
-    freezes: tuple[Freeze, ...] = ()
-    autoscaling_profile: str = "OPTIMIZE_UTILIZATION"
-    """OPTIMIZE_UTILIZATION gives idle GPU nodes back sooner."""
     dns_endpoint_public: bool = False
     """True: every user with IAM access can reach the control plane's DNS endpoint from outside the VPC."""
     deletion_protection: bool = True
@@ -65,9 +43,15 @@ class Cluster:
         start = _moment("cluster.maintenance_start", self.maintenance_start)
         end = _moment("cluster.maintenance_end", self.maintenance_end)
         between("cluster.maintenance_end - maintenance_start in hours", (end - start).total_seconds() / 3600, 4, 24)
-        require(len(self.freezes) <= 3, "cluster.freezes", len(self.freezes), "at most 3", "remove one")
-        one_of("cluster.autoscaling_profile", self.autoscaling_profile, ("BALANCED", "OPTIMIZE_UTILIZATION"))
         numbers("cluster.", self)
+
+    def least_maintenance_h(self) -> float:
+        """Hours of its windows in the worst 32 days: four weeks, and four days of a fifth."""
+        begins, ends = (_moment("maintenance", text) for text in (self.maintenance_start, self.maintenance_end))
+        rule = self.maintenance_days
+        days = rule.partition("BYDAY=")[2].split(",") if "BYDAY" in rule else WEEKDAYS
+        more = min(sum(WEEKDAYS[(first + n) % 7] in days for n in range(4)) for first in range(7))
+        return (4 * len(days) + more) * (ends - begins).total_seconds() / 3600
 
     def may_extend_grace(self) -> bool:
         """Whether every control plane this environment accepts knows the 120 s window."""

@@ -5,7 +5,7 @@ Read through `Environment`. Each check raises an InputError that names the field
 
 from dataclasses import dataclass
 
-from infra.environments.checks import between, forms, numbers, require
+from infra.environments.checks import forms, numbers
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -29,13 +29,9 @@ class Budget:
     billing_account: str
     monthly_usd: int
     """In `currency`, despite the field's name."""
-    thresholds: tuple[float, ...] = (0.5, 0.9, 1.0)
     currency: str = "USD"
     """The billing account's currency; the API rejects others. `gcloud billing accounts describe`."""
 
     def __post_init__(self) -> None:
         forms("budget.", self, "billing_account", "currency")
         numbers("budget.", self, monthly_usd=(1, 100_000_000))
-        require(bool(self.thresholds), "budget.thresholds", "()", "at least one share", "write (0.5, 0.9, 1.0)")
-        for threshold in self.thresholds:
-            between("budget.thresholds", threshold, 0.01, 2.0)

@@ -11,7 +11,6 @@ from infra.environments.schema import (
     Cluster,
     Database,
     Environment,
-    Freeze,
     Network,
     NodeGroup,
     Queue,
@@ -42,12 +41,7 @@ ENVIRONMENT = Environment(
         authorized_ranges=(AuthorizedRange(name="bastion", cidr="10.50.0.0/28"),),
         flow_logs=True,
     ),
-    cluster=Cluster(
-        min_version="1.35",
-        # Every night: weekends alone would leave 12 hours in the 32 days around the freeze, and GKE wants 48.
-        maintenance_days="FREQ=DAILY",
-        freezes=(Freeze(name="year-end", start="2026-12-19T00:00:00Z", end="2027-01-04T00:00:00Z"),),
-    ),
+    cluster=Cluster(min_version="1.35"),
     groups=(
         NodeGroup(name="system", role=Role.SYSTEM, machine_types=("e2-standard-4",), min_nodes=3, max_nodes=6),
         NodeGroup(

@@ -45,7 +45,7 @@ class Run:
         return numbered or (f"{self.name}/",)
 
 
-def check_apart(runs: tuple[Run, ...], *, folders: bool) -> None:
+def check_apart(runs: tuple[Run, ...]) -> None:
     """InputError unless no two runs share a name or a prefix."""
     require(len(runs) <= MAX_RUNS, "storage.runs", len(runs), f"at most {MAX_RUNS}", "remove those that have ended")
     unique("storage.runs[].name", [run.name for run in runs])
@@ -53,11 +53,6 @@ def check_apart(runs: tuple[Run, ...], *, folders: bool) -> None:
     bindings = len(runs) + sum(len(readable(runs, role)) for role in READERS)
     fix = "let fewer runs be read, or remove those that have ended"
     require(bindings <= MAX_CONDITIONS, "storage.runs: bindings", bindings, f"at most {MAX_CONDITIONS}", fix)
-    # There a writer makes folders too, which no condition on objects covers.
-    require(
-        not (runs and folders), "storage.hierarchical_namespace", True, "False where storage.runs are kept apart",
-        "leave folders off, or runs empty",
-    )  # fmt: skip
 
 
 def readable(runs: tuple[Run, ...], role: str) -> list[tuple[str, ...]]:

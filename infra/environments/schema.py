@@ -13,7 +13,7 @@ from infra.contract import names
 from infra.contract.versions import GOOGLE_PROVIDER_SOURCE, GOOGLE_PROVIDER_VERSION
 from infra.environments.capacity import AcceleratorCap, AutoProvisioning, NodeGroup, Quota, Reservation
 from infra.environments.checks import PLACEHOLDER, dns_name, forms, matches, numbers, placeholders, require, unique
-from infra.environments.cluster import Cluster, Freeze
+from infra.environments.cluster import Cluster
 from infra.environments.delivery import Budget, Delivery
 from infra.environments.runs import Run
 from infra.environments.services import (
@@ -32,7 +32,7 @@ from infra.environments.teams import check as check_teams
 
 __all__ = [
     "PLACEHOLDER", "AcceleratorCap", "Alerts", "AuthorizedRange", "AutoProvisioning", "Budget", "Cluster",
-    "Database", "Delivery", "Environment", "ExistingNetwork", "Freeze", "Network", "NodeGroup", "Queue",
+    "Database", "Delivery", "Environment", "ExistingNetwork", "Network", "NodeGroup", "Queue",
     "Quota", "Reservation", "Run", "Security", "Serving", "Storage", "Team", "placeholders",
 ]  # fmt: skip
 
@@ -143,7 +143,7 @@ class Environment:
         names.cluster(self.name_prefix, self.name)
         for role in roles.ROLES:
             names.service_account(self.name_prefix, self.name, role)
-        for purpose in ("checkpoints", "data", "exports"):
+        for purpose in names.BUCKETS:
             self.bucket(purpose)
 
     # -- What others ask --
@@ -253,7 +253,7 @@ class Environment:
         return next(pool for pool in self.pools() if pool.name == name)
 
     def bucket(self, purpose: str) -> str:
-        """`purpose`: checkpoints, data, exports."""
+        """`purpose`: checkpoints, data."""
         return names.bucket(self.project, self.name_prefix, self.name, purpose)
 
     def topic(self, purpose: str) -> str:

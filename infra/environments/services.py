@@ -9,6 +9,8 @@ from itertools import combinations
 from infra.environments.checks import between, dns_name, forms, ipv4_range, numbers, one_of, require, unique
 from infra.environments.runs import DEFAULT_RUN, Run, check_apart
 
+DAY_S = 86_400
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AuthorizedRange:
@@ -137,55 +139,30 @@ class Security:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Storage:
-    hierarchical_namespace: bool = False
-    """Folders with atomic rename; cannot be changed later, and cannot be versioned."""
-    data_soft_delete_days: int = 7
-    """Buckets for data and exports; checkpoints have none, since each is needed for hours and would be billed for a week."""
-    uncommitted_days: int = 3
-    """Attempts that no commit names are deleted by the writer; this bounds what a killed writer leaves."""
     runs: tuple[Run, ...] = ()
     """Each writes below its own prefix only, as an identity of its own. Empty: a job may have any name, and all training
-    shares one account and the folder `default`; with folders (`hierarchical_namespace`), the whole bucket."""
+    shares one account and the folder `default`."""
     allow_destroy: bool = False
     """True: `destroy` may delete buckets with objects, images, and the queue with its backlog."""
 
     def __post_init__(self) -> None:
-        numbers("storage.", self, uncommitted_days=(1, 30))
-        days, fix = self.data_soft_delete_days, "the API accepts no value between 0 and 7 days"
-        require(days == 0 or 7 <= days <= 90, "storage.data_soft_delete_days", days, "0, or 7 to 90", fix)
-        check_apart(self.runs, folders=self.hierarchical_namespace)
+        numbers("storage.", self)
+        check_apart(self.runs)
 
     @property
     def default_run(self) -> str:
-        """Folder below which all training writes; empty: each run has a prefix, or no condition can cover folders."""
-        return "" if self.runs or self.hierarchical_namespace else DEFAULT_RUN
+        """Folder below which all training writes; empty: each run has a prefix."""
+        return "" if self.runs else DEFAULT_RUN
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Queue:
-    ack_deadline_s: int = 30
-    """Short: a killed worker's items come back after it. The worker extends its own leases."""
-    retention_days: int = 7
-    max_delivery_attempts: int = 100
-    """Every preemption counts as a delivery, so with a low number healthy items become dead letters."""
-    min_backoff_s: int = 1
-    """Also holds back what a draining worker returns, so it stays short."""
-    max_backoff_s: int = 60
     lanes: int = 0
     """Batch jobs that can queue on Pub/Sub at the same time: a topic with its subscription serves one job. 0: they queue
     in the results database."""
 
     def __post_init__(self) -> None:
-        numbers(
-            "queue.",
-            self,
-            ack_deadline_s=(10, 600),
-            retention_days=(1, 7),
-            max_delivery_attempts=(5, 100),
-            min_backoff_s=(1, 600),
-            lanes=(0, 20),
-        )
-        between("queue.max_backoff_s", self.max_backoff_s, self.min_backoff_s, 600)
+        numbers("queue.", self, lanes=(0, 20))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -234,8 +211,19 @@ class Alerts:
     def __post_init__(self) -> None:
         forms("alerts.", self, "emails", "channels", "readers", "modules", "runbook_base_url")
         unique("alerts.readers", self.readers)
-        waits = ("on_demand_pending_s", "spot_pending_s", "flex_pending_s", "queue_wait_s", "checkpoint_age_s")
-        month = dict.fromkeys((*waits, "batch_oldest_s"), (60, 30 * 86_400))
-        numbers("alerts.", self, heartbeat_s=(120, 86_400), preemptions_per_hour=(1, 10_000), **month)
-        if self.goodput_min != 0.0:
-            between("alerts.goodput_min", self.goodput_min, 0.01, 0.99)
+        # Below, ordinary operation fires the alert; above, it is too late to act.
+        numbers(
+            "alerts.",
+            self,
+            on_demand_pending_s=(120, DAY_S),
+            spot_pending_s=(120, 2 * DAY_S),
+            flex_pending_s=(600, 7 * DAY_S),
+            queue_wait_s=(600, 7 * DAY_S),
+            checkpoint_age_s=(300, DAY_S),
+            preemptions_per_hour=(2, 1_000),
+            batch_oldest_s=(600, 7 * DAY_S),
+            heartbeat_s=(120, 3_600),
+        )
+        if self.goodput_min:
+            # Spot at a third of the price costs as much for work that is done; nothing that restarts does better.
+            between("alerts.goodput_min", self.goodput_min, 0.3, 0.95)

@@ -4,7 +4,6 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
-from datetime import UTC, datetime
 from pathlib import Path
 
 from holdfast.clients import gcloud
@@ -35,17 +34,8 @@ def require_no_placeholders(environment: Environment) -> None:
     require_clean(environment)
 
 
-def require_freezes_ahead(environment: Environment, now: datetime) -> None:
-    """Judged by a deployment only: a file must not turn wrong by the calendar."""
-    for freeze in environment.cluster.freezes:
-        if freeze.is_over(now):
-            what = f"{source_of(environment.name)}: cluster.freezes[{freeze.name}] is over"
-            raise InputError(what, got=freeze.end, allowed=f"an end after {now:%Y-%m-%d}", fix="move it, or remove it")
-
-
 def deploy(environment: Environment, *, yes: bool) -> int:
     require_no_placeholders(environment)
-    require_freezes_ahead(environment, datetime.now(UTC))
     _require_consent(yes)
     code = _cdktf(environment, "deploy", *names.stacks(environment.name), *(["--auto-approve"] if yes else []))
     if code == 0:

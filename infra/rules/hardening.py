@@ -3,10 +3,10 @@
 from collections.abc import Iterator
 from itertools import chain
 
-from infra.rules import availability
 from infra.rules.model import Facts, Finding, PlannedResource, each, rule
 from infra.rules.network import open_to_many
 
+MIN_MAINTENANCE_H = 48
 STATEFUL = (
     "google_artifact_registry_repository",
     "google_container_cluster",
@@ -82,13 +82,10 @@ def release_channel(facts: Facts) -> Iterator[Finding]:
 
 @rule(reason="upgrades during working hours look like waves of preemptions", source="gke-policies-v2")
 def maintenance_window(facts: Facts) -> Iterator[Finding]:
-    """There is a maintenance window; in production also a maintenance exclusion."""
+    """There is a maintenance window."""
     for cluster in facts.cluster():
         if not cluster.get("maintenance_policy.recurring_window"):
             yield cluster.finding("maintenance_policy", "a recurring window", "set cluster.maintenance_*", "none")
-    for cluster in _production(facts):
-        if not cluster.blocks("maintenance_policy.maintenance_exclusion"):
-            yield cluster.finding("maintenance_policy", "an exclusion", "add one to cluster.freezes", "no exclusion")
 
 
 @rule(
@@ -96,13 +93,10 @@ def maintenance_window(facts: Facts) -> Iterator[Finding]:
     source="GKE documentation on maintenance windows: 48 h in any 32 days, in pieces of at least 4 h",
 )
 def maintenance_is_possible(facts: Facts) -> Iterator[Finding]:
-    """Maintenance has at least 48 hours in any 32 days, after exclusions."""
-    cluster = facts.environment.cluster
-    least = availability.least_hours(cluster)
-    if facts.cluster() and least < availability.MIN_HOURS:
-        where = f"{facts.cluster()[0].address}: maintenance_policy"
-        fix = "widen cluster.maintenance_days or the window, or shorten cluster.freezes"
-        yield Finding(where=where, got=f"{least:g} h", allowed="48 h in any 32 days", fix=fix)
+    """Maintenance has at least 48 hours in any 32 days."""
+    least, fix = facts.environment.cluster.least_maintenance_h(), "widen cluster.maintenance_days or the window"
+    for cluster in facts.cluster() if least < MIN_MAINTENANCE_H else ():
+        yield cluster.finding("maintenance_policy", "48 h in any 32 days", fix, f"{least:g} h")
 
 
 @rule(reason="otherwise pods can get the node's token from the metadata server", source="GKE hardening guide")

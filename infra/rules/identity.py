@@ -185,8 +185,6 @@ def servers_have_a_run(facts: Facts) -> Iterator[Finding]:
 def runs_write_their_own(facts: Facts) -> Iterator[Finding]:
     """Each run writes checkpoints only below its own prefix; all training below one prefix where no runs are listed."""
     environment = facts.environment
-    if environment.storage.hierarchical_namespace:  # where it makes folders too, which no condition on objects covers
-        return
     if environment.production and not environment.storage.runs:  # `production_runs_are_apart` refuses that
         return
     for grant in facts.of(*BUCKET_GRANTS):

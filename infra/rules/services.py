@@ -1,47 +1,11 @@
-"""Queue, database and checkpoints."""
+"""Database and checkpoints."""
 
 from collections.abc import Iterator
 
-from holdfast.contract.values import duration_s
 from infra.rules.model import BUCKET, Facts, Finding, PlannedResource, rule
 
-SUBSCRIPTION = "google_pubsub_subscription"
 INSTANCE = "google_sql_database_instance"
 SUPERUSER = "cloudsqlsuperuser"
-MAX_DRAIN_BACKOFF_S = 10
-
-
-def _seconds(text: object) -> float:
-    seconds = duration_s(str(text), "s")
-    return -1.0 if seconds is None else seconds
-
-
-def _work(facts: Facts) -> list[PlannedResource]:
-    return [s for s in facts.of(SUBSCRIPTION) if s.get("dead_letter_policy")]
-
-
-@rule(
-    reason="every preemption counts as a delivery: with few attempts, healthy items become dead letters",
-    source="Pub/Sub documentation on delivery attempts",
-)
-def evictions_do_not_bury(facts: Facts) -> Iterator[Finding]:
-    """Items have many delivery attempts before they become dead letters."""
-    for subscription in _work(facts):
-        if not 20 <= (subscription.get("dead_letter_policy.max_delivery_attempts") or 0) <= 100:
-            path = "dead_letter_policy.max_delivery_attempts"
-            yield subscription.finding(path, "20 to 100", "set queue.max_delivery_attempts")
-
-
-@rule(
-    reason="the backoff also delays items that a draining worker returns",
-    source="Pub/Sub documentation on retry policies",
-)
-def drain_is_not_punished(facts: Facts) -> Iterator[Finding]:
-    """The minimum retry backoff is a few seconds."""
-    for subscription in _work(facts):
-        if not 0 <= _seconds(subscription.get("retry_policy.minimum_backoff")) <= MAX_DRAIN_BACKOFF_S:
-            path, allowed = "retry_policy.minimum_backoff", f"0s to {MAX_DRAIN_BACKOFF_S}s"
-            yield subscription.finding(path, allowed, "set queue.min_backoff_s")
 
 
 @rule(reason="passwords leak; identities do not", source="Cloud SQL documentation on IAM authentication")

@@ -4,23 +4,11 @@ from collections.abc import Iterator
 
 from holdfast.contract.capacity import Capacity
 from holdfast.contract.pools import Role
+from infra.contract.names import BUCKETS
 from infra.rules.model import Facts, Finding, of_environment, rule
 
 GANG_PODS = 2
-DAY_S = 86_400
-LEAST_GOODPUT = 0.3  # Spot at a third of the price of on-demand costs as much for work that is done
-MOST_GOODPUT = 0.95  # nothing that saves and restarts does better: the alert would never end
 SHARED_CORE = ("db-f1-micro", "db-g1-small")
-# Below, ordinary operation fires the alert; above, it is too late to act.
-BOUNDS = {
-    "on_demand_pending_s": (120, DAY_S),
-    "spot_pending_s": (120, 2 * DAY_S),
-    "flex_pending_s": (600, 7 * DAY_S),
-    "queue_wait_s": (600, 7 * DAY_S),
-    "checkpoint_age_s": (300, DAY_S),
-    "preemptions_per_hour": (2, 1_000),
-    "heartbeat_s": (120, 3_600),
-}
 PLATFORM = "design of this platform"
 
 
@@ -79,15 +67,6 @@ def production_has_zones(facts: Facts) -> Iterator[Finding]:
         )
 
 
-@rule(reason="a warning at 100 % comes too late", source="Cloud Billing documentation on budgets")
-def budget_warns_in_time(facts: Facts) -> Iterator[Finding]:
-    """A budget warns before it is used up."""
-    budget = facts.environment.budget
-    if budget and min(budget.thresholds) >= 1:
-        got = ", ".join(f"{each:g}" for each in budget.thresholds)
-        yield of_environment(facts.environment, "budget.thresholds", got, "one below 1.0", "write (0.5, 0.9, 1.0)")
-
-
 @rule(reason="a drill in production is an outage for users", source=PLATFORM)
 def production_is_not_drilled(facts: Facts) -> Iterator[Finding]:
     """Drills are disabled in production."""
@@ -126,7 +105,7 @@ def production_base_has_nodes(facts: Facts) -> Iterator[Finding]:
 def state_is_apart(facts: Facts) -> Iterator[Finding]:
     """The Terraform state has its own bucket."""
     environment = facts.environment
-    if environment.state_bucket in {environment.bucket(p) for p in ("checkpoints", "data", "exports")}:
+    if environment.state_bucket in {environment.bucket(p) for p in BUCKETS}:
         yield of_environment(
             environment, "state_bucket", environment.state_bucket, "a separate bucket", "name another bucket"
         )
@@ -148,22 +127,12 @@ def quota_holds_a_gang(facts: Facts) -> Iterator[Finding]:
 
 @rule(reason="people turn off an alert that fires before capacity can arrive", source="GKE documentation")
 def thresholds_are_in_order(facts: Facts) -> Iterator[Finding]:
-    """Alert thresholds grow with the expected wait for capacity and stay within useful bounds."""
+    """Alert thresholds grow with the expected wait for capacity."""
     alerts = facts.environment.alerts
     if not alerts.on_demand_pending_s <= alerts.spot_pending_s <= alerts.flex_pending_s:
         got = f"{alerts.on_demand_pending_s}, {alerts.spot_pending_s}, {alerts.flex_pending_s}"
         allowed = "on_demand_pending_s <= spot_pending_s <= flex_pending_s"
         yield of_environment(facts.environment, "alerts", got, allowed, "order them")
-    if alerts.goodput_min and not LEAST_GOODPUT <= alerts.goodput_min <= MOST_GOODPUT:  # 0: computed from prices
-        got, field = alerts.goodput_min, "alerts.goodput_min"
-        yield of_environment(
-            facts.environment, field, got, f"{LEAST_GOODPUT} to {MOST_GOODPUT}", "write 0: computed from prices"
-        )
-    bounds = BOUNDS | {"batch_oldest_s": (600, facts.environment.queue.retention_days * DAY_S)}
-    for field, (least, most) in bounds.items():
-        got = getattr(alerts, field)
-        if not least <= got <= most:
-            yield of_environment(facts.environment, f"alerts.{field}", got, f"{least:,} to {most:,}", "set it between")
 
 
 @rule(

@@ -25,11 +25,7 @@ READER_ROLE = "roles/monitoring.viewer"
 BUCKET_ROLES = {
     # It verifies all checkpoints, and writes what infra/specs/storage.py adds.
     "trainer": {"checkpoints": "roles/storage.objectViewer", "data": "roles/storage.objectViewer"},
-    "batch": {
-        "checkpoints": "roles/storage.objectViewer",
-        "data": "roles/storage.objectViewer",
-        "exports": "roles/storage.objectUser",
-    },
+    "batch": {"checkpoints": "roles/storage.objectViewer", "data": "roles/storage.objectViewer"},
     # Able to read what training stored, and no more.
     "server": {"checkpoints": "roles/storage.objectViewer"},
 }

@@ -32,9 +32,7 @@ def _cluster(environment: Environment) -> dict[str, str]:
 
 def _foundation(environment: Environment) -> dict[str, str]:
     found = {
-        **{
-            f"bucket {purpose}": f"gs://{environment.bucket(purpose)}" for purpose in ("checkpoints", "data", "exports")
-        },
+        **{f"bucket {purpose}": f"gs://{environment.bucket(purpose)}" for purpose in names.BUCKETS},
         "images": environment.image_registry,
         **{
             f"topic {lane}": f"projects/{environment.project}/topics/{environment.topic(lane)}"

@@ -7,6 +7,12 @@ from infra.specs.network import api
 from infra.specs.resource import Resource, deletion_policy
 from infra.specs.storage import DAY_S
 
+# Short: a killed worker's items come back after it. The worker extends its own leases.
+ACK_DEADLINE_S = 30
+RETENTION_DAYS = 7
+# Every preemption counts as a delivery, so with a low number healthy items become dead letters.
+MAX_DELIVERY_ATTEMPTS = 100
+
 
 def resources(environment: Environment) -> list[Resource]:
     purposes = environment.topic_purposes
@@ -34,12 +40,11 @@ def _topic(environment: Environment, purpose: str) -> Resource:
 
 
 def _subscription(environment: Environment, purpose: str) -> Resource:
-    queue = environment.queue
     arguments: dict[str, object] = {
         "name": environment.topic(purpose),
         "topic": environment.topic(purpose),
-        "ack_deadline_seconds": queue.ack_deadline_s,
-        "message_retention_duration": f"{queue.retention_days * DAY_S}s",
+        "ack_deadline_seconds": ACK_DEADLINE_S,
+        "message_retention_duration": f"{RETENTION_DAYS * DAY_S}s",
         # The default deletes a subscription without pulls for 31 days, and the backlog with it.
         "expiration_policy": {"ttl": ""},
         "labels": environment.all_labels(),
@@ -47,13 +52,11 @@ def _subscription(environment: Environment, purpose: str) -> Resource:
     }
     after = [f"google_pubsub_topic.{purpose}"]
     if purpose != "dead":
-        arguments["retry_policy"] = {
-            "minimum_backoff": f"{queue.min_backoff_s}s",
-            "maximum_backoff": f"{queue.max_backoff_s}s",
-        }
+        # The minimum also holds back what a draining worker returns, so it stays short.
+        arguments["retry_policy"] = {"minimum_backoff": "1s", "maximum_backoff": "60s"}
         arguments["dead_letter_policy"] = {
             "dead_letter_topic": f"projects/{environment.project}/topics/{environment.topic('dead')}",
-            "max_delivery_attempts": queue.max_delivery_attempts,
+            "max_delivery_attempts": MAX_DELIVERY_ATTEMPTS,
         }
         after.append("google_pubsub_topic.dead")
     return Resource(

@@ -1,5 +1,6 @@
-"""Buckets for checkpoints, data and exports, and the image registry; all in the cluster's region."""
+"""Buckets for checkpoints and data, and the image registry; all in the cluster's region."""
 
+from infra.contract.names import BUCKETS
 from infra.environments.runs import READERS, readable
 from infra.environments.schema import Environment
 from infra.specs.bucket_grants import below, grant
@@ -8,9 +9,10 @@ from infra.specs.identities import account, bucket_roles
 from infra.specs.network import api
 from infra.specs.resource import Resource, deletion_policy
 
-PURPOSES = ("checkpoints", "data", "exports")
 DAY_S = 86_400
-OLD_VERSIONS_DAYS = 7
+OLD_VERSIONS_DAYS = SOFT_DELETE_DAYS = 7
+# The writer deletes attempts that no commit names; this bounds what a killed writer leaves.
+UNCOMMITTED_DAYS = 3
 NO_ACCESS_LOGS = dict.fromkeys(
     ("CKV_GCP_62", "CKV_GCP_63"),
     "Cloud Audit Logs record who read what; usage logs would need a bucket that logs itself",
@@ -20,7 +22,7 @@ NO_OLD_CHECKPOINTS = {"CKV_GCP_78": "a checkpoint lives for hours, and its old v
 
 def resources(environment: Environment) -> list[Resource]:
     return [
-        *(_bucket(environment, purpose) for purpose in PURPOSES),
+        *(_bucket(environment, purpose) for purpose in BUCKETS),
         *_grants(environment),
         *_registry(environment),
     ]
@@ -34,7 +36,7 @@ def _bucket(environment: Environment, purpose: str) -> Resource:
     storage = environment.storage
     # A checkpoint lives for hours; soft delete would bill each for a week more. Its writer is create-only,
     # and restore falls back to the one before, so that nothing is lost by an overwrite.
-    soft_delete_days = 0 if purpose == "checkpoints" else storage.data_soft_delete_days
+    soft_delete_days = 0 if purpose == "checkpoints" else SOFT_DELETE_DAYS
     arguments: dict[str, object] = {
         "name": environment.bucket(purpose),
         "location": environment.region.upper(),
@@ -44,13 +46,11 @@ def _bucket(environment: Environment, purpose: str) -> Resource:
         "force_destroy": storage.allow_destroy,
         "deletion_policy": deletion_policy(not storage.allow_destroy),
         "soft_delete_policy": {"retention_duration_seconds": soft_delete_days * DAY_S},
-        "lifecycle_rule": _lifecycle(environment, purpose),
+        "lifecycle_rule": _lifecycle(purpose),
         "labels": environment.all_labels(),
     }
     if purpose != "checkpoints":
         arguments["versioning"] = {"enabled": True}
-    elif storage.hierarchical_namespace:
-        arguments["hierarchical_namespace"] = {"enabled": True}
     if key := encrypted(environment, "default_kms_key_name"):
         arguments["encryption"] = key
     return Resource(
@@ -63,11 +63,11 @@ def _bucket(environment: Environment, purpose: str) -> Resource:
     )
 
 
-def _lifecycle(environment: Environment, purpose: str) -> list[dict[str, object]]:
+def _lifecycle(purpose: str) -> list[dict[str, object]]:
     rules: list[dict[str, object]] = [{"action": {"type": "AbortIncompleteMultipartUpload"}, "condition": {"age": 1}}]
     if purpose == "checkpoints":
         # A custom time marks an attempt as abandoned. Committed objects have none, so this never reaches them.
-        condition = {"days_since_custom_time": environment.storage.uncommitted_days}
+        condition = {"days_since_custom_time": UNCOMMITTED_DAYS}
         rules.append({"action": {"type": "Delete"}, "condition": condition})
     else:
         condition = {"days_since_noncurrent_time": OLD_VERSIONS_DAYS, "with_state": "ARCHIVED"}
@@ -90,7 +90,7 @@ def _grants(environment: Environment) -> list[Resource]:
 def _shared(environment: Environment) -> Resource:
     """All training's, where no runs are listed."""
     folder = environment.storage.default_run
-    condition = below(environment, f"checkpoints of {folder}", (f"{folder}/",)) if folder else None
+    condition = below(environment, f"checkpoints of {folder}", (f"{folder}/",))
     return _grant(environment, "runs-trainer", "checkpoints", "trainer", "roles/storage.objectUser", condition)
 
 

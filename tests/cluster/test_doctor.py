@@ -1,7 +1,6 @@
 """`infra doctor ENV --cluster`: each lack is named with its fix, on the real API server with the real Kueue."""
 
 import copy
-import json
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
@@ -19,7 +18,7 @@ from tests.cluster.sim.waiting import until
 from tests.cluster.sim.world import World
 from workloads.manifests.rendering import platform
 from workloads.operators import examination, install, overlay
-from workloads.operators.catalogue import JOBSET, KUEUE, OPERATORS
+from workloads.operators.catalogue import JOBSET, OPERATORS
 
 EXAMPLE = platforms.with_images("example")
 FOREIGN = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations/kueue-of-somebody-else"
@@ -78,10 +77,6 @@ def test_an_empty_project_is_told_what_to_run_and_nothing_is_changed(api: Api, g
     assert found["database migrated"][0] is Status.BROKEN and "make apply" in found["database migrated"][2]
     assert found["workload identity in a pod"][0] is Status.UNKNOWN
     assert "kubectl create job -n training --from=cronjob/verify-checkpoints" in found["workload identity in a pod"][1]
-    assert (
-        found["Kueue's limits"][0] is Status.UNKNOWN
-        and "no ConfigMap kueue-manager-config" in found["Kueue's limits"][1]
-    )
     without = replace(EXAMPLE, database=None)
     assert judged(api, google, without)["database migrated"][1] == "a database of your own"
 
@@ -101,14 +96,6 @@ def test_each_lack_of_a_deployed_cluster_is_named_and_a_whole_one_passes(
     assert found["workload identity in a pod"][0] is Status.UNKNOWN, "no pod has read anything"
     assert "queued: " in found["queues"][1], "its check is not there; the other queues admit"
     assert "spot" not in found["queues"][1]
-
-    (ours,) = (b for b in overlay.objects(KUEUE, RenderContext(EXAMPLE)) if b["kind"] == "ConfigMap")
-    limits = {"apiVersion": "config.kueue.x-k8s.io/v1beta2", "waitForPodsReady": {"recoveryTimeout": "0s"}}
-    foreign = ours | {"data": {overlay.CONFIG_FILE: json.dumps(limits)}}
-    for body, verdict in ((ours, Status.OK), (foreign, Status.BROKEN)):
-        install.put(api, body, "test")
-        assert judged(api, google)["Kueue's limits"][0] is verdict
-    api.delete(api.path_of(ours))
 
     google.images["kueue"], google.bound = False, False
     cron = "/apis/batch/v1/namespaces/training/cronjobs/verify-checkpoints"

@@ -11,7 +11,6 @@ from infra.environments.schema import (
     Budget,
     Delivery,
     ExistingNetwork,
-    Freeze,
     NodeGroup,
     Quota,
     Run,
@@ -83,10 +82,8 @@ def hardened() -> Environment:
         cluster=replace(
             EXAMPLE.cluster,
             min_version="1.35",
-            maintenance_days="FREQ=DAILY",
             dns_endpoint_public=False,
             deletion_protection=True,
-            freezes=(Freeze(name="year-end", start="2026-12-19T00:00:00Z", end="2027-01-04T00:00:00Z"),),
         ),
         security=Security(
             kms_key="projects/acme/locations/us-central1/keyRings/r/cryptoKeys/k",

@@ -188,7 +188,6 @@ def test_a_wider_grant_breaks_the_rule(rule: Check, grant: str, condition: str) 
     "storage",
     [
         lambda: Storage(runs=(Run(name="a", indices=2), Run(name="a-1"))),
-        lambda: Storage(runs=(Run(name="a"),), hierarchical_namespace=True),
         lambda: Storage(runs=tuple(Run(name=f"r{n}") for n in range(91))),
         lambda: Storage(runs=tuple(Run(name=f"r{n}", indices=12, read_by=("batch", "server")) for n in range(40))),
     ],

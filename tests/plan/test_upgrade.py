@@ -69,9 +69,7 @@ def test_what_a_merge_would_destroy_is_told_before_it(fork: Path) -> None:
     )
     code, found = check(fork, "upstream")
     assert code == 1, found
-    assert found["destroyed"] == [
-        f"foundation-example google_storage_bucket.{p}" for p in ("checkpoints", "data", "exports")
-    ]
+    assert found["destroyed"] == [f"foundation-example google_storage_bucket.{p}" for p in ("checkpoints", "data")]
     assert "foundation-example google_storage_bucket.bucket-data" in found["created"]  # type: ignore[operator]
     assert git(fork, "worktree", "list").count("\n") == 0, "the worktree is removed again"
 
@@ -85,7 +83,7 @@ def test_a_replacement_is_shown_with_what_forces_it(fork: Path) -> None:
         ("infra/specs/cluster.py", '{"enabled": security.secret_manager}', '{"enabled": not security.secret_manager}'),
         # Of the library, which this side has installed.
         ("workloads/library/holdfast/contract/lifecycle.py", "FLEX_MAX_RUN_S = 604_800", "FLEX_MAX_RUN_S = 518_400"),
-        ("infra/specs/queue.py", '"ack_deadline_seconds": queue.ack_deadline_s', '"ack_deadline_seconds": 77'),
+        ("infra/specs/queue.py", '"ack_deadline_seconds": ACK_DEADLINE_S', '"ack_deadline_seconds": 77'),
     )
     code, found = check(fork, "upstream")
     assert code == 1, found

@@ -83,7 +83,6 @@ TOOLS = {
         Tool(name="actionlint", package="github.com/rhysd/actionlint/cmd/actionlint"),
         Tool(name="gcsemulator", package="github.com/fullstorydev/emulators/storage/cmd/gcsemulator"),
         Tool(name="k6", package="go.k6.io/k6"),
-        Tool(name="kube-score", package="github.com/zegl/kube-score/cmd/kube-score"),
         Tool(name="promtool", package="github.com/prometheus/prometheus/cmd/promtool"),
         *(_kubernetes(name) for name in KUBERNETES),
         Tool(name="etcd", package="go.etcd.io/etcd/server/v3"),

@@ -1,17 +1,21 @@
-"""How an image is built and pushed: BuildKit through Docker, Buildah without a daemon, or Cloud Build. Commands as data."""
+"""How an image is built and pushed: BuildKit through Docker, or Buildah without a daemon."""
 
 import json
 import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from hashlib import sha256
 from pathlib import Path
+from typing import Any
 
 from holdfast.contract.errors import InputError, Unjudged
+from workloads.images import pins
 from workloads.images.pins import checked_digest
 
-CLOUD_BUILD = "workloads/images/cloudbuild.yaml"
 DOCKERFILE = "workloads/images/Dockerfile"
+# Of a tree without git, as a source archive: the revision of the image is then unknown.
+UNKNOWN = "unknown"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,8 +32,6 @@ class Build:
     """Of the Dockerfile, in addition to BASE."""
     secrets: Mapping[str, Path] = field(default_factory=dict[str, Path])
     """id -> file that the build sees and the image does not hold."""
-    project: str = ""
-    """Where Cloud Build runs."""
     plain_http: bool = False
     """A registry without TLS, on this host."""
     scratch: Path
@@ -39,8 +41,26 @@ class Build:
     def epoch(self) -> str:
         return self.arguments.get("SOURCE_DATE_EPOCH", "0")
 
-    def build_arguments(self) -> dict[str, str]:
-        return {"BASE": self.base, **self.arguments}
+
+def build_of(role: str, context: Path, registry: str, **more: Any) -> Build:
+    """Revision, lock and time of the commit become labels and arguments. `more`: the other fields."""
+    revision = _git(context, "rev-parse", "HEAD") or UNKNOWN
+    dirty = "-dirty" if _git(context, "status", "--porcelain", "--untracked-files=no") else ""
+    arguments = {
+        "GROUP": pins.ROLES[role].group,
+        "WHEEL": pins.wheel(context).name,
+        "COMMAND": pins.ROLES[role].command,
+        "REVISION": revision + dirty,
+        "LOCK": sha256(pins.lock_of(context, role).read_bytes()).hexdigest(),
+        "SOURCE_DATE_EPOCH": _git(context, "log", "-1", "--format=%ct") or "0",
+    }
+    target = f"{registry}/{role}:{revision[:12]}{dirty}"
+    return Build(role=role, context=context, target=target, arguments=arguments, **more)
+
+
+def _git(folder: Path, *words: str) -> str:
+    done = subprocess.run(["git", *words], cwd=folder, capture_output=True, text=True, check=False)
+    return done.stdout.strip() if done.returncode == 0 else ""
 
 
 def buildah(build: Build) -> str:
@@ -63,51 +83,32 @@ def buildx(build: Build) -> str:
     return checked_digest(str(found.get("containerimage.digest", "")), "docker buildx --metadata-file wrote it")
 
 
-def cloud_build(build: Build) -> str:
-    """On Google's side, from the shipped configuration; it attests where and from what."""
-    if build.secrets:
-        raise InputError(
-            "files for the build", got=", ".join(build.secrets), allowed="none with Cloud Build", fix="leave them out"
-        )
-    values = {f"_{key}": value for key, value in build.build_arguments().items()}
-    listed = ",".join(f"{key}={value}" for key, value in {"_TARGET": build.target, **values}.items())
-    words = ["gcloud", "builds", "submit", f"--config={CLOUD_BUILD}", f"--substitutions={listed}"]
-    answer = json.loads(run([*words, f"--project={build.project}", "--format=json", "--quiet", "."], build.context))
-    images = answer.get("results", {}).get("images", [])
-    return checked_digest(str(images[0]["digest"]) if images else "", "gcloud builds submit answered without one")
-
-
-BUILDERS = {"buildx": buildx, "buildah": buildah, "cloud-build": cloud_build}
-_PROGRAMS = {
-    "buildx": ["docker", "buildx", "version"],
-    "buildah": ["buildah", "version"],
-    "cloud-build": ["gcloud", "version"],
-}
+BUILDERS = {"buildx": buildx, "buildah": buildah}
+# A docker client without its daemon answers `version` of the plugin, so the daemon is asked.
+_PROGRAMS = {"buildx": ["docker", "info"], "buildah": ["buildah", "version"]}
 
 
 def choose(asked: str) -> str:
-    """`asked`, or the first that works here: builds on this machine before those that are paid for."""
+    """`asked`, or the first that works here."""
     if asked in BUILDERS:
         return asked
     if asked:
         raise InputError("builder", got=asked, allowed=", ".join(BUILDERS), fix="name a builder, or none")
     found = next((name for name, words in _PROGRAMS.items() if _works(words)), None)
     if found is None:
-        raise Unjudged("nothing here builds images: install Docker with buildx, buildah, or gcloud for Cloud Build")
+        raise Unjudged("nothing here builds images: install Docker with buildx, or buildah")
     return found
 
 
 def _works(words: Sequence[str]) -> bool:
     if shutil.which(words[0]) is None:
         return False
-    # A docker client without its daemon answers `version` of the plugin, so the daemon is asked.
-    asked = ["docker", "info"] if words[0] == "docker" else list(words)
-    return subprocess.run(asked, capture_output=True, check=False, timeout=60).returncode == 0
+    return subprocess.run(words, capture_output=True, check=False, timeout=60).returncode == 0
 
 
 def _common(build: Build) -> list[str]:
     words = ["--file", str(build.context / DOCKERFILE)]
-    for key, value in build.build_arguments().items():
+    for key, value in {"BASE": build.base, **build.arguments}.items():
         words += ["--build-arg", f"{key}={value}"]
     for name, path in build.secrets.items():
         words += ["--secret", f"id={name},src={path}"]

@@ -29,41 +29,33 @@ ROOT = Path(__file__).parents[2]
 def build(
     env: Env,
     roles: Annotated[list[str] | None, typer.Argument(help="Roles; none means all.")] = None,
-    builder: Annotated[
-        str, typer.Option("--with", help="buildx, buildah or cloud-build; default: the first one installed.")
-    ] = "",
+    builder: Annotated[str, typer.Option("--with", help="buildx or buildah; default: the first one installed.")] = "",
     base: Annotated[str, typer.Option(help="IMAGE@sha256:...; default: workloads/images/base.json.")] = "",
     registry: Registry = "",
     plain_http: PlainHttp = False,
     pip_conf: Annotated[Path | None, typer.Option(help="pip.conf used only in the build.", exists=True)] = None,
     ca_bundle: Annotated[Path | None, typer.Option(help="CA certificates used only in the build.", exists=True)] = None,
-    out: Annotated[Path, typer.Option(help="Folder of SBOM and provenance.")] = Path("out/images"),
 ) -> None:
-    """Build images, push them, write their digests, SBOM and provenance. Next: make render."""
+    """Build images, push them, write their digests. Next: make render."""
     from infra.describe import described
-    from workloads.images import attest, builders, orders, pins
+    from workloads.images import builders, pins
 
     platform = described(env)
     wanted, name = pins.chosen(roles or [], [*pins.ROLES], "role"), builders.choose(builder)
     given = {"pip": pip_conf, "ca": ca_bundle}
     with tempfile.TemporaryDirectory() as scratch:
-        order = orders.Order(
-            context=ROOT,
-            base=pins.base(base).pinned,
-            registry=registry or platform.registry,
-            project=platform.project,
-            plain_http=plain_http,
-            secrets={key: path.resolve() for key, path in given.items() if path},
-            scratch=Path(scratch),
-        )
+        more = {
+            "base": pins.base(base).pinned,
+            "plain_http": plain_http,
+            "secrets": {key: path.resolve() for key, path in given.items() if path},
+            "scratch": Path(scratch),
+        }
         for role in wanted:
-            made = orders.build_for(order, role)
+            made = builders.build_of(role, ROOT, registry or platform.registry, **more)
             with working(f"{name} builds {role}"):
                 digest = builders.BUILDERS[name](made)
             pins.record(env, {role: digest})
             print(f"{made.target}@{digest}")
-            for path in attest.write(made, digest, name, out / env):
-                typer.echo(f"wrote {path}", err=True)
     typer.echo("Next: make render, then commit workloads/images/digests.json and workloads/rendered", err=True)
 
 

@@ -45,6 +45,11 @@ ROLES = {
 }
 
 
+def lock_of(context: Path, role: str) -> Path:
+    """The one lock that the role's image installs."""
+    return context / f"requirements/{ROLES[role].group}.txt"
+
+
 def wheel(context: Path) -> Path:
     """The one wheel of the library that images install. InputError for none, or several."""
     return wheel_in(context / VENDOR)

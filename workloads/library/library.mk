@@ -51,7 +51,7 @@ bench-batch: setup
 	@$(PY) -m workloads.library.tests.bench.batch
 
 bench-placement: setup
-	@$(PY) -m workloads.library.tests.bench.placement $(if $(TRACES),--traces $(TRACES))
+	@$(PY) -m workloads.library.tests.bench.placement
 
 bench-cluster: setup tools
 	@$(PY) -m workloads.library.tests.bench.cluster

@@ -12,7 +12,6 @@ from holdfast.contract.progress import working
 
 if TYPE_CHECKING:
     from holdfast.clients.api import Api
-    from holdfast.manifests.render_context import RenderContext
     from holdfast.platform import Platform
     from workloads.operators.install import Change
 
@@ -41,13 +40,6 @@ def _listed(changed: "list[Change]") -> list[dict[str, str]]:
     return [{"verb": change.verb, "object": change.name} for change in changed]
 
 
-def _require_images(context: "RenderContext") -> None:
-    """Before anything is applied: by a tag an operator would change by itself."""
-    from workloads.operators.catalogue import OPERATORS
-
-    context.require_digests([each.name for each in OPERATORS])
-
-
 def _apply_operators(env: str, kubeconfig: Path | None, timeout_s: float, *, yes: bool, as_json: bool) -> None:
     from holdfast.clients.api import Api
     from holdfast.manifests.render_context import RenderContext
@@ -59,7 +51,8 @@ def _apply_operators(env: str, kubeconfig: Path | None, timeout_s: float, *, yes
     context = RenderContext(described(env))
     api, report = Api(kubeconfig), list[dict[str, object]]()
     require_consent(api, context.platform, yes=yes)
-    _require_images(context)
+    # Before anything is applied: by a tag an operator would change by itself.
+    context.require_digests([each.name for each in OPERATORS])
     for operator in OPERATORS:
         with working(f"apply {operator.name}"):
             every = list(install.apply(api, operator, overlay.objects(operator, context)))
@@ -75,28 +68,11 @@ def _apply_operators(env: str, kubeconfig: Path | None, timeout_s: float, *, yes
     typer.echo(f"Next: make apply ENV={env}", err=True)
 
 
-def _write_operators(env: str, out: Path) -> None:
-    """What `apply` would send, one file for each operator."""
-    from holdfast.manifests.render_context import RenderContext
-    from infra.describe import described
-    from workloads.operators import overlay
-
-    context = RenderContext(described(env))
-    _require_images(context)
-    out.mkdir(parents=True, exist_ok=True)
-    for path in overlay.write(context, out):
-        print(path)
-
-
 def apply_platform(
     env: Env,
     operators: Annotated[
         bool, typer.Option("--operators", help="Apply JobSet and Kueue instead, and wait for their webhooks.")
     ] = False,
-    out: Annotated[
-        Path | None,
-        typer.Option(help="With --operators: write their manifests to this folder, for a GitOps controller."),
-    ] = None,
     timeout_s: Annotated[
         float, typer.Option(min=1, help="With --operators: seconds to wait for each operator's pods and webhooks.")
     ] = 300,
@@ -113,14 +89,9 @@ def apply_platform(
     from infra.describe import described
     from workloads.operators import platform
 
-    if operators and out:
-        _write_operators(env, out)
-        return
     if operators:
         _apply_operators(env, kubeconfig, timeout_s, yes=yes, as_json=as_json)
         return
-    if out:
-        raise InputError("--out needs --operators", got="--out alone", allowed="--operators --out FOLDER", fix="python -m workloads render writes the platform half")  # fmt: skip
     api, context = Api(kubeconfig), RenderContext(described(env))
     require_consent(api, context.platform, yes=yes)
     with working(f"apply the platform of {env}"):

@@ -17,7 +17,7 @@ from holdfast.manifests.render_context import RenderContext
 from holdfast.platform import Platform
 from infra.contract.versions import CUDA_MAJOR, GPU_DRIVER, GPU_DRIVERS, MIN_DRIVER
 from workloads.manifests import rendering
-from workloads.operators import install, kueue_limits
+from workloads.operators import install
 from workloads.operators.catalogue import LABEL_VERSION, OPERATORS, WEBHOOKS
 from workloads.operators.settings import MANAGED_KINDS
 
@@ -35,7 +35,6 @@ def probes(api: Api, ask: Ask) -> Probes:
     found: tuple[tuple[str, Callable[..., Answer]], ...] = (
         ("webhooks", _webhooks),
         ("queues", _queues),
-        ("Kueue's limits", _kueue_limits),
         ("database migrated", _migrated),
         ("GPU drivers", _drivers),
         ("service accounts", _accounts),
@@ -111,10 +110,6 @@ def _queues(api: Api, platform: Platform) -> Answer:
     lacking = [f"{name} is not there" for name in wanted if name not in there]
     lacking += [f"{name}: {why}" for name in wanted if name in there and (why := _inactive(there[name]))]
     return not lacking, "; ".join(lacking) or f"{len(wanted)} admit", f"make apply ENV={platform.name}"
-
-
-def _kueue_limits(api: Api, platform: Platform) -> Answer:
-    return kueue_limits.judged(api)
 
 
 def _inactive(queue: Object) -> str:

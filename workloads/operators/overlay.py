@@ -3,7 +3,6 @@
 import copy
 import json
 from hashlib import sha256
-from pathlib import Path
 
 from holdfast.contract.pools import Pool
 from holdfast.manifests.render_context import RenderContext
@@ -12,7 +11,6 @@ from workloads.operators.catalogue import (
     CRD,
     LABEL_OPERATOR,
     LABEL_VERSION,
-    OPERATORS,
     WEBHOOKS,
     Body,
     Operator,
@@ -95,22 +93,3 @@ def _apart(selector: Body) -> Body:
             "preferredDuringSchedulingIgnoredDuringExecution": [{"weight": 100, "podAffinityTerm": term}]
         }
     }
-
-
-def write(context: RenderContext, out: Path) -> list[Path]:
-    """One file for each operator, and the kustomization that names them."""
-    import yaml
-
-    class Plain(yaml.SafeDumper):
-        def ignore_aliases(self, data: object) -> bool:
-            return True
-
-    files = {f"{n}0-{each.name}.yaml": objects(each, context) for n, each in enumerate(OPERATORS)}
-    kustomization: Body = {
-        "apiVersion": "kustomize.config.k8s.io/v1beta1",
-        "kind": "Kustomization",
-        "resources": list(files),
-    }
-    for name, bodies in {**files, "kustomization.yaml": [kustomization]}.items():
-        (out / name).write_text(yaml.dump_all(bodies, Dumper=Plain, sort_keys=False), encoding="utf-8")
-    return [out / name for name in (*files, "kustomization.yaml")]

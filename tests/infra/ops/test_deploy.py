@@ -9,7 +9,6 @@ import pytest
 
 from holdfast.contract.errors import InputError
 from holdfast.contract.exit_codes import EXIT_STOPPED
-from infra.environments.schema import Freeze
 from infra.ops import deploy
 from infra.specs.encryption import AGENTS
 from infra.specs.network import APIS
@@ -92,18 +91,6 @@ def test_a_placeholder_is_refused_before_anything_runs() -> None:
     with pytest.raises(InputError) as caught:
         deploy.deploy(replace(EXAMPLE, project_id="CHANGE-ME"), yes=True)
     assert "infra/environments/example.py: project_id" in caught.value.what
-
-
-def test_a_freeze_that_is_over_is_refused_before_an_apply_and_not_before_a_destroy(
-    cdktf: Callable[[], list[list[str]]],
-) -> None:
-    freeze = Freeze(name="year-end", start="2020-12-19T00:00:00Z", end="2021-01-04T00:00:00Z")
-    cluster = replace(EXAMPLE.cluster, freezes=(freeze,), maintenance_days="FREQ=DAILY")
-    over = replace(EXAMPLE, cluster=cluster)
-    with pytest.raises(InputError, match=r"freezes\[year-end\] is over: got 2021-01-04T00:00:00Z"):
-        deploy.deploy(over, yes=True)
-    assert cdktf() == []
-    assert deploy.destroy(over, yes=True) == 0
 
 
 def test_a_deployment_ends_with_what_people_need(

@@ -10,7 +10,6 @@ from tests.infra.rules.edits import (
     add,
     alerts,
     both,
-    budget,
     caps,
     cluster,
     database,
@@ -34,7 +33,6 @@ SYSTEM = "google_container_node_pool.pool-system"
 SUBNET = "google_compute_subnetwork.nodes"
 CHECKPOINTS = "google_storage_bucket.checkpoints"
 DATA = "google_storage_bucket.data"
-WORK = "google_pubsub_subscription.work"
 DATABASE = "google_sql_database_instance.results"
 ALERT = "google_monitoring_alert_policy.sample"
 DNS_ENDPOINT = "control_plane_endpoints_config.dns_endpoint_config.allow_external_traffic"
@@ -96,7 +94,7 @@ BREAKING: dict[str, Edit] = {
     "dns-endpoint-inside": put(CLUSTER, DNS_ENDPOINT, True),
     "flow-logs": put(SUBNET, "log_config", None),
     "release-channel": put(CLUSTER, "release_channel.channel", "RAPID"),
-    "maintenance-window": put(CLUSTER, "maintenance_policy.maintenance_exclusion", []),
+    "maintenance-window": put(CLUSTER, "maintenance_policy.recurring_window", None),
     "metadata-server": put(SPOT, "node_config.workload_metadata_config.mode", "GCE_METADATA"),
     "signed-kernel-modules": put(SPOT, "node_config.linux_node_config", None),
     "secrets-encrypted": put(CLUSTER, "database_encryption", {"state": "DECRYPTED", "key_name": KEY}),
@@ -123,18 +121,15 @@ BREAKING: dict[str, Edit] = {
     "production-has-zones": lambda facts: state(zones=facts.environment.zones[:1])(
         put(CLUSTER, "cluster_autoscaling.auto_provisioning_locations", list(facts.environment.zones[:1]))(facts)
     ),
-    "budget-warns-in-time": budget(thresholds=(1.0, 2.0)),
     "production-is-not-drilled": state(allow_drills=True),
     "production-base-has-nodes": group("serving", min_nodes=0),
     "serving-base-keeps-the-promise": serving(promised_per_s=200.0),
     "serving-has-machines": serving(base_most=99),
     "state-is-apart": lambda facts: state(state_bucket=facts.environment.bucket("data"))(facts),
     "quota-holds-a-gang": state(quotas=(Quota(source="spot-a100", gpus=1),)),
-    "thresholds-are-in-order": alerts(spot_pending_s=60),
+    "thresholds-are-in-order": alerts(spot_pending_s=300),
     # storage
     # services
-    "evictions-do-not-bury": put(WORK, "dead_letter_policy.max_delivery_attempts", 3),
-    "drain-is-not-punished": put(WORK, "retry_policy.minimum_backoff", "30s"),
     # alerts
     "alert-durations": put(ALERT, "conditions.0.condition_prometheus_query_language.duration", "7s"),
     "alert-queries-balance": put(ALERT, "conditions.0.condition_prometheus_query_language.query", "sum(rate(x[5m])"),

@@ -53,8 +53,8 @@ def _section(name: str) -> Callable[..., Edit]:
     return edit
 
 
-alerts, budget, caps, cluster = (_section(name) for name in ("alerts", "budget", "auto_provisioning", "cluster"))
-database, network, queue = (_section(name) for name in ("database", "network", "queue"))
+alerts, caps, cluster = (_section(name) for name in ("alerts", "auto_provisioning", "cluster"))
+database, network = (_section(name) for name in ("database", "network"))
 security, serving, storage = (_section(name) for name in ("security", "serving", "storage"))
 
 

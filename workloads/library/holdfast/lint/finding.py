@@ -1,12 +1,7 @@
 """What a rule says about a place, and the constant it was judged by."""
 
-import ast
 from dataclasses import dataclass, field
 from enum import StrEnum
-from functools import cache
-from hashlib import sha256
-from importlib.util import find_spec
-from pathlib import Path as FilePath
 
 from holdfast.contract.printable import MOST_CHARACTERS, printable
 from holdfast.lint.document import Mark, Path
@@ -20,15 +15,13 @@ class Severity(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Basis:
-    """The fact that a finding rests on, and where it is written: a file of the library, or with line 0 a document."""
+    """The fact that a finding rests on, and where it is written: a name of the library, or a document."""
 
     fact: str
-    file: str
-    line: int
+    where: str
 
     def __str__(self) -> str:
-        where = f"{self.file}:{self.line}" if self.line else self.file
-        return f"{printable(self.fact)} ({where})"
+        return f"{printable(self.fact)} ({self.where})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +40,7 @@ class Hit:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """A hit in its place. `object_name` is `Kind/namespace/name`; it names the finding in baselines."""
+    """A hit in its place. `object_name` is `Kind/namespace/name`."""
 
     rule: str
     severity: Severity
@@ -63,12 +56,6 @@ class Finding:
     """Reason of the ignore that silenced it; empty means that it counts."""
 
     @property
-    def fingerprint(self) -> str:
-        """Stays the same when lines move or numbers in the message change."""
-        text = "|".join((self.rule, self.file, self.object_name, self.where))
-        return sha256(text.encode(errors="backslashreplace")).hexdigest()[:16]
-
-    @property
     def place(self) -> str:
         return f"{self.file}:{self.mark.line}:{self.mark.column}"
 
@@ -78,30 +65,6 @@ def shortened(text: str) -> str:
     return text if len(text) <= MOST_CHARACTERS else text[:MOST_CHARACTERS] + "..."
 
 
-LIBRARY = "workloads/library/"
-
-
-@cache
-def _source(module: str) -> tuple[str, ast.Module]:
-    spec = find_spec(module)
-    assert spec is not None and spec.origin is not None, module
-    file = FilePath(spec.origin)
-    parts = module.split(".")
-    root = file.parents[len(parts) - 1 + (file.name == "__init__.py")]
-    folder = LIBRARY if parts[0] == "holdfast" else ""
-    return folder + file.relative_to(root).as_posix(), ast.parse(file.read_text(encoding="utf-8"))
-
-
-@cache
-def _line(module: str, name: str) -> int:
-    for node in ast.walk(_source(module)[1]):
-        targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
-        names = [t.id for t in targets if isinstance(t, ast.Name)] + [getattr(node, "name", "")]
-        if name in names and isinstance(node, ast.stmt):
-            return node.lineno
-    raise LookupError(f"{module} has no {name}")
-
-
 def constant(module: str, name: str, fact: str) -> Basis:
     """Basis for a name that a module assigns or defines."""
-    return Basis(fact, _source(module)[0], _line(module, name))
+    return Basis(fact, f"{module}.{name}")

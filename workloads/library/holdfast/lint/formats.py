@@ -1,7 +1,6 @@
-"""A report as text, JSON, SARIF, GitHub annotations or Markdown: one pure function each, report -> string."""
+"""A report as text, JSON or GitHub annotations: one pure function each, report -> string."""
 
 import json
-from collections.abc import Callable
 from dataclasses import asdict
 from functools import cache
 from pathlib import Path
@@ -11,12 +10,8 @@ from holdfast.contract.printable import printable
 from holdfast.lint.document import load_text
 from holdfast.lint.engine import Report
 from holdfast.lint.finding import Finding, Severity
-from holdfast.lint.registry import Rule, all_rules
 
 WIDTH = 160  # of a quoted line
-MAX_MARKDOWN = 60_000
-"""Under GitHub's limit for a job summary or a comment on a pull request."""
-_MARKUP = frozenset("&<>`*[]|@\\")
 _LEVEL = {Severity.ERROR: "error", Severity.WARNING: "warning"}
 
 
@@ -91,9 +86,8 @@ def as_json(report: Report) -> str:
 
 def _finding(finding: Finding) -> dict[str, Any]:
     mark = finding.mark
-    extra = {"severity": finding.severity.value, "fingerprint": finding.fingerprint}
-    place = {"line": mark.line, "column": mark.column, "end": mark.end}
-    return {key: value for key, value in asdict(finding).items() if key != "mark"} | extra | place
+    more = {"severity": finding.severity.value, "line": mark.line, "column": mark.column, "end": mark.end}
+    return {key: value for key, value in asdict(finding).items() if key != "mark"} | more
 
 
 def github(report: Report) -> str:
@@ -115,83 +109,3 @@ def _data(text: str) -> str:
 
 def _property(text: str) -> str:
     return _data(text).replace(":", "%3A").replace(",", "%2C")
-
-
-def markdown(report: Report) -> str:
-    body, rows = f"### Manifests\n\n{summary(report)}\n\n", [_row(finding) for finding in report.active]
-    if not rows:
-        return body
-    body += "| place | rule | finding | fix |\n|---|---|---|---|\n"
-    for index, row in enumerate(rows):
-        if len(body) + len(row) > MAX_MARKDOWN:
-            return f"{body}\n{len(rows) - index} more findings are left out here.\n"
-        body += row
-    return body
-
-
-def _row(finding: Finding) -> str:
-    basis = f" ({finding.basis})" if finding.basis else ""
-    cells = (finding.place, f"{finding.severity.value} {finding.rule}", finding.message + basis, finding.fix)
-    return "| " + " | ".join(map(_shown, cells)) + " |\n"
-
-
-def _shown(text: str) -> str:
-    """As it is: no markup, no link, no mention."""
-    return "".join(f"&#{ord(c)};" if c in _MARKUP else c for c in printable(text, 1_000))
-
-
-def sarif(report: Report) -> str:
-    """SARIF 2.1.0, for code scanning. Suppressed findings are there too, marked as such."""
-    driver = {"name": "holdfast-lint", "version": "0.1.0", "rules": [_rule(rule) for rule in all_rules().values()]}
-    run = {
-        "tool": {"driver": driver},
-        "columnKind": "unicodeCodePoints",
-        "results": [_result(finding) for finding in report.findings],
-    }
-    return (
-        json.dumps(
-            {"$schema": "https://json.schemastore.org/sarif-2.1.0.json", "version": "2.1.0", "runs": [run]}, indent=2
-        )
-        + "\n"
-    )
-
-
-def _rule(rule: Rule) -> dict[str, Any]:
-    described: dict[str, Any] = {
-        "id": rule.id,
-        "name": rule.slug,
-        "shortDescription": {"text": rule.what},
-        "fullDescription": {"text": rule.why},
-        "help": {"text": f"{rule.why}\nFix: {rule.fix}\nSource: {rule.source}"},
-        "defaultConfiguration": {"level": _LEVEL.get(rule.severity, "note")},
-    }
-    if rule.source.startswith("https://"):
-        described["helpUri"] = rule.source.partition(" ")[0]
-    return described
-
-
-def _result(finding: Finding) -> dict[str, Any]:
-    mark = finding.mark
-    basis = f" {finding.basis}." if finding.basis else ""
-    result: dict[str, Any] = {
-        "ruleId": finding.rule,
-        "level": _LEVEL.get(finding.severity, "note"),
-        "message": {"text": f"{finding.message}.{basis} Fix: {finding.fix}"},
-        "locations": [
-            {
-                "physicalLocation": {
-                    "artifactLocation": {"uri": finding.file.removeprefix("./")},
-                    "region": {"startLine": mark.line, "startColumn": mark.column, "endColumn": mark.end},
-                }
-            }
-        ],
-        "partialFingerprints": {"holdfast/v1": finding.fingerprint},
-    }
-    if finding.suppressed:
-        result["suppressions"] = [{"kind": "inSource", "justification": finding.suppressed}]
-    return result
-
-
-FORMATS: dict[str, Callable[[Report], str]] = {
-    "text": text, "json": as_json, "sarif": sarif, "github": github, "markdown": markdown,
-}  # fmt: skip

@@ -1,4 +1,4 @@
-"""What `rules` prints: the list, or the page of one rule, from the rule itself."""
+"""What `lint --rule` prints: the list, or the page of one rule, from the rule itself."""
 
 import json
 from difflib import get_close_matches
@@ -7,16 +7,16 @@ import yaml
 
 from holdfast.contract.errors import InputError
 from holdfast.lint import examples
-from holdfast.lint.registry import RETIRED, Rule, all_rules
+from holdfast.lint.registry import Rule, all_rules
 
 SCHEMA = "holdfast.rules/1"
 
 
-def show(name: str, *, whole: bool, as_json: bool) -> str:
+def show(name: str, *, as_json: bool) -> str:
     chosen = [_find(name)] if name else list(all_rules().values())
     if as_json:
         return json.dumps({"schema": SCHEMA, "rules": [_data(rule) for rule in chosen]}, indent=2) + "\n"
-    return page(chosen[0], whole=whole) if name else _list(chosen)
+    return page(chosen[0]) if name else _list(chosen)
 
 
 def _find(name: str) -> Rule:
@@ -24,8 +24,8 @@ def _find(name: str) -> Rule:
     known = {rule.id: rule for rule in rules.values()} | {rule.slug: rule for rule in rules.values()}
     found = known.get(name) or known.get(name.partition("-")[0].upper())
     if found is None:
-        now, near = RETIRED.get(name.partition("-")[0].upper()), get_close_matches(name, known, n=1, cutoff=0.3)
-        fix = f"the rule is retired; use {now}" if now else f"did you mean {near[0]}?" if near else "`rules` lists them"
+        near = get_close_matches(name, known, n=1, cutoff=0.3)
+        fix = f"did you mean {near[0]}?" if near else "`holdfast lint --rule all` lists them"
         raise InputError("unknown rule", got=name, allowed=f"{min(rules)} to {max(rules)}", fix=fix)
     return found
 
@@ -35,11 +35,11 @@ def _list(rules: list[Rule]) -> str:
     return "".join(f"{rule.name:{width}}  {rule.severity.value:7}  {rule.what}\n" for rule in rules)
 
 
-def page(rule: Rule, *, whole: bool) -> str:
+def page(rule: Rule) -> str:
     parts = [
         f"{rule.name} ({rule.severity.value})\n{rule.what}",
         f"why:    {rule.why}\nsource: {rule.source}\nfix:    {rule.fix}",
-        *(_example(word, rule, text, whole=whole) for word, text in _examples(rule)),
+        *(_example(word, rule, text) for word, text in _examples(rule)),
     ]
     return "\n\n".join(parts) + "\n"
 
@@ -48,9 +48,9 @@ def _examples(rule: Rule) -> list[tuple[str, str]]:
     return [("bad", rule.bad), ("good", rule.good)] if rule.bad else []
 
 
-def _example(word: str, rule: Rule, text: str, *, whole: bool) -> str:
-    shown = example_text(rule, text) if whole else (text or _clean(rule))[:2_000].rstrip()
-    place = "whole object" if whole or text.startswith("apiVersion:") else examples.BASES[rule.base].title
+def _example(word: str, rule: Rule, text: str) -> str:
+    shown = (text or _clean(rule))[:2_000].rstrip()
+    place = "whole object" if text.startswith("apiVersion:") else examples.BASES[rule.base].title
     return f"{word} ({place}):\n" + "\n".join(f"  {line}" for line in shown.splitlines())
 
 

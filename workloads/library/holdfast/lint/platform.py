@@ -141,7 +141,7 @@ class Platform:
         return self._written(f"auto_provisioning.{accelerator}", fact)
 
     def _written(self, field: str, fact: str) -> Basis:
-        return Basis(fact, f"platform document of {self.environment}: {field}", 0)
+        return Basis(fact, f"platform document of {self.environment}: {field}")
 
 
 def machine_size(pool: Pool) -> tuple[float, float]:

@@ -1,12 +1,8 @@
-"""Checks of Checkov and kube-score that an object fails on purpose, and why. A test holds that
-nothing else fails, and that no entry here is idle."""
+"""Checks of Checkov that an object fails on purpose, and why. A test holds that nothing else fails, and that no entry
+here is idle."""
 
 _TOKEN = "its process asks the API server about nodes, with rights to nothing else"
-_FILLS_A_NODE = {"deployment-has-host-podantiaffinity": "each server fills a node, so no two of them share one"}
-_PROXY = {
-    "CKV_K8S_38": "its watcher follows EndpointSlices through the API server, with rights to nothing else",
-    "deployment-has-host-podantiaffinity": "spread constraints keep its pods apart where there are machines for it",
-}
+_PROXY = {"CKV_K8S_38": "its watcher follows EndpointSlices through the API server, with rights to nothing else"}
 _NODE_EVENTS = {"CKV_K8S_21": "events about a node are in the namespace default"}
 _PLANNED_ENDS = {"CKV_K8S_38": _TOKEN}
 
@@ -15,17 +11,9 @@ SKIPS: dict[str, dict[str, str]] = {
     "Deployment/batch/batch-steady": {
         "CKV_K8S_8": "a worker answers no requests, and a hung one loses its leases to others",
         "CKV_K8S_9": "a worker answers no requests, so nothing waits for it to be ready",
-        "deployment-has-host-podantiaffinity": "each worker fills a node, so no two share one",
-        "deployment-has-poddisruptionbudget": "a drained worker costs a micro-batch, and no budget stops preemption",
-    },
-    "HorizontalPodAutoscaler/batch/batch-steady": {
-        "horizontalpodautoscaler-replicas": "one worker is the least that an idle queue can have",
     },
     "DaemonSet/gpu-metrics/dcgm-exporter": dict.fromkeys(
-        (
-            *("CKV_K8S_16", "CKV_K8S_20", "CKV_K8S_28", "CKV_K8S_29", "CKV_K8S_31", "CKV_K8S_37"),
-            *("container-security-context-privileged", "container-seccomp-profile"),
-        ),
+        ("CKV_K8S_16", "CKV_K8S_20", "CKV_K8S_28", "CKV_K8S_29", "CKV_K8S_31", "CKV_K8S_37"),
         "it reads each GPU of its node, which only a privileged container may, and no profile holds for such a one",
     ),
     "Deployment/monitoring/exporter": {"CKV_K8S_38": "it watches pods and nodes through the API server"},
@@ -38,10 +26,6 @@ SKIPS: dict[str, dict[str, str]] = {
     "RoleBinding/default/holdfast-mover-nodes": _NODE_EVENTS,
     "Job/training/train-flex-*": _PLANNED_ENDS,
     "JobSet/training/train-queued-*": _PLANNED_ENDS,
-    "Deployment/serving/server-base": _FILLS_A_NODE,
-    "Deployment/serving/server-overflow": _FILLS_A_NODE,
-    "Deployment/serving/vllm-base": _FILLS_A_NODE,
-    "Deployment/serving/vllm-overflow": _FILLS_A_NODE,
     "Deployment/serving/proxy": _PROXY,
     "Deployment/serving/vllm-proxy": _PROXY,
 }
@@ -54,12 +38,9 @@ def of(kind: str, namespace: str | None, name: str) -> dict[str, str]:
 
 
 def annotations(kind: str, namespace: str | None, name: str) -> dict[str, str]:
-    """As the two tools read it. kube-score's has no place for a reason."""
+    """As Checkov reads it."""
     checks = of(kind, namespace, name)
-    checkov = [f"{check}={reason}" for check, reason in checks.items() if check.startswith("CKV")]
-    listed = ",".join(check for check in checks if not check.startswith("CKV"))
-    listed_skips = {f"checkov.io/skip{n}": text for n, text in enumerate(checkov, 1)}
-    return listed_skips | ({"kube-score/ignore": listed} if listed else {})
+    return {f"checkov.io/skip{n}": f"{check}={reason}" for n, (check, reason) in enumerate(checks.items(), 1)}
 
 
 def _fits(pattern: str, title: str) -> bool:

@@ -17,13 +17,12 @@ def churn(
         str, typer.Option(help="With --project: the period to read, from a midnight: 30d, 12h. Empty: 30d.")
     ] = "",
     cluster: Annotated[str, typer.Option(help="With --project: only this cluster; empty: the sum of all.")] = "",
-    half_life_days: Annotated[float, typer.Option(help="Age in days at which an observation counts half.")] = 14.0,
     as_json: Json = False,
 ) -> None:
     """Print preemptions per node-hour by pool, machine type, zone and age, with their interval."""
     from holdfast.place.churn.cli import show_churn
 
-    show_churn(events, project, since, half_life_days, as_json=as_json, cluster=cluster)
+    show_churn(events, project, since, as_json=as_json, cluster=cluster)
 
 
 def prices(

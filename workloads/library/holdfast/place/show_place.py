@@ -4,8 +4,6 @@ import json
 import math
 from typing import Any
 
-from holdfast.contract.capacity import Capacity, Placement
-from holdfast.contract.lifecycle import FLEX_MAX_RUN_S
 from holdfast.contract.values import finite
 from holdfast.place import advice, belief, policies
 from holdfast.place.ask import Answer
@@ -15,7 +13,7 @@ from holdfast.place.prices import CAPACITIES
 from holdfast.place.show import basis
 from holdfast.tables import print_table
 
-SCHEMA = "holdfast.place/2"
+SCHEMA = "holdfast.place/3"
 SHOWN_REGIONS = 3
 """Of the more expensive ones; all are in the JSON."""
 
@@ -93,11 +91,11 @@ def body(job: Job, answer: Answer) -> dict[str, Any]:
     world, chosen, flip = answer.world, answer.chosen, answer.flip
     scenarios = world.scenarios(job)
     dates = {c: advice.quote(job, world, answer.region, c) for c in CAPACITIES}
-    mover, table = needs_mover(chosen), world.prices
+    table = world.prices
     as_of = {c.value: found.as_of or None for c, found in dates.items() if found}
     return {
         "schema": SCHEMA, "region": answer.region, "machine": job.machine.name, "nodes": job.nodes,
-        "chosen": {"placement": chosen.placement.value, "how": chosen.policy, "needs_mover": mover},
+        "chosen": {"placement": chosen.placement.value, "how": chosen.policy, "needs_mover": needs_mover(chosen)},
         "reason": answer.reason,
         "scenarios": [{"name": each.name, "basis": each.basis} for each in scenarios],
         "options": [_option(option, [each.name for each in scenarios]) for option in answer.options],
@@ -109,7 +107,6 @@ def body(job: Job, answer: Answer) -> dict[str, Any]:
             "fetched_at": table.fetched_at.isoformat(), "as_of": as_of, "note": table.note(job.accelerator, answer.region)
         },
         "elsewhere": [{"region": e.region, "placement": e.capacity.value, "mean_usd": e.usd} for e in answer.elsewhere],
-        "compute_class": None if mover else compute_class(job, chosen),
     }  # fmt: skip
 
 
@@ -140,46 +137,6 @@ def _case(case: Case) -> dict[str, Any]:
     }  # fmt: skip
 
 
-MAX_CAPACITY_WAIT_S = 86_400  # the field's limit
-_SPOT, _FLEX, _DEMAND = Capacity.SPOT, Capacity.FLEX_START, Capacity.ON_DEMAND
-_ORDER = {Placement.SPOT: [_SPOT], Placement.ON_DEMAND: [_DEMAND], Placement.HYBRID: [_SPOT, _DEMAND]}
-
-
 def needs_mover(option: Option) -> bool:
     """It watches the deadline from Spot: a class has an order of capacities and no clock."""
     return belief.in_time(option) in policies.IN_TIME
-
-
-def compute_class(job: Job, option: Option) -> dict[str, Any]:
-    """Never two capacities in one rule.
-
-    A class knows no deadline: with Spot before on-demand, pods go to on-demand at the first outage and, without active
-    migration, stay there. On recorded H100 zones that costs 1,592 USD with return and 2,617 without, priced at 1,354.
-    Spot alone is one priority, which HF323 questions; the class carries the reason.
-    """
-    flex = [_FLEX, _DEMAND] if option.policy == policies.QUEUE.shown else [_FLEX]
-    rules = [_priority(job, capacity) for capacity in _ORDER.get(option.placement, flex)]
-    metadata: dict[str, Any] = {"name": f"{job.accelerator.removeprefix('nvidia-')}-{option.placement.value}"}
-    if option.placement is Placement.SPOT:
-        metadata["annotations"] = {"holdfast.dev/ignore-HF323": "waiting for Spot is what was priced"}
-    spec: dict[str, Any] = {
-        "nodePoolAutoCreation": {"enabled": True}, "priorities": rules, "whenUnsatisfiable": "DoNotScaleUp",
-    }  # fmt: skip
-    if option.placement is Placement.HYBRID:
-        # Without it a pod that once went to on-demand stays there to its end, which costs far more.
-        spec["activeMigration"] = {"optimizeRulePriority": True}
-    return {"apiVersion": "cloud.google.com/v1", "kind": "ComputeClass", "metadata": metadata, "spec": spec}
-
-
-def _priority(job: Job, capacity: Capacity) -> dict[str, Any]:
-    machine = job.machine_for(capacity) or job.machine
-    gpu = {"type": job.accelerator, "count": machine.gpus, "driverVersion": "latest"}
-    rule: dict[str, Any] = {"machineType": machine.name, "gpu": gpu}
-    if capacity is not _FLEX:
-        return rule | {"spot": capacity is _SPOT}
-    rule |= {"flexStart": {"enabled": True}, "maxRunDurationSeconds": FLEX_MAX_RUN_S}
-    if math.isfinite(job.deadline_h):
-        # Until only on-demand still arrives in time: from a start now.
-        slack_s = (job.deadline_h - job.hours - 2 * job.restart_h) * 3600
-        rule["capacityCheckWaitTimeSeconds"] = int(min(max(slack_s, 1), MAX_CAPACITY_WAIT_S))
-    return rule

@@ -141,7 +141,7 @@ class Platform:
     workload_pool: str
     """Workload Identity pool, PROJECT.svc.id.goog."""
     buckets: Mapping[str, str]
-    """Purpose (checkpoints, data, exports) -> bucket."""
+    """Purpose (checkpoints, data) -> bucket."""
     registry: str
     """Prefix of image names."""
     images: Mapping[str, str] = field(default_factory=dict[str, str])

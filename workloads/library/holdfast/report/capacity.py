@@ -96,7 +96,7 @@ def capacities(events: Sequence[Event], ledgers: Iterable[JobLedger]) -> Capacit
         waits=tuple(_waits(events, "scheduled", POD_KIND)),
         queue_waits=tuple(_waits(events, "admitted", QUEUE_KIND)),
         losses=tuple((hour, pool, n) for (hour, pool), n in sorted(_losses(nodes).items())),
-        churn=tuple(estimate.by_group(lifetimes, events[-1].t_us).items()) if lifetimes else (),
+        churn=tuple(estimate.by_group(lifetimes).items()) if lifetimes else (),
         ages=tuple(estimate.by_age(lifetimes)) if lifetimes else (),
         spot=spot.most_common(1)[0][0] if spot else ("", ""),
         # Failed saves alone are reason enough: a job that never committed is the one to look at.

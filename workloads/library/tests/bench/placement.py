@@ -1,8 +1,4 @@
-"""`make bench-placement [TRACES=DIR]`: policies side by side, their speed, and the goals of the placement room.
-
-The public recordings are not part of this repository: give the folder that holds aws-02-15-2023 and
-aws-10-26-2022 to compare with the figures measured on them before. Without it, made-up traces stand in.
-"""
+"""`make bench-placement`: policies side by side, their speed, and the goals of the placement room."""
 
 import argparse
 import json
@@ -11,7 +7,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from pathlib import Path
 
 import numpy as np
 
@@ -27,15 +22,13 @@ from workloads.library.tests.bench.placement_checks import (
     simulator_against_closed_forms,
 )
 from workloads.library.tests.bench.placement_gangs import goals as gang_goals
-from workloads.library.tests.bench.placement_optimum import optimum_gaps, zone_series
+from workloads.library.tests.bench.placement_optimum import optimum_gaps
 from workloads.library.tests.bench.placement_policies import (
     COMPARED,
     ON_DEMAND_ONLY,
     RATIO,
-    baseline,
     dominates,
     made_up,
-    recordings,
     side_by_side,
 )
 from workloads.library.tests.bench.placement_traces import Trace, paths_of
@@ -45,7 +38,6 @@ ANSWER = ["place", "--gpu", "a100", "--gpus", "8", "--hours", "40", "--deadline"
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--traces", type=Path, help="folder of the public recordings")
     parser.add_argument("--starts", type=int, default=2_000)
     parser.add_argument("--jobs", type=int, default=1_000)
     asked = parser.parse_args()
@@ -53,17 +45,13 @@ def main() -> None:
         "daly_117_57_9_minutes": daly_figures(),
         "simulator_equals_closed_forms_within_1_percent": simulator_against_closed_forms(),
     }
-    traces = recordings(asked.traces) if asked.traces else made_up()
+    traces = made_up()
     costs = side_by_side(traces, asked.starts)
-    if asked.traces:
-        goals["baseline_table_within_2_points"] = baseline(costs, traces)
     goals["patient_costs_no_more_than_uniform_on_each_trace"] = dominates(costs)
     goals["none_of_10000_feasible_deadlines_missed"] = never_late()
     gaps = optimum_gaps(traces, min(asked.starts, 40))
     goals["chosen_within_5_percent_of_the_offline_optimum_at_70_h"] = gaps[70.0]["chosen"] <= 5.0
     goals["chosen_within_8_percent_of_the_offline_optimum_at_52_h"] = gaps[52.0]["chosen"] <= 8.0
-    print("\nthe same on gangs in the recorded H100 zones")
-    optimum_gaps(zone_series(), min(asked.starts, 10))
     goals |= gang_goals()
     goals["choice_within_half_a_point_of_the_best_policy"] = choice_regret(traces, min(asked.starts, 300))
     goals["printed_flip_within_2_percent_of_the_simulated"] = flips()

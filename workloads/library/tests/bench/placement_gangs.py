@@ -1,9 +1,7 @@
 """Elastic gangs: the simulator against the closed form, and recorded counts of nodes replayed beside a rigid gang."""
 
-import json
 import math
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 
@@ -13,7 +11,6 @@ from holdfast.place.hazard import gang_lives
 from holdfast.place.runs import Floats, Ints, Paths, runs_of
 from holdfast.place.simulate import simulate
 
-RECORDS = Path(__file__).parents[1] / "place/recorded"
 RESTART_H, LOST_H = 6 / 60, 2 / 60
 # Useful hours, elastic over rigid, on 13 zones; and billed hours for a useful one of the median zone, rigid and elastic.
 PUBLISHED = {2: (1.03, 1.06, 1.03), 4: (1.05, 1.09, 1.03), 8: (1.17, 1.18, 1.04), 16: (1.30, 1.61, 1.06)}
@@ -112,23 +109,8 @@ def goals() -> dict[str, bool]:
     print(f"\ngangs, simulator against the closed forms: at most {max(map(abs, cases)):.2%} apart")
     print("gangs on the recorded H100 zones, elastic from half of the nodes against rigid")
     table = zones_table()
-    clusters_table()
     near = (abs(a - b) <= 0.03 for nodes, row in PUBLISHED.items() for a, b in zip(table[nodes], row, strict=True))
     return {
         "gangs_within_2_percent_of_the_closed_forms": max(map(abs, cases)) <= 0.02,
         "recorded_gangs_within_0.03_of_the_table_measured_before": all(near),
     }
-
-
-def clusters_table() -> None:
-    """Other recorded clusters, at a quarter and at all of their size."""
-    for file in sorted(RECORDS.glob("*.json")):
-        body = json.loads(file.read_text())
-        counts, gap_h = np.array(body["data"]), body["metadata"]["gap_seconds"] / 3600
-        for nodes in (counts.max() // 4, counts.max()):
-            useful, billed = replay(counts, gap_h, int(nodes))
-            with np.errstate(divide="ignore"):
-                print(
-                    f"  {file.stem}, {nodes} nodes: useful {useful[0]:.1f} h rigid, {useful[1]:.1f} h elastic;"
-                    f" billed for a useful hour {billed[0] / useful[0]:.2f}, {billed[1] / useful[1]:.2f}"
-                )

@@ -8,7 +8,7 @@ import itertools
 
 import numpy as np
 
-from holdfast.place import policies, scenarios
+from holdfast.place import policies
 from holdfast.place.policies import Policy
 from holdfast.place.runs import Bools, Floats
 from workloads.library.tests.bench.placement_policies import DEADLINES_H, RATIO, RESTART_H, WORK_H, share
@@ -77,13 +77,3 @@ def optimum_gaps(traces: list[Trace], starts: int) -> dict[float, dict[str, floa
         row = ", ".join(f"{name} {gap:.1f} %" for name, gap in gaps[deadline].items())
         print(f"  above the offline optimum by {deadline:g} h: {row}")
     return gaps
-
-
-def zone_series() -> list[Trace]:
-    """Gangs of 4 and 16 in the recorded H100 zones, where Spot is neither always nor next to never there."""
-    found = [
-        Trace(name=f"{zone}, {gang}", gap_h=1 / 6, up=counts >= gang)
-        for zone, counts in scenarios.record().items()
-        for gang in (4, 16)
-    ]
-    return [trace for trace in found if 0.05 < trace.up_share < 0.97]

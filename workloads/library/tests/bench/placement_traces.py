@@ -1,12 +1,7 @@
-"""Recorded availability of Spot machines, for the benches: read, turned into paths; and made up, with a seed.
+"""Availability of Spot machines, for the benches: recordings of one zone, made up with a seed, as paths."""
 
-Format: {"metadata": {"gap_seconds": N}, "data": [...]}, one number a tick: how many machines could be had.
-"""
-
-import json
 import math
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 
@@ -30,24 +25,11 @@ class Trace:
     def up_share(self) -> float:
         return float(self.up.mean())
 
-    def spells(self, *, up: bool) -> Floats:
-        """Hours of each unbroken stretch, the cut ones at both ends left out."""
-        edges = np.flatnonzero(self.up[1:] != self.up[:-1]) + 1
-        return np.diff(edges)[self.up[edges[:-1]] == up] * self.gap_h
-
     def paths(self) -> Paths:
         # Wrapping keeps the daily rhythm; extrapolating would invent one.
         up = np.tile(self.up, TILES)
         edges = np.flatnonzero(up[1:] != up[:-1]) + 1
         return Paths(edges_h=np.append(edges * self.gap_h, np.inf)[None, :], starts_up=up[:1])
-
-
-def load(path: Path) -> Trace:
-    """One recording of one machine."""
-    body = json.loads(path.read_text())
-    # No default: recordings differ by a factor of twenty in their step.
-    gap_h = body["metadata"]["gap_seconds"] / 3600.0
-    return Trace(name=path.stem, gap_h=gap_h, up=np.asarray(body["data"], dtype=float) >= 1)
 
 
 def paths_of(traces: list[Trace]) -> Paths:

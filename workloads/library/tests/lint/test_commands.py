@@ -8,7 +8,7 @@ from typer.testing import CliRunner, Result
 
 from holdfast.commands import app
 from holdfast.contract.errors import InputError
-from holdfast.lint.registry import RETIRED, all_rules
+from holdfast.lint.registry import all_rules
 
 
 def call(*words: str | Path) -> Result:
@@ -39,9 +39,3 @@ def test_rules_as_json_holds_the_same_as_the_pages() -> None:
 def test_rules_of_an_unknown_rule_is_bad_input() -> None:
     done = call("lint", "--rule", "HF999")
     assert isinstance(done.exception, InputError) and "HF999" in str(done.exception)
-
-
-def test_rules_of_a_retired_rule_names_the_tool_that_judges_the_same() -> None:
-    done = call("lint", "--rule", "HF401")
-    assert isinstance(done.exception, InputError) and "kube-score: container-image-tag" in str(done.exception)
-    assert not set(RETIRED) & set(all_rules())

@@ -55,5 +55,5 @@ def test_a_finding_quotes_the_constant_and_the_file_it_was_judged_by() -> None:
     rule = all_rules()["HF101"]
     (finding,) = lint_texts({"a.yaml": example_text(rule, rule.bad)}, Options()).active
     assert finding.basis is not None
-    assert finding.basis.file == "platform document of example: pools.spot-l4-g2-standard-8"
+    assert finding.basis.where == "platform document of example: pools.spot-l4-g2-standard-8"
     assert "gives a pod 15 s" in finding.basis.fact

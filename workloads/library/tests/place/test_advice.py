@@ -143,6 +143,16 @@ def test_a_tight_deadline_takes_what_is_never_late() -> None:
     assert picked(asked, world(0.3)).placement is Placement.HYBRID
 
 
+def test_a_queue_with_a_way_out_is_never_late() -> None:
+    asked = Job(accelerator=H100, gpus=8, hours=100, deadline_h=104)
+    options = advice.options(asked, world(0.5), REGION)
+    plain, safe = (o for o in options if o.placement is Placement.FLEX_START)
+    assert plain.late > 0.02
+    assert safe.late == 0.0
+    assert plain.mean_usd < safe.mean_usd < by(options)[Placement.ON_DEMAND].mean_usd
+    assert ask.choose(asked, options) is safe
+
+
 def test_a_job_that_cannot_resume_does_not_go_to_spot_under_churn() -> None:
     asked = Job(accelerator=A100, gpus=1, hours=60, checkpoint_h=math.inf)
     assert picked(asked, world(0.1)).placement is Placement.FLEX_START

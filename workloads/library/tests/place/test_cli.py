@@ -40,7 +40,7 @@ DATED = ("--gpu", "a100", "--gpus", "8", "--hours", "40", "--deadline", "72h")
 
 def test_place_prints_one_json_object_with_every_option_in_every_scenario() -> None:
     body = asked(*DATED, "--checkpoint", "30s", "--region", REGION)
-    assert body["schema"] == "holdfast.place/2"
+    assert body["schema"] == "holdfast.place/3"
     assert {o["placement"] for o in body["options"]} == {p.value for p in Placement}
     names = [each["name"] for each in body["scenarios"]]
     assert names == ["Spot comes back at once", MIDDLE, "as in the record's worst week"]
@@ -131,13 +131,12 @@ def test_hours_are_by_the_clock(hours: str) -> None:
     assert demand["scenarios"][MIDDLE]["finish_hours"]["p50"] == pytest.approx(40 + 5 / 60)
 
 
-def test_a_machine_that_is_not_sold_on_demand_is_neither_priced_nor_emitted_so() -> None:
+def test_a_machine_that_is_not_sold_on_demand_is_not_priced_so() -> None:
     body = asked("--gpu", "h100", "--hours", "10", "--deadline", "60h", "--region", REGION)
     refused = {o["how"]: o["refused"] for o in body["options"] if o["placement"] in ("on-demand", "hybrid")}
     assert refused.keys() >= {"on-demand only", "Spot, on-demand in time"}
     assert all("a3-highgpu-1g is not sold on demand" in str(why) for why in refused.values())
     assert body["chosen"]["placement"] in ("spot", "flex-start")
-    assert all(rule.get("spot", True) for rule in body["compute_class"]["spec"]["priorities"])
 
 
 def test_a_batch_takes_the_machine_of_the_platforms_pool_not_the_largest() -> None:
@@ -168,15 +167,13 @@ def test_small_sums_are_not_rounded_to_nothing() -> None:
     assert "$0." in result.output
 
 
-def test_what_the_mover_carries_out_is_said_and_has_no_class() -> None:
+def test_only_a_policy_that_leaves_spot_in_time_needs_the_mover() -> None:
     arguments = (*DATED, "--region", "europe-west4")
     out = run("place", *arguments)[1]
     assert "the mover carries this out" in out and "on time if on-demand is granted" in out
     body = asked(*arguments)
     assert body["chosen"] == {"placement": "hybrid", "how": "Spot, on-demand in time", "needs_mover": True}
-    assert body["compute_class"] is None
-    at_once = asked("--gpu", "l4", "--hours", "10", "--region", REGION)
-    assert at_once["compute_class"]["kind"] == "ComputeClass" and not at_once["chosen"]["needs_mover"]
+    assert not asked("--gpu", "l4", "--hours", "10", "--region", REGION)["chosen"]["needs_mover"]
 
 
 @pytest.mark.parametrize(

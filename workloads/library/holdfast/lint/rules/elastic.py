@@ -9,16 +9,14 @@ from holdfast.contract.kubernetes import ANNOTATION_STATE
 from holdfast.contract.values import GIB, quantity
 from holdfast.lint.examples import SILENT
 from holdfast.lint.finding import Hit, Severity
-from holdfast.lint.objects import Container, Job, Object, Pod, as_int, as_list, as_map, as_text, dig
+from holdfast.lint.objects import Container, Job, Pod, as_int, as_list, as_map, as_text, dig
 from holdfast.lint.registry import Context, rule
 from holdfast.lint.world import selects
-from holdfast.manifests import waiting_for_pods
 
 DOC_INDEXED = "https://kubernetes.io/docs/concepts/workloads/controllers/job/#backoff-limit-per-index"
 DOC_SUCCESS = "https://kubernetes.io/docs/concepts/workloads/controllers/job/#success-policy"
 DOC_DNS = "https://kubernetes.io/docs/concepts/services-networking/dns-pod-service/"
 DOC_AFFINITY = "https://kubernetes.io/docs/concepts/scheduling-eviction/assign-pod-node/"
-DOC_READY = "https://kueue.sigs.k8s.io/docs/tasks/manage/setup_wait_for_pods_ready/"
 ZONE = "topology.kubernetes.io/zone"
 _LABELS = "{app.kubernetes.io/name: wide}"
 _POLICY = "[{action: Ignore, onPodConditions: [{type: DisruptionTarget}]}, {action: FailJob, onExitCodes: {operator: In, values: [2, 70]}}]"
@@ -230,21 +228,3 @@ def copies_do_not_fit(pod: Pod, context: Context) -> Iterator[Hit]:
             main.path,
             f"{state / GIB:.1f} GiB over {nodes} nodes need {needed} of memory, the limit is {limit / GIB:.1f} GiB",
         )
-
-
-_KUEUE = "apiVersion: config.kueue.x-k8s.io/v1beta2\nkind: Configuration\n{}\n"
-
-
-@rule("HF156", "kueue-suspends-what-waits", Severity.ERROR, on=Object,
-    what="Kueue's configuration leaves WaitForPodsReady on, with limits that jobs of this platform exceed.",
-    why="Since 0.19 it is on by default. A job that lacks one pod for half an hour is suspended as a whole, so an elastic"
-        " gang loses its other nodes. A job that waits longer for its nodes goes back to the queue, again and again.",
-    source=DOC_READY, fix=waiting_for_pods.FIX,
-    bad=_KUEUE.format("waitForPodsReady: {recoveryTimeout: 0s}"),
-    good=_KUEUE.format("waitForPodsReady: {timeout: 12h, recoveryTimeout: 0s}"))  # fmt: skip
-def kueue_suspends_what_waits(obj: Object, context: Context) -> Iterator[Hit]:
-    if obj.kind != "Configuration" or not as_text(obj.body.get("apiVersion")).startswith("config.kueue.x-k8s.io/"):
-        return
-    limits = as_map(obj.body.get("waitForPodsReady"))
-    for field, effect in waiting_for_pods.hazards(obj.body):
-        yield Hit(("waitForPodsReady", field)[: (1 + (field in limits)) if limits else 0], effect)

@@ -19,13 +19,10 @@ _document("HF503", "key-twice", Severity.ERROR, "A mapping has the same key twic
     "One of the two values is dropped, and which one depends on the reader.", "remove one", _GOOD + "kind: Namespace\n")  # fmt: skip
 _document("HF901", "ignore-without-reason", Severity.ERROR, "An ignore has no reason, and so no effect.",
     "Later it cannot be judged whether it is still right.", "write the reason after the bracket",
-    f"{_POSITIVE}[HF305]\n", f"{_POSITIVE}[HF305] made by another team, until 2999-01-01\n")  # fmt: skip
+    f"{_POSITIVE}[HF305]\n", f"{_POSITIVE}[HF305] made by another team\n")  # fmt: skip
 _document("HF902", "ignore-unused", Severity.WARNING, "An ignore silences nothing.",
     "It would hide the next finding of that rule.", "remove it",
     _GOOD.replace("kind: Namespace", "kind: Namespace  # holdfast: ignore[HF305] once needed"))  # fmt: skip
-_document("HF903", "ignore-expired", Severity.ERROR, "An ignore is past its date, and has no effect any more.",
-    "By that date the finding was to be fixed.", "fix the finding, or set a new date",
-    f"{_POSITIVE}[HF305] fixed soon, until 2020-01-01\n")  # fmt: skip
 _document("HF904", "not-yaml", Severity.ERROR, "The text is no YAML, or cannot be read.",
     "The linter judged nothing in it.", "correct the syntax at the place named", "kind: [Job\n")  # fmt: skip
 _document("HF905", "template-skipped", Severity.INFO, "The file is a Helm chart or another text template.",

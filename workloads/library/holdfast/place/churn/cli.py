@@ -15,7 +15,6 @@ from holdfast.place.churn import estimate
 from holdfast.place.churn.days import span_seconds
 from holdfast.place.churn.estimate import Exposure, Group
 
-DAY_H = 24.0
 Ages = Sequence[tuple[float, float, Exposure]]
 
 
@@ -23,7 +22,6 @@ def show_churn(
     events: Path | None,
     project: str,
     since: str,
-    half_life_days: float,
     *,
     as_json: bool,
     cluster: str = "",
@@ -37,23 +35,23 @@ def show_churn(
             "events know no cluster", got="--cluster with --events", allowed="--project", fix="leave it out"
         )
     if events is not None:
-        from_events(events, half_life_days, as_json=as_json)
+        from_events(events, as_json=as_json)
     else:
-        from_cloud(project, cluster, clock(), since or "30d", half_life_days, as_json=as_json)
+        from_cloud(project, cluster, clock(), since or "30d", as_json=as_json)
 
 
-def from_events(events: Path, half_life_days: float, *, as_json: bool) -> None:
+def from_events(events: Path, *, as_json: bool) -> None:
     reading = read_folder(events)
     # To the newest event, not to now: in a copied folder no node was watched after it.
     now_us = max((e.t_us for e in reading.events), default=round(time.time() * 1e6))
     found = estimate.lifetimes(reading.events, now_us)
     if not found:
         raise Unjudged(f"no node_up or node_down line under {events}: the node watcher writes them")
-    groups, ages = estimate.by_group(found, now_us, half_life_days * DAY_H), estimate.by_age(found)
+    groups, ages = estimate.by_group(found), estimate.by_age(found)
     show(groups, ages, {"problems": dict(reading.problems)}, as_json=as_json)
 
 
-def from_cloud(project: str, cluster: str, now_s: float, since: str, half_life_days: float, *, as_json: bool) -> None:
+def from_cloud(project: str, cluster: str, now_s: float, since: str, *, as_json: bool) -> None:
     """Clusters are added up, as churn follows pool, machine type and zone; which ones is printed."""
     from holdfast.place.churn.cloud_series import checked_cluster, checked_project, cloud_reader
     from holdfast.place.churn.days import read_days
@@ -62,7 +60,7 @@ def from_cloud(project: str, cluster: str, now_s: float, since: str, half_life_d
     days, clusters = read_days(cloud_reader(project, checked_cluster(cluster)), now_s, since_s)
     if len(clusters) > 1:
         print(f"added up: {', '.join(clusters)}; --cluster NAME shows one of them", file=sys.stderr)
-    groups, ages = daily.by_group(days, now_s, half_life_days * DAY_H), daily.by_age(days)
+    groups, ages = daily.by_group(days), daily.by_age(days)
     kept_days = [{"day": day.day.isoformat(), "hours": day.hours} for day in days]
     show(groups, ages, {"days": kept_days, "clusters": clusters}, as_json=as_json)
 

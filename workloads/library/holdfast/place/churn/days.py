@@ -1,6 +1,5 @@
 """Churn by day, as cloud metrics hold it. A day is counted from 00:00 UTC, in full hours. Why: infra/decisions/0071. Pure."""
 
-import math
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -32,14 +31,11 @@ class Day:
         return round(datetime(self.day.year, self.day.month, self.day.day, tzinfo=UTC).timestamp())
 
 
-def by_group(days: Iterable[Day], now_s: float, half_life_h: float = math.inf) -> dict[Group, Exposure]:
+def by_group(days: Iterable[Day]) -> dict[Group, Exposure]:
     sums: dict[Group, Exposure] = defaultdict(Exposure)
     for day in days:
-        # The hour of an event within its day is not kept, so all of a day count as old as its middle.
-        old_h = max(0.0, now_s - day.begin_s) / 3600 - day.hours / 2
-        weight = 0.5 ** (max(0.0, old_h) / half_life_h)
         for (group, _), exposure in day.rows.items():
-            sums[group] += Exposure(events=exposure.events * weight, hours=exposure.hours * weight)
+            sums[group] += exposure
     return dict(sorted(sums.items()))
 
 

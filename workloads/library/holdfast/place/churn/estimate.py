@@ -27,7 +27,7 @@ class Group:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Exposure:
-    """Weighted preemptions and node-hours; add them up freely."""
+    """Preemptions and node-hours; add them up freely."""
 
     events: float = 0.0
     hours: float = 0.0
@@ -89,10 +89,10 @@ def _lifetime(event: Event, begin_us: int, end_us: int, preempted: bool) -> Node
     return NodeLifetime(group=group, begin_us=begin_us, end_us=end_us, preempted=preempted, begin_age_us=age_us)
 
 
-def by_group(found: Sequence[NodeLifetime], now_us: int, half_life_h: float = math.inf) -> dict[Group, Exposure]:
+def by_group(found: Sequence[NodeLifetime]) -> dict[Group, Exposure]:
     sums: dict[Group, Exposure] = defaultdict(Exposure)
     for life in found:
-        sums[life.group] += _weighed(life.begin_us, life.end_us, life.preempted, now_us, half_life_h)
+        sums[life.group] += Exposure(events=float(life.preempted), hours=(life.end_us - life.begin_us) / HOUR_US)
     return dict(sorted(sums.items()))
 
 
@@ -109,16 +109,6 @@ def by_age(found: Sequence[NodeLifetime]) -> list[tuple[float, float, Exposure]]
             total += Exposure(events=float(died_here), hours=max(0.0, min(age_h, high) - max(young_h, low)))
         rows.append((low, high, total))
     return rows
-
-
-def _weighed(begin_us: int, end_us: int, preempted: bool, now_us: int, half_life_h: float) -> Exposure:
-    """An hour counts half after a half-life: the integral of the weight over the life, the weight at its end."""
-    if math.isinf(half_life_h):
-        return Exposure(events=float(preempted), hours=(end_us - begin_us) / HOUR_US)
-    decay = math.log(2) / half_life_h
-    old, young = ((now_us - t) / HOUR_US for t in (begin_us, end_us))
-    weight = math.exp(-decay * young)
-    return Exposure(events=weight * preempted, hours=(weight - math.exp(-decay * old)) / decay)
 
 
 def _gamma_quantile(p: float, shape: float) -> float:

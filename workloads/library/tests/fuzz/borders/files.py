@@ -11,8 +11,8 @@ import yaml
 
 from holdfast.contract.errors import InputError, Unjudged
 from holdfast.jobs import submit
+from holdfast.lint import formats
 from holdfast.lint.engine import Options, lint_texts
-from holdfast.lint.formats import FORMATS
 from holdfast.place import plan as placement
 from holdfast.place import prices
 from infra import environments
@@ -39,8 +39,8 @@ def _make_yaml(draw: random.Random) -> bytes:
 
 def _enter_lint(data: bytes) -> None:
     report = lint_texts({"a.yaml": data.decode("utf-8", "replace")}, Options(platforms=[platforms.load("example")]))
-    for render_format in FORMATS.values():
-        render_format(report).encode()
+    for render in (formats.text, formats.as_json, formats.github):
+        render(report).encode()
 
 
 def _enter_submit(data: bytes) -> None:

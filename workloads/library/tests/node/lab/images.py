@@ -26,7 +26,7 @@ from tests import platforms
 from tests.cluster.sim import runnable
 from tests.tools.build import CACHE, lock
 from tests.workloads.images.registry import Registry
-from workloads.images import attest, builders, pins
+from workloads.images import builders, pins
 
 ROOT = Path(__file__).parents[5]
 HOME = CACHE / "node-images"
@@ -198,7 +198,7 @@ class Builder:
 
     def _inputs(self, role: str, base: str) -> str:
         image, dockerfile = pins.ROLES[role], (self._tree / builders.DOCKERFILE).read_text()
-        locked = attest.lock_of(self._tree, role).read_text()
+        locked = pins.lock_of(self._tree, role).read_text()
         # Not the file: the time of each commit is in it.
         with zipfile.ZipFile(pins.wheel(self._tree)) as wheel:
             content = [

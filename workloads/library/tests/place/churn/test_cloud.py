@@ -76,7 +76,7 @@ def cloud() -> Generator[Cloud]:
 
 
 def total(days: dict[date, daily.Day]) -> dict[Group, Exposure]:
-    return daily.by_group(days.values(), MIDNIGHT + 30 * HOUR)
+    return daily.by_group(days.values())
 
 
 def test_losses_over_node_hours_are_what_the_exporter_counted(cloud: Cloud) -> None:
@@ -118,14 +118,6 @@ def test_the_window_begins_at_a_midnight_and_ends_at_a_full_hour(cloud: Cloud) -
     days = cloud.days(55.5, since_s=DAY)
     assert [(day.day.isoformat(), day.hours) for day in days.values()] == [("2024-10-05", 24), ("2024-10-06", 7)]
     assert total(days)[L4].hours == pytest.approx(31)
-
-
-def test_an_older_day_weighs_half_after_a_half_life_and_the_rate_stays(cloud: Cloud) -> None:
-    cloud.write(1, 0, 0)
-    cloud.write(2, 40, 4)
-    days = cloud.days(24)
-    full, half = (daily.by_group(days.values(), MIDNIGHT + 36 * HOUR, h)[L4] for h in (math.inf, 24.0))
-    assert (half.hours, half.events) == (pytest.approx(full.hours / 2), pytest.approx(full.events / 2))
 
 
 def test_an_empty_window_is_no_quiet_one(cloud: Cloud) -> None:
@@ -190,7 +182,7 @@ def test_the_command_reads_the_project_it_is_given(
     cloud.write(1, 0, 0)
     cloud.write(2, 40, 4)
     monkeypatch.setattr("holdfast.place.churn.cloud_series.cloud_reader", cloud.reader_of)
-    cli.show_churn(None, "acme-ai", "7d", 14.0, as_json=True, clock=lambda: MIDNIGHT + 5 * HOUR + 600)
+    cli.show_churn(None, "acme-ai", "7d", as_json=True, clock=lambda: MIDNIGHT + 5 * HOUR + 600)
     shown = json.loads(capsys.readouterr().out)
     assert shown["days"] == [{"day": "2024-10-04", "hours": 5}]
     assert shown["clusters"] == ["us-central1/holdfast-example"]
@@ -210,7 +202,7 @@ def test_the_command_reads_the_project_it_is_given(
 )
 def test_a_question_that_makes_no_sense_is_bad_input(events: Path | None, project: str, since: str, shown: str) -> None:
     with pytest.raises(InputError, match=shown):
-        cli.show_churn(events, project, since, 14.0, as_json=False)
+        cli.show_churn(events, project, since, as_json=False)
 
 
 def test_clusters_are_never_added_up_in_silence(
@@ -224,7 +216,7 @@ def test_clusters_are_never_added_up_in_silence(
 
     def shown(cluster: str) -> tuple[float, str]:
         cli.show_churn(
-            None, "acme-ai", "7d", 14.0, as_json=True, cluster=cluster, clock=lambda: MIDNIGHT + 5 * HOUR + 600,
+            None, "acme-ai", "7d", as_json=True, cluster=cluster, clock=lambda: MIDNIGHT + 5 * HOUR + 600,
         )  # fmt: skip
         printed = capsys.readouterr()
         [row] = json.loads(printed.out)["groups"]

@@ -33,14 +33,14 @@ def test_censored_nodes_add_exposure_and_no_event() -> None:
         node("node_down", 20, "scaled-down", reason="AutoResize", seconds=20 * HOUR),
         node("node_up", 90, "alive"),
     )
-    total = estimate.by_group(found, NOW_US)[L4]
+    total = estimate.by_group(found)[L4]
     assert (total.events, total.hours) == (1, 40)
     assert total.per_hour == 1 / 40
 
 
 def test_a_node_whose_birth_nobody_saw_is_counted_by_its_age() -> None:
     [life] = lifetimes(node("node_down", 50, "old", reason="PreemptionEvent", seconds=6 * HOUR))
-    assert estimate.by_group([life], NOW_US)[L4] == Exposure(events=1, hours=6)
+    assert estimate.by_group([life])[L4] == Exposure(events=1, hours=6)
 
 
 def test_nobody_watched_is_unknown_and_not_zero() -> None:
@@ -60,13 +60,6 @@ def test_no_event_in_t_hours_bounds_the_rate_by_three_over_t() -> None:
     assert high == pytest.approx(2.9957 / 100, rel=1e-4)
 
 
-def test_an_observation_counts_half_after_a_half_life_and_the_rate_stays() -> None:
-    found = lifetimes(node("node_up", 0, "n"), node("node_down", 0.001, "n", reason="preempted", seconds=0.001 * HOUR))
-    full, half = (estimate.by_group(found, NOW_US, h)[L4] for h in (math.inf, 100.0))
-    assert half.events == pytest.approx(full.events / 2, rel=1e-3)
-    assert half.hours == pytest.approx(full.hours / 2, rel=1e-3)
-
-
 def test_age_bands_share_out_all_exposure_and_all_events() -> None:
     rng = random.Random(3)
     rows = []
@@ -77,6 +70,6 @@ def test_age_bands_share_out_all_exposure_and_all_events() -> None:
             node("node_down", age, f"n{n}", reason="preempted" if n % 3 else "x", seconds=0),
         ]
     found = lifetimes(*sorted(rows, key=lambda row: row["t"]))
-    bands, total = estimate.by_age(found), estimate.by_group(found, NOW_US)[L4]
+    bands, total = estimate.by_age(found), estimate.by_group(found)[L4]
     assert sum(band.hours for _, _, band in bands) == pytest.approx(total.hours)
     assert sum(band.events for _, _, band in bands) == total.events
