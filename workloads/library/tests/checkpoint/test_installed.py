@@ -18,7 +18,7 @@ from packaging.requirements import Requirement
 
 from holdfast.contract.environment import ENV_KILL_AT, ENV_RUN
 
-pytestmark = pytest.mark.process
+pytestmark = [pytest.mark.process, pytest.mark.timeout(600)]  # the wheel is built, and torch starts five times
 ROOT = Path(__file__).parents[4]
 sys.path.insert(0, str(ROOT / ".ci"))
 bootstrap = import_module("bootstrap")
