@@ -1,6 +1,6 @@
 """`submit FILE`: read it, say what it buys, refuse over a cap, then apply it as it is.
 
-Nothing is sent before the price has been shown and the caps have been met.
+Nothing is sent before the price has been shown and the cap has been met.
 """
 
 import math
