@@ -1,5 +1,6 @@
 """Every state that a model of a protocol can reach: none breaks a rule, and from each an end can be reached."""
 
+import gc
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from typing import Protocol, Self, TypeVar
@@ -34,6 +35,14 @@ class Protocolled(Protocol[S]):
 def explore(model: Protocolled[S]) -> int:
     """Visit every reachable state; how many there are. Raises AssertionError where a rule is broken, and where no end
     can be reached without another death."""
+    gc.disable()  # states have no circles, and to walk over all that were seen is a fifth of the time
+    try:
+        return _explored(model)
+    finally:
+        gc.enable()
+
+
+def _explored(model: Protocolled[S]) -> int:
     seen, todo = {model.start()}, [model.start()]
     before: dict[S, list[S]] = defaultdict(list)
     ends: list[S] = []

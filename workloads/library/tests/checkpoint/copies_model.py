@@ -11,7 +11,7 @@ takes by `check_epoch` and `giving_way`, and what is restored by `whole_offers`.
 
 import json
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -35,8 +35,9 @@ from workloads.library.tests.checkpoint.copies_state import (
     newest_of,
     put,
     slot_of,
-    vars_of,
 )
+
+TUNING = Tuning(peer_steps=1)
 
 
 class Posts(Exception):
@@ -94,7 +95,7 @@ class Model:
             if state.lost and node.phase != "ended":
                 # Its keeper ends the uploader; what it sends ends with it.
                 memory = {"stated": node.stated, "content": node.content, "copies": node.copies}
-                yield state.with_node(place, **vars_of(Node(phase="ended", **memory)))
+                yield state.with_node(place, **Node(phase="ended", **memory)._asdict())
             else:
                 yield from getattr(self, f"_{node.phase}")(state, place, node)
             yield from self._cut_off(state, place, node)
@@ -107,11 +108,11 @@ class Model:
         assert {node.phase for node in state.nodes} == {"done"}, f"stuck: {state}"
 
     def _dies(self, state: State, place: int, node: Node) -> Iterator[State]:
-        lost = replace(state.with_node(place, **vars_of(Node(phase="dead"))), deaths=state.deaths + 1)
-        lost = replace(lost, lost=state.lost | {place})
+        lost = state.with_node(place, **Node(phase="dead")._asdict())._replace(deaths=state.deaths + 1)
+        lost = lost._replace(lost=state.lost | {place})
         yield lost
         if self.zombies and node.job and node.job.phase in ("stated", "sending"):
-            yield replace(lost, zombies=state.zombies | {(place, state.epoch, node.job)})
+            yield lost._replace(zombies=state.zombies | {(place, state.epoch, node.job)})
 
     # A rank.
 
@@ -129,7 +130,7 @@ class Model:
             own.agree(self._ranks(state, place, node), node.step + 1, 1.0)
         except Posts as mine:
             posted = state.posted | {(node.turn + 1, place, str(mine))}
-            yield replace(state.with_node(place, phase="asked", turn=node.turn + 1), posted=posted)
+            yield state.with_node(place, phase="asked", turn=node.turn + 1)._replace(posted=posted)
 
     def _asked(self, state: State, place: int, node: Node) -> Iterator[State]:
         own = self._copies_of(state, place)
@@ -139,7 +140,7 @@ class Model:
             return
         if place == 0:
             whole = own.kept if own.kept != node.kept else state.whole
-            state = replace(state, verdicts=state.verdicts | {(node.turn, idle, own.kept != node.kept)}, whole=whole)
+            state = state._replace(verdicts=state.verdicts | {(node.turn, idle, own.kept != node.kept)}, whole=whole)
         state = state.with_node(place, phase="idle", kept=own.kept, kept_memory=own.kept_memory)
         if idle:
             held = {} if node.job is None else {1: InFlight(step=0, memory=node.job.memory, began=0.0)}
@@ -156,7 +157,7 @@ class Model:
         version, turn = (node.step + 1, f"{state.epoch:012x}"), node.turn + 1
         content = put(node.content, node.newest[1], version)
         posted = state.posted | {(turn, place, "staged")}
-        yield replace(state.with_node(place, phase="staged", content=content, turn=turn), posted=posted)
+        yield state.with_node(place, phase="staged", content=content, turn=turn)._replace(posted=posted)
 
     def _staged(self, state: State, place: int, node: Node) -> Iterator[State]:
         assert node.newest
@@ -179,7 +180,7 @@ class Model:
         places = PeerPlaces(
             run="", epoch=state.epoch, place=place, keepers=(), ranks_per_node=1, memories=tuple(range(len(EMPTY)))
         )
-        own = self.copies(places, Tuning(peer_steps=1), Restored(step=0, skipped=[], damaged={}), place)
+        own = self.copies(places, TUNING, Restored(step=0, skipped=[], damaged={}), place)
         own.kept, own.kept_memory = node.kept, node.kept_memory
         if node.newest and node.newest[0] != NONE:
             own.staged(node.newest[0], node.newest[1], 1, 0.0)
@@ -205,17 +206,17 @@ class Model:
         job = node.job
         if job and job.phase == "new":
             stated = put(node.stated, job.memory, job.version)
-            yield state.with_node(place, stated=stated, job=replace(job, phase="stated"))
+            yield state.with_node(place, stated=stated, job=job._replace(phase="stated"))
         elif job and job.phase in ("stated", "sending"):
             for after, outcome in self._sends(state, place, state.epoch, job):
-                yield after.with_node(place, job=replace(job, phase=outcome))
+                yield after.with_node(place, job=job._replace(phase=outcome))
 
     def _sends_late(self, state: State, place: int, epoch: int, job: Job) -> Iterator[State]:
         """Of a node that the others have lost."""
         for after, outcome in self._sends(state, place, epoch, job):
             left = after.zombies - {(place, epoch, job)}
-            goes_on = {(place, epoch, replace(job, phase="sending"))} if outcome == "sending" else set()
-            yield replace(after, zombies=left | goes_on)
+            goes_on = {(place, epoch, job._replace(phase="sending"))} if outcome == "sending" else set()
+            yield after._replace(zombies=left | goes_on)
 
     def _sends(self, state: State, place: int, epoch: int, job: Job) -> Iterator[tuple[State, str]]:
         """What becomes of it: sending, copied or uncopied."""
@@ -223,7 +224,7 @@ class Model:
         keeper = state.nodes[neighbour]
         if keeper.phase == "dead" or state.failures < self.failures:
             failed = state.failures + (keeper.phase != "dead")
-            yield replace(self._without(state, neighbour, job), failures=failed), "uncopied"
+            yield self._without(state, neighbour, job)._replace(failures=failed), "uncopied"
         if keeper.phase == "dead":
             return
         try:
@@ -268,10 +269,8 @@ class Model:
             memory = max((m for m, version in enumerate(node.stated) if version == found != NONE), default=-1)
             same = {"stated": node.stated, "content": node.content, "copies": node.copies}
             nodes.append(Node(step=max(found[0], 0), kept=found, kept_memory=memory, **same))
-        return replace(
-            state, nodes=tuple(nodes), epoch=state.epoch + 1, lost=frozenset(), whole=NONE,
-            posted=frozenset(), verdicts=frozenset(),
-        )  # fmt: skip
+        empty = dict.fromkeys(("lost", "posted", "verdicts"), frozenset())
+        return state._replace(nodes=tuple(nodes), epoch=state.epoch + 1, whole=NONE, **empty)
 
     def _taken_up(self, state: State) -> Version:
         """The newest of those that are offered whose bytes verify; of a shard any holder's."""

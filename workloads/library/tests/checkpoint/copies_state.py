@@ -1,8 +1,7 @@
 """States of the model of copies (copies_model.py): what nodes, ranks, uploaders and keepers hold."""
 
-from dataclasses import dataclass, replace
 from types import SimpleNamespace
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from holdfast.checkpoint.peers.keeper import Slot
 from holdfast.checkpoint.peers.places import Version
@@ -16,8 +15,7 @@ EMPTY = (NONE, NONE, NONE)
 """A staging memory for what is kept, one for what is copied, one for what is uploaded."""
 
 
-@dataclass(frozen=True, slots=True)
-class Job:
+class Job(NamedTuple):
     """Of an uploader."""
 
     version: Version
@@ -27,8 +25,7 @@ class Job:
     """new, stated, sending, then copied or uncopied, as its rank will hear."""
 
 
-@dataclass(frozen=True, slots=True)
-class Node:
+class Node(NamedTuple):
     phase: str = "idle"
     """Of its rank: idle, asked, staging, staged or done; ended: the launcher waits for the next epoch; dead."""
     step: int = 0
@@ -44,8 +41,7 @@ class Node:
     """Of the node before: the version that a slot holds, and the one that arrives there."""
 
 
-@dataclass(frozen=True, slots=True)
-class State:
+class State(NamedTuple):
     nodes: tuple[Node, ...]
     epoch: int = 1
     posted: frozenset[tuple[int, int, str]] = frozenset()
@@ -65,16 +61,17 @@ class State:
         """And with agreements counted from the oldest that a rank is in."""
         turns = [node.turn - (node.phase in ("asked", "staged")) for node in self.nodes if node.phase not in GONE]
         past = min(turns, default=0)
-        return replace(
-            self,
-            nodes=tuple(n if n.phase in GONE else replace(n, turn=n.turn - past) for n in self.nodes),
+        if not past:
+            return self
+        return self._replace(
+            nodes=tuple(n if n.phase in GONE else n._replace(turn=n.turn - past) for n in self.nodes),
             posted=frozenset((turn - past, *rest) for turn, *rest in self.posted if turn > past),
             verdicts=frozenset((turn - past, *rest) for turn, *rest in self.verdicts if turn > past),
         )
 
     def with_node(self, place: int, **changes: Any) -> "State":
-        node = replace(self.nodes[place], **changes)
-        return replace(self, nodes=(*self.nodes[:place], node, *self.nodes[place + 1 :]))
+        node = self.nodes[place]._replace(**changes)
+        return self._replace(nodes=(*self.nodes[:place], node, *self.nodes[place + 1 :]))
 
 
 def held(state: State) -> dict[int, list[dict[str, Any]]]:
@@ -130,7 +127,3 @@ def slot_of(version: Version, arriving: Version) -> Slot:
 
 def put(old: tuple[T, ...], at: int, new: T) -> tuple[T, ...]:
     return (*old[:at], new, *old[at + 1 :])
-
-
-def vars_of(node: Node) -> dict[str, Any]:
-    return {name: getattr(node, name) for name in Node.__dataclass_fields__}

@@ -199,6 +199,7 @@ def test_the_true_cause_is_named(
 
 
 def test_what_cannot_be_judged_is_no_success(tmp_path: Path) -> None:
-    assert verified(tmp_path, "import sys; sys.exit(7)").returncode == 3
-    nothing = verified(tmp_path, "print('no trainer')")
-    assert nothing.returncode == 2 and "without Checkpointer" in nothing.stderr
+    with pytest.raises(Unjudged, match="ended with 7"):
+        finding(tmp_path, "import sys; sys.exit(7)")
+    with pytest.raises(InputError, match="without Checkpointer"):
+        finding(tmp_path, "print('no trainer')")

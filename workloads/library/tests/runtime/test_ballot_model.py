@@ -6,7 +6,8 @@ die at any moment. A step is a collective: it ends for a rank only when all rank
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from typing import NamedTuple
 
 import pytest
 
@@ -16,8 +17,7 @@ from workloads.library.tests.interleavings import explore
 Values = frozenset[tuple[str, str]]
 
 
-@dataclass(frozen=True, slots=True)
-class Rank:
+class Rank(NamedTuple):
     bound_for: Boundary = BEFORE_ALL
     phase: Phase = Phase.WATCH
     stop_at: Boundary | None = None
@@ -29,8 +29,7 @@ class Rank:
     """stopped, finished or dead."""
 
 
-@dataclass(frozen=True, slots=True)
-class State:
+class State(NamedTuple):
     ranks: tuple[Rank, ...]
     store: Values = frozenset()
     deaths: int = 0
@@ -40,7 +39,7 @@ class State:
 
     def with_rank(self, index: int, rank: Rank, store: Values | None = None) -> "State":
         ranks = (*self.ranks[:index], rank, *self.ranks[index + 1 :])
-        return replace(self, ranks=ranks, store=self.store if store is None else store)
+        return self._replace(ranks=ranks, store=self.store if store is None else store)
 
 
 class ModelStore:
@@ -82,9 +81,9 @@ class Model:
             if rank.left == "dead":
                 continue
             if not rank.noticed and not rank.left:
-                yield state.with_rank(index, replace(rank, noticed=True))
+                yield state.with_rank(index, rank._replace(noticed=True))
             if state.deaths < self.deaths and not rank.left:
-                yield replace(state.with_rank(index, replace(rank, left="dead")), deaths=state.deaths + 1)
+                yield state.with_rank(index, rank._replace(left="dead"))._replace(deaths=state.deaths + 1)
             yield from self._watcher(state, index, rank)
             if not rank.left:
                 yield from self._main(state, index, rank)
@@ -103,7 +102,7 @@ class Model:
         if rank.left == "finished":
             machine.retire()
         machine.advance(store, asked="notice" if rank.noticed else "")
-        after = replace(rank, phase=machine.phase, stop_at=machine.stop_at)
+        after = rank._replace(phase=machine.phase, stop_at=machine.stop_at)
         moved = state.with_rank(index, after, store.frozen())
         if moved != state:
             yield moved
@@ -112,16 +111,16 @@ class Model:
         if rank.inside:
             begun = all(r.step > rank.step or (r.step == rank.step and r.inside) for r in state.ranks)
             if begun or not self.lockstep:
-                yield state.with_rank(index, replace(rank, step=rank.step + 1, inside=False))
+                yield state.with_rank(index, rank._replace(step=rank.step + 1, inside=False))
             return
         machine = self._machine(index, rank)
         verdict = machine.pass_boundary(Boundary(rank.step, 0))
-        after = replace(rank, bound_for=machine.bound_for)
+        after = rank._replace(bound_for=machine.bound_for)
         if verdict is BallotResult.STOP:
-            yield state.with_rank(index, replace(after, left="stopped"))
+            yield state.with_rank(index, after._replace(left="stopped"))
         elif verdict is BallotResult.GO:
             done = rank.step == self.steps
-            yield state.with_rank(index, replace(after, left="finished") if done else replace(after, inside=True))
+            yield state.with_rank(index, after._replace(left="finished") if done else after._replace(inside=True))
 
     def check_end(self, state: State) -> None:
         endings = {rank.left for rank in state.ranks}

@@ -39,7 +39,7 @@ CHECKPOINTS = f"$({ENV_CHECKPOINTS})"
 SHORTER = dict.fromkeys(("nanogpt", "hugging_face_trainer", "lightning_trainer"), ("20",))
 SHORTER |= {
     "fsdp2": ("--steps", "6", "--every", "2"),
-    "elastic_hsdp": ("20",),
+    "elastic_hsdp": ("12",),  # saved at 10 and at the end
     "elastic_loop": ("40",),
     "plain_loop": ("40",),
     "accelerate_loop": ("1",),

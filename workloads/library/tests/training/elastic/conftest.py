@@ -9,6 +9,7 @@ import pytest
 
 from workloads.library.tests.fork_server import ForkServer
 from workloads.library.tests.training.elastic.gangs import CHILD, HSDP_CHILD, Gang
+from workloads.library.tests.training.elastic.sharded_gangs import CHILD as SHARDED_CHILD
 from workloads.library.tests.training.elastic.sharded_gangs import ShardedGang
 
 Make = Callable[..., Gang]
@@ -17,7 +18,8 @@ MakeSharded = Callable[..., ShardedGang]
 
 @pytest.fixture(scope="package")
 def server() -> Iterator[ForkServer]:
-    server = ForkServer(["torch._dynamo", CHILD, HSDP_CHILD])
+    launchers = ["holdfast.commands", "holdfast.training.elastic.in_place"]
+    server = ForkServer(["torch._dynamo", CHILD, HSDP_CHILD, SHARDED_CHILD, *launchers])
     yield server
     server.close()
 
@@ -34,20 +36,12 @@ def make(tmp_path: Path, server: ForkServer) -> Iterator[Make]:
         yield gang
 
 
-@pytest.fixture(scope="package")
-def launchers() -> Iterator[ForkServer]:
-    """For the launchers of sharded gangs."""
-    server = ForkServer(["holdfast.commands", "holdfast.training.elastic.in_place"])
-    yield server
-    server.close()
-
-
 @pytest.fixture
-def make_sharded(tmp_path: Path, launchers: ForkServer) -> Iterator[MakeSharded]:
+def make_sharded(tmp_path: Path, server: ForkServer) -> Iterator[MakeSharded]:
     with ExitStack() as made:
 
         def gang(name: str = "gang", **settings: Any) -> ShardedGang:
-            gang = ShardedGang(tmp_path / name, launchers, **settings)
+            gang = ShardedGang(tmp_path / name, server, **settings)
             made.callback(gang.close)
             return gang
 

@@ -8,7 +8,8 @@ With `again` who was left behind asks to come in: those that it can see, who may
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from typing import NamedTuple
 
 from holdfast.training.elastic.membership import Epoch, Member
 from holdfast.training.elastic.regroup import successor
@@ -20,8 +21,7 @@ AGAIN = 100
 """Sums of a place that is in an epoch for the second time: none of those that the others have begun is meant for it."""
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
+class Place(NamedTuple):
     phase: str = "meet"
     """asking, meet, met, compute, reduce, lost, finish, or one of GONE."""
     epoch: int = 1
@@ -33,8 +33,7 @@ class Place:
     """Of `lost`: who leaves at this boundary."""
 
 
-@dataclass(frozen=True, slots=True)
-class State:
+class State(NamedTuple):
     places: tuple[Place, ...]
     epochs: tuple[Epoch, ...]
     begun: frozenset[tuple[str, int, int, int, int]] = frozenset()
@@ -53,15 +52,14 @@ class State:
         alive = [place for place in self.places if place.phase not in GONE]
         oldest = min(((place.epoch, place.sums) for place in alive), default=(1 << 30, 0))
         gone = (Place(phase=place.phase, epoch=0, step=place.step) for place in self.places)
-        return replace(
-            self,
+        return self._replace(
             places=tuple(g if g.phase in GONE else p for g, p in zip(gone, self.places, strict=True)),
             begun=frozenset(b for b in self.begun if (b[1], b[2]) >= oldest),
             reported=frozenset(r for r in self.reported if r[0] >= oldest[0]),
         )
 
     def with_place(self, index: int, place: Place) -> "State":
-        return replace(self, places=(*self.places[:index], place, *self.places[index + 1 :]))
+        return self._replace(places=(*self.places[:index], place, *self.places[index + 1 :]))
 
     def values(self, collective: str, epoch: int, number: int) -> dict[int, int]:
         return {place: value for c, e, n, place, value in self.begun if (c, e, n) == (collective, epoch, number)}
@@ -100,7 +98,7 @@ class Model:
             if place.phase in GONE:
                 continue
             if state.deaths < self.deaths:
-                yield replace(state.with_place(index, replace(place, phase="dead")), deaths=state.deaths + 1)
+                yield state.with_place(index, place._replace(phase="dead"))._replace(deaths=state.deaths + 1)
             move: Callable[[State, int, Place], Iterator[State]] = getattr(self, f"_{place.phase}")
             yield from move(state, index, place)
 
@@ -113,15 +111,15 @@ class Model:
                 met_before = AGAIN if found.number <= place.epoch else 0
                 yield state.with_place(index, Place(epoch=found.number, step=place.step, sums=met_before))
         elif not others:
-            yield state.with_place(index, replace(place, phase="alone"))  # it takes up the newest checkpoint
+            yield state.with_place(index, place._replace(phase="alone"))  # it takes up the newest checkpoint
         elif index < min(o for o, _ in others):
             members = tuple(MEMBERS[place] for place in sorted([index, *(o for o, _ in others)]))
             epoch = Epoch(number=len(state.epochs) + 1, members=members)
-            yield self._enters(replace(state, epochs=(*state.epochs, epoch)), index, epoch)
+            yield self._enters(state._replace(epochs=(*state.epochs, epoch)), index, epoch)
 
     def _meet(self, state: State, index: int, place: Place) -> Iterator[State]:
         begun = state.begun | {("meet", place.epoch, place.sums, index, place.step)}
-        yield replace(state.with_place(index, replace(place, phase="met")), begun=begun)
+        yield state.with_place(index, place._replace(phase="met"))._replace(begun=begun)
 
     def _met(self, state: State, index: int, place: Place) -> Iterator[State]:
         steps = state.values("meet", place.epoch, place.sums)
@@ -130,32 +128,32 @@ class Model:
             known = [step for step in steps.values() if step != NO_STATE] or [0]  # nobody: the checkpoint
             assert max(known) - min(known) <= 1, f"survivors differ by more than a step: {state}"
             step = source(steps) if self.repairs else place.step
-            yield state.with_place(index, replace(place, phase="compute", step=step))
+            yield state.with_place(index, place._replace(phase="compute", step=step))
         yield from self._fails(state, index, place)
 
     def _compute(self, state: State, index: int, place: Place) -> Iterator[State]:
         if place.step == self.steps:
-            yield state.with_place(index, replace(place, phase="finish"))
+            yield state.with_place(index, place._replace(phase="finish"))
             return
         for noticed in (False, True) if state.notices < self.notices else (False,):
             called = self._calls(state, index, place)
             flag = place.step * 10 + 2 * called + int(noticed)
             begun = state.begun | {("step", place.epoch, place.sums + 1, index, flag)}
-            after = replace(state, begun=begun, notices=state.notices + noticed)
-            yield after.with_place(index, replace(place, phase="reduce", sums=place.sums + 1))
+            after = state._replace(begun=begun, notices=state.notices + noticed)
+            yield after.with_place(index, place._replace(phase="reduce", sums=place.sums + 1))
 
     def _reduce(self, state: State, index: int, place: Place) -> Iterator[State]:
         flags = state.values("step", place.epoch, place.sums)
         assert len({flag // 10 for flag in flags.values()}) == 1, f"one sum of two different steps: {state}"
         if flags.keys() == self._members(state, place):
             leaving = frozenset(p for p, flag in flags.items() if flag % 2)
-            done = replace(place, step=place.step + 1)
+            done = place._replace(step=place.step + 1)
             if index in leaving:
-                yield state.with_place(index, replace(done, phase="left"))
+                yield state.with_place(index, done._replace(phase="left"))
             elif leaving or any(flag % 10 // 2 for flag in flags.values()):
-                yield state.with_place(index, replace(done, phase="lost", without=leaving))
+                yield state.with_place(index, done._replace(phase="lost", without=leaving))
             else:
-                yield state.with_place(index, replace(done, phase="compute"))
+                yield state.with_place(index, done._replace(phase="compute"))
         yield from self._fails(state, index, place)
 
     def _calls(self, state: State, index: int, place: Place) -> bool:
@@ -171,7 +169,7 @@ class Model:
         if living[0].index == index:
             yield from self._leads(state, index, place, living)
         elif (place.epoch, index) not in state.reported:
-            yield replace(state, reported=state.reported | {(place.epoch, index)})
+            yield state._replace(reported=state.reported | {(place.epoch, index)})
         elif lead.epoch > place.epoch and (lead.phase != "asking" or self.remembers):
             yield self._enters(state, index, state.epochs[lead.epoch - 1])
 
@@ -200,14 +198,14 @@ class Model:
                 yield self._enters(state, index, state.epochs[epoch.number])
             else:
                 epochs = (*state.epochs[: epoch.number], proposal)
-                after = replace(state, epochs=epochs, impatient=state.impatient + (not patient and not free))
+                after = state._replace(epochs=epochs, impatient=state.impatient + (not patient and not free))
                 yield self._enters(after, index, proposal)
 
     def _enters(self, state: State, index: int, epoch: Epoch) -> State:
         place = state.places[index]
         if MEMBERS[index] not in epoch.members:
             again = Place(phase="asking", epoch=epoch.number, step=NO_STATE)
-            gone = replace(place, phase="expelled", without=frozenset())
+            gone = place._replace(phase="expelled", without=frozenset())
             return state.with_place(index, again if self.again else gone)
         phase = "done" if epoch.ending else "meet"
         return state.with_place(index, Place(phase=phase, epoch=epoch.number, step=place.step))
@@ -218,16 +216,16 @@ class Model:
         members = (m.index for m in state.epochs[place.epoch - 1].members)
         living = [m for m in members if m == index or state.places[m].phase not in past]
         if living[0] == index or state.places[living[0]].phase == "done":
-            yield state.with_place(index, replace(place, phase="done"))
+            yield state.with_place(index, place._replace(phase="done"))
 
     def _fails(self, state: State, index: int, place: Place) -> Iterator[State]:
         members = self._members(state, place)
         others = [state.places[p] for p in members - {index}]
-        lost = state.with_place(index, replace(place, phase="lost", without=frozenset()))
+        lost = state.with_place(index, place._replace(phase="lost", without=frozenset()))
         if any(o.phase in GONE or o.epoch > place.epoch or self._has_closed(o, place) for o in others):
             yield lost
         elif state.late < self.late:
-            yield replace(lost, late=state.late + 1)
+            yield lost._replace(late=state.late + 1)
 
     def _has_closed(self, other: Place, place: Place) -> bool:
         return other.epoch == place.epoch and other.phase in ("lost", "finish")

@@ -30,7 +30,8 @@ class Nodes(Gang):
     """Of RANKS processes that share one state."""
 
     def __init__(self, folder: Path, *, server: ForkServer, nodes: int, **settings: Any) -> None:
-        super().__init__(folder, nodes=0, server=server, child=HSDP_CHILD, shards=6, **settings)
+        settings = {"shards": 4, "steps": 30} | settings  # two shards for each of two nodes, and four for one
+        super().__init__(folder, nodes=0, server=server, child=HSDP_CHILD, **settings)
         first = free_run(2 * nodes * RANKS)
         self._gang = {ENV_GANG_NODES: str(nodes), ENV_GANG_PORT: str(first)}
         self.settings["nodes"] = [["127.0.0.1", first + 2 * RANKS * node] for node in range(nodes)]
@@ -216,7 +217,7 @@ class Struck:
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("rank", range(RANKS))
 def test_nodes_that_lose_a_rank_at_any_point_end_in_the_same_bits(make: Make, undisturbed: str, rank: int) -> None:
-    gang = make(pace_s=0.4, every=5, gather_s=2.0, hold_s=30.0, silent_s=8.0, connect_s=4.0)
+    gang = make(pace_s=0.5, every=5, gather_s=2.0, hold_s=30.0, silent_s=8.0, connect_s=4.0)
     struck = Struck(gang, rank)
     gang.until(struck.over, progress=lambda: struck.kills)
     assert gang.digests() == {undisturbed}, gang.logs()

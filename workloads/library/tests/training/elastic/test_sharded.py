@@ -19,8 +19,8 @@ def make(make_sharded: MakeSharded) -> MakeSharded:
 
 
 @pytest.fixture(scope="module")
-def undisturbed(tmp_path_factory: pytest.TempPathFactory, launchers: ForkServer) -> Iterator[str]:
-    gang = ShardedGang(tmp_path_factory.mktemp("undisturbed") / "gang", launchers, copies=0)
+def undisturbed(tmp_path_factory: pytest.TempPathFactory, server: ForkServer) -> Iterator[str]:
+    gang = ShardedGang(tmp_path_factory.mktemp("undisturbed") / "gang", server, copies=0)
     try:
         gang.start(*range(NODES))
         assert gang.all_ended() == [0] * NODES, gang.logs()
