@@ -19,7 +19,6 @@ from holdfast.contract.telemetry import METRIC_PREFIX
 # One page; the patience of a reader is for all its tries.
 PAGE_S = 60.0
 PERIOD_S = 3600
-Aligner = monitoring_v3.Aggregation.Aligner
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,10 +32,6 @@ class Point:
     """`<location>/<name>`: names repeat over locations."""
 
 
-class NoSeries(Unjudged):
-    """A metric that was never written in this project."""
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CloudReader:
     client: monitoring_v3.MetricServiceClient
@@ -47,23 +42,13 @@ class CloudReader:
 
     def increases(self, metric: str, begin_s: int, end_s: int) -> list[Point]:
         """By how much each counter grew in each hour; the cloud's aligner knows where a counter restarted."""
-        return self._read(metric, begin_s, end_s, Aligner.ALIGN_DELTA)
-
-    def highest(self, metric: str, begin_s: int, end_s: int) -> list[Point]:
-        """The highest value of each gauge in each hour."""
-        return self._read(metric, begin_s, end_s, Aligner.ALIGN_MAX)
-
-    def means(self, metric: str, begin_s: int, end_s: int) -> list[Point]:
-        return self._read(metric, begin_s, end_s, Aligner.ALIGN_MEAN)
-
-    def _read(self, metric: str, begin_s: int, end_s: int, aligner: Any) -> list[Point]:
         wanted = f'metric.type = "{METRIC_PREFIX}/{metric}" AND resource.type = "k8s_cluster"'
         if self.cluster:
             wanted += f' AND resource.labels.cluster_name = "{self.cluster}"'
         request = monitoring_v3.ListTimeSeriesRequest(
             name=f"projects/{self.project}", filter=wanted,
             interval={"start_time": {"seconds": begin_s}, "end_time": {"seconds": end_s}},
-            aggregation={"alignment_period": {"seconds": PERIOD_S}, "per_series_aligner": aligner},
+            aggregation={"alignment_period": {"seconds": PERIOD_S}, "per_series_aligner": monitoring_v3.Aggregation.Aligner.ALIGN_DELTA},
         )  # fmt: skip
         retry: Any = Retry(predicate=if_exception_type(*TRANSIENT), initial=0.2, maximum=5.0, timeout=self.patience_s)
         try:
@@ -81,7 +66,7 @@ class CloudReader:
             case exceptions.ResourceExhausted():
                 return Unjudged(f"{where}: the read quota is used up, try again in a minute: {error}")
             case exceptions.NotFound():
-                return NoSeries(f"{where} has no series {METRIC_PREFIX}/{metric}: the exporter has never written it")
+                return Unjudged(f"{where} has no series {METRIC_PREFIX}/{metric}: the exporter has never written it")
             case _:
                 return Unjudged(f"{where} did not answer for {metric}: {error}")
 

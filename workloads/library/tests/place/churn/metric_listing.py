@@ -2,9 +2,8 @@
 
 import math
 import re
-import statistics
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,7 +17,6 @@ Aligner = monitoring_v3.Aggregation.Aligner
 FILTER = re.compile(
     r'metric\.type = "([^"]+)" AND resource\.type = "k8s_cluster"(?: AND resource\.labels\.cluster_name = "([^"]+)")?'
 )
-GAUGES: dict[Any, Callable[[list[float]], float]] = {Aligner.ALIGN_MAX: max, Aligner.ALIGN_MEAN: statistics.fmean}
 Points = Mapping[Any, list[tuple[float, float]]]
 Curve = list[tuple[float, float]]
 
@@ -50,11 +48,11 @@ class Listing:
         if matched[1] not in kinds:
             return grpc.StatusCode.NOT_FOUND, f"Cannot find metric(s) that match type = {matched[1]}"
         aligner = request.aggregation.per_series_aligner
-        if (aligner == Aligner.ALIGN_DELTA) != (kinds[matched[1]][0] == CUMULATIVE):
+        if aligner != Aligner.ALIGN_DELTA or kinds[matched[1]][0] != CUMULATIVE:
             return grpc.StatusCode.INVALID_ARGUMENT, f"{aligner} does not fit {matched[1]}"
         wanted = matched[2]
         keys = sorted(k for k in points if k[0] == matched[1] and wanted in (None, dict(k[2])["cluster_name"]))
-        series = [_series(key, points[key], runs[key], aligner, begin, end, period) for key in keys]
+        series = [_series(key, points[key], runs[key], begin, end, period) for key in keys]
         return self._page([one for one in series if one.points], request.page_token)
 
     def _page(self, series: list[monitoring_v3.TimeSeries], token: str) -> monitoring_v3.ListTimeSeriesResponse:
@@ -67,19 +65,16 @@ class Listing:
 
 
 def _series(
-    key: Any, points: Curve, runs: list[float], aligner: Any, begin: float, end: float, period: float
+    key: Any, points: Curve, runs: list[float], begin: float, end: float, period: float
 ) -> monitoring_v3.TimeSeries:
     found = monitoring_v3.TimeSeries()
     found.metric.type = key[0]
     found.metric.labels.update(dict(key[1]))
     found.resource.type = "k8s_cluster"
     found.resource.labels.update(dict(key[2]))
-    aligned = _deltas(points, runs, begin, end, period) if aligner == Aligner.ALIGN_DELTA else ()
-    if combine := GAUGES.get(aligner):
-        aligned = _combined(points, begin, end, period, combine)
     found.points = [  # newest first, as the API answers
         {"interval": {"start_time": {"seconds": int(t - period)}, "end_time": {"seconds": int(t)}}, "value": {"double_value": v}}
-        for t, v in sorted(aligned, reverse=True)
+        for t, v in sorted(_deltas(points, runs, begin, end, period), reverse=True)
     ]  # fmt: skip
     return found
 
@@ -90,15 +85,6 @@ def _periods(points: Curve, begin: float, end: float, period: float) -> Iterable
         low, high = end - (n + 1) * period, end - n * period
         if high > points[0][0] - period and low < points[-1][0]:
             yield low, high
-
-
-def _combined(
-    points: Curve, begin: float, end: float, period: float, combine: Callable[[list[float]], float]
-) -> Iterable[tuple[float, float]]:
-    for low, high in _periods(points, begin, end, period):
-        values = [v for t, v in points if low < t <= high]
-        if values:
-            yield high, combine(values)
 
 
 def _deltas(points: Curve, runs: list[float], begin: float, end: float, period: float) -> Iterable[tuple[float, float]]:
