@@ -41,7 +41,7 @@ from workloads.library.tests.processes import family, until
 MORE_NODES = 8
 SMALLEST_SHARD_MB = 8 * 1.048576  # manifests and commits are far below
 """With half the state: their processes take more memory."""
-TURNS = 11
+TURNS = 22
 """The first is not counted: in it memory is touched."""
 TURN_STEPS = 30
 PRODUCTS = 4

@@ -19,7 +19,7 @@ from holdfast.checkpoint.save.uploader import Report
 from holdfast.checkpoint.settings import Tuning
 from holdfast.runtime import logs
 
-SHARE = 0.014
+SHARE = 0.012
 """Of the time of the steps that the measured part of copies may take: by holding training, and by keeping the node's
 processors busy. The rest, a rank's agreements and its launcher's store, is not measured here: `make bench-peers` found
 up to 0.6 points more."""
