@@ -17,7 +17,7 @@ from tests import support
 ROOT = Path(__file__).parents[2]
 FRAMEWORKS, RIVALS = "frameworks", "checkpoint-rivals"
 WANTED = {
-    FRAMEWORKS: ("transformers", "accelerate", "lightning", "torchdata"),
+    FRAMEWORKS: ("transformers", "accelerate", "lightning"),
     # importlib-metadata 10 lacks a package of its own.
     RIVALS: ("orbax-checkpoint", "torchsnapshot", "importlib-metadata<10"),
 }

@@ -70,13 +70,13 @@ class StoryApi(Api):
 
 
 class Watched:
-    """What exporter and mover see, kept by their own watchers under the rights of the exporter."""
+    """What exporter and mover see, each by its own watchers and rights."""
 
-    def __init__(self, credentials: client.ApiClient, clock: StoryClock) -> None:
+    def __init__(self, exporter: client.ApiClient, mover: client.ApiClient, clock: StoryClock) -> None:
         self.cluster, self.lock = View(clock=clock), threading.Lock()
         self._clock, self._seen = clock, dict[str, dict[str, str]]()
-        kinds = [self._in_story(kind) for kind in (*KINDS, *QUEUED, *ending())]
-        self.watchers = [Watcher(kind, credentials, self.cluster, self.lock) for kind in kinds]
+        kinds = [(exporter, kind) for kind in (*KINDS, *QUEUED)] + [(mover, kind) for kind in ending()]
+        self.watchers = [Watcher(self._in_story(kind), by, self.cluster, self.lock) for by, kind in kinds]
 
     def _in_story(self, kind: Kind) -> Kind:
         seen = self._seen.setdefault(kind.path, {})
@@ -107,8 +107,8 @@ class Watched:
 
 
 @contextmanager
-def watching(credentials: client.ApiClient, clock: StoryClock) -> Generator[Watched]:
-    watched = Watched(credentials, clock)
+def watching(exporter: client.ApiClient, mover: client.ApiClient, clock: StoryClock) -> Generator[Watched]:
+    watched = Watched(exporter, mover, clock)
     for watcher in watched.watchers:
         watcher.start()
     try:

@@ -110,7 +110,7 @@ def export(
 def verify_exact(
     command: Annotated[list[str], typer.Argument(help="After --: what trains, such as python train.py --small.")],
     steps: Annotated[int, typer.Option(help="Steps of each run.", min=4)] = 12,
-    timeout: Annotated[int, typer.Option(help="Seconds for all starts together.", min=1)] = 1800,
+    timeout: Annotated[int, typer.Option(help="Seconds for all starts together.", min=1, max=86400)] = 1800,
     only: Annotated[str | None, typer.Option(help="One way to die: SIGKILL, SIGTERM, 'SIGKILL in a save' ...")] = None,
 ) -> None:
     """Train undisturbed, then killed and resumed in several ways, and compare the bits. 1: they differ, and why; the first

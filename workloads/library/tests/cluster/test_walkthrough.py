@@ -43,7 +43,8 @@ BATCH_PODS = f"/api/v1/namespaces/{NAMESPACE_BATCH}/pods"
 @pytest.fixture
 def story(api: Api, exporter: client.ApiClient, mover_account: client.ApiClient, tmp_path: Path) -> Generator[Walk]:
     clock = StoryClock()
-    with serving(LogServer()) as logs, requests.Session() as session, watching(exporter, clock) as watched:
+    rights = exporter, mover_account
+    with serving(LogServer()) as logs, requests.Session() as session, watching(*rights, clock) as watched:
         session.trust_env = False
         made = walk(api, clock, watched, logs, session, mover_account, tmp_path)
         made.receipts.start()
