@@ -18,7 +18,6 @@ PASS = "pass"
 REFUSE_503 = "503"
 REFUSE_429 = "429"
 REFUSE_403 = "403"
-REFUSE_412 = "412"
 """As if the name were taken."""
 SLOW = "slow"
 BREAK_BEFORE = "break before"
@@ -93,7 +92,7 @@ class _Handler(BaseHTTPRequestHandler):
         kind = proxy.rule(self.command, self.path)
         proxy.counts[kind] += 1
         body = self.body(SLOW_INTAKE_S if kind == SLOW_INTAKE else 0)
-        if kind in (REFUSE_503, REFUSE_429, REFUSE_403, REFUSE_412):
+        if kind in (REFUSE_503, REFUSE_429, REFUSE_403):
             self.reply(int(kind), b'{"error": {"message": "refused"}}')
             return
         if kind == SLOW_INTAKE:
