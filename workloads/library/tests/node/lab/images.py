@@ -136,7 +136,7 @@ class Builder:
         (HOME / "pip.conf").write_text("[install]\nno-deps = true\n")
         target = f"{self.registry.host}/{self.repository.partition('/')[2]}"
         command = [sys.executable, "-m", "workloads", "images", "build", ENVIRONMENT, role, "--with=buildah"]
-        options = [f"--base={base}", f"--registry={target}", "--plain-http", f"--out={HOME / 'out'}"]
+        options = [f"--base={base}", f"--registry={target}", "--plain-http"]
         out = self._run([*command, *options, f"--pip-conf={HOME / 'pip.conf'}", f"--ca-bundle={CERTIFICATES}"])
         digest = out.strip().rpartition("@")[2]
         known.write_text(json.dumps(self._newest(role, digests | {key: digest})))
