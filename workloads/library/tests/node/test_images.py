@@ -128,7 +128,7 @@ def test_the_server_answers_from_its_image_and_leaves_in_order_with_its_machine(
     """Ready by the kubelet's own probe, asked as a client asks, gone with 143 when its Spot machine is taken."""
     rendered.apply(lab.api, "PriorityClass", "ServiceAccount")
     lab.pull(rendered.registry.host, rendered.images("server"))
-    here = as_rendered.Lab(options={"--predictor": "entropy", "--follow": "0"})
+    here = as_rendered.Lab(options={"--predictor": "entropy"})
     doc = as_rendered.deployment(rendered.find("Deployment", "server-overflow"), here)
     machine = lab.boot("spot-a", spot_of(doc))
     path = lab.api.path_of(doc)

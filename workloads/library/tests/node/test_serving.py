@@ -136,7 +136,7 @@ def site(lab: Lab, rendered: Rendered) -> Iterator[Site]:
     machines = [lab.boot("spot-0", EXAMPLE.pool("spot-l4-g2-standard-8"))]
     kinds = (("ServiceAccount", PROXY), ("Role", "endpoints"), ("RoleBinding", "endpoints"), ("ConfigMap", PROXY))
     docs = [rendered.find(kind, name) for kind, name in (*kinds, ("Service", "server"))]
-    server = as_rendered.Lab(options={"--predictor": "entropy", "--follow": "0"}, host_network=False)
+    server = as_rendered.Lab(options={"--predictor": "entropy"}, host_network=False)
     docs += [as_rendered.deployment(rendered.find("Deployment", name), server) for name in (BASE, SPOT)]
     env = {"KUBERNETES_SERVICE_HOST": HOST, "KUBERNETES_SERVICE_PORT": str(lab.plane.port)}
     proxy = as_rendered.deployment(rendered.find("Deployment", PROXY), as_rendered.Lab(env=env))
