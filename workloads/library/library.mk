@@ -22,7 +22,7 @@ docs: setup ## The site of all pages of the tree, with references, in out/docs/s
 test-node: setup tools ## Real kubelets and real Spot shutdowns (root, Debian)
 	@$(PY) -m workloads.library.tests.node.install && $(PY) -m tests.tools.build kubelet && $(PY) -m tests.tiers node
 
-test-gpu: setup ## Pinned staging, copies beside steps, nccl and gangs (a GPU)
+test-gpu: setup ## Pinned staging, copies during steps, nccl and gangs (a GPU)
 	@$(PY) -m tests.tiers gpu
 
 test-mutants: setup tools ## Break the product in one place at a time: named tests must notice each

@@ -8,7 +8,6 @@ second for those of a framework. What tests a start or an end itself, or compare
 
 import atexit
 import ctypes
-import gc
 import json
 import os
 import random
@@ -23,6 +22,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import IO, Any
+
+from holdfast.runtime.phases import uncollected
 
 ROOT = Path(__file__).parents[3]
 _LIBC = ctypes.CDLL(None) if sys.platform == "linux" else None
@@ -197,11 +198,9 @@ def leave(code: object) -> None:
 
 
 def main(descriptor: str, *modules: str) -> None:
-    gc.disable()  # what is imported stays, and to walk it is a tenth of the time
-    for module in modules:
-        import_module(module)
-    gc.freeze()  # else the first collection of each process copies the pages of all objects
-    gc.enable()
+    with uncollected():
+        for module in modules:
+            import_module(module)
     try:
         run(serve(socket.socket(fileno=int(descriptor))))
     except SystemExit as end:

@@ -132,8 +132,8 @@ def verify_exact(
             resumed = "not resumed" if verdict.resumed_at is None else f"resumed at {verdict.resumed_at}"
             place = f"{verdict.death} at step {verdict.at}, {resumed}"
             print(f"{place}: {verdict.finding or 'exact'}", flush=True)
-            if verdict.beside:
-                print(f"  exact, but not in the state and different: {', '.join(verdict.beside)}", file=sys.stderr)
+            if verdict.unsaved:
+                print(f"  exact, but not in the state and different: {', '.join(verdict.unsaved)}", file=sys.stderr)
             exact &= not verdict.finding
             if not exact:  # the other ways to die would show the same cause, at the price of two starts each
                 break
@@ -142,8 +142,7 @@ def verify_exact(
 
 
 def _storage(url: str) -> Any:
-    from holdfast.checkpoint.settings import Tuning
+    from holdfast.checkpoint.restore.loading import FOR_PEOPLE
     from holdfast.checkpoint.stores.opening import reliable_storage
 
-    # A person waits for the answer: no five minutes, as a trainer has for its store.
-    return reliable_storage(url, Tuning(retry_s=60.0))
+    return reliable_storage(url, FOR_PEOPLE)

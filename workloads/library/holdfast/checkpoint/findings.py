@@ -37,7 +37,7 @@ def variables(whole: Mapping[int, Line], other: Mapping[int, Line], step: int) -
     """Kinds of the variables that differ at this step, by name."""
     if step not in other:
         return {}
-    mine, theirs = whole[step]["beside"], other[step]["beside"]
+    mine, theirs = whole[step]["unsaved"], other[step]["unsaved"]
     return {name: kind for name, (kind, value) in mine.items() if name in theirs and theirs[name][1] != value}
 
 
@@ -57,7 +57,7 @@ def explain(whole: Mapping[int, Line], resumed: Mapping[int, Line], step: int, k
     """The first thing that differs and the line to add, by what else differs at that step."""
     kinds = variables(whole, resumed, step)
     of_kind = {kind: sorted(name for name, found in kinds.items() if found == kind) for kind in set(kinds.values())}
-    there = {kind: sorted(name for name, found in whole[step]["beside"].items() if found[0] == kind) for kind in DATA}
+    there = {kind: sorted(name for name, found in whole[step]["unsaved"].items() if found[0] == kind) for kind in DATA}
     lead = f"step {step}: {_what(keys)} differs"
     if names := of_kind.get("stateful"):
         return f'{lead}, and so does {names[0]}, which is not in the state; add "{names[0]}": {names[0]} to it'

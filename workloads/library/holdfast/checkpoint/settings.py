@@ -55,8 +55,8 @@ class Tuning(Retention):
     max_interval_s: float = 1800.0
     """Floor and ceiling of every="auto"."""
     peer_steps: int = 0
-    """Under `holdfast train ranks --sharded`: steps from one copy in a neighbour's memory to the next; 0: as many as take
-    about 2 % of the time, by holding training or keeping the node's processors busy."""
+    """Under `holdfast train ranks --sharded`: steps from one copy in a neighbour's memory to the next; 0: so many that copies
+    hold training or keep the node's processors busy for less than 2 % of the time."""
     niceness: int = 5
     """Of the uploader process."""
 

@@ -61,7 +61,7 @@ class Trial:
     def stepped(self, step: int, state: Mapping[str, Any], frame: FrameType | None) -> None:
         """Before anything is saved or left. `frame`: of what the loop has called."""
         loop = frame.f_back if frame else None
-        line = {"step": step, "state": digests(state), "beside": _beside(loop, state)}
+        line = {"step": step, "state": digests(state), "unsaved": _unsaved(loop, state)}
         self._file.write(json.dumps(line) + "\n")
         if step == self.orders.die_at and self.orders.death == KILL:
             os.kill(os.getpid(), signal.SIGKILL)
@@ -90,7 +90,7 @@ def digests(state: Mapping[str, Any]) -> dict[str, str]:
     return found | {f"{name} (values)": _of_text(json.dumps(part)) for name, part in parts.items()}
 
 
-def _beside(frame: FrameType | None, state: Mapping[str, Any]) -> dict[str, tuple[str, str]]:
+def _unsaved(frame: FrameType | None, state: Mapping[str, Any]) -> dict[str, tuple[str, str]]:
     """Variables of the loop that may belong into the state: kind and digest by name."""
     if frame is None:
         return {}
@@ -140,7 +140,7 @@ class ExactnessResult:
     """0: nothing had been committed yet, so it began at step 0; None: it differed before, so it was not resumed."""
     finding: str = ""
     """Empty: exact."""
-    beside: tuple[str, ...] = ()
+    unsaved: tuple[str, ...] = ()
     """Variables that are no state and differ, in a run that is exact all the same."""
 
 
@@ -180,14 +180,14 @@ def _judged(
             return ExactnessResult(death=orders.death, at=orders.die_at, finding=finding)
     resumed = _run(command, folder, Orders(steps=orders.steps, every=orders.every), ends)
     first = min((min(lines) for lines in resumed.values()), default=orders.steps + 1)
-    found, beside = "", tuple[str, ...]()
+    found, unsaved = "", tuple[str, ...]()
     for rank, lines in whole.items():
         # A stream that is not seeded, and that nothing draws from, differs from start to start.
         if different := first_difference(lines, resumed.get(rank, {}), unseeded_in(lines, killed.get(rank, {}))):
             found = explain(lines, resumed[rank], *different)
             break
-        beside += tuple(sorted(variables(lines, resumed.get(rank, {}), orders.steps)))
-    return ExactnessResult(death=orders.death, at=orders.die_at, resumed_at=first - 1, finding=found, beside=beside)
+        unsaved += tuple(sorted(variables(lines, resumed.get(rank, {}), orders.steps)))
+    return ExactnessResult(death=orders.death, at=orders.die_at, resumed_at=first - 1, finding=found, unsaved=unsaved)
 
 
 def _run(

@@ -22,15 +22,9 @@ from holdfast.checkpoint.peers.keeper import Keeper
 from holdfast.checkpoint.peers.places import PeerPlaces
 from holdfast.checkpoint.peers.storage import Offer, PeerStorage, whole_offers
 from holdfast.checkpoint.peers.wire import Question
-from holdfast.checkpoint.ranks import Ranks
-from holdfast.checkpoint.restore import Restored
 from holdfast.checkpoint.restore.reading import Transfer, Wanted, open_step, plan
-from holdfast.checkpoint.save.copies import Copies
-from holdfast.checkpoint.save.uploader import Report
-from holdfast.checkpoint.settings import Tuning
 from holdfast.checkpoint.stores.storage import crc32c
 from holdfast.contract.environment import ENV_KEY_FILE
-from holdfast.runtime.stop import OneProcessStore
 
 RUN, START = "job", 3
 NONE = (-1, "")
@@ -266,50 +260,6 @@ def test_a_shard_of_which_two_nodes_tell_different_things_is_not_offered(pair: P
     pair.own(replace(manifest, values={"other": 1}), data)
     pair.own(*shard(1, 5))
     assert pair.offer() is None
-
-
-def copies(pair: Pair, **settings: int) -> Copies:
-    return Copies(pair.places[0], Tuning(**settings), Restored(step=4, skipped=[], damaged={}), 0)
-
-
-def alone() -> Ranks:
-    return Ranks(OneProcessStore(), 0, 1)
-
-
-def test_a_version_is_kept_once_its_copy_is_complete_everywhere(pair: Pair) -> None:
-    own = copies(pair, peer_steps=3)
-    assert own.due(5) and own.agree(alone(), 5, 1.0)
-    own.staged((5, "a"), 0, 1, 0.1)
-    assert not own.agree(alone(), 8, 1.0), "the copy before is on its way"
-    own.take(Report(save=1, done="copied"))
-    assert own.kept_memory == -1, "other ranks may not have theirs"
-    assert own.agree(alone(), 11, 1.0)
-    assert (own.kept, own.kept_memory) == ((5, "a"), 0)
-    own.staged((11, "b"), 1, 2, 0.1)
-    own.take(Report(save=2, done="uncopied", reason="no room"))
-    assert own.agree(alone(), 14, 1.0)
-    assert own.kept == (5, "a"), "what is whole stays"
-    assert not own.due(19) and own.due(20), "and is tried more rarely"
-
-
-def test_copies_keep_below_two_percent_of_the_steps_time(pair: Pair) -> None:
-    own = copies(pair)
-    for save, step in enumerate((5, 6), start=1):
-        assert own.agree(alone(), step, 0.5)
-        own.staged((step, "a"), 0, save, 0.1 if save == 2 else 60.0)
-        own.take(Report(save=save, done="copied"))
-    own.agree(alone(), 7, 0.5)
-    assert not own.due(23) and own.due(24), "0.1 s in 17 steps of 0.5 s, of which 1.2 % are 0.102 s"
-
-
-def test_copies_take_at_most_two_percent_of_the_nodes_processors(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1, 2, 3})
-    own = copies(pair)
-    assert own.agree(alone(), 5, 0.5)
-    own.staged((5, "a"), 0, 1, 0.0)
-    own.take(Report(save=1, done="copied", processor_s=2.0))
-    own.agree(alone(), 6, 0.5)
-    assert not own.due(89) and own.due(90), "half a second of all cores in 84 steps of 0.5 s"
 
 
 def test_the_answer_to_a_copy_is_how_long_the_processors_of_the_neighbour_took_it(pair: Pair) -> None:

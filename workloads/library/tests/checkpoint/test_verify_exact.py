@@ -59,7 +59,7 @@ orders = json.load(open(os.environ["HOLDFAST_TRIAL"]))
 time.sleep(SECONDS)
 with open(orders["trace"] + "0.jsonl", "w") as trace:
     for step in range(1, (orders["die_at"] or orders["steps"]) + 1):
-        trace.write(json.dumps({"step": step, "state": {}, "beside": {}}) + chr(10))
+        trace.write(json.dumps({"step": step, "state": {}, "unsaved": {}}) + chr(10))
 if orders["death"]:
     os.kill(os.getpid(), signal.SIGKILL)
 """

@@ -1,0 +1,67 @@
+"""When a rank's copies are made and which of them is kept: by what every rank has, and by what they cost."""
+
+import os
+
+import pytest
+
+from holdfast.checkpoint.peers.places import PeerPlaces
+from holdfast.checkpoint.ranks import Ranks
+from holdfast.checkpoint.restore import Restored
+from holdfast.checkpoint.save.copies import Copies
+from holdfast.checkpoint.save.uploader import Report
+from holdfast.checkpoint.settings import Tuning
+from holdfast.runtime.stop import OneProcessStore
+
+PLACES = PeerPlaces(
+    run="job",
+    epoch=1,
+    place=0,
+    keepers=(("127.0.0.1", 1), ("127.0.0.1", 2)),
+    ranks_per_node=1,
+    memories=(0, 1, 2),
+)
+"""No copy is handed over, so no keeper is asked."""
+
+
+def copies(**settings: int) -> Copies:
+    return Copies(PLACES, Tuning(**settings), Restored(step=4, skipped=[], damaged={}), 0)
+
+
+def alone() -> Ranks:
+    return Ranks(OneProcessStore(), 0, 1)
+
+
+def test_a_version_is_kept_once_its_copy_is_complete_everywhere() -> None:
+    own = copies(peer_steps=3)
+    assert own.due(5) and own.agree(alone(), 5, 1.0)
+    own.staged((5, "a"), 0, 1, 0.1)
+    assert not own.agree(alone(), 8, 1.0), "the copy before is on its way"
+    own.take(Report(save=1, done="copied"))
+    assert own.kept_memory == -1, "other ranks may not have theirs"
+    assert own.agree(alone(), 11, 1.0)
+    assert (own.kept, own.kept_memory) == ((5, "a"), 0)
+    own.staged((11, "b"), 1, 2, 0.1)
+    own.take(Report(save=2, done="uncopied", reason="no room"))
+    assert own.agree(alone(), 14, 1.0)
+    assert own.kept == (5, "a"), "what is whole stays"
+    assert not own.due(19) and own.due(20), "and is tried more rarely"
+
+
+def test_copies_keep_below_two_percent_of_the_steps_time() -> None:
+    own = copies()
+    for save, step in enumerate((5, 6), start=1):
+        assert own.agree(alone(), step, 0.5)
+        own.staged((step, "a"), 0, save, 0.1 if save == 2 else 60.0)
+        own.take(Report(save=save, done="copied"))
+    own.agree(alone(), 7, 0.5)
+    assert not own.due(23) and own.due(24), "0.1 s in 17 steps of 0.5 s, of which 1.2 % are 0.102 s"
+
+
+def test_copies_take_at_most_two_percent_of_the_nodes_processors(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1, 2, 3})
+    own = copies()
+    assert own.agree(alone(), 5, 0.5)
+    own.staged((5, "a"), 0, 1, 0.0)
+    own.take(Report(save=1, done="copied", processor_s=2.0))
+    own.agree(alone(), 6, 0.5)
+    assert not own.due(89) and own.due(90), "half a second of all cores in 84 steps of 0.5 s"
