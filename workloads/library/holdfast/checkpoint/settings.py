@@ -55,7 +55,7 @@ class Tuning(Retention):
     max_interval_s: float = 1800.0
     """Floor and ceiling of every="auto"."""
     peer_steps: int = 0
-    """Under `holdfast train ranks --sharded`: steps from one copy in a neighbour's memory to the next; 0: so many that copies
+    """Under `holdfast train ranks --sharded`: steps from one copy in a neighbour's memory to the next; 0: chosen so that copies
     hold training or keep the node's processors busy for less than 2 % of the time."""
     niceness: int = 5
     """Of the uploader process."""
