@@ -88,7 +88,7 @@ class PubSubQueue:
             return []
         except _TRANSIENT as error:
             raise QueueUnavailable(type(error).__name__) from error
-        return [_lease(m.ack_id, m.delivery_attempt, m.message.data) for m in pulled.received_messages]
+        return [_lease(m.ack_id, m.message.data) for m in pulled.received_messages]
 
     def extend(self, leases: Sequence[Lease], seconds: float) -> None:
         for ack_ids in _chunks(leases):
@@ -116,12 +116,12 @@ def _call(call: Callable[[], _T]) -> _T:
         raise QueueUnavailable(type(error).__name__) from error
 
 
-def _lease(ack_id: str, attempt: int, data: bytes) -> Lease:
+def _lease(ack_id: str, data: bytes) -> Lease:
     try:
-        return Lease(ack_id=ack_id, deliveries=max(1, attempt), item=decode(data))
+        return Lease(ack_id=ack_id, item=decode(data))
     except MalformedMessage as fault:
         digest = hashlib.sha256(data).hexdigest()
-        return Lease(ack_id=ack_id, deliveries=max(1, attempt), item=None, fault=str(fault), digest=digest)
+        return Lease(ack_id=ack_id, item=None, fault=str(fault), digest=digest)
 
 
 def _chunks(leases: Sequence[Lease]) -> list[list[str]]:

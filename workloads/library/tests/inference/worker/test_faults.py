@@ -25,7 +25,7 @@ from workloads.library.tests.inference.harness import CountingPredictor, Harness
 from workloads.library.tests.processes import until
 
 pytestmark = pytest.mark.process
-COUNT = 300
+COUNT = 200
 
 
 @pytest.fixture
@@ -131,7 +131,7 @@ def test_what_only_the_broker_gave_up_is_brought_back_by_its_name(
 def test_a_worker_that_stood_still_cannot_write_what_another_has_claimed(
     server: EmbeddedPostgres, pool: ConnectionPool[Connection], connection: Connection, job: str, tmp_path: Path
 ) -> None:
-    wanted = [Item(job=job, id=f"i{n}", body=b"x" * n) for n in range(2000)]
+    wanted = [Item(job=job, id=f"i{n}", body=b"x" * n) for n in range(1000)]
     harness = Harness(pool=pool, connection=connection, job=job, events=tmp_path / "heir.jsonl")
     harness.enqueue(wanted)
     events = tmp_path / "zombie.jsonl"
