@@ -69,7 +69,7 @@ def _subscription(environment: Environment, purpose: str) -> Resource:
 
 
 def _grants(environment: Environment) -> list[Resource]:
-    """The batch pulls, enqueues and dead-letters; Pub/Sub's own agent moves what was delivered too often.
+    """The batch pulls and enqueues; Pub/Sub's own agent moves what was delivered too often.
 
     No pod may make or remove subscriptions: that right cannot be limited to some of a project's (decision 0045).
     """
@@ -85,7 +85,6 @@ def _grants(environment: Environment) -> list[Resource]:
                 _grant(environment, "subscription", lane, "agent", "subscriber", pubsub),
             )
         ),
-        _grant(environment, "topic", "dead", "batch", "publisher", batch, account("batch")),
         _grant(environment, "topic", "dead", "agent", "publisher", pubsub),
     ]
 

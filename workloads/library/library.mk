@@ -2,16 +2,9 @@
 
 ##@ Library
 
-.PHONY: template drill-cluster drill-node test-node test-gpu test-mutants fuzz kill-matrix bench-synth bench-checkpoint bench-gpu bench-training bench-batch bench-placement bench-cluster bench-monitoring bench-lint bench-server bench-month bench-elastic bench-peers bench-peer-kills docs wheel
+.PHONY: template test-node test-gpu test-mutants fuzz kill-matrix bench-synth bench-checkpoint bench-gpu bench-training bench-batch bench-placement bench-cluster bench-monitoring bench-lint bench-server bench-month bench-elastic bench-peers bench-peer-kills docs wheel
 template: setup ## A repository that a team keeps, with the library pinned: OUT=../acme-platform [ENV=acme]
 	@$(PY) .ci/template.py $(if $(filter file,$(origin OUT)),$(error make template: got no OUT; allowed: a folder that does not exist; fix: make template OUT=../acme-platform),$(OUT)) $(if $(filter file,$(origin ENV)),,--env $(ENV))
-
-drill-cluster: setup tools ## Drills on a real control plane with simulated nodes
-	@$(PY) -m workloads.library.tests.drill.rig cluster --out $(OUT)/drills
-
-drill-node: setup tools ## Drills on real kubelets (root, Debian)
-	@$(PY) -m workloads.library.tests.node.install && $(PY) -m tests.tools.build kubelet
-	@$(PY) -m workloads.library.tests.drill.rig node --out $(OUT)/drills
 
 wheel: setup ## The library `holdfast` as wheel and sdist in out/wheel
 	@$(PY) .ci/wheel.py

@@ -25,7 +25,7 @@ HOST_FOLDERS = tuple(
     if path.is_dir()
 )
 # No Pub/Sub is here.
-QUEUE_OPTIONS = {"--topic", "--subscription", "--dead-topic"}
+QUEUE_OPTIONS = {"--topic", "--subscription"}
 ENVIRONMENT = {"OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1"}
 
 

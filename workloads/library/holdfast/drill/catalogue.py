@@ -72,27 +72,12 @@ _SHARDED_POWER_LOSS = replace(
         "the other nodes stayed: others_ended = 0",
     ),
 )
-_TRAINED_ON = ("saved again in time: recovered_s <= 90 s", "training went on: lost_steps = 0 steps")
-_UPLOADER_KILL = replace(
-    _TRAINER_NOTICE,
-    name="uploader-kill",
-    question="Does training go on, and save again, when the uploader dies?",
-    fault=Fault.UPLOADER_KILL,
-    blast=Blast(of="uploader process"),
-    objectives=promised(*_TRAINED_ON, _NOT_FINISHED, _NO_CRASH),
-)
 _NAIVE = replace(
     _TRAINER_NOTICE,
     name="naive-notice",
     question="Control: what does the same eviction do to what tutorials teach?",
     work=DrillWork.NAIVE,
     control=True,
-)
-_DEAF = replace(
-    _NAIVE,
-    name="deaf-notice",
-    question="Control: is a pod that never hears of SIGTERM found out?",
-    work=DrillWork.DEAF,
 )
 _NONE_FAILED = "no request failed: requests_failed = 0"
 _COUNTED = (
@@ -142,7 +127,6 @@ _COMES_BACK = (
     "nothing crashed: pods_crashed = 0",
     "only the named pods were hit: pods_outside_blast = 0",
 )
-_IF_KNOWN = promised(_LOST_STEPS, essential=False)
 _EVICT = Drill(
     name="cluster-evict",
     question="Is a pod that the Eviction API takes replaced, and its Job not charged?",
@@ -154,7 +138,7 @@ _EVICT = Drill(
     fault=Fault.EVICT,
     stop_when=bound("pods_outside_blast >= 1"),
     recovery_s=180,
-    objectives=promised(_IN_TIME, *_COMES_BACK) + _IF_KNOWN,
+    objectives=promised(_IN_TIME, *_COMES_BACK),
     rollback="nothing to put back: the Job replaces its pod",
 )
 _LONE_NODE = replace(
@@ -173,18 +157,6 @@ _STORM = replace(
     blast=Blast(of="Spot nodes", most=100, percent=30),
     objectives=promised(_IN_TIME, *_COMES_BACK),
 )
-_NODE = replace(
-    _EVICT,
-    name="node-shutdown",
-    question="Does our trainer survive a real Spot shutdown of a real kubelet's machine?",
-    place=Place.NODE,
-    steady=bound("commits >= 1"),
-    steady_s=180,
-    fault=Fault.PREEMPT,
-    blast=Blast(of="machine"),
-    objectives=promised(_IN_ORDER, _IN_TIME, *_COMES_BACK, _LOST_STEPS),
-    rollback="nothing to put back: the rig removes its machines",
-)
 _GKE = replace(
     _EVICT,
     name="gke-maintenance",
@@ -193,20 +165,13 @@ _GKE = replace(
     fault=Fault.PREEMPT,
     blast=Blast(of="Spot VM", percent=50),
     recovery_s=900,
-    objectives=promised("recovered in time: recovered_s <= 600 s", *_COMES_BACK) + _IF_KNOWN,
+    objectives=promised("recovered in time: recovered_s <= 600 s", *_COMES_BACK),
     rollback="nothing to put back: the pool replaces its machine",
     usd=1,
 )
-_GKE_DELETE = replace(
-    _GKE,
-    name="gke-delete",
-    question="Does the work survive a VM that is deleted under it?",
-    fault=Fault.DELETE,
-    control=True,  # its pool must replace the machine: only when it is asked for
-)
 BUILT_IN = (
-    _SERVE_NOTICE, _SERVE_POWER_LOSS, _TRAINER_NOTICE, _POWER_LOSS, _UPLOADER_KILL, _BATCH_POWER_LOSS, _NAIVE, _DEAF,
-    _SHARDED_POWER_LOSS, _EVICT, _LONE_NODE, _STORM, _NODE, _GKE, _GKE_DELETE,
+    _SERVE_NOTICE, _SERVE_POWER_LOSS, _TRAINER_NOTICE, _POWER_LOSS, _BATCH_POWER_LOSS, _NAIVE, _SHARDED_POWER_LOSS,
+    _EVICT, _LONE_NODE, _STORM, _GKE,
 )  # fmt: skip
 
 

@@ -21,7 +21,7 @@ def demo(
 
 def drill(
     names: Annotated[list[str] | None, typer.Argument(help="Drills to run; default: all of --target.")] = None,
-    target: Annotated[str, typer.Option(help="local, cluster, node or gke.")] = "local",
+    target: Annotated[str, typer.Option(help="local, cluster or gke.")] = "local",
     out: Annotated[Path, typer.Option(help="Folder of all runs.")] = Path("out/drills"),
     show_list: Annotated[bool, typer.Option("--list", help="Only list all drills with target and fault.")] = False,
     kubeconfig: Annotated[Path | None, typer.Option(help="cluster, gke: default as in kubectl.")] = None,
@@ -30,7 +30,6 @@ def drill(
     ] = "",
     namespace: Annotated[str, typer.Option(help="cluster, gke: namespace of the targeted pods.")] = "",
     selector: Annotated[str, typer.Option(help="cluster, gke: labels of the targeted pods, as in kubectl -l.")] = "",
-    events: Annotated[Path | None, typer.Option(help="cluster, gke: their event file, for lost steps.")] = None,
     each_pool: Annotated[
         bool, typer.Option("--each-pool", help="cluster, gke: once on each node pool that runs the pods.")
     ] = False,
@@ -49,7 +48,6 @@ def drill(
         context=context,
         namespace=namespace,
         selector=selector,
-        events=events,
         each_pool=each_pool,
         yes=yes,
     )

@@ -1,12 +1,11 @@
 """What a drill and the demo show on the terminal: the verdict is data (stdout), what leads to it is not (stderr)."""
 
 import time
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from typing import Any
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from holdfast.drill.plan import RECOVERED
 from holdfast.tables import print_table
@@ -50,25 +49,10 @@ def sentence(journal: dict[str, Any]) -> str:
     return "; ".join(clauses) + f" ({journal['duration']:.0f} s)"
 
 
-class Stage:
-    """Progress of one stage of the demo: a bar on a terminal, plain lines elsewhere."""
-
-    def __init__(self, console: Console, bar: Progress) -> None:
-        self._console, self._bar = console, bar
-
-    def log(self, line: str) -> None:
-        self._console.print(f"  {line}", markup=False, highlight=False)
-
-    def at(self, done: int) -> None:
-        self._bar.update(self._bar.task_ids[0], completed=done)
-
-
 @contextmanager
-def stage(console: Console, area: str, what: str, total: int | None = None) -> Generator[Stage]:
+def stage(console: Console, area: str, what: str) -> Generator[Callable[[str], None]]:
+    """One stage of the demo; what is called with a line shows it."""
     console.print(f"[bold]{area:<9}[/] {what}", highlight=False)
     began = time.monotonic()
-    columns = (TextColumn("          "), BarColumn(bar_width=40), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
-        bar.add_task(what, total=total)
-        yield Stage(console, bar)
+    yield lambda line: console.print(f"  {line}", markup=False, highlight=False)
     console.print(f"          done in {time.monotonic() - began:.1f} s", style="dim", highlight=False)

@@ -144,8 +144,8 @@ def _trained(
         seed=demo.seed,
         more=more,
     )
-    with stage(demo.console, "train", what, total=demo.size.steps) as bar:
-        run.play(schedule, bar.log, bar.at)
+    with stage(demo.console, "train", what) as log:
+        run.play(schedule, log)
     return run
 
 
@@ -174,9 +174,9 @@ def score_twice(demo: Demo) -> dict[str, Any]:
             run = LocalBatch(
                 demo.out, workers=size.workers, items=count, owner=demo.owner, job=job, uri=uri, worker=worker
             )
-            with stage(demo.console, "batch", f"{size.workers} workers, {len(planned)} evictions", total=count) as bar:
+            with stage(demo.console, "batch", f"{size.workers} workers, {len(planned)} evictions") as log:
                 enqueue(job, uri, source)
-                run.play(planned, bar.log, bar.at)
+                run.play(planned, log)
                 rows.append(export(job, uri, demo.out / f"{job}.jsonl"))
             runs.append(run)
     (expected, got), evicted = rows, runs[1]
@@ -210,9 +210,9 @@ def serve_under_evictions(demo: Demo) -> dict[str, Any]:
     total = demo.size.serving_rounds * OVERFLOW
     what = f"{BASE} servers on demand, {OVERFLOW} on Spot, {total} evictions"
     serving = LocalServing(demo.out / "serving", replicas=BASE + OVERFLOW, per_s=REQUESTS_PER_S, owner=demo.owner)
-    with stage(demo.console, "serve", what, total=total) as bar:
-        served = serving.play(demo.size.serving_rounds, BASE, bar.log, bar.at)
-        bar.log(
+    with stage(demo.console, "serve", what) as log:
+        served = serving.play(demo.size.serving_rounds, BASE, log)
+        log(
             f"{served['requests']:,} requests: {served['failed']} failed, {served['shed']} refused for load, "
             f"{served['retries']} tried again by the proxy, 99 of 100 within {served['p99_ms']} ms"
         )
@@ -221,16 +221,10 @@ def serve_under_evictions(demo: Demo) -> dict[str, Any]:
 
 def report(demo: Demo) -> None:
     with stage(demo.console, "report", "write report.html"):
-        files = (
-            "--events",
-            demo.out / "events",
-            "--summary",
-            demo.out / "summary.json",
-            "--out",
-            demo.out / "report.html",
-        )
+        files = {"--events": "events", "--summary": "summary.json", "--out": "report.html"}
+        options = [word for option, name in files.items() for word in (option, str(demo.out / name))]
         # Its exit 1 says that an objective is broken, which the verdict reports.
-        completed([*HOLDFAST, "report", *map(str, files)], done=(EXIT_DONE, EXIT_FINDINGS))
+        completed([*HOLDFAST, "report", *options], done=(EXIT_DONE, EXIT_FINDINGS))
 
 
 def verdict(demo: Demo, summary: dict[str, Any]) -> int:

@@ -1,6 +1,5 @@
 """Follows the event file of a job while its processes write it, and waits for what it says."""
 
-import json
 import subprocess
 import time
 from collections.abc import Callable, Sequence
@@ -29,7 +28,7 @@ class Follower:
         """The new events; all of them so far are in `seen`."""
         lines = self._tail.read()
         self._lines += lines
-        new = [event for line in lines if (event := _parse(line))]
+        new = [event.fields for event in parse(lines).events]
         self.seen += new
         return new
 
@@ -44,15 +43,6 @@ class Follower:
 
     def of(self, event_type: str) -> list[Event]:
         return [event for event in self.seen if event["event"] == event_type]
-
-
-def _parse(line: bytes) -> Event | None:
-    """A process that was killed may leave half a line: that event is lost, the rest counts."""
-    try:
-        event = json.loads(line)
-    except ValueError:
-        return None
-    return event if isinstance(event, dict) and "event" in event else None
 
 
 def until(done: Callable[[], bool], *, events: Follower, watch: Callable[[], None], tail: Callable[[], str]) -> None:

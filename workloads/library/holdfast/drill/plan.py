@@ -15,7 +15,6 @@ class Place(StrEnum):
 
     LOCAL = "local"  # processes of this machine
     CLUSTER = "cluster"  # any Kubernetes cluster, through its API only
-    NODE = "node"  # real kubelets whose machines are shut down as a Spot VM is
     GKE = "gke"  # a pool of Spot VMs, preempted by Compute Engine itself
 
 
@@ -24,7 +23,6 @@ class DrillWork(StrEnum):
 
     TRAINER = "trainer"
     NAIVE = "naive"  # the twin that does what tutorials do
-    DEAF = "deaf"  # a trainer whose first process never hears of SIGTERM
     SHARDED = "sharded"  # nodes that each have a part of the state, and copies of another's
     BATCH = "batch"
     SERVER = "server"  # servers of requests, behind their proxy
@@ -34,10 +32,8 @@ class DrillWork(StrEnum):
 class Fault(StrEnum):
     NOTICE = "notice"  # SIGTERM, the window, SIGKILL
     POWER_LOSS = "power-loss"  # SIGKILL to everything, without notice
-    UPLOADER_KILL = "uploader-kill"  # SIGKILL to the process that writes checkpoints
     EVICT = "evict"  # the Eviction API, pod by pod
     PREEMPT = "preempt"  # the node gets its notice and ends; the place decides how
-    DELETE = "instance-delete"  # its VM is deleted
 
 
 _HOLDS = {"<=": operator.le, ">=": operator.ge, "=": operator.eq}
@@ -73,14 +69,12 @@ def bound(text: str) -> Bound:
 class Objective:
     promise: str
     bound: Bound
-    essential: bool = True
-    """Unmeasured, it leaves the whole drill without a verdict."""
 
 
-def promised(*texts: str, essential: bool = True) -> tuple[Objective, ...]:
+def promised(*texts: str) -> tuple[Objective, ...]:
     """Each text is `PROMISE: BOUND`."""
     parts = (text.partition(": ") for text in texts)
-    return tuple(Objective(promise=promise, bound=bound(wanted), essential=essential) for promise, _, wanted in parts)
+    return tuple(Objective(promise=promise, bound=bound(wanted)) for promise, _, wanted in parts)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -122,14 +116,12 @@ class Drill:
     pool: str = ""
     """Node pool whose machines alone are hit; empty: any under the named pods."""
     control: bool = False
-    """Runs only when named: it shows that the judge can say `broken`, or does more harm than the others."""
+    """Runs only when named: it shows that the judge can say `broken`."""
 
     def __post_init__(self) -> None:
         promises = [objective.promise for objective in self.objectives]
         if not promises or len(set(promises)) < len(promises):
             raise _wrong(self.name, promises, "at least one objective, each promise once", "reword the objectives")
-        if not any(objective.essential for objective in self.objectives):
-            raise _wrong(self.name, promises, "an essential objective", "leave essential=True on one")
         if not (self.blast.most >= 1 and 1 <= self.blast.percent <= 100):
             raise _wrong(self.name, self.blast, "most >= 1, percent 1..100", "bound the blast radius")
         late = [o.bound for o in self.objectives if o.bound.metric == RECOVERED and o.bound.value > self.recovery_s]

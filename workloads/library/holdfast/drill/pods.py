@@ -83,10 +83,6 @@ class Pod:
         self._forget()
         return self.exit_code or 0
 
-    def processes(self, pattern: str) -> list[psutil.Process]:
-        """Its processes whose command line has `word`."""
-        return [p for p in _members(lambda env: env.get(MARK) == self._mark) if pattern in _command(p)]
-
     def tail(self, lines: int = 12) -> str:
         return "\n".join(self.log.read_text(errors="replace").splitlines()[-lines:])
 
@@ -147,10 +143,3 @@ def _env(process: psutil.Process) -> dict[str, str]:
 def _becomes_another(process: psutil.Process) -> bool:
     of_kernel = process.ppid() in (0, 2)
     return not process.cmdline() and _alive(process) and not of_kernel
-
-
-def _command(process: psutil.Process) -> str:
-    try:
-        return " ".join(process.cmdline())
-    except (psutil.Error, OSError):
-        return ""

@@ -25,7 +25,6 @@ class Where:
     context: str = ""
     namespace: str = ""
     selector: str = ""
-    events: Path | None = None
     yes: bool = False
     each_pool: bool = False
     """One run for each node pool under the pods."""
@@ -93,12 +92,12 @@ def builder(place: Place, where: Where) -> Callable[[Drill, Path], Target]:
     from holdfast.drill.targets.evictors import TaintEvictor, VmEvictor, require_gcloud
 
     api = Api(where.kubeconfig, where.context)
-    named = Named(namespace=where.namespace, selector=where.selector, events=where.events)
+    named = Named(namespace=where.namespace, selector=where.selector)
     if place is Place.GKE:
         require_gcloud()
 
     def build(drill: Drill, _folder: Path) -> Target:
-        evictor = VmEvictor(api, where.project, drill.fault) if place is Place.GKE else TaintEvictor(api)
+        evictor = VmEvictor(api, where.project) if place is Place.GKE else TaintEvictor(api)
         return Cluster(api, named, drill.fault, evictor, drill.pool)
 
     return build

@@ -21,7 +21,7 @@ from holdfast.drill.plan import RECOVERED, Drill
 from holdfast.drill.target import Target
 from holdfast.drill.verdict import Result, Verdict, drill_verdict
 
-SCHEMA = "holdfast.drill/4"
+SCHEMA = "holdfast.drill/5"
 _POLL_S = 0.1
 _NOTICES = (signal.SIGINT, signal.SIGTERM)
 

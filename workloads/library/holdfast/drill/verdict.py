@@ -32,7 +32,7 @@ class Result:
         objective = self.objective
         wanted = {"promise": objective.promise, "metric": objective.bound.metric, "wanted": str(objective.bound)}
         found = {"measured": self.measured, "verdict": self.verdict.value}
-        return wanted | {"essential": objective.essential} | found
+        return wanted | found
 
 
 def drill_verdict(judged: Sequence[Result], *, injected: bool, stopped: bool, deviated: bool = False) -> Verdict:
@@ -43,7 +43,7 @@ def drill_verdict(judged: Sequence[Result], *, injected: bool, stopped: bool, de
         return Verdict.BROKEN
     if stopped:
         return Verdict.STOPPED
-    unseen = any(result.verdict is Verdict.NOT_MEASURED and result.objective.essential for result in judged)
+    unseen = any(result.verdict is Verdict.NOT_MEASURED for result in judged)
     return Verdict.INCONCLUSIVE if unseen or not judged else Verdict.HELD
 
 

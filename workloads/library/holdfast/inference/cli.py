@@ -48,7 +48,6 @@ Job = Annotated[str, typer.Argument(help="Name of the job.")]
 Database = Annotated[str, typer.Option("--database", help="postgresql:// URI; else HOLDFAST_DATABASE_URL.")]
 Topic = Annotated[str, typer.Option(help="Pub/Sub topic (projects/P/topics/T) instead of the queue in PostgreSQL.")]
 Subscription = Annotated[str, typer.Option(help="Its subscription (projects/P/subscriptions/S).")]
-DeadTopic = Annotated[str, typer.Option(help="Topic that dead letters are also published to.")]
 Limit = Annotated[int, typer.Option(min=1, max=1_000_000, help="Show this many of the newest items.")]
 AsJson = Annotated[bool, typer.Option("--json", help="One JSON object on standard output.")]
 
@@ -112,7 +111,7 @@ def _serve(directory: Path) -> None:
 )
 def enqueue(
     job: Job,
-    source: Annotated[str, typer.Option(help="Folder, or .csv, .jsonl or .parquet file.")],
+    source: Annotated[str, typer.Option(help="Folder, or .jsonl or .parquet file.")],
     id_column: Annotated[str, typer.Option(help="Column with the item's id.")] = "id",
     body_column: Annotated[str, typer.Option(help="Column with the content; default: the whole row.")] = "",
     deadline: Annotated[str, typer.Option(help="Deadline (RFC 3339); it determines the number of replicas.")] = "",
@@ -150,7 +149,6 @@ def run(
     ),
     topic: Topic = "",
     subscription: Subscription = "",
-    dead_topic: DeadTopic = "",
     settings: Annotated[
         list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help=settings_help(SETTINGS))
     ] = None,
@@ -167,7 +165,7 @@ def run(
         predictor=PredictorSpec(name=predictor, model=model, checkpoints=checkpoints, run=run_name),
         events=events,
         settings=WorkerSettings(window_s=window, **assigned(settings or (), WorkerSettings, SETTINGS)),
-        broker=_pubsub(topic, subscription, dead_topic),
+        broker=_pubsub(topic, subscription),
     )
     # All is closed and written down; torn down piece by piece, an interpreter on a busy machine takes seconds more.
     leave_now(run_worker(launch))
@@ -196,12 +194,14 @@ def failures(
     database: Database = "",
     limit: Limit = 100,
     redrive: Annotated[bool, typer.Option("--redrive", help="Put failed items back in the queue instead.")] = False,
-    item: Annotated[list[str] | None, typer.Option(help="With --redrive: only these items; default: all.")] = None,
+    item: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="With --redrive: only these items, which Pub/Sub may have given up; default: all that failed."
+        ),
+    ] = None,
     topic: Topic = "",
     subscription: Subscription = "",
-    dead_subscription: Annotated[
-        str, typer.Option(help="Subscription of the dead-letter topic: also requeue items that Pub/Sub gave up.")
-    ] = "",
     as_json: AsJson = False,
 ) -> None:
     """List failed items with reason and number of tries; exit 1 if there are any. --redrive puts them back in the queue."""
@@ -212,7 +212,7 @@ def failures(
     from holdfast.inference.run import redrive_job
 
     if redrive:
-        broker = _pubsub(topic, subscription, dead_subscription=dead_subscription)
+        broker = _pubsub(topic, subscription)
         print(f"{job}: {len(redrive_job(database, job, item or [], broker))} items back in the queue", file=sys.stderr)
         return
     with connect(database_uri(database)) as connection:
@@ -229,10 +229,10 @@ def failures(
         raise typer.Exit(EXIT_FINDINGS)
 
 
-@app.command(epilog=examples("python -m holdfast batch export my-job --out results.parquet"))
+@app.command(epilog=examples("python -m holdfast batch export my-job --out results.jsonl"))
 def export(
     job: Job,
-    out: Annotated[str, typer.Option(help="File ending in .jsonl or .parquet; sorted by item.")],
+    out: Annotated[str, typer.Option(help="File of JSON lines, sorted by item.")],
     database: Database = "",
 ) -> None:
     """Write the results of a job to a file."""
@@ -247,7 +247,7 @@ def export(
     print(f"{count} rows in {out}", file=sys.stderr)
 
 
-def _pubsub(topic: str, subscription: str, dead_topic: str = "", dead_subscription: str = "") -> "PubSubOptions | None":
+def _pubsub(topic: str, subscription: str) -> "PubSubOptions | None":
     from holdfast.contract.errors import InputError
     from holdfast.inference.run import PubSubOptions
 
@@ -260,6 +260,4 @@ def _pubsub(topic: str, subscription: str, dead_topic: str = "", dead_subscripti
         )
     if not topic:
         return None
-    return PubSubOptions(
-        topic=topic, subscription=subscription, dead_topic=dead_topic, dead_subscription=dead_subscription
-    )
+    return PubSubOptions(topic=topic, subscription=subscription)

@@ -5,9 +5,7 @@ without room, leaves nothing behind. A row goes when the queue has taken its ite
 Killed in between, the next publisher publishes it again: at worst an item is published twice and computed once.
 """
 
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from psycopg import Connection
@@ -20,7 +18,6 @@ from holdfast.inference.results import jobs
 
 CHUNK_ITEMS = 1000
 CHUNK_BYTES = 8 * 1024 * 1024
-AHEAD = 3
 
 _REGISTER = """
 WITH fresh AS (
@@ -68,7 +65,7 @@ def enqueue(
     with connection.transaction():
         jobs.register(connection, job)
         before()
-        for chunk in ahead(chunks(items)):
+        for chunk in chunks(items):
             new += _register(connection, job, chunk)
             seen += len(chunk)
             progress(seen)
@@ -89,15 +86,6 @@ def chunks(items: Iterable[Item]) -> Iterator[list[Item]]:
             chunk, size = [], 0
     if chunk:
         yield chunk
-
-
-def ahead(chunks: Iterator[list[Item]]) -> Iterator[list[Item]]:
-    """The source is read by a thread of its own while the chunk before is registered."""
-    with ThreadPoolExecutor(1, thread_name_prefix="source") as reader:
-        coming = deque(reader.submit(next, chunks, None) for _ in range(AHEAD))
-        while (chunk := coming.popleft().result()) is not None:
-            coming.append(reader.submit(next, chunks, None))
-            yield chunk
 
 
 def _register(connection: Connection, job: str, chunk: Sequence[Item]) -> int:

@@ -7,7 +7,6 @@ from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 from psycopg import Connection
 from psycopg_pool import ConnectionPool
@@ -23,7 +22,7 @@ from holdfast.inference.queue.postgres import PostgresQueue
 from holdfast.inference.queue.protocol import Queue
 from holdfast.inference.results import jobs, schema
 from holdfast.inference.results.connect import TRANSIENT, connect, database_uri, open_pool
-from holdfast.inference.results.dead_letters import queue_again, redrive
+from holdfast.inference.results.dead_letters import redrive
 from holdfast.inference.results.postgres import PostgresResults
 from holdfast.inference.worker.batch_worker import EXIT_DEVICE_LOST, Worker
 from holdfast.inference.worker.settings import LONGEST_PREDICTION_S, WorkerSettings
@@ -31,11 +30,6 @@ from holdfast.inference.worker.telemetry import WorkerTelemetry
 from holdfast.runtime import logs
 from holdfast.runtime.events import EventLog
 from holdfast.runtime.shutdown import Shutdown, of_process
-
-if TYPE_CHECKING:
-    from google.cloud import pubsub_v1
-
-    from holdfast.inference.queue.pubsub import PubSubQueue
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -54,9 +48,6 @@ class PubSubOptions:
 
     topic: str
     subscription: str
-    dead_topic: str = ""
-    dead_subscription: str = ""
-    """Only `redrive` needs it."""
 
 
 def enqueue_source(
@@ -85,8 +76,7 @@ def redrive_job(database: str, job: str, items: list[str], broker: PubSubOptions
     with connect(uri) as connection:
         schema.require_current(connection)
         with open_pool(uri) as pool, opened_queue(pool, job, broker) as queue:
-            revived = _recovered(connection, job, broker) if broker and not items else []
-            revived += redrive(connection, job, items)
+            revived = redrive(connection, job, items)
             publish(connection, queue, job)
     return revived
 
@@ -94,16 +84,6 @@ def redrive_job(database: str, job: str, items: list[str], broker: PubSubOptions
 def _bind(connection: Connection, job: str, broker: PubSubOptions | None) -> None:
     if broker is not None:
         jobs.bind(connection, broker.subscription, job)
-
-
-def _recovered(connection: Connection, job: str, broker: PubSubOptions) -> list[str]:
-    """What only the broker gave up: no row in the database is dead, and no queue holds it."""
-    if not broker.dead_subscription:
-        return []
-    from holdfast.inference.queue.pubsub import recover
-
-    with _pubsub_queue(job, replace(broker, subscription=broker.dead_subscription), lease_s=60.0) as (dead, _):
-        return recover(dead, job, lambda names: queue_again(connection, job, names))
 
 
 @contextmanager
@@ -118,28 +98,21 @@ def opened_queue(
     if broker is None:
         yield PostgresQueue(pool, job, lease_s=lease_s, sleep=sleep)
         return
-    from holdfast.inference.results import dead_letters
-
-    with _pubsub_queue(job, broker, lease_s=lease_s, hand_over=partial(hand_over, pool)) as (queue, publisher):
-        yield queue
-        if broker.dead_topic:
-            dead_letters.forward(pool, publisher, broker.dead_topic, job)
-
-
-@contextmanager
-def _pubsub_queue(
-    job: str, broker: PubSubOptions, **options: Any
-) -> "Generator[tuple[PubSubQueue, pubsub_v1.PublisherClient]]":
     from google.cloud import pubsub_v1
 
     from holdfast.inference.queue.pubsub import PubSubQueue
 
     publisher, subscriber = pubsub_v1.PublisherClient(), pubsub_v1.SubscriberClient()
     try:
-        queue = PubSubQueue(
-            publisher, subscriber, job=job, topic=broker.topic, subscription=broker.subscription, **options
+        yield PubSubQueue(
+            publisher,
+            subscriber,
+            job=job,
+            topic=broker.topic,
+            subscription=broker.subscription,
+            lease_s=lease_s,
+            hand_over=partial(hand_over, pool),
         )
-        yield queue, publisher
     finally:
         publisher.stop()
         publisher.transport.close()
@@ -149,9 +122,8 @@ def _pubsub_queue(
 def run_worker(launch: Launch) -> int:
     """The exit code of the process."""
     shutdown = of_process()
-    shutdown.nothing_at_stake = (
-        True  # no item is leased before the model is loaded, so a notice ends the process at once
-    )
+    # No item is leased before the model is loaded, so a notice ends the process at once.
+    shutdown.nothing_at_stake = True
     logs.set_job(launch.job)
     began = time.monotonic()
     uri = database_uri(launch.database)

@@ -1,10 +1,8 @@
 """Where items come from: a folder, or a file of rows. Lazily, so that millions need no memory.
 
-Files are read in parallel, a window at a time. Rows are parsed one after the other, by a thread that
-is a few chunks ahead of the database (enqueue): registering costs more than parsing.
+Files are read in parallel, a window at a time. Rows are parsed one after the other: registering costs more than parsing.
 """
 
-import csv
 import itertools
 import json
 import math
@@ -12,7 +10,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TextIO, TypeVar
+from typing import TypeVar
 
 from holdfast.contract.errors import InputError
 from holdfast.contract.values import finite
@@ -80,7 +78,7 @@ def _in_parallel(read: Callable[[_T], Item], names: Iterable[_T]) -> Iterator[It
             yield from threads.map(read, window)
 
 
-ENDINGS = (".csv", ".jsonl", ".ndjson", ".parquet")
+ENDINGS = (".jsonl", ".parquet")
 # JSON may need six characters for a byte of a body.
 MAX_ROW_CHARS = 8 * MAX_BODY_BYTES
 
@@ -89,10 +87,9 @@ Row = Mapping[str, object]
 
 def rows(path: Path) -> Iterator[Row]:
     """InputError for a file that cannot be read to its end, when the row is reached."""
-    readers = {".csv": _csv_rows, ".parquet": _parquet_rows}
     try:
-        yield from readers.get(path.suffix, _json_rows)(path)
-    except (ValueError, csv.Error, OSError, RecursionError, NotImplementedError) as error:
+        yield from _parquet_rows(path) if path.suffix == ".parquet" else _json_rows(path)
+    except (ValueError, OSError, RecursionError, NotImplementedError) as error:
         if isinstance(error, InputError):
             raise
         raise InputError(
@@ -136,42 +133,13 @@ def _no_content(got: str) -> InputError:
     )
 
 
-class _Lines:
-    """Lines of a file, of which those of one row may have MAX_ROW_CHARS together."""
-
-    def __init__(self, file: TextIO) -> None:
-        self._file, self._seen = file, 0
-
-    def __iter__(self) -> Iterator[str]:
-        return self
-
-    def __next__(self) -> str:
-        line = self._file.readline(MAX_ROW_CHARS + 1 - self._seen)
-        self._seen += len(line)
-        if self._seen > MAX_ROW_CHARS:
-            raise ValueError(f"a row is longer than {MAX_ROW_CHARS} characters")
-        if not line:
-            raise StopIteration
-        return line
-
-    def row_ends(self) -> None:
-        self._seen = 0
-
-
-def _csv_rows(path: Path) -> Iterator[Row]:
-    csv.field_size_limit(MAX_BODY_BYTES)
-    with path.open(newline="", encoding="utf-8") as file:
-        lines = _Lines(file)
-        for row in csv.DictReader(lines):
-            lines.row_ends()
-            yield {str(name): value for name, value in row.items()}
-
-
 def _json_rows(path: Path) -> Iterator[Row]:
+    number = 0
     with path.open(encoding="utf-8") as file:
-        lines = _Lines(file)
-        for number, line in enumerate(lines, start=1):
-            lines.row_ends()
+        while line := file.readline(MAX_ROW_CHARS + 1):
+            number += 1
+            if len(line) > MAX_ROW_CHARS:
+                raise ValueError(f"a row is longer than {MAX_ROW_CHARS} characters")
             if not line.strip():
                 continue
             row = json.loads(line)

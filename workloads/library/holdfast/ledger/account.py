@@ -63,7 +63,6 @@ class Account:
     points: Callable[[], Iterable[Point]]
     """As `drawn`."""
     commits_us: tuple[int, ...] = ()
-    failed_saves: int = 0
     moves: int = 0
     """Times that the job was sent to another capacity."""
     restarts: tuple[Restart, ...] = ()

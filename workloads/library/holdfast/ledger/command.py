@@ -5,15 +5,13 @@ from typing import Annotated
 
 import typer
 
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
-
 
 def receipt(
     events: Annotated[Path, typer.Option(help="Folder with event files (*.jsonl).")],
     job: Annotated[str, typer.Argument(help="The job that ended.")],
     usd_per_hour: Annotated[float, typer.Option(help="Price of one machine of the job.")],
     on_demand_usd_per_hour: Annotated[float, typer.Option(help="On-demand price of the machine.")],
-    as_json: Json = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Print what a job cost, what evictions wasted of it, and what on-demand would have cost."""
     from holdfast.ledger.receipt import show

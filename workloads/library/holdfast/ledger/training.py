@@ -60,7 +60,6 @@ def account(events: Sequence[Event], begin_us: int, end_us: int) -> Account:
         lost=sum(_lost_steps(done, keep) for done, keep in zip(work, kept, strict=True)),
         points=lambda: (point for n, run in enumerate(leads) for point in _progress(run, n)),
         commits_us=tuple(e.t_us for e in events if e.type == "commit"),
-        failed_saves=sum(e.type == "save_failed" for e in events),
         moves=sum(e.type == "moved" for e in events),
         restarts=tuple(_restarts(leads)),
     )

@@ -56,15 +56,12 @@ def _work(context: RenderContext, name: str, *, restart: str | None) -> PodSetti
     if context.small:
         # One by one: so few items would be done before a preemption.
         words += ["--set", "micro_batch=1"]
-    queue = _queue(context, LANES[name])
-    if queue:
-        queue += ["--dead-topic", f"projects/{context.platform.project}/topics/{context.platform.topics['dead']}"]
     return PodSettings(
         name=name,
         role="batch",
         job=name,
         reads_run="train-gang",
-        command=[*words, "--run", "train-gang", "--window", str(window), *queue],
+        command=[*words, "--run", "train-gang", "--window", str(window), *_queue(context, LANES[name])],
         size=gpu_size(context.batch),
         pool=context.batch,
         selector=context.pins,

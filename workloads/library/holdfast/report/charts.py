@@ -5,7 +5,6 @@ A specification is plain JSON (the tests compare it); the SVG needs no other fil
 
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
-from datetime import datetime
 from itertools import groupby
 from typing import Any
 
@@ -16,13 +15,12 @@ from holdfast.ledger.job_ledger import JobLedger
 from holdfast.ledger.timeline import State
 from holdfast.report import theme
 from holdfast.report.bounds import MOST_LIVES, MOST_MARKS, MOST_POINTS, count_of, thin
-from holdfast.report.goodput import DAY_S, HOUR_S, MINUTE_S, SECOND_US, Bucket, totals_of
-from holdfast.report.tables import Loss, few_pools
+from holdfast.report.goodput import DAY_S, HOUR_S, MINUTE_S, SECOND_US, Bucket
 from holdfast.report.text import plural
 from holdfast.report.theme import Plot
 
 Row = dict[str, Any]
-# Of the axis: a single preemption would be a bar as wide as the plot.
+# Of the axis: a single hour would be a bar as wide as the plot.
 LEAST_S = 12 * HOUR_S
 
 
@@ -59,9 +57,7 @@ def progress(ledgers: Sequence[JobLedger], *, slug: str, unit: str, title: str) 
         for x, r in shown
     ]
     y_axis = alt.Y("done:Q", title=unit, axis=alt.Axis(format="~s"))
-    base = alt.Chart(alt.Data(values=rows)).encode(
-        x=time_of_run(name), y=y_axis, color=theme.job_color(ledgers, legend=True)
-    )
+    base = alt.Chart(alt.Data(values=rows)).encode(x=time_of_run(name), y=y_axis, color=theme.job_color(ledgers))
     # The same points twice: by job they join the runs and so draw the fall, by life they do not.
     falls = base.mark_line(strokeWidth=1.2, strokeDash=[2, 3], opacity=0.7).encode(detail="job:N")
     lines = base.mark_line(strokeWidth=2.4, strokeCap="round", strokeJoin="round").encode(detail="life:N")
@@ -110,70 +106,6 @@ def _ends(ledgers: Sequence[JobLedger]) -> str:
     )
 
 
-def where_time_went(ledgers: Sequence[JobLedger], rest: Sequence[JobLedger] = ()) -> Plot:
-    """A bar for each job, and one for all the others together."""
-    # The rest is one bar, so that the bars of a page add up to all jobs.
-    totals = [totals_of(x.run, [x]) for x in ledgers] + ([totals_of(f"{len(rest):,} other jobs", rest)] if rest else [])
-    rows: list[Row] = [
-        {"job": x.name, "state": s.value, "share": us / x.wall_us, "order": theme.ORDER.index(s)}
-        for x in totals
-        for s, us in x.states_us.items()
-        # An event file with one line has a job of no length, whose shares are undefined.
-        if us and x.wall_us
-    ]
-    jobs = [x.name for x in totals]
-    y = alt.Y("job:N", sort=jobs, title=None, axis=theme.rows_axis(jobs), scale=alt.Scale(paddingInner=0.3))
-    x_axis = alt.Axis(format="%", grid=False)
-    bars = (
-        alt.Chart(alt.Data(values=rows))
-        .mark_bar()
-        .encode(
-            x=alt.X("share:Q", title="share of wall time", scale=alt.Scale(domain=[0, 1]), axis=x_axis),
-            y=y,
-            color=theme.state_color({r["state"] for r in rows}),
-            order="order:Q",
-        )
-    )
-    labels = (
-        alt.Chart(alt.Data(values=[{"job": x.name, "label": f"{x.goodput:.0%} useful"} for x in totals]))
-        .mark_text(align="left", dx=6, color="#ffffff", fontWeight="bold")
-        .encode(x=alt.datum(0), y=y, text="label:N")
-    )
-    chart = (bars + labels).properties(width=theme.WIDTH, height=alt.Step(34))
-    described = ", ".join(f"{x.name} {x.goodput:.0%}" for x in totals)
-    return Plot("where-time-went", "Where the time went", f"Share of useful time: {described}.", theme.spec(chart))
-
-
-def recoveries(ledgers: Sequence[JobLedger]) -> Plot | None:
-    """Seconds from an eviction until work went on; one mark for each."""
-    rows: list[Row] = [
-        {"job": x.run, "signal": theme.signal(r.signal), "back": r.seconds}
-        for x, r in every_eviction(ledgers)
-        if r.seconds is not None
-    ]
-    # An empty plot would read as "recovered at once".
-    if not rows:
-        return None
-    # Sorted, so that the slowest one is among those that are shown.
-    rows.sort(key=lambda row: -row["back"])
-    shown = thin(rows, MOST_MARKS)
-    jobs = [x.run for x in ledgers if any(r["job"] == x.run for r in rows)]
-    chart = (
-        alt.Chart(alt.Data(values=shown))
-        .mark_point(filled=True, size=90, opacity=0.85)
-        .encode(
-            x=alt.X("back:Q", title="seconds from the eviction until work went on", axis=alt.Axis(tickCount=8)),
-            y=alt.Y("job:N", sort=jobs, title=None, axis=theme.rows_axis(jobs)),
-            shape=alt.Shape("signal:N", scale=theme.SIGNALS),
-            color=theme.job_color(ledgers, legend=False),
-        )
-        .properties(width=theme.WIDTH, height=alt.Step(44))
-    )
-    described = f"{len(rows)} recoveries, the slowest took {rows[0]['back']:.1f} seconds."
-    note = f"{count_of(len(shown), len(rows), 'recoveries')} marked" if len(shown) < len(rows) else ""
-    return Plot("recovery", "Back at work", described, theme.spec(chart), note)
-
-
 def goodput(found: Sequence[Bucket]) -> Plot:
     """The time of all jobs, bucket by bucket, stacked by what it went to."""
     length = found[0].length_us // SECOND_US
@@ -196,45 +128,24 @@ def goodput(found: Sequence[Bucket]) -> Plot:
         f"{kept / wall:.0%} of {wall / 1e6 / unit_s:.1f} {unit} were productive; "
         f"the least productive bar is {worst.begin} with {worst.goodput:.0%}."
     )
-    color, amount = theme.state_color({row["state"] for row in rows}), alt.Y("amount:Q", title=f"{unit} of all jobs")
-    chart = _stacked(rows, length, amount, color).properties(width=theme.WIDTH, height=220)
-    return Plot(
-        "goodput", "Where the time of all jobs went", described, theme.spec(chart), f"One bar: {_length(length)}"
-    )
-
-
-def losses(found: Sequence[Loss], *, bucket_s: int = HOUR_S) -> Plot:
-    """Preemptions by stretch and pool, stacked, on an axis where a stretch without one takes its place."""
-    colors = [theme.COLOR[state] for state in (State.LOST, State.CHECKPOINTING, State.WAITING, State.PRODUCTIVE)]
-    # More pools than colours would give two pools one colour.
-    found = few_pools(found, len(colors))
-    pools = sorted({pool for _, pool, _ in found})
-    rows: list[Row] = [
-        {"from": round(datetime.fromisoformat(hour).timestamp()) * 1000, "pool": pool, "amount": count, "order": 0}
-        for hour, pool, count in found
-    ]
-    color = alt.Color("pool:N", scale=alt.Scale(domain=pools, range=colors[: len(pools)]))
-    amount = alt.Y("amount:Q", title="preemptions", axis=alt.Axis(tickMinStep=1, tickCount=4, format="d"))
-    chart = _stacked(rows, bucket_s, amount, color).properties(width=theme.WIDTH, height=140)
-    total, stretches = sum(count for _, _, count in found), len({row["from"] for row in rows})
-    described = f"{total} preemptions of {plural(len(pools), 'pool')}, in {stretches} bars of {_length(bucket_s)}."
-    return Plot("losses", f"Preemptions by {_length(bucket_s).removeprefix('one ')}", described, theme.spec(chart))
-
-
-def _stacked(rows: Sequence[Row], bucket_s: int, amount: alt.Y, color: alt.Color) -> alt.Chart:
-    """Bars on an axis of time, each as wide as its bucket but for a gap."""
-    begin = min(row["from"] for row in rows)
-    end = max(begin + LEAST_S * 1000 if bucket_s >= HOUR_S else 0, max(r["from"] for r in rows) + bucket_s * 1000)
-    wide = [row | {"to": row["from"] + bucket_s * 11_000 // 12} for row in rows]
-    form = "%H:%M:%S" if bucket_s < 60 else "%H:%M" if bucket_s < 1800 else "%b %d %H:%M"
+    # Each bar is as wide as its bucket but for a gap.
+    wide = [row | {"to": row["from"] + length * 11_000 // 12} for row in rows]
+    begin, end = found[0].begin_us // 1000, (found[-1].begin_us + found[-1].length_us) // 1000
+    if length >= HOUR_S:
+        end = max(end, begin + LEAST_S * 1000)
+    form = "%H:%M:%S" if length < 60 else "%H:%M" if length < 1800 else "%b %d %H:%M"
     axis = alt.Axis(format=form, grid=False, tickCount=5, labelOverlap=True, labelSeparation=24, labelBound=True)
-    scale = alt.Scale(type="utc", domain=[begin, end], nice=False)
-    return (
+    x = alt.X("from:T", title="UTC", scale=alt.Scale(type="utc", domain=[begin, end], nice=False), axis=axis)
+    y, color = alt.Y("amount:Q", title=f"{unit} of all jobs"), theme.state_color({row["state"] for row in rows})
+    chart = (
         alt.Chart(alt.Data(values=wide))
         # Said here: of bars with two ends in time Vega-Lite would make horizontal ones.
         .mark_bar(orient="vertical")
-        .encode(x=alt.X("from:T", title="UTC", scale=scale, axis=axis), x2="to:T", y=amount.stack("zero"), color=color)
-        .encode(order="order:Q")
+        .encode(x=x, x2="to:T", y=y.stack("zero"), color=color, order="order:Q")
+        .properties(width=theme.WIDTH, height=220)
+    )
+    return Plot(
+        "goodput", "Where the time of all jobs went", described, theme.spec(chart), f"One bar: {_length(length)}"
     )
 
 

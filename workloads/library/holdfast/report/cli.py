@@ -56,7 +56,7 @@ def read_report(events: Path, summary: Path | None, since: str = "", machine: st
     newest_us = reading.events[-1].t_us
     kept = [e for e in reading.events if not span_s or e.t_us >= newest_us - span_s * 1e6]
     found = job_ledgers(kept)
-    seen = capacities(kept, found)
+    seen = capacities(kept)
     return build(found, reading.problems, read_summary(summary), seen, _money(found, seen, machine, region))
 
 

@@ -5,8 +5,6 @@ from typing import Annotated
 
 import typer
 
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
-
 
 def report(
     events: Annotated[Path, typer.Option(help="Folder with event files (*.jsonl).")],
@@ -18,7 +16,7 @@ def report(
     receipts: Annotated[
         Path | None, typer.Option(help="Lines of the mover (kubectl logs deploy/mover): receipts, summed by team.")
     ] = None,
-    as_json: Json = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Write a report: where the time went, what evictions cost, and which objectives were met."""
     from holdfast.report.cli import write_report

@@ -97,9 +97,7 @@ def buckets(ledgers: Sequence[JobLedger]) -> tuple[Bucket, ...]:
     spans = [span for found in ledgers for span in found.spans]
     if not spans:
         return ()
-    length = SECOND_US * length_s(
-        min(x.begin_us for x in ledgers), max(x.end_us for x in ledgers), SECOND_US, MOST_BUCKETS
-    )
+    length = length_us(min(x.begin_us for x in ledgers), max(x.end_us for x in ledgers))
     sums: dict[int, Counter[State]] = defaultdict(Counter)
     for number, state, us in split(spans, length):
         sums[number][state] += us
@@ -120,8 +118,8 @@ def split(spans: Iterable[Span], length: int, origin_us: int = 0) -> Iterable[tu
             begin = until
 
 
-def length_s(begin: int, end: int, second: int, most: int) -> int:
-    """The shortest length that needs no more than `most` buckets. `second`: in the unit of `begin` and `end`."""
+def length_us(begin_us: int, end_us: int) -> int:
+    """The shortest length that needs few enough buckets."""
+    lengths = [s * SECOND_US for s in LENGTHS_S]
     # The end is not of the stretch: one that ends on an edge needs no bucket beyond it.
-    fitting = (s for s in LENGTHS_S if (end - 1) // (s * second) - begin // (s * second) < most)
-    return next(fitting, LENGTHS_S[-1])
+    return next((us for us in lengths if (end_us - 1) // us - begin_us // us < MOST_BUCKETS), lengths[-1])

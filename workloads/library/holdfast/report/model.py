@@ -20,7 +20,7 @@ from holdfast.report.teams import TeamCost
 from holdfast.report.text import exactly
 
 # Others read this JSON: a field that goes or changes its unit needs a new number.
-SCHEMA = "holdfast.report/2"
+SCHEMA = "holdfast.report/3"
 # Jobs of one experiment share a stem; the suffix names what a job is compared as.
 BASELINE, NAIVE = "-baseline", "-naive"
 

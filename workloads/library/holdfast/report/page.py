@@ -62,9 +62,7 @@ def render(report: Report) -> str:
         turn=turn(report.money) if report.money else "",
         sections=sections(report),
         figure=figure,
-        served=tables.served(report.summary.get("serving") or {}),
         capacity=_capacity(report.capacity) if report.capacity.has_data else None,
-        saves=tables.saves(report.capacity.saves) if report.capacity.saves else None,
         steps=report.next_steps[:MOST_STEPS],
         meaning=MEANING,
     )
@@ -75,11 +73,9 @@ def sections(report: Report) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = []
     if report.goodput:
         found.append(_section("Goodput over time", [charts.goodput(report.goodput)], tables.goodput(report.goodput)))
-    drawn: list[JobLedger] = []
     for kind, title, unit, does in KINDS:
         if ledgers := report.of_kind(kind):
             worst = _worst(ledgers)
-            drawn += worst.rows
             pictures = [
                 charts.progress(worst.rows, slug=f"{kind}-progress", unit=unit, title=f"{title}: {unit}"),
                 timeline(worst.rows, slug=f"{kind}-timeline", title=f"{title}: {does}"),
@@ -87,12 +83,6 @@ def sections(report: Report) -> list[dict[str, Any]]:
             shown = tables.jobs(ledgers, title.lower()), tables.evictions(ledgers)
             sentence = worst.sentence("jobs drawn", "those that lost the most time")
             found.append(_section(title, pictures, *shown, sentence=sentence))
-    if report.ledgers:
-        # By identity: a training and a batch job may share a name, and equal ledgers are not one job.
-        rest = [x for x in report.ledgers if not any(x is one for one in drawn)]
-        both = [plot for plot in (charts.where_time_went(drawn, rest), charts.recoveries(drawn)) if plot]
-        sentence = f"Back at work: of the {len(drawn)} jobs drawn above." if rest else ""
-        found.append(_section("All jobs", both, sentence=sentence))
     return found
 
 
@@ -118,20 +108,13 @@ def figure(plot: Plot) -> Markup:
     return Markup(re.sub(r"<svg ([^>]*)>", lambda found: f"<svg {label} {found[1]}>{title}{desc}", svg, count=1))
 
 
-def _capacity(capacity: Capacities) -> dict[str, Any]:
+def _capacity(capacity: Capacities) -> list[tables.Table]:
     shown = (
         tables.churn(capacity),
         tables.waits(capacity.waits, "Waiting for a node"),
         tables.waits(capacity.queue_waits, "Waiting in a queue"),
     )
-    found: dict[str, Any] = {"plot": None, "tables": [table for table in shown if table.rows]}
-    if capacity.losses:
-        stretch_s, rows = tables.losses(capacity.losses)
-        plot = charts.losses(rows, bucket_s=stretch_s)
-        cells = [(hour, pool, str(count)) for hour, pool, count in rows]
-        table = tables.Table(("From, UTC", "Pool", "#preemptions"), cells, f"{plot.title.lower()} and pool")
-        found |= {"plot": plot, "losses": table}
-    return found
+    return [table for table in shown if table.rows]
 
 
 def window(ledgers: Sequence[JobLedger]) -> str:

@@ -83,14 +83,14 @@ def rows_axis(names: Sequence[str]) -> alt.Axis:
     )
 
 
-def job_color(ledgers: Sequence[JobLedger], *, legend: bool) -> alt.Color:
+def job_color(ledgers: Sequence[JobLedger]) -> alt.Color:
     """A comparison has the colour of its kind, every other job one of its own."""
     names = sorted((x.run for x in ledgers), key=lambda job: job.endswith(("-baseline", "-naive")))
     colors = [
         BASELINE if job.endswith("-baseline") else NAIVE if job.endswith("-naive") else OURS[n % len(OURS)]
         for n, job in enumerate(names)
     ]
-    shown = alt.Legend(columns=3, labelLimit=200, symbolType="stroke", symbolStrokeWidth=3) if legend else None
+    shown = alt.Legend(columns=3, labelLimit=200, symbolType="stroke", symbolStrokeWidth=3)
     return alt.Color("job:N", scale=alt.Scale(domain=names, range=colors), legend=shown)
 
 

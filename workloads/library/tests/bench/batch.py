@@ -25,7 +25,7 @@ from holdfast.inference.results.connect import connect
 from holdfast.inference.results.embedded_postgres import EmbeddedPostgres
 from workloads.library.tests.bench.batch_drain_phases import drain_phases
 from workloads.library.tests.bench.batch_harness import BATCH, BATCH_S, Bench, Fixed, timed
-from workloads.library.tests.bench.batch_kill_outcome import GOALS
+from workloads.library.tests.bench.batch_kills import GOALS
 from workloads.library.tests.bench.batch_long import drains, long_run
 
 SECTIONS = ("gpu_like", "drains", "drain_phases", "kills", "long")

@@ -135,25 +135,25 @@ def on_compute_engine(work: World, project: str, theirs: str = "") -> None:
         work.api.merge(f"{NODES}/{name}", {"spec": {"providerID": f"gce://{owner}/europe-west4-a/{name}"}})
 
 
-def test_a_gke_drill_deletes_the_vm_under_one_node_of_the_named_project(work: World) -> None:
+def test_a_gke_drill_ends_the_vm_under_one_node_of_the_named_project(work: World) -> None:
     on_compute_engine(work, "ours", theirs="-0")
-    drill = find("gke-delete")
+    drill = find("gke-maintenance")
     asked: list[str] = []
-    hit: list[tuple[str, Instance]] = []
+    hit: list[Instance] = []
 
     def consent(_drill: Drill, victims: Sequence[str]) -> None:
         assert not hit, "asked before, not after"
         asked.extend(victims)
 
-    def end(verb: str, instance: Instance) -> None:
-        hit.append((verb, instance))
+    def end(instance: Instance) -> None:
+        hit.append(instance)
         work.preempt([instance.name])
 
     runner = replace(QUIET, consent=consent)
-    record = runner.run(drill, target(work.api, work, drill, VmEvictor(work.api, "ours", drill.fault, end)))
+    record = runner.run(drill, target(work.api, work, drill, VmEvictor(work.api, "ours", end)))
     assert record.verdict is Verdict.HELD, record.why
-    ((done, vm),) = hit
-    assert (done, vm.project, asked) == ("delete", "ours", [f"node/{vm.name}"])
+    (vm,) = hit
+    assert (vm.project, asked) == ("ours", [f"node/{vm.name}"])
 
 
 def test_a_drill_on_gke_asks_gcloud_for_one_vm_of_the_contexts_environment(

@@ -50,9 +50,9 @@ class FieldFleet(Fleet):
         os.kill(self._model(replica), signal.SIGKILL)
 
     def _model(self, replica: Replica) -> int:
-        """Its process; waited for where it was just killed."""
+        """Its only process; waited for where it was just killed."""
         found = list[psutil.Process]()
-        self.until(lambda: found.extend(replica.pod.processes("predictor.process")) or found, "a predicting process")
+        self.until(lambda: found.extend(psutil.Process(replica.pod.pid).children()) or found, "a predicting process")
         return found[-1].pid
 
     def _hold(self, pid: int, seconds: float) -> None:

@@ -17,7 +17,8 @@ from workloads.library.tests.processes import until
 pytestmark = pytest.mark.process
 
 SMALL = (
-    "Size(steps=60, save_every=10, training_evictions=2, workers=2, batch_evictions=2, documents=60, serving_rounds=0)"
+    "Size(ranks=1, steps=60, save_every=10, training_evictions=2, workers=2, batch_evictions=2, documents=40,"
+    " serving_rounds=0)"
 )
 RUN = """
 import sys

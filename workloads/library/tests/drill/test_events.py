@@ -8,23 +8,26 @@ from holdfast.drill.events import Follower
 from holdfast.drill.targets.local import evictions
 from holdfast.ledger.job_summary import read_job_summaries
 from workloads.library.tests import sample
+from workloads.library.tests.sample import EPOCH, line
 
 
 def test_half_a_line_is_read_when_it_is_whole(tmp_path: Path) -> None:
     path = tmp_path / "e.jsonl"
     follower = Follower(path)
     assert follower.read() == []
-    path.write_text('{"event": "start"}\n{"event": "wi')
+    start, window = sample.encoded([line(EPOCH, "start"), line(EPOCH + 1, "window", last_step=3)])
+    path.write_bytes(start + b"\n" + window[:20])
     assert [e["event"] for e in follower.read()] == ["start"]
-    with path.open("a") as file:
-        file.write('ndow", "last_step": 3}\n')
+    with path.open("ab") as file:
+        file.write(window[20:] + b"\n")
     assert [e["event"] for e in follower.read()] == ["window"]
     assert follower.last("window", "last_step") == 3
 
 
 def test_a_line_cut_by_a_kill_spoils_no_other(tmp_path: Path) -> None:
     path = tmp_path / "e.jsonl"
-    path.write_text('{"event": "window", "last_st\n{"event": "stop", "step": 4}\n[1]\n')
+    (stop,) = sample.encoded([line(EPOCH, "stop", step=4)])
+    path.write_bytes(b'{"event": "window", "last_st\n' + stop + b"\n[1]\n")
     assert [e["event"] for e in Follower(path).read()] == ["stop"]
 
 

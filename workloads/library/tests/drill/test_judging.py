@@ -34,14 +34,12 @@ def test_an_objective_is_judged_by_its_bound(wanted: Bound, measured: float | No
 HELD = Result(objective=Objective(promise="a", bound=bound("x <= 1")), measured=1)
 BROKEN = Result(objective=Objective(promise="b", bound=bound("x <= 1")), measured=2)
 UNSEEN = Result(objective=Objective(promise="c", bound=bound("x <= 1")), measured=None)
-OPTIONAL = Result(objective=Objective(promise="d", bound=bound("x <= 1"), essential=False), measured=None)
 
 
 @pytest.mark.parametrize(
     ("judged", "injected", "stopped", "deviated", "verdict"),
     [
         ([HELD], True, False, False, Verdict.HELD),
-        ([HELD, OPTIONAL], True, False, False, Verdict.HELD),
         ([HELD, UNSEEN], True, False, False, Verdict.INCONCLUSIVE),
         ([UNSEEN, BROKEN], True, True, False, Verdict.BROKEN),
         ([HELD], True, True, False, Verdict.STOPPED),
@@ -72,9 +70,9 @@ def test_the_worst_drill_decides_and_none_is_never_zero(verdicts: list[Verdict],
 
 
 def test_a_promise_is_read_with_its_bound_and_its_unit() -> None:
-    (found,) = promised("back in time: recovered_s <= 1.5 s", essential=False)
+    (found,) = promised("back in time: recovered_s <= 1.5 s")
     wanted = Bound(metric="recovered_s", operator="<=", value=1.5, unit="s")
-    assert found == Objective(promise="back in time", bound=wanted, essential=False)
+    assert found == Objective(promise="back in time", bound=wanted)
     assert str(found.bound) == "recovered_s <= 1.5 s" and bound(str(found.bound)) == wanted
 
 

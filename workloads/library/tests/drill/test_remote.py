@@ -15,7 +15,7 @@ from holdfast.drill.errors import DrillError
 from holdfast.drill.plan import Fault, Place
 from holdfast.drill.remote import Where, checked, consent, on_each_pool
 from holdfast.drill.targets.cluster import Cluster, Named
-from holdfast.drill.targets.evictors import Instance, TaintEvictor, VmEvictor, end_by_gcloud, require_gcloud
+from holdfast.drill.targets.evictors import Instance, TaintEvictor, VmEvictor, preempt_by_gcloud, require_gcloud
 from tests import platforms
 
 OURS = replace(
@@ -122,17 +122,16 @@ def node(project: str, name: str = "gke-1") -> dict[str, Any]:
     return {"metadata": {"name": name}, "spec": {"providerID": f"gce://{project}/europe-west4-a/{name}"}}
 
 
-@pytest.mark.parametrize(("fault", "verb"), [(Fault.PREEMPT, "simulate-maintenance-event"), (Fault.DELETE, "delete")])
-def test_the_vm_of_the_node_is_hit_and_no_other(fault: Fault, verb: str) -> None:
-    noted: list[tuple[str, Instance]] = []
-    evictor = VmEvictor(OneNode(), "ours", fault, lambda *end: noted.append(end))  # type: ignore[arg-type]
+def test_the_vm_of_the_node_is_hit_and_no_other() -> None:
+    noted: list[Instance] = []
+    evictor = VmEvictor(OneNode(), "ours", noted.append)  # type: ignore[arg-type]
     assert "europe-west4-a/gke-1" in evictor.evict(["gke-1"])
-    assert noted == [(verb, Instance("ours", "europe-west4-a", "gke-1"))]
+    assert noted == [Instance("ours", "europe-west4-a", "gke-1")]
 
 
 def test_a_vm_of_another_project_is_never_hit() -> None:
-    noted: list[tuple[str, Instance]] = []
-    evictor = VmEvictor(OneNode(), "ours", Fault.PREEMPT, lambda *end: noted.append(end))  # type: ignore[arg-type]
+    noted: list[Instance] = []
+    evictor = VmEvictor(OneNode(), "ours", noted.append)  # type: ignore[arg-type]
     assert evictor.check(node("ours")) == ""
     assert "belongs to project theirs" in evictor.check(node("theirs"))
     assert "names no VM" in evictor.check({"spec": {"providerID": "kind://docker/a/b"}})
@@ -150,13 +149,11 @@ def test_gcloud_is_asked_with_project_zone_and_name(tmp_path: Path, monkeypatch:
     fake.write_text(f'#!/bin/sh\necho "$@" >> {log}\ncase "$4" in gone) echo "not found" >&2; exit 1;; esac\n')
     fake.chmod(0o755)
     require_gcloud()
-    end_by_gcloud("simulate-maintenance-event", Instance("ours", "z-a", "vm"))
-    end_by_gcloud("delete", Instance("ours", "z-a", "vm"))
+    preempt_by_gcloud(Instance("ours", "z-a", "vm"))
     with pytest.raises(Unjudged, match="not found"):
-        end_by_gcloud("delete", Instance("ours", "z-a", "gone"))
-    first, second, _ = log.read_text().splitlines()
+        preempt_by_gcloud(Instance("ours", "z-a", "gone"))
+    first, _ = log.read_text().splitlines()
     assert first == "compute instances simulate-maintenance-event vm --project=ours --zone=z-a"
-    assert second == "compute instances delete vm --project=ours --zone=z-a --quiet"
 
 
 # Which pods and nodes of a cluster a drill takes first.
@@ -204,7 +201,7 @@ def test_on_each_pool_one_machine_of_it_is_hit(monkeypatch: pytest.MonkeyPatch) 
     drills = on_each_pool([find("gke-maintenance"), find("cluster-evict")], where)
     assert [drill.pool for drill in drills] == ["l4-large", "l4-small", ""]
     for drill in drills[:2]:
-        evictor = VmEvictor(api, where.project, drill.fault, lambda _, instance: hit.append(instance.name))
+        evictor = VmEvictor(api, where.project, lambda instance: hit.append(instance.name))
         target = Cluster(api, Named(namespace="n", selector="a=b"), drill.fault, evictor, drill.pool)
         found = target.candidates()
         target.inject(found[: drill.blast.size(len(found))])

@@ -35,8 +35,7 @@ class FakeBroker:
     clock: Callable[[], float] = time.monotonic
     ack_deadline_s: float = 10.0
     max_attempts: int = 0
-    """After these deliveries the broker itself moves a message to `dead` and to the dead topic; 0: never."""
-    dead_topic: str = ""
+    """After these deliveries the broker itself moves a message to `dead`; 0: never."""
     duplicate_share: float = 0.0
     """Of deliveries after which the message is, wrongly, visible at once again."""
     seed: int = 0
@@ -109,12 +108,9 @@ class FakeBroker:
         return types.ReceivedMessage(ack_id=message.ack_id, message=body, delivery_attempt=message.attempts)
 
     def _given_up(self, topic: str, message: _Message) -> bool:
-        if not self.max_attempts or message.attempts < self.max_attempts or topic == self.dead_topic:
+        if not self.max_attempts or message.attempts < self.max_attempts:
             return False
-        data = self._messages[topic].pop(message.id).data
-        self.dead.append(data)
-        if self.dead_topic:
-            self._messages[self.dead_topic][message.id] = _Message(id=message.id, data=data, visible_at=self.clock())
+        self.dead.append(self._messages[topic].pop(message.id).data)
         return True
 
     def _held(self, request: dict[str, Any]) -> list[_Message]:

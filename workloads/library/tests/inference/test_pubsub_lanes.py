@@ -2,9 +2,8 @@
 
 import json
 import os
-import subprocess
-import sys
 from collections.abc import Generator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,6 +18,7 @@ from infra.environments import Environment, load
 from infra.specs import queue
 from workloads.library.tests.inference import fake_broker_server
 from workloads.library.tests.inference.fake_broker import FakeBroker
+from workloads.library.tests.inference.test_commands import run_command
 
 COUNT = 200
 
@@ -38,19 +38,8 @@ def command(body: Body) -> list[str]:
 
 
 def queue_options(words: list[str]) -> list[str]:
-    names = ("--topic", "--subscription", "--dead-topic")
+    names = ("--topic", "--subscription")
     return [word for name in names if name in words for word in (name, words[words.index(name) + 1])]
-
-
-def ended(process: "subprocess.Popen[str]") -> tuple[int, str, str]:
-    stdout, stderr = process.communicate(timeout=200)
-    return process.returncode, stdout, stderr
-
-
-def require_done(process: "subprocess.Popen[str]") -> str:
-    code, stdout, stderr = ended(process)
-    assert code == 0, stderr
-    return stdout
 
 
 @pytest.fixture
@@ -85,35 +74,31 @@ def test_every_lane_is_made_and_granted_and_no_pod_may_make_one() -> None:
 @pytest.mark.process
 @pytest.mark.timeout(300)
 def test_two_rendered_jobs_run_side_by_side_and_a_third_is_refused(
-    server: EmbeddedPostgres, broker: tuple[FakeBroker, str], tmp_path: Path
+    server: EmbeddedPostgres, broker: tuple[FakeBroker, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fake, address = broker
     context = rendered(2)
-    environment = {**os.environ, "PUBSUB_EMULATOR_HOST": address, "HOLDFAST_DATABASE_URL": server.uri}
+    monkeypatch.setenv("PUBSUB_EMULATOR_HOST", address)
     source = tmp_path / "rows.jsonl"
     source.write_text("".join(json.dumps({"id": n, "text": f"text {n}"}) + "\n" for n in range(COUNT)))
 
-    def start(*words: str) -> "subprocess.Popen[str]":
-        line = [sys.executable, "-m", "holdfast", "batch", *words]
-        return subprocess.Popen(line, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-
-    def enqueue(job: str, options: list[str]) -> "subprocess.Popen[str]":
-        options = options[:4]  # all but the dead-letter topic, which is for workers
-        return start("enqueue", job, "--source", str(source), "--body-column", "text", *options)
+    def enqueue(job: str, options: list[str], code: int = 0) -> str:
+        words = ("enqueue", job, "--source", source, "--body-column", "text", *options)
+        return run_command(*words, uri=server.uri, code=code).stderr
 
     loading = queue_options(command(batch.load(context)))
     jobs = {name: queue_options(command(build(context))) for name, build in
             ((batch.DRAIN, batch.drain), (batch.STEADY, batch.steady))}  # fmt: skip
-    assert loading == jobs[batch.DRAIN][:4]
+    assert loading == jobs[batch.DRAIN]
     for name, options in jobs.items():
-        require_done(enqueue(name, options))
-    code, _, stderr = ended(enqueue("third", loading))
-    assert (code, "batch-drain" in stderr, "queue.lanes" in stderr) == (EXIT_BAD_INPUT, True, True)
+        enqueue(name, options)
+    refusal = enqueue("third", loading, EXIT_BAD_INPUT)
+    assert "batch-drain" in refusal and "queue.lanes" in refusal
     run = ("--predictor", "entropy", "--events", os.devnull)
-    workers = [start("run", name, *run, *options) for name, options in jobs.items()]
-    for worker in workers:
-        require_done(worker)
-    assert [json.loads(require_done(start("status", name, "--json")))["done"] for name in jobs] == [COUNT, COUNT]
+    with ThreadPoolExecutor(2) as threads:
+        list(threads.map(lambda job: run_command("run", job[0], *run, *job[1], uri=server.uri), jobs.items()))
+    done = [json.loads(run_command("status", name, "--json", uri=server.uri).stdout)["done"] for name in jobs]
+    assert done == [COUNT, COUNT]
     assert fake.dead == []
     assert all(fake.left(options[1]) == 0 for options in jobs.values())
-    require_done(enqueue("third", loading))  # a drained job leaves its lane
+    enqueue("third", loading)  # a drained job leaves its lane

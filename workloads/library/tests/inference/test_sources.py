@@ -1,9 +1,7 @@
 """Where items come from, on real files; and where they must not come from."""
 
-import itertools
 import json
 import socket
-from collections.abc import Iterator
 from pathlib import Path
 
 import pyarrow
@@ -11,11 +9,8 @@ import pytest
 from pyarrow import parquet
 
 from holdfast.contract.errors import InputError
-from holdfast.inference.enqueue import AHEAD, ahead, chunks
-from holdfast.inference.items import Item
 from holdfast.inference.sources import items_of
 
-_folders = itertools.count()
 ROWS = [{"id": f"row-{n}", "text": f"text {n} \u2603"} for n in range(2500)]
 
 
@@ -23,12 +18,10 @@ def read(source: object) -> dict[str, bytes]:
     return {i.id: i.body for i in items_of("j", str(source), id_column="id", body_column="text")}
 
 
-@pytest.mark.parametrize("ending", ["csv", "jsonl", "parquet"])
+@pytest.mark.parametrize("ending", ["jsonl", "parquet"])
 def test_rows_are_the_same_from_every_format(tmp_path: Path, ending: str) -> None:
     path = tmp_path / f"rows.{ending}"
-    if ending == "csv":
-        path.write_text("id,text\n" + "".join(f"{row['id']},{row['text']}\n" for row in ROWS))
-    elif ending == "jsonl":
+    if ending == "jsonl":
         path.write_text("".join(json.dumps(row) + "\n" for row in ROWS))
     else:
         parquet.write_table(pyarrow.Table.from_pylist(ROWS), path)
@@ -42,28 +35,6 @@ def test_files_of_a_folder_are_read_in_the_order_of_paths(tmp_path: Path) -> Non
     found = list(read(tmp_path))
     assert found == sorted(found)
     assert len(found) == 200
-
-
-def test_a_source_is_read_ahead_only_so_far() -> None:
-    taken: list[int] = []
-
-    def source() -> Iterator[Item]:
-        for n in range(100_000):
-            taken.append(n)
-            yield Item(job="j", id=str(n), body=b"")
-
-    first = next(iter(ahead(chunks(source()))))
-    assert len(first) == 1000
-    assert len(taken) <= (AHEAD + 2) * 1000 + 1
-
-
-def test_a_fault_in_the_source_reaches_whoever_registers() -> None:
-    def source() -> Iterator[Item]:
-        yield Item(job="j", id="a", body=b"")
-        raise InputError("broken", got="x", allowed="y", fix="z")
-
-    with pytest.raises(InputError, match="broken"):
-        list(ahead(chunks(source())))
 
 
 @pytest.mark.parametrize(

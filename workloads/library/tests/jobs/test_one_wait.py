@@ -100,7 +100,7 @@ def test_once_it_has_started_the_report_of_event_lines_shows_that_wait(tmp_path:
     cluster.queues.workload("MODIFIED", workload(*ADMITTED))
     target = tmp_path / "watcher.jsonl"
     lines.append(target, cluster.lines(NOW))
-    found: Capacities = capacities(parse(target.read_bytes().splitlines()).events, ())
+    found: Capacities = capacities(parse(target.read_bytes().splitlines()).events)
     (wait,) = found.queue_waits
     assert (wait.kind["queue"], wait.kind["accelerator"], wait.n) == ("spot", "nvidia-l4", 1)
     assert (wait.p50_s, wait.p95_s, wait.longest_s) == (WAITED_S, WAITED_S, WAITED_S)

@@ -8,17 +8,11 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from holdfast.report.charts import losses
 from holdfast.report.cli import read_report
 from holdfast.report.page import sections
 from workloads.library.tests import sample
 
 FOLDER = Path(__file__).parent / "charts"
-LOSSES = (
-    ("2026-11-20T22:00Z", "spot-l4", 2),
-    ("2026-11-20T22:00Z", "spot-a100", 1),
-    ("2026-11-21T01:00Z", "spot-l4", 4),
-)
 
 
 def specs(folder: Path) -> dict[str, str]:
@@ -31,8 +25,7 @@ def specs(folder: Path) -> dict[str, str]:
     for job, lines in jobs.items():
         sample.write(folder / f"{job}.jsonl", lines)
     report = read_report(folder, None)
-    plots = [plot for part in sections(report) for plot in part["plots"]]
-    return {plot.slug: _text(plot.spec) for plot in [*plots, losses(LOSSES)]}
+    return {plot.slug: _text(plot.spec) for part in sections(report) for plot in part["plots"]}
 
 
 def _text(spec: dict[str, Any]) -> str:

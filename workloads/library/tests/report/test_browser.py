@@ -44,7 +44,7 @@ def test_the_page_can_be_photographed_whole(page: Page, tmp_path: Path, dark: bo
 
 
 def test_every_plot_is_drawn_and_named(page: Page) -> None:
-    assert page.evaluate("document.querySelectorAll('svg[role=img] title').length") == 7
+    assert page.evaluate("document.querySelectorAll('svg[role=img] title').length") == 5
     boxes = page.evaluate("[...document.querySelectorAll('svg')].map(s => s.getBoundingClientRect().width)")
     assert all(width > 500 for width in boxes)
     assert page.evaluate("document.querySelectorAll('svg path, svg rect').length") > 60

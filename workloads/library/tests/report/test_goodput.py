@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from holdfast.ledger.account import Account, totals_us
 from holdfast.ledger.job_ledger import JobLedger
 from holdfast.ledger.timeline import STATES, Span, State
-from holdfast.report.goodput import LENGTHS_S, MOST_BUCKETS, SECOND_US, buckets, length_s
+from holdfast.report.goodput import LENGTHS_S, MOST_BUCKETS, SECOND_US, buckets, length_us
 
 HOUR_US = 3_600_000_000
 NOON_US = 1_795_262_400 * SECOND_US
@@ -43,7 +43,7 @@ def test_over_all_buckets_each_state_adds_up_to_the_ledger(spans: list[tuple[int
 @given(st.integers(0, 10 * HOUR_US), st.integers(1, 50 * 24 * HOUR_US))
 def test_the_buckets_are_the_shortest_that_are_few_enough(offset: int, wall: int) -> None:
     begin, end = NOON_US + offset, NOON_US + offset + wall
-    chosen = SECOND_US * length_s(begin, end, SECOND_US, MOST_BUCKETS)
+    chosen = length_us(begin, end)
     shorter = [s * SECOND_US for s in LENGTHS_S if s * SECOND_US < chosen]
     assert (end - 1) // chosen - begin // chosen < MOST_BUCKETS
     assert all((end - 1) // s - begin // s >= MOST_BUCKETS for s in shorter)

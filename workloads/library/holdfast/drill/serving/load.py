@@ -1,13 +1,15 @@
 """Clients that ask at a fixed rate, whatever the answers do, and count every one. POST, which no client library repeats by itself."""
 
-import asyncio
 import contextlib
+import http.client
 import json
 import threading
 import time
 from collections import Counter
 from collections.abc import Generator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from queue import Empty, SimpleQueue
 
 INFER_PATH = "/v2/models/model/infer"
 _TEXT = {
@@ -18,6 +20,8 @@ _TEXT = {
 }
 INFER_BODY = json.dumps({"inputs": [_TEXT]}).encode()
 _TIMEOUT_S = 30.0
+_MOST_OPEN = 1_000
+"""Requests at a time: more than come while one waits for its whole time."""
 
 
 @dataclass
@@ -32,9 +36,8 @@ class Load:
     """HTTP code, or the class of the error."""
     seconds: list[float] = field(default_factory=list[float])
     """Of answers with 200."""
-    _idle: list[tuple[asyncio.StreamReader, asyncio.StreamWriter]] = field(
-        default_factory=list[tuple[asyncio.StreamReader, asyncio.StreamWriter]]
-    )
+    _idle: "SimpleQueue[http.client.HTTPConnection]" = field(default_factory=SimpleQueue)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
 
     @property
     def asked(self) -> int:
@@ -46,9 +49,9 @@ class Load:
 
     @contextlib.contextmanager
     def asking(self, rate: float) -> Generator[None]:
-        """`rate` a second from a thread of its own; left after the last answer."""
+        """`rate` a second from threads of its own; left after the last answer."""
         ended = threading.Event()
-        thread = threading.Thread(target=lambda: asyncio.run(self.run(rate, ended)), daemon=True)
+        thread = threading.Thread(target=self._ask, args=(rate, ended), daemon=True)
         thread.start()
         try:
             yield
@@ -56,47 +59,33 @@ class Load:
             ended.set()
             thread.join()
 
-    async def run(self, rate: float, until: "asyncio.Event | threading.Event") -> None:
-        """`rate` a second until `until` is set, then to the last answer."""
-        began, count, tasks = time.monotonic(), 0, set[asyncio.Task[None]]()
-        while not until.is_set():
-            due = int((time.monotonic() - began) * rate) - count
-            for _ in range(due):
-                task = asyncio.create_task(self._one())
-                tasks.add(task)
-                task.add_done_callback(tasks.discard)
-            count += due
-            await asyncio.sleep(1 / rate)
-        await asyncio.gather(*tasks)
-        for _, writer in self._idle:
-            writer.close()
+    def _ask(self, rate: float, ended: threading.Event) -> None:
+        began, count = time.monotonic(), 0
+        with ThreadPoolExecutor(_MOST_OPEN, thread_name_prefix="client") as clients:
+            while not ended.wait(1 / rate):
+                while count < int((time.monotonic() - began) * rate):
+                    clients.submit(self._one)
+                    count += 1
+        with contextlib.suppress(Empty):
+            while True:
+                self._idle.get_nowait().close()
 
-    async def _one(self) -> None:
+    def _one(self) -> None:
         began = time.monotonic()
         try:
-            async with asyncio.timeout(_TIMEOUT_S):
-                code = await self._asked()
-        except (OSError, TimeoutError, asyncio.IncompleteReadError, ValueError) as error:
-            code = type(error).__name__
-        self.codes[code] += 1
-        if code == "200":
-            self.seconds.append(time.monotonic() - began)
-
-    async def _asked(self) -> str:
-        reader, writer = self._idle.pop() if self._idle else await asyncio.open_connection(self.host, self.port)
+            connection = self._idle.get_nowait()
+        except Empty:
+            connection = http.client.HTTPConnection(self.host, self.port, timeout=_TIMEOUT_S)
         try:
-            head = f"POST {self.path} HTTP/1.1\r\nHost: {self.host}\r\nContent-Length: {len(self.body)}\r\n\r\n"
-            writer.write(head.encode() + self.body)
-            answer = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").lower()
-            length = int(answer.partition("content-length:")[2].split("\r\n")[0] or 0)
-            await reader.readexactly(length)
-        except BaseException:
-            writer.close()
-            raise
-        if "connection: close" in answer:
-            writer.close()
-            with contextlib.suppress(OSError):
-                await writer.wait_closed()
-        else:
-            self._idle.append((reader, writer))
-        return answer.split()[1]
+            connection.request("POST", self.path, self.body)
+            answer = connection.getresponse()
+            answer.read()
+            code = str(answer.status)
+            self._idle.put(connection)  # where the answer said that it is the last, it connects again by itself
+        except (OSError, http.client.HTTPException) as error:
+            connection.close()
+            code = type(error).__name__
+        with self._lock:
+            self.codes[code] += 1
+            if code == "200":
+                self.seconds.append(time.monotonic() - began)

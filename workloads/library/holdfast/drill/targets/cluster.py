@@ -8,17 +8,15 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from holdfast.clients.api import Api, Object
 from holdfast.contract.errors import InputError, Stopped
 from holdfast.contract.kubernetes import ANNOTATION_INDEX, LABEL_JOB, LABEL_JOBSET, SYSTEM_NAMESPACES
 from holdfast.contract.pools import LABEL_FLEX_START, LABEL_NODEPOOL, LABEL_ROLE, LABEL_SPOT, Role
-from holdfast.drill.events import Follower
 from holdfast.drill.plan import RECOVERED, Fault
 from holdfast.drill.target import Undo
 from holdfast.drill.targets.evictors import NODES, NodeEvictor
-from holdfast.jobs.job_snapshot import JOBS, JOBSETS, JobSnapshot, disruption, exit_code
+from holdfast.jobs.job_snapshot import JOBS, JOBSETS, JobSnapshot, disruption
 
 _ENDED = ("Succeeded", "Failed")
 _NEVER = (Role.SYSTEM.value, Role.SERVING.value)
@@ -30,8 +28,6 @@ class Named:
 
     namespace: str
     selector: str
-    events: Path | None = None
-    """Event file of a trainer; without it lost steps are not measured."""
 
 
 class Cluster:
@@ -45,10 +41,8 @@ class Cluster:
         self._victims: set[str] = set()
         self._charged_before: Counter[str] = Counter()
         self._fault_t: float | None = None
-        self._lost_before = 0
         self._back_t: float | None = None
         self.doubles = 0
-        self._events = Follower(named.events) if named.events else None
 
     def prepare(self) -> None:
         self._look()
@@ -84,7 +78,6 @@ class Cluster:
         place = "name" if self._fault is Fault.EVICT else "nodeName"
         part = "metadata" if self._fault is Fault.EVICT else "spec"
         self._victims = {uid for uid, pod in self._before.items() if pod[part].get(place) in names}
-        self._lost_before = self._lost_so_far()
         self._fault_t = time.time()
         if self._fault is Fault.EVICT:
             for name in names:
@@ -93,11 +86,10 @@ class Cluster:
         return self._evictor.evict(names)
 
     def recovered(self) -> bool:
-        """As many pods run as before, none of them on what was hit; a trainer with an event file has restored."""
+        """As many pods run as before, none of them on what was hit."""
         self._look()
         running = self._running()
         back = len(running) >= len(self._before) and not self._victims & {pod["metadata"]["uid"] for pod in running}
-        back = back and (self._events is None or self.lost_steps() is not None)
         if back and self._back_t is None:
             self._back_t = time.time()
         return back
@@ -135,31 +127,6 @@ class Cluster:
     def victims(self) -> list[Object]:
         """As they were last seen."""
         return [self._seen[uid] for uid in self._victims]
-
-    def exit_code(self) -> float | None:
-        """The worst of the victims; None if none was seen."""
-        return max((float(code) for pod in self.victims() if (code := exit_code(pod)) is not None), default=None)
-
-    def commits(self) -> float | None:
-        """None without an event file."""
-        if self._events is None:
-            return None
-        self._events.read()
-        return float(len(self._events.of("commit")))
-
-    def _lost_so_far(self) -> int:
-        """By whatever happened before this drill: its event file may be that of a long run."""
-        if self._events is None:
-            return 0
-        self._events.read()
-        found = self._events.summary()
-        return found.lost if found else 0
-
-    def lost_steps(self) -> float | None:
-        """None without an event file, and before the trainer has restored."""
-        lost, since = self._lost_so_far(), self._fault_t or 0.0
-        restored = self._events and any(event["t"] >= since for event in self._events.of("restore"))
-        return float(lost - self._lost_before) if restored else None
 
     # -- the cluster --
 
@@ -262,7 +229,4 @@ METRICS: dict[str, Callable[[Cluster], float | None]] = {
     "pods_crashed": lambda target: float(
         sum(_phase(pod) == "Failed" and not disruption(pod) for pod in target.victims())
     ),
-    "exit_code": Cluster.exit_code,
-    "commits": Cluster.commits,
-    "lost_steps": Cluster.lost_steps,
 }

@@ -1,7 +1,7 @@
 """How a node is evicted: by the Kubernetes API alone, or by Compute Engine, which takes the VM under it away.
 
-Compute Engine is asked through `gcloud`, as argument lists: for a simulated maintenance event, which preempts a Spot VM,
-or for a deletion. Only VMs of the named project are touched, found by the node's own providerID.
+Compute Engine is asked through `gcloud`, as argument lists, for a simulated maintenance event, which preempts a Spot
+VM. Only VMs of the named project are touched, found by the node's own providerID.
 """
 
 import re
@@ -14,7 +14,6 @@ from holdfast.clients import gcloud
 from holdfast.clients.api import Api, ApiError, Object
 from holdfast.contract.errors import Unjudged
 from holdfast.drill.errors import DrillError
-from holdfast.drill.plan import Fault
 from holdfast.drill.target import Undo
 
 NODES = "/api/v1/nodes"
@@ -23,6 +22,7 @@ CONFLICT = 409
 _TRIES = 10
 _PROVIDER_ID = re.compile(r"gce://(?P<project>[a-z0-9.:-]+)/(?P<zone>[a-z0-9-]+)/(?P<name>[a-z0-9-]+)")
 _GCLOUD_S = 300
+_VERB = "simulate-maintenance-event"
 
 
 class NodeEvictor(Protocol):
@@ -91,20 +91,17 @@ def require_gcloud() -> None:
         raise Unjudged("gcloud is not installed: drills on GKE go through it")
 
 
-def end_by_gcloud(verb: str, instance: Instance) -> None:
+def preempt_by_gcloud(instance: Instance) -> None:
     """The user's own gcloud with the user's own login; gcloud.GcloudFailed where Compute Engine refuses."""
     place = (f"--project={instance.project}", f"--zone={instance.zone}")
-    quiet = ("--quiet",) if verb == "delete" else ()
-    gcloud.run(("compute", "instances", verb, instance.name, *place, *quiet), timeout_s=_GCLOUD_S)
+    gcloud.run(("compute", "instances", _VERB, instance.name, *place), timeout_s=_GCLOUD_S)
 
 
 @dataclass(frozen=True, slots=True)
 class VmEvictor:
     api: Api
     project: str
-    fault: Fault
-    end: Callable[[str, Instance], None] = end_by_gcloud
-    """By a verb of `gcloud compute instances`."""
+    end: Callable[[Instance], None] = preempt_by_gcloud
 
     def check(self, node: Object) -> str:
         instance = Instance.of(node)
@@ -118,10 +115,9 @@ class VmEvictor:
         instances = [each for each in found if each and each.project == self.project]
         if len(instances) < len(nodes):
             raise DrillError(f"not all of {', '.join(nodes)} are VMs of {self.project} any more")
-        verb = "delete" if self.fault is Fault.DELETE else "simulate-maintenance-event"
         for instance in instances:
-            self.end(verb, instance)
-        return f"{verb} {', '.join(f'{each.zone}/{each.name}' for each in instances)}"
+            self.end(instance)
+        return f"{_VERB} {', '.join(f'{each.zone}/{each.name}' for each in instances)}"
 
     def rollback(self) -> Iterable[Undo]:
         return ()

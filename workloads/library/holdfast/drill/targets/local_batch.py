@@ -73,21 +73,19 @@ class LocalBatch(Local):
         yield "stop its database", self._open.close
         yield from super().rollback()
 
-    def play(self, schedule: Sequence[Eviction], log: Callable[[str], None], progress: Callable[[int], None]) -> None:
+    def play(self, schedule: Sequence[Eviction], log: Callable[[str], None]) -> None:
         """A schedule of evictions, until every item is stored. DrillError where a worker ends by itself."""
         self.start()
         for eviction in schedule:
-            self._wait(lambda at=eviction.at: self.stored() >= at, progress, due=eviction.at)
+            self._wait(lambda at=eviction.at: self.stored() >= at, due=eviction.at)
             time.sleep(eviction.delay_s)  # part of the schedule, not a wait for a condition
             log(f"{self.job}: {self._hit(eviction.victim, eviction.signal)}")
-        self._wait(self._drained, progress)
+        self._wait(self._drained)
         self.events.read()
-        progress(self.items)
         self.close()
 
-    def _wait(self, done: Callable[[], bool], progress: Callable[[int], None], due: int = 0) -> None:
+    def _wait(self, done: Callable[[], bool], due: int = 0) -> None:
         def watch() -> None:
-            progress(self.stored())
             if due and self._drained() and self.stored() < due:
                 raise DrillError(f"{self.job}: drained after {self.stored()} of {due} items, before the next eviction")
             if ended := [pod for pod in self._pods if self._crashed(pod)]:

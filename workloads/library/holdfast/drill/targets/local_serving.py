@@ -62,10 +62,8 @@ class LocalServing(Local):
         yield "end its servers and their proxy", self._open.close
         yield from super().rollback()
 
-    def play(
-        self, rounds: int, base: int, log: Callable[[str], None], progress: Callable[[int], None]
-    ) -> dict[str, Any]:
-        """In each round all servers but `base` get their notice at once; what was counted. `progress`: evictions so far."""
+    def play(self, rounds: int, base: int, log: Callable[[str], None]) -> dict[str, Any]:
+        """In each round all servers but `base` get their notice at once; what was counted."""
         self.start()
         with self._open, self._clients:
             fleet, load = self._fleet, self._load
@@ -79,7 +77,6 @@ class LocalServing(Local):
                     fleet.evict(victim)
                 fleet.until(lambda gone=gone: len(fleet.exits) == gone, "the servers on Spot to leave")
                 fleet.settle()
-                progress(len(fleet.exits))
             self._clients.close()
             self.close()
             return self._counted()

@@ -16,10 +16,7 @@ from holdfast.drill.pods import Pod
 from holdfast.drill.targets.local import HOLDFAST, Eviction, Local, Measure, timed
 from holdfast.ledger.job_summary import JobSummary
 
-UPLOADER = "holdfast.checkpoint.save.uploader_process"
 _ENDLESS = 1_000_000  # steps: the drill ends first
-# The first process of the pod is a shell that keeps SIGTERM to itself, as a shell entrypoint without exec does.
-_DEAF = ("/bin/sh", "-c", 'trap "" TERM; "$@"; exit $?', "sh")
 
 
 class LocalTraining(Local):
@@ -29,7 +26,7 @@ class LocalTraining(Local):
     ) -> None:  # fmt: skip
         """`more`: further flags of the trainer."""
         super().__init__(folder, KIND_TRAINING, fault=fault, owner=owner, job=job)
-        self.work, self.steps, self._seed = work, steps, seed
+        self.work, self._seed = work, seed
         self._flags = {
             "--checkpoints": self.scratch / "checkpoints", "--run": job, "--ranks": 1, "--steps": steps,
             "--every": save_every, "--window": DEFAULT_WINDOW.pod_s, "--device": "cpu",
@@ -38,7 +35,6 @@ class LocalTraining(Local):
         self._attempt = -1
         self._pod: Pod | None = None
         self._seen_before = 0
-        self._fault_t: float | None = None
         self._exit_code: int | None = None
         self._left_s: float | None = None
         self.false_ends: list[int] = []
@@ -57,22 +53,14 @@ class LocalTraining(Local):
         arguments += ["--set", "report_every=1", "--set", f"seed={self._seed}"]
         naive = (sys.executable, "-m", "holdfast.drill.naive")
         command = [*(naive if self.work is DrillWork.NAIVE else (*HOLDFAST, "train", "run")), *arguments]
-        deaf = _DEAF if self.work is DrillWork.DEAF else ()
-        self._pod = self.launch([*deaf, *command], {ENV_ATTEMPT: str(self._attempt)})
+        self._pod = self.launch(command, {ENV_ATTEMPT: str(self._attempt)})
 
     # -- one fault --
 
     def candidates(self) -> list[str]:
-        if self.fault is Fault.UPLOADER_KILL:
-            return [f"uploader-{process.pid}" for process in self.pod.processes(UPLOADER)]
         return [f"pod-{self.pod.pid}"]
 
     def inject(self, victims: Sequence[str]) -> str:
-        self._fault_t = time.time()
-        if self.fault is Fault.UPLOADER_KILL:
-            for process in self.pod.processes(UPLOADER):
-                process.kill()
-            return f"SIGKILL to {victims[0]}, the trainer goes on"
         self._exit_code, self._left_s = timed(lambda: self.evict(self.pod, self.signal))
         self.events.read()
         if self._exit_code != EXIT_COMPLETE:  # a Job would call the work done and start nothing
@@ -84,12 +72,12 @@ class LocalTraining(Local):
 
     # -- a schedule of evictions, to the end of the work --
 
-    def play(self, schedule: Sequence[Eviction], log: Callable[[str], None], progress: Callable[[int], None]) -> None:
+    def play(self, schedule: Sequence[Eviction], log: Callable[[str], None]) -> None:
         """DrillError where it ends otherwise than its evictions explain."""
         self.start()
         for eviction in schedule:
             # A window and not a restore: the attempt has worked.
-            self._wait(lambda at=eviction.at: self._reached("window") >= at, progress, f"before step {eviction.at}")
+            self._wait(lambda at=eviction.at: self._reached("window") >= at, f"before step {eviction.at}")
             time.sleep(eviction.delay_s)  # part of the schedule, not a wait for a condition
             code, took_s = timed(lambda signal=eviction.signal: self.evict(self.pod, signal))
             self.events.read()
@@ -100,16 +88,14 @@ class LocalTraining(Local):
                 raise DrillError(f"{self.job}: exit {code} on {eviction.signal}:\n{self.pod.tail()}")
             log(f"{self.job}: {eviction.signal} at step {reached}, exit {code} after {took_s:.1f} s")
             self.start()
-        self._wait(lambda: self.pod.exit_code is not None, progress)
+        self._wait(lambda: self.pod.exit_code is not None)
         self.events.read()
         if self.pod.exit_code != EXIT_COMPLETE:
             raise DrillError(f"{self.job}: exit {self.pod.exit_code} without an eviction:\n{self.pod.tail()}")
-        progress(self.steps)
         self.close()
 
-    def _wait(self, done: Callable[[], bool], progress: Callable[[int], None], ended: str = "") -> None:
+    def _wait(self, done: Callable[[], bool], ended: str = "") -> None:
         def watch() -> None:
-            progress(max((e["last_step"] for e in self.events.of("window")), default=0))
             if ended and self.pod.exit_code is not None:
                 raise DrillError(f"{self.job} ended with {self.pod.exit_code} {ended}:\n{self.pod.tail()}")
 
@@ -149,20 +135,13 @@ class LocalTraining(Local):
         }
 
     def _recovered_s(self) -> float | None:
-        if self._fault_t is None:
-            return None
-        if self.fault is not Fault.UPLOADER_KILL:
-            found = self.events.summary()
-            return next(iter(found.recovered_after_s), None) if found else None
-        begun = [e["step"] for e in self.events.of("save") if e["t"] > self._fault_t]
-        ends = [e["t"] for e in self.events.of("commit") if begun and e["step"] >= begun[0]]
-        return ends[0] - self._fault_t if ends else None
+        found = self.events.summary()
+        return next(iter(found.recovered_after_s), None) if found else None
 
     def _lost_steps(self) -> float | None:
         """None until an evicted trainer works again: before that the loss is unknown."""
         found = self.events.summary()
-        known = found is not None and (self.fault is Fault.UPLOADER_KILL or bool(found.recovered_after_s))
-        return float(found.lost) if found and known else None
+        return float(found.lost) if found and found.recovered_after_s else None
 
     def _redone(self) -> float | None:
         """Steps between the newest commit and where it resumed."""

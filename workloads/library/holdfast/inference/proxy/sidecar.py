@@ -10,7 +10,7 @@ import http.client
 import re
 import threading
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from urllib.parse import urlsplit
@@ -33,8 +33,6 @@ class Sidecar:
     """Posted when the drain begins: what tells the neighbour to close connections."""
     count_url: str = ""
     """Its last number is how many requests the neighbour has."""
-    clock: Callable[[], float] = time.monotonic
-    sleep: Callable[[float], object] = time.sleep
     _draining: threading.Event = field(default_factory=threading.Event)
 
     def ready(self) -> bool:
@@ -43,13 +41,13 @@ class Sidecar:
     def drain(self) -> None:
         """Returns when the neighbour may be ended."""
         self._draining.set()
-        began = self.clock()
+        began = time.monotonic()
         logs.info("drain", f"not ready, holding for {self.hold_s:g} s")
         if self.drain_url:
             _asked("POST", self.drain_url)
-        self.sleep(self.hold_s)
-        while self.count_url and self.clock() - began < self.most_s and self._busy():
-            self.sleep(_POLL_S)
+        time.sleep(self.hold_s)
+        while self.count_url and time.monotonic() - began < self.most_s and self._busy():
+            time.sleep(_POLL_S)
 
     def _busy(self) -> bool:
         code, text = _asked("GET", self.count_url)

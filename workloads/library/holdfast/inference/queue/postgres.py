@@ -25,9 +25,9 @@ WITH next AS (
     SET visible_at = clock_timestamp() + make_interval(secs => %(lease_s)s),
         lease = nextval('holdfast.lease_number'), deliveries = deliveries + 1
     FROM next WHERE q.message = next.message
-    RETURNING q.message, q.lease, q.deliveries, q.job, q.item
+    RETURNING q.message, q.lease, q.job, q.item
 )
-SELECT t.message, t.lease, t.deliveries, t.item, i.body
+SELECT t.message, t.lease, t.item, i.body
 FROM taken t LEFT JOIN holdfast.item i ON i.job = t.job AND i.item = t.item ORDER BY t.message
 """
 
@@ -91,10 +91,10 @@ class PostgresQueue:
         with self._pool.connection() as connection:
             connection.execute(statement, {**_numbers(leases), **values})
 
-    def _lease(self, message: int, lease: int, deliveries: int, name: str, body: bytes | None) -> Lease:
+    def _lease(self, message: int, lease: int, name: str, body: bytes | None) -> Lease:
         item = None if body is None else Item(job=self._job, id=name, body=body)
         fault = "" if item else "the message names an item that was never enqueued"
-        return Lease(ack_id=f"{message}:{lease}", deliveries=deliveries, item=item, fault=fault)
+        return Lease(ack_id=f"{message}:{lease}", item=item, fault=fault)
 
 
 def _numbers(leases: Sequence[Lease]) -> dict[str, list[int]]:

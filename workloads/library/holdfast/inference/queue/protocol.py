@@ -15,8 +15,6 @@ class Lease:
     """One delivery. Either `item`, or `fault` is why the message is no item."""
 
     ack_id: str
-    deliveries: int
-    """How often the message was delivered. Rises with every eviction: no sign of a bad item."""
     item: Item | None
     fault: str = ""
     digest: str = ""

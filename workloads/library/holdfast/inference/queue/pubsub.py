@@ -6,9 +6,8 @@ given, so the same code runs on Google's service, its emulator and the fake brok
 
 import hashlib
 from collections.abc import Callable, Collection, Sequence
-from concurrent.futures import Future
 from itertools import islice
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from google.api_core import exceptions
 
@@ -38,22 +37,6 @@ HandOver = Callable[[Sequence[Item]], Collection[tuple[str, str]]]
 """Takes items of other jobs; answers (job, id) of those that it has put where their workers find them."""
 
 
-class Publisher(Protocol):
-    """google.cloud.pubsub_v1.PublisherClient, or the fake broker."""
-
-    def publish(self, topic: str, data: bytes, **attributes: str) -> "Future[str]": ...
-
-
-class Subscriber(Protocol):
-    """google.cloud.pubsub_v1.SubscriberClient, or the fake broker."""
-
-    def pull(self, *, request: dict[str, Any], timeout: float, retry: None) -> Any: ...
-
-    def acknowledge(self, *, request: dict[str, Any], timeout: float) -> None: ...
-
-    def modify_ack_deadline(self, *, request: dict[str, Any], timeout: float) -> None: ...
-
-
 def _unknown(items: Sequence[Item]) -> Collection[tuple[str, str]]:
     return ()
 
@@ -61,8 +44,8 @@ def _unknown(items: Sequence[Item]) -> Collection[tuple[str, str]]:
 class PubSubQueue:
     def __init__(
         self,
-        publisher: Publisher,
-        subscriber: Subscriber,
+        publisher: Any,
+        subscriber: Any,
         *,
         job: str,
         topic: str,
@@ -80,7 +63,7 @@ class PubSubQueue:
             _call(lambda future=future: future.result(timeout=60.0))
 
     def pull(self, limit: int, wait_s: float) -> list[Lease]:
-        leases = self.pull_of_any_job(limit, wait_s)
+        leases = self._pull_of_any_job(limit, wait_s)
         mine = [lease for lease in leases if lease.item is None or lease.item.job == self._job]
         if mine:
             self.extend(mine, self._lease_s)
@@ -96,7 +79,7 @@ class PubSubQueue:
         self.ack(known)
         self.extend([lease for lease in foreign if lease not in known], _UNKNOWN_JOB_S)
 
-    def pull_of_any_job(self, limit: int, wait_s: float) -> list[Lease]:
+    def _pull_of_any_job(self, limit: int, wait_s: float) -> list[Lease]:
         """With the subscription's own deadline, and nothing handed over."""
         request = {"subscription": self._subscription, "max_messages": min(limit, _ACK_IDS)}
         try:
@@ -105,7 +88,7 @@ class PubSubQueue:
             return []
         except _TRANSIENT as error:
             raise QueueUnavailable(type(error).__name__) from error
-        return [_lease(m.ack_id, m.delivery_attempt, m.message.data) for m in pulled.received_messages]
+        return [_lease(m.ack_id, m.message.data) for m in pulled.received_messages]
 
     def extend(self, leases: Sequence[Lease], seconds: float) -> None:
         for ack_ids in _chunks(leases):
@@ -133,39 +116,14 @@ def _call(call: Callable[[], _T]) -> _T:
         raise QueueUnavailable(type(error).__name__) from error
 
 
-def _lease(ack_id: str, attempt: int, data: bytes) -> Lease:
+def _lease(ack_id: str, data: bytes) -> Lease:
     try:
-        return Lease(ack_id=ack_id, deliveries=max(1, attempt), item=decode(data))
+        return Lease(ack_id=ack_id, item=decode(data))
     except MalformedMessage as fault:
         digest = hashlib.sha256(data).hexdigest()
-        return Lease(ack_id=ack_id, deliveries=max(1, attempt), item=None, fault=str(fault), digest=digest)
+        return Lease(ack_id=ack_id, item=None, fault=str(fault), digest=digest)
 
 
 def _chunks(leases: Sequence[Lease]) -> list[list[str]]:
     ids = iter([lease.ack_id for lease in leases])
     return list(iter(lambda: list(islice(ids, _ACK_IDS)), []))
-
-
-_PULL_ITEMS = 100
-_EMPTY_S = 3.0
-_HOLD_S = 600.0
-
-
-def recover(dead: PubSubQueue, job: str, revive: Callable[[Sequence[str]], object]) -> list[str]:
-    """The job's items on `dead`; acked once `revive` has put them into the outbox, and all others left there."""
-    others: list[Lease] = []
-    found: list[str] = []
-    try:
-        while leases := dead.pull_of_any_job(_PULL_ITEMS, _EMPTY_S):
-            mine = [lease for lease in leases if lease.item is not None and lease.item.job == job]
-            names = sorted({lease.item.id for lease in mine if lease.item})
-            if names:
-                revive(names)
-                dead.ack(mine)
-                found += names
-            others += [lease for lease in leases if lease not in mine]
-            # Or the next pull would deliver the same ones again.
-            dead.extend(others, _HOLD_S)
-    finally:
-        dead.release(others)
-    return found

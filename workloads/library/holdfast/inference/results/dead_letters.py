@@ -1,24 +1,9 @@
-"""Dead letters: listed for people, forwarded to a Pub/Sub topic.
-
-The table is their outbox, so they are forwarded at least once: those whose writer was killed, by the next worker.
-"""
-
-import json
-from collections.abc import Sequence
+"""Dead letters: listed for people, and their items brought back."""
 
 from psycopg import Connection
-from psycopg_pool import ConnectionPool
 
 from holdfast.contract.errors import InputError
-from holdfast.inference.queue.pubsub import Publisher
 from holdfast.inference.results import jobs
-
-_CHUNK = 500
-
-_UNSENT = """
-SELECT letter, item, digest, reason, failures FROM holdfast.dead_letter
-WHERE job = %s AND NOT forwarded ORDER BY letter LIMIT %s FOR UPDATE SKIP LOCKED
-"""
 
 
 def newest(connection: Connection, job: str, limit: int) -> list[dict[str, object]]:
@@ -32,26 +17,6 @@ def newest(connection: Connection, job: str, limit: int) -> list[dict[str, objec
     rows = connection.execute(query, (job, limit)).fetchall()
     names = ("item", "digest", "reason", "failures", "at", "message")
     return [dict(zip(names, row, strict=True)) for row in rows]
-
-
-def forward(pool: ConnectionPool[Connection], publisher: Publisher, topic: str, job: str) -> int:
-    forwarded = 0
-    while True:
-        with pool.connection() as connection:
-            rows = connection.execute(_UNSENT, (job, _CHUNK)).fetchall()
-            if not rows:
-                return forwarded
-            sent = [publisher.publish(topic, _message(job, *row[1:]), job=job) for row in rows]
-            for future in sent:
-                future.result(timeout=60.0)
-            numbers = [row[0] for row in rows]
-            connection.execute("UPDATE holdfast.dead_letter SET forwarded = true WHERE letter = ANY(%s)", (numbers,))
-        forwarded += len(rows)
-
-
-def _message(job: str, item: str | None, digest: str, reason: str, failures: int) -> bytes:
-    fields = {"v": 1, "job": job, "item": item, "digest": digest, "reason": reason, "failures": failures}
-    return json.dumps(fields).encode()
 
 
 _REVIVE = """
@@ -74,28 +39,24 @@ _QUEUE_AGAIN = """
 INSERT INTO holdfast.outbox (job, item)
 SELECT i.job, i.item FROM holdfast.item i JOIN holdfast.job j USING (job)
 LEFT JOIN holdfast.result r ON r.job = i.job AND r.item = i.item AND r.fingerprint = j.fingerprint
-WHERE i.job = %(job)s AND i.item = ANY(%(items)s) AND r.status IS DISTINCT FROM 'done' ON CONFLICT DO NOTHING
+WHERE i.job = %(job)s AND i.item = ANY(%(items)s) AND r.status IS DISTINCT FROM 'done'
+ON CONFLICT (job, item) DO UPDATE SET item = excluded.item RETURNING item
 """
 
 
-def redrive(connection: Connection, job: str, items: list[str] | None) -> list[str]:
-    """Dead items of the job back into its outbox, in one transaction; the caller publishes the outbox."""
+def redrive(connection: Connection, job: str, items: list[str]) -> list[str]:
+    """Dead items of the job back into its outbox, in one transaction; the caller publishes the outbox. Named ones that
+    are not done as well: Pub/Sub may have given them up, of which no row tells."""
     jobs.require(connection, job)
     with connection.transaction():
         rows = connection.execute(_REVIVE, {"job": job, "items": items or None}).fetchall()
-        revived = [item for (item,) in rows]
-        if items and (others := sorted(set(items) - set(revived))):
+        rows += connection.execute(_QUEUE_AGAIN, {"job": job, "items": items}).fetchall()
+        revived = sorted({str(item) for (item,) in rows})
+        if others := sorted(set(items) - set(revived)):
             raise InputError(
-                "the item has not failed",
+                "the item is done, or not of this job",
                 got=", ".join(others)[:200],
-                allowed="ids that `batch failures` lists",
+                allowed="ids that `batch failures` lists, and ids of items without a result",
                 fix="omit --item to requeue all failed items",
             )
     return revived
-
-
-def queue_again(connection: Connection, job: str, items: Sequence[str]) -> None:
-    """Items that no queue holds any more into the outbox, wherever they are not done."""
-    with connection.transaction():
-        connection.execute(_REVIVE, {"job": job, "items": list(items)})
-        connection.execute(_QUEUE_AGAIN, {"job": job, "items": list(items)})

@@ -1,7 +1,6 @@
-"""Finished results out of PostgreSQL, in the order of their ids: JSON lines or Parquet."""
+"""Finished results out of PostgreSQL, in the order of their ids, as JSON lines."""
 
 import contextlib
-import itertools
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,9 +8,7 @@ from typing import Any, cast
 
 from psycopg import Connection
 
-from holdfast.contract.errors import InputError, unusable
-
-_ROW_GROUP = 50_000
+from holdfast.contract.errors import unusable
 
 _ROWS = """
 SELECT r.item, r.value FROM holdfast.result r JOIN holdfast.job j USING (job, fingerprint)
@@ -27,43 +24,19 @@ def rows(connection: Connection, job: str) -> Iterator[tuple[str, Any]]:
 
 
 def export(connection: Connection, job: str, out: str) -> int:
-    """Write `out` whole or not at all; its ending decides the format. Returns the number of rows."""
+    """Write `out` whole or not at all. Returns the number of rows."""
     path = Path(out)
-    if path.suffix not in (".jsonl", ".json", ".parquet"):
-        raise InputError("the format is unknown", got=out, allowed=".jsonl or .parquet", fix="rename --out")
-    partial = path.with_name(path.name + ".partial")
-    write = _write_parquet if path.suffix == ".parquet" else _write_lines
+    partial, count = path.with_name(path.name + ".partial"), 0
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        count = write(rows(connection, job), partial)
+        with partial.open("w", encoding="utf-8") as file:
+            for count, (item, value) in enumerate(rows(connection, job), start=1):  # noqa: B007  the last is the count
+                file.write(json.dumps(_line(item, value), ensure_ascii=False) + "\n")
         partial.replace(path)
     except OSError as error:
         with contextlib.suppress(OSError):
             partial.unlink()
         raise unusable(error, path) from error
-    return count
-
-
-def _write_parquet(found: Iterator[tuple[str, Any]], path: Path) -> int:
-    """Columns item and value (JSON text), so that any predictor's values fit one schema."""
-    import pyarrow
-    from pyarrow import parquet
-
-    schema = pyarrow.schema([("item", pyarrow.string()), ("value", pyarrow.string())])
-    count = 0
-    with parquet.ParquetWriter(path, schema) as writer:
-        while chunk := list(itertools.islice(found, _ROW_GROUP)):
-            columns = {"item": [i for i, _ in chunk], "value": [json.dumps(v, sort_keys=True) for _, v in chunk]}
-            writer.write_table(pyarrow.table(columns, schema=schema))
-            count += len(chunk)
-    return count
-
-
-def _write_lines(found: Iterator[tuple[str, Any]], path: Path) -> int:
-    count = 0
-    with path.open("w", encoding="utf-8") as file:
-        for count, (item, value) in enumerate(found, start=1):  # noqa: B007  the last is the count
-            file.write(json.dumps(_line(item, value), ensure_ascii=False) + "\n")
     return count
 
 

@@ -131,14 +131,6 @@ class Failure:
     digest: str
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class FailureCounts:
-    """After a failure: items that may be tried again, and items that are dead, with their failures so far."""
-
-    retry: Mapping[str, int] = field(default_factory=dict[str, int])
-    dead: Mapping[str, int] = field(default_factory=dict[str, int])
-
-
 class PostgresResults:
     def __init__(
         self,
@@ -173,8 +165,10 @@ class PostgresResults:
                 done |= {item for (item,) in rows}
         return Stored(done=frozenset(done), stale=frozenset(items) - done)
 
-    def fail(self, failures: Sequence[Failure]) -> FailureCounts:
-        """Count a processing failure of each; the last one allowed makes the item dead and writes its dead letter."""
+    def fail(self, failures: Sequence[Failure]) -> tuple[dict[str, int], dict[str, int]]:
+        """Count a processing failure of each; the last one allowed makes the item dead and writes its dead letter.
+
+        Returns the items that may be tried again, and those that are dead, with their failures so far."""
         rows = self._rows(
             _FAIL,
             durable=True,
@@ -185,10 +179,8 @@ class PostgresResults:
             errors=[f.message for f in failures],
             digests=[f.digest for f in failures],
         )
-        return FailureCounts(
-            retry={item: count for item, count, dead in rows if not dead},
-            dead={item: count for item, count, dead in rows if dead},
-        )
+        again = {item: count for item, count, dead in rows if not dead}
+        return again, {item: count for item, count, dead in rows if dead}
 
     def reject(self, leases: Sequence[Lease]) -> None:
         """A dead letter for each message that is no item; they are not tried again."""

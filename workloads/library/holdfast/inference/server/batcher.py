@@ -32,12 +32,6 @@ class Ticket:
     deadline_s: float
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Refusal:
-    reason: str
-    retry_after_s: float
-
-
 T = TypeVar("T", bound=Ticket)
 
 
@@ -61,11 +55,11 @@ class Batcher(Generic[T]):
         full = self._items // self.limits.batch_items
         return max(0.0, self.free_at_s - now) + full * self.timing.seconds(self.limits.batch_items)
 
-    def refusal(self, ticket: Ticket, now: float) -> Refusal | None:
-        """Why it cannot be answered in time; None when it may be added."""
+    def refusal(self, ticket: Ticket, now: float) -> tuple[str, float] | None:
+        """Why it cannot be answered in time, and when to come back; None when it may be added."""
         wait_s = self.wait_s(now)
         if self.waiting >= self.limits.queue_requests:
-            return Refusal(reason="queue", retry_after_s=wait_s)
+            return "queue", wait_s
         queued = self._items % self.limits.batch_items
         # Spare for a batch that takes longer than those before: who is let in and dropped late has cost everybody.
         answer_s = SPARE * (wait_s + self.timing.seconds(queued + ticket.items))
@@ -73,7 +67,7 @@ class Batcher(Generic[T]):
         # An idle device takes it whatever the estimate: one slow batch would else refuse everybody for ever, as no
         # other batch could correct it.
         idle = not self._queue and not self.running
-        return None if late_s <= 0 or idle else Refusal(reason="deadline", retry_after_s=late_s)
+        return None if late_s <= 0 or idle else ("deadline", late_s)
 
     def add(self, ticket: T) -> None:
         self._queue.append(ticket)

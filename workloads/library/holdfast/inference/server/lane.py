@@ -96,11 +96,12 @@ class Lane:
     def refusal(self, request: Ticket, now: float) -> Refused | None:
         found = self.batcher.refusal(request, now)
         if self.hindered and (found or now >= self.batcher.free_at_s):
-            wait_s = found.retry_after_s if found else 1.0
+            wait_s = found[1] if found else 1.0
             return Refused(503, _SENTENCES[self.hindered], retry_after_s=wait_s, reason=self.hindered)
         if found is None:
             return None
-        return Refused(429, _SENTENCES[found.reason], retry_after_s=found.retry_after_s, reason=found.reason)
+        reason, wait_s = found
+        return Refused(429, _SENTENCES[reason], retry_after_s=wait_s, reason=reason)
 
     def add(self, request: Request) -> None:
         self.batcher.add(request)

@@ -11,10 +11,11 @@ from holdfast.inference.worker.micro_batch import BatchSizer, ClaimedItem, Parts
 from holdfast.inference.worker.telemetry import Failpoint
 
 
-class Feeder:
+class Feeder(threading.Thread):
     def __init__(
         self, parts: Parts, keeper: LeaseKeeper, sizer: BatchSizer, publish_outbox: Callable[[], object]
     ) -> None:
+        super().__init__(name="feeder", daemon=True)
         self._queue, self._results, self._settings = parts.queue, parts.results, parts.settings
         self._shutdown, self._telemetry = parts.shutdown, parts.telemetry
         self._keeper, self._sizer = keeper, sizer
@@ -24,10 +25,6 @@ class Feeder:
         self._changed = threading.Condition()
         self._ended = self._resting = False
         self._fault: BaseException | None = None
-        self._thread = threading.Thread(target=self._run, name="feeder", daemon=True)
-
-    def start(self) -> None:
-        self._thread.start()
 
     def take(self) -> list[ClaimedItem]:
         """The next micro-batch; empty when the job is drained or a stop is requested."""
@@ -73,10 +70,7 @@ class Feeder:
             self._ready.clear()
         return claims
 
-    def join(self, timeout_s: float) -> None:
-        self._thread.join(timeout_s)
-
-    def _run(self) -> None:
+    def run(self) -> None:
         try:
             while not self._shutdown.requested and self._feed():
                 pass

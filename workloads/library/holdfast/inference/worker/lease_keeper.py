@@ -10,24 +10,21 @@ from holdfast.inference.queue.protocol import Lease, Queue
 from holdfast.inference.results.connect import TRANSIENT
 
 
-class LeaseKeeper:
+class LeaseKeeper(threading.Thread):
     """Deliveries by item: a publisher's duplicate of an item in hand is acked with it, computed once."""
 
     def __init__(
         self, queue: Queue, *, lease_s: float, heartbeat: Callable[[], None], on_error: Callable[[Exception], None]
     ) -> None:
+        super().__init__(name="leases", daemon=True)
         self._queue, self._lease_s, self._heartbeat, self._on_error = queue, lease_s, heartbeat, on_error
         self._held: dict[str, list[Lease]] = {}
         self._changed = threading.Condition()
         self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="leases", daemon=True)
-
-    def start(self) -> None:
-        self._thread.start()
 
     def stop(self) -> None:
         self._ended.set()
-        self._thread.join(timeout=5.0)
+        self.join(timeout=5.0)
 
     def add(self, item: str, lease: Lease) -> bool:
         """True when the item is new in hand."""
@@ -56,7 +53,7 @@ class LeaseKeeper:
         with self._changed:
             return self._changed.wait_for(lambda: len(self._held) < below, timeout_s)
 
-    def _run(self) -> None:
+    def run(self) -> None:
         # A third: one extension may fail and the next one still comes in time.
         while not self._ended.wait(self._lease_s / 3):
             with self._changed:

@@ -1,7 +1,7 @@
 """What the worker's threads share, and what they hand to each other: claimed items, and what became of a micro-batch."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 
 from holdfast.inference.items import Item
 from holdfast.inference.queue.protocol import Queue
@@ -17,12 +17,12 @@ class ClaimedItem:
     claim: Claim
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(kw_only=True, slots=True)
 class Outcome:
     """Of one micro-batch."""
 
-    values: Mapping[Claim, str]
-    failures: Sequence[Failure] = ()
+    values: dict[Claim, str] = field(default_factory=dict[Claim, str])
+    failures: list[Failure] = field(default_factory=list[Failure])
     seconds: float = 0.0
     """What predicting it took."""
     untried: Sequence[ClaimedItem] = ()

@@ -8,13 +8,12 @@ predicting process is counted only once the device is seen to work without it, a
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 
 from holdfast.inference.errors import ItemFault, PredictorBroken, ProcessDied, TimedOut, redacted
 from holdfast.inference.predictor.batch_time import BatchTime
 from holdfast.inference.predictor.proxy import ProcessPredictor
 from holdfast.inference.predictor.spec import Predictor
-from holdfast.inference.results.postgres import Claim, Failure
+from holdfast.inference.results.postgres import Failure
 from holdfast.inference.values import Value, encode_value
 from holdfast.inference.worker.micro_batch import ClaimedItem, Outcome
 from holdfast.runtime.shutdown import Shutdown
@@ -30,16 +29,6 @@ def bound_s(timing: BatchTime, items: int, failures: int, *, most_s: float) -> f
     return min(most_s, max(_LEAST_BOUND_S, _TIMES * usual_s) * 2 ** min(failures, 10)) if usual_s else most_s
 
 
-@dataclass
-class _Findings:
-    values: dict[Claim, str] = field(default_factory=dict[Claim, str])
-    failures: list[Failure] = field(default_factory=list[Failure])
-    killers: list[Failure] = field(default_factory=list[Failure])
-    """Alone with the process when it died."""
-    untried: list[ClaimedItem] = field(default_factory=list[ClaimedItem])
-    seconds: float = 0.0
-
-
 class Triage:
     def __init__(self, predictor: Predictor, shutdown: Shutdown, *, settle_s: float, learns: bool = True) -> None:
         """`learns`: the bound of a prediction, up to the predictor's own; else that one holds."""
@@ -50,6 +39,8 @@ class Triage:
         self._most_s = self._pipeline.timeout_s if self._pipeline else 0.0
         self._first_s, self._worked = 0.0, 0
         """What the first prediction took, which may compile kernels; and the process that predicted last."""
+        self._killers = 0
+        """Items of this micro-batch that were alone with the process when it died."""
         self._mates: list[ClaimedItem] = []
         """Of a micro-batch that hung: to be tried alone."""
 
@@ -62,21 +53,16 @@ class Triage:
 
     def predict(self, batch: Sequence[ClaimedItem]) -> Outcome:
         """What failed before is tried alone at once: its neighbours need not suffer for it again."""
-        found = _Findings()
+        found, self._killers = Outcome(), 0
         untried = [work for work in batch if not work.claim.failures]
         if untried:
             self._bisect(untried, found)
         for work in batch:
             if work.claim.failures:
                 self._bisect([work], found)
-        if found.killers:
-            self._require_working_device(all_died=len(found.killers) == len(batch) - len(found.untried) > 1)
-        return Outcome(
-            values=found.values,
-            failures=[*found.failures, *found.killers],
-            seconds=found.seconds,
-            untried=found.untried,
-        )
+        if self._killers:
+            self._require_working_device(all_died=self._killers == len(batch) - len(found.untried) > 1)
+        return found
 
     def let_go(self) -> list[ClaimedItem]:
         """While a prediction is overdue: what waits for nothing else, and is no longer this worker's to predict."""
@@ -85,7 +71,7 @@ class Triage:
         left, self._mates = self._mates, []
         return left
 
-    def _bisect(self, batch: Sequence[ClaimedItem], found: _Findings) -> None:
+    def _bisect(self, batch: Sequence[ClaimedItem], found: Outcome) -> None:
         try:
             answers = self._timed(batch, found)
             found.values.update({work.claim: encode_value(value) for work, value in zip(batch, answers, strict=True)})
@@ -96,7 +82,8 @@ class Triage:
             if isinstance(error, ProcessDied):
                 self._require_not_leaving(error, alone=len(batch) == 1)
             if len(batch) == 1:
-                (found.killers if isinstance(error, ProcessDied) else found.failures).append(_failure(batch[0], error))
+                self._killers += isinstance(error, ProcessDied)
+                found.failures.append(_failure(batch[0], error))
                 return
             if isinstance(error, TimedOut):
                 self._one_by_one(batch, found)
@@ -105,14 +92,14 @@ class Triage:
             self._bisect(batch[:middle], found)
             self._bisect(batch[middle:], found)
 
-    def _one_by_one(self, batch: Sequence[ClaimedItem], found: _Findings) -> None:
+    def _one_by_one(self, batch: Sequence[ClaimedItem], found: Outcome) -> None:
         """Not in halves: each with the guilty one would take a whole bound more."""
         self._mates = list(batch)
-        while self._mates and len(found.killers) < (_ENOUGH if self._known_good is None else 1):
+        while self._mates and self._killers < (_ENOUGH if self._known_good is None else 1):
             self._bisect([self._mates.pop(0)], found)
         found.untried, self._mates = self._mates, []
 
-    def _timed(self, batch: Sequence[ClaimedItem], found: _Findings) -> list[Value]:
+    def _timed(self, batch: Sequence[ClaimedItem], found: Outcome) -> list[Value]:
         bodies = [work.item.body for work in batch]
         if self._pipeline is None:
             began = time.monotonic()

@@ -16,17 +16,14 @@ from holdfast.inference.worker.telemetry import Failpoint
 from holdfast.runtime.retry import Retry
 
 
-class Writer:
+class Writer(threading.Thread):
     def __init__(self, parts: Parts, keeper: LeaseKeeper, retry: Retry) -> None:
+        super().__init__(name="writer", daemon=True)
         self._queue, self._results, self._settings = parts.queue, parts.results, parts.settings
         self._telemetry, self._keeper, self._retry = parts.telemetry, keeper, retry
         self._handoff: handoff.Queue[Outcome | None] = handoff.Queue(maxsize=1)
         self._free = threading.Semaphore(1)
         self._fault: BaseException | None = None
-        self._thread = threading.Thread(target=self._run, name="writer", daemon=True)
-
-    def start(self) -> None:
-        self._thread.start()
 
     def put(self, outcome: Outcome) -> None:
         """Hand over; waits until the one before is committed and acked, without overlap until this one is."""
@@ -44,14 +41,14 @@ class Writer:
     def finish(self) -> None:
         """Wait for the last commit and ack."""
         self._handoff.put(None)
-        self._thread.join()
+        self.join()
         self._raise_fault()
 
     def _raise_fault(self) -> None:
         if self._fault is not None:
             raise self._fault
 
-    def _run(self) -> None:
+    def run(self) -> None:
         try:
             while (outcome := self._handoff.get()) is not None:
                 self._write(outcome)
@@ -76,18 +73,18 @@ class Writer:
         self._telemetry.failpoint(Failpoint.ACKED)
 
     def _count(self, failures: Sequence[Failure]) -> None:
-        counted = self._retry(lambda: self._results.fail(failures))
+        retry, dead = self._retry(lambda: self._results.fail(failures))
         classes = {failure.claim.item: failure.error_class for failure in failures}
-        for item, times in {**counted.retry, **counted.dead}.items():
+        for item, times in {**retry, **dead}.items():
             self._telemetry.emit("item_failed", item=item, error_class=classes[item], failures=times)
         delay_s = self._settings.retry_delay_s
-        for item, times in counted.retry.items():
+        for item, times in retry.items():
             # Released one by one: the delay grows with the failures of each item.
             leases = self._keeper.drop([item])
             self._retry(lambda leases=leases, times=times: self._queue.release(leases, delay_s * times))
-        for item in counted.dead:
+        for item in dead:
             self._telemetry.emit("dead_lettered", item=item, reason=classes[item])
-        self._ack(counted.dead)
+        self._ack(dead)
 
     def _ack(self, items: Sequence[str] | frozenset[str] | Mapping[str, int]) -> None:
         if leases := self._keeper.drop(items):

@@ -21,7 +21,6 @@ from workloads.library.tests.fuzz.mutations import hostile
 
 ITEM = items.encode(items.Item(job="job", id="an-id", body=b"some text"))
 ROWS = b'{"id": 1, "text": "one"}\n{"id": "b", "text": "two", "more": [1, {"a": null}]}\n'
-TABLE = b'id,text\n1,one\n2,"two, three"\n'
 REPLY = {"values": [{"score": 1.5, "label": "x"}, {"score": 2}], "seconds": 0.25, "configuration": {"a": [1]}}
 
 
@@ -71,7 +70,6 @@ def seeded(*seeds: Any) -> Callable[[random.Random], bytes]:
 BORDERS = {
     "batch messages": Border(make=seeded(json.loads(ITEM), ITEM), enter=items.decode, refusals=(MalformedMessage,)),
     "rows of JSON": Border(make=seeded(ROWS), enter=_enter_rows(".jsonl"), refusals=(InputError,)),
-    "rows of CSV": Border(make=seeded(TABLE), enter=_enter_rows(".csv"), refusals=(InputError,)),
     "rows of Parquet": Border(
         make=lambda draw: hostile((_parquet(),), draw), enter=_enter_rows(".parquet"), refusals=(InputError,)
     ),

@@ -20,11 +20,11 @@ def model() -> Model:
 def test_a_score_is_the_same_to_the_last_bit_in_any_company(model: Model) -> None:
     predictor = GptLoss(model, score_bytes=200)
     predictor.load()
-    bodies = [bytes((n * k + k) % 256 for k in range(n * 7)) for n in range(40)]
+    bodies = [bytes((n * k + k) % 256 for k in range(n * 7)) for n in range(20)]
     alone = [predictor.predict([body])[0] for body in bodies]
     assert predictor.predict(bodies) == alone
     assert predictor.predict(bodies[::-1]) == alone[::-1]
-    assert predictor.predict(bodies[3:29:2]) == alone[3:29:2]
+    assert predictor.predict(bodies[3:19:2]) == alone[3:19:2]
 
 
 def test_the_score_is_the_mean_loss_of_the_following_bytes(model: Model) -> None:

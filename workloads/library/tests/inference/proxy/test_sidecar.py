@@ -132,15 +132,12 @@ def test_a_proxy_that_asks_the_sidecar_takes_a_draining_server_out_before_it_is_
         assert code(port, "/health") == 200, "the server itself knows nothing yet"
 
 
-def test_without_it_the_same_client_is_refused(pair: tuple["subprocess.Popen[bytes]", int, int, int]) -> None:
-    vllm, port, _, _ = pair
+def test_without_it_the_same_client_is_refused_and_a_neighbour_that_is_not_healthy_is_not_ready(
+    pair: tuple["subprocess.Popen[bytes]", int, int, int],
+) -> None:
+    vllm, port, beside, _ = pair
     vllm.send_signal(signal.SIGTERM)
     until(lambda: code(port, "/v1/completions", "POST") in (0, 503), "a refusal")
-
-
-def test_a_neighbour_that_is_not_healthy_is_not_ready(pair: tuple["subprocess.Popen[bytes]", int, int, int]) -> None:
-    vllm, _, beside, _ = pair
-    vllm.kill()
     until(lambda: code(beside, READY_PATH) == 503, "readiness to end")
 
 
@@ -166,7 +163,7 @@ def test_a_count_that_can_be_asked_is_waited_for(tmp_path: Path) -> None:
     with ThreadingHTTPServer(("127.0.0.1", 0), Counting) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         url = f"http://127.0.0.1:{server.server_port}/stats"
-        Sidecar(health_url=url, hold_s=0.0, most_s=30.0, count_url=url, sleep=lambda _: None).drain()
+        Sidecar(health_url=url, hold_s=0.0, most_s=30.0, count_url=url).drain()
         server.shutdown()
     assert Counting.left == 0
 

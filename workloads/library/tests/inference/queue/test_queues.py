@@ -128,7 +128,6 @@ def test_what_is_published_is_delivered_whole(made: Made, job: str) -> None:
     made.enqueue(wanted)
     leases = pulled(made.queue, 20)
     assert {lease.item for lease in leases} == set(wanted)
-    assert all(lease.deliveries == 1 for lease in leases)
     assert len({lease.ack_id for lease in leases}) == 20
 
 
@@ -158,7 +157,6 @@ def test_released_items_come_back_at_once_with_a_new_ack_id(made: Made, job: str
     second = pulled(made.queue, 5, within_s=LEASE_S - 5.0)
     assert {lease.item for lease in second} == {lease.item for lease in first}
     assert not {lease.ack_id for lease in second} & {lease.ack_id for lease in first}
-    assert all(lease.deliveries == 2 for lease in second if not isinstance(made.queue, PubSubQueue))
 
 
 @lease_ends
@@ -220,7 +218,7 @@ def test_items_of_a_job_that_nobody_knows_are_put_off_for_long() -> None:
     now[0] += 599.0
     assert theirs.pull(1, 0.0) == []
     now[0] += 2.0
-    assert [lease.deliveries for lease in theirs.pull(1, 0.0)] == [2]
+    assert len(theirs.pull(1, 0.0)) == 1
 
 
 def test_the_brokers_own_dead_letter_limit_counts_releases() -> None:

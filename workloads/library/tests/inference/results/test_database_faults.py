@@ -103,11 +103,11 @@ def may_mount() -> bool:
     return bool(int(held.split()[1], 16) >> 21 & 1 and shutil.which("mount"))
 
 
-@pytest.fixture(params=["files", "disk"] if may_mount() else ["files"])
-def small(request: pytest.FixtureRequest, tmp_path: Path) -> Generator[SmallDisk | SmallFiles]:
+@pytest.fixture
+def small(tmp_path: Path) -> Generator[SmallDisk | SmallFiles]:
     folder = tmp_path / "disk"
     folder.mkdir()
-    if request.param == "files":
+    if not may_mount():
         yield SmallFiles(folder)
         return
     command = ["mount", "-t", "tmpfs", "-o", "size=160m", "tmpfs", str(folder)]

@@ -52,11 +52,6 @@ def test_it_starts_again_after_a_kill_keeps_what_was_committed_and_stops_in_orde
     assert not (folder / "pgdata" / "postmaster.pid").exists()
 
 
-def test_one_folder_is_served_once(tmp_path: Path) -> None:
-    with EmbeddedPostgres(tmp_path), pytest.raises(InputError, match="another process"), EmbeddedPostgres(tmp_path):
-        pass
-
-
 def test_a_server_that_does_not_start_says_why(tmp_path: Path) -> None:
     with EmbeddedPostgres(tmp_path / "db"):
         pass
@@ -115,11 +110,13 @@ def test_no_other_account_of_the_machine_reaches_the_server(tmp_path: Path) -> N
         assert not connects_as(server.uri, 65534), "the account that the server has is nobody's in particular"
 
 
-def test_the_folder_of_the_socket_is_private(tmp_path: Path) -> None:
+def test_the_folder_of_the_socket_is_private_and_one_folder_is_served_once(tmp_path: Path) -> None:
     with EmbeddedPostgres(tmp_path / LONG) as server:
         folder = Path(str(conninfo_to_dict(server.uri)["host"]))
         assert not folder.is_relative_to(tmp_path)
         assert (folder.stat().st_mode & 0o777, folder.stat().st_uid) == (0o700, server_uid())
+        with pytest.raises(InputError, match="another process"), EmbeddedPostgres(tmp_path / LONG):
+            pass
 
 
 @pytest.mark.parametrize("kind", ["link", "file"])

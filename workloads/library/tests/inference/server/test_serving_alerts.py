@@ -1,8 +1,8 @@
 """The alerts about online inference on what a real server and a real proxy export: no name of our own on both sides."""
 
-import asyncio
 import re
 import signal
+import time
 from collections.abc import Callable
 from contextlib import closing
 from http import HTTPStatus
@@ -56,12 +56,10 @@ def _ask_one_after_the_other(port: int) -> None:
             answer.read()
 
 
-async def _ask(port: int, seconds: float, rate: float) -> Load:
-    clients, ended = Load(HOST, port, INFER, texts("a request")), asyncio.Event()
-    asking = asyncio.create_task(clients.run(rate, ended))
-    await asyncio.sleep(seconds)
-    ended.set()
-    await asking
+def _ask(port: int, seconds: float, rate: float) -> Load:
+    clients = Load(HOST, port, INFER, texts("a request"))
+    with clients.asking(rate):
+        time.sleep(seconds)
     return clients
 
 
@@ -88,11 +86,11 @@ def test_the_alerts_fire_on_what_server_and_proxy_really_export(
         server_before, proxy_before = of_server(), of_proxy()
         _ask_one_after_the_other(fleet.port)
         server_calm, proxy_calm = of_server(), of_proxy()
-        loaded = asyncio.run(_ask(fleet.port, 1.5, 300))
+        loaded = _ask(fleet.port, 1.5, 300)
         server_loaded = of_server()
         only.pod.kill()
         until(lambda: not only.ready, "the only server to leave the proxy")
-        lost = asyncio.run(_ask(fleet.port, 0.5, 60))
+        lost = _ask(fleet.port, 0.5, 60)
         proxy_lost = of_proxy()
     assert loaded.codes["429"], loaded.codes
     assert lost.codes["503"], lost.codes

@@ -33,7 +33,7 @@ def kept(queue: Extended, errors: list[Exception]) -> LeaseKeeper:
 
 
 def lease(name: str) -> Lease:
-    return Lease(ack_id=name, deliveries=1, item=None)
+    return Lease(ack_id=name, item=None)
 
 
 def test_what_is_in_hand_is_extended_again_and_again_until_it_is_dropped() -> None:
