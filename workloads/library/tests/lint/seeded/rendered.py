@@ -6,15 +6,18 @@ template and at its first container, `job` at the spec of a JobSet's first Job. 
 """
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 from functools import cache, reduce
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 from holdfast.contract.kubernetes import LABEL_QUEUE
+from holdfast.lint import engine
 from holdfast.lint.document import Document
 from holdfast.lint.engine import File, Options, Report, judge, read_text
+from holdfast.lint.registry import all_rules
 
 FOLDER = Path(__file__).parents[4] / "rendered" / "example"
 DROP = object()
@@ -32,7 +35,7 @@ class Defect:
     rule: str
 
     def found(self) -> bool:
-        return self.rule in {finding.rule for finding in judge(self.files(), Options()).active}
+        return self.rule in found_by((self.rule,), self.files())
 
     def files(self) -> list[File]:
         """All of the environment, with the change in it."""
@@ -53,6 +56,13 @@ def rendered() -> list[File]:
 
 def clean() -> Report:
     return judge(rendered(), Options())
+
+
+def found_by(rules: Collection[str], files: list[File]) -> set[str]:
+    """Those of the rules that find something: a hundred defects under all of them take a minute."""
+    asked = {name: rule for name, rule in all_rules().items() if name in rules}
+    with mock.patch.object(engine, "all_rules", lambda: asked):
+        return {finding.rule for finding in judge(files, Options()).active}
 
 
 def title(body: Any) -> str:
