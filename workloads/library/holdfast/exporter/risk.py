@@ -1,6 +1,6 @@
 """How long Spot nodes were at risk and how many were lost, by pool, machine type, zone and age.
 
-churn_cloud.py reads the two counters back. A node counts from when it was first watched until
+`holdfast churn --project` reads the two counters back. A node counts from when it was first watched until
 it is taken or gone, so both counters cover the same time.
 """
 

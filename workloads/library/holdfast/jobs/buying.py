@@ -55,15 +55,22 @@ def capacity_of(pod_spec: Object) -> Capacity:
 
 
 def usd_per_hour(pod_spec: Object, pool: Pool, platform: Platform, prices: Table) -> float | None:
-    """Of one pod: its share of the machine by GPUs. Queued nodes cost what flex-start costs."""
+    """Of one pod: its share of the machine by GPUs."""
     if not pool.gpus_per_node:
         return None
-    share = gpus(pod_spec) / pool.gpus_per_node
-    if pool.own_usd_per_hour is not None:
-        return pool.own_usd_per_hour * share
-    capacity = Capacity.FLEX_START if pool.capacity is Capacity.QUEUED else pool.capacity
-    quote = prices.quote(MACHINE_TYPES[pool.machine_type], platform.price_region, capacity)
-    return quote.usd * share if quote else None
+    machine_usd = rate(MACHINE_TYPES[pool.machine_type], pool.capacity, platform, prices, pool.own_usd_per_hour)
+    return None if machine_usd is None else machine_usd * gpus(pod_spec) / pool.gpus_per_node
+
+
+def rate(
+    machine: MachineType, capacity: Capacity, platform: Platform, prices: Table, own: float | None = None
+) -> float | None:
+    """Dollars of a machine for an hour; None without a price. `own`: of a reservation. Queued nodes cost what flex-start costs."""
+    if own is not None:
+        return own
+    sold_as = Capacity.FLEX_START if capacity is Capacity.QUEUED else capacity
+    quote = prices.quote(machine, platform.price_region, sold_as)
+    return quote.usd if quote else None
 
 
 def node_usd_per_hour(pod_spec: Object, platform: Platform, prices: Table) -> float | None:
@@ -91,10 +98,10 @@ def purchase(body: Object, size: int, pod_spec: Object, platform: Platform, pric
     fitting = pools_of(pod_spec, platform)
     rates = [usd_per_hour(pod_spec, pool, platform, prices) for pool in fitting]
     if not fitting:
-        made = (prices.quote(m, platform.price_region, Capacity.FLEX_START) for m in provisioned(pod_spec, platform))
+        made = (rate(machine, Capacity.FLEX_START, platform, prices) for machine in provisioned(pod_spec, platform))
         # GKE takes the cheapest machine that it may make.
-        rates = sorted(quote.usd for quote in made if quote)[:1]
-    known = [rate for rate in rates if rate is not None]
+        rates = sorted(usd for usd in made if usd is not None)[:1]
+    known = [each for each in rates if each is not None]
     return Purchase(
         job=body["metadata"]["name"],
         capacity=fitting[0].capacity if fitting else capacity_of(pod_spec),
@@ -128,24 +135,16 @@ def bill(job: JobSnapshot, platform: Platform, events: Path, pods: Sequence[Obje
     )
 
 
-def _bill_rates(job: JobSnapshot, platform: Platform, pool: str) -> tuple[float, float] | None:
-    """Dollars an hour of one pod, as paid and on demand; None without a price."""
-    found = _machine(job, platform, pool)
-    if found is None or not found[0].gpus:
+def _bill_rates(job: JobSnapshot, platform: Platform, name: str) -> tuple[float, float] | None:
+    """Dollars an hour of one pod, as paid and on demand; None without a price. `name`: of the pool."""
+    fitting, made = pools_of(job.pod_spec, platform), provisioned(job.pod_spec, platform)
+    if fitting:
+        pool = next((each for each in fitting if each.name == name), fitting[0])
+        machine, capacity, own = MACHINE_TYPES[pool.machine_type], pool.capacity, pool.own_usd_per_hour
+    elif made:
+        machine, capacity, own = made[0], Capacity.FLEX_START, None
+    else:
         return None
-    machine, capacity, own = found
-    table, share = prices.load(), gpus(job.pod_spec) / machine.gpus
-    paid, demand = (table.quote(machine, platform.price_region, each) for each in (capacity, Capacity.ON_DEMAND))
-    usd = own if own is not None else paid.usd if paid else None
-    return (usd * share, demand.usd * share) if usd is not None and demand else None
-
-
-def _machine(job: JobSnapshot, platform: Platform, name: str) -> tuple[MachineType, Capacity, float | None] | None:
-    """What one of its pods ran on, as what it is sold, and its own price where it is reserved."""
-    fitting = pools_of(job.pod_spec, platform)
-    pool = next((each for each in fitting if each.name == name), fitting[0] if fitting else None)
-    if pool:
-        capacity = Capacity.FLEX_START if pool.capacity is Capacity.QUEUED else pool.capacity
-        return MACHINE_TYPES[pool.machine_type], capacity, pool.own_usd_per_hour
-    made = provisioned(job.pod_spec, platform)
-    return (made[0], Capacity.FLEX_START, None) if made else None
+    table, share = prices.load(), gpus(job.pod_spec) / max(machine.gpus, 1)
+    paid, demand = rate(machine, capacity, platform, table, own), rate(machine, Capacity.ON_DEMAND, platform, table)
+    return (paid * share, demand * share) if machine.gpus and paid is not None and demand is not None else None

@@ -224,7 +224,7 @@ def place(
 def new_job(
     name: Annotated[str, typer.Argument(help="Name of the run; a run started again under this name resumes.")],
     command: Annotated[list[str] | None, typer.Argument(help="The program and its options, after --.")] = None,
-    image: Annotated[str, typer.Option(help="NAME@sha256:DIGEST, NAME:TAG, or a role such as trainer.")] = "",
+    image: Annotated[str, typer.Option(help="NAME@sha256:DIGEST, or a role such as trainer.")] = "",
     gpus: Annotated[str | None, typer.Option(help="GPUs of each node, such as 8xa100; default: CPU only.")] = None,
     nodes: Annotated[
         str | None, typer.Option(help="Number of nodes, started all or none; 4..8: at least 4, at most 8.")

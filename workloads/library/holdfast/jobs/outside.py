@@ -1,12 +1,9 @@
-"""What a job needs outside the cluster, asked read-only: its image's digest, its buckets in the region, its secrets."""
+"""What a job needs outside the cluster: its image by digest; and its buckets in the region and its secrets, asked read-only."""
 
 import re
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Iterator
 
-from holdfast.clients.gcloud import GcloudFailed
-from holdfast.clients.gcloud import ask as ask_google
+from holdfast.clients.gcloud import GcloudFailed, ask
 from holdfast.contract.errors import InputError, Unjudged
 from holdfast.contract.roles import ROLES
 from holdfast.jobs import pod_parts
@@ -16,16 +13,15 @@ from holdfast.manifests.render_context import RenderContext
 from holdfast.platform import Platform
 from holdfast.platform.document import SHARED_ACCOUNT
 
-Ask = Callable[..., Any]
 _ABSENT = ("not found", "does not exist", "404", "NOT_FOUND")
 
 
-def check(job: OwnJob, platform: Platform, ask: Ask = ask_google) -> list[str]:
+def check(job: OwnJob, platform: Platform) -> list[str]:
     """What could not be judged, a line each. InputError where a bucket is elsewhere, or something does not exist."""
-    return [*_buckets(job, platform, ask), *_secrets(job, platform, ask)]
+    return [*_buckets(job, platform), *_secrets(job, platform)]
 
 
-def _buckets(job: OwnJob, platform: Platform, ask: Ask) -> Iterator[str]:
+def _buckets(job: OwnJob, platform: Platform) -> Iterator[str]:
     own = {platform.buckets[purpose] for purpose in ("data", "checkpoints")}
     for field, url in (("data", job.data), ("checkpoints", job.checkpoints)):
         name = bucket(field, url)[0] if url else ""
@@ -57,7 +53,7 @@ def _require_own_folder(job: OwnJob, platform: Platform) -> None:
         raise InputError("checkpoints: a folder that the job may not write", got=got, allowed=allowed, fix=fix)
 
 
-def _secrets(job: OwnJob, platform: Platform, ask: Ask) -> Iterator[str]:
+def _secrets(job: OwnJob, platform: Platform) -> Iterator[str]:
     for named in sorted(set(pod_parts.secret_files(job).values())):
         name, version = secret(named)
         try:
@@ -96,62 +92,23 @@ def _member(job: OwnJob, platform: Platform) -> str:
 
 
 _BY_DIGEST = re.compile(r"[a-z0-9][a-z0-9._:/-]{0,254}@sha256:[0-9a-f]{64}")
-_BY_TAG = re.compile(
-    r"(?P<name>[a-z0-9][a-z0-9._/-]*(:[0-9]{1,5}/[a-z0-9._/-]+)?)(:(?P<tag>[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}))?"
-)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Resolved:
-    image: str
-    warning: str = ""
-
-
-def resolve(image: str, context: RenderContext) -> Resolved:
-    """The image by digest; InputError where none can be found, or the cluster would refuse it."""
-    found = _by_digest(image, context)
-    if not context.platform.admits(found.image):
+def resolve(image: str, context: RenderContext) -> str:
+    """The image by digest; InputError where it has none, or the cluster would refuse it."""
+    found = image
+    if image in ROLES:
+        context.require_digests([image])
+        found = context.image(image)
+    elif not _BY_DIGEST.fullmatch(image):
         raise InputError(
-            "the environment's image policy refuses this image", got=found.image,
+            "image without a digest", got=image, allowed="NAME@sha256:64 hex digits, or a role",
+            fix="give the digest that `docker buildx imagetools inspect NAME` or `gcloud artifacts docker images describe` prints",
+        )  # fmt: skip
+    if not context.platform.admits(found):
+        raise InputError(
+            "the environment's image policy refuses this image", got=found,
             allowed=", ".join(context.platform.security.image_patterns or ()),
             fix=f"push it to {context.platform.registry}, or add its repository to security.image_patterns",
         )  # fmt: skip
     return found
-
-
-def _by_digest(image: str, context: RenderContext) -> Resolved:
-    if _BY_DIGEST.fullmatch(image):
-        return Resolved(image=image)
-    if image in ROLES:
-        context.require_digests([image])
-        return Resolved(image=context.image(image))
-    match = _BY_TAG.fullmatch(image)
-    if match is None:
-        raise InputError(
-            "image is no name", got=image, allowed="NAME@sha256:64 hex digits, NAME:TAG, or a role", fix=FIX
-        )
-    digest = _digest_of(image, context.platform)
-    warning = f"{image} is a tag, which moves: taken as {digest}, its digest now"
-    return Resolved(image=f"{match['name']}@{digest}", warning=warning)
-
-
-FIX = "give NAME@sha256:DIGEST, as `docker buildx imagetools inspect NAME` or `gcloud artifacts docker images describe` prints it"
-GOOGLES = (".pkg.dev", "gcr.io")
-"""Ends of the hosts of Artifact Registry, which gcloud can ask."""
-_DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
-
-
-def _digest_of(image: str, platform: Platform) -> str:
-    """`sha256:...` of an image by tag, by the login of gcloud; InputError where there is none."""
-    allowed = "NAME@sha256:64 hex digits, or a tag in Artifact Registry that you may read"
-    if not image.partition("/")[0].endswith(GOOGLES):
-        raise InputError("image by tag, in a registry other than Google's", got=image, allowed=allowed, fix=FIX)
-    try:
-        found = ask_google("artifacts", "docker", "images", "describe", image, project=platform.project)
-        digest = str(((found or {}).get("image_summary") or {}).get("digest"))
-    except Unjudged as error:
-        digest = str(error)
-    if not _DIGEST.fullmatch(digest):
-        got = f"{image}: {digest[:200]}"
-        raise InputError("image by tag, and gcloud gives no digest", got=got, allowed=allowed, fix=f"push it, or {FIX}")
-    return digest

@@ -10,6 +10,7 @@ from holdfast.contract.errors import InputError
 from holdfast.contract.lifecycle import FLEX_MAX_RUN_S
 from holdfast.contract.machines import MACHINE_TYPES, MachineType, sold
 from holdfast.contract.pools import STAYING, Pool, Role
+from holdfast.jobs.buying import rate
 from holdfast.jobs.file_text import question
 from holdfast.jobs.job_file import AUTO, OwnJob
 from holdfast.manifests.render_context import RenderContext
@@ -41,12 +42,9 @@ class Offer:
         return f"{self.machine.gpus}x{name} {self.capacity.value} (at most {self.lent_gpus} GPUs)"
 
     def usd(self, platform: Platform, prices: Table) -> float:
-        """Of a machine for an hour; infinite where the table has no price. A reservation has a price of its own."""
-        if self.capacity is Capacity.RESERVED and self.pool and (own := self.pool.own_usd_per_hour):
-            return own
-        sold_as = Capacity.FLEX_START if self.capacity is Capacity.QUEUED else self.capacity
-        quote = prices.quote(self.machine, platform.price_region, sold_as)
-        return quote.usd if quote else float("inf")
+        """Of a machine for an hour; infinite where the table has no price."""
+        found = rate(self.machine, self.capacity, platform, prices, self.pool.own_usd_per_hour if self.pool else None)
+        return math.inf if found is None else found
 
 
 def offers(platform: Platform) -> list[Offer]:

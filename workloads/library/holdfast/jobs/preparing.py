@@ -50,18 +50,12 @@ def prepare(job: OwnJob, platform: Platform) -> Prepared:
     _require_home(job, platform)
     context = RenderContext(platform)
     placed = placing.place(job, platform, prices.load())
-    image = outside.resolve(job.image, context)
+    fixed = replace(job, image=outside.resolve(job.image, context))
     if job.predictor and platform.database:
         context.require_digests([database.PROXY])
-    fixed = replace(job, image=image.image)
     found = rendered.bodies(fixed, context, placed)
     rendered.judge(f"{job.name}.yaml", rendered.text(platform.name, found), platform)
-    notes = [
-        f"placed: {placed.reason}",
-        *filter(None, [image.warning]),
-        *_notes_on(job),
-        *outside.check(job, platform),
-    ]
+    notes = [f"placed: {placed.reason}", *_notes_on(job), *outside.check(job, platform)]
     return Prepared(job=fixed, platform=platform, bodies=found, notes=notes)
 
 
@@ -88,7 +82,7 @@ def new_job(job: OwnJob, platform: Platform, file: Path) -> None:
     """Writes the job file and shows its price. Raises InputError, and then nothing was written."""
     prepared = prepare(job, platform)
     # A role keeps its name in the file, so that the job follows the images of the environment.
-    _write(file, file_text.dump(prepared.job if "@" in prepared.job.image and "/" in job.image else job))
+    _write(file, file_text.dump(job))
     show.plan(plan(prepared), str(file))
     _notes(prepared)
     show.note(f"wrote {file}")

@@ -1,4 +1,4 @@
-"""Text to YAML nodes with their places, by PyYAML: in C where libyaml is there, else in Python by the same code.
+"""Text to YAML nodes with their places, by libyaml, which every wheel of PyYAML brings.
 
 Plain scalars resolve as YAML 1.1, as the API server reads them: yes is a boolean.
 """
@@ -11,7 +11,6 @@ from yaml.nodes import Node
 
 MAX_NODES = 101_000  # of a document, keys included; more than a manifest has by far
 MAX_DEPTH = 40  # the scanner looks at every open level for each token; no Kubernetes object is nested so deep
-BASES = (getattr(yaml, "CSafeLoader", yaml.SafeLoader), yaml.SafeLoader)
 
 
 class _Bounds:
@@ -19,33 +18,31 @@ class _Bounds:
 
     nodes = depth = 0
 
-    def descend_resolver(self, parent: Node | None, index: object) -> None:
+    def descend_resolver(self, current_node: Node | None, current_index: object) -> None:
         self.nodes += 1
         self.depth += 1
         what = f"nested more than {MAX_DEPTH} deep" if self.depth > MAX_DEPTH else ""
         what = what or (f"more than {MAX_NODES:,} values" if self.nodes > MAX_NODES else "")
         if what:
-            raise ComposerError(None, None, what, parent.start_mark if parent else None)
+            raise ComposerError(None, None, what, current_node.start_mark if current_node else None)
 
     def ascend_resolver(self) -> None:
         self.depth -= 1
 
 
-def _bounded(base: type) -> type:
-    loader = type("Bounded", (_Bounds, base), {})
-    # PyYAML wants a point and a sign in a float; Kubernetes takes 1e3 too.
-    loader.add_implicit_resolver(  # pyright: ignore[reportAttributeAccessIssue]
-        "tag:yaml.org,2002:float", re.compile(r"[-+]?\d+(?:\.\d*)?[eE][-+]?\d+$"), list("-+0123456789")
-    )
-    return loader
+class _Loader(_Bounds, yaml.CSafeLoader):
+    pass
 
 
-QUICK, PLAIN = map(_bounded, BASES)
+# PyYAML wants a point and a sign in a float; Kubernetes takes 1e3 too.
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:float", re.compile(r"[-+]?\d+(?:\.\d*)?[eE][-+]?\d+$"), list("-+0123456789")
+)
 
 
-def compose(text: str, loader: type = QUICK) -> Node | None:
+def compose(text: str) -> Node | None:
     """The node of one document. YAMLError, and what else PyYAML raises on hostile text."""
-    reader = loader(text)
+    reader = _Loader(text)
     try:
         return reader.get_single_node()
     finally:

@@ -13,9 +13,7 @@ Json = Annotated[bool, typer.Option("--json", help="One JSON object instead of a
 def churn(
     events: Annotated[Path | None, typer.Option(help="Folder with event files (*.jsonl) of the node watcher.")] = None,
     project: Annotated[str, typer.Option(help="Cloud project to read instead, where the exporter writes.")] = "",
-    since: Annotated[
-        str, typer.Option(help="With --project: the period to read, from a midnight: 30d, 12h. Empty: 30d.")
-    ] = "",
+    since: Annotated[str, typer.Option(help="With --project: the period to read: 30d, 12h. Empty: 30d.")] = "",
     cluster: Annotated[str, typer.Option(help="With --project: only this cluster; empty: the sum of all.")] = "",
     as_json: Json = False,
 ) -> None:

@@ -46,8 +46,6 @@ class Churn:
     exposure_h: float
     measured_events: float = 0.0
     measured_h: float = 0.0
-    by_age: bool = False
-    """Whether the ages of the measured machines were known."""
     source: str = "prior, nothing measured here"
 
     @property
@@ -58,8 +56,7 @@ class Churn:
     def basis(self) -> str:
         if not self.measured_h:
             return self.source
-        ages = "" if self.by_age else ", ages unknown: too high if your jobs are short"
-        return f"{self.measured_events:g} evictions in {self.measured_h:,.0f} h measured here{ages}"
+        return f"{self.measured_events:g} evictions in {self.measured_h:,.0f} h measured here"
 
     def draw(self, rng: np.random.Generator, count: int) -> Floats:
         """Levels as uncertain as the belief; one a run, so that the answer's spread includes it."""
@@ -75,11 +72,11 @@ def fixed(per_hour: float) -> Churn:
     return Churn(events=1e6, exposure_h=1e6 / per_hour, source="as given")
 
 
-def measure(belief: Churn, *, events: float, exposure_h: float, ages_h: Floats | None = None) -> Churn:
+def measure(belief: Churn, *, events: float, exposure_h: float, ages_h: Floats) -> Churn:
     """Evictions seen while machines ran `exposure_h` in sum. Planned ends and stops by the platform are exposure only.
 
     ages_h: how the hours divide over the bands that begin at AGES_H. Machines of short jobs are always young and
-    are preempted often; without ages that would count as the churn of a long job.
+    are preempted often; without ages that would count as the churn of a long job. All 0: unknown.
     """
     if exposure_h <= 0.0 or events < 0.0 or not math.isfinite(events + exposure_h):
         raise InputError(
@@ -88,7 +85,7 @@ def measure(belief: Churn, *, events: float, exposure_h: float, ages_h: Floats |
             fix="give the sum of machine hours, those without an eviction too",
         )  # fmt: skip
     weight = exposure_h
-    young = float(np.dot(SHAPE, ages_h) / np.sum(ages_h)) if ages_h is not None and np.sum(ages_h) > 0.0 else 0.0
+    young = float(np.dot(SHAPE, ages_h) / np.sum(ages_h)) if np.sum(ages_h) > 0.0 else 0.0
     # The factor between hazard and mean lifetime depends on the churn that is sought; a few rounds settle it.
     for _ in range(8 if young else 0):
         per_hour = (belief.events + events) / (belief.exposure_h + weight)
@@ -96,7 +93,6 @@ def measure(belief: Churn, *, events: float, exposure_h: float, ages_h: Floats |
     return replace(
         belief, events=belief.events + events, exposure_h=belief.exposure_h + weight,
         measured_events=belief.measured_events + events, measured_h=belief.measured_h + exposure_h,
-        by_age=ages_h is not None,
     )  # fmt: skip
 
 
@@ -109,7 +105,7 @@ def read_measured(path: Path, accelerator: str) -> Churn:
             for row in body["groups"]
             if (machine := MACHINE_TYPES.get(row["machine_type"])) and machine.accelerator == accelerator
         ]
-        ages = _ages(body["ages"]) if body.get("ages") else None
+        ages = _ages(body["ages"])
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise InputError(
             f"measured churn {path}", got=f"{type(error).__name__}: {error}", allowed="what `holdfast churn --json` prints",

@@ -7,7 +7,7 @@ The table is in the repository, so advice works offline; `prices --refresh` rewr
 import datetime
 import json
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -180,10 +180,12 @@ def _in_order(usd: dict[Capacity, float]) -> bool:
 
 
 def _sku(row: dict[str, Any]) -> Sku:
-    # Tables of forks may lack newer fields and hold older ones.
-    known: dict[str, Any] = {each.name: row[each.name] for each in fields(Sku) if each.name in row}
-    known |= {"capacity": Capacity(row["capacity"]), "regions": tuple(row["regions"]), "usd": float(row["usd"])}
-    sku = Sku(**known)
+    typed: dict[str, Any] = {
+        "capacity": Capacity(row["capacity"]),
+        "regions": tuple(row["regions"]),
+        "usd": float(row["usd"]),
+    }
+    sku = Sku(**row | typed)
     if sku.part not in (CORE, RAM, GPU) or sku.basis not in (LISTED, SOLVED, INFERRED):
         raise ValueError(f"part {sku.part}, basis {sku.basis}")
     if sku.as_of:

@@ -15,7 +15,7 @@ from holdfast.contract.progress import working
 from holdfast.ledger.events import read_folder
 from holdfast.ledger.job_ledger import JobLedger, job_ledgers
 from holdfast.ledger.money import Money, money, prices_of
-from holdfast.place.churn.days import span_seconds
+from holdfast.place.churn.estimate import span_seconds
 from holdfast.report import teams
 from holdfast.report.capacity import Capacities, capacities
 from holdfast.report.model import Report, build, role_order

@@ -70,21 +70,20 @@ def test_two_watches_may_see_it_in_any_order(order: tuple[str, ...]) -> None:
 
 
 @pytest.mark.parametrize(
-    "shut", [node("a", ready="False", message="container runtime is down"), node("a", ready="True")]
+    "shut",
+    [
+        {"ready": "False", "message": "container runtime is down"},
+        {"ready": "True"},
+        {"labels": {}, "ready": "False", "message": "node is shutting down"},
+    ],
+    ids=["sick", "scaled down", "on demand"],
 )
-def test_a_node_that_is_scaled_down_or_sick_is_no_preemption(shut: Any) -> None:
+def test_a_node_that_nobody_takes_is_no_preemption(shut: Any) -> None:
     cluster = Cluster()
-    cluster.node("ADDED", node("a"))
-    cluster.node("MODIFIED", shut)
-    cluster.node("DELETED", shut)
+    cluster.node("ADDED", node("a", **shut | {"ready": "True", "message": ""}))
+    for change in ("MODIFIED", "DELETED"):
+        cluster.node(change, node("a", **shut))
     assert values(cluster, "preemptions_total") == {("spot-l4", "us-central1-a"): 0}
-
-
-def test_an_on_demand_node_that_shuts_down_is_no_preemption() -> None:
-    cluster = Cluster()
-    cluster.node("ADDED", node("a", labels={}))
-    cluster.node("MODIFIED", node("a", labels={}, ready="False", message="node is shutting down"))
-    assert sum(values(cluster, "preemptions_total").values()) == 0
 
 
 def test_the_longest_wait_is_shown_by_capacity_and_accelerator_and_falls_to_zero() -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast.exporter import jobs as followed
@@ -95,6 +95,7 @@ VALUES = st.recursive(
 TYPES = st.sampled_from(["start", "restore", "window", "save", "commit", "exit", "claimed", "stored", "item_failed", "evict", "scheduled", "node_up", 7, None])  # fmt: skip
 
 
+@settings(max_examples=40)
 @given(
     rows=st.lists(
         st.tuples(

@@ -52,12 +52,13 @@ def test_a_job_without_a_commit_ages_from_its_start_and_a_complete_one_does_not(
     assert "last_commit_age_seconds" not in values(done, EPOCH + 50)
 
 
-def test_crashes_count_until_the_next_commit_and_evictions_never(tmp_path: Path) -> None:
+def test_crashes_count_until_the_next_save_or_result_and_evictions_never(tmp_path: Path) -> None:
     codes = enumerate((70, 143, 137, 1, 75))
     ends = [line(EPOCH + n, "exit", code=code, step=1, process=f"host-1{n}-ab") for n, code in codes]
     assert values(jobs_of(tmp_path, *ends), EPOCH + 9)["fruitless_restarts"] == 3
-    saved = jobs_of(tmp_path, *ends, line(EPOCH + 8, "commit", step=2, seconds=1, bytes=1))
-    assert values(saved, EPOCH + 9)["fruitless_restarts"] == 0
+    stored = line(EPOCH + 8, "stored", items=3, seconds=1, process="host-9-a")
+    for progress in (line(EPOCH + 8, "commit", step=2, seconds=1, bytes=1), stored):
+        assert values(jobs_of(tmp_path, *ends, progress), EPOCH + 9)["fruitless_restarts"] == 0
 
 
 def test_a_gang_that_falls_falls_once_however_many_pods_it_has(tmp_path: Path) -> None:
@@ -91,13 +92,6 @@ def test_a_gang_below_its_size_ages_from_its_first_loss(tmp_path: Path) -> None:
     assert name not in values(rigid, EPOCH + 400)
     ended = jobs_of(tmp_path / "ended", *lost, line(EPOCH + 390, "exit", code=0, step=9))
     assert name not in values(ended, EPOCH + 400)
-
-
-def test_results_of_a_batch_end_a_row_of_crashes(tmp_path: Path) -> None:
-    fell = [line(EPOCH + n, "exit", kind="batch", code=1, step=0, process=f"host-{n}-a") for n in range(3)]
-    stored = line(EPOCH + 5, "stored", kind="batch", items=3, seconds=1, process="host-9-a")
-    assert values(jobs_of(tmp_path, *fell), EPOCH + 9)["fruitless_restarts"] == 3
-    assert values(jobs_of(tmp_path, *fell, stored), EPOCH + 9)["fruitless_restarts"] == 0
 
 
 def test_a_wait_for_capacity_lowers_the_share_of_wall_time_and_not_that_of_paid_time(tmp_path: Path) -> None:

@@ -25,7 +25,8 @@ GIVEN = {
 CASES: dict[str, tuple[dict[str, str], str, str]] = {
     "unknown machine": ({"--gpus": "8xa1000"}, "unknown GPU", "did you mean"),
     "GPUs that no pool has": ({"--gpus": "8xh100"}, "no pool of example", ""),
-    "image is no name": ({"--image": "Train Me"}, "image is no name", "imagetools inspect"),
+    "image is no name": ({"--image": "Train Me"}, "without a digest", "imagetools inspect"),
+    "image by tag": ({"--image": "us-docker.pkg.dev/p/r/train:v1"}, "without a digest", "imagetools inspect"),
     "role that was not pushed": ({"--image": "trainer"}, "image digests of example", "make images ENV=example"),
     "image that the policy refuses": (
         {"--platform": str(platforms.file("prod"))},

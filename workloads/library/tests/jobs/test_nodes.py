@@ -39,16 +39,12 @@ def pod(pool: Pool, gpus: int = 1, **more: object) -> Object:
     return spec | {"containers": [{"resources": {"limits": limits}}]}
 
 
-def test_each_taint_of_a_pool_is_found_when_its_toleration_is_left_out(spot: Pool) -> None:
+def test_each_taint_of_a_pool_is_found_when_its_toleration_is_left_out_and_none_of_a_state(spot: Pool) -> None:
     body = node(spot, "n")
     for left_out, taint in enumerate((SPOT_TAINT, GPU_TAINT)):
         kept = [t for i, t in enumerate(spot.tolerations()) if i != left_out]
         assert untolerated(pod(spot, tolerations=kept), body) == str(taint)
     assert untolerated(pod(spot), body) == ""
-
-
-def test_a_state_taint_of_the_cluster_is_not_blamed_on_the_pod(spot: Pool) -> None:
-    body = node(spot, "n")
     body["spec"]["taints"].append({"key": "node.kubernetes.io/not-ready", "effect": "NoSchedule"})
     assert untolerated(pod(spot), body) == ""
 

@@ -2,14 +2,14 @@
 
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
 from holdfast.clients.api import Object
+from holdfast.commands import app
 from holdfast.contract.environment import ENV_COMPLETION_INDEX, ENV_JOB
 from holdfast.contract.job_identity import LABEL_RUN_PER_INDEX
 from holdfast.runtime.events import EventLog
@@ -51,8 +51,8 @@ def running_job(name: str) -> dict[str, list[Object]]:
 
 
 def command(*arguments: str) -> Any:
-    done = subprocess.run([sys.executable, "-m", *arguments], capture_output=True, text=True, timeout=120, check=False)
-    assert done.returncode in (0, 1), done.stderr
+    done = CliRunner().invoke(app, arguments, catch_exceptions=False)
+    assert done.exit_code in (0, 1), done.stderr
     return done.stdout
 
 
@@ -76,13 +76,12 @@ def test_report_explain_and_list_agree_to_the_digit_on_every_history(tmp_path: P
             cluster[path] += found if name != "set-back" else []
     with serving(cluster, tmp_path) as config:
         options = ("--events", str(events), "--kubeconfig", str(config))
-        listed = {row["name"]: row for row in json.loads(command("holdfast", "explain", *options, "--json"))["jobs"]}
-        table = {row.split()[0]: row for row in command("holdfast", "explain", *options).splitlines() if row.split()}
+        listed = {row["name"]: row for row in json.loads(command("explain", *options, "--json"))["jobs"]}
+        table = {row.split()[0]: row for row in command("explain", *options).splitlines() if row.split()}
         blockers = {
-            name: json.loads(command("holdfast", "explain", name, *options, "--json"))["cause"]["blocker"]
-            for name in HISTORIES
+            name: json.loads(command("explain", name, *options, "--json"))["cause"]["blocker"] for name in HISTORIES
         }
-    report = command("holdfast", "report", "--events", str(events), "--json", "--out", str(tmp_path / "report.html"))
+    report = command("report", "--events", str(events), "--json", "--out", str(tmp_path / "report.html"))
     reported = {row["job"]: row for row in json.loads(report)["jobs"]}
     assert listed.keys() == reported.keys() == HISTORIES.keys()
     for name, row in listed.items():
@@ -123,5 +122,5 @@ def test_a_rendered_job_is_found_by_its_own_name(tmp_path: Path, monkeypatch: py
     lists = {plural: [body | {"metadata": meta}], "/api/v1/pods": [], "/api/v1/nodes": [], "/api/v1/events": []}
     with serving(lists, tmp_path) as kubeconfig:
         options = ("--events", str(tmp_path), "--kubeconfig", str(kubeconfig), "--json")
-        (job,) = json.loads(command("holdfast", "explain", *options))["jobs"]
+        (job,) = json.loads(command("explain", *options))["jobs"]
     assert (job["name"], job["step"], f"{100 * job['useful_ratio']:.1f}") == (name, 60, "27.6")

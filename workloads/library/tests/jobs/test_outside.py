@@ -11,8 +11,9 @@ from holdfast.commands import app
 from holdfast.contract.environment import ENV_PLATFORM
 from holdfast.contract.errors import InputError
 from holdfast.jobs import outside
+from holdfast.manifests.render_context import RenderContext
 from tests.infra.ops.google import Gcloud
-from tests.platforms import file, load
+from tests.platforms import file, load, with_images
 from workloads.library.tests.jobs.test_job_file import IMAGE, own
 
 
@@ -39,6 +40,16 @@ def test_a_folder_of_the_bucket_that_the_job_may_not_write_is_refused(gcloud: Gc
     apart = load("prod")
     with pytest.raises(InputError, match="may not write"):
         list(outside.check(own(name=apart.runs[0].name, checkpoints=f"gs://{apart.buckets['checkpoints']}/x"), apart))
+
+
+def test_a_role_is_the_image_that_was_pushed_for_the_environment() -> None:
+    context = RenderContext(load("example"))
+    with pytest.raises(InputError, match="make images ENV=example"):
+        outside.resolve("trainer", context)
+    with pytest.raises(InputError, match="fix: make operators-pin ENV=example"):
+        context.require_digests(["cloud-sql-proxy"])
+    pushed = RenderContext(with_images("example", "trainer"))
+    assert outside.resolve("trainer", pushed).endswith(f"/trainer@sha256:{'a' * 64}")
 
 
 def words() -> list[str]:

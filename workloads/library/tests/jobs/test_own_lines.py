@@ -3,9 +3,9 @@
 import json
 import os
 import signal
-import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -17,6 +17,7 @@ from holdfast.ledger import receipt
 from holdfast.ledger.job_summary import read_job_summaries
 from holdfast.runtime.events import EventLog
 from tests.cluster.sim.waiting import until
+from workloads.library.tests.fork_server import ForkServer, Started
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(900)]
 JOB, STEPS, SAVED = "theirs-0123abcd", 400, 100
@@ -36,9 +37,22 @@ with Checkpointer(sys.argv[1], {"weights": weights}, run="theirs", every=100) as
 """
 
 
-def started(folder: Path, env: dict[str, str], stuck_at: int = STEPS) -> subprocess.Popen[bytes]:
-    words = [sys.executable, "-c", LOOP, f"file://{folder}/store", str(STEPS), str(stuck_at)]
-    return subprocess.Popen(words, env=os.environ | env)
+@pytest.fixture(scope="module")
+def server() -> Iterator[ForkServer]:
+    server = ForkServer(["torch", "holdfast.checkpoint"])
+    yield server
+    server.close()
+
+
+def started(
+    server: ForkServer, folder: Path, env: dict[str, str], stuck_at: int = STEPS, steps: int = STEPS
+) -> Started:
+    """What it prints goes to `out` in the folder."""
+    (folder / "loop.py").write_text(LOOP)
+    words = [sys.executable, str(folder / "loop.py"), f"file://{folder}/store", str(steps), str(stuck_at)]
+    ours = {key: value for key, value in os.environ.items() if key not in (ENV_JOB, ENV_EVENTS)}
+    with (folder / "out").open("a") as out:
+        return server.start(words, env=ours | env, out=out, err=out, session=True)
 
 
 def written(log: Path, event: str) -> list[dict[str, float]]:
@@ -57,22 +71,22 @@ def steps_of(log: Path) -> float:
 
 
 def test_a_receipt_of_a_plain_loop_has_useful_time_and_the_steps_that_a_kill_lost(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    server: ForkServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     log = tmp_path / "events" / "pod.jsonl"
     env = {ENV_JOB: JOB, ENV_EVENTS: str(log)}
-    with started(tmp_path, env, stuck_at=SAVED + 50) as first:
-        until("it is past a save", lambda: steps_of(log) > SAVED and written(log, "commit"), 240)
-        first.kill()
+    first = started(server, tmp_path, env, stuck_at=SAVED + 50)
+    until("it is past a save", lambda: steps_of(log) > SAVED and written(log, "commit"), 240)
+    first.kill()
+    first.wait(60)
     taken(log)
     killed_s = time.time()
-    with started(tmp_path, env) as second:
-        until("it works again", lambda: written(log, "window")[-1]["t"] > killed_s, 240)
-        second.send_signal(signal.SIGTERM)
-        assert second.wait(240) == EXIT_PREEMPTED
+    second = started(server, tmp_path, env)
+    until("it works again", lambda: written(log, "window")[-1]["t"] > killed_s, 240)
+    second.send_signal(signal.SIGTERM)
+    assert second.wait(240) == EXIT_PREEMPTED
     taken(log)
-    with started(tmp_path, env) as third:
-        assert third.wait(240) == EXIT_COMPLETE
+    assert started(server, tmp_path, env).wait(240) == EXIT_COMPLETE
     assert [line["code"] for line in written(log, "exit")] == [EXIT_PREEMPTED, EXIT_COMPLETE]
     (summary,) = read_job_summaries(log.parent).values()
     done = sum(window["last_step"] - window["first_step"] + 1 for window in written(log, "window"))
@@ -85,8 +99,6 @@ def test_a_receipt_of_a_plain_loop_has_useful_time_and_the_steps_that_a_kill_los
     assert made["evictions"] == 2 and made["useful_hours"] > 0 and made["largest_loss_s"] > 0
 
 
-def test_elsewhere_a_loop_writes_nothing_but_its_own(tmp_path: Path) -> None:
-    env = {key: value for key, value in os.environ.items() if key not in (ENV_JOB, ENV_EVENTS)}
-    words = [sys.executable, "-c", LOOP, f"file://{tmp_path}/store", "3", "3"]
-    done = subprocess.run(words, env=env, capture_output=True, text=True, check=True, timeout=300)
-    assert '"event"' not in done.stdout
+def test_elsewhere_a_loop_writes_nothing_but_its_own(server: ForkServer, tmp_path: Path) -> None:
+    assert started(server, tmp_path, {}, stuck_at=3, steps=3).wait(240) == EXIT_COMPLETE
+    assert '"event"' not in (tmp_path / "out").read_text()

@@ -82,7 +82,7 @@ def jobs(draw: st.DrawFn) -> OwnJob:
 
 
 @pytest.mark.process
-@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(jobs())
 def test_the_linter_passes_whatever_a_job_becomes(job: OwnJob) -> None:
     try:

@@ -43,25 +43,20 @@ def jobset(pool: Pool, replicas: int, pods: int) -> Object:
     return head | {"spec": {"replicatedJobs": [group]}}
 
 
-def test_an_a100_job_costs_its_pods_times_the_machine(env: Environment, table: prices.Table) -> None:
-    pool = env.pool("spot-a100")
-    quote = table.quote(prices.MACHINE_TYPES[pool.machine_type], env.region, Capacity.SPOT)
-    assert quote is not None
-    made = submit.plan([job(pool, 4)], env, table)
+def test_a_job_costs_its_pods_times_the_machine_and_of_a_class_the_dearest(
+    env: Environment, table: prices.Table
+) -> None:
+    def usd(pool: str) -> float:
+        quote = table.quote(prices.MACHINE_TYPES[env.pool(pool).machine_type], env.region, Capacity.SPOT)
+        return quote.usd if quote else 0.0
+
+    made = submit.plan([job(env.pool("spot-a100"), 4)], env, table)
     assert made.purchases[0].pools == ("spot-a100",)
-    assert made.usd_per_hour == pytest.approx(4 * quote.usd)
-
-
-def test_a_class_of_several_machines_is_priced_by_its_dearest(env: Environment, table: prices.Table) -> None:
+    assert made.usd_per_hour == pytest.approx(4 * usd("spot-a100"))
     pool = next(p for p in env.pools if p.pool_class == "spot-l4")
     (bought,) = submit.plan([jobset(pool, 2, 3)], env, table).purchases
-    assert len(bought.pools) == 3
-    assert (bought.pods, bought.gpus) == (6, 6)
-    assert bought.usd_per_hour is not None
-    quotes = [
-        table.quote(prices.MACHINE_TYPES[env.pool(p).machine_type], env.region, Capacity.SPOT) for p in bought.pools
-    ]
-    assert bought.usd_per_hour == pytest.approx(6 * max(q.usd for q in quotes if q))
+    assert (len(bought.pools), bought.pods, bought.gpus) == (3, 6, 6)
+    assert bought.usd_per_hour == pytest.approx(6 * max(map(usd, bought.pools)))
 
 
 def test_a_cap_holds_at_its_very_value_and_refuses_below_the_price(env: Environment, table: prices.Table) -> None:
@@ -71,19 +66,11 @@ def test_a_cap_holds_at_its_very_value_and_refuses_below_the_price(env: Environm
     assert not submit.plan([document], env, table, price).refusals
     (refusal,) = submit.plan([document], env, table, price - 0.01).refusals
     assert "over the cap" in refusal
-
-
-def test_an_unknown_price_is_refused_under_a_cap(env: Environment, table: prices.Table) -> None:
-    document = job(env.pool("spot-a100"), 2, selector={"nobody": "here"})
-    assert not submit.plan([document], env, table).refusals
-    (refusal,) = submit.plan([document], env, table, 1e9).refusals
-    assert "fits no pool" in refusal
-
-
-@pytest.mark.parametrize("cap", [0, -1, float("nan"), float("inf")])
-def test_a_cap_must_be_above_zero(cap: float, env: Environment, table: prices.Table) -> None:
-    with pytest.raises(InputError, match="more than 0"):
-        submit.plan([job(env.pool("spot-a100"), 1)], env, table, cap)
+    (refusal,) = submit.plan([job(env.pool("spot-a100"), 2, {"nobody": "here"})], env, table, 1e9).refusals
+    assert "fits no pool" in refusal, "an unknown price is above each cap"
+    for cap in (0, -1, float("nan"), float("inf")):
+        with pytest.raises(InputError, match="more than 0"):
+            submit.plan([document], env, table, cap)
 
 
 ALIASES = "a0: &a0 [1]\n" + "".join(f"a{n}: &a{n} [{', '.join(9 * [f'*a{n - 1}'])}]\n" for n in range(1, 12))

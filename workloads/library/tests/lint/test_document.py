@@ -1,13 +1,9 @@
 """Reading YAML: places, broken documents, templates, hostile text."""
 
-from functools import partial
-from typing import Any
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.lint import composer, document
 from holdfast.lint.document import MAX_FILE_BYTES, read
 
 
@@ -64,28 +60,6 @@ def test_a_key_that_stands_twice_is_found_where_it_stands_again() -> None:
 @given(st.text(alphabet=st.sampled_from(list("ab:-[]{}&*!|>%@`'\"#,? \n\t0\x00")), max_size=60))
 def test_no_text_crashes_the_reader(text: str) -> None:
     assert isinstance(list(read(text)), list)
-
-
-SAME = (
-    "kind: [Job\n", "a: 1\na: 2\n", "kind: Pod\nb: {c: [1, yes, 010, 1e3, 1:30, 0x10, ~]}\n", "a: {{ b }}\n", "a: *b\n",
-    f"a: {'[' * 41}{']' * 41}\n", "a: &a [*a]\n", "{é…😀: 'ü', b: 1}\n", "a:\n- b: !c d\n  e: |\n    f\n\ng: {<<: {h: 1}}\n",
-)  # fmt: skip
-
-
-@pytest.mark.parametrize("text", SAME)
-def test_without_libyaml_the_same_is_read(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    def documents() -> list[Any]:
-        return [(d.value, [(t.kind, t.mark.line) for t in d.troubles], places(d.value)) for d in document.read(text)]
-
-    quick = documents()
-    monkeypatch.setattr(document, "compose", partial(composer.compose, loader=composer.PLAIN))
-    assert documents() == quick
-
-
-def places(value: Any) -> list[Any]:
-    if isinstance(value, document.Map):
-        return [*value.keys_at.items(), *value.values_at.items(), *map(places, value.values())]
-    return [*value.items_at, *map(places, value)] if isinstance(value, document.Seq) else []
 
 
 def test_plain_scalars_are_read_as_the_api_server_reads_them() -> None:

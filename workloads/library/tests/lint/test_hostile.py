@@ -24,7 +24,7 @@ ODD: tuple[Any, ...] = (
     [], [[]], [None], [{}], {}, {"a": []}, [[{"name": []}]], ["a", 1, None, {}],
 )  # fmt: skip
 # CPU seconds; a quadratic reading of such a file takes minutes.
-BOUND_S = 15.0
+BOUND_S = 5.0
 
 
 def judged(text: str) -> Report:
@@ -36,12 +36,10 @@ def limits(gpus: str) -> str:
     return f"{POD}spec: {{containers: [{container}], tolerations: [{{operator: Exists}}]}}\n"
 
 
-@pytest.mark.parametrize(
-    "gpus", ["inf", "'inf'", ".inf", "nan", "'1e400'", "1e999", "-1", f"0x{'f' * 5_000}", "1_0", "''"]
-)
-def test_no_amount_of_gpus_crashes(gpus: str) -> None:
-    for render in (formats.text, formats.as_json, formats.github):
-        assert render(judged(limits(gpus)))
+def test_no_amount_of_gpus_crashes() -> None:
+    for gpus in ("inf", "'inf'", ".inf", "nan", "'1e400'", "1e999", "-1", f"0x{'f' * 5_000}", "1_0", "''"):
+        report = judged(limits(gpus))
+        assert all(render(report) for render in (formats.text, formats.as_json, formats.github)), gpus
 
 
 def places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
@@ -70,23 +68,25 @@ def test_no_odd_value_anywhere_in_any_example_crashes_a_rule() -> None:
     ]
     chosen = [(body, path) for body in bodies for path in places(body)]
     draw = random.Random(20)
-    for body, path in draw.sample(chosen, 300):
+    for body, path in draw.sample(chosen, 100):
         odd = draw.choice(ODD)
         report = judged(json.dumps(replaced(body, path, odd)))
         assert formats.text(report).encode()
 
 
-@pytest.mark.parametrize("odd", ODD)
-def test_no_odd_item_of_a_required_affinity_crashes(odd: Any) -> None:
+def test_no_odd_item_of_a_required_affinity_crashes() -> None:
     """No example has one."""
-    for term in ({"matchExpressions": [odd]}, {"matchExpressions": odd}, odd):
-        affinity = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [term]}}
-        spec = {
-            "containers": [{"name": "m", "image": "a"}],
-            "affinity": {"nodeAffinity": affinity},
-            "priorityClassName": "none",
-        }
-        assert judged(json.dumps({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "a"}, "spec": spec})).findings
+    for odd in ODD:
+        for term in ({"matchExpressions": [odd]}, {"matchExpressions": odd}, odd):
+            affinity = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [term]}}
+            spec = {
+                "priorityClassName": "none",
+                "affinity": {"nodeAffinity": affinity},
+                "containers": [{"name": "m", "image": "a"}],
+            }
+            assert judged(
+                json.dumps({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "a"}, "spec": spec})
+            ).findings
 
 
 def took(work: Callable[[], object]) -> float:
@@ -109,7 +109,7 @@ def shell(script: str) -> str:
     return f"{POD}spec: {{containers: [{{name: m, image: x, command: [sh, -c, {json.dumps(script)}]}}]}}\n"
 
 
-BIG = 300_000
+BIG = 100_000
 HUGE: dict[str, Callable[[], str]] = {
     "open braces": lambda: "a: [\n" + "{{" * (BIG // 2),
     "open percent": lambda: "a: [\n" + "{%" * (BIG // 2),
@@ -120,14 +120,14 @@ HUGE: dict[str, Callable[[], str]] = {
     "spaces": lambda: shell("a" + " " * BIG + "b"),
     "open ignores": lambda: "# " + "# holdfast: ignore[" * (BIG // 19) + "\n" + POD,
     "reason of spaces": lambda: f"{POD}# holdfast: ignore[HF101] a{' ' * BIG}b\n",
-    "keys": lambda: "apiVersion: batch/v1\nkind: Job\nmetadata: {name: a}\nspec:\n" + "".join(f"  k{n}: v\n" for n in range(60_000)),
-    "keys near a field": lambda: "apiVersion: batch/v1\nkind: Job\nmetadata: {name: a}\nspec:\n" + "".join(f"  parallelis{n}: v\n" for n in range(30_000)),
-    "one key": lambda: "a: 1\n" * 30_000,
-    "a long key by alias": lambda: f"{POD}x: &k {'k' * 200_000}\nspec: {{containers: [{{name: m}}], tolerations: [{', '.join(['{key: *k}'] * 5_000)}]}}\n",
-    "merges": lambda: "a: &a {" + ", ".join(f"k{n}: v" for n in range(5_000)) + "}\nb: {<<: [" + ", ".join(["*a"] * 50_000) + "]}\n",
-    "alias bombs": lambda: "".join("---\na: &a [x, x, x, x, x, x, x, x, x]\nb: &b [*a, *a, *a, *a, *a, *a, *a, *a]\nc: &c [*b, *b, *b, *b, *b, *b, *b, *b]\nd: [*c, *c, *c, *c, *c, *c, *c, *c]\n" for _ in range(1_000)),
-    "budgets": lambda: budgets(1_500),
-    "ignores": lambda: "".join(f"---\napiVersion: v1\nkind: Namespace\nmetadata: {{name: n{n}}}  # holdfast: ignore[HF305] because\n" for n in range(5_000)),
+    "keys": lambda: "apiVersion: batch/v1\nkind: Job\nmetadata: {name: a}\nspec:\n" + "".join(f"  k{n}: v\n" for n in range(20_000)),
+    "keys near a field": lambda: "apiVersion: batch/v1\nkind: Job\nmetadata: {name: a}\nspec:\n" + "".join(f"  parallelis{n}: v\n" for n in range(10_000)),
+    "one key": lambda: "a: 1\n" * 10_000,
+    "a long key by alias": lambda: f"{POD}x: &k {'k' * 200_000}\nspec: {{containers: [{{name: m}}], tolerations: [{', '.join(['{key: *k}'] * 2_000)}]}}\n",
+    "merges": lambda: "a: &a {" + ", ".join(f"k{n}: v" for n in range(5_000)) + "}\nb: {<<: [" + ", ".join(["*a"] * 20_000) + "]}\n",
+    "alias bombs": lambda: "".join("---\na: &a [x, x, x, x, x, x, x, x, x]\nb: &b [*a, *a, *a, *a, *a, *a, *a, *a]\nc: &c [*b, *b, *b, *b, *b, *b, *b, *b]\nd: [*c, *c, *c, *c, *c, *c, *c, *c]\n" for _ in range(400)),
+    "budgets": lambda: budgets(500),
+    "ignores": lambda: "".join(f"---\napiVersion: v1\nkind: Namespace\nmetadata: {{name: n{n}}}  # holdfast: ignore[HF305] because\n" for n in range(2_000)),
     "deep": lambda: "a: " + "[" * 37 + "[], " * (BIG // 4) + "]" * 37 + "\n",
     "numbers": lambda: "a: [" + ", ".join(["0x" + "f" * 5_000] * 50) + "]\n",
 }  # fmt: skip

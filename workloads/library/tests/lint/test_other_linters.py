@@ -1,4 +1,4 @@
-"""Checkov over the rendered manifests: 0 failed, and every skip is needed and says why.
+"""Checkov over the rendered manifests: it fails what they skip and nothing else, and every skip says why.
 
 It knows no JobSet, so its Jobs are shown to it as Jobs.
 """
@@ -26,13 +26,11 @@ Found = set[tuple[str, str]]
 """(check, kind/namespace/name) of everything that fails."""
 
 
-def shown(env: str, *, skipping: bool) -> Iterator[Body]:
-    """What Checkov is given; without `skipping` nothing is left out."""
+def shown(env: str) -> Iterator[Body]:
+    """What Checkov is given: without the skips, so that nothing is left out."""
     for body in copy.deepcopy(bodies(env)):
         about = body["metadata"]
-        if not skipping:
-            kept = {k: v for k, v in about.get("annotations", {}).items() if not k.startswith(SKIPPING)}
-            about["annotations"] = kept
+        about["annotations"] = {k: v for k, v in about.get("annotations", {}).items() if not k.startswith(SKIPPING)}
         yield body
         if body["kind"] == "JobSet":
             for group in body["spec"]["replicatedJobs"]:
@@ -43,11 +41,10 @@ def shown(env: str, *, skipping: bool) -> Iterator[Body]:
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("shown")
     for env in names():
-        for skipping in (True, False):
-            (root / str(skipping) / env).mkdir(parents=True)
-            for number, body in enumerate(shown(env, skipping=skipping)):
-                with (root / str(skipping) / env / f"{number:03}.yaml").open("w") as file:
-                    yaml.dump(body, file, yaml.CSafeDumper)
+        (root / env).mkdir()
+        for number, body in enumerate(shown(env)):
+            with (root / env / f"{number:03}.yaml").open("w") as file:
+                yaml.dump(body, file, yaml.CSafeDumper)
     return root
 
 
@@ -64,8 +61,8 @@ def checkov(folder: Path) -> dict[str, Found]:
         check=True,
     )
     answer: dict[str, Any] = json.loads(done.stdout)
-    assert answer["summary"]["passed"] > 2_000 and answer["summary"]["parsing_errors"] == 0, answer["summary"]
-    found: dict[str, Found] = {str(inner.relative_to(folder)): set() for inner in folder.glob("*/*")}
+    assert answer["summary"]["passed"] > 1_000 and answer["summary"]["parsing_errors"] == 0, answer["summary"]
+    found: dict[str, Found] = {str(inner.relative_to(folder)): set() for inner in folder.iterdir()}
     for check in answer["results"]["failed_checks"]:
         kind, *rest = check["resource"].split(".")
         found[str(Path(check["file_path"].lstrip("/")).parent)].add((check["check_id"], "/".join((kind, *rest))))
@@ -82,10 +79,9 @@ def wanted(env: str) -> Found:
     return found
 
 
-def test_checkov_fails_nothing_and_would_fail_exactly_what_is_skipped(folder: Path) -> None:
+def test_checkov_fails_exactly_what_is_skipped(folder: Path) -> None:
     """One test for one run of Checkov: several would each start one in the worker that they come to."""
-    expected: dict[str, Found] = {f"True/{env}": set() for env in names()}
-    assert checkov(folder) == expected | {f"False/{env}": wanted(env) for env in names()}
+    assert checkov(folder) == {env: wanted(env) for env in names()}
 
 
 def test_every_skip_says_why_and_the_rendered_objects_repeat_it() -> None:

@@ -3,13 +3,12 @@
 import os
 import subprocess
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from holdfast.lint import formats
-from holdfast.lint.engine import Options, Report, lint
+from holdfast.lint.engine import Options, lint
 from holdfast.lint.registry import all_rules
 from tests import platforms
 from tests.support import require
@@ -37,22 +36,12 @@ def folder(tool: str, module: str) -> Path:
     return Path(done.stdout.strip())
 
 
-@pytest.fixture(scope="module")
-def strangers() -> list[Path]:
-    return sorted(file for tool, module in MODULES.items() for file in folder(tool, module).rglob("*.y*ml"))
-
-
-@pytest.fixture(scope="module")
-def report(strangers: list[Path]) -> Report:
-    return lint(strangers, Options(platforms=[platforms.load("prod")]))
-
-
-def test_manifests_of_strangers_are_judged_and_crash_nothing(strangers: list[Path], report: Report) -> None:
+def test_manifests_of_strangers_are_judged_and_each_finding_names_a_rule_a_fix_and_a_place() -> None:
+    strangers = sorted(file for tool, module in MODULES.items() for file in folder(tool, module).rglob("*.y*ml"))
+    report = lint(strangers, Options(platforms=[platforms.load("prod")]))
     assert len(strangers) >= LEAST_FILES and report.files == len(strangers)
     assert report.objects >= LEAST_FILES, "few of them were understood"
-
-
-def test_each_finding_about_them_names_a_rule_a_fix_and_a_place(strangers: list[Path], report: Report) -> None:
+    assert all(shown(report) for shown in (formats.text, formats.as_json, formats.github))
     known, texts = all_rules(), {file.as_posix(): file for file in strangers}
     assert len(report.findings) > 150
     for finding in report.findings:
@@ -63,8 +52,3 @@ def test_each_finding_about_them_names_a_rule_a_fix_and_a_place(strangers: list[
         furthest[finding.file] = max(furthest[finding.file], finding.mark.line)
     for name, line in furthest.items():
         assert line <= len(texts[name].read_bytes().splitlines()) + 1, f"{name} has no line {line}"
-
-
-@pytest.mark.parametrize("shown", [formats.text, formats.as_json, formats.github])
-def test_every_format_can_show_them(shown: Callable[[Report], str], report: Report) -> None:
-    assert shown(report)

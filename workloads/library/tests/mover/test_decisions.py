@@ -30,11 +30,11 @@ def test_simulator_and_mover_decide_alike_at_every_event_of_a_trace(
 ) -> None:
     monkeypatch.setattr(mover_module, "REACTION_S", 0.0)
     sent: list[Standing] = []
-    for seed in range(4):
+    for seed in range(2):
         for deadline_h in (21.5, 26.0, 40.0):
             sent += replayed(asked(policy, deadline_h), paths(seed, 2.0, 1.5))
-    assert sent.count(Standing.ON_DEMAND) >= 8
-    assert policy == "queue" or sent.count(Standing.SPOT) >= 3, "it never came back, so nothing was compared"
+    assert sent.count(Standing.ON_DEMAND) >= 4
+    assert policy == "queue" or sent.count(Standing.SPOT) >= 1, "it never came back, so nothing was compared"
 
 
 def replayed(given: Plan, trace: Paths) -> list[Standing]:

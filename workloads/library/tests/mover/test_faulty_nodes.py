@@ -114,7 +114,7 @@ def test_the_cap_holds_from_the_start_of_the_mover_on() -> None:
     server = Server()
     found = faulty(server, 2, {"a": BROKEN, "b": BROKEN})
     cordoned = []
-    for at in range(0, 7_200, 60):
+    for at in range(0, 7_200, 600):
         found.step(spot("a", "b"), NOW + at)
         cordoned += [at for asked in server.asked if asked.startswith("cordon")]
         server.asked.clear()

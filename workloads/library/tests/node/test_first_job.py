@@ -112,9 +112,8 @@ def test_from_an_empty_cluster_to_the_receipt_of_an_evicted_job_of_somebody_else
             empty.boot("system-a", EXAMPLE.pool("system"))
             until("the migration is complete", lambda: migrated(empty.api), LIMIT_S)
         with watch("own job"):
-            image = f"{rendered.registry.host}/them/train:v1"
+            image = f"{rendered.registry.host}/them/train@{theirs}"
             prepared = written(document, NAME, image, storage, ["python", "/app/train.py", str(STEPS)])
-            assert prepared.job.image.endswith(f"@{theirs}")
             saved = lambda: storage.read(f"{BELOW}{NAME}/state.json").get("step", 0) >= SAVED  # noqa: E731
             assert follow(empty, prepared, saved, watch) == 0
         state = storage.read(f"{BELOW}{NAME}/state.json")
@@ -140,7 +139,7 @@ def migrated(api: Api) -> bool:
 
 
 def written(document: Path, name: str, image: str, storage: google.Bucket, command: list[str]) -> Prepared:
-    """By `new-job`, from an image by tag or role, and read again as `submit` reads it."""
+    """By `new-job`, from an image by digest or role, and read again as `submit` reads it."""
     words = ["new-job", name, "--platform", str(document), "--image", image]
     words += ["--gpus", "1xl4", "--capacity", "spot"]
     options = ["--set", f"env.STORAGE_EMULATOR_HOST={storage.url}", "--", *command]

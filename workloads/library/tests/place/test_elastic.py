@@ -10,8 +10,7 @@ import pytest
 
 from holdfast.contract.capacity import Placement
 from holdfast.contract.errors import InputError
-from holdfast.place import advice, ask, elastic, hazard, prices
-from holdfast.place.belief import World
+from holdfast.place import advice, ask, elastic, hazard
 from holdfast.place.elastic import Counts, Gang
 from holdfast.place.job import Job
 from workloads.library.tests.bench import placement_gangs
@@ -24,10 +23,6 @@ def counts(*spells: tuple[float, int]) -> Counts:
     """Nodes for so many hours each; the last for good."""
     edges = np.cumsum([hours for hours, _ in spells])[None, :-1]
     return Counts(edges_h=edges, count=np.array([[count for _, count in spells]]))
-
-
-def world() -> World:
-    return World(prices=prices.load(), churn=hazard.prior(ASKED.accelerator))
 
 
 def test_the_simulator_keeps_to_the_closed_forms_within_two_percent() -> None:
@@ -56,9 +51,9 @@ def test_below_the_least_it_stops_holds_for_a_minute_and_starts_again() -> None:
 
 def test_an_elastic_gang_costs_less_and_ends_sooner_than_the_rigid_one_and_more_so_the_larger_it_is() -> None:
     saved: list[float] = []
-    for nodes in (2, 8, 64):
-        job = replace(ASKED, gpus=nodes, min_nodes=nodes // 2, max_nodes=nodes)
-        rows = {o.policy: o for o in advice.options(job, world(), "us-central1")}
+    for nodes in (2, 8, 32):
+        job = replace(ASKED, hours=10, gpus=nodes, min_nodes=nodes // 2, max_nodes=nodes)
+        rows = {o.policy: o for o in advice.options(job, ask.world_of(job), "us-central1")}
         rigid, ours = rows["wait for Spot"], rows[f"elastic {nodes // 2}..{nodes}, wait for Spot"]
         assert ours.finish_at(50) <= rigid.finish_at(50)
         saved.append(1 - ours.mean_usd / rigid.mean_usd)
@@ -67,7 +62,8 @@ def test_an_elastic_gang_costs_less_and_ends_sooner_than_the_rigid_one_and_more_
 
 def test_a_year_is_priced_as_well_as_a_day() -> None:
     day, year = (
-        advice.options(replace(ASKED, hours=hours), world(), "us-central1")[-1].mean_usd / hours for hours in (48, 8760)
+        advice.options(replace(ASKED, hours=hours), ask.world_of(ASKED), "us-central1")[-1].mean_usd / hours
+        for hours in (48, 8760)
     )
     assert year == pytest.approx(day, rel=0.1)
 

@@ -3,30 +3,18 @@
 import json
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from holdfast.contract.errors import InputError, Unjudged
 from holdfast.contract.values import finite
 from holdfast.ledger.events import read_folder
-from holdfast.place.churn import days as daily
 from holdfast.place.churn import estimate
-from holdfast.place.churn.days import span_seconds
-from holdfast.place.churn.estimate import Exposure, Group
-
-Ages = Sequence[tuple[float, float, Exposure]]
+from holdfast.place.churn.estimate import Ages, Exposure, Group, span_seconds
 
 
-def show_churn(
-    events: Path | None,
-    project: str,
-    since: str,
-    *,
-    as_json: bool,
-    cluster: str = "",
-    clock: Callable[[], float] = time.time,
-) -> None:
+def show_churn(events: Path | None, project: str, since: str, *, as_json: bool, cluster: str = "") -> None:
     if (events is None) == (not project):
         got = "both" if project else "neither"
         raise InputError("churn has one source", got=got, allowed="--events or --project", fix="give one of them")
@@ -37,7 +25,7 @@ def show_churn(
     if events is not None:
         from_events(events, as_json=as_json)
     else:
-        from_cloud(project, cluster, clock(), since or "30d", as_json=as_json)
+        from_cloud(project, cluster, span_seconds(since or "30d"), as_json=as_json)
 
 
 def from_events(events: Path, *, as_json: bool) -> None:
@@ -51,18 +39,14 @@ def from_events(events: Path, *, as_json: bool) -> None:
     show(groups, ages, {"problems": dict(reading.problems)}, as_json=as_json)
 
 
-def from_cloud(project: str, cluster: str, now_s: float, since: str, *, as_json: bool) -> None:
+def from_cloud(project: str, cluster: str, since_s: float, *, as_json: bool) -> None:
     """Clusters are added up, as churn follows pool, machine type and zone; which ones is printed."""
-    from holdfast.place.churn.cloud_series import checked_cluster, checked_project, cloud_reader
-    from holdfast.place.churn.days import read_days
+    from holdfast.place.churn import cloud_series
 
-    since_s, project = span_seconds(since), checked_project(project)
-    days, clusters = read_days(cloud_reader(project, checked_cluster(cluster)), now_s, since_s)
-    if len(clusters) > 1:
-        print(f"added up: {', '.join(clusters)}; --cluster NAME shows one of them", file=sys.stderr)
-    groups, ages = daily.by_group(days), daily.by_age(days)
-    kept_days = [{"day": day.day.isoformat(), "hours": day.hours} for day in days]
-    show(groups, ages, {"days": kept_days, "clusters": clusters}, as_json=as_json)
+    found = cloud_series.cloud_reader(project, cluster).measured(time.time(), since_s)
+    if len(found.clusters) > 1:
+        print(f"added up: {', '.join(found.clusters)}; --cluster NAME shows one of them", file=sys.stderr)
+    show(found.groups, found.ages, {"clusters": found.clusters}, as_json=as_json)
 
 
 def show(groups: Mapping[Group, Exposure], ages: Ages, more: Mapping[str, Any], *, as_json: bool) -> None:

@@ -6,10 +6,12 @@ all the same: it adds exposure and no event (censored). Planned ends are no pree
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
+from holdfast.contract.errors import InputError
+from holdfast.contract.values import duration_s
 from holdfast.ledger.events import Event
 
 HOUR_US = 3_600_000_000
@@ -23,6 +25,11 @@ class Group:
     pool: str
     machine_type: str
     zone: str
+
+    @classmethod
+    def of(cls, fields: Mapping[str, object]) -> "Group":
+        """By the fields of an event line, or the labels of a series."""
+        return cls(**{name: str(fields.get(name, "")) for name in ("pool", "machine_type", "zone")})
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -49,6 +56,10 @@ class Exposure:
         # With no event the whole doubt lies above: three node-lives at 95 %.
         high = _gamma_quantile(1 - tail if self.events > 0 else confidence, self.events + 1)
         return low / self.hours, high / self.hours
+
+
+Ages = Sequence[tuple[float, float, Exposure]]
+"""(from hours, to hours, exposure) for each band of node age."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -80,13 +91,10 @@ def lifetimes(events: Iterable[Event], now_us: int) -> list[NodeLifetime]:
 
 
 def _lifetime(event: Event, begin_us: int, end_us: int, preempted: bool) -> NodeLifetime:
-    fields = event.fields
-    group = Group(
-        pool=str(fields.get("pool", "")), machine_type=str(fields.get("machine_type", "")),
-        zone=str(fields.get("zone", "")),
-    )  # fmt: skip
-    age_us = round(float(fields.get("seconds") or 0) * 1e6) if event.type == "node_up" else 0
-    return NodeLifetime(group=group, begin_us=begin_us, end_us=end_us, preempted=preempted, begin_age_us=age_us)
+    age_us = round(float(event.fields.get("seconds") or 0) * 1e6) if event.type == "node_up" else 0
+    return NodeLifetime(
+        group=Group.of(event.fields), begin_us=begin_us, end_us=end_us, preempted=preempted, begin_age_us=age_us
+    )
 
 
 def by_group(found: Sequence[NodeLifetime]) -> dict[Group, Exposure]:
@@ -96,8 +104,7 @@ def by_group(found: Sequence[NodeLifetime]) -> dict[Group, Exposure]:
     return dict(sorted(sums.items()))
 
 
-def by_age(found: Sequence[NodeLifetime]) -> list[tuple[float, float, Exposure]]:
-    """(from hours, to hours, exposure) for each band of node age."""
+def by_age(found: Sequence[NodeLifetime]) -> Ages:
     rows: list[tuple[float, float, Exposure]] = []
     for low, high in pairwise(AGE_BANDS_H):
         total = Exposure()
@@ -109,6 +116,15 @@ def by_age(found: Sequence[NodeLifetime]) -> list[tuple[float, float, Exposure]]
             total += Exposure(events=float(died_here), hours=max(0.0, min(age_h, high) - max(young_h, low)))
         rows.append((low, high, total))
     return rows
+
+
+def span_seconds(text: str) -> float:
+    """Of `--since`."""
+    seconds = duration_s(text, "mhd")
+    if not seconds:
+        allowed = "a number and d, h or m, as 7d, 12h or 30m"
+        raise InputError("--since is no span of time", got=text, allowed=allowed, fix="write --since 7d")
+    return seconds
 
 
 def _gamma_quantile(p: float, shape: float) -> float:

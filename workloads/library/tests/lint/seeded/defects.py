@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from holdfast.lint.engine import File, Options, judge, read_text
+from holdfast.lint.engine import File, read_text
+from workloads.library.tests.lint.seeded.rendered import found_by
 
 FOLDER = Path(__file__).parent
 TRAIN, GANG, NIGHTLY = "  name: finetune\n", "  name: pretrain\n", "  name: nightly-eval\n"
@@ -53,7 +54,7 @@ class Defect:
 
     def found(self) -> set[str]:
         files = [_read(f"{self.file}.yaml", document) for document in self.text().split("\n---\n")]
-        return {f.rule for f in judge(files, Options()).active}
+        return found_by(self.rules, files)
 
 
 @cache

@@ -1,9 +1,9 @@
-"""The list call of metric_server.py: filter, alignment, pages, and the complaints of the API."""
+"""The list call of metric_server.py: filter, alignment to one period, pages, and the complaints of the API."""
 
 import math
 import re
 from bisect import bisect_right
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -43,7 +43,7 @@ class Listing:
         matched = FILTER.fullmatch(request.filter)
         begin, end = request.interval.start_time.timestamp(), request.interval.end_time.timestamp()
         period = request.aggregation.alignment_period.total_seconds()
-        if not matched or not re.fullmatch(r"projects/[a-z0-9-]+", request.name) or begin >= end or period < 60:
+        if not matched or not re.fullmatch(r"projects/[a-z0-9-]+", request.name) or not 60 <= period == end - begin:
             return grpc.StatusCode.INVALID_ARGUMENT, f"{request.name} {request.filter} {begin} {end} {period}"
         if matched[1] not in kinds:
             return grpc.StatusCode.NOT_FOUND, f"Cannot find metric(s) that match type = {matched[1]}"
@@ -52,7 +52,7 @@ class Listing:
             return grpc.StatusCode.INVALID_ARGUMENT, f"{aligner} does not fit {matched[1]}"
         wanted = matched[2]
         keys = sorted(k for k in points if k[0] == matched[1] and wanted in (None, dict(k[2])["cluster_name"]))
-        series = [_series(key, points[key], runs[key], begin, end, period) for key in keys]
+        series = [_series(key, points[key], runs[key], begin, end) for key in keys]
         return self._page([one for one in series if one.points], request.page_token)
 
     def _page(self, series: list[monitoring_v3.TimeSeries], token: str) -> monitoring_v3.ListTimeSeriesResponse:
@@ -64,33 +64,18 @@ class Listing:
         return monitoring_v3.ListTimeSeriesResponse(time_series=page, next_page_token=rest, execution_errors=errors)
 
 
-def _series(
-    key: Any, points: Curve, runs: list[float], begin: float, end: float, period: float
-) -> monitoring_v3.TimeSeries:
+def _series(key: Any, points: Curve, runs: list[float], begin: float, end: float) -> monitoring_v3.TimeSeries:
+    """Without a point where nothing was written within the period."""
     found = monitoring_v3.TimeSeries()
     found.metric.type = key[0]
     found.metric.labels.update(dict(key[1]))
     found.resource.type = "k8s_cluster"
     found.resource.labels.update(dict(key[2]))
-    found.points = [  # newest first, as the API answers
-        {"interval": {"start_time": {"seconds": int(t - period)}, "end_time": {"seconds": int(t)}}, "value": {"double_value": v}}
-        for t, v in sorted(_deltas(points, runs, begin, end, period), reverse=True)
-    ]  # fmt: skip
+    if end > points[0][0] - (end - begin) and begin < points[-1][0]:
+        curve = _unwrapped(points, runs)
+        interval = {"start_time": {"seconds": int(begin)}, "end_time": {"seconds": int(end)}}
+        found.points = [{"interval": interval, "value": {"double_value": _at(curve, end) - _at(curve, begin)}}]
     return found
-
-
-def _periods(points: Curve, begin: float, end: float, period: float) -> Iterable[tuple[float, float]]:
-    """(from, to], counted back from the end of the window; only those between the first and the last point."""
-    for n in range(math.ceil((end - begin) / period)):
-        low, high = end - (n + 1) * period, end - n * period
-        if high > points[0][0] - period and low < points[-1][0]:
-            yield low, high
-
-
-def _deltas(points: Curve, runs: list[float], begin: float, end: float, period: float) -> Iterable[tuple[float, float]]:
-    curve = _unwrapped(points, runs)
-    for low, high in _periods(points, begin, end, period):
-        yield high, _at(curve, high) - _at(curve, low)
 
 
 def _unwrapped(points: Curve, runs: list[float]) -> Curve:
