@@ -3,7 +3,6 @@
 from infra.contract import interpreter as interpreter  # first: all below needs what `make setup` installs
 
 # isort: split
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -42,7 +41,6 @@ def loaded(env: str) -> "Environment":
         "python -m infra plan example",
         "python -m infra plan prod --full",
         "python -m infra plan prod --merge upstream/main",
-        "python -m infra plan prod --adopt cluster.json",
     )
 )
 def plan(
@@ -55,14 +53,6 @@ def plan(
         str,
         typer.Option(metavar="REF", help="Show what a merge of this commit would destroy, replace, change and create."),
     ] = "",
-    adopt: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="Write import blocks for a cluster that is there, as `gcloud container clusters describe "
-            "--format=json` printed it, and show what the next apply changes.",
-        ),
-    ] = None,
     as_json: Json = False,
 ) -> None:
     """Plan with the real provider, without credentials or network, and check the result against the rules.
@@ -70,16 +60,12 @@ def plan(
     Exit 1 if a rule is broken; with --merge, if the merge would destroy anything."""
     import json
 
-    from infra.ops import adopt as adoption
     from infra.ops import plan as planning
     from infra.ops import show, upgrade
     from infra.ops.synth import ROOT, synthesise
     from infra.rules import judge_plans, require_clean
 
     environment = loaded(env)
-    if adopt:
-        adoption.run(environment, adopt)
-        return
     if merge:
         with working(f"plan {env} with this checkout and with {merge}"):
             found = upgrade.compare(merge, env)
@@ -117,22 +103,13 @@ def check(
     raise typer.Exit(show.check(loaded(env), as_json))
 
 
-@app.command(epilog=examples("python -m infra describe example", "python -m infra describe prod --out platform.json"))
-def describe(
-    env: Env, out: Annotated[Path | None, typer.Option(help="File to write; default: standard output.")] = None
-) -> None:
-    """Write the platform document of ENV, which `holdfast` and `python -m workloads` read."""
+@app.command(epilog=examples("python -m infra describe example"))
+def describe(env: Env) -> None:
+    """Print the platform document of ENV, which `holdfast` and `python -m workloads` read."""
     from holdfast.platform import reading
     from infra.describe import described
 
-    document = reading.text(described(env))
-    if out is None:
-        print(document, end="")
-        return
-    try:
-        out.write_text(document, encoding="utf-8")
-    except OSError as error:
-        raise InputError("--out cannot be written", got=str(error), allowed="a file in a folder that exists", fix="create the folder, or name another file") from error  # fmt: skip
+    print(reading.text(described(env)), end="")
 
 
 @app.command(epilog=examples("python -m infra doctor example"))

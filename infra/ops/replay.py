@@ -67,16 +67,11 @@ def replan(stack: Path, state: Mapping[str, Any], folder: Path, *, initialised: 
     """
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
-    return plan_against(unprotected(stack), state, folder, initialised=initialised)
-
-
-def unprotected(stack: Path) -> dict[str, Any]:
-    """The configuration of a synthesised stack without its protections."""
     configuration = json.loads((stack / "cdk.tf.json").read_text())
     for resources in configuration.get("resource", {}).values():
         for resource in resources.values():
             resource.get("lifecycle", {}).pop("prevent_destroy", None)
-    return configuration
+    return plan_against(configuration, state, folder, initialised=initialised)
 
 
 def plan_against(
@@ -146,32 +141,14 @@ def _stack(stack: str, now: Path | None, then: Path | None, plan: Plan | None, f
         planned = plan["planned_values"]["root_module"].get("resources", [])
         return [Effect(kind="destroyed", line=f"{stack} {resource['address']}") for resource in planned]
     state = state_of(plan)
-    after = _with_a_provider(then, now, state, folder / "replay-then" / stack)
-    if after is None:
-        return []
+    known = now if _providers(now) == _providers(then) else None
+    after = replan(then, state, folder / "replay-then" / stack, initialised=known)
     before = _changes(replan(now, state, folder / "replay-now" / stack, initialised=now))
     return [
         effect
         for address, change in _changes(after).items()
         for effect in _effect(f"{stack} {address}", change, before.get(address, {}))
     ]
-
-
-def _with_a_provider(then: Path, now: Path, state: dict[str, Any], folder: Path) -> Plan | None:
-    """With the provider that the other side pins; where it cannot be had, with the one of this side.
-
-    None: that would be a plan of what this side has.
-    """
-    try:
-        return replan(then, state, folder, initialised=now if _providers(now) == _providers(then) else None)
-    except engine.EngineFailed as error:
-        # Any other failure is one of the configuration and must not be hidden by planning with another provider.
-        if not engine.lacks_provider(error.output):
-            raise
-    configuration = json.loads((then / "cdk.tf.json").read_text())
-    configuration["terraform"]["required_providers"] = _providers(now)
-    (then / "cdk.tf.json").write_text(json.dumps(configuration))
-    return None if _same(now, then) else replan(then, state, folder, initialised=now)
 
 
 def _changes(plan: Plan) -> dict[str, Change]:
@@ -186,18 +163,18 @@ def _effect(where: str, change: Change, before: Change) -> Iterator[Effect]:
     elif actions == ["create"]:
         yield Effect(kind="created", line=where)
     # A state made from planned values forces some replacements of its own; both sides show those.
-    elif forced := sorted(forcing(change) - forcing(before)):
+    elif forced := sorted(_forcing(change) - _forcing(before)):
         yield Effect(kind="replaced", line=f"{where}: {', '.join(forced)}")
-    elif different := differing(change.get("after") or {}, before.get("after") or {}):
+    elif different := _differing(change.get("after") or {}, before.get("after") or {}):
         yield Effect(kind="changed", line=f"{where}: {', '.join(different)}")
 
 
-def forcing(change: Change) -> set[str]:
+def _forcing(change: Change) -> set[str]:
     """Attributes that force a replacement, as `node_config.oauth_scopes`."""
     return {
         ".".join(str(part) for part in path if not isinstance(part, int)) for path in change.get("replace_paths", [])
     }
 
 
-def differing(one: dict[str, Any], other: dict[str, Any]) -> list[str]:
+def _differing(one: dict[str, Any], other: dict[str, Any]) -> list[str]:
     return sorted(key for key in one | other if one.get(key) != other.get(key))
