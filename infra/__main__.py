@@ -3,6 +3,7 @@
 from infra.contract import interpreter as interpreter  # first: all below needs what `make setup` installs
 
 # isort: split
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -41,6 +42,7 @@ def loaded(env: str) -> "Environment":
         "python -m infra plan example",
         "python -m infra plan prod --full",
         "python -m infra plan prod --merge upstream/main",
+        "python -m infra plan prod --adopt cluster.json",
     )
 )
 def plan(
@@ -53,6 +55,14 @@ def plan(
         str,
         typer.Option(metavar="REF", help="Show what a merge of this commit would destroy, replace, change and create."),
     ] = "",
+    adopt: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Write import blocks for a cluster that is there, as `gcloud container clusters describe "
+            "--format=json` printed it, and show what the next apply changes.",
+        ),
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Plan with the real provider, without credentials or network, and check the result against the rules.
@@ -60,12 +70,16 @@ def plan(
     Exit 1 if a rule is broken; with --merge, if the merge would destroy anything."""
     import json
 
+    from infra.ops import adopt as adoption
     from infra.ops import plan as planning
     from infra.ops import show, upgrade
     from infra.ops.synth import ROOT, synthesise
     from infra.rules import judge_plans, require_clean
 
     environment = loaded(env)
+    if adopt:
+        adoption.run(environment, adopt)
+        return
     if merge:
         with working(f"plan {env} with this checkout and with {merge}"):
             found = upgrade.compare(merge, env)

@@ -5,13 +5,14 @@ whatever the environment says, for plans without a project. HOLDFAST_UNPROTECTED
 to be destroyed, on purpose. HOLDFAST_RUN labels everything with the run of a proof. CDKTF_OUTDIR is the CDK's own variable.
 """
 
+import json
 import os
 import shutil
 from pathlib import Path
 
 from holdfast.contract.errors import InputError, run_cli
 from infra import cdk
-from infra.environments import Environment, load
+from infra.environments import Environment, imports_of, load
 from infra.environments import names as environment_names
 from infra.rules import require_clean
 from infra.specs.outputs import outputs
@@ -28,6 +29,8 @@ def build(app: cdk.App, environment: Environment, *, local_state: bool) -> None:
     foundation = AreaStack(app, "foundation", environment, local_state=local_state)
     cluster = AreaStack(app, "cluster", environment, local_state=local_state)
     cluster.add_dependency(foundation)
+    if (adopted := imports_of(environment.name)).exists():
+        cluster.add_override("import", json.loads(adopted.read_text()))
     monitoring = MonitoringStack(app, environment, local_state=local_state)
     monitoring.add_dependency(cluster)
     for stack, shown in zip((foundation, cluster, monitoring), outputs(environment).values(), strict=True):

@@ -3,14 +3,20 @@
 from infra.contract import interpreter as interpreter  # first: all below needs what `make setup` installs
 
 # isort: split
+import sys
+
 import typer
 
 from holdfast.command_line import run_app
+from holdfast.contract.errors import InputError, run_cli
 from holdfast.contract.examples import examples
 from holdfast.contract.exit_codes import EXIT_CODES_HELP
 from workloads.images.cli import app as images
 from workloads.manifests.cli import render
 from workloads.operators.cli import apply_platform, doctor
+
+# Verbs that were here until 0.1; each goes with release 0.3.
+MOVED = ("demo", "drill", "explain", "follow", "lint", "list", "new-job", "rules", "submit", "try")
 
 app = typer.Typer(
     help="Manifests, images and operators of the platform. Jobs have a command of their own: holdfast.",
@@ -28,5 +34,14 @@ app.command("doctor", epilog=examples("python -m workloads doctor example"))(doc
 app.command("render", epilog=examples("python -m workloads render", "python -m workloads render prod --check"))(render)
 
 
-if __name__ == "__main__":
+def main() -> None:
+    verb = sys.argv[1] if len(sys.argv) > 1 else ""
+    if verb in MOVED:
+        raise InputError(
+            "this command moved", got=f"python -m workloads {verb}", allowed=f"holdfast {verb}", fix=f"holdfast {verb} --help"
+        )  # fmt: skip
     run_app(app)
+
+
+if __name__ == "__main__":
+    run_cli(main)

@@ -9,7 +9,7 @@ from pathlib import Path
 from holdfast.contract.errors import InputError
 from infra.environments.schema import Environment, placeholders
 
-__all__ = ["Environment", "load", "names", "placeholders", "source_of"]
+__all__ = ["Environment", "imports_of", "load", "names", "placeholders", "source_of"]
 
 _FOLDER = Path(__file__).parent
 _SCHEMA = {"__init__", "schema", "capacity", "cluster", "services", "serving", "delivery", "checks", "runs", "teams"}
@@ -22,6 +22,11 @@ def names() -> list[str]:
 def source_of(name: str) -> str:
     """The file to edit, as messages print it."""
     return f"infra/environments/{name}.py"
+
+
+def imports_of(name: str) -> Path:
+    """Terraform's import blocks of what an environment adopted, as `infra plan --adopt` writes them."""
+    return _FOLDER / f"{name}.imports.json"
 
 
 def load(name: str) -> Environment:

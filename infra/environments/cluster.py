@@ -8,7 +8,7 @@ from datetime import datetime
 
 from holdfast.contract.errors import InputError
 from holdfast.contract.values import moment
-from infra.environments.checks import between, forms, numbers, one_of
+from infra.environments.checks import between, dns_name, forms, numbers, one_of
 
 MIN_EXTENDED_GRACE_VERSION = (1, 35)
 WEEKDAYS = ("MO", "TU", "WE", "TH", "FR", "SA", "SU")
@@ -23,6 +23,8 @@ def _moment(field: str, got: str) -> datetime:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Cluster:
+    name: str = ""
+    """Of a cluster that was there before (`infra plan --adopt`); empty: NAME_PREFIX-NAME."""
     release_channel: str = "REGULAR"
     min_version: str = ""
     """Oldest control plane accepted, for example 1.35 or 1.35.0-gke.1171000; empty: the channel decides."""
@@ -34,6 +36,8 @@ class Cluster:
     deletion_protection: bool = True
 
     def __post_init__(self) -> None:
+        if self.name:
+            dns_name("cluster.name", self.name, 40)
         one_of("cluster.release_channel", self.release_channel, ("RAPID", "REGULAR", "STABLE"))
         forms("cluster.", self, "min_version", "maintenance_days")
         start = _moment("cluster.maintenance_start", self.maintenance_start)

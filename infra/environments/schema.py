@@ -211,7 +211,7 @@ class Environment:
 
     @property
     def cluster_name(self) -> str:
-        return names.cluster(self.name_prefix, self.name)
+        return self.cluster.name or names.cluster(self.name_prefix, self.name)
 
     @property
     def network_name(self) -> str:

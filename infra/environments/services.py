@@ -40,6 +40,8 @@ class ExistingNetwork:
     services_range: str = "services"
     creates: tuple[str, ...] = ()
     """What is made in the network all the same: nat, google-apis, managed-services. In its own project only."""
+    grants: bool = False
+    """Write the three grants that GKE needs in a host project. False: the host's team has written them."""
 
     def __post_init__(self) -> None:
         forms("network.existing.", self, "network", "subnet")
@@ -47,6 +49,7 @@ class ExistingNetwork:
         dns_name("network.existing.services_range", self.services_range, 63)
         for part in self.creates:
             one_of("network.existing.creates[]", part, NETWORK_PARTS)
+        numbers("network.existing.", self)
         owners = {path.split("/")[1] for path in (self.network, self.subnet)}
         fix = "take both from one project"
         require(len(owners) == 1, "network.existing.subnet", self.subnet, f"a subnet of {self.network}", fix)
@@ -61,6 +64,8 @@ class ExistingNetwork:
         require(self.subnet.split("/")[3] == region, f"{at}subnet", self.subnet, f"one in {region}", fix)
         own, fix = self.project == project, "leave it out: the team of the host project makes it"
         require(own or not self.creates, f"{at}creates", ", ".join(self.creates), f"nothing in {self.project}", fix)
+        fix = "set it to False: the network is of this project"
+        require(not (own and self.grants), f"{at}grants", True, "True for a host project", fix)
 
 
 NETWORK_PARTS = ("nat", "google-apis", "managed-services")

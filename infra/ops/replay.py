@@ -67,11 +67,16 @@ def replan(stack: Path, state: Mapping[str, Any], folder: Path, *, initialised: 
     """
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
+    return plan_against(unprotected(stack), state, folder, initialised=initialised)
+
+
+def unprotected(stack: Path) -> dict[str, Any]:
+    """The configuration of a synthesised stack without its protections."""
     configuration = json.loads((stack / "cdk.tf.json").read_text())
     for resources in configuration.get("resource", {}).values():
         for resource in resources.values():
             resource.get("lifecycle", {}).pop("prevent_destroy", None)
-    return plan_against(configuration, state, folder, initialised=initialised)
+    return configuration
 
 
 def plan_against(
@@ -163,18 +168,18 @@ def _effect(where: str, change: Change, before: Change) -> Iterator[Effect]:
     elif actions == ["create"]:
         yield Effect(kind="created", line=where)
     # A state made from planned values forces some replacements of its own; both sides show those.
-    elif forced := sorted(_forcing(change) - _forcing(before)):
+    elif forced := sorted(forcing(change) - forcing(before)):
         yield Effect(kind="replaced", line=f"{where}: {', '.join(forced)}")
-    elif different := _differing(change.get("after") or {}, before.get("after") or {}):
+    elif different := differing(change.get("after") or {}, before.get("after") or {}):
         yield Effect(kind="changed", line=f"{where}: {', '.join(different)}")
 
 
-def _forcing(change: Change) -> set[str]:
+def forcing(change: Change) -> set[str]:
     """Attributes that force a replacement, as `node_config.oauth_scopes`."""
     return {
         ".".join(str(part) for part in path if not isinstance(part, int)) for path in change.get("replace_paths", [])
     }
 
 
-def _differing(one: dict[str, Any], other: dict[str, Any]) -> list[str]:
+def differing(one: dict[str, Any], other: dict[str, Any]) -> list[str]:
     return sorted(key for key in one | other if one.get(key) != other.get(key))

@@ -21,6 +21,8 @@ BROAD_STORAGE_ROLES = ("roles/storage.admin", "roles/storage.objectAdmin", "role
 PUBLIC = ("allUsers", "allAuthenticatedUsers")
 ISSUER = "https://token.actions.githubusercontent.com"
 KEY_ROLE = "roles/cloudkms.cryptoKeyEncrypterDecrypter"
+# Of GKE's own agent, in the host project of a Shared VPC.
+HOST_ROLE = "roles/container.hostServiceAgentUser"
 SERVICE_AGENT = re.compile(r"serviceAccount:service-[\w-]+@[a-z-]+\.iam\.gserviceaccount\.com")
 
 
@@ -64,6 +66,9 @@ def _may_have(environment: Environment, grant: PlannedResource, member: str) -> 
     if environment.delivery and member == f"serviceAccount:{environment.service_account_email('deployer')}":
         # What it deploys includes grants, so it may grant; but not as the owner, nor read what the platform stores.
         return role not in BROAD_ROLES and role.startswith("roles/")
+    if role == HOST_ROLE:
+        existing = environment.network.existing
+        return bool(existing and grant.get("project") == existing.project and SERVICE_AGENT.fullmatch(member))
     if role in PROJECT_ROLES:
         return member == f"serviceAccount:{environment.service_account_email(PROJECT_ROLES[role])}"
     if role == READER_ROLE:

@@ -6,6 +6,7 @@ from ipaddress import ip_network
 
 from holdfast.contract.roles import GOOGLE_APIS_CIDR
 from infra.environments.schema import Environment
+from infra.environments.services import ExistingNetwork
 from infra.specs.resource import Resource
 
 APIS = (
@@ -45,6 +46,7 @@ def resources(environment: Environment) -> list[Resource]:
     wanted = [part for name, part in parts.items() if not existing or name in existing.creates]
     return [
         *(_services(environment) if environment.enable_apis else []),
+        *(_host_grants(environment, existing) if existing and existing.grants else []),
         *([] if existing else [_vpc(environment), _subnet(environment), _firewall(environment)]),
         *(resource for part in wanted for resource in part(environment)),
     ]
@@ -54,6 +56,32 @@ def makes_peering(environment: Environment) -> bool:
     """Whether the range and the peering for Cloud SQL are made here."""
     existing = environment.network.existing
     return bool(environment.database) and (existing is None or "managed-services" in existing.creates)
+
+
+def _host_grants(environment: Environment, existing: ExistingNetwork) -> list[Resource]:
+    """What GKE asks of a Shared VPC host project (GKE documentation, clusters with Shared VPC)."""
+    number, (_, _, _, region, _, subnet) = environment.project_number.lower(), existing.subnet.split("/")
+    gke = f"serviceAccount:service-{number}@container-engine-robot.iam.gserviceaccount.com"
+    users = {"gke": gke, "instances": f"serviceAccount:{number}@cloudservices.gserviceaccount.com"}
+    where = {"project": existing.project, "region": region, "subnetwork": subnet}
+    after = tuple(name for each in ("container", "compute", "cloudresourcemanager") for name in api(environment, each))
+    return [
+        *(
+            Resource(
+                kind="google_compute_subnetwork_iam_member",
+                id=f"host-{name}",
+                arguments=where | {"role": "roles/compute.networkUser", "member": member},
+                after=after,
+            )
+            for name, member in users.items()
+        ),
+        Resource(
+            kind="google_project_iam_member",
+            id="host-gke",
+            arguments={"project": existing.project, "role": "roles/container.hostServiceAgentUser", "member": gke},
+            after=after,
+        ),
+    ]
 
 
 def apis(environment: Environment) -> tuple[str, ...]:

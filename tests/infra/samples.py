@@ -25,7 +25,7 @@ def shared_network() -> Environment:
     """In a subnet of a Shared VPC host project."""
     host = "projects/acme-host"
     existing = ExistingNetwork(
-        network=f"{host}/global/networks/shared", subnet=f"{host}/regions/{EXAMPLE.region}/subnetworks/gpu"
+        network=f"{host}/global/networks/shared", subnet=f"{host}/regions/{EXAMPLE.region}/subnetworks/gpu", grants=True
     )
     return replace(EXAMPLE, network=replace(EXAMPLE.network, existing=existing))
 

@@ -1,0 +1,89 @@
+"""A cluster that is there becomes part of an environment: the real provider reads its record and says what changes."""
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast.contract.errors import InputError, Stopped
+from infra import cdk, environments, main
+from infra.contract.names import stack
+from infra.environments import Environment
+from infra.ops import adopt
+from tests.infra.samples import EXAMPLE
+
+pytestmark = [pytest.mark.plan, pytest.mark.timeout(600)]
+RECORD = Path(__file__).with_name("recorded_cluster.json")
+ENVIRONMENT = replace(EXAMPLE, cluster=replace(EXAMPLE.cluster, name="ml-platform"))
+Edit = Callable[[dict[str, Any]], object]
+
+
+@pytest.fixture(scope="module")
+def synthesised(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return built(ENVIRONMENT, tmp_path_factory.mktemp("synth"))
+
+
+def built(environment: Environment, out: Path) -> Path:
+    """The folder of its stack of the cluster."""
+    app = cdk.App(outdir=str(out))
+    main.build(app, environment, local_state=True)
+    app.synth()
+    return out / "stacks" / stack("cluster", environment.name)
+
+
+def pool(record: dict[str, Any], name: str) -> dict[str, Any]:
+    return next(each for each in record["nodePools"] if each["name"] == name)
+
+
+def test_the_plan_shows_what_an_adoption_changes_and_every_synthesis_imports_it(
+    synthesised: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record = adopt.read(RECORD)
+    record["resourceLabels"] = {"team": "ml"}
+    pool(record, "system")["autoscaling"]["totalMaxNodeCount"] = 9
+    found = adopt.adopt(ENVIRONMENT, record, synthesised, tmp_path / "plan")
+    assert {block["to"] for block in found.blocks} == {
+        "google_container_cluster.cluster", "google_container_node_pool.pool-system", "google_container_node_pool.pool-spot-a100",
+    }  # fmt: skip
+    assert "resource_labels" in found.changes["google_container_cluster.cluster"]
+    assert "autoscaling" in found.changes["google_container_node_pool.pool-system"]
+    assert "google_container_node_pool.pool-flex-a100" in found.created and found.left == ["old-pool"]
+    monkeypatch.setattr(environments, "_FOLDER", tmp_path)
+    adopt.write(ENVIRONMENT, found)
+    again = json.loads((built(ENVIRONMENT, tmp_path / "again") / "cdk.tf.json").read_text())
+    assert again["import"] == found.blocks
+    assert again["import"][0]["id"] == "projects/acme-ai-platform/locations/us-central1/clusters/ml-platform"
+    assert "old-pool" in "\n".join(adopt.report(found))
+
+
+def in_another_network(record: dict[str, Any]) -> None:
+    other = "projects/acme-ai-platform/global/networks/other"
+    record |= {"network": "other", "networkConfig": record["networkConfig"] | {"network": other}}
+
+
+def on_demand(record: dict[str, Any]) -> None:
+    del pool(record, "spot-a100")["config"]["spot"]
+
+
+@pytest.mark.parametrize(
+    ("edit", "word"),
+    [(in_another_network, "cluster.cluster: network"), (on_demand, "pool-spot-a100: node_config.spot")],
+)
+def test_what_would_be_replaced_is_not_adopted(synthesised: Path, tmp_path: Path, edit: Edit, word: str) -> None:
+    record = adopt.read(RECORD)
+    edit(record)
+    with pytest.raises(Stopped, match="destroy and create again") as caught:
+        adopt.adopt(ENVIRONMENT, record, synthesised, tmp_path / "plan")
+    assert word in caught.value.lines()
+
+
+def test_another_cluster_or_file_is_bad_input(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="another cluster"):
+        adopt.adopt(EXAMPLE, adopt.read(RECORD), tmp_path, tmp_path)
+    for text in ("", "[]", '{"name": "a"}'):
+        (tmp_path / "record.json").write_text(text)
+        with pytest.raises(InputError, match="--adopt"):
+            adopt.read(tmp_path / "record.json")
