@@ -119,10 +119,9 @@ doctor: setup ## Check what a deployment of ENV needs
 doctor-cluster: setup ## Check what the cluster of ENV needs before a first job
 	@$(PY) -m workloads doctor $(NAMED_ENV)
 
-snapshots: setup provider ## Record the plan inventories, addresses, chart specifications and pictures
+snapshots: setup provider ## Record the plan inventories, addresses and chart specifications
 	@$(PY) -m tests.plan.inventory
 	@$(if $(wildcard workloads/library/tests),$(PY) -m workloads.library.tests.report.chart_goldens)
-	@$(if $(wildcard .ci/site),$(PY) .ci/site/pictures.py)
 
 inventory: setup provider ## Record the plan of your environment ENV; make test-plan then compares with it
 	@$(PY) -m tests.plan.inventory $(ENV)

@@ -24,7 +24,7 @@ LEFT_OUT = (
     "requirements/checkpoint-rivals.txt", "requirements/docs.*", "requirements/frameworks.txt",
     "requirements/litserve.*", "requirements/torchft.*",
     "tests/NOT_PROVEN.md", "tests/SLOWEST.md", "tests/decision_index.py", "tests/test_decisions.py",
-    "tests/test_figures.py", "tests/test_names.py", "tests/test_options.py", "tests/test_pages.py",
+    "tests/test_figures.py", "tests/test_options.py", "tests/test_pages.py",
     "tests/test_readme.py", "tests/test_release.py", "tests/test_stderr.py", "tests/test_tiers.py",
     "tests/check_words.py", "tests/test_template.py", "tests/test_words.py", "tests/test_commands.py", "tests/plan/test_fork.py",
     "tests/plan/test_upgrade.py", "tests/plan/test_first_week.py",

@@ -117,22 +117,13 @@ def check(
     raise typer.Exit(show.check(loaded(env), as_json))
 
 
-@app.command(epilog=examples("python -m infra describe example", "python -m infra describe prod --out platform.json"))
-def describe(
-    env: Env, out: Annotated[Path | None, typer.Option(help="File to write; default: standard output.")] = None
-) -> None:
-    """Write the platform document of ENV, which `holdfast` and `python -m workloads` read."""
+@app.command(epilog=examples("python -m infra describe example"))
+def describe(env: Env) -> None:
+    """Print the platform document of ENV, which `holdfast` and `python -m workloads` read."""
     from holdfast.platform import reading
     from infra.describe import described
 
-    document = reading.text(described(env))
-    if out is None:
-        print(document, end="")
-        return
-    try:
-        out.write_text(document, encoding="utf-8")
-    except OSError as error:
-        raise InputError("--out cannot be written", got=str(error), allowed="a file in a folder that exists", fix="create the folder, or name another file") from error  # fmt: skip
+    print(reading.text(described(env)), end="")
 
 
 @app.command(epilog=examples("python -m infra doctor example"))

@@ -80,35 +80,6 @@ def test_a_bug_behind_any_program_is_no_finding(
     assert head.startswith("internal error: KeyError: 'step'") and "report it" in where
 
 
-@pytest.mark.process
-def test_the_shell_completes_commands_and_options_once_asked_to(tmp_path: Path) -> None:
-    """As `holdfast --install-completion` leaves it, in the bash that reads it."""
-    program = tmp_path / "holdfast"
-    program.write_text(f"#!{sys.executable}\nfrom holdfast.cli import main\nmain()\n")
-    program.chmod(0o755)
-    variables = os.environ | {"HOME": str(tmp_path), "PATH": f"{tmp_path}:{os.environ['PATH']}"}
-    # Asked in a terminal, it looks at the shell that it was started by.
-    variables["_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION"] = "1"
-
-    def bash(script: str) -> str:
-        command = ["bash", "--norc", "-c", script]
-        return subprocess.run(command, env=variables, capture_output=True, text=True, timeout=60, check=True).stdout
-
-    shown = bash("holdfast --show-completion bash")
-    bash("holdfast --install-completion bash")
-    (installed,) = (tmp_path / ".bash_completions").iterdir()
-    assert shown.strip() == installed.read_text().strip()
-    assert str(installed) in (tmp_path / ".bashrc").read_text()
-    for words, completed in {
-        "holdfast che": ["checkpoints"],
-        "holdfast checkpoints ver": ["verify-exact"],
-        "holdfast train run --ren": ["--rendezvous"],
-    }.items():
-        at = f"COMP_WORDS=({words}); COMP_CWORD={len(words.split()) - 1}"
-        found = bash(f"source {installed}; {at}; _holdfast_completion holdfast; printf '%s\\n' ${{COMPREPLY[@]}}")
-        assert found.split() == completed
-
-
 MAKEFILE = (ROOT / "Makefile").read_text()
 # Target -> the commands of ours in its recipe, with their flags.
 RUNS = {

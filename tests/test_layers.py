@@ -2,6 +2,7 @@
 
 import ast
 import builtins
+from collections.abc import Iterator
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
@@ -23,7 +24,7 @@ def ours(module: str) -> bool:
 @cache
 def imports(path: Path) -> set[str]:
     found: set[str] = set()
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in statements(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module:
@@ -33,13 +34,30 @@ def imports(path: Path) -> set[str]:
     return {m for m in found if ours(m)}
 
 
+def statements(node: ast.AST) -> Iterator[ast.stmt]:
+    """At any depth. Not what is in expressions, which are most of a tree."""
+    for part in ("body", "orelse", "finalbody", "handlers", "cases"):
+        inner = getattr(node, part, ())
+        for child in inner if isinstance(inner, list) else ():
+            yield child
+            yield from statements(child)
+
+
+@cache
+def folder_of(package: str) -> Path:
+    """Also of the library where it is installed, and not part of the checkout."""
+    spec = find_spec(package)
+    assert spec and spec.submodule_search_locations
+    return Path(spec.submodule_search_locations[0])
+
+
 @cache
 def is_module(name: str) -> bool:
-    """Also of the library where it is installed, and not part of the checkout."""
-    try:
-        return ours(name) and find_spec(name) is not None
-    except ModuleNotFoundError:
+    package, _, rest = name.partition(".")
+    if package not in PACKAGES:
         return False
+    path = folder_of(package) / rest.replace(".", "/")
+    return path.is_dir() or path.with_name(f"{path.name}.py").is_file()
 
 
 def modules() -> list[tuple[str, Path]]:
@@ -120,7 +138,7 @@ def bases_by_class() -> dict[str, set[str]]:
     """Classes of the library by name, with the names of their bases; a name that is used twice has the bases of both."""
     found: dict[str, set[str]] = {}
     for path in (LIBRARY / "holdfast").rglob("*.py"):
-        for node in ast.walk(ast.parse(path.read_text())):
+        for node in statements(ast.parse(path.read_text())):
             if isinstance(node, ast.ClassDef):
                 found.setdefault(node.name, set()).update(ast.unparse(base).split(".")[-1] for base in node.bases)
     return found
@@ -151,7 +169,7 @@ def test_contract_needs_the_standard_library_only() -> None:
     import sys
 
     for path in sorted([*(ROOT / "infra/contract").glob("*.py"), *(LIBRARY / "holdfast/contract").glob("*.py")]):
-        for node in ast.walk(ast.parse(path.read_text())):
+        for node in statements(ast.parse(path.read_text())):
             names = [a.name for a in node.names] if isinstance(node, ast.Import) else []
             names += [node.module] if isinstance(node, ast.ImportFrom) and node.module else []
             for name in names:

@@ -1,15 +1,14 @@
 """README: the main paths that it names exist and can be read in one go; every file that it links is there."""
 
 import ast
-import importlib
 import re
-import sys
 from pathlib import Path
 
 import pytest
 
+from infra.environments.example import ENVIRONMENT
+
 ROOT = Path(__file__).parents[1]
-sys.path.insert(0, str(ROOT / ".ci/site"))
 README = (ROOT / "README.md").read_text()
 LINT, DRILL = "workloads/library/holdfast/lint", "workloads/library/holdfast/drill"
 ROOMS = ("infra", "workloads/library", LINT, DRILL, "monitoring", "tests")
@@ -72,12 +71,13 @@ def test_each_gap_says_what_would_prove_it() -> None:
     assert all(len(found) == 1 and len(found[0].split()) <= 25 for found in proofs), proofs
 
 
-def test_the_pictures_are_those_of_the_example_and_the_contract() -> None:
-    """`python .ci/site/pictures.py` draws them anew."""
-    drawn: dict[str, str] = importlib.import_module("pictures").pictures()
-    assert {file.name: file.read_text() for file in (ROOT / ".github/pictures").iterdir()} == drawn
-    for file in drawn:
-        assert f".github/pictures/{file}" in README
+def test_the_picture_shows_the_pools_of_the_example() -> None:
+    for mode in ("light", "dark"):
+        shown = (ROOT / f".github/pictures/cluster-{mode}.svg").read_text()
+        for group in ENVIRONMENT.groups:
+            assert f">{group.name}</text>" in shown and group.machine_types[0] in shown, group.name
+            nodes = len(group.machine_types)
+            assert f"{group.min_nodes * nodes} to {group.max_nodes * nodes} nodes" in shown, group.name
 
 
 def test_it_is_short() -> None:

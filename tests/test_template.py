@@ -89,7 +89,7 @@ def test_its_own_lint_passes(template: Path, words: tuple[str, ...]) -> None:
 
 @pytest.mark.parametrize(
     "words",
-    [("-m", tiers.TIERS["fast"].marks), ("tests/workloads/images/test_layouts.py",)],
+    [("-m", tiers.TIERS["fast"].marks), ("tests/workloads/images/test_layouts.py", "-k", "trainer")],
     ids=["fast", "images of the pinned wheel"],
 )
 def test_its_own_tests_pass(template: Path, words: tuple[str, ...]) -> None:

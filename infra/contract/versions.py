@@ -18,7 +18,6 @@ GPU_DRIVER = "LATEST"
 MIN_TERRAFORM = (1, 9)  # `terraform show -json` and preconditions as the plan runner reads them
 MIN_OPENTOFU = (1, 8)
 CDKTF_CLI_VERSION = "0.21.0"
-NODE_MAJOR = 22  # the only line on which both the cdktf and the cdktn command line run
 # Of the operators: `python -m workloads.operators.vendor` renders their manifests again, `make operators` applies them.
 JOBSET_VERSION = "0.12.0"
 KUEUE_VERSION = "0.19.2"

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from holdfast.contract.capacity import Capacity
 from holdfast.contract.errors import InputError
-from holdfast.contract.lifecycle import DEFAULT_WINDOW, FLEX_MAX_RUN_S, FLEX_MIN_RUN_S, ShutdownWindow
+from holdfast.contract.lifecycle import DEFAULT_WINDOW, FLEX_MAX_RUN_S, ShutdownWindow
 from holdfast.contract.machines import ACCELERATORS, MACHINE_TYPES
 from holdfast.contract.pools import (
     GPU_TAINT,
@@ -44,9 +44,6 @@ class Reservation:
     """Calendar mode: first day, as 2026-12-01. Empty: it is there now."""
     ends: str = ""
     """Calendar mode: last day. No job is placed that would not be done by then."""
-    best_effort: bool = False
-    """True: any open reservation that fits (AnyBestEffort), and on demand where there is none. `infra doctor` refuses it
-    where the project has an open one with another name, since it would drain it."""
 
     def __post_init__(self) -> None:
         dns_name("groups[].reservation.name", self.name, 63)
@@ -56,8 +53,6 @@ class Reservation:
         numbers("groups[].reservation.", self, usd_per_hour=(0.0001, 100_000))
         in_order = not (self.starts and self.ends) or self.starts <= self.ends
         require(in_order, "groups[].reservation.ends", self.ends, f"a day from {self.starts} on", "correct the days")
-        fix = "name the reservation, or leave its project out"
-        require(not (self.best_effort and self.project), "groups[].reservation.best_effort", True, "False for a shared one", fix)  # fmt: skip
 
     def labels(self) -> tuple[tuple[str, str], ...]:
         """Of its nodes."""
@@ -84,9 +79,6 @@ class NodeGroup:
     """Empty means every zone of the cluster."""
     disk_gib: int = 100
     disk_type: str = "pd-balanced"
-    local_ssds: int = 0
-    max_run_s: int = 0
-    """Planned life of a flex-start node; 0 means the longest allowed, 7 days. A queued job asks for it itself."""
     reservation: Reservation | None = None
     """Of a group with capacity reserved. Reservations are zonal: state its zone."""
     evict_untolerating: bool = False
@@ -99,7 +91,7 @@ class NodeGroup:
         unique(f"{at}.machine_types", self.machine_types)
         for machine_type in self.machine_types:
             self._check_machine(f"{at}.machine_types", machine_type)
-        numbers(f"{at}.", self, max_nodes=(1, MAX_NODES_PER_POOL), disk_gib=(MIN_DISK_GIB, 65_536), local_ssds=(0, 32))
+        numbers(f"{at}.", self, max_nodes=(1, MAX_NODES_PER_POOL), disk_gib=(MIN_DISK_GIB, 65_536))
         between(f"{at}.min_nodes", self.min_nodes, 0, self.max_nodes)
         one_of(f"{at}.disk_type", self.disk_type, DISK_TYPES)
         unique(f"{at}.zones", self.zones)
@@ -142,11 +134,6 @@ class NodeGroup:
         if self.capacity in FLEX_CAPACITIES:
             fix = "an on-demand group only"
             require(self.min_nodes == 0, f"{at}.min_nodes", self.min_nodes, "0 for flex-start", fix)
-        if self.capacity is Capacity.FLEX_START and self.max_run_s:
-            between(f"{at}.max_run_s", self.max_run_s, FLEX_MIN_RUN_S, FLEX_MAX_RUN_S)
-        elif self.capacity is not Capacity.FLEX_START:
-            fix = "remove max_run_s, or set capacity to flex-start"
-            require(self.max_run_s == 0, f"{at}.max_run_s", self.max_run_s, "0 unless the capacity is flex-start", fix)
 
     def taints(self) -> tuple[Taint, ...]:
         taints: list[Taint] = []
@@ -179,9 +166,8 @@ class NodeGroup:
                 extra_labels=self.reservation.labels() if self.reservation else (),
                 disk_gib=self.disk_gib,
                 disk_type=self.disk_type,
-                local_ssds=self.local_ssds,
                 window=spot_window if self.capacity is Capacity.SPOT else DEFAULT_WINDOW,
-                max_run_s=(self.max_run_s or FLEX_MAX_RUN_S) if self.capacity is Capacity.FLEX_START else 0,
+                max_run_s=FLEX_MAX_RUN_S if self.capacity is Capacity.FLEX_START else 0,
             )
             for machine_type in self.machine_types
         )

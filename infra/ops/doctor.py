@@ -1,13 +1,9 @@
 """Is everything there that a deployment needs? Read-only."""
 
-import importlib.metadata
-import subprocess
-import sys
 from collections.abc import Callable, Sequence
-from pathlib import Path
 
 from holdfast.checks import Answer
-from infra.contract.versions import GOOGLE_PROVIDER_VERSION, MIN_OPENTOFU, MIN_TERRAFORM, NODE_MAJOR
+from infra.contract.versions import GOOGLE_PROVIDER_VERSION, MIN_OPENTOFU, MIN_TERRAFORM
 from infra.environments import Environment, placeholders, source_of
 from infra.ops import engine
 from infra.ops.project import account_checks
@@ -21,32 +17,6 @@ Probe = Callable[[Environment], Answer]
 def probes() -> Sequence[tuple[str, Probe]]:
     """What this machine and the project need."""
     return (*LOCAL, *account_checks())
-
-
-def _python(_: Environment) -> Answer:
-    version = ".".join(map(str, sys.version_info[:3]))
-    # The range of requires-python in pyproject.toml; pip checks it when it installs, and never again.
-    return (3, 11) <= sys.version_info[:2] < (3, 14), version, "make setup with Python 3.11, 3.12 or 3.13"
-
-
-def _bindings(_: Environment) -> Answer:
-    try:
-        # By metadata: importing cdktf starts a Node process and takes seconds.
-        found = importlib.metadata.version("cdktf")
-    except importlib.metadata.PackageNotFoundError:
-        return False, "cdktf is not installed", "make setup"
-    return True, f"cdktf {found}", ""
-
-
-def _node(_: Environment) -> Answer:
-    # Without the wheel this is the bare name, which the system looks up on PATH.
-    program = (engine.node_folder() or Path()) / "node"
-    try:
-        output = subprocess.run([program, "--version"], capture_output=True, text=True, check=False).stdout.strip()
-    except OSError:
-        output = "no node"
-    # Exactly this line: a newer Node loads no prebuilt terminal module of cdktf-cli 0.21, which then fails at once.
-    return output.startswith(f"v{NODE_MAJOR}."), output, f"make setup installs Node {NODE_MAJOR}"
 
 
 def _command_line(_: Environment) -> Answer:
@@ -84,9 +54,6 @@ def _rules(environment: Environment) -> Answer:
 
 
 LOCAL: Sequence[tuple[str, Probe]] = (
-    ("python", _python),
-    ("cdktf library", _bindings),
-    ("node", _node),
     ("cdktf command", _command_line),
     ("engine", _engine),
     ("provider", _provider),

@@ -7,7 +7,6 @@ wheel. A provider mirror, where there is one, spares the registry: HOLDFAST_PROV
 import importlib.util
 import json
 import os
-import re
 import shlex
 import shutil
 import subprocess
@@ -55,11 +54,6 @@ class EngineFailed(Unjudged):
         # The cause is at the end; what comes before may be thousands of lines of refreshing.
         super().__init__("\n".join([f"the engine failed: {what}", *lines[-60:]]))
         self.output = output
-
-
-def lacks_provider(output: str) -> bool:
-    """Whether an `init` failed because no mirror or registry has the provider, in the words of either engine."""
-    return bool(re.search("Failed to (query available|resolve) provider packages", output))
 
 
 def command() -> tuple[str, ...]:

@@ -108,7 +108,7 @@ def _wanted(environment: Environment) -> dict[str, int]:
 
 
 def _reservations(environment: Environment) -> Answer:
-    """Each group's reservation is there and large enough, and one that takes any open reservation drains none of others."""
+    """Each group's reservation is there and large enough."""
     groups = [(group, group.reservation) for group in environment.groups if group.reservation]
     wrong: list[str] = []
     for group, wanted in groups:
@@ -116,19 +116,11 @@ def _reservations(environment: Environment) -> Answer:
         here = [each for each in listed if str(each.get("zone", "")).rpartition("/")[2] == group.zones[0]]
         mine = next((each for each in here if each["name"] == wanted.name), None)
         wrong += [f"{wanted.name} is not in {group.zones[0]}"] if mine is None else _unfit(mine, group)
-        if wanted.best_effort:
-            others = [each["name"] for each in here if each["name"] != wanted.name and _is_open(each, group)]
-            wrong += [f"{group.name} would drain {name}, since best_effort takes any" for name in others]
     return (
         not wrong,
         "; ".join(wrong) or f"{len(groups)} there",
-        "correct groups[].reservation, or set best_effort=False",
+        "correct groups[].reservation",
     )
-
-
-def _is_open(found: Any, group: NodeGroup) -> bool:
-    machine = found.get("specificReservation", {}).get("instanceProperties", {}).get("machineType")
-    return not found.get("specificReservationRequired") and machine in group.machine_types
 
 
 def _unfit(found: Any, group: NodeGroup) -> Iterator[str]:

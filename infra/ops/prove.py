@@ -245,7 +245,6 @@ def steps(environment: Environment, spot: Pool, folder: Path, run: str, usd_per_
     values = {"e": environment, "pool": spot.name, "pods": PODS, "out": folder, "run": run, "reach": reach,
               "cap": f"--max-usd-per-hour={usd_per_hour:.4f}", "bucket": f"gs://{environment.bucket('data')}/"}  # fmt: skip
     lines = ([word.format(**values) for word in line.split()] for line in STEPS)
-    python = {
-        program: (sys.executable, "-m") for program in ("infra", "workloads", "workloads.images.base", "holdfast")
-    }
+    programs = ("infra", "workloads", "workloads.images.base", "holdfast")
+    python: dict[str, tuple[str, ...]] = dict.fromkeys(programs, (sys.executable, "-m"))
     return [Step(name, float(minutes), (*python.get(words[0], ()), *words)) for name, minutes, *words in lines]

@@ -146,32 +146,14 @@ def _stack(stack: str, now: Path | None, then: Path | None, plan: Plan | None, f
         planned = plan["planned_values"]["root_module"].get("resources", [])
         return [Effect(kind="destroyed", line=f"{stack} {resource['address']}") for resource in planned]
     state = state_of(plan)
-    after = _with_a_provider(then, now, state, folder / "replay-then" / stack)
-    if after is None:
-        return []
+    known = now if _providers(now) == _providers(then) else None
+    after = replan(then, state, folder / "replay-then" / stack, initialised=known)
     before = _changes(replan(now, state, folder / "replay-now" / stack, initialised=now))
     return [
         effect
         for address, change in _changes(after).items()
         for effect in _effect(f"{stack} {address}", change, before.get(address, {}))
     ]
-
-
-def _with_a_provider(then: Path, now: Path, state: dict[str, Any], folder: Path) -> Plan | None:
-    """With the provider that the other side pins; where it cannot be had, with the one of this side.
-
-    None: that would be a plan of what this side has.
-    """
-    try:
-        return replan(then, state, folder, initialised=now if _providers(now) == _providers(then) else None)
-    except engine.EngineFailed as error:
-        # Any other failure is one of the configuration and must not be hidden by planning with another provider.
-        if not engine.lacks_provider(error.output):
-            raise
-    configuration = json.loads((then / "cdk.tf.json").read_text())
-    configuration["terraform"]["required_providers"] = _providers(now)
-    (then / "cdk.tf.json").write_text(json.dumps(configuration))
-    return None if _same(now, then) else replan(then, state, folder, initialised=now)
 
 
 def _changes(plan: Plan) -> dict[str, Change]:

@@ -1,4 +1,4 @@
-"""Machines of pools: how many local SSDs, which disks. The API refuses what its machine type has not."""
+"""Disks of pools. The API refuses what the machine type does not take."""
 
 from collections.abc import Iterator
 
@@ -6,19 +6,6 @@ from holdfast.contract.machines import MACHINE_TYPES
 from infra.rules.autoprovisioning import DEFAULTS
 from infra.rules.model import Facts, Finding, rule
 
-ANY_N2 = (1, 2, 4, 8, 16, 24)
-# Counts that a machine type takes besides none; a type that is not here takes none.
-LOCAL_SSDS: dict[str, tuple[int, ...]] = {
-    **dict.fromkeys(("g2-standard-4", "g2-standard-8", "g2-standard-12", "g2-standard-16", "g2-standard-32"), (1,)),
-    "g2-standard-24": (2,), "g2-standard-48": (4,), "g2-standard-96": (8,),
-    "a2-highgpu-1g": (1, 2, 4, 8), "a2-highgpu-2g": (2, 4, 8), "a2-highgpu-4g": (4, 8), "a2-highgpu-8g": (8,),
-    "a2-megagpu-16g": (8,),
-    "a2-ultragpu-1g": (1,), "a2-ultragpu-2g": (2,), "a2-ultragpu-4g": (4,), "a2-ultragpu-8g": (8,),
-    "a3-highgpu-1g": (2,), "a3-highgpu-2g": (4,), "a3-highgpu-4g": (8,), "a3-highgpu-8g": (16,),
-    "a3-ultragpu-8g": (32,), "a4-highgpu-8g": (32,),
-    **dict.fromkeys(("n2-standard-2", "n2-standard-4", "n2-standard-8"), ANY_N2),
-    "n2-standard-16": ANY_N2[1:], "n2-standard-32": ANY_N2[2:],
-}  # fmt: skip
 # Boot disks, by the beginning of a machine type.
 _PERSISTENT, _HYPERDISK = ("pd-balanced", "pd-ssd"), ("hyperdisk-balanced",)
 BOOT_DISKS = {
@@ -31,23 +18,11 @@ BOOT_DISKS = {
     "a3-ultragpu-": _HYPERDISK,
     "a4-": _HYPERDISK,
 }
-LOCAL_SSD_DOC = "https://docs.cloud.google.com/compute/docs/disks/local-ssd#choose_number_local_ssds"
 DISKS_DOC = "https://docs.cloud.google.com/compute/docs/disks/hyperdisks"
 
 
 def boot_disks(machine_type: str) -> tuple[str, ...]:
     return next((disks for start, disks in BOOT_DISKS.items() if machine_type.startswith(start)), ())
-
-
-@rule(reason="the API takes the counts that a machine type has, and no other", source=LOCAL_SSD_DOC)
-def local_ssds_fit(facts: Facts) -> Iterator[Finding]:
-    """Each pool has a number of local SSDs that its machine type takes."""
-    path = "node_config.ephemeral_storage_local_ssd_config.local_ssd_count"
-    for pool in facts.pools():
-        machine = str(pool.get("node_config.machine_type"))
-        allowed = (0, *LOCAL_SSDS.get(machine, ()))
-        if pool.get(path, 0) not in allowed:
-            yield pool.finding(path, f"{', '.join(map(str, allowed))} on {machine}", "set local_ssds of the group")
 
 
 @rule(reason="the API refuses a boot disk that the machine series does not take", source=DISKS_DOC)

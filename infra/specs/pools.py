@@ -89,8 +89,6 @@ def _node_config(environment: Environment, pool: Pool) -> dict[str, object]:
         "kubelet_config": _kubelet(pool),
     }
     config |= _lifespan(environment, pool) | _gpu(environment, pool)
-    if pool.local_ssds:
-        config["ephemeral_storage_local_ssd_config"] = {"local_ssd_count": pool.local_ssds}
     return config | encrypted(environment, "boot_disk_kms_key")
 
 
@@ -121,8 +119,6 @@ def _lifespan(environment: Environment, pool: Pool) -> dict[str, object]:
 def _reservation(environment: Environment, pool: Pool) -> dict[str, object]:
     found = next(group.reservation for group in environment.groups if group.name == pool.pool_class)
     assert found
-    if found.best_effort:
-        return {"consume_reservation_type": "ANY_RESERVATION"}
     named = f"projects/{found.project}/reservations/{found.name}" if found.project else found.name
     return {"consume_reservation_type": "SPECIFIC_RESERVATION", "key": RESERVATION_KEY, "values": [named]}
 

@@ -1,4 +1,4 @@
-"""Who runs where, who gives way, and what an eviction may not do: the real scheduler and Eviction API."""
+"""Who gives way to whom: the real scheduler."""
 
 from holdfast.clients.api import ApiError, Object
 from holdfast.contract.pools import Pool
@@ -71,30 +71,3 @@ def test_low_priority_never_takes_the_place_of_system_pods(world: World, spot: P
     world.create_pod("low", world.pod_template(spot, priorityClassName=low))
     assert "Insufficient nvidia.com/gpu" in unschedulable(world, "low")
     assert phase(world, "system") == "Running"
-
-
-def test_a_disruption_budget_refuses_evictions_but_never_a_lost_node(world: World, spot: Pool) -> None:
-    world.add_nodes(spot, 1)
-    template = world.pod_template(spot)
-    template["metadata"]["labels"] = {"app": "held"}
-    world.create_pod("held", template)
-    world.wait_running(1)
-    budgets = world.path("poddisruptionbudgets", "/apis/policy/v1")
-    held = {"matchLabels": {"app": "held"}}
-    world.api.create(budgets, {"metadata": {"name": "held"}, "spec": {"minAvailable": 1, "selector": held}})
-    until("the budget is counted", lambda: world.api.get(f"{budgets}/held")["status"].get("expectedPods"))
-    assert world.evict("held") == 429
-    assert world.preempt(list(world.nodes)) == 1
-    assert disruption(world.pod("held")) == "TerminationByKubelet"
-
-
-def test_an_eviction_without_a_budget_ends_the_pod_with_the_condition_that_jobs_ignore(
-    world: World, spot: Pool
-) -> None:
-    world.add_nodes(spot, 1)
-    world.create_job("one", world.job_spec(spot, 1))
-    (pod,) = world.wait_running(1)
-    assert world.evict(pod["metadata"]["name"]) == 201
-    ended = until("the pod has failed", lambda: world.pods("Failed"))
-    assert disruption(ended[0]) == "EvictionByEvictionAPI"
-    assert not world.job("one")["status"].get("failedIndexes")

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -10,7 +11,6 @@ from typing import Any
 import pytest
 
 from holdfast.contract.errors import Unjudged
-from infra.ops.engine import lacks_provider
 from infra.ops.plan import plan
 from tests import support
 
@@ -34,6 +34,11 @@ def synthesised(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], tup
         return out / environment / "synth" / "stacks", plans
 
     return of
+
+
+def lacks_provider(printed: str) -> bool:
+    """Whether no mirror or registry has the provider, in the words of Terraform or OpenTofu."""
+    return bool(re.search("Failed to (query available|resolve) provider packages", printed))
 
 
 def _planned(environment: str, out: Path) -> dict[str, Path]:

@@ -1,7 +1,7 @@
-"""Every stack of every environment is applied, planned again and destroyed by the real provider.
+"""Every stack of an open and of a hardened environment is applied, planned again and destroyed by the real provider.
 
 Google is a stand-in that knows the published definitions of its APIs and refuses what they do not know. It has the
-habits that the provider does not hide: answers in another order, grants that take minutes, names that stay taken.
+habits that the provider does not hide: answers in another order, and grants that take minutes.
 """
 
 import filecmp
@@ -19,13 +19,13 @@ from infra.contract import names
 from infra.ops import drift
 from infra.ops.engine import EngineFailed
 from infra.specs.cluster import IGNORED
-from tests.plan.stand_in import apply, definitions
+from tests.plan.stand_in import apply
 from tests.plan.stand_in.app import settled
 from tests.plan.stand_in.server import serving
 from tests.plan.stand_in.world import World
 
 pytestmark = [pytest.mark.plan, pytest.mark.timeout(900)]
-ENVIRONMENTS = ("dev", "example", "prod")
+ENVIRONMENTS = ("example", "prod")
 NewProject = Callable[[str, str], apply.Project]
 
 
@@ -41,10 +41,6 @@ class Story:
     by_hand: list[str] = field(default_factory=list[str])
     """What the nightly comparison finds of it, after somebody changed two of those sets."""
     left: list[str] = field(default_factory=list[str])
-    once_more: str = ""
-    """Why the database could not be made again under the name that was just destroyed."""
-    databases: list[str] = field(default_factory=list[str])
-    """Of the deployment after that, as the next generation."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,7 +49,6 @@ class Synthesised:
 
     settled: Path
     unprotected: Path
-    again: Path
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,9 +60,9 @@ class Played:
 
 @pytest.fixture(scope="module")
 def synthesised(tmp_path_factory: pytest.TempPathFactory) -> Synthesised:
-    asked = (*(f"settled:{name}" for name in ENVIRONMENTS), "unprotected:prod", "again:example")
+    asked = (*(f"settled:{name}" for name in ENVIRONMENTS), "unprotected:prod")
     made = apply.synthesise(tmp_path_factory.mktemp("variants"), *asked)
-    return Synthesised(**{variant: made / variant for variant in ("settled", "unprotected", "again")})
+    return Synthesised(settled=made / "settled", unprotected=made / "unprotected")
 
 
 @pytest.fixture(scope="module")
@@ -181,30 +176,17 @@ def _story(environment: str, project: apply.Project, synthesised: Synthesised) -
         if environment == "prod":
             guarded = [stack for stack in stacks if differ(synthesised.settled, synthesised.unprotected, stack)]
             list(pool.map(project.apply, [project.stack(synthesised.unprotected, stack) for stack in guarded]))
-    if environment == "dev":
+    if environment == "example":
         change_by_hand(project.world)
-        cluster = edited(project, synthesised.settled, "cluster-dev", no_exceptions)
+        cluster = edited(project, synthesised.settled, "cluster-example", no_exceptions)
         story.without_exceptions = project.changes(cluster)
         found = [{"address": address, "change": change} for address, change in story.without_exceptions.items()]
-        ignored = drift.ignored_differences(settled("dev"), {"resource_changes": found})
+        ignored = drift.ignored_differences(settled("example"), {"resource_changes": found})
         story.by_hand = [f"{change.address} {change.difference}" for change in ignored]
     for stack in reversed(stacks):
         project.destroy(project.folder / stack)
     story.left = sorted(project.world.resources)
-    if environment == "example":
-        _once_more(story, synthesised)
     return story
-
-
-def _once_more(story: Story, synthesised: Synthesised) -> None:
-    """Google holds a database's name for a week, and the peering with the range of the last deployment is still there."""
-    project, only = story.project, "-target=google_sql_database_instance.results"
-    try:
-        project.apply(project.stack(synthesised.settled, "foundation-example"), only)
-    except EngineFailed as error:
-        story.once_more = error.output
-    project.apply(project.stack(synthesised.again, "foundation-example"), only)
-    story.databases = [path for path in project.world.resources if "/instances/" in path]
 
 
 @pytest.mark.parametrize("environment", ENVIRONMENTS)
@@ -215,20 +197,6 @@ def test_a_plan_after_the_apply_is_empty(stories: dict[str, Story], environment:
 @pytest.mark.parametrize("environment", ENVIRONMENTS)
 def test_a_destroy_leaves_the_abandoned_peering_and_nothing_else(stories: dict[str, Story], environment: str) -> None:
     assert [path for path in stories[environment].left if "/connections/" not in path] == []
-
-
-@pytest.mark.parametrize(
-    ("message", "value", "problem"),
-    [
-        ("NodeTaint", {"key": "a", "effect": "NoSchedule"}, "effect: 'NoSchedule' is none of"),
-        ("NodePool", {"config": {"machine_type": "e2-medium"}}, "config.machine_type: no field of NodeConfig"),
-        ("SecurityPostureConfig", {"vulnerabilityMode": "VULNERABILITY_BASIC"}, "'VULNERABILITY_BASIC' is deprecated"),
-        ("NodePool", {"initialNodeCount": "three"}, "initialNodeCount: 'three' is no integer"),
-        ("NodePool", {"locations": "us-central1-a"}, "locations: 'us-central1-a' is no list"),
-    ],
-)
-def test_a_body_that_googles_definitions_do_not_know_is_refused(message: str, value: Any, problem: str) -> None:
-    assert any(problem in found for found in definitions.misfits("container", message, value, ""))
 
 
 def test_every_kind_that_is_planned_was_applied(stories: dict[str, Story]) -> None:
@@ -253,18 +221,13 @@ def test_what_the_stacks_keep_in_order_is_refused_without_it(played: Played, wor
 
 def test_the_order_of_sets_differs_without_the_exceptions(stories: dict[str, Story]) -> None:
     """What the stand-in answers in another order would be changed by every plan."""
-    differs = stories["dev"].without_exceptions
+    differs = stories["example"].without_exceptions
     before, after = (differs["google_container_node_pool.pool-spot-a100"][side] for side in ("before", "after"))
     assert before["node_config"][0]["taint"] == list(reversed(after["node_config"][0]["taint"]))
     assert "google_container_cluster.cluster" in differs
 
 
 def test_the_night_finds_a_set_that_was_changed_by_hand_and_no_other_order(stories: dict[str, Story]) -> None:
-    cluster, pool = sorted(stories["dev"].by_hand)
+    cluster, pool = sorted(stories["example"].by_hand)
     assert cluster == 'google_container_cluster.cluster monitoring_config[0].enable_components lacks "DCGM"'
     assert pool.startswith("google_container_node_pool.pool-spot-l4-g2-standard-8 node_config[0].taint lacks")
-
-
-def test_a_destroyed_database_comes_back_as_the_next_generation(stories: dict[str, Story]) -> None:
-    assert "can be used again a week later" in stories["example"].once_more
-    assert [path.rpartition("/")[2] for path in stories["example"].databases] == ["holdfast-example-results-2"]

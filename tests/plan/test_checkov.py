@@ -20,12 +20,12 @@ pytestmark = [pytest.mark.plan, pytest.mark.process, pytest.mark.timeout(900)]
 MOST_SKIPS = 4
 
 
-def failed_checks(plan_file: Path) -> set[tuple[str, str]]:
+def failed_checks(*plan_files: Path) -> set[tuple[str, str]]:
     """(check, address) of everything that Checkov fails."""
     home = environment("checkov")
     done = subprocess.run(
         [
-            *(str(home / "bin" / "python"), str(home / "bin" / "checkov"), "-f", str(plan_file)),
+            *(str(home / "bin" / "python"), str(home / "bin" / "checkov"), "-f", *map(str, plan_files)),
             *("--framework", "terraform_plan", "--skip-download", "-o", "json", "--soft-fail"),
         ],
         capture_output=True,
@@ -43,12 +43,10 @@ def failed_checks(plan_file: Path) -> set[tuple[str, str]]:
 def failed(
     planned: Callable[[str], dict[str, dict[str, Any]]], tmp_path_factory: pytest.TempPathFactory
 ) -> set[tuple[str, str]]:
-    found: set[tuple[str, str]] = set()
-    for stack in ("foundation-prod", "cluster-prod"):
-        file = tmp_path_factory.mktemp("checkov") / f"{stack}.json"
-        file.write_text(json.dumps(planned("prod")[stack]))
-        found |= failed_checks(file)
-    return found
+    files = [tmp_path_factory.mktemp("checkov") / f"{stack}.json" for stack in ("foundation-prod", "cluster-prod")]
+    for file in files:
+        file.write_text(json.dumps(planned("prod")[file.stem]))
+    return failed_checks(*files)
 
 
 def test_what_checkov_fails_is_what_resources_say_they_do_on_purpose(failed: set[tuple[str, str]]) -> None:

@@ -12,7 +12,6 @@ import pytest
 from holdfast.contract.errors import InputError
 from infra.environments import load
 from infra.rules import judge_plans
-from infra.specs.pools import RESERVED_TAINTS
 from tests.plan import inventory
 from tests.support import needs
 
@@ -79,22 +78,6 @@ def test_the_plan_only_creates_and_reads_no_data_source(planned: Planned, enviro
             assert (change["mode"], change["change"]["actions"]) == ("managed", ["create"]), change["address"]
 
 
-@pytest.mark.parametrize("environment", inventory.ENVIRONMENTS)
-def test_every_pool_of_the_environment_is_planned_as_it_is_named(planned: Planned, environment: str) -> None:
-    """A pool record without the field it is named for would prove nothing."""
-    values = inventory.planned(planned(environment)[f"cluster-{environment}"])
-    for pool in load(environment).pools():
-        config = values[f"google_container_node_pool.pool-{pool.name}"]["node_config"][0]
-        assert config["machine_type"] == pool.machine_type
-        ours = {t.key for t in pool.taints if not t.key.startswith(RESERVED_TAINTS)}
-        assert {t["key"] for t in config.get("taint", [])} == ours
-        assert config.get("spot", False) == (pool.capacity == "spot")
-        assert config.get("flex_start", False) == (pool.capacity in ("flex-start", "queued"))
-        assert [(a["type"], a["count"]) for a in config.get("guest_accelerator", [])] == (
-            [(pool.accelerator, pool.gpus_per_node)] if pool.gpus_per_node else []
-        )
-
-
 @needs("prod")
 def test_an_environment_of_a_fork_is_recorded_by_one_command_and_held_from_then_on(
     planned: Planned, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -123,22 +106,6 @@ def test_an_environment_of_a_fork_is_recorded_by_one_command_and_held_from_then_
         assert any(gone["address"] in line for line in inventory.differences(held, lost))
     with pytest.raises(InputError, match="unknown environment"):
         inventory.main(["no-such"])
-
-
-@needs("prod")
-def test_the_extended_grace_reaches_the_kubelet_of_spot_pools_only(planned: Planned) -> None:
-    values = inventory.planned(planned("prod")["cluster-prod"])
-    for pool in load("prod").pools():
-        kubelet = values[f"google_container_node_pool.pool-{pool.name}"]["node_config"][0]["kubelet_config"][0]
-        got = kubelet.get("shutdown_grace_period_seconds"), kubelet.get("shutdown_grace_period_critical_pods_seconds")
-        assert got == ((120, 15) if pool.capacity == "spot" else (None, None)), pool.name
-
-
-def test_the_pinned_provider_made_the_plan(planned: Planned) -> None:
-    from infra.contract.versions import GOOGLE_PROVIDER_VERSION
-
-    providers = planned("example")["cluster-example"]["configuration"]["provider_config"]
-    assert providers["google"]["version_constraint"] == GOOGLE_PROVIDER_VERSION
 
 
 @needs("prod")

@@ -1,4 +1,4 @@
-"""A played merge: upstream moves an address, needs a field, drops one, pins another provider."""
+"""A played merge: upstream moves an address, replaces pools, needs a field, drops one, pins another provider."""
 
 import json
 import os
@@ -56,7 +56,7 @@ def check(fork: Path, ref: str) -> tuple[int, dict[str, object]]:
     return done.returncode, json.loads(done.stdout) if done.stdout else {"stderr": done.stderr}
 
 
-def test_what_a_merge_would_destroy_is_told_before_it(fork: Path) -> None:
+def test_what_a_merge_would_destroy_replace_and_change_is_shown_before_it(fork: Path) -> None:
     upstream(
         fork,
         ("infra/specs/storage.py", "id=purpose,", 'id=f"bucket-{purpose}",'),
@@ -65,19 +65,7 @@ def test_what_a_merge_would_destroy_is_told_before_it(fork: Path) -> None:
             'return f"google_storage_bucket.{purpose}"',
             'return f"google_storage_bucket.bucket-{purpose}"',
         ),
-        ("infra/contract/versions.py", '"7.39.0"', '"7.45.0"'),
-    )
-    code, found = check(fork, "upstream")
-    assert code == 1, found
-    assert found["destroyed"] == [f"foundation-example google_storage_bucket.{p}" for p in ("checkpoints", "data")]
-    assert "foundation-example google_storage_bucket.bucket-data" in found["created"]  # type: ignore[operator]
-    assert git(fork, "worktree", "list").count("\n") == 0, "the worktree is removed again"
-
-
-def test_a_replacement_is_shown_with_what_forces_it(fork: Path) -> None:
-    """Every address stays, and every machine goes."""
-    upstream(
-        fork,
+        # Every address stays, and every machine goes.
         ("infra/specs/cluster.py", '["https://www.googleapis.com/auth/cloud-platform"]', '["storage-full"]'),
         # The add-on of an environment that did not ask for it: it must come and go in place.
         ("infra/specs/cluster.py", '{"enabled": security.secret_manager}', '{"enabled": not security.secret_manager}'),
@@ -87,6 +75,8 @@ def test_a_replacement_is_shown_with_what_forces_it(fork: Path) -> None:
     )
     code, found = check(fork, "upstream")
     assert code == 1, found
+    assert found["destroyed"] == [f"foundation-example google_storage_bucket.{p}" for p in ("checkpoints", "data")]
+    assert "foundation-example google_storage_bucket.bucket-data" in found["created"]  # type: ignore[operator]
     replaced, changed = found["replaced"], found["changed"]
     assert "cluster-example google_container_node_pool.pool-spot-a100: node_config.oauth_scopes" in replaced  # type: ignore[operator]
     flex = "node_config.max_run_duration, node_config.oauth_scopes"
@@ -94,7 +84,13 @@ def test_a_replacement_is_shown_with_what_forces_it(fork: Path) -> None:
     assert len([line for line in replaced if "node_pool" in line]) == 7  # type: ignore[attr-defined]
     assert "foundation-example google_pubsub_subscription.work: ack_deadline_seconds" in changed  # type: ignore[operator]
     assert "cluster-example google_container_cluster.cluster: cluster_autoscaling, secret_manager_config" in changed  # type: ignore[operator]
-    assert (found["destroyed"], found["created"]) == ([], [])
+    assert git(fork, "worktree", "list").count("\n") == 0, "the worktree is removed again"
+
+
+def test_a_provider_that_is_not_there_is_not_judged(fork: Path) -> None:
+    upstream(fork, ("infra/contract/versions.py", '"7.39.0"', '"7.39.99"'))
+    code, found = check(fork, "upstream")
+    assert code == 3 and "7.39.99" in str(found["stderr"]), found
 
 
 def test_a_field_that_the_environment_must_gain_is_named(fork: Path) -> None:

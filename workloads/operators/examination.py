@@ -1,4 +1,4 @@
-"""What a deployed cluster lacks before a first job: operators, webhooks, queues, images, database, drivers, identities.
+"""What a deployed cluster lacks before a first job: operators, webhooks, queues, images, database.
 
 Read-only: a dry-run create is all that is ever sent. Each probe answers whether it is well, what was found, and the fix.
 """
@@ -10,12 +10,9 @@ from typing import Any
 from holdfast.checks import Answer
 from holdfast.clients.api import Api, ApiError, Object
 from holdfast.contract.errors import Unjudged
-from holdfast.contract.kubernetes import ANNOTATION_GOOGLE_ACCOUNT, KUEUE_API, LABEL_DRIVER, api_path
-from holdfast.contract.pools import LABEL_ACCELERATOR
-from holdfast.contract.roles import JOB_ROLES, KSA_NAMESPACES
+from holdfast.contract.kubernetes import KUEUE_API, api_path
 from holdfast.manifests.render_context import RenderContext
 from holdfast.platform import Platform
-from infra.contract.versions import CUDA_MAJOR, GPU_DRIVER, GPU_DRIVERS, MIN_DRIVER
 from workloads.manifests import rendering
 from workloads.operators import install
 from workloads.operators.catalogue import LABEL_VERSION, OPERATORS, WEBHOOKS
@@ -23,8 +20,6 @@ from workloads.operators.settings import MANAGED_KINDS
 
 Ask = Callable[..., Any]
 """gcloud's words and `project` -> its answer; raises Unjudged where it refuses."""
-# Written onto nodes by GKE's device plugin.
-ANNOTATION_DRIVER = "cloud.google.com/cuda.driver-version.major"
 _ADMISSION = "/apis/admissionregistration.k8s.io/v1/{}s"
 
 
@@ -33,20 +28,12 @@ Probes = tuple[tuple[str, Callable[[Platform], Answer]], ...]
 
 def probes(api: Api, ask: Ask) -> Probes:
     found: tuple[tuple[str, Callable[..., Answer]], ...] = (
+        ("operators", _operators),
         ("webhooks", _webhooks),
         ("queues", _queues),
         ("database migrated", _migrated),
-        ("GPU drivers", _drivers),
-        ("service accounts", _accounts),
-        ("workload identity in a pod", _identity_in_a_pod),
     )
-    asked = (("images", partial(_images, ask)), ("workload identity", partial(_bindings, ask)))
-    return (*operators(api), *((name, _answering(partial(probe, api))) for name, probe in found), *asked)
-
-
-def operators(api: Api) -> Probes:
-    """Whether those that are pinned are there, each of its version and image, and rolled out."""
-    return (("operators", _answering(partial(_operators, api))),)
+    return (*((name, _answering(partial(probe, api))) for name, probe in found), ("images", partial(_images, ask)))
 
 
 def _answering(probe: Callable[[Platform], Answer]) -> Callable[[Platform], Answer]:
@@ -62,6 +49,7 @@ def _answering(probe: Callable[[Platform], Answer]) -> Callable[[Platform], Answ
 
 
 def _operators(api: Api, platform: Platform) -> Answer:
+    """Whether those that are pinned are there, each of its version and image, and rolled out."""
     lacking, context = list[str](), RenderContext(platform)
     for operator in OPERATORS:
         path = f"/apis/apps/v1/namespaces/{operator.namespace}/deployments/{operator.deployment}"
@@ -136,59 +124,11 @@ def _migrated(api: Api, platform: Platform) -> Answer:
     return ended["type"] == "Complete", f"Job {name}: {ended.get('message') or ended['type']}", fix
 
 
-def _identity_in_a_pod(api: Api, platform: Platform) -> Answer:
-    """Whether a pod of the platform had an identity at Google: the migration logs in, the reader reads the bucket."""
-    bodies = rendering.platform(RenderContext(platform))
-    reader = next(body for body in bodies if body["kind"] == "CronJob")
-    if any(_complete(api.find(_path(body))) for body in bodies if body["kind"] == "Job"):
-        return True, "the migration has logged in by it", ""
-    read = (api.find(_path(reader)) or {}).get("status", {}).get("lastSuccessfulTime")
-    if read:
-        return True, f"{reader['metadata']['name']} read the checkpoints at {read}", ""
-    place = f"-n {reader['metadata']['namespace']} --from=cronjob/{reader['metadata']['name']}"
-    raise Unjudged(f"no pod has used it yet; once a checkpoint exists, run: kubectl create job {place} identity-probe")
-
-
-def _complete(job: Object | None) -> bool:
-    conditions = (job or {}).get("status", {}).get("conditions", ())
-    return any(each["type"] == "Complete" and each["status"] == "True" for each in conditions)
-
-
 def _path(body: Object) -> str:
     """Of a Job or CronJob."""
     return (
         f"/apis/batch/v1/namespaces/{body['metadata']['namespace']}/{body['kind'].lower()}s/{body['metadata']['name']}"
     )
-
-
-def _drivers(api: Api, platform: Platform) -> Answer:
-    """The driver branch on each GPU node against the CUDA of the torch that images hold."""
-    least, old, seen = MIN_DRIVER[CUDA_MAJOR], list[str](), 0
-    for node in api.items("/api/v1/nodes", labelSelector=LABEL_ACCELERATOR):
-        seen += 1
-        meta = node["metadata"]
-        label = meta["labels"].get(LABEL_DRIVER, "default").upper()
-        text = meta.get("annotations", {}).get(ANNOTATION_DRIVER, str(GPU_DRIVERS.get(label, 0)))
-        if not text.isdigit() or int(text) < least:
-            old.append(f"{meta['name']} has R{text}")
-    found = "; ".join(old) or (f"R{least} or newer on {seen} nodes" if seen else "no GPU node at present")
-    return not old, found, f"gpu_driver_version {GPU_DRIVER} on its pool: CUDA {CUDA_MAJOR} needs R{least}"
-
-
-def _places(platform: Platform) -> list[tuple[str, str]]:
-    """Role and namespace of each Kubernetes account that acts as a Google account."""
-    spaces = [space for team in platform.other_teams for space in team.namespaces]
-    return [*KSA_NAMESPACES.items(), *((role, space) for space in spaces for role in JOB_ROLES)]
-
-
-def _accounts(api: Api, platform: Platform) -> Answer:
-    wrong: list[str] = []
-    for role, namespace in _places(platform):
-        found = api.find(f"/api/v1/namespaces/{namespace}/serviceaccounts/{role}")
-        bound = found["metadata"].get("annotations", {}).get(ANNOTATION_GOOGLE_ACCOUNT) if found else None
-        if bound != platform.accounts[role]:
-            wrong.append(f"{namespace}/{role}: {bound or 'none'}")
-    return not wrong, "; ".join(wrong) or f"{len(_places(platform))} annotated", f"make apply ENV={platform.name}"
 
 
 def _images(ask: Ask, platform: Platform) -> Answer:
@@ -215,18 +155,3 @@ def _rendered_images(context: RenderContext) -> Iterator[str]:
         yield "cloud-sql-proxy"
     if context.platform.serving:
         yield from ("server", "envoy")
-
-
-def _bindings(ask: Ask, platform: Platform) -> Answer:
-    """Each Kubernetes account may act as its Google account."""
-    lacking: list[str] = []
-    for role, namespace in _places(platform):
-        email = platform.accounts[role]
-        policy = ask("iam", "service-accounts", "get-iam-policy", email, project=platform.project)
-        member = f"serviceAccount:{platform.workload_pool}[{namespace}/{role}]"
-        users = {
-            m for b in policy.get("bindings", []) if b["role"].endswith("workloadIdentityUser") for m in b["members"]
-        }
-        if member not in users:
-            lacking.append(f"{namespace}/{role}")
-    return not lacking, ", ".join(lacking) + " not bound" if lacking else "bound", f"make deploy ENV={platform.name}"

@@ -68,19 +68,8 @@ SHARED = replace(NET, existing=EXISTING)
 WRONG: list[tuple[str, str, Make]] = [
     # class.field, a word of the message, how to get there
     ("Environment.name_prefix", "service account id", on(ENV, name_prefix="a-much-too-long-one")),
-    ("Environment.network", "nodes_cidr", on(NET, nodes_cidr="10.10.0.0/33")),
-    ("Environment.cluster", "release_channel", on(CLUSTER, release_channel="EXTENDED")),
     ("Environment.groups", "role system", on(ENV, groups=(SPOT,))),
-    ("Environment.auto_provisioning", "max_vcpus", on(NAP, max_vcpus=0)),
     ("Environment.quotas", "quotas[spot-h100]", on(ENV, quotas=(Quota(source="spot-h100", gpus=1),))),
-    ("Environment.security", "kms_key", on(SECURITY, kms_key="my-key")),
-    ("Environment.storage", "storage.runs", on(STORAGE, runs=(RUN, RUN))),
-    ("Environment.queue", "lanes", on(QUEUE, lanes=21)),
-    ("Environment.database", "tier", on(DATABASE, tier="large")),
-    ("Environment.alerts", "emails", on(ALERTS, emails=("nobody",))),
-    ("Environment.delivery", "repository", on(DELIVERY, repository="")),
-    ("Environment.serving", "serving.promised_per_s", on(SERVING, promised_per_s=0)),
-    ("Environment.budget", "billing_account", on(BUDGET, billing_account="")),
     ("Environment.labels", "labels[Team]", on(ENV, labels=(("Team", "ml"),))),
     ("Network.nodes_cidr", "network.nodes_cidr", on(NET, nodes_cidr="10.10.0.1/22")),
     ("Network.pods_cidr", "network.pods_cidr", on(NET, pods_cidr="10.20.0.0/24")),
@@ -109,12 +98,10 @@ WRONG: list[tuple[str, str, Make]] = [
     ("NodeGroup.capacity", "spot", on(SPOT, capacity="spot+flex-start")),
     ("NodeGroup.capacity", "must not be preempted", on(SYSTEM, capacity=Capacity.SPOT)),
     ("NodeGroup.min_nodes", "0 for flex-start", on(FLEX, min_nodes=1)),
-    ("NodeGroup.max_run_s", "0 unless", on(FLEX, capacity=Capacity.QUEUED, max_run_s=86_400)),
     ("NodeGroup.machine_types", "g2-standard-8 has 1 x nvidia-l4", on(SPOT, gpus_per_node=2)),
     ("NodeGroup.accelerator", "nvidia-l4", on(SPOT, accelerator="nvidia-l40")),
     ("NodeGroup.gpus_per_node", "g2-standard-24", on(SPOT, machine_types=("g2-standard-8",), gpus_per_node=2)),
     ("NodeGroup.disk_type", "pd-balanced", on(SPOT, disk_type="pd-balance")),
-    ("NodeGroup.max_run_s", "600 to 604,800", on(FLEX, max_run_s=8 * 86_400)),
     ("NodeGroup.evict_untolerating", "Spot groups only", on(SYSTEM, evict_untolerating=True)),
     ("AcceleratorCap.accelerator", "nvidia-tesla-a100", on(CAP, accelerator="nvidia.com/gpu")),
     ("Quota.source", "quotas[].source", on(QUOTA, source="")),
@@ -126,6 +113,12 @@ WRONG: list[tuple[str, str, Make]] = [
         on(SECURITY, gpu_exporter=False, faulty_nodes_per_hour=1),
     ),
     ("Storage.runs", "prefixes", on(STORAGE, runs=(Run(name="a", indices=2), Run(name="a-1")))),
+    ("Storage.runs", "at most 90", on(STORAGE, runs=tuple(Run(name=f"r{n}") for n in range(91)))),
+    (
+        "Storage.runs",
+        "bindings",
+        on(STORAGE, runs=tuple(Run(name=f"r{n}", indices=12, read_by=("batch", "server")) for n in range(40))),
+    ),
     ("Run.name", "storage.runs[].name", on(RUN, name="Train/..")),
     ("Run.indices", "storage.runs[train].indices", on(RUN, indices=13)),
     ("Run.read_by", "storage.runs[train].read_by", on(RUN, read_by=("trainer",))),
@@ -137,7 +130,6 @@ WRONG: list[tuple[str, str, Make]] = [
     ("Reservation.project", "reservation.project", on(RESERVED, project="my project")),
     ("Reservation.starts", "reservation.starts", on(RESERVED, starts="2026-02-31")),
     ("Reservation.ends", "a day from", on(RESERVED, starts="2026-12-01", ends="2026-11-30")),
-    ("Reservation.best_effort", "best_effort", on(RESERVED, best_effort=True, project="acme-host")),
     ("Environment.teams", "teams[].name", on(ENV, teams=(TEAM, TEAM))),
     ("Environment.teams", "teams[].name", on(ENV, teams=(Team(name="default"),))),
     ("Team.name", "teams[].name", on(TEAM, name="Vision!")),
@@ -156,7 +148,6 @@ WRONG: list[tuple[str, str, Make]] = [
     *wrong(ENV, zones=("europe-west4-a",), state_bucket="gs://state", spot_grace_s=45, enable_apis="yes"),
     *wrong(ENV, production="no", allow_drills=1),
     *wrong(SPOT, min_nodes=9, max_nodes=float("inf"), zones=("us-central1-a", "us-central1-a"), disk_gib=10),
-    *wrong(SPOT, local_ssds=-1),
     *wrong(CAP, max_gpus=0),
     *wrong(SECURITY, secret_manager="on", kms_key="projects/p", binary_authorization="on"),
     *wrong(SECURITY, image_patterns=("docker.io/**",), image_policy_elsewhere=None, signed_kernel_modules=2),
@@ -197,10 +188,9 @@ def schema_fields(kind: type) -> set[str]:
     found: set[str] = set()
     hints = typing.get_type_hints(kind)
     for field in fields(kind):
-        found.add(f"{kind.__name__}.{field.name}")
-        for part in (hints[field.name], *typing.get_args(hints[field.name])):
-            if isinstance(part, type) and is_dataclass(part):
-                found |= schema_fields(part)
+        parts = (hints[field.name], *typing.get_args(hints[field.name]))
+        sections = [part for part in parts if isinstance(part, type) and is_dataclass(part)]
+        found |= set().union(*map(schema_fields, sections)) if sections else {f"{kind.__name__}.{field.name}"}
     return found
 
 

@@ -25,9 +25,6 @@ def test_losses_stand_first_and_what_stays_is_left_out(capsys: pytest.CaptureFix
     lines = capsys.readouterr().out.splitlines()
     assert "google_a.gone" in lines[1] and "google_a.new" in lines[2]
     assert lines[-1] == "example: 2 changes, 1 destroy or replace"
-
-
-def test_json_is_one_object(capsys: pytest.CaptureFixture[str]) -> None:
     drift.show(EXAMPLE, {"cluster-example": changes_of(PLAN)}, as_json=True)
     found = json.loads(capsys.readouterr().out)
     assert found["schema"] == "holdfast.drift/1" and len(found["changes"]) == 2

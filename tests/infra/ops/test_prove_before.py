@@ -22,10 +22,8 @@ from holdfast.contract.machines import MACHINE_TYPES
 from holdfast.contract.pools import LABEL_NODEPOOL
 from holdfast.manifests.render_context import templates
 from holdfast.place.prices import load
-from infra import environments
 from infra.__main__ import app as platform
 from infra.contract.names import LABEL_RUN
-from infra.environments import Environment
 from infra.ops import prove
 from infra.specs import resources
 from tests.infra.ops.google import Gcloud
@@ -64,14 +62,8 @@ def test_what_may_cost_more_than_allowed_does_not_start_and_its_price_is_shown(
     assert prove.prove(EXAMPLE, max_usd=5, yes=True, out=tmp_path / "p") == EXIT_STOPPED
     shown = capsys.readouterr()
     assert "--max-usd is 5.00" in shown.err and "up to" in shown.out
+    assert prove.prove(EXAMPLE, max_usd=1_000, yes=False, out=tmp_path / "p") == EXIT_STOPPED, "no terminal to ask on"
     assert not (tmp_path / "p").exists()
-
-
-def test_production_is_not_proven(tmp_path: Path) -> None:
-    production = replace(EXAMPLE, production=True, allow_drills=False)
-    with pytest.raises(InputError):  # example lacks what the rules ask of production
-        prove.prove(production, max_usd=1_000, yes=True, out=tmp_path)
-    assert "production" in prove._refusal(production, 1, 2, True)  # pyright: ignore[reportPrivateUsage]
 
 
 @pytest.mark.parametrize("there", ["container clusters describe", "storage buckets describe"])
@@ -91,12 +83,6 @@ def test_a_project_that_does_not_answer_is_not_taken_for_an_empty_one(gcloud: Gc
     assert not (tmp_path / "p").exists()
 
 
-def test_without_a_terminal_nothing_starts_unless_it_is_agreed_to(gcloud: Gcloud, tmp_path: Path) -> None:
-    nothing_deployed(gcloud)
-    assert prove.prove(EXAMPLE, max_usd=1_000, yes=False, out=tmp_path / "p") == EXIT_STOPPED
-    assert not (tmp_path / "p").exists()
-
-
 def test_the_price_counts_the_machines_of_the_samples_and_what_bills_with_them() -> None:
     found = dict(prove.prices(EXAMPLE, EXAMPLE.pool("spot-a100"), TABLE))
     machine = MACHINE_TYPES["a2-highgpu-1g"]
@@ -105,19 +91,6 @@ def test_the_price_counts_the_machines_of_the_samples_and_what_bills_with_them()
     assert a100 and found["3 x a2-highgpu-1g Spot (spot-a100)"] == pytest.approx(3 * (a100.usd + disk))
     assert found["1 x e2-standard-4 (loader)"] > 4 * prove.USD["e2"]
     assert {"cluster", "NAT", "3 x e2-standard-4 (system)", "1 x g2-standard-8 (serving)"} <= set(found)
-
-
-def test_a_standby_and_another_region_raise_the_price() -> None:
-    assert EXAMPLE.database
-
-    def database(environment: Environment) -> float:
-        found = prove.prices(environment, SPOT, TABLE)
-        return next(usd for what, usd in found if what.startswith("database"))
-
-    standby = replace(EXAMPLE, database=replace(EXAMPLE.database, highly_available=True))
-    far = replace(EXAMPLE, region="europe-west4", zones=("europe-west4-a",))
-    assert database(standby) == pytest.approx(2 * database(EXAMPLE))
-    assert database(far) == pytest.approx(prove.ELSEWHERE * database(EXAMPLE))
 
 
 def test_what_has_no_price_has_no_bound() -> None:
@@ -131,19 +104,12 @@ def test_what_has_no_price_has_no_bound() -> None:
     assert families <= set(prove.USD), "every machine without a GPU has a price"
 
 
-@pytest.mark.parametrize(("name", "smallest"), [("example", "spot-l4-g2-standard-8"), ("dev", "spot-l4-g2-standard-4")])
-def test_the_samples_run_on_the_cheapest_spot_pool_that_holds_them(name: str, smallest: str) -> None:
-    assert prove.smallest_spot(environments.load(name), TABLE).name == smallest
-
-
-def test_a_pool_that_does_not_hold_a_sample_is_passed_over() -> None:
-    def cut(**most: int) -> Environment:
-        groups = tuple(replace(g, max_nodes=most.get(g.name, g.max_nodes)) for g in EXAMPLE.groups)
-        return replace(EXAMPLE, groups=groups)
-
-    assert prove.smallest_spot(cut(**{"spot-l4": 1}), TABLE).name == "spot-a100"
+def test_the_samples_run_on_the_cheapest_spot_pool_that_holds_them() -> None:
+    assert SPOT.name == "spot-l4-g2-standard-8"
+    most = {"spot-l4": 1, "spot-a100": 1}
+    groups = tuple(replace(group, max_nodes=most.get(group.name, group.max_nodes)) for group in EXAMPLE.groups)
     with pytest.raises(InputError, match="large enough for the sample jobs"):
-        prove.smallest_spot(cut(**{"spot-l4": 1, "spot-a100": 1}), TABLE)
+        prove.smallest_spot(replace(EXAMPLE, groups=groups), TABLE)
 
 
 def test_every_command_of_a_proof_is_one_that_there_is(tmp_path: Path) -> None:

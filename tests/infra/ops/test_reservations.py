@@ -1,6 +1,5 @@
-"""Machines that are reserved: planned by name, taken first, priced by one's own figure, and none drained of others."""
+"""Machines that are reserved: planned by name, taken first, and priced by one's own figure."""
 
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -27,7 +26,6 @@ from workloads.manifests import queueing
 
 OURS = Reservation(name="a100-q4", usd_per_hour=1.25)
 IMAGE = f"us-docker.pkg.dev/p/r/train@sha256:{'a' * 64}"
-Change = Callable[[Reservation], Reservation]
 
 
 def reserving(**fields: Any) -> Environment:
@@ -61,7 +59,6 @@ def own(**fields: Any) -> OwnJob:
     [
         ({}, {"consume_reservation_type": "SPECIFIC_RESERVATION", "values": ["a100-q4"]}),
         ({"project": "acme-host"}, {"values": ["projects/acme-host/reservations/a100-q4"]}),
-        ({"best_effort": True}, {"consume_reservation_type": "ANY_RESERVATION"}),
     ],
 )
 def test_its_pool_takes_the_reservation_that_is_named(fields: dict[str, Any], planned: dict[str, Any]) -> None:
@@ -99,27 +96,19 @@ RESERVED = {"instanceProperties": {"machineType": "a2-highgpu-1g"}, "count": "4"
 
 def listed(name: str, **fields: Any) -> dict[str, Any]:
     zone = "https://www.googleapis.com/compute/v1/projects/p/zones/us-central1-a"
-    return {"name": name, "zone": zone, "specificReservation": RESERVED, "specificReservationRequired": True} | fields
+    return {"name": name, "zone": zone, "specificReservation": RESERVED} | fields
 
 
 @pytest.mark.parametrize(
-    ("fields", "found", "word"),
+    ("found", "word"),
     [
-        ({}, [listed("a100-q4"), listed("theirs", specificReservationRequired=False)], ""),
-        ({}, [], "a100-q4 is not in us-central1-a"),
-        ({}, [listed("a100-q4", specificReservation=RESERVED | {"count": "2"})], "holds 2 machines"),
-        ({"best_effort": True}, [listed("a100-q4"), listed("theirs")], ""),
-        (
-            {"best_effort": True},
-            [listed("a100-q4"), listed("theirs", specificReservationRequired=False)],
-            "would drain theirs",
-        ),
+        ([listed("a100-q4"), listed("theirs")], ""),
+        ([], "a100-q4 is not in us-central1-a"),
+        ([listed("a100-q4", specificReservation=RESERVED | {"count": "2"})], "holds 2 machines"),
     ],
 )
-def test_doctor_refuses_what_is_not_there_or_would_drain_that_of_others(
-    gcloud: Gcloud, fields: dict[str, Any], found: list[Any], word: str
-) -> None:
+def test_doctor_refuses_what_is_not_there_or_too_small(gcloud: Gcloud, found: list[Any], word: str) -> None:
     gcloud.answer("compute reservations list", found)
     checks = [check for check in account_checks() if check[0] == "reservations"]
-    (verdict,) = examine(reserving(**fields), checks)
+    (verdict,) = examine(reserving(), checks)
     assert (verdict.verdict is Status.OK) == (not word) and word in verdict.found

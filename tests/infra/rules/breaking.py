@@ -89,8 +89,6 @@ BREAKING: dict[str, Edit] = {
     "nap-caps-present": both(both(without(FLEX), without(GANG)), caps(accelerators=())),
     "nap-caps-cover-pools": put(CLUSTER, f"{LIMITS}.0.maximum", 8),
     "nap-service-account": put(CLUSTER, f"{DEFAULTS}.service_account", "default"),
-    # cluster
-    # protections
     "dns-endpoint-inside": put(CLUSTER, DNS_ENDPOINT, True),
     "flow-logs": put(SUBNET, "log_config", None),
     "release-channel": put(CLUSTER, "release_channel.channel", "RAPID"),
@@ -101,7 +99,6 @@ BREAKING: dict[str, Edit] = {
     "binary-authorization": put(CLUSTER, "binary_authorization", {"evaluation_mode": "DISABLED"}),
     "people-by-group": put(CLUSTER, "authenticator_groups_config", None),
     "deletion-protection": put(CLUSTER, "deletion_protection", False),
-    # nodes, and what lies in the wrong place
     # network
     "ip-space-nodes": put(SUBNET, "ip_cidr_range", "10.10.0.0/27"),
     "ip-space-pods": put(SUBNET, "secondary_ip_range.0.ip_cidr_range", "10.20.0.0/22"),
@@ -128,8 +125,6 @@ BREAKING: dict[str, Edit] = {
     "state-is-apart": lambda facts: state(state_bucket=facts.environment.bucket("data"))(facts),
     "quota-holds-a-gang": state(quotas=(Quota(source="spot-a100", gpus=1),)),
     "thresholds-are-in-order": alerts(spot_pending_s=300),
-    # storage
-    # services
     # alerts
     "alert-durations": put(ALERT, "conditions.0.condition_prometheus_query_language.duration", "7s"),
     "alert-queries-balance": put(ALERT, "conditions.0.condition_prometheus_query_language.query", "sum(rate(x[5m])"),

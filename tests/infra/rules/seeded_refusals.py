@@ -3,10 +3,13 @@
 Found by the id of a rule, or by the schema: then by the words of its error.
 """
 
+from infra.environments.schema import AcceleratorCap, AuthorizedRange
 from infra.rules import machines
-from tests.infra.rules.breaking import CLUSTER, DATABASE, DEFAULTS, GANG, SPOT, SUBNET, SYSTEM
+from infra.rules.model import Facts
+from tests.infra.rules.breaking import CLUSTER, DATABASE, DEFAULTS, GANG, SPOT, SUBNET
 from tests.infra.rules.edits import (
     Edit,
+    alerts,
     both,
     caps,
     cluster,
@@ -16,6 +19,7 @@ from tests.infra.rules.edits import (
     put,
     security,
     state,
+    storage,
 )
 
 TOOLKIT = "https://github.com/GoogleCloudPlatform/cluster-toolkit/pull/4027"
@@ -30,18 +34,12 @@ def labels(**found: str) -> Edit:
 
 
 DISK = "node_config.disk_type"
-LOCAL_SSD = "node_config.ephemeral_storage_local_ssd_config"
 
 REFUSED: dict[str, tuple[Edit, str, str]] = {
     # Capacity
     "queued and Spot": (put(GANG, "node_config.spot", True), "spot-xor-flex", TOOLKIT),
     "queued without flex-start": (put(GANG, "node_config.flex_start", False), "pools-have-jobs", f"{GKE}how-to/provisioningrequest"),
     # Machines
-    "three local SSDs on a G2": (group("spot-l4", local_ssds=3), "local-ssds-fit", machines.LOCAL_SSD_DOC),
-    "a local SSD on an E2": (group("system", local_ssds=1), "local-ssds-fit", machines.LOCAL_SSD_DOC),
-    "three local SSDs on an A2": (group("spot-a100", local_ssds=3), "local-ssds-fit", machines.LOCAL_SSD_DOC),
-    "as many local SSDs as no machine has": (group("spot-a100", local_ssds=33), "local_ssds", machines.LOCAL_SSD_DOC),
-    "local SSDs in the plan only": (put(SYSTEM, LOCAL_SSD, {"local_ssd_count": 1}), "local-ssds-fit", machines.LOCAL_SSD_DOC),
     "Hyperdisk on an A2": (group("spot-a100", disk_type="hyperdisk-balanced"), "disks-fit", machines.DISKS_DOC),
     "Hyperdisk on an E2": (group("system", disk_type="hyperdisk-balanced"), "disks-fit", machines.DISKS_DOC),
     "pd-extreme on a G2": (put("google_container_node_pool.pool-serving", DISK, "pd-extreme"), "disks-fit", DISK_DOC),
@@ -79,4 +77,39 @@ REFUSED: dict[str, tuple[Edit, str, str]] = {
         both(put(SUBNET, "ip_cidr_range", "11.0.0.0/22"), put(CLUSTER, f"{DEFAULTS}.disk_type", "pd-ssd")),
         "ranges-are-private", f"{DOCS}vpc/docs/subnets#valid-ranges",
     ),
+}  # fmt: skip
+
+
+def ranges(*cidrs: str) -> Edit:
+    def edit(facts: Facts) -> Facts:
+        named = tuple(AuthorizedRange(name=f"r{n}", cidr=cidr) for n, cidr in enumerate(cidrs))
+        return network(authorized_ranges=named)(facts)
+
+    return edit
+
+
+# Defects of an environment that some rule finds, each one change of a sound one.
+ENVIRONMENT: dict[str, Edit] = {
+    "a public range of a continent": ranges("34.0.0.0/8"),
+    "system at most 1": group("system", min_nodes=0, max_nodes=1),
+    "no protection of the database": database(deletion_protection=False),
+    "no protection of the cluster": cluster(deletion_protection=False),
+    "endpoint open in production": cluster(dns_endpoint_public=True),
+    "on demand pages after Spot": alerts(on_demand_pending_s=3_600),
+    "nobody hears": alerts(emails=(), channels=()),
+    "first with bugs": cluster(release_channel="RAPID"),
+    # What follows are values that do not fit each other.
+    "a zone that sells no such GPU": group("spot-a100", zones=("us-central1-z",)),
+    "an address space for ten nodes": network(nodes_cidr="10.10.0.0/27"),
+    "a pod range for one pool": network(pods_cidr="10.20.0.0/22"),
+    "a service range for a few": network(services_cidr="10.30.0.0/26"),
+    "caps below the pools": caps(max_vcpus=8),
+    "caps without end": caps(max_vcpus=100_000),
+    "auto-provisioning of nothing": caps(accelerators=()),
+    "flex-start of a GPU that no job is offered": caps(accelerators=(AcceleratorCap(accelerator="nvidia-l4", max_gpus=64),)),
+    "secrets under Google's key": security(kms_key=""),
+    "any image": security(binary_authorization=False),
+    "people bound one by one": security(rbac_security_group=""),
+    "unsigned kernel modules": security(signed_kernel_modules=False),
+    "buckets that may be emptied": storage(allow_destroy=True),
 }  # fmt: skip

@@ -14,7 +14,6 @@ from infra.rules.hardening import MIN_MAINTENANCE_H
 from infra.rules.model import Facts
 from infra.rules.order import API_OF_KIND, SERVICE
 from infra.specs import resources
-from infra.specs.resource import Resource
 from tests.infra.rules.breaking import BREAKING, sound
 from tests.infra.samples import EXAMPLE, hardened
 
@@ -77,13 +76,6 @@ def test_production_asks_for_what_a_trial_may_leave_out() -> None:
 
 
 @pytest.mark.process
-def test_judging_needs_no_cdk() -> None:
-    code = "import sys, infra.rules, infra.environments as e; infra.rules.judge_environment(e.load('example')); "
-    code += "sys.exit('cdktf' in sys.modules or 'jsii' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
-
-
-@pytest.mark.process
 def test_roles_of_a_project_are_not_judged_by_the_specs_that_ask_for_them() -> None:
     """In a process of its own: a rule that copied them would have done so when it was imported."""
     code = "import infra.specs.identities as i; i.PROJECT_ROLES['nodes'] = 'roles/storage.objectViewer'; "
@@ -92,27 +84,12 @@ def test_roles_of_a_project_are_not_judged_by_the_specs_that_ask_for_them() -> N
     assert done.stdout == "{'project-roles'}\n"
 
 
-# Before and after: every kind of resource has its API, and what cannot be deleted at once is left behind.
-
-
-def of_kind(kind: str) -> list[Resource]:
-    return [resource for resource in resources(EXAMPLE) if resource.kind == kind]
-
-
 def test_the_rule_about_apis_knows_every_kind_that_is_planned() -> None:
     """A kind that it does not know would pass in any order."""
     environments = (EXAMPLE, hardened(), *map(load, names()))
     kinds = {resource.kind for environment in environments for resource in resources(environment)}
     unknown = {kind for kind in kinds if not kind.startswith(tuple(API_OF_KIND))}
     assert unknown == {SERVICE, "terraform_data"}
-
-
-def test_a_trial_goes_without_what_google_would_not_delete() -> None:
-    """A user who owns tables, a database with open connections, a peering that Cloud SQL holds for hours."""
-    kept = [r for kind in ("google_sql_user", "google_sql_database") for r in of_kind(kind)]
-    [peering] = of_kind("google_service_networking_connection")
-    assert {r.arguments["deletion_policy"] for r in (*kept, peering)} == {"ABANDON"} and len(kept) > 2
-    assert peering.arguments["update_on_creation_fail"] is True, "it is still there at the next deployment"
 
 
 def test_who_plans_from_a_workflow_may_read_the_image_policy_and_who_deploys_may_write_it() -> None:

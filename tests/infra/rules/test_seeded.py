@@ -10,9 +10,8 @@ from infra.rules import RULES, Finding, judge, judge_environment
 from infra.rules.model import PlannedResource, facts_of_plans
 from tests.infra.rules.breaking import BREAKING, sound
 from tests.infra.rules.edits import Edit
-from tests.infra.rules.seeded_environment import ENVIRONMENT, UNSEEN
 from tests.infra.rules.seeded_plan import ALLOW, PLAN, firewall
-from tests.infra.rules.seeded_refusals import REFUSED
+from tests.infra.rules.seeded_refusals import ENVIRONMENT, REFUSED
 from tests.infra.rules.test_rules import in_plan_shape
 from tests.infra.samples import hardened
 
@@ -71,18 +70,6 @@ def test_a_child_module_hides_nothing() -> None:
 def test_a_defect_of_an_environment_is_refused(defect: str) -> None:
     """By a rule; what one value shows, the schema refuses (tests/infra/environments/test_fields.py)."""
     assert judge_environment(ENVIRONMENT[defect](sound()).environment)
-
-
-@pytest.mark.parametrize("defect", UNSEEN)
-def test_what_no_rule_can_see_is_known_with_its_reason(defect: str) -> None:
-    """Whoever finds a rule for it moves it to the others."""
-    edit, reason = UNSEEN[defect]
-    assert reason and not judge_environment(edit(sound()).environment)
-
-
-def test_enough_is_seeded() -> None:
-    assert len(PLAN) >= 46 and len(REFUSED) >= 36
-    assert len(ENVIRONMENT) >= 35 and len(ENVIRONMENT) + len(UNSEEN) >= 41
 
 
 def test_what_is_sound_is_not_refused() -> None:

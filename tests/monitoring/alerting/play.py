@@ -1,11 +1,9 @@
-"""`python -m tests.monitoring.alerting.play ALERT [--json]`: plays an alert's bad and good histories, shows what fired.
+"""`python -m tests.monitoring.alerting.play ALERT`: plays an alert's bad and good histories, shows what fired.
 
 Exits 0 if the alert fires on its bad histories and on no good one, 1 if not.
 """
 
-import json
-from dataclasses import asdict
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -36,28 +34,17 @@ def play(alert: Alert) -> list[Outcome]:
 
 
 @app.command()
-def main(
-    alert: Annotated[str, typer.Argument(help="Name or slug.")],
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
-) -> None:
+def main(alert: Annotated[str, typer.Argument(help="Name or slug.")]) -> None:
     """Play an alert's bad and good histories in Prometheus's engine and show what fired."""
     found = find(alert)
     outcomes = play(found)
-    if as_json:
-        rows = [_row(outcome) for outcome in outcomes]
-        print(json.dumps({"schema": "holdfast.test-alert/1", "alert": found.name, "histories": rows}))
-    else:
-        print(f"{found.name} [{found.severity.value}] {found.query}")
-        for outcome in outcomes:
-            print(_line(outcome))
+    print(f"{found.name} [{found.severity.value}] {found.query}")
+    for outcome in outcomes:
+        print(_line(outcome))
     if all(outcome.held for outcome in outcomes):
         raise typer.Exit(EXIT_DONE)
     typer.echo("Next: correct the alert, or its histories in tests/monitoring/alerting/rule_cases*.py", err=True)
     raise typer.Exit(EXIT_FINDINGS)
-
-
-def _row(outcome: Outcome) -> dict[str, Any]:
-    return asdict(outcome.history) | {"held": outcome.held}
 
 
 def _line(outcome: Outcome) -> str:

@@ -1,11 +1,10 @@
 """Plays histories of metrics through Prometheus's own engine, and shows whether the alerts fired as expected.
 
-promtool comes from HOLDFAST_PROMTOOL, from PATH (Debian: prometheus), or from the cache that `make tools` fills.
+promtool comes from PATH (Debian: prometheus), or from the cache that `make tools` fills.
 Releases from 2.42 to 3.x are understood.
 """
 
 import json
-import os
 import shutil
 import subprocess
 import tempfile
@@ -14,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from holdfast.contract.errors import InputError, Unjudged
+from holdfast.contract.errors import Unjudged
 from monitoring.alerting.alert import Alert
 from tests.tools import build
 
@@ -47,12 +46,9 @@ class Outcome:
 
 
 def program() -> str:
-    named = os.environ.get("HOLDFAST_PROMTOOL", "")
-    if named and not os.access(named, os.X_OK):
-        raise InputError("HOLDFAST_PROMTOOL is no program", got=named, allowed="promtool's path", fix="unset or correct it")  # fmt: skip
-    found = named or shutil.which("promtool") or shutil.which(str(build.TOOLS["promtool"].binary))
+    found = shutil.which("promtool") or shutil.which(str(build.TOOLS["promtool"].binary))
     if not found:
-        raise Unjudged("no promtool: neither HOLDFAST_PROMTOOL, nor on PATH, nor built by `make tools`")
+        raise Unjudged("no promtool: neither on PATH nor built by `make tools`")
     return str(found)
 
 

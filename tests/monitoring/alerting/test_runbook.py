@@ -3,7 +3,6 @@
 import re
 import shlex
 import subprocess
-from typing import Any
 
 import pytest
 import typer
@@ -123,7 +122,7 @@ def test_selectors_of_commands_match_pods_as_they_are_rendered() -> None:
         if "pods" in command or "logs" in command
     ]
     assert len(asked) >= 5
-    pods = pod_labels()
+    pods = [(b["metadata"]["namespace"], t["metadata"]["labels"]) for b, t in rendered.workloads("example")]
     for namespaces, label, value in asked:
         anywhere = namespaces == ['"$NAMESPACE"']
         found = [
@@ -131,19 +130,3 @@ def test_selectors_of_commands_match_pods_as_they_are_rendered() -> None:
         ]
         assert found, f"no pod in {namespaces} has the label {label}"
         assert value.startswith("$") or value in found
-
-
-def pod_labels() -> list[tuple[str, dict[str, str]]]:
-    """(namespace, labels) of every pod template that `render` writes."""
-    found: list[tuple[str, dict[str, str]]] = []
-    for body in rendered.bodies("example"):
-        found += [(body["metadata"].get("namespace", ""), labels) for labels in templates(body)]
-    return found
-
-
-def templates(body: Any) -> list[dict[str, str]]:
-    if isinstance(body, dict):
-        own = body.get("template", {}) if isinstance(body.get("template"), dict) else {}
-        labels = own.get("metadata", {}).get("labels")
-        return ([labels] if labels else []) + [found for value in body.values() for found in templates(value)]
-    return [found for value in body for found in templates(value)] if isinstance(body, list) else []

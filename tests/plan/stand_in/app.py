@@ -30,17 +30,7 @@ def settled(name: str) -> Environment:
         alerts=replace(environment.alerts, emails=("oncall@acme.example",)),
         budget=environment.budget and replace(environment.budget, billing_account=BILLING_ACCOUNT),
         # Off in each of ours: here one has it, so that its resources are applied, too.
-        delivery=Delivery(repository="acme/platform") if name == "dev" else None,
-    )
-
-
-def _deployed_again(environment: Environment) -> Environment:
-    """In the week after a destroy, with another range for managed services."""
-    assert environment.database
-    return replace(
-        environment,
-        database=replace(environment.database, generation=2),
-        network=replace(environment.network, database_cidr="10.44.0.0/20"),
+        delivery=Delivery(repository="acme/platform") if name == "example" else None,
     )
 
 
@@ -48,7 +38,7 @@ def _as_it_is(environment: Environment) -> Environment:
     return environment
 
 
-VARIANTS = {"settled": _as_it_is, "unprotected": Environment.unprotected, "again": _deployed_again}
+VARIANTS = {"settled": _as_it_is, "unprotected": Environment.unprotected}
 
 
 def main(out: str, *asked: str) -> None:

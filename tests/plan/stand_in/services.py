@@ -77,11 +77,7 @@ def _fill_cluster(world: World, path: str, cluster: Json) -> None:
 def _node_pool(world: World, call: Call) -> Json:
     body = call.body["nodePool"]
     world.existing(call.path.removesuffix("/nodePools"))
-    path = f"{call.path}/{body['name']}"
-    pools = itertools.chain((pool for _, pool in world.below(call.path)), [body])
-    if short := list(strict.over_quota(world.quota, pools)):
-        raise Refusal(403, "; ".join(short), reason="quotaExceeded", status="RESOURCE_EXHAUSTED")
-    return world.create(call, path, body)
+    return world.create(call, f"{call.path}/{body['name']}", body)
 
 
 def _fill_pool(world: World, path: str, pool: Json) -> None:
@@ -129,18 +125,8 @@ def _label(world: World, call: Call) -> Json:
 
 
 def _peer(world: World, call: Call) -> Json:
-    """The peering of a network with Google's services outlives the connection that an earlier deployment abandoned."""
     path = _peering(call.path, call.body["network"])
-    if path in world.resources:
-        text = "Cannot modify allocated ranges in CreateConnection. Please use UpdateConnection."
-        raise Refusal(400, text, status="FAILED_PRECONDITION")
     return world.create(call, path, {**call.body, "peering": "servicenetworking-googleapis-com"})
-
-
-def _update_peering(world: World, call: Call) -> Json:
-    path = _peering(call.path.rpartition("/")[0], call.body["network"])
-    world.existing(path).update(call.body)
-    return world.operation(call, {})
 
 
 def _peering(collection: str, network: str) -> str:
@@ -154,9 +140,6 @@ def _peerings(world: World, call: Call) -> Json:
 
 def _instance(world: World, call: Call) -> Json:
     name, body = call.body["name"], call.body
-    if name in world.names_used:
-        text = "The instance name was used by an instance that was deleted; it can be used again a week later."
-        raise Refusal(409, text, reason="instanceAlreadyExists")
     network = body["settings"]["ipConfiguration"].get("privateNetwork", "").rpartition("/")[2]
     if network and not any(p.endswith(f"/connections/{network}") for p in world.resources):
         raise Refusal(400, f"Network {network} has no private services access", reason="invalid")
@@ -177,7 +160,6 @@ def _fill_instance(world: World, path: str, instance: Json) -> None:
 def _delete_instance(world: World, call: Call) -> Json:
     if world.existing(call.path)["settings"].get("deletionProtectionEnabled"):
         raise Refusal(400, "The instance is protected against deletion.", reason="invalid")
-    world.names_used.add(call.path.rpartition("/")[2])
     return world.delete(call)
 
 
@@ -246,7 +228,6 @@ SPECIAL: dict[str, Callable[[World, Call], Json]] = {
     "monitoring.projects.notificationChannels.create": _numbered,
     "servicenetworking.services.connections.create": _peer,
     "servicenetworking.services.connections.list": _peerings,
-    "servicenetworking.services.connections.patch": _update_peering,
     "serviceusage.services.batchEnable": _enable,
     "serviceusage.services.enable": _enable,
     "serviceusage.services.list": _enabled,

@@ -55,12 +55,6 @@ class World:
     resources: dict[str, Json] = field(default_factory=dict[str, Json])
     policies: dict[str, Json] = field(default_factory=dict[str, Json])
     granted_s: dict[tuple[str, str], float] = field(default_factory=dict[tuple[str, str], float])
-    quota: dict[str, int] = field(default_factory=dict[str, int])
-    """GPUs by model that may run at once; a model that is absent has no limit."""
-    names_used: set[str] = field(default_factory=set[str])
-    """Of database instances that were deleted."""
-    refusals: dict[str, Refusal] = field(default_factory=dict[str, Refusal])
-    """By call, as `container.projects.locations.clusters.nodePools.create`: once each."""
     calls: list[str] = field(default_factory=list[str])
     lock: Any = field(default_factory=threading.RLock)
 
@@ -87,8 +81,6 @@ class World:
             self._require_enabled(api)
             if call.problems:
                 raise Refusal(400, f"{call.id}: {'; '.join(call.problems)}", status="INVALID_ARGUMENT")
-            if refusal := self.refusals.pop(call.id, None):
-                raise refusal
             special = services.SPECIAL.get(call.id)
             found = special(self, call) if special else self._usual(call)
             return copy.deepcopy(found)
@@ -122,7 +114,8 @@ class World:
         resource = self.existing(call.path)
         self.check(call, call.body)
         after, problems = strict.change(call, resource)
-        _refuse(problems)
+        if problems:
+            raise Refusal(400, "; ".join(problems), reason="invalid", status="INVALID_ARGUMENT")
         resource.clear()
         resource |= after
         return self.operation(call, resource)
@@ -145,8 +138,7 @@ class World:
         return self.operation(call, resource)
 
     def check(self, call: Call, body: Json) -> None:
-        """It may be stated at all, what it refers to exists, and its service may use the key that encrypts it."""
-        _refuse(list(strict.problems(call, body)))
+        """What it refers to exists, and its service may use the key that encrypts it."""
         for name, text in _texts(body):
             self._check_reference(text)
             if "/cryptoKeys/" in text:
@@ -237,11 +229,6 @@ class World:
         if call.api in ("compute", "container", "sqladmin"):
             return {"name": name, "status": "DONE", "operationType": call.action, "targetLink": call.path}
         return {"name": f"operations/{name}", "done": True, "response": self.shown(resource)}
-
-
-def _refuse(problems: list[str]) -> None:
-    if problems:
-        raise Refusal(400, "; ".join(problems), reason="invalid", status="INVALID_ARGUMENT")
 
 
 def _grants(policy: Mapping[str, Any]) -> set[tuple[str, str]]:

@@ -35,10 +35,8 @@ def test_the_command_of_an_image_starts_from_what_the_image_holds(role: str, whe
     packages = laid_out(role, wheel, tmp_path)
     (entry,) = _ENTRYPOINT.findall((ROOT / builders.DOCKERFILE).read_text())
     start = json.loads(entry)[1:]
-    for words in ([*start, "--help"], [*start, *pins.ROLES[role].command.split(), "--help"]):
-        ended = run(words, packages)
-        assert ended.returncode == 0, f"{words}: {ended.stderr[-2000:]}"
-        assert "Usage:" in ended.stdout
+    ended = run([*start, *pins.ROLES[role].command.split(), "--help"], packages)
+    assert ended.returncode == 0 and "Usage:" in ended.stdout, ended.stderr[-2000:]
 
 
 def test_a_file_that_the_wheel_lacks_is_noticed(wheel: Path, tmp_path: Path) -> None:

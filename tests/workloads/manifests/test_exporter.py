@@ -65,13 +65,6 @@ def test_the_exporter_reads_what_it_watches_and_changes_nothing_but_its_lease(en
 
 
 @pytest.mark.parametrize("env", names())
-def test_the_right_to_hold_the_lease_is_a_role_of_its_own(env: str) -> None:
-    for name in (lease.EXPORTER, lease.MOVER):
-        rules = named(env, "Role", name, NAMESPACE_MONITORING)["rules"]
-        assert {resource for rule in rules for resource in rule["resources"]} == {"leases"}
-
-
-@pytest.mark.parametrize("env", names())
 def test_the_mover_moves_jobs_where_they_run_and_touches_nothing_else(env: str) -> None:
     watched = [kind for kind in watch.KINDS if kind.held in main.WATCHED]
     acts = {

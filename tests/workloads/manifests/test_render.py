@@ -112,31 +112,17 @@ def call(*words: str | Path) -> Result:
     return CliRunner().invoke(app, [str(word) for word in words], catch_exceptions=True)
 
 
-def test_render_writes_the_files_of_the_environments(tmp_path: Path) -> None:
-    done = call("render", "example", "--out", tmp_path)
-    assert done.exit_code == 0
-    assert sorted(done.stdout.split()) == [(tmp_path / "example" / name).as_posix() for name in FILES]
-    for name in FILES:
-        assert (tmp_path / "example" / name).read_text() == (RENDERED / "example" / name).read_text()
-    assert not (tmp_path / "prod").exists()
-
-
-def test_render_again_changes_nothing_and_removes_what_no_longer_belongs(tmp_path: Path) -> None:
-    shutil.copytree(RENDERED / "example", tmp_path / "example")  # as the test above has seen it written
-    left = tmp_path / "example" / "platform" / "99-old.yaml"
-    left.write_text("kind: Pod\n")
-    done = call("render", "example", "--out", tmp_path)
-    assert done.stdout.split() == [left.as_posix()] and not left.exists()
-
-
-def test_render_check_writes_nothing_and_exits_1_when_a_file_would_change(tmp_path: Path) -> None:
+def test_render_shows_and_writes_what_differs_and_removes_what_no_longer_belongs(tmp_path: Path) -> None:
     shutil.copytree(RENDERED / "example", tmp_path / "example")
-    edited = tmp_path / "example" / FILES[-1]
+    edited, left = tmp_path / "example" / FILES[-1], tmp_path / "example" / "platform" / "99-old.yaml"
     edited.write_text("edited by hand\n")
+    left.write_text("kind: Pod\n")
     done = call("render", "example", "--out", tmp_path, "--check")
-    assert done.exit_code == 1 and done.stdout.split() == [edited.as_posix()]
-    assert done.stderr == "1 files differ: python -m workloads render\n"
-    assert edited.read_text() == "edited by hand\n"
+    assert done.exit_code == 1 and done.stdout.split() == [edited.as_posix(), left.as_posix()]
+    assert done.stderr == "2 files differ: python -m workloads render\n"
+    assert edited.read_text() == "edited by hand\n" and left.exists()
+    assert call("render", "example", "--out", tmp_path).exit_code == 0
+    assert edited.read_text() == (RENDERED / "example" / FILES[-1]).read_text() and not left.exists()
 
 
 def test_render_of_an_unknown_environment_names_the_known_ones(tmp_path: Path) -> None:
