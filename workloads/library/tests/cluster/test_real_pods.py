@@ -1,4 +1,4 @@
-"""Our trainer and batch worker as real pods of a kind cluster: evicted, drained, resumed. `make test-kind`."""
+"""Our trainer as real pods of a kind cluster: evicted, drained, resumed. `make test-kind`. Batch workers: node/test_batch."""
 
 import subprocess
 from collections.abc import Callable, Iterator
@@ -9,26 +9,21 @@ import pytest
 from pytest_kubernetes.providers.base import AClusterManager
 
 from holdfast.clients.api import Object
-from holdfast.contract.environment import ENV_DATABASE
-from holdfast.contract.exit_codes import EXIT_PREEMPTED
 from holdfast.contract.pools import Pool
-from holdfast.jobs.job_snapshot import exit_code
 from tests.cluster.sim import nodes, runnable
-from tests.cluster.sim.batch import batch, database, write_items
 from tests.cluster.sim.event_lines import committed_before, events
 from tests.cluster.sim.jobsets import GROUP
 from tests.cluster.sim.kind import HOST_MOUNT, KindManager
 from tests.cluster.sim.runnable import Here
 from tests.cluster.sim.waiting import until
-from tests.cluster.sim.world import OWNER, World, disruption
-from workloads.library.tests.node.lab import google, image
+from tests.cluster.sim.world import OWNER, World
+from workloads.library.tests.node.lab import image
 from workloads.library.tests.node.lab.config import IMAGE
 
 APP = "app.kubernetes.io/name"
 INDEX = "batch.kubernetes.io/job-completion-index"
 PORT, TCP_LISTEN = 29500, "0A"
 EVERY, STEPS = 20, 400
-ITEMS = 20_000
 LIMIT_S = 240
 APART = {  # while there is room: after the drain they share a node
     "maxSkew": 1,
@@ -157,38 +152,3 @@ def listens(kind: KindManager, pods: list[Object], port: int) -> bool:
     asked = ["exec", meta["name"], "-n", meta["namespace"], "--", "cat", "/proc/net/tcp", "/proc/net/tcp6"]
     rows = [line.split() for line in str(kind.kubectl(asked, as_dict=False)).splitlines()]
     return any(row[1].endswith(f":{port:04X}") and row[3] == TCP_LISTEN for row in rows)
-
-
-def test_batch_workers_store_every_item_once_through_an_eviction_and_a_drain(
-    kind: KindManager, world: World, workers: list[str]
-) -> None:
-    folder = kind.shared / "batch"
-    name = "batch-drain"
-    place = here(kind, world, folder, predictor="entropy", set="micro_batch=8")
-    source = write_items(folder / "items.jsonl", ITEMS)
-    # Pods are another account than the server's, which lets nobody else in: they come as through Cloud SQL's proxy.
-    with database(folder / "db") as uri, google.database(kind.host.address, uri) as url:
-        batch("enqueue", name, "--source", source, "--database", uri)
-        place.environment[ENV_DATABASE] = url
-        doc = runnable.job(runnable.rendered("Job", name), world.name, place, size=2)
-        world.api.create(world.path("jobs", "/apis/batch/v1"), doc, fieldValidation="Strict")
-        with evidence(kind, world):
-            first = running(world, 2, set())
-            stored = lambda: batch("status", name, "--database", uri)["done"]  # noqa: E731
-            until("some items are stored", stored, LIMIT_S)
-            evicted = first[0]["metadata"]["name"]
-            assert world.evict(evicted) == 201
-            ended = until("the evicted pod has ended", lambda: found_ended(world, evicted), LIMIT_S)
-            assert (disruption(ended), exit_code(ended)) == ("EvictionByEvictionAPI", EXIT_PREEMPTED)
-            drain(kind, first[1]["spec"]["nodeName"], name)
-            assert 0 < stored() < ITEMS, "both were taken away in the middle"
-            assert world.wait_condition(doc["metadata"]["name"], LIMIT_S) == "Complete"
-            status = batch("status", name, "--database", uri)
-    assert (status["done"], status["failed"], status["waiting"]) == (ITEMS, 0, 0)
-    assert sum(line["items"] for line in events(folder / "events.jsonl", "stored")) == ITEMS, "none was stored twice"
-    assert not world.job(doc["metadata"]["name"])["status"].get("failedIndexes")
-
-
-def found_ended(world: World, name: str) -> Object | None:
-    pod = world.pod(name)
-    return pod if pod["status"]["phase"] in ("Failed", "Succeeded") else None

@@ -1,4 +1,4 @@
-"""Machines that end, Ctrl-C in the middle, and a kill: nothing of this tier stays on the host."""
+"""Ctrl-C in the middle, and a kill: nothing of this tier stays on the host."""
 
 import os
 import signal
@@ -8,14 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.contract.pools import Pool
 from tests.cluster.sim.processes import alive
 from tests.cluster.sim.waiting import until
-from tests.cluster.sim.world import World
-from workloads.library.tests.node.lab import pods
 from workloads.library.tests.node.lab.lab import CGROUP_PREFIX, CGROUPS, Lab, remove_orphans
 from workloads.library.tests.node.lab.machine import PLACES, SYSCTLS
-from workloads.library.tests.node.test_preemption import start, wait_up
 
 ROOT = Path(__file__).parents[4]
 VICTIM = "workloads/library/tests/node/test_preemption.py::test_the_extended_window_lets_a_long_save_finish"
@@ -75,23 +71,3 @@ def descendants(pid: int) -> list[int]:
     for each in found:
         found += [child for child, parent in parents.items() if parent == each]
     return found
-
-
-def test_a_machine_leaves_no_process_mount_or_cgroup(lab: Lab, world: World, spot: Pool) -> None:
-    before = host()
-    machine = lab.boot("spot-a", spot)
-    wait_up(lab, start(world, pods.shell(spot, pods.DEAF)))
-    inside = descendants(machine.pid)
-    assert len(inside) > 4, "bus, containerd, kubelet, shims and the pod"
-    lab.forget(machine)
-    assert not [pid for pid in inside if alive(pid)]
-    assert host() == before
-    assert not groups(os.getpid())
-
-
-def test_a_killed_test_run_takes_its_machines_with_it(lab: Lab, world: World, spot: Pool) -> None:
-    machine = lab.boot("spot-a", spot)
-    wait_up(lab, start(world, pods.shell(spot, pods.DEAF)))
-    inside = descendants(machine.pid)
-    os.kill(machine.pid, signal.SIGKILL)  # as the kernel does to it when the test run dies
-    until("nothing of it lives", lambda: not any(alive(pid) for pid in inside))

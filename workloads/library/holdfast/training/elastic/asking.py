@@ -9,6 +9,8 @@ from http import HTTPStatus
 from http.client import HTTPConnection, HTTPException
 from typing import Any
 
+from holdfast.contract.environment import ENV_KEY_FILE
+from holdfast.runtime import logs
 from holdfast.training.elastic.control import NONCE_HEADER, SEAL_HEADER, seal
 from holdfast.training.elastic.membership import Epoch, Member
 from holdfast.training.elastic.places import Address
@@ -27,6 +29,7 @@ class Peers:
         """`stores`: of each member the ports at which groups meet; None: the one above that for questions."""
         self.addresses, self._key = addresses, key
         self.stores = [[port + 1] for _, port in addresses] if stores is None else stores
+        self._refusing: set[int] = set()
         # All at once: each place that is gone takes PROBE_S, and a lead looks at all of them many times.
         self._pool = ThreadPoolExecutor(max_workers=min(64, len(addresses) + 1), thread_name_prefix="gang-probe")
 
@@ -40,6 +43,12 @@ class Peers:
             connection.request("POST", path, asked, headers)
             response = connection.getresponse()
             answer, sealed = response.read(MAX_ANSWER), response.getheader(SEAL_HEADER, "")
+            if response.status == HTTPStatus.FORBIDDEN and place not in self._refusing:
+                self._refusing.add(place)
+                logs.warning(
+                    "gang",
+                    f"place {place} has another key than this process: mount the same secret in every pod ({ENV_KEY_FILE})",
+                )
             # The address of a pod that is gone may be a stranger's by now.
             sound = hmac.compare_digest(sealed.encode(), seal(self._key, b"answer", nonce.encode(), answer).encode())
             return read_answer(answer) if sound and response.status == HTTPStatus.OK else None

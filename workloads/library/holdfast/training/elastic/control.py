@@ -13,7 +13,7 @@ import json
 import socket
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, cast
 
 from holdfast.runtime.bounded_http import BoundedHandler, BoundedServer
@@ -58,14 +58,8 @@ class Control:
         """Steps of the whole training; 0: not known yet."""
         self._lost = 0
         """Newest epoch whose group this member has lost."""
-        self._barred: dict[int, set[int]] = {}
-        """Epoch -> places that found this one's ports closed."""
-        self.reaches: frozenset[int] = frozenset()
-        """Places of which this one reaches every port, as far as it knows."""
         self.closed: frozenset[int] = frozenset()
         """Places that live and have a port closed to this one."""
-        self.hears: Callable[[Member], bool] = lambda _: True
-        """Whether this one reaches who asks to come in: a port may be closed in one direction only."""
         # Never accepted from: a client that connects learns whether ports that the system chooses are open.
         self._ear = socket.create_server(("", 0), backlog=1024)
         self.ear = int(self._ear.getsockname()[1])
@@ -97,7 +91,7 @@ class Control:
         self._epochs[epoch.number] = epoch
         # A report of an older epoch changes nothing any more, and a Job has more epochs than it should remember.
         for old in sorted(self._epochs)[:-EPOCHS]:
-            for table in (self._epochs, self._reports, self._barred, self._farewells):
+            for table in (self._epochs, self._reports, self._farewells):
                 table.pop(old, None)
 
     def lose(self, epoch: Epoch) -> None:
@@ -129,10 +123,6 @@ class Control:
         with self._changed:
             return frozenset(self._farewells.get(epoch, ()))
 
-    def barred(self, epoch: int) -> frozenset[int]:
-        with self._changed:
-            return frozenset(self._barred.get(epoch, ()))
-
     def wait(self, timeout_s: float) -> None:
         """Until a question has come."""
         with self._changed:
@@ -157,9 +147,9 @@ class Control:
                 return self._status()
         asks = Member(index=int(body["index"]), incarnation=str(body["incarnation"])[:64])
         if path == "/join":
-            return self._joined(asks) if self.hears(asks) else self._status() | {"deaf": True}
+            return self._joined(asks)
         number = int(body["epoch"])
-        tables = {"/report": self._reports, "/closed": self._barred, "/farewell": self._farewells}
+        tables = {"/report": self._reports, "/farewell": self._farewells}
         with self._changed:
             known = self._epochs.get(number)
             if known and asks in known.members:
@@ -192,7 +182,6 @@ class Control:
             me
             | self.shown
             | {
-                "reaches": sorted(self.reaches),
                 "closed": sorted(self.closed),
                 "ear": self.ear,
                 "lost": self._lost,

@@ -167,7 +167,6 @@ class Crew:
     def close(self) -> None:
         self._watch.close()
         self._saves.close()
-        self._regroup.close()
         self._group.close()
         self._control.close()
 
@@ -230,9 +229,8 @@ class Crew:
                 logs.warning("gang", f"epoch {epoch.number} was lost while it met: {str(error)[:160]}")
                 self._leave()
             self._node.decided(partial(self._reach.lost, epoch, self.step))
-            lost, epoch = epoch, self._after(epoch)
-            self._node.decided(partial(self._reach.heard, lost, self.step))
-        self._reach.met(epoch)
+            epoch = self._after(epoch)
+        self._reach.met()
         self._take_role(time.monotonic() - began)
         if epoch.ending:
             self._saves.try_last(self.step, self._seconds_left())

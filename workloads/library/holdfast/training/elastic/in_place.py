@@ -154,7 +154,6 @@ class _Launcher:
     def close(self) -> None:
         self._ranks.end()
         self._watch.close()
-        self._regroup.close()
         self._gate.close()
         self._control.close()
 

@@ -6,7 +6,7 @@ middle of anything is followed by the next.
 """
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 
 from holdfast.checkpoint.errors import Preempted, StorageError
@@ -16,14 +16,10 @@ from holdfast.runtime import logs
 from holdfast.training.elastic.asking import Peers, epoch_of
 from holdfast.training.elastic.control import POLL_S, Control
 from holdfast.training.elastic.membership import Epoch, Member, newest_number, propose
-from holdfast.training.elastic.reach import cut_off, others_reach, unreachable
-from holdfast.training.elastic.signs import Signs
 from holdfast.training.elastic.watch import Lag
 from holdfast.training.errors import Expelled, GangTooSmall
 
 _LOOK_S = 0.05
-DEAF = 10
-"""Questions in a row, a second apart, that the lead could not ask back: its way to this place is closed."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -51,9 +47,7 @@ class Regroup:
         self._places, self._limits, self._lag = len(peers.addresses), limits, lag
         self._stop_asked = stop_asked
         self._me = control.me
-        self._signs = Signs(storage, run, control.me, peers, gather_s=limits.gather_s)
-        control.hears = lambda member: 0 <= member.index < self._places and bool(peers.living([member]))
-        self._deaf = self._reported_late = 0
+        self._reported_late = 0
         self._left_out_by: Epoch | None = None
         """The newest that went on without this member."""
 
@@ -66,25 +60,19 @@ class Regroup:
             if self._stop_asked():
                 raise Preempted(0)
             status = self._peers.look([*range(self._places)])
-            self._check_reach(status)
             lead = _lead_to_ask(status, self._me.index)
             if lead != self._me.index:
                 failpoint("gang.join")
-                answer = self._ask(lead, "/join")
-                self._check_heard(lead, answer or {}, status)
-                found = epoch_of(answer)
+                found = epoch_of(self._ask(lead, "/join"))
                 if found and self._me in found.members:
                     if self._is_news(found):
                         return self._entered(found)
                     self._control.wait(_LOOK_S)  # that answer came at once
-            elif epoch := self._found(began, status):
+            elif epoch := self._found(began):
                 return epoch
             # Where a gang is at work its lead decides; before that, waiting costs what waiting nodes cost.
             elif time.monotonic() - began > self._limits.gather_s + self._limits.hold_s:
-                raise GangTooSmall(
-                    0,
-                    f"fewer than {self._limits.min_members} members came within {self._limits.gather_s + self._limits.hold_s:g} s",
-                )
+                raise GangTooSmall(0, self._too_few())
 
     def after(self, epoch: Epoch, *, without: frozenset[int] = frozenset()) -> Epoch:
         """The epoch that follows: those who live, less those who leave or are silent, and those who have asked to come in.
@@ -106,17 +94,22 @@ class Regroup:
                 if found and found.number > epoch.number:
                     return self._entered(found)
 
-    def close(self) -> None:
-        self._signs.close()
+    def _too_few(self) -> str:
+        host, port = self._peers.addresses[self._me.index]
+        return (
+            f"fewer than {self._limits.min_members} members came within "
+            f"{self._limits.gather_s + self._limits.hold_s:g} s; if more are running, open TCP {port} and 1024 to 65535 "
+            f"between the Job's pods (this is {host}): rule HF155 of `holdfast lint` finds the policy that closes them"
+        )
 
     def went_on_without(self, epoch: Epoch) -> bool:
         """Raises StorageError."""
         return newest_number(self._storage, self._run) > epoch.number
 
-    def _found(self, began: float, status: Mapping[int, Mapping[str, object]]) -> Epoch | None:
+    def _found(self, began: float) -> Epoch | None:
         """On the lowest of those who wait: the first epoch, once enough have come."""
         members = _by_place([*self._joiners(), self._me])
-        late = time.monotonic() - began >= self._limits.gather_s and not self._signs.in_doubt(status)
+        late = time.monotonic() - began >= self._limits.gather_s
         if len(members) == self._places or (late and len(members) >= self._limits.min_members):
             try:
                 # A former gang of the run has left its epochs, and a number is never given twice.
@@ -129,30 +122,6 @@ class Regroup:
                 return self._refused(error, began)
         self._control.wait(_LOOK_S)
         return None
-
-    def _check_reach(self, status: Mapping[int, Mapping[str, object]]) -> None:
-        """Raises InputError or CutOff on who waits in vain, though others live."""
-        self._signs.give(reaches=status, looking=True)
-        alive = self._signs.unanswered()
-        self._control.reaches = frozenset(status) - {self._me.index}
-        self._control.closed = frozenset(alive)
-        if cut := cut_off(self._me.index, status, alive):
-            self._end(*cut, status)
-
-    def _check_heard(self, lead: int, answer: Mapping[str, object], status: Mapping[int, Mapping[str, object]]) -> None:
-        self._deaf = self._deaf + 1 if answer.get("deaf") else 0
-        if self._deaf == DEAF:
-            self._end(set(), {lead}, status)
-        if self._deaf:
-            self._control.wait(POLL_S)
-
-    def _end(self, closed: set[int], barred: set[int], status: Mapping[int, Mapping[str, object]]) -> None:
-        self._signs.last_word(closed | barred)
-        me = self._me.index
-        reach = others_reach((found for place, found in status.items() if place != me), me)
-        reach = reach or any(sign.reaches - {me} for sign in self._signs.unanswered().values())
-        ports = {place: self._peers.addresses[place][1] for place in closed}
-        raise unreachable(self._peers.addresses, me, ports, barred, 0, alone=not reach)
 
     def _lead(self, epoch: Epoch, living: list[Member], began: float, *, ahead: bool) -> Epoch | None:
         """On the lowest that lives: None while others have to be waited for."""
@@ -221,18 +190,10 @@ class Regroup:
             self._left_out_by = epoch
             raise Expelled
         self._control.enter(epoch, "member")
-        self._show(epoch)
         places = ", ".join(str(member.index) for member in epoch.members)
         if epoch.lead == self._me:
             logs.info("gang", f"epoch {epoch.number}: {len(epoch.members)} of {self._places} members ({places})")
         return epoch
-
-    def _show(self, epoch: Epoch) -> None:
-        """A member that is missing may be one that reaches no other."""
-        if epoch.lead == self._me and len(epoch.members) < self._places:
-            self._signs.give(reaches=(member.index for member in epoch.members), looking=False)
-        else:
-            self._signs.rest()
 
     def _ask(self, index: int, path: str, **body: object) -> dict[str, object] | None:
         # An answer to these may itself wait for POLL_S.

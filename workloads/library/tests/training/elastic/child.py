@@ -15,7 +15,7 @@ from typing import Any
 
 from holdfast.contract.environment import ENV_GANG_NODES
 from holdfast.contract.errors import run_cli
-from holdfast.training.elastic import group, places, signs, trainer
+from holdfast.training.elastic import group, places, trainer
 from holdfast.training.elastic.gang import ElasticGang
 from holdfast.training.elastic.trainer import ElasticConfig, train_elastic
 from holdfast.training.model import ModelConfig
@@ -66,7 +66,6 @@ def work(settings: dict[str, Any]) -> None:
     """Never returns."""
     found = dict(settings)
     group.CONNECT_S = found.pop("connect_s")
-    signs.EVERY_S = found.pop("signs_s", signs.EVERY_S)
     group.BACKENDS["cuda"] = found.pop("backend", group.BACKENDS["cuda"])
     ledger = found.pop("ledger", None)
     trainer.ElasticGang = gated(

@@ -65,7 +65,7 @@ class ShardedGang:
             "events": str(self.events),
             "gate": str(folder / "gate"),
             "gate_step": -1,
-            "steps": 24,
+            "steps": 18,
             "every": 10,
             "peer_steps": 1,
             "bits": str(folder / "bits.jsonl"),

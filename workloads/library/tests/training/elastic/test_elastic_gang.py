@@ -235,16 +235,6 @@ def test_a_member_with_another_number_of_steps_is_refused(make: Make, undisturbe
     assert gang.digests() == {undisturbed}
 
 
-def test_another_number_of_shards_is_refused(make: Make) -> None:
-    first = make(nodes=1, steps=10)
-    first.start(0)
-    assert first.ended(0) == EXIT_COMPLETE
-    second = make(nodes=1, steps=20, shards=12)
-    second.start(0)
-    assert second.ended(0) == EXIT_BAD_INPUT
-    assert "shards" in second.logs()
-
-
 def one_node(folder: Path, model: nn.Module | None = None, **settings: Any) -> ElasticGang:
     model = nn.Linear(2, 2) if model is None else model
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)

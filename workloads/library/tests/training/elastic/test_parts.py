@@ -184,7 +184,7 @@ def test_odd_questions_get_an_answer_and_change_nothing() -> None:
             peers.ask(0, "/report", 2.0, **body)
         status = peers.ask(0, "/status", 2.0) or {}
         assert status.pop("ear")
-        assert status.pop("closed") == status.pop("reaches") == []
+        assert status.pop("closed") == []
         assert status.pop("lost") == status.pop("total") == 0
         assert status == {"index": 0, "incarnation": "me", "phase": "waiting", "epoch": None}
         assert control.joining() == {}
@@ -213,11 +213,11 @@ def test_only_members_of_an_epoch_are_heard_and_each_question_once() -> None:
         for number in range(1, 2 * EPOCHS):
             control.enter(Epoch(number=number, members=(me, other)), "member")
         for asks, epoch in ((before, number), (other, number + 1), (other, 1), (other, -1)):
-            for path in ("/closed", "/farewell", "/report"):
+            for path in ("/farewell", "/report"):
                 assert peers.ask(0, path, 2.0, **asdict(asks), epoch=epoch), "answered, and changes nothing"
-                assert not control.barred(epoch) | control.farewells(epoch) | control.reported(epoch)
-        assert peers.ask(0, "/closed", 2.0, **asdict(other), epoch=number)
-        assert control.barred(number) == {1} and control.farewells(number) == frozenset()
+                assert not control.farewells(epoch) | control.reported(epoch)
+        assert peers.ask(0, "/report", 2.0, **asdict(other), epoch=number)
+        assert control.reported(number) == {1} and control.farewells(number) == frozenset()
         assert control.is_new("n") and not control.is_new("n")
         assert Peers(peers.addresses, b"another").ask(0, "/status", 2.0) is None
 
@@ -254,8 +254,9 @@ def test_exact_sums_of_another_type_of_gpu_are_refused_and_plain_ones_taken(monk
 
 
 def test_facts_of_a_run_hold_from_the_moment_they_are_stated() -> None:
-    def stating(**facts: int) -> GangProgress:
-        return GangProgress(shards=6, seed=0, facts=facts, gradients=GradientSum(nn.Linear(2, 2).parameters(), flags=1))
+    def stating(shards: int = 6, **facts: int) -> GangProgress:
+        sums = GradientSum(nn.Linear(2, 2).parameters(), flags=1)
+        return GangProgress(shards=shards, seed=0, facts=facts, gradients=sums)
 
     begun = stating(micro_batch=4).state_dict()
     stating(micro_batch=4).load_state_dict(begun)
@@ -263,6 +264,8 @@ def test_facts_of_a_run_hold_from_the_moment_they_are_stated() -> None:
         stating(micro_batch=8).load_state_dict(begun)
     assert refused.value.got == "8" and refused.value.allowed.startswith("4")
     stating(micro_batch=8).load_state_dict(stating().state_dict())
+    with pytest.raises(InputError, match="another value of shards"):
+        stating(shards=12).load_state_dict(begun)
 
 
 def test_a_step_that_comes_again_and_again_ends_with_the_reason() -> None:
