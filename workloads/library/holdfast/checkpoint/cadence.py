@@ -1,15 +1,13 @@
 """When to save: every N steps, every N seconds, or at the interval that loses least.
 
 The interval follows Young 1974 and Daly 2006, from the measured cost of a save and the measured hazard: events over
-exposure by node age, where time without an event counts too (censored), so that a quiet run saves less often. Until
-an event or some hours have been seen, a save follows the one before as long as that costs less than 2 % of the time.
+exposure, where time without an event counts too (censored), so that a quiet run saves less often. Until an event or
+some hours have been seen, a save follows the one before as long as that costs less than 2 % of the time.
 """
 
-import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from pathlib import Path
+from dataclasses import dataclass
 from typing import Any, Self
 
 from holdfast.checkpoint.ranks import Ranks
@@ -69,10 +67,6 @@ def cadence_of(setting: Setting, auto_s: Callable[[], float], ranks: Ranks, step
 
 
 HOUR_S = 3600.0
-# Upper ends of the node ages that are counted apart: young nodes are taken far more often than old ones.
-# Of 1,442 preemptible VMs (arXiv 1911.05160) the hazard of the first hour was some 18 times that of hours 6 to 23.
-# They are CPU machines of 2019: the bands come from there, the rates do not.
-AGE_BANDS_S = (1 * HOUR_S, 3 * HOUR_S, 6 * HOUR_S, math.inf)
 # What is assumed before anything is seen, weighing as much as one event: one eviction in six hours.
 PRIOR_EVENTS = 1.0
 PRIOR_EXPOSURE_S = 6 * HOUR_S
@@ -85,41 +79,27 @@ _SMOOTHING = 0.1
 class Hazard:
     """Evictions of the whole job: with a gang, any node's end is one event."""
 
-    events: list[float] = field(default_factory=lambda: [0.0] * len(AGE_BANDS_S))
-    exposure_s: list[float] = field(default_factory=lambda: [0.0] * len(AGE_BANDS_S))
+    events: float = 0.0
+    exposure_s: float = 0.0
 
-    def observe(self, from_age_s: float, to_age_s: float, *, evicted: bool) -> None:
-        """The job ran while its nodes aged from one age to the other; without `evicted` the time is censored."""
-        low = 0.0
-        for band, high in enumerate(AGE_BANDS_S):
-            self.exposure_s[band] += max(0.0, min(high, to_age_s) - max(low, from_age_s))
-            low = high
-        self.events[_band(to_age_s)] += float(evicted)
-
-    def rate(self, age_s: float) -> float:
-        """Evictions per second at this age: what was seen, shrunk towards the prior."""
-        band = _band(age_s)
+    @property
+    def rate(self) -> float:
+        """Evictions per second: what was seen, shrunk towards the prior."""
         # With the prior the rate is never zero: a run that has seen nothing yet must not stop saving.
-        return (self.events[band] + PRIOR_EVENTS) / (self.exposure_s[band] + PRIOR_EXPOSURE_S)
+        return (self.events + PRIOR_EVENTS) / (self.exposure_s + PRIOR_EXPOSURE_S)
 
     @property
     def known(self) -> bool:
         """Whether what was seen weighs more than the prior."""
-        return any(self.events) or sum(self.exposure_s) > PRIOR_EXPOSURE_S
+        return self.events > 0 or self.exposure_s > PRIOR_EXPOSURE_S
 
     def encode(self) -> dict[str, Sequence[float]]:
-        return {"events": list(self.events), "exposure_s": list(self.exposure_s)}
+        return {"events": [self.events], "exposure_s": [self.exposure_s]}
 
     @classmethod
     def decode(cls, saved: Mapping[str, Any]) -> Self:
-        events, exposure_s = ([float(n) for n in saved[name]] for name in ("events", "exposure_s"))
-        if len(events) != len(AGE_BANDS_S) or len(exposure_s) != len(AGE_BANDS_S):
-            return cls()  # of a release with other bands: begin again
-        return cls(events=events, exposure_s=exposure_s)
-
-
-def _band(age_s: float) -> int:
-    return next(band for band, high in enumerate(AGE_BANDS_S) if age_s < high)
+        """A checkpoint of an older release has a number for each band of node age."""
+        return cls(events=sum(saved["events"]), exposure_s=sum(saved["exposure_s"]))
 
 
 class SaveCostModel:
@@ -154,41 +134,30 @@ class SaveCostModel:
         slowdown = max(0.0, during / alone - 1) if during and alone else 0.0
         return self._blocking_s + slowdown / (1 + slowdown) * self._persist_s
 
-    def interval_s(self, age_s: float) -> float:
-        best = daly(self.cost_s, 1 / self.hazard.rate(age_s)) if self.cost_s else self._floor_s
+    def interval_s(self) -> float:
+        best = daly(self.cost_s, 1 / self.hazard.rate) if self.cost_s else self._floor_s
         if not self.hazard.known:
             best = min(best, self.cost_s / UNKNOWN_CHURN_COST)
         # Not below the time of an upload: saves would queue, and each would protect no earlier than before.
         return min(max(best, self._floor_s, self._persist_s), self._ceiling_s)
 
 
-def node_age_s() -> float:
-    """Seconds since this machine booted, which is when a Spot VM was born."""
-    try:
-        # A container reads its machine's uptime here; that is wanted, since nodes are reclaimed and not pods.
-        return float(Path("/proc/uptime").read_text().split()[0])
-    except OSError:
-        return time.monotonic()
-
-
 class History:
     def __init__(self, hazard: Hazard) -> None:
         self.hazard = hazard
-        self._from_age_s = node_age_s()
+        self._counted_to = time.monotonic()
 
     @classmethod
     def resumed(cls, notes: dict[str, Any]) -> Self:
         """`notes` of the restored checkpoint; empty at the start of a run."""
         hazard = Hazard.decode(notes["hazard"]) if notes else Hazard()
-        # At the age of the last save, since it is not known when after it the machine went.
-        if notes and not notes.get("ended"):
-            hazard.observe(notes["age_s"], notes["age_s"], evicted=True)
+        hazard.events += bool(notes) and not notes.get("ended")
         return cls(hazard)
 
     def notes(self, *, ended: bool = False) -> dict[str, Any]:
         """Up to now, censored: this launch still runs."""
-        age_s = node_age_s()
-        self.hazard.observe(self._from_age_s, age_s, evicted=False)
+        now = time.monotonic()
+        self.hazard.exposure_s += now - self._counted_to
         # Or the same time would be counted again by the next save.
-        self._from_age_s = age_s
-        return {"hazard": self.hazard.encode(), "age_s": age_s, "ended": ended}
+        self._counted_to = now
+        return {"hazard": self.hazard.encode(), "ended": ended}

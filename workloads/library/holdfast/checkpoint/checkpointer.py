@@ -14,7 +14,7 @@ from collections.abc import Generator
 from types import TracebackType
 from typing import Any, Self
 
-from holdfast.checkpoint.cadence import History, cadence_of, node_age_s
+from holdfast.checkpoint.cadence import History, cadence_of
 from holdfast.checkpoint.errors import CheckpointExit, Preempted, RankLost
 from holdfast.checkpoint.format import signing_key
 from holdfast.checkpoint.ranks import Ranks, is_lost_peer, on_every_rank
@@ -23,7 +23,7 @@ from holdfast.checkpoint.restore import Restored
 from holdfast.checkpoint.restore.starting import Start, start
 from holdfast.checkpoint.save.copying_writer import CopyingWriter
 from holdfast.checkpoint.save.decision import check_state, step_not_grown
-from holdfast.checkpoint.settings import Every, Resume, Tuning, checked_resume, checked_url, parse_every
+from holdfast.checkpoint.settings import Every, Tuning, checked_url, parse_every
 from holdfast.checkpoint.state import checked_state
 from holdfast.checkpoint.stores.opening import reliable_storage
 from holdfast.checkpoint.survivors import Survivors
@@ -50,19 +50,16 @@ class Checkpointer:
         keep: int = 3,
         events: EventLog | None = None,
         window_s: float = DEFAULT_WINDOW.pod_s,
-        resume: Resume = "auto",
         tuning: Tuning | None = None,
     ) -> None:
-        """`events`: None writes lines where a job of the platform runs, and none elsewhere. `resume`: "auto" takes up
-        the newest checkpoint or begins at step 0; "must" refuses to begin. Raises InputError for what does not fit."""
+        """`events`: None writes lines where a job of the platform runs, and none elsewhere. Raises InputError for what
+        does not fit."""
         self._url, self._state, self._run = checked_url(url), checked_state(state), checked_run(run)
-        self._resume: Resume = checked_resume(resume)
         between("checkpoint setting keep", keep, 1, math.inf)
         self._every, self._keep, self._window_s = parse_every(every), keep, window_s
         self._trial = Trial.of_environment()
         if self._trial:
-            self._url, self._resume = self._trial.orders.store, "auto"
-            self._every = parse_every(self._trial.orders.every)
+            self._url, self._every = self._trial.orders.store, parse_every(self._trial.orders.every)
         signing_key()  # one that cannot be used is an error before anything starts
         self._reports, self._tuning, self._use = Reports(events, self._run), tuning or Tuning(), Use()
         self.step = 0
@@ -93,8 +90,7 @@ class Checkpointer:
         )
         # Fresh memory is slower to touch than to fill, so it is touched before the first save has to wait for it.
         self._writer.prepare(self._state)
-        cost = self._writer.save_cost
-        self._cadence = cadence_of(self._every, lambda: cost.interval_s(node_age_s()), self._ranks, self.step)
+        self._cadence = cadence_of(self._every, self._writer.save_cost.interval_s, self._ranks, self.step)
         self._ticked_at = 0.0
         self._survivors = Survivors(self._url, self._run, self._state, self._ranks, self._writer, began.epoch)
         self.computing = self._survivors.computing  # for the loop: `with ckpt.computing():`
@@ -234,13 +230,10 @@ class Checkpointer:
         self._writer.check_durable(self.step, timeout_s=self._tuning.commit_timeout_s)
 
     def _start(self) -> Start:
-        # "must" insists on what is there: a mistyped path must not become an empty store.
-        create = self._resume == "auto"
-        storage = on_every_rank(self._ranks, lambda: reliable_storage(self._url, self._tuning, create=create))
+        storage = on_every_rank(self._ranks, lambda: reliable_storage(self._url, self._tuning, create=True))
         stop_asked, url, run = lambda: self.stop.requested, self._url, self._run
-        began = start(storage, url, run, self._state, self._ranks, self._tuning, self._resume, stop_asked)
-        found = began.restored
-        self._reports.of_restore(found)
+        began = start(storage, url, run, self._state, self._ranks, self._tuning, stop_asked)
+        self._reports.of_restore(began.restored)
         return began
 
     def _leave(self) -> None:

@@ -111,7 +111,6 @@ def verify_exact(
     command: Annotated[list[str], typer.Argument(help="After --: what trains, such as python train.py --small.")],
     steps: Annotated[int, typer.Option(help="Steps of each run.", min=4)] = 12,
     timeout: Annotated[int, typer.Option(help="Seconds for all starts together.", min=1, max=86400)] = 1800,
-    only: Annotated[str | None, typer.Option(help="One way to die: SIGKILL, SIGTERM, 'SIGKILL in a save' ...")] = None,
 ) -> None:
     """Train undisturbed, then killed and resumed in several ways, and compare the bits. 1: they differ, and why; the first
     difference ends it.
@@ -119,21 +118,15 @@ def verify_exact(
     Checkpoints go to a folder of their own, whatever URL the script has; files that it writes itself are written."""
     import tempfile
 
-    from holdfast.checkpoint.verify_exact import DEATHS, verify
-    from holdfast.contract.errors import InputError
+    from holdfast.checkpoint.verify_exact import verify
 
-    if only not in (None, *DEATHS):
-        raise InputError("--only is no way to die here", got=only, allowed=", ".join(DEATHS), fix="leave it out")
     exact = True
     with tempfile.TemporaryDirectory(prefix="holdfast-verify-") as folder:
-        deaths = [only] if only else DEATHS
-        verdicts = verify(command, Path(folder), steps=steps, timeout_s=timeout, deaths=deaths)
+        verdicts = verify(command, Path(folder), steps=steps, timeout_s=timeout)
         for verdict in awaited("train, killed and resumed", verdicts):
             resumed = "not resumed" if verdict.resumed_at is None else f"resumed at {verdict.resumed_at}"
             place = f"{verdict.death} at step {verdict.at}, {resumed}"
             print(f"{place}: {verdict.finding or 'exact'}", flush=True)
-            if verdict.unsaved:
-                print(f"  exact, but not in the state and different: {', '.join(verdict.unsaved)}", file=sys.stderr)
             exact &= not verdict.finding
             if not exact:  # the other ways to die would show the same cause, at the price of two starts each
                 break

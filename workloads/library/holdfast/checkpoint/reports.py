@@ -4,7 +4,6 @@ import os
 import time
 from collections.abc import Callable
 
-from holdfast.checkpoint.cadence import node_age_s
 from holdfast.checkpoint.errors import NotDurable, Superseded
 from holdfast.checkpoint.restore import Restored
 from holdfast.checkpoint.save.uploader import Report
@@ -120,7 +119,7 @@ def window_line(writer: CheckpointWriter, window_s: float, every: Cadence) -> st
     save_s = writer.full_save_s()
     verdict = "a last save fits" if save_s < window_s - WINDOW_MARGIN_S else "no save in the window"
     (kind, value), cost = every, writer.save_cost
-    interval_s = {"steps": value * cost.step_s, "seconds": value, "auto": cost.interval_s(node_age_s())}[kind]
+    interval_s = {"steps": value * cost.step_s, "seconds": value, "auto": cost.interval_s()}[kind]
     return (
         f"window {window_s:.0f} s, upload {writer.upload_rate / 1e6:.0f} MB/s, "
         f"full save {save_s:.1f} s: {verdict}, at most {(interval_s + save_s) / 60:.1f} min lost"

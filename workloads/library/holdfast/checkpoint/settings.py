@@ -15,31 +15,19 @@ MIN_SHARD_BYTES = 8 * MIB
 REQUEST_S = 60.0
 
 Every = int | str
-Resume = Literal["auto", "must"]
 Cadence = tuple[Literal["steps", "seconds", "auto"], float]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Retention:
-    """What stays in addition to the newest."""
-
-    keep_every: int = 0
-    """Every checkpoint whose step is a multiple; 0: none for that reason."""
-    # Longer than any upload lasts: a save that is still being written looks like an orphan.
-    orphan_age_s: float = 86_400.0
-    """Attempts without a commit go when they are older; those that failed, or of an earlier start, at once."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Tuning(Retention):
+class Tuning:
     """What few users change."""
 
+    keep_every: int = 0
+    """Every checkpoint whose step is a multiple stays, in addition to the newest; 0: none for that reason."""
     shard_bytes: int = 64 * MIB
     """Most bytes of one object. Bounded, so that each is one request and many go in parallel."""
     parallel: int = 8
     """Objects in flight per rank, writing and reading."""
-    saves_in_flight: int = 1
-    """A save beyond it waits for an earlier one. Each takes staging memory of the state's size."""
     wait_s: float = 30.0
     """How long training waits, in all, for an upload that is not through when the next save is due; then it goes on
     without that save."""
@@ -57,8 +45,6 @@ class Tuning(Retention):
     peer_steps: int = 0
     """Under `holdfast train ranks --sharded`: steps from one copy in a neighbour's memory to the next; 0: chosen so that copies
     hold training or keep the node's processors busy for less than 2 % of the time."""
-    niceness: int = 5
-    """Of the uploader process."""
 
     def shard_size(self, length: int) -> int:
         """A stream too short for `parallel` full shards is cut smaller, so that it too goes in parallel."""
@@ -71,8 +57,6 @@ class Tuning(Retention):
         limits: dict[str, tuple[float, float]] = {
             "shard_bytes": (4096, 1024 * MIB),
             "parallel": (1, 64),
-            "saves_in_flight": (1, 8),
-            "niceness": (0, 19),
             "min_interval_s": (0, self.max_interval_s),
             "request_s": (0.1, 3600),
         }
@@ -109,11 +93,3 @@ def parse_every(every: Every) -> Cadence:
         allowed='a positive number of steps, a duration such as "30s", "5m" or "1h", or "auto"',
         fix='set every="auto"',
     )
-
-
-def checked_resume(resume: Resume) -> Resume:
-    """Raises InputError."""
-    if resume in ("auto", "must"):
-        return resume
-    allowed, fix = '"auto" or "must"', 'leave it out, which is "auto"'
-    raise InputError("resume is not understood", got=repr(resume)[:80], allowed=allowed, fix=fix)

@@ -13,7 +13,7 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from types import FrameType, MappingProxyType
@@ -22,7 +22,7 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader
 
-from holdfast.checkpoint.findings import Line, explain, first_difference, streams_in, unseeded, unseeded_in, variables
+from holdfast.checkpoint.findings import Line, explain, first_difference, streams_in, unseeded, unseeded_in
 from holdfast.checkpoint.state import Stateful, capture, targets
 from holdfast.checkpoint.state.random_streams import stream_of
 from holdfast.checkpoint.state.tensors import local_of, memory_of
@@ -140,13 +140,9 @@ class ExactnessResult:
     """0: nothing had been committed yet, so it began at step 0; None: it differed before, so it was not resumed."""
     finding: str = ""
     """Empty: exact."""
-    unsaved: tuple[str, ...] = ()
-    """Variables that are no state and differ, in a run that is exact all the same."""
 
 
-def verify(
-    command: list[str], folder: Path, *, steps: int, timeout_s: float, deaths: Sequence[str] = DEATHS
-) -> Iterator[ExactnessResult]:
+def verify(command: list[str], folder: Path, *, steps: int, timeout_s: float) -> Iterator[ExactnessResult]:
     """Raises Unjudged if the command ends before `steps` or all starts together take longer than `timeout_s`,
     InputError if it trains without Checkpointer."""
     every, ends = max(1, steps // 4), time.monotonic() + timeout_s
@@ -160,7 +156,7 @@ def verify(
         )
     if min(max(lines) for lines in whole.values()) < steps:
         raise Unjudged(f"the undisturbed run made fewer than {steps} steps: choose --steps")
-    for death in deaths:
+    for death in DEATHS:
         # Between saves, so that steps have to be repeated; where a save is killed, in that step.
         at = 2 * every if death == KILL_SAVING else min(steps - 1, 2 * every + max(1, every // 2))
         orders = Orders(steps=steps, every=every, die_at=at, death=death)
@@ -180,14 +176,13 @@ def _judged(
             return ExactnessResult(death=orders.death, at=orders.die_at, finding=finding)
     resumed = _run(command, folder, Orders(steps=orders.steps, every=orders.every), ends)
     first = min((min(lines) for lines in resumed.values()), default=orders.steps + 1)
-    found, unsaved = "", tuple[str, ...]()
+    found = ""
     for rank, lines in whole.items():
         # A stream that is not seeded, and that nothing draws from, differs from start to start.
         if different := first_difference(lines, resumed.get(rank, {}), unseeded_in(lines, killed.get(rank, {}))):
             found = explain(lines, resumed[rank], *different)
             break
-        unsaved += tuple(sorted(variables(lines, resumed.get(rank, {}), orders.steps)))
-    return ExactnessResult(death=orders.death, at=orders.die_at, resumed_at=first - 1, finding=found, unsaved=unsaved)
+    return ExactnessResult(death=orders.death, at=orders.die_at, resumed_at=first - 1, finding=found)
 
 
 def _run(

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 T = TypeVar("T")
+# Without a state: a retry must not draw from the stream of a training, and forked ranks must not pause for the same time.
 _JITTER = random.SystemRandom()
 
 

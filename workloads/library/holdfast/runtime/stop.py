@@ -6,7 +6,6 @@ same boundary, at most one step later; when peers are dead it answers true after
 `agreed` false, and then no joint checkpoint may be attempted. The protocol itself is ballot.py.
 """
 
-import os
 import threading
 import time
 from collections.abc import Callable
@@ -19,8 +18,6 @@ from holdfast.runtime.shutdown import Shutdown
 PATIENCE_S = 4.0
 _CLOSE_S = 2.0
 _ANSWER_POLL_S = 0.01
-
-_generation = 0
 
 
 class StopAgreement:
@@ -146,40 +143,14 @@ class OneProcessStore:
         return all(key in self._values for key in keys)
 
 
-class _Prefixed:
-    """Keys of one agreement: a second Checkpointer, or a restarted worker group, starts afresh."""
-
-    def __init__(self, store: Store, prefix: str) -> None:
-        self._store, self._prefix = store, prefix
-
-    def set(self, key: str, value: str, /) -> object:
-        return self._store.set(self._prefix + key, value)
-
-    def get(self, key: str, /) -> bytes:
-        return self._store.get(self._prefix + key)
-
-    def add(self, key: str, amount: int, /) -> int:
-        return self._store.add(self._prefix + key, amount)
-
-    def check(self, keys: list[str], /) -> bool:
-        return self._store.check([self._prefix + key for key in keys])
-
-
 def stop_agreement(
     store: Store | None, rank: int, world_size: int, *, shutdown: Shutdown | None = None
 ) -> StopAgreement:
-    """The agreement of this job: over `store` with several ranks, within the process with one.
+    """The agreement of this job: over `store` with several ranks, within the process with one. A second agreement needs
+    a store with other keys.
 
     A blocking request holds a torch store's connection, so the watcher gets a clone of its own.
     """
-    global _generation
-    _generation += 1  # every rank makes its agreements in the same order
     clone: Callable[[], Store] | None = getattr(store, "clone", None)
-    attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
     own = OneProcessStore() if store is None else clone() if clone else store
-    return StopAgreement(
-        _Prefixed(own, f"holdfast/stop/{attempt}/{_generation}/"),
-        rank=rank,
-        world_size=world_size,
-        shutdown=shutdown or notices.of_process(),
-    )
+    return StopAgreement(own, rank=rank, world_size=world_size, shutdown=shutdown or notices.of_process())

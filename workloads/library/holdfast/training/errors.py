@@ -1,11 +1,6 @@
 """The exceptions of this room, in addition to InputError (bad input) of the contract and the ends of a process of checkpoints.
 
-GroupLost                      a member of this epoch is gone or silent: the others regroup
-Expelled                       the gang went on without this member
-CheckpointExit (SystemExit)    of holdfast.checkpoint
-  GangTooSmall                 too few nodes for too long; exit code 75
-  CutOff                       the gang went on where this member cannot reach it; exit code 75
-  NodeLost                     another rank of this node is gone, and its shard of the state; exit code 75
+Each CheckpointExit here ends its process with 75.
 """
 
 from holdfast.checkpoint.errors import CheckpointExit

@@ -2,8 +2,6 @@
 
 import os
 import threading
-import time
-from collections.abc import Callable
 from contextlib import nullcontext
 from datetime import timedelta
 
@@ -15,7 +13,6 @@ from holdfast.checkpoint import Checkpointer
 from holdfast.checkpoint.parts import is_lost_peer
 from holdfast.contract.errors import InputError
 from holdfast.contract.job_identity import attempt_of
-from holdfast.contract.lifecycle import WINDOW_MARGIN_S
 from holdfast.runtime import gpu
 from holdfast.runtime.events import EventLog
 from holdfast.training.config import TrainConfig
@@ -59,7 +56,6 @@ def train(config: TrainConfig, corpus: Corpus, events: EventLog, meter: Meter) -
         alone = Alone(device, of_all_ranks)
         if config.world_size > 1:
             meter.slowest = alone.slowest
-        step_time = StepTimeGuard(config.window_s)
         for step in range(ckpt.step, config.steps):
             seed_draws(mixed_seed(config.seed, step, rank), device)  # dropout: nothing to save, nothing to restore
             with ckpt.computing():
@@ -71,7 +67,6 @@ def train(config: TrainConfig, corpus: Corpus, events: EventLog, meter: Meter) -
             optimizer.step()
             progress.advance()
             meter.step(step + 1, loss.detach())
-            step_time.step()
             ckpt.tick(step + 1)
         meter.flush()
     destroy_process_group(config.peer_timeout_s)
@@ -132,31 +127,3 @@ def share(samples: Samples, consumed: int, config: TrainConfig, rank: int) -> tu
     """This rank's part of the global batch that begins at sample `consumed`."""
     count = config.batch // config.world_size
     return samples.batch(consumed + rank * count, count)
-
-
-# The first step compiles, allocates and fills caches; the quickest of the next ones is the step.
-_JUDGED = 3
-
-
-class StepTimeGuard:
-    def __init__(self, window_s: float, *, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock = clock
-        self._limit_s, self._window_s = window_s - WINDOW_MARGIN_S, window_s
-        self._last: float | None = None
-        self._seen: list[float] = []
-
-    def step(self) -> None:
-        """After each step, until enough of them are seen. Raises InputError where all are longer than the window."""
-        if len(self._seen) == _JUDGED:
-            return
-        now = self._clock()
-        if self._last is not None:
-            self._seen.append(now - self._last)
-        self._last = now
-        if len(self._seen) == _JUDGED and min(self._seen) > self._limit_s:
-            raise InputError(
-                "a step takes longer than the grace period",
-                got=f"steps of {min(self._seen):.1f} s in a window of {self._window_s:g} s",
-                allowed=f"steps under {self._limit_s:g} s (the grace period minus {WINDOW_MARGIN_S:g} s to leave)",
-                fix="set a smaller batch, or a pool with the longer grace period",
-            )

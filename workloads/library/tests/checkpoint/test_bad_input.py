@@ -46,17 +46,13 @@ def wider(state: State) -> None:
     state["optimizer"] = torch.optim.AdamW(state["model"].parameters())
 
 
-def in_double(state: State) -> None:
-    state["model"].double()
-
-
 def renamed(state: State) -> None:
     state["network"] = state.pop("model")
 
 
 @pytest.mark.parametrize(
     ("spoil", "message"),
-    [(unsavable, "extra/when"), (one_more_tensor, "only_here"), (wider, "other shapes"), (in_double, "dtypes")],
+    [(unsavable, "extra/when"), (one_more_tensor, "only_here"), (wider, "other shapes")],
 )
 def test_a_state_that_is_wrong_on_one_rank_is_an_error_on_both(
     jobs: Jobs, tmp_path: Path, spoil: Callable[[State], None], message: str
@@ -73,7 +69,7 @@ def test_a_state_that_goes_wrong_on_one_rank_in_training_is_an_error_on_both(
 
 @pytest.mark.parametrize(
     ("change", "message"),
-    [(wider, f"[{WIDTH + 1}, {WIDTH}]"), (in_double, "float64"), (one_more_tensor, "only_here"), (renamed, "network")],
+    [(wider, f"[{WIDTH + 1}, {WIDTH}]"), (one_more_tensor, "only_here"), (renamed, "network")],
 )
 def test_a_state_other_than_the_saved_one_is_an_error_on_both(
     jobs: Jobs, url: Path, tmp_path: Path, change: Callable[[State], None], message: str
@@ -81,33 +77,17 @@ def test_a_state_other_than_the_saved_one_is_an_error_on_both(
     refused(jobs, url, tmp_path, "another model", message, change=change)
 
 
-def test_a_checkpoint_of_another_run_is_an_error_on_both(jobs: Jobs, url: Path, tmp_path: Path) -> None:
-    (url / RUN).rename(url / "elsewhere")
-    refused(jobs, url, tmp_path, "another run", run="elsewhere")
-
-
-def test_a_checkpoint_of_a_newer_format_is_an_error_on_both(jobs: Jobs, url: Path, tmp_path: Path) -> None:
+def test_a_checkpoint_of_another_run_or_format_is_an_error_on_both(jobs: Jobs, url: Path, tmp_path: Path) -> None:
     commit = url / RUN / f"step-{SAVED:010d}" / "COMMIT.json"
     body = json.loads(commit.read_text())["body"] | {"schema": "holdfast.checkpoint/2"}
     commit.write_bytes(envelope(encoded(body)))
     refused(jobs, url, tmp_path, "another format version")
-
-
-@pytest.mark.parametrize(("wrong", "message"), [({"every": 0}, "interval"), ({"keep": 0}, "keep")])
-def test_settings_out_of_range_are_an_error_on_both(
-    jobs: Jobs, tmp_path: Path, wrong: dict[str, Any], message: str
-) -> None:
-    refused(jobs, tmp_path / "url", tmp_path, message, **wrong)
-    assert not (tmp_path / "url").exists()
+    (url / RUN).rename(url / "elsewhere")
+    commit = url / "elsewhere" / f"step-{SAVED:010d}" / "COMMIT.json"
+    commit.unlink()
+    refused(jobs, url, tmp_path, "another run", run="elsewhere")
 
 
 def test_a_folder_that_one_rank_cannot_use_is_an_error_on_both(jobs: Jobs, url: Path, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     refused(jobs, url, tmp_path, "cannot be used", other_url=str(tmp_path / "file" / "below"))
-
-
-def test_a_bucket_that_is_not_there_is_an_error_on_both(
-    jobs: Jobs, tmp_path: Path, gcs_emulator: str, bucket: str
-) -> None:
-    env = {"STORAGE_EMULATOR_HOST": gcs_emulator}
-    refused(jobs, f"gs://{bucket}-not/runs", tmp_path, "cannot be used", env=env)

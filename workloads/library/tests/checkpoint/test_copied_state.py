@@ -1,20 +1,16 @@
 """Modules whose state_dict() returns copies: their values come back, or the start is refused."""
 
 import copy
-import hashlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-import torch.distributed as dist
 from torch import nn
 
-from holdfast.checkpoint import Checkpointer, PerRank
+from holdfast.checkpoint import Checkpointer
 from holdfast.contract.errors import InputError
-from workloads.library.tests.checkpoint.jobs import TUNING, Jobs
-from workloads.library.tests.checkpoint.process_groups import run
 
 pytestmark = pytest.mark.process
 
@@ -160,33 +156,3 @@ def test_an_object_that_cannot_be_compared_is_restored_and_named(
         assert not isinstance(average, Lazy) or list(average) == [5]
         assert average.count == 5
     assert ("average: could not be checked" in capsys.readouterr().out) is named
-
-
-def fsdp1(world: int, url: str, steps: int, truth: str) -> None:
-    from torch.distributed.fsdp import FullyShardedDataParallel
-
-    torch.manual_seed(steps)  # other weights at each start
-    model = FullyShardedDataParallel(nn.Linear(6, 5), device_id=torch.device("cpu"))
-    optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
-    state = {"model": model, "optimizer": PerRank(optimizer)}
-    with Checkpointer(url, state, run="r", every=10**9, tuning=TUNING) as ckpt:
-        if ckpt.step:
-            assert Path(f"{truth}-{dist.get_rank()}").read_text() == digest(model, optimizer), "restored bits differ"
-        for step in range(ckpt.step, steps):
-            torch.manual_seed(step)
-            optimizer.zero_grad()
-            model(torch.randn(2, 6)).square().mean().backward()
-            optimizer.step()
-            ckpt.tick(step + 1)
-        Path(f"{truth}-{dist.get_rank()}").write_text(digest(model, optimizer))
-
-
-def digest(model: nn.Module, optimizer: torch.optim.Optimizer) -> str:
-    moments = [t for state in optimizer.state_dict()["state"].values() for t in state.values()]
-    tensors = [*model.state_dict().values(), *moments]
-    return hashlib.sha256(b"".join(tensor.numpy().tobytes() for tensor in tensors)).hexdigest()
-
-
-def test_fsdp1_comes_back(jobs: Jobs, tmp_path: Path) -> None:
-    for steps in (2, 4):
-        run(jobs, tmp_path, 2, fsdp1, str(tmp_path / "url"), steps, str(tmp_path / "truth"))

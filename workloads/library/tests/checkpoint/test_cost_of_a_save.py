@@ -23,33 +23,32 @@ from holdfast.checkpoint.stores.storage import Stat
 RUN, WORLD = "r", 2
 
 
-class Asked:
+class Asked(LocalStorage):
     """A store that counts what it is asked for."""
 
-    read_bytes = LocalStorage.read_bytes
-
-    def __init__(self, folder: Path) -> None:
-        self._store, self.count = LocalStorage.open(str(folder)), Counter[str]()
+    def __init__(self, root: Path) -> None:
+        super().__init__(root)
+        self.count = Counter[str]()
 
     def put(self, name: str, data: memoryview, crc32c: str) -> None:
         self.count["put"] += 1
-        self._store.put(name, data, crc32c)
+        super().put(name, data, crc32c)
 
     def read_into(self, name: str, start: int, into: memoryview) -> None:
         self.count["read"] += 1
-        self._store.read_into(name, start, into)
+        super().read_into(name, start, into)
 
     def list(self, prefix: str) -> Iterator[Stat]:
         self.count["list"] += 1
-        return self._store.list(prefix)
+        yield from LocalStorage(self._root).list(prefix)
 
     def stat(self, name: str) -> Stat:
         self.count["stat"] += 1
-        return self._store.stat(name)
+        return super().stat(name)
 
     def delete(self, name: str) -> None:
         self.count["delete"] += 1
-        self._store.delete(name)
+        super().delete(name)
 
 
 def job(step: int, rank: int = 0, *, tensors: int = 4) -> Job:
@@ -63,9 +62,9 @@ def job(step: int, rank: int = 0, *, tensors: int = 4) -> Job:
     return Job(save=step, length=length, shard_bytes=1 << 20, manifest=manifest)
 
 
-@pytest.mark.parametrize("kept", [2, 9])
+@pytest.mark.parametrize("kept", [2, 5])
 def test_a_save_asks_for_as_much_however_many_checkpoints_are_kept(tmp_path: Path, kept: int) -> None:
-    store, known = Asked(tmp_path), Known()
+    store, known = Asked.open(str(tmp_path)), Known()
     state = CommitState(epoch=fence.take(store, RUN), keep=kept)
     for step in range(1, kept + 3):
         store.count.clear()

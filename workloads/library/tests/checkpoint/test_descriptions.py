@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast.checkpoint.errors import Damaged
@@ -15,6 +15,7 @@ from holdfast.contract.errors import InputError
 
 
 @given(data=st.binary(max_size=200) | st.text(max_size=200).map(str.encode))
+@settings(max_examples=40)
 def test_a_description_of_any_bytes_is_damage_and_never_another_error(data: bytes) -> None:
     with pytest.raises((Damaged, InputError)):
         decode_commit(data, run="r", step=1)

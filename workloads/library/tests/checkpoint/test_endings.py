@@ -4,8 +4,6 @@ import json
 import os
 import signal
 import socket
-import subprocess
-import sys
 import threading
 import time
 from dataclasses import replace
@@ -89,28 +87,6 @@ def test_starts_leave_few_objects_behind(tmp_path: Path) -> None:
 
 
 # -- what is taken up --
-
-
-def test_a_start_that_must_resume_refuses_a_mistyped_url_and_makes_no_folder(tmp_path: Path) -> None:
-    with trainer(tmp_path / "url", torch.zeros(4)) as ckpt:
-        ckpt.tick(1)
-    with (
-        pytest.raises(InputError, match="no such checkpoint folder"),
-        trainer(tmp_path / "ulr", torch.zeros(4), resume="must"),
-    ):
-        pytest.fail("it began at step 0")
-    assert not (tmp_path / "ulr").exists()
-    mistyped = Checkpointer(str(tmp_path / "url"), {"w": torch.zeros(4)}, run="rr", resume="must")
-    with pytest.raises(InputError, match="check the URL and the run's name"), mistyped:
-        pytest.fail("it began at step 0")
-    with trainer(tmp_path / "url", torch.zeros(4), resume="must") as ckpt:
-        assert ckpt.step == 1
-
-
-@pytest.mark.parametrize("resume", ["always", 1, None])
-def test_any_other_resume_is_refused(tmp_path: Path, resume: Any) -> None:
-    with pytest.raises(InputError, match="resume"):
-        trainer(tmp_path, torch.zeros(4), resume=resume)
 
 
 def test_a_start_at_step_0_names_the_runs_that_are_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -205,30 +181,6 @@ def test_the_survivor_of_a_stop_leaves_in_order_and_says_what_is_lost(jobs: Jobs
     first.kill()
     assert finish([other]) == [EXIT_PREEMPTED], log.read_text()
     assert "are lost" in log.read_text() and "Traceback" not in log.read_text(), log.read_text()
-
-
-STUCK = """
-import sys, time, torch
-from holdfast.checkpoint import Checkpointer
-
-with Checkpointer(sys.argv[1], {"w": torch.zeros(4)}, run="r", every=1000) as ckpt:
-    for step in range(3):
-        ckpt.tick(step + 1)
-    print("ready", flush=True)
-    time.sleep(600)
-"""
-
-
-def test_who_leaves_in_the_middle_of_a_step_says_what_it_loses(tmp_path: Path) -> None:
-    command = [sys.executable, "-c", STUCK, str(tmp_path)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as stuck:
-        assert stuck.stdout
-        until(lambda: "ready" in (stuck.stdout.readline() if stuck.stdout else ""))
-        stuck.send_signal(signal.SIGTERM)
-        stuck.send_signal(signal.SIGINT)
-        printed = stuck.communicate(timeout=60)[0]
-    assert stuck.returncode == EXIT_PREEMPTED
-    assert "leaving at step 3, the newest checkpoint is of step 0: 3 steps" in printed, printed
 
 
 def test_the_first_last_save_is_tried_while_nobody_knows_yet_how_long_an_upload_takes(

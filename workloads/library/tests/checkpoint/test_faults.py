@@ -89,9 +89,8 @@ def test_a_slow_upload_is_not_taken_for_a_silent_one(
         assert proxy.taken == len(data)
 
 
-@pytest.mark.parametrize("in_flight", [1, 2])
 def test_a_refusal_on_one_rank_is_known_on_every_rank_and_later_saves_commit(
-    jobs: Jobs, tmp_path: Path, gcs_emulator: str, bucket: str, in_flight: int
+    jobs: Jobs, tmp_path: Path, gcs_emulator: str, bucket: str
 ) -> None:
     def rule(method: str, path: str) -> str:
         hit = method == "POST" and "step-0000000003" in path and "rank-00001" in path
@@ -100,8 +99,7 @@ def test_a_refusal_on_one_rank_is_known_on_every_rank_and_later_saves_commit(
     url, log = f"gs://{bucket}/runs", tmp_path / "log"
     with proxied(gcs_emulator, rule) as proxy:
         env = {"STORAGE_EMULATOR_HOST": proxy.address}
-        more: dict[str, Any] = {"tuning": replace(TUNING, saves_in_flight=in_flight), "wait": in_flight == 1}
-        assert jobs.run(url, tmp_path, world=2, env=env, log=str(log), **more) == [0, 0], log.read_text()
+        assert jobs.run(url, tmp_path, world=2, env=env, log=str(log), wait=True) == [0, 0], log.read_text()
     assert "step 3 failed" in log.read_text()
     for rank in (0, 1):
         assert f"rank {rank} knows: " in log.read_text()

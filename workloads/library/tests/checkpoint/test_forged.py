@@ -46,16 +46,19 @@ def pristine(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(params=["with the key", "without a key"])
-def store(request: pytest.FixtureRequest, pristine: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def url(request: pytest.FixtureRequest, pristine: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A copy. With the key its forger has it too."""
     if request.param == "with the key":
         monkeypatch.setenv(ENV_KEY_FILE, str(pristine / "key"))
-    return tmp_path
+    return Path(shutil.copytree(pristine / "url", tmp_path / "url"))
 
 
-@pytest.mark.parametrize("name", FORGERIES)
-def test_a_forged_checkpoint_is_passed_over(pristine: Path, store: Path, name: str) -> None:
-    url = store / "url"
-    shutil.copytree(pristine / "url", url)
+@pytest.mark.parametrize(
+    ("url", "name"),
+    [(("with the key", "without a key")[number % 2], name) for number, name in enumerate(FORGERIES)],
+    indirect=["url"],
+)
+def test_a_forged_checkpoint_is_passed_over(url: Path, name: str) -> None:
     forge(url / RUN / f"step-{NEW:010d}", FORGERIES[name])
     step, _ = load_tensors(str(url), RUN)
     assert step == OLD
@@ -64,25 +67,22 @@ def test_a_forged_checkpoint_is_passed_over(pristine: Path, store: Path, name: s
     assert passed_over(url) == [NEW]
 
 
-def test_a_random_state_that_no_generator_takes_is_passed_over(pristine: Path, store: Path) -> None:
-    shutil.copytree(pristine / "url", store / "url")
-    forge(store / "url" / RUN / f"step-{NEW:010d}", spoil_random_state)
-    assert passed_over(store / "url") == [NEW]
+def test_a_random_state_that_no_generator_takes_is_passed_over(url: Path) -> None:
+    forge(url / RUN / f"step-{NEW:010d}", spoil_random_state)
+    assert passed_over(url) == [NEW]
 
 
-def test_a_pipe_in_the_place_of_a_commit_is_no_commit(pristine: Path, store: Path) -> None:
-    shutil.copytree(pristine / "url", store / "url")
-    make_pipe(store / "url" / RUN / f"step-{NEW:010d}" / "COMMIT.json")
-    assert passed_over(store / "url") == []
+def test_a_pipe_in_the_place_of_a_commit_is_no_commit(url: Path) -> None:
+    make_pipe(url / RUN / f"step-{NEW:010d}" / "COMMIT.json")
+    assert passed_over(url) == []
 
 
 def test_what_a_forger_calls_a_tensor_does_not_speak_to_the_terminal(
-    pristine: Path, store: Path, capsys: pytest.CaptureFixture[str]
+    url: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    shutil.copytree(pristine / "url", store / "url")
     loud = "[/]\x1b[2J[link=http://e.org]##[error]"
-    forge(store / "url" / RUN / f"step-{NEW:010d}", lambda forged: forged.largest.update(key=loud, at=1 << 61))
-    app(["list", str(store / "url")], standalone_mode=False)
+    forge(url / RUN / f"step-{NEW:010d}", lambda forged: forged.largest.update(key=loud, at=1 << 61))
+    app(["list", str(url)], standalone_mode=False)
     shown = capsys.readouterr().out
     assert "[/]\\x1b[2J[link=http://e.org]#_[error]" in shown and "\x1b" not in shown
     assert "verified" in shown, "the other step"

@@ -18,7 +18,7 @@ from packaging.requirements import Requirement
 
 from holdfast.contract.environment import ENV_KILL_AT, ENV_RUN
 
-pytestmark = [pytest.mark.process, pytest.mark.timeout(600)]  # the wheel is built, and torch starts five times
+pytestmark = [pytest.mark.process, pytest.mark.timeout(600)]  # the wheel is built, and torch starts four times
 ROOT = Path(__file__).parents[4]
 sys.path.insert(0, str(ROOT / ".ci"))
 bootstrap = import_module("bootstrap")
@@ -120,7 +120,7 @@ def test_a_script_that_is_killed_beside_torch_alone_ends_in_the_bits_of_a_quiet_
         return run(python, here, str(beside / "train.py"), url, **variables)
 
     # A save begins when the one before it is durable, so each start gets further than the last.
-    for point, restored in (("stage.begin:2", 0), ("stage.begin:2", 2), ("stage.end:2", 4)):
+    for point, restored in (("stage.begin:2", 0), ("stage.end:2", 2)):
         killed = train("store", **{ENV_KILL_AT: point})
         assert killed.returncode == -signal.SIGKILL, killed.stderr
         assert f"restored step {restored}" in killed.stdout or not restored, killed.stdout

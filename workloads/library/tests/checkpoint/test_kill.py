@@ -13,11 +13,10 @@ from holdfast.checkpoint.failpoints import POINTS
 from holdfast.checkpoint.format.commit import committed_steps, survey
 from holdfast.checkpoint.stores.opening import open_storage
 from holdfast.checkpoint.stores.storage import Stat
-from holdfast.contract.errors import InputError
 from holdfast.contract.exit_codes import EXIT_PREEMPTED, EXIT_RETRY
 from holdfast.runtime.pidfiles import running
 from tests.support import commits
-from workloads.library.tests.checkpoint.jobs import RUN, STEPS, Jobs, expected, finish, newest
+from workloads.library.tests.checkpoint.jobs import RUN, STEPS, Jobs, finish, newest
 from workloads.library.tests.processes import children, until
 
 pytestmark = pytest.mark.process
@@ -45,15 +44,17 @@ def completes(jobs: Jobs, url: Path, folder: Path, *, world: int = 1) -> None:
     assert newest(url) == STEPS >= before
 
 
-@pytest.mark.parametrize("nth", [1, 3])
-@pytest.mark.parametrize("point", TRAINER_POINTS)
+# A start reaches each point of its restore once.
+TIMES = [(point, nth) for point in TRAINER_POINTS for nth in ((1,) if point.startswith("restore") else (1, 3))]
+
+
+@pytest.mark.parametrize(("point", "nth"), TIMES)
 def test_a_trainer_killed_at_a_named_point_loses_nothing_committed(
     jobs: Jobs, tmp_path: Path, point: str, nth: int
 ) -> None:
     url = tmp_path / "url"
     if point.startswith("restore"):
         jobs.run(url, tmp_path, steps=7)
-        nth = 1
     codes = jobs.run(url, tmp_path, kill_at=f"{point}:{nth}", wait=True)
     assert codes == [-signal.SIGKILL], f"{point} was not reached"
     completes(jobs, url, tmp_path)
@@ -80,7 +81,7 @@ def test_all_processes_killed_at_seeded_random_moments_never_lose_a_commit(jobs:
     rng = random.Random(20261121)
     url = tmp_path / "url"
     kills, rounds = 0, 0
-    while kills < 100:
+    while kills < 50:
         rounds += 1
         ranks = jobs.start(url / str(rounds // 8), tmp_path, every=1, steps=STEPS)
         ranks[0].join(rng.uniform(0.0, 0.5))
@@ -134,13 +135,3 @@ def test_two_ranks_with_a_cadence_in_seconds_save_the_same_steps(jobs: Jobs, tmp
     found = survey(open_storage(str(url)), RUN).values()
     shape = [(step.commit is not None, [attempt_ranks(names) for names in step.attempts.values()]) for step in found]
     assert len(shape) > 2 and shape == [(True, [[0, 1]])] * len(shape), log.read_text()
-
-
-def test_a_commit_removed_by_hand_is_no_checkpoint(jobs: Jobs, tmp_path: Path) -> None:
-    url = tmp_path / "url"
-    assert jobs.run(url, tmp_path) == [0]
-    for commit in url.rglob("COMMIT.json"):
-        commit.unlink()
-    with pytest.raises(InputError, match="no checkpoint"):
-        newest(url)
-    assert expected()[STEPS]

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from holdfast.checkpoint import Checkpointer, load_tensors
+from holdfast.checkpoint import Checkpointer
 from holdfast.contract.errors import InputError
 
 pytestmark = pytest.mark.process
@@ -109,14 +109,3 @@ def test_an_optimizer_without_a_module_is_restored_by_position(tmp_path: Path) -
                 optimizer.step()
                 ckpt.tick(step + 1)
     assert optimizer.state[weight]["step"].item() == 2
-
-
-def test_names_are_where_pytorch_keeps_them(tmp_path: Path) -> None:
-    from holdfast.checkpoint.state import capture, decode
-
-    model = Model()
-    captured = capture({"model": model, "optimizer": torch.optim.Adam(model.parameters())})
-    (group,) = decode(captured.skeleton["optimizer"], captured.tensors.get)["param_groups"]
-    assert group["param_names"] == ["model/a", "model/b", "model/c", "model/d"]
-    train(tmp_path, as_built, 1)
-    assert "optimizer/state/0/exp_avg" in load_tensors(str(tmp_path))[1]

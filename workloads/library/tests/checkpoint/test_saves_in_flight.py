@@ -1,4 +1,4 @@
-"""Saves in flight: as many as the setting says are staged without waiting, and never one more."""
+"""A save in flight: it is staged without waiting, and the next one waits for it."""
 
 import os
 import signal
@@ -14,12 +14,10 @@ from typing import Any
 import pytest
 import torch
 
-from holdfast.checkpoint import Checkpointer, Tuning
+from holdfast.checkpoint import Checkpointer, Tuning, load_tensors
 from holdfast.checkpoint.peers.keeper import SLOTS
-from holdfast.checkpoint.restore.loading import read_whole
-from holdfast.checkpoint.restore.reading import open_step
 from holdfast.checkpoint.save import writer as saving
-from holdfast.checkpoint.stores.opening import open_storage
+from holdfast.checkpoint.save.copies import MEMORIES as OWN_MEMORIES
 from holdfast.lint.rules.elastic import ALONE, MEMORIES
 from holdfast.runtime.pidfiles import running
 from workloads.library.tests.processes import children, until
@@ -29,12 +27,11 @@ STATE_BYTES = 1 << 20
 
 
 @contextmanager
-def training(url: Path, in_flight: int, **tuned: Any) -> Iterator[tuple[Checkpointer, torch.Tensor, int]]:
+def training(url: Path, **tuned: Any) -> Iterator[tuple[Checkpointer, torch.Tensor, int]]:
     """A checkpointer, its state, and the process id of its uploader."""
     before = set(children(os.getpid()))
     tensor = torch.zeros(STATE_BYTES // 4)
-    tuning = Tuning(saves_in_flight=in_flight, **tuned)
-    with Checkpointer(str(url), {"w": tensor}, run="r", every=10**9, keep=9, tuning=tuning) as ckpt:
+    with Checkpointer(str(url), {"w": tensor}, run="r", every=10**9, keep=9, tuning=Tuning(**tuned)) as ckpt:
         (uploader,) = set(children(os.getpid())) - before
         yield ckpt, tensor, uploader
 
@@ -57,14 +54,11 @@ def staged_bytes() -> int:
     return sum(sizes.values())
 
 
-@pytest.mark.parametrize("in_flight", [1, 2, 3])
-def test_saves_within_the_limit_do_not_wait_and_the_next_one_does(tmp_path: Path, in_flight: int) -> None:
-    with training(tmp_path, in_flight) as (ckpt, tensor, uploader):
+def test_a_save_does_not_wait_and_the_next_one_does_in_the_same_memory(tmp_path: Path) -> None:
+    with training(tmp_path) as (ckpt, tensor, uploader):
         os.kill(uploader, signal.SIGSTOP)
-        for step in range(1, in_flight + 1):
-            save(ckpt, tensor, step)
+        save(ckpt, tensor, 1)
         assert ckpt.busy and not commits(tmp_path)
-        assert in_flight * STATE_BYTES <= staged_bytes() <= in_flight * 1.1 * STATE_BYTES
 
         def let_it_go_on() -> None:
             released.set()
@@ -72,30 +66,28 @@ def test_saves_within_the_limit_do_not_wait_and_the_next_one_does(tmp_path: Path
 
         released = threading.Event()
         threading.Timer(0.5, let_it_go_on).start()
-        save(ckpt, tensor, in_flight + 1)
+        save(ckpt, tensor, 2)
         assert released.is_set() and 1 in commits(tmp_path)
         assert ckpt.wait() and not ckpt.busy
-        assert staged_bytes() <= in_flight * 1.1 * STATE_BYTES
-    storage = open_storage(str(tmp_path))
-    assert commits(tmp_path) == [*range(1, in_flight + 2)]
-    for step in commits(tmp_path):
-        found = read_whole(storage, open_step(storage, "r", step), ["w"])["w"]
+        assert STATE_BYTES <= staged_bytes() <= 1.1 * STATE_BYTES
+    assert commits(tmp_path) == [1, 2]
+    for step in (1, 2):
+        found = load_tensors(tmp_path, "r", step=step)[1]["w"]
         assert torch.equal(found, torch.full_like(found, step))
 
 
-def test_an_uploader_killed_with_two_saves_in_flight_loses_these_two_and_no_more(tmp_path: Path) -> None:
-    with training(tmp_path, 2) as (ckpt, tensor, uploader):
+def test_an_uploader_killed_with_a_save_in_flight_loses_this_one_and_no_more(tmp_path: Path) -> None:
+    with training(tmp_path) as (ckpt, tensor, uploader):
         save(ckpt, tensor, 1)
         assert ckpt.wait()
         os.kill(uploader, signal.SIGSTOP)
         save(ckpt, tensor, 2)
-        save(ckpt, tensor, 3)
         os.kill(uploader, signal.SIGKILL)
         assert not ckpt.wait()
         assert "uploader process is gone" in ckpt.failure
-        save(ckpt, tensor, 4)
+        save(ckpt, tensor, 3)
         assert ckpt.wait()
-        assert commits(tmp_path) == [1, 4]
+        assert commits(tmp_path) == [1, 3]
 
 
 @pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="this system binds no process to cores")
@@ -104,7 +96,7 @@ def test_an_uploader_keeps_to_the_cores_that_training_leaves(tmp_path: Path) -> 
     try:
         for threads in (1, len(cores)):
             torch.set_num_threads(threads)
-            with training(tmp_path / str(threads), 1) as (ckpt, tensor, uploader):
+            with training(tmp_path / str(threads)) as (ckpt, tensor, uploader):
                 save(ckpt, tensor, 1)
                 assert ckpt.wait()
                 assert os.sched_getaffinity(uploader) == set(cores[threads:] or cores)
@@ -116,7 +108,7 @@ def test_a_stuck_upload_is_announced_and_holds_the_training_for_a_bounded_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(saving, "ANNOUNCE_WAIT_AFTER_S", 0.2)
-    with training(tmp_path, 1, wait_s=1.0) as (ckpt, tensor, uploader):
+    with training(tmp_path, wait_s=1.0) as (ckpt, tensor, uploader):
         os.kill(uploader, signal.SIGSTOP)
         try:
             save(ckpt, tensor, 1)
@@ -172,6 +164,5 @@ with Checkpointer(sys.argv[1], {"w": torch.ones(4)}, run="r", every=1) as ckpt:
 
 
 def test_the_memory_of_a_sharded_gang_is_counted_as_the_library_takes_it() -> None:
-    in_flight = Tuning().saves_in_flight
-    # One that is kept, one that is copied, and those that are uploaded; a complete and an arriving copy of a neighbour's.
-    assert (in_flight, in_flight + 2 + SLOTS) == (ALONE, MEMORIES)
+    # A complete and an arriving copy of a neighbour's come to its own.
+    assert (1, OWN_MEMORIES + SLOTS) == (ALONE, MEMORIES)

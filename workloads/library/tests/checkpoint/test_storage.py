@@ -73,13 +73,6 @@ def test_a_listing_stays_below_its_prefix(storage: Storage) -> None:
     assert not list(storage.list("nothing"))
 
 
-def test_a_stat_gives_the_size(storage: Storage) -> None:
-    put(storage, "run/sized", b"12345")
-    assert storage.stat("run/sized").bytes == 5
-    with pytest.raises(NotFound):
-        storage.stat("run/absent")
-
-
 def test_a_local_object_keeps_the_checksum_that_a_bucket_would_keep(tmp_path: Path) -> None:
     """The check value that every description of CRC-32C gives for these nine digits."""
     storage = LocalStorage.open(str(tmp_path))
@@ -92,6 +85,9 @@ def test_a_local_object_keeps_the_checksum_that_a_bucket_would_keep(tmp_path: Pa
 
 def test_what_is_not_there_or_too_short_is_an_error(storage: Storage) -> None:
     put(storage, "run/short", b"123")
+    assert storage.stat("run/short").bytes == 3
+    with pytest.raises(NotFound):
+        storage.stat("run/absent")
     with pytest.raises(NotFound):
         storage.read_into("run/absent", 0, memoryview(bytearray(1)))
     with pytest.raises(EOFError):
@@ -104,28 +100,6 @@ def test_deleting_twice_is_success_and_frees_the_name(storage: Storage) -> None:
     storage.delete("run/gone")
     assert not list(storage.list("run"))
     put(storage, "run/gone", b"2")
-
-
-def test_a_put_succeeds_while_others_delete_what_was_beside_it(tmp_path: Path) -> None:
-    """A delete removes folders that became empty: also one that a put has just made for itself."""
-    storage = LocalStorage.open(str(tmp_path))
-    failed: list[BaseException] = []
-
-    def put_and_delete(number: int) -> None:
-        try:
-            for turn in range(100):
-                name = f"run/step-{turn}/attempt/{number}"
-                put(storage, name, b"x")
-                storage.delete(name)
-        except StorageError as error:
-            failed.append(error)
-
-    threads = [threading.Thread(target=put_and_delete, args=(n,)) for n in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not failed, failed[0]
 
 
 def test_a_folder_that_another_put_made_and_a_delete_removed_at_once_is_made_again(
@@ -160,7 +134,7 @@ HOSTILE = st.one_of(
 
 
 @given(name=HOSTILE)
-@settings(max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_no_name_leaves_its_prefix(tmp_path: Path, name: str) -> None:
     inside = tmp_path / "store"
     storage = LocalStorage.open(str(inside))
@@ -174,12 +148,13 @@ def test_no_name_leaves_its_prefix(tmp_path: Path, name: str) -> None:
     assert [p.name for p in tmp_path.iterdir()] == ["store"]
 
 
-@pytest.mark.parametrize("name", ["../x", "/x", "a/../../x", "..", "a//b", "%2e%2e/x", ".x", "a\\..\\b", ""])
-def test_no_name_leaves_its_prefix_in_a_bucket(bucket: str, name: str) -> None:
+def test_no_name_leaves_its_prefix_in_a_bucket(bucket: str) -> None:
     from google.cloud import storage as gcs
 
-    with pytest.raises(InputError, match="leaves its prefix"):
-        put(open_storage(f"gs://{bucket}/mine"), name, b"x")
+    store = open_storage(f"gs://{bucket}/mine")
+    for name in ("../x", "/x", "a/../../x", "..", "a//b", "%2e%2e/x", ".x", "a\\..\\b", ""):
+        with pytest.raises(InputError, match="leaves its prefix"):
+            put(store, name, b"x")
     assert not list(gcs.Client().list_blobs(bucket))
 
 

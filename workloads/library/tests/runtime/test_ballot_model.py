@@ -12,6 +12,7 @@ from typing import NamedTuple
 import pytest
 
 from holdfast.runtime.ballot import BEFORE_ALL, Ballot, BallotResult, Boundary, Phase
+from holdfast.runtime.stop import OneProcessStore
 from workloads.library.tests.interleavings import explore
 
 Values = frozenset[tuple[str, str]]
@@ -42,25 +43,12 @@ class State(NamedTuple):
         return self._replace(ranks=ranks, store=self.store if store is None else store)
 
 
-class ModelStore:
+class ModelStore(OneProcessStore):
     def __init__(self, values: Values) -> None:
-        self.values = dict(values)
-
-    def set(self, key: str, value: str, /) -> None:
-        self.values[key] = value
-
-    def get(self, key: str, /) -> bytes:
-        return self.values[key].encode()
-
-    def add(self, key: str, amount: int, /) -> int:
-        self.values[key] = str(int(self.values.get(key, "0")) + amount)
-        return int(self.values[key])
-
-    def check(self, keys: list[str], /) -> bool:
-        return all(key in self.values for key in keys)
+        self._values = dict(values)
 
     def frozen(self) -> Values:
-        return frozenset(self.values.items())
+        return frozenset(self._values.items())
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -22,18 +22,19 @@ def end(env: dict[str, str], annotations: deadline.Annotations = unasked) -> flo
     return deadline.planned_end(env, annotations=annotations, now=NOON - 3600)
 
 
-def test_nothing_known_is_no_end() -> None:
-    assert end({}) is None
-    assert end({"HOLDFAST_NODE": "spot-1"}, annotated) is None
-
-
-@pytest.mark.parametrize("text", ["2027-01-31T12:00:00Z", "2027-01-31T13:00:00+01:00", "2027-01-31 12:00:00"])
-def test_the_environment_names_the_end(text: str) -> None:
-    assert end({"HOLDFAST_DEADLINE": text, "HOLDFAST_NODE": "flex-1"}) == NOON
-
-
-def test_the_node_names_the_end_where_the_environment_does_not() -> None:
-    assert end({"HOLDFAST_NODE": "flex-1"}, annotated) == NOON
+@pytest.mark.parametrize(
+    ("env", "annotations", "expected"),
+    [
+        ({}, unasked, None),
+        ({"HOLDFAST_NODE": "spot-1"}, annotated, None),
+        ({"HOLDFAST_NODE": "flex-1"}, annotated, NOON),
+        ({"HOLDFAST_DEADLINE": "2027-01-31T13:00:00+01:00", "HOLDFAST_NODE": "flex-1"}, unasked, NOON),
+    ],
+)
+def test_the_environment_names_the_end_and_else_the_node(
+    env: dict[str, str], annotations: deadline.Annotations, expected: float | None
+) -> None:
+    assert end(env, annotations) == expected
 
 
 def test_a_node_that_cannot_be_asked_is_no_reason_to_fail(

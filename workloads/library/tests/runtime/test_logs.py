@@ -35,7 +35,7 @@ def log_lines(output: bytes) -> list[dict[str, Any]]:
     return [line for text in output.splitlines() if "event" not in (line := json.loads(text))]
 
 
-def test_off_a_terminal_a_line_is_json_on_standard_output_with_who_and_what() -> None:
+def test_off_a_terminal_a_line_is_json_on_standard_output_that_a_reader_of_events_passes_over() -> None:
     done = written()
     assert done.stderr == b""  # on GKE, severity ERROR whatever it holds
     first, second = log_lines(done.stdout)
@@ -53,10 +53,7 @@ def test_off_a_terminal_a_line_is_json_on_standard_output_with_who_and_what() ->
     assert second["loss"] is None
     assert second["message"].startswith("a rank failed\nTraceback")
     assert second["message"].endswith("RuntimeError: boom")
-
-
-def test_the_reader_of_events_passes_log_lines_over() -> None:
-    reading = parse(written().stdout.splitlines())
+    reading = parse(done.stdout.splitlines())
     assert len(reading.events) == 2
     assert not reading.problems
 
@@ -78,7 +75,7 @@ def test_on_a_terminal_it_is_text() -> None:
     assert b"severity" not in shown
 
 
-def test_a_program_may_take_the_lines_into_its_own_logging() -> None:
+def test_a_program_may_take_the_lines_into_its_own_logging_and_a_log_that_cannot_be_written_stops_no_work() -> None:
     done = written(
         "import logging, sys\n"
         "logging.getLogger('holdfast').addHandler(logging.StreamHandler(sys.stderr))\n"
@@ -86,9 +83,7 @@ def test_a_program_may_take_the_lines_into_its_own_logging() -> None:
         "logs.warning('save', 'slow')\n"
     )
     assert (done.stdout, done.stderr) == (b"", b"slow\n")
-
-
-def test_a_log_that_cannot_be_written_does_not_stop_the_work() -> None:
     written(
-        "import os\nfrom holdfast.runtime import logs\nos.close(1)\nlogs.info('save', 'x')\nimport sys\nsys.stdout = None\nlogs.info('save', 'y')\n"
+        "import os, sys\nfrom holdfast.runtime import logs\n"
+        "os.close(1)\nlogs.info('save', 'x')\nsys.stdout = None\nlogs.info('save', 'y')\n"
     )

@@ -1,8 +1,9 @@
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast.contract.errors import InputError
@@ -28,22 +29,19 @@ def test_a_corpus_is_cut_at_its_bound(tmp_path: Path) -> None:
     assert len(Corpus.read(tmp_path, max_bytes=70).text) == 70
 
 
-@pytest.mark.parametrize("change", ["edit", "rename", "add", "remove"])
-def test_the_fingerprint_notices_every_change(tmp_path: Path, change: str) -> None:
-    (tmp_path / "a.txt").write_text("one")
-    (tmp_path / "b.txt").write_text("two")
-    before = Corpus.read(tmp_path).fingerprint
-    match change:
-        case "edit":
-            (tmp_path / "a.txt").write_text("onf")
-        case "rename":
-            (tmp_path / "b.txt").rename(tmp_path / "c.txt")
-        case "add":
-            (tmp_path / "sub").mkdir()
-            (tmp_path / "sub/d.txt").write_text("three")
-        case _:
-            (tmp_path / "b.txt").unlink()
-    assert Corpus.read(tmp_path).fingerprint != before
+def test_the_fingerprint_notices_every_change(tmp_path: Path) -> None:
+    changes: list[Callable[[], object]] = [
+        lambda: (tmp_path / "a.txt").write_text("one"),
+        lambda: (tmp_path / "b.txt").write_text("two"),
+        lambda: (tmp_path / "a.txt").write_text("onf"),
+        lambda: (tmp_path / "b.txt").rename(tmp_path / "c.txt"),
+        lambda: (tmp_path / "c.txt").unlink(),
+    ]
+    seen = set[str]()
+    for change in changes:
+        change()
+        seen.add(Corpus.read(tmp_path).fingerprint)
+    assert len(seen) == len(changes)
 
 
 def test_a_folder_without_text_is_bad_input(tmp_path: Path) -> None:
@@ -68,6 +66,7 @@ def test_every_epoch_shows_each_sample_once_in_an_order_of_its_own() -> None:
     assert first != second
 
 
+@settings(max_examples=30)
 @given(position=st.integers(0, 500), seed=st.integers(0, 2**31))
 def test_the_order_has_no_memory(position: int, seed: int) -> None:
     walked = samples(seed)
@@ -76,6 +75,7 @@ def test_the_order_has_no_memory(position: int, seed: int) -> None:
     assert walked.index(position) == samples(seed).index(position)
 
 
+@settings(max_examples=30)
 @given(consumed=st.integers(0, 300), ranks=st.sampled_from([1, 2, 3, 4, 6, 12]))
 def test_any_number_of_ranks_shares_out_the_same_samples(consumed: int, ranks: int) -> None:
     whole, _ = samples().batch(consumed, 12)

@@ -9,8 +9,10 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
+from holdfast.training.deferred_compiler import defer_compiler
 from holdfast.training.replicas import replicate
 
+defer_compiler()  # as a trainer does: DDP would import it for nothing
 WIDTH = 400  # a layer of it fills DDP's first bucket
 
 

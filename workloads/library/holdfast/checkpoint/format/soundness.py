@@ -125,7 +125,7 @@ def _check_notes(notes: Json) -> None:
         raise ValueError("notes are no object")
     if notes:
         hazard = notes["hazard"]
-        numbers = [notes["age_s"], *hazard["events"], *hazard["exposure_s"]]
+        numbers = [*hazard["events"], *hazard["exposure_s"]]
         if not all(type(n) in (int, float) and 0 <= n < 1e15 for n in numbers):
             raise ValueError("notes hold something else than counts and seconds")
 

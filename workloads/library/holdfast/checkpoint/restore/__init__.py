@@ -22,7 +22,7 @@ from holdfast.checkpoint.ranks import Ranks, agreed, outcome, worst
 from holdfast.checkpoint.restore.comparison import check_same, compare, sketch, unproven, versions
 from holdfast.checkpoint.restore.reading import Transfer, Wanted, open_step, plan
 from holdfast.checkpoint.restore.target import Target, wanted_of
-from holdfast.checkpoint.settings import Resume, Tuning
+from holdfast.checkpoint.settings import Tuning
 from holdfast.checkpoint.state import Captured, PerRank, capture, targets
 from holdfast.checkpoint.stores.storage import Storage
 from holdfast.contract.errors import InputError
@@ -66,15 +66,17 @@ def restore(
     tuning: Tuning,
     stop_asked: Callable[[], bool] = lambda: False,
     *,
-    resume: Resume = "auto",
     again: Storage | None = None,
 ) -> Restored:
-    """Fills `state`. `again`: a second source of the same checkpoints, for what does not verify in the first. Raises on every rank InputError where nothing verifies, the state is another one or
-    `resume` asks for something else, and Preempted when any rank is asked to stop before all bytes are there."""
+    """Fills `state`. `again`: a second source of the same checkpoints, for what does not verify in the first. Raises on
+    every rank InputError where nothing verifies or the state is another one, and Preempted when any rank is asked to stop
+    before all bytes are there."""
     began = time.monotonic()
     skipped: Skipped = []
     damaged: dict[int, str] = {}
-    candidates = _candidates(storage, run, ranks, resume)
+    # One rank's listing counts: on mounts, listings may differ from rank to rank.
+    listed = outcome(lambda: committed_steps(storage, run)) if ranks.coordinator else {}
+    candidates: list[int] = agreed(ranks, listed)["value"]
     if not candidates:
         return Restored(step=0, skipped=skipped, damaged=damaged, seconds=time.monotonic() - began)
     # Once, and before a rank can find damage alone: state_dict() of sharded modules may be a collective.
@@ -120,24 +122,6 @@ def none_verifies(run: str, skipped: Skipped) -> InputError:
         allowed="at least one that verifies, or a run without commits",
         fix="bring back deleted objects (soft delete, versions), or start over under another run name",
     )
-
-
-def _candidates(storage: Storage, run: str, ranks: Ranks, resume: Resume) -> list[int]:
-    """As the coordinator lists them: a listing may differ from rank to rank."""
-
-    def chosen() -> list[int]:
-        committed = committed_steps(storage, run)
-        if resume == "must" and not committed:
-            raise InputError(
-                "there is no checkpoint, and resume is 'must'",
-                got=f"run {run}",
-                allowed="a run with a committed checkpoint",
-                fix="check the URL and the run's name",
-            )
-        return committed
-
-    # A listing may be eventually consistent on mounts; only one rank's counts.
-    return agreed(ranks, outcome(chosen) if ranks.coordinator else {})["value"]
 
 
 def _first_sound(ranks: Ranks, attempts: "Iterator[_Attempt]") -> "tuple[_Attempt, str]":

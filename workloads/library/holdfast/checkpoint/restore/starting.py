@@ -15,7 +15,7 @@ from holdfast.checkpoint.peers.places import PeerPlaces
 from holdfast.checkpoint.peers.storage import Offer, PeerStorage, whole_offers
 from holdfast.checkpoint.ranks import Ranks, agreed, outcome
 from holdfast.checkpoint.restore import Restored, restore
-from holdfast.checkpoint.settings import Resume, Tuning
+from holdfast.checkpoint.settings import Tuning
 from holdfast.checkpoint.stores.storage import Storage
 from holdfast.contract.errors import InputError, Later
 from holdfast.runtime import logs
@@ -42,7 +42,6 @@ def start(
     state: dict[str, Any],
     ranks: Ranks,
     tuning: Tuning,
-    resume: Resume,
     stop_asked: Callable[[], bool],
 ) -> Start:
     # The fence comes after the restore: a start that is refused, by another model's shapes or a mistyped name, must
@@ -53,11 +52,11 @@ def start(
             logs.warning("copy", f"run {run} gets no copies in memory: the launcher keeps them for --run {places.run}")
         places = None
 
-    def take_up(source: Storage, resume: Resume = "auto", again: Storage | None = None) -> Restored:
-        return restore(source, run, state, ranks, tuning, stop_asked, resume=resume, again=again)
+    def take_up(source: Storage, again: Storage | None = None) -> Restored:
+        return restore(source, run, state, ranks, tuning, stop_asked, again=again)
 
     found = from_memory(storage, run, ranks, places, take_up) if places else None
-    found = found or take_up(storage, resume)
+    found = found or take_up(storage)
     epoch, newest, stale = agreed(ranks, outcome(partial(_on_coordinator, storage, run, ranks)))["value"]
     if newest > max([found.step, *(step for step, _ in found.skipped)]):
         found = take_up(storage)

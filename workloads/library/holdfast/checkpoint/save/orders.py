@@ -1,13 +1,13 @@
 """What an uploader process is started with, and what it is given for each save."""
 
 import json
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
 
 from holdfast.checkpoint.format import Manifest, TensorPart, fields_of
 from holdfast.checkpoint.peers.places import Version
 from holdfast.checkpoint.save.retention import Policy
-from holdfast.checkpoint.settings import Retention, Tuning
+from holdfast.checkpoint.settings import Tuning
 
 if TYPE_CHECKING:  # the uploader process starts without torch
     from holdfast.checkpoint.restore.starting import Start
@@ -56,8 +56,8 @@ class UploadOrders:
 
     @property
     def policy(self) -> Policy:
-        rules: dict[str, Any] = {field.name: getattr(self.tuning, field.name) for field in fields(Retention)}
-        return Policy(keep=self.keep, damaged=frozenset(self.damaged), stale=frozenset(self.stale), **rules)
+        damaged, stale = frozenset(self.damaged), frozenset(self.stale)
+        return Policy(keep=self.keep, keep_every=self.tuning.keep_every, damaged=damaged, stale=stale)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -14,17 +14,22 @@ from holdfast.checkpoint.errors import AlreadyExists, StorageError, Transient
 from holdfast.checkpoint.failpoints import failpoint
 from holdfast.checkpoint.format import Commit, Manifest
 from holdfast.checkpoint.format.commit import StepObjects, read_commit, survey
-from holdfast.checkpoint.settings import Retention
 from holdfast.checkpoint.stores.storage import Stat, Storage
 from holdfast.contract import object_names
 
+# Longer than any upload lasts: a save that is still being written looks like an orphan. Attempts that failed, or of an
+# earlier start, go at once.
+ORPHAN_AGE_S = 86_400.0
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Policy(Retention):
+class Policy:
     """What stays: the union of all of these."""
 
     keep: int
     """The newest."""
+    keep_every: int = 0
+    """And multiples of it."""
     damaged: frozenset[str] = frozenset()
     """Attempts that restore passed over: they count as no checkpoint, and go when they are old."""
     stale: frozenset[str] = frozenset()
@@ -47,7 +52,7 @@ def retain(storage: Storage, run: str, policy: Policy, *, known: Known | None = 
     sound = {commit.step for commit in commits.values() if commit.attempt not in policy.damaged}
     going = sound - policy.kept(sound)
     gone: list[str] = []
-    oldest = time.time() - policy.orphan_age_s
+    oldest = time.time() - ORPHAN_AGE_S
     for entry in steps.values():
         commit = commits.get(entry.step)
         # Damage may be a bad read: what restore passed over stays a day, for a person to look at.

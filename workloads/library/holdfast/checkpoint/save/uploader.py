@@ -168,11 +168,11 @@ class Uploader:
         reports, self._reports = self._reports, []
         return reports
 
-    def finish(self, timeout_s: float, *, leave: int = 0, give_up: Callable[[], bool] = lambda: False) -> list[Report]:
-        """Until at most `leave` are in flight, the time is over or `give_up` says so (asked some 20 times a second)."""
+    def finish(self, timeout_s: float, *, give_up: Callable[[], bool] = lambda: False) -> list[Report]:
+        """Until none is in flight, the time is over or `give_up` says so (asked some 20 times a second)."""
         deadline = time.monotonic() + timeout_s
         reports = self.poll()
-        while len(self._in_flight) > leave and (left := deadline - time.monotonic()) > 0 and not give_up():
+        while self._in_flight and (left := deadline - time.monotonic()) > 0 and not give_up():
             reports += self.poll(min(0.05, left))
         return reports
 

@@ -40,6 +40,7 @@ from holdfast.contract.errors import InputError
 
 # How long a committed checkpoint is still hoped for once the trainer is gone.
 ORPHAN_PATIENCE_S = 60.0
+NICENESS = 5
 # Large enough to show the bandwidth and not the latency of one request.
 PROBE_BYTES = 8 << 20
 # The reason of a save that failed on the coordinator only because another rank's part did.
@@ -252,7 +253,7 @@ def main() -> None:
         signal.signal(signum, signal.SIG_IGN)
     orders, (connection, *memories) = UploadOrders.decode(sys.argv[1]), map(int, sys.argv[2:])
     # Training comes first on a shared core; an upload waits for the network most of the time.
-    os.nice(orders.tuning.niceness)
+    os.nice(NICENESS)
     _keep_to_spare_cores(orders.training_threads)
     mailbox = Mailbox(socket.socket(fileno=connection))
     mapped = [Memory(descriptor) for descriptor in memories]

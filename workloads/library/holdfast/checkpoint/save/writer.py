@@ -1,9 +1,8 @@
 """One save after another: stage, agree, hand to the uploader, receive its reports.
 
-There are as many staging buffers as saves may be in flight: one more that is due waits for the oldest to be uploaded,
-instead of taking more memory. Uploads run one at a time: two would share the bandwidth, and the older save, which alone
-protects in the meantime, would become durable last. Above the store's bandwidth a second buffer only evens out the
-waits. A killed uploader loses all saves in flight; each is reported, and the next save starts another uploader.
+One save is in flight: the next that is due waits until it is uploaded, instead of taking more memory. Two would share
+the bandwidth, and the older, which alone protects in the meantime, would become durable last. A killed uploader loses
+the save in flight, which is reported, and the next save starts another uploader.
 """
 
 import math
@@ -53,8 +52,7 @@ class CheckpointWriter:
         self._run, self._ranks, self.tuning, self._on_report = run, ranks, tuning, on_report
         restored = began.restored
         self._copies = copies
-        descriptors = copies.memories if copies else [-1] * tuning.saves_in_flight
-        self._stagings = [Staging(descriptor) for descriptor in descriptors]
+        self._stagings = [Staging(descriptor) for descriptor in (copies.memories if copies else [-1])]
         threads = ranks.on_this_machine * torch.get_num_threads()
         orders = UploadOrders.of(url, run, tuning, keep, began, training_threads=threads)
         memories = [staging.descriptor for staging in self._stagings]
@@ -90,10 +88,6 @@ class CheckpointWriter:
     @property
     def busy(self) -> bool:
         return bool(self._uploader.in_flight)
-
-    @property
-    def _full(self) -> bool:
-        return len(self._uploader.in_flight) >= self.tuning.saves_in_flight
 
     def full_save_s(self) -> float:
         """How long a save takes until it is durable: as the last one did, or by the probe before there is one."""
@@ -177,9 +171,9 @@ class CheckpointWriter:
         bound_s = patience_s if in_any_case else max(0.0, self.tuning.wait_s - self._waited_s)
         began = time.monotonic()
         give_up = partial(self._stop_waiting, began + ANNOUNCE_WAIT_AFTER_S, bound_s, in_any_case)
-        self._handle(self._uploader.finish(bound_s, leave=self.tuning.saves_in_flight - 1, give_up=give_up))
+        self._handle(self._uploader.finish(bound_s, give_up=give_up))
         self._waited_s += time.monotonic() - began
-        if self._full and (in_any_case or (self._uploader.oldest_s > patience_s and not self._stop_asked())):
+        if self.busy and (in_any_case or (self._uploader.oldest_s > patience_s and not self._stop_asked())):
             # Stuck beyond its own time-outs: killed, so that its memory is free and the next save starts another.
             self._uploader.replace()
             self._handle(self._uploader.finish(1.0))

@@ -4,7 +4,6 @@ A put whose first try did arrive and whose answer was lost ends in AlreadyExists
 its own bytes.
 """
 
-import random
 import time
 from collections.abc import Callable, Iterator
 from importlib.util import find_spec
@@ -18,6 +17,7 @@ from holdfast.checkpoint.stores.local import LocalStorage
 from holdfast.checkpoint.stores.storage import Stat, Storage
 from holdfast.contract.errors import InputError
 from holdfast.contract.extensions import extensions, refused
+from holdfast.runtime.retry import Retry
 
 ALLOWED = "file:///absolute/dir, a path, gs://bucket/prefix, or a scheme of the entry points holdfast.stores"
 
@@ -128,8 +128,6 @@ def _no_known_kind(url: str) -> InputError:
 
 T = TypeVar("T")
 
-# Without a state: a retry must not draw from the stream of the training, and forked ranks must not pause for the same time.
-_JITTER = random.SystemRandom()
 FIRST_PAUSE_S = 0.2
 LONGEST_PAUSE_S = 20.0
 
@@ -163,17 +161,20 @@ class Retrying:
         self._keep_trying(lambda: self._storage.delete(name))
 
     def _keep_trying(self, call: Callable[[], T]) -> T:
-        deadline = self._clock() + self._budget_s
-        pause = FIRST_PAUSE_S
-        while True:
-            try:
-                return call()
-            # Nothing else: a refusal stays one, however often it is asked.
-            except Transient as error:
-                left = deadline - self._clock()
-                if left <= 0:
-                    raise StorageError(f"{error} (tried for {self._budget_s:.0f} s)") from error
+        ends = self._clock() + self._budget_s
+
+        def sleep(seconds: float) -> None:
             # The last pause ends with the budget, so that one more try is made there.
-            # Jitter: a thousand ranks that were refused together must not come back together.
-            self._sleep(min(left, pause * _JITTER.uniform(0.5, 1.0)))
-            pause = min(pause * 2, LONGEST_PAUSE_S)
+            self._sleep(max(0.0, min(ends - self._clock(), seconds)))
+
+        kept = Retry(
+            transient=(Transient,),
+            give_up=lambda: self._clock() >= ends,
+            first_pause_s=FIRST_PAUSE_S,
+            longest_pause_s=LONGEST_PAUSE_S,
+            sleep=sleep,
+        )
+        try:
+            return kept(call)
+        except Transient as error:
+            raise StorageError(f"{error} (tried for {self._budget_s:.0f} s)") from error

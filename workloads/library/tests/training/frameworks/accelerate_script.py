@@ -1,11 +1,9 @@
 """An Accelerate run of one rank: `accelerate_script.py URL STEPS OUT`, with RANK and friends in the environment."""
 
-import os
 import sys
 
 import torch
 from accelerate import Accelerator
-from accelerate.utils import DistributedDataParallelKwargs
 from torch import nn
 from torch.utils.data import DataLoader
 
@@ -17,8 +15,7 @@ torch.set_num_threads(1)
 
 def main(url: str, steps: int) -> None:
     torch.manual_seed(1)
-    ddp = DistributedDataParallelKwargs(find_unused_parameters=int(os.environ["WORLD_SIZE"]) > 2)
-    accelerator = Accelerator(cpu=True, gradient_accumulation_steps=2, kwargs_handlers=[ddp])
+    accelerator = Accelerator(cpu=True, gradient_accumulation_steps=2)
     net = nn.Sequential(nn.Linear(8, 64), nn.Dropout(0.2), nn.Linear(64, 1))
     adam = torch.optim.AdamW(net.parameters(), lr=1e-2)
     data = DataLoader(Points(), batch_size=4, shuffle=True, num_workers=2)

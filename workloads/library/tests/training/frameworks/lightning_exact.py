@@ -18,7 +18,6 @@ from workloads.library.tests.training.frameworks.waits import Points, digest
 
 STEPS, BATCH, ITEMS = 13, 4, 20  # epochs of five steps
 VALIDATION: dict[str, dict[str, Any]] = {
-    "none": {"limit_val_batches": 0},
     "epoch": {},
     "steps": {"check_val_every_n_epoch": None, "val_check_interval": 7},
 }

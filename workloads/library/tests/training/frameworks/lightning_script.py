@@ -9,7 +9,7 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 from holdfast.training.frameworks.lightning import HoldfastCallback
-from workloads.library.tests.training.frameworks.waits import EVALUATING, WINDOW_S, Points, announce, compiled, digest
+from workloads.library.tests.training.frameworks.waits import EVALUATING, WINDOW_S, Points, announce, digest
 
 torch.set_num_threads(1)
 
@@ -36,7 +36,6 @@ class Net(pl.LightningModule):
 def main(url: str, steps: int) -> None:
     torch.manual_seed(1)
     model = Net()
-    model.body.forward = compiled(model.body.forward)
     ranks = int(os.environ["WORLD_SIZE"])
     trainer = pl.Trainer(
         accelerator="cpu",
