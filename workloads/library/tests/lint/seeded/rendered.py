@@ -99,12 +99,20 @@ def more(*words: Any) -> Callable[[list[Any]], list[Any]]:
     return lambda old: [*old, *words]
 
 
+def shell(script: str) -> list[str]:
+    return ["bash", "-c", script]
+
+
 def env(name: str, value: str) -> Callable[[list[dict[str, Any]]], list[dict[str, Any]]]:
     return lambda old: [each if each["name"] != name else {"name": name, "value": value} for each in old]
 
 
 def without(key: str, value: str) -> Callable[[list[dict[str, Any]]], list[dict[str, Any]]]:
     return lambda old: [each for each in old if each.get(key) != value]
+
+
+def hook(**action: Any) -> dict[str, Any]:
+    return {"preStop": action}
 
 
 SHARDED = ["python", "-m", "holdfast", "train", "ranks", "--processes", "1", "--sharded", "--"]
@@ -120,8 +128,52 @@ def sharded(state: str) -> Callable[[dict[str, Any]], dict[str, Any]]:
 
 
 GANG, SWEEP, ELASTIC, QUEUED = "JobSet/train-gang", "Job/train-sweep", "Job/train-elastic", "JobSet/train-queued-l4"
-DRAIN, POLICY, QUEUE = "Job/batch-drain", "podFailurePolicy rules", f"metadata labels {LABEL_QUEUE}"
+FLEX, DRAIN, STEADY = "Job/train-flex-l4", "Job/batch-drain", "Deployment/batch-steady"
+POLICY, GRACE, SELECTOR = "podFailurePolicy rules", "pod terminationGracePeriodSeconds", "pod nodeSelector"
+QUEUE, GPU = f"metadata labels {LABEL_QUEUE}", "main resources limits nvidia.com/gpu"
 LAST_STEP = {"action": "FailJob", "onExitCodes": {"operator": "In", "values": [2, 70]}}
+JOBS = (
+    Defect("grace above the window", SWEEP, GRACE, 60, "HF101"),
+    Defect("grace not stated", GANG, GRACE, DROP, "HF102"),
+    Defect("preStop sleeps", GANG, "main lifecycle", hook(sleep={"seconds": 12}), "HF103"),
+    Defect("preStop saves", SWEEP, "main lifecycle", hook(exec={"command": shell("gsutil cp -r /tmp gs://b")}), "HF108"),
+    Defect("trap exits 0", SWEEP, "main command", shell("trap 'save; exit 0' TERM; python t.py & wait"), "HF105"),
+    Defect("the shell swallows the signal", GANG, "main command", shell("python a.py && python t.py"), "HF106"),
+    Defect("exit code lost", SWEEP, "main command", shell("python t.py || true"), "HF109"),
+    Defect("the variable's window", ELASTIC, "main env", env("HOLDFAST_WINDOW_SECONDS", "60"), "HF107"),
+    Defect("--window above the grace", DRAIN, "main command", word("--window", "60"), "HF107"),
+    Defect("--window above the grace of a Deployment", STEADY, "main command", word("--window", "60"), "HF107"),
+    Defect("safe-to-evict believed", SWEEP, "spec template metadata annotations cluster-autoscaler.kubernetes.io/safe-to-evict", "false", "HF104"),
+    Defect("evictions count", SWEEP, f"spec {POLICY}", lambda old: old[1:], "HF110"),
+    Defect("FailJob before Ignore", ELASTIC, f"spec {POLICY}", lambda old: [old[1], old[0], *old[2:]], "HF111"),
+    Defect("FailJob on 143", DRAIN, f"spec {POLICY} 1 onExitCodes values", [2, 70, 143], "HF115"),
+    Defect("FailJob on everything but 0", SWEEP, f"spec {POLICY} 1 onExitCodes", {"operator": "NotIn", "values": [0]}, "HF115"),
+    Defect("restart in place", SWEEP, "pod restartPolicy", "OnFailure", "HF112"),
+    Defect("one back-off for all", DRAIN, "spec backoffLimitPerIndex", DROP, "HF114"),
+    Defect("the gang counts evictions", GANG, "spec failurePolicy rules 0 action", "RestartJobSet", "HF116"),
+    Defect("the gang's child ignores evictions", GANG, f"job {POLICY} 0 action", "Ignore", "HF116"),
+    Defect("a bug looks like an eviction", GANG, f"job {POLICY}", more(LAST_STEP), "HF117"),
+    Defect("gang with restarts 0", GANG, "spec failurePolicy maxRestarts", 0, "HF123"),
+    Defect("gang with restarts left out", GANG, "spec failurePolicy maxRestarts", DROP, "HF123"),
+    Defect("exit codes of no container", SWEEP, f"spec {POLICY} 1 onExitCodes containerName", "trainer", "HF124"),
+    Defect("ignored codes of no container", ELASTIC, f"spec {POLICY} 2 onExitCodes containerName", "worker", "HF124"),
+    Defect("no deadline", GANG, "job activeDeadlineSeconds", DROP, "HF118"),
+    Defect("kept for ever", GANG, "spec ttlSecondsAfterFinished", DROP, "HF119"),
+    Defect("stays on a silent node", DRAIN, "pod tolerations", without("key", "node.kubernetes.io/unreachable"), "HF037"),
+    Defect("pool class misspelt", SWEEP, f"{SELECTOR} holdfast.dev/pool-class", "spot-a10", "HF003"),
+    Defect("Spot not tolerated", SWEEP, "pod tolerations", without("key", "provisioning-tier"), "HF004"),
+    Defect("taint's value", DRAIN, "pod tolerations 0 value", "spot", "HF001"),
+    Defect("Spot and flex-start", FLEX, f"{SELECTOR} cloud.google.com/gke-spot", "true", "HF013"),
+    Defect("four GPUs on nodes with one", SWEEP, GPU, "4", "HF031"),
+    Defect("GPU node without a GPU", DRAIN, "main resources", {"limits": {"cpu": "6", "memory": "24Gi"}}, "HF033"),
+    Defect("more memory than a machine", SWEEP, "main resources requests memory", "640Gi", "HF020"),
+    Defect("driver left to chance", FLEX, f"{SELECTOR} cloud.google.com/gke-gpu-driver-version", DROP, "HF036"),
+    Defect("accelerator of another cloud", FLEX, f"{SELECTOR} cloud.google.com/gke-accelerator", "nvidia-a100", "HF035"),
+    Defect("queue misspelt", SWEEP, QUEUE, "sport", "HF306"),
+    Defect("suspended without a queue", SWEEP, QUEUE, DROP, "HF314"),
+    Defect("gang past the queue", GANG, "metadata labels", {}, "HF314"),
+    Defect("Spot work pushes others out", DRAIN, "pod priorityClassName", "serving", "HF302"),
+)  # fmt: skip
 BASE, SPOT = "Deployment/server-base", "Deployment/server-overflow"
 VLLM_BASE, VLLM = "Deployment/vllm-base", "Deployment/vllm-overflow"
 HEAD = "$(HOLDFAST_JOB)-{}-0-0.$(HOLDFAST_JOB):29500"
@@ -131,16 +183,7 @@ ALL = [{"namespaceSelector": {}}]
 ONE = [{"port": 29_500, "protocol": "TCP"}]
 SECRETS = {"apiGroups": [""], "resources": ["secrets"], "verbs": ["get", "list"]}
 EXEC = {"apiGroups": [""], "resources": ["pods/exec"], "verbs": ["create"]}
-DEFECTS = (
-    Defect("a bug looks like an eviction", GANG, f"job {POLICY}", more(LAST_STEP), "HF117"),
-    Defect("gang with restarts 0", GANG, "spec failurePolicy maxRestarts", 0, "HF123"),
-    Defect("gang with restarts left out", GANG, "spec failurePolicy maxRestarts", DROP, "HF123"),
-    Defect("exit codes of no container", SWEEP, f"spec {POLICY} 1 onExitCodes containerName", "trainer", "HF124"),
-    Defect("ignored codes of no container", ELASTIC, f"spec {POLICY} 2 onExitCodes containerName", "worker", "HF124"),
-    Defect("kept for ever", GANG, "spec ttlSecondsAfterFinished", DROP, "HF119"),
-    Defect("stays on a silent node", DRAIN, "pod tolerations", without("key", "node.kubernetes.io/unreachable"), "HF037"),
-    Defect("suspended without a queue", SWEEP, QUEUE, DROP, "HF314"),
-    Defect("gang past the queue", GANG, "metadata labels", {}, "HF314"),
+REST = (
     Defect("queued nodes without a class", "ProvisioningRequestConfig/queued", "spec provisioningClassName", DROP, "HF315"),
     Defect("queued nodes of another class", "ProvisioningRequestConfig/queued", "spec provisioningClassName", "queued.gke.io", "HF315"),
     Defect("queue without its check", "ClusterQueue/queued", "spec admissionChecksStrategy", DROP, "HF315"),
