@@ -56,13 +56,13 @@ def _instance(kind: type[Any], value: Any, path: str) -> Any:
     known, hints = {each.name: each for each in fields(kind)}, get_type_hints(kind)
     unknown = sorted(set(value) - set(known))
     _require(not unknown, path or "the document", f"unknown {', '.join(unknown)}", ", ".join(known))
-    missing = [name for name, each in known.items() if name not in value and _is_required(each)]
+    missing = [name for name, each in known.items() if name not in value and is_required(each)]
     _require(not missing, path or "the document", f"no {', '.join(missing)}", "every field without a default")
     inside = f"{path}." if path else ""
     return kind(**{name: decode(hints[name], value[name], inside + name) for name in known if name in value})
 
 
-def _is_required(each: Field[Any]) -> bool:
+def is_required(each: Field[Any]) -> bool:
     return each.default is MISSING and each.default_factory is MISSING
 
 

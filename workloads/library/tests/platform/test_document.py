@@ -10,8 +10,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import jsonschema
 import pytest
 
+import holdfast.platform.schema as schemas
 from holdfast.clients.api import Api
 from holdfast.contract.environment import ENV_PLATFORM
 from holdfast.contract.errors import InputError, Stopped
@@ -20,6 +22,7 @@ from holdfast.platform.cluster import PATH, choose, nearest, require_cluster_of
 from tests import platforms
 from workloads.library.tests.jobs.api_server import serving
 
+SCHEMA = Path(schemas.__file__).with_name("schema.json")
 Edit = Callable[[dict[str, Any]], object]
 
 
@@ -27,6 +30,18 @@ Edit = Callable[[dict[str, Any]], object]
 def test_what_is_written_is_what_is_read(name: str) -> None:
     platform = platforms.load(name)
     assert parse(reading.text(platform), "text") == platform
+    jsonschema.validate(json.loads(reading.text(platform)), schemas.schema())
+
+
+def test_the_schema_beside_the_module_is_current() -> None:
+    fix = "python -m holdfast.platform.schema > workloads/library/holdfast/platform/schema.json"
+    assert json.loads(SCHEMA.read_text()) == schemas.schema(), fix
+
+
+def test_every_field_is_documented() -> None:
+    own = {"schema", "project_number", "region", "versions", "prices", "network", "security", "database", "serving"}
+    described = {name for name, each in schemas.schema()["properties"].items() if "description" in each}
+    assert set(schemas.schema()["properties"]) - described <= own
 
 
 EDITS: dict[str, tuple[Edit, str, str]] = {
