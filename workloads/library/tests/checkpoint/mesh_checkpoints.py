@@ -11,7 +11,7 @@ from workloads.library.tests.checkpoint.process_groups import run, same, step, w
 from workloads.library.tests.checkpoint.test_meshes import build
 
 OLD, NEW = 3, 6
-WORLD, WIDTH = 4, 10  # FSDP2 over tensor parallelism, two ranks each; shards of unequal sizes
+WORLD = 4  # FSDP2 over tensor parallelism, two ranks each; shards of unequal sizes
 
 
 def write(jobs: Jobs, folder: Path) -> Path:
@@ -22,7 +22,7 @@ def write(jobs: Jobs, folder: Path) -> Path:
 
 
 def train(world: int, url: str) -> None:
-    state = build(world, WIDTH)
+    state = build(world)
     with Checkpointer(url, state, run=RUN, every=OLD, tuning=TUNING) as ckpt:
         for number in range(1, NEW + 1):
             step(state, number)

@@ -1,11 +1,8 @@
-"""What one save asks of the store and of the processor, counted: time is what a busy machine makes of it."""
+"""What one save asks of the store, counted: time is what a busy machine makes of it."""
 
-import sys
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from types import FrameType
-from typing import Any
 
 import pytest
 import torch
@@ -51,8 +48,8 @@ class Asked(LocalStorage):
         super().delete(name)
 
 
-def job(step: int, rank: int = 0, *, tensors: int = 4) -> Job:
-    captured = capture({str(n): torch.ones(8) for n in range(tensors)})
+def job(step: int, rank: int) -> Job:
+    captured = capture({str(n): torch.ones(8) for n in range(4)})
     parts = tuple(piece.part for piece in pieces_of(captured, rank, WORLD))
     manifest = Manifest(
         run=RUN, step=step, attempt=f"{step:012x}", rank=rank, world_size=WORLD, shards=(), tensors=parts,
@@ -75,25 +72,3 @@ def test_a_save_asks_for_as_much_however_many_checkpoints_are_kept(tmp_path: Pat
     # Two shards, two manifests and the commit; is the other rank's manifest there; both manifests and the new commit;
     # the attempt, the fence and the run; the objects of the oldest step.
     assert store.count == {"put": 5, "stat": 1, "read": 3, "list": 3, "delete": 5}
-
-
-@pytest.mark.parametrize("encoded", [Job.encode, lambda one: one.manifest.encode()], ids=["job", "manifest"])
-def test_a_manifest_is_encoded_without_a_copy_of_every_value(encoded: Callable[[Job], bytes]) -> None:
-    few, many = job(1, tensors=20), job(1, tensors=420)
-    assert (calls(lambda: encoded(many)) - calls(lambda: encoded(few))) / 200 < 20
-
-
-def calls(act: Callable[[], object]) -> int:
-    """Functions of Python's own that `act` calls."""
-    count = 0
-
-    def counting(frame: FrameType, event: str, argument: Any) -> None:
-        nonlocal count
-        count += event == "call"
-
-    sys.setprofile(counting)
-    try:
-        act()
-    finally:
-        sys.setprofile(None)
-    return count

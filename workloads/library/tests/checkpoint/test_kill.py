@@ -130,7 +130,7 @@ def test_sigterm_to_one_rank_stops_both_at_one_step_and_the_upload_in_flight_com
 
 def test_two_ranks_with_a_cadence_in_seconds_save_the_same_steps(jobs: Jobs, tmp_path: Path) -> None:
     url, log = tmp_path / "url", tmp_path / "log"
-    codes = jobs.run(url, tmp_path, world=2, steps=120, every="0.05s", keep=10**6, wait=True, log=str(log))
+    codes = jobs.run(url, tmp_path, world=2, steps=60, every="0.05s", keep=10**6, wait=True, log=str(log))
     assert codes == [0, 0], log.read_text()
     found = survey(open_storage(str(url)), RUN).values()
     shape = [(step.commit is not None, [attempt_ranks(names) for names in step.attempts.values()]) for step in found]

@@ -69,14 +69,13 @@ def train(url: Path, order: Order, until: int) -> dict[str, float]:
 
 @pytest.mark.parametrize(
     ("saved", "here"),
-    [(as_built, reversed_), (as_built, named), (named, as_built), (in_groups, in_groups_reversed)],
+    [(as_built, reversed_), (named, as_built), (in_groups, in_groups_reversed)],
 )
 def test_moments_come_back_to_their_parameter_in_another_order(tmp_path: Path, saved: Order, here: Order) -> None:
     truth = train(tmp_path, saved, 2)
     assert len(set(truth.values())) == 4
     assert train(tmp_path, here, 2) == truth
     assert train(tmp_path, here, 3) != truth
-    assert train(tmp_path, saved, 3) == train(tmp_path, here, 3)
 
 
 def test_parameters_of_another_group_are_refused(tmp_path: Path) -> None:

@@ -110,9 +110,7 @@ def test_resumed_after_any_step_it_goes_on_as_if_nothing_had_been(make: Callable
 @pytest.mark.process
 def test_with_workers_that_read_ahead_and_draw_at_random(tmp_path: object) -> None:
     """Inside an epoch and at its end; fewer workers afterwards, which a run's machines may force."""
-    goes_on(
-        with_workers, (1, 3, 4, 6), lambda: track(DataLoader(Noisy(), batch_size=BATCH, shuffle=True, num_workers=1))
-    )
+    goes_on(with_workers, (3, 4), lambda: track(DataLoader(Noisy(), batch_size=BATCH, shuffle=True, num_workers=1)))
 
 
 @pytest.mark.parametrize("ahead", [0, 1, 2])
