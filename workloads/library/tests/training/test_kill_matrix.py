@@ -1,5 +1,6 @@
 """A sample of `make kill-matrix`, through the real command: power losses at named points and at random moments."""
 
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
@@ -21,11 +22,12 @@ from workloads.library.tests.fork_server import ForkServer
 from workloads.library.tests.training.runs import Run
 
 SAMPLE = [
-    Kill(target="all", after_steps=7, delay_s=0.03),
-    Kill(target="upload.manifest", after_steps=1),
+    Kill(target="all", after_steps=13, delay_s=0.03),  # so that the next start has a checkpoint to restore
     Kill(target="restore.verified", after_steps=1),
     Kill(target="rank 1", after_steps=3, delay_s=0.01),
+    Kill(target="upload.manifest", after_steps=1),
 ]
+TRIES = 3
 
 
 def missed(results: Results, kills: int) -> set[str]:
@@ -34,13 +36,22 @@ def missed(results: Results, kills: int) -> set[str]:
     return {name for name, met in goals.items() if not met} - {"every_target_and_point_hit"}  # of the whole matrix
 
 
+def each_until_it_strikes(results: Results) -> Iterator[Kill]:
+    """On a busy machine a run may be over before a kill."""
+    for kill in SAMPLE:
+        for _ in range(TRIES):
+            yield kill
+            if results.starts()[-1].struck:
+                break
+
+
 @pytest.mark.process
 @pytest.mark.timeout(900)
 def test_a_run_killed_at_points_and_moments_ends_with_the_same_bits(tmp_path: Path, server: ForkServer) -> None:
     results, kind = Results(path=tmp_path / "results"), partial(Run, server=server)
     reference = new_run(kind, tmp_path / "undisturbed")
     assert reference.complete() == 0, reference.log()
-    Lane(folder=tmp_path, reference=reference, results=results, kind=kind).play(iter(SAMPLE))
+    Lane(folder=tmp_path, reference=reference, results=results, kind=kind).play(each_until_it_strikes(results))
     assert not missed(results, len(SAMPLE)), verdict(results, len(SAMPLE))
 
 
