@@ -15,7 +15,7 @@ from holdfast.manifests.render_context import Body, RenderContext, manifest, met
 NAME, MOVER = "holdfast-mover-nodes", "mover"
 ADMISSION = "admissionregistration.k8s.io/v1"
 _SPOT = f"oldObject.metadata.?labels[?'{LABEL_SPOT}'].orValue('') == 'true'"
-# In an update: what is written into a node besides whether pods may be placed there.
+# In an update: what is written into a node, other than whether pods may be placed there.
 _CORDONS = (
     "object.spec.?taints == oldObject.spec.?taints && "
     "oldObject.metadata.labels.all(k, k in object.metadata.labels) && object.metadata.labels.all(k, "

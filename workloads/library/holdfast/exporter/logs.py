@@ -37,7 +37,7 @@ LOOK_BACK_S = 6 * 3600.0
 REMEMBERED = 50_000
 HTTP_OK = 200
 _OF_KUBERNETES = re.compile(r"[a-z0-9][a-z0-9.-]{0,252}")
-NOBODY = "(a pod of no job)"
+NO_JOB = "(a pod of no job)"
 # What exporter and mover write about jobs: waits for a node, evictions, moves, and about broken GPUs. No job's own pod knows any of them.
 OF_THE_WATCHER = (EVICT, MOVED, FAULTY, SCHEDULED)
 # The log agent copies the labels of pods, with "_" in place of ".".
@@ -161,9 +161,9 @@ def job_of_pod(entry: Mapping[str, Any]) -> str:
         line = entry["jsonPayload"]
         if line.get("event") == FAULTY:
             return ""  # it is about a node
-        return str(line.get("job") or NOBODY) if line.get("event") in OF_THE_WATCHER else NOBODY
+        return str(line.get("job") or NO_JOB) if line.get("event") in OF_THE_WATCHER else NO_JOB
     labels = entry.get("labels") or {}
-    return next((name for label in _JOB_LABELS if (name := labels.get(label))), NOBODY)
+    return next((name for label in _JOB_LABELS if (name := labels.get(label))), NO_JOB)
 
 
 def speaks_for(entry: Mapping[str, Any], job: str, namespace: str = "") -> bool:
@@ -174,7 +174,7 @@ def speaks_for(entry: Mapping[str, Any], job: str, namespace: str = "") -> bool:
 def _pod(entry: Mapping[str, Any]) -> tuple[str, str]:
     """Namespace and name, as the log agent states them."""
     place = (entry.get("resource") or {}).get("labels") or {}
-    return str(place.get("namespace_name", "")), str(place.get("pod_name") or NOBODY)
+    return str(place.get("namespace_name", "")), str(place.get("pod_name") or NO_JOB)
 
 
 def _entries(page: Mapping[str, Any]) -> Iterable[tuple[dict[str, Any], bytes]]:

@@ -75,7 +75,7 @@ class Platform:
 
     @cached_property
     def offers(self) -> tuple[Pool, ...]:
-        """The pools, and one stand-in for each kind of node that auto-provisioning makes when asked."""
+        """The pools, and one example of each kind of node that auto-provisioning can create."""
         return (*self.pools, *self._auto_provisioned())
 
     def _auto_provisioned(self) -> Iterable[Pool]:

@@ -32,7 +32,7 @@ GROUP = "holdfast.lint_rules"
 
 @dataclass(eq=False)
 class Context:
-    """What a check gets besides its subject."""
+    """What a check gets in addition to its subject."""
 
     platform: Platform
     world: World

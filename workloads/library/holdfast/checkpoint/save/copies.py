@@ -25,8 +25,6 @@ processors busy. The rest, a rank's agreements and its launcher's store, is not 
 up to 0.6 points more."""
 NONE: Version = (-1, "")
 MOST_BACKOFF = 256
-MEMORIES = 3
-"""Of a rank: one that is kept, one that is copied, and one that is uploaded."""
 
 
 @dataclass(kw_only=True, slots=True)
@@ -40,7 +38,7 @@ class _Newest:
 class Copies:
     def __init__(self, places: PeerPlaces, tuning: Tuning, restored: Restored, rank: int) -> None:
         self.places, self._fixed, self._due_at = places, tuning.peer_steps, restored.step + 1
-        self.memories = places.memories[:MEMORIES]
+        self.memories = places.memories
         self.kept, self.kept_memory = NONE, -1
         if restored.durable_step is not None:
             self.kept = restored.step, restored.attempt

@@ -39,7 +39,7 @@ class Predictor(Protocol):
 
 
 class ByteEntropy:
-    """Bits per byte of a body's histogram: a stand-in that needs no model and no torch."""
+    """Bits per byte of a body's histogram. For trials: needs no model and no torch."""
 
     configuration: Mapping[str, object] = {"predictor": "entropy", "version": 1}
 

@@ -43,8 +43,8 @@ from holdfast.training.elastic.watch import Lag, Watch
 from holdfast.training.errors import Expelled
 from holdfast.training.gate import LOOPBACK, Gate, Tunnel, join_key, loopback_store
 
-# Empty ones cost nothing: one that is kept, one that is copied, and as many as may be uploaded at a time.
-MEMORIES = 10
+MEMORIES = 3
+"""Of a rank: one that is kept, one that is copied, and one that is uploaded."""
 CONNECT_S = 60.0
 MAX_DOMAIN = 200
 """Characters: each rank gets those of all nodes."""
