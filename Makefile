@@ -49,6 +49,7 @@ test-plan: setup tools cdktf-cli ## Real Terraform plan with the real google pro
 
 check: setup ## Format, lint, types, workflow files, wording
 	@ruff format --check --quiet . && ruff check --quiet . && basedpyright
+	@$(PY) -m pytest --collect-only -qq -p no:xdist | { grep -vE '^([^ ]+: [0-9]+)?$$' || true; } # imports of every test
 	@$(PY) -m tests.check_workflows
 	@$(PY) -m tests.check_words
 

@@ -92,6 +92,16 @@ def test_a_tier_ends_with_its_counts(tmp_path: Path, code: int, suite: str, know
     assert (outcome.code, str(outcome)) == (known, text)
 
 
+def test_a_tier_ends_with_the_names_of_what_failed_and_why(tmp_path: Path) -> None:
+    report = tmp_path / "report.xml"
+    report.write_text(
+        '<testsuites><testsuite tests="3" failures="1" errors="1"><testcase classname="a.b" name="test_c"/>'
+        '<testcase classname="a.b" name="test_d"><failure message="assert 1 == 2&#10;more"/></testcase>'
+        '<testcase classname="" name="a.e"><error message="collection failure"/></testcase></testsuite></testsuites>'
+    )
+    assert tiers.judged(1, report, 1.0).failures == ("a.b::test_d: assert 1 == 2", "::a.e: collection failure")
+
+
 def test_the_slowest_tests_are_shown_with_the_reasons_of_the_page() -> None:
     tests = ["tests/plan/test_apply.py::test_a", "tests/plan/test_apply.py::test_b", "tests/test_new.py::test_c"]
     page = "| s | test | why |\n|---|---|---|\n| 9, 8 | `plan/test_apply.py`, set-up | it waits |\n"

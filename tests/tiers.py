@@ -80,6 +80,8 @@ class Outcome:
     skipped: int
     failed: int
     seconds: float
+    failures: tuple[str, ...] = ()
+    """A line for each failed test: its name, and the first line of why."""
 
     def __str__(self) -> str:
         counts = f"{self.tests - self.skipped - self.failed:,} passed, {self.failed} failed, {self.skipped} skipped"
@@ -167,7 +169,13 @@ def judged(code: int, report: Path, seconds: float) -> Outcome:
         sum(int(suite.get(count, "0")) for suite in suites) for count in ("tests", "skipped", "failures", "errors")
     )
     known = ALL_SKIPPED if code == 0 and tests == skipped else code
-    return Outcome(code=known, tests=tests, skipped=skipped, failed=failures + errors, seconds=seconds)
+    why = tuple(
+        f"{test.get('classname')}::{test.get('name')}: {' '.join((found.get('message') or '').splitlines()[:1])}"
+        for suite in suites
+        for test in suite.iter("testcase")
+        for found in (*test.iter("failure"), *test.iter("error"))
+    )
+    return Outcome(code=known, tests=tests, skipped=skipped, failed=failures + errors, seconds=seconds, failures=why)
 
 
 def main(arguments: list[str]) -> int:
@@ -179,6 +187,10 @@ def main(arguments: list[str]) -> int:
     outcomes = run_lanes(ALL if names == ["all"] else [names], extra)
     codes = {name: outcome.code for name, outcome in outcomes.items()}
     print(*("", *(f"{name:9}{outcome}" for name, outcome in outcomes.items())), sep="\n", flush=True)
+    # Last, where a log that was cut still has it.
+    for outcome in outcomes.values():
+        for line in outcome.failures:
+            print(f"failed: {line}", flush=True)
     idle = [name for name, code in codes.items() if code == ALL_SKIPPED]
     if idle:
         print(f"tiers that could not run here, for the reasons above: {', '.join(idle)}", flush=True)

@@ -17,9 +17,9 @@ import torch
 from holdfast.checkpoint import Checkpointer, Tuning, load_tensors
 from holdfast.checkpoint.peers.keeper import SLOTS
 from holdfast.checkpoint.save import writer as saving
-from holdfast.checkpoint.save.copies import MEMORIES as OWN_MEMORIES
 from holdfast.lint.rules.elastic import ALONE, MEMORIES
 from holdfast.runtime.pidfiles import running
+from holdfast.training.elastic.in_place import MEMORIES as OWN_MEMORIES
 from workloads.library.tests.processes import children, until
 
 pytestmark = pytest.mark.process
