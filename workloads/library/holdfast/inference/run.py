@@ -5,7 +5,6 @@ from collections.abc import Callable, Generator, Iterable
 from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime
-from functools import partial
 from pathlib import Path
 
 from psycopg import Connection
@@ -13,7 +12,7 @@ from psycopg_pool import ConnectionPool
 
 from holdfast.contract.exit_codes import EXIT_BUG, EXIT_PREEMPTED
 from holdfast.contract.telemetry import KIND_BATCH
-from holdfast.inference.enqueue import enqueue, hand_over, publish
+from holdfast.inference.enqueue import enqueue, publish
 from holdfast.inference.errors import LoaderFailed, PredictorBroken, redacted
 from holdfast.inference.items import Item
 from holdfast.inference.predictor.proxy import ProcessPredictor
@@ -75,6 +74,7 @@ def redrive_job(database: str, job: str, items: list[str], broker: PubSubOptions
     uri = database_uri(database)
     with connect(uri) as connection:
         schema.require_current(connection)
+        _bind(connection, job, broker)
         with open_pool(uri) as pool, opened_queue(pool, job, broker) as queue:
             revived = redrive(connection, job, items)
             publish(connection, queue, job)
@@ -111,7 +111,6 @@ def opened_queue(
             topic=broker.topic,
             subscription=broker.subscription,
             lease_s=lease_s,
-            hand_over=partial(hand_over, pool),
         )
     finally:
         publisher.stop()

@@ -1,8 +1,7 @@
 """Schema migrations, numbered SQL files, each applied once, in one transaction, under a lock; and who may do what.
 
-A worker only checks. A fork adds files from 1000 on,
-so that ours (below 1000) and theirs never want the same number. A file once applied must not change. Logins become
-members of the roles that the migrations made, and of no other.
+A worker only checks. A file once applied must not change. Logins become members of the roles that the migrations made,
+and of no other.
 """
 
 import hashlib
@@ -74,7 +73,7 @@ def migrate(connection: Connection) -> list[str]:
 
 
 def require_current(connection: Connection) -> None:
-    """InputError unless every migration that this code knows is applied. Newer ones are the fork's business."""
+    """InputError unless every migration that this code knows is applied. Newer ones are of newer code."""
     row = connection.execute("SELECT to_regclass('holdfast.schema_version') IS NOT NULL").fetchone()
     known = _known(connection) if row and row[0] else {}
     missing = [m.name for m in migrations() if m.version not in known]

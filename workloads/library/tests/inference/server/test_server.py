@@ -3,7 +3,6 @@
 import json
 import signal
 import time
-from collections.abc import Generator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
@@ -24,14 +23,6 @@ from workloads.library.tests.processes import until
 
 pytestmark = pytest.mark.process
 BUDGET = drain_budget(15)
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Generator[Served]:
-    """One for all that leave it running."""
-    folder = tmp_path_factory.mktemp("server")
-    with served(folder, "--batch", "8", "--queue", "4", "--set", "body_bytes=100000") as running:
-        yield running
 
 
 def begun(pool: ThreadPoolExecutor, server: Served, gate: Path) -> Future[Answer]:
@@ -161,18 +152,6 @@ def test_load_is_refused_with_the_time_to_come_back_and_a_gone_client_leaves_the
     # The same connection goes on: what was refused is passed over, and the next request begins behind it.
     unread.sendall(body + head(len(body), INFER, b"Connection: close") + body)
     assert b"HTTP/1.1 200 " in received(unread)
-
-
-def test_numbers_text_and_several_inputs_come_through(server: Served) -> None:
-    two = [
-        {"name": "a", "datatype": "INT64", "shape": [2, 2], "data": [1, 2, 3, 4]},
-        {"name": "b", "datatype": "BOOL", "shape": [2], "data": [True, False]},
-    ]
-    answer = server.request("POST", INFER, json.dumps({"id": "7", "inputs": two}).encode())
-    assert answer.json["id"] == "7"
-    assert answer.output("length") == [len('{"a": [1, 2], "b": true}'), len('{"a": [3, 4], "b": false}')]
-    assert answer.headers["x-model-commit"] == answer.json["model_version"]
-    assert server.infer("é", "b").output("length") == [2, 1]
 
 
 def _accepts(server: Served) -> bool:
