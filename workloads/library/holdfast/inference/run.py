@@ -74,6 +74,7 @@ def redrive_job(database: str, job: str, items: list[str], broker: PubSubOptions
     uri = database_uri(database)
     with connect(uri) as connection:
         schema.require_current(connection)
+        jobs.require(connection, job)
         _bind(connection, job, broker)
         with open_pool(uri) as pool, opened_queue(pool, job, broker) as queue:
             revived = redrive(connection, job, items)
