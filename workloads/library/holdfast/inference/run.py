@@ -59,7 +59,7 @@ def enqueue_source(
 ) -> dict[str, int]:
     uri = database_uri(database)
     with connect(uri) as connection:
-        schema.wait_current(connection, schema.patience_s())
+        schema.wait_current(connection)
 
         def before() -> None:
             jobs.register(connection, job, deadline)
@@ -196,7 +196,7 @@ def _loaded(launch: Launch, uri: str, shutdown: Shutdown, telemetry: WorkerTelem
 
     def pinned() -> dict[str, object]:
         with connect(uri) as connection:
-            schema.wait_current(connection, schema.patience_s())
+            schema.wait_current(connection)
             jobs.require(connection, launch.job)
             _bind(connection, launch.job, launch.broker)
             return jobs.pinned_configuration(connection, launch.job)

@@ -16,6 +16,7 @@ from psycopg_pool import ConnectionPool
 
 from holdfast.contract.errors import InputError
 from holdfast.contract.exit_codes import EXIT_FINDINGS
+from holdfast.inference.enqueue import enqueue
 from holdfast.inference.errors import ItemFault, MalformedMessage, redacted
 from holdfast.inference.items import (
     MAX_BODY_BYTES,
@@ -35,7 +36,7 @@ from holdfast.inference.results.embedded_postgres import EmbeddedPostgres
 from holdfast.inference.results.export import export
 from holdfast.inference.results.postgres import PostgresResults
 from holdfast.inference.values import MAX_NESTING, encode_value
-from workloads.library.tests.inference.harness import CountingPredictor, fill
+from workloads.library.tests.inference.harness import CountingPredictor
 from workloads.library.tests.inference.test_commands import run_command
 
 ROOM = Path(__file__).parents[4] / "workloads" / "library" / "holdfast" / "inference"
@@ -142,7 +143,7 @@ def test_hostile_ids_are_stored_and_found_as_they_are(
         connection.execute("DELETE FROM holdfast.result WHERE job = %s", (job,))
         connection.execute("DELETE FROM holdfast.job WHERE job = %s", (job,))
     queue = PostgresQueue(pool, job, lease_s=60.0)
-    fill(connection, queue, job, [Item(job=job, id=name, body=name.encode()) for name in names])
+    enqueue(connection, queue, job, [Item(job=job, id=name, body=name.encode()) for name in names], lambda _: None)
     assert sorted(lease.item.id for lease in queue.pull(100, 0.0) if lease.item) == sorted(names)
     fingerprint = jobs.pin(connection, job, CountingPredictor().configuration)
     results = PostgresResults(pool, job=job, fingerprint=fingerprint, worker="w", max_failures=3)

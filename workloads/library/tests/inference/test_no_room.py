@@ -60,13 +60,13 @@ def test_an_enqueue_that_the_database_refuses_leaves_nothing_behind(
     server: EmbeddedPostgres, job: str, tmp_path: Path, state: str, code: int
 ) -> None:
     """Full, read-only, no right to it."""
-    source = rows(tmp_path, 2_500)
+    source = rows(tmp_path, 1_600)
     with refusing(server.uri, state):
         done = run_command("enqueue", job, "--source", source, uri=server.uri, code=code)
     assert done.stderr.count("\n  ") == 3 and "no room here" in done.stderr and "a bug" not in done.stderr
     assert left(server.uri, job) == [0, 0, 0, 0]
     run_command("enqueue", job, "--source", source, uri=server.uri)
-    assert left(server.uri, job) == [1, 2_500, 0, 2_500]
+    assert left(server.uri, job) == [1, 1_600, 0, 1_600]
 
 
 def test_an_export_without_room_or_folder_is_no_bug_and_leaves_no_part(

@@ -86,9 +86,9 @@ def require_current(connection: Connection) -> None:
         )
 
 
-def wait_current(connection: Connection, patience_s: float) -> None:
-    """`require_current`, tried until `patience_s` is over: the Job that migrates may have been applied a moment ago."""
-    deadline = time.monotonic() + patience_s
+def wait_current(connection: Connection) -> None:
+    """`require_current`, for as long as ENV_SCHEMA_WAIT_S: the Job that migrates may have been applied a moment ago."""
+    deadline = time.monotonic() + float(os.environ.get(ENV_SCHEMA_WAIT_S) or 0)
     while True:
         try:
             return require_current(connection)
@@ -97,10 +97,6 @@ def wait_current(connection: Connection, patience_s: float) -> None:
                 raise
         connection.rollback()  # else it would hold back the very locks that the migration waits for
         time.sleep(POLL_S)
-
-
-def patience_s() -> float:
-    return float(os.environ.get(ENV_SCHEMA_WAIT_S) or 0)
 
 
 def _known(connection: Connection) -> dict[int, str]:

@@ -17,13 +17,14 @@ from psycopg import Connection
 from psycopg_pool import ConnectionPool
 
 from holdfast.drill.serving.fleet import free_port
+from holdfast.inference.enqueue import enqueue
 from holdfast.inference.items import Item
 from holdfast.inference.queue.postgres import PostgresQueue
 from holdfast.inference.queue.protocol import Lease, Queue
 from holdfast.inference.queue.pubsub import PubSubQueue
 from workloads.library.tests.inference import fake_broker_server
 from workloads.library.tests.inference.fake_broker import FakeBroker
-from workloads.library.tests.inference.harness import fill, items
+from workloads.library.tests.inference.harness import items
 
 pytestmark = pytest.mark.process  # PostgreSQL, and Google's emulator where it is installed
 
@@ -50,7 +51,7 @@ def made(request: pytest.FixtureRequest, job: str, lease_s: float) -> Generator[
 @pytest.fixture
 def queue_postgres(pool: ConnectionPool[Connection], connection: Connection, job: str, lease_s: float) -> Made:
     queue = PostgresQueue(pool, job, lease_s=lease_s)
-    return Made(queue, lambda wanted: fill(connection, queue, job, wanted))
+    return Made(queue, lambda wanted: enqueue(connection, queue, job, wanted, lambda _: None))
 
 
 @contextmanager
@@ -133,7 +134,7 @@ def test_one_item_is_held_by_one_worker_only(made: Made, job: str) -> None:
     assert nothing_left(made.queue, 1.0)
 
 
-def test_what_is_released_comes_back_at_once_and_no_extension_that_was_under_way_holds_it(made: Made, job: str) -> None:
+def test_what_is_released_comes_back_at_once_and_an_extension_under_way_holds_nothing(made: Made, job: str) -> None:
     """The thread that keeps leases asks beside the one that gives them back."""
     made.enqueue(items(job, 2))
     # Pub/Sub knows a message by its old ack id until its delay is over.

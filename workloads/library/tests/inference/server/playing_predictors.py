@@ -40,18 +40,6 @@ class GpuLike:
         return [{"said": body.decode(errors="replace"), "length": len(body)} for body in bodies]
 
 
-class Slow(GpuLike):
-    """Its model takes longer to load than any test."""
-
-    def load(self) -> None:
-        time.sleep(600)
-
-
-class Stubborn(GpuLike):
-    def load(self) -> None:
-        raise RuntimeError("cannot")
-
-
 def _wait_for(path: Path) -> None:
     path.with_suffix(".begun").touch()
     while not path.exists():
@@ -67,4 +55,4 @@ class Stepped(GpuLike):
         self.configuration = {"run": "run", "step": int(text), "attempt": "played"}
 
 
-gpu_like, stepped, slow, stubborn = GpuLike, Stepped, Slow, Stubborn
+gpu_like, stepped = GpuLike, Stepped

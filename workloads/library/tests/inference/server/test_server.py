@@ -11,7 +11,6 @@ import pytest
 from holdfast.contract.serving import drain_budget
 from workloads.library.tests.inference.server.serving import (
     INFER,
-    PREDICTORS,
     Answer,
     Served,
     head,
@@ -23,6 +22,7 @@ from workloads.library.tests.processes import until
 
 pytestmark = pytest.mark.process
 BUDGET = drain_budget(15)
+FAULTY = "workloads.library.tests.inference.faulty_predictors"
 
 
 def begun(pool: ThreadPoolExecutor, server: Served, gate: Path) -> Future[Answer]:
@@ -33,7 +33,7 @@ def begun(pool: ThreadPoolExecutor, server: Served, gate: Path) -> Future[Answer
 
 
 def test_a_server_that_is_still_loading_answers_probes_and_leaves_at_once(tmp_path: Path) -> None:
-    with served(tmp_path, predictor=f"{PREDICTORS}:slow", ready=False) as loading:
+    with served(tmp_path, "--model", str(tmp_path / "never"), predictor=f"{FAULTY}:slow", ready=False) as loading:
         assert loading.ready() == 503
         assert loading.request("GET", "/v2/health/live").status == 200
         refused = loading.infer("early")
@@ -43,7 +43,7 @@ def test_a_server_that_is_still_loading_answers_probes_and_leaves_at_once(tmp_pa
         assert time.monotonic() - noticed < BUDGET.accept_s
 
 
-@pytest.mark.parametrize(("predictor", "code"), [(f"{PREDICTORS}:stubborn", 70), ("nothing-such", 2)])
+@pytest.mark.parametrize(("predictor", "code"), [(f"{FAULTY}:odd", 70), ("nothing-such", 2)])
 def test_a_model_that_cannot_be_loaded_ends_the_server_with_the_right_code(
     tmp_path: Path, predictor: str, code: int
 ) -> None:
