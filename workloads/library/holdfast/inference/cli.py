@@ -38,7 +38,6 @@ app = typer.Typer(
 
 SETTINGS = {
     "micro_batch": "items predicted and stored together",
-    "overlap": "false: predict nothing during a commit",
     "lease_s": "seconds until a killed worker's items come back",
     "max_failures": "of an item before it is dead",
     "predict_timeout_s": "of a micro-batch; 0: learned",

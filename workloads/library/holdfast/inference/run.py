@@ -5,7 +5,6 @@ from collections.abc import Callable, Generator, Iterable
 from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime
-from functools import partial
 from pathlib import Path
 
 from psycopg import Connection
@@ -13,7 +12,7 @@ from psycopg_pool import ConnectionPool
 
 from holdfast.contract.exit_codes import EXIT_BUG, EXIT_PREEMPTED
 from holdfast.contract.telemetry import KIND_BATCH
-from holdfast.inference.enqueue import enqueue, hand_over, publish
+from holdfast.inference.enqueue import enqueue, publish
 from holdfast.inference.errors import LoaderFailed, PredictorBroken, redacted
 from holdfast.inference.items import Item
 from holdfast.inference.predictor.proxy import ProcessPredictor
@@ -60,7 +59,7 @@ def enqueue_source(
 ) -> dict[str, int]:
     uri = database_uri(database)
     with connect(uri) as connection:
-        schema.wait_current(connection, schema.patience_s())
+        schema.wait_current(connection)
 
         def before() -> None:
             jobs.register(connection, job, deadline)
@@ -75,6 +74,8 @@ def redrive_job(database: str, job: str, items: list[str], broker: PubSubOptions
     uri = database_uri(database)
     with connect(uri) as connection:
         schema.require_current(connection)
+        jobs.require(connection, job)
+        _bind(connection, job, broker)
         with open_pool(uri) as pool, opened_queue(pool, job, broker) as queue:
             revived = redrive(connection, job, items)
             publish(connection, queue, job)
@@ -111,7 +112,6 @@ def opened_queue(
             topic=broker.topic,
             subscription=broker.subscription,
             lease_s=lease_s,
-            hand_over=partial(hand_over, pool),
         )
     finally:
         publisher.stop()
@@ -196,7 +196,7 @@ def _loaded(launch: Launch, uri: str, shutdown: Shutdown, telemetry: WorkerTelem
 
     def pinned() -> dict[str, object]:
         with connect(uri) as connection:
-            schema.wait_current(connection, schema.patience_s())
+            schema.wait_current(connection)
             jobs.require(connection, launch.job)
             _bind(connection, launch.job, launch.broker)
             return jobs.pinned_configuration(connection, launch.job)

@@ -7,17 +7,15 @@ import itertools
 import json
 import math
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TypeVar
 
 from holdfast.contract.errors import InputError
 from holdfast.contract.values import finite
 from holdfast.inference.items import MAX_BODY_BYTES, Item, checked_item, require_size
 
 _PARALLEL = 16
-_T = TypeVar("_T")
 
 
 def items_of(job: str, source: str, *, id_column: str, body_column: str) -> Iterator[Item]:
@@ -43,7 +41,11 @@ def folder_items(job: str, root: Path) -> Iterator[Item]:
         return checked_item(job, path.relative_to(root).as_posix(), path.read_bytes(), source=path)
 
     # A link could lead out of the folder: what it names was not given to us.
-    return _in_parallel(read, (p for p in _walk(root) if p.is_file() and not p.is_symlink()))
+    paths = (path for path in _walk(root) if path.is_file() and not path.is_symlink())
+    with ThreadPoolExecutor(_PARALLEL) as threads:
+        # A window at a time: map() over everything would list and read it all at once.
+        while window := list(itertools.islice(paths, 4 * _PARALLEL)):
+            yield from threads.map(read, window)
 
 
 def _walk(folder: Path) -> Iterator[Path]:
@@ -68,14 +70,6 @@ def row_items(job: str, path: Path, id_column: str, body_column: str) -> Iterato
                 fix="give --id-column and --body-column",
             )
         yield checked_item(job, id_of(row, id_column, where), content_of(row, body_column, where), source=where)
-
-
-def _in_parallel(read: Callable[[_T], Item], names: Iterable[_T]) -> Iterator[Item]:
-    """A window at a time: map() over everything would list and read it all at once."""
-    names = iter(names)
-    with ThreadPoolExecutor(_PARALLEL) as threads:
-        while window := list(itertools.islice(names, 4 * _PARALLEL)):
-            yield from threads.map(read, window)
 
 
 ENDINGS = (".jsonl", ".parquet")

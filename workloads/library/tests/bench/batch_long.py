@@ -68,20 +68,17 @@ def _stored(bench: Bench, lane: int) -> int:
 
 
 def long_run(bench: Bench, count: int) -> dict[str, Any]:
-    """Enqueue and drain with a predictor that costs nothing; the worker's rate and memory early and late."""
+    """Enqueue and drain with a predictor that costs nothing; the rate and memory of both."""
     began = time.monotonic()
     enqueue_mib, code = _watched(forked(lambda: bench.fill("long", count)))
     seconds = time.monotonic() - began
     assert code == 0, code
     memory_mib, code = _watched(forked(lambda: bench.work_as_shipped("long", "free")))
     assert code == EXIT_COMPLETE, code
-    tenths = _rates_of_tenths(bench, "long")
     return {
         "long_items": count,
         "long_enqueue_items_per_s": round(count / seconds),
         "long_drain_items_per_s": round(bench.rate("long", count)),
-        "long_drain_second_tenth_per_s": round(tenths[1]),
-        "long_drain_last_tenth_per_s": round(tenths[-1]),
         "long_done": bench.done("long"),
         "long_memory_mib": max(memory_mib),
         "long_memory_growth_mib": _growth(memory_mib),
@@ -105,10 +102,3 @@ def _growth(samples: list[float]) -> float:
     """From the end of the first tenth, when all is loaded, to the highest after it."""
     early = len(samples) // 10
     return round(max(samples[early:]) - samples[early], 1)
-
-
-def _rates_of_tenths(bench: Bench, job: str) -> list[float]:
-    stored = [(event["t"], event["items"]) for event in bench.events(job) if event["event"] == "stored"]
-    size = len(stored) // 10
-    tenths = [stored[n * size : (n + 1) * size] for n in range(10)]
-    return [sum(items for _, items in tenth[1:]) / (tenth[-1][0] - tenth[0][0]) for tenth in tenths]

@@ -31,23 +31,14 @@ def batching(folder: Path, *, seconds: float) -> dict[str, Any]:
     figures: dict[str, Any] = {}
     for name, batch in (("batched", BATCH), ("single", 1)):
         with served(folder, "--batch", str(batch)) as server:
-            before_s = _cpu_s(server)
             counted = k6(url(server), seconds=seconds, users=USERS, folder=folder)
             batches = server.metric("holdfast_server_batch_items_count")
             figures[f"{name}_items_a_batch"] = round(server.metric("holdfast_server_batch_items_sum") / batches, 1)
-            figures[f"{name}_cpu_ms_a_request"] = round(1000 * (_cpu_s(server) - before_s) / counted.asked, 3)
             figures[f"{name}_per_s"] = round(counted.ok / seconds, 1)
             figures[f"{name}_p99_ms"] = counted.answered_ms.get("p(99)")
             figures[f"{name}_failed"] = counted.failed - counted.codes.get("429", 0)
     figures["batching_factor"] = round(figures["batched_per_s"] / figures["single_per_s"], 2)
     return figures
-
-
-def _cpu_s(server: Served) -> float:
-    """Of the server and its predicting process."""
-    process = psutil.Process(server.process.pid)
-    times = [each.cpu_times() for each in (process, *process.children())]
-    return sum(each.user + each.system for each in times)
 
 
 def overload(folder: Path, *, seconds: float) -> dict[str, Any]:

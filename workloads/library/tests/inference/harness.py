@@ -61,10 +61,6 @@ def items(job: str, count: int) -> list[Item]:
     return [Item(job=job, id=f"item-{n:05d}", body=f"document {n} ".encode() * 3) for n in range(count)]
 
 
-def fill(connection: Connection, queue: Queue, job: str, wanted: Sequence[Item]) -> None:
-    enqueue(connection, queue, job, wanted, lambda _: None)
-
-
 @dataclass(kw_only=True)
 class Harness:
     """One job, and workers for it, all in this process."""

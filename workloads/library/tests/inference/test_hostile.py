@@ -1,19 +1,23 @@
-"""Hostile ids, bodies and messages; SQL only as literals."""
+"""Hostile ids, bodies, messages, values and rows; SQL only as literals."""
 
 import ast
 import json
 import re
 import string
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from psycopg import Connection
+from psycopg.types.json import Jsonb
 from psycopg_pool import ConnectionPool
 
 from holdfast.contract.errors import InputError
-from holdfast.inference.errors import MalformedMessage, redacted
+from holdfast.contract.exit_codes import EXIT_FINDINGS
+from holdfast.inference.enqueue import enqueue
+from holdfast.inference.errors import ItemFault, MalformedMessage, redacted
 from holdfast.inference.items import (
     MAX_BODY_BYTES,
     MAX_MESSAGE_BYTES,
@@ -24,13 +28,16 @@ from holdfast.inference.items import (
     id_fault,
     job_fault,
 )
+from holdfast.inference.predictor.frames import configuration_of, values_of
 from holdfast.inference.queue.postgres import PostgresQueue
 from holdfast.inference.results import jobs
 from holdfast.inference.results.connect import database_uri
+from holdfast.inference.results.embedded_postgres import EmbeddedPostgres
+from holdfast.inference.results.export import export
 from holdfast.inference.results.postgres import PostgresResults
-from holdfast.inference.sources import folder_items
 from holdfast.inference.values import MAX_NESTING, encode_value
-from workloads.library.tests.inference.harness import CountingPredictor, fill
+from workloads.library.tests.inference.harness import CountingPredictor
+from workloads.library.tests.inference.test_commands import run_command
 
 ROOM = Path(__file__).parents[4] / "workloads" / "library" / "holdfast" / "inference"
 HOSTILE = ("'; DROP TABLE holdfast.item;--", '"', "\\", "%s", "{}", "$1", "../../etc/passwd", "\u202e", "é" * 500)
@@ -75,17 +82,6 @@ def test_job_names_are_plain(name: str) -> None:
     if not job_fault(name):
         assert set(name) <= set(string.ascii_letters + string.digits + "._-")
         assert len(name) <= 63
-
-
-def test_links_out_of_the_folder_are_not_followed(tmp_path: Path) -> None:
-    secret = tmp_path / "secret"
-    secret.write_text("canary")
-    folder = tmp_path / "folder"
-    folder.mkdir()
-    (folder / "link").symlink_to(secret)
-    (folder / "linked").symlink_to(tmp_path)
-    (folder / "own").write_text("own")
-    assert [item.id for item in folder_items("j", folder)] == ["own"]
 
 
 @pytest.mark.parametrize(
@@ -135,7 +131,7 @@ def test_the_sql_rule_finds_what_it_is_for() -> None:
 
 
 @pytest.mark.process
-@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(st.text(max_size=60).filter(lambda t: not id_fault(t)), min_size=1, max_size=5, unique=True))
 @example(list(HOSTILE))
 def test_hostile_ids_are_stored_and_found_as_they_are(
@@ -147,20 +143,13 @@ def test_hostile_ids_are_stored_and_found_as_they_are(
         connection.execute("DELETE FROM holdfast.result WHERE job = %s", (job,))
         connection.execute("DELETE FROM holdfast.job WHERE job = %s", (job,))
     queue = PostgresQueue(pool, job, lease_s=60.0)
-    fill(connection, queue, job, [Item(job=job, id=name, body=name.encode()) for name in names])
+    enqueue(connection, queue, job, [Item(job=job, id=name, body=name.encode()) for name in names], lambda _: None)
     assert sorted(lease.item.id for lease in queue.pull(100, 0.0) if lease.item) == sorted(names)
     fingerprint = jobs.pin(connection, job, CountingPredictor().configuration)
     results = PostgresResults(pool, job=job, fingerprint=fingerprint, worker="w", max_failures=3)
     claims = results.claim(names)
     value = json.dumps({"text": "'; DROP TABLE holdfast.result;--"})
     assert results.store({claim: value for claim in claims.values()}).done == set(names)
-
-
-VALUES = st.recursive(
-    st.none() | st.booleans() | st.floats() | st.integers() | st.text(max_size=20),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
-    max_leaves=10,
-)
 
 
 def nested(depth: int) -> object:
@@ -170,8 +159,15 @@ def nested(depth: int) -> object:
     return value
 
 
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.floats() | st.integers() | st.text(max_size=20),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=10,
+)
+
+
 @pytest.mark.process
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(VALUES)
 @example("\x00")
 @example("\\\x00")
@@ -205,3 +201,60 @@ def test_the_deepest_value_that_is_accepted_can_be_stored(connection: Connection
 def test_nesting_that_a_database_cannot_bear_is_refused(depth: int) -> None:
     with pytest.raises((ValueError, RecursionError)):
         encode_value({"value": nested(depth)})
+
+
+@pytest.mark.parametrize("value", [[1], "text", None, [("a", 1)]])
+def test_a_value_that_is_no_object_is_the_items_failure(value: Any) -> None:
+    with pytest.raises(ValueError, match="object"):
+        encode_value(value)
+    with pytest.raises(ItemFault):
+        values_of({"values": [value], "seconds": 0.0}, 1)
+
+
+@pytest.mark.parametrize("bad", [[1], "text", None, {1: 2}, {"a": float("nan")}, {"a": {1, 2}}, {"a": "x" * 70_000}])
+def test_a_configuration_that_is_no_plain_object_is_bad_input(bad: Any) -> None:
+    with pytest.raises(InputError, match="configuration"):
+        configuration_of(bad)
+
+
+@pytest.mark.process
+def test_rows_that_somebody_else_wrote_are_exported_and_refused_without_a_traceback(
+    connection: Connection, job: str, tmp_path: Path
+) -> None:
+    jobs.register(connection, job)
+    values: list[Any] = [[1, 2], "text", None, {"item": "another", "_item": 1, "score": 2}]
+    with connection.transaction():
+        connection.execute("UPDATE holdfast.job SET fingerprint = 'f', configuration = '[1]' WHERE job = %s", (job,))
+        for n, value in enumerate(values):
+            connection.execute(
+                "INSERT INTO holdfast.result (job, item, fingerprint, status, fence, worker, value)"
+                " VALUES (%s, %s, 'f', 'done', 0, 'w', %s)", (job, f"i{n}", Jsonb(value)),
+            )  # fmt: skip
+    export(connection, job, str(tmp_path / "o.jsonl"))
+    rows = [json.loads(line) for line in (tmp_path / "o.jsonl").read_text().splitlines()]
+    assert rows == [
+        {"item": "i0", "value": [1, 2]},
+        {"item": "i1", "value": "text"},
+        {"item": "i2", "value": None},
+        {"item": "i3", "__item": "another", "_item": 1, "score": 2},
+    ], "the id is the item's, and nothing of a predictor's is lost"
+    assert jobs.pinned_configuration(connection, job) == {}
+    with pytest.raises(InputError, match="configuration differs"):
+        jobs.pin(connection, job, {"version": 1})
+
+
+@pytest.mark.process
+def test_what_an_item_or_an_error_is_called_does_not_speak_to_the_terminal(
+    server: EmbeddedPostgres, connection: Connection, job: str
+) -> None:
+    jobs.register(connection, job)
+    hostile = ("\u202e[bold]a[/]\x1b[2J", "\x1b]0;title\x07 ##[error]")
+    with connection.transaction():
+        connection.execute("UPDATE holdfast.job SET total = 1 WHERE job = %s", (job,))
+        connection.execute(
+            "INSERT INTO holdfast.dead_letter (job, item, fingerprint, digest, reason, failures)"
+            " VALUES (%s, %s, 'f', 'd', %s, 3)", (job, *hostile),
+        )  # fmt: skip
+    out = run_command("failures", job, uri=server.uri, code=EXIT_FINDINGS).stdout
+    assert out.rstrip("\n").isprintable()
+    assert "[bold]a[/]" in out and "##[" not in out

@@ -102,3 +102,5 @@ def test_two_rendered_jobs_run_side_by_side_and_a_third_is_refused(
     assert fake.dead == []
     assert all(fake.left(options[1]) == 0 for options in jobs.values())
     enqueue("third", loading)  # a drained job leaves its lane
+    redrive = ("failures", batch.DRAIN, "--redrive", *loading)
+    assert "used by third" in run_command(*redrive, uri=server.uri, code=EXIT_BAD_INPUT).stderr

@@ -18,10 +18,11 @@ from workloads.library.tests.processes import until
 
 pytestmark = pytest.mark.process
 FAULTY = "workloads.library.tests.inference.faulty_predictors"
+Starter = Callable[..., subprocess.Popen[bytes]]
 
 
 @pytest.fixture
-def workers(server: EmbeddedPostgres) -> Generator[Callable[..., subprocess.Popen[bytes]]]:
+def workers(server: EmbeddedPostgres) -> Generator[Starter]:
     started: list[subprocess.Popen[bytes]] = []
 
     def start(*arguments: object) -> subprocess.Popen[bytes]:
@@ -47,10 +48,10 @@ def count_events(path: Path, event: str) -> int:
 
 
 def test_sigterm_drains_and_says_preempted_and_another_worker_finishes(
-    server: EmbeddedPostgres, job: str, tmp_path: Path, workers: Callable[..., subprocess.Popen[bytes]]
+    server: EmbeddedPostgres, job: str, tmp_path: Path, workers: Starter
 ) -> None:
     source = tmp_path / "rows.jsonl"
-    source.write_text("".join(json.dumps({"id": n, "text": "x" * (n % 50)}) + "\n" for n in range(2000)))
+    source.write_text("".join(json.dumps({"id": n, "text": "x" * (n % 50)}) + "\n" for n in range(1000)))
     run_command("enqueue", job, "--source", source, "--body-column", "text", uri=server.uri)
     events = tmp_path / "e.jsonl"
     worker = workers(job, "--predictor", "entropy", "--set", "micro_batch=4", "--events", events)
@@ -60,36 +61,32 @@ def test_sigterm_drains_and_says_preempted_and_another_worker_finishes(
     assert worker.wait(60) == EXIT_PREEMPTED
     assert time.monotonic() - began < 15
     status = json.loads(run_command("status", job, "--json", uri=server.uri).stdout)
-    assert 0 < status["done"] < 2000
+    assert 0 < status["done"] < 1000
     assert status["held"] == 0
     assert status["preempted"] == 1
     assert workers(job, "--predictor", "entropy", "--events", events).wait(120) == EXIT_COMPLETE
     status = json.loads(run_command("status", job, "--json", uri=server.uri).stdout)
-    assert (status["done"], status["retried"] > 0) == (2000, True)
+    assert (status["done"], status["retried"] > 0) == (1000, True)
 
 
-def test_a_second_signal_leaves_at_once(
-    server: EmbeddedPostgres, job: str, documents: Path, tmp_path: Path, workers: Callable[..., subprocess.Popen[bytes]]
+def test_what_hangs_is_abandoned_when_the_window_ends(
+    server: EmbeddedPostgres, job: str, documents: Path, tmp_path: Path, workers: Starter
 ) -> None:
     run_command("enqueue", job, "--source", documents, uri=server.uri)
-    events = tmp_path / "e.jsonl"
     with psycopg.connect(server.uri) as blocker:
         # No claim can be written, so a drain would have to wait for the lock.
         blocker.execute("LOCK TABLE holdfast.result IN SHARE MODE")
-        worker = workers(job, "--predictor", "entropy", "--events", events)
+        worker = workers(job, "--predictor", "entropy", "--window", 5, "--events", tmp_path / "e.jsonl")
         until(lambda: leased(server.uri, job))
-
-        def again() -> bool:
-            worker.send_signal(signal.SIGTERM)  # two at one moment are one
-            return worker.poll() is not None
-
-        until(again)
-        assert worker.wait() == EXIT_PREEMPTED
+        worker.send_signal(signal.SIGTERM)
+        assert worker.wait(60) == EXIT_PREEMPTED
+        query = "SELECT count(*) FROM holdfast.queue WHERE job = %s AND visible_at <= clock_timestamp()"
+        assert blocker.execute(query, (job,)).fetchone() == (100,), "given back"
 
 
 @pytest.mark.parametrize("phase", ["first load", "load after a death"])
 def test_a_notice_while_the_model_loads_is_not_kept_waiting(
-    server: EmbeddedPostgres, job: str, tmp_path: Path, workers: Callable[..., subprocess.Popen[bytes]], phase: str
+    server: EmbeddedPostgres, job: str, tmp_path: Path, workers: Starter, phase: str
 ) -> None:
     """The load never ends here, and the window is long: a worker that waits for either is seen."""
     source = tmp_path / "rows.jsonl"
@@ -106,28 +103,11 @@ def test_a_notice_while_the_model_loads_is_not_kept_waiting(
     assert failed == (phase != "first load"), "the death that came before counts, the stop does not"
 
 
-def test_what_hangs_is_abandoned_when_the_window_ends(
-    server: EmbeddedPostgres, job: str, documents: Path, tmp_path: Path, workers: Callable[..., subprocess.Popen[bytes]]
-) -> None:
-    run_command("enqueue", job, "--source", documents, uri=server.uri)
-    events = tmp_path / "e.jsonl"
-    with psycopg.connect(server.uri) as blocker:
-        blocker.execute("LOCK TABLE holdfast.result IN SHARE MODE")
-        worker = workers(job, "--predictor", "entropy", "--window", 5, "--events", events)
-        until(lambda: leased(server.uri, job))
-        worker.send_signal(signal.SIGTERM)
-        assert worker.wait(60) == EXIT_PREEMPTED
-        waiting = blocker.execute(
-            "SELECT count(*) FROM holdfast.queue WHERE job = %s AND visible_at <= clock_timestamp()", (job,)
-        )
-        assert waiting.fetchone() == (100,)
-
-
 def test_the_worker_outlives_restarts_of_the_database_while_it_loads_and_while_it_works(
-    tmp_path: Path, job: str, workers: Callable[..., subprocess.Popen[bytes]]
+    tmp_path: Path, job: str, workers: Starter
 ) -> None:
     source = tmp_path / "rows.jsonl"
-    source.write_text("".join(json.dumps({"id": n}) + "\n" for n in range(1500)))
+    source.write_text("".join(json.dumps({"id": n}) + "\n" for n in range(800)))
     events = tmp_path / "e.jsonl"
     with EmbeddedPostgres(tmp_path / "own") as own:
         run_command("database", uri=own.uri)
@@ -139,12 +119,10 @@ def test_the_worker_outlives_restarts_of_the_database_while_it_loads_and_while_i
         own.stop(signal.SIGINT)  # whatever connection it has while it loads is dead
         own.start()
         loaded.touch()
-        for crash in (signal.SIGQUIT, signal.SIGINT):
-            seen = count_events(events, "stored")
-            until(lambda seen=seen: count_events(events, "stored") > seen + 3)
-            own.stop(crash)
-            own.start()
+        until(lambda: count_events(events, "stored") > 3)
+        own.stop(signal.SIGQUIT)
+        own.start()
         assert worker.wait(120) == EXIT_COMPLETE
         with psycopg.connect(own.uri) as connection:
             row = connection.execute("SELECT count(*), count(DISTINCT item) FROM holdfast.result WHERE status = 'done'")
-            assert row.fetchone() == (1500, 1500)
+            assert row.fetchone() == (800, 800)

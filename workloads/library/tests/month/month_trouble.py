@@ -1,25 +1,16 @@
 """The trouble of a simulated month: each incident has its alert, whom it is about, and within how long it must fire."""
 
 import random
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
-from holdfast.contract.pools import LABEL_ACCELERATOR, LABEL_SPOT
+from holdfast.contract.pools import LABEL_ACCELERATOR, LABEL_FLEX_START, LABEL_SPOT
 from monitoring.alerting.alert import EXAMPLE
 from workloads.library.tests.month.month import SPOT, Month
 from workloads.library.tests.month.month_jobs import Job, Kind
-from workloads.library.tests.month.month_trouble_platform import (
-    Steps,
-    blind,
-    budget,
-    counts,
-    ecc,
-    idle,
-    pass_minutes,
-    shown,
-    system_pod,
-    xid,
-)
+from workloads.library.tests.month.month_trouble_platform import PLATFORM, Steps, pass_minutes, shown
 from workloads.library.tests.sample import EPOCH
 
 QUEUE_MIN = EXAMPLE["queue_wait_s"] // 60
@@ -28,10 +19,21 @@ KINDS = 24
 
 def add_trouble(month: Month) -> None:
     """One of each kind, one after the other over the whole time."""
-    makers = (
-        _hangs, _never_saves, _ends_unsaved, _crashes, _crashes_at_once, _damaged, _burst, _losses, _pending, _drought,
-        _flex_waits, _quota, _stopped, _request, _thrashes, _dead_letters, _database, system_pod, budget, blind,
-        counts, xid, ecc, idle,
+    makers: tuple[Callable[[Month, int], None], ...] = (
+        _hangs, _never_saves, _ends_unsaved, _crashes, _crashes_at_once, _damaged, _burst, _losses,
+        partial(_waits, "on-demand pod waits", 30, "HoldfastOnDemandPendingTooLong", EXAMPLE["on_demand_pending_s"], {}),
+        partial(_waits, "spot drought", 60, "HoldfastSpotPendingTooLong", EXAMPLE["spot_pending_s"], {LABEL_SPOT: "true"}),
+        partial(_waits, "flex waits", 270, "HoldfastFlexStartWaitTooLong", EXAMPLE["flex_pending_s"],
+                {LABEL_FLEX_START: "true"}),
+        partial(_held, "a job waits for quota", "quota", QUEUE_MIN + 30, "Pending", "HoldfastQueueWaitTooLong",
+                QUEUE_MIN + 5),
+        partial(_held, "a queue admits nothing", "misnamed", 50, "Inadmissible", "HoldfastQueueAdmitsNothing", 30),
+        _request, _thrashes,
+        partial(_item, "an item is given up", "dead", "HoldfastDeadLetters", 1,
+                event="dead_lettered", item="i", reason="bad"),
+        partial(_item, "results cannot be stored", "database", "HoldfastResultsDatabaseErrors", 9,
+                event="retrying", source="database"),
+        *PLATFORM,
     )  # fmt: skip
     assert len(makers) == KINDS
     first, span = 60, month.days * 1_440 - 60 - 600
@@ -155,7 +157,7 @@ def _taken_one_by_one(month: Month, name: str, at: int, *, jobs: int, pods: int,
     return running[0].kind.pool
 
 
-def _waits(month: Month, name: str, at: int, minutes: int, alert: str, limit_s: int, selector: dict[str, str]) -> None:
+def _waits(name: str, minutes: int, alert: str, limit_s: int, selector: dict[str, str], month: Month, at: int) -> None:
     since = month.platform.time(at)
     meta = {"uid": f"trouble-{name}", "name": f"trouble-{name}", "namespace": "serving", "labels": {}}
     waits = {"type": "PodScheduled", "status": "False", "lastTransitionTime": since}
@@ -165,35 +167,13 @@ def _waits(month: Month, name: str, at: int, minutes: int, alert: str, limit_s: 
     month.incident(name, alert, f"accelerator=trouble-{name}", at, limit_s // 60 + 5)
 
 
-def _pending(month: Month, at: int) -> None:
-    _waits(month, "on-demand pod waits", at, 30, "HoldfastOnDemandPendingTooLong", EXAMPLE["on_demand_pending_s"], {})
-
-
-def _drought(month: Month, at: int) -> None:
-    _waits(month, "spot drought", at, 60, "HoldfastSpotPendingTooLong", EXAMPLE["spot_pending_s"], {LABEL_SPOT: "true"})
-
-
-def _flex_waits(month: Month, at: int) -> None:
-    selector = Kind(queue="", accelerator="", flex=True).selector
-    _waits(month, "flex waits", at, 270, "HoldfastFlexStartWaitTooLong", EXAMPLE["flex_pending_s"], selector)
-
-
-def _held(month: Month, name: str, at: int, minutes: int, reason: str) -> None:
+def _held(kind: str, name: str, minutes: int, reason: str, alert: str, promise_min: int, month: Month, at: int) -> None:
     meta = {"uid": f"trouble-{name}", "name": name, "creationTimestamp": month.platform.time(at)}
     spec = {"queueName": f"trouble-{name}", "podSets": [], "active": True}
     conditions = [{"type": "QuotaReserved", "status": "False", "reason": reason}]
     workload = {"metadata": meta, "spec": spec, "status": {"conditions": conditions}}
     month.script(at, shown(month.cluster.queues.workload, workload, minutes))
-
-
-def _quota(month: Month, at: int) -> None:
-    _held(month, "quota", at, QUEUE_MIN + 30, "Pending")
-    month.incident("a job waits for quota", "HoldfastQueueWaitTooLong", "queue=trouble-quota", at, QUEUE_MIN + 5)
-
-
-def _stopped(month: Month, at: int) -> None:
-    _held(month, "misnamed", at, 50, "Inadmissible")
-    month.incident("a queue admits nothing", "HoldfastQueueAdmitsNothing", "queue=trouble-misnamed", at, 30)
+    month.incident(kind, alert, f"queue=trouble-{name}", at, promise_min)
 
 
 def _request(month: Month, at: int) -> None:
@@ -226,24 +206,17 @@ def _thrashes(month: Month, at: int) -> None:
     )
 
 
-def _item_lines(month: Month, job: str, at: int, lines: int, event: str, **fields: Any) -> None:
+def _item(kind: str, name: str, alert: str, lines: int, month: Month, at: int, **fields: Any) -> None:
+    """What a worker of a batch writes, after its start."""
+    job = f"trouble-{name}"
     line = {"v": 1, "job": job, "kind": "batch", "process": f"{job}-0-1-ab"}
 
     def steps() -> Steps:
         month.written.add(job, line | {"t": EPOCH + 60 * month.minute, "event": "start", "rank": 0})
         yield
         for n in range(lines):
-            month.written.add(job, line | {"t": EPOCH + 60 * month.minute + n, "event": event} | fields)
+            month.written.add(job, line | {"t": EPOCH + 60 * month.minute + n} | fields)
         yield
 
     month.script(at, steps())
-
-
-def _dead_letters(month: Month, at: int) -> None:
-    _item_lines(month, "trouble-dead", at, 1, "dead_lettered", item="i", reason="bad")
-    month.incident("an item is given up", "HoldfastDeadLetters", "job=trouble-dead", at + 1, 1)
-
-
-def _database(month: Month, at: int) -> None:
-    _item_lines(month, "trouble-database", at, 9, "retrying", source="database")
-    month.incident("results cannot be stored", "HoldfastResultsDatabaseErrors", "job=trouble-database", at + 1, 1)
+    month.incident(kind, alert, f"job={job}", at + 1, 1)

@@ -1,6 +1,7 @@
 """The trouble of a month that is about no job: the platform's own services, and GPUs."""
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 from holdfast.contract.pools import LABEL_SPOT
@@ -54,7 +55,7 @@ def counts(month: Month, at: int) -> None:
     month.incident("the counts of losses differ", "HoldfastPreemptionCountsDisagree", "", at, 60)
 
 
-def _gpu(month: Month, kind: str, at: int, alert: str, metric: str, values: tuple[float, ...], promise_min: int, **labels: str) -> None:  # fmt: skip
+def _gpu(kind: str, alert: str, metric: str, values: tuple[float, ...], promise_min: int, month: Month, at: int, **labels: str) -> None:  # fmt: skip
     label = "Hostname" if "pod_name" not in labels else "pod_name"
     named = {"Hostname": f"trouble-{kind}"} | labels
 
@@ -67,17 +68,13 @@ def _gpu(month: Month, kind: str, at: int, alert: str, metric: str, values: tupl
     month.incident(kind, alert, f"{label}={named[label]}", at + sum(not v for v in values[:20]), promise_min)
 
 
-def xid(month: Month, at: int) -> None:
-    values = (0.0,) * 20 + (79.0,) * 20
-    _gpu(month, "a GPU falls off the bus", at, "HoldfastGpuXidErrors", "DCGM_FI_DEV_XID_ERRORS", values, 1)
-
-
-def ecc(month: Month, at: int) -> None:
-    values = (0.0,) * 5 + (1.0,) * 20
-    metric = "DCGM_FI_DEV_ECC_DBE_VOL_TOTAL"
-    _gpu(month, "memory of a GPU is damaged", at, "HoldfastGpuUncorrectableEcc", metric, values, 6)
-
-
-def idle(month: Month, at: int) -> None:
-    metric, labels = "kubernetes_io:container_accelerator_duty_cycle", {"monitored_resource": "k8s_container"}
-    _gpu(month, "a GPU is held and idle", at, "HoldfastGpuIdle", metric, (1.0,) * 45, 30, namespace_name="training", pod_name="trouble-idle", **labels)  # fmt: skip
+IDLE = "kubernetes_io:container_accelerator_duty_cycle"
+IDLE_POD = {"monitored_resource": "k8s_container", "namespace_name": "training", "pod_name": "trouble-idle"}
+XID = "DCGM_FI_DEV_XID_ERRORS"
+ECC = "DCGM_FI_DEV_ECC_DBE_VOL_TOTAL"
+PLATFORM: tuple[Callable[[Month, int], None], ...] = (
+    system_pod, budget, blind, counts,
+    partial(_gpu, "a GPU falls off the bus", "HoldfastGpuXidErrors", XID, (0.0,) * 20 + (79.0,) * 20, 1),
+    partial(_gpu, "memory of a GPU is damaged", "HoldfastGpuUncorrectableEcc", ECC, (0.0,) * 5 + (1.0,) * 20, 6),
+    partial(_gpu, "a GPU is held and idle", "HoldfastGpuIdle", IDLE, (1.0,) * 45, 30, **IDLE_POD),
+)  # fmt: skip

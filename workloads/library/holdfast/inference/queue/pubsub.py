@@ -5,7 +5,7 @@ given, so the same code runs on Google's service, its emulator and the fake brok
 """
 
 import hashlib
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from itertools import islice
 from typing import Any, TypeVar
 
@@ -17,8 +17,8 @@ from holdfast.inference.queue.protocol import Lease
 
 # A request may have 512 KiB; an ack id about 200 bytes.
 _ACK_IDS = 1000
-# For items of a job that this database does not know: each deferral counts as a delivery, so rarely.
-_UNKNOWN_JOB_S = 600
+# What an earlier job left on the subscription, or one of another database: each deferral counts as a delivery, so rarely.
+_OTHER_JOB_S = 600
 _MAX_DEADLINE_S = 600
 # The broker has messages but holds them back a moment: a pull shorter than this finds nothing.
 _MIN_WAIT_S = 0.5
@@ -33,13 +33,6 @@ _TRANSIENT = (
 )
 _T = TypeVar("_T")
 
-HandOver = Callable[[Sequence[Item]], Collection[tuple[str, str]]]
-"""Takes items of other jobs; answers (job, id) of those that it has put where their workers find them."""
-
-
-def _unknown(items: Sequence[Item]) -> Collection[tuple[str, str]]:
-    return ()
-
 
 class PubSubQueue:
     def __init__(
@@ -51,9 +44,8 @@ class PubSubQueue:
         topic: str,
         subscription: str,
         lease_s: float,
-        hand_over: HandOver = _unknown,
     ) -> None:
-        self._publisher, self._subscriber, self._hand_over = publisher, subscriber, hand_over
+        self._publisher, self._subscriber = publisher, subscriber
         self._job, self._topic, self._subscription, self._lease_s = job, topic, subscription, lease_s
 
     def publish(self, items: Sequence[Item]) -> None:
@@ -67,20 +59,12 @@ class PubSubQueue:
         mine = [lease for lease in leases if lease.item is None or lease.item.job == self._job]
         if mine:
             self.extend(mine, self._lease_s)
-        self._return([lease for lease in leases if lease not in mine])
+        if others := [lease for lease in leases if lease not in mine]:
+            self.extend(others, _OTHER_JOB_S)
         return mine
 
-    def _return(self, foreign: Sequence[Lease]) -> None:
-        """To the outbox of its job, from where it comes as a new message: put off, it would be a delivery each time."""
-        if not foreign:
-            return
-        taken = self._hand_over([lease.item for lease in foreign if lease.item is not None])
-        known = [lease for lease in foreign if lease.item and (lease.item.job, lease.item.id) in taken]
-        self.ack(known)
-        self.extend([lease for lease in foreign if lease not in known], _UNKNOWN_JOB_S)
-
     def _pull_of_any_job(self, limit: int, wait_s: float) -> list[Lease]:
-        """With the subscription's own deadline, and nothing handed over."""
+        """With the subscription's own deadline."""
         request = {"subscription": self._subscription, "max_messages": min(limit, _ACK_IDS)}
         try:
             pulled = self._subscriber.pull(request=request, timeout=max(wait_s, _MIN_WAIT_S), retry=None)

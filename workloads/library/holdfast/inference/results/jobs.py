@@ -42,8 +42,8 @@ def deadline_of(text: str) -> datetime | None:
     return when
 
 
-def require(connection: Connection, job: str) -> int:
-    """How many items the job has; InputError when it is unknown or empty."""
+def require(connection: Connection, job: str) -> None:
+    """InputError when it is unknown or has no items."""
     row = connection.execute("SELECT total FROM holdfast.job WHERE job = %s", (checked_job(job),)).fetchone()
     connection.commit()
     if row is None:
@@ -64,7 +64,6 @@ def require(connection: Connection, job: str) -> int:
             allowed="at least one",
             fix=f"python -m holdfast batch enqueue {job} --source DIR",
         )
-    return int(row[0])
 
 
 def pin(connection: Connection, job: str, configuration: Mapping[str, object]) -> str:

@@ -1,8 +1,7 @@
 """Schema migrations, numbered SQL files, each applied once, in one transaction, under a lock; and who may do what.
 
-A worker only checks. A fork adds files from 1000 on,
-so that ours (below 1000) and theirs never want the same number. A file once applied must not change. Logins become
-members of the roles that the migrations made, and of no other.
+A worker only checks. A file once applied must not change. Logins become members of the roles that the migrations made,
+and of no other.
 """
 
 import hashlib
@@ -74,7 +73,7 @@ def migrate(connection: Connection) -> list[str]:
 
 
 def require_current(connection: Connection) -> None:
-    """InputError unless every migration that this code knows is applied. Newer ones are the fork's business."""
+    """InputError unless every migration that this code knows is applied. Newer ones are of newer code."""
     row = connection.execute("SELECT to_regclass('holdfast.schema_version') IS NOT NULL").fetchone()
     known = _known(connection) if row and row[0] else {}
     missing = [m.name for m in migrations() if m.version not in known]
@@ -87,9 +86,9 @@ def require_current(connection: Connection) -> None:
         )
 
 
-def wait_current(connection: Connection, patience_s: float) -> None:
-    """`require_current`, tried until `patience_s` is over: the Job that migrates may have been applied a moment ago."""
-    deadline = time.monotonic() + patience_s
+def wait_current(connection: Connection) -> None:
+    """`require_current`, for as long as ENV_SCHEMA_WAIT_S: the Job that migrates may have been applied a moment ago."""
+    deadline = time.monotonic() + float(os.environ.get(ENV_SCHEMA_WAIT_S) or 0)
     while True:
         try:
             return require_current(connection)
@@ -98,10 +97,6 @@ def wait_current(connection: Connection, patience_s: float) -> None:
                 raise
         connection.rollback()  # else it would hold back the very locks that the migration waits for
         time.sleep(POLL_S)
-
-
-def patience_s() -> float:
-    return float(os.environ.get(ENV_SCHEMA_WAIT_S) or 0)
 
 
 def _known(connection: Connection) -> dict[int, str]:

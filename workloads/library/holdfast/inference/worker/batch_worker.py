@@ -150,7 +150,7 @@ class Worker:
 
     def _predict(self, batch: Sequence[ClaimedItem]) -> Outcome:
         self._telemetry.failpoint(Failpoint.PREDICTING)
-        if self._settings.overlap and self._triage.prepare(batch):
+        if self._triage.prepare(batch):
             # Only once the micro-batch before this one is durable: two are at stake, never three.
             self._writer.wait_until_free()
             self._ahead = self._feeder.take_whole()

@@ -12,8 +12,6 @@ LONGEST_PREDICTION_S = 300.0
 class WorkerSettings:
     micro_batch: int = 32
     """Items predicted, committed and acked together."""
-    overlap: bool = True
-    """Predict one micro-batch while the one before is committed: a kill then costs two at most, else one."""
     longest_batch_s: float = 1.0
     """A micro-batch is made smaller until its prediction lasts no longer: a drain waits for one."""
     fill_s: float = 0.05

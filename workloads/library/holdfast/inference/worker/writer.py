@@ -1,7 +1,7 @@
 """The thread that makes predictions durable: one transaction for a micro-batch, then its acks.
 
 It works while the next micro-batch is predicted. One is in its hands and none waits, so a kill costs
-at most the micro-batch being committed and the one being predicted; without overlap, only one of them.
+at most the micro-batch being committed and the one being predicted.
 """
 
 import queue as handoff
@@ -26,12 +26,10 @@ class Writer(threading.Thread):
         self._fault: BaseException | None = None
 
     def put(self, outcome: Outcome) -> None:
-        """Hand over; waits until the one before is committed and acked, without overlap until this one is."""
+        """Hand over; waits until the one before is committed and acked."""
         self._free.acquire()
         self._raise_fault()
         self._handoff.put(outcome)
-        if not self._settings.overlap:
-            self.wait_until_free()
 
     def wait_until_free(self) -> None:
         """Until all that was put is committed and acked."""

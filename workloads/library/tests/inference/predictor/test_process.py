@@ -1,9 +1,5 @@
-"""What kills the predicting process: counted against the item when it is the item's fault, and only then."""
+"""What kills the predicting process or hangs in it: counted against the item when it is the item's fault, and only then."""
 
-import os
-import signal
-import subprocess
-import sys
 import threading
 import time
 from collections import Counter
@@ -13,27 +9,26 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from psycopg import Connection
-from psycopg_pool import ConnectionPool
 
-from holdfast.contract.environment import ENV_DATABASE
-from holdfast.contract.exit_codes import EXIT_BUG, EXIT_COMPLETE, EXIT_PREEMPTED
+from holdfast.contract.environment import ENV_DATABASE, ENV_GPUS
+from holdfast.contract.errors import InputError
+from holdfast.contract.exit_codes import EXIT_COMPLETE, EXIT_PREEMPTED
 from holdfast.inference.errors import ItemFault, ProcessDied
 from holdfast.inference.items import Item
+from holdfast.inference.predictor.batch_time import BatchTime
 from holdfast.inference.predictor.proxy import ProcessPredictor
 from holdfast.inference.predictor.spec import PredictorSpec
-from holdfast.inference.queue.postgres import PostgresQueue
-from holdfast.inference.results.embedded_postgres import EmbeddedPostgres
 from holdfast.inference.worker.batch_worker import EXIT_DEVICE_LOST
 from holdfast.inference.worker.telemetry import Failpoint
-from holdfast.runtime.pidfiles import running
+from holdfast.inference.worker.triage import bound_s
 from holdfast.runtime.shutdown import Shutdown
-from workloads.library.tests.inference.harness import QUICK, Harness, fill
-from workloads.library.tests.processes import children, until
+from workloads.library.tests.inference.harness import QUICK, Harness
+from workloads.library.tests.processes import until
 
 pytestmark = pytest.mark.process
 FAULTY = "workloads.library.tests.inference.faulty_predictors"
 SETTINGS = replace(QUICK, settle_s=0.05)
+BOUND_S = 6.0
 
 
 @pytest.fixture
@@ -94,16 +89,14 @@ def test_a_process_that_dies_with_an_eviction_counts_against_no_item(harness: Ha
     harness.enqueue(bodies(harness.job, "segfault"))
     shutdown = Shutdown()
     with process("faulty") as predictor:
-        worker = harness.worker(predictor, shutdown)
-        threading.Thread(target=request_once_dead, args=(predictor, shutdown), daemon=True).start()
-        assert worker.run() == EXIT_PREEMPTED
+
+        def evict_once_dead() -> None:
+            until(lambda: predictor.pid is None)
+            shutdown.request("eviction")
+
+        threading.Thread(target=evict_once_dead, daemon=True).start()
+        assert harness.worker(predictor, shutdown).run() == EXIT_PREEMPTED
     assert failures(harness) == 0
-
-
-def request_once_dead(predictor: ProcessPredictor, shutdown: Shutdown) -> None:
-    while predictor.pid is not None:
-        time.sleep(0.01)
-    shutdown.request("eviction")
 
 
 def test_the_predicting_process_sees_no_way_into_the_database(
@@ -117,60 +110,56 @@ def test_the_predicting_process_sees_no_way_into_the_database(
     assert [value["environment"] for _, (_, value) in sorted(harness.rows().items())] == [False, False, True]
 
 
-def test_the_process_goes_with_a_killed_worker_and_its_items_come_back(
-    server: EmbeddedPostgres, pool: ConnectionPool[Connection], connection: Connection, job: str, tmp_path: Path
+@pytest.fixture(scope="module")
+def echo() -> Generator[ProcessPredictor]:
+    """One for all tests that ask it for everything that they handed over."""
+    with process("echo") as predictor:
+        yield predictor
+
+
+def test_the_process_goes_on_with_what_was_handed_over_ahead_before_anybody_asks(
+    echo: ProcessPredictor, tmp_path: Path
 ) -> None:
-    fill(connection, PostgresQueue(pool, job, lease_s=1.0), job, bodies(job, "hang"))
-    run = [sys.executable, "-m", "holdfast", "batch", "run", job, "--set", "lease_s=1", "--events", str(tmp_path / "e")]
-    environment = {**os.environ, ENV_DATABASE: server.uri}
-    with subprocess.Popen([*run, "--predictor", f"{FAULTY}:faulty"], env=environment) as worker:
-        predicting = until(lambda: children(worker.pid))
-        until(lambda: held(connection, job))
-        worker.send_signal(signal.SIGKILL)
-    until(lambda: not any(running(pid) for pid in predicting))
-    queue = PostgresQueue(pool, job, lease_s=1.0)
-    until(lambda: queue.pull(1, 0.1))
-
-
-def test_the_process_goes_on_with_what_was_handed_over_ahead_before_anybody_asks(tmp_path: Path) -> None:
     first, second = ([str(tmp_path / name).encode()] for name in ("first", "second"))
-    with process("echo") as predictor:
-        predictor.prepare(first)
-        predictor.prepare(second)
-        until((tmp_path / "second").exists)
-        assert predictor.predict(second) == [{"body": second[0].decode()}]
-        assert predictor.predict(first) == [{"body": first[0].decode()}], "kept until it is asked for"
+    echo.prepare(first)
+    echo.prepare(second)
+    until((tmp_path / "second").exists)
+    assert echo.predict(second) == [{"body": second[0].decode()}]
+    assert echo.predict(first) == [{"body": first[0].decode()}], "kept until it is asked for"
 
 
-def test_requests_and_answers_larger_than_a_pipe_do_not_wait_for_each_other() -> None:
+def test_requests_and_answers_larger_than_a_pipe_do_not_wait_for_each_other(echo: ProcessPredictor) -> None:
     batches = [[byte * 300_000] * 10 for byte in (b"a", b"b", b"c")]
-    with process("echo") as predictor:
-        for batch in batches:
-            predictor.prepare(batch)
-        assert [len(predictor.predict(batch)) for batch in batches] == [10] * 3
+    for batch in batches:
+        echo.prepare(batch)
+    assert [len(echo.predict(batch)) for batch in batches] == [10] * 3
 
 
-def test_what_is_handed_over_ahead_kills_only_itself() -> None:
-    with process("echo") as predictor:
-        predictor.prepare([b"good"])
-        predictor.prepare([b"segfault"])
-        predictor.prepare([b"behind"])
-        assert predictor.predict([b"good"]) == [{"body": "good"}]
-        with pytest.raises(ProcessDied, match="SIGSEGV"):
-            predictor.predict([b"segfault"])
-        assert predictor.predict([b"behind"]) == [{"body": "behind"}]
+def test_what_is_handed_over_ahead_kills_only_itself(echo: ProcessPredictor) -> None:
+    for body in (b"good", b"segfault", b"behind"):
+        echo.prepare([body])
+    assert echo.predict([b"good"]) == [{"body": "good"}]
+    with pytest.raises(ProcessDied, match="SIGSEGV"):
+        echo.predict([b"segfault"])
+    assert echo.predict([b"behind"]) == [{"body": "behind"}]
 
 
-def test_who_asks_while_another_micro_batch_kills_is_not_blamed() -> None:
+def test_who_asks_while_another_micro_batch_kills_is_not_blamed(echo: ProcessPredictor) -> None:
     """As when a micro-batch fails and is tried in halves: the next one is in the process by then."""
-    with process("echo") as predictor:
-        predictor.prepare([b"raise", b"good"])
-        predictor.prepare([b"segfault"])
-        with pytest.raises(ItemFault, match="asked to"):
-            predictor.predict([b"raise", b"good"])
-        assert predictor.predict([b"good"]) == [{"body": "good"}]
-        with pytest.raises(ProcessDied, match="SIGSEGV"):
-            predictor.predict([b"segfault"])
+    echo.prepare([b"raise", b"good"])
+    echo.prepare([b"segfault"])
+    with pytest.raises(ItemFault, match="asked to"):
+        echo.predict([b"raise", b"good"])
+    assert echo.predict([b"good"]) == [{"body": "good"}]
+    with pytest.raises(ProcessDied, match="SIGSEGV"):
+        echo.predict([b"segfault"])
+
+
+def test_a_promised_gpu_that_is_not_there_is_bad_input(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Never the CPU at the price of a GPU, whatever the predictor computes on."""
+    monkeypatch.setenv(ENV_GPUS, "64")
+    with pytest.raises(InputError, match="the pod has GPUs configured"), process("faulty"):
+        pass
 
 
 def test_a_stop_gives_back_what_was_handed_over_ahead(harness: Harness, tmp_path: Path) -> None:
@@ -189,16 +178,45 @@ def test_a_stop_gives_back_what_was_handed_over_ahead(harness: Harness, tmp_path
     assert states["held"] == 0
 
 
-def test_a_loader_with_a_bug_ends_the_worker_as_a_bug(server: EmbeddedPostgres, connection: Connection,
-    pool: ConnectionPool[Connection], job: str) -> None:  # fmt: skip
-    fill(connection, PostgresQueue(pool, job, lease_s=1.0), job, bodies(job, "good"))
-    run = [sys.executable, "-m", "holdfast", "batch", "run", job, "--predictor", f"{FAULTY}:odd"]
-    done = subprocess.run(run, env={**os.environ, ENV_DATABASE: server.uri}, capture_output=True, text=True)
-    assert done.returncode == EXIT_BUG
-    assert "RuntimeError" in done.stderr
+def test_a_hanging_item_is_counted_within_three_bounds_and_others_can_be_had_meanwhile(
+    harness: Harness, capsys: pytest.CaptureFixture[str]
+) -> None:
+    harness.settings = replace(SETTINGS, micro_batch=16, max_failures=1)
+    harness.enqueue(bodies(harness.job, *["good"] * 40, "hang", *["good"] * 60))
+    elsewhere: list[int] = []
+
+    def another_worker() -> None:
+        until(lambda: harness.event_lines("released"))
+        leases = harness.queue.pull(99, 0.0)
+        elsewhere.append(len(leases))
+        harness.queue.release(leases)
+
+    other = threading.Thread(target=another_worker, daemon=True)
+    other.start()
+    began = time.monotonic()
+    with process("faulty", timeout_s=BOUND_S) as predictor:
+        assert harness.worker(predictor).run() == EXIT_COMPLETE
+    assert time.monotonic() - began < 3 * BOUND_S, "with all that was done before and after"
+    other.join(10)
+    assert elsewhere and elsewhere[0] >= 16, "what waited behind the overdue micro-batch"
+    assert [item for item, (status, _) in harness.rows().items() if status == "dead"] == ["40 hang"]
+    assert harness.event_lines("overdue")[0]["seconds"] <= BOUND_S / 2
+    assert "overdue" in capsys.readouterr().out
 
 
-def held(connection: Connection, job: str) -> bool:
-    row = connection.execute("SELECT count(*) FROM holdfast.result WHERE job = %s", (job,)).fetchone()
-    connection.commit()
-    return bool(row and row[0])
+def test_a_device_that_hangs_with_everything_counts_against_no_item(harness: Harness) -> None:
+    harness.enqueue(bodies(harness.job, *["hang"] * 8))
+    with process("faulty", timeout_s=1.0) as predictor:
+        assert harness.worker(predictor).run() == EXIT_DEVICE_LOST
+    assert not harness.event_lines("item_failed")
+
+
+def test_the_bound_is_learned_and_grows_with_the_failures_of_an_item() -> None:
+    timing = BatchTime()
+    assert bound_s(timing, 8, 0, most_s=300.0) == 300.0, "nothing is known: a first batch may compile kernels"
+    for count in (1, 8):
+        timing.observe(count, 0.5 * count)
+    assert bound_s(timing, 8, 0, most_s=300.0) == pytest.approx(80.0)
+    assert bound_s(timing, 1, 0, most_s=300.0) == 30.0
+    assert bound_s(timing, 1, 2, most_s=300.0) == 120.0, "what takes long and does not hang has its chance"
+    assert bound_s(timing, 8, 100_000, most_s=300.0) == 300.0

@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Generator
+from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -41,10 +42,11 @@ class LikeVllm(BaseHTTPRequestHandler):
         time.sleep(0 if refused else 0.02)
         self._answer(503 if refused else 200)
 
-    def _answer(self, code: int) -> None:
+    def _answer(self, code: int, body: bytes = b"") -> None:
         self.send_response(code)
-        self.send_header("content-length", "0")
+        self.send_header("content-length", str(len(body)))
         self.end_headers()
+        self.wfile.write(body)
 
     def log_message(self, format: str, *args: object) -> None: ...
 
@@ -71,94 +73,70 @@ def code(port: int, path: str, method: str = "GET") -> int:
         connection.close()
 
 
-@pytest.fixture
-def pair() -> Generator[tuple["subprocess.Popen[bytes]", int, int, int]]:
-    """The stand-in with its port, and the ports of the sidecar beside it: readiness and hook."""
-    port, beside, hook = free_port(), free_port(), free_port()
-    vllm = subprocess.Popen([sys.executable, __file__, str(port)], cwd=ROOT, env=os.environ | {"PYTHONPATH": str(ROOT)})
-    command = [sys.executable, "-m", "holdfast", "serve", "sidecar", "--health", f"http://127.0.0.1:{port}/health"]
-    command += ["--port", str(beside), "--hook-port", str(hook), "--window", str(WINDOW_S)]
-    sidecar = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL)
-    try:
-        until(lambda: code(beside, READY_PATH) == 200, "both to be ready")
-        yield vllm, port, beside, hook
-    finally:
-        for process in (vllm, sidecar):
-            process.kill()
-            process.wait()
-
-
-def test_with_the_sidecar_no_request_meets_a_server_that_refuses(
-    pair: tuple["subprocess.Popen[bytes]", int, int, int],
+def test_with_the_sidecar_no_request_meets_a_server_that_refuses_and_a_proxy_takes_it_out_in_time(
+    tmp_path: Path,
 ) -> None:
-    """Played as the kubelet does it: the hook, then SIGTERM; a client that follows readiness with a second's delay."""
-    vllm, port, beside, hook_port = pair
-    assert code(beside, DRAIN_PATH) == 404, "whom a policy lets ask for readiness cannot end it"
-    hook = threading.Thread(target=code, args=(hook_port, DRAIN_PATH))
-    began = time.monotonic()
-    hook.start()
-    until(lambda: code(beside, READY_PATH) == 503, "readiness to end")
-    assert code(port, "/health") == 200, "the server itself knows nothing yet"
-    codes, gone_at = list[int](), time.monotonic() + 2.0  # probe, slice and proxy
-    while time.monotonic() < gone_at:
-        codes.append(code(port, "/v1/completions", "POST"))
-    hook.join()
-    assert time.monotonic() - began >= sidecar_budget(WINDOW_S)[0]
-    vllm.send_signal(signal.SIGTERM)
-    assert set(codes) == {200}
-    assert len(codes) > 10
-
-
-def test_a_proxy_that_asks_the_sidecar_takes_a_draining_server_out_before_it_is_told(
-    pair: tuple["subprocess.Popen[bytes]", int, int, int], tmp_path: Path
-) -> None:
-    """A real Envoy, endpoints as the watcher writes them: no change of them is needed, its own health check sees it."""
-    _, port, beside, hook = pair
+    """Played as the kubelet does it: the hook, then SIGTERM. A real Envoy, endpoints as the watcher writes them: no change
+    of them is needed, its own health check sees the drain."""
+    port, beside, hook_port, asked, admin_port, metrics = (free_port() for _ in range(6))
     piece = {"metadata": {"name": "a"}, "ports": [{"port": port}], "endpoints": [{"addresses": ["127.0.0.1"]}]}
     out = tmp_path / "endpoints" / "servers.json"
     out.parent.mkdir()
     follower = Follower(namespace="n", service="s", cluster=CLUSTER, out=out, health_port=beside)
     follower.take([("ADDED", piece)])
     follower.keep_only({"a"})
-    asked, admin_port, metrics = free_port(), free_port(), free_port()
     ports: dict[str, Any] = {"host": "127.0.0.1", "port": asked, "admin_port": admin_port, "metrics_port": metrics}
     config = tmp_path / "envoy.json"
     config.write_text(json.dumps(bootstrap(Proxy(endpoints_file=str(out), longest_request_s=7.0, **ports))))
-    with envoy(config, admin_port) as healthy:
+    serve = [sys.executable, "-m", "holdfast", "serve", "sidecar", "--health", f"http://127.0.0.1:{port}/health"]
+    serve += ["--port", str(beside), "--hook-port", str(hook_port), "--window", str(WINDOW_S)]
+    with (
+        started([sys.executable, __file__, str(port)]) as vllm,
+        started(serve),
+        envoy(config, admin_port) as healthy,
+    ):
+        until(lambda: code(beside, READY_PATH) == 200, "both to be ready")
         until(lambda: healthy() == 1, "the proxy to find the server healthy")
         assert code(asked, "/v1/completions", "POST") == 200
-        threading.Thread(target=code, args=(hook, DRAIN_PATH), daemon=True).start()
+        assert code(beside, DRAIN_PATH) == 404, "whom a policy lets ask for readiness cannot end it"
+        hook = threading.Thread(target=code, args=(hook_port, DRAIN_PATH))
+        began = time.monotonic()
+        hook.start()
+        until(lambda: code(beside, READY_PATH) == 503, "readiness to end")
         until(lambda: healthy() == 0, "the proxy to see the drain")
-        assert code(port, "/health") == 200, "the server itself knows nothing yet"
+        assert {code(port, "/v1/completions", "POST") for _ in range(10)} == {200}, "of clients that follow late"
+        hook.join()
+        assert time.monotonic() - began >= sidecar_budget(WINDOW_S)[0]
+        vllm.send_signal(signal.SIGTERM)
+        until(lambda: code(port, "/v1/completions", "POST") in (0, 503), "what the same client would have met")
 
 
-def test_without_it_the_same_client_is_refused_and_a_neighbour_that_is_not_healthy_is_not_ready(
-    pair: tuple["subprocess.Popen[bytes]", int, int, int],
-) -> None:
-    vllm, port, beside, _ = pair
-    vllm.send_signal(signal.SIGTERM)
-    until(lambda: code(port, "/v1/completions", "POST") in (0, 503), "a refusal")
-    until(lambda: code(beside, READY_PATH) == 503, "readiness to end")
+@contextmanager
+def started(command: list[str]) -> Generator["subprocess.Popen[bytes]"]:
+    process = subprocess.Popen(command, cwd=ROOT, env=os.environ | {"PYTHONPATH": str(ROOT)}, stdout=subprocess.DEVNULL)
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.wait()
 
 
-def test_what_has_listened_is_at_rest_afterwards() -> None:
-    with Sidecar(health_url="http://127.0.0.1:9/health", hold_s=0.0, most_s=0.0).listening("127.0.0.1", 0):
+def test_what_has_listened_for_a_neighbour_that_is_away_is_at_rest_afterwards() -> None:
+    sidecar = Sidecar(health_url="http://127.0.0.1:9/health", hold_s=0.0, most_s=0.0)
+    assert not sidecar.ready(), "its neighbour does not answer"
+    with sidecar.listening("127.0.0.1", 0):
         (thread,) = (each for each in threading.enumerate() if each.name == "sidecar")
     thread.join(30)
     assert not thread.is_alive()
 
 
-def test_a_count_that_can_be_asked_is_waited_for(tmp_path: Path) -> None:
+def test_a_count_that_can_be_asked_is_waited_for() -> None:
     class Counting(LikeVllm):
         left = 3
 
         def do_GET(self) -> None:
             Counting.left -= 1
-            body = json.dumps(f"http.requests.downstream_rq_active: {max(0, Counting.left)}").strip('"').encode()
-            self.send_response(200)
-            self.send_header("content-length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
+            self._answer(200, f"http.requests.downstream_rq_active: {max(0, Counting.left)}".encode())
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Counting) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()

@@ -1,5 +1,6 @@
 """Migration and rights as the platform's Job brings them, on a real server with the roles that Cloud SQL makes."""
 
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -16,6 +17,7 @@ from holdfast.inference.results import schema
 from holdfast.inference.results.embedded_postgres import EmbeddedPostgres
 from tests.platforms import load
 from tests.workloads.manifests.rendered import bodies
+from workloads.library.tests.inference.test_commands import Done, in_this_process
 
 pytestmark = pytest.mark.process
 EXAMPLE = load("example")
@@ -41,12 +43,12 @@ def uri(server: EmbeddedPostgres, login: str) -> str:
     return make_conninfo(server.uri, user=login, dbname="results")
 
 
-def rendered_command(server: EmbeddedPostgres) -> subprocess.CompletedProcess[str]:
+def rendered_command(server: EmbeddedPostgres) -> Done:
     """The container's own words, as the migrator."""
     (job,) = [body for body in bodies("example", "platform") if body["kind"] == "Job"]
     (container,) = job["spec"]["template"]["spec"]["containers"]
-    command = [sys.executable, *container["command"][1:], "--database", uri(server, MIGRATOR)]
-    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+    assert container["command"][1:4] == ["-m", "holdfast", "batch"]
+    return in_this_process([*container["command"][4:], "--database", uri(server, MIGRATOR)], dict(os.environ))
 
 
 def refused(server: EmbeddedPostgres, login: str, statement: sql.SQL) -> bool:
@@ -63,7 +65,7 @@ def test_the_rendered_job_brings_tables_and_rights_once_and_workers_get_no_more_
 ) -> None:
     batch = [sys.executable, "-m", "holdfast", "batch"]
     with psycopg.connect(uri(server, MIGRATOR)) as connection, pytest.raises(InputError, match="older"):
-        schema.wait_current(connection, 0)  # without a migration beside it a missing schema is refused at once
+        schema.wait_current(connection)  # without a migration beside it a missing schema is refused at once
     documents = tmp_path / "documents"
     documents.mkdir()
     (documents / "a.txt").write_text("one item")
@@ -74,7 +76,7 @@ def test_the_rendered_job_brings_tables_and_rights_once_and_workers_get_no_more_
         text=True,
     )
     first = rendered_command(server)
-    assert first.returncode == 0, first.stderr
+    assert first.code == 0, first.stderr
     assert f"granted holdfast_worker to {WORKER}" in first.stderr
     assert rendered_command(server).stderr == "nothing to do\n"
     _, errors_of_early = early.communicate(timeout=90)
@@ -102,11 +104,7 @@ def test_the_rendered_job_brings_tables_and_rights_once_and_workers_get_no_more_
         rows = owner.execute("SELECT DISTINCT tableowner FROM pg_tables WHERE schemaname = 'holdfast'").fetchall()
     assert rows == [] or rows == [("cloudsqlsuperuser",)]
 
-
-def test_a_right_that_moved_is_taken_from_its_old_holder_and_a_login_that_was_not_deployed_gets_none(
-    server: EmbeddedPostgres,
-) -> None:
-    assert rendered_command(server).returncode == 0
+    # A right that moved is taken from its old holder, and a login that was not deployed gets none.
     surplus = sql.SQL("GRANT holdfast_worker TO {}").format(sql.Identifier(EXPORTER))
     with psycopg.connect(uri(server, MIGRATOR), autocommit=True) as owner:
         owner.execute("SET ROLE cloudsqlsuperuser")
@@ -115,10 +113,9 @@ def test_a_right_that_moved_is_taken_from_its_old_holder_and_a_login_that_was_no
     with psycopg.connect(server.uri, autocommit=True) as somebody_else:
         somebody_else.execute(surplus)
         done = rendered_command(server)
-        assert done.returncode == EXIT_BAD_INPUT and f'REVOKE holdfast_worker FROM "{EXPORTER}"' in done.stderr
+        assert done.code == EXIT_BAD_INPUT and f'REVOKE holdfast_worker FROM "{EXPORTER}"' in done.stderr
         somebody_else.execute(sql.SQL("REVOKE holdfast_worker FROM {}").format(sql.Identifier(EXPORTER)))
     words = ["--as-role", "cloudsqlsuperuser", f"--grant={WORKER}=holdfast_exporter", "--grant=nobody=holdfast_worker"]
-    command = [sys.executable, "-m", "holdfast", "batch", "database", *words, "--database", uri(server, MIGRATOR)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
-    assert done.returncode == EXIT_BAD_INPUT and "nobody" in done.stderr
+    done = in_this_process(["database", *words, "--database", uri(server, MIGRATOR)], dict(os.environ))
+    assert done.code == EXIT_BAD_INPUT and "nobody" in done.stderr
     assert rendered_command(server).stderr == "nothing to do\n", "nothing was granted"

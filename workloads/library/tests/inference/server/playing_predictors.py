@@ -37,19 +37,7 @@ class GpuLike:
                     _wait_for(Path(path))
                 case _:
                     pass
-        return [{"length": len(body), "pid": os.getpid()} for body in bodies]
-
-
-class Slow(GpuLike):
-    """Its model takes longer to load than any test."""
-
-    def load(self) -> None:
-        time.sleep(600)
-
-
-class Stubborn(GpuLike):
-    def load(self) -> None:
-        raise RuntimeError("cannot")
+        return [{"said": body.decode(errors="replace"), "length": len(body)} for body in bodies]
 
 
 def _wait_for(path: Path) -> None:
@@ -67,11 +55,4 @@ class Stepped(GpuLike):
         self.configuration = {"run": "run", "step": int(text), "attempt": "played"}
 
 
-class Echoing(GpuLike):
-    """Each item again."""
-
-    def predict(self, bodies: Sequence[bytes]) -> list[Value]:
-        return [{"said": body.decode(), "bytes": len(body)} for body in bodies]
-
-
-gpu_like, echoing, stepped, slow, stubborn = GpuLike, Echoing, Stepped, Slow, Stubborn
+gpu_like, stepped = GpuLike, Stepped

@@ -164,15 +164,6 @@ def envoy(config: Path, admin_port: int) -> Generator[Callable[[], int]]:
         process.wait()
 
 
-@contextmanager
-def stepped(folder: Path) -> Generator[tuple[Served, Path]]:
-    """With the file that names the step of its model, 1 at first."""
-    step = folder / "step"
-    step.write_text("1")
-    with served(folder, "--model", str(step), predictor=f"{PREDICTORS}:stepped") as server:
-        yield server, step
-
-
 def _port(server: Served) -> int:
     assert server.process.poll() is None, server.log.read_text()
     return next((line["port"] for line in server.lines() if "port" in line), 0)

@@ -14,7 +14,7 @@ def triton(port: int) -> dict[str, Any]:
     numbers.set_data_from_numpy(np.array([[1, 2], [3, 4]], dtype=np.float32), binary_data=False)
     texts = http.InferInput("text", [2], "BYTES")
     texts.set_data_from_numpy(np.array(["a", "é"], dtype=object), binary_data=False)
-    wanted = [http.InferRequestedOutput(name, binary_data=False) for name in ("said", "bytes")]
+    wanted = [http.InferRequestedOutput(name, binary_data=False) for name in ("said", "length")]
     found = client.get_model_metadata("model")
     version = found["versions"][0]
     refused = ""

@@ -1,113 +1,45 @@
 """Requests that no client should send, and clients that do not stay: each gets its code, and the server is up after it."""
 
 import json
-from collections.abc import Callable, Generator
+from collections.abc import Callable
 
 import pytest
 
-from workloads.library.tests.inference.server.serving import (
-    INFER,
-    Served,
-    head,
-    received,
-    served,
-    texts,
-    until,
-)
+from workloads.library.tests.inference.server.serving import INFER, Served, head, received, texts, until
 
 pytestmark = pytest.mark.process
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Generator[Served]:
-    """One that every bad request is sent to, and that must be up afterwards."""
-    with served(tmp_path_factory.mktemp("server"), "--batch", "8", "--set", "body_bytes=100000") as running:
-        yield running
-
-
-def raw(server: Served, *parts: bytes) -> bytes:
-    return received(server.send(*parts))
-
-
-def code(answer: bytes) -> int:
-    return int(answer.split()[1])
-
-
-def posted(body: bytes, path: str = INFER) -> Callable[[Served], int]:
-    return lambda server: server.request("POST", path, body).status
-
-
-def tensor(**changes: object) -> bytes:
-    good = {"name": "x", "datatype": "FP32", "shape": [2], "data": [1.0, 2.0]}
-    return json.dumps({"inputs": [good | changes]}).encode()
-
-
+GOOD = {"name": "x", "datatype": "FP32", "shape": [2], "data": [1.0, 2.0]}
 CHUNKED = b"POST " + INFER.encode() + b" HTTP/1.1\r\nHost: here\r\nTransfer-Encoding: chunked\r\n\r\n"
-BAD: dict[str, tuple[Callable[[Served], int], int]] = {
-    "no JSON": (posted(b"{"), 400),
-    "no UTF-8": (posted(b'{"inputs": "\xff"}'), 400),
-    "a list": (posted(b"[]"), 400),
-    "nested 100,000 deep": (posted(b"[" * 50_000), 400),
-    "NaN": (posted(b'{"inputs":[{"name":"x","datatype":"FP32","shape":[1],"data":[NaN]}]}'), 400),
-    "no inputs": (posted(b"{}"), 400),
-    "NaN shape": (posted(b'{"inputs":[{"name":"x","datatype":"FP32","shape":[NaN],"data":[1]}]}'), 400),
-    "negative shape": (posted(tensor(shape=[-2])), 400),
-    "shape of true": (posted(tensor(shape=[True, 2])), 400),
-    "shape that does not fit": (posted(tensor(shape=[3])), 400),
-    "ragged data": (posted(tensor(shape=[2, 2], data=[[1, 2, 3], [4]])), 400),
-    "data nested otherwise than its shape": (posted(tensor(shape=[2, 2, 2], data=[[1, 2, 3, 4], [5, 6, 7, 8]])), 400),
-    "data nested and flat": (posted(tensor(shape=[2, 2], data=[[1, 2], 3, 4])), 400),
-    "an integer beyond every float": (posted(tensor(datatype="FP64", data=[10**400, 1])), 400),
-    "huge shape": (posted(tensor(shape=[2**31, 2**31, 2**31])), 400),
-    "unknown datatype": (posted(tensor(datatype="FP8")), 400),
-    "text for numbers": (posted(tensor(data=["1", "2"])), 400),
-    "half a surrogate pair": (
-        posted(b'{"inputs":[{"name":"x","datatype":"BYTES","shape":[1],"data":["\\ud800"]}]}'),
-        400,
-    ),
-    "more items than a batch": (posted(texts(*"123456789")), 413),
-    "unknown model": (posted(texts("x"), "/v2/models/other/infer"), 404),
-    "unknown path": (posted(texts("x"), "/v3"), 404),
-    "wrong method": (lambda server: server.request("GET", INFER).status, 405),
-    "timeout of nothing": (lambda server: server.infer("x", x_request_timeout_ms="0").status, 400),
-    "100 MB": (posted(b"x" * 100_000_000), 413),
-    "no HTTP": (lambda server: code(raw(server, b"\x16\x03\x01\x02\r\n\r\n")), 400),
-    "endless headers": (lambda server: code(raw(server, b"GET / HTTP/1.1\r\nx: ", b"a" * 90_000)), 431),
-    "a header that never ends": (lambda server: code(raw(server, b"POST / HTTP/1.1\r\nHost: x")), 408),
-    "a body that never ends": (
-        lambda server: code(raw(server, head(100, INFER, b"x-request-timeout-ms: 300"), b"half")),
-        408,
-    ),
-    "a body cut off": (lambda server: _cut_off(server), 499),
-    "a client gone while its answer is computed": (lambda server: _gone(server), 499),
-    "chunks of more than the maximum body size is": (
-        lambda server: code(raw(server, CHUNKED, b"30d40\r\n", b"x" * 200_000, b"\r\n0\r\n\r\n")),
-        413,
-    ),
-    "a body announced too large": (
-        lambda server: code(raw(server, head(200_000, INFER, b"Expect: 100-continue"))),
-        413,
-    ),
-    "chunks of no size": (lambda server: code(raw(server, CHUNKED, b"zz\r\n")), 400),
-    "chunks and a length": (lambda server: code(raw(server, head(5, INFER, b"Transfer-Encoding: chunked"))), 400),
-    "two lengths": (lambda server: code(raw(server, head(5, INFER, b"Content-Length: 6"))), 400),
-    "a length of more digits than a number has": (lambda server: code(raw(server, head(10**30))), 400),
-    "a length below 0": (lambda server: code(raw(server, head(-5))), 400),
-    "no body": (posted(b""), 400),
-}
-
-
 GONE = 'holdfast_server_requests_total\\{code="499"\\}'
+Attempt = Callable[[Served], int]
 
 
-def _cut_off(server: Served) -> int:
+def posted(body: bytes, path: str = INFER, **headers: str) -> Attempt:
+    named = {name.replace("_", "-"): value for name, value in headers.items()}
+    return lambda server: server.request("POST", path, body, named).status
+
+
+def asked(**fields: object) -> Attempt:
+    return posted(json.dumps({"inputs": [GOOD]} | fields).encode())
+
+
+def tensor(**changes: object) -> Attempt:
+    return asked(inputs=[GOOD | changes])
+
+
+def sent(*parts: bytes) -> Attempt:
+    """Bytes on a connection that only the server closes."""
+    return lambda server: int(received(server.send(*parts)).split()[1])
+
+
+def cut_off(server: Served) -> int:
     before = server.metric(GONE)
     server.send(head(100), b"half").close()
     until(lambda: server.metric(GONE) > before, "the cut to be noticed")
     return 499
 
 
-def _gone(server: Served) -> int:
+def gone_while_computing(server: Served) -> int:
     before, gate = server.metric(GONE), server.log.with_suffix(".gate")
     body = texts(f"wait {gate}")
     end = server.send(head(len(body)) + body)
@@ -118,9 +50,63 @@ def _gone(server: Served) -> int:
     return 499
 
 
-@pytest.mark.parametrize("name", BAD)
-def test_bad_input_gets_its_code_and_the_server_stays_up(server: Served, name: str) -> None:
-    attempt, status = BAD[name]
+CASES: dict[str, tuple[Attempt, int]] = {
+    "a good one": (asked(), 200),
+    "no JSON": (posted(b"{"), 400),
+    "no UTF-8": (posted(b'{"inputs": "\xff"}'), 400),
+    "a list": (posted(b"[]"), 400),
+    "nested 100,000 deep": (posted(b"[" * 50_000), 400),
+    "NaN": (tensor(data=[float("nan"), 1]), 400),
+    "no inputs": (posted(b"{}"), 400),
+    "NaN shape": (tensor(shape=[float("nan")]), 400),
+    "negative shape": (tensor(shape=[-2]), 400),
+    "shape of true": (tensor(shape=[True, 2]), 400),
+    "shape that does not fit": (tensor(shape=[3]), 400),
+    "ragged data": (tensor(shape=[2, 2], data=[[1, 2, 3], [4]]), 400),
+    "data nested otherwise than its shape": (tensor(shape=[2, 2, 2], data=[[1, 2, 3, 4], [5, 6, 7, 8]]), 400),
+    "data nested and flat": (tensor(shape=[2, 2], data=[[1, 2], 3, 4]), 400),
+    "an integer beyond every float": (tensor(datatype="FP64", data=[10**400, 1]), 400),
+    "huge shape": (tensor(shape=[2**31, 2**31, 2**31]), 400),
+    "unknown datatype": (tensor(datatype="FP8"), 400),
+    "text for numbers": (tensor(data=["1", "2"]), 400),
+    "half a surrogate pair": (tensor(datatype="BYTES", shape=[1], data=["\ud800"]), 400),
+    "shared memory": (tensor(parameters={"shared_memory_region": "r"}), 400),
+    "binary data": (tensor(parameters={"binary_data_size": 1}), 400),
+    "the binary extension": (posted(texts("a"), inference_header_content_length="20"), 400),
+    "compressed": (posted(texts("a"), content_encoding="gzip"), 415),
+    "a sequence": (asked(parameters={"sequence_id": 2}), 400),
+    "a classification": (asked(outputs=[{"name": "said", "parameters": {"classification": 2}}]), 400),
+    "an output that there is not": (asked(outputs=[{"name": "nothing"}]), 400),
+    "more items than a batch": (posted(texts(*"123456789")), 413),
+    "unknown model": (posted(texts("x"), "/v2/models/other/infer"), 404),
+    "unknown path": (posted(texts("x"), "/v3"), 404),
+    "wrong method": (lambda server: server.request("GET", INFER).status, 405),
+    "timeout of nothing": (posted(texts("x"), x_request_timeout_ms="0"), 400),
+    "20 MB": (posted(b"x" * 20_000_000), 413),
+    "no HTTP": (sent(b"\x16\x03\x01\x02\r\n\r\n"), 400),
+    "endless headers": (sent(b"GET / HTTP/1.1\r\nx: ", b"a" * 90_000), 431),
+    "a header that never ends": (sent(b"POST / HTTP/1.1\r\nHost: x"), 408),
+    "a body that never ends": (sent(head(100, INFER, b"x-request-timeout-ms: 300"), b"half"), 408),
+    "a body cut off": (cut_off, 499),
+    "a client gone while its answer is computed": (gone_while_computing, 499),
+    "chunks of more than the maximum body size": (sent(CHUNKED, b"30d40\r\n", b"x" * 200_000, b"\r\n0\r\n\r\n"), 413),
+    "a body announced too large": (sent(head(200_000, INFER, b"Expect: 100-continue")), 413),
+    "chunks of no size": (sent(CHUNKED, b"zz\r\n"), 400),
+    "chunks and a length": (sent(head(5, INFER, b"Transfer-Encoding: chunked")), 400),
+    "two lengths": (sent(head(5, INFER, b"Content-Length: 6")), 400),
+    "a length of more digits than a number has": (sent(head(10**30)), 400),
+    "a length below 0": (sent(head(-5)), 400),
+    "no body": (posted(b""), 400),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_each_request_gets_its_code_and_the_server_stays_up(server: Served, name: str) -> None:
+    attempt, status = CASES[name]
     assert attempt(server) == status
     assert server.infer("after").status == 200
     assert not any(line["severity"] == "ERROR" for line in server.lines()), server.log.read_text()
+
+
+def test_routes_that_there_are_not_are_answered_in_json(server: Served) -> None:
+    assert server.request("GET", "/v2/nothing").json == {"error": "Not Found"}

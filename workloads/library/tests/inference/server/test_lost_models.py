@@ -6,16 +6,19 @@ from pathlib import Path
 
 import pytest
 
-from workloads.library.tests.inference.server.serving import served, stepped
+from workloads.library.tests.inference.server.serving import PREDICTORS, served
 from workloads.library.tests.processes import until
 
-pytestmark = pytest.mark.process
 TRY_MS = "3000"
 """What the proxy still waits of a try."""
 
 
-def test_a_hanging_batch_is_no_longer_ready_and_a_try_is_answered_before_its_proxy_gives_up(tmp_path: Path) -> None:
-    with served(tmp_path) as server, ThreadPoolExecutor(3) as pool:
+@pytest.mark.process
+def test_a_model_that_hangs_or_is_loaded_again_takes_the_server_out_until_it_answers(tmp_path: Path) -> None:
+    step = tmp_path / "step"
+    step.write_text("1")
+    stepped = served(tmp_path, "--model", str(step), predictor=f"{PREDICTORS}:stepped")
+    with stepped as server, ThreadPoolExecutor(3) as pool:
         model = server.model()
         model.suspend()
         began = time.monotonic()
@@ -35,12 +38,10 @@ def test_a_hanging_batch_is_no_longer_ready_and_a_try_is_answered_before_its_pro
         # One that hung two servers is not tried at a third.
         headers = {"x_envoy_expected_rq_timeout_ms": "1500", "x_envoy_attempt_count": "2"}
         assert server.infer("sleep 3", **headers).status == 504
+        until(lambda: server.ready() == 200, "that batch to end")
 
-
-def test_a_model_that_is_loaded_again_takes_the_server_out_until_it_is_there(tmp_path: Path) -> None:
-    with stepped(tmp_path) as (server, step):
         step.write_text("hangs")
-        server.model().kill()
+        model.kill()
         assert server.infer("tried", x_envoy_expected_rq_timeout_ms=TRY_MS).status == 503
         until(lambda: server.ready() == 503, "the death to be noticed")
         assert server.metric("holdfast_server_ready") == 0

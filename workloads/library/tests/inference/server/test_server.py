@@ -3,7 +3,6 @@
 import json
 import signal
 import time
-from collections.abc import Generator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
@@ -12,7 +11,6 @@ import pytest
 from holdfast.contract.serving import drain_budget
 from workloads.library.tests.inference.server.serving import (
     INFER,
-    PREDICTORS,
     Answer,
     Served,
     head,
@@ -24,14 +22,7 @@ from workloads.library.tests.processes import until
 
 pytestmark = pytest.mark.process
 BUDGET = drain_budget(15)
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Generator[Served]:
-    """One for all that leave it running."""
-    folder = tmp_path_factory.mktemp("server")
-    with served(folder, "--batch", "8", "--queue", "4", "--set", "body_bytes=100000") as running:
-        yield running
+FAULTY = "workloads.library.tests.inference.faulty_predictors"
 
 
 def begun(pool: ThreadPoolExecutor, server: Served, gate: Path) -> Future[Answer]:
@@ -42,7 +33,7 @@ def begun(pool: ThreadPoolExecutor, server: Served, gate: Path) -> Future[Answer
 
 
 def test_a_server_that_is_still_loading_answers_probes_and_leaves_at_once(tmp_path: Path) -> None:
-    with served(tmp_path, predictor=f"{PREDICTORS}:slow", ready=False) as loading:
+    with served(tmp_path, "--model", str(tmp_path / "never"), predictor=f"{FAULTY}:slow", ready=False) as loading:
         assert loading.ready() == 503
         assert loading.request("GET", "/v2/health/live").status == 200
         refused = loading.infer("early")
@@ -52,7 +43,7 @@ def test_a_server_that_is_still_loading_answers_probes_and_leaves_at_once(tmp_pa
         assert time.monotonic() - noticed < BUDGET.accept_s
 
 
-@pytest.mark.parametrize(("predictor", "code"), [(f"{PREDICTORS}:stubborn", 70), ("nothing-such", 2)])
+@pytest.mark.parametrize(("predictor", "code"), [(f"{FAULTY}:odd", 70), ("nothing-such", 2)])
 def test_a_model_that_cannot_be_loaded_ends_the_server_with_the_right_code(
     tmp_path: Path, predictor: str, code: int
 ) -> None:
@@ -161,18 +152,6 @@ def test_load_is_refused_with_the_time_to_come_back_and_a_gone_client_leaves_the
     # The same connection goes on: what was refused is passed over, and the next request begins behind it.
     unread.sendall(body + head(len(body), INFER, b"Connection: close") + body)
     assert b"HTTP/1.1 200 " in received(unread)
-
-
-def test_numbers_text_and_several_inputs_come_through(server: Served) -> None:
-    two = [
-        {"name": "a", "datatype": "INT64", "shape": [2, 2], "data": [1, 2, 3, 4]},
-        {"name": "b", "datatype": "BOOL", "shape": [2], "data": [True, False]},
-    ]
-    answer = server.request("POST", INFER, json.dumps({"id": "7", "inputs": two}).encode())
-    assert answer.json["id"] == "7"
-    assert answer.output("length") == [len('{"a": [1, 2], "b": true}'), len('{"a": [3, 4], "b": false}')]
-    assert answer.headers["x-model-commit"] == answer.json["model_version"]
-    assert server.infer("é", "b").output("length") == [2, 1]
 
 
 def _accepts(server: Served) -> bool:

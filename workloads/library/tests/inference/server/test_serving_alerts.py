@@ -14,7 +14,6 @@ import pytest
 from holdfast.contract import serving
 from holdfast.drill.serving.fleet import HOST, Fleet, admin, holdfast_server
 from holdfast.drill.serving.load import Load
-from infra.environments import load
 from monitoring.alerting.alert import EXAMPLE
 from monitoring.alerting.alerts import OF_SERVERS, alerts
 from tests.monitoring.alerting import logfilter, promtool
@@ -134,16 +133,3 @@ def test_every_series_of_the_alerts_is_one_that_a_server_or_the_proxy_has() -> N
     asked = [alert.query for alert in alerts(EXAMPLE) if alert.name in OF_SERVERS]
     named = {name for query in asked for name in re.findall(r"(\w+)\{", query)}
     assert {name.removesuffix("_bucket") for name in named} <= {*serving.SERVER_METRICS, serving.PROXY_ANSWERS}
-
-
-def test_the_capacity_rule_prints_its_three_numbers() -> None:
-    promised = load("example").serving
-    assert promised
-    assert str(promised).startswith(f"base {promised.base_replicas} >= {promised.promised_per_s:g} / (0.8 x ")
-    assert promised.base_needed == -(-promised.promised_per_s // (0.8 * promised.replica_per_s))
-    for text in (
-        f"promised {promised.promised_per_s:g}/s",
-        f"peak {promised.peak_per_s:g}/s",
-        f"refused when all Spot goes at once {promised.shed_per_s:g}/s",
-    ):
-        assert text in str(promised)

@@ -4,7 +4,6 @@ from psycopg import Connection
 from holdfast.contract.exit_codes import EXIT_COMPLETE, EXIT_PREEMPTED
 from holdfast.inference.errors import PredictorBroken
 from holdfast.inference.items import Item
-from holdfast.inference.results.postgres import Claim
 from holdfast.inference.worker.batch_worker import EXIT_DEVICE_LOST
 from holdfast.inference.worker.telemetry import Failpoint
 from holdfast.runtime.shutdown import Shutdown
@@ -82,16 +81,16 @@ def test_a_broken_device_counts_against_no_item(harness: Harness) -> None:
     assert len(harness.queue.pull(100, 0.0)) == 20
 
 
-@pytest.mark.parametrize("value", [float("nan"), "\x00", object()])
-def test_a_value_that_cannot_be_stored_is_the_items_failure(harness: Harness, value: object) -> None:
-    harness.enqueue(items(harness.job, 1))
+def test_a_value_that_cannot_be_stored_is_the_items_failure(harness: Harness) -> None:
+    odd = (float("nan"), "\x00", object(), 1.0)
+    harness.enqueue(items(harness.job, len(odd)))
 
     class Odd(CountingPredictor):
         def predict(self, bodies):  # type: ignore[no-untyped-def]
-            return [{"score": value} for _ in bodies]
+            return [{"score": odd[int(body.split()[1])]} for body in bodies]
 
     assert harness.worker(Odd()).run() == EXIT_COMPLETE
-    assert [status for status, _ in harness.rows().values()] == ["dead"]
+    assert [status for _, (status, _) in sorted(harness.rows().items())] == ["dead", "dead", "dead", "done"]
 
 
 def test_a_zombie_cannot_write_after_its_fence_is_void(harness: Harness) -> None:
@@ -101,21 +100,13 @@ def test_a_zombie_cannot_write_after_its_fence_is_void(harness: Harness) -> None
     new = heir.claim(["item-00000"])["item-00000"]
     assert zombie.store({old: '{"score": 1}'}).stale == {"item-00000"}
     assert harness.rows()["item-00000"] == ("held", None)
-    assert heir.store({new: '{"score": 2}'}).done == {"item-00000"}
+    # Once more where the answer was lost: the same answer.
+    for _ in range(2):
+        assert heir.store({new: '{"score": 2}'}).done == {"item-00000"}
     # Late once more: done is done, and the zombie may ack, but nothing changed.
     assert zombie.store({old: '{"score": 1}'}).done == {"item-00000"}
     assert harness.rows()["item-00000"] == ("done", {"score": 2})
     assert heir.claim(["item-00000"]) == {}
-
-
-def test_storing_again_after_a_lost_answer_changes_nothing(harness: Harness) -> None:
-    harness.enqueue(items(harness.job, 2))
-    results = harness.results(CountingPredictor())
-    claims = results.claim(["item-00000", "item-00001"])
-    values = {claim: '{"score": 1}' for claim in claims.values()}
-    assert results.store(values) == results.store(values)
-    assert results.store({Claim(item="item-00000", fence=-1): '{"score": 9}'}).done == {"item-00000"}
-    assert harness.rows()["item-00000"] == ("done", {"score": 1})
 
 
 def test_an_item_leaves_the_queue_only_after_its_result_is_durable(harness: Harness) -> None:

@@ -5,8 +5,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -15,7 +13,7 @@ from psycopg_pool import ConnectionPool
 
 from holdfast.contract.errors import InputError
 from holdfast.contract.exit_codes import EXIT_COMPLETE
-from holdfast.inference.enqueue import hand_over, publish
+from holdfast.inference.enqueue import publish
 from holdfast.inference.items import Item
 from holdfast.inference.queue.pubsub import PubSubQueue
 from holdfast.inference.results import dead_letters
@@ -39,29 +37,15 @@ def harness(harness: Harness, job: str, broker: FakeBroker) -> Harness:
     return harness
 
 
-def duplicate(broker: FakeBroker) -> None:
-    broker.duplicate_share = 0.2
-
-
-def go_away(broker: FakeBroker) -> None:
-    broker.unavailable = True
-    until(lambda: broker.refused)
-    broker.unavailable = False
-
-
-def jump_an_hour(broker: FakeBroker) -> None:
-    """Every lease ends."""
-    broker.clock = lambda: time.monotonic() + 3600.0
-
-
-@pytest.mark.parametrize("fault", [duplicate, go_away, jump_an_hour])
-def test_a_fault_of_the_broker_loses_nothing_and_doubles_nothing(
-    harness: Harness, broker: FakeBroker, fault: Callable[[FakeBroker], None]
-) -> None:
+def test_faults_of_the_broker_lose_nothing_and_double_nothing(harness: Harness, broker: FakeBroker) -> None:
     wanted = items(harness.job, COUNT)
     harness.enqueue(wanted)
     with working(harness):
-        fault(broker)
+        broker.duplicate_share = 0.2
+        broker.unavailable = True
+        until(lambda: broker.refused)
+        broker.unavailable = False
+        broker.clock = lambda: time.monotonic() + 3600.0  # every lease ends
     assert harness.rows() == expected(wanted)
     assert sum(e["items"] for e in harness.event_lines("stored")) == COUNT
 
@@ -74,39 +58,6 @@ def test_malformed_messages_get_a_letter_at_once(harness: Harness, broker: FakeB
     (dead_letter,) = dead_letters.newest(connection, harness.job, 9)
     assert (dead_letter["item"], dead_letter["reason"], dead_letter["failures"]) == (None, "not JSON", 0)
     assert "canary" not in str(dead_letter)
-
-
-def two_jobs(
-    broker: FakeBroker, pool: ConnectionPool[Connection], connection: Connection, job: str, tmp_path: Path
-) -> list[Harness]:
-    """On one topic and subscription, as nobody should have them."""
-    return [
-        Harness(
-            pool=pool,
-            connection=connection,
-            job=name,
-            events=tmp_path / f"{name}.jsonl",
-            queue=PubSubQueue(
-                broker, broker, job=name, topic=job, subscription=job, lease_s=2.0,
-                hand_over=partial(hand_over, pool),
-            ),
-        )
-        for name in (f"{job}-a", f"{job}-b")
-    ]  # fmt: skip
-
-
-def test_two_jobs_on_one_subscription_dead_letter_nothing(
-    broker: FakeBroker, pool: ConnectionPool[Connection], connection: Connection, job: str, tmp_path: Path
-) -> None:
-    broker.max_attempts = 2  # as many as a message needs that is delivered once
-    first, second = two_jobs(broker, pool, connection, job, tmp_path)
-    wanted = [items(harness.job, COUNT) for harness in (first, second)]
-    for harness, of_job in zip((first, second), wanted, strict=True):
-        harness.enqueue(of_job)
-    for harness, of_job in zip((first, second), wanted, strict=True):
-        assert harness.worker(CountingPredictor()).run() == EXIT_COMPLETE
-        assert harness.rows() == expected(of_job)
-    assert broker.dead == []
 
 
 def test_what_only_the_broker_gave_up_is_brought_back_by_its_name(

@@ -1,0 +1,14 @@
+"""One server for all tests that leave it running."""
+
+from collections.abc import Generator
+
+import pytest
+
+from workloads.library.tests.inference.server.serving import Served, served
+
+
+@pytest.fixture(scope="session")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Generator[Served]:
+    options = ("--batch", "8", "--queue", "4", "--set", "body_bytes=100000")
+    with served(tmp_path_factory.mktemp("server"), *options) as running:
+        yield running
