@@ -22,7 +22,7 @@ LEFT_OUT = (
     "tests/snapshots/plan/dev/*", "tests/snapshots/plan/prod/*",
     "infra/decisions/*",  # but those that a kept file cites
     "requirements/checkpoint-rivals.txt", "requirements/docs.*", "requirements/frameworks.txt",
-    "requirements/torchft.*",
+    "requirements/litserve.*", "requirements/torchft.*",
     "tests/NOT_PROVEN.md", "tests/SLOWEST.md", "tests/decision_index.py", "tests/test_decisions.py",
     "tests/test_figures.py", "tests/test_options.py", "tests/test_pages.py",
     "tests/test_readme.py", "tests/test_release.py", "tests/test_stderr.py", "tests/test_tiers.py",

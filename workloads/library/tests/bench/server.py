@@ -1,8 +1,8 @@
-"""The online server: requests lost over evictions, roll-outs and deaths; batching, overload, lost models.
+"""The online server: requests lost over evictions, roll-outs and deaths; batching, overload, model changes, rivals.
 
     python -m workloads.library.tests.bench.server                              # what `make bench-server` runs: 18 minutes
     python -m workloads.library.tests.bench.server --posts 11200 --evictions 5 --rollouts 1 --sections drains controls
-    make bench-server SECTIONS="batching overload"
+    make bench-server SECTIONS="batching rivals"
 
 Real server processes behind a real Envoy, k6 as the client. Ends with one JSON line; `goals` says true, false or
 "not run" for each number that is promised. Endpoints move as late as in a cluster: see workloads/library/holdfast/drill/serving/fleet.py.
@@ -19,9 +19,10 @@ from typing import Any
 from workloads.library.tests.bench.server_capacity import batching, overload
 from workloads.library.tests.bench.server_drains import controls, deaths, drains, late, models
 from workloads.library.tests.bench.server_goals import DELAYS_S, verdict
+from workloads.library.tests.bench.server_rivals import rivals
 from workloads.library.tests.bench.server_vanished import vanished
 
-SECTIONS = ("drains", "late", "deaths", "models", "vanished", "controls", "batching", "overload")
+SECTIONS = ("drains", "late", "deaths", "models", "vanished", "controls", "batching", "overload", "rivals")
 VANISHED, VANISHED_S = 3, 45.0
 LATE_S = 20.0
 DEATH_S = 4.5
@@ -43,18 +44,30 @@ def main() -> int:
     figures: dict[str, Any] = {}
     with tempfile.TemporaryDirectory(prefix="holdfast-server-bench-") as name:
         folder = Path(name)
-        o = options
         measured = {
-            "drains": lambda: drains(folder, posts=o.posts, rate=o.rate, evictions=o.evictions, rollouts=o.rollouts),
-            "late": lambda: late(folder, rate=o.rate, seconds=LATE_S, delays_s=DELAYS_S),
-            "vanished": lambda: vanished(folder, rate=o.rate, seconds=VANISHED_S, count=VANISHED),
-            "deaths": lambda: deaths(
-                folder, rate=o.rate, seconds=(o.kills + o.freezes) * DEATH_S, kills=o.kills, freezes=o.freezes
+            "drains": lambda: drains(
+                folder,
+                posts=options.posts,
+                rate=options.rate,
+                evictions=options.evictions,
+                rollouts=options.rollouts,
             ),
-            "models": lambda: models(folder, posts=o.posts, rate=o.rate, hangs=o.hangs, kills=o.kills),
-            "controls": lambda: controls(folder, rate=o.rate, seconds=o.seconds * 0.4),
-            "batching": lambda: batching(folder, seconds=o.seconds / 6),
-            "overload": lambda: overload(folder, seconds=o.seconds),
+            "late": lambda: late(folder, rate=options.rate, seconds=LATE_S, delays_s=DELAYS_S),
+            "vanished": lambda: vanished(folder, rate=options.rate, seconds=VANISHED_S, count=VANISHED),
+            "deaths": lambda: deaths(
+                folder,
+                rate=options.rate,
+                seconds=(options.kills + options.freezes) * DEATH_S,
+                kills=options.kills,
+                freezes=options.freezes,
+            ),
+            "models": lambda: models(
+                folder, posts=options.posts, rate=options.rate, hangs=options.hangs, kills=options.kills
+            ),
+            "controls": lambda: controls(folder, rate=options.rate, seconds=options.seconds * 0.4),
+            "batching": lambda: batching(folder, seconds=options.seconds / 6),
+            "overload": lambda: overload(folder, seconds=options.seconds),
+            "rivals": lambda: rivals(folder, seconds=options.seconds / 6),
         }
         for section in options.sections:
             began = time.monotonic()

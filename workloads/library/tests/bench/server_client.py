@@ -45,12 +45,13 @@ def k6(
     folder: Path,
     rate: float = 0,  # k6 takes whole numbers
     users: int = 200,
+    body: str = BODY,
     meanwhile: Callable[[], object] = lambda: None,
 ) -> Counted:
     """`meanwhile` runs beside the load, which may outlast it."""
     summary = folder / "k6.json"
     summary.unlink(missing_ok=True)
-    given = {"URL": url, "BODY": BODY, "RATE": str(round(rate)), "SECONDS": f"{seconds:g}", "USERS": str(users)}
+    given = {"URL": url, "BODY": body, "RATE": str(round(rate)), "SECONDS": f"{seconds:g}", "USERS": str(users)}
     quiet = ["--quiet", "--no-usage-report", "--log-output", f"file={folder / 'k6.log'}"]
     process = subprocess.Popen(
         [build(TOOLS["k6"]), "run", *quiet, str(SCRIPT)],

@@ -63,6 +63,13 @@ GOALS: tuple[Goal, ...] = (
     ("overload: refused in 50 ms", "overload", lambda f: f["overload_refused_p99_ms"] <= MOST_REFUSED_MS),
     ("overload: 1 % let in and then late, at most", "overload", lambda f: f["overload_late_share"] <= MOST_LATE),
     ("overload: memory flat", "overload", lambda f: f["overload_rss_growth_mib"] <= MOST_GROWTH_MIB),
+    ("throughput at least LitServe's", "rivals", lambda f: f["holdfast_per_s"] >= f["litserve_per_s"]),
+    ("p99 at most LitServe's, same users", "rivals", lambda f: f["holdfast_p99_ms"] <= f["litserve_p99_ms"]),
+    (
+        "p99 at most LitServe's, same rate",
+        "rivals",
+        lambda f: f["holdfast_steady_p99_ms"] <= f["litserve_steady_p99_ms"],
+    ),
 )
 
 

@@ -1,0 +1,93 @@
+"""The same predictor behind LitServe, by the same client in the same run.
+
+LitServe has an environment of its own, made when it is first asked for. Both servers take turns, so that both meet the
+same machine; the median of the turns counts.
+"""
+
+import http.client
+import json
+import os
+import sys
+import time
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from holdfast.drill.pods import Pod, owned
+from holdfast.drill.serving.fleet import HOST, free_port
+from workloads.library.tests.bench.rival_home import CannotRun, home
+from workloads.library.tests.bench.server_capacity import BATCH, USERS, url
+from workloads.library.tests.bench.server_client import BODY, k6
+from workloads.library.tests.inference.server.serving import served
+
+ROOT = Path(__file__).parents[4]
+OURS, LITSERVE = "holdfast", "litserve"
+STEADY_PER_S = 300.0
+"""Of the open loop: a rate that ours and LitServe bear, at which only the waiting differs."""
+TURNS = 3
+WARM_S = 5.0
+_START_S = 120.0
+_OWNER = "bench-server-rivals"
+ONE = json.dumps({"text": json.loads(BODY)["inputs"][0]["data"][0]})
+
+
+def rivals(folder: Path, *, seconds: float) -> dict[str, Any]:
+    """`seconds` for each turn of each server, half with a fixed number of users and half at a fixed rate."""
+    turns: dict[str, list[dict[str, float]]] = {OURS: [], LITSERVE: []}
+    try:
+        for _ in range(TURNS):
+            with served(folder, "--batch", str(BATCH)) as server:
+                turns[OURS].append(_measured(url(server), BODY, folder, seconds))
+            with _started(folder) as port:
+                turns[LITSERVE].append(_measured(f"http://{HOST}:{port}/predict", ONE, folder, seconds))
+    except CannotRun as error:  # without LitServe there is nothing to be judged by
+        return {"rivals_not_run": str(error)}
+    return {
+        f"{name}_{key}": round(median(each[key] for each in seen), 1) for name, seen in turns.items() for key in seen[0]
+    }
+
+
+def _measured(at: str, body: str, folder: Path, seconds: float) -> dict[str, float]:
+    half_s = seconds / 2
+    k6(at, body=body, seconds=WARM_S, users=USERS, folder=folder)
+    full = k6(at, body=body, seconds=half_s, users=USERS, folder=folder)
+    steady = k6(at, body=body, seconds=half_s, rate=STEADY_PER_S, folder=folder)
+    return {
+        "per_s": full.ok / half_s,
+        "p99_ms": full.answered_ms.get("p(99)", float("inf")),
+        "steady_p99_ms": steady.answered_ms.get("p(99)", float("inf")),
+        "failed": float(full.failed + steady.failed),
+        "arrivals_not_made": float(steady.dropped),
+    }
+
+
+@contextmanager
+def _started(folder: Path) -> Generator[int]:
+    """Its port, once it has answered a request."""
+    python, port = home(LITSERVE) / "bin" / "python", free_port()
+    paths = os.pathsep.join(map(str, (ROOT, ROOT / "workloads" / "library")))
+    env = {"PYTHONPATH": paths, "PATH": f"{python.parent}{os.pathsep}{os.environ['PATH']}"}
+    with owned(_OWNER):
+        log = folder / "logs" / f"{LITSERVE}.log"
+        words = ("-m", "workloads.library.tests.bench.server_rival_litserve", str(BATCH), str(port))
+        pod = Pod([str(python), *words], log=log, owner=_OWNER, env=env)
+        ends = time.monotonic() + _START_S
+        while not _answers(port, ONE):
+            if pod.exit_code is not None or time.monotonic() > ends:
+                print(pod.tail(40), file=sys.stderr)
+                raise CannotRun(f"did not answer: {pod.tail(1)}")
+            time.sleep(0.1)
+        yield port
+
+
+def _answers(port: int, body: str) -> bool:
+    connection = http.client.HTTPConnection(HOST, port, timeout=10)
+    try:
+        connection.request("POST", "/predict", body, {"Content-Type": "application/json"})
+        return connection.getresponse().status == 200
+    except (OSError, http.client.HTTPException):
+        return False
+    finally:
+        connection.close()
