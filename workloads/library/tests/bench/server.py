@@ -1,4 +1,4 @@
-"""The online server: requests lost over evictions, roll-outs and deaths; batching, overload, model changes, rivals.
+"""The online server: requests lost over evictions, roll-outs and deaths; batching, overload, lost models, rivals.
 
     python -m workloads.library.tests.bench.server                              # what `make bench-server` runs: 18 minutes
     python -m workloads.library.tests.bench.server --posts 11200 --evictions 5 --rollouts 1 --sections drains controls
@@ -44,30 +44,19 @@ def main() -> int:
     figures: dict[str, Any] = {}
     with tempfile.TemporaryDirectory(prefix="holdfast-server-bench-") as name:
         folder = Path(name)
+        o = options
         measured = {
-            "drains": lambda: drains(
-                folder,
-                posts=options.posts,
-                rate=options.rate,
-                evictions=options.evictions,
-                rollouts=options.rollouts,
-            ),
-            "late": lambda: late(folder, rate=options.rate, seconds=LATE_S, delays_s=DELAYS_S),
-            "vanished": lambda: vanished(folder, rate=options.rate, seconds=VANISHED_S, count=VANISHED),
+            "drains": lambda: drains(folder, posts=o.posts, rate=o.rate, evictions=o.evictions, rollouts=o.rollouts),
+            "late": lambda: late(folder, rate=o.rate, seconds=LATE_S, delays_s=DELAYS_S),
+            "vanished": lambda: vanished(folder, rate=o.rate, seconds=VANISHED_S, count=VANISHED),
             "deaths": lambda: deaths(
-                folder,
-                rate=options.rate,
-                seconds=(options.kills + options.freezes) * DEATH_S,
-                kills=options.kills,
-                freezes=options.freezes,
+                folder, rate=o.rate, seconds=(o.kills + o.freezes) * DEATH_S, kills=o.kills, freezes=o.freezes
             ),
-            "models": lambda: models(
-                folder, posts=options.posts, rate=options.rate, hangs=options.hangs, kills=options.kills
-            ),
-            "controls": lambda: controls(folder, rate=options.rate, seconds=options.seconds * 0.4),
-            "batching": lambda: batching(folder, seconds=options.seconds / 6),
-            "overload": lambda: overload(folder, seconds=options.seconds),
-            "rivals": lambda: rivals(folder, seconds=options.seconds / 6),
+            "models": lambda: models(folder, posts=o.posts, rate=o.rate, hangs=o.hangs, kills=o.kills),
+            "controls": lambda: controls(folder, rate=o.rate, seconds=o.seconds * 0.4),
+            "batching": lambda: batching(folder, seconds=o.seconds / 6),
+            "overload": lambda: overload(folder, seconds=o.seconds),
+            "rivals": lambda: rivals(folder, seconds=o.seconds / 6),
         }
         for section in options.sections:
             began = time.monotonic()

@@ -20,28 +20,12 @@ HANG_S = 20.0
 Action = Callable[[Fleet, Replica], None]
 
 
-def evict(fleet: Fleet, replica: Replica) -> None:
-    fleet.evict(replica)
-
-
-def roll_out(fleet: Fleet, replica: Replica) -> None:
-    fleet.roll_out(replica)
-
-
-def kill(fleet: Fleet, replica: Replica) -> None:
-    fleet.kill(replica)
-
-
 def freeze(fleet: Fleet, replica: Replica) -> None:
     fleet.freeze(replica, FREEZE_S)
 
 
 def hang_model(fleet: Fleet, replica: Replica) -> None:
     fleet.freeze_model(replica, HANG_S)
-
-
-def kill_model(fleet: Fleet, replica: Replica) -> None:
-    fleet.kill_model(replica)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,91 +93,61 @@ def under_load(
         )
 
 
+def fleet_of(folder: Path, name: str, command: Command = OURS, **more: Any) -> Fleet:
+    return Fleet(folder=folder / name, owner="bench-server", command=command, **more)
+
+
+def shuffled(seed: int, *actions: Action) -> list[Action]:
+    return random.Random(seed).sample(actions, len(actions))
+
+
 def drains(folder: Path, *, posts: int, rate: float, evictions: int, rollouts: int) -> dict[str, Any]:
-    actions = [evict] * evictions + [roll_out] * rollouts
-    random.Random(7).shuffle(actions)
-    fleet = Fleet(folder=folder / "drains", owner="bench-server", command=OURS)
+    actions = shuffled(7, *[Fleet.evict] * evictions, *[Fleet.roll_out] * rollouts)
+    fleet = fleet_of(folder, "drains")
     outcome = under_load(fleet, actions, rate=rate, seconds=posts / rate, counting=True)
-    exits = sorted(set(fleet.exits))
-    return outcome.figures("drains") | {"drains_exit_codes": exits}
+    return outcome.figures("drains") | {"drains_exit_codes": sorted(set(fleet.exits))}
 
 
 def late(folder: Path, *, rate: float, seconds: float, delays_s: Sequence[int]) -> dict[str, Any]:
     """Both ways out, with endpoints that follow sooner and later than the contract assumes."""
     figures: dict[str, Any] = {}
     for delay_s in delays_s:
-        fleet = Fleet(
-            folder=folder / f"late-{delay_s}", owner="bench-server", command=OURS, endpoint_delay_s=float(delay_s)
-        )
-        figures |= under_load(fleet, [evict, roll_out, evict], rate=rate, seconds=seconds).figures(f"late_{delay_s}s")
+        fleet = fleet_of(folder, f"late-{delay_s}", endpoint_delay_s=float(delay_s))
+        outcome = under_load(fleet, [Fleet.evict, Fleet.roll_out, Fleet.evict], rate=rate, seconds=seconds)
+        figures |= outcome.figures(f"late_{delay_s}s")
     return figures
 
 
 def deaths(folder: Path, *, rate: float, seconds: float, kills: int, freezes: int) -> dict[str, Any]:
-    actions = [kill] * kills + [freeze] * freezes
-    random.Random(8).shuffle(actions)
-    fleet = Fleet(folder=folder / "deaths", owner="bench-server", command=OURS)
-    return under_load(fleet, actions, rate=rate, seconds=seconds).figures("deaths")
+    actions = shuffled(8, *[Fleet.kill] * kills, *[freeze] * freezes)
+    return under_load(fleet_of(folder, "deaths"), actions, rate=rate, seconds=seconds).figures("deaths")
 
 
 def models(folder: Path, *, posts: int, rate: float, hangs: int, kills: int) -> dict[str, Any]:
     """Predicting processes that hang or are killed, in servers that live."""
-    actions = [hang_model] * hangs + [kill_model] * kills
-    random.Random(9).shuffle(actions)
-    fleet = Fleet(folder=folder / "models", owner="bench-server", command=OURS)
-    return under_load(fleet, actions, rate=rate, seconds=posts / rate).figures("models")
+    actions = shuffled(9, *[hang_model] * hangs, *[Fleet.kill_model] * kills)
+    return under_load(fleet_of(folder, "models"), actions, rate=rate, seconds=posts / rate).figures("models")
 
 
 def stock(port: int) -> list[str]:
     """The same predictor's time behind uvicorn as it comes."""
-    return [
-        *(
-            sys.executable,
-            "-m",
-            "uvicorn",
-            "workloads.library.tests.bench.server_twins:app",
-            "--host",
-            HOST,
-            "--port",
-            str(port),
-        ),
-        *("--log-level", "warning"),
-    ]
+    app = "workloads.library.tests.bench.server_twins:app"
+    return [sys.executable, "-m", "uvicorn", app, "--host", HOST, "--port", str(port), "--log-level", "warning"]
 
 
 def controls(folder: Path, *, rate: float, seconds: float) -> dict[str, Any]:
     """Each must fail: a request lost, or one that only a retry of the proxy saved."""
-    ours: Command = OURS
+    # What a server does by itself: no retry hides it.
+    one_try = {"proxy_change": lambda proxy: replace(proxy, tries=1)}
+    no_retries = {"proxy_change": lambda proxy: replace(proxy, max_retries=None)}
+    # 13 s of preStop sleep, ready all the while, and then the kubelet's two seconds.
+    sleep = {"pre_stop_s": 13.0, "after_pre_stop_s": 2.0}
     layouts = {
-        # What a server does by itself: no retry hides it.
-        "stock": (Fleet(folder=folder / "stock", owner="bench-server", command=stock, proxy_change=_one_try), evict),
-        # 13 s of preStop sleep, ready all the while, and then the kubelet's two seconds.
-        "prestop": (
-            Fleet(
-                folder=folder / "prestop",
-                owner="bench-server",
-                command=stock,
-                proxy_change=_one_try,
-                pre_stop_s=13.0,
-                after_pre_stop_s=2.0,
-            ),
-            evict,
-        ),
-        "breaker": (
-            Fleet(
-                folder=folder / "breaker",
-                owner="bench-server",
-                command=ours,
-                proxy_change=lambda proxy: replace(proxy, max_retries=None),
-            ),
-            kill,
-        ),
+        "stock": (fleet_of(folder, "stock", stock, **one_try), Fleet.evict),
+        "prestop": (fleet_of(folder, "prestop", stock, **one_try, **sleep), Fleet.evict),
+        "breaker": (fleet_of(folder, "breaker", **no_retries), Fleet.kill),
     }
     figures: dict[str, Any] = {}
     for name, (fleet, action) in layouts.items():
         figures |= under_load(fleet, [action] * 3, rate=rate, seconds=seconds).figures(f"control_{name}")
     return figures
-
-
-def _one_try(proxy: Any) -> Any:
-    return replace(proxy, tries=1)
