@@ -1,4 +1,4 @@
-"""HF14x and HF506: servers of requests on Spot. Source: infra/decisions/0048 and 0049."""
+"""HF14x: servers of requests on Spot. Source: infra/decisions/0048 and 0049."""
 
 from collections.abc import Iterator
 from itertools import pairwise
@@ -26,7 +26,6 @@ _DRAIN, _PROXY = "infra/decisions/0048", "infra/decisions/0049"
 _CONTRACT = "holdfast.contract.serving"
 _VLLM = {("vllm", "serve"), ("-m", "vllm.entrypoints.openai.api_server")}
 _READY = "readinessProbe: {httpGet: {path: /v2/health/ready, port: 8080}, periodSeconds: 1, failureThreshold: 1}"
-_PROBES = {"startupProbe", "readinessProbe", "livenessProbe"}
 
 
 def _service(name: str, annotations: str = "") -> str:
@@ -227,18 +226,3 @@ def overflow_without_base(obj: Object, context: Context) -> Iterator[Hit]:
         yield Hit(at, f"there is no Deployment {wanted} among the files examined")
     elif any(context.place(pod).on_spot or not as_map(pod.spec.get("nodeSelector")) for pod in base.pods):
         yield Hit(at, f"Deployment {wanted} is not tied to machines on demand")
-
-
-@rule("HF506", "sidecar-without-restart-policy", Severity.ERROR, on=Pod,
-    what="An init container that serves, by its probes or its name, has no restartPolicy: Always.",
-    why="The next container starts only when an init container has ended: the pod waits for a proxy that never ends.",
-    source="https://kubernetes.io/docs/concepts/workloads/pods/sidecar-containers/",
-    fix="set restartPolicy: Always on it", base="serving-pod",
-    bad="initContainers: [{name: proxy, image: cloud-sql-proxy, args: [--port=5432]}]",
-    good="initContainers: [{name: proxy, image: cloud-sql-proxy, args: [--port=5432], restartPolicy: Always}]")  # fmt: skip
-def sidecar_without_restart_policy(pod: Pod, context: Context) -> Iterator[Hit]:
-    for container in pod.containers:
-        image = as_text(container.body.get("image")).partition("@")[0].rpartition("/")[2]
-        serves = bool(_PROBES & container.body.keys()) or "-proxy" in image
-        if "initContainers" in container.path and serves and container.body.get("restartPolicy") != "Always":
-            yield Hit(container.path, f"{container.name} never ends, so the pod never starts")
