@@ -36,24 +36,12 @@ def test_a_seeded_defect_is_found(base: str, change: str, expected: str) -> None
         ("container", "command: [python, -m, holdfast, batch, run, --window, '10']", "HF107"),
         ("container", "command: [python, train.py, --window, '512']", "HF107"),
         ("container", "command: [torchrun, --nproc-per-node=gpu, t.py]", "HF125"),
-        (
-            "jobset-job",
-            "template: {spec: {containers: [{name: m, image: a, command: [t, --rdzv-endpoint, etcd-0.etcd:1]}]}}",
-            "HF126",
-        ),
-        (
-            "job",
-            "metadata: {name: null, generateName: a-}\nspec: {template: {spec: {containers: [{name: m, image: a, env: [{name: HOLDFAST_JOB, value: b}]}]}}}",
-            "HF127",
-        ),
+        ("jobset-job", "template: {spec: {containers: [{name: m, image: a, command: [t, --rdzv-endpoint, etcd-0.etcd:1]}]}}", "HF126"),
+        ("job", "metadata: {name: null, generateName: a-}\nspec: {template: {spec: {containers: [{name: m, image: a, env: [{name: HOLDFAST_JOB, value: b}]}]}}}", "HF127"),
         ("serving-container", "command: [vllm, serve, m, --shutdown-timeout, '50']", "HF145"),
-        (
-            "job",
-            "spec: {parallelism: 4, completions: 8, template: {spec: {containers: [{name: m, image: a, command: [torchrun, --nnodes=4, t.py]}]}}}",
-            "HF122",
-        ),
+        ("job", "spec: {parallelism: 4, completions: 8, template: {spec: {containers: [{name: m, image: a, command: [torchrun, --nnodes=4, t.py]}]}}}", "HF122"),
     ],
-)
+)  # fmt: skip
 def test_what_is_right_passes(base: str, change: str, passed: str) -> None:
     assert passed not in found_in(base, change)
 
