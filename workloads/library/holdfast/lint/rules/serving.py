@@ -6,7 +6,6 @@ from itertools import pairwise
 from holdfast.contract.serving import (
     DRAIN_PATH,
     HOOK_PORT,
-    KEEP_ALIVE_S,
     PROBE_FAILURES,
     PROBE_PERIOD_S,
     drain_budget,
@@ -21,7 +20,6 @@ from holdfast.lint.world import selector_of
 
 ANNOTATION_NEG = "cloud.google.com/neg"
 OVERFLOW_OF = "holdfast.dev/overflow-of"
-LOAD_BALANCER_S = 600  # how long Google's proxies keep a backend connection; fixed
 _DRAIN, _PROXY = "infra/decisions/0048", "infra/decisions/0049"
 _CONTRACT = "holdfast.contract.serving"
 _VLLM = {("vllm", "serve"), ("-m", "vllm.entrypoints.openai.api_server")}
@@ -133,22 +131,6 @@ def load_balancer_sends_to_spot(obj: Object, context: Context) -> Iterator[Hit]:
 def _balanced(service: Object) -> bool:
     annotated = ANNOTATION_NEG in as_map(service.metadata.get("annotations"))
     return annotated or as_text(service.spec.get("type")) == "LoadBalancer"
-
-
-@rule("HF144", "keep-alive-shorter-than-load-balancer", Severity.WARNING, on=Pod,
-    what="A server behind a load balancer of Google closes idle connections sooner than the load balancer.",
-    why=f"Google's proxies keep a connection for {LOAD_BALANCER_S} s. A request on one that the server has closed gets no"
-        " answer: backend_connection_closed_before_data_sent_to_client.",
-    source="https://cloud.google.com/load-balancing/docs/https#timeouts_and_retries",
-    fix=f"keep connections for {KEEP_ALIVE_S} s",
-    bad=_spot("command: [uvicorn, app:app]", annotations=_NEG),
-    good="command: [uvicorn, 'app:app', --timeout-keep-alive, '620']", base="serving-container")  # fmt: skip
-def keep_alive_too_short(pod: Pod, context: Context) -> Iterator[Hit]:
-    basis = constant(_CONTRACT, "KEEP_ALIVE_S", f"servers of the platform keep them for {KEEP_ALIVE_S} s")
-    for container in pod.containers if any(map(_balanced, services(pod, context))) else []:
-        kept_s = quantity(container.option("--timeout-keep-alive")) or 5.0
-        if any(each.rpartition("/")[2] == "uvicorn" for each in container.words) and kept_s <= LOAD_BALANCER_S:
-            yield Hit(container.command_at, f"closes idle connections after {kept_s:g} s", basis)
 
 
 @rule("HF145", "vllm-drops-at-sigterm", Severity.ERROR, on=Pod,
