@@ -9,14 +9,11 @@ import typer
 def demo(
     out: Annotated[Path, typer.Option(help="Folder of the report, the summary, events and logs.")] = Path("out/demo"),
     seed: Annotated[int, typer.Option(help="Of the eviction schedule.")] = 7,
-    data: Annotated[
-        Path | None, typer.Option(help="Folder with text to train on; default: Python's own sources.")
-    ] = None,
 ) -> None:
     """Train, score and serve under evictions, compare with undisturbed runs, and write a report."""
     from holdfast.drill.demo import run_demo
 
-    raise typer.Exit(run_demo(out.resolve(), seed=seed, data=data))
+    raise typer.Exit(run_demo(out.resolve(), seed=seed))
 
 
 def drill(

@@ -54,17 +54,16 @@ class Size:
 class Demo:
     out: Path
     seed: int
-    data: Path | None
     size: Size
     console: Console
     owner: str
 
 
-def run_demo(out: Path, *, seed: int, data: Path | None, size: Size | None = None) -> int:
+def run_demo(out: Path, *, seed: int, size: Size | None = None) -> int:
     """The demo from begin to end; its exit code."""
     _require_own(out)
     console = Console(stderr=True)
-    demo = Demo(out=out, seed=seed, data=data, size=size or Size(), console=console, owner=f"demo:{out}")
+    demo = Demo(out=out, seed=seed, size=size or Size(), console=console, owner=f"demo:{out}")
     began = time.monotonic()
     try:
         with alone(out, "demo"), owned(demo.owner):
@@ -132,7 +131,6 @@ def _trained(
 ) -> LocalTraining:
     more: dict[str, object] = {
         "--checkpoints": demo.out / "checkpoints", "--ranks": demo.size.ranks, "--device": "auto",
-        **({"--data": demo.data} if demo.data else {}),
     }  # fmt: skip
     run = LocalTraining(
         demo.out,
@@ -161,7 +159,7 @@ def _outcome(run: LocalTraining, baseline: LocalTraining) -> dict[str, Any]:
 def score_twice(demo: Demo) -> dict[str, Any]:
     """(c) The same documents undisturbed and under evictions, compared row by row."""
     source, size = demo.out / "documents", demo.size
-    count = documents(demo.data or Path(sysconfig.get_path("stdlib")), source, size.documents)
+    count = documents(source, size.documents)
     schedule = evictions(
         seed=demo.seed + 1, count=size.batch_evictions, total=count, first=count // 12, victims=size.workers
     )
@@ -191,11 +189,12 @@ def score_twice(demo: Demo) -> dict[str, Any]:
     }
 
 
-def documents(source: Path, target: Path, limit: int) -> int:
-    """Up to `limit` text files of `source`, copied flat; how many."""
+def documents(target: Path, limit: int) -> int:
+    """Up to `limit` of Python's own sources, copied flat; how many."""
     target.mkdir()
-    files = (f for f in sorted(source.rglob("*.py" if source.joinpath("os.py").exists() else "*")) if f.is_file())
-    fitting = (f for f in files if 200 < f.stat().st_size < MAX_DOCUMENT_BYTES and "site-packages" not in f.parts)
+    source = Path(sysconfig.get_path("stdlib"))
+    files = (f for f in sorted(source.rglob("*.py")) if f.is_file() and "site-packages" not in f.parts)
+    fitting = (f for f in files if 200 < f.stat().st_size < MAX_DOCUMENT_BYTES)
     count = 0
     for count, file in enumerate(fitting, start=1):
         name = "_".join(file.relative_to(source).parts)

@@ -12,8 +12,7 @@ from typing import Any
 
 from holdfast.lint.engine import Options, lint
 from tests import platforms
-from workloads.library.tests.lint import test_recall
-from workloads.library.tests.lint.seeded.defects import TOPICS
+from workloads.library.tests.lint import defects
 from workloads.library.tests.lint.test_strangers import MODULES, folder
 
 LABELS = Path(__file__).with_name("lint_labels.json")
@@ -80,10 +79,7 @@ def judged() -> Judged:
 
 
 def recall() -> dict[str, tuple[int, int]]:
-    whole = {
-        topic: (sum(bool(each.found() & set(each.rules)) for each in listed), len(listed))
-        for topic, listed in TOPICS.items()
-    }
-    (table,) = [mark for mark in test_recall.test_a_seeded_defect_is_found.pytestmark if mark.name == "parametrize"]  # pyright: ignore[reportFunctionMemberAccess]
-    alone = [rule in test_recall.found(base, change) for base, change, rule in table.args[1]]
-    return whole | {"of single objects": (sum(alone), len(alone))}
+    seeded = {"of the rendered jobs": defects.JOBS, "of the other rendered objects": defects.REST}
+    found = {topic: (sum(each.found() for each in listed), len(listed)) for topic, listed in seeded.items()}
+    alone = [rule in defects.found_in(base, change) for base, change, rule in defects.SINGLE]
+    return found | {"of single objects": (sum(alone), len(alone))}

@@ -12,7 +12,7 @@ from holdfast.commands import app
 from holdfast.contract.errors import InputError
 from holdfast.contract.extensions import extensions
 from holdfast.drill import console
-from holdfast.drill.catalogue import BUILT_IN, GROUP, drills, find, of
+from holdfast.drill.catalogue import BUILT_IN, GROUP, drills, of
 from holdfast.drill.commands import chosen, local
 from holdfast.drill.console import sentence
 from holdfast.drill.plan import RECOVERED, Blast, Drill, Place, promised
@@ -39,14 +39,9 @@ def measured(drill: Drill, folder: Path) -> set[str]:
 
 
 @pytest.mark.parametrize("drill", DRILLS.values(), ids=lambda d: d.name)
-def test_a_drill_asks_only_for_what_its_target_measures(drill: Drill, tmp_path: Path) -> None:
+def test_a_drill_judges_the_recovery_and_asks_only_for_what_its_target_measures(drill: Drill, tmp_path: Path) -> None:
     assert asked(drill) <= measured(drill, tmp_path)
-
-
-@pytest.mark.parametrize("drill", DRILLS.values(), ids=lambda d: d.name)
-def test_every_drill_judges_the_recovery(drill: Drill) -> None:
-    assert RECOVERED in {objective.bound.metric for objective in drill.objectives}
-    assert drill.question.endswith("?")
+    assert RECOVERED in {objective.bound.metric for objective in drill.objectives} and drill.question.endswith("?")
 
 
 @pytest.mark.parametrize(
@@ -71,22 +66,23 @@ def test_the_blast_radius_is_the_lesser_of_number_and_share(most: int, percent: 
     assert Blast(of="pods", most=most, percent=percent).size(present) == hit
 
 
-def test_a_misspelt_drill_gets_the_nearest_name() -> None:
+@pytest.mark.parametrize(
+    ("names", "target", "shown"),
+    [
+        (["trainer-notise"], "local", "did you mean trainer-notice?"),
+        ([], "moon", "no such target"),
+        (["trainer-notice"], "gke", "this drill has another target"),
+    ],
+)
+def test_what_cannot_be_chosen_is_refused(names: list[str], target: str, shown: str) -> None:
     with pytest.raises(InputError) as error:
-        find("trainer-notise")
-    assert error.value.fix == "did you mean trainer-notice?"
+        chosen(names, target)
+    assert shown in error.value.lines()
 
 
 def test_controls_run_only_when_they_are_named() -> None:
     assert {drill.control for drill in of(Place.LOCAL)} == {False}
     assert [drill.name for drill in chosen(["naive-notice"], "local")] == ["naive-notice"]
-
-
-def test_a_target_that_does_not_exist_and_a_drill_of_another_are_refused() -> None:
-    with pytest.raises(InputError, match="no such target"):
-        chosen([], "moon")
-    with pytest.raises(InputError, match="this drill has another target"):
-        chosen(["trainer-notice"], "gke")
 
 
 # Drills of other distributions: found by their entry point, and named where they cannot be used.
@@ -118,18 +114,19 @@ def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], 
     return lambda value: distribution.install(tmp_path, "acme-drills", MODULE, GROUP, f"ours = {value}")
 
 
-def test_without_any_there_are_the_built_in_ones() -> None:
-    assert extensions(GROUP) == []
+def listed(*words: str) -> str:
+    return CliRunner().invoke(app, ["drill", "--list", *words], catch_exceptions=False).stdout
+
+
+def test_a_drill_of_another_distribution_is_listed_after_the_built_in_ones(install: Callable[[str], None]) -> None:
     assert list(drills().values()) == list(BUILT_IN)
-
-
-def test_a_drill_of_another_distribution_is_listed_and_found(install: Callable[[str], None], tmp_path: Path) -> None:
     install("acme_drills:made")
-    done = CliRunner().invoke(
-        app, ["drill", "--list", "--json", "--out", str(tmp_path / "out")], catch_exceptions=False
-    )
-    listed = {drill["name"]: drill for drill in json.loads(done.stdout)["drills"]}
-    assert len(listed) == len(BUILT_IN) + 1 and listed["of-acme"]["question"] == "Does it hold at Acme?"
+    body = json.loads(listed("--json"))
+    shown = {drill["name"]: drill for drill in body["drills"]}
+    assert body["schema"] == "holdfast.drill-list/1"
+    assert list(shown) == [drill.name for drill in BUILT_IN] + ["of-acme"]
+    assert shown["of-acme"]["question"] == "Does it hold at Acme?"
+    assert [line.split()[0] for line in listed().splitlines()[1:]] == list(shown)
     [(found, name, _)] = extensions(GROUP)
     assert (found, name) == ("acme-drills", "ours")
 
@@ -171,14 +168,6 @@ def test_the_table_ends_with_the_whole_outcome(capsys: pytest.CaptureFixture[str
 def test_a_drill_that_showed_nothing_names_the_step() -> None:
     not_steady = QUIET.run(DRILL, ByHand({"pulse": 0.0})).journal()
     assert "inconclusive; at step `steady state`: not steady: pulse >= 1 wanted" in sentence(not_steady)
-
-
-def test_every_drill_is_listed() -> None:
-    run = CliRunner()
-    listed = run.invoke(app, ["drill", "--list"])
-    assert {line.split()[0] for line in listed.output.splitlines()[1:]} == set(drills())
-    done = run.invoke(app, ["drill", "--list", "--json"])
-    assert json.loads(done.output)["schema"] == "holdfast.drill-list/1"
 
 
 def test_a_place_that_needs_more_names_it(tmp_path: Path) -> None:

@@ -1,7 +1,7 @@
 """Somebody else's cluster: what must be named, who is asked, and which VM is hit, with a compute client that only notes."""
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -55,15 +55,16 @@ def where(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Where:
     return Where(kubeconfig=path, context=CONTEXT, namespace="n", selector="a=b", yes=True)
 
 
-@pytest.mark.parametrize("context", KNOWN[:2], ids=["regional", "zonal"])
-def test_what_is_named_is_taken_with_the_project_of_its_environment(where: Where, context: str) -> None:
+@pytest.mark.parametrize(
+    ("place", "context", "project"),
+    [(Place.GKE, KNOWN[0], "acme-ours"), (Place.GKE, KNOWN[1], "acme-ours"), (Place.CLUSTER, "kind-a", "")],
+    ids=["regional", "zonal", "of no environment, through its API only"],
+)
+def test_what_is_named_is_taken_with_the_project_of_its_environment(
+    where: Where, place: Place, context: str, project: str
+) -> None:
     where = replace(where, context=context)
-    assert checked(Place.GKE, where) == replace(where, project="acme-ours")
-
-
-def test_a_cluster_of_no_environment_may_be_drilled_through_its_api_only(where: Where) -> None:
-    where = replace(where, context="kind-a")
-    assert checked(Place.CLUSTER, where) == where
+    assert checked(place, where) == replace(where, project=project)
 
 
 @pytest.mark.parametrize(
@@ -98,14 +99,8 @@ def test_the_targets_are_shown_and_only_the_context_name_is_a_yes(
     asking = replace(where, yes=False)
     consent(asking, lambda _: CONTEXT)(find("gke-maintenance"), ["node/a"])
     output = capsys.readouterr().err
-    for text in (
-        "node/a",
-        CONTEXT,
-        "1 Spot VM, at most 50 %",
-        "at most 17 minutes and $1",
-        "the pool replaces its machine",
-    ):
-        assert text in output
+    shown = ("node/a", CONTEXT, "1 Spot VM, at most 50 %", "at most 17 minutes and $1", "the pool replaces its machine")
+    assert all(text in output for text in shown), output
     with pytest.raises(Stopped):
         consent(asking, lambda _: "y")(find("gke-maintenance"), ["node/a"])
 
@@ -122,14 +117,7 @@ def node(project: str, name: str = "gke-1") -> dict[str, Any]:
     return {"metadata": {"name": name}, "spec": {"providerID": f"gce://{project}/europe-west4-a/{name}"}}
 
 
-def test_the_vm_of_the_node_is_hit_and_no_other() -> None:
-    noted: list[Instance] = []
-    evictor = VmEvictor(OneNode(), "ours", noted.append)  # type: ignore[arg-type]
-    assert "europe-west4-a/gke-1" in evictor.evict(["gke-1"])
-    assert noted == [Instance("ours", "europe-west4-a", "gke-1")]
-
-
-def test_a_vm_of_another_project_is_never_hit() -> None:
+def test_the_vm_of_the_node_is_hit_and_none_of_another_project() -> None:
     noted: list[Instance] = []
     evictor = VmEvictor(OneNode(), "ours", noted.append)  # type: ignore[arg-type]
     assert evictor.check(node("ours")) == ""
@@ -138,6 +126,8 @@ def test_a_vm_of_another_project_is_never_hit() -> None:
     with pytest.raises(DrillError, match="not all"):
         evictor.evict(["gke-1", "alien"])
     assert not noted
+    assert "europe-west4-a/gke-1" in evictor.evict(["gke-1"])
+    assert noted == [Instance("ours", "europe-west4-a", "gke-1")]
 
 
 def test_gcloud_is_asked_with_project_zone_and_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -167,24 +157,17 @@ POOLS = {"a": "l4-small", "b": "l4-small", "c": "l4-large"}
 class Listing:
     """An API with three pods, each alone on a Spot node of one of two pools, and none of anybody else."""
 
+    spot = "true"
+
     def items(self, path: str, **_: object) -> Iterator[dict[str, Any]]:
         for name, made in MADE.items():
-            labels = {"cloud.google.com/gke-spot": "true", "cloud.google.com/gke-nodepool": POOLS[name]}
+            labels = {"cloud.google.com/gke-spot": self.spot, "cloud.google.com/gke-nodepool": POOLS[name]}
             meta = {"name": name, "namespace": "n", "uid": name, "creationTimestamp": made, "labels": labels}
             spec = {"nodeName": name, "providerID": f"gce://ours/europe-west4-a/{name}"}
             yield {"metadata": meta, "spec": spec, "status": {"phase": "Running"}}
 
     def get(self, path: str) -> dict[str, Any]:
         return next(each for each in self.items("") if each["metadata"]["name"] == path.rpartition("/")[2])
-
-
-def made(api: Listing) -> Callable[..., Listing]:
-    """In place of the connection to a cluster."""
-
-    def connect(*_: object) -> Listing:
-        return api
-
-    return connect
 
 
 @pytest.mark.parametrize("fault", [Fault.EVICT, Fault.PREEMPT])
@@ -194,9 +177,9 @@ def test_the_oldest_goes_first_since_what_fell_lately_waits_longer_each_time(fau
     assert [name.split("/")[1] for name in found] == ["b", "c", "a"]
 
 
-def test_on_each_pool_one_machine_of_it_is_hit(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_on_each_pool_one_machine_of_it_is_hit_where_one_may_go(monkeypatch: pytest.MonkeyPatch) -> None:
     api: Any = Listing()
-    monkeypatch.setattr("holdfast.drill.remote.Api", made(api))
+    monkeypatch.setattr("holdfast.drill.remote.Api", lambda *_: api)
     where, hit = Where(namespace="n", selector="a=b", project="ours"), list[str]()
     drills = on_each_pool([find("gke-maintenance"), find("cluster-evict")], where)
     assert [drill.pool for drill in drills] == ["l4-large", "l4-small", ""]
@@ -206,13 +189,6 @@ def test_on_each_pool_one_machine_of_it_is_hit(monkeypatch: pytest.MonkeyPatch) 
         found = target.candidates()
         target.inject(found[: drill.blast.size(len(found))])
     assert hit == ["c", "b"]
-
-
-def test_without_a_machine_that_may_go_there_is_no_pool_to_hit(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Standing(Listing):
-        def items(self, path: str, **_: object) -> Iterator[dict[str, Any]]:
-            yield from ({**each, "metadata": {**each["metadata"], "labels": {}}} for each in super().items(path))
-
-    monkeypatch.setattr("holdfast.drill.remote.Api", made(Standing()))
+    api.spot = "false"
     with pytest.raises(InputError, match="no pool to hit"):
-        on_each_pool([find("gke-maintenance")], Where(namespace="n", selector="a=b"))
+        on_each_pool([find("gke-maintenance")], where)

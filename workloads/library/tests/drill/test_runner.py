@@ -51,28 +51,27 @@ def test_a_refusal_stops_before_the_fault() -> None:
     assert target.done == ["prepare", "undone"]
 
 
-def test_what_does_not_come_back_is_broken_with_the_time_that_was_waited() -> None:
+@pytest.mark.parametrize(
+    ("numbers", "expected"),
+    [
+        ({"recovered_s": None}, (Verdict.BROKEN, "recovery", False)),
+        ({"recovered_s": None, "harm": 1.0}, (Verdict.STOPPED, "recovery", False)),
+        ({"pulse": 0.0}, (Verdict.BROKEN, "steady state after", True)),
+    ],
+    ids=["does not come back", "stop condition", "steady before and not after"],
+)
+def test_what_follows_the_fault_decides_and_the_rollback_runs(
+    numbers: dict[str, float | None], expected: tuple[Verdict, str, bool]
+) -> None:
     target = ByHand()
-    target.on_inject = lambda: target.numbers.update(recovered_s=None)
+    target.on_inject = lambda: target.numbers.update(numbers)
     record = run_drill(target)
-    assert (record.verdict, record.fail_step) == (Verdict.BROKEN, "recovery")
-    assert (record.results[0].measured or 0) >= DRILL.recovery_s
-
-
-def test_the_stop_condition_ends_the_wait_and_the_rollback_runs() -> None:
-    target = ByHand()
-    target.on_inject = lambda: target.numbers.update(recovered_s=None, harm=1.0)
-    record = run_drill(target, replace(DRILL, recovery_s=30))
-    assert (record.verdict, record.why) == (Verdict.STOPPED, "stopped: harm >= 1")
-    assert record.seconds < 30
+    assert (record.verdict, record.fail_step, record.deviated) == expected, record.why
     assert target.done[-1] == "undone"
-
-
-def test_steady_before_and_not_after_is_broken() -> None:
-    target = ByHand()
-    target.on_inject = lambda: target.numbers.update(pulse=0.0)
-    record = run_drill(target)
-    assert (record.verdict, record.deviated, record.fail_step) == (Verdict.BROKEN, True, "steady state after")
+    if "harm" in numbers:
+        assert record.why == "stopped: harm >= 1"
+    elif "recovered_s" in numbers:
+        assert (record.results[0].measured or 0) >= DRILL.recovery_s
 
 
 def test_a_fault_that_fails_halfway_is_judged_by_what_was_measured() -> None:

@@ -12,7 +12,6 @@ import pytest
 
 from holdfast.drill.serving.fleet import HOST, Fleet, holdfast_server
 from holdfast.drill.serving.load import Load
-from holdfast.drill.targets.local_serving import LocalServing
 from holdfast.manifests.envoy import PROXY_MEMORY_MIB, Proxy, bootstrap
 from tests.workloads.manifests.rendered import named
 from workloads.library.tests.drill.field_fleet import FieldFleet
@@ -129,14 +128,6 @@ def test_unfinished_bodies_do_not_end_a_proxy_of_the_memory_that_is_rendered(fle
         ends.close()
         fleet.until(lambda: fleet.stat("membership_healthy") == 2, "the proxy to see both again")
         under(fleet)
-
-
-@pytest.mark.process
-def test_the_act_of_the_demo_takes_all_of_spot_at_once_and_counts_every_request(tmp_path: Path) -> None:
-    serving = LocalServing(tmp_path, replicas=4, per_s=RATE, owner=f"test:{tmp_path}")
-    served = serving.play(1, 2, lambda _: None)
-    assert [served[key] for key in ("evictions", "failed", "retries", "counts_differ")] == [2, 0, 0, 0]
-    assert served["requests"] > 50 and served["shed"] == 0 < served["p99_ms"]
 
 
 def test_the_proxy_of_the_tests_is_the_one_that_is_rendered() -> None:

@@ -73,12 +73,6 @@ def test_the_sidecar_of_a_bucket_is_no_crash_of_the_program() -> None:
     assert (found.reason, found.blocker.split(":")[0]) == ("volume", "gke-gcsfuse-sidecar")
 
 
-def test_a_mount_that_failed_once_and_then_went_well_is_forgotten() -> None:
-    history = recorded("driver")
-    history["pods"][0]["status"]["phase"] = "Running"
-    assert explained(history).reason == "none"
-
-
 def test_a_pod_that_still_pulls_its_image_is_starting_and_not_running() -> None:
     history = recorded("image")
     waits = {"reason": "ContainerCreating"}
@@ -89,12 +83,12 @@ def test_a_pod_that_still_pulls_its_image_is_starting_and_not_running() -> None:
     assert 'Pulling: Pulling image "127.0.0.1:1/team/trainer:v7"' in found.blocker
 
 
-def test_the_advice_for_a_job_that_runs_can_be_typed() -> None:
-    history = recorded("image")
-    history["pods"][0]["status"] = {"phase": "Running"}
-    found = explained(history | {"events": []})
+def test_the_advice_for_a_job_that_runs_can_be_typed_and_a_mount_that_failed_before_is_forgotten() -> None:
+    history = recorded("driver")
+    history["pods"][0]["status"]["phase"] = "Running"
+    found = explained(history)
     assert found.reason == "none"
-    assert "`holdfast explain image --follow" in found.action
+    assert "`holdfast explain driver --follow" in found.action
     assert "`holdfast report --events FOLDER`" in found.action
 
 

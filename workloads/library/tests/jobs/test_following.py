@@ -38,8 +38,17 @@ def printed(tmp_path: Path) -> Printed:
     return [(f"{datetime.fromtimestamp(1.79e9 + n // 7, UTC):%FT%T}.{n:09}Z", line) for n, line in enumerate(lines)]
 
 
-def kept(folder: Path) -> list[str]:
-    return [line for path in sorted(folder.glob("*.jsonl")) for line in path.read_text().splitlines()]
+def looked(folder: Path, *shown: Printed) -> list[str]:
+    """What is kept after a look at each of these, the last one twice."""
+    events, now = folder / "events", list[tuple[str, str]]()
+    events.mkdir()
+    with serving(running_job("train"), folder, {"train-0": now}) as kubeconfig:
+        api, lines = Api(kubeconfig), PodLines(events)
+        (pod,) = api.items("/api/v1/pods")
+        for more in (*shown, []):
+            now += more
+            lines.look(api, pod)
+    return [line for path in sorted(events.glob("*.jsonl")) for line in path.read_text().splitlines()]
 
 
 @pytest.mark.parametrize("piece", [2_000, 1 << 20])
@@ -47,32 +56,18 @@ def test_each_line_is_kept_once_however_it_comes(
     tmp_path: Path, printed: Printed, monkeypatch: pytest.MonkeyPatch, piece: int
 ) -> None:
     monkeypatch.setattr(following, "PIECE", piece)
-    folder = tmp_path / "events"
-    folder.mkdir()
-    running, shown = running_job("train"), printed[:30]
-    with serving(running, tmp_path, {"train-0": shown}) as kubeconfig:
-        api, lines = Api(kubeconfig), PodLines(folder)
-        (pod,) = api.items("/api/v1/pods")
-        for more in (printed[30:33], printed[33:], []):  # the first within the second that was read last
-            lines.look(api, pod)
-            shown += more
-        lines.look(api, pod)
-    assert kept(folder) == [line for _, line in printed[1::2]]
+    kept = looked(
+        tmp_path, printed[:30], printed[30:33], printed[33:]
+    )  # the second within the last second that was read
+    assert kept == [line for _, line in printed[1::2]]
 
 
 def test_a_second_that_prints_more_than_a_piece_holds_up_nothing(
     tmp_path: Path, printed: Printed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(following, "PIECE", 2_000)
-    folder = tmp_path / "events"
-    folder.mkdir()
-    second = printed[0][0][:19]
-    flood = [(f"{second}.{n:09}Z", "x" * 100) for n in range(100)]
-    with serving(running_job("train"), tmp_path, {"train-0": flood + printed[14:]}) as kubeconfig:
-        api = Api(kubeconfig)
-        (pod,) = api.items("/api/v1/pods")
-        PodLines(folder).look(api, pod)
-    assert kept(folder) == [line for _, line in printed[15::2]]
+    flood = [(f"{printed[0][0][:19]}.{n:09}Z", "x" * 100) for n in range(100)]
+    assert looked(tmp_path, flood + printed[14:]) == [line for _, line in printed[15::2]]
 
 
 def test_an_ended_job_has_a_receipt_with_useful_time_and_its_lines_stay(tmp_path: Path, printed: Printed) -> None:

@@ -85,11 +85,18 @@ def test_a_sharded_gang_says_for_which_node_it_waits_since_when_and_what_that_co
     assert "since 2026-01-01 12:04 UTC" in in_place_text(job, now + 86_400)
 
 
-def test_a_sharded_gang_that_waits_for_none_says_nothing() -> None:
-    assert not in_place_text(sharded("Running", "Running"), 0), "all are there"
-    assert not in_place_text(sharded("Pending", "Pending"), 0), "none waits for the other"
-    assert not in_place_text(sharded("Running", "Succeeded"), 0)
-    assert in_place_text(sharded("Running", ""), 0).startswith("1 node waits in place for node 1, which")
-    rigid = sharded("Running", "Pending")
-    rigid.pod_spec["containers"][0]["command"] = ["train.py"]
-    assert not in_place_text(rigid, 0)
+@pytest.mark.parametrize(
+    ("phases", "command", "said"),
+    [
+        (("Running", "Running"), "--sharded", ""),
+        (("Pending", "Pending"), "--sharded", ""),
+        (("Running", "Succeeded"), "--sharded", ""),
+        (("Running", "Pending"), "train.py", ""),
+        (("Running", ""), "--sharded", "1 node waits in place for node 1, which costs 8 GPU-hours an hour"),
+    ],
+    ids=["all are there", "none waits for the other", "one is done", "a rigid gang", "one is missing"],
+)
+def test_only_a_sharded_gang_that_lacks_a_node_waits_in_place(phases: tuple[str, ...], command: str, said: str) -> None:
+    job = sharded(*phases)
+    job.pod_spec["containers"][0]["command"] = [command]
+    assert in_place_text(job, 0) == said

@@ -3,7 +3,7 @@
 import pytest
 
 from holdfast.clients.api import Object
-from holdfast.jobs.cause import Count, losses
+from holdfast.jobs.cause import losses
 from holdfast.jobs.job_snapshot import JobSnapshot, crashed, exit_code
 
 START, LATER = "2026-01-01T00:00:00Z", "2026-01-01T00:05:00Z"
@@ -42,48 +42,40 @@ def test_an_eviction_is_no_crash_whatever_the_exit_code() -> None:
     assert [exit_code(p) for p in crashed(job)] == [70]
 
 
-def test_losses_of_an_index_stay_counted_when_its_pods_are_gone_with_the_nodes() -> None:
-    counts = {"index_ignored_failure_count": 3, "index_failure_count": 1}
-    gone = [pod("Running", completion_index=0, **counts), pod("Running", completion_index=1)]
-    assert counted(plain_job(gone, backoffLimitPerIndex=0)) == ("3", "1")
-    there = [
-        pod("Failed", 143, True, completion_index=0),
-        pod("Failed", 143, True, completion_index=0, index_ignored_failure_count=1),
-    ]
-    assert counted(plain_job(there, backoffLimitPerIndex=0))[0] == "2", "not yet replaced, and nothing counted twice"
-    third = pod("Running", completion_index=0, index_ignored_failure_count=2)
-    assert counted(plain_job([*there, third], backoffLimitPerIndex=0))[0] == "2"
-
-
-def test_a_jobset_counts_only_restarts_that_the_platform_caused() -> None:
-    status = {"restarts": 5, "restartsCountTowardsMax": 2}
-    found = losses(JobSnapshot(body={"kind": "JobSet", "status": status}, pods=[]))
-    assert (found.evicted, found.crashed) == (Count(3), Count(2))
-
-
-def test_a_plain_job_whose_first_pods_still_run_has_lost_nothing() -> None:
-    job = plain_job([pod("Running"), pod("Running")], podFailurePolicy=IGNORE, parallelism=2)
-    assert counted(job, [made(2)]) == ("0", "0")
+INDEXED = {"backoffLimitPerIndex": 0}
+CHARGED = {"index_ignored_failure_count": 3, "index_failure_count": 1}
+TAKEN = [
+    pod("Failed", 143, True, completion_index=0),
+    pod("Failed", 143, True, completion_index=0, index_ignored_failure_count=1),
+]
+RUNNING = [pod("Running"), pod("Running")]
+LATE = [pod("Running", made=LATER), pod("Running", made=LATER)]
+LEFT = [pod("Failed", 143, True), pod("Failed", 1), pod("Running")]
+PLAIN = {"podFailurePolicy": IGNORE, "parallelism": 2}
 
 
 @pytest.mark.parametrize(
-    ("events", "notices", "evicted"),
-    [([made(9)], 0, "at least 7"), ([], 4, "at least 4"), ([], 0, "at least 0")],
-    ids=["by events", "by its own lines", "by nothing"],
-)
-def test_a_plain_job_counts_at_least_how_often_its_vanished_pods_were_taken(
-    events: list[Object], notices: int, evicted: str
+    ("job", "events", "notices", "expected"),
+    [
+        (plain_job([pod("Running", completion_index=0, **CHARGED), pod("Running", completion_index=1)], **INDEXED), [], 0, ("3", "1")),
+        (plain_job(TAKEN, **INDEXED), [], 0, ("2", "0")),
+        (plain_job([*TAKEN, pod("Running", completion_index=0, index_ignored_failure_count=2)], **INDEXED), [], 0, ("2", "0")),
+        (plain_job(RUNNING, **PLAIN), [made(2)], 0, ("0", "0")),
+        (plain_job(LATE, **PLAIN), [made(9)], 0, ("at least 7", "0")),
+        (plain_job(LATE, **PLAIN), [], 4, ("at least 4", "0")),
+        (plain_job(LATE, **PLAIN), [], 0, ("at least 0", "0")),
+        (plain_job(LATE[:1], {"failed": 3, "succeeded": 1}, podFailurePolicy=IGNORE, parallelism=1), [made(6)], 0, ("at least 1", "3")),
+        (plain_job(LEFT, {"failed": 2}, parallelism=1), [], 0, ("1", "1")),
+        (plain_job(LEFT, {"failed": 5}, parallelism=1), [], 0, ("at least 1", "at least 1")),
+        (JobSnapshot(body={"kind": "JobSet", "status": {"restarts": 5, "restartsCountTowardsMax": 2}}, pods=[]), [], 0, ("3", "2")),
+    ],
+    ids=[
+        "an index whose pods are gone with the nodes", "not yet replaced", "replaced, and nothing counted twice",
+        "the first pods still run", "vanished, by events", "vanished, by its own lines", "vanished, by nothing",
+        "charged failures are exact", "no policy, all pods are left", "no policy, some are gone", "a JobSet's restarts",
+    ],
+)  # fmt: skip
+def test_losses_are_counted_past_ones_too_and_what_is_a_lower_bound_says_so(
+    job: JobSnapshot, events: list[Object], notices: int, expected: tuple[str, str]
 ) -> None:
-    pods = [pod("Running", made=LATER), pod("Running", made=LATER)]
-    assert counted(plain_job(pods, podFailurePolicy=IGNORE, parallelism=2), events, notices) == (evicted, "0")
-
-
-def test_charged_failures_of_a_plain_job_are_exact_though_their_pods_are_gone() -> None:
-    job = plain_job([pod("Running", made=LATER)], {"failed": 3, "succeeded": 1}, podFailurePolicy=IGNORE, parallelism=1)
-    assert counted(job, [made(6)]) == ("at least 1", "3")
-
-
-def test_without_a_policy_only_pods_that_are_left_separate_evictions_from_crashes() -> None:
-    left = [pod("Failed", 143, True), pod("Failed", 1), pod("Running")]
-    assert counted(plain_job(left, {"failed": 2}, parallelism=1)) == ("1", "1")
-    assert counted(plain_job(left, {"failed": 5}, parallelism=1)) == ("at least 1", "at least 1")
+    assert counted(job, events, notices) == expected

@@ -39,28 +39,13 @@ def pod(pool: Pool, gpus: int = 1, **more: object) -> Object:
     return spec | {"containers": [{"resources": {"limits": limits}}]}
 
 
-def test_each_taint_of_a_pool_is_found_when_its_toleration_is_left_out_and_none_of_a_state(spot: Pool) -> None:
-    body = node(spot, "n")
+def test_only_a_taint_of_a_pool_that_is_on_every_node_is_blamed(spot: Pool) -> None:
+    body, bare = node(spot, "n"), node(spot, "bare")
     for left_out, taint in enumerate((SPOT_TAINT, GPU_TAINT)):
         kept = [t for i, t in enumerate(spot.tolerations()) if i != left_out]
         assert untolerated(pod(spot, tolerations=kept), body) == str(taint)
-    assert untolerated(pod(spot), body) == ""
     body["spec"]["taints"].append({"key": "node.kubernetes.io/not-ready", "effect": "NoSchedule"})
     assert untolerated(pod(spot), body) == ""
-
-
-def test_free_gpus_are_counted_over_the_nodes_that_fit(spot: Pool) -> None:
-    nodes = [node(spot, "a"), node(spot, "b")]
-    running = {"spec": pod(spot) | {"nodeName": "a"}, "status": {"phase": "Running"}}
-    ended = {"spec": pod(spot) | {"nodeName": "b"}, "status": {"phase": "Failed"}}
-    found = fit(pod(spot), nodes, [running, ended])
-    assert (found.selected, found.untolerated, found.wanted) == (2, None, 1)
-    assert (found.free, found.total, found.most_free) == (1, 2, 1)
-
-
-def test_one_open_node_is_enough_not_to_blame_a_taint(spot: Pool) -> None:
-    bare = node(spot, "bare")
     bare["spec"]["taints"] = []
-    found = fit(pod(spot, tolerations=[]), [node(spot, "tainted"), bare], [])
-    assert found.untolerated is None
-    assert found.total == 1
+    found = fit(pod(spot, tolerations=[]), [body, bare], [])
+    assert (found.untolerated, found.selected, found.total) == (None, 2, 1)

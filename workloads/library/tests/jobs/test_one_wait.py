@@ -1,6 +1,5 @@
 """explain, list and dashboard show one number for a job that Kueue holds, and the report once it has started."""
 
-from collections.abc import Generator
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,7 +14,6 @@ from holdfast.exporter import lines
 from holdfast.exporter.cloud import CloudWriter
 from holdfast.exporter.cluster import Cluster
 from holdfast.jobs import cluster_snapshot, explain
-from holdfast.jobs.cluster_snapshot import ClusterSnapshot
 from holdfast.ledger.events import parse
 from holdfast.place import prices
 from holdfast.report.capacity import Capacities, capacities
@@ -44,59 +42,55 @@ def workload(*conditions: Object) -> Object:
     }
 
 
-@pytest.fixture(params=["quota", "admission check", "flex queue"])
-def held(request: pytest.FixtureRequest) -> Object:
-    return workload({"type": "QuotaReserved", "status": "False" if request.param == "quota" else "True"})
+HELD = {"quota": "False", "admission check": "True", "flex queue": "True"}
+"""Kind of wait -> whether Kueue has reserved its quota."""
 
 
-@pytest.fixture
-def api(
-    request: pytest.FixtureRequest, held: Object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Generator[Api]:
+def held(kind: str = "quota") -> Object:
+    return workload({"type": "QuotaReserved", "status": HELD[kind]})
+
+
+@pytest.mark.parametrize("kind", HELD)
+def test_a_job_that_waits_has_waited_the_same_wherever_one_looks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
     take_snapshot = cluster_snapshot.take_snapshot
-
-    def taken(api: Api, namespace: str = "") -> ClusterSnapshot:
-        return replace(take_snapshot(api, namespace), taken_s=NOW)
-
     monkeypatch.setattr(explain, "time", SimpleNamespace(time=lambda: NOW))
-    monkeypatch.setattr(cluster_snapshot, "take_snapshot", taken)
+    monkeypatch.setattr(cluster_snapshot, "take_snapshot", lambda *asked: replace(take_snapshot(*asked), taken_s=NOW))
     job = {"metadata": META | {"name": "train", "uid": "j"}, "spec": {"suspend": True, "parallelism": 1, "template": TEMPLATE}, "status": {}}  # fmt: skip
-    lists = {"/apis/batch/v1/jobs": [job], "/apis/kueue.x-k8s.io/v1beta2/workloads": [held]}
-    asked = {"metadata": META | {"name": "ask", "uid": "r", "ownerReferences": [{"uid": "w"}]}, "status": {}}
-    if request.node.callspec.params["held"] == "flex queue":
+    lists: dict[str, list[Object]] = {path: [] for path in ("/api/v1/pods", "/api/v1/nodes", "/api/v1/events")}
+    lists |= {"/apis/batch/v1/jobs": [job], "/apis/kueue.x-k8s.io/v1beta2/workloads": [held(kind)]}
+    if kind == "flex queue":
+        asked = {"metadata": META | {"name": "ask", "uid": "r", "ownerReferences": [{"uid": "w"}]}, "status": {}}
         lists["/apis/autoscaling.x-k8s.io/v1/provisioningrequests"] = [asked]
-    empty = {path: list[Object]() for path in ("/api/v1/pods", "/api/v1/nodes", "/api/v1/events")}
-    with serving(empty | lists, tmp_path) as kubeconfig:
-        yield Api(kubeconfig)
+    with serving(lists, tmp_path) as kubeconfig:
+        api = Api(kubeconfig)
+        (row,) = explain.rows(api, platforms.load("example"), prices.load())
+        position = explain.explain(api, "train").cause.position
+    assert (row.waited_s, f"for {WAITED_S} s" in position) == (WAITED_S, True), position
 
 
-def watched(clock: Any, held: Object) -> Cluster:
+def watched(clock: Any, waits: Object) -> Cluster:
     cluster = Cluster(clock=clock)
-    cluster.queues.workload("ADDED", held)
+    cluster.queues.workload("ADDED", waits)
     return cluster
 
 
-def test_a_job_that_waits_has_waited_the_same_wherever_one_looks(api: Api, held: Object) -> None:
-    (row,) = explain.rows(api, platforms.load("example"), prices.load())
-    position = explain.explain(api, "train").cause.position
-    assert (row.waited_s, f"for {WAITED_S} s" in position) == (WAITED_S, True), position
-    assert charted(held) == {"accelerator": "nvidia-l4", "queue": "spot"}
-
-
-def charted(held: Object) -> dict[str, str]:
-    """Labels of the one line of the chart that has the value; Prometheus' own engine asks the chart's query."""
+def test_the_chart_has_one_line_with_that_wait() -> None:
+    """Prometheus' own engine asks the chart's query."""
     chart = next(chart for chart in on_call(()) if chart.title.startswith("Longest wait in"))
     ((_, query),) = chart.queries
     recorder: Any = Recorder(minute=1)
-    cluster = watched(lambda: NOW, held)
-    CloudWriter(recorder, "acme-ai", "us-central1", EXAMPLE["cluster"], clock=lambda: NOW).write(list(cluster.samples(NOW)))  # fmt: skip
+    samples = list(watched(lambda: NOW, held()).samples(NOW))
+    CloudWriter(recorder, "acme-ai", "us-central1", EXAMPLE["cluster"], clock=lambda: NOW).write(samples)
     recorder.minute = 2
-    (found,) = firings([Alert(name="Charted", severity=Severity.INFO, why="", query=filled(f"{query} == {WAITED_S}", EXAMPLE))], recorder)  # fmt: skip
-    return {name: value for name, value in found.labels if name in ("accelerator", "queue")}
+    asked = Alert(name="Charted", severity=Severity.INFO, why="", query=filled(f"{query} == {WAITED_S}", EXAMPLE))
+    (found,) = firings([asked], recorder)
+    assert {("accelerator", "nvidia-l4"), ("queue", "spot")} <= set(found.labels)
 
 
-def test_once_it_has_started_the_report_of_event_lines_shows_that_wait(tmp_path: Path, held: Object) -> None:
-    cluster = watched(lambda: NOW, held)
+def test_once_it_has_started_the_report_of_event_lines_shows_that_wait(tmp_path: Path) -> None:
+    cluster = watched(lambda: NOW, held())
     cluster.queues.workload("MODIFIED", workload(*ADMITTED))
     target = tmp_path / "watcher.jsonl"
     lines.append(target, cluster.lines(NOW))

@@ -1,20 +1,111 @@
-"""What a job needs outside the cluster: buckets of the region, secrets that exist; and the files that it becomes."""
+"""What a job needs outside the cluster: an image, buckets of the region, secrets that exist; the files that it becomes.
+
+Everything that can be wrong with a job of one's own is refused by its command with a fix, and nothing is written.
+"""
 
 import json
 from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
+from typer.testing import CliRunner, Result
 
 from holdfast.commands import app
 from holdfast.contract.environment import ENV_PLATFORM
 from holdfast.contract.errors import InputError
 from holdfast.jobs import outside
 from holdfast.manifests.render_context import RenderContext
+from tests import platforms
 from tests.infra.ops.google import Gcloud
-from tests.platforms import file, load, with_images
+from tests.platforms import load, with_images
 from workloads.library.tests.jobs.test_job_file import IMAGE, own
+
+FAR = {"location": "EUROPE-WEST4"}
+NO_SECRET = "ERROR: (gcloud.secrets.versions.describe) NOT_FOUND: Secret [hf] not found or has no versions."
+NO_BUCKET = "ERROR: (gcloud.storage.buckets.describe) gs://gone not found: 404."
+GIVEN = {
+    "--platform": str(platforms.file("example")),
+    "--image": IMAGE,
+    "--gpus": "1xl4",
+}
+CASES: dict[str, tuple[dict[str, str], str, str]] = {
+    "GPUs that no pool has": ({"--gpus": "8xh100"}, "no pool of example", ""),
+    "image is no name": ({"--image": "Train Me"}, "without a digest", "imagetools inspect"),
+    "image by tag": ({"--image": "us-docker.pkg.dev/p/r/train:v1"}, "without a digest", "imagetools inspect"),
+    "role that was not pushed": ({"--image": "trainer"}, "image digests of example", "make images ENV=example"),
+    "image that the policy refuses": (
+        {"--platform": str(platforms.file("prod"))},
+        "image policy",
+        "security.image_patterns",
+    ),
+    "run that has no place": (
+        {
+            "--platform": str(platforms.file("prod")),
+            "--image": f"us-central1-docker.pkg.dev/change-me/holdfast-prod/mine@sha256:{'a' * 64}",
+        },
+        "no prefix in the checkpoint bucket",
+        'Run(name="my-run")',
+    ),
+    "bucket in another region": ({"--data": "gs://far/x"}, "another region", "--location=us-central1"),
+    "bucket that is not there": ({"--data": "gs://gone/x"}, "no such bucket", "create it"),
+    "secret that is not there": ({"--set": "secrets.HF_TOKEN=hf"}, "no such secret", "gcloud secrets create hf"),
+    "document that is not there": ({"--platform": "exmaple.json"}, "no platform document", "infra describe"),
+}
+
+
+def called(*words: str) -> Result:
+    return CliRunner().invoke(app, list(words), catch_exceptions=False)
+
+
+def new_job(**changed: str) -> Result:
+    options = [word for pair in (GIVEN | changed).items() for word in pair]
+    return called("new-job", "my-run", *options, "--", "python", "train.py", "--lr", "3")
+
+
+@pytest.fixture
+def work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, gcloud: Gcloud) -> Path:
+    """The current folder, empty; the stand-in of gcloud knows buckets."""
+    gcloud.answer("storage buckets describe gs://far", FAR)
+    gcloud.refuse("storage buckets describe gs://gone", NO_BUCKET)
+    gcloud.refuse("secrets versions describe latest", NO_SECRET)
+    folder = tmp_path / "work"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    return folder
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("case", CASES)
+def test_what_is_wrong_is_refused_with_its_fix_and_nothing_is_written(work: Path, case: str) -> None:
+    changed, what, fix = CASES[case]
+    with pytest.raises(InputError) as error:
+        new_job(**changed)
+    assert what in str(error.value) and fix in str(error.value), error.value
+    assert not list(work.rglob("*"))
+
+
+@pytest.mark.process
+def test_a_file_with_something_else_in_it_stays(work: Path) -> None:
+    (work / "my-run.yaml").write_text("mine")
+    with pytest.raises(InputError, match="something else in it"):
+        new_job()
+    assert (work / "my-run.yaml").read_text() == "mine" and len(list(work.iterdir())) == 1
+
+
+@pytest.mark.process
+def test_a_job_is_written_as_a_file_and_as_manifests_and_submit_reads_it(
+    work: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(ENV_PLATFORM, str(platforms.file("example")))
+    done = new_job()
+    assert "wrote my-run.yaml" in done.stderr and "my-run-" in done.stdout
+    submitted = ["submit", "my-run.yaml", "--dry-run", "--write", "gitops", "--json"]
+    body: dict[str, Any] = json.loads(called(*submitted).stdout)
+    assert body["usd_per_hour"] > 0 and body["purchases"][0]["gpus"] == 1
+    again = called(*submitted)
+    assert again.exit_code == 0 and "wrote gitops/my-run.yaml" in again.stderr, "its own manifest is replaced"
+    linted = called("lint", "gitops")
+    assert linted.exit_code == 0, linted.stdout
 
 
 @pytest.mark.process
@@ -50,37 +141,3 @@ def test_a_role_is_the_image_that_was_pushed_for_the_environment() -> None:
         context.require_digests(["cloud-sql-proxy"])
     pushed = RenderContext(with_images("example", "trainer"))
     assert outside.resolve("trainer", pushed).endswith(f"/trainer@sha256:{'a' * 64}")
-
-
-def words() -> list[str]:
-    options = ["--platform", str(file("example")), "--image", IMAGE, "--gpus", "1xl4"]
-    return ["new-job", "my-run", *options, "--", "python", "train.py", "--lr", "3"]
-
-
-@pytest.mark.process
-@pytest.mark.usefixtures("gcloud")
-def test_a_job_is_written_as_a_file_and_as_manifests_and_submit_reads_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv(ENV_PLATFORM, str(file("example")))
-    done = CliRunner().invoke(app, words(), catch_exceptions=False)
-    assert "wrote my-run.yaml" in done.stderr and "my-run-" in done.stdout
-    submitted = ["submit", "my-run.yaml", "--dry-run", "--write", "gitops", "--json"]
-    body: dict[str, Any] = json.loads(CliRunner().invoke(app, submitted, catch_exceptions=False).stdout)
-    assert body["usd_per_hour"] > 0 and body["purchases"][0]["gpus"] == 1
-    again = CliRunner().invoke(app, submitted, catch_exceptions=False)
-    assert again.exit_code == 0 and "wrote gitops/my-run.yaml" in again.stderr, "its own manifest is replaced"
-    linted = CliRunner().invoke(app, ["lint", "gitops"], catch_exceptions=False)
-    assert linted.exit_code == 0, linted.stdout
-
-
-@pytest.mark.process
-@pytest.mark.usefixtures("gcloud")
-def test_what_is_refused_leaves_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "my-run.yaml").write_text("mine")
-    with pytest.raises(InputError, match="something else in it"):
-        CliRunner().invoke(app, words(), catch_exceptions=False)
-    assert [path.name for path in tmp_path.iterdir() if path.name != "bin"] == ["my-run.yaml"]
-    assert (tmp_path / "my-run.yaml").read_text() == "mine"

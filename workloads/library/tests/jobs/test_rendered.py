@@ -5,8 +5,6 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 from ruamel.yaml import YAML
 
 from holdfast.contract.capacity import ANNOTATION_REQUEUES_FOR, LABEL_REQUEUES, Capacity
@@ -22,7 +20,6 @@ from tests.platforms import load, names
 from workloads.library.tests.jobs.test_job_file import IMAGE, own
 
 PRICES = prices.load()
-WORDS = st.text("abcxyz ./-_=", min_size=1, max_size=20).filter(lambda word: word.strip())
 
 
 def made(job: OwnJob) -> list[dict[str, Any]]:
@@ -45,81 +42,34 @@ def listed(environment: str) -> str:
     return next((run.name for run in load(environment).runs), own().name)
 
 
-@st.composite
-def jobs(draw: st.DrawFn) -> OwnJob:
-    """Any job that some environment can run: GPUs and nodes come from what it offers."""
-    environment = draw(st.sampled_from(names()))
-    offer = draw(st.sampled_from(offers(load(environment))))
-    count = draw(st.integers(1, min(offer.machine.gpus, 8)))
-    most = draw(st.integers(1, min(offer.lent_gpus // count, 8)))
-    elastic, sharded = (
-        draw(st.sampled_from(((False, False), (True, False), (False, True)))) if most > 1 else (False, False)
-    )
-    nodes = f"{draw(st.integers(1, most - 1))}..{most}" if elastic else most
-    gpus = draw(st.sampled_from(("none", f"{count}x{offer.accelerator}", f"{count}x{offer.accelerator}")))
-    in_place = elastic or sharded
-    batch = not in_place and draw(st.booleans())
-    return own(
-        restarts=draw(st.integers(0, 9)),
-        max_hours=draw(st.sampled_from((0.5, 24.0, 168.0))),
-        name=listed(environment),
-        environment=environment,
-        gpus=gpus,
-        nodes=most if sharded else nodes,
-        sharded=sharded,
-        command=tuple(draw(st.lists(WORDS, min_size=1, max_size=4))),
-        resumes=in_place or draw(st.booleans()),
-        on_notice="handles" if batch or in_place else draw(st.sampled_from(("handles", "drain", "wrap"))),
-        data="gs://bucket/a/b" if batch else draw(st.sampled_from(("", "gs://bucket", "gs://bucket/a/b"))),
-        predictor="mine:predict" if batch else "",
-        env=draw(st.dictionaries(st.sampled_from(("MODE", "A_B", "LEVEL")), WORDS)),
-        secrets=draw(st.sampled_from(({}, {"HF_TOKEN": "hf"}, {"A": "a/3", "B": "b"}))),
-        claims=draw(st.sampled_from(({}, {"/mnt/models": "models"}))),
-        checkpoint_key=draw(st.sampled_from(("", "key"))),
-        scratch=draw(st.sampled_from(("512Mi", "10Gi", "50Gi"))),
-        shm=draw(st.sampled_from(("", "1Gi"))),
-    )
-
-
-@pytest.mark.process
-@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-@given(jobs())
-def test_the_linter_passes_whatever_a_job_becomes(job: OwnJob) -> None:
-    try:
-        bodies = made(job)
-    except InputError as refused:
-        # What the environment lends one by one it may not lend together.
-        assert refused.what == "no capacity for this job" or refused.what.startswith(f"{job.environment} lends"), (
-            refused
-        )
-        return
-    pod = pod_of(bodies)
-    (container,) = pod["containers"]
-    assert container["image"] == IMAGE
-    assert int(container["resources"]["limits"].get("nvidia.com/gpu", 0)) == job.gpu_count
-    assert pod["securityContext"]["runAsNonRoot"] and container["securityContext"]["readOnlyRootFilesystem"]
-    if not job.predictor:
-        assert container["command"][-len(job.command) :] == list(job.command)
+OPTIONS: tuple[dict[str, Any], ...] = (
+    {},
+    {"secrets": {"HF_TOKEN": "hf", "B": "b/3"}, "claims": {"/mnt/models": "models"}, "checkpoint_key": "key"},
+    {"on_notice": "drain", "scratch": "512Mi", "shm": "1Gi", "env": {"MODE": "a b", "LEVEL": "./x="}},
+    {"on_notice": "wrap", "data": "gs://bucket/a/b", "scratch": "50Gi", "restarts": 9},
+    {"data": "gs://bucket", "max_hours": 0.5, "command": ("./x y", "--a=b", "-")},
+)
+"""What a job may say in addition; the machines take turns with it."""
 
 
 @pytest.mark.parametrize("name", names())
-def test_every_machine_that_an_environment_offers_runs_a_job(name: str) -> None:
-    """One that fills it, and one with a single of its GPUs; alone and as a gang."""
-    env, context = load(name), RenderContext(load(name))
-    for offer, (whole, nodes) in itertools.product(offers(env), ((True, 1), (False, 1), (True, 2))):
+def test_every_machine_that_an_environment_offers_runs_jobs_that_the_linter_passes(name: str) -> None:
+    """One that fills it, and one with a single of its GPUs; alone and as a gang; whatever the job says."""
+    options = itertools.cycle(OPTIONS)
+    for offer, (whole, nodes) in itertools.product(offers(load(name)), ((True, 1), (False, 1), (True, 2))):
         gpus = offer.machine.gpus if whole else 1
-        wrong = (offer.capacity is Capacity.QUEUED and nodes == 1) or (
-            offer.capacity is Capacity.FLEX_START and nodes > 1
-        )
+        wrong = offer.capacity is (Capacity.QUEUED if nodes == 1 else Capacity.FLEX_START)
         if wrong or gpus * nodes > offer.lent_gpus:
             continue
-        gpus_a_node, capacity = f"{gpus}x{offer.accelerator}", offer.capacity.value
-        job = own(name=listed(name), environment=name, gpus=gpus_a_node, nodes=nodes, capacity=capacity)
-        placed = placing.place(job, env, PRICES)
+        given = {"gpus": f"{gpus}x{offer.accelerator}", "nodes": nodes, "capacity": offer.capacity.value}
+        job = own(name=listed(name), environment=name, **given | next(options))
+        placed = placing.place(job, load(name), PRICES)
         assert placed.offer is not None and placed.offer.capacity is offer.capacity
-        assert pod_of(rendered.bodies(job, context, placed))["containers"][0]["resources"]["limits"][
-            "nvidia.com/gpu"
-        ] == str(gpus)
+        pod = pod_of(made(job))
+        (container,) = pod["containers"]
+        assert container["resources"]["limits"]["nvidia.com/gpu"] == str(gpus)
+        assert container["image"] == IMAGE and container["command"][-len(job.command) :] == list(job.command)
+        assert pod["securityContext"]["runAsNonRoot"] and container["securityContext"]["readOnlyRootFilesystem"]
 
 
 def test_a_gang_finds_its_first_pod_and_counts_its_ranks_without_options() -> None:
@@ -158,24 +108,12 @@ def test_secrets_are_refused_where_no_add_on_would_mount_them() -> None:
 
 
 def test_a_batch_fills_its_queue_before_a_worker_looks_into_it() -> None:
-    bodies = made(
-        own(
-            predictor="mine:predict",
-            predict_seconds=90.0,
-            data="gs://bucket/a",
-            nodes=3,
-            command=("--set", "micro_batch=8"),
-        )
-    )
+    options = ("--set", "micro_batch=8")
+    bodies = made(own(predictor="mine:predict", predict_seconds=90.0, data="gs://bucket/a", nodes=3, command=options))
     pod = pod_of(bodies)
     assert [each["name"] for each in pod["initContainers"]] == ["cloud-sql-proxy", "load"]
     command = pod["containers"][0]["command"]
-    assert command[3:6] == ["batch", "run", "my-run"] and command[-4:] == [
-        "--set",
-        "predict_timeout_s=90",
-        "--set",
-        "micro_batch=8",
-    ]
+    assert command[3:6] == ["batch", "run", "my-run"] and command[-4:] == ["--set", "predict_timeout_s=90", *options]
     assert bodies[-1]["spec"]["parallelism"] == 3 and bodies[-1]["metadata"]["namespace"] == "batch"
 
 

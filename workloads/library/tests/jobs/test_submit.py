@@ -54,7 +54,9 @@ def test_a_job_costs_its_pods_times_the_machine_and_of_a_class_the_dearest(
     assert made.purchases[0].pools == ("spot-a100",)
     assert made.usd_per_hour == pytest.approx(4 * usd("spot-a100"))
     pool = next(p for p in env.pools if p.pool_class == "spot-l4")
-    (bought,) = submit.plan([jobset(pool, 2, 3)], env, table).purchases
+    made = submit.plan([jobset(pool, 2, 3)], env, table)
+    assert json.loads(json.dumps(made.as_json()))["schema"] == "holdfast.purchase/2"
+    (bought,) = made.purchases
     assert (len(bought.pools), bought.pods, bought.gpus) == (3, 6, 6)
     assert bought.usd_per_hour == pytest.approx(6 * max(map(usd, bought.pools)))
 
@@ -150,11 +152,6 @@ def test_a_flex_job_costs_the_cheapest_machine_that_auto_provisioning_can_make_f
     made = submit.plan([document], env, table, 100)
     assert (made.purchases[0].pools, made.refusals) == ((), [])
     assert made.usd_per_hour == pytest.approx(3 * quote.usd)
-
-
-def test_the_plan_is_one_json_object_with_a_schema(env: Environment, table: prices.Table) -> None:
-    body = submit.plan([job(env.pool("spot-a100"), 2)], env, table).as_json()
-    assert json.loads(json.dumps(body))["schema"] == "holdfast.purchase/2"
 
 
 def test_numbers_are_read_as_the_api_server_reads_them(tmp_path: Path) -> None:

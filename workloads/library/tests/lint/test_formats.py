@@ -18,24 +18,28 @@ def report() -> Report:
     return lint([CORPUS], Options())
 
 
-def test_text_shows_the_line_with_a_caret_under_the_value() -> None:
-    text = formats.text(lint([CORPUS / "b6-grace.yaml"], Options()))
-    block = re.search(r"b6-grace\.yaml:(\d+):(\d+): error: grace period of 25 s.*?\n(.*)\n(.*)\n(.*)\n(.*)\n", text)
+KEY = "apiVersion: v1\nkind: ServiceAccount\nmetadata:\n  annotations:\n    iam.gke.io/gcp-serviceaccount: a@b\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "place", "marked"),
+    [
+        ((CORPUS / "b6-grace.yaml").read_text(), r"\d+:\d+: error: grace period of 25 s", "25"),
+        (KEY, "5:5: error: GKE does not read ", "iam.gke.io/gcp-serviceaccount"),
+    ],
+    ids=["value", "key"],
+)
+def test_text_shows_the_line_with_a_caret_under_what_is_wrong(
+    tmp_path: Path, text: str, place: str, marked: str
+) -> None:
+    (tmp_path / "a.yaml").write_text(text)
+    block = re.search(rf"a\.yaml:{place}.*?\n(.*)\n(.*)\n", shown := formats.text(lint([tmp_path], Options())))
     assert block
-    line, caret = block.group(3), block.group(4)
-    assert line[caret.index("^") : caret.rindex("^") + 1] == "25"
-    assert "(platform document of example: pools.spot-l4-g2-standard-8)" in block.group(5) and "fix:" in block.group(6)
-
-
-def test_the_caret_is_under_a_key_that_is_wrong(tmp_path: Path) -> None:
-    (tmp_path / "a.yaml").write_text(
-        "apiVersion: v1\nkind: ServiceAccount\nmetadata:\n  annotations:\n    iam.gke.io/gcp-serviceaccount: a@b\n"
+    line, caret = block.groups()
+    assert line[caret.index("^") : caret.rindex("^") + 1] == marked
+    assert "fix:" in shown and (
+        marked != "25" or "(platform document of example: pools.spot-l4-g2-standard-8)" in shown
     )
-    text = formats.text(lint([tmp_path / "a.yaml"], Options()))
-    block = re.search(r"a\.yaml:5:5: error: GKE does not read .*?\n(.*)\n(.*)\n", text)
-    assert block
-    line, caret = block.group(1), block.group(2)
-    assert line[caret.index("^") : caret.rindex("^") + 1] == "iam.gke.io/gcp-serviceaccount"
 
 
 def test_json_names_its_schema_and_every_finding_a_rule_and_a_fix(report: Report) -> None:

@@ -1,92 +1,27 @@
-"""Hostile and odd files: a finding or exit 2, in bounded time, and nothing of a file speaks to the terminal or to CI."""
+"""Large files are judged in bounded time, and nothing of a file speaks to the terminal or to CI. Odd values: fuzz/."""
 
 import json
 import os
-import random
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from holdfast.lint import examples, formats
+from holdfast.lint import formats
 from holdfast.lint.engine import Options, Report, lint, lint_texts
-from holdfast.lint.registry import all_rules
 
 ROOT = Path(__file__).parents[4]
 POD = "apiVersion: v1\nkind: Pod\nmetadata: {name: a, namespace: training}\n"
-ODD: tuple[Any, ...] = (
-    "inf", "nan", "-1", "1e400", "0x" + "f" * 5_000, "9" * 5_000, "\ud800", "", 10**30, -1, 1.5, True, None,
-    [], [[]], [None], [{}], {}, {"a": []}, [[{"name": []}]], ["a", 1, None, {}],
-)  # fmt: skip
 # CPU seconds; a quadratic reading of such a file takes minutes.
 BOUND_S = 5.0
 
 
 def judged(text: str) -> Report:
     return lint_texts({"a.yaml": text}, Options())
-
-
-def limits(gpus: str) -> str:
-    container = f"{{name: main, image: x, resources: {{limits: {{nvidia.com/gpu: {gpus}}}}}}}"
-    return f"{POD}spec: {{containers: [{container}], tolerations: [{{operator: Exists}}]}}\n"
-
-
-def test_no_amount_of_gpus_crashes() -> None:
-    for gpus in ("inf", "'inf'", ".inf", "nan", "'1e400'", "1e999", "-1", f"0x{'f' * 5_000}", "1_0", "''"):
-        report = judged(limits(gpus))
-        assert all(render(report) for render in (formats.text, formats.as_json, formats.github)), gpus
-
-
-def places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    children = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
-    for key, child in children:
-        yield (*path, key)
-        yield from places(child, (*path, key))
-
-
-def replaced(value: Any, path: tuple[Any, ...], odd: Any) -> Any:
-    if not path:
-        return odd
-    copy = dict(value) if isinstance(value, dict) else list(value)
-    copy[path[0]] = replaced(value[path[0]], path[1:], odd)
-    return copy
-
-
-def test_no_odd_value_anywhere_in_any_example_crashes_a_rule() -> None:
-    """Every place of every example is reached over the runs; one run takes a sample of them."""
-    bodies = [
-        b
-        for rule in all_rules().values()
-        if rule.check
-        for b in examples.whole(rule.base, rule.bad)
-        if isinstance(b, dict)
-    ]
-    chosen = [(body, path) for body in bodies for path in places(body)]
-    draw = random.Random(20)
-    for body, path in draw.sample(chosen, 100):
-        odd = draw.choice(ODD)
-        report = judged(json.dumps(replaced(body, path, odd)))
-        assert formats.text(report).encode()
-
-
-def test_no_odd_item_of_a_required_affinity_crashes() -> None:
-    """No example has one."""
-    for odd in ODD:
-        for term in ({"matchExpressions": [odd]}, {"matchExpressions": odd}, odd):
-            affinity = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [term]}}
-            spec = {
-                "priorityClassName": "none",
-                "affinity": {"nodeAffinity": affinity},
-                "containers": [{"name": "m", "image": "a"}],
-            }
-            assert judged(
-                json.dumps({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "a"}, "spec": spec})
-            ).findings
 
 
 def took(work: Callable[[], object]) -> float:
@@ -112,16 +47,12 @@ def shell(script: str) -> str:
 BIG = 100_000
 HUGE: dict[str, Callable[[], str]] = {
     "open braces": lambda: "a: [\n" + "{{" * (BIG // 2),
-    "open percent": lambda: "a: [\n" + "{%" * (BIG // 2),
-    "traps": lambda: shell("trap '" * (BIG // 6)),
     "traps closed": lambda: shell("trap 'exit " * (BIG // 11)),
     "sleeps": lambda: shell("sleep " * (BIG // 6)),
-    "python sleeps": lambda: shell("time.sleep(" * (BIG // 11)),
     "spaces": lambda: shell("a" + " " * BIG + "b"),
     "open ignores": lambda: "# " + "# holdfast: ignore[" * (BIG // 19) + "\n" + POD,
     "reason of spaces": lambda: f"{POD}# holdfast: ignore[HF101] a{' ' * BIG}b\n",
     "keys": lambda: "apiVersion: batch/v1\nkind: Job\nmetadata: {name: a}\nspec:\n" + "".join(f"  k{n}: v\n" for n in range(20_000)),
-    "keys near a field": lambda: "apiVersion: batch/v1\nkind: Job\nmetadata: {name: a}\nspec:\n" + "".join(f"  parallelis{n}: v\n" for n in range(10_000)),
     "one key": lambda: "a: 1\n" * 10_000,
     "a long key by alias": lambda: f"{POD}x: &k {'k' * 200_000}\nspec: {{containers: [{{name: m}}], tolerations: [{', '.join(['{key: *k}'] * 2_000)}]}}\n",
     "merges": lambda: "a: &a {" + ", ".join(f"k{n}: v" for n in range(5_000)) + "}\nb: {<<: [" + ", ".join(["*a"] * 20_000) + "]}\n",

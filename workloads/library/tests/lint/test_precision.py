@@ -109,23 +109,6 @@ def test_a_file_that_a_kustomization_names_is_a_patch(field: str) -> None:
     assert "HF305" in found(kustomization, positive, names=("over/kustomization.yaml", "over/a.yaml"))
 
 
-@pytest.mark.parametrize(("account", "binding", "subject", "wrong"), [
-    ("a", "a", "b", True), ("a", "a", "a", False), ("b", "a", "b", False), ("c", "a", "b", False), ("", "", "default", False),
-])  # fmt: skip
-def test_a_binding_is_judged_where_its_account_stands_beside_it(
-    account: str, binding: str, subject: str, wrong: bool
-) -> None:
-    """One of another namespace may be in files that nobody showed."""
-
-    def meta(namespace: str) -> str:
-        return f"{{name: x, namespace: {namespace}}}" if namespace else "{name: x}"
-
-    text = f"apiVersion: v1\nkind: ServiceAccount\nmetadata: {meta(account)}\n---\n"
-    text += f"apiVersion: rbac.authorization.k8s.io/v1\nkind: RoleBinding\nmetadata: {meta(binding)}\n"
-    text += f"subjects: [{{kind: ServiceAccount, name: x, namespace: {subject}}}]\n"
-    assert ("HF417" in found(text)) is wrong
-
-
 @pytest.mark.parametrize(
     ("service", "ended"), [("", True), ("clusterIP: None, publishNotReadyAddresses: true, ", False)]
 )

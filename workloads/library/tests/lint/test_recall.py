@@ -5,50 +5,29 @@ import pytest
 from holdfast.lint.engine import Options, lint_texts
 from holdfast.lint.pages import example_text
 from holdfast.lint.registry import all_rules
-from workloads.library.tests.lint.seeded import rendered
-from workloads.library.tests.lint.seeded.defects import FOLDER, TOPICS
+from workloads.library.tests.lint import defects
+from workloads.library.tests.lint.defects import SINGLE, found_in, pre_stop
 
 
-def found(base: str, change: str) -> set[str]:
-    """Rules that find the change, merged into a clean object of the linter's examples."""
-    rule = next(rule for rule in all_rules().values() if rule.base == base)
-    return {f.rule for f in lint_texts({"a.yaml": example_text(rule, change)}, Options()).active}
-
-
-def hook(*words: str) -> str:
-    return f"lifecycle: {{preStop: {{exec: {{command: {list(words)}}}}}}}"
-
-
-@pytest.mark.parametrize(
-    ("base", "change", "expected"),
-    [
-        ("container", hook("/bin/sleep", "90s"), "HF103"),
-        ("container", hook("sh", "-c", "sleep infinity"), "HF103"),
-        ("container", 'command: [bash, -c, "function bye { exit 0; }\\ntrap bye SIGTERM EXIT\\npython t.py"]', "HF105"),
-        ("container", hook("/bin/sh", "-c", "python save_checkpoint.py"), "HF108"),
-        ("container", "command: [python, t.py, --checkpoints=./out]", "HF201"),
-        ("container", "command: [torchrun, --nnodes, '4', t.py]", "HF122"),
-    ],
-)
+@pytest.mark.parametrize(("base", "change", "expected"), SINGLE)
 def test_a_seeded_defect_is_found(base: str, change: str, expected: str) -> None:
-    assert expected in found(base, change)
+    assert expected in found_in(base, change)
 
 
 @pytest.mark.parametrize(
     ("base", "change", "passed"),
     [
-        ("container", hook("sleep", "2"), "HF103"),
+        ("container", pre_stop("sleep", "2"), "HF103"),
         ("container", 'command: [bash, -c, "cleanup() { save; exit 143; }; trap cleanup TERM; python t.py"]', "HF105"),
         ("container", 'command: [bash, -c, "done() { exit 0; }; trap cleanup TERM; python t.py"]', "HF105"),
-        ("container", hook("python", "-m", "holdfast.runtime.drain"), "HF108"),
+        ("container", pre_stop("python", "-m", "holdfast.runtime.drain"), "HF108"),
         ("container", "command: [python, t.py, --checkpoint-interval, '100', --checkpoint, org/model]", "HF201"),
         ("container", "command: [python, t.py, --checkpoint-dir, gs://bucket/run]", "HF201"),
         ("container", "command: [torchrun, --nnodes=1:4, t.py]", "HF122"),
         ("container", "command: [torchrun, --nnodes=2, t.py]", "HF122"),
-        ("serving-pod", "initContainers: [{name: p, image: migrate, command: [migrate]}]", "HF506"),
-        ("container", hook("sh", "-c", "sleep 2 # sleep 20"), "HF103"),
-        ("container", hook("python", "-m", "wait", "--for", "x", "--sleep", "20"), "HF103"),
-        ("container", hook("sh", "-c", "kubectl wait --for=delete pod/a; sleep 1"), "HF103"),
+        ("container", pre_stop("sh", "-c", "sleep 2 # sleep 20"), "HF103"),
+        ("container", pre_stop("python", "-m", "wait", "--for", "x", "--sleep", "20"), "HF103"),
+        ("container", pre_stop("sh", "-c", "kubectl wait --for=delete pod/a; sleep 1"), "HF103"),
         ("container", "command: [sh, -c, \"trap 'save; exit' TERM; python t.py & wait\"]", "HF105"),
         ("container", "command: [bash, -c, \"trap 'exit' TERM; python t.py & wait\"]", "HF105"),
         ("container", 'command: [sh, -c, "set -e\\npython t.py\\nrm x || true"]', "HF109"),
@@ -57,31 +36,14 @@ def test_a_seeded_defect_is_found(base: str, change: str, expected: str) -> None
         ("container", "command: [python, -m, holdfast, batch, run, --window, '10']", "HF107"),
         ("container", "command: [python, train.py, --window, '512']", "HF107"),
         ("container", "command: [torchrun, --nproc-per-node=gpu, t.py]", "HF125"),
-        (
-            "jobset-job",
-            "template: {spec: {containers: [{name: m, image: a, command: [t, --rdzv-endpoint, etcd-0.etcd:1]}]}}",
-            "HF126",
-        ),
-        (
-            "job",
-            "metadata: {name: null, generateName: a-}\nspec: {template: {spec: {containers: [{name: m, image: a, env: [{name: HOLDFAST_JOB, value: b}]}]}}}",
-            "HF127",
-        ),
+        ("jobset-job", "template: {spec: {containers: [{name: m, image: a, command: [t, --rdzv-endpoint, etcd-0.etcd:1]}]}}", "HF126"),
+        ("job", "metadata: {name: null, generateName: a-}\nspec: {template: {spec: {containers: [{name: m, image: a, env: [{name: HOLDFAST_JOB, value: b}]}]}}}", "HF127"),
         ("serving-container", "command: [vllm, serve, m, --shutdown-timeout, '50']", "HF145"),
-        (
-            "job",
-            "spec: {parallelism: 4, completions: 8, template: {spec: {containers: [{name: m, image: a, command: [torchrun, --nnodes=4, t.py]}]}}}",
-            "HF122",
-        ),
+        ("job", "spec: {parallelism: 4, completions: 8, template: {spec: {containers: [{name: m, image: a, command: [torchrun, --nnodes=4, t.py]}]}}}", "HF122"),
     ],
-)
+)  # fmt: skip
 def test_what_is_right_passes(base: str, change: str, passed: str) -> None:
-    assert passed not in found(base, change)
-
-
-@pytest.mark.parametrize("name", ["clean", "serving"])
-def test_the_files_that_defects_are_seeded_into_are_clean(name: str) -> None:
-    assert lint_texts({"a.yaml": (FOLDER / f"{name}.yaml").read_text()}, Options()).active == []
+    assert passed not in found_in(base, change)
 
 
 @pytest.mark.parametrize(
@@ -90,25 +52,20 @@ def test_the_files_that_defects_are_seeded_into_are_clean(name: str) -> None:
 )
 def test_a_sleep_that_the_script_does_not_state_is_said_to_be_unknown(script: str) -> None:
     rule = all_rules()["HF103"]
-    text = example_text(rule, hook("sh", "-c", script))
+    text = example_text(rule, pre_stop("sh", "-c", script))
     (finding,) = lint_texts({"a.yaml": text}, Options()).active
     assert finding.rule == "HF103" and "cannot tell how long" in finding.message
 
 
-@pytest.mark.parametrize("topic", TOPICS)
-def test_defects_seeded_into_a_whole_file_are_found(topic: str) -> None:
-    assert [defect.name for defect in TOPICS[topic] if not defect.found() & set(defect.rules)] == []
-
-
 def test_the_rendered_manifests_are_clean() -> None:
-    assert rendered.clean().active == []
+    assert defects.clean().active == []
 
 
 @pytest.mark.parametrize(
-    ("seeded", "count", "goal"), [(rendered.JOBS, 40, 38), (rendered.REST, 55, 49)], ids=["jobs", "rest"]
+    ("seeded", "count", "goal"), [(defects.JOBS, 40, 38), (defects.REST, 55, 49)], ids=["jobs", "rest"]
 )
 def test_defects_seeded_in_the_rendered_manifests_are_found(
-    seeded: tuple[rendered.Defect, ...], count: int, goal: int
+    seeded: tuple[defects.Defect, ...], count: int, goal: int
 ) -> None:
     missed = [each.name for each in seeded if not each.found()]
     assert len(seeded) == count and count - len(missed) >= goal, missed

@@ -1,4 +1,4 @@
-"""The churn that is printed as the flip point is the one at which the simulated costs are equal."""
+"""The churn at which Spot stops paying, and the churn that is measured. Of one GPU the first is held against the simulator in test_simulate."""
 
 import itertools
 from dataclasses import replace
@@ -15,24 +15,15 @@ from holdfast.place.job import Job
 from workloads.library.tests.place.worlds import A100, REGION, world
 
 
-def costs(asked: Job, churn: float) -> tuple[float, float]:
-    """Simulated means of Spot and of its cheaper rival."""
-    found = {o.placement: o.mean_usd for o in advice.options(asked, world(churn), REGION) if not o.refused}
-    return found[Placement.SPOT], min(found[Placement.FLEX_START], found[Placement.ON_DEMAND])
-
-
-@pytest.mark.parametrize(("hours", "gpus"), [(1.0, 1), (40.0, 1), (400.0, 1), (1.0, 32), (40.0, 32)])
-def test_the_printed_flip_is_the_simulated_one(hours: float, gpus: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(advice, "RUNS", 8_000)  # a short job is preempted in few of its runs
-    asked = Job(accelerator=A100, gpus=gpus, hours=hours)
+def test_the_printed_flip_of_a_gang_is_the_simulated_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(advice, "RUNS", 8_000)
+    asked = Job(accelerator=A100, gpus=32, hours=40.0)
     flip = break_even.flip(asked, world(0.1), REGION)
     assert flip is not None
-    assert 0 < flip.churn_per_hour < 10
-    spot, rival = costs(asked, flip.churn_per_hour)
-    assert spot == pytest.approx(rival, rel=0.01)
-    calm, rough = (costs(asked, flip.churn_per_hour * factor) for factor in (0.6, 1.6))
-    assert calm[0] < calm[1]
-    assert rough[0] > rough[1]
+    rows = advice.options(asked, world(flip.churn_per_hour), REGION)
+    found = {o.placement: o.mean_usd for o in rows if not o.refused}
+    rival = min(found[Placement.FLEX_START], found[Placement.ON_DEMAND])
+    assert found[Placement.SPOT] == pytest.approx(rival, rel=0.01)
 
 
 def test_short_jobs_flip_at_a_far_lower_churn_because_their_machines_are_young() -> None:

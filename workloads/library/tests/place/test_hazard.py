@@ -1,4 +1,3 @@
-import json
 from pathlib import Path
 
 import numpy as np
@@ -34,20 +33,6 @@ def test_measurement_replaces_the_prior_as_exposure_grows() -> None:
               for b in (belief, few, many)]  # fmt: skip
     assert spread == sorted(spread, reverse=True)
     assert hazard.measure(belief, events=0, exposure_h=960, ages_h=UNKNOWN).per_hour == pytest.approx(0.002)
-
-
-def test_the_ledger_is_read_by_accelerator(tmp_path: Path) -> None:
-    path = tmp_path / "churn.json"
-    rows = [
-        {"machine_type": "g2-standard-8", "events": 3, "node_hours": 100},
-        {"machine_type": "g2-standard-24", "events": 1, "node_hours": 50},
-        {"machine_type": "a2-highgpu-8g", "events": 99, "node_hours": 1},
-        {"machine_type": "", "events": 9, "node_hours": 1},
-    ]
-    path.write_text(json.dumps({"groups": rows, "ages": []}))
-    belief = hazard.read_measured(path, "nvidia-l4")
-    assert (belief.measured_events, belief.measured_h) == (4, 150)
-    assert "4 evictions in 150 h" in belief.basis
 
 
 @pytest.mark.parametrize(

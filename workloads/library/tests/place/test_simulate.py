@@ -1,13 +1,19 @@
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from holdfast.contract.checkpoint_interval import daly
-from holdfast.ledger import closed_forms
 from holdfast.place import policies
 from holdfast.place.runs import Outcome, Paths, Runs, runs_of
 from holdfast.place.simulate import side_by_side, simulate
+from workloads.library.tests.bench.placement_checks import (
+    daly_figures,
+    flips,
+    mixed_runs,
+    never_late,
+    simulator_against_closed_forms,
+)
 from workloads.library.tests.bench.placement_policies import COMPARED, GREEDY, ON_DEMAND_ONLY, UNIFORM
 
 ALL = (policies.WAIT, ON_DEMAND_ONLY, *COMPARED)
@@ -28,21 +34,10 @@ def one(runs: Runs, path: Paths, policy: policies.Policy) -> dict[str, float]:
     return {name: float(getattr(outcome, name)[0]) for name in Outcome.__slots__}
 
 
-@pytest.mark.parametrize("churn", [0.1, 0.5, 2.0])
-def test_mean_time_equals_the_closed_form_within_one_percent(churn: float) -> None:
-    checkpoint_h, restart_h, work_h, count = 30 / 3600, 5 / 60, 60.0, 1500
-    interval_h = daly(checkpoint_h, 1 / churn)
-    work_h = interval_h * round(work_h / interval_h)
-    runs = runs_of(
-        count, work_h=work_h, restart_h=restart_h, interval_h=interval_h, checkpoint_h=checkpoint_h, spot_usd=2.0
-    )
-    got = simulate(runs, exponential(count, 60 + int(work_h * churn * 4), churn, seed=1), policies.WAIT)
-    closed = closed_forms.expected_hours(
-        work_h, churn=churn, interval_h=interval_h, checkpoint_h=checkpoint_h, restart_h=restart_h
-    )
-    first_start = np.expm1(churn * restart_h) / churn
-    assert got.finish_h.mean() == pytest.approx(closed + first_start, rel=0.01)
-    assert got.usd.mean() == pytest.approx(2.0 * got.finish_h.mean())
+@pytest.mark.parametrize("check", [simulator_against_closed_forms, daly_figures, flips, never_late])
+def test_a_check_of_the_bench_holds(check: Callable[[], bool]) -> None:
+    """Closed forms within one percent, Daly's intervals, the printed flip within two percent, no feasible deadline missed."""
+    assert check()
 
 
 def test_mean_time_without_checkpoints_equals_the_closed_form() -> None:
@@ -130,30 +125,7 @@ def test_policies_side_by_side_answer_to_the_bit_as_alone() -> None:
         assert np.array_equal(found.finish_h, alone.finish_h), policy.name
 
 
-def mixed_runs(count: int, seed: int) -> tuple[Runs, Paths]:
-    """Jobs of every kind that a deadline still allows, on capacity from hopeless to calm."""
-    rng = np.random.default_rng(seed)
-    spells = rng.lognormal(rng.normal(0, 1.2, (count, 1)), 1.3, (count, 240))
-    path = Paths(edges_h=spells.cumsum(axis=1), starts_up=rng.random(count) < 0.5)
-    work, restart = rng.uniform(0.5, 100, count), rng.uniform(0, 0.6, count)
-    runs = Runs(
-        work_h=work,
-        restart_h=restart,
-        # Feasible means: on-demand from the start arrives. A third of the jobs has not a minute more.
-        deadline_h=work + restart + np.where(rng.random(count) < 0.33, 0.0, rng.exponential(work)),
-        interval_h=rng.choice([0.0, 0.1, 1.0, np.inf], count),
-        checkpoint_h=rng.uniform(0, 0.05, count),
-        spot_usd=rng.uniform(0.1, 1.2, count),
-        on_demand_usd=np.ones(count),
-        idle_usd=np.zeros(count),
-        keep_h=np.zeros(count),
-        path=np.arange(count),
-        offset_h=rng.uniform(0, 50, count),
-    )
-    return runs, path
-
-
-@pytest.mark.parametrize("policy", [policies.PATIENT, GREEDY, UNIFORM, policies.HYBRID])
+@pytest.mark.parametrize("policy", [GREEDY, UNIFORM, policies.HYBRID])
 def test_no_policy_with_a_net_misses_a_feasible_deadline(policy: policies.Policy) -> None:
     runs, path = mixed_runs(2_000, seed=11)
     got = simulate(runs, path, policy)

@@ -17,9 +17,9 @@ _BINDING = """\
 ---
 apiVersion: rbac.authorization.k8s.io/v1
 kind: RoleBinding
-metadata: {{name: reads, namespace: training}}
-roleRef: {{apiGroup: rbac.authorization.k8s.io, kind: Role, name: reads}}
-subjects: [{{kind: ServiceAccount, name: trainer, namespace: {}}}]
+metadata: {name: reads, namespace: training}
+roleRef: {apiGroup: rbac.authorization.k8s.io, kind: Role, name: reads}
+subjects: [{kind: ServiceAccount, name: trainer, namespace: training}]
 """
 _IDENTITY = "iam.gke.io/gcp-service-account: trainer@acme-ai-platform.iam.gserviceaccount.com"
 _GOOGLE_ACCOUNT = re.compile(r"[a-z0-9][a-z0-9-]{0,60}@[a-z0-9.:-]{1,60}\.gserviceaccount\.com")
@@ -56,22 +56,6 @@ def secret_in_manifest(pod: Pod, context: Context) -> Iterator[Hit]:
             literal = value and value.lower() not in _SWITCH and not value.startswith(("$(", "${", "<", "/"))
             if literal and _SECRET_NAME.search(name):
                 yield Hit((*container.path, "env", index, "value"), f"{name} holds a literal value")
-
-
-@rule("HF417", "binding-of-no-account", Severity.ERROR, on=Object,
-    what="A RoleBinding names the account of its own namespace in another namespace.",
-    why="The account gets no rights, and an account of that name in the other namespace would get them.",
-    source="https://kubernetes.io/docs/reference/access-authn-authz/rbac/", fix="name the account's own namespace",
-    bad=_ACCOUNT.format(_IDENTITY) + _BINDING.format("batch"), good=_ACCOUNT.format(_IDENTITY) + _BINDING.format("training"))  # fmt: skip
-def binding_of_no_account(obj: Object, context: Context) -> Iterator[Hit]:
-    """Only where the files show the account: those of another namespace may be in other files."""
-    for index, subject in enumerate(as_list(obj.body.get("subjects")) if obj.kind == "RoleBinding" else []):
-        name, namespace = as_text(dig(subject, "name")), as_text(dig(subject, "namespace"))
-        if dig(subject, "kind") != "ServiceAccount" or not namespace or namespace == obj.namespace:
-            continue
-        there = context.world.named("ServiceAccount", name, namespace)
-        if obj.namespace and not there and context.world.named("ServiceAccount", name, obj.namespace):
-            yield Hit(("subjects", index, "namespace"), f"{name} is in {obj.namespace}, not in {namespace}")
 
 
 @rule("HF418", "identity-annotation-wrong", Severity.ERROR, on=Object,
@@ -114,7 +98,7 @@ _WHOLE_ROLES = ("cluster-admin", "admin", "edit")
     what="A binding lets a job, or a pod of the platform, read all secrets, run commands in pods, or do everything.",
     why="Code that comes with a model or a dependency then has these rights too.",
     source="https://kubernetes.io/docs/concepts/security/rbac-good-practices/", fix="name the secrets by resourceNames; give no exec",
-    bad=_ROLE.format("secrets", _BINDING.format("training")), good=_ROLE.format("pods", _BINDING.format("training")))  # fmt: skip
+    bad=_ROLE.format("secrets", _BINDING), good=_ROLE.format("pods", _BINDING))  # fmt: skip
 def rights_beyond_the_job(obj: Object, context: Context) -> Iterator[Hit]:
     if obj.kind not in ("RoleBinding", "ClusterRoleBinding"):
         return

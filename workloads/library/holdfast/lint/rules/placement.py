@@ -175,20 +175,6 @@ def work_on_system_pool(pod: Pod, context: Context) -> Iterator[Hit]:
             yield Hit((*path, "key"), "a Job may run on the system pool", basis)
 
 
-@rule("HF009", "pinned-to-one-pool", Severity.INFO, on=Pod,
-    what="The pod selects one node pool by name.",
-    why="Spot capacity runs out for one machine type at a time. A pool class spans several.",
-    source=DOC_SPOT, fix="select holdfast.dev/pool-class", base="job-pod",
-    bad="nodeSelector: {cloud.google.com/gke-nodepool: spot-l4-g2-standard-8}",
-    good="nodeSelector: {holdfast.dev/pool-class: spot-l4}")  # fmt: skip
-def pinned_to_one_pool(pod: Pod, context: Context) -> Iterator[Hit]:
-    for demand in context.place(pod).demanded(contract.LABEL_NODEPOOL):
-        pool = next((p for p in context.platform.pools if p.name in demand.values), None)
-        if pool:
-            basis = context.platform.basis(pool, f"pool {pool.name} is one of class {pool.pool_class}")
-            yield Hit(demand.path, f"pinned to the pool {pool.name}", basis)
-
-
 @rule("HF022", "toleration-malformed", Severity.ERROR, on=Pod,
     what="A toleration that the API server refuses, or that cannot do what it says.",
     why="Exists takes no value, tolerationSeconds needs NoExecute, and there are three effects.",

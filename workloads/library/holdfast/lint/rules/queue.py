@@ -8,7 +8,7 @@ from holdfast.contract.pools import GPU_RESOURCE, LABEL_POOL_CLASS, LABEL_ROLE, 
 from holdfast.contract.values import quantity
 from holdfast.lint.document import Path
 from holdfast.lint.finding import Hit, Severity
-from holdfast.lint.objects import Job, Object, Pod, as_list, as_map, as_text, dig, near
+from holdfast.lint.objects import Job, Object, as_list, as_map, as_text, dig, near
 from holdfast.lint.platform import tolerates
 from holdfast.lint.registry import Context, rule
 from holdfast.lint.world import QUEUED_RESOURCES
@@ -135,20 +135,6 @@ def quota_over_capacity(obj: Object, context: Context) -> Iterator[Hit]:
             if dig(resource, "name") == GPU_RESOURCE and lent > most:
                 basis = platform.basis(platform.pools[0], f"all pools and caps together have {most} GPUs")
                 yield Hit((*path, "resources", r, "nominalQuota"), f"lends {lent:g} GPUs", basis)
-
-
-@rule("HF308", "queued-annotation-deprecated", Severity.ERROR, on=Pod,
-    what="A ProvisioningRequest annotation has the old prefix.",
-    why="The prefix cluster-autoscaler.kubernetes.io/ is deprecated; the autoscaler reads autoscaling.x-k8s.io/.",
-    source="https://github.com/kubernetes/autoscaler", fix="use the prefix autoscaling.x-k8s.io/", base="job-template",
-    bad="metadata: {annotations: {cluster-autoscaler.kubernetes.io/consume-provisioning-request: request}}",
-    good="metadata: {annotations: {autoscaling.x-k8s.io/consume-provisioning-request: request,"
-         f" autoscaling.x-k8s.io/provisioning-class-name: {PROVISIONING_CLASS}}}}}")  # fmt: skip
-def queued_annotation_deprecated(pod: Pod, context: Context) -> Iterator[Hit]:
-    for word in ("consume-provisioning-request", "provisioning-class-name"):
-        key = f"cluster-autoscaler.kubernetes.io/{word}"
-        if key in pod.annotations:
-            yield Hit((*pod.path, "metadata", "annotations", key), f"write autoscaling.x-k8s.io/{word}")
 
 
 @rule("HF312", "flavor-of-no-pool", Severity.ERROR, on=Object,

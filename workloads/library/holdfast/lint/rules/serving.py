@@ -1,4 +1,4 @@
-"""HF14x and HF506: servers of requests on Spot. Source: infra/decisions/0048 and 0049."""
+"""HF14x: servers of requests on Spot. Source: infra/decisions/0048 and 0049."""
 
 from collections.abc import Iterator
 from itertools import pairwise
@@ -6,7 +6,6 @@ from itertools import pairwise
 from holdfast.contract.serving import (
     DRAIN_PATH,
     HOOK_PORT,
-    KEEP_ALIVE_S,
     PROBE_FAILURES,
     PROBE_PERIOD_S,
     drain_budget,
@@ -21,12 +20,10 @@ from holdfast.lint.world import selector_of
 
 ANNOTATION_NEG = "cloud.google.com/neg"
 OVERFLOW_OF = "holdfast.dev/overflow-of"
-LOAD_BALANCER_S = 600  # how long Google's proxies keep a backend connection; fixed
 _DRAIN, _PROXY = "infra/decisions/0048", "infra/decisions/0049"
 _CONTRACT = "holdfast.contract.serving"
 _VLLM = {("vllm", "serve"), ("-m", "vllm.entrypoints.openai.api_server")}
 _READY = "readinessProbe: {httpGet: {path: /v2/health/ready, port: 8080}, periodSeconds: 1, failureThreshold: 1}"
-_PROBES = {"startupProbe", "readinessProbe", "livenessProbe"}
 
 
 def _service(name: str, annotations: str = "") -> str:
@@ -136,22 +133,6 @@ def _balanced(service: Object) -> bool:
     return annotated or as_text(service.spec.get("type")) == "LoadBalancer"
 
 
-@rule("HF144", "keep-alive-shorter-than-load-balancer", Severity.WARNING, on=Pod,
-    what="A server behind a load balancer of Google closes idle connections sooner than the load balancer.",
-    why=f"Google's proxies keep a connection for {LOAD_BALANCER_S} s. A request on one that the server has closed gets no"
-        " answer: backend_connection_closed_before_data_sent_to_client.",
-    source="https://cloud.google.com/load-balancing/docs/https#timeouts_and_retries",
-    fix=f"keep connections for {KEEP_ALIVE_S} s",
-    bad=_spot("command: [uvicorn, app:app]", annotations=_NEG),
-    good="command: [uvicorn, 'app:app', --timeout-keep-alive, '620']", base="serving-container")  # fmt: skip
-def keep_alive_too_short(pod: Pod, context: Context) -> Iterator[Hit]:
-    basis = constant(_CONTRACT, "KEEP_ALIVE_S", f"servers of the platform keep them for {KEEP_ALIVE_S} s")
-    for container in pod.containers if any(map(_balanced, services(pod, context))) else []:
-        kept_s = quantity(container.option("--timeout-keep-alive")) or 5.0
-        if any(each.rpartition("/")[2] == "uvicorn" for each in container.words) and kept_s <= LOAD_BALANCER_S:
-            yield Hit(container.command_at, f"closes idle connections after {kept_s:g} s", basis)
-
-
 @rule("HF145", "vllm-drops-at-sigterm", Severity.ERROR, on=Pod,
     what="vLLM on Spot has no --shutdown-timeout, or one longer than the window or its grace period leaves.",
     why="With its default of 0 it aborts every request at SIGTERM, and after SIGTERM it refuses new ones: it needs a"
@@ -227,18 +208,3 @@ def overflow_without_base(obj: Object, context: Context) -> Iterator[Hit]:
         yield Hit(at, f"there is no Deployment {wanted} among the files examined")
     elif any(context.place(pod).on_spot or not as_map(pod.spec.get("nodeSelector")) for pod in base.pods):
         yield Hit(at, f"Deployment {wanted} is not tied to machines on demand")
-
-
-@rule("HF506", "sidecar-without-restart-policy", Severity.ERROR, on=Pod,
-    what="An init container that serves, by its probes or its name, has no restartPolicy: Always.",
-    why="The next container starts only when an init container has ended: the pod waits for a proxy that never ends.",
-    source="https://kubernetes.io/docs/concepts/workloads/pods/sidecar-containers/",
-    fix="set restartPolicy: Always on it", base="serving-pod",
-    bad="initContainers: [{name: proxy, image: cloud-sql-proxy, args: [--port=5432]}]",
-    good="initContainers: [{name: proxy, image: cloud-sql-proxy, args: [--port=5432], restartPolicy: Always}]")  # fmt: skip
-def sidecar_without_restart_policy(pod: Pod, context: Context) -> Iterator[Hit]:
-    for container in pod.containers:
-        image = as_text(container.body.get("image")).partition("@")[0].rpartition("/")[2]
-        serves = bool(_PROBES & container.body.keys()) or "-proxy" in image
-        if "initContainers" in container.path and serves and container.body.get("restartPolicy") != "Always":
-            yield Hit(container.path, f"{container.name} never ends, so the pod never starts")

@@ -11,8 +11,9 @@ import yaml
 
 from holdfast.contract.errors import InputError, Unjudged
 from holdfast.jobs import submit
-from holdfast.lint import formats
+from holdfast.lint import examples, formats
 from holdfast.lint.engine import Options, lint_texts
+from holdfast.lint.registry import all_rules
 from holdfast.place import plan as placement
 from holdfast.place import prices
 from infra import environments
@@ -35,6 +36,23 @@ def _make_yaml(draw: random.Random) -> bytes:
         return hostile((draw.choice(documents),), draw)
     document = next(yaml.safe_load_all(draw.choice(_rendered())))
     return hostile((document,), draw)
+
+
+AFFINITY = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [
+    {"matchExpressions": [{"key": "a", "operator": "In", "values": ["b"]}]},
+]}}}  # fmt: skip
+
+
+@cache
+def _examples() -> list[Any]:
+    """What each rule of the linter finds, and a pod with a required affinity, which no rule shows."""
+    found = [body for rule in all_rules().values() if rule.check for body in examples.whole(rule.base, rule.bad)]
+    pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "a"}}
+    return [*found, pod | {"spec": {"affinity": AFFINITY, "containers": [{"name": "m", "image": "a"}]}}]
+
+
+def _make_lint(draw: random.Random) -> bytes:
+    return hostile((draw.choice(_examples()),), draw) if draw.random() < 0.5 else _make_yaml(draw)
 
 
 def _enter_lint(data: bytes) -> None:
@@ -89,7 +107,7 @@ def _enter_plan(data: bytes) -> None:
 
 BORDERS = {
     "placement plans": Border(make=lambda draw: hostile((PLAN,), draw), enter=_enter_plan, refusals=(InputError,)),
-    "linted files": Border(make=_make_yaml, enter=_enter_lint, refusals=(InputError,)),
+    "linted files": Border(make=_make_lint, enter=_enter_lint, refusals=(InputError,)),
     "job files": Border(make=_make_yaml, enter=_enter_submit, refusals=(InputError, Unjudged)),
     "environments": Border(make=_make_field, enter=_enter_environment, refusals=(InputError,)),
 }

@@ -1,4 +1,4 @@
-"""Defects seeded in the rendered manifests of `example`, each one change of one object, and the rule that finds it.
+"""Defects, each one change and the rule that finds it: of objects of the rendered `example`, and of the rules' clean objects.
 
 A change is a path of words and a new value. `labels`, `pod` and `main` begin at the labels and the spec of the pod
 template and at its first container, `job` at the spec of a JobSet's first Job. `DROP` removes, also the whole object
@@ -16,10 +16,11 @@ from unittest import mock
 from holdfast.contract.kubernetes import LABEL_QUEUE
 from holdfast.lint import engine
 from holdfast.lint.document import Document
-from holdfast.lint.engine import File, Options, Report, judge, read_text
+from holdfast.lint.engine import File, Options, Report, judge, lint_texts, read_text
+from holdfast.lint.pages import example_text
 from holdfast.lint.registry import all_rules
 
-FOLDER = Path(__file__).parents[4] / "rendered" / "example"
+FOLDER = Path(__file__).parents[3] / "rendered" / "example"
 DROP = object()
 TEMPLATE = {"JobSet": ("spec", "replicatedJobs", 0, "template", "spec", "template"), "CronJob": ()}
 BELOW = {"labels": ("metadata", "labels"), "pod": ("spec",), "main": ("spec", "containers", 0)}
@@ -113,6 +114,26 @@ def without(key: str, value: str) -> Callable[[list[dict[str, Any]]], list[dict[
 
 def hook(**action: Any) -> dict[str, Any]:
     return {"preStop": action}
+
+
+def found_in(base: str, change: str) -> set[str]:
+    """Rules that find the change, merged into a clean object of the linter's examples; or in the object itself."""
+    rule = next(rule for rule in all_rules().values() if rule.base == base)
+    return {f.rule for f in lint_texts({"a.yaml": example_text(rule, change)}, Options()).active}
+
+
+def pre_stop(*words: str) -> str:
+    return f"lifecycle: {{preStop: {{exec: {{command: {list(words)}}}}}}}"
+
+
+def bash(script: str) -> str:
+    return f"command: [bash, -c, {json.dumps(script)}]"
+
+
+def account(key: str, value: str) -> str:
+    return (
+        f"apiVersion: v1\nkind: ServiceAccount\nmetadata: {{name: a, namespace: a, annotations: {{{key}: {value}}}}}\n"
+    )
 
 
 SHARDED = ["python", "-m", "holdfast", "train", "ranks", "--processes", "1", "--sharded", "--"]
@@ -239,4 +260,40 @@ REST = (
     Defect("reads all secrets", "Role/endpoints", "rules", more(SECRETS), "HF420"),
     Defect("runs commands in pods", "ClusterRole/holdfast-planned-end", "rules", more(EXEC), "HF420"),
     Defect("administers the cluster", "ClusterRoleBinding/holdfast-exporter", "roleRef name", "cluster-admin", "HF420"),
+)  # fmt: skip
+IGNORED = "spec: {podFailurePolicy: {rules: [{action: Ignore, onPodConditions: [{type: TYPE, status: STATUS}]}]}}"
+SPOT_CLASS = (
+    "apiVersion: scheduling.k8s.io/v1\nkind: PriorityClass\nmetadata: {name: spot}\nvalue: -5\nglobalDefault: true\n"
+)
+IDENTITY = "iam.gke.io/gcp-service-account"
+SINGLE = (
+    ("container", pre_stop("/bin/sleep", "90s"), "HF103"),
+    ("container", pre_stop("sleep", "14"), "HF103"),
+    ("container", pre_stop("sh", "-c", "sleep 2m"), "HF103"),
+    ("container", pre_stop("sh", "-c", "sleep infinity"), "HF103"),
+    ("container", pre_stop("python", "-c", "import time; time.sleep(90)"), "HF103"),
+    ("container", pre_stop("sh", "-c", "while [ ! -f /tmp/saved ]; do sleep 1; done"), "HF103"),
+    ("container", pre_stop("/bin/sh", "-c", "python save_checkpoint.py"), "HF108"),
+    ("container", pre_stop("gcloud", "storage", "cp", "-r", "/scratch", "gs://b"), "HF108"),
+    ("container", bash("function bye { exit 0; }\ntrap bye SIGTERM EXIT\npython t.py"), "HF105"),
+    ("container", bash("trap 'echo bye; exit' TERM; python t.py & wait"), "HF105"),
+    ("container", bash('trap "kill -TERM $PID; exit 0" SIGINT SIGTERM; python t.py & PID=$!; wait'), "HF105"),
+    ("container", bash("trap '' TERM; exec python t.py"), "HF106"),
+    ("job", IGNORED.replace("TYPE", "DisruptedTarget").replace("STATUS", '"True"'), "HF110"),
+    ("job", IGNORED.replace("TYPE", "DisruptionTarget").replace("STATUS", '"False"'), "HF110"),
+    ("job", "spec: {activeDeadlineSeconds: 0}", "HF118"),
+    ("job", "spec: {parallelism: 4, completions: 3, template: {spec: {containers: [{name: m, image: a, command: [torchrun, --nnodes=4]}]}}}", "HF122"),
+    ("container", "command: [torchrun, --nnodes, '4', t.py]", "HF122"),
+    ("container", "command: [python, -m, holdfast, train, run, --run, $(RUN)]", "HF121"),
+    ("flex-pod", "nodeSelector: {cloud.google.com/gke-max-run-duration-seconds: 7d}", "HF016"),
+    ("job-pod", "tolerations: [{key: provisioning-tier, operator: Equal, value: preemptible, effect: NoExecute}]", "HF001"),
+    ("job-pod", "terminationGracePeriodSeconds: 25\nnodeSelector: {holdfast.dev/pool-class: null, cloud.google.com/gke-sopt: 'true'}", "HF101"),
+    ("container", "command: [python, t.py, --checkpoints=./out]", "HF201"),
+    ("container", "command: [python, t.py, --checkpoint-dir, ~/out]", "HF201"),
+    ("container", "command: [python, t.py, --output_dir, /out]", "HF201"),
+    ("container", "env: [{name: CHECKPOINT_PATH, value: ./out}]", "HF201"),
+    ("job-template", "metadata: {annotations: {gke-gcsfuse/volumes: 'false'}}\nspec: {volumes: [{name: d, csi: {driver: gcsfuse.csi.storage.gke.io}}]}", "HF204"),
+    ("job-template", f"metadata: {{annotations: {{{IDENTITY}: a@b.iam.gserviceaccount.com}}}}", "HF418"),
+    ("", account(IDENTITY, "ann@acme.example"), "HF418"),
+    ("", SPOT_CLASS, "HF304"),
 )  # fmt: skip
