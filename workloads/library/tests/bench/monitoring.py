@@ -35,11 +35,10 @@ from tests.cluster.sim.stages import GOING, PREEMPT
 from tests.cluster.sim.waiting import until
 from tests.cluster.sim.world import World
 from workloads.library.tests import sample
-from workloads.library.tests.bench.cluster_jobs import KINDS
+from workloads.library.tests.bench.cluster import GANG, WRITERS, create, ready_pods
 from workloads.library.tests.processes import rss_mib
 
 LEDGER_GOAL_S, LAG_GOAL_S, SUM_GOAL_MS, REPORT_GOAL_MB = 5.0, 5.0, 1.0, 1.5
-GANG, WRITERS = 100, 16
 OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
@@ -93,7 +92,6 @@ def metric(port: int, name: str) -> float:
 
 def beside_a_cluster(count: int, pods: int, losses: int, port: int, limit_s: float) -> dict[str, float]:
     pool = next(p for p in platforms.load("example").pools if p.name.startswith("spot-l4"))
-    kind = next(kind for kind in KINDS if kind.name == "per-index")
     plane = ControlPlane(Path(tempfile.mkdtemp(prefix="holdfast-bench-")), Scale(lease_s=40, parallelism=8))
     try:
         kubeconfig = plane.start()
@@ -107,17 +105,17 @@ def beside_a_cluster(count: int, pods: int, losses: int, port: int, limit_s: flo
             )
         until("all nodes are ready", lambda: nodes.ready(api, names), limit_s)
         for n in range(pods // GANG):
-            kind.create(world, pool, f"job-{n}", GANG)
+            create(world, pool, f"job-{n}")
         with suppress(AssertionError):  # the figure says how many do
-            until("pods run", lambda: running(world) >= pods, limit_s)
-        return measured(api, kubeconfig, port, losses) | {"nodes": count, "pods": pods, "pods_running": running(world)}
+            until("pods run", lambda: ready_pods(world) >= pods, limit_s)
+        return measured(api, kubeconfig, port, losses) | {
+            "nodes": count,
+            "pods": pods,
+            "pods_running": ready_pods(world),
+        }
     finally:
         plane.stop()
         shutil.rmtree(plane.folder, ignore_errors=True)
-
-
-def running(world: World) -> int:
-    return sum(job["status"].get("ready") or 0 for job in world.api.items(world.path("jobs", "/apis/batch/v1")))
 
 
 def measured(api: Api, kubeconfig: Path, port: int, losses: int) -> dict[str, float]:
