@@ -6,15 +6,12 @@ or false.
 
 import argparse
 import json
-import shutil
-import tempfile
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from functools import partial
-from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
@@ -22,7 +19,7 @@ from rich.table import Table
 from holdfast.clients.api import Api, Object
 from holdfast.contract.pools import Pool
 from tests import platforms
-from tests.cluster.sim import nodes, storm
+from tests.cluster.sim import control_plane, nodes, storm
 from tests.cluster.sim.control_plane import ControlPlane
 from tests.cluster.sim.host import Scale
 from tests.cluster.sim.waiting import until
@@ -79,27 +76,28 @@ class PeakRss:
 
 
 def measure(pool: Pool, count: int, pods: int, limit_s: float) -> Figures:
-    plane = ControlPlane(Path(tempfile.mkdtemp(prefix="holdfast-bench-")), LARGE)
-    try:
-        api = Api(plane.start())
+    with control_plane.running(scale=LARGE) as plane:
         rss = PeakRss(plane)
-        found = play(pool, api, Figures(nodes=count, pods=pods, jobs=pods // GANG), limit_s)
+        found = play(pool, Api(plane.kubeconfig("admin")), Figures(nodes=count, pods=pods, jobs=pods // GANG), limit_s)
         found.rss_mib = rss.close()
         return found
-    finally:
-        plane.stop()
-        shutil.rmtree(plane.folder, ignore_errors=True)
 
 
-def play(pool: Pool, api: Api, found: Figures, limit_s: float) -> Figures:
+def world_of(api: Api, pool: Pool, count: int, limit_s: float) -> tuple[World, list[str]]:
+    """With so many nodes that are ready, and their names."""
     world = World(api, "bench")
     world.create()
-    began = time.monotonic()
-    names = [f"node-{n}" for n in range(found.nodes)]
+    names = [f"node-{n}" for n in range(count)]
     wanted = [nodes.node(pool, name, labels=world.selector) for name in names]
     with ThreadPoolExecutor(WRITERS) as writers:
         list(writers.map(partial(api.create, nodes.NODES), wanted))
     until("all nodes are ready", lambda: nodes.ready(api, names), limit_s)
+    return world, names
+
+
+def play(pool: Pool, api: Api, found: Figures, limit_s: float) -> Figures:
+    began = time.monotonic()
+    world, names = world_of(api, pool, found.nodes, limit_s)
     found.nodes_ready_s = time.monotonic() - began
 
     began = time.monotonic()
