@@ -75,4 +75,4 @@ command(
 )
 command("demo", demo, "holdfast demo", "holdfast demo --out out/demo --seed 8")
 command("export", export, "holdfast export --kubeconfig ~/.kube/config --port 9400")
-command("move", move, "holdfast move --kubeconfig ~/.kube/config --events events")
+command("move", move, "holdfast move --kubeconfig ~/.kube/config --project my-project --cluster holdfast-dev")
