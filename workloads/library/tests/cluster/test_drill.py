@@ -36,13 +36,10 @@ def work(world: World, spot: Pool) -> World:
     return world
 
 
-def drill_command(cluster: AClusterManager, world: World, out: Path, *arguments: str) -> tuple[int, str, Any]:
-    """Exit code, standard error, the JSON object."""
-    named = ["--namespace", world.name, "--selector", f"batch.kubernetes.io/job-name={JOB}", "--out", str(out)]
-    command = [sys.executable, "-m", "holdfast", "drill", *arguments, "--target", "cluster", *named]
-    command += ["--kubeconfig", str(cluster.kubeconfig), "--json"]
-    done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=280, check=False)
-    return done.returncode, done.stderr, json.loads(done.stdout) if done.stdout else None
+def command_of(world: World, drill: str, target: str, kubeconfig: object, context: str, out: Path) -> list[str]:
+    named = ["--target", target, "--context", context, "--namespace", world.name]
+    named += ["--selector", f"batch.kubernetes.io/job-name={JOB}", "--kubeconfig", str(kubeconfig), "--out", str(out)]
+    return [sys.executable, "-m", "holdfast", "drill", drill, *named, "--yes", "--json"]
 
 
 def context(cluster: AClusterManager) -> str:
@@ -60,12 +57,11 @@ def tainted(world: World) -> list[str]:
 def test_a_lone_node_is_taken_by_the_api_alone_and_given_back(
     cluster: AClusterManager, work: World, tmp_path: Path
 ) -> None:
-    code, _, result = drill_command(
-        cluster, work, tmp_path, "cluster-lone-node", "--context", context(cluster), "--yes"
-    )
-    (journal,) = result["drills"]
+    command = command_of(work, "cluster-lone-node", "cluster", cluster.kubeconfig, context(cluster), tmp_path)
+    done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=280, check=False)
+    (journal,) = json.loads(done.stdout)["drills"]
     verdicts = {each["verdict"] for each in journal["objectives"]}
-    assert (code, journal["verdict"], verdicts) == (0, "held", {"held"}), journal
+    assert (done.returncode, journal["verdict"], verdicts) == (0, "held", {"held"}), journal
     assert [step["name"].split()[0] for step in journal["rollbacks"]] == ["open"]
     assert not tainted(work)
     assert len(work.nodes) == PODS + SPARE
@@ -128,10 +124,8 @@ def test_a_drill_on_gke_asks_gcloud_for_one_vm_of_the_contexts_environment(
     gcloud.parent.mkdir()
     gcloud.write_text(f'#!/bin/sh\necho "$@" > {asked}.draft && mv {asked}.draft {asked}\n')
     gcloud.chmod(0o755)
-    arguments = ["gke-maintenance", "--target", "gke", "--context", named, "--kubeconfig", str(kubeconfig), "--yes"]
-    arguments += ["--namespace", work.name, "--selector", f"batch.kubernetes.io/job-name={JOB}", "--out", str(tmp_path)]
     path = {"PATH": f"{gcloud.parent}:{os.environ['PATH']}"}
-    command = [sys.executable, "-m", "holdfast", "drill", *arguments, "--json"]
+    command = command_of(work, "gke-maintenance", "gke", kubeconfig, named, tmp_path)
     with subprocess.Popen(command, env=os.environ | path, stdout=subprocess.PIPE, text=True) as running:
         until("gcloud was asked", lambda: asked.exists() or running.poll() is not None)
         verb, vm, *flags = asked.read_text().split()[2:]
