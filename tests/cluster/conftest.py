@@ -1,6 +1,6 @@
 """Fixtures of the cluster tier: one cluster for the session of each worker, a namespace and nodes of its own for each test.
 
-`--k8s-provider=kind` (`make test-kind`) and `--k8s-kubeconfig=FILE`, of a cluster named for it, run the same tests elsewhere.
+`--k8s-provider=kind` (`make test-kind`) runs the same tests elsewhere.
 """
 
 import sys
@@ -14,13 +14,11 @@ from pytest_kubernetes.providers.base import AClusterManager
 
 from holdfast.clients.api import Api
 from holdfast.contract.pools import Pool
-from holdfast.manifests.render_context import RenderContext
 from tests import platforms, support
-from tests.cluster.sim import control_plane, flex, kind, nodes, operators
-from tests.cluster.sim.control_plane import ControlPlane, missing_tools
-from tests.cluster.sim.manager import HostManager, OwnManager, foreign
+from tests.cluster.sim import flex, kind, operators
+from tests.cluster.sim.control_plane import missing_tools
+from tests.cluster.sim.manager import HostManager, OwnManager
 from tests.cluster.sim.runnable import HOST_FOLDERS
-from tests.cluster.sim.waiting import until
 from tests.cluster.sim.world import World
 from tests.cluster.test_rendered import GKE_ONLY
 from tests.tools.build import TOOLS
@@ -53,9 +51,6 @@ def k8s_manager(request: pytest.FixtureRequest, k8s_manager: ManagerFactory) -> 
         support.require(not kind.missing(), kind.missing())
         kind.KindManager.mounts = HOST_FOLDERS
         return lambda name=None: kind.KindManager
-    kubeconfig = request.config.getoption("k8s_kubeconfig_override") or request.config.getoption("k8s_kubeconfig")
-    if kubeconfig:
-        return lambda name=None: foreign(k8s_manager(name), Path(kubeconfig))
     if provider or sys.platform != "linux":
         return k8s_manager
     missing = missing_tools()
@@ -104,23 +99,6 @@ def spot() -> Pool:
 @pytest.fixture(scope="session")
 def serving() -> Pool:
     return platforms.load("example").pool("serving")
-
-
-@pytest.fixture(scope="module")
-def plane() -> Iterator[ControlPlane]:
-    """A control plane that no other file needs, for operators that are not those of the session."""
-    with control_plane.running() as made:
-        yield made
-
-
-@pytest.fixture(scope="module")
-def own(plane: ControlPlane) -> Api:
-    """Of that one, with a system pool."""
-    api = Api(plane.kubeconfig("admin"))
-    system = RenderContext(platforms.load("example")).system
-    names = nodes.add(api, [nodes.node(system, f"system-{n}") for n in range(2)])
-    until("the system pool is ready", lambda: nodes.ready(api, names))
-    return api
 
 
 @pytest.fixture

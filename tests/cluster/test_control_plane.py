@@ -32,16 +32,6 @@ def test_processes_die_with_a_test_run_that_is_killed(tmp_path: Path) -> None:
         until("the child is gone", lambda: not alive(child))
 
 
-def test_deleting_before_creating_touches_no_kubeconfig_of_somebody_else(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    foreign = tmp_path / "config"
-    foreign.write_text("somebody else's")
-    monkeypatch.setenv("KUBECONFIG", str(foreign))
-    HostManager("other").delete()
-    assert foreign.read_text() == "somebody else's"
-
-
 def test_private_keys_and_kubeconfigs_are_for_the_owner_only(cluster: HostManager) -> None:
     if not isinstance(cluster, HostManager):
         pytest.skip("another provider keeps its own keys")

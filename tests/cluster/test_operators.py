@@ -1,6 +1,7 @@
 """The operators as `make operators` applies them, on a control plane of their own that no other test needs."""
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ from holdfast.contract.pools import Pool
 from holdfast.manifests.render_context import RenderContext
 from infra import describe
 from tests import platforms, support
-from tests.cluster.sim import queues
+from tests.cluster.sim import control_plane, nodes, queues
 from tests.cluster.sim.control_plane import ControlPlane
 from tests.cluster.sim.waiting import until
 from tests.cluster.sim.world import World
@@ -20,6 +21,23 @@ from workloads.operators import cli, install, overlay, vendor
 from workloads.operators.catalogue import JOBSET, KUEUE, OPERATORS, Operator, upstream
 
 STOCK = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations/kueue-mutating-webhook-configuration"
+
+
+@pytest.fixture(scope="module")
+def plane() -> Iterator[ControlPlane]:
+    """A control plane that no other file needs, for operators that are not those of the session."""
+    with control_plane.running() as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def own(plane: ControlPlane) -> Api:
+    """Of that one, with a system pool."""
+    api = Api(plane.kubeconfig("admin"))
+    system = RenderContext(platforms.load("example")).system
+    names = nodes.add(api, [nodes.node(system, f"system-{n}") for n in range(2)])
+    until("the system pool is ready", lambda: nodes.ready(api, names))
+    return api
 
 
 @pytest.fixture

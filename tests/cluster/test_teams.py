@@ -72,7 +72,7 @@ def test_people_submit_and_read_in_their_namespace_and_nothing_else(api: Api) ->
         *product(("get", "list"), READ | EVERYWHERE),
         *product(("create", "patch"), SUBMITTED),
     }
-    for space in ("speech", "training", "monitoring", "kube-system", ""):
+    for space in ("speech", "kube-system", ""):
         found = {
             (verb, r)
             for verb, (group, r) in product(("get", "list", "create", "delete"), every)

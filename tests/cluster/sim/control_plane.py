@@ -186,11 +186,11 @@ class ControlPlane(Host):
 
 
 @contextmanager
-def running(*tools: str) -> Generator[ControlPlane]:
+def running(*tools: str, scale: Scale | None = None) -> Generator[ControlPlane]:
     """One that no other test needs, in a folder of its own. `tools`: what else must be built."""
     missing = missing_tools(*tools)
     require(not missing, f"`make tools` has not built {', '.join(missing)}")
-    plane = ControlPlane(Path(tempfile.mkdtemp(prefix="holdfast-plane-")))
+    plane = ControlPlane(Path(tempfile.mkdtemp(prefix="holdfast-plane-")), scale)
     try:
         plane.start()
         yield plane

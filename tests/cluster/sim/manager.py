@@ -10,16 +10,12 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-import yaml
 from pytest_kubernetes.options import ClusterOptions
 from pytest_kubernetes.providers.base import AClusterManager
 
-from holdfast.contract.errors import InputError
 from tests.cluster.sim.control_plane import ControlPlane
 from tests.cluster.sim.host import Host, Scale
 from tests.tools.build import TOOLS
-
-OURS = ("holdfast-", "kind-holdfast-")
 
 
 class OwnManager(AClusterManager):
@@ -92,22 +88,3 @@ class HostManager(OwnManager):
 
     def load_image(self, image: str) -> None:
         """Simulated nodes run no image."""
-
-
-def foreign(stock: type[AClusterManager], kubeconfig: Path) -> type[AClusterManager]:
-    """The stock manager for a cluster that somebody named for these tests. It stays, and so does its kubeconfig:
-    the stock `delete` would unlink that of a cluster which did not answer."""
-    name = str((yaml.safe_load(kubeconfig.read_text()) or {}).get("current-context", ""))
-    if not name.startswith(OURS):
-        raise InputError(
-            "this kubeconfig may be of a cluster that people use",
-            got=f"current context {name!r} in {kubeconfig}",
-            allowed=f"a context whose name begins with {' or '.join(OURS)}",
-            fix=f"kubectl config rename-context {name or 'NAME'} {OURS[0]}NAME, if tests may run there",
-        )
-
-    class Foreign(stock):
-        def delete(self) -> None:
-            """Not ours to delete."""
-
-    return Foreign

@@ -31,10 +31,8 @@ REPLACED_BY_THE_PROCESS = {"Deployment", "Service", "ConfigMap", "Secret", "PodD
 FIXED_CERTIFICATES = {"kueue": "kueue/metrics/certs"}
 
 
-def install(operator: Operator, plane: Host, api: Api, settings: Object | None = None) -> None:
-    """What `apply --operators` sends, its process, and last its webhooks, which would refuse everything before it serves.
-
-    `settings`: of its configuration, instead of the platform's."""
+def install(operator: Operator, plane: Host, api: Api) -> None:
+    """What `apply --operators` sends, its process, and last its webhooks, which would refuse everything before it serves."""
     plane.authority.issue(operator.name)
     health, metrics = free_ports(2)
     (webhook,) = free_ports(1, plane.address)
@@ -42,7 +40,7 @@ def install(operator: Operator, plane: Host, api: Api, settings: Object | None =
     context = RenderContext(platforms.load("example"))
     objects = [aimed(o, address, plane.authority.ca) for o in overlay.objects(operator, context)]
     list(product.apply(api, operator, [o for o in objects if served_by_the_cluster(o)]))
-    _start(operator, plane, api, _configuration(operator, plane, webhook, health, metrics) | (settings or {}))
+    _start(operator, plane, api, _configuration(operator, plane, webhook, health, metrics))
     plane.processes.wait_until(f"{operator.name} is ready", lambda: _serves(health))
     list(product.apply(api, operator, [o for o in objects if o["kind"] not in REPLACED_BY_THE_PROCESS]))
     until(f"the webhooks of {operator.name} answer", lambda: not product.webhook_fault(api, operator))

@@ -1,7 +1,13 @@
-"""What a simulated kubelet is to do with one pod. A pod that is gone meanwhile is as good as one that obeyed."""
+"""What a simulated kubelet is to do with one pod, and what a real one would put into it. A pod that is gone meanwhile is as
+good as one that obeyed.
+"""
+
+import re
 
 from holdfast.clients.api import Api, ApiError, Object
 from tests.cluster.sim.stages import EXIT_CODE, RUN_S
+
+_FIELD = re.compile(r"metadata\.(labels|annotations)\['(.+)'\]")
 
 
 def end(api: Api, pod: Object, code: int = 0) -> None:
@@ -19,3 +25,23 @@ def annotate(api: Api, pod: Object, annotations: dict[str, str]) -> None:
 
 def path(pod: Object) -> str:
     return f"/api/v1/namespaces/{pod['metadata']['namespace']}/pods/{pod['metadata']['name']}"
+
+
+def environment(pod: Object) -> dict[str, str]:
+    """Of its main container, as the kubelet would resolve it."""
+    found: dict[str, str] = {}
+    for entry in pod["spec"]["containers"][0]["env"]:
+        where = entry.get("valueFrom", {}).get("fieldRef", {}).get("fieldPath", "")
+        if match := _FIELD.fullmatch(where):
+            found[entry["name"]] = pod["metadata"].get(match[1], {}).get(match[2], "")
+        elif where:
+            section, _, name = where.partition(".")
+            found[entry["name"]] = str(pod[section].get(name, ""))
+        else:
+            found[entry["name"]] = expanded(entry.get("value", ""), found)
+    return found
+
+
+def expanded(text: str, before: dict[str, str]) -> str:
+    """$(NAME) of what stands before; what is not known stays as it is."""
+    return re.sub(r"\$\((\w+)\)", lambda match: before.get(match[1], match[0]), text)

@@ -10,7 +10,6 @@ from holdfast.exporter.command import export
 from holdfast.inference.cli import app as batch
 from holdfast.inference.server.cli import app as serve
 from holdfast.jobs.cli import explain, new_job, place, submit, try_
-from holdfast.ledger.command import receipt
 from holdfast.lint.cli import lint
 from holdfast.mover.command import move
 from holdfast.place.cli import churn, prices
@@ -67,7 +66,6 @@ command(
     report,
     "holdfast report --events out/demo/events --out out/report.html",
 )
-command("receipt", receipt, "holdfast receipt my-run --events events --usd-per-hour 0.6 --on-demand-usd-per-hour 2.1")
 command(
     "drill",
     drill,
@@ -77,4 +75,4 @@ command(
 )
 command("demo", demo, "holdfast demo", "holdfast demo --out out/demo --seed 8")
 command("export", export, "holdfast export --kubeconfig ~/.kube/config --port 9400")
-command("move", move, "holdfast move --kubeconfig ~/.kube/config --events events")
+command("move", move, "holdfast move --kubeconfig ~/.kube/config --project my-project --cluster holdfast-dev")

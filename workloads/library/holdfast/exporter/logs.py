@@ -91,7 +91,9 @@ class CloudLogs(threading.Thread):
             if not (token := page.get("nextPageToken")):
                 return of(job, begin_s, parse(lines, job=job, now_s=self._clock()))
             asked["pageToken"] = token
-        raise Unjudged(f"{job} wrote more than {PAGES_A_JOB * PAGE:,} lines: read them with `holdfast receipt`")
+        raise Unjudged(
+            f"{job} wrote more than {PAGES_A_JOB * PAGE:,} lines: copy them from the log, and price them with `holdfast report`"
+        )
 
     def run(self) -> None:
         while not self._closing.is_set():

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Collection, Generator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Protocol
 
 from holdfast.clients.api import ApiError
@@ -11,7 +10,6 @@ from holdfast.contract.roles import DEFAULT_TEAM, JOB_NAMESPACES
 from holdfast.exporter.lease import Lease
 from holdfast.exporter.log import logger
 from holdfast.exporter.logs import CloudLogs
-from holdfast.exporter.sources import EventSource, Folder
 from holdfast.exporter.watch import Watcher
 from holdfast.runtime.shutdown import Shutdown
 
@@ -82,17 +80,7 @@ def team_of(given: Sequence[str]) -> dict[str, str]:
     return {space: team for team, _, space in pairs} or dict.fromkeys(JOB_NAMESPACES, DEFAULT_TEAM)
 
 
-def source_of(
-    project: str, cluster_name: str, events: Path | None, namespaces: Collection[str] = JOB_NAMESPACES
-) -> tuple[EventSource | None, CloudLogs | None]:
-    """Where event lines come from, and the thread that reads them, if it takes one."""
-    if events:
-        return Folder(events), None
-    found = cloud_logs(project, cluster_name, namespaces) if project else None
-    return found, found
-
-
-def cloud_logs(project: str, cluster_name: str, namespaces: Collection[str] = JOB_NAMESPACES) -> CloudLogs:
+def cloud_logs(project: str, cluster_name: str, namespaces: Collection[str]) -> CloudLogs:
     """Raises Unjudged where there are no credentials."""
     import google.auth
     from google.auth.exceptions import GoogleAuthError

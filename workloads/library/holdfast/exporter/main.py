@@ -20,6 +20,7 @@ from holdfast.exporter.jobs import Jobs
 from holdfast.exporter.lease import Lease
 from holdfast.exporter.prometheus import Newest
 from holdfast.exporter.sample import Sample, sample
+from holdfast.exporter.sources import Folder
 from holdfast.exporter.watch import KINDS, QUEUED, Watcher
 from holdfast.runtime import logs, shutdown
 
@@ -93,7 +94,8 @@ def serve(
     api = connect(kubeconfig)
     backlog = Backlog(uri) if (uri := os.environ.get(ENV_DATABASE, "")) else None
     namespaces = loop.team_of(teams)
-    source, reader = loop.source_of(project, cluster_name, events, namespaces)
+    reader = loop.cloud_logs(project, cluster_name, namespaces) if project and not events else None
+    source = Folder(events) if events else reader
     cluster, lock = Cluster(namespaces=namespaces), threading.Lock()
     watchers = [Watcher(kind, api.client, cluster, lock) for kind in (*KINDS, *QUEUED)]
     exporter = Exporter(cluster, lock, Jobs(source, time.time() - HANDOVER_S) if source else None, time.time, backlog)

@@ -5,18 +5,15 @@ never guessed.
 """
 
 import json
-from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
 from holdfast.clients.api import Api, ApiError
 from holdfast.contract.errors import InputError, Unjudged
 from holdfast.contract.kubernetes import JOB_API, JOBSET_API, api_path
 from holdfast.contract.roles import DEFAULT_TEAM
-from holdfast.ledger.events import read_folder
-from holdfast.ledger.job_ledger import UNPAID, JobLedger, job_ledgers
+from holdfast.ledger.job_ledger import UNPAID, JobLedger
 from holdfast.ledger.timeline import STATES, Span, State
 
 SCHEMA = "holdfast.receipt/1"
@@ -134,27 +131,3 @@ def _first_starts(found: JobLedger) -> list[Span]:
         elif span.lane not in begun and span.state in WASTED:
             spans.append(span)
     return spans
-
-
-def show(
-    events: Path,
-    job: str,
-    usd_per_hour: float,
-    on_demand_usd_per_hour: float,
-    *,
-    as_json: bool,
-) -> None:
-    for name, price in (("--usd-per-hour", usd_per_hour), ("--on-demand-usd-per-hour", on_demand_usd_per_hour)):
-        if not 0 < price < 10_000:
-            raise InputError(
-                f"{name} is not a price", got=price, allowed="dollars an hour, above 0", fix="give the machine's price"
-            )
-    known: dict[str, list[JobLedger]] = defaultdict(list)
-    for found in job_ledgers(read_folder(events).events):
-        known[found.job].append(found)
-    if job not in known:
-        raise InputError(
-            "no such job", got=job, allowed=", ".join(known) or "none", fix="use the name of a job in these events"
-        )
-    made = receipt(known[job], usd_per_hour, on_demand_usd_per_hour)
-    print(json.dumps(made.as_json()) if as_json else made.line())

@@ -7,9 +7,8 @@ import typer
 
 
 def move(
-    project: Annotated[str, typer.Option(help="Cloud project whose log holds the event lines.")] = "",
-    cluster: Annotated[str, typer.Option(help="Name of the cluster.")] = "",
-    events: Annotated[Path | None, typer.Option(help="Folder with event files to follow, in place of the log.")] = None,
+    project: Annotated[str, typer.Option(help="Cloud project whose log holds the event lines.")],
+    cluster: Annotated[str, typer.Option(help="Name of the cluster.")],
     lines: Annotated[Path | None, typer.Option(help="File for lines about moves; none: standard output.")] = None,
     every_s: Annotated[float, typer.Option(help="Seconds between two passes.")] = 10.0,
     team: Annotated[
@@ -23,4 +22,4 @@ def move(
     """Move jobs between Spot, flex-start and on-demand as their plans say, and write the receipts of those that end."""
     from holdfast.mover.main import serve
 
-    serve(project, cluster, events, lines, every_s, faulty_nodes_per_hour, kubeconfig, team or ())
+    serve(project, cluster, lines, every_s, faulty_nodes_per_hour, kubeconfig, team or ())

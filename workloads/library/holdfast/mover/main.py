@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 
 from holdfast.clients.api import Api, ApiError, connect
-from holdfast.contract.errors import InputError, Unjudged
+from holdfast.contract.errors import Unjudged
 from holdfast.contract.roles import JOB_NAMESPACES, NAMESPACE_MONITORING, NAMESPACE_SERVING
 from holdfast.contract.values import between
 from holdfast.exporter import lines, loop
@@ -114,27 +114,20 @@ def _line(move: Move) -> Line:
 def serve(
     project: str,
     cluster_name: str,
-    events: Path | None,
     lines_file: Path | None,
     every_s: float,
     faulty_nodes_per_hour: int,
     kubeconfig: str,
     teams: Sequence[str] = (),
 ) -> None:
-    """Until a signal. Raises InputError without a source of event lines."""
-    if not events and not (project and cluster_name):
-        raise InputError(
-            "the mover cannot see the progress of jobs", got="no source of event lines",
-            allowed="--project and --cluster, or --events", fix="add one of them",
-        )  # fmt: skip
+    """Until a signal. Raises Unjudged where no credentials let it read the event lines."""
     between("the time between two passes is out of range", every_s, 0.1, 3_600.0)
     between("the number of nodes to replace in an hour is out of range", faulty_nodes_per_hour, 0, 60)
     logs.info("start", "the mover starts")
     stop = shutdown.of_process()
     api = connect(kubeconfig)
     namespaces = loop.team_of(teams)
-    source, reader = loop.source_of(project, cluster_name, events, namespaces)
-    assert source
+    source = loop.cloud_logs(project, cluster_name, namespaces)
     view, lock = View(), threading.Lock()
 
     def owner_of(namespace: str, pod: str) -> str:
@@ -150,5 +143,5 @@ def serve(
         api=api, view=view, lock=lock, progress=Progress(source, owner_of), mover=Mover(ClusterApi(api, namespaces)),
         receipts=receipts, faulty=faulty, lease=lease, lines=lines_file, namespaces=namespaces,
     )  # fmt: skip
-    with loop.running([*watchers, receipts, reader]):
+    with loop.running([*watchers, receipts, source]):
         loop.run(process.one_pass, watchers, lease, stop, every_s)

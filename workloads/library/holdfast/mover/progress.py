@@ -29,8 +29,6 @@ class Progress:
     """Namespace and name of a pod -> uid of what controls it; empty: no such pod was seen."""
     held: dict[str, deque[Event]] = field(default_factory=dict[str, deque[Event]])
     """By uid."""
-    named: dict[str, deque[Event]] = field(default_factory=dict[str, deque[Event]])
-    """By the job's name, of a source that knows no pods: files."""
     unused: Counter[str] = field(default_factory=Counter[str])
     """Reason -> writers whose lines were dropped."""
     _waiting: list[tuple[float, Lines]] = field(default_factory=list[tuple[float, Lines]])
@@ -38,11 +36,10 @@ class Progress:
     def read(self, now_s: float) -> None:
         waiting, self._waiting = self._waiting, []
         for since_s, written in chain(waiting, ((now_s, lines) for lines in self.source.news())):
-            if not written.pod:
-                for event in parse(written.lines, now_s=now_s).events:
-                    _take(self.named, event.job, [event])
-            elif uid := self.owner_of(written.namespace, written.pod):
-                _take(self.held, uid, parse(written.lines, now_s=now_s).events)
+            if uid := self.owner_of(written.namespace, written.pod):
+                shown = [e for e in parse(written.lines, now_s=now_s).events if e.type in SHOWING]
+                if shown:
+                    self.held.setdefault(uid, deque(maxlen=KEPT_LINES)).extend(shown)
             elif now_s - since_s < PATIENCE_S and len(self._waiting) < MOST_WAITING:
                 self._waiting.append((since_s, written))
             else:
@@ -50,15 +47,9 @@ class Progress:
 
     def events(self, job: Movable) -> Iterable[Event]:
         """The newest ones that show how far a job is."""
-        return [*self.held.get(job.uid, ()), *self.named.get(job.name, ())]
+        return self.held.get(job.uid, ())
 
     def forget_all_but(self, uids: Collection[str]) -> None:
         """`uids`: of the jobs that exist."""
         for key in [key for key in self.held if key not in uids]:
             del self.held[key]
-
-
-def _take(held: dict[str, deque[Event]], key: str, events: Iterable[Event]) -> None:
-    shown = [event for event in events if event.type in SHOWING]
-    if shown:
-        held.setdefault(key, deque(maxlen=KEPT_LINES)).extend(shown)

@@ -94,7 +94,7 @@ def make(order: Order, source: EventSource) -> Receipt:
             "its machines were not observed",
             got="none of its pods was on a node",
             allowed="a job watched while it ran",
-            fix="price it with `holdfast receipt`",
+            fix="price it with `holdfast report --machine --region`",
         )
     return receipt(found, *lane_prices(found, order.node_usage))
 

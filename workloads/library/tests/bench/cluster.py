@@ -1,47 +1,42 @@
 """`python -m workloads.library.tests.bench.cluster`: a storm takes 30 % of the Spot nodes of a real control plane.
 
-First plain Jobs, per-index Jobs and JobSets side by side on a small cluster, then the kind that is rendered on
-1,000 nodes with 5,000 pods. Prints a table, and as the last line one JSON object whose `goals` are true or false.
+Jobs by index on 1,000 nodes with 5,000 pods. Prints a table, and as the last line one JSON object whose `goals` are true
+or false.
 """
 
 import argparse
 import json
-import shutil
-import tempfile
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from functools import partial
-from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
 
-from holdfast.clients.api import Api
+from holdfast.clients.api import Api, Object
 from holdfast.contract.pools import Pool
 from tests import platforms
-from tests.cluster.sim import nodes, operators, storm
+from tests.cluster.sim import control_plane, nodes, storm
 from tests.cluster.sim.control_plane import ControlPlane
 from tests.cluster.sim.host import Scale
 from tests.cluster.sim.waiting import until
 from tests.cluster.sim.world import World
 from tests.tools.build import TOOLS, build
-from workloads.library.tests.bench.cluster_jobs import KINDS, Kind
 from workloads.library.tests.processes import MIB, rss_mib
 
 GANG = 100
 LOST_SHARE = 0.3
 STEADY_GOAL_S, MEMORY_GOAL_GB = 60.0, 2.5
-COMPARED_S = 120.0  # a plain Job backs off for many minutes: that it is not steady by then is its result
 LARGE = Scale(lease_s=40, parallelism=8, apiserver_heap_mib=1300)
 WRITERS = 16
+JOBS = "/apis/batch/v1"
 
 
 @dataclass(kw_only=True)
 class Figures:
-    kind: str
     nodes: int
     pods: int
     nodes_ready_s: float = 0.0
@@ -80,36 +75,34 @@ class PeakRss:
         return self.peak
 
 
-def measure(kind: Kind, pool: Pool, count: int, pods: int, limit_s: float) -> Figures:
-    """One kind of job on a control plane of its own, so that memory and queues are its own too."""
-    plane = ControlPlane(Path(tempfile.mkdtemp(prefix="holdfast-bench-")), LARGE)
-    try:
-        api = Api(plane.start())
-        if kind.needs_jobset:
-            operators.install(operators.JOBSET, plane, api)
+def measure(pool: Pool, count: int, pods: int, limit_s: float) -> Figures:
+    with control_plane.running(scale=LARGE) as plane:
         rss = PeakRss(plane)
-        found = play(kind, pool, api, Figures(kind=kind.name, nodes=count, pods=pods, jobs=pods // GANG), limit_s)
+        found = play(pool, Api(plane.kubeconfig("admin")), Figures(nodes=count, pods=pods, jobs=pods // GANG), limit_s)
         found.rss_mib = rss.close()
         return found
-    finally:
-        plane.stop()
-        shutil.rmtree(plane.folder, ignore_errors=True)
 
 
-def play(kind: Kind, pool: Pool, api: Api, found: Figures, limit_s: float) -> Figures:
+def world_of(api: Api, pool: Pool, count: int, limit_s: float) -> tuple[World, list[str]]:
+    """With so many nodes that are ready, and their names."""
     world = World(api, "bench")
     world.create()
-    began = time.monotonic()
-    names = [f"node-{n}" for n in range(found.nodes)]
+    names = [f"node-{n}" for n in range(count)]
     wanted = [nodes.node(pool, name, labels=world.selector) for name in names]
     with ThreadPoolExecutor(WRITERS) as writers:
         list(writers.map(partial(api.create, nodes.NODES), wanted))
     until("all nodes are ready", lambda: nodes.ready(api, names), limit_s)
+    return world, names
+
+
+def play(pool: Pool, api: Api, found: Figures, limit_s: float) -> Figures:
+    began = time.monotonic()
+    world, names = world_of(api, pool, found.nodes, limit_s)
     found.nodes_ready_s = time.monotonic() - began
 
     began = time.monotonic()
     for n in range(found.jobs):
-        kind.create(world, pool, f"job-{n}", GANG)
+        create(world, pool, f"job-{n}")
     try:
         until("all pods run", lambda: ready_pods(world) >= found.pods, limit_s)
     except AssertionError:
@@ -121,14 +114,42 @@ def play(kind: Kind, pool: Pool, api: Api, found: Figures, limit_s: float) -> Fi
     with suppress(AssertionError):  # the figures say how far it got
         until("as many pods run as before", lambda: steady(world, found.pods), limit_s)
         found.steady_s = time.monotonic() - began
-        until("all jobs are complete", lambda: kind.release(world, found.jobs, WRITERS), limit_s)
-    found.jobs_complete, found.charged = kind.complete(world), kind.charged(world)
+        until("all jobs are complete", lambda: released(world) == found.jobs, limit_s)
+    found.jobs_complete, found.charged = complete(world), charged(world)
     return found
+
+
+def create(world: World, pool: Pool, name: str) -> None:
+    """Five pods fit a node by their CPU request; no GPU, or one pod would fill it."""
+    spec = world.job_spec(pool, GANG)
+    spec["template"]["metadata"] = {}
+    spec["template"]["spec"]["containers"][0]["resources"] = {"requests": {"cpu": "1"}}
+    world.create_job(name, spec)
+
+
+def statuses(world: World) -> list[Object]:
+    return [job["status"] for job in world.api.items(world.path("jobs", JOBS))]
 
 
 def ready_pods(world: World) -> int:
     """By the Jobs' own count: one list of a few objects instead of thousands of pods."""
-    return sum(job["status"].get("ready") or 0 for job in world.api.items(world.path("jobs", "/apis/batch/v1")))
+    return sum(status.get("ready") or 0 for status in statuses(world))
+
+
+def complete(world: World) -> int:
+    found = (status.get("conditions") or () for status in statuses(world))
+    return sum(any(c["type"] == "Complete" and c["status"] == "True" for c in conditions) for conditions in found)
+
+
+def charged(world: World) -> int:
+    """What the jobs' own limits have been charged with."""
+    return sum(bool(status.get("failedIndexes")) + int(status.get("failed") or 0) for status in statuses(world))
+
+
+def released(world: World) -> int:
+    """Lets every pod that runs now end; how many jobs are complete."""
+    world.release(WRITERS)
+    return complete(world)
 
 
 def steady(world: World, pods: int) -> bool:
@@ -138,27 +159,14 @@ def steady(world: World, pods: int) -> bool:
     return sum("deletionTimestamp" not in pod["metadata"] for pod in world.pods("Running")) >= pods
 
 
-def show(rows: list[Figures]) -> None:
+def show(found: Figures) -> None:
     table = Table(box=None, pad_edge=False)
-    heads = (
-        "kind",
-        "nodes",
-        "pods",
-        "nodes ready s",
-        "pods run s",
-        "hit",
-        "steady again s",
-        "complete",
-        "charged",
-        "GB",
-    )
-    for head in heads:
-        table.add_column(head, justify="left" if head == "kind" else "right")
-    for r in rows:
-        table.add_row(
-            r.kind, str(r.nodes), str(r.pods), f"{r.nodes_ready_s:.1f}", f"{r.pods_running_s:.1f}", str(r.pods_hit),
-            f"{r.steady_s:.1f}", f"{r.jobs_complete}/{r.jobs}", str(r.charged), f"{r.memory_gb:.2f}",
-        )  # fmt: skip
+    for head in ("nodes", "pods", "nodes ready s", "pods run s", "hit", "steady again s", "complete", "charged", "GB"):
+        table.add_column(head, justify="right")
+    table.add_row(
+        str(found.nodes), str(found.pods), f"{found.nodes_ready_s:.1f}", f"{found.pods_running_s:.1f}", str(found.pods_hit),
+        f"{found.steady_s:.1f}", f"{found.jobs_complete}/{found.jobs}", str(found.charged), f"{found.memory_gb:.2f}",
+    )  # fmt: skip
     Console(width=140).print(table)
 
 
@@ -175,23 +183,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--nodes", type=int, default=1000)
     parser.add_argument("--pods", type=int, default=5000)
-    parser.add_argument("--kind", choices=[kind.name for kind in KINDS], default="per-index")
-    parser.add_argument("--side-by-side", type=int, default=100, help="nodes of the comparison, 5 pods each; 0: none")
     parser.add_argument("--limit", type=float, default=600.0, help="seconds that a step may take")
     args = parser.parse_args()
-    for name in ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubectl", "kwok", "jobset"):
+    for name in ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubectl", "kwok"):
         build(TOOLS[name])
     pool = next(p for p in platforms.load("example").pools if p.name.startswith("spot-l4"))
-    rows: list[Figures] = []
-    if args.side_by_side:
-        small = args.side_by_side
-        pods, limit_s = max(GANG, small * 5 // GANG * GANG), min(args.limit, COMPARED_S)
-        rows += [measure(kind, pool, small, pods, limit_s) for kind in KINDS]
-    chosen = next(kind for kind in KINDS if kind.name == args.kind)
-    rows.append(measure(chosen, pool, args.nodes, args.pods // GANG * GANG, args.limit))
-    show(rows)
-    figures = [{k: (None if v == float("inf") else v) for k, v in asdict(row).items()} for row in rows]
-    print(json.dumps({"bench": "cluster", "figures": figures, "goals": goals(rows[-1])}))
+    found = measure(pool, args.nodes, args.pods // GANG * GANG, args.limit)
+    show(found)
+    figures = {name: None if value == float("inf") else value for name, value in asdict(found).items()}
+    print(json.dumps({"bench": "cluster", "figures": figures, "goals": goals(found)}))
 
 
 if __name__ == "__main__":

@@ -59,8 +59,8 @@ HEADLINES = {
     " {figures[lag_p50_s]:.1f} s among {figures[pods]:,} pods",
     "bench-lint": "{files:,} manifests in {seconds:.0f} s; precision {precision:.0%}, recall {recall:.0%}",
     "bench-synth": "all stacks of the example in {wall_s:.1f} s (with CDKTF's own import {plain_wall_s:.0f})",
-    "bench-cluster": "{figures[3][pods_hit]:,} of {figures[3][pods]:,} simulated pods evicted at once: steady after"
-    " {figures[3][steady_s]:.0f} s, {figures[3][charged]} failures charged",
+    "bench-cluster": "{figures[pods_hit]:,} of {figures[pods]:,} simulated pods evicted at once: steady after"
+    " {figures[steady_s]:.0f} s, {figures[charged]} failures charged",
 }
 # What the page also says, of parts that were recorded.
 PARTS = (

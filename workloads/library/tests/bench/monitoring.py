@@ -7,15 +7,12 @@ counter under /metrics rises. Prints a table, and as the last line one JSON obje
 import argparse
 import json
 import os
-import shutil
 import statistics
 import subprocess
 import sys
-import tempfile
 import time
 import urllib.request
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -29,17 +26,15 @@ from holdfast.report.capacity import capacities
 from holdfast.report.model import build
 from holdfast.report.page import render
 from tests import platforms
-from tests.cluster.sim import nodes
-from tests.cluster.sim.control_plane import ControlPlane, Scale
+from tests.cluster.sim import control_plane, nodes
+from tests.cluster.sim.host import Scale
 from tests.cluster.sim.stages import GOING, PREEMPT
 from tests.cluster.sim.waiting import until
-from tests.cluster.sim.world import World
 from workloads.library.tests import sample
-from workloads.library.tests.bench.cluster_jobs import KINDS
+from workloads.library.tests.bench.cluster import GANG, create, ready_pods, world_of
 from workloads.library.tests.processes import rss_mib
 
 LEDGER_GOAL_S, LAG_GOAL_S, SUM_GOAL_MS, REPORT_GOAL_MB = 5.0, 5.0, 1.0, 1.5
-GANG, WRITERS = 100, 16
 OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
@@ -93,31 +88,16 @@ def metric(port: int, name: str) -> float:
 
 def beside_a_cluster(count: int, pods: int, losses: int, port: int, limit_s: float) -> dict[str, float]:
     pool = next(p for p in platforms.load("example").pools if p.name.startswith("spot-l4"))
-    kind = next(kind for kind in KINDS if kind.name == "per-index")
-    plane = ControlPlane(Path(tempfile.mkdtemp(prefix="holdfast-bench-")), Scale(lease_s=40, parallelism=8))
-    try:
-        kubeconfig = plane.start()
+    with control_plane.running(scale=Scale(lease_s=40, parallelism=8)) as plane:
+        kubeconfig = plane.kubeconfig("admin")
         api = Api(kubeconfig)
-        world = World(api, "bench")
-        world.create()
-        names = [f"node-{n}" for n in range(count)]
-        with ThreadPoolExecutor(WRITERS) as writers:
-            list(
-                writers.map(lambda name: api.create(nodes.NODES, nodes.node(pool, name, labels=world.selector)), names)
-            )
-        until("all nodes are ready", lambda: nodes.ready(api, names), limit_s)
+        world, _ = world_of(api, pool, count, limit_s)
         for n in range(pods // GANG):
-            kind.create(world, pool, f"job-{n}", GANG)
+            create(world, pool, f"job-{n}")
         with suppress(AssertionError):  # the figure says how many do
-            until("pods run", lambda: running(world) >= pods, limit_s)
-        return measured(api, kubeconfig, port, losses) | {"nodes": count, "pods": pods, "pods_running": running(world)}
-    finally:
-        plane.stop()
-        shutil.rmtree(plane.folder, ignore_errors=True)
-
-
-def running(world: World) -> int:
-    return sum(job["status"].get("ready") or 0 for job in world.api.items(world.path("jobs", "/apis/batch/v1")))
+            until("pods run", lambda: ready_pods(world) >= pods, limit_s)
+        running = ready_pods(world)
+        return measured(api, kubeconfig, port, losses) | {"nodes": count, "pods": pods, "pods_running": running}
 
 
 def measured(api: Api, kubeconfig: Path, port: int, losses: int) -> dict[str, float]:

@@ -13,8 +13,6 @@ from tests.cluster.conftest import (
     k8s_manager,
     kueue,
     mover_account,
-    own,
-    plane,
     platform,
     serving,
     spot,
@@ -22,8 +20,8 @@ from tests.cluster.conftest import (
 )
 
 __all__ = [
-    "_clients", "api", "cluster", "exporter", "jobset", "k8s_manager", "kueue", "mover_account", "own", "plane", "platform",
-    "serving", "spot", "world",
+    "_clients", "api", "cluster", "exporter", "jobset", "k8s_manager", "kueue", "mover_account", "platform", "serving",
+    "spot", "world",
 ]  # fmt: skip
 HERE = Path(__file__).parent
 

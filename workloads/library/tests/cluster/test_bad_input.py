@@ -1,25 +1,18 @@
 """Machines and wishes that the tier refuses: each with its reason, and with nothing touched."""
 
-import os
-import signal
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from pytest_kubernetes.providers.external import ExternalManagerBase
 
 from holdfast.contract.errors import InputError
 from tests import support
 from tests.cluster.sim import kind
 from tests.cluster.sim.control_plane import NEEDED, missing_tools
 from tests.cluster.sim.kind import KindManager
-from tests.cluster.sim.manager import foreign
-from tests.cluster.sim.processes import alive, owner
-from tests.cluster.sim.waiting import until
+from tests.cluster.sim.processes import owner
 from tests.tools import build
 
-ROOT = Path(__file__).parents[4]
 DEAD = 2**22 + 1  # above the kernel's largest process id
 
 
@@ -76,14 +69,11 @@ def test_an_old_node_image_is_refused_before_a_cluster_is_made(tmp_path: Path, m
     with pytest.raises(InputError, match="too old"):
         KindManager().create()
     assert not called.exists()
+    for may_fit in (kind.DEFAULT_IMAGE, "kindest/node:v1.40.0@sha256:1", "registry:5000/node"):
+        kind.check_image(may_fit)
 
 
-@pytest.mark.parametrize("image", [kind.DEFAULT_IMAGE, "kindest/node:v1.40.0@sha256:1", "registry:5000/node"])
-def test_an_image_that_may_fit_is_tried(image: str) -> None:
-    kind.check_image(image)
-
-
-def test_only_clusters_of_dead_test_runs_of_this_host_are_removed(
+def test_only_clusters_of_dead_test_runs_are_removed_and_no_kubeconfig_of_somebody_else_is_touched(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     log = tmp_path / "log"
@@ -95,64 +85,18 @@ def test_only_clusters_of_dead_test_runs_of_this_host_are_removed(
     monkeypatch.setenv("PATH", programs(tmp_path / "bin", kind=script))
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.delenv(kind.IMAGE_VARIABLE, raising=False)
+    theirs = tmp_path / "config"
+    theirs.write_text("somebody else's")
+    monkeypatch.setenv("KUBECONFIG", str(theirs))
     made = KindManager()
     with pytest.raises(Exception, match="kind create cluster"):
         made.create()
-    deleted = [line.split()[3] for line in log.read_text().splitlines() if line.startswith("delete")]
+    asked = log.read_text().splitlines()
+    deleted = [line.split()[3] for line in asked if line.startswith("delete")]
     assert deleted == [*orphans, made.name], "the orphans, and what this run began itself"
+    assert all("--kubeconfig /" in line and str(theirs) not in line for line in asked if not line.startswith("get"))
+    assert theirs.read_text() == "somebody else's"
     assert made.kubeconfig is None
     log.unlink()
     made.delete()
     assert not log.exists(), "a second delete touches nothing"
-
-
-def test_a_kubeconfig_of_somebody_else_is_neither_read_nor_changed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    foreign = tmp_path / "config"
-    foreign.write_text("somebody else's")
-    monkeypatch.setenv("KUBECONFIG", str(foreign))
-    log = tmp_path / "log"
-    monkeypatch.setenv("PATH", programs(tmp_path / "bin", kind=f'echo "$@" >> {log}; [ "$1" != create ]'))
-    monkeypatch.delenv(kind.IMAGE_VARIABLE, raising=False)
-    with pytest.raises(Exception, match="kind create cluster"):
-        KindManager().create()
-    changing = [line for line in log.read_text().splitlines() if not line.startswith("get")]
-    assert len(changing) == 2
-    assert all("--kubeconfig /" in line and str(foreign) not in line for line in changing)
-    assert foreign.read_text() == "somebody else's"
-
-
-def test_a_cluster_that_is_not_named_for_tests_is_refused(tmp_path: Path) -> None:
-    theirs = tmp_path / "config"
-    theirs.write_text("current-context: production\n")
-    with pytest.raises(InputError, match="a cluster that people use"):
-        foreign(ExternalManagerBase, theirs)
-
-
-@pytest.mark.parametrize("blow", [signal.SIGINT, signal.SIGKILL], ids=lambda s: s.name)
-def test_an_interrupted_run_leaves_no_process(blow: signal.Signals, tmp_path: Path) -> None:
-    support.require(not missing_tools(), "`make tools` has not built the control plane")
-    victim = "workloads/library/tests/cluster/test_storms.py::test_a_spot_job_survives_repeated_storms_without_a_charged_failure"
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:xdist", f"--basetemp={tmp_path / 'inner'}", victim]
-    # It is no worker of the run that holds this test.
-    own = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_XDIST")}
-    with subprocess.Popen(command, cwd=ROOT, env=own | {"TMPDIR": str(tmp_path)}) as run:
-        until("the cluster has come up", lambda: len(mentioning(tmp_path) - {run.pid}) >= len(NEEDED) - 1)
-        pids = mentioning(tmp_path) - {run.pid}
-        run.send_signal(blow)
-        until("every component is gone", lambda: not any(alive(pid) for pid in pids))
-    if blow is signal.SIGINT:
-        assert not list(tmp_path.glob("holdfast-cluster-*")), "pytest had the time to tidy up"
-
-
-def mentioning(folder: Path) -> set[int]:
-    """Processes with a file of `folder` on their command line."""
-    found: set[int] = set()
-    for path in Path("/proc").glob("[0-9]*/cmdline"):
-        try:
-            if os.fsencode(folder) in path.read_bytes():
-                found.add(int(path.parent.name))
-        except (FileNotFoundError, ProcessLookupError):
-            continue
-    return found

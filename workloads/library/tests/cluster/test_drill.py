@@ -4,8 +4,6 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +13,8 @@ from pytest_kubernetes.providers.base import AClusterManager
 from holdfast.clients.api import Object
 from holdfast.contract.pools import Pool
 from holdfast.drill.catalogue import find
-from holdfast.drill.plan import Drill
 from holdfast.drill.runner import DrillRunner
-from holdfast.drill.targets.evictors import TAINT, Instance, TaintEvictor, VmEvictor
+from holdfast.drill.targets.evictors import TAINT, TaintEvictor
 from holdfast.drill.verdict import Verdict
 from tests import platforms
 from tests.cluster.sim.nodes import NODES
@@ -39,13 +36,10 @@ def work(world: World, spot: Pool) -> World:
     return world
 
 
-def drill_command(cluster: AClusterManager, world: World, out: Path, *arguments: str) -> tuple[int, str, Any]:
-    """Exit code, standard error, the JSON object."""
-    named = ["--namespace", world.name, "--selector", f"batch.kubernetes.io/job-name={JOB}", "--out", str(out)]
-    command = [sys.executable, "-m", "holdfast", "drill", *arguments, "--target", "cluster", *named]
-    command += ["--kubeconfig", str(cluster.kubeconfig), "--json"]
-    done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=280, check=False)
-    return done.returncode, done.stderr, json.loads(done.stdout) if done.stdout else None
+def command_of(world: World, drill: str, target: str, kubeconfig: object, context: str, out: Path) -> list[str]:
+    named = ["--target", target, "--context", context, "--namespace", world.name]
+    named += ["--selector", f"batch.kubernetes.io/job-name={JOB}", "--kubeconfig", str(kubeconfig), "--out", str(out)]
+    return [sys.executable, "-m", "holdfast", "drill", drill, *named, "--yes", "--json"]
 
 
 def context(cluster: AClusterManager) -> str:
@@ -63,12 +57,11 @@ def tainted(world: World) -> list[str]:
 def test_a_lone_node_is_taken_by_the_api_alone_and_given_back(
     cluster: AClusterManager, work: World, tmp_path: Path
 ) -> None:
-    code, _, result = drill_command(
-        cluster, work, tmp_path, "cluster-lone-node", "--context", context(cluster), "--yes"
-    )
-    (journal,) = result["drills"]
+    command = command_of(work, "cluster-lone-node", "cluster", cluster.kubeconfig, context(cluster), tmp_path)
+    done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=280, check=False)
+    (journal,) = json.loads(done.stdout)["drills"]
     verdicts = {each["verdict"] for each in journal["objectives"]}
-    assert (code, journal["verdict"], verdicts) == (0, "held", {"held"}), journal
+    assert (done.returncode, journal["verdict"], verdicts) == (0, "held", {"held"}), journal
     assert [step["name"].split()[0] for step in journal["rollbacks"]] == ["open"]
     assert not tainted(work)
     assert len(work.nodes) == PODS + SPARE
@@ -94,17 +87,6 @@ def test_a_job_that_pays_for_evictions_is_found_out(world: World, spot: Pool) ->
     assert (record.verdict, broken) == (Verdict.BROKEN, ["no failure charged"])
 
 
-def test_a_job_that_is_not_whole_is_left_alone(world: World, spot: Pool) -> None:
-    world.add_nodes(spot, PODS - 1)
-    world.create_job(JOB, world.job_spec(spot, PODS))
-    world.wait_running(PODS - 1)
-    drill = find("cluster-lone-node")
-    drill = replace(drill, steady_s=1)
-    evictor = RigEvictor("end of", world.preempt)
-    record = QUIET.run(drill, target(world.api, world, drill, evictor))
-    assert (record.verdict, record.fail_step, evictor.evicted) == (Verdict.INCONCLUSIVE, "steady state", [])
-
-
 def test_nodes_that_would_not_go_by_themselves_are_refused(world: World, serving: Pool) -> None:
     world.add_nodes(serving, 1)
     world.create_job(JOB, world.job_spec(serving, 1))
@@ -128,40 +110,13 @@ def test_a_node_with_somebody_elses_pod_is_refused(work: World, spot: Pool) -> N
     assert "runs there too" in record.why
 
 
-def on_compute_engine(work: World, project: str, theirs: str = "") -> None:
-    """Its nodes are VMs; the one whose name ends in `theirs` is of another project."""
-    for name in work.nodes:
-        owner = "theirs" if theirs and name.endswith(theirs) else project
-        work.api.merge(f"{NODES}/{name}", {"spec": {"providerID": f"gce://{owner}/europe-west4-a/{name}"}})
-
-
-def test_a_gke_drill_ends_the_vm_under_one_node_of_the_named_project(work: World) -> None:
-    on_compute_engine(work, "ours", theirs="-0")
-    drill = find("gke-maintenance")
-    asked: list[str] = []
-    hit: list[Instance] = []
-
-    def consent(_drill: Drill, victims: Sequence[str]) -> None:
-        assert not hit, "asked before, not after"
-        asked.extend(victims)
-
-    def end(instance: Instance) -> None:
-        hit.append(instance)
-        work.preempt([instance.name])
-
-    runner = replace(QUIET, consent=consent)
-    record = runner.run(drill, target(work.api, work, drill, VmEvictor(work.api, "ours", end)))
-    assert record.verdict is Verdict.HELD, record.why
-    (vm,) = hit
-    assert (vm.project, asked) == ("ours", [f"node/{vm.name}"])
-
-
 def test_a_drill_on_gke_asks_gcloud_for_one_vm_of_the_contexts_environment(
     cluster: AClusterManager, work: World, tmp_path: Path
 ) -> None:
     env = platforms.load("example")
     named = f"gke_{env.project}_{env.region}_{env.cluster}"
-    on_compute_engine(work, env.project)
+    for name in work.nodes:
+        work.api.merge(f"{NODES}/{name}", {"spec": {"providerID": f"gce://{env.project}/europe-west4-a/{name}"}})
     platforms.publish(work.api, env)
     asked, kubeconfig = tmp_path / "asked", tmp_path / "kubeconfig"
     kubeconfig.write_text(cluster.kubeconfig.read_text().replace(context(cluster), named))  # type: ignore[union-attr]
@@ -169,10 +124,8 @@ def test_a_drill_on_gke_asks_gcloud_for_one_vm_of_the_contexts_environment(
     gcloud.parent.mkdir()
     gcloud.write_text(f'#!/bin/sh\necho "$@" > {asked}.draft && mv {asked}.draft {asked}\n')
     gcloud.chmod(0o755)
-    arguments = ["gke-maintenance", "--target", "gke", "--context", named, "--kubeconfig", str(kubeconfig), "--yes"]
-    arguments += ["--namespace", work.name, "--selector", f"batch.kubernetes.io/job-name={JOB}", "--out", str(tmp_path)]
     path = {"PATH": f"{gcloud.parent}:{os.environ['PATH']}"}
-    command = [sys.executable, "-m", "holdfast", "drill", *arguments, "--json"]
+    command = command_of(work, "gke-maintenance", "gke", kubeconfig, named, tmp_path)
     with subprocess.Popen(command, env=os.environ | path, stdout=subprocess.PIPE, text=True) as running:
         until("gcloud was asked", lambda: asked.exists() or running.poll() is not None)
         verb, vm, *flags = asked.read_text().split()[2:]

@@ -1,4 +1,4 @@
-"""An elastic and a sharded gang as the builder renders them, under the real Job controller, scheduler and Eviction API."""
+"""A gang whose pods stay as the builder renders it, here sharded, under the real Job controller, scheduler and Eviction API."""
 
 import copy
 from dataclasses import replace
@@ -30,13 +30,12 @@ BUDGETS = "/apis/policy/v1"
 pytestmark = pytest.mark.usefixtures("cluster")
 
 
-def rendered(world: World, pool: Pool, *, sharded: bool = False) -> list[Object]:
+def rendered(world: World, pool: Pool) -> list[Object]:
     """In the world's namespace and on its nodes; the account, priority and data of the platform are not there."""
     context = RenderContext(platforms.load("example"))
-    work = replace(spot_work(context, NAME, pool, PlacementRule.ELASTIC), command=["train"], volumes=[])
-    if sharded:
-        work = replace(work, command=[*RANKS, "1", "--sharded", "--", "train"])
-    given = Task(work=work, pods=NODES, least=LEAST, sharded=sharded, queue="", deadline_s=3600)
+    command = [*RANKS, "1", "--sharded", "--", "train"]
+    work = replace(spot_work(context, NAME, pool, PlacementRule.ELASTIC), command=command, volumes=[])
+    given = Task(work=work, pods=NODES, least=LEAST, sharded=True, queue="", deadline_s=3600)
     found = [copy.deepcopy(body) for body in elastic(context, given)]
     for body in found:
         body["metadata"]["namespace"] = world.name
@@ -91,14 +90,8 @@ def one_success_ends_it(world: World, job: str, survivor: Object) -> None:
     until("nobody is billed any more", lambda: not world.pods("Running"))
 
 
-def test_fifty_losses_touch_no_survivor_the_budget_holds_and_one_success_ends_it(world: World, spot: Pool) -> None:
-    job = lost_in_waves(world, spot, rendered(world, spot))
-    one_may_go(world, NODES - WAVE)
-    one_success_ends_it(world, job, world.wait_running(LEAST)[0])
-
-
 def test_a_sharded_gang_waits_in_place_through_fifty_losses_and_is_drained_one_by_one(world: World, spot: Pool) -> None:
-    job = lost_in_waves(world, spot, rendered(world, spot, sharded=True))
+    job = lost_in_waves(world, spot, rendered(world, spot))
     places = [place_of(pod) for pod in world.wait_running(NODES - WAVE)]
     missing = [str(place) for place in range(NODES) if place not in places][:MOST_LISTED]
     waits = f"{NODES - WAVE} nodes wait in place for nodes {', '.join(missing)}, ... since "

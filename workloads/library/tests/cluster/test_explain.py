@@ -8,21 +8,19 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from holdfast.clients.api import Object
 from holdfast.contract.capacity import Capacity
 from holdfast.contract.errors import InputError
 from holdfast.contract.exit_codes import EXIT_BUG
 from holdfast.contract.kubernetes import KUEUE_INADMISSIBLE
-from holdfast.contract.pools import GPU_RESOURCE, LABEL_POOL_CLASS, SPOT_TAINT, Pool
+from holdfast.contract.pools import Pool
 from holdfast.jobs import explain
 from holdfast.jobs.cause import Count
 from holdfast.jobs.cli import submit
 from holdfast.jobs.explain import Row, rows
 from holdfast.place import prices
 from tests import platforms
-from tests.cluster.sim import flex, jobsets, queues
-from tests.cluster.sim.explained import ask, one_pod
-from tests.cluster.sim.stages import WAITING
+from tests.cluster.sim import flex, queues
+from tests.cluster.sim.explained import ask
 from tests.cluster.sim.waiting import until
 from tests.cluster.sim.world import World
 
@@ -73,40 +71,6 @@ def test_a_queue_that_admits_nothing_gives_its_reason(world: World, spot: Pool, 
     until("it is explained", lambda: "queue team admits nothing: " in ask(world, "held", "quota").cause.blocker)
 
 
-def test_an_untolerated_taint_is_named(world: World, spot: Pool) -> None:
-    world.add_nodes(spot, 2)
-    world.create_job("naive", one_pod(world, spot, tolerations=spot.tolerations()[1:]))
-    found = ask(world, "naive", "taint")
-    assert f"1 of 1 pods have no node: 2 nodes bear {SPOT_TAINT}" == found.cause.blocker
-
-
-def test_a_selector_that_matches_nothing_is_shown(world: World, spot: Pool) -> None:
-    world.add_nodes(spot, 1)
-    world.create_job("typo", one_pod(world, spot, nodeSelector={LABEL_POOL_CLASS: "spot-l5"}))
-    assert "no node matches holdfast.dev/pool-class=spot-l5" in ask(world, "typo", "selector").cause.blocker
-
-
-def test_a_full_pool_is_explained_with_its_free_gpus(world: World, spot: Pool) -> None:
-    world.add_nodes(spot, 2)
-    world.create_job("wide", world.job_spec(spot, 3))
-    found = ask(world, "wide", "capacity")
-    assert found.cause.blocker.endswith("each wants 1 nvidia.com/gpu, the fitting nodes have 0 of 2 free")
-    assert found.state.startswith("Waiting: 2 of 3 pods run")
-
-
-def test_a_flex_start_wait_promises_no_time(world: World, spot: Pool) -> None:
-    flex = {"cloud.google.com/gke-flex-start": "true"}
-    world.create_job("queued", one_pod(world, spot, nodeSelector=flex))
-    found = ask(world, "queued", "flex-queue")
-    assert "no ETA" in found.similar
-
-
-def test_an_image_that_cannot_be_pulled_is_named(world: World, spot: Pool) -> None:
-    world.add_nodes(spot, 1)
-    world.create_job("imageless", one_pod(world, spot, {WAITING: "ImagePullBackOff"}))
-    assert "ImagePullBackOff: none on " in ask(world, "imageless", "image").cause.blocker
-
-
 def test_a_crash_is_counted_apart_from_evictions(world: World, spot: Pool) -> None:
     world.add_nodes(spot, 2)
     world.create_job("crashing", world.job_spec(spot, 2, run_s=2, code=EXIT_BUG))
@@ -132,7 +96,7 @@ def test_a_crash_is_counted_apart_from_evictions(world: World, spot: Pool) -> No
     assert {row.name: row.evicted for row in listing(world)}["evicted"] == Count(2), "and still counted"
 
 
-def test_a_list_prices_what_ran_and_knows_a_complete_job(world: World, spot: Pool) -> None:
+def test_a_list_prices_what_ran_and_a_name_that_is_unknown_gets_the_nearest(world: World, spot: Pool) -> None:
     world.add_nodes(spot, 1)
     world.create_job("short", world.job_spec(spot, 1, run_s=2))
     assert world.wait_condition("short") == "Complete"
@@ -141,6 +105,8 @@ def test_a_list_prices_what_ran_and_knows_a_complete_job(world: World, spot: Poo
     assert row.ran_s >= 1
     assert row.usd is not None
     assert 0 < row.usd < 0.01
+    with pytest.raises(InputError, match="did you mean short"):
+        explain.explain(world.api, "shrot", world.name)
 
 
 def listing(world: World) -> list[Row]:
@@ -167,106 +133,3 @@ def test_submit_starts_a_job_only_below_the_cap(world: World, spot: Pool, cluste
     started = CliRunner().invoke(app, [*common, "--max-usd-per-hour", "50"])
     assert started.exit_code == 0, started.output
     assert world.api.find(f"{jobs}/bought") is not None
-
-
-def test_an_unknown_job_gets_the_nearest_name(world: World, spot: Pool) -> None:
-    world.create_job("trainer", world.job_spec(spot, 1))
-    with pytest.raises(InputError, match="did you mean trainer"):
-        explain.explain(world.api, "trianer", world.name)
-
-
-# Pods that the real API server refuses to make: `explain` says why, though there is no pod to look at.
-
-ADMISSION = "/apis/admissionregistration.k8s.io/v1"
-PODS = {"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["pods"]}
-
-
-def test_a_quota_of_the_namespace_is_explained_in_numbers(world: World, spot: Pool) -> None:
-    world.add_nodes(spot, 3)
-    key = f"requests.{GPU_RESOURCE}"
-    world.api.create(world.path("resourcequotas"), {"metadata": {"name": "team"}, "spec": {"hard": {key: "2"}}})
-    path = f"{world.path('resourcequotas')}/team"
-    until("the quota is counted", lambda: world.api.get(path).get("status", {}).get("hard"))
-    world.create_job("wide", world.job_spec(spot, 3))
-    world.wait_running(2)
-    numbers = f"ResourceQuota team: asks for {key}=1; {key}=2 in use, {key}=2 allowed"
-    explained = f"1 of 3 pods are refused: {numbers}"
-    until("the third is explained", lambda: ask(world, "wide", "quota").cause.blocker == explained)
-    found = ask(world, "wide", "quota")
-    assert found.cause.evidence == f"kubectl describe resourcequota -n {world.name} team"
-    world.api.delete(path)
-    ask(world, "wide", "none")
-
-
-@pytest.mark.parametrize(
-    ("spec", "explained", "evidence"),
-    [
-        ({"serviceAccountName": "trainer"}, "service account trainer does not exist", "kubectl get serviceaccounts"),
-        ({"priorityClassName": "urgent"}, "PriorityClass urgent does not exist", "kubectl get priorityclasses"),
-        ({"runtimeClassName": "gvisor"}, "RuntimeClass gvisor does not exist", "kubectl get runtimeclasses"),
-    ],
-    ids=["service account", "priority class", "runtime class"],
-)
-def test_what_the_pod_names_and_the_cluster_lacks_is_named(
-    world: World, spot: Pool, spec: dict[str, Any], explained: str, evidence: str
-) -> None:
-    world.create_job("lacking", one_pod(world, spot, **spec))
-    found = ask(world, "lacking", "refused").cause
-    assert found.blocker == f"1 of 1 pods are refused: {explained}"
-    assert found.evidence.startswith(evidence)
-
-
-def test_pod_security_is_named_with_its_level(world: World, spot: Pool) -> None:
-    labels = {"pod-security.kubernetes.io/enforce": "restricted"}
-    world.api.merge(f"/api/v1/namespaces/{world.name}", {"metadata": {"labels": labels}})
-    world.create_job("root", one_pod(world, spot))
-    blocker = ask(world, "root", "refused").cause.blocker
-    assert "Pod Security restricted:latest: allowPrivilegeEscalation != false" in blocker
-
-
-def test_a_webhook_that_does_not_answer_is_named(world: World, spot: Pool) -> None:
-    selector = {"matchLabels": {"kubernetes.io/metadata.name": world.name}}
-    hook = {
-        "name": "dead.example.com",
-        "clientConfig": {"url": "https://127.0.0.1:1/pods"},
-        "namespaceSelector": selector,
-        "rules": [PODS],
-        "admissionReviewVersions": ["v1"],
-        "sideEffects": "None",
-        "timeoutSeconds": 2,
-    }
-    created(world, "validatingwebhookconfigurations", {"webhooks": [hook]})
-    try:
-        until("the API server asks it", lambda: world.try_pod("probe", world.pod_template(spot)))
-        world.create_job("hooked", one_pod(world, spot))
-        blocker = ask(world, "hooked", "refused").cause.blocker
-        assert "webhook dead.example.com does not answer: " in blocker
-    finally:
-        world.api.delete(f"{ADMISSION}/validatingwebhookconfigurations/{world.name}")
-
-
-def test_a_policy_that_denies_is_quoted(world: World, spot: Pool) -> None:
-    rule = {"expression": "object.spec.containers.all(c, c.image.contains('@'))", "message": "images by digest only"}
-    match = {"resourceRules": [PODS]}
-    created(world, "validatingadmissionpolicies", {"spec": {"matchConstraints": match, "validations": [rule]}})
-    selector = {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": world.name}}}
-    spec = {"policyName": world.name, "validationActions": ["Deny"], "matchResources": selector}
-    created(world, "validatingadmissionpolicybindings", {"spec": spec})
-    try:
-        until("the policy is in force", lambda: world.try_pod("probe", world.pod_template(spot)))
-        world.create_job("floating", one_pod(world, spot))
-        assert f"policy {world.name}: images by digest only" in ask(world, "floating", "refused").cause.blocker
-    finally:
-        for plural in ("validatingadmissionpolicybindings", "validatingadmissionpolicies"):
-            world.api.delete(f"{ADMISSION}/{plural}/{world.name}")
-
-
-def test_a_jobset_is_explained_by_the_events_of_its_jobs(world: World, spot: Pool, jobset: None) -> None:
-    spec = one_pod(world, spot, serviceAccountName="trainer")
-    world.api.create(world.path("jobsets", jobsets.GROUP), jobsets.jobset("gang", spec))
-    assert "service account trainer does not exist" in ask(world, "gang", "refused").cause.blocker
-
-
-def created(world: World, plural: str, body: Object) -> None:
-    """Cluster-wide, under the world's name."""
-    world.api.create(f"{ADMISSION}/{plural}", {"metadata": {"name": world.name}} | body)

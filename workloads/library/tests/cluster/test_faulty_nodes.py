@@ -115,15 +115,6 @@ def test_its_job_moves_and_the_node_goes(api: Api, mover: Api, pool: Pool, broke
     assert (event["reason"], event["type"]) == (REASON, "Warning")
 
 
-def test_without_the_right_to_replace_a_fault_is_an_event(
-    api: Api, mover_account: client.ApiClient, broken: str
-) -> None:
-    found = FaultyNodes(Api.over(mover_account), 0, lambda address: BROKEN)
-    (line,) = found.step(spot(api, broken), NOW)
-    assert line["answer"] == "reported" and [each["reason"] for each in events(api, broken)] == [REASON]
-    assert "unschedulable" not in api.get(f"{nodes.NODES}/{broken}")["spec"]
-
-
 def test_no_other_node_and_no_other_change(api: Api, mover: Api, broken: str, serving: Pool) -> None:
     other = f"{broken}-on-demand"
     added = nodes.add(api, [nodes.node(serving, other)])

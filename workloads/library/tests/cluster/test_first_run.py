@@ -1,4 +1,4 @@
-"""The way to a first job on the real control plane: platform, first run, and a job of one's own that is evicted."""
+"""A gang of one's own on the real control plane: sent, evicted, sent again, replaced. `try` is on the first job's page."""
 
 from copy import deepcopy
 
@@ -6,15 +6,12 @@ import pytest
 
 from holdfast.clients.api import Api, Object
 from holdfast.contract.errors import Stopped
-from holdfast.jobs import placing, preparing, running, submit
-from holdfast.jobs.following import Following
+from holdfast.jobs import running, submit
 from holdfast.jobs.job_file import OwnJob
 from holdfast.jobs.job_snapshot import find
 from holdfast.jobs.preparing import prepare
 from holdfast.manifests.render_context import RenderContext
-from holdfast.place import prices
 from tests import platforms
-from tests.cluster.sim import pods
 from tests.cluster.sim.waiting import until
 from tests.cluster.sim.world import World
 from tests.cluster.test_platform import cleared as cleared
@@ -24,41 +21,10 @@ from workloads.operators import platform
 EXAMPLE = platforms.with_images("example")
 
 
-@pytest.fixture
-def platform_applied(kueue: None, gke_kinds: None, cleared: None, api: Api) -> None:
-    list(platform.apply(api, RenderContext(EXAMPLE)))
-
-
-@pytest.mark.usefixtures("platform_applied")
-def test_the_first_run_explains_its_wait_survives_its_eviction_and_ends_with_a_receipt(
-    world: World, api: Api, capsys: pytest.CaptureFixture[str]
-) -> None:
-    env = EXAMPLE
-    offer = placing.cheapest_spot(env, prices.load())
-    asked = Following(evict=True, timeout_s=240, patience_s=0)
-    prepared = prepare(preparing.sample(200, env), env)
-    lines: list[str] = []
-
-    def report(line: str) -> None:
-        """The cluster does what a reader of the line would wait for."""
-        lines.append(line)
-        if line.startswith("blocker") and not world.nodes:
-            assert offer.pool is not None
-            world.add_nodes(offer.pool, 2)
-        if line.startswith("Running") and "evicted 1" in line:
-            for pod in find(api, prepared.bodies[-1]["metadata"]["name"], "training").phase("Running"):
-                pods.end(api, pod)
-
-    assert preparing.follow(api, prepared, asked, report) == 0
-    text = "\n".join(lines)
-    assert "Waiting" in text and "do: " in text, text
-    assert text.count(", as asked") == 1 and lines[-1] == "Complete", text
-    assert "with 1 evictions; on demand $" in capsys.readouterr().out
-
-
-@pytest.mark.usefixtures("platform_applied")
+@pytest.mark.usefixtures("kueue", "gke_kinds", "cleared")
 def test_a_strangers_gang_is_admitted_restarted_after_a_shutdown_and_not_charged(world: World, api: Api) -> None:
     """40 lines of somebody's script, by digest, as `new-job` writes them and `submit` sends them."""
+    list(platform.apply(api, RenderContext(EXAMPLE)))
     image = f"us-docker.pkg.dev/them/theirs/train@sha256:{'d' * 64}"
     job = OwnJob(
         name="theirs", environment="example", image=image, command=("torchrun", "train.py"), gpus="1xa100", nodes=2,

@@ -5,7 +5,6 @@ import re
 import shutil
 import subprocess
 import sys
-import venv
 from pathlib import Path
 
 import pytest
@@ -13,11 +12,10 @@ from pytest_kubernetes.providers.base import AClusterManager
 
 from holdfast.clients.api import Api
 from holdfast.manifests.render_context import RenderContext
-from tests import platforms
+from tests import platforms, support
 from tests.cluster.sim.world import World
 from tests.cluster.test_platform import cleared as cleared
 from tests.cluster.test_platform import gke_kinds as gke_kinds
-from tests.support import require
 from workloads.library.tests.cluster.test_first_job_page import _let_it_end, commands, ran
 from workloads.operators import platform
 
@@ -34,11 +32,12 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> Path:
     words = [sys.executable, ROOT / ".ci/wheel.py", "--wheel-only", "--out-dir", folder]
     subprocess.run(words, check=True, capture_output=True)
     (wheel,) = folder.glob("holdfast-*.whl")
-    venv.create(folder / "env", with_pip=True)
-    install = [folder / "env/bin/python", "-m", "pip", "install", "-q", f"{wheel}[jobs]"]
+    uv, env = support.bootstrap().find_uv(), folder / "env"  # as pip installs it, in a tenth of its time
+    subprocess.run([uv, "venv", "--quiet", "--python", sys.executable, env], check=True)
+    install = [uv, "pip", "install", "--quiet", "--python", env / "bin/python", f"{wheel}[jobs]"]
     done = subprocess.run(install, capture_output=True, text=True, check=False)
-    require(done.returncode == 0, f"the package index cannot be reached: {done.stderr[-300:]}")
-    return folder / "env/bin"
+    support.require(done.returncode == 0, f"the package index cannot be reached: {done.stderr[-300:]}")
+    return env / "bin"
 
 
 @pytest.mark.usefixtures("kueue", "gke_kinds", "cleared")

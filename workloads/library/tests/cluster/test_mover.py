@@ -1,9 +1,9 @@
-"""A job is moved between Spot, flex-start and on-demand on the real API server, by the real Kueue and JobSet, with the rendered rights."""
+"""A job is moved between Spot and on-demand on the real API server, by the real Kueue and JobSet, with the rendered rights."""
 
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
@@ -37,19 +37,13 @@ PLAN = Plan(
 
 @pytest.fixture(params=[1, 2], ids=["job", "jobset"])
 def body(request: pytest.FixtureRequest, api: Api) -> Iterator[Object]:
-    yield from sent(api, f"moved-{request.param}", request.param, Capacity.SPOT, PLAN)
+    yield from sent(api, f"moved-{request.param}", request.param)
 
 
-@pytest.fixture
-def queued(api: Api) -> Iterator[Object]:
-    plan = replace(PLAN, policy="queue", interval_h=0.0, checkpoint_h=0.0, spot_queue="flex")
-    yield from sent(api, "moved-flex", 1, Capacity.FLEX_START, plan)
-
-
-def bodies_of(capacity: Capacity = Capacity.SPOT, plan: Plan | None = None, **fields: Any) -> list[Object]:
-    """A job of one's own on L4s as it is rendered for the example."""
+def bodies_of(plan: Plan | None = None, **fields: Any) -> list[Object]:
+    """A job of one's own on L4s of Spot as it is rendered for the example."""
     env, job = load("example"), own(gpus="1xl4", command=("sleep", "9999"), **fields)
-    offer = next(o for o in offers(env) if o.capacity is capacity and o.accelerator == "nvidia-l4")
+    offer = next(o for o in offers(env) if o.capacity is Capacity.SPOT and o.accelerator == "nvidia-l4")
     placed = placing.Placed(offer=offer, rule=placing.decide(placing.workload(job)).id, reason="", plan=plan)
     return rendered.bodies(job, RenderContext(env), placed)
 
@@ -64,8 +58,8 @@ def applied(api: Api, bodies: list[Object]) -> Iterator[Object]:
         api.delete(api.path_of(each), propagationPolicy="Background")
 
 
-def sent(api: Api, name: str, nodes: int, capacity: Capacity, plan: Plan) -> Iterator[Object]:
-    with applied(api, bodies_of(capacity, plan, name=name, nodes=nodes)) as job:
+def sent(api: Api, name: str, nodes: int) -> Iterator[Object]:
+    with applied(api, bodies_of(PLAN, name=name, nodes=nodes)) as job:
         assert job["metadata"]["labels"][LABEL_MOVES] == "true"
         yield job
 
@@ -184,7 +178,7 @@ def held_queue(api: Api, platform: None) -> Iterator[Callable[[str], object]]:
 
 @pytest.fixture
 def gang(api: Api, held_queue: Callable[[str], object]) -> Iterator[Object]:
-    yield from sent(api, "marked", 2, Capacity.SPOT, PLAN)
+    yield from sent(api, "marked", 2)
 
 
 def test_a_jobset_that_a_move_left_with_the_selector_of_its_old_flavor_is_mended(
@@ -213,18 +207,3 @@ def test_a_jobset_that_a_move_left_with_the_selector_of_its_old_flavor_is_mended
     world.add_nodes(serving, 2, labels={})
     until("no flavor will have it", lambda: "match node affinity" in str(api.find(workload.path)) or None)
     until("it runs on demand", lambda: watched.step(mover, 3.7) == 0 and run_on(api, gang, serving.pool_class))
-
-
-@pytest.mark.usefixtures("platform")
-def test_a_job_that_waits_for_flex_start_goes_to_on_demand_in_time(
-    world: World, api: Api, mover_account: client.ApiClient, queued: Object, serving: Pool
-) -> None:
-    watched = Watched(api, queued)
-    until("it waits for flex-start", lambda: watched.look() == {"flex-start"} or None)
-    mover = Mover(ClusterApi(Api.over(mover_account)))
-    assert watched.step(mover, 0.0) == 0, "there is time"
-    until("it is sent to on-demand", lambda: watched.step(mover, 3.7) or None)
-    until("it waits for on-demand", lambda: watched.look() == {"on-demand"} or None)
-    world.add_nodes(serving, 1, labels={})
-    until("it runs on demand", lambda: run_on(api, queued, serving.pool_class) or None)
-    assert watched.step(mover, 3.8) == 0, "it stays"

@@ -3,7 +3,8 @@
 import contextlib
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 
 import pytest
 from kubernetes import client
@@ -31,15 +32,20 @@ def pool() -> Pool:
 
 
 @pytest.fixture
-def silent(api: Api, pool: Pool) -> Iterator[str]:
-    """A node that reports once. No simulator keeps it alive, so the control plane finds it silent by its own clock."""
-    name = f"silent-{uuid.uuid4().hex[:5]}"
-    body = nodes.node(pool, name, labels={OWN: name})
-    del body["metadata"]["annotations"][MANAGED]
-    api.create(nodes.NODES, body)
-    report(api, name)
-    yield name
-    nodes.remove(api, [name])
+def silent(api: Api) -> Iterator[Callable[[Pool], str]]:
+    """Makes nodes that report once. No simulator keeps them alive, so the control plane finds them silent by its own clock."""
+    made: list[str] = []
+
+    def one(pool: Pool) -> str:
+        made.append(f"silent-{uuid.uuid4().hex[:5]}")
+        body = nodes.node(pool, made[-1], labels={OWN: made[-1]})
+        del body["metadata"]["annotations"][MANAGED]
+        api.create(nodes.NODES, body)
+        report(api, made[-1])
+        return made[-1]
+
+    yield one
+    nodes.remove(api, made)
 
 
 def report(api: Api, name: str) -> None:
@@ -77,24 +83,6 @@ def selector_of(body: Object) -> dict[str, str]:
     return spec["template"]["spec"]["nodeSelector"]
 
 
-@pytest.fixture(params=[1, 2], ids=["job", "jobset"])
-def count(request: pytest.FixtureRequest) -> int:
-    """Nodes of the job."""
-    return request.param
-
-
-@pytest.fixture
-def job(mover_account: client.ApiClient, api: Api, pool: Pool, silent: str, count: int) -> Iterator[str]:
-    others = add(api, pool, silent, "other", count - 1)
-    yield from sent(api, silent, count, OnNotice.HANDLES)
-    nodes.remove(api, others)
-
-
-@pytest.fixture
-def wrapped(mover_account: client.ApiClient, api: Api, silent: str) -> Iterator[str]:
-    yield from sent(api, silent, 1, OnNotice.WRAP)
-
-
 def add(api: Api, pool: Pool, silent: str, kind: str, count: int) -> list[str]:
     return nodes.add(api, [nodes.node(pool, f"{silent}-{kind}-{i}", labels={OWN: silent}) for i in range(count)])
 
@@ -123,39 +111,63 @@ def marked(api: Api, silent: str) -> bool:
     return any(taint["key"] == UNREACHABLE for taint in taints)
 
 
-def test_a_job_leaves_a_silent_node(
-    api: Api, mover_account: client.ApiClient, pool: Pool, silent: str, job: str, count: int
+@dataclass
+class Held:
+    """A job with one pod on a silent node, and the others elsewhere."""
+
+    node: str
+    job: str
+    before: list[Object]
+
+    @property
+    def stuck(self) -> set[str]:
+        return {pod["metadata"]["uid"] for pod in self.before if pod["spec"]["nodeName"] == self.node}
+
+    def replaced(self, api: Api) -> bool:
+        now = pods(api, self.job)
+        running = [p for p in now if p["status"]["phase"] == "Running" and p["spec"]["nodeName"] != self.node]
+        return len(running) == len(self.before) and not self.stuck & {p["metadata"]["uid"] for p in now}
+
+
+def test_a_job_and_a_jobset_leave_their_silent_nodes(
+    api: Api, mover_account: client.ApiClient, pool: Pool, silent: Callable[[Pool], str]
 ) -> None:
     acting = Api.over(mover_account)
-    before = placed(api, job, silent, count)
-    held = [pod for pod in before if pod["spec"]["nodeName"] == silent]
-    assert held and held[0]["metadata"]["annotations"][ANNOTATION_EXPENDABLE] == "true"
-    assert not end_pods(acting, [silent], time.time()), "it is not asked to go yet"
-    until("the control plane finds the node silent", lambda: marked(api, silent), 120)
-    spare = add(api, pool, silent, "spare", len(before))
-    since = time.monotonic()
-    try:
-        until("the mover ends it", lambda: end_pods(acting, [silent], time.time()), 180)
-        old = {pod["metadata"]["uid"] for pod in before if pod["spec"]["nodeName"] == silent}
+    with contextlib.ExitStack() as stack:
+        held: list[Held] = []
+        for count in (1, 2):  # a Job, a JobSet
+            node = silent(pool)
+            stack.callback(nodes.remove, api, add(api, pool, node, "other", count - 1))
+            job = stack.enter_context(contextlib.contextmanager(sent)(api, node, count, OnNotice.HANDLES))
+            held.append(Held(node, job, placed(api, job, node, count)))
+        silent_nodes = [each.node for each in held]
+        assert not end_pods(acting, silent_nodes, time.time()), "they are not asked to go yet"
+        until("the control plane finds the nodes silent", lambda: all(marked(api, each) for each in silent_nodes), 120)
+        for each in held:
+            assert len(each.stuck) == 1
+            stack.callback(nodes.remove, api, add(api, pool, each.node, "spare", len(each.before)))
+        ended: set[str] = set()
 
-        def replaced() -> bool:
-            now = pods(api, job)
-            running = [p for p in now if p["status"]["phase"] == "Running" and p["spec"]["nodeName"] != silent]
-            return len(running) == len(before) and not old & {p["metadata"]["uid"] for p in now}
+        def both_ended() -> bool:
+            ended.update(end_pods(acting, silent_nodes, time.time()))
+            return len(ended) == len(held)
 
-        until("it runs elsewhere", replaced, 120)
-        print(f"from the taint to the replacement: {time.monotonic() - since:.0f} s")
-    finally:
-        nodes.remove(api, spare)
-    events = [e for e in api.items(f"{SPACE}/events") if e["involvedObject"].get("uid") in old]
-    assert REASON in {event["reason"] for event in events}
+        until("the mover ends them", both_ended, 180)
+        until("they run elsewhere", lambda: all(each.replaced(api) for each in held), 120)
+        for each in held:
+            events = [e for e in api.items(f"{SPACE}/events") if e["involvedObject"].get("uid") in each.stuck]
+            assert REASON in {event["reason"] for event in events}
 
 
-def test_a_wrapped_program_is_left_alone(api: Api, mover_account: client.ApiClient, silent: str, wrapped: str) -> None:
+def test_a_wrapped_program_is_left_alone(
+    api: Api, mover_account: client.ApiClient, pool: Pool, silent: Callable[[Pool], str]
+) -> None:
     """Nothing is known of what a second copy of it would do."""
-    (pod,) = placed(api, wrapped, silent, 1)
-    name = pod["metadata"]["name"]
-    api.delete(f"{SPACE}/pods/{name}", gracePeriodSeconds=1)
-    due_s = time.time() + 60
-    assert end_pods(Api.over(mover_account), [silent], due_s) == []
-    assert api.get(f"{SPACE}/pods/{name}")["metadata"]["deletionTimestamp"]
+    node = silent(pool)
+    with contextlib.contextmanager(sent)(api, node, 1, OnNotice.WRAP) as job:
+        (pod,) = placed(api, job, node, 1)
+        assert pod["metadata"]["annotations"].get(ANNOTATION_EXPENDABLE) != "true"
+        name = pod["metadata"]["name"]
+        api.delete(f"{SPACE}/pods/{name}", gracePeriodSeconds=1)
+        assert end_pods(Api.over(mover_account), [node], time.time() + 60) == []
+        assert api.get(f"{SPACE}/pods/{name}")["metadata"]["deletionTimestamp"]

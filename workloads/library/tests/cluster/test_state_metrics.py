@@ -1,4 +1,4 @@
-"""kube-state-metrics and the API server's own metrics: the names that monitoring uses, and a second opinion."""
+"""kube-state-metrics and the API server's own metrics: the names that monitoring uses."""
 
 import re
 import urllib.request
@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from pytest_kubernetes.providers.base import AClusterManager
 
-from holdfast.contract.pools import SPOT_TAINT, Pool
+from holdfast.contract.pools import Pool
 from tests import support
 from tests.cluster.sim.processes import Processes, free_ports
 from tests.cluster.sim.waiting import until
@@ -17,10 +17,6 @@ from tests.tools.build import TOOLS
 
 ROOT = Path(__file__).parents[4]
 FOREIGN = re.compile(r"\b(?:kube|apiserver|etcd|scheduler|workqueue)_[a-z0-9_]+")
-SAMPLE = re.compile(r"^([a-z_:]+)(?:\{(.*)\})? (\S+)$", re.MULTILINE)
-LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
-
-Samples = dict[str, list[tuple[dict[str, str], float]]]
 
 
 @pytest.fixture
@@ -44,13 +40,6 @@ def text(url: str) -> str:
             return response.read().decode()
     except OSError:
         return ""
-
-
-def samples(exposed: str) -> Samples:
-    found: Samples = {}
-    for name, labels, value in SAMPLE.findall(exposed):
-        found.setdefault(name, []).append((dict(LABEL.findall(labels)), float(value)))
-    return found
 
 
 def declared(exposed: str) -> set[str]:
@@ -80,28 +69,3 @@ def test_every_name_that_monitoring_uses_is_exposed_by_the_real_components(
     assert "apiserver_request_total" in known
     assert "kube_pod_status_unscheduled" not in known, "a misspelled name would be found"
     assert used_by_monitoring() <= known
-
-
-def test_what_the_simulation_shows_is_what_an_independent_exporter_sees(
-    metrics_url: str, world: World, spot: Pool
-) -> None:
-    names = world.add_nodes(spot, 2)
-    world.create_job("run", world.job_spec(spot, 2))
-    world.wait_running(2)
-    world.create_pod("lonely", world.pod_template(spot))
-    world.preempt(names[:1])
-    until("the exporter sees it", lambda: output(metrics_url, world, names), 60)
-
-
-def output(url: str, world: World, names: list[str]) -> bool:
-    found = samples(text(url))
-
-    def values(metric: str, **labels: str) -> list[dict[str, str]]:
-        series = found.get(metric, ())
-        return [has for has, value in series if value == 1 and labels.items() <= has.items()]
-
-    tainted = values("kube_node_spec_taint", key=SPOT_TAINT.key, value=SPOT_TAINT.value)
-    failed = values("kube_pod_status_phase", namespace=world.name, phase="Failed")
-    waiting = values("kube_pod_status_unschedulable", namespace=world.name, pod="lonely")
-    mine = {series["node"] for series in tainted} & set(names)
-    return mine == set(names[1:]) and len(failed) == 1 and len(waiting) == 1

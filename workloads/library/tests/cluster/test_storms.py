@@ -13,8 +13,7 @@ from tests.cluster.sim.stages import SHUTDOWN_REASON
 from tests.cluster.sim.waiting import until
 from tests.cluster.sim.world import World, disruption
 
-SIZE = 10
-LOST = 3  # 30 %
+SIZE, LOST = 4, 2
 FIRST_BACK_OFF_S = 10  # of the Job controller; doubled with each failure, also with those that its policy ignores
 CLOCK_S = 2  # creation times are whole seconds, and the notice comes a moment after the failure
 
@@ -88,6 +87,16 @@ def test_a_bug_ends_the_job_at_once(world: World, spot: Pool) -> None:
     assert len(world.pods()) <= 2, "nothing was retried"
 
 
+def test_a_bug_ends_a_jobset_without_a_restart(world: World, spot: Pool, jobset: None) -> None:
+    world.add_nodes(spot, 2)
+    path = world.path("jobsets", GROUP)
+    world.api.create(path, jobsets.jobset("buggy", world.job_spec(spot, 2, run_s=1, code=EXIT_BUG)))
+    status: dict[str, object] = until(
+        "it ends", lambda: s if (s := world.api.get(f"{path}/buggy").get("status", {})).get("terminalState") else None
+    )
+    assert (status["terminalState"], status.get("restarts", 0)) == ("Failed", 0)
+
+
 def test_exit_zero_on_the_signal_loses_the_index_while_the_job_looks_complete(world: World, spot: Pool) -> None:
     world.add_nodes(spot, 2)
     world.create_job("polite", world.job_spec(spot, 2))
@@ -96,16 +105,3 @@ def test_exit_zero_on_the_signal_loses_the_index_while_the_job_looks_complete(wo
     assert world.wait_condition("polite") == "Complete"
     ends = [pod["status"]["containerStatuses"][0]["state"]["terminated"] for pod in world.pods("Succeeded")]
     assert len(ends) == 2, "an hour of work each, recorded as done after seconds"
-
-
-def test_a_preempted_pod_does_not_succeed_when_its_run_time_is_over(world: World, spot: Pool) -> None:
-    """Guards the simulation itself: a queued timer must not turn a failed pod into a success."""
-    world.add_nodes(spot, 2)
-    world.create_job("short", world.job_spec(spot, 1, run_s=6))
-    (pod,) = world.wait_running(1)
-    world.preempt([pod["spec"]["nodeName"]])
-    name = pod["metadata"]["name"]
-    assert world.pod(name)["status"]["phase"] == "Failed"
-    assert world.wait_condition("short") == "Complete"  # by its replacement, so the timer has passed
-    assert world.pod(name)["status"]["phase"] == "Failed"
-    assert until("the replacement succeeded", lambda: world.pods("Succeeded"))

@@ -71,17 +71,17 @@ def test_a_rendered_job_is_one_job_from_the_queue_to_its_receipt_and_only_real_t
     machines = submit_all(cast)
     story.minutes(200)
     assert not story.fired(), "whoever waits for what it asked for wakes nobody"
-    flex_machines = cast.add_flex(cast.flex, ends_s=story.clock() + 600 * 60)
+    flex_machines = cast.add_flex(cast.flex, ends_s=story.clock() + 330 * 60)
     cast.flex.wait("Running", 2)
     cast.provision(cast.queued)
     story.minutes(55)
     same_wait_everywhere(cast, tmp_path)
     same_share_everywhere(cast, tmp_path)
 
-    # Eviction, and six hours without a node.
+    # Eviction, and an hour and a half without a node.
     evicted_min = story.now_min
     cast.take(cast.gang, machines)
-    story.minutes(360)
+    story.minutes(90)
     cast.add_spot()
     cast.gang.wait("Running", 4)
     back_min = story.now_min
@@ -112,14 +112,14 @@ def test_a_rendered_job_is_one_job_from_the_queue_to_its_receipt_and_only_real_t
     rows = listed(cast, tmp_path)
     assert (rows[cast.gang.name].evicted.number, rows[cast.gang.name].crashed.number) == (1, 3)
 
-    # The end of it all, and half a day after.
+    # The end of it all, and two hours after.
     cast.finish(cast.flex)
     cast.finish(cast.gang)
     cast.sweep.wait("Running", 2)
     admitted_min = story.now_min
     story.minutes(60)
     cast.finish(cast.sweep)
-    story.minutes(600)
+    story.minutes(120)
 
     receipts_hold(cast, tmp_path)
     fired = story.fired()
@@ -214,7 +214,7 @@ def receipts_hold(cast: Cast, events: Path) -> None:
     """Every job that ended has one; a wait costs nothing, and evictions are those that `list` and the report show."""
     gang, flex, sweep = (job.receipt() for job in (cast.gang, cast.flex, cast.sweep))
     assert (gang.evictions, flex.evictions, sweep.evictions) == (1, 2, 0)
-    assert gang.waited_hours == pytest.approx(6, abs=0.1)
+    assert gang.waited_hours == pytest.approx(1.5, abs=0.1)
     assert gang.machine_hours == pytest.approx(255 / 60 + 264 / 60, abs=0.2)
     assert flex.waited_hours == pytest.approx(2 * 0.5, abs=0.1)
     assert sweep.waited_hours == 0

@@ -3,7 +3,6 @@ the pod really has, and log entries with the labels that the log agent copies fr
 """
 
 import os
-import re
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -14,38 +13,18 @@ from holdfast.contract.exit_codes import EXIT_PREEMPTED
 from holdfast.contract.job_identity import attempt_of
 from holdfast.contract.telemetry import KIND_TRAINING
 from holdfast.runtime.events import EventLog
+from tests.cluster.sim.pods import environment, expanded
 from tests.cluster.sim.story import StoryClock
 from workloads.library.tests.exporter.log_server import LogServer
 
 STEP_S, COMMIT_EVERY_MIN = 6.0, 10
 STEPS_A_MINUTE = round(60 / STEP_S)
-_FIELD = re.compile(r"metadata\.(labels|annotations)\['(.+)'\]")
-
-
-def environment(pod: Object) -> dict[str, str]:
-    """Of its main container, as the kubelet would resolve it."""
-    found: dict[str, str] = {}
-    for entry in pod["spec"]["containers"][0]["env"]:
-        path = entry.get("valueFrom", {}).get("fieldRef", {}).get("fieldPath", "")
-        if match := _FIELD.fullmatch(path):
-            found[entry["name"]] = pod["metadata"].get(match[1], {}).get(match[2], "")
-        elif path:
-            section, _, name = path.partition(".")
-            found[entry["name"]] = str(pod[section].get(name, ""))
-        else:
-            found[entry["name"]] = _expanded(entry.get("value", ""), found)
-    return found
-
-
-def _expanded(text: str, before: dict[str, str]) -> str:
-    """$(NAME) of what stands before; what is not known stays as it is."""
-    return re.sub(r"\$\((\w+)\)", lambda match: before.get(match[1], match[0]), text)
 
 
 def run_of(pod: Object) -> str:
     words: list[str] = pod["spec"]["containers"][0]["command"]
     run = words[words.index("--run") + 1]
-    return _expanded(run, environment(pod))
+    return expanded(run, environment(pod))
 
 
 @dataclass(slots=True)

@@ -89,14 +89,6 @@ def test_a_page_that_fails_is_asked_for_again(server: LogServer, source: CloudLo
     assert news(source) == 4
 
 
-def test_jobs_are_known_from_the_lines_of_their_pods(server: LogServer, source: CloudLogs) -> None:
-    server.add(sample.training("run-7", kills=((13.0, "SIGKILL"),)))
-    jobs = followed(source)
-    found = {s.metric: s.value for s in jobs.samples(EPOCH + 100, {})}
-    assert 0.7 < found["goodput_ratio"] < 0.9
-    assert not jobs.refused
-
-
 def test_all_that_a_job_wrote_is_read_over_all_pages(server: LogServer, source: CloudLogs) -> None:
     server.page = 7
     rows = sample.training("run-7")

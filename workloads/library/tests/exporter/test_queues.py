@@ -2,6 +2,9 @@
 
 from typing import Any
 
+import pytest
+
+from holdfast.contract.kubernetes import KUEUE_INADMISSIBLE
 from holdfast.contract.pools import LABEL_ACCELERATOR
 from holdfast.exporter.cluster import Cluster
 from holdfast.exporter.watch import QUEUED
@@ -56,26 +59,26 @@ def waits(found: dict[str, Any]) -> dict[tuple[str, ...], float]:
 HOUR = 3600.0
 
 
-def test_a_job_without_a_pod_waits_by_queue_accelerator_and_reason() -> None:
-    assert waits(workload(QuotaReserved="Pending")) == {("nvidia-l4", "none", "spot", "quota"): HOUR}
-    assert waits(workload()) == {("nvidia-l4", "none", "spot", "quota"): HOUR}
-    assert waits(workload(QuotaReserved="WaitingForQuota")) == {("nvidia-l4", "none", "spot", "quota"): HOUR}
-    for never in ("Inadmissible", "ExceedsMaxQuota", "NoMatchingFlavor", "Misconfigured", "Suspended"):
-        assert waits(workload(QuotaReserved=never)) == {("nvidia-l4", "none", "spot", "inadmissible"): HOUR}
+@pytest.mark.parametrize(
+    ("conditions", "flavor", "reason", "seconds"),
+    [
+        ({}, "none", "quota", HOUR),
+        ({"QuotaReserved": "WaitingForQuota"}, "none", "quota", HOUR),
+        *(({"QuotaReserved": why}, "none", "inadmissible", HOUR) for why in sorted(KUEUE_INADMISSIBLE)),
+        ({"QuotaReserved": "True"}, "spot-l4", "admission-check", HOUR),
+        ({"QuotaReserved": "Pending", "Evicted": "True"}, "none", "quota", HOUR / 2),  # since its eviction
+    ],
+)
+def test_a_job_without_a_pod_waits_by_queue_accelerator_and_reason(
+    conditions: dict[str, str], flavor: str, reason: str, seconds: float
+) -> None:
+    assert waits(workload(**conditions)) == {("nvidia-l4", flavor, "spot", reason): seconds}
+
+
+def test_a_stopped_job_waits_apart_and_an_admitted_or_finished_one_no_more() -> None:
     assert waits(workload(active=False)) == {("nvidia-l4", "none", "spot", "stopped"): HOUR}
-    check = waits(workload(QuotaReserved="True"))
-    assert check == {("nvidia-l4", "spot-l4", "spot", "admission-check"): HOUR}
-
-
-def test_an_admitted_and_a_finished_job_wait_no_more() -> None:
     assert waits(workload(QuotaReserved="True", Admitted="True")) == {}
     assert waits(workload(QuotaReserved="True", Finished="True")) == {}
-
-
-def test_an_evicted_job_waits_since_its_eviction() -> None:
-    assert waits(workload(QuotaReserved="Pending", Evicted="True")) == {
-        ("nvidia-l4", "none", "spot", "quota"): HOUR / 2
-    }
 
 
 def test_a_queue_shows_what_waits_and_what_runs_down_to_zero() -> None:

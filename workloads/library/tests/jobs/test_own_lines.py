@@ -13,8 +13,10 @@ import pytest
 from holdfast.contract.environment import ENV_EVENTS, ENV_JOB
 from holdfast.contract.exit_codes import EXIT_COMPLETE, EXIT_PREEMPTED
 from holdfast.contract.telemetry import KIND_TRAINING
-from holdfast.ledger import receipt
+from holdfast.ledger.events import read_folder
+from holdfast.ledger.job_ledger import job_ledgers
 from holdfast.ledger.job_summary import read_job_summaries
+from holdfast.ledger.receipt import receipt
 from holdfast.runtime.events import EventLog
 from tests.cluster.sim.waiting import until
 from workloads.library.tests.fork_server import ForkServer, Started
@@ -71,7 +73,7 @@ def steps_of(log: Path) -> float:
 
 
 def test_a_receipt_of_a_plain_loop_has_useful_time_and_the_steps_that_a_kill_lost(
-    server: ForkServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    server: ForkServer, tmp_path: Path
 ) -> None:
     log = tmp_path / "events" / "pod.jsonl"
     env = {ENV_JOB: JOB, ENV_EVENTS: str(log)}
@@ -94,9 +96,8 @@ def test_a_receipt_of_a_plain_loop_has_useful_time_and_the_steps_that_a_kill_los
     assert (summary.job, summary.step) == (JOB, STEPS)
     assert summary.lost == done - STEPS > 0, "each step is in a window, those that the kill lost in two"
     assert summary.orderly_exits == 1 and len(summary.recoveries) == 2 and 0.05 < (summary.useful_ratio or 0) < 1
-    receipt.show(log.parent, JOB, 1.0, 3.0, as_json=True)
-    made = json.loads(capsys.readouterr().out)
-    assert made["evictions"] == 2 and made["useful_hours"] > 0 and made["largest_loss_s"] > 0
+    made = receipt(job_ledgers(read_folder(log.parent).events), 1.0, 3.0)
+    assert made.evictions == 2 and made.useful_hours > 0 and made.largest_loss_s > 0
 
 
 def test_elsewhere_a_loop_writes_nothing_but_its_own(server: ForkServer, tmp_path: Path) -> None:

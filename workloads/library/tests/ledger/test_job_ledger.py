@@ -182,27 +182,26 @@ def test_spans_touch_and_cover_their_lane(begin: int, length: int, pieces: list[
         assert span.state is max([*over, State.RESTARTING], key=list(State).index)
 
 
+TYPES = [
+    "start",
+    "restore",
+    "window",
+    "save",
+    "commit",
+    "evict",
+    "stop",
+    "exit",
+    "claimed",
+    "stored",
+    "acked",
+    "released",
+    "scheduled",
+    "resized",
+]
 EVENTS = st.fixed_dictionaries(
     {
         "t": st.floats(EPOCH, EPOCH + 5000, allow_nan=False),
-        "event": st.sampled_from(
-            [
-                "start",
-                "restore",
-                "window",
-                "save",
-                "commit",
-                "evict",
-                "stop",
-                "exit",
-                "claimed",
-                "stored",
-                "acked",
-                "released",
-                "scheduled",
-                "resized",
-            ]
-        ),
+        "event": st.sampled_from(TYPES),
         "process": st.sampled_from(["p0", "p1", "p2", "host-9-x"]),
         "kind": st.sampled_from(["training", "batch"]),
     },

@@ -40,15 +40,6 @@ def test_what_no_line_shows_is_none() -> None:
     assert (found.lost, found.recoveries, found.orderly_exits) == (0, (), 0)
 
 
-@pytest.mark.parametrize("kills", [(), sample.KILLS])
-def test_every_figure_is_that_of_the_ledger(kills: tuple[tuple[float, str], ...]) -> None:
-    rows = [*sample.training("t", kills=kills), *sample.batch("b", kills=len(kills))]
-    found = summarize(rows)
-    for ledger in job_ledgers(parse(sample.encoded(sorted(rows, key=lambda row: row["t"]))).events):
-        one = found[ledger.job]
-        assert (one.useful_ratio, one.lost, one.recoveries) == (ledger.goodput, ledger.account.lost, ledger.recoveries)
-
-
 # Lines that cannot be used are counted, never guessed at.
 
 

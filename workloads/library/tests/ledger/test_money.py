@@ -118,15 +118,6 @@ def test_slowdown_and_interval_at_common_churn(churn: float, slow: float, minute
     assert daly(30 * SECOND_H, 1 / churn) / MINUTE_H == pytest.approx(minutes, abs=0.6)
 
 
-def test_the_optimum_interval_costs_less_than_half_and_twice_of_it() -> None:
-    best = daly(0.01, 1 / 0.3)
-    costs = [
-        forms.expected_hours(1.0, churn=0.3, interval_h=best * f, checkpoint_h=0.01, restart_h=0.1)
-        for f in (0.5, 1.0, 2.0)
-    ]
-    assert costs[1] == min(costs)
-
-
 def test_no_churn_costs_only_the_checkpoints() -> None:
     assert forms.expected_hours(10.0, churn=0.0, interval_h=1.0, checkpoint_h=0.1, restart_h=9.0) == pytest.approx(11.0)
     assert forms.slowdown(churn=0.0, checkpoint_h=0.1, restart_h=9.0) == 1.0

@@ -1,20 +1,21 @@
 """A cluster of one job, as the mover reads it: objects of Kubernetes and Kueue, and the lines of a trainer."""
 
+import json
 from dataclasses import dataclass, field
 
 from holdfast.contract.capacity import ANNOTATION_PLAN, ANNOTATION_TEMPLATES
 from holdfast.contract.kubernetes import JOBSET_API, KUEUE_API, LABEL_CLUSTER_QUEUE, LABEL_QUEUE
 from holdfast.contract.pools import LABEL_POOL_CLASS
 from holdfast.contract.values import rfc3339
-from holdfast.ledger.events import Event
+from holdfast.ledger.events import Event, parse
 from holdfast.mover.cluster_api import ClusterApi
 from holdfast.mover.mover import Pods, Seen
 from holdfast.mover.objects import Movable, Object
 from holdfast.mover.patches import Patch
 from holdfast.place.plan import Plan
-from workloads.library.tests.mover.trainer import Trainer
 
 CREATED_S = 1_800_000_000.0
+STEPS_PER_H = 1_000.0
 NAME, GPU, MACHINE = "train-0a1b2c3d", "nvidia-h100-80gb", "a3-highgpu-8g"
 SELECTOR = {"cloud.google.com/gke-accelerator": GPU}
 CLEAN: Object = {"metadata": {}, "spec": {"nodeSelector": SELECTOR, "tolerations": []}}
@@ -42,10 +43,9 @@ class Played(ClusterApi):
     job_template: Object = field(default_factory=lambda: CLEAN)
     workload_template: Object = field(default_factory=lambda: CLEAN)
     patches: list[Patch] = field(default_factory=list[Patch])
-    trainer: Trainer = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.trainer = Trainer(NAME, self.plan)
+    events: list[Event] = field(default_factory=list[Event])
+    step: float = 0.0
+    """As the trainer wrote it last."""
 
     def read(self) -> tuple[list[Object], list[Object]]:
         meta = {"name": NAME, "namespace": "training", "uid": "u", "resourceVersion": str(len(self.asked))}
@@ -86,10 +86,18 @@ class Played(ClusterApi):
         )
 
     def worked(self, done_h: float, now_s: float) -> None:
-        """What a trainer wrote until it had done so much."""
-        self.trainer.done_h = done_h
-        self.trainer.writes(now_s)
+        """A trainer had done so much by then: it writes a window where it went on, a restore where it was set back."""
+        # The step may be a fraction, so that nothing is rounded.
+        step, before = done_h * STEPS_PER_H, self.step
+        self.step = step
+        if step > before:
+            seconds = (step - before) / STEPS_PER_H * 3_600
+            self._write(now_s, "window", first_step=before + 1, last_step=step, seconds=seconds)
+        elif step < before:
+            self._write(now_s, "restore", step=step, seconds=1.0)
 
-    @property
-    def events(self) -> list[Event]:
-        return self.trainer.events
+    def _write(self, now_s: float, event: str, **fields: float) -> None:
+        line = {"v": 1, "t": now_s, "event": event, "job": NAME, "kind": "training", "process": "p-0"} | fields
+        reading = parse([json.dumps(line).encode()], job=NAME)
+        assert not reading.problems, reading.problems
+        self.events += reading.events

@@ -6,13 +6,10 @@ import pytest
 
 from holdfast.exporter.sources import Lines
 from holdfast.mover import progress as followed
-from holdfast.mover.objects import movables
 from holdfast.mover.progress import Progress
 from holdfast.mover.view import View, ending
 from workloads.library.tests import sample
 from workloads.library.tests.exporter.test_cluster import pod
-from workloads.library.tests.mover.played import Played
-from workloads.library.tests.mover.test_mover import GIVEN
 from workloads.library.tests.sample import EPOCH, line
 
 JOBS, BATCH_JOBS, JOBSETS, _ = ending()
@@ -104,12 +101,3 @@ def test_what_is_held_is_bounded_for_each_job_and_goes_with_it(view: View, monke
     JOBS.apply(view)("DELETED", owned("forger"))
     progress.forget_all_but(view.uids)
     assert list(progress.held) == ["uid-victim"]
-
-
-def test_files_know_no_pods_and_count_by_name() -> None:
-    ((job,), _) = movables(*Played(GIVEN).read())
-    written = Written()
-    written.lines = [Lines(sample.encoded([window(10) | {"job": job.name}]))]
-    progress = Progress(written, lambda *_: pytest.fail("asked"))
-    progress.read(EPOCH + 100)
-    assert len([*progress.events(job)]) == 1

@@ -8,12 +8,10 @@ from typing import Any
 import pytest
 
 from holdfast.clients.api import ApiError
-from holdfast.contract.errors import InputError
 from holdfast.exporter.jobs import Jobs
 from holdfast.exporter.lease import MOVER, Lease
 from holdfast.exporter.sources import Folder
 from holdfast.ledger.events import read_folder
-from holdfast.mover import main
 from holdfast.mover.faulty_nodes import FaultyNodes
 from holdfast.mover.main import Process
 from holdfast.mover.mover import Mover
@@ -112,9 +110,3 @@ def test_a_job_that_vanished_unseen_gets_no_receipt_and_one_of_another_namespace
     batch.apply(view)("ADDED", job("run-8", namespace="batch"))
     view.forget_all_but(JOB_KIND.held, set())
     assert [one.name for one, _ in view.ended(LATE_S)] == ["run-8"]
-
-
-@pytest.mark.parametrize("given", [("", ""), ("acme-ai", "")])
-def test_without_a_source_of_event_lines_it_does_not_start(given: tuple[str, str]) -> None:
-    with pytest.raises(InputError, match="cannot see the progress of jobs"):
-        main.serve(*given, None, None, 15.0, 0, "")

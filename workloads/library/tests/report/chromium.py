@@ -1,6 +1,5 @@
-"""A headless Chromium on one page, through the DevTools protocol: what it complained about, how it looks."""
+"""A headless Chromium on one page, through the DevTools protocol: what it complained about, what it shows."""
 
-import base64
 import json
 import shutil
 import subprocess
@@ -62,10 +61,6 @@ class Page:
         scheme = [{"name": "prefers-color-scheme", "value": "dark" if dark else "light"}]
         self.call("Emulation.setEmulatedMedia", media=media, features=scheme)
         self.call("Emulation.setDeviceMetricsOverride", width=width, height=900, deviceScaleFactor=1, mobile=False)
-
-    def screenshot(self) -> bytes:
-        shot = self.call("Page.captureScreenshot", format="png", captureBeyondViewport=True)
-        return base64.b64decode(shot["data"])
 
     def _receive(self) -> dict[str, Any]:
         message = json.loads(self.socket.recv())

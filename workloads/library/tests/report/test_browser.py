@@ -1,6 +1,5 @@
 """The report in a real browser: no complaint, no request, nothing cut off, readable in the dark and on paper."""
 
-import struct
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from pathlib import Path
@@ -31,16 +30,6 @@ def page(require: Callable[[object, str], None], tmp_path_factory: pytest.TempPa
 def test_the_console_stays_empty_and_nothing_but_the_file_is_asked_for(page: Page) -> None:
     assert page.complaints == []
     assert [url for url in page.requests if not url.startswith(("file://", "data:"))] == []
-
-
-@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
-def test_the_page_can_be_photographed_whole(page: Page, tmp_path: Path, dark: bool) -> None:
-    page.look(dark=dark)
-    picture = page.screenshot()
-    (tmp_path / "report.png").write_bytes(picture)
-    width, height = struct.unpack(">II", picture[16:24])
-    assert width == 1100
-    assert height == page.evaluate("document.documentElement.scrollHeight") > 2000
 
 
 def test_every_plot_is_drawn_and_named(page: Page) -> None:
