@@ -205,7 +205,6 @@ def ranks(
         int | None, typer.Option(help="Copies of each shard in another node's memory: 0, or 1 where there is one.")
     ] = None,
     wait: Annotated[float, typer.Option(help="Seconds to wait for a lost node.")] = 1800.0,
-    silent: Annotated[float, typer.Option(help="Seconds without an answer after which a node is lost.")] = 3.0,
     window: Window = DEFAULT_WINDOW.pod_s,
 ) -> None:
     """Start one process of a program per GPU on a node of an elastic or a sharded gang. Exit: the combined code of the
@@ -239,7 +238,6 @@ def ranks(
         processes=processes,
         copies=min(1, nodes - 1) if copies is None else copies,
         wait_s=wait,
-        silent_s=silent,
         window_s=window,
     )
     leave_now(run_sharded(node, shutdown))

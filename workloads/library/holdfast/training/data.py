@@ -27,7 +27,6 @@ class Corpus:
     """uint8, one dimension."""
     fingerprint: str
     """Changes when a file is added, removed, renamed or edited; stored in checkpoints."""
-    folder: Path
 
     @classmethod
     def read(cls, folder: Path | None, *, max_bytes: int = MAX_CORPUS_BYTES) -> "Corpus":
@@ -55,7 +54,7 @@ class Corpus:
             )
         # A bytearray: a tensor over immutable bytes could write to them, and torch warns of it.
         text = torch.frombuffer(bytearray(b"".join(parts)), dtype=torch.uint8)
-        return cls(text=text, fingerprint=digest.hexdigest(), folder=root)
+        return cls(text=text, fingerprint=digest.hexdigest())
 
 
 def _sources(root: Path) -> Iterator[Path]:

@@ -9,6 +9,7 @@ all at once, and would open two ports on every network.
 # Why it is so: infra/decisions/0085.
 
 import contextlib
+import math
 import os
 import socket
 import time
@@ -24,6 +25,7 @@ from torch.distributed.elastic.rendezvous import (
 from torch.distributed.elastic.rendezvous.api import RendezvousConnectionError
 from torch.distributed.elastic.rendezvous.c10d_rendezvous_backend import C10dRendezvousBackend
 from torch.distributed.elastic.rendezvous.dynamic_rendezvous import create_handler
+from torch.distributed.elastic.rendezvous.static_tcp_rendezvous import StaticTCPRendezvous
 
 from holdfast.contract.errors import InputError
 from holdfast.runtime import logs
@@ -41,7 +43,7 @@ def rendezvous_handler(config: TrainConfig) -> RendezvousHandler:
     one is it and cannot open the port."""
     if config.nodes == 1:
         use_loopback()
-        return SingleNodeRendezvous(config.run, timeout_s=config.peer_timeout_s)
+        return SingleNodeRendezvous(LOOPBACK, 0, 0, 1, config.run, math.ceil(config.peer_timeout_s))
     host, port = config.first_node
     named = is_named(host, socket.gethostname())
     ours = named or is_local(host)
@@ -123,38 +125,9 @@ def use_loopback() -> None:
             os.environ.setdefault("GLOO_SOCKET_IFNAME", name)
 
 
-class SingleNodeRendezvous(RendezvousHandler):
-    def __init__(self, run: str, *, timeout_s: float) -> None:
-        self._run, self._timeout = run, timedelta(seconds=timeout_s)
-        self._closed = False
+class SingleNodeRendezvous(StaticTCPRendezvous):
+    """torch's own, with a store that only this machine can reach."""
 
     def next_rendezvous(self) -> RendezvousInfo:
-        """Called once: launch.py allows no restarts within a pod."""
-        self._server = loopback_store(self._timeout)
-        return RendezvousInfo(
-            PrefixStore("agent", self._server), 0, 1, RendezvousStoreInfo(LOOPBACK, self._server.port)
-        )
-
-    @property
-    def use_agent_store(self) -> bool:
-        return True
-
-    def get_backend(self) -> str:
-        return "single-node"
-
-    def get_run_id(self) -> str:
-        return self._run
-
-    def is_closed(self) -> bool:
-        return self._closed
-
-    def set_closed(self) -> None:
-        self._closed = True
-
-    def num_nodes_waiting(self) -> int:
-        # Anything else would make the agent restart its ranks to let a newcomer in.
-        return 0
-
-    def shutdown(self) -> bool:
-        self._closed = True
-        return True
+        self._store = store = loopback_store(self.timeout)
+        return RendezvousInfo(PrefixStore("agent", store), 0, 1, RendezvousStoreInfo(LOOPBACK, store.port))

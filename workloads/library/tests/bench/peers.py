@@ -15,10 +15,8 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -47,8 +45,6 @@ TURN_STEPS = 30
 PRODUCTS = 4
 COPIES, NOTICE, BUCKET, RIGID, DCP = "copies", "copies, notice", "no copies", "holdfast rigid", "torchrun with DCP"
 OF_EIGHT = f"{COPIES}, {MORE_NODES} nodes"
-LANES: dict[tuple[str, ...], int] = {(COPIES, OF_EIGHT): 8, (BUCKET, RIGID, DCP): 5, ("cost",): 3}
-"""Cores of each, where there are enough."""
 NVRX = (
     "its local checkpoints, and their exchange, take tensors of CUDA devices only (read in 0.4.1, the newest that installs"
     " on Debian 12, and in 0.7.0, which needs Python 3.12 and glibc 2.39); `make bench-gpu` measures their saves"
@@ -56,8 +52,7 @@ NVRX = (
 
 
 def measured(folder: Path, mb: int, rounds: int) -> tuple[dict[str, list[Found]], dict[str, float], Found]:
-    """Every loss of each row, the memory of gangs in states, and what copies cost. With a core for each rank of all gangs
-    they run side by side, in lanes with cores of their own."""
+    """Every loss of each row, the memory of gangs in states, and what copies cost."""
     found: dict[str, list[Found]] = {}
     memory: dict[str, float] = {}
     cost: Found = {}
@@ -70,37 +65,21 @@ def measured(folder: Path, mb: int, rounds: int) -> tuple[dict[str, list[Found]]
         if notice:
             found[NOTICE] = [found[row].pop()]
 
-    def copy_costs(bench: Bench) -> None:
-        cost.update(costs(bench))
-
     parts: dict[str, tuple[int, int, Callable[[Bench], None]]] = {
         COPIES: (4, mib, lambda bench: lose(COPIES, bench, rounds, notice=True, copies=1)),
         BUCKET: (4, mib, lambda bench: lose(BUCKET, bench, few, copies=0)),
         RIGID: (4, mib, lambda bench: lose(RIGID, bench, few, copies=0, all_again=True)),
         DCP: (4, mib, lambda bench: found.update({DCP: dcp_lost(bench, "gang", few)})),
-        "cost": (2, mib, copy_costs),
+        "cost": (2, mib, lambda bench: cost.update(costs(bench))),
         OF_EIGHT: (MORE_NODES, mb // 2 // MORE_NODES, lambda b: lose(OF_EIGHT, b, max(1, rounds - 1), copies=1)),
     }
 
-    def lane(cores: list[int], names: Iterable[str]) -> None:
-        os.sched_setaffinity(0, cores)  # of this thread, and of what it starts
-        for name in names:
-            nodes, each, work = parts[name]
-            own = folder / name.replace(" ", "-")
-            own.mkdir()
-            with bucket(own) as (env, passed):
-                work(Bench(folder=own, nodes=nodes, mib=each, env=env, passed=passed))
-            print(f"{name}: {json.dumps(found.get(name, cost))}", file=sys.stderr, flush=True)
-
-    cores = sorted(os.sched_getaffinity(0))
-    if len(cores) < sum(LANES.values()):
-        lane(cores, parts)
-    else:
-        places = [
-            cores[end - count : end] for end, count in zip(accumulate(LANES.values()), LANES.values(), strict=True)
-        ]
-        with ThreadPoolExecutor(len(LANES)) as pool:
-            list(pool.map(lane, places, LANES))
+    for name, (nodes, each, work) in parts.items():
+        own = folder / name.replace(" ", "-")
+        own.mkdir()
+        with bucket(own) as (env, passed):
+            work(Bench(folder=own, nodes=nodes, mib=each, env=env, passed=passed))
+        print(f"{name}: {json.dumps(found.get(name, cost))}", file=sys.stderr, flush=True)
     return found, memory, cost
 
 

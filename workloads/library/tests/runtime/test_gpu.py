@@ -53,43 +53,42 @@ def checked(env: dict[str, str], devices: Path, *, promised: str = "2") -> tuple
     return done.returncode, done.stdout
 
 
-@pytest.fixture
-def devices(tmp_path: Path) -> Path:
-    folder = tmp_path / "dev"
+ALL = ("nvidiactl", "nvidia0", "nvidia1")
+
+
+def devices(folder: Path, *found: str) -> Path:
+    folder /= "dev"
     folder.mkdir()
-    for name in ("nvidiactl", "nvidia0", "nvidia1"):
+    for name in found:
         (folder / name).touch()
     return folder
 
 
 @pytest.mark.process
-def test_what_was_promised_is_shown(tmp_path: Path, devices: Path) -> None:
-    code, shown = checked(library(tmp_path / "lib"), devices)
+def test_what_was_promised_is_shown(tmp_path: Path) -> None:
+    code, shown = checked(library(tmp_path / "lib"), devices(tmp_path, *ALL))
     assert code == 0 and "2 GPU: L4 (24.0 GiB), L4 (24.0 GiB); driver " in shown and "CUDA 13.0" in shown
     assert checked({}, tmp_path, promised="") == (0, "")
 
 
 @pytest.mark.process
-def test_a_wrong_image_or_pool_is_bad_input_with_its_fix(tmp_path: Path, devices: Path) -> None:
-    empty = tmp_path / "empty"
-    empty.mkdir()
-    (empty / "nvidiactl").touch()
-    code, shown = checked(library(tmp_path / "lib"), empty)
-    assert (code, "no device /dev/nvidia*" in shown) == (2, True)
-    code, shown = checked({}, devices)
-    assert (code, "LD_LIBRARY_PATH=/usr/local/nvidia/lib64" in shown) == (2, True)
-    code, shown = checked(library(tmp_path / "old", version=12020), devices)
-    assert (code, "a driver for CUDA 12.2, and torch built with CUDA 13.2" in shown) == (2, True)
-    code, shown = checked(library(tmp_path / "none", init=100), devices)
-    assert (code, "cuInit answered 100" in shown) == (2, True)
-
-
-@pytest.mark.process
-def test_a_broken_machine_is_worth_another_start(tmp_path: Path, devices: Path) -> None:
-    assert checked(library(tmp_path / "busy", init=999), devices)[0] == 75
-    code, shown = checked(library(tmp_path / "fell-off", count=1), devices)
-    assert (code, "1 of 2 promised GPUs answer" in shown) == (75, True)
-    assert checked(library(tmp_path / "ecc", lost=214), devices)[0] == 75
+@pytest.mark.parametrize(
+    ("driver", "found", "code", "says"),
+    [
+        ({}, ("nvidiactl",), 2, "no device /dev/nvidia*"),
+        (None, ALL, 2, "LD_LIBRARY_PATH=/usr/local/nvidia/lib64"),
+        ({"version": 12020}, ALL, 2, "a driver for CUDA 12.2, and torch built with CUDA 13.2"),
+        ({"init": 100}, ALL, 2, "cuInit answered 100"),
+        ({"init": 999}, ALL, 75, "a broken or busy GPU"),
+        ({"count": 1}, ALL, 75, "1 of 2 promised GPUs answer"),
+        ({"lost": 214}, ALL, 75, "answered 214"),
+    ],
+)
+def test_a_wrong_image_or_pool_is_bad_input_and_a_broken_machine_is_worth_another_start(
+    tmp_path: Path, driver: dict[str, int] | None, found: tuple[str, ...], code: int, says: str
+) -> None:
+    ended, shown = checked({} if driver is None else library(tmp_path / "lib", **driver), devices(tmp_path, *found))
+    assert (ended, says in shown) == (code, True), shown
 
 
 def test_the_cpu_is_never_chosen_where_a_gpu_was_promised() -> None:

@@ -178,17 +178,6 @@ def test_signals_that_are_given_back_end_the_program_again() -> None:
     assert process.communicate(timeout=60)[0] == "again\n"
 
 
-TAKES_NOTICES = """
-import sys, time
-from holdfast.runtime import shutdown
-s = shutdown.of_process()
-print("ready", flush=True)
-s.wait()
-time.sleep(float(sys.argv[1]))
-print(s.reason)
-"""
-
-
 @pytest.fixture
 def run_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("HOLDFAST_RUN_DIR", str(tmp_path / "roll"))
@@ -196,9 +185,9 @@ def run_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def worker(after_s: float = 0.0) -> subprocess.Popen[str]:
-    process = subprocess.Popen([sys.executable, "-c", TAKES_NOTICES, str(after_s)], stdout=subprocess.PIPE, text=True)
-    assert process.stdout is not None and process.stdout.readline() == "ready\n"
-    return process
+    return child(
+        f"s = shutdown.of_process(); print('ready', flush=True); s.wait(); time.sleep({after_s}); print(s.reason)"
+    )
 
 
 def drain(window: float = 15) -> subprocess.CompletedProcess[str]:

@@ -1,6 +1,5 @@
 """One job on several nodes: agents with a rendezvous over the network, each the first process of its own pod."""
 
-import socket
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -9,6 +8,7 @@ from subprocess import Popen
 
 from workloads.library.tests.fork_server import ForkServer
 from workloads.library.tests.processes import until
+from workloads.library.tests.training.elastic.gangs import free_ports
 from workloads.library.tests.training.runs import PATIENCE_S, Run
 
 Pods = list[Popen[str]]
@@ -31,9 +31,7 @@ class Nodes:
 
     @contextmanager
     def started(self) -> Iterator[Pods]:
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            port = free.getsockname()[1]
+        (port,) = free_ports(1)
         with ExitStack() as stack:
             pods: Pods = []
             for run in self.runs:

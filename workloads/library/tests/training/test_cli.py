@@ -1,11 +1,9 @@
 """What podFailurePolicy reads: bad input ends the command with a code that is never retried, before any rank starts."""
 
 from collections.abc import Iterator
-from datetime import UTC, datetime
 
 import pytest
 
-from holdfast.contract.environment import ENV_DEADLINE
 from holdfast.contract.errors import run_cli
 from holdfast.contract.exit_codes import FATAL_EXIT_CODES
 from holdfast.runtime import shutdown as notices
@@ -29,7 +27,11 @@ def ended(*arguments: str) -> int:
     ("arguments", "message"),
     [
         (("--ranks", "3"), "batch 16 over 3 ranks"),
+        (("--steps", "0"), "steps is out of range"),
+        (("--device", "tpu"), "unknown device"),
         (("--nodes", "2"), "several nodes need a rendezvous address"),
+        (("--nodes", "2", "--rendezvous", "first-pod"), "several nodes need a rendezvous address"),
+        (("--nodes", "2", "--rendezvous", "tcp://first-pod:29500"), "several nodes need a rendezvous address"),
         (("--nodes", "2", "--rendezvous", "first-pod:70000"), "no such port"),
         (("--set", "peer_timeout_s=0"), "peer_timeout_s is out of range"),
         (("--window", "2"), "grace period is too short"),
@@ -44,11 +46,3 @@ def test_bad_arguments_are_a_bug_to_a_job(
 ) -> None:
     assert ended(*arguments) in FATAL_EXIT_CODES
     assert message in capsys.readouterr().err
-
-
-def test_a_deadline_in_the_past_is_a_bug_to_a_job(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setenv(ENV_DEADLINE, datetime(2001, 1, 1, tzinfo=UTC).isoformat())
-    assert ended() in FATAL_EXIT_CODES
-    assert "the deadline has passed" in capsys.readouterr().err

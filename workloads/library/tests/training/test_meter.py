@@ -11,27 +11,27 @@ from holdfast.runtime.phases import Phases
 from holdfast.training.meter import SLOW, Alone, Meter, digest
 
 
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "e"
+
+
+def meter_in(path: Path, **options: Any) -> Meter:
+    return Meter(EventLog.open(path, job="j", kind="training"), **options)
+
+
 def written(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
-def test_windows_join_without_gap_from_the_restored_step_on(tmp_path: Path) -> None:
-    meter = Meter(EventLog.open(tmp_path / "e", job="j", kind="training"), every=5)
+def test_windows_join_without_gap_from_the_restored_step_on(path: Path) -> None:
+    meter = meter_in(path, every=5)
     meter.begin(7, lead=True)
     for done in range(8, 23):
         meter.step(done, torch.tensor(float(done)))
     meter.flush()
-    windows = [(e["first_step"], e["last_step"], e["loss"]) for e in written(tmp_path / "e")]
+    windows = [(e["first_step"], e["last_step"], e["loss"]) for e in written(path)]
     assert windows == [(8, 10, 10.0), (11, 15, 15.0), (16, 20, 20.0), (21, 22, 22.0)]
-
-
-def test_only_the_lead_writes_but_every_rank_reports_its_steps(tmp_path: Path) -> None:
-    done: list[int] = []
-    meter = Meter(EventLog.open(tmp_path / "e", job="j", kind="training"), every=1, on_step=done.append)
-    meter.begin(0, lead=False)
-    meter.step(1, torch.tensor(0.0))
-    assert done == [1]
-    assert written(tmp_path / "e") == []
 
 
 @pytest.mark.parametrize(
@@ -39,9 +39,9 @@ def test_only_the_lead_writes_but_every_rank_reports_its_steps(tmp_path: Path) -
     [([0.1, 0.1, 0.3, 0.1], (2, 3.0)), ([0.2, 0.1], (0, 2.0)), ([0.1, 0.11], (1, 1.1)), ([1e-4, 1e-2], None)],
 )
 def test_a_rank_that_is_slower_than_its_gang_is_named(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], all_s: list[float], found: tuple[int, float] | None
+    path: Path, capsys: pytest.CaptureFixture[str], all_s: list[float], found: tuple[int, float] | None
 ) -> None:
-    meter = Meter(EventLog.open(tmp_path / "e", job="j", kind="training"), every=2)
+    meter = meter_in(path, every=2)
     alone = Alone(torch.device("cpu"), lambda own_s: all_s)
     meter.slowest = alone.slowest
     meter.begin(0, lead=True)
@@ -49,45 +49,47 @@ def test_a_rank_that_is_slower_than_its_gang_is_named(
         with alone.part():
             pass
         meter.step(done, torch.tensor(0.0))
-    for window in written(tmp_path / "e"):
+    for window in written(path):
         assert (window.get("slowest_rank"), window.get("slowest_by")) == (found or (None, None))
     assert capsys.readouterr().out.count("as long as the others") == (found is not None and found[1] >= SLOW), "once"
 
 
-def test_every_rank_joins_in_the_comparison_after_the_same_steps(tmp_path: Path) -> None:
-    asked = dict[bool, list[int]]()
-    for lead in (True, False):
-        meter, steps = Meter(EventLog.open(tmp_path / "e", job="j", kind="training"), every=5), list[int]()
+def test_every_rank_reports_its_steps_and_joins_in_the_comparison_and_only_the_lead_writes(path: Path) -> None:
+    found = list[tuple[list[int], list[int]]]()
+    for lead in (False, True):
+        done, compared = list[int](), list[int]()
+        meter = meter_in(path, every=5, on_step=done.append)
         meter.begin(7, lead=lead)
-        for done in range(8, 21):
-            meter.slowest = lambda done=done, steps=steps: steps.append(done) or {}
-            meter.step(done, torch.tensor(0.0))
+        for step in range(8, 21):
+            meter.slowest = lambda step=step, compared=compared: compared.append(step) or {}
+            meter.step(step, torch.tensor(0.0))
         meter.flush()
-        asked[lead] = steps
-    assert asked[True] == asked[False] == [10, 15, 20]
+        found.append((done, compared))
+        assert bool(written(path)) == lead
+    assert found == [([*range(8, 21)], [10, 15, 20])] * 2
 
 
-def test_a_step_whose_comparison_a_lost_rank_ends_is_reported_once(tmp_path: Path) -> None:
+def test_a_step_whose_comparison_a_lost_rank_ends_is_reported_once(path: Path) -> None:
     def lost() -> dict[str, Any]:
         raise ConnectionError("peer gone")
 
-    meter = Meter(EventLog.open(tmp_path / "e", job="j", kind="training"), every=1)
+    meter = meter_in(path, every=1)
     meter.begin(8, lead=True)
     meter.slowest = lost
     with pytest.raises(ConnectionError):
         meter.step(9, torch.tensor(0.5))
     meter.flush()
-    assert [(e["first_step"], e["last_step"], e["loss"]) for e in written(tmp_path / "e")] == [(9, 9, 0.5)]
+    assert [(e["first_step"], e["last_step"], e["loss"]) for e in written(path)] == [(9, 9, 0.5)]
 
 
-def test_the_start_is_told_once_in_parts(tmp_path: Path) -> None:
+def test_the_start_is_told_once_in_parts(path: Path) -> None:
     phases = Phases.of_process()
     phases.lap("interpreter")
-    meter = Meter(EventLog.open(tmp_path / "e", job="j", kind="training"), every=10, phases=phases)
+    meter = meter_in(path, every=10, phases=phases)
     meter.begin(0, lead=True)
     meter.step(1, torch.tensor(0.0))
     meter.step(2, torch.tensor(0.0))
-    (startup,) = written(tmp_path / "e")
+    (startup,) = written(path)
     assert list(startup["phases"]) == ["interpreter", "first step"]
     assert all(seconds >= 0 for seconds in startup["phases"].values())
 

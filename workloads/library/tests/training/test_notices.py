@@ -3,6 +3,7 @@
 import os
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Callable
 from ipaddress import ip_address
@@ -11,6 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from holdfast.contract.environment import ENV_RUN_DIR
 from holdfast.contract.object_names import parse_step
 from tests.support import commits
 from workloads.library.tests.fork_server import ForkServer
@@ -46,13 +48,18 @@ def test_a_notice_while_the_first_node_is_awaited_leaves_at_once(tmp_path: Path,
 def test_notices_in_a_restore_and_in_the_last_save_cost_no_bit(
     tmp_path: Path, undisturbed: Run, server: ForkServer
 ) -> None:
-    run = Run(server=server, folder=tmp_path / "run", every=100)
+    hooked = {ENV_RUN_DIR: str(tmp_path / "roll")}
+    run = Run(server=server, folder=tmp_path / "run", every=100, env=hooked)
     go = tmp_path / "go"
+
+    def prestop(_: subprocess.Popen[str]) -> None:
+        subprocess.run([sys.executable, "-m", "holdfast.runtime.drain"], env=os.environ | hooked, check=True)
 
     def reached(point: str) -> list[int]:
         return [int(path.name.rpartition("-")[2]) for path in tmp_path.glob(f"{point}-*")]
 
-    assert run.interrupted(5, notice) == 143
+    assert run.interrupted(5, prestop) == 143
+    assert run.of("stop")[0]["step"] >= 5
     failpoint = "holdfast.checkpoint.failpoints:failpoint"
     run.module = replaced(tmp_path / "run.py", failpoint, holding("restore.chosen", tmp_path, NOTICED))
     begun = len(run.events())
@@ -62,8 +69,8 @@ def test_notices_in_a_restore_and_in_the_last_save_cost_no_bit(
     # An uploader is a process of its own, which no fork of the trainer changes.
     held = holding("upload.begin", tmp_path, f"Path({str(go)!r}).exists()")
     points = "import holdfast.checkpoint.failpoints as points"
-    hooked = f"{points}\ngood = points.failpoint\n{held}points.failpoint = changed\n"
-    run.env = before_import(tmp_path / "site", "holdfast.checkpoint.save.uploader_process", hooked)
+    holds = f"{points}\ngood = points.failpoint\n{held}points.failpoint = changed\n"
+    run.env = before_import(tmp_path / "site", "holdfast.checkpoint.save.uploader_process", holds)
     run.module, run.options = COMMAND, ("--window", "5")
     noticed: list[float] = []
 

@@ -1,16 +1,11 @@
 """What a start imports before its first step: each module there is a moment that every eviction costs again."""
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-from holdfast.contract.environment import ENV_GANG_PORT
 from workloads.library.tests.fork_server import ForkServer
-from workloads.library.tests.training.elastic.gangs import free_ports
 from workloads.library.tests.training.hooks import before_import
 from workloads.library.tests.training.runs import Run
 
@@ -42,27 +37,3 @@ def test_nothing_of_the_compiler_is_imported_before_a_step_is_done(tmp_path: Pat
     startup = run.of("startup")[-1]["phases"]
     assert {"torch import", "restore", "first step"} <= startup.keys()
     assert "compiler import" not in startup
-
-
-@pytest.mark.process
-@pytest.mark.timeout(300)
-def test_members_of_an_elastic_gang_step_together_without_the_compiler(tmp_path: Path) -> None:
-    found = tmp_path / "modules"
-    env = os.environ | before_import(
-        tmp_path / "site", "holdfast.training.elastic.trainer", RECORD.format(path=str(found))
-    )
-    command = [sys.executable, "-m", "holdfast", "train", "elastic", "--nodes", "2", "--steps", "3"]
-    env[ENV_GANG_PORT] = str(free_ports(1)[0])
-    command += ["--checkpoints", str(tmp_path / "runs")]
-    members = [
-        subprocess.Popen([*command, "--place", str(place), "--events", str(tmp_path / f"{place}.jsonl")], env=env)
-        for place in range(2)
-    ]
-    try:
-        assert [member.wait(200) for member in members] == [0, 0]
-    finally:
-        for member in members:
-            member.kill()
-    modules = json.loads(found.read_text())
-    assert "torch.optim.adamw" in modules
-    assert [name for name in modules if name.startswith(NOT_NEEDED)] == []

@@ -46,6 +46,8 @@ from holdfast.training.gate import LOOPBACK, Gate, Tunnel, join_key, loopback_st
 MEMORIES = 3
 """Of a rank: one that is kept, one that is copied, and one that is uploaded."""
 CONNECT_S = 60.0
+SILENT_S = 3.0
+"""When a node that answers no question counts as lost."""
 MAX_DOMAIN = 200
 """Characters: each rank gets those of all nodes."""
 
@@ -65,14 +67,11 @@ class ShardedNode:
     """Of each shard in another node's memory: 0 or 1."""
     wait_s: float = 1800.0
     """How long the gang waits for a lost node, until it gives its nodes back."""
-    silent_s: float = 3.0
-    """When a node that answers no question counts as lost."""
     window_s: float = DEFAULT_WINDOW.pod_s
 
     def __post_init__(self) -> None:
         between("processes of a node", self.processes, 1, MAX_RANKS)
         between("seconds to wait for a lost node", self.wait_s, 0, 7 * 86_400)
-        between("seconds of silence", self.silent_s, 0.5, 3600)
         between("place is out of range", self.place, 0, len(self.nodes) - 1)
         most = min(1, len(self.nodes) - 1)
         if not 0 <= self.copies <= most:
@@ -126,9 +125,7 @@ class _Launcher:
         self._regroup = Regroup(storage, node.run, self._control, self._peers, limits, self._lag, stop_asked=stop_asked)
         self._ended: SimpleQueue[int | None] = SimpleQueue()
         """Exit codes of ranks; None: another node is lost."""
-        self._watch = Watch(
-            me, self._peers, lambda: self._ended.put(None), silent_s=node.silent_s, only_lead_asks_all=True
-        )
+        self._watch = Watch(me, self._peers, lambda: self._ended.put(None), silent_s=SILENT_S, only_lead_asks_all=True)
 
     def work(self) -> int:
         threading.Thread(target=self._pass_on, daemon=True).start()
@@ -214,7 +211,7 @@ class _Launcher:
         if exit_codes.EXIT_BAD_INPUT not in codes:  # to a program a lost peer may look like a bug
             # One that stops for another node's notice is ahead of that node's end.
             noticed = exit_codes.EXIT_PREEMPTED in codes
-            ends = time.monotonic() + 2 * self._node.silent_s + (self._node.window_s if noticed else 2.0)
+            ends = time.monotonic() + 2 * SILENT_S + (self._node.window_s if noticed else 2.0)
             while (left := ends - time.monotonic()) > 0 and not self._shutdown.requested:
                 with contextlib.suppress(Empty):
                     if ended.get(timeout=min(left, 0.2)) is None:

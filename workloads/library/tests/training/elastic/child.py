@@ -46,13 +46,7 @@ def gated(
         def _note(self, what: str, epoch: int, step: int) -> None:
             if ledger is None:
                 return
-            line: dict[str, Any] = {
-                "what": what,
-                "epoch": epoch,
-                "step": step,
-                "shards": self._mine,
-                "process": os.getpid(),
-            }
+            line = {"what": what, "epoch": epoch, "step": step, "shards": self._mine, "process": os.getpid()}
             line["t"] = time.monotonic()  # one clock for all processes of a machine
             # One write past all buffers: what is noted stays when the process is killed.
             file = os.open(ledger, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)

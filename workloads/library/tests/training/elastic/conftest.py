@@ -10,10 +10,8 @@ import pytest
 from workloads.library.tests.fork_server import ForkServer
 from workloads.library.tests.training.elastic.gangs import CHILD, HSDP_CHILD, Gang
 from workloads.library.tests.training.elastic.sharded_gangs import CHILD as SHARDED_CHILD
-from workloads.library.tests.training.elastic.sharded_gangs import ShardedGang
 
 Make = Callable[..., Gang]
-MakeSharded = Callable[..., ShardedGang]
 
 
 @pytest.fixture(scope="package")
@@ -28,20 +26,8 @@ def server() -> Iterator[ForkServer]:
 def make(tmp_path: Path, server: ForkServer) -> Iterator[Make]:
     with ExitStack() as made:
 
-        def gang(name: str = "gang", *, kind: type[Gang] = Gang, **settings: Any) -> Gang:
+        def gang(name: str = "gang", *, kind: Callable[..., Any] = Gang, **settings: Any) -> Any:
             gang = kind(tmp_path / name, server=server, **settings)
-            made.callback(gang.close)
-            return gang
-
-        yield gang
-
-
-@pytest.fixture
-def make_sharded(tmp_path: Path, server: ForkServer) -> Iterator[MakeSharded]:
-    with ExitStack() as made:
-
-        def gang(name: str = "gang", **settings: Any) -> ShardedGang:
-            gang = ShardedGang(tmp_path / name, server, **settings)
             made.callback(gang.close)
             return gang
 

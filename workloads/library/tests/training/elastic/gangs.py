@@ -121,9 +121,6 @@ class Gang:
         """Since the last event of the gang."""
         return time.time() - self.events.stat().st_mtime
 
-    def until_step(self, step: int) -> None:
-        self.until(lambda: any(line["step"] >= step for line in self.lines("commit", "resized")))
-
     def logs(self) -> str:
         return "\n".join(f"{path.name}: {path.read_text()[-1500:]}" for path in sorted(self.folder.glob("log-*")))
 

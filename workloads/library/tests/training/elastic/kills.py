@@ -20,8 +20,8 @@ from workloads.library.tests.training.elastic.gangs import Commits, Gang
 STUCK_S = 900.0
 COMES_BACK = {-signal.SIGKILL, EXIT_PREEMPTED, EXIT_RETRY}
 SETTINGS = {
-    "steps": 120,
-    "every": 20,
+    "steps": 60,
+    "every": 10,
     "pace_s": 0.01,
     "gather_s": 2.0,
     "hold_s": 20.0,

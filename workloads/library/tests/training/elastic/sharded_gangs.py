@@ -32,7 +32,6 @@ from workloads.library.tests.training.elastic.gangs import free_run
 from workloads.library.tests.training.runs import launched
 
 CHILD = "workloads.library.tests.training.elastic.sharded_child"
-NODES = 3
 WAIT_S = 150.0
 
 
@@ -44,7 +43,7 @@ class ShardedGang:
         folder: Path,
         server: ForkServer | None,
         *,
-        nodes: int = NODES,
+        nodes: int,
         processes: int = 1,
         copies: int = 1,
         child: str = CHILD,

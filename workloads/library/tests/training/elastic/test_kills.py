@@ -8,7 +8,7 @@ from workloads.library.tests.training.elastic.kills import SETTINGS, LedgerGang,
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(900)]
 
-STEP = 30
+STEP = 15
 DRILLS = {
     "two": [Strike(at="gang.reduce", place=1, count=STEP), Strike(at="gang.reduce", place=2, count=STEP)],
     "rank 0": [Strike(at="gang.reduced", place=0, count=STEP)],
@@ -21,7 +21,7 @@ DRILLS = {
     "during a save": [Strike(at="stage.end", place=0), Strike(at="stage.begin", place=0)],
     "at many points": [
         Strike(at="gang.connect", place=1),
-        Strike(at="gang.reduced", place=0, count=9),
+        Strike(at="gang.reduced", place=0, count=5),
         Strike(at="gang.proposed", place=0),
         Strike(at="gang.report", place=2),
         Strike(at="gang.join", place=2),

@@ -16,7 +16,6 @@ from holdfast.contract.errors import InputError
 from holdfast.training.elastic import node as nodes
 from holdfast.training.elastic.gang import ElasticGang
 from holdfast.training.elastic.node import Node
-from holdfast.training.elastic.shards import checked_shards
 from holdfast.training.errors import CutOff, Expelled, GangTooSmall, GroupLost
 from workloads.library.tests.training.elastic.gangs import free_ports
 
@@ -73,14 +72,6 @@ def test_what_a_lost_node_would_take_along_is_refused(
         gang_of(tmp_path, shard, index=index, ranks_per_node=ranks_per_node)
     assert got in refused.value.got
     assert "join_node()" in refused.value.fix and "holdfast train run" in refused.value.fix
-
-
-@pytest.mark.parametrize(("shards", "fix"), [(13, "shards=12"), (5, "shards=8")])
-def test_shards_that_the_ranks_of_a_node_cannot_take_in_sets_are_refused(shards: int, fix: str) -> None:
-    with pytest.raises(InputError, match="multiples of 2") as refused:
-        checked_shards(shards, 8, 2)
-    assert refused.value.fix == fix
-    assert checked_shards(0, 8, 2) % 2 == 0
 
 
 def found_by_the_first(monkeypatch: pytest.MonkeyPatch, error: BaseException) -> BaseException:

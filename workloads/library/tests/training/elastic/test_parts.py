@@ -1,6 +1,7 @@
 """What elastic gangs are made of, without a process: shares, sums that no grouping changes, epochs, odd messages."""
 
 import json
+from collections.abc import Callable
 from contextlib import closing
 from dataclasses import asdict
 from pathlib import Path
@@ -19,6 +20,7 @@ from holdfast.contract.errors import InputError
 from holdfast.training.elastic.asking import Peers, epoch_of
 from holdfast.training.elastic.control import EPOCHS, Control
 from holdfast.training.elastic.gradients import ExactGradientSum, GradientSum
+from holdfast.training.elastic.in_place import ShardedNode
 from holdfast.training.elastic.membership import Epoch, Member, newest, propose
 from holdfast.training.elastic.places import addresses
 from holdfast.training.elastic.shards import GangProgress, checked_nodes, checked_shards, share
@@ -43,10 +45,33 @@ def test_six_shards_a_node_waste_at_most_four_percent_down_to_half() -> None:
     )
 
 
-@pytest.mark.parametrize(("shards", "nodes"), [(3, 4), (-1, 2), (1 << 20, 4)])
-def test_odd_numbers_of_shards_are_refused(shards: int, nodes: int) -> None:
-    with pytest.raises(InputError, match="shards"):
-        checked_shards(shards, nodes)
+def sharded_node(nodes: int = 4, **changed: Any) -> ShardedNode:
+    given = {"command": ["true"], "checkpoints": "c", "run": "r", "place": 0, "processes": 1, "copies": 0} | changed
+    return ShardedNode(nodes=(("127.0.0.1", 29_500),) * nodes, **given)
+
+
+@pytest.mark.parametrize(
+    ("asked", "got"),
+    [
+        (lambda: checked_shards(3, 4), "3 shards for 4 processes"),
+        (lambda: checked_shards(-1, 2), "-1 shards"),
+        (lambda: checked_shards(1 << 20, 4), "1048576 shards"),
+        (lambda: checked_shards(13, 8, 2), "13 shards for nodes of 2 processes"),
+        (lambda: checked_nodes(4, 0), "min_nodes 0 of 4"),
+        (lambda: checked_nodes(4, 5), "min_nodes 5 of 4"),
+        (lambda: addresses("127.0.0.1", 65534, 4), "4 nodes of 1 processes from port 65534"),
+        (lambda: sharded_node(1, copies=1), "1 with 1 nodes"),
+        (lambda: sharded_node(copies=2), "2 with 4 nodes"),
+        (lambda: sharded_node(place=4), "4"),
+        (lambda: sharded_node(processes=0), "0"),
+        (lambda: sharded_node(wait_s=-1.0), "-1"),
+    ],
+)
+def test_numbers_that_do_not_fit_the_gang_are_refused(asked: Callable[[], object], got: str) -> None:
+    with pytest.raises(InputError) as refused:
+        asked()
+    assert str(refused.value.got).startswith(got)
+    assert checked_shards(0, 8, 2) % 2 == 0
 
 
 @pytest.mark.parametrize(
@@ -76,12 +101,6 @@ def test_a_state_that_no_member_would_give_takes_no_memory(described: Any) -> No
         room_for(described, torch.device("cpu"), most_bytes=1 << 30)
     ((key, room, layout),) = room_for([["w", "bfloat16", [2, 3], []]], torch.device("cpu"), most_bytes=12)
     assert (key, room.shape, room.dtype, layout) == ("w", (2, 3), torch.bfloat16, [])
-
-
-@pytest.mark.parametrize("least", [0, 5])
-def test_the_least_number_of_nodes_is_between_one_and_all(least: int) -> None:
-    with pytest.raises(InputError, match="min_nodes"):
-        checked_nodes(4, least)
 
 
 def exact_sum(gradients: torch.Tensor, groups: list[int], exponent: int) -> torch.Tensor:
@@ -233,8 +252,6 @@ def test_addresses_of_places() -> None:
     assert addresses("job-{place}.svc", 5000, 2, 2) == (
         ("job-0.svc", 5000), ("job-0.svc", 5002), ("job-1.svc", 5000), ("job-1.svc", 5002),
     )  # fmt: skip
-    with pytest.raises(InputError, match="ports"):
-        addresses("127.0.0.1", 65534, 4)
 
 
 def test_exact_sums_of_another_type_of_gpu_are_refused_and_plain_ones_taken(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -268,16 +285,12 @@ def test_facts_of_a_run_hold_from_the_moment_they_are_stated() -> None:
         stating(shards=12).load_state_dict(begun)
 
 
-def test_a_step_that_comes_again_and_again_ends_with_the_reason() -> None:
+def test_a_step_that_comes_again_and_again_ends_with_the_reason_and_one_that_succeeds_is_forgotten() -> None:
     lag = Lag(10.0)
     for _ in range(MOST_REPEATS):
         lag.repeated(7, "timed out")
     assert lag.bound_s == 10.0 * 2**MOST_REPEATS
     with pytest.raises(InputError, match=r"(?s)step 7 failed 5 times with the same members: timed out.*160 s apart"):
         lag.repeated(7, "timed out")
-
-
-def test_a_step_that_succeeds_is_forgotten() -> None:
-    lag = Lag(0.001)
     for step in range(3 * MOST_REPEATS):
         lag.repeated(step, "timed out")

@@ -3,13 +3,10 @@
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from holdfast.contract.errors import InputError
 from holdfast.contract.exit_codes import EXIT_KILLED, EXIT_PREEMPTED
-from holdfast.training.elastic.in_place import ShardedNode
 from tests.cluster.sim.waiting import until
 
 pytestmark = pytest.mark.process
@@ -50,10 +47,7 @@ sys.exit(ended.get())
 """
 
 
-@pytest.mark.parametrize(("url", "imported"), [("gs://bucket/runs", True), ("file:///runs", False)])
-def test_a_forked_rank_begins_with_the_client_of_its_bucket_and_what_forked_it_sleeps(
-    tmp_path: Path, url: str, imported: bool
-) -> None:
+def test_a_forked_rank_begins_with_the_client_of_its_bucket_and_what_forked_it_sleeps(tmp_path: Path) -> None:
     """To import the client takes a rank longer than to restore from a neighbour's memory."""
     program = tmp_path / "train.py"
     program.write_text(
@@ -63,29 +57,9 @@ def test_a_forked_rank_begins_with_the_client_of_its_bucket_and_what_forked_it_s
         "before = woken()\ntime.sleep(0.5)\n"
         "sys.exit(100 * ('google.cloud.storage' in sys.modules) + min(99, woken() - before))\n"
     )
-    found, woken = divmod(
-        subprocess.run([sys.executable, "-c", FORKED, str(program), url], timeout=120).returncode, 100
-    )
-    assert (found, woken <= 3) == (imported, True), "it reports that the rank runs, and waits until one ends"
-
-
-@pytest.mark.parametrize(
-    ("nodes", "changed", "got"),
-    [
-        (1, {"copies": 1}, "1 with 1 nodes"),
-        (4, {"copies": 2}, "2 with 4 nodes"),
-        (4, {"place": 4}, "4"),
-        (4, {"processes": 0}, "0"),
-        (4, {"wait_s": -1.0}, "-1"),
-    ],
-)
-def test_a_node_of_a_sharded_gang_refuses_what_its_gang_cannot_do(
-    nodes: int, changed: dict[str, Any], got: str
-) -> None:
-    given = {"command": ["true"], "checkpoints": "c", "run": "r", "place": 0, "processes": 1, "copies": 0} | changed
-    with pytest.raises(InputError) as refused:
-        ShardedNode(nodes=(("127.0.0.1", 29_500),) * nodes, **given)
-    assert str(refused.value.got).startswith(got)
+    command = [sys.executable, "-c", FORKED, str(program), "gs://bucket/runs"]
+    imported, woken = divmod(subprocess.run(command, timeout=120).returncode, 100)
+    assert (imported, woken <= 3) == (1, True), "it reports that the rank runs, and waits until one ends"
 
 
 TWICE = """

@@ -3,7 +3,6 @@
 import contextlib
 import os
 import signal
-import socket
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -12,10 +11,12 @@ from typing import Any
 from holdfast.contract.environment import ENV_WINDOW_S
 from workloads.library.tests.fork_server import ForkServer
 from workloads.library.tests.processes import until
+from workloads.library.tests.training.elastic.gangs import free_ports
 from workloads.library.tests.training.frameworks.waits import ENV_WAIT_AT
 from workloads.library.tests.training.runs import PATIENCE_S, launched
 
 ROOT = Path(__file__).parents[5]
+SCRIPTS = str(Path(__file__).with_name("scripts.py"))
 IMPORTS = (
     "torch._dynamo",
     "torch.optim.adamw",
@@ -37,14 +38,11 @@ def fork_server(site: Path) -> ForkServer:
 
 
 class Gang:
-    """With `server` its ranks are forked, else they start from nothing."""
-
-    def __init__(
-        self, script: Path, *, site: Path, folder: Path, steps: int, server: ForkServer | None = None, ranks: int = 2
-    ) -> None:
+    def __init__(self, kind: str, *, site: Path, folder: Path, steps: int, server: ForkServer, ranks: int = 2) -> None:
+        """`kind`: as scripts.py has it."""
         folder.mkdir(exist_ok=True)
         self._server, self._ranks = server, ranks
-        self._command = [sys.executable, str(script), str(folder / "ck"), str(steps), str(folder / "out")]
+        self._command = [sys.executable, SCRIPTS, kind, str(folder / "ck"), str(steps), str(folder / "out")]
         self._site, self._folder, self._starts = site, folder, 0
 
     def complete(self) -> list[str]:
@@ -60,6 +58,10 @@ class Gang:
             os.killpg(ranks[1].pid, signal.SIGTERM)
             return [rank.wait(PATIENCE_S) for rank in ranks]
 
+    def first_step(self) -> int:
+        """Of the newest start, on rank 0."""
+        return int(next(line for line in self._log(0, "out").splitlines() if line.startswith("step ")).split()[1])
+
     def _until_printed(self, line: str, ranks: list[Any], rank: int) -> None:
         until(
             lambda: line in self._log(rank, "out").splitlines(),
@@ -71,9 +73,7 @@ class Gang:
     @contextlib.contextmanager
     def _started(self, env: Mapping[str, str]) -> Iterator[list[Any]]:
         self._starts += 1
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            port = free.getsockname()[1]
+        (port,) = free_ports(1)
         ranks = [self._start(rank, port, env) for rank in range(self._ranks)]
         try:
             yield ranks

@@ -3,8 +3,6 @@ evaluation or in the first compile."""
 
 import os
 import sys
-from collections.abc import Callable
-from functools import cache
 from pathlib import Path
 
 import pytest
@@ -12,12 +10,9 @@ import pytest
 from holdfast.contract.errors import InputError
 from holdfast.training.frameworks.managed_checkpointer import refuse_deepspeed
 from workloads.library.tests.fork_server import ForkServer
-from workloads.library.tests.training.frameworks.gang import Gang
+from workloads.library.tests.training.frameworks.gang import SCRIPTS, Gang
 from workloads.library.tests.training.frameworks.waits import COMPILING, EVALUATING
 
-ACCELERATE = "accelerate_script.py"
-SCRIPTS = {name: Path(__file__).with_name(name) for name in ("hf_script.py", "lightning_script.py", ACCELERATE)}
-STEPS = 24
 pytestmark = [pytest.mark.process, pytest.mark.timeout(900)]  # several starts of torch in each
 
 
@@ -26,54 +21,33 @@ def server(framework_server: ForkServer) -> ForkServer:
     return framework_server
 
 
-@pytest.fixture(scope="module")
-def undisturbed(
-    site: Path, framework_server: ForkServer, tmp_path_factory: pytest.TempPathFactory
-) -> Callable[[str, int], str]:
-    """Script and number of ranks -> the digest that they end with when nobody disturbs them."""
-
-    @cache
-    def digest(script: str, ranks: int) -> str:
-        folder = tmp_path_factory.mktemp("whole")
-        gang = Gang(SCRIPTS[script], site=site, folder=folder, steps=STEPS, server=framework_server, ranks=ranks)
-        return gang.complete()[-1]
-
-    return digest
-
-
-# Epochs have eight steps: a stop after 13 is inside the second, one after 15 is at its end. Evaluations
-# stand behind steps 10 and 20, where nothing is saved but by the stop itself.
+# With two ranks epochs have eight steps, with three six: a stop after 5 or 13 is inside one, one after 16 at its end. The
+# evaluation stands behind step 10, where nothing is saved but by the stop itself. Accelerate's loop has whole epochs.
 # Three ranks: they end in the same bits with the line that the page of checkpoints has for DDP.
+# Accelerate sums gradients up over two batches: 5 is in between.
 @pytest.mark.parametrize(
-    ("script", "ranks", "after", "done"),
+    ("kind", "ranks", "steps", "notices"),
     [
-        ("hf_script.py", 3, "step 13", 13),
-        ("lightning_script.py", 3, "step 13", 13),
-        ("lightning_script.py", 2, "step 15", 15),
-        # Gradients are summed up over two batches: 13 is in between, 16 ends an epoch.
-        (ACCELERATE, 2, "step 13", 13),
-        (ACCELERATE, 2, "step 16", 16),
-        ("hf_script.py", 2, EVALUATING, 10),
-        ("lightning_script.py", 2, EVALUATING, 10),
+        ("hf", 3, 19, {EVALUATING: 10, "step 13": 13}),
+        ("lightning", 3, 19, {EVALUATING: 10, "step 13": 13}),
+        ("accelerate", 2, 24, {"step 5": 5, "step 16": 16}),
     ],
 )
 def test_a_notice_on_the_second_rank_alone_ends_all_in_order_and_costs_no_bit(
-    tmp_path: Path,
-    site: Path,
-    server: ForkServer,
-    undisturbed: Callable[[str, int], str],
-    script: str,
-    ranks: int,
-    after: str,
-    done: int,
+    tmp_path: Path, site: Path, server: ForkServer, kind: str, ranks: int, steps: int, notices: dict[str, int]
 ) -> None:
-    gang = Gang(SCRIPTS[script], site=site, folder=tmp_path, steps=STEPS, server=server, ranks=ranks)
-    assert gang.notice_on_rank_1(after) == [143] * ranks, gang.errors()
-    printed = gang.complete()
-    first = int(next(line for line in printed if line.startswith("step ")).removeprefix("step "))
-    assert first > done, "the resume begins after the last checkpoint, in mid-epoch"
-    assert after != EVALUATING or first <= done + 2, "the evaluation itself heard the notice"
-    assert printed[-1] == undisturbed(script, ranks)
+    def gang(name: str) -> Gang:
+        return Gang(kind, site=site, folder=tmp_path / name, steps=steps, server=server, ranks=ranks)
+
+    noticed, first_steps = gang("noticed"), list[int]()
+    for after in notices:
+        assert noticed.notice_on_rank_1(after) == [143] * ranks, noticed.errors()
+        first_steps.append(noticed.first_step())
+    printed = noticed.complete()
+    for (after, done), first in zip(notices.items(), [*first_steps[1:], noticed.first_step()], strict=True):
+        assert first > done, "the resume begins after the last checkpoint, in mid-epoch"
+        assert after != EVALUATING or first <= done + 2, "the evaluation itself heard the notice"
+    assert printed[-1] == gang("whole").complete()[-1]
 
 
 # Crashes one after the other: inside an epoch, at its end, and in one more; validation behind each epoch, and between.
@@ -88,9 +62,8 @@ def test_a_notice_on_the_second_rank_alone_ends_all_in_order_and_costs_no_bit(
 def test_lightning_without_ddp_goes_on_with_the_same_samples_and_the_same_stream(
     tmp_path: Path, server: ForkServer, shuffle: str, workers: int, validation: str, crashes: str
 ) -> None:
-    script = str(Path(__file__).with_name("lightning_exact.py"))
     with (tmp_path / "out").open("w+") as out, (tmp_path / "err").open("w+") as err:
-        command = [sys.executable, script, shuffle, str(workers), validation, crashes]
+        command = [sys.executable, SCRIPTS, "exact", shuffle, str(workers), validation, crashes]
         code = server.start(command, env=os.environ, out=out, err=err, session=True).wait(600)
         assert code == 0, (tmp_path / "err").read_text()[-4000:]
     printed = (tmp_path / "out").read_text()
@@ -102,7 +75,7 @@ def test_lightning_without_ddp_goes_on_with_the_same_samples_and_the_same_stream
 def test_a_notice_during_a_compile_that_does_not_end_is_followed_inside_the_window(
     tmp_path: Path, site: Path, server: ForkServer
 ) -> None:
-    gang = Gang(SCRIPTS["hf_script.py"], site=site, folder=tmp_path, steps=STEPS, server=server)
+    gang = Gang("hf", site=site, folder=tmp_path, steps=10, server=server)
     assert gang.notice_on_rank_1(COMPILING, window_s=5) == [143, 143], gang.errors()
 
 

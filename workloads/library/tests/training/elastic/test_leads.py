@@ -1,0 +1,227 @@
+"""Who leads a gang, and what the lead may commit: epochs over real questions and answers, a fence in a real folder."""
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from holdfast.checkpoint import Tuning
+from holdfast.checkpoint.errors import CheckpointExit, Fenced, NotDurable, StorageError, Superseded
+from holdfast.checkpoint.parts import fence, survey
+from holdfast.checkpoint.stores import LocalStorage
+from holdfast.contract.exit_codes import EXIT_BAD_INPUT, EXIT_RETRY
+from holdfast.runtime.shutdown import Shutdown
+from holdfast.training.elastic.asking import Peers
+from holdfast.training.elastic.control import Control
+from holdfast.training.elastic.crew import Crew
+from holdfast.training.elastic.gang import ElasticGang
+from holdfast.training.elastic.group import Group
+from holdfast.training.elastic.membership import Epoch, Member, newest, propose
+from holdfast.training.elastic.regroup import Limits, Regroup
+from holdfast.training.elastic.saves import GangSaves
+from holdfast.training.elastic.watch import Lag
+from holdfast.training.errors import CutOff, Expelled
+from workloads.library.tests.training.elastic.gangs import free_ports
+from workloads.library.tests.training.elastic.test_elastic_gang import one_node
+
+pytestmark = pytest.mark.process
+
+STEPS = 20
+LIMITS = Limits(min_members=2, gather_s=0.0, hold_s=20.0)
+FIRST = Epoch(number=1, members=tuple(Member(index=place, incarnation=f"p{place}") for place in range(3)))
+
+
+@pytest.fixture
+def storage(tmp_path: Path) -> LocalStorage:
+    return LocalStorage.open(str(tmp_path))
+
+
+# The fence of a lead.
+
+
+class Flaky(LocalStorage):
+    """Refuses the next `refusals` fences."""
+
+    refusals = 0
+
+    def put(self, name: str, data: memoryview, crc32c: str) -> None:
+        if "epoch" in name and self.refusals:
+            self.refusals -= 1
+            raise StorageError("503")
+        super().put(name, data, crc32c)
+
+
+def saves_in(storage: LocalStorage, folder: Path) -> GangSaves:
+    torch.manual_seed(1)
+    state = {"model": nn.Linear(4, 4)}
+    return GangSaves(
+        str(folder),
+        storage,
+        "run",
+        state,
+        gang="ours",
+        every=1,
+        keep=3,
+        tuning=Tuning(),
+        events=None,
+        stop_asked=lambda: False,
+    )
+
+
+def committed(storage: LocalStorage) -> list[int]:
+    return sorted(entry.step for entry in survey(storage, "run").values() if entry.commit)
+
+
+def test_a_lead_without_its_fence_saves_nothing_and_takes_the_fence_at_a_later_save(tmp_path: Path) -> None:
+    storage = Flaky.open(str(tmp_path))
+    storage.refusals = 2
+    saves = saves_in(storage, tmp_path)
+    saves.lead(0)
+    saves.after_step(1)
+    assert committed(storage) == []
+    saves.make_durable(2, 20)
+    assert committed(storage) == [2]
+    # A zombie without a fence would go on here.
+    fence.take(storage, "run")
+    with pytest.raises(Superseded):
+        saves.make_durable(3, 20)
+    saves.close()
+    assert committed(storage) == [2]
+
+
+def test_a_lead_that_never_gets_its_fence_ends_as_not_durable(tmp_path: Path) -> None:
+    storage = Flaky.open(str(tmp_path))
+    storage.refusals = 100
+    saves = saves_in(storage, tmp_path)
+    saves.lead(0)
+    with pytest.raises(NotDurable) as end:
+        saves.make_durable(1, 20)
+    assert "503" in end.value.reason
+    saves.close()
+
+
+# Which epoch follows, where the others of the gang are gone.
+
+
+class Survivor:
+    def __init__(self, folder: Path, place: int, addresses: tuple[tuple[str, int], ...]) -> None:
+        self.control = Control(FIRST.members[place], addresses[place][1], b"run")
+        self.control.enter(FIRST, "member")
+        self.peers, self.storage = Peers(addresses, b"run"), LocalStorage.open(str(folder))
+        self.regroup = Regroup(
+            self.storage, "run", self.control, self.peers, LIMITS, Lag(2.0), stop_asked=lambda: False
+        )
+
+    def next_epoch(self) -> Epoch:
+        """As Crew looks for it."""
+        try:
+            return self.regroup.after(FIRST)
+        except Expelled:
+            return self.regroup.first()
+
+
+def crew_of(survivor: Survivor, folder: Path, step: int) -> Crew:
+    state = {"model": nn.Linear(4, 4)}
+    cpu = torch.device("cpu")
+    crew = Crew(
+        state,
+        cpu,
+        control=survivor.control,
+        peers=survivor.peers,
+        regroup=survivor.regroup,
+        group=Group(survivor.peers.addresses, survivor.control.me, cpu, key=b"run"),
+        lag=Lag(2.0),
+        silent_s=2.0,
+        saves=saves_in(survivor.storage, folder),
+        shutdown=Shutdown(),
+        window_s=15.0,
+        events=None,
+    )
+    crew.epoch, crew.step = FIRST, step
+    return crew
+
+
+@pytest.fixture
+def survivors(tmp_path: Path) -> Iterator[list[Survivor]]:
+    addresses = tuple(("127.0.0.1", port) for port in free_ports(3))
+    found = [Survivor(tmp_path, place, addresses) for place in (1, 2)]
+    yield found
+    for each in found:
+        each.control.close()
+
+
+def test_members_whom_a_dead_lead_went_on_without_leave_the_old_epoch_together(
+    tmp_path: Path, survivors: list[Survivor]
+) -> None:
+    """Each still offers the other a place in the epoch that is over, and only one of them has read that it is."""
+    propose(LocalStorage.open(str(tmp_path)), "run", Epoch(number=2, members=FIRST.members[:1]))
+    asked = [ThreadPoolExecutor(max_workers=1).submit(each.next_epoch) for each in survivors]
+    found = [each.result(timeout=60) for each in asked]
+    assert found == [Epoch(number=3, members=FIRST.members[1:])] * 2
+
+
+def test_who_has_done_the_last_step_commits_it_although_a_lower_place_lives_that_was_left_out(
+    tmp_path: Path, survivors: list[Survivor]
+) -> None:
+    """That one asks to come in, and would be waited for by whom it asks."""
+    lower, last = survivors
+    lower.control.enter(Epoch(number=2, members=FIRST.members[:1]), "waiting")
+    crew = crew_of(last, tmp_path, step=5)
+    ThreadPoolExecutor(max_workers=1).submit(crew.finish, 5, 30.0).result(timeout=60)
+    assert committed(last.storage) == [5] and last.control.phase == "complete"
+    crew.close()
+
+
+# A lead whose right to commit is gone: taken by its own gang, beyond a torn network, or by another Job of that name.
+
+
+@pytest.fixture
+def gang(tmp_path: Path) -> ElasticGang:
+    return one_node(tmp_path, every=1)
+
+
+def steps(gang: ElasticGang) -> Iterator[int]:
+    """Each is done once the next is asked for."""
+    with gang:
+        for step in gang.steps(STEPS):
+            yield step
+            gang.reduce()
+
+
+def beyond(storage: LocalStorage) -> None:
+    """A member that cannot be reached forms the epoch after the newest."""
+    found = newest(storage, "run")
+    assert found
+    propose(storage, "run", Epoch(number=found.number + 1, members=(Member(index=0, incarnation="beyond"),)))
+
+
+def test_a_former_lead_that_takes_the_fence_late_does_not_end_the_gang(
+    storage: LocalStorage, gang: ElasticGang
+) -> None:
+    """Frozen between its last look at the gang and its fence."""
+    doing = steps(gang)
+    next(doing)
+    own = fence.newest_gang(storage, "run")
+    assert own
+    late = fence.take(storage, "run", gang=own)
+    assert list(doing)[-1] == STEPS - 1
+    assert survey(storage, "run")[STEPS].commit
+    with pytest.raises(Fenced):
+        fence.check(storage, "run", late)
+
+
+# A code that fails the Job would end the half of the own gang that works; another Job of the same name keeps the run.
+@pytest.mark.parametrize(("own", "error", "code"), [(True, CutOff, EXIT_RETRY), (False, Superseded, EXIT_BAD_INPUT)])
+def test_who_is_cut_off_asks_to_be_started_again_unless_another_job_has_the_run(
+    storage: LocalStorage, gang: ElasticGang, own: bool, error: type[CheckpointExit], code: int
+) -> None:
+    doing = steps(gang)
+    next(doing)
+    beyond(storage)
+    fence.take(storage, "run", gang=(fence.newest_gang(storage, "run") or "") if own else "other places")
+    with pytest.raises(error) as end:
+        list(doing)
+    assert end.value.code == code
