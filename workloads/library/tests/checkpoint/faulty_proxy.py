@@ -18,7 +18,6 @@ PASS = "pass"
 REFUSE_503 = "503"
 REFUSE_429 = "429"
 REFUSE_403 = "403"
-SLOW = "slow"
 BREAK_BEFORE = "break before"
 """The connection ends before the request is passed on."""
 BREAK_AFTER = "break after"
@@ -103,8 +102,6 @@ class _Handler(BaseHTTPRequestHandler):
         if kind in (SILENT, BREAK_BEFORE):
             self.close_connection = True
             return
-        if kind == SLOW:
-            time.sleep(0.3)
         status, answer, headers = forward(proxy.target, self.command, self.path, body, self.headers)
         if kind == BREAK_AFTER:
             self.close_connection = True
