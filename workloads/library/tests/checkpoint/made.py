@@ -4,7 +4,7 @@ from typing import Any
 
 import torch
 
-from holdfast.checkpoint.cadence import History
+from holdfast.checkpoint.cadence import Hazard
 from holdfast.checkpoint.format import Manifest
 from holdfast.checkpoint.format.soundness import NOTES_KEY
 from holdfast.checkpoint.save.orders import Job
@@ -27,6 +27,6 @@ def job(state: dict[str, Any], step: int, rank: int = 0, world: int = 1) -> tupl
         world_size=world,
         shards=(),
         tensors=tuple(piece.part for piece in pieces),
-        values=captured.skeleton | {NOTES_KEY: History.resumed({}).notes()},
+        values=captured.skeleton | {NOTES_KEY: Hazard().notes()},
     )
     return Job(save=step, length=len(stream), shard_bytes=1 << 20, manifest=manifest), memory_of(stream)
