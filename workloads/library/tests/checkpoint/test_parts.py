@@ -23,8 +23,7 @@ from holdfast.checkpoint.errors import Denied, StorageError, Transient
 from holdfast.checkpoint.ranks import Ranks
 from holdfast.checkpoint.save.staging import steady_keys
 from holdfast.checkpoint.settings import MIB, Tuning, parse_every
-from holdfast.checkpoint.state import capture, checked_state, decode
-from holdfast.checkpoint.state.random_streams import set_rng_state
+from holdfast.checkpoint.state import capture, checked_state
 from holdfast.checkpoint.state.tracking import track
 from holdfast.checkpoint.stores.opening import Retrying
 from holdfast.checkpoint.stores.storage import Storage
@@ -109,14 +108,6 @@ def test_a_permanent_error_is_raised_at_once() -> None:
 
 
 # -- the tree of a state --
-
-
-def test_random_states_come_back() -> None:
-    captured = capture({})
-    drawn = random.random(), torch.rand(3).tolist()
-    assert (random.random(), torch.rand(3).tolist()) != drawn
-    set_rng_state(decode(captured.skeleton["__rng__"], captured.tensors.__getitem__))
-    assert (random.random(), torch.rand(3).tolist()) == drawn
 
 
 @pytest.mark.parametrize("state", [{}, {"": {}}, {"a/b": {}}, {"__rng__": {}}])
