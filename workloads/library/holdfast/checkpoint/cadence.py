@@ -6,8 +6,8 @@ some hours have been seen, a save follows the one before as long as that costs l
 """
 
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any, Self
 
 from holdfast.checkpoint.ranks import Ranks
@@ -81,6 +81,7 @@ class Hazard:
 
     events: float = 0.0
     exposure_s: float = 0.0
+    _counted_to: float = field(default_factory=time.monotonic, compare=False)
 
     @property
     def rate(self) -> float:
@@ -93,13 +94,21 @@ class Hazard:
         """Whether what was seen weighs more than the prior."""
         return self.events > 0 or self.exposure_s > PRIOR_EXPOSURE_S
 
-    def encode(self) -> dict[str, Sequence[float]]:
-        return {"events": [self.events], "exposure_s": [self.exposure_s]}
-
     @classmethod
-    def decode(cls, saved: Mapping[str, Any]) -> Self:
-        """A checkpoint of an older release has a number for each band of node age."""
-        return cls(events=sum(saved["events"]), exposure_s=sum(saved["exposure_s"]))
+    def resumed(cls, notes: Mapping[str, Any]) -> Self:
+        """`notes` of the restored checkpoint; empty at the start of a run."""
+        if not notes:
+            return cls()
+        saved = notes["hazard"]  # lists, of which an older release had a number for each band of node age
+        return cls(events=sum(saved["events"]) + (not notes.get("ended")), exposure_s=sum(saved["exposure_s"]))
+
+    def notes(self, *, ended: bool = False) -> dict[str, Any]:
+        """Up to now, censored: this launch still runs."""
+        now = time.monotonic()
+        self.exposure_s += now - self._counted_to
+        # Or the same time would be counted again by the next save.
+        self._counted_to = now
+        return {"hazard": {"events": [self.events], "exposure_s": [self.exposure_s]}, "ended": ended}
 
 
 class SaveCostModel:
@@ -140,24 +149,3 @@ class SaveCostModel:
             best = min(best, self.cost_s / UNKNOWN_CHURN_COST)
         # Not below the time of an upload: saves would queue, and each would protect no earlier than before.
         return min(max(best, self._floor_s, self._persist_s), self._ceiling_s)
-
-
-class History:
-    def __init__(self, hazard: Hazard) -> None:
-        self.hazard = hazard
-        self._counted_to = time.monotonic()
-
-    @classmethod
-    def resumed(cls, notes: dict[str, Any]) -> Self:
-        """`notes` of the restored checkpoint; empty at the start of a run."""
-        hazard = Hazard.decode(notes["hazard"]) if notes else Hazard()
-        hazard.events += bool(notes) and not notes.get("ended")
-        return cls(hazard)
-
-    def notes(self, *, ended: bool = False) -> dict[str, Any]:
-        """Up to now, censored: this launch still runs."""
-        now = time.monotonic()
-        self.hazard.exposure_s += now - self._counted_to
-        # Or the same time would be counted again by the next save.
-        self._counted_to = now
-        return {"hazard": self.hazard.encode(), "ended": ended}

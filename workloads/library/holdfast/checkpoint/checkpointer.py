@@ -14,7 +14,7 @@ from collections.abc import Generator
 from types import TracebackType
 from typing import Any, Self
 
-from holdfast.checkpoint.cadence import History, cadence_of
+from holdfast.checkpoint.cadence import Hazard, cadence_of
 from holdfast.checkpoint.errors import CheckpointExit, Preempted, RankLost
 from holdfast.checkpoint.format import signing_key
 from holdfast.checkpoint.ranks import Ranks, is_lost_peer, on_every_rank
@@ -76,7 +76,7 @@ class Checkpointer:
         self.stop: StopAgreement = stop_agreement(store, self._ranks.rank, self._ranks.world_size)
         began = self._start_or_give_back()
         self.restored, self.step = began.restored, began.restored.step
-        self._history = History.resumed(self.restored.notes)
+        self._hazard = Hazard.resumed(self.restored.notes)
         self._writer = CopyingWriter(
             self._url,
             self._run,
@@ -86,7 +86,7 @@ class Checkpointer:
             began=began,
             on_report=self._reports.of_save,
             stop_asked=lambda: self.stop.requested,
-            hazard=self._history.hazard,
+            hazard=self._hazard,
         )
         # Fresh memory is slower to touch than to fill, so it is touched before the first save has to wait for it.
         self._writer.prepare(self._state)
@@ -117,7 +117,7 @@ class Checkpointer:
         if self._cadence.due(step):
             self.save(step)
         else:
-            self._writer.between_saves(step, self._state, self._history.notes)
+            self._writer.between_saves(step, self._state, self._hazard.notes)
         if self._trial:
             self._trial.saved(step)
         self._ticked_at = self._reports.stepped(step)
@@ -133,7 +133,7 @@ class Checkpointer:
         """Stage now, upload in the background. Waits for an earlier save that is still in flight, and is left out
         when that takes longer than `Tuning.wait_s`. Raises Superseded, InputError as tick."""
         self._use.check()
-        self._writer.save(step, self._state, self._history.notes())
+        self._writer.save(step, self._state, self._hazard.notes())
         # Also when it was left out: the next is due an interval later, and not in the next step.
         self._cadence.saved(step)
 
@@ -190,7 +190,7 @@ class Checkpointer:
             elif error and kind is not Preempted:
                 peer = lost = str(error)[:160] if is_lost_peer(error) else ""
                 if peer and self._survivors.at_last_step:
-                    lost = self._survivors.commit(self.step, self._history.notes(), peer, self._seconds_left())
+                    lost = self._survivors.commit(self.step, self._hazard.notes(), peer, self._seconds_left())
                 if lost or not peer:
                     self.wait(max(0.0, self._seconds_left()))
                 self._reports.of_loss(self._writer, self.step, lost)
@@ -224,7 +224,7 @@ class Checkpointer:
     def _finish(self) -> None:
         """The loop is over: its last state is stored, or the process must not count as complete."""
         if self._unsaved:
-            self._writer.save(self.step, self._state, self._history.notes(ended=True), in_any_case=True)
+            self._writer.save(self.step, self._state, self._hazard.notes(ended=True), in_any_case=True)
         self.wait(self._tuning.commit_timeout_s)
         # A launcher ends the other ranks when one is gone, and with them what they have not yet handed over.
         self._writer.check_durable(self.step, timeout_s=self._tuning.commit_timeout_s)
@@ -241,10 +241,10 @@ class Checkpointer:
         self._reports.emit("stop", step=self.step, reason=self.stop.reason)
         lost = "" if self.stop.agreed else str(self.stop.lost or "another rank does not answer")
         if lost:
-            lost = self._survivors.commit(self.step, self._history.notes(), lost, self._seconds_left())
+            lost = self._survivors.commit(self.step, self._hazard.notes(), lost, self._seconds_left())
         try:
             if self.stop.agreed:
-                self._writer.copy_last(self.step, self._state, self._history.notes(), self._seconds_left())
+                self._writer.copy_last(self.step, self._state, self._hazard.notes(), self._seconds_left())
             if self.stop.agreed or lost:
                 self._writer.wait(max(0.0, self._seconds_left()))
             if self.stop.agreed and self._unsaved and self._writer.last_save_fits(self._seconds_left()):

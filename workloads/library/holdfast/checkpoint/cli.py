@@ -31,7 +31,7 @@ def list_attempts(
     quick: Annotated[bool, typer.Option("--quick", help="Read commits and manifests, not the tensors.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object on standard output.")] = False,
 ) -> None:
-    """Every attempt: step, bytes, verified or why it is passed over, age, where it resumes. 1: something is damaged."""
+    """Every attempt: step, bytes, verified or why it is passed over, age. 1: something is damaged."""
     from dataclasses import asdict
 
     from holdfast.checkpoint.inspection import UNCOMMITTED, rows
@@ -59,11 +59,11 @@ def show(found: list[Any]) -> None:
     from holdfast.tables import print_table
 
     print_table(
-        ("run", "step", "MB", "age", "ranks", "resumes on", "state"),
+        ("run", "step", "MB", "age", "ranks", "state"),
         [
             (
                 printable(row.run), row.step, f"{row.bytes / 1e6:.1f}", _age(row.age_s), row.world_size or "",
-                row.resumes_on, printable(row.state, 1_000),
+                printable(row.state, 1_000),
             )
             for row in found
         ],

@@ -10,7 +10,6 @@ from holdfast.checkpoint.format import Manifest
 from holdfast.checkpoint.format.commit import StepObjects, runs, survey
 from holdfast.checkpoint.format.soundness import read_shard
 from holdfast.checkpoint.restore.reading import Opened, open_step
-from holdfast.checkpoint.state import RNG_KEY
 from holdfast.checkpoint.stores.storage import Storage
 from holdfast.contract.errors import InputError
 
@@ -28,7 +27,6 @@ class Row:
     state: str
     age_s: float
     world_size: int = 0
-    resumes_on: str = ""
 
     @property
     def sound(self) -> bool:
@@ -83,7 +81,6 @@ def _committed(storage: Storage, run: str, entry: StepObjects, read: bool) -> Ro
         state=state,
         age_s=age_s,
         world_size=commit.world_size,
-        resumes_on=resumes_on(opened),
     )
 
 
@@ -96,13 +93,3 @@ def verify(storage: Storage, opened: Opened) -> None:
     # Each thread holds a whole shard, so the memory needed does not grow with the checkpoint.
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(one, [(found, n) for found in opened.manifests for n in range(len(found.shards))]))
-
-
-def resumes_on(opened: Opened) -> str:
-    """Tensors of single ranks other than random states bind a checkpoint to its world size."""
-    own = [
-        key
-        for key, sources in opened.sources.items()
-        if not key.startswith(f"{RNG_KEY}/") and len({(s.part.offset, s.part.extent) for s in sources}) < len(sources)
-    ]
-    return "any world size" if not own else f"{opened.commit.world_size} ranks only"

@@ -37,6 +37,14 @@ STREAM_MB_PER_S = 25.0
 Ranks = list["subprocess.Popen[bytes]"]
 
 
+def given(about: str | None, *, mib: int, rounds: int) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=about)
+    parser.add_argument("--mib", type=int, default=mib)
+    parser.add_argument("--rounds", type=int, default=rounds)
+    parser.add_argument("--folder", type=Path, help="on the disk to measure; default: the temporary folder")
+    return parser.parse_args()
+
+
 def start(module: str, world: int, *, env: dict[str, str] | None = None, **settings: object) -> Ranks:
     command = [sys.executable, "-W", "ignore", "-m", f"workloads.library.tests.bench.{module}"]
     here = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "OMP_NUM_THREADS": "1"}
@@ -90,10 +98,10 @@ def measure_first(folder: Path, mib: int, rounds: int) -> dict[str, Any]:
     return {name: median(one[name] for one in each) for name in each[0]} | {"each": each}
 
 
-def measure_memory(folder: Path, mib: int, method: str) -> float:
+def measure_memory(folder: Path, mib: int) -> float:
     """Peak of what both ranks and all their children hold beyond the state, as a multiple of the state."""
     out = folder / "memory.json"
-    settings = {"folder": folder, "out": out, "mib": mib, "rounds": 2, "methods": [method], "announce": True}
+    settings = {"folder": folder, "out": out, "mib": mib, "rounds": 2, "methods": [OURS], "announce": True}
     ranks = start("checkpoint_rank", 2, **settings)
     peak = base = 0
     done = threading.Event()
@@ -209,11 +217,7 @@ def show(result: dict[str, Any], console: Console) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--mib", type=int, default=512)
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--folder", type=Path, help="on the disk to measure; default: the temporary folder")
-    options = parser.parse_args()
+    options = given(__doc__, mib=512, rounds=5)
     console = Console(stderr=True)
     logging.getLogger("holdfast").addHandler(logging.StreamHandler())  # standard output is data
     result: dict[str, Any] = {"schema": "holdfast.bench.checkpoint/1", "mib": options.mib, "cores": os.cpu_count()}
@@ -229,7 +233,7 @@ def main() -> None:
         console.print("emulator ...")
         result["emulator"] = measure_emulator(folder("emulator"), min(options.mib, 128))
         console.print("memory ...")
-        result["memory"] = {OURS: measure_memory(folder("memory"), options.mib, OURS)}
+        result["memory"] = {OURS: measure_memory(folder("memory"), options.mib)}
         console.print("spare core ...")
         result["spare_core"] = measure_spare(folder("spare"), options.mib, SPARE_ROUNDS * options.rounds)
         console.print("first saves ...")

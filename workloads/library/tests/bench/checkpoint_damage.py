@@ -40,70 +40,55 @@ def write_both(folder: Path) -> None:
         dcp.save(state(step), checkpoint_id=folder / "dcp" / str(step), no_dist=True)
 
 
-def ours_loads(folder: Path) -> tuple[int, dict[str, torch.Tensor]]:
-    step, tensors = load_tensors(str(folder / "ours"), RUN, keys=["t/"])
-    return step, {key.removeprefix("t/"): value for key, value in tensors.items()}
+def ours_loads(copy: Path) -> bool:
+    step, tensors = load_tensors(copy, RUN, keys=["t/"])
+    return all(torch.equal(tensors[f"t/{key}"], value) for key, value in state(step).items())
 
 
-def dcp_loads(folder: Path) -> tuple[int, dict[str, torch.Tensor]]:
+def dcp_loads(copy: Path) -> bool:
     tensors = state(0)
     logging.disable(logging.WARNING)  # it logs tracebacks of what it reads, at the root
     try:
-        dcp.load(tensors, checkpoint_id=folder / "dcp" / "2", no_dist=True)
+        dcp.load(tensors, checkpoint_id=copy / "2", no_dist=True)
     finally:
         logging.disable(logging.NOTSET)
-    return 2, tensors
+    return all(torch.equal(tensors[key], value) for key, value in state(2).items())
 
 
-def wrong(load: Callable[[Path], tuple[int, dict[str, torch.Tensor]]], folder: Path) -> tuple[bool, bool]:
-    """(loaded bits that nobody saved, restored something sound)"""
+def fate(loads: Callable[[Path], bool], copy: Path) -> str:
+    """`loads`: whether what it gives back is what was saved."""
     try:
-        step, tensors = load(folder)
+        return "restored" if loads(copy) else "undetected"
     except (Exception, dcp.CheckpointException):  # noqa: BLE001  DCP fails in many ways; each is a detection
-        return False, False
-    same = all(torch.equal(tensors[key], value) for key, value in state(step).items())
-    return not same, same
-
-
-def of_a_mesh(folder: Path) -> dict[str, int]:
-    """The same damages to a checkpoint that four ranks wrote from a mesh of two axes."""
-    folder.mkdir()
-    sound, counts = mesh_checkpoints.write(Jobs(), folder), {"injected": 0, "undetected": 0, "restored": 0}
-    new, old = (f"step-{step:010d}" for step in (mesh_checkpoints.NEW, mesh_checkpoints.OLD))
-    for kind, damage in DAMAGES.items():
-        for number in range(PER_KIND):
-            copy = folder / "copy"
-            shutil.copytree(sound, copy)
-            if damage(copy / JOB / new, copy / JOB / old, random.Random(f"{kind}{number}")):
-                counts["injected"] += 1
-                counts[_came_back(copy, folder)] += 1
-            shutil.rmtree(copy)
-    return counts
-
-
-def _came_back(copy: Path, folder: Path) -> str:
-    try:
-        return "restored" if mesh_checkpoints.verified(copy, folder) == mesh_checkpoints.OLD else "undetected"
-    except AssertionError:
-        return "undetected"
+        return "detected"
 
 
 def count_undetected(folder: Path) -> dict[str, dict[str, int]]:
+    """The mesh is of two axes, written by four ranks."""
     warnings.simplefilter("ignore")
-    write_both(folder / "pristine")
-    counts = {name: {"injected": 0, "undetected": 0, "restored": 0} for name in ("holdfast", "dcp")}
+    write_both(folder)
+    (mesh := folder / "mesh").mkdir()
+    old, new = (f"{JOB}/step-{step:010d}" for step in (mesh_checkpoints.OLD, mesh_checkpoints.NEW))
+
+    def mesh_loads(copy: Path) -> bool:
+        try:
+            return mesh_checkpoints.verified(copy, mesh) == mesh_checkpoints.OLD
+        except AssertionError:
+            return False
+
+    # What was saved, the newer and the older checkpoint in it, and how it is loaded.
+    subjects = {
+        "holdfast": (folder / "ours", f"{RUN}/step-0000000002", f"{RUN}/step-0000000001", ours_loads),
+        "dcp": (folder / "dcp", "2", "1", dcp_loads),
+        MESH: (mesh_checkpoints.write(Jobs(), mesh), new, old, mesh_loads),
+    }
+    counts = {name: {"injected": 0, "undetected": 0, "restored": 0, "detected": 0} for name in subjects}
     for kind, damage in DAMAGES.items():
         for number in range(PER_KIND):
-            shutil.copytree(folder / "pristine", folder / "copy")
-            ours, theirs = folder / "copy/ours" / RUN, folder / "copy/dcp"
-            for name, load, new, old in (
-                ("holdfast", ours_loads, ours / "step-0000000002", ours / "step-0000000001"),
-                ("dcp", dcp_loads, theirs / "2", theirs / "1"),
-            ):
-                if damage(new, old, random.Random(f"{kind}{number}")):
-                    silent, sound = wrong(load, folder / "copy")
+            for name, (sound, newer, older, loads) in subjects.items():
+                copy = Path(shutil.copytree(sound, folder / "copy"))
+                if damage(copy / newer, copy / older, random.Random(f"{kind}{number}")):
                     counts[name]["injected"] += 1
-                    counts[name]["undetected"] += silent
-                    counts[name]["restored"] += sound
-            shutil.rmtree(folder / "copy")
-    return counts | {MESH: of_a_mesh(folder / "mesh")}
+                    counts[name][fate(loads, copy)] += 1
+                shutil.rmtree(copy)
+    return counts

@@ -5,7 +5,6 @@ import os
 import sys
 import time
 import warnings
-from pathlib import Path
 from typing import Any
 
 import torch.distributed as dist
@@ -13,7 +12,7 @@ import torch.distributed.checkpoint as dcp
 from google.cloud import storage as gcs
 
 from holdfast.checkpoint import Checkpointer, PerRank
-from workloads.library.tests.bench.checkpoint_rank import make_state, slowest
+from workloads.library.tests.bench.checkpoint_rank import make_state, slowest, written
 
 ROUNDS = 3
 
@@ -48,10 +47,7 @@ def main() -> None:
                     )
                     dcp.save(tensors, storage_writer=writer)
                 figures[name].append(slowest(time.perf_counter() - began))
-    if dist.get_rank() == 0:
-        Path(given["out"]).write_text(json.dumps(figures))
-    dist.barrier()
-    dist.destroy_process_group()
+    written(given, figures)
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ import torch.distributed as dist
 
 from holdfast.checkpoint import Checkpointer
 from workloads.library.tests.bench.checkpoint_methods import METHODS, DcpShared, Holdfast, Method, Plain, Tensors
-from workloads.library.tests.bench.checkpoint_rank import COPY, Figures, make_state, settle
+from workloads.library.tests.bench.checkpoint_rank import COPY, Figures, make_state, settle, written
 
 
 class HoldfastLock(Holdfast):
@@ -165,8 +165,7 @@ def main() -> None:
     dist.init_process_group("cpu:gloo,cuda:nccl")
     tensors = {name: tensor.cuda() for name, tensor in make_state(given["mib"]).items()}
     found = saves(Path(given["folder"]), tensors, given["methods"], given["rounds"])
-    Path(given["out"]).write_text(json.dumps({"saves": found}))
-    dist.destroy_process_group()
+    written(given, {"saves": found})
 
 
 if __name__ == "__main__":

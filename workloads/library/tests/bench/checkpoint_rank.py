@@ -193,6 +193,11 @@ def main() -> None:
     result: dict[str, Any] = {"saves": saves(folder, tensors, given["methods"], rounds, controls=controls)}
     if given.get("restore"):
         result["restores"] = restores(folder, tensors, rounds)
+    written(given, result)
+
+
+def written(given: dict[str, Any], result: object) -> None:
+    """By rank 0, and the end of the ranks."""
     if dist.get_rank() == 0:
         Path(given["out"]).write_text(json.dumps(result))
     dist.barrier()

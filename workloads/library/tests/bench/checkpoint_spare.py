@@ -21,7 +21,7 @@ import torch.distributed as dist
 
 from workloads.library.tests.bench.checkpoint_bare import BareCopy
 from workloads.library.tests.bench.checkpoint_methods import Holdfast
-from workloads.library.tests.bench.checkpoint_rank import Step, make_state, warm_up
+from workloads.library.tests.bench.checkpoint_rank import Step, make_state, warm_up, written
 
 STEPS = 30
 RESAMPLES = 1000
@@ -123,8 +123,7 @@ def main() -> None:
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
-    Path(given["out"]).write_text(json.dumps(measure(Path(given["folder"]), given["mib"], given["rounds"])))
-    dist.destroy_process_group()
+    written(given, measure(Path(given["folder"]), given["mib"], given["rounds"]))
 
 
 if __name__ == "__main__":

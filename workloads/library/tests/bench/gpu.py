@@ -6,7 +6,6 @@ steps beside it, until it is durable. The plain copy is the same state copied to
 Prints a table, and as the last line one JSON object whose `goals` are true or false.
 """
 
-import argparse
 import itertools
 import json
 import os
@@ -18,7 +17,7 @@ from statistics import median
 from rich.console import Console
 from rich.table import Table
 
-from workloads.library.tests.bench.checkpoint import finish, start
+from workloads.library.tests.bench.checkpoint import finish, given, start
 from workloads.library.tests.bench.checkpoint_methods import ASYNC, DCP, METHODS, Holdfast
 from workloads.library.tests.bench.checkpoint_on_gpu import COPY, ON_GPU, DcpOverlap, HoldfastLock, Nvrx, absent
 
@@ -51,11 +50,7 @@ def judged(rows: dict[str, dict[str, float]]) -> dict[str, bool | str]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--mib", type=int, default=2048)
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--folder", type=Path, help="on the disk to measure; default: the temporary folder")
-    options = parser.parse_args()
+    options = given(__doc__, mib=2048, rounds=3)
     import torch
 
     if not torch.cuda.is_available():

@@ -5,7 +5,7 @@ import shutil
 import socket
 import subprocess
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 from uuid import uuid4
 
@@ -37,15 +37,9 @@ def gcs_emulator() -> Iterator[str]:
         if os.environ.get("CI"):
             raise
         pytest.skip(f"the Cloud Storage emulator cannot be built: {error}")
-    with serving(str(binary), "-host", "127.0.0.1", "-port") as address:
-        yield address
-
-
-@contextmanager
-def serving(*command: str) -> Iterator[str]:
-    """Address of a server that takes its port as the last argument."""
     port = free_port()
-    process = subprocess.Popen([*command, str(port)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    command = [str(binary), "-host", "127.0.0.1", "-port", str(port)]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
         until(lambda: listens(port), command[0], alive=lambda: process.poll() is None)
         yield f"http://127.0.0.1:{port}"

@@ -65,16 +65,16 @@ def mixed_attempts(folder: Path, other: Path, rng: random.Random) -> bool:
 
 
 def missing_commit(folder: Path, other: Path, rng: random.Random) -> bool:
-    for path in folder.rglob("*"):
-        if path.name in ("COMMIT.json", ".metadata"):
-            path.unlink()
-            return True
-    return False
+    _commit(folder).unlink()
+    return True
 
 
 def torn_commit(folder: Path, other: Path, rng: random.Random) -> bool:
-    commit = next(p for p in folder.rglob("*") if p.name in ("COMMIT.json", ".metadata"))
-    return _rewrite(commit, lambda data: data[: rng.randrange(len(data))])
+    return _rewrite(_commit(folder), lambda data: data[: rng.randrange(len(data))])
+
+
+def _commit(folder: Path) -> Path:
+    return next(p for p in folder.rglob("*") if p.name in ("COMMIT.json", ".metadata"))
 
 
 def replayed_description(folder: Path, other: Path, rng: random.Random) -> bool:

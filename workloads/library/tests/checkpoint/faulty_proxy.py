@@ -18,7 +18,6 @@ PASS = "pass"
 REFUSE_503 = "503"
 REFUSE_429 = "429"
 REFUSE_403 = "403"
-SLOW = "slow"
 BREAK_BEFORE = "break before"
 """The connection ends before the request is passed on."""
 BREAK_AFTER = "break after"
@@ -103,15 +102,13 @@ class _Handler(BaseHTTPRequestHandler):
         if kind in (SILENT, BREAK_BEFORE):
             self.close_connection = True
             return
-        if kind == SLOW:
-            time.sleep(0.3)
         status, answer, headers = forward(proxy.target, self.command, self.path, body, self.headers)
         if kind == BREAK_AFTER:
             self.close_connection = True
         else:
             self.reply(status, answer, headers, half=kind == BREAK_MIDWAY)
 
-    do_GET = do_POST = do_PUT = do_DELETE = do_HEAD = handle_any
+    do_GET = do_POST = do_DELETE = handle_any
 
     def body(self, pause_s: float) -> bytes:
         length, found = int(self.headers.get("content-length") or 0), bytearray()
@@ -127,8 +124,7 @@ class _Handler(BaseHTTPRequestHandler):
         self, status: int, body: bytes, headers: Mapping[str, str] = MappingProxyType({}), *, half: bool = False
     ) -> None:
         self.send_response_only(status)
-        # Of a HEAD the length is that of the body which it does not have.
-        for name, value in ({"content-length": str(len(body)), "content-type": "application/json"} | headers).items():
+        for name, value in {**headers, "content-length": str(len(body))}.items():
             self.send_header(name, value)
         self.end_headers()
         self.wfile.write(body[: len(body) // 2] if half else body)
@@ -145,6 +141,4 @@ def forward(target: str, method: str, path: str, body: bytes, headers: Any) -> t
     response = connection.getresponse()
     answer = response.read()
     connection.close()
-    kept = {k.lower(): v for k, v in response.getheaders() if k.lower() not in _OF_A_HOP}
-    length = response.getheader("content-length") if method == "HEAD" else None
-    return response.status, answer, kept | ({"content-length": length} if length else {})
+    return response.status, answer, {k: v for k, v in response.getheaders() if k.lower() not in _OF_A_HOP}

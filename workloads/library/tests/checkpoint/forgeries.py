@@ -90,18 +90,16 @@ def _body(old: bytes, new: bytes) -> Change:
     return change
 
 
-def _halved(forged: Forged) -> None:
-    forged.largest["bytes"] //= 2
+def _scaled(factor: float, **of_axes: bool) -> Change:
+    """The bytes of the largest part times the factor, or the first axis of its shape and its extent."""
 
+    def change(forged: Forged) -> None:
+        for name in of_axes:
+            forged.largest[name][0] = int(forged.largest[name][0] * factor)
+        if not of_axes:
+            forged.largest["bytes"] = int(forged.largest["bytes"] * factor)
 
-def _longer(forged: Forged) -> None:
-    part = forged.largest
-    part["shape"][0] *= 2
-    part["extent"][0] *= 2
-
-
-def _hole(forged: Forged) -> None:
-    forged.largest["shape"][0] *= 2
+    return change
 
 
 def _twice_in_one_place(forged: Forged) -> None:
@@ -190,9 +188,9 @@ FORGERIES: dict[str, Change] = {
     "another run": _commit(run="other"),
     # geometry
     "part of no bytes": _part(bytes=0),
-    "part halved": _halved,
-    "extent larger than its bytes": _longer,
-    "a hole in a tensor": _hole,
+    "part halved": _scaled(0.5),
+    "extent larger than its bytes": _scaled(2, shape=True, extent=True),
+    "a hole in a tensor": _scaled(2, shape=True),
     "two parts in one place": _twice_in_one_place,
     "a tensor is missing": _without_a_tensor,
     "dtype of twice the size": _part(dtype="float64"),

@@ -20,7 +20,8 @@ import psutil
 import torch
 import torch.distributed as dist
 
-from holdfast.checkpoint import Checkpointer, Tuning, load_tensors
+from holdfast.checkpoint import Checkpointer, Tuning, committed_steps, load_tensors
+from holdfast.checkpoint.stores.opening import open_storage
 from holdfast.contract.environment import ENV_KILL_AT
 
 # Of jobs and of the test modules whose functions they run. The first optimizer of a process imports the compiler, which
@@ -89,9 +90,8 @@ def train(url: str, rank: int, world: int, rendezvous: str, options: dict[str, A
     if rank == world - 1:
         options.get("spoil", unchanged)(state)
         url = options.get("other_url", url)
-    more: dict[str, Any] = {name: options[name] for name in ("window_s", "keep", "resume") if name in options}
-    more |= {"run": options.get("run", RUN), "every": options.get("every", EVERY)}
-    with Checkpointer(url, state, tuning=options.get("tuning", TUNING), **more) as ckpt:
+    given = {name: options[name] for name in ("window_s", "keep", "run", "every", "tuning") if name in options}
+    with Checkpointer(url, state, **{"run": RUN, "every": EVERY, "tuning": TUNING} | given) as ckpt:
         assert state["progress"]["at"] == ckpt.step
         known = ""
         for step in range(ckpt.step, options.get("steps", STEPS)):
@@ -184,6 +184,11 @@ def finish(ranks: list[BaseProcess], timeout_s: float = 120) -> list[int | None]
             raise TimeoutError("a rank hangs")
         codes.append(process.exitcode)
     return codes
+
+
+def committed(url: str | Path, run: str = RUN) -> list[int]:
+    """Steps, the newest first."""
+    return committed_steps(open_storage(str(url)), run)
 
 
 def newest(url: str | Path) -> int:

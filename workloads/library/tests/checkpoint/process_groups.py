@@ -1,6 +1,5 @@
 """Ranks that share a process group, and states to be compared bit by bit."""
 
-import os
 import sys
 from collections.abc import Callable
 from datetime import timedelta
@@ -32,7 +31,7 @@ def same(found: dict[str, torch.Tensor], truth: dict[str, torch.Tensor]) -> bool
 
 
 def in_group(body: Callable[..., None], rank: int, world: int, rendezvous: str, arguments: tuple[Any, ...]) -> None:
-    sys.stderr = Path(os.devnull).open("w")  # noqa: SIM115
+    sys.stderr = Path(f"{rendezvous}.log").open("a", buffering=1)  # noqa: SIM115
     timeout = timedelta(seconds=60)
     dist.init_process_group("gloo", init_method=f"file://{rendezvous}", rank=rank, world_size=world, timeout=timeout)
     body(world, *arguments)
@@ -49,4 +48,4 @@ def run(
     ]
     for process in ranks:
         process.start()
-    assert finish(ranks, timeout_s) == [0] * world
+    assert finish(ranks, timeout_s) == [0] * world, Path(f"{rendezvous}.log").read_text()

@@ -1,4 +1,4 @@
-"""Modules whose state_dict() returns copies: their values come back, or the start is refused."""
+"""Entries whose state_dict() returns copies: their values come back, or the start is refused."""
 
 import copy
 from collections.abc import Callable, Iterator
@@ -15,11 +15,16 @@ from holdfast.contract.errors import InputError
 pytestmark = pytest.mark.process
 
 
-class Hooked(nn.Linear):
+class Plain(nn.Linear):
+    def __init__(self) -> None:
+        super().__init__(4, 4)
+
+
+class Hooked(Plain):
     """As frameworks do that clean names or move to the CPU."""
 
     def __init__(self) -> None:
-        super().__init__(4, 4)
+        super().__init__()
         self.register_state_dict_post_hook(_clone)
 
 
@@ -28,19 +33,16 @@ def _clone(module: nn.Module, state: dict[str, Any], prefix: str, metadata: Any)
         state[name] = state[name].clone()
 
 
-class Overridden(nn.Linear):
-    def __init__(self) -> None:
-        super().__init__(4, 4)
-
+class Overridden(Plain):
     def state_dict(self, *args: Any, **more: Any) -> Any:
         return {name: tensor.cpu().clone() for name, tensor in super().state_dict(*args, **more).items()}
 
 
-class Extra(nn.Linear):
+class Extra(Plain):
     """A tensor that is neither a parameter nor a buffer."""
 
     def __init__(self) -> None:
-        super().__init__(4, 4)
+        super().__init__()
         self.scale = torch.rand(3)
 
     def get_extra_state(self) -> torch.Tensor:
@@ -52,42 +54,6 @@ class Extra(nn.Linear):
 
 class Forgetful(Overridden):
     def load_state_dict(self, *args: Any, **more: Any) -> Any: ...
-
-
-def values(model: nn.Module) -> list[torch.Tensor]:
-    return [*model.parameters(), *([model.scale] if isinstance(model, Extra) else [])]
-
-
-def saved_and_changed(url: Path, make: Callable[[], nn.Module]) -> list[torch.Tensor]:
-    """What was saved."""
-    model = make()
-    with Checkpointer(str(url), {"model": model}, run="r", every=1) as ckpt:
-        with torch.no_grad():
-            for value in values(model):
-                value.fill_(7.0)
-        ckpt.tick(1)
-    return copy.deepcopy(values(model))
-
-
-@pytest.mark.parametrize("make", [nn.Linear, Hooked, Overridden, Extra])
-def test_a_module_whose_state_is_a_copy_comes_back(tmp_path: Path, make: Callable[..., nn.Module]) -> None:
-    def build() -> nn.Module:
-        return make(4, 4) if make is nn.Linear else make()
-
-    truth = saved_and_changed(tmp_path, build)
-    again = build()
-    with Checkpointer(str(tmp_path), {"model": again}, run="r", every=1) as ckpt:
-        assert ckpt.step == 1
-        assert all(torch.equal(a, b) for a, b in zip(values(again), truth, strict=True))
-
-
-def test_a_module_that_loads_nothing_is_refused_by_the_name_of_its_tensor(tmp_path: Path) -> None:
-    saved_and_changed(tmp_path, Forgetful)
-    with (
-        pytest.raises(InputError, match=r"was not restored.*model/"),
-        Checkpointer(str(tmp_path), {"model": Forgetful()}, run="r"),
-    ):
-        pytest.fail("training began with fresh weights")
 
 
 class Average:
@@ -130,29 +96,45 @@ class Lazy(Average):
         return iter([self.count])
 
 
-def saved_average(url: Path, kind: type[Average]) -> None:
-    average = kind()
-    with Checkpointer(url, {"average": average}, run="r", every=1) as ckpt:
-        average.value, average.count = torch.ones(3), 5
+def saved(url: Path, entry: Any) -> Any:
+    """What was saved, after a change of the entry."""
+    with Checkpointer(url, {"entry": entry}, run="r", every=1) as ckpt:
+        if isinstance(entry, nn.Module):
+            with torch.no_grad():
+                for value in values(entry):
+                    value.fill_(7.0)
+        else:
+            entry.value, entry.count = torch.ones(3), 5
         ckpt.tick(1)
+    return copy.deepcopy(entry)
 
 
-@pytest.mark.parametrize("kind", [Unloaded, UnloadedNumbers])
-def test_an_object_that_loads_nothing_is_refused_by_its_name(tmp_path: Path, kind: type[Average]) -> None:
-    saved_average(tmp_path, kind)
-    with (
-        pytest.raises(InputError, match=r"was not restored.*average"),
-        Checkpointer(tmp_path, {"average": kind()}, run="r"),
-    ):
-        pytest.fail("training began with a fresh object")
+def values(model: nn.Module) -> list[torch.Tensor]:
+    return [*model.parameters(), *([model.scale] if isinstance(model, Extra) else [])]
 
 
-@pytest.mark.parametrize(("kind", "named"), [(Average, False), (Shifted, True), (Lazy, True)])
+@pytest.mark.parametrize("make", [Plain, Hooked, Overridden, Extra])
+def test_a_module_whose_state_is_a_copy_comes_back(tmp_path: Path, make: Callable[[], nn.Module]) -> None:
+    truth = saved(tmp_path, make())
+    with Checkpointer(tmp_path, {"entry": (again := make())}, run="r", every=1) as ckpt:
+        assert ckpt.step == 1
+        assert all(torch.equal(a, b) for a, b in zip(values(again), values(truth), strict=True))
+
+
+@pytest.mark.parametrize("make", [Forgetful, Unloaded, UnloadedNumbers])
+def test_what_loads_nothing_is_refused_by_its_name(tmp_path: Path, make: Callable[[], Any]) -> None:
+    saved(tmp_path, make())
+    refused = pytest.raises(InputError, match=r"was not restored.*entry")
+    with refused, Checkpointer(tmp_path, {"entry": make()}, run="r"):
+        pytest.fail("training began with fresh weights")
+
+
+@pytest.mark.parametrize(("make", "named"), [(Average, False), (Shifted, True), (Lazy, True)])
 def test_an_object_that_cannot_be_compared_is_restored_and_named(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], kind: type[Average], named: bool
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], make: type[Average], named: bool
 ) -> None:
-    saved_average(tmp_path, kind)
-    with Checkpointer(tmp_path, {"average": (average := kind())}, run="r"):
-        assert not isinstance(average, Lazy) or list(average) == [5]
-        assert average.count == 5
-    assert ("average: could not be checked" in capsys.readouterr().out) is named
+    saved(tmp_path, make())
+    with Checkpointer(tmp_path, {"entry": (again := make())}, run="r"):
+        assert not isinstance(again, Lazy) or list(again) == [5]
+        assert again.count == 5
+    assert ("entry: could not be checked" in capsys.readouterr().out) is named

@@ -26,7 +26,7 @@ LAYOUTS: dict[str, Callable[[Path, Path], int]] = {
     "pristine": lambda url, _: newest(url),
     "of_a_mesh": mesh_checkpoints.verified,
 }
-PER_KIND = 8
+PER_KIND = 4
 
 
 @pytest.fixture(scope="module")

@@ -1,26 +1,14 @@
-"""Commits and manifests that no writer of ours wrote: damage, and never another error."""
+"""Commits and manifests with a bit flipped are damage. The fuzz has others that no writer of ours wrote."""
 
 from collections.abc import Iterator
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from holdfast.checkpoint.errors import Damaged
 from holdfast.checkpoint.format import Commit, Manifest, Shard, TensorPart, digest_of
-from holdfast.checkpoint.format.decoding import decode_commit, decode_manifest, parse_manifest
+from holdfast.checkpoint.format.decoding import decode_commit, decode_manifest
 from holdfast.checkpoint.format.soundness import check_stored
 from holdfast.checkpoint.stores.storage import Stat
-from holdfast.contract.errors import InputError
-
-
-@given(data=st.binary(max_size=200) | st.text(max_size=200).map(str.encode))
-@settings(max_examples=40)
-def test_a_description_of_any_bytes_is_damage_and_never_another_error(data: bytes) -> None:
-    with pytest.raises((Damaged, InputError)):
-        decode_commit(data, run="r", step=1)
-    with pytest.raises((Damaged, InputError)):
-        parse_manifest(data)
 
 
 def described() -> tuple[bytes, bytes, Commit]:
@@ -61,8 +49,3 @@ def test_a_shard_that_is_not_stored_is_damage() -> None:
     for stored in ({}, {name: Stat(name=name, bytes=3, modified=0.0)}):
         with pytest.raises(Damaged):
             check_stored(own, stored)
-
-
-def test_json_nested_without_end_is_damage() -> None:
-    with pytest.raises(Damaged):
-        parse_manifest(b"[" * 200_000)

@@ -15,15 +15,13 @@ import torch
 
 from holdfast.checkpoint import Checkpointer, Superseded, load_tensors
 from holdfast.checkpoint.format import fence
-from holdfast.checkpoint.format.commit import committed_steps
 from holdfast.checkpoint.stores.opening import open_storage
 from holdfast.contract.environment import ENV_EVENTS, ENV_JOB
 from holdfast.contract.errors import InputError
 from holdfast.contract.exit_codes import EXIT_BAD_INPUT, EXIT_PREEMPTED, EXIT_RETRY
-from tests import support
 from workloads.library.tests.checkpoint import faulty_proxy as faults
 from workloads.library.tests.checkpoint.faulty_proxy import proxied
-from workloads.library.tests.checkpoint.jobs import STEPS, TUNING, Jobs, finish, newest, steps_on
+from workloads.library.tests.checkpoint.jobs import STEPS, TUNING, Jobs, committed, finish, newest, steps_on
 from workloads.library.tests.processes import children, until
 
 pytestmark = pytest.mark.process
@@ -31,13 +29,6 @@ pytestmark = pytest.mark.process
 
 def trainer(url: Path, tensor: torch.Tensor, **options: Any) -> Checkpointer:
     return Checkpointer(str(url), {"w": tensor}, run="r", **{"every": 10**9, **options})
-
-
-def commits(url: Path) -> list[int]:
-    return committed_steps(open_storage(str(url)), "r")
-
-
-# -- who may commit --
 
 
 def test_of_two_trainers_with_one_run_name_the_older_loses_its_right_to_commit(tmp_path: Path) -> None:
@@ -51,18 +42,18 @@ def test_of_two_trainers_with_one_run_name_the_older_loses_its_right_to_commit(t
             assert second.step == 1
             newer += 1
             second.tick(2)
-        assert commits(tmp_path) == [2, 1]
+        assert committed(tmp_path, "r") == [2, 1]
         older.fill_(99)
         first.tick(3)
     assert ended.value.code == EXIT_BAD_INPUT and f"process {os.getpid()}" in ended.value.reason
-    assert commits(tmp_path) == [2, 1]
+    assert committed(tmp_path, "r") == [2, 1]
     assert torch.equal(load_tensors(str(tmp_path), "r")[1]["w"], torch.full((4,), 2.0))
 
 
 def test_two_jobs_of_two_ranks_under_one_name_end_with_one_complete(jobs: Jobs, tmp_path: Path) -> None:
     url, log = tmp_path / "url", tmp_path / "log"
     older = jobs.start(url, tmp_path, world=2, every=20, steps=10**6, log=str(log))
-    until(lambda: bool(support.commits(url)))
+    until(lambda: bool(committed(url)))
     newer = jobs.run(url, tmp_path, world=2, every=1, steps=10**6, kill_at="stage.begin:1")
     assert -signal.SIGKILL in newer, "it was killed in its first save, and has committed nothing"
     assert finish(older) == [EXIT_BAD_INPUT, EXIT_BAD_INPUT], log.read_text()
@@ -77,16 +68,13 @@ def test_a_trainer_that_cannot_begin_takes_the_run_from_nobody(tmp_path: Path) -
         with pytest.raises(InputError, match="another model"), trainer(tmp_path, torch.zeros(5)):
             pytest.fail("its tensor is of another shape")
         ckpt.tick(2)
-    assert commits(tmp_path) == [2, 1]
+    assert committed(tmp_path, "r") == [2, 1]
 
 
 def test_starts_leave_few_objects_behind(tmp_path: Path) -> None:
     storage = open_storage(str(tmp_path))
     assert [fence.take(storage, "r") for _ in range(8)] == [*range(1, 9)]
     assert len(list((tmp_path / "r" / "epochs").iterdir())) <= 5
-
-
-# -- what is taken up --
 
 
 def test_a_start_at_step_0_names_the_runs_that_are_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -97,10 +85,7 @@ def test_a_start_at_step_0_names_the_runs_that_are_there(tmp_path: Path, capsys:
     assert "it holds other runs: r): beginning at step 0" in capsys.readouterr().out
 
 
-# -- numbers of steps --
-
-
-def test_a_number_that_does_not_grow_is_refused_with_the_fix(tmp_path: Path) -> None:
+def test_a_number_that_does_not_grow_is_refused(tmp_path: Path) -> None:
     with trainer(tmp_path, torch.zeros(4)) as ckpt:
         ckpt.tick(5)
         ckpt.save(5)
@@ -108,12 +93,9 @@ def test_a_number_that_does_not_grow_is_refused_with_the_fix(tmp_path: Path) -> 
             with pytest.raises(InputError, match=r"ckpt\.step"):
                 call()
         ckpt.tick(6)
-    assert commits(tmp_path) == [6, 5]
+    assert committed(tmp_path, "r") == [6, 5]
     with trainer(tmp_path, torch.zeros(4)) as ckpt, pytest.raises(InputError, match="after step 6"):
         ckpt.tick(1)
-
-
-# -- ends --
 
 
 def test_a_last_save_that_fails_is_not_complete_and_the_next_start_does_its_work(
@@ -152,7 +134,7 @@ def test_a_trainer_whose_uploader_has_stopped_leaves_in_its_window_and_says_what
 ) -> None:
     url, log = tmp_path / "url", tmp_path / "log"
     (job,) = jobs.start(url, tmp_path, every=every, steps=10**9, window_s=3.5, log=str(log))
-    until(lambda: bool(support.commits(url)))
+    until(lambda: bool(committed(url)))
     (uploader,) = children(job.pid or 0)
     os.kill(uploader, signal.SIGSTOP)
     try:
@@ -173,7 +155,7 @@ def test_the_survivor_of_a_stop_leaves_in_order_and_says_what_is_lost(jobs: Jobs
         meet = f"tcp://127.0.0.1:{probe.getsockname()[1]}"
     url, log = tmp_path / "url", tmp_path / "log"
     first, other = jobs.start(url, tmp_path, world=2, every=20, steps=10**9, log=str(log), meet=meet, sums=sums)
-    until(lambda: len(support.commits(url)) > 0)
+    until(lambda: bool(committed(url)))
     steps_on(other)
     for rank in (first, other):
         os.kill(rank.pid or 0, signal.SIGTERM)
@@ -206,7 +188,7 @@ def test_the_first_last_save_is_tried_while_nobody_knows_yet_how_long_an_upload_
         assert job.is_alive(), "it left without a try"
         answered.set()
         assert finish([job]) == [EXIT_PREEMPTED]
-    assert committed_steps(open_storage(url), "job") == [happened(events)["stop"]["step"]]
+    assert committed(url) == [happened(events)["stop"]["step"]]
 
 
 def happened(events: Path) -> dict[str, dict[str, Any]]:

@@ -24,25 +24,17 @@ from workloads.library.tests.checkpoint.jobs import RUN, STEPS, TUNING, Jobs, ne
 pytestmark = pytest.mark.process
 
 
-@pytest.mark.parametrize(
-    "kinds",
-    [
-        (faults.REFUSE_503, faults.REFUSE_429),
-        (faults.SLOW,),
-        (faults.BREAK_BEFORE, faults.BREAK_AFTER, faults.BREAK_MIDWAY),
-    ],
-    ids=lambda kinds: " ".join(kinds),
-)
 def test_a_storm_of_faults_delays_checkpoints_and_spoils_none(
-    jobs: Jobs, tmp_path: Path, gcs_emulator: str, bucket: str, kinds: tuple[str, ...]
+    jobs: Jobs, tmp_path: Path, gcs_emulator: str, bucket: str
 ) -> None:
     url, log = f"gs://{bucket}/runs", tmp_path / "log"
-    with proxied(gcs_emulator, storm(7, 0.25, *kinds)) as proxy:
+    kinds = (faults.REFUSE_503, faults.REFUSE_429, faults.BREAK_BEFORE, faults.BREAK_AFTER, faults.BREAK_MIDWAY)
+    with proxied(gcs_emulator, storm(7, 0.3, *kinds)) as proxy:
         env = {"STORAGE_EMULATOR_HOST": proxy.address}
         for steps in (STEPS // 2, STEPS):  # the second start restores in the storm
             codes = jobs.run(url, tmp_path, world=2, env=env, wait=True, steps=steps, log=str(log))
             assert codes == [0, 0], log.read_text()
-    assert all(proxy.counts[kind] for kind in kinds) and sum(proxy.counts[kind] for kind in kinds) >= 5
+    assert all(proxy.counts[kind] for kind in kinds), proxy.counts
     assert newest(url) == STEPS, log.read_text()
 
 

@@ -26,9 +26,6 @@ from holdfast.checkpoint.stores.local import LocalStorage
 from workloads.library.tests.checkpoint.jobs import TUNING, Jobs
 from workloads.library.tests.checkpoint.process_groups import run, same, step, whole
 
-MESHES: dict[int, tuple[int, ...]] = {1: (), 2: (2,), 3: (3,), 4: (2, 2)}
-
-
 WIDTH = 10  # of which the ranks have parts of different sizes
 
 
@@ -37,11 +34,11 @@ def build(world: int) -> dict[str, Any]:
     torch.manual_seed(3)
     model = nn.Sequential(nn.Linear(8, WIDTH), nn.Linear(WIDTH, 6))
     if world == 4:
-        mesh = init_device_mesh("cpu", MESHES[world], mesh_dim_names=("dp", "tp"))
+        mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "tp"))
         parallelize_module(model, mesh["tp"], {"0": ColwiseParallel(), "1": RowwiseParallel()})
         fully_shard(model, mesh=mesh["dp"])
     elif world > 1:
-        fully_shard(model, mesh=init_device_mesh("cpu", MESHES[world]))
+        fully_shard(model, mesh=init_device_mesh("cpu", (world,)))
     return {"model": model, "optimizer": torch.optim.AdamW(model.parameters(), lr=1e-2)}
 
 
@@ -63,10 +60,10 @@ def train(world: int, url: str, steps: int) -> None:
 @pytest.mark.process
 def test_fsdp_alone_and_over_tensor_parallelism_comes_back_on_more_and_fewer_ranks(jobs: Jobs, tmp_path: Path) -> None:
     url = str(tmp_path / "url")
-    for turn, world in enumerate((4, 2, 3, 1, 2, 4), start=1):
+    for turn, world in enumerate((2, 4, 3, 1), start=1):
         run(jobs, tmp_path, world, train, url, 2 * turn)
     found, tensors = load_tensors(url, "r", keys=["model/", "optimizer/"])
-    assert found == 12 and same(tensors, torch.load(f"{url}-truth-12", weights_only=True))
+    assert found == 8 and same(tensors, torch.load(f"{url}-truth-8", weights_only=True))
 
 
 # -- the check before each commit --

@@ -1,6 +1,6 @@
 """Moments come back to the parameter of their name, whatever its number is at the next start."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +12,7 @@ from holdfast.checkpoint import Checkpointer
 from holdfast.contract.errors import InputError
 
 pytestmark = pytest.mark.process
-Parameters = Sequence[nn.Parameter] | list[dict[str, Any]]
-Order = Callable[[nn.Module], Parameters]
+Order = Callable[[nn.Module], Any]
 
 
 class Model(nn.Module):
@@ -25,51 +24,43 @@ class Model(nn.Module):
             self.register_parameter(name, nn.Parameter(torch.ones(3)))
 
 
-def as_built(model: nn.Module) -> Parameters:
+def as_built(model: nn.Module) -> Any:
     return list(model.parameters())
 
 
-def reversed_(model: nn.Module) -> Parameters:
+def reversed_(model: nn.Module) -> Any:
     return list(model.parameters())[::-1]
-
-
-def _groups(model: nn.Module, *names: str) -> Parameters:
-    rates = {"ab": 0.1, "ba": 0.1, "cd": 0.2, "dc": 0.2}
-    return [{"params": [model.get_parameter(name) for name in group], "lr": rates[group]} for group in names]
-
-
-def in_groups(model: nn.Module) -> Parameters:
-    return _groups(model, "ab", "cd")
-
-
-def in_groups_reversed(model: nn.Module) -> Parameters:
-    return _groups(model, "dc", "ba")
 
 
 def named(model: nn.Module) -> Any:
     return list(model.named_parameters())[::-1]
 
 
+def groups(*names: str) -> Order:
+    rates = {"ab": 0.1, "ba": 0.1}
+    return lambda model: [
+        {"params": [model.get_parameter(name) for name in group], "lr": rates.get(group, 0.2)} for group in names
+    ]
+
+
 def train(url: Path, order: Order, until: int) -> dict[str, float]:
     """The first moment of each parameter by its name."""
     model = Model()
     optimizer = torch.optim.Adam(order(model), lr=0.1)
-    before = [{**group, "params": []} for group in optimizer.param_groups]
+    before = [(group.keys(), group["lr"]) for group in optimizer.param_groups]
     with Checkpointer(url, {"model": model, "optimizer": optimizer}, run="r", every=1) as ckpt:
         for step in range(ckpt.step, until):
             for number, (_, parameter) in enumerate(model.named_parameters()):
                 parameter.grad = torch.full((3,), float(number + 1))
             optimizer.step()
             ckpt.tick(step + 1)
-    assert [group.keys() for group in optimizer.param_groups] == [group.keys() for group in before]
-    assert [group["lr"] for group in optimizer.param_groups] == [group["lr"] for group in before]
+    assert [(group.keys(), group["lr"]) for group in optimizer.param_groups] == before
     moments = {name: optimizer.state.get(p) for name, p in model.named_parameters()}
     return {name: found["exp_avg"][0].item() for name, found in moments.items() if found}
 
 
 @pytest.mark.parametrize(
-    ("saved", "here"),
-    [(as_built, reversed_), (named, as_built), (in_groups, in_groups_reversed)],
+    ("saved", "here"), [(as_built, reversed_), (named, as_built), (groups("ab", "cd"), groups("dc", "ba"))]
 )
 def test_moments_come_back_to_their_parameter_in_another_order(tmp_path: Path, saved: Order, here: Order) -> None:
     truth = train(tmp_path, saved, 2)
@@ -78,24 +69,19 @@ def test_moments_come_back_to_their_parameter_in_another_order(tmp_path: Path, s
     assert train(tmp_path, here, 3) != truth
 
 
-def test_parameters_of_another_group_are_refused(tmp_path: Path) -> None:
-    train(tmp_path, in_groups, 2)
-    with pytest.raises(InputError, match=r"(?s)optimizer optimizer.*model/c.*another group"):
-        train(tmp_path, lambda model: [{"params": [model.get_parameter(n) for n in g]} for g in ("ac", "bd")], 3)
-
-
-def test_other_parameters_are_refused_by_name(tmp_path: Path) -> None:
-    train(tmp_path, lambda model: [model.get_parameter("a"), model.get_parameter("b")], 2)
-    with pytest.raises(InputError, match=r"model/c.*model/b"):
-        train(tmp_path, lambda model: [model.get_parameter("a"), model.get_parameter("c")], 3)
-
-
-def test_an_optimizer_whose_parameters_have_no_name_here_is_refused(tmp_path: Path) -> None:
-    train(tmp_path, as_built, 2)
-    state = {"model": Model(), "optimizer": torch.optim.Adam(Model().parameters())}
-    refused = pytest.raises(InputError, match=r"(?s)names of its parameters.*add their module to the state")
-    with refused, Checkpointer(tmp_path, state, run="r"):
-        pytest.fail("it began")
+@pytest.mark.parametrize(
+    ("saved", "here", "why"),
+    [
+        (groups("ab", "cd"), groups("ac", "bd"), r"(?s)optimizer optimizer.*model/c.*another group"),
+        (groups("ab"), groups("ac"), r"model/c.*model/b"),
+        (as_built, lambda _: Model().parameters(), r"(?s)names of its parameters.*add their module to the state"),
+    ],
+    ids=["another group", "other parameters", "no names"],
+)
+def test_other_parameters_are_refused_by_name(tmp_path: Path, saved: Order, here: Order, why: str) -> None:
+    train(tmp_path, saved, 2)
+    with pytest.raises(InputError, match=why):
+        train(tmp_path, here, 3)
 
 
 def test_an_optimizer_without_a_module_is_restored_by_position(tmp_path: Path) -> None:

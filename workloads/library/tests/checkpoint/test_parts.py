@@ -2,7 +2,6 @@
 
 import copy
 import itertools
-import json
 import math
 import os
 import random
@@ -17,8 +16,6 @@ from typing import Any, cast
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from torch.utils.data import DataLoader
 
 from holdfast.checkpoint.cadence import EverySeconds, cadence_of
@@ -26,8 +23,7 @@ from holdfast.checkpoint.errors import Denied, StorageError, Transient
 from holdfast.checkpoint.ranks import Ranks
 from holdfast.checkpoint.save.staging import steady_keys
 from holdfast.checkpoint.settings import MIB, Tuning, parse_every
-from holdfast.checkpoint.state import capture, checked_state, decode
-from holdfast.checkpoint.state.random_streams import set_rng_state
+from holdfast.checkpoint.state import capture, checked_state
 from holdfast.checkpoint.state.tracking import track
 from holdfast.checkpoint.stores.opening import Retrying
 from holdfast.checkpoint.stores.storage import Storage
@@ -44,13 +40,7 @@ def alone() -> Ranks:
 
 
 def test_an_interval_is_steps_time_or_auto_and_nothing_else() -> None:
-    known = {
-        7: ("steps", 7),
-        "30s": ("seconds", 30),
-        "5m": ("seconds", 300),
-        "1h": ("seconds", 3600),
-        "auto": ("auto", 0),
-    }
+    known = {7: ("steps", 7), "5m": ("seconds", 300), "auto": ("auto", 0)}
     assert {every: parse_every(every) for every in known} == known
     for wrong in (0, -1, True, "", "5", "5d", "0s", 2.5):
         with pytest.raises(InputError, match="interval"):
@@ -119,31 +109,6 @@ def test_a_permanent_error_is_raised_at_once() -> None:
 
 # -- the tree of a state --
 
-JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
-    lambda inner: (
-        st.lists(inner, max_size=3)
-        | st.lists(inner, max_size=3).map(tuple)
-        | st.dictionaries(st.text(max_size=5).filter(lambda k: "/" not in k) | st.integers(), inner, max_size=3)
-    ),
-    max_leaves=12,
-)
-
-
-@given(value=JSON)
-@settings(max_examples=40)
-def test_what_json_cannot_distinguish_comes_back_as_it_was(value: Any) -> None:
-    skeleton = json.loads(json.dumps(capture({"v": value}).skeleton["v"], allow_nan=False))
-    assert repr(decode(skeleton, lambda _: pytest.fail())) == repr(value)
-
-
-def test_random_states_come_back() -> None:
-    captured = capture({})
-    drawn = random.random(), torch.rand(3).tolist()
-    assert (random.random(), torch.rand(3).tolist()) != drawn
-    set_rng_state(decode(captured.skeleton["__rng__"], captured.tensors.__getitem__))
-    assert (random.random(), torch.rand(3).tolist()) == drawn
-
 
 @pytest.mark.parametrize("state", [{}, {"": {}}, {"a/b": {}}, {"__rng__": {}}])
 def test_entry_names_that_cannot_be_stored_are_refused(state: dict[str, Any]) -> None:
@@ -154,16 +119,7 @@ def test_entry_names_that_cannot_be_stored_are_refused(state: dict[str, Any]) ->
 # -- settings --
 
 
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        {"shard_bytes": 1},
-        {"parallel": 0},
-        {"retry_s": -1.0},
-        {"request_s": 0.0},
-        {"min_interval_s": 1e9},
-    ],
-)
+@pytest.mark.parametrize("wrong", [{"shard_bytes": 1}, {"parallel": 0}, {"retry_s": -1.0}, {"min_interval_s": 1e9}])
 def test_settings_out_of_range_are_refused_by_name(wrong: dict[str, Any]) -> None:
     with pytest.raises(InputError, match=next(iter(wrong))):
         Tuning(**wrong)

@@ -1,20 +1,16 @@
 """The keeper of a node's memory: what it takes, what it refuses, and what is read back from it."""
 
-import mmap
 import os
-import resource
 import signal
 import socket
 import subprocess
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-import torch
 
 from holdfast.checkpoint.errors import NotFound
-from holdfast.checkpoint.format import Manifest, Shard, TensorPart
+from holdfast.checkpoint.format import Manifest, Shard
 from holdfast.checkpoint.peers import keeper as keeping
 from holdfast.checkpoint.peers import storage as storage_room
 from holdfast.checkpoint.peers import wire
@@ -22,7 +18,7 @@ from holdfast.checkpoint.peers.keeper import Keeper
 from holdfast.checkpoint.peers.places import PeerPlaces
 from holdfast.checkpoint.peers.storage import Offer, PeerStorage, whole_offers
 from holdfast.checkpoint.peers.wire import Question
-from holdfast.checkpoint.restore.reading import Transfer, Wanted, open_step, plan
+from holdfast.checkpoint.restore.reading import open_step
 from holdfast.checkpoint.stores.storage import crc32c
 from holdfast.contract.environment import ENV_KEY_FILE
 
@@ -36,15 +32,9 @@ class Pair:
     def __init__(self) -> None:
         self.descriptors = [[os.memfd_create("memory") for _ in range(3)] for _ in range(2)]
         self.keepers = [Keeper(RUN, [own]) for own in self.descriptors]
+        at = tuple(("127.0.0.1", keeper.port) for keeper in self.keepers)
         self.places = [
-            PeerPlaces(
-                run=RUN,
-                epoch=1,
-                place=place,
-                keepers=tuple(("127.0.0.1", keeper.port) for keeper in self.keepers),
-                ranks_per_node=1,
-                memories=tuple(own),
-            )
+            PeerPlaces(run=RUN, epoch=1, place=place, keepers=at, ranks_per_node=1, memories=tuple(own))
             for place, own in enumerate(self.descriptors)
         ]
         for keeper in self.keepers:
@@ -62,8 +52,8 @@ class Pair:
 
 
 @pytest.fixture
-def pair() -> Iterator[Pair]:
-    yield Pair()
+def pair() -> Pair:
+    return Pair()
 
 
 def shard(rank: int, step: int, data: bytes = b"abcd" * 4, attempt: str = "a1b2c3d4e5f6") -> tuple[Manifest, bytes]:
@@ -110,29 +100,6 @@ def test_a_rank_reads_its_own_memory_without_its_keeper(
     assert len(asked) == copies_first
     storage.read_into(opened.manifests[0].shard_name(0), 4, memoryview(found))
     assert len(asked) == copies_first + 1, "another rank's is not in this process"
-
-
-def test_a_restore_from_memory_takes_no_fresh_memory_for_a_shard(pair: Pair) -> None:
-    """Touching it would take longer than the copy of the shard."""
-    size, count = 16 << 20, 4
-    parts = [
-        TensorPart(key=str(n), dtype="uint8", shape=(size,), offset=(0,), extent=(size,), at=n * size, bytes=size)
-        for n in range(count)
-    ]
-    data = b"".join(bytes([n + 1]) * size for n in range(count))
-    pair.own(replace(shard(0, 5, data)[0], tensors=tuple(parts)), data)
-    pair.own(*shard(1, 5))
-    offer = pair.offer()
-    assert offer
-    storage = PeerStorage(pair.places[0], [offer], 0, copies_first=False)
-    opened = open_step(storage, RUN, 5)
-    into = [torch.zeros(size, dtype=torch.uint8).fill_(9) for _ in parts]
-    wanted = [Wanted(key=part.key, offset=(0,), into=tensor) for part, tensor in zip(parts, into, strict=True)]
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-    Transfer(storage, opened, parallel=1).run(plan(opened, wanted, rank=0))
-    touched = (resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before) * mmap.PAGESIZE
-    assert all((tensor == n + 1).all() for n, tensor in enumerate(into))
-    assert touched < len(data) / 2
 
 
 def test_a_rank_that_writes_nothing_is_part_of_a_version(pair: Pair) -> None:

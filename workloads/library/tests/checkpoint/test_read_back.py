@@ -5,21 +5,18 @@ import os
 import socket
 import threading
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from holdfast.checkpoint.format import Manifest
 from holdfast.checkpoint.format.commit import committed_steps
-from holdfast.checkpoint.save.orders import Job, UploadOrders
+from holdfast.checkpoint.save.orders import UploadOrders
 from holdfast.checkpoint.save.uploader_process import Mailbox, Memory, serve
 from holdfast.checkpoint.settings import Tuning
-from holdfast.checkpoint.state import capture
-from holdfast.checkpoint.state.tensors import memory_of, pieces_of
 from holdfast.checkpoint.stores import LocalStorage
+from workloads.library.tests.checkpoint.made import job
 
 pytestmark = pytest.mark.process
 
@@ -56,18 +53,9 @@ class Trainer:
 
     def save(self, step: int) -> dict[str, Any]:
         """How it ended."""
-        captured = capture({"w": torch.full((50_000,), float(step))})
-        pieces = pieces_of(captured, 0, 1)
-        manifest = Manifest(
-            run="r", step=step, attempt=f"{step:012x}", rank=0, world_size=1, shards=(),
-            tensors=tuple(piece.part for piece in pieces), values=captured.skeleton,
-        )  # fmt: skip
-        length = sum(piece.part.at + piece.part.bytes for piece in pieces[-1:])
-        os.ftruncate(self._memory, length)
-        for piece in pieces:
-            os.pwrite(self._memory, memory_of(piece.local.contiguous()), piece.part.at)
-        job = Job(save=step, length=length, shard_bytes=1 << 20, manifest=replace(manifest))
-        self.socket.sendall(job.encode() + b"\n")
+        one, stream = job({"w": torch.full((50_000,), float(step))}, step)
+        os.pwrite(self._memory, stream, 0)
+        self.socket.sendall(one.encode() + b"\n")
         while (report := json.loads(self._lines.readline()))["done"] == "uploaded":
             pass
         return report

@@ -20,6 +20,7 @@ from holdfast.checkpoint.save import writer as saving
 from holdfast.lint.rules.elastic import ALONE, MEMORIES
 from holdfast.runtime.pidfiles import running
 from holdfast.training.elastic.in_place import MEMORIES as OWN_MEMORIES
+from workloads.library.tests.checkpoint.jobs import committed
 from workloads.library.tests.processes import children, until
 
 pytestmark = pytest.mark.process
@@ -41,10 +42,6 @@ def save(ckpt: Checkpointer, tensor: torch.Tensor, step: int) -> None:
     ckpt.save(step)
 
 
-def commits(url: Path) -> list[int]:
-    return sorted(int(path.parent.name.removeprefix("step-")) for path in url.rglob("COMMIT.json"))
-
-
 def staged_bytes() -> int:
     sizes = {}
     for descriptor in Path("/proc/self/fd").iterdir():
@@ -58,7 +55,7 @@ def test_a_save_does_not_wait_and_the_next_one_does_in_the_same_memory(tmp_path:
     with training(tmp_path) as (ckpt, tensor, uploader):
         os.kill(uploader, signal.SIGSTOP)
         save(ckpt, tensor, 1)
-        assert ckpt.busy and not commits(tmp_path)
+        assert ckpt.busy and not committed(tmp_path, "r")
 
         def let_it_go_on() -> None:
             released.set()
@@ -67,10 +64,10 @@ def test_a_save_does_not_wait_and_the_next_one_does_in_the_same_memory(tmp_path:
         released = threading.Event()
         threading.Timer(0.5, let_it_go_on).start()
         save(ckpt, tensor, 2)
-        assert released.is_set() and 1 in commits(tmp_path)
+        assert released.is_set() and 1 in committed(tmp_path, "r")
         assert ckpt.wait() and not ckpt.busy
         assert STATE_BYTES <= staged_bytes() <= 1.1 * STATE_BYTES
-    assert commits(tmp_path) == [1, 2]
+    assert committed(tmp_path, "r") == [2, 1]
     for step in (1, 2):
         found = load_tensors(tmp_path, "r", step=step)[1]["w"]
         assert torch.equal(found, torch.full_like(found, step))
@@ -87,7 +84,7 @@ def test_an_uploader_killed_with_a_save_in_flight_loses_this_one_and_no_more(tmp
         assert "uploader process is gone" in ckpt.failure
         save(ckpt, tensor, 3)
         assert ckpt.wait()
-        assert commits(tmp_path) == [1, 3]
+        assert committed(tmp_path, "r") == [3, 1]
 
 
 @pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="this system binds no process to cores")
@@ -128,7 +125,7 @@ def test_a_stuck_upload_is_announced_and_holds_the_training_for_a_bounded_time(
         assert not ckpt.failure
         save(ckpt, tensor, 23)
         assert ckpt.wait()
-    assert commits(tmp_path) == [1, 23]
+    assert committed(tmp_path, "r") == [23, 1]
 
 
 def test_a_child_that_outlives_a_killed_trainer_does_not_hold_its_uploader(tmp_path: Path) -> None:

@@ -13,14 +13,15 @@ from holdfast.checkpoint import Checkpointer, load_tensors
 from holdfast.contract.environment import ENV_KEY_FILE
 from holdfast.contract.errors import InputError
 from workloads.library.tests.checkpoint.forgeries import encoded
+from workloads.library.tests.checkpoint.jobs import committed
 
 RUN = "run"
 
 
-def save(url: Path, step: int, value: float, keep: int = 3) -> None:
+def save(url: Path, step: int, keep: int = 3) -> None:
     tensor = torch.zeros(8)
     with Checkpointer(str(url), {"w": tensor}, run=RUN, every=10**9, keep=keep) as ckpt:
-        tensor.fill_(value)
+        tensor.fill_(step)
         ckpt.save(step)
         assert ckpt.wait()
 
@@ -32,9 +33,11 @@ def use_key(folder: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> Path:
     return path
 
 
-def restored(url: Path) -> tuple[int, float]:
+def restored(url: Path) -> int:
+    """Step, which is what was saved at it."""
     step, tensors = load_tensors(str(url), RUN)
-    return step, float(tensors["w"][0])
+    assert tensors["w"][0] == step
+    return step
 
 
 @pytest.mark.process
@@ -42,15 +45,15 @@ def test_a_commit_of_another_writer_is_passed_over(tmp_path: Path, monkeypatch: 
     """The forgery is whole and matches all its own checksums: only the key is missing, or is another."""
     url = tmp_path / "url"
     use_key(tmp_path, monkeypatch, "ours")
-    save(url, 1, 1.0)
+    save(url, 1)
     monkeypatch.delenv(ENV_KEY_FILE)
-    save(url, 2, 2.0)
-    assert restored(url) == (2, 2.0)
+    save(url, 2)
+    assert restored(url) == 2
     use_key(tmp_path, monkeypatch, "theirs")
     with pytest.raises(InputError, match="none of them verifies"):
-        save(url, 3, 3.0)
+        save(url, 3)
     use_key(tmp_path, monkeypatch, "ours")
-    assert restored(url) == (1, 1.0)
+    assert restored(url) == 1
 
 
 def resigned(commit: Path, **changed: Any) -> None:
@@ -66,18 +69,18 @@ def test_a_changed_or_replayed_commit_with_its_digest_made_anew_is_passed_over(
 ) -> None:
     url = tmp_path / "url"
     key = use_key(tmp_path, monkeypatch, "ours")
-    save(url, 1, 1.0)
-    save(url, 2, 2.0)
+    save(url, 1)
+    save(url, 2)
     commits = {step: url / RUN / f"step-{step:010d}" / "COMMIT.json" for step in (1, 2)}
     genuine = commits[2].read_text()
     assert key.read_text() not in genuine
     resigned(commits[2], created=0)
-    assert restored(url) == (1, 1.0)
+    assert restored(url) == 1
     commits[2].write_text(commits[1].read_text())
     resigned(commits[2], step=2)
-    assert restored(url) == (1, 1.0)
+    assert restored(url) == 1
     commits[2].write_text(genuine)
-    assert restored(url) == (2, 2.0)
+    assert restored(url) == 2
 
 
 @pytest.mark.process
@@ -86,14 +89,14 @@ def test_commits_that_somebody_deleted_are_reported_at_the_next_start(
 ) -> None:
     url = tmp_path / "url"
     for step in range(1, 6):
-        save(url, step, float(step), keep=1 if step < 3 else 3)
-    assert sorted(path.parent.name[-1] for path in url.rglob("COMMIT.json")) == ["3", "4", "5"]
+        save(url, step, keep=1 if step < 3 else 3)
+    assert committed(url, RUN) == [5, 4, 3]
     assert "gone" not in capsys.readouterr().out, "retention is no loss"
     shutil.rmtree(url / RUN / "step-0000000005")
-    save(url, 6, 6.0)
+    save(url, 6)
     logged = capsys.readouterr().out
     assert "restored step 4" in logged and "kept together with step 4 and are gone: 1, maybe newer ones too" in logged
-    save(url, 7, 7.0)
+    save(url, 7)
     assert "gone" not in capsys.readouterr().out, "it is reported once"
 
 

@@ -32,28 +32,16 @@ class Stream(IterableDataset[torch.Tensor]):
         return (torch.rand(1) for _ in range(ITEMS))
 
 
-def own() -> torch.Generator:
-    return torch.Generator().manual_seed(9)
+def shuffled(**options: Any) -> Iterable[Any]:
+    return track(DataLoader(Noisy(), batch_size=BATCH, shuffle=True, **options))
 
 
-def shuffled() -> Iterable[Any]:
-    return track(DataLoader(Noisy(), batch_size=BATCH, shuffle=True))
-
-
-def with_own_generator() -> Iterable[Any]:
-    return track(DataLoader(Noisy(), batch_size=BATCH, shuffle=True, generator=own(), drop_last=True))
-
-
-def with_workers() -> Iterable[Any]:
-    return track(DataLoader(Noisy(), batch_size=BATCH, shuffle=True, num_workers=2))
-
-
-def a_stream() -> Iterable[Any]:
-    return track(DataLoader(Stream(), batch_size=BATCH))
-
-
-def a_sampler() -> Iterable[Any]:
-    return track(RandomSampler(range(ITEMS)))
+KINDS: dict[str, Callable[[], Iterable[Any]]] = {
+    "shuffled": shuffled,
+    "own generator": lambda: shuffled(generator=torch.Generator().manual_seed(9), drop_last=True),
+    "stream": lambda: track(DataLoader(Stream(), batch_size=BATCH)),
+    "sampler": lambda: track(RandomSampler(range(ITEMS))),
+}
 
 
 def forever(data: Iterable[Any]) -> Iterator[Any]:
@@ -102,15 +90,15 @@ def goes_on(make: Make, cuts: Iterable[int], resumed: Make | None = None) -> Non
         assert trained(fresh, cut, STEPS) == whole[cut:], f"resumed after {cut}"
 
 
-@pytest.mark.parametrize("make", [shuffled, with_own_generator, a_stream, a_sampler])
-def test_resumed_after_any_step_it_goes_on_as_if_nothing_had_been(make: Callable[[], Iterable[Any]]) -> None:
-    goes_on(make, range(1, STEPS))
+@pytest.mark.parametrize("kind", KINDS)
+def test_resumed_after_any_step_it_goes_on_as_if_nothing_had_been(kind: str) -> None:
+    goes_on(KINDS[kind], range(1, STEPS))
 
 
 @pytest.mark.process
-def test_with_workers_that_read_ahead_and_draw_at_random(tmp_path: object) -> None:
+def test_with_workers_that_read_ahead_and_draw_at_random() -> None:
     """Inside an epoch and at its end; fewer workers afterwards, which a run's machines may force."""
-    goes_on(with_workers, (3, 4), lambda: track(DataLoader(Noisy(), batch_size=BATCH, shuffle=True, num_workers=1)))
+    goes_on(lambda: shuffled(num_workers=2), (3, 4), lambda: shuffled(num_workers=1))
 
 
 @pytest.mark.parametrize("ahead", [0, 1, 2])

@@ -45,6 +45,7 @@ class Name(str):
         np.int64(7),
         np.bool_(True),
         (1, [2, (3, float("-inf"))]),
+        {1: None, "a": True, -1: 2**70, "": "\x00\ud800"},
     ],
     ids=lambda value: type(value).__name__,
 )

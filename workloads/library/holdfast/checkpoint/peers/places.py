@@ -23,12 +23,12 @@ class PeerPlaces:
     epoch: int
     """Of the gang's membership; a keeper takes nothing from another one."""
     place: int
-    keepers: tuple[Address, ...]
+    keepers: Sequence[Address]
     """By place."""
     ranks_per_node: int
-    memories: tuple[int, ...]
+    memories: Sequence[int]
     """Descriptors of this rank's staging memories, which outlive it."""
-    domains: tuple[str, ...] = ()
+    domains: Sequence[str] = ()
     """By place what a node may be lost with, as `zone/rack`; empty: unknown."""
 
     def encode(self) -> str:
@@ -39,10 +39,7 @@ class PeerPlaces:
         """None: no launcher keeps copies for this process."""
         if not (text := variables.get(ENV_PEERS, "")):
             return None
-        body = json.loads(text)
-        keepers = tuple((str(host), int(port)) for host, port in body.pop("keepers"))
-        memories, domains = tuple(body.pop("memories")), tuple(body.pop("domains"))
-        return cls(keepers=keepers, memories=memories, domains=domains, **body)
+        return cls(**json.loads(text))
 
     @property
     def key(self) -> bytes:

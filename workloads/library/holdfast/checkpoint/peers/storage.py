@@ -7,8 +7,7 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any, Self
+from dataclasses import dataclass
 
 import torch
 
@@ -32,18 +31,10 @@ class Offer:
     step: int
     commit: str
     """As a bucket would hold it, signed by the run's key."""
-    lengths: tuple[int, ...]
+    lengths: Sequence[int]
     """Of the manifests, by rank."""
-    holders: tuple[tuple[int, ...], ...]
+    holders: Sequence[Sequence[int]]
     """By rank the places that have its shard."""
-
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
-
-    @classmethod
-    def from_json(cls, body: dict[str, Any]) -> Self:
-        return cls(step=body["step"], commit=body["commit"], lengths=tuple(body["lengths"]),
-                   holders=tuple(map(tuple, body["holders"])))  # fmt: skip
 
 
 def whole_offers(places: PeerPlaces, world_size: int, *, above: int, start: int) -> list[Offer]:

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from itertools import islice
 from typing import Any
@@ -76,7 +76,7 @@ def from_memory(
     bodies, committed = offered["value"]
     if not bodies:
         return None
-    offers = [Offer.from_json(body) for body in bodies]
+    offers = [Offer(**body) for body in bodies]
     # What does not verify on all ranks is read again from the copies, then the version before is taken.
     staged, copied = (PeerStorage(places, offers, ranks.rank, copies_first=first) for first in (False, True))
     failpoint("peer.restore")
@@ -106,7 +106,7 @@ def _offers(storage: Storage, run: str, ranks: Ranks, places: PeerPlaces) -> tup
     # Not next to the work of another trainer, which took the run and has committed since.
     above, start = (newest.step, newest.epoch) if newest else (max(committed, default=0), 0)
     offers = whole_offers(places, ranks.world_size, above=above, start=start)
-    return [offer.to_json() for offer in offers], committed
+    return [asdict(offer) for offer in offers], committed
 
 
 def _on_coordinator(storage: Storage, run: str, ranks: Ranks) -> tuple[int, int, list[str]]:

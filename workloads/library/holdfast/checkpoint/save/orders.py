@@ -2,15 +2,12 @@
 
 import json
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any
 
 from holdfast.checkpoint.format import Manifest, TensorPart, fields_of
 from holdfast.checkpoint.peers.places import Version
 from holdfast.checkpoint.save.retention import Policy
 from holdfast.checkpoint.settings import Tuning
-
-if TYPE_CHECKING:  # the uploader process starts without torch
-    from holdfast.checkpoint.restore.starting import Start
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -31,20 +28,6 @@ class UploadOrders:
     """Attempts that get no commit any more."""
     training_threads: int = 1
     """That all ranks of this machine compute with."""
-
-    @classmethod
-    def of(cls, url: str, run: str, tuning: Tuning, keep: int, began: "Start", *, training_threads: int) -> Self:
-        return cls(
-            url=url,
-            run=run,
-            tuning=tuning,
-            keep=keep,
-            commit_count=began.restored.commit_count,
-            epoch=began.epoch,
-            stale=began.stale,
-            damaged=tuple(attempt for attempt in began.restored.damaged.values() if attempt),
-            training_threads=training_threads,
-        )
 
     def encode(self) -> str:
         return json.dumps(self, default=fields_of)

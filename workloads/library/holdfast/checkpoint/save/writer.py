@@ -53,13 +53,21 @@ class CheckpointWriter:
         restored = began.restored
         self._copies = copies
         self._stagings = [Staging(descriptor) for descriptor in (copies.memories if copies else [-1])]
-        threads = ranks.on_this_machine * torch.get_num_threads()
-        orders = UploadOrders.of(url, run, tuning, keep, began, training_threads=threads)
+        orders = UploadOrders(
+            url=url,
+            run=run,
+            tuning=tuning,
+            keep=keep,
+            commit_count=restored.commit_count,
+            epoch=began.epoch,
+            stale=began.stale,
+            damaged=tuple(filter(None, restored.damaged.values())),
+            training_threads=ranks.on_this_machine * torch.get_num_threads(),
+        )
         memories = [staging.descriptor for staging in self._stagings]
         self._uploader = Uploader(orders, memories, coordinator=ranks.coordinator)
         self._prepared = 0
-        self._save = 0
-        self._failure = ""
+        self._save, self._failure = 0, ""
         self._stop_asked = stop_asked
         self.overlaps = False
         """Whether the caller holds Checkpointer.lock() around its optimizer step, so that copying may go on meanwhile."""

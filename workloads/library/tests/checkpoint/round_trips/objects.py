@@ -1,31 +1,23 @@
-"""What one process may hold: each is trained, saved, built anew, restored, and trained on beside one that went on."""
+"""What one process may hold: each is built, changed step by step, saved, built again, restored and changed on."""
 
 import inspect
-import itertools
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import nn
 from torch.optim import lr_scheduler, swa_utils
 
-STEPS = 3
+Entries = dict[str, Any]
+Object = tuple[Callable[[], Entries], Callable[[Entries, int], None]]
+"""How its entries of a state are built, and what a step of that number does to them."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Object:
-    name: str
-    build: Callable[[], dict[str, Any]]
-    """Entries of a state; those that begin with `_` are not saved."""
-    advance: Callable[[dict[str, Any], int], None] = lambda entries, number: None
+def objects() -> dict[str, Object]:
+    return optimizers() | schedulers() | helpers() | dtypes() | storages()
 
 
-def objects() -> Iterable[Object]:
-    return itertools.chain(optimizers(), schedulers(), helpers(), dtypes(), storages())
-
-
-def grown(entries: dict[str, Any], number: int) -> None:
+def grown(entries: Entries, number: int) -> None:
     model, optimizer = entries["model"], entries["optimizer"]
     rows = torch.randint(0, 5, (4,), generator=torch.Generator().manual_seed(number))
 
@@ -46,31 +38,31 @@ def network(dtype: torch.dtype = torch.float32, *, sparse: bool = False) -> nn.M
     return nn.Sequential(nn.Embedding(5, 4), nn.Linear(4, 6, bias=False), nn.Linear(6, 3, bias=False)).to(dtype)
 
 
-def optimizers() -> Iterable[Object]:
-    kinds = {name: kind for name, kind in vars(torch.optim).items() if inspect.isclass(kind)}
-    for name in sorted(kinds):
-        if issubclass(kinds[name], torch.optim.Optimizer) and kinds[name] is not torch.optim.Optimizer:
-            yield optimizer(name, kinds[name])
-    for name, kind, options in (
-        ("AdamW, amsgrad", torch.optim.AdamW, {"amsgrad": True}),
-        ("AdamW, capturable tensors as rate", torch.optim.AdamW, {"lr": torch.tensor(1e-2), "foreach": False}),
-        ("AdamW, fused", torch.optim.AdamW, {"fused": True}),
-        ("SGD, momentum and Nesterov", torch.optim.SGD, {"momentum": 0.9, "nesterov": True}),
-        ("RMSprop, centered with momentum", torch.optim.RMSprop, {"centered": True, "momentum": 0.9}),
-    ):
-        yield optimizer(name, kind, **options)
-    yield optimizer("AdamW of bfloat16 parameters", torch.optim.AdamW, dtype=torch.bfloat16)
+def optimizers() -> dict[str, Object]:
+    kinds = {
+        name: optimizer(kind)
+        for name, kind in vars(torch.optim).items()
+        if inspect.isclass(kind) and issubclass(kind, torch.optim.Optimizer) and kind is not torch.optim.Optimizer
+    }
+    return kinds | {
+        "AdamW, amsgrad": optimizer(torch.optim.AdamW, amsgrad=True),
+        "AdamW, a tensor as rate": optimizer(torch.optim.AdamW, lr=torch.tensor(1e-2), foreach=False),
+        "AdamW, fused": optimizer(torch.optim.AdamW, fused=True),
+        "AdamW of bfloat16 parameters": optimizer(torch.optim.AdamW, torch.bfloat16),
+        "SGD, momentum and Nesterov": optimizer(torch.optim.SGD, momentum=0.9, nesterov=True),
+        "RMSprop, centered with momentum": optimizer(torch.optim.RMSprop, centered=True, momentum=0.9),
+    }
 
 
-def optimizer(name: str, kind: Any, dtype: torch.dtype = torch.float32, **options: Any) -> Object:
-    def build() -> dict[str, Any]:
+def optimizer(kind: Any, dtype: torch.dtype = torch.float32, **options: Any) -> Object:
+    def build() -> Entries:
         model = network(dtype, sparse=kind is torch.optim.SparseAdam)
         return {"model": model, "optimizer": kind(model.parameters(), **{"lr": 1e-2} | options)}
 
-    return Object(name=name, build=build, advance=grown)
+    return build, grown
 
 
-def schedulers() -> Iterable[Object]:
+def schedulers() -> dict[str, Object]:
     made: dict[str, Callable[[Any], Any]] = {
         "LambdaLR": lambda o: lr_scheduler.LambdaLR(o, lambda at: 0.9**at),
         "MultiplicativeLR": lambda o: lr_scheduler.MultiplicativeLR(o, lambda at: 0.9),
@@ -93,35 +85,35 @@ def schedulers() -> Iterable[Object]:
         ),
         "SWALR": lambda o: swa_utils.SWALR(o, 1e-3, anneal_epochs=4),
     }
-    for name, make in made.items():
-        yield Object(name=name, build=lambda make=make: scheduled(make), advance=scheduled_step)
+    return {name: (lambda make=make: scheduled(make), scheduled_step) for name, make in made.items()}
 
 
-def scheduled(make: Callable[[Any], Any]) -> dict[str, Any]:
-    model = network()
-    optimizer = torch.optim.SGD(model.parameters(), lr=1e-2, momentum=0.9)
-    return {"model": model, "optimizer": optimizer, "scheduler": make(optimizer)}
+def scheduled(make: Callable[[Any], Any]) -> Entries:
+    entries = optimizer(torch.optim.SGD, momentum=0.9)[0]()
+    return entries | {"scheduler": make(entries["optimizer"])}
 
 
-def scheduled_step(entries: dict[str, Any], number: int) -> None:
+def scheduled_step(entries: Entries, number: int) -> None:
     grown(entries, number)
     metric = (1.0,) if isinstance(entries["scheduler"], lr_scheduler.ReduceLROnPlateau) else ()
     entries["scheduler"].step(*metric)
 
 
-def helpers() -> Iterable[Object]:
-    yield Object(name="GradScaler", build=lambda: scaled(enabled=True), advance=scaled_step)
-    yield Object(name="GradScaler, disabled", build=lambda: scaled(enabled=False), advance=scaled_step)
-    yield Object(name="exponential moving average of a model", build=averaged, advance=averaged_step)
-    yield Object(name="own random generator", build=lambda: {"draws": OwnGenerator()}, advance=drawn)
+def helpers() -> dict[str, Object]:
+    return {
+        "GradScaler": (lambda: scaled(enabled=True), scaled_step),
+        "GradScaler, disabled": (lambda: scaled(enabled=False), scaled_step),
+        "exponential moving average of a model": (averaged, averaged_step),
+        "own random generator": (lambda: {"draws": OwnGenerator()}, lambda entries, number: entries["draws"].draw()),
+    }
 
 
-def scaled(*, enabled: bool) -> dict[str, Any]:
+def scaled(*, enabled: bool) -> Entries:
     scaler = torch.amp.GradScaler("cpu", enabled=enabled, init_scale=1024.0, growth_interval=2)
-    return optimizer("", torch.optim.AdamW).build() | {"scaler": scaler}
+    return optimizer(torch.optim.AdamW)[0]() | {"scaler": scaler}
 
 
-def scaled_step(entries: dict[str, Any], number: int) -> None:
+def scaled_step(entries: Entries, number: int) -> None:
     model, scaler = entries["model"], entries["scaler"]
     entries["optimizer"].zero_grad()
     loss = model(torch.tensor([number % 5])).square().mean()
@@ -131,13 +123,13 @@ def scaled_step(entries: dict[str, Any], number: int) -> None:
     scaler.update()
 
 
-def averaged() -> dict[str, Any]:
-    entries = optimizer("", torch.optim.AdamW).build()
+def averaged() -> Entries:
+    entries = optimizer(torch.optim.AdamW)[0]()
     mean = swa_utils.AveragedModel(entries["model"], multi_avg_fn=swa_utils.get_ema_multi_avg_fn(0.9))
     return entries | {"mean": mean}
 
 
-def averaged_step(entries: dict[str, Any], number: int) -> None:
+def averaged_step(entries: Entries, number: int) -> None:
     grown(entries, number)
     entries["mean"].update_parameters(entries["model"])
 
@@ -147,6 +139,9 @@ class OwnGenerator:
         self.generator = torch.Generator().manual_seed(5)
         self.drawn = torch.zeros(3)
 
+    def draw(self) -> None:
+        self.drawn = torch.rand(3, generator=self.generator)
+
     def state_dict(self) -> dict[str, torch.Tensor]:
         return {"generator": self.generator.get_state(), "drawn": self.drawn.clone()}
 
@@ -155,25 +150,19 @@ class OwnGenerator:
         self.drawn.copy_(state["drawn"])
 
 
-def drawn(entries: dict[str, Any], number: int) -> None:
-    draws = entries["draws"]
-    draws.drawn = torch.rand(3, generator=draws.generator)
+def dtypes() -> dict[str, Object]:
+    kinds = {str(kind).removeprefix("torch."): kind for kind in vars(torch).values() if isinstance(kind, torch.dtype)}
+    return {name: (lambda kind=kind: bits_of(kind), other_bits) for name, kind in kinds.items()}
 
 
-def dtypes() -> Iterable[Object]:
-    kinds = sorted({str(kind): kind for kind in vars(torch).values() if isinstance(kind, torch.dtype)}.items())
-    for name, kind in kinds:
-        yield Object(name=name.removeprefix("torch."), build=lambda kind=kind: bits_of(kind), advance=other_bits)
-
-
-def bits_of(kind: torch.dtype) -> dict[str, Any]:
+def bits_of(kind: torch.dtype) -> Entries:
     if kind in (torch.qint8, torch.quint8, torch.qint32):
         return {"entry": {"tensor": torch.quantize_per_tensor(torch.arange(4.0), 0.5, 0, kind)}}
     whole = torch.zeros(64, dtype=torch.uint8)
     return {"entry": {"tensor": (whole.bool() if kind is torch.bool else whole.view(kind))}}
 
 
-def other_bits(entries: dict[str, Any], number: int) -> None:
+def other_bits(entries: Entries, number: int) -> None:
     tensor = entries["entry"]["tensor"]
     # Every bit pattern, and so every NaN; a bool has two.
     ceiling = 2 if tensor.dtype is torch.bool else 256
@@ -181,22 +170,24 @@ def other_bits(entries: dict[str, Any], number: int) -> None:
     tensor.view(torch.uint8).copy_(found)
 
 
-def storages() -> Iterable[Object]:
-    def of(name: str, make: Callable[[], Any]) -> Object:
-        return Object(name=name, build=lambda: {"entry": {"tensors": make()}}, advance=counted_up)
+def storages() -> dict[str, Object]:
+    made: dict[str, Callable[[], Any]] = {
+        "views of one storage that do not overlap": lambda: [*torch.zeros(6).split(3)],
+        "views of one storage that overlap": lambda: (lambda base: [base[:4], base[2:]])(torch.zeros(6)),
+        "one tensor twice": lambda: [torch.zeros(3)] * 2,
+        "transposed": lambda: [torch.zeros(2, 3).T],
+        "every second element": lambda: [torch.zeros(8)[::2]],
+        "channels last": lambda: [torch.zeros(1, 2, 3, 4).to(memory_format=torch.channels_last)],
+        "a scalar": lambda: [torch.tensor(0.0)],
+        "no elements": lambda: [torch.zeros(0, 3)],
+    }
+    found: dict[str, Object] = {
+        name: (lambda make=make: {"entry": {"tensors": make()}}, counted_up) for name, make in made.items()
+    }
+    return found | {"parameter that two modules tie": (tied, grown)}
 
-    yield Object(name="parameter that two modules tie", build=tied, advance=grown)
-    yield of("views of one storage that do not overlap", lambda: [*torch.zeros(6).split(3)])
-    yield of("views of one storage that overlap", lambda: (lambda base: [base[:4], base[2:]])(torch.zeros(6)))
-    yield of("one tensor twice", lambda: [torch.zeros(3)] * 2)
-    yield of("transposed", lambda: [torch.zeros(2, 3).T])
-    yield of("every second element", lambda: [torch.zeros(8)[::2]])
-    yield of("channels last", lambda: [torch.zeros(1, 2, 3, 4).to(memory_format=torch.channels_last)])
-    yield of("a scalar", lambda: [torch.tensor(0.0)])
-    yield of("no elements", lambda: [torch.zeros(0, 3)])
 
-
-def tied() -> dict[str, Any]:
+def tied() -> Entries:
     torch.manual_seed(3)
     embedding, head = nn.Embedding(5, 4), nn.Linear(4, 5, bias=False)
     head.weight = embedding.weight
@@ -204,6 +195,6 @@ def tied() -> dict[str, Any]:
     return {"model": model, "optimizer": torch.optim.AdamW(model.parameters(), lr=1e-2)}
 
 
-def counted_up(entries: dict[str, Any], number: int) -> None:
+def counted_up(entries: Entries, number: int) -> None:
     for at, tensor in enumerate(entries["entry"]["tensors"]):
         tensor.add_(number + at)

@@ -22,56 +22,38 @@ from workloads.library.tests.fuzz.borders.memory import Memory
 from workloads.library.tests.fuzz.campaign import Border
 from workloads.library.tests.fuzz.mutations import hostile
 
-RUN, STEP, ATTEMPT = "run", 3, "0123456789ab"
+RUN, STEP = "r", 3
+COMMIT = object_names.commit_object(RUN, STEP)
+MANIFEST = object_names.manifest_object(RUN, STEP, f"{STEP:012x}", 0)
 
 
 @cache
-def _saved() -> tuple[dict[str, Any], dict[str, Any], bytes]:
-    """Commit body, manifest and shard of a small state, as the library makes them."""
+def _saved() -> dict[str, bytes]:
+    """Objects of a checkpoint of a small state, as the library makes them."""
     import torch
 
-    from holdfast.checkpoint.format import Commit, Manifest, Shard
-    from holdfast.checkpoint.save.staging import copy_into
-    from holdfast.checkpoint.state import capture
-    from holdfast.checkpoint.state.tensors import memory_of, pieces_of, stream_bytes
-    from holdfast.checkpoint.stores.storage import crc32c
+    from holdfast.checkpoint.format.commit import CommitState, commit
+    from holdfast.checkpoint.save.uploader_process import upload
+    from workloads.library.tests.checkpoint.made import job
 
-    model = torch.nn.Linear(8, 8)
-    captured = capture({"model": model, "at": 3, "seen": (1, 2.5, {"a": float("inf")})})
-    pieces = pieces_of(captured, 0, 1)
-    stream = torch.empty(stream_bytes(pieces), dtype=torch.uint8)
-    copy_into(stream, pieces)
-    shard = bytes(memory_of(stream))
-    own = Manifest(
-        run=RUN,
-        step=STEP,
-        attempt=ATTEMPT,
-        rank=0,
-        world_size=1,
-        shards=(Shard(bytes=len(shard), crc32c=crc32c(memoryview(bytearray(shard)))),),
-        tensors=tuple(piece.part for piece in pieces),
-        values=captured.skeleton | {"__notes__": {}},
-    )
-    commit = Commit(
-        run=RUN,
-        step=STEP,
-        attempt=ATTEMPT,
-        world_size=1,
-        total_bytes=len(shard),
-        created=1_790_000_000,
-        manifests=(digest_of(own.encode()),),
-    )
-    return json.loads(commit.encode())["body"], json.loads(own.encode()), shard
+    stored = Memory({})
+    one, stream = job({"model": torch.nn.Linear(8, 8), "at": 3, "seen": (1, 2.5, {"a": float("inf")})}, STEP)
+    commit(stored, upload(stored, stream, one, parallel=1), state=CommitState(), timeout_s=10)
+    return stored.objects
+
+
+def _commit_body() -> dict[str, Any]:
+    return json.loads(_saved()[COMMIT])["body"]
 
 
 def _make_commit(draw: random.Random) -> bytes:
-    body, _, _ = _saved()
+    body = _commit_body()
     # Half of them with a digest that matches, or nothing behind the digest would ever be reached.
     return envelope(hostile((body,), draw)) if draw.random() < 0.7 else hostile((envelope(encoded(body)),), draw)
 
 
 def _make_manifest(draw: random.Random) -> bytes:
-    return hostile((_saved()[1],), draw)
+    return hostile((json.loads(_saved()[MANIFEST]),), draw)
 
 
 def _enter_manifest(data: bytes) -> None:
@@ -80,27 +62,21 @@ def _enter_manifest(data: bytes) -> None:
 
 def _enter_checkpoint(data: bytes) -> None:
     """A manifest that a commit names rightly: all that stands between it and memory is its own soundness."""
-    stored = Memory(_objects(data))
+    stored = _stored(data)
     read_whole(stored, open_step(stored, RUN, STEP), None)
 
 
 def _enter_listing(data: bytes) -> None:
     """The same as the table that people get: it shows what is odd, and refuses nothing."""
     with contextlib.redirect_stdout(io.StringIO()) as shown:
-        show(list(rows(Memory(_objects(data)), RUN, read=True)))
+        show(list(rows(_stored(data), RUN, read=True)))
     assert "\x1b" not in shown.getvalue()
 
 
-def _objects(data: bytes) -> dict[str, bytes]:
-    body, _, shard = _saved()
+def _stored(data: bytes) -> Memory:
     digest = digest_of(data)
-    body = body | {"manifests": [{"length": digest.length, "sha256": digest.sha256}]}
-    step = f"{RUN}/step-{STEP:010d}"
-    return {
-        f"{step}/COMMIT.json": envelope(encoded(body)),
-        f"{step}/{ATTEMPT}/rank-00000.json": data,
-        f"{step}/{ATTEMPT}/rank-00000-00000.bin": shard,
-    }
+    body = _commit_body() | {"manifests": [{"length": digest.length, "sha256": digest.sha256}]}
+    return Memory(_saved() | {MANIFEST: data, COMMIT: envelope(encoded(body))})
 
 
 def _enter_epoch(data: bytes) -> None:

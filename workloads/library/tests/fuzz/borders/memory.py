@@ -7,29 +7,28 @@ from holdfast.checkpoint.stores import Stat
 
 
 class Memory:
-    """Objects as bytes by name."""
-
     read_bytes = 1 << 20
 
     def __init__(self, objects: dict[str, bytes]) -> None:
-        self._objects = objects
+        self.objects = objects
+        """By name."""
 
     def stat(self, name: str) -> Stat:
-        if name not in self._objects:
+        if name not in self.objects:
             raise NotFound(name)
-        return Stat(name=name, bytes=len(self._objects[name]), modified=0.0)
+        return Stat(name=name, bytes=len(self.objects[name]), modified=0.0)
 
     def list(self, prefix: str) -> Iterator[Stat]:
-        return (self.stat(name) for name in self._objects if name.startswith(prefix))
+        return (self.stat(name) for name in self.objects if name.startswith(prefix))
 
     def read_into(self, name: str, start: int, into: memoryview) -> None:
-        found = self._objects[name][start : start + len(into)]
+        found = self.objects[name][start : start + len(into)]
         if len(found) < len(into):
             raise EOFError(name)
         into[:] = found
 
     def put(self, name: str, data: memoryview, crc32c: str) -> None:
-        raise NotImplementedError
+        self.objects[name] = bytes(data)
 
     def delete(self, name: str) -> None:
-        raise NotImplementedError
+        del self.objects[name]
