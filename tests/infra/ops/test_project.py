@@ -16,7 +16,6 @@ from infra.contract.names import LABEL_RUN
 from infra.environments import Environment
 from infra.environments.schema import AcceleratorCap, Budget
 from infra.ops import leftovers
-from infra.ops.doctor import LOCAL
 from infra.ops.project import LISTED_AGENTS, account_checks
 from infra.ops.show import leftovers as show_leftovers
 from infra.specs.encryption import agent
@@ -170,14 +169,6 @@ def test_a_figure_that_google_does_not_list_is_not_taken_for_zero(healthy: Gclou
     found = verdicts(*QUOTA)
     assert [found[name][0] for name in QUOTA] == [Status.UNKNOWN, Status.UNKNOWN]
     assert "lists no PREEMPTIBLE_NVIDIA_A100_GPUS for 16" in found["GPU quota"][1]
-
-
-def test_doctor_examines_this_machine_too() -> None:
-    found = {c.name: c for c in examine(ENVIRONMENT, LOCAL)}
-    assert found["rules"].verdict is found["placeholders"].verdict is Status.OK
-    unsettled = {c.name: c for c in examine(replace(ENVIRONMENT, project_id="CHANGE-ME"), LOCAL)}
-    assert unsettled["placeholders"].verdict is Status.BROKEN
-    assert "infra/environments/example.py" in unsettled["placeholders"].fix
 
 
 def test_leftovers_tells_what_bills_and_how_to_remove_it(gcloud: Gcloud, capsys: pytest.CaptureFixture[str]) -> None:

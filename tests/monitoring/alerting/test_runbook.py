@@ -8,7 +8,6 @@ import pytest
 import typer
 from typer.main import get_command
 
-from monitoring.__main__ import app as monitoring
 from monitoring.alerting import runbook
 from monitoring.alerting.alert import EXAMPLE, Alert, AlertSource
 from monitoring.alerting.alerts import alerts
@@ -78,10 +77,6 @@ def check_door(words: list[str]) -> None:
 def test_the_table_is_the_one_of_the_alerts() -> None:
     text = runbook.PATH.read_text()
     assert runbook.with_table(text, ALERTS) == text, "run: python -m monitoring alerts --write"
-
-
-def test_the_command_that_updates_the_table_keeps_its_name() -> None:
-    assert "alerts" in getattr(get_command(monitoring), "commands", {})
 
 
 @pytest.mark.parametrize(

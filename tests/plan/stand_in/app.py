@@ -6,7 +6,7 @@ from pathlib import Path
 
 from infra import cdk
 from infra.environments import Environment, load
-from infra.environments.schema import Delivery
+from infra.environments.schema import Delivery, Queue
 from infra.main import build
 
 NUMBER = "123456789012"
@@ -29,8 +29,9 @@ def settled(name: str) -> Environment:
         security=security,
         alerts=replace(environment.alerts, emails=("oncall@acme.example",)),
         budget=environment.budget and replace(environment.budget, billing_account=BILLING_ACCOUNT),
-        # Off in each of ours: here one has it, so that its resources are applied, too.
-        delivery=Delivery(repository="acme/platform") if name == "example" else None,
+        # Off in it: here it has both, so that their resources are applied, too.
+        delivery=Delivery(repository="acme/platform") if name == "prod" else None,
+        queue=Queue(lanes=1) if name == "prod" else environment.queue,
     )
 
 
