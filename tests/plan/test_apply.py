@@ -63,7 +63,7 @@ def new_project(tmp_path_factory: pytest.TempPathFactory) -> Generator[NewProjec
 @pytest.fixture(scope="module")
 def played(tmp_path_factory: pytest.TempPathFactory, new_project: NewProject) -> Played:
     """All at once: the provider waits for most of the time, whatever answers it."""
-    made = apply.synthesise(tmp_path_factory.mktemp("variants"), "settled:prod", "unprotected:prod")
+    made = apply.synthesise(tmp_path_factory.mktemp("variants"))
     with ThreadPoolExecutor(1 + len(WRONG)) as pool:
         refusals = {world: pool.submit(_refusal, world, new_project(world), made / "settled") for world in WRONG}
         story = _story(new_project("prod"), made / "settled", made / "unprotected")
