@@ -16,7 +16,7 @@ pytestmark = [pytest.mark.plan, pytest.mark.timeout(900)]
 
 # Each environment is a parameter of these.
 JUDGES = (
-    "tests/workloads/manifests", "tests/workloads/operators", "tests/workloads/images", "workloads/library/tests/jobs",
+    "tests/workloads/manifests", "tests/workloads/operators", "workloads/library/tests/jobs/test_rendered.py",
     "tests/infra/environments", "tests/infra/rules",
 )  # fmt: skip
 OWN = {"project_id": "globex-ml", "project_number": "314159265358", "state_bucket": "globex-ml-state"}

@@ -186,13 +186,9 @@ def test_leftovers_tells_what_bills_and_how_to_remove_it(gcloud: Gcloud, capsys:
     assert show_leftovers([], as_json=True) == 0
 
 
-def empty(gcloud: Gcloud) -> None:
+def test_what_a_run_left_is_found_by_its_label_only_and_names_its_place(gcloud: Gcloud) -> None:
     for source in leftovers.SOURCES_OF_RUN:
         gcloud.answer(f"{source.command} list", [])
-
-
-def test_what_a_run_left_is_found_by_its_label_only_and_names_its_place(gcloud: Gcloud) -> None:
-    empty(gcloud)
     gcloud.answer("compute disks list", [{"name": "pvc-1", "zone": "https://x/zones/us-central1-a"}])
     gcloud.answer("container clusters list", [{"name": "holdfast-example", "location": "us-central1"}])
     gcloud.answer("sql instances list", [{"name": "db", "region": "us-central1"}])
@@ -211,7 +207,8 @@ def test_what_a_run_left_is_found_by_its_label_only_and_names_its_place(gcloud: 
 def test_what_is_removed_is_named_by_its_run_and_looked_for_again(
     gcloud: Gcloud, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    empty(gcloud)
+    for source in leftovers.SOURCES_OF_RUN:
+        gcloud.answer(f"{source.command} list", [])
     gcloud.answer("storage buckets list", [{"storage_url": "gs://b/"}])
     gcloud.refuse("storage rm", "ERROR: locked")
     run = CliRunner()
