@@ -92,27 +92,17 @@ RUNS = {
     for target, recipe in re.findall(r"^([a-z-]+):.*\n((?:\t.*\n)+)", MAKEFILE, re.M)
 }
 WITHOUT_ENVIRONMENT = {"demo", "drill", "lint", "render", "rules"}
+CLOUD = re.findall(r"^([a-z-]+):.*\n(?:\t.*\n)*?\t.*NAMED_ENV", MAKEFILE, re.M)
 
 
-def test_a_target_runs_one_command_and_no_two_the_same() -> None:
+def test_a_target_runs_one_command_no_two_the_same_and_reads_files_alone_unless_it_has_a_name() -> None:
     found = {target: commands[0] for target, commands in RUNS.items() if commands}
     assert len(found) > 20 and all(len(commands) <= 1 for commands in RUNS.values())
     assert all(any(f"{command} ".startswith(f"{name} ") for name in COMMANDS) for command in found.values()), found
     assert len(found) == len(set(found.values())), found
-
-
-def test_what_takes_example_when_nothing_is_said_reads_files_alone() -> None:
-    unnamed = {target for target in RUNS if RUNS[target] and target not in CLOUD} - WITHOUT_ENVIRONMENT
-    assert unnamed == {"synth", "plan", "upgrade-check", "check-env"}, (
-        "a new target says whether it touches a cloud or a cluster"
-    )
-
-
-CLOUD = re.findall(r"^([a-z-]+):.*\n(?:\t.*\n)*?\t.*NAMED_ENV", (ROOT / "Makefile").read_text(), re.M)
-
-
-def test_targets_that_reach_a_cloud_are_found() -> None:
-    assert {"deploy", "destroy", "apply", "images", "prove", "bootstrap"} <= set(CLOUD)
+    assert {"deploy", "destroy", "apply", "images", "prove", "bootstrap"} <= {*CLOUD}
+    unnamed = {*found} - {*CLOUD} - WITHOUT_ENVIRONMENT
+    assert unnamed == {"synth", "plan", "upgrade-check", "check-env"}, "does a new target touch a cloud or a cluster?"
 
 
 @pytest.mark.parametrize("target", CLOUD)

@@ -177,7 +177,7 @@ def judge(name: str, odd: Any, value: str) -> None:
 @pytest.mark.usefixtures("cut_off")
 @pytest.mark.parametrize("name", sorted(name for name in COMMANDS if COMMANDS[name].params))
 @settings(
-    max_examples=3,
+    max_examples=2,
     phases=(Phase.explicit, Phase.reuse, Phase.generate),
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )

@@ -14,7 +14,6 @@ ROOT = Path(__file__).parents[1]
 # Each imports what is heavy: numpy, ruamel, the client of Kubernetes, PyTorch, altair, psycopg. test_agents.py runs others.
 COMMANDS = {
     "holdfast prices": (0, "prices of "),
-    "holdfast explain --kubeconfig {folder}/none": (3, "could not judge: no cluster in "),
     "holdfast submit workloads/rendered/example/samples/training.yaml --platform workloads/rendered/example/platform.json --dry-run": (
         0,
         "",

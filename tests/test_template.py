@@ -67,33 +67,30 @@ def test_its_links_lead_to_files(template: Path) -> None:
     assert links and not [f"{page}: {link}" for page, link in links if not (page.parent / link).exists()]
 
 
-def test_the_library_is_pinned_by_version_and_hash(template: Path) -> None:
+def test_it_imports_the_library_of_the_pinned_wheel_and_nothing_of_this_checkout(template: Path) -> None:
     (pin,) = [line for line in (template / "requirements/dev.txt").read_text().splitlines() if "./vendor/" in line]
     assert "holdfast-0.1.0-py3-none-any.whl --hash=sha256:" in pin
-
-
-def test_it_imports_the_library_of_the_wheel_and_nothing_of_this_checkout(template: Path) -> None:
-    done = run(template, "holdfast", "--help")
-    assert done.returncode == 0, done.stderr
     code = "import holdfast, infra.main, workloads.__main__; print(holdfast.__file__, infra.main.__file__)"
     environment = os.environ | {"PYTHONPATH": str(template.parent / "site")}
     shown = subprocess.check_output([sys.executable, "-c", code], cwd=template, env=environment, text=True).split()
     assert all(Path(path).is_relative_to(template.parent) for path in shown), shown
 
 
-@pytest.mark.parametrize("words", [("format", "--check"), ("check",)], ids=" ".join)
-def test_its_own_lint_passes(template: Path, words: tuple[str, ...]) -> None:
-    done = run(template, "ruff", *words, "-q", ".")
-    assert done.returncode == 0, done.stdout[-2000:]
+IMAGE = "tests/workloads/images/test_layouts.py::test_the_command_of_an_image_starts_from_what_the_image_holds[mover]"
 
 
 @pytest.mark.parametrize(
     "words",
-    [("-m", tiers.TIERS["fast"].marks), ("tests/workloads/images/test_layouts.py", "-k", "trainer")],
-    ids=["fast", "images of the pinned wheel"],
+    [
+        ("ruff", "format", "--check", "-q", "."),
+        ("ruff", "check", "-q", "."),
+        ("pytest", "-q", "-p", "no:xdist", "-m", tiers.TIERS["fast"].marks),
+        ("pytest", "-q", "-p", "no:xdist", IMAGE),
+    ],
+    ids=["format", "lint", "fast tests", "an image of the pinned wheel"],
 )
-def test_its_own_tests_pass(template: Path, words: tuple[str, ...]) -> None:
-    done = run(template, "pytest", "-q", "-p", "no:xdist", *words)
+def test_its_own_checks_and_tests_pass(template: Path, words: tuple[str, ...]) -> None:
+    done = run(template, *words)
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-1000:]
 
 

@@ -20,7 +20,7 @@ from xml.etree import ElementTree
 from holdfast.contract.exit_codes import EXIT_NOT_JUDGED
 
 SLOW = "process or plan or browser or cluster"
-ELSEWHERE = "node or kind or gpu or cloud"  # need root, Docker, a GPU, a project: their own make targets
+ELSEWHERE = "node or kind or gpu"  # need root, Docker, a GPU: their own make targets
 # Whose conftest gives every test its mark.
 MARKED_FOLDERS = ("cluster", "node")
 
@@ -56,7 +56,6 @@ TIERS = {
     "node": Tier(marks="node", any_of=("node",)),
     "kind": Tier(marks="cluster or kind", options=("--k8s-provider=kind",), any_of=("cluster", "kind")),
     "gpu": Tier(marks="gpu", any_of=("gpu",)),
-    "cloud": Tier(marks="cloud", any_of=("cloud",)),
 }
 READ_BY_MARK = frozenset(mark for tier in TIERS.values() for mark in tier.any_of)
 # Lanes run side by side, the tiers of a lane one after the other; both take about as long.

@@ -73,7 +73,7 @@ NETWORK_PARTS = ("nat", "google-apis", "managed-services")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Network:
-    """Ranges of one VPC. Size them from the node caps: rule `ip-space-nodes` and `ip-space-pods` do the sum."""
+    """Ranges of one VPC. Size them from the node caps: rule `ip-space` does the sum."""
 
     existing: ExistingNetwork | None = None
     """None: a VPC of this platform. Else the ranges below are those that the existing network has."""

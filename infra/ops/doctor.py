@@ -4,12 +4,11 @@ from collections.abc import Callable, Sequence
 
 from holdfast.checks import Answer
 from infra.contract.versions import GOOGLE_PROVIDER_VERSION, MIN_OPENTOFU, MIN_TERRAFORM
-from infra.environments import Environment, placeholders, source_of
+from infra.environments import Environment
 from infra.ops import engine
 from infra.ops.project import account_checks
 from infra.ops.provider_lock import LOCK, misfits
 from infra.ops.synth import ROOT
-from infra.rules import judge_environment
 
 Probe = Callable[[Environment], Answer]
 
@@ -43,20 +42,8 @@ def _provider(_: Environment) -> Answer:
     return held, f"mirror {folder}", f"the mirror has no google {GOOGLE_PROVIDER_VERSION}: make provider"
 
 
-def _placeholders(environment: Environment) -> Answer:
-    left = placeholders(environment)
-    return not left, ", ".join(left) or "no placeholder", f"replace CHANGE-ME in {source_of(environment.name)}"
-
-
-def _rules(environment: Environment) -> Answer:
-    broken = sorted({f.rule for f in judge_environment(environment)})
-    return not broken, ", ".join(broken) or "no rule broken", f"python -m infra check {environment.name}"
-
-
 LOCAL: Sequence[tuple[str, Probe]] = (
     ("cdktf command", _command_line),
     ("engine", _engine),
     ("provider", _provider),
-    ("placeholders", _placeholders),
-    ("rules", _rules),
 )

@@ -10,7 +10,6 @@ import json
 import shutil
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -101,11 +100,8 @@ def plan_against(
     return json.loads(run.run(folder, "show", "-json", "plan"))
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Effect:
-    kind: str
-    """destroyed, replaced, changed or created."""
-    line: str
+Effect = tuple[str, str]
+"""destroyed, replaced, changed or created; and the line that says of what."""
 
 
 def effects(environment: str, root: Path, other: Path, folder: Path) -> list[Effect]:
@@ -141,10 +137,10 @@ def _providers(stack: Path) -> object:
 
 def _stack(stack: str, now: Path | None, then: Path | None, plan: Plan | None, folder: Path) -> list[Effect]:
     if now is None or plan is None:
-        return [Effect(kind="created", line=f"{stack} (a new stack)")]
+        return [("created", f"{stack} (a new stack)")]
     if then is None:
         planned = plan["planned_values"]["root_module"].get("resources", [])
-        return [Effect(kind="destroyed", line=f"{stack} {resource['address']}") for resource in planned]
+        return [("destroyed", f"{stack} {resource['address']}") for resource in planned]
     state = state_of(plan)
     known = now if _providers(now) == _providers(then) else None
     after = replan(then, state, folder / "replay-then" / stack, initialised=known)
@@ -164,14 +160,14 @@ def _effect(where: str, change: Change, before: Change) -> Iterator[Effect]:
     """Only what the other side does and this side does not: a state made from a plan has gaps that both show."""
     actions = change["actions"]
     if actions == ["delete"]:
-        yield Effect(kind="destroyed", line=where)
+        yield ("destroyed", where)
     elif actions == ["create"]:
-        yield Effect(kind="created", line=where)
+        yield ("created", where)
     # A state made from planned values forces some replacements of its own; both sides show those.
     elif forced := sorted(forcing(change) - forcing(before)):
-        yield Effect(kind="replaced", line=f"{where}: {', '.join(forced)}")
+        yield ("replaced", f"{where}: {', '.join(forced)}")
     elif different := differing(change.get("after") or {}, before.get("after") or {}):
-        yield Effect(kind="changed", line=f"{where}: {', '.join(different)}")
+        yield ("changed", f"{where}: {', '.join(different)}")
 
 
 def forcing(change: Change) -> set[str]:

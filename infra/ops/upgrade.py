@@ -55,8 +55,8 @@ def compare(ref: str, environment: str, root: Path = ROOT) -> Upgrade:
         upgrade.unloadable = _unread(ref, environment, root, other, upgrade.rules)
         if not upgrade.unloadable:
             with tempfile.TemporaryDirectory() as folder:
-                for effect in replay.effects(environment, root, other, Path(folder)):
-                    getattr(upgrade, effect.kind).append(effect.line)
+                for kind, line in replay.effects(environment, root, other, Path(folder)):
+                    getattr(upgrade, kind).append(line)
         return upgrade
 
 

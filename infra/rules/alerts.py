@@ -22,15 +22,18 @@ def _queries(facts: Facts) -> Iterator[PlannedResource]:
                 yield PlannedResource(kind="", address=policy.address, values=query)
 
 
-@rule(reason="the API only accepts multiples of 30 s; the plan accepts other values", source=PROVIDER)
+@rule(
+    reason="the API only accepts multiples of 30 s, the plan others too; a slow alert fires after users have noticed",
+    source=PROVIDER,
+)
 def alert_durations(facts: Facts) -> Iterator[Finding]:
-    """Alert durations and intervals are multiples of 30 s."""
+    """Every alert fires within an hour and is evaluated at least every five minutes, in multiples of 30 s."""
     for query in _queries(facts):
-        for path in ("duration", "evaluation_interval"):
+        for path, most in (("duration", 3_600), ("evaluation_interval", 300)):
             text = query.get(path)
             seconds = duration_s(str(text), "s")
-            if text is not None and (seconds is None or seconds % STEP_S):
-                yield query.finding(path, "a multiple of 30s", "round it")
+            if text is not None and (seconds is None or seconds % STEP_S or seconds > most):
+                yield query.finding(path, f"a multiple of 30s up to {most}s", "correct it")
 
 
 @rule(reason="the plan accepts broken PromQL, the apply fails", source=PROVIDER)
@@ -54,13 +57,3 @@ def alerts_are_on_and_heard(facts: Facts) -> Iterator[Finding]:
         # A plan knows the names of new channels only after apply.
         if "notification_channels" in policy.values and not (asked.emails or asked.channels):
             yield policy.finding("notification_channels", "at least one", "set alerts.emails", "none")
-
-
-@rule(reason="a slow alert fires after users have noticed the problem", source="design of this platform")
-def alerts_come_in_time(facts: Facts) -> Iterator[Finding]:
-    """Every alert fires within an hour and is evaluated at least every five minutes."""
-    for query in _queries(facts):
-        for path, most in (("duration", 3_600), ("evaluation_interval", 300)):
-            seconds = duration_s(str(query.get(path)), "s")
-            if seconds is not None and seconds > most:
-                yield query.finding(path, f"up to {most}s", "shorten it")

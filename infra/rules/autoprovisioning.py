@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from holdfast.contract.machines import ACCELERATORS, MACHINE_TYPES
-from infra.rules.model import Facts, Finding, PlannedResource, each, of_environment, rule
+from infra.rules.model import Facts, Finding, PlannedResource, of_environment, rule
 
 PROVIDER = "google provider 7.39 accepts it silently (tested)"
 LIMITS = "cluster_autoscaling.resource_limits"
@@ -64,13 +64,3 @@ def nap_caps_cover_pools(facts: Facts) -> Iterator[Finding]:
             if limit.get("maximum", 0) < needed.get(name, 0):
                 allowed, got = f"at least {needed[name]:,}", limit.get("maximum")
                 yield cluster.finding(f"{LIMITS}[{name}]", allowed, "raise the limit or lower max_nodes", got)
-
-
-@rule(
-    reason="the default account has Editor-like rights, and auto-provisioned pools do not use the settings of manual pools",
-    source="CIS GKE 5.2.1",
-)
-def nap_service_account(facts: Facts) -> Iterator[Finding]:
-    """Auto-provisioned nodes run as the node account."""
-    wanted = facts.environment.service_account_email("nodes")
-    yield from each(facts.cluster(), f"{DEFAULTS}.service_account", wanted, "set the node account")

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from itertools import chain
 
+from infra.rules.autoprovisioning import DEFAULTS
 from infra.rules.model import Facts, Finding, PlannedResource, each, rule
 from infra.rules.network import open_to_many
 
@@ -39,15 +40,29 @@ def _keys(facts: Facts) -> Iterator[tuple[PlannedResource, str, str]]:
                 yield resource, path, str(resource.get(path) or "")
 
 
-def _production(facts: Facts) -> list[PlannedResource]:
-    return facts.cluster() if facts.environment.production else []
-
-
-@rule(reason="otherwise only IAM protects the control plane", source="CIS GKE Autopilot 5.4.2")
-def dns_endpoint_inside(facts: Facts) -> Iterator[Finding]:
-    """In production the DNS endpoint is only reachable inside the VPC."""
+@rule(
+    reason="otherwise only IAM protects the control plane, secrets are plain in etcd, any image and any kernel module runs, "
+    "people are bound one by one, and nothing records data that leaves",
+    source="CIS GKE 5.3.1, 5.6.1, 5.8.2, 5.10.5; CIS GKE Autopilot 5.4.2; GKE documentation, secure modules on COS",
+)
+def production_is_hardened(facts: Facts) -> Iterator[Finding]:
+    """In production the DNS endpoint is inside the VPC, secrets are encrypted with a key of yours, the image policy is
+    enforced, roles are bound to groups, GPU nodes load signed kernel modules only, and the subnet logs its flows."""
+    if not facts.environment.production:
+        return
+    cluster = facts.cluster()
     path = "control_plane_endpoints_config.dns_endpoint_config.allow_external_traffic"
-    yield from each(_production(facts), path, False, "set cluster.dns_endpoint_public to False")
+    yield from each(cluster, path, False, "set cluster.dns_endpoint_public to False")
+    yield from each(cluster, "database_encryption.state", "ENCRYPTED", "set security.kms_key")
+    path, wanted = "binary_authorization.evaluation_mode", "PROJECT_SINGLETON_POLICY_ENFORCE"
+    yield from each(cluster, path, wanted, "set security.binary_authorization")
+    policy, fix = "linux_node_config.node_kernel_module_loading.policy", "set security.signed_kernel_modules"
+    yield from each(facts.pools("gpu"), f"node_config.{policy}", "ENFORCE_SIGNED_MODULES", fix)
+    yield from each(cluster, f"node_pool_auto_config.{policy}", "ENFORCE_SIGNED_MODULES", fix)
+    path, fix = "authenticator_groups_config.security_group", "set security.rbac_security_group"
+    yield from (one.finding(path, "gke-security-groups@DOMAIN", fix, "none") for one in cluster if not one.get(path))
+    subnets = [one for one in facts.of("google_compute_subnetwork") if not one.get("log_config")]
+    yield from (one.finding("log_config", "a block", "set network.flow_logs to True", "none") for one in subnets)
 
 
 @rule(reason="Google's public ranges include every customer's machines", source="CIS GKE 5.6.3")
@@ -62,15 +77,6 @@ def authorized_networks(facts: Facts) -> Iterator[Finding]:
             yield cluster.finding(f"{path}.cidr_blocks", "ranges of yours", "name narrower ranges", ", ".join(ranges))
 
 
-@rule(reason="flow logs are the only trace of data exfiltration", source="CIS GKE 5.6.1")
-def flow_logs(facts: Facts) -> Iterator[Finding]:
-    """In production the subnet logs its flows."""
-    subnets = facts.of("google_compute_subnetwork") if facts.environment.production else []
-    for subnet in subnets:
-        if not subnet.get("log_config"):
-            yield subnet.finding("log_config", "a log_config block", "set network.flow_logs to True", "none")
-
-
 @rule(reason="RAPID gets bugs first; without a channel, patches come last", source="CIS GKE 5.5.4")
 def release_channel(facts: Facts) -> Iterator[Finding]:
     """The cluster has a release channel; in production REGULAR or STABLE."""
@@ -78,14 +84,6 @@ def release_channel(facts: Facts) -> Iterator[Finding]:
     for cluster in facts.cluster():
         if cluster.get("release_channel.channel") not in allowed:
             yield cluster.finding("release_channel.channel", ", ".join(allowed), "set cluster.release_channel")
-
-
-@rule(reason="upgrades during working hours look like waves of preemptions", source="gke-policies-v2")
-def maintenance_window(facts: Facts) -> Iterator[Finding]:
-    """There is a maintenance window."""
-    for cluster in facts.cluster():
-        if not cluster.get("maintenance_policy.recurring_window"):
-            yield cluster.finding("maintenance_policy", "a recurring window", "set cluster.maintenance_*", "none")
 
 
 @rule(
@@ -108,26 +106,10 @@ def metadata_server(facts: Facts) -> Iterator[Finding]:
 
 @rule(reason="the default account has Editor-like rights", source="CIS GKE 5.2.1")
 def node_service_account(facts: Facts) -> Iterator[Finding]:
-    """Every pool runs as the node account."""
-    wanted = facts.environment.service_account_email("nodes")
-    nodes = chain(facts.pools(), facts.cluster())
-    yield from each(nodes, "node_config.service_account", wanted, "set the node account")
-
-
-@rule(reason="GPU images load any kernel module by default", source="GKE documentation, secure modules on COS")
-def signed_kernel_modules(facts: Facts) -> Iterator[Finding]:
-    """In production GPU nodes load signed kernel modules only."""
-    if facts.environment.production:
-        policy = "linux_node_config.node_kernel_module_loading.policy"
-        fix = "set security.signed_kernel_modules"
-        yield from each(facts.pools("gpu"), f"node_config.{policy}", "ENFORCE_SIGNED_MODULES", fix)
-        yield from each(facts.cluster(), f"node_pool_auto_config.{policy}", "ENFORCE_SIGNED_MODULES", fix)
-
-
-@rule(reason="secrets are stored in etcd", source="CIS GKE 5.3.1")
-def secrets_encrypted(facts: Facts) -> Iterator[Finding]:
-    """In production, secrets are encrypted with a customer-managed key."""
-    yield from each(_production(facts), "database_encryption.state", "ENCRYPTED", "set security.kms_key")
+    """Every pool runs as the node account, and auto-provisioned nodes too."""
+    wanted, fix = facts.environment.service_account_email("nodes"), "set the node account"
+    yield from each(chain(facts.pools(), facts.cluster()), "node_config.service_account", wanted, fix)
+    yield from each(facts.cluster(), f"{DEFAULTS}.service_account", wanted, fix)
 
 
 @rule(
@@ -146,13 +128,6 @@ def keys_are_near(facts: Facts) -> Iterator[Finding]:
     for resource, path, key in _keys(facts):
         if key and f"/locations/{facts.environment.region}/" not in key:
             yield resource.finding(path, f"a key in {facts.environment.region}", "set security.kms_key")
-
-
-@rule(reason="otherwise any image can run", source="CIS GKE 5.10.5")
-def binary_authorization(facts: Facts) -> Iterator[Finding]:
-    """In production the project's image policy is enforced."""
-    path, wanted = "binary_authorization.evaluation_mode", "PROJECT_SINGLETON_POLICY_ENFORCE"
-    yield from each(_production(facts), path, wanted, "set security.binary_authorization")
 
 
 @rule(
@@ -178,15 +153,6 @@ def image_policy_denies(facts: Facts) -> Iterator[Finding]:
             if block.get("evaluation_mode") not in DENIES:
                 where, allowed = "cluster_admission_rules", ", ".join(DENIES)
                 yield policy.finding(where, allowed, "remove the exception", block.get("evaluation_mode"))
-
-
-@rule(reason="people change; groups stay", source="CIS GKE 5.8.2")
-def people_by_group(facts: Facts) -> Iterator[Finding]:
-    """In production, roles are bound to groups."""
-    for cluster in _production(facts):
-        if not cluster.get("authenticator_groups_config.security_group"):
-            path = "authenticator_groups_config.security_group"
-            yield cluster.finding(path, "gke-security-groups@DOMAIN", "set security.rbac_security_group", "none")
 
 
 @rule(reason="one wrong destroy", source="google provider documentation")

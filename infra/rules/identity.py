@@ -79,14 +79,6 @@ def _may_have(environment: Environment, grant: PlannedResource, member: str) -> 
     return role in CONDITIONAL_PROJECT_ROLES and condition.startswith(named) and "||" not in condition
 
 
-@rule(reason="owner, editor and viewer hold thousands of permissions", source="CIS Google Cloud 1.5")
-def no_basic_roles(facts: Facts) -> Iterator[Finding]:
-    """No one has a basic role."""
-    for grant in _grants(facts):
-        if grant.get("role") in BROAD_ROLES and grant.kind != "google_project_iam_member":
-            yield grant.finding("role", "a predefined role", "grant the role that is needed")
-
-
 @rule(reason="the internet", source="CIS Google Cloud 5.1")
 def no_public_members(facts: Facts) -> Iterator[Finding]:
     """No grant is public."""
@@ -96,14 +88,15 @@ def no_public_members(facts: Facts) -> Iterator[Finding]:
 
 
 @rule(
-    reason="objectAdmin can change access and delete objects of others",
-    source="Cloud Storage documentation on IAM roles",
+    reason="owner, editor and viewer hold thousands of permissions; objectAdmin can change access and delete objects of others",
+    source="CIS Google Cloud 1.5; Cloud Storage documentation on IAM roles",
 )
-def narrow_storage_roles(facts: Facts) -> Iterator[Finding]:
-    """Workloads read or use objects; none has admin rights on a bucket."""
-    for grant in facts.of(*BUCKET_GRANTS):
-        if grant.get("role") in BROAD_STORAGE_ROLES:
-            yield grant.finding("role", "roles/storage.objectUser or objectViewer", "use the narrower role")
+def roles_are_narrow(facts: Facts) -> Iterator[Finding]:
+    """No one has a basic role, or admin rights on a bucket."""
+    for grant in (grant for grant in _grants(facts) if grant.kind != "google_project_iam_member"):
+        broad = (*BROAD_ROLES, *(BROAD_STORAGE_ROLES if grant.kind in BUCKET_GRANTS else ()))
+        if grant.get("role") in broad:
+            yield grant.finding("role", "a narrower role, as roles/storage.objectUser", "grant the role that is needed")
 
 
 # Of objects; whatever else a role is called, it may write.

@@ -9,17 +9,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from infra.environments.schema import Environment
-from infra.specs import AREAS
+from infra.specs import resources
 
 POOL = "google_container_node_pool"
 CLUSTER = "google_container_cluster"
 BUCKET = "google_storage_bucket"
-# By a kind that only this stack has.
-AREA_OF = {
-    "google_compute_network": "foundation",
-    CLUSTER: "cluster",
-    "google_monitoring_alert_policy": "monitoring",
-}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -40,10 +34,6 @@ class PlannedResource:
     kind: str
     address: str
     values: Mapping[str, Any]
-    area: str = ""
-    """foundation, cluster or monitoring."""
-    after: frozenset[str] = frozenset()
-    """Addresses that this one states it comes after; not what those come after."""
 
     def get(self, path: str, default: Any = None) -> Any:
         value: Any = self.values
@@ -102,12 +92,8 @@ class Facts:
 
 
 def facts_of_specs(environment: Environment) -> Facts:
-    found = tuple(
-        PlannedResource(kind=r.kind, address=r.address, values=r.arguments, area=area, after=frozenset(r.after))
-        for area, resources in AREAS.items()
-        for r in resources(environment)
-    )
-    return Facts(environment=environment, resources=found)
+    found = (PlannedResource(kind=r.kind, address=r.address, values=r.arguments) for r in resources(environment))
+    return Facts(environment=environment, resources=tuple(found))
 
 
 def facts_of_plans(environment: Environment, plans: Iterable[Mapping[str, Any]]) -> Facts:
@@ -118,25 +104,11 @@ def facts_of_plans(environment: Environment, plans: Iterable[Mapping[str, Any]])
 
 def _planned(plan: Mapping[str, Any]) -> Iterator[PlannedResource]:
     modules = [plan["planned_values"]["root_module"]]
-    configured = plan.get("configuration", {}).get("root_module", {}).get("resources", [])
-    after = {r["address"]: frozenset(r.get("depends_on", [])) for r in configured}
-    resources = [r for module in modules for r in _all_resources(module, modules)]
-    kinds = {r["type"] for r in resources}
-    area = next((area for kind, area in AREA_OF.items() if kind in kinds), "")
-    for r in resources:
-        yield PlannedResource(
-            kind=r["type"],
-            address=r["address"],
-            values=r["values"],
-            area=area,
-            after=after.get(r["address"], frozenset()),
-        )
-
-
-def _all_resources(module: Mapping[str, Any], modules: list[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """Of this module; its children are added to `modules`, so that none hides a resource from the rules."""
-    modules.extend(module.get("child_modules", []))
-    return module.get("resources", [])
+    for module in modules:
+        # So that no child hides a resource from the rules.
+        modules.extend(module.get("child_modules", []))
+        for r in module.get("resources", []):
+            yield PlannedResource(kind=r["type"], address=r["address"], values=r["values"])
 
 
 Check = Callable[[Facts], Iterator[Finding]]

@@ -46,40 +46,24 @@ def address_ranges(facts: Facts) -> Iterator[tuple[str, str, IPv4Network]]:
 
 
 @rule(
-    reason="the autoscaler stops with ip.space.exhausted", source="GKE documentation, IP ranges of VPC-native clusters"
+    reason="the autoscaler stops with ip.space.exhausted: each node takes an address, and a block of at least twice its "
+    "pods, rounded up to a power of two; a service range cannot be widened later",
+    source="GKE documentation, IP ranges of VPC-native clusters",
 )
-def ip_space_nodes(facts: Facts) -> Iterator[Finding]:
-    """The subnet range is large enough for every node that the limits allow."""
-    needed = _most_nodes(facts.environment)
-    for where, name, network in _ranges(facts):
-        if name == NODES and network.num_addresses - RESERVED_ADDRESSES < needed:
-            got = f"{network}, {network.num_addresses - RESERVED_ADDRESSES} nodes"
-            yield Finding(where=f"{where}: nodes", got=got, allowed=f"{needed} nodes", fix="widen network.nodes_cidr")
-
-
-@rule(
-    reason="each node takes a block of at least twice its pods, rounded up to a power of two, until the range is used up",
-    source="GKE documentation",
-)
-def ip_space_pods(facts: Facts) -> Iterator[Finding]:
-    """The pod range is large enough for every node that the limits allow."""
+def ip_space(facts: Facts) -> Iterator[Finding]:
+    """The ranges are large enough for every node that the limits allow, for its pods, and for services."""
+    nodes = _most_nodes(facts.environment)
     per_node = 1 << (2 * facts.environment.network.max_pods_per_node - 1).bit_length()
-    needed = _most_nodes(facts.environment) * per_node
+    needed = {
+        NODES: ("nodes_cidr", nodes + RESERVED_ADDRESSES),
+        PODS_RANGE: ("pods_cidr", nodes * per_node),
+        SERVICES_RANGE: ("services_cidr", MIN_SERVICES),
+    }
     for where, name, network in _ranges(facts):
-        if name == PODS_RANGE and network.num_addresses < needed:
-            got, allowed = f"{network}, {network.num_addresses:,} addresses", f"{needed:,} addresses"
-            yield Finding(where=f"{where}: pods", got=got, allowed=allowed, fix="widen network.pods_cidr")
-
-
-@rule(reason="a service range cannot be widened later", source="GKE documentation")
-def ip_space_services(facts: Facts) -> Iterator[Finding]:
-    """The service range is large enough."""
-    for where, name, network in _ranges(facts):
-        if name == SERVICES_RANGE and network.num_addresses < MIN_SERVICES:
-            allowed = f"{MIN_SERVICES} addresses"
-            yield Finding(
-                where=f"{where}: services", got=str(network), allowed=allowed, fix="widen network.services_cidr"
-            )
+        field, wanted = needed.get(name, ("", 0))
+        if network.num_addresses < wanted:
+            got, allowed = f"{network}, {network.num_addresses:,} addresses", f"{wanted:,} addresses"
+            yield Finding(where=f"{where}: {name}", got=got, allowed=allowed, fix=f"widen network.{field}")
 
 
 def open_to_many(ranges: Iterable[str]) -> bool:

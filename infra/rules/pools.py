@@ -29,22 +29,17 @@ def spot_xor_flex(facts: Facts) -> Iterator[Finding]:
                 yield pool.finding(path, "one of spot, flex_start and queued", "make two groups", "both")
 
 
-@rule(reason="otherwise pods without a GPU fill GPU nodes", source="GKE documentation; Cluster Toolkit adds it always")
-def gpu_taint(facts: Facts) -> Iterator[Finding]:
-    """Every GPU pool has the GPU taint."""
-    for pool in facts.pools("gpu"):
-        if not _tainted(pool, GPU_TAINT):
-            yield pool.finding("node_config.taint", str(GPU_TAINT), "add the taint")
-
-
 @rule(
-    reason="GKE labels manual Spot pools but does not taint them, so any pod may be scheduled there", source=AUTOSCALER
+    reason="otherwise any pod may be scheduled there: GKE labels manual Spot pools but does not taint them, and pods "
+    "without a GPU fill GPU nodes",
+    source=f"{AUTOSCALER}; Cluster Toolkit adds the GPU taint always",
 )
-def spot_taint(facts: Facts) -> Iterator[Finding]:
-    """Every Spot pool has the Spot taint."""
-    for pool in facts.pools("spot"):
-        if not _tainted(pool, SPOT_TAINT):
-            yield pool.finding("node_config.taint", str(SPOT_TAINT), "add the taint")
+def pools_are_tainted(facts: Facts) -> Iterator[Finding]:
+    """Every Spot pool has the Spot taint, and every GPU pool the GPU taint."""
+    for kind, taint in (("spot", SPOT_TAINT), ("gpu", GPU_TAINT)):
+        for pool in facts.pools(kind):
+            if not _tainted(pool, taint):
+                yield pool.finding("node_config.taint", str(taint), "add the taint")
 
 
 @rule(reason="otherwise the pool never gets a node", source="Compute Engine documentation, GPU locations")

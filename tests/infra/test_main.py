@@ -1,6 +1,5 @@
-"""The composition root: which stacks there are, and that none is left out in silence."""
+"""The composition root: no environment by default, and what one loses that is to go. Its stacks: plan/test_cdktf_cli.py."""
 
-import json
 import os
 import subprocess
 import sys
@@ -8,19 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from infra.contract import names
-from infra.ops.synth import synthesise
 from tests.support import needs
 
 pytestmark = pytest.mark.process
-
-
-def test_the_stacks_and_their_order_are_those_of_the_contract(tmp_path: Path) -> None:
-    stacks = synthesise("example", tmp_path, local_state=True)
-    assert list(stacks) == names.stacks("example")
-    manifest = json.loads((tmp_path / "manifest.json").read_text())["stacks"]
-    for later, earlier in zip(names.stacks("example")[1:], names.stacks("example"), strict=False):
-        assert manifest[later]["dependencies"] == [earlier]
 
 
 def test_no_environment_is_deployed_because_nobody_named_one(tmp_path: Path) -> None:

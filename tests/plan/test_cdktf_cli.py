@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -78,6 +79,10 @@ def by_hand(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
             printed[words[1]] = done.stdout + done.stderr
             assert done.returncode == 0, printed[words[1]][-4_000:]
             printed[f"resources after {words[1]}"] = str(len(world.resources))
+            if words[1] == "deploy":
+                folders = [fork / "cdktf.out" / "stacks" / stack for stack in names.stacks("example")]
+                with ThreadPoolExecutor() as pool:
+                    printed["differs"] = "".join(str(each) for each in pool.map(project.changes, folders) if each)
     return printed
 
 
@@ -89,6 +94,7 @@ def test_a_platform_is_made_shown_and_destroyed_by_the_commands_of_the_page(by_h
     assert int(by_hand["resources after diff"]) == 0 < 70 < int(by_hand["resources after deploy"])
     applied = [by_hand["deploy"].index(f"{stack}  \x1b[0m\x1b[1m\x1b[32m\n") for stack in stacks]
     assert applied == sorted(applied), "in the order of their dependencies"
+    assert by_hand["differs"] == "", "a plan after the apply is empty"
     assert by_hand["resources after destroy"] == "1", "the abandoned peering"
 
 

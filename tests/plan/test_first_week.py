@@ -1,6 +1,5 @@
 """The page of the first week: its fragments in a fork's files, its commands in their order, kubectl played."""
 
-import ast
 import json
 import os
 import re
@@ -30,28 +29,11 @@ RECEIPT = {
 
 def stated(file: Path, fragment: str) -> None:
     """Each assignment of a fragment as a field of the environment, in place of the one that is there."""
-    for given in ast.parse(fragment).body:
-        assert isinstance(given, ast.Assign) and isinstance(given.targets[0], ast.Name)
-        name, text = given.targets[0].id, file.read_text()
-        literal = next(
-            node
-            for node in ast.walk(ast.parse(text))
-            if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "Environment"
-        )
-        value = ast.get_source_segment(fragment, given.value)
-        old = next((word for word in literal.keywords if word.arg == name), None)
-        if old:
-            text = text.replace(ast.get_source_segment(text, old) or "", f"{name}={value}")
-        else:
-            text = f"{text.rstrip().removesuffix(')')}    {name}={value},\n)\n"
-        names = sorted(set(re.findall(r"\b[A-Z][A-Za-z]+(?=\()", value or "")))
-        file.write_text(
-            text.replace(
-                "    Environment,\n",
-                "    Environment,\n" + "".join(f"    {each},\n" for each in names if f"    {each},\n" not in text),
-                1,
-            )
-        )
+    fields = re.findall(r"^(\w+) = ", fragment, re.M)
+    names = ", ".join(sorted(set(re.findall(r"\b[A-Z][A-Za-z]+(?=\()", fragment))))
+    imports = f"from dataclasses import replace\nfrom infra.environments.schema import {names}\n"
+    given = ", ".join(f"{field}={field}" for field in fields)
+    file.write_text(f"{file.read_text()}\n{imports}{fragment}\nENVIRONMENT = replace(ENVIRONMENT, {given})\n")
 
 
 def settled(file: Path) -> None:

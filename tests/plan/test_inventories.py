@@ -27,6 +27,19 @@ def test_the_plan_is_the_recorded_one(planned: Planned, environment: str) -> Non
     for stack, plan_json in plans.items():
         lines = inventory.differences(inventory.load_inventory(environment, stack), plan_json)
         assert not lines, "\n".join([*lines, f"if this is meant: {inventory.REGENERATE}"])
+    ours = [
+        line for line in inventory.ADDRESSES.read_text().splitlines() if line.split()[0].endswith(f"-{environment}")
+    ]
+    now = sorted(inventory.addresses(plans))
+    assert now == ours, f"an address that moves destroys and creates; if this is meant: {inventory.REGENERATE}"
+
+
+@pytest.mark.parametrize("environment", inventory.ENVIRONMENTS)
+def test_the_plan_only_creates_reads_no_data_source_and_breaks_no_rule(planned: Planned, environment: str) -> None:
+    for plan_json in planned(environment).values():
+        for change in plan_json["resource_changes"]:
+            assert (change["mode"], change["change"]["actions"]) == ("managed", ["create"]), change["address"]
+    assert judge_plans(load(environment), planned(environment).values()) == []
 
 
 POOL = "google_container_node_pool.pool-spot-a100"
@@ -60,22 +73,6 @@ def merge(into: dict[str, Any], values: dict[str, Any]) -> None:
             merge(into[key], value)
         else:
             into[key] = value
-
-
-@pytest.mark.parametrize("environment", inventory.ENVIRONMENTS)
-def test_no_address_moves_unseen(planned: Planned, environment: str) -> None:
-    ours = [
-        line for line in inventory.ADDRESSES.read_text().splitlines() if line.split()[0].endswith(f"-{environment}")
-    ]
-    now = sorted(inventory.addresses(planned(environment)))
-    assert now == ours, f"an address that moves destroys and creates; if this is meant: {inventory.REGENERATE}"
-
-
-@pytest.mark.parametrize("environment", inventory.ENVIRONMENTS)
-def test_the_plan_only_creates_and_reads_no_data_source(planned: Planned, environment: str) -> None:
-    for plan_json in planned(environment).values():
-        for change in plan_json["resource_changes"]:
-            assert (change["mode"], change["change"]["actions"]) == ("managed", ["create"]), change["address"]
 
 
 @needs("prod")
@@ -114,8 +111,3 @@ def test_the_billing_api_is_told_which_project_asks(planned: Planned) -> None:
     expressions = planned("prod")["monitoring-prod"]["configuration"]["provider_config"]["google"]["expressions"]
     assert expressions["billing_project"] == {"constant_value": load("prod").project}
     assert expressions["user_project_override"] == {"constant_value": True}
-
-
-@pytest.mark.parametrize("environment", inventory.ENVIRONMENTS)
-def test_the_real_plan_breaks_no_rule(planned: Planned, environment: str) -> None:
-    assert judge_plans(load(environment), planned(environment).values()) == []

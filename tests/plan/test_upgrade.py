@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from infra.ops.upgrade import Upgrade, report
+
 ROOT = Path(__file__).parents[2]
 pytestmark = [pytest.mark.plan, pytest.mark.timeout(900)]
 
@@ -87,56 +89,41 @@ def test_what_a_merge_would_destroy_replace_and_change_is_shown_before_it(fork: 
     assert git(fork, "worktree", "list").count("\n") == 0, "the worktree is removed again"
 
 
-def test_a_provider_that_is_not_there_is_not_judged(fork: Path) -> None:
-    upstream(fork, ("infra/contract/versions.py", '"7.39.0"', '"7.39.99"'))
-    code, found = check(fork, "upstream")
-    assert code == 3 and "7.39.99" in str(found["stderr"]), found
-
-
-def test_a_field_that_the_environment_must_gain_is_named(fork: Path) -> None:
-    upstream(
-        fork,
-        ("infra/environments/services.py", "    nodes_cidr: str\n", "    nodes_cidr: str\n    site: str\n"),
-    )
-    code, found = check(fork, "upstream")
-    assert code == 1
-    assert "site" in str(found["unloadable"])
+SCHEMA = "infra/environments/services.py"
+GAINED = (SCHEMA, "    nodes_cidr: str\n", "    nodes_cidr: str\n    site: str\n")
+LOST = (SCHEMA, "    secret_manager: bool = False\n", "")
 
 
 @pytest.mark.parametrize(
-    ("edits", "reason"),
+    ("edit", "older", "code", "word"),
     [
-        ([("infra/environments/services.py", "    secret_manager: bool = False\n", "")], "secret_manager"),
-        (
-            [
-                ("infra/environments/schema.py", "serving import Serving\n", "serving import Serving as Server\n"),
-                ("infra/environments/schema.py", "serving: Serving |", "serving: Server |"),
-            ],
-            "cannot import name 'Serving'",
-        ),
-        ([("infra/__main__.py", "import typer\n", "import typer !\n")], "SyntaxError"),
+        (GAINED, False, 1, "site"),
+        (("infra/contract/versions.py", '"7.39.0"', '"7.39.99"'), False, 3, "7.39.99"),
+        (LOST, True, 3, "secret_manager"),
+        (("infra/__main__.py", "import typer\n", "import typer !\n"), True, 3, "SyntaxError"),
     ],
-    ids=["field", "class", "code"],
+    ids=["a field to add", "another provider", "older, without a field", "older, broken"],
 )
-def test_an_older_side_that_cannot_read_the_environment_is_not_judged(
-    fork: Path, edits: list[tuple[str, str, str]], reason: str
+def test_a_side_that_cannot_read_the_environment_or_be_planned_says_why(
+    fork: Path, edit: tuple[str, str, str], older: bool, code: int, word: str
 ) -> None:
-    upstream(fork, *edits)
-    git(fork, "merge", "--quiet", "--strategy=ours", "upstream", "-m", "Long ago")
-    code, found = check(fork, "upstream")
-    lines = str(found["stderr"]).splitlines()
-    assert code == 3 and reason in lines[1], lines
-    assert [line.split(":")[0].strip() for line in lines] == ["could not judge", "got", "allowed", "fix"]
+    upstream(fork, edit)
+    if older:
+        git(fork, "merge", "--quiet", "--strategy=ours", "upstream", "-m", "Long ago")
+    got, found = check(fork, "upstream")
+    assert got == code and word in str(found.get("unloadable", found.get("stderr"))), found
+    if older:
+        heads = [line.split(":")[0].strip() for line in str(found["stderr"]).splitlines()]
+        assert heads == ["could not judge", "got", "allowed", "fix"]
 
 
-def test_a_revision_of_another_layout_is_not_judged(fork: Path) -> None:
+def test_an_unknown_revision_is_bad_input_and_one_of_another_layout_is_not_judged(fork: Path) -> None:
+    code, found = check(fork, "no-such-ref")
+    assert code == 2 and "no-such-ref" in str(found["stderr"])
     empty = git(fork, "commit-tree", "4b825dc642cb6eb9a060e54bf8d69288fbee4904", "-m", "The first")
     code, found = check(fork, empty)
     assert code == 3 and "no infra/environments/schema.py" in str(found["stderr"]), found
 
 
-def test_a_merge_that_changes_nothing_is_clean_and_an_unknown_one_is_bad_input(fork: Path) -> None:
-    code, found = check(fork, "HEAD")
-    assert (code, found["destroyed"], found["created"]) == (0, [], [])
-    code, found = check(fork, "no-such-ref")
-    assert code == 2 and "no-such-ref" in str(found["stderr"])
+def test_a_merge_that_changes_nothing_is_clean() -> None:
+    assert not Upgrade().harmful and not report(Upgrade())

@@ -21,10 +21,15 @@ PLAN = {
 
 
 def test_losses_stand_first_and_what_stays_is_left_out(capsys: pytest.CaptureFixture[str]) -> None:
-    drift.show(EXAMPLE, {"cluster-example": changes_of(PLAN)}, as_json=False)
-    lines = capsys.readouterr().out.splitlines()
+    ignored = Change(
+        address="google_a.b", kind="google_a", actions=drift.IGNORED, difference='x[0].y lacks "Z"', fix="correct it"
+    )
+    drift.show(EXAMPLE, {"cluster-example": [*changes_of(PLAN), ignored]}, as_json=False)
+    shown = capsys.readouterr()
+    lines = shown.out.splitlines()
     assert "google_a.gone" in lines[1] and "google_a.new" in lines[2]
-    assert lines[-1] == "example: 2 changes, 1 destroy or replace"
+    assert 'google_a.b x[0].y lacks "Z"' in lines[3] and "Next: correct it" in shown.err
+    assert lines[-1] == "example: 3 changes, 1 destroy or replace"
     drift.show(EXAMPLE, {"cluster-example": changes_of(PLAN)}, as_json=True)
     found = json.loads(capsys.readouterr().out)
     assert found["schema"] == "holdfast.drift/1" and len(found["changes"]) == 2
@@ -61,12 +66,3 @@ def test_what_terraform_ignores_differs_only_as_a_set() -> None:
     for change in plan["resource_changes"]:
         change["change"]["before"] = None
     assert list(drift.ignored_differences(EXAMPLE, plan)) == [], "before the first deployment"
-
-
-def test_what_terraform_ignores_is_shown_with_the_way_to_mend_it(capsys: pytest.CaptureFixture[str]) -> None:
-    ignored = Change(
-        address="google_a.b", kind="google_a", actions=drift.IGNORED, difference='x[0].y lacks "Z"', fix="mend it"
-    )
-    drift.show(EXAMPLE, {"cluster-example": [ignored]}, as_json=False)
-    shown = capsys.readouterr()
-    assert 'google_a.b x[0].y lacks "Z"' in shown.out and "Next: mend it" in shown.err

@@ -16,7 +16,6 @@ from infra.contract.names import LABEL_RUN
 from infra.environments import Environment
 from infra.environments.schema import AcceleratorCap, Budget
 from infra.ops import leftovers
-from infra.ops.doctor import LOCAL
 from infra.ops.project import LISTED_AGENTS, account_checks
 from infra.ops.show import leftovers as show_leftovers
 from infra.specs.encryption import agent
@@ -172,14 +171,6 @@ def test_a_figure_that_google_does_not_list_is_not_taken_for_zero(healthy: Gclou
     assert "lists no PREEMPTIBLE_NVIDIA_A100_GPUS for 16" in found["GPU quota"][1]
 
 
-def test_doctor_examines_this_machine_too() -> None:
-    found = {c.name: c for c in examine(ENVIRONMENT, LOCAL)}
-    assert found["rules"].verdict is found["placeholders"].verdict is Status.OK
-    unsettled = {c.name: c for c in examine(replace(ENVIRONMENT, project_id="CHANGE-ME"), LOCAL)}
-    assert unsettled["placeholders"].verdict is Status.BROKEN
-    assert "infra/environments/example.py" in unsettled["placeholders"].fix
-
-
 def test_leftovers_tells_what_bills_and_how_to_remove_it(gcloud: Gcloud, capsys: pytest.CaptureFixture[str]) -> None:
     for source in leftovers.SOURCES:
         gcloud.answer(source.command, [])
@@ -195,13 +186,9 @@ def test_leftovers_tells_what_bills_and_how_to_remove_it(gcloud: Gcloud, capsys:
     assert show_leftovers([], as_json=True) == 0
 
 
-def empty(gcloud: Gcloud) -> None:
+def test_what_a_run_left_is_found_by_its_label_only_and_names_its_place(gcloud: Gcloud) -> None:
     for source in leftovers.SOURCES_OF_RUN:
         gcloud.answer(f"{source.command} list", [])
-
-
-def test_what_a_run_left_is_found_by_its_label_only_and_names_its_place(gcloud: Gcloud) -> None:
-    empty(gcloud)
     gcloud.answer("compute disks list", [{"name": "pvc-1", "zone": "https://x/zones/us-central1-a"}])
     gcloud.answer("container clusters list", [{"name": "holdfast-example", "location": "us-central1"}])
     gcloud.answer("sql instances list", [{"name": "db", "region": "us-central1"}])
@@ -220,7 +207,8 @@ def test_what_a_run_left_is_found_by_its_label_only_and_names_its_place(gcloud: 
 def test_what_is_removed_is_named_by_its_run_and_looked_for_again(
     gcloud: Gcloud, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    empty(gcloud)
+    for source in leftovers.SOURCES_OF_RUN:
+        gcloud.answer(f"{source.command} list", [])
     gcloud.answer("storage buckets list", [{"storage_url": "gs://b/"}])
     gcloud.refuse("storage rm", "ERROR: locked")
     run = CliRunner()

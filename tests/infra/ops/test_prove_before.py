@@ -50,30 +50,25 @@ def invoked(step: prove.Step, *more: str) -> Result:
     return done
 
 
-def nothing_deployed(gcloud: Gcloud) -> None:
+@pytest.mark.parametrize(
+    ("there", "max_usd", "yes", "word"),
+    [
+        ("", 5, True, "--max-usd is 5.00"),
+        ("", 1_000, False, "not confirmed"),  # no terminal to ask on
+        ("container clusters describe", 1_000, True, "exists already"),
+        ("storage buckets describe", 1_000, True, "exists already"),
+    ],
+)
+def test_what_costs_too_much_or_destroys_what_was_there_does_not_start(
+    gcloud: Gcloud, tmp_path: Path, capsys: pytest.CaptureFixture[str], there: str, max_usd: int, yes: bool, word: str
+) -> None:
     gcloud.refuse("container clusters describe", "NOT_FOUND: no such cluster")
     gcloud.refuse("storage buckets describe", "404: no such bucket")
-
-
-def test_what_may_cost_more_than_allowed_does_not_start_and_its_price_is_shown(
-    gcloud: Gcloud, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    nothing_deployed(gcloud)
-    assert prove.prove(EXAMPLE, max_usd=5, yes=True, out=tmp_path / "p") == EXIT_STOPPED
+    if there:
+        gcloud.answer(there, {"name": "x"})
+    assert prove.prove(EXAMPLE, max_usd=max_usd, yes=yes, out=tmp_path / "p") == EXIT_STOPPED
     shown = capsys.readouterr()
-    assert "--max-usd is 5.00" in shown.err and "up to" in shown.out
-    assert prove.prove(EXAMPLE, max_usd=1_000, yes=False, out=tmp_path / "p") == EXIT_STOPPED, "no terminal to ask on"
-    assert not (tmp_path / "p").exists()
-
-
-@pytest.mark.parametrize("there", ["container clusters describe", "storage buckets describe"])
-def test_a_proof_destroys_nothing_that_was_there_before(
-    gcloud: Gcloud, tmp_path: Path, capsys: pytest.CaptureFixture[str], there: str
-) -> None:
-    nothing_deployed(gcloud)
-    gcloud.answer(there, {"name": "x"})
-    assert prove.prove(EXAMPLE, max_usd=1_000, yes=True, out=tmp_path / "p") == EXIT_STOPPED
-    assert "exists already" in capsys.readouterr().err
+    assert word in shown.err and "up to" in shown.out, "the price is shown"
     assert not (tmp_path / "p").exists()
 
 

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from infra.ops import show
-from infra.ops.plan import Change, changes_of, counts
+from infra.ops.plan import Change
 from infra.rules import Finding
 
 
@@ -30,11 +30,3 @@ def test_destroys_and_replacements_come_first_then_broken_rules(capsys: pytest.C
     output = json.loads(capsys.readouterr().out)
     assert (output["schema"], output["findings"][0]["rule"]) == ("holdfast.plan/1", "gpu-taint")
     assert output["destroys"] == ["google_b.new", "google_c.gone"]
-
-
-def test_what_stays_as_it_is_counts_as_no_change() -> None:
-    rows = [("google_a.x", ["no-op"]), ("google_a.y", ["create"]), ("google_a.z", ["update"])]
-    planned = [{"address": a, "type": "google_a", "change": {"actions": actions}} for a, actions in rows]
-    found = changes_of({"resource_changes": planned})
-    assert [c.address for c in found] == ["google_a.y", "google_a.z"]
-    assert counts(found) == {"google_a": 2}

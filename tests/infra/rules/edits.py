@@ -1,4 +1,4 @@
-"""Edits of a set of facts, from which `breaking` puts together how to break each rule."""
+"""Edits of a set of facts, from which `broken` puts together how to break each rule."""
 
 from collections.abc import Callable
 from copy import deepcopy
@@ -75,14 +75,6 @@ def taints(address: str, *keep: str) -> Edit:
 
 def member(kind: str, role: str, who: str = "serviceAccount:x@p.iam.gserviceaccount.com", **extra: Any) -> Edit:
     return add(f"{kind}.extra", role=role, member=who, **extra)
-
-
-def after(address: str, *others: str) -> Edit:
-    """The resource comes after these, and nothing else."""
-    return lambda facts: replace(
-        facts,
-        resources=tuple(replace(r, after=frozenset(others)) if r.address == address else r for r in facts.resources),
-    )
 
 
 def without(address: str) -> Edit:

@@ -1,7 +1,5 @@
-"""Each rule is broken by one edit, alone, in the shape of the specs and in the shape of a plan."""
+"""Each rule is broken by one edit, alone; what Google refuses is found; no recorded inventory guards a fork's environment."""
 
-import subprocess
-import sys
 from dataclasses import replace
 from typing import Any
 
@@ -11,10 +9,11 @@ from holdfast.contract.errors import InputError
 from infra.environments import load, names
 from infra.rules import RULES, judge, judge_environment, require_clean
 from infra.rules.hardening import MIN_MAINTENANCE_H
-from infra.rules.model import Facts
-from infra.rules.order import API_OF_KIND, SERVICE
-from infra.specs import resources
-from tests.infra.rules.breaking import BREAKING, sound
+from infra.rules.model import Facts, facts_of_plans, facts_of_specs
+from infra.specs import identities, resources
+from tests.infra.rules.broken import BROKEN, firewall, sound
+from tests.infra.rules.edits import Edit, both
+from tests.infra.rules.seeded_refusals import REFUSED
 from tests.infra.samples import EXAMPLE, hardened
 
 MAPS = {"labels", "resource_labels", "user_labels", "metadata"}
@@ -40,13 +39,58 @@ def test_the_sound_facts_break_no_rule() -> None:
     assert judge(in_plan_shape(sound())) == []
 
 
-@pytest.mark.parametrize("rule", sorted(BREAKING))
-@pytest.mark.parametrize("shape", [lambda facts: facts, in_plan_shape], ids=["specs", "plan"])
-def test_one_edit_breaks_exactly_its_rule(rule: str, shape: Any) -> None:
-    findings = judge(shape(BREAKING[rule](sound())))
-    assert {f.rule for f in findings} == {rule}
-    for finding in findings:
-        assert all((finding.where, finding.got, finding.allowed, finding.fix)), finding
+def broken(edit: Edit) -> Facts:
+    """The edited resources; those of the edited environment, where it changed that alone."""
+    facts = edit(sound())
+    return facts if facts.resources != sound().resources else facts_of_specs(facts.environment)
+
+
+def rules_of(facts: Facts) -> set[str]:
+    found = judge(facts)
+    assert all(each.where and each.got and each.allowed and each.fix for each in found), found
+    return {each.rule for each in found}
+
+
+@pytest.mark.parametrize("defect", BROKEN)
+def test_one_edit_breaks_exactly_its_rule(defect: str) -> None:
+    """In the shape of the specs, and in the shape of a plan."""
+    edit, rules = BROKEN[defect]
+    facts = broken(edit)
+    assert rules_of(facts) == rules_of(in_plan_shape(facts)) == set(rules.split())
+
+
+@pytest.mark.parametrize("change", REFUSED)
+def test_what_google_refuses_is_found_before_it_is_asked(change: str) -> None:
+    """By the rules or by the schema, as the table says, and so that no other finding could stand for it."""
+    edit, finder, source = REFUSED[change]
+    assert source.startswith("https://")
+    try:
+        facts = broken(edit)
+    except InputError as error:
+        assert finder in error.what, error
+    else:
+        assert rules_of(facts) == rules_of(in_plan_shape(facts)) == set(finder.split())
+
+
+def test_every_rule_is_broken_alone_by_some_edit() -> None:
+    refused = {finder for _, finder, _ in REFUSED.values() if finder in RULES}
+    assert refused | {rules for _, rules in BROKEN.values() if " " not in rules} == set(RULES)
+
+
+def test_a_child_module_hides_nothing() -> None:
+    """Also one of its own, and a resource with `for_each`."""
+    bad = BROKEN["firewall with empty sources"][0](sound()).resources[-1]
+    inner = {"resources": [{"type": bad.kind, "address": 'module.a.module.b.any["x"]', "values": dict(bad.values)}]}
+    plan = {"planned_values": {"root_module": {"child_modules": [{"child_modules": [inner]}]}}}
+    found = judge(facts_of_plans(hardened(), [plan]))
+    assert {"no-open-firewall"} == {each.rule for each in found if "module.b" in each.where}
+
+
+def test_what_is_sound_is_not_refused() -> None:
+    plan = {"planned_values": {"root_module": {}}}
+    tagged = firewall(source_tags=["x"])
+    assert judge(facts_of_plans(hardened(), [plan])) == []
+    assert judge(both(firewall(source_ranges=["10.0.0.0/8"]), tagged)(sound())) == []
 
 
 def test_every_rule_says_why_and_who_says_so() -> None:
@@ -70,26 +114,14 @@ def test_a_broken_environment_fails_before_terraform_with_the_rule_and_its_file(
 
 
 def test_production_asks_for_what_a_trial_may_leave_out() -> None:
-    broken = {f.rule for f in judge_environment(replace(EXAMPLE, production=True))}
-    assert {"dns-endpoint-inside", "secrets-encrypted", "deletion-protection", "flow-logs"} <= broken
+    found = {f.rule for f in judge_environment(replace(EXAMPLE, production=True))}
+    assert {"production-is-hardened", "production-is-safe", "deletion-protection", "data-encrypted"} <= found
     assert judge_environment(hardened()) == []
 
 
-@pytest.mark.process
-def test_roles_of_a_project_are_not_judged_by_the_specs_that_ask_for_them() -> None:
-    """In a process of its own: a rule that copied them would have done so when it was imported."""
-    code = "import infra.specs.identities as i; i.PROJECT_ROLES['nodes'] = 'roles/storage.objectViewer'; "
-    code += "import infra.environments as e, infra.rules as r; print({f.rule for f in r.judge_environment(e.load('example'))})"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout == "{'project-roles'}\n"
-
-
-def test_the_rule_about_apis_knows_every_kind_that_is_planned() -> None:
-    """A kind that it does not know would pass in any order."""
-    environments = (EXAMPLE, hardened(), *map(load, names()))
-    kinds = {resource.kind for environment in environments for resource in resources(environment)}
-    unknown = {kind for kind in kinds if not kind.startswith(tuple(API_OF_KIND))}
-    assert unknown == {SERVICE, "terraform_data"}
+def test_roles_of_a_project_are_not_judged_by_the_specs_that_ask_for_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(identities.PROJECT_ROLES, "nodes", "roles/storage.objectViewer")
+    assert {found.rule for found in judge_environment(EXAMPLE)} == {"project-roles"}
 
 
 def test_who_plans_from_a_workflow_may_read_the_image_policy_and_who_deploys_may_write_it() -> None:

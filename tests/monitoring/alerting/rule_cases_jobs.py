@@ -7,10 +7,8 @@ from tests.monitoring.alerting.rule_series import OTHER, gauge, here, labels, ou
 JOB_A = {"job": "a", "namespace": "training"}
 A = 'job="a",namespace="training"'
 OF_A, HERE = labels(**JOB_A), here(**JOB_A)
-_DATABASE = ours("batch_failures_total", f'{A},error_class="database"')
-_OF_B = 'job="b",reason="not an event"'
-_REFUSED = ours("event_lines_refused_total", f'{A},reason="not an event"')
-_NOT_AN_EVENT = labels(**JOB_A, reason="not an event")
+_OF_B, _NOT_AN_EVENT = 'job="b",reason="not an event"', f'{A},reason="not an event"'
+_FUTURE = f'{A},reason="from the future"'
 JOBS: dict[str, tuple[History, ...]] = {
     "HoldfastFlexNodeEndsUnsaved": (
         played(
@@ -114,60 +112,24 @@ JOBS: dict[str, tuple[History, ...]] = {
             fires=labels(subscription_id=EXAMPLE["dead_letters"]),
             quiet=4,
         ),
-        played((ours("dead_letters_total", A), "_x70 1x20"), at=72, fires=OF_A),
-        played((ours("dead_letters_total", A), "2x90 3x9"), at=95, fires=OF_A),
-        played((ours("dead_letters_total", A), "0x80 1x20"), at=85, fires=OF_A),  # one, exactly
-        played((ours("dead_letters_total", A), "3x80 4x100"), at=175),
-        played((ours("dead_letters_total", A), "4x15 _x120 4x20"), at=140, fires=OF_A),
         played(
             (
                 'pubsub_googleapis_com:subscription_num_undelivered_messages{subscription_id="holdfast-example-work"}',
                 "500x90",
             ),
-            (ours("dead_letters_total", A), "2x60 _x7 2x90"),
-            (ours("dead_letters_total", A, OTHER), "_x70 5x90"),
-            at=130,
+            at=80,
         ),
+        *risen("dead_letters_total", A, OF_A),
     ),
     "HoldfastEventLinesRefused": (
-        played(
-            (_REFUSED, "0x90 0+2x30"),
-            (ours("event_lines_refused_total", _OF_B), "5x120"),
-            at=105,
-            fires=_NOT_AN_EVENT,
-            quiet=95,
-        ),
-        played((_REFUSED, "_x70 15x20"), at=72, fires=_NOT_AN_EVENT),
-        played((_REFUSED, "_x70 8x20"), at=72),
-        played((_REFUSED, "0x80 15x20"), at=85, fires=_NOT_AN_EVENT),
-        played((_REFUSED, "0x30 40x150"), at=145),  # an hour and more ago
-        played((_REFUSED, "4x15 _x120 40x20"), at=140, fires=_NOT_AN_EVENT),
-        played((_REFUSED, "0x80 9x90"), at=85),
-        played(
-            (_REFUSED, "40x60 _x7 40x90"),  # a short silence is no birth
-            (ours("event_lines_refused_total", _OF_B), "0x80 8x90"),
-            (ours("event_lines_refused_total", f'{A},reason="from the future"'), "0x80 8x90"),
-            (
-                ours("event_lines_refused_total", f'{A},reason="not an event"', OTHER),
-                "_x70 50x90",
-            ),
-            at=130,
+        *risen("event_lines_refused_total", _NOT_AN_EVENT, labels(**JOB_A, reason="not an event"), most=10),
+        played(  # jobs and reasons are judged alone
+            *((ours("event_lines_refused_total", own), "0x80 8x90") for own in (_NOT_AN_EVENT, _OF_B, _FUTURE)),
+            at=85,
         ),
     ),
     "HoldfastResultsDatabaseErrors": (
-        played((_DATABASE, "1x20 2+1x20"), at=30, fires=OF_A, quiet=22),
-        played((_DATABASE, "0x5 0+0.4x60"), at=40),  # four in ten minutes
-        played((_DATABASE, "9x60"), at=40),  # an outage long over
-        played((_DATABASE, "_x30 4x20"), at=31),
-        played((_DATABASE, "9x5 _x25 9x20"), at=33, fires=OF_A),
-        played((_DATABASE, "9x5 _x11 9x20"), at=21),  # a short silence is no birth
-        # born in the middle of an outage
-        played((_DATABASE, "_x30 9x20"), at=31, fires=OF_A),
-        played(
-            (_DATABASE, "1x20 2 3 4 5x40"),
-            (ours("batch_failures_total", f'{A},error_class="input"'), "0+9x60"),
-            (ours("batch_failures_total", f'{A},error_class="database"', OTHER), "0+9x60"),
-            at=30,
-        ),
+        *risen("batch_failures_total", f'{A},error_class="database"', OF_A, most=5, window=10),
+        played((ours("batch_failures_total", f'{A},error_class="input"'), "0+9x60"), at=30),
     ),
 }

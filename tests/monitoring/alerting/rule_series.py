@@ -55,18 +55,24 @@ def gauge(
     )
 
 
-def risen(metric: str, own: str, fires: Firings) -> tuple[History, ...]:
-    """A counter of which any rise within an hour is news."""
-    counted, other = ours(metric, own), ours(metric, own, OTHER)
+def risen(metric: str, own: str, fires: Firings, *, most: int = 0, window: int = 60) -> tuple[History, ...]:
+    """A counter that rises by more than `most` within a window of minutes is news."""
+    counted, other, news, w = ours(metric, own), ours(metric, own, OTHER), most + 1, window
+    fewer = (
+        played((counted, f"_x{w + 10} {most}x20"), at=w + 12),
+        played((counted, f"0x{w + 20} {most * 4 // 5}x90"), at=w + 25),
+    )
     return (
         # The first ever, on a series that is born with it.
-        played((counted, "_x70 1x20"), at=71, fires=fires, quiet=69),
+        played((counted, f"_x{w + 10} {news}x{w}"), at=w + 10 + w * 4 // 5, fires=fires, quiet=w + 9),
         # The exporter restarted, its counter begins again.
-        played((counted, "3x80 _x2 0x3 1x5"), at=87, fires=fires),
-        played((counted, "0x80 1x20"), at=85, fires=fires),  # one, exactly
-        played((counted, "4x80 _x8 4x60"), at=140),  # old news
-        played((counted, "3x80 4x100"), at=175),  # an hour and a half ago
-        # Back after two hours of silence: better one alert too many.
-        played((counted, "4x15 _x120 4x20"), at=140, fires=fires),
-        played((other, "_x70 1x20"), at=80),
+        played((counted, f"3x{w + 20} _x2 0x3 {news}x5"), at=w + 27, fires=fires),
+        played((counted, f"0x{w + 20} {news}x{w}"), at=w + 20 + w * 4 // 5, fires=fires),
+        # A silence of less than two windows is no birth.
+        played((counted, f"{news + 3}x{w + 20} _x{w + 1} {news + 3}x60"), at=w + 21 + w * 8 // 5),
+        played((counted, f"3x{w + 20} {news + 3}x100"), at=w + 20 + w * 8 // 5),  # a window and a half ago
+        # Back after two windows of silence: better one alert too many.
+        played((counted, f"{news + 3}x15 _x{2 * w} {news + 3}x20"), at=20 + 2 * w, fires=fires),
+        played((other, f"_x{w + 10} {news}x20"), at=w + 20),
+        *(fewer if most else ()),
     )

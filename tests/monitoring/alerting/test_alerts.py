@@ -32,18 +32,14 @@ OLD = "Unit Testing:  a.json\n  SUCCESS\n\nUnit Testing:  b.json\n  FAILED:\n   
 NEW = "  SUCCESS\n\n  FAILED:\n    alertname: A, time: 3m, \n        exp:[], \n\n\n"
 
 
-@pytest.mark.parametrize("output", [OLD, NEW], ids=["2.42", "3.x"])
-def test_the_verdicts_of_old_and_new_releases_are_read(output: str) -> None:
-    (held, _), (broken, detail) = promtool.verdicts(output, 2)
-    assert (held, broken) == (True, False)
-    assert "exp:[]" in detail
-
-
-@pytest.mark.parametrize("output", [NEW.replace("  SUCCESS\n", ""), NEW + "  SUCCESS\n", "", "promtool: error"])
-def test_output_that_is_not_understood_is_not_judged(output: str) -> None:
+def test_the_verdicts_of_promtool_2_and_3_are_read_and_other_output_is_not_judged() -> None:
     """It must never read as `every alert is broken`."""
-    with pytest.raises(Unjudged, match="for 2 files"):
-        promtool.verdicts(output, 2)
+    for output in (OLD, NEW):
+        (held, _), (broken, detail) = promtool.verdicts(output, 2)
+        assert held and not broken and "exp:[]" in detail
+    for output in (NEW.replace("  SUCCESS\n", ""), NEW + "  SUCCESS\n", "", "promtool: error"):
+        with pytest.raises(Unjudged, match="for 2 files"):
+            promtool.verdicts(output, 2)
 
 
 @pytest.mark.process
@@ -112,58 +108,38 @@ def test_a_limit_that_is_moved_reaches_its_query() -> None:
         assert value in text
 
 
-ENTRY = {
-    "resource": {"type": "k8s_cluster", "labels": {"cluster_name": "c"}},
-    "logName": "projects/p/logs/container.googleapis.com%2Fcluster-autoscaler-visibility",
-}
-
-
-@pytest.mark.parametrize(
-    ("payload", "fires"),
-    [
-        ({"resultInfo": {"results": [{"errorMsg": {"messageId": "scale.up.error.quota.exceeded"}}]}}, True),
-        ({"resultInfo": {"results": [{"errorMsg": {"messageId": "scale.up.error.out.of.resources"}}]}}, True),
-        (
-            {
-                "noDecisionStatus": {
-                    "noScaleUp": {
-                        "unhandledPodGroups": [
-                            {"napFailureReasons": [{"messageId": "no.scale.up.nap.pod.gpu.no.limit.defined"}]}
-                        ]
-                    }
-                }
-            },
-            True,
-        ),
-        ({"resultInfo": {"results": [{"eventId": "fine"}]}}, False),
-        ({"noDecisionStatus": {"noScaleUp": {"reason": {"messageId": "no.scale.up.in.backoff"}}}}, False),
-    ],
+# What the autoscaler's log calls a failure that waiting does not cure, and what it calls a wait.
+FAILURES = (
+    {"resultInfo": {"results": [{"errorMsg": {"messageId": "scale.up.error.quota.exceeded"}}]}},
+    {"resultInfo": {"results": [{"errorMsg": {"messageId": "scale.up.error.out.of.resources"}}]}},
+    {"noDecisionStatus": {"noScaleUp": {"unhandledPodGroups": [{"napFailureReasons": [{"messageId": "no.scale.up.nap.pod.gpu.no.limit.defined"}]}]}}},
+)  # fmt: skip
+WAITS = (
+    {"resultInfo": {"results": [{"eventId": "fine"}]}},
+    {"noDecisionStatus": {"noScaleUp": {"reason": {"messageId": "no.scale.up.in.backoff"}}}},
 )
-def test_the_log_filter_takes_the_failures_that_waiting_does_not_mend(payload: object, fires: bool) -> None:
-    assert logfilter.matches(filled("$scale_failures", {"cluster": "c"}), ENTRY | {"jsonPayload": payload}) is fires
-    assert not logfilter.matches(filled("$scale_failures", {"cluster": "other"}), ENTRY | {"jsonPayload": payload})
 
 
-def test_an_unknown_alert_is_bad_input() -> None:
+def test_the_log_filter_takes_the_failures_that_waiting_does_not_cure() -> None:
+    def taken(payload: object, cluster: str = "c") -> bool:
+        log = "projects/p/logs/container.googleapis.com%2Fcluster-autoscaler-visibility"
+        resource = {"type": "k8s_cluster", "labels": {"cluster_name": "c"}}
+        entry = {"resource": resource, "logName": log, "jsonPayload": payload}
+        return logfilter.matches(filled("$scale_failures", {"cluster": cluster}), entry)
+
+    assert all(map(taken, FAILURES)) and not any(map(taken, WAITS)) and not taken(FAILURES[0], "other")
+
+
+def test_what_cannot_be_played_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert play.find("spot-preemption-burst") == play.find("HoldfastSpotPreemptionBurst")
     with pytest.raises(InputError, match="HoldfastDeadLetters"):
         play.find("HoldfastDeadLetter")
-
-
-def test_the_engine_is_found_where_the_tools_are_built(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(Unjudged, match="log entries"):
+        play.play(play.find("autoscaler-cannot-scale"))
     monkeypatch.setenv("PATH", "")
     monkeypatch.setattr(build, "CACHE", tmp_path)
     with pytest.raises(Unjudged, match="make tools"):
         promtool.program()
-    built = build.TOOLS["promtool"].binary  # where `make tools` would put it
-    built.parent.mkdir(parents=True)
-    built.touch(mode=0o755)
-    assert promtool.program() == str(built)
-
-
-def test_what_prometheus_cannot_judge_is_not_judged() -> None:
-    with pytest.raises(Unjudged, match="log entries"):
-        play.play(play.find("autoscaler-cannot-scale"))
 
 
 # Alerts of a module that the environment names: no file of the platform is edited for them.

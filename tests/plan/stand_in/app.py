@@ -1,4 +1,4 @@
-"""Environments with their placeholders settled: `python -m tests.plan.stand_in.app OUT VARIANT:ENV...`."""
+"""Environments with their placeholders settled: `python -m tests.plan.stand_in.app OUT` synthesises prod."""
 
 import sys
 from dataclasses import replace
@@ -6,7 +6,7 @@ from pathlib import Path
 
 from infra import cdk
 from infra.environments import Environment, load
-from infra.environments.schema import Delivery
+from infra.environments.schema import Delivery, Queue
 from infra.main import build
 
 NUMBER = "123456789012"
@@ -29,27 +29,20 @@ def settled(name: str) -> Environment:
         security=security,
         alerts=replace(environment.alerts, emails=("oncall@acme.example",)),
         budget=environment.budget and replace(environment.budget, billing_account=BILLING_ACCOUNT),
-        # Off in each of ours: here one has it, so that its resources are applied, too.
-        delivery=Delivery(repository="acme/platform") if name == "example" else None,
+        # Off in it: here it has both, so that their resources are applied, too.
+        delivery=Delivery(repository="acme/platform") if name == "prod" else None,
+        queue=Queue(lanes=1) if name == "prod" else environment.queue,
     )
 
 
-def _as_it_is(environment: Environment) -> Environment:
-    return environment
-
-
-VARIANTS = {"settled": _as_it_is, "unprotected": Environment.unprotected}
-
-
-def main(out: str, *asked: str) -> None:
-    """Each into OUT/VARIANT. One process for all: to load the bindings takes as long as a synthesis."""
-    for variant, change in VARIANTS.items():
-        if names := [word.partition(":")[2] for word in asked if word.startswith(f"{variant}:")]:
-            (Path(out) / variant).mkdir(parents=True)
-            app = cdk.App(outdir=str(Path(out) / variant))
-            for name in names:
-                build(app, change(settled(name)), local_state=True)
-            app.synth()
+def main(out: str) -> None:
+    """Both variants of prod. One process for both: to load the bindings takes as long as a synthesis."""
+    protected = settled("prod")
+    for variant, environment in {"settled": protected, "unprotected": protected.unprotected()}.items():
+        (Path(out) / variant).mkdir(parents=True)
+        app = cdk.App(outdir=str(Path(out) / variant))
+        build(app, environment, local_state=True)
+        app.synth()
 
 
 if __name__ == "__main__":

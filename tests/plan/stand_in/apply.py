@@ -117,7 +117,7 @@ def _copy(of: Path, to: Path) -> None:
     shutil.copy(of / ".terraform.lock.hcl", to)
 
 
-def synthesise(out: Path, *asked: str) -> Path:
-    """The folder of variants. `asked`: `VARIANT:ENVIRONMENT` of tests.plan.stand_in.app."""
-    subprocess.run([sys.executable, "-m", "tests.plan.stand_in.app", str(out), *asked], check=True)
+def synthesise(out: Path) -> Path:
+    """The folder of the variants of tests.plan.stand_in.app."""
+    subprocess.run([sys.executable, "-m", "tests.plan.stand_in.app", str(out)], check=True)
     return out

@@ -116,7 +116,6 @@ class Pool:
     extra_labels: tuple[tuple[str, str], ...] = ()
     disk_gib: int = 100
     disk_type: str = "pd-balanced"
-    local_ssds: int = 0
     window: ShutdownWindow = field(default=DEFAULT_WINDOW)
     max_run_s: int = 0
     """Planned life of a flex-start node; 0: no end, or on a queued pool the one that the job's request names."""

@@ -1,9 +1,6 @@
 """The platform document: what is written is what is read, and what cannot be read says why."""
 
 import json
-import os
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -15,11 +12,15 @@ import pytest
 
 import holdfast.platform.schema as schemas
 from holdfast.clients.api import Api
+from holdfast.command_line import run_app
+from holdfast.commands import app as holdfast
 from holdfast.contract.environment import ENV_PLATFORM
 from holdfast.contract.errors import InputError, Stopped
+from holdfast.contract.exit_codes import EXIT_STOPPED
 from holdfast.platform import Platform, parse, read, reading
 from holdfast.platform.cluster import PATH, choose, nearest, require_cluster_of
 from tests import platforms
+from workloads.__main__ import app as workloads
 from workloads.library.tests.jobs.api_server import serving
 
 SCHEMA = Path(schemas.__file__).with_name("schema.json")
@@ -110,19 +111,12 @@ def test_the_document_of_the_cluster_is_taken_where_none_is_given(tmp_path: Path
         assert choose(Api(kubeconfig), platforms.file("prod")) == PROD
 
 
-def test_a_given_document_of_another_platform_stops(tmp_path: Path) -> None:
-    with cluster(tmp_path, PROD) as kubeconfig, pytest.raises(Stopped) as stopped:
-        choose(Api(kubeconfig), platforms.file("dev"))
-    assert str(PROD) in stopped.value.got and str(DEV) in stopped.value.allowed
-    assert "get-credentials" in stopped.value.fix
-
-
-def test_a_document_near_a_file_is_compared_too(tmp_path: Path) -> None:
-    with cluster(tmp_path, PROD) as kubeconfig, pytest.raises(Stopped):
-        choose(Api(kubeconfig), None, platforms.file("dev").parent / "samples")
-
-
-def test_an_environment_of_the_same_name_on_another_cluster_stops(tmp_path: Path) -> None:
+def test_a_document_of_another_platform_that_is_given_or_near_stops(tmp_path: Path) -> None:
+    for given, near in ((platforms.file("dev"), None), (None, platforms.file("dev").parent / "samples")):
+        with cluster(tmp_path, PROD) as kubeconfig, pytest.raises(Stopped) as stopped:
+            choose(Api(kubeconfig), given, near)
+        assert str(PROD) in stopped.value.got and str(DEV) in stopped.value.allowed
+        assert "get-credentials" in stopped.value.fix
     with cluster(tmp_path, replace(DEV, cluster="holdfast-old")) as kubeconfig, pytest.raises(Stopped):
         require_cluster_of(Api(kubeconfig), DEV)
 
@@ -172,25 +166,26 @@ def test_the_nearest_document_is_found_upwards_and_the_named_one_goes_first(
     assert nearest(platforms.file("example"), below) == platforms.load("example")
 
 
-JOB = "workloads/rendered/dev/samples/training.yaml"
+HAND = ["--platform", str(platforms.file("dev"))]
 ACTING = {
-    "holdfast submit": ["holdfast", "submit", JOB, "--yes"],
-    "holdfast try": ["holdfast", "try", "--platform", str(platforms.file("dev")), "--yes"],
-    "holdfast explain, all": ["holdfast", "explain", "--platform", str(platforms.file("dev"))],
-    "holdfast explain": ["holdfast", "explain", "a", "--platform", str(platforms.file("dev"))],
-    "holdfast explain --follow": ["holdfast", "explain", "a", "--follow", "--platform", str(platforms.file("dev"))],
-    "workloads apply": ["workloads", "apply", "dev", "--yes"],
-    "workloads apply --operators": ["workloads", "apply", "dev", "--operators", "--yes"],
-    "workloads doctor": ["workloads", "doctor", "dev"],
+    "submit": ["holdfast", "submit", str(platforms.file("dev").parent / "samples/training.yaml"), "--yes"],
+    "try": ["holdfast", "try", *HAND, "--yes"],
+    "explain, all": ["holdfast", "explain", *HAND],
+    "explain": ["holdfast", "explain", "a", *HAND],
+    "explain --follow": ["holdfast", "explain", "a", "--follow", *HAND],
+    "apply": ["workloads", "apply", "dev", "--yes"],
+    "apply --operators": ["workloads", "apply", "dev", "--operators", "--yes"],
+    "doctor": ["workloads", "doctor", "dev"],
 }
 
 
-@pytest.mark.process
 @pytest.mark.parametrize("name", ACTING)
-def test_every_acting_command_stops_in_prods_context_with_dev_in_hand(name: str, tmp_path: Path) -> None:
-    with cluster(tmp_path, PROD, gke(PROD)) as kubeconfig:
-        variables = os.environ | {"KUBECONFIG": str(kubeconfig)}
-        command = [sys.executable, "-m", *ACTING[name]]
-        done = subprocess.run(command, env=variables, capture_output=True, text=True, timeout=120, check=False)
-    assert done.returncode == 4, done.stderr
-    assert str(PROD) in done.stderr and str(DEV) in done.stderr and "nothing was changed" in done.stderr
+def test_every_acting_command_stops_in_prods_context_with_dev_in_hand(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    program, *words = ACTING[name]
+    with cluster(tmp_path, PROD, gke(PROD)) as kubeconfig, pytest.raises(SystemExit) as end:
+        run_app({"holdfast": holdfast, "workloads": workloads}[program], [*words, f"--kubeconfig={kubeconfig}"])
+    printed = capsys.readouterr().err
+    assert end.value.code == EXIT_STOPPED, printed
+    assert str(PROD) in printed and str(DEV) in printed and "nothing was changed" in printed
