@@ -67,5 +67,9 @@ def test_it_never_pushes_a_job_out_and_pods_follow_a_change_of_its_fields(monkey
     monkeypatch.setattr(gpu_metrics, "GPU_FIELDS", {"XID_ERRORS": ("gauge", "another text")})
     (other,) = (b for b in gpu_metrics.objects(RenderContext(platform)) if b["kind"] == "DaemonSet")
     assert other["spec"]["template"]["metadata"]["annotations"] != template["metadata"]["annotations"]
+
+
+def test_it_can_be_left_out() -> None:
+    platform = load("example")
     without = replace(platform, security=replace(platform.security, gpu_exporter=False))
-    assert [*gpu_metrics.objects(RenderContext(without))] == [], "and it can be left out"
+    assert [*gpu_metrics.objects(RenderContext(without))] == []

@@ -3,6 +3,7 @@
 import re
 from typing import Any
 
+import pytest
 from typer.main import get_command
 
 from holdfast.commands import app as holdfast
@@ -41,6 +42,16 @@ def test_a_builder_is_sent_locks_and_the_wheel_only() -> None:
     copies = re.findall(r"^COPY (?!--from)(\w+)/", DOCKERFILE, re.MULTILINE)
     assert [line[1:] for line in lines if line.startswith("!")] == copies == ["requirements", "vendor"]
     assert {"**/*.tfstate*", "**/.env*"} <= set(lines)
+
+
+@pytest.mark.parametrize("env", names())
+def test_every_pod_runs_the_command_that_its_image_was_tried_with(env: str) -> None:
+    """Or another one of the same extra, as the batch image loads, drains and migrates."""
+    for _, template in workloads(env):
+        for container in template["spec"]["containers"]:
+            role = container["image"].partition("@")[0].rpartition("/")[2]
+            if role in ("exporter", "mover"):
+                assert container["command"][2:4] == ["holdfast", pins.ROLES[role].command]
 
 
 def test_every_rendered_command_is_one_that_its_command_line_understands() -> None:

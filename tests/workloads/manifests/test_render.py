@@ -58,11 +58,21 @@ def test_the_rendered_manifests_are_clean() -> None:
     assert report.objects > 100 and not open_findings and accepted == {"HF008", "HF119"}, as_text(report)
 
 
-def test_work_on_spot_has_the_priority_of_the_contract() -> None:
-    (low,) = (
-        b for b in bodies("example") if b["kind"] == "PriorityClass" and b["metadata"]["name"] == "spot-workload-low"
-    )
-    assert low["value"] == -5
+def test_no_priority_of_ours_reaches_the_system_classes() -> None:
+    values = {b["metadata"]["name"]: b["value"] for b in bodies("example") if b["kind"] == "PriorityClass"}
+    assert values["spot-workload-low"] == -5
+    assert max(values.values()) < 1_000_000
+
+
+def test_each_quota_is_bounded_by_what_the_environment_can_have() -> None:
+    env = load("example")
+    lent = 0
+    for queue in (b for b in bodies("example") if b["kind"] == "ClusterQueue"):
+        for flavor in queue["spec"]["resourceGroups"][0]["flavors"]:
+            lent += int(next(r["nominalQuota"] for r in flavor["resources"] if r["name"] == "nvidia.com/gpu"))
+    most = sum(p.max_nodes * p.gpus_per_node for p in env.pools)
+    most += sum(env.auto_provisioning.values())
+    assert 0 < lent <= most
 
 
 # What a second apply of the platform half would do: nothing to jobs, and nothing to what Kueue owns of them.

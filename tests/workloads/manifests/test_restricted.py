@@ -2,6 +2,8 @@
 
 import pytest
 
+from holdfast.contract.kubernetes import LABEL_NAME
+from holdfast.contract.roles import NAMESPACE_BATCH
 from tests.platforms import names
 from tests.workloads.manifests.rendered import Body, bodies, workloads
 from workloads.manifests import gpu_metrics
@@ -36,3 +38,24 @@ def test_every_container_is_pinned_bounded_and_cannot_write_its_root(env: str) -
             assert {"cpu", "memory", "ephemeral-storage"} <= set(container["resources"]["limits"])
         for volume in spec["volumes"]:
             assert "emptyDir" not in volume or volume["emptyDir"]["sizeLimit"]
+
+
+def stays(body: Body) -> bool:
+    """The migration says that it was done by being there: cleared away, each apply would run it anew."""
+    return body["metadata"]["labels"][LABEL_NAME] == "migrate" and body["metadata"]["namespace"] == NAMESPACE_BATCH
+
+
+@pytest.mark.parametrize("env", names())
+def test_every_job_ends_and_is_cleared_away(env: str) -> None:
+    seen = 0
+    for body in bodies(env):
+        spec = body.get("spec", {})
+        if body["kind"] == "CronJob":
+            spec = spec["jobTemplate"]["spec"]
+        if body["kind"] in ("Job", "CronJob", "JobSet"):
+            seen += 1
+            assert spec.get("ttlSecondsAfterFinished", 0) > 0 or stays(body)
+            inner = [group["template"]["spec"] for group in spec.get("replicatedJobs", ())] or [spec]
+            assert all(job["activeDeadlineSeconds"] > 0 for job in inner)
+            assert all(job["template"]["spec"]["restartPolicy"] == "Never" for job in inner)
+    assert seen >= 6
