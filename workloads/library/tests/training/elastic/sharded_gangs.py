@@ -177,6 +177,10 @@ class ShardedGang:
         lines = path.read_text().splitlines() if path.exists() else []
         return [(found["step"], found["digest"]) for found in map(json.loads, lines)]
 
+    def noted(self, step: int) -> bool:
+        """Its bits at `step` are on disk: a copy of the step may be whole before they are."""
+        return any(at == step for at, _ in self.bits())
+
     def close(self) -> None:
         for process in self.processes.values():
             if process.poll() is None:

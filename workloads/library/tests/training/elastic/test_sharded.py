@@ -59,7 +59,7 @@ def test_a_lost_node_is_replaced_and_no_shard_is_read_from_the_bucket(
         nodes=nodes, processes=processes, layout=layout, steps=STEPS, every=EVERY, gate_step=GATE, bits_at=[GATE]
     )
     gang.start(*range(nodes))
-    gang.until(lambda: gang.copied(GATE) and gang.committed())
+    gang.until(lambda: gang.copied(GATE) and gang.noted(GATE) and gang.committed())
     survivors = {place: process.pid for place, process in gang.processes.items() if place != lost}
     gang.lose(lost)
     without_the_bucket(gang)
@@ -70,7 +70,7 @@ def test_a_lost_node_is_replaced_and_no_shard_is_read_from_the_bucket(
 def test_a_noticed_node_loses_no_step_and_the_others_stay(make: Make) -> None:
     gang = make(nodes=3, gate_step=GATE, peer_steps=100, steps=STEPS, every=1000, bits_at=[GATE])
     gang.start(*range(3))
-    gang.until(lambda: gang.copied(1) and gang.at_gate())
+    gang.until(lambda: gang.copied(1) and gang.at_gate() and gang.noted(GATE))
     gang.processes[1].send_signal(signal.SIGTERM)
     assert gang.processes[1].wait(WAIT_S) == EXIT_PREEMPTED
     assert all(gang.processes[place].poll() is None for place in (0, 2))
@@ -81,7 +81,7 @@ def test_a_noticed_node_loses_no_step_and_the_others_stay(make: Make) -> None:
 def test_without_copies_a_lost_node_is_replaced_and_the_bucket_is_read(make: Make) -> None:
     gang = make(nodes=2, gate_step=GATE, copies=0, steps=STEPS, every=EVERY, bits_at=[EVERY])
     gang.start(0, 1)
-    gang.until(gang.committed)
+    gang.until(lambda: gang.committed() and gang.noted(EVERY))
     assert not any(gang.held().values())
     gang.lose(1)
     ends_after_a_restore(gang, 1, step=EVERY, source="store")
@@ -90,7 +90,7 @@ def test_without_copies_a_lost_node_is_replaced_and_the_bucket_is_read(make: Mak
 def test_a_node_of_another_size_is_refused_and_the_others_wait_on(make: Make) -> None:
     two = make(nodes=2, gate_step=GATE, steps=STEPS, every=1000, bits_at=[GATE])
     two.start(0, 1)
-    two.until(lambda: two.copied(GATE))
+    two.until(lambda: two.copied(GATE) and two.noted(GATE))
     two.lose(1)
     two.processes_of_node = 2
     two.start(1)
@@ -104,7 +104,7 @@ def test_copies_are_in_another_zone_so_that_the_nodes_of_one_may_be_lost_togethe
     zones = ["a/rack-1", "b/rack-1", "b/rack-2", "a/rack-2"]
     four = make(nodes=4, domains=zones, gate_step=GATE, steps=STEPS, every=1000, bits_at=[GATE])
     four.start(*range(4))
-    four.until(lambda: four.copied(GATE))
+    four.until(lambda: four.copied(GATE) and four.noted(GATE))
     for place in (1, 2):
         four.lose(place)
     ends_after_a_restore(four, 1, 2, step=GATE)
