@@ -88,7 +88,8 @@ def _drain(bench: Bench, phase: str, number: int, times: int) -> float:
     )
     try:
         if phase == "starting":
-            time.sleep(0.1 + 1.5 * number / times)  # spread over imports
+            signal_at = time.monotonic() + 0.1 + 1.5 * number / times  # spread over imports
+            until(lambda: time.monotonic() >= signal_at or _is_known(bench, job), within_s=60)
         else:
             until(lambda: _reached(bench, phase, job, folder), within_s=60)
         began = time.monotonic()
@@ -109,8 +110,13 @@ def _reached(bench: Bench, phase: str, job: str, folder: Path) -> bool:
     if phase == "committing":
         return bool(_execute(bench, "SELECT FROM pg_stat_activity WHERE wait_event = 'PgSleep'"))
     if phase == "idle":
-        return bool(_execute(bench, "SELECT FROM holdfast.worker WHERE job = %s", job))
+        return _is_known(bench, job)
     return (folder / "reached").exists()
+
+
+def _is_known(bench: Bench, job: str) -> bool:
+    """The worker has told the database of itself: its start is over."""
+    return bool(_execute(bench, "SELECT FROM holdfast.worker WHERE job = %s", job))
 
 
 def _execute(bench: Bench, query: Any, *parameters: object) -> int:
