@@ -1,4 +1,4 @@
-"""The stack `monitoring-<env>`: who is notified of what, and what the dashboards show. Deployable alone.
+"""The stack `monitoring-<env>`: notifications, and what the dashboards show. Deployable alone.
 
 Every policy is one alert of alerts.py; nothing here decides a threshold.
 """

@@ -31,7 +31,7 @@ def imports_of(name: str) -> Path:
 
 def load(name: str) -> Environment:
     """The environment `name`, or an InputError that names file, line and field."""
-    if not name:  # none is taken for granted: what follows may reach a cloud
+    if not name:  # there is no default: what follows may reach a cloud
         raise InputError("no environment", got="none named", allowed=", ".join(names()), fix="--env NAME")
     if name not in names():
         near = get_close_matches(name, names(), n=1)

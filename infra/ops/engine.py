@@ -176,7 +176,7 @@ def _written(path: Path, text: str, mode: int = 0o600) -> Path:
 
 
 def _private_folder() -> Path:
-    """A folder of this user's alone: what lies in it is run, or decides where providers come from."""
+    """A folder of this user's alone: its files are run, or decides where providers come from."""
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     folder = cache / "holdfast" / "engine"
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)

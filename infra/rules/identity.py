@@ -7,7 +7,7 @@ from infra.environments import Environment
 from infra.environments.runs import READERS, Run
 from infra.rules.model import Facts, Finding, PlannedResource, of_environment, rule
 
-# Written here once more, not read from the specs: a rule that asks the specs what is right agrees with them always.
+# Repeated here, not read from the specs: a rule that asks the specs what is right agrees with them always.
 PROJECT_ROLES = {
     "roles/container.defaultNodeServiceAccount": "nodes",
     "roles/monitoring.metricWriter": "exporter",

@@ -1,4 +1,4 @@
-"""Network: address space against node caps, and what is open to whom."""
+"""Network: address space against node caps, and which ports are open."""
 
 from collections.abc import Iterable, Iterator
 from ipaddress import IPv4Network, ip_network

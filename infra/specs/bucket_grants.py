@@ -21,7 +21,7 @@ def grant(
 
 
 def below(environment: Environment, title: str, prefixes: tuple[str, ...]) -> dict[str, str]:
-    """The condition that an object of the checkpoints lies below one of them."""
+    """The condition that an object of the checkpoints is below one of them."""
     bucket = environment.bucket("checkpoints")
     places = [f'resource.name.startsWith("projects/_/buckets/{bucket}/objects/{prefix}")' for prefix in prefixes]
     return {"title": title, "expression": " || ".join(places)}

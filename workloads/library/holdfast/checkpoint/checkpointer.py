@@ -1,4 +1,4 @@
-"""Checkpointer: what a training loop holds. Restores on entry, saves when due, leaves in order when preempted.
+"""Checkpointer: what a training loop holds. Restores on entry, saves when due, exits cleanly when preempted.
 
 Guarantees: a tick between saves costs two comparisons and no communication; a save blocks for the copy into the staging
 memory and one exchange through the store; nothing that fails in the background stops the training; `with` is left in

@@ -46,7 +46,7 @@ def list_attempts(
         print(json.dumps({"schema": "holdfast.checkpoints/1", "url": url, "attempts": attempts}))
     else:
         show(found)
-    # An empty table with exit 0 would let a mistyped run pass for one whose checkpoints are in order.
+    # An empty table with exit 0 would let a mistyped run pass for one whose checkpoints are sound.
     if not found:
         raise InputError("no checkpoint is there", got=url if run is None else f"{url}, run {run}", allowed="a URL and run with a save", fix="check both for a typing error")  # fmt: skip
     # An attempt without a commit is no damage: a save that is being written looks the same.

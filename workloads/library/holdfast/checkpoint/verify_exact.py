@@ -37,7 +37,7 @@ DEATHS = (KILL, KILL_SAVING, KILL_IN_STEP, NOTICE)
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Orders:
     steps: int
-    """The process ends in order after this one."""
+    """The process exits cleanly after this one."""
     every: int
     die_at: int = 0
     death: str = ""

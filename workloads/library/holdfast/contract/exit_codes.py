@@ -10,7 +10,7 @@ EXIT_COMPLETE = 0
 EXIT_BUG = 70  # EX_SOFTWARE: an exception of the program; retrying repeats it
 EXIT_RETRY = 75  # EX_TEMPFAIL: a peer, a GPU or the last save was lost; start me again
 EXIT_KILLED = 137  # 128 + SIGKILL: no notice, resume me
-EXIT_PREEMPTED = 143  # 128 + SIGTERM: stopped in order, resume me
+EXIT_PREEMPTED = 143  # 128 + SIGTERM: stopped cleanly, resume me
 
 # podFailurePolicy FailJob: retrying these only burns money.
 FATAL_EXIT_CODES = (EXIT_BAD_INPUT, EXIT_BUG)

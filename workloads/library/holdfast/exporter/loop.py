@@ -1,4 +1,4 @@
-"""The loop of a process that watches a cluster, exporter or mover: passes under a lease. First signal ends it in order."""
+"""The loop of a process that watches a cluster, exporter or mover: passes under a lease. The first signal ends it cleanly."""
 
 from collections.abc import Callable, Collection, Generator, Sequence
 from contextlib import contextmanager

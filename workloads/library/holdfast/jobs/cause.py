@@ -168,7 +168,7 @@ class Losses:
 
 
 def losses(job: JobSnapshot, events: Iterable[Object] = (), notices: int = 0) -> Losses:
-    """`notices`: times that the job left in order after a notice, by its own event lines."""
+    """`notices`: times that the job stopped cleanly after a notice, by its own event lines."""
     if job.kind == "JobSet":
         return _of_jobset(job)
     if job.kind == "Deployment":

@@ -34,7 +34,7 @@ class ClusterSnapshot:
     cluster_queues: list[Object] = field(default_factory=list[Object])
 
     def within(self, namespace: str) -> "ClusterSnapshot":
-        """All pods and what has no namespace, and of the rest what lies in this one."""
+        """All pods and what has no namespace, and of the rest what is in this one."""
         lists = [each.name for each in fields(self) if each.name not in ("others", "taken_s")]
         return replace(self, **{name: _lying_in(namespace, getattr(self, name)) for name in lists})
 

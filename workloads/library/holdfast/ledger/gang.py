@@ -71,7 +71,7 @@ def _without_a_node(lane: Sequence[Span], sizes: Sequence[GangSize]) -> Sequence
 
 
 def _overlaps(lane: Sequence[Span], sizes: Iterable[GangSize]) -> Iterable[tuple[Span, GangSize]]:
-    """Each piece of a span that lies within a size, with that size. Neither the spans nor the sizes overlap."""
+    """Each piece of a span within a size, with that size. Neither the spans nor the sizes overlap."""
     number = 0
     for size in sizes:
         while number < len(lane) and lane[number].end_us <= size.begin_us:

@@ -54,7 +54,7 @@ class Probes:
     readiness: client.V1Probe
     liveness: client.V1Probe | None
     startup: client.V1Probe | None = None
-    """Of a server that is deaf while it loads: neither of the others is asked before it has passed."""
+    """Of a server that does not answer while it loads: the other probes start after it has passed."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -151,7 +151,7 @@ def _with_key(context: RenderContext, work: PodSettings) -> PodSettings:
 
 
 def _identity(work: PodSettings) -> dict[str, str]:
-    """What the process writes of itself is taken for this job's only."""
+    """What the process writes of itself is attributed to this job only."""
     if not work.job:
         return {}
     return {LABEL_HOLDFAST_JOB: work.job} | ({LABEL_RUN_PER_INDEX: "true"} if work.run_per_index else {})

@@ -1,4 +1,4 @@
-"""Policies of Kubernetes: who may reach whom, and how many pods may go at once."""
+"""Policies of Kubernetes: which pods may reach each other, and how many pods may go at once."""
 
 from collections.abc import Iterator
 from typing import Any

@@ -196,7 +196,7 @@ def ignoring(*in_order: int) -> client.V1PodFailurePolicy:
         rules=[
             client.V1PodFailurePolicyRule(action="Ignore", on_pod_conditions=[DISRUPTED]),
             client.V1PodFailurePolicyRule(action="FailJob", on_exit_codes=codes(*FATAL_EXIT_CODES)),
-            # Stopped in order before its node's planned end: the next node goes on.
+            # Stopped cleanly before its node's planned end: the next node goes on.
             client.V1PodFailurePolicyRule(action="Ignore", on_exit_codes=codes(*sorted(in_order))),
         ]
     )

@@ -53,7 +53,7 @@ class Movable:
     def stranded(self) -> bool:
         """It waits with the marks of the flavor that it left, so no other one will have it.
 
-        A move does so when Kueue starts the JobSet once more between the two requests, and sees the Workload go before
+        A move does so when Kueue starts the JobSet again between the two requests, and sees the Workload go before
         it sees its own start: with no Workload it cannot take back what it added.
         """
         if not self.suspended or not self.held or (self.workload and self.workload.admitted):

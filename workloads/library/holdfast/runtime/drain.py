@@ -27,7 +27,7 @@ def drain(
         float, typer.Option(help="Grace period of the pool, in seconds.", envvar=ENV_WINDOW_S)
     ] = DEFAULT_WINDOW.pod_s,
 ) -> None:
-    """Stop the trainer or worker of this container in order. Exit: 0 stopped, 1 still running, 3 none found."""
+    """Stop the trainer or worker of this container cleanly. Exit: 0 stopped, 1 still running, 3 none found."""
     budget_ends = time.monotonic() + window - WINDOW_MARGIN_S
     asked = pidfiles.registered()
     # A failure, so that the kubelet records FailedPreStopHook: a hook that finds no process protects none.

@@ -47,7 +47,7 @@ class Shutdown:
         self.nothing_at_stake = False
         """While true, the first notice leaves at once: a start that has not begun its work."""
         self.takes_s = float(DEFAULT_WINDOW.pod_s)
-        """How long leaving in order may take, for the person who pressed Ctrl-C."""
+        """How long a clean exit may take, for the person who pressed Ctrl-C."""
         self.last_words: Callable[[], object] = lambda: None
         """Says what is lost, before this process leaves without its main thread. It may take LAST_S."""
         self.announces = True
@@ -76,7 +76,7 @@ class Shutdown:
                 self._leave(EXIT_PREEMPTED)
 
     def begin(self) -> None:
-        """From here on a notice has to be followed in order; one that came just before ends the process."""
+        """From here on a notice leads to a clean exit; one that came just before ends the process."""
         self.nothing_at_stake = False
         if self.requested:
             self._leave(EXIT_PREEMPTED)

@@ -13,7 +13,7 @@ from holdfast.training.model import ModelConfig
 
 DEVICES = ("auto", "cpu", "cuda")
 SEEDS = (-(2**63), 2**63 - 1)  # what torch takes
-# IPv6 in brackets: its own colons would be taken for the one before the port.
+# IPv6 in brackets: its own colons would be read as the one before the port.
 _ENDPOINT = re.compile(r"(\[[0-9A-Fa-f:]+\]|[^\s:/]+):\d{1,5}")
 
 

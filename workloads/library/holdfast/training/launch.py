@@ -7,7 +7,7 @@ inside the window, and kills what is left when the window closes. A second signa
 | exit | meaning | what a Job should do |
 |---|---|---|
 | 0 | all steps done | complete |
-| 143 | stopped in order after a notice, or at the window's end | ignore, start again |
+| 143 | stopped cleanly after a notice, or at the window's end | ignore, start again |
 | 75 | a peer or the rendezvous was lost | start again |
 | 137 and other 128 + n | a rank died by signal n | start again, counted |
 | 2, 70 | bad input, a bug | fail |

@@ -57,7 +57,7 @@ class SharedStatus:
 
 
 def run_rank(config: TrainConfig, corpus: Corpus, status: SharedStatus, phases: Phases) -> Ending:
-    """Ends in order are returned, not exited with: at the first failed exit the agent kills the other ranks."""
+    """Clean ends are returned, not exited with: at the first failed exit the agent kills the other ranks."""
     phases.lap("rendezvous")
     local_rank = int(os.environ["LOCAL_RANK"])
     shutdown = notices.of_process()

@@ -72,6 +72,14 @@ def test_every_machine_that_an_environment_offers_runs_jobs_that_the_linter_pass
         assert pod["securityContext"]["runAsNonRoot"] and container["securityContext"]["readOnlyRootFilesystem"]
 
 
+@pytest.mark.parametrize("on_notice", ["drain", "wrap"])
+def test_the_linter_passes_a_job_that_cannot_resume(on_notice: str) -> None:
+    job = own(gpus="1xl4", resumes=False, on_notice=on_notice)
+    offer = placing.place(job, load(job.environment), PRICES).offer
+    assert offer is not None and offer.capacity is not Capacity.SPOT, "one eviction would start it over"
+    assert pod_of(made(job))["containers"]
+
+
 def test_a_gang_finds_its_first_pod_and_counts_its_ranks_without_options() -> None:
     bodies = made(own(gpus="1xa100", nodes=3, capacity="spot"))
     assert [body["kind"] for body in bodies] == ["NetworkPolicy", "PodDisruptionBudget", "JobSet"]

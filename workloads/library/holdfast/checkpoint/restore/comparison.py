@@ -1,6 +1,6 @@
 """Whether the live state holds what was loaded into it.
 
-A load_state_dict() that keeps nothing is a fresh start that is not noticed. So the state is captured once more: modules
+A load_state_dict() that keeps nothing is a fresh start that is not noticed. So the state is captured again: modules
 and optimizers are compared bit by bit, other objects by what their state_dict() was before and is now.
 """
 
@@ -19,7 +19,7 @@ from holdfast.contract.errors import InputError
 
 # Of these a state_dict() after load_state_dict() gives back what was loaded; loaders and schedulers may not.
 EXACT = (nn.Module, torch.optim.Optimizer, torch.Tensor)
-# Of a tensor, to see that it changed at all: more would read every average of a model's weights once more.
+# Of a tensor, to see that it changed at all: more would read every average of a model's weights again.
 _HEAD_ELEMENTS = 1024
 
 

@@ -49,7 +49,7 @@ class Opened:
 
 
 def open_step(storage: Storage, run: str, step: int) -> Opened:
-    """Raises Damaged for whatever is odd; no memory has been taken for a tensor yet."""
+    """Raises Damaged for whatever is odd; no memory has been allocated for a tensor yet."""
     try:
         data = read_object(storage, object_names.commit_object(run, step), limit=MAX_COMMIT_BYTES)
         commit = decode_commit(data, run=run, step=step)
@@ -73,7 +73,7 @@ def open_step(storage: Storage, run: str, step: int) -> Opened:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Wanted:
-    """A box of a saved tensor, and the memory that it shall fill."""
+    """A box of a saved tensor, and the memory that it fills."""
 
     key: str
     offset: tuple[int, ...]

@@ -109,7 +109,7 @@ class CheckpointWriter:
         return bool(self._ranks.agree(mine, all, timeout_s=max(0.1, left_s)))
 
     def prepare(self, state: dict[str, Any]) -> None:
-        """Touch the staging memory before the first save needs it: at the start, and once more when the first
+        """Touch the staging memory before the first save needs it: at the start, and again when the first
         step has given the optimizer its tensors. Never waits for the first to be through."""
         if self._prepared < 2 and not any(staging.touching for staging in self._stagings):
             self._prepared += 1

@@ -97,7 +97,7 @@ class GcsStorage:
                 raise EOFError(f"{name} ends before byte {start}")
             if answer.status_code not in (requests.codes.ok, requests.codes.partial_content):
                 raise _refused(answer.status_code, name, answer.text)
-            # Emulators and proxies ignore ranges and send all of it: what lies before must be read and dropped.
+            # Emulators and proxies ignore ranges and send all of it: what comes before must be read and dropped.
             if answer.status_code == requests.codes.ok and start:  # a server that knows no ranges
                 fill(memoryview(bytearray(start)), name, answer.raw.readinto)
             fill(into, name, answer.raw.readinto)

@@ -95,7 +95,7 @@ class LocalStorage:
                 _link(incoming, target)
                 break
             except FileNotFoundError:
-                # Another process' delete removed the folder, empty as yet, between our two calls.
+                # Another process' delete removed the still empty folder between our two calls.
                 if not incoming.exists():
                     raise
         for folder in (target.parent, *created):

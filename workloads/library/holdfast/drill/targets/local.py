@@ -51,7 +51,7 @@ def evictions(*, seed: int, count: int, total: int, first: int, victims: int = 1
 
 
 class Local(ABC):
-    """`folder` keeps events and logs; what lies under `scratch` goes with the drill."""
+    """`folder` keeps events and logs; `scratch` is deleted with the drill."""
 
     def __init__(
         self, folder: Path, kind: str, *, fault: Fault = Fault.NOTICE, owner: str = "", job: str = "drill"

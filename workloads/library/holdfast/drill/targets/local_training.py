@@ -122,7 +122,7 @@ class LocalTraining(Local):
     def metrics(self) -> Mapping[str, Measure]:
         return {
             "commits": lambda: sum(event["event"] == "commit" for event in self.events.seen[self._seen_before :]),
-            # Nothing more will come: it was taken for finished, or ended by its own fault.
+            # Nothing more will come: it was considered finished, or ended by its own fault.
             "gave_up": lambda: float(self.pod.exit_code is not None),
             "crashes": lambda: float(self.pod.exit_code not in (None, EXIT_COMPLETE, EXIT_KILLED, EXIT_PREEMPTED)),
             "recovered_s": self._recovered_s,

@@ -101,7 +101,7 @@ class Worker:
         self._writer.finish()
         # 4. The micro-batch handed over ahead is not waited for: the predictor ends with this process.
         self._feeder.put_back(self._ahead)
-        # 5. The feeder may have pulled once more; after this nothing is added to what is held.
+        # 5. The feeder may have pulled again; after this nothing is added to what is held.
         self._feeder.join(self._settings.pull_wait_s + 5.0)
         # 6. Give back the rest, so that another worker has it now and not when the leases end.
         self._release_rest()

@@ -280,7 +280,7 @@ class Crew:
             time.sleep(0.05)
 
     def _await_farewells(self, others: list[Member]) -> None:
-        """A member that has not seen the end would save it once more, and find no peer."""
+        """A member that has not seen the end would save it again, and find no peer."""
         ends = time.monotonic() + FAREWELL_S
         while time.monotonic() < ends:
             gone = self._control.farewells(self.epoch.number)

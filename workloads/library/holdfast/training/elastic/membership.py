@@ -17,7 +17,7 @@ from holdfast.contract import object_names
 from holdfast.contract.errors import InputError
 
 KEPT = 20
-# The bucket is not this program's alone: what lies under such a name may have any size.
+# The bucket is not this program's alone: an object of such a name may have any size.
 MAX_EPOCH_BYTES = 1 << 20
 
 

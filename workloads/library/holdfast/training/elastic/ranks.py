@@ -23,7 +23,7 @@ KILL_MARGIN_S = 0.5
 
 
 def run_ranks(command: Sequence[str], processes: int, shutdown: Shutdown, *, window_s: float) -> int:
-    """The exit code of the node, once all have ended. One that fails takes the others along, in order.
+    """The exit code of the node, once all have ended. One that fails ends the others cleanly.
 
     Raises InputError where the program cannot be started."""
     if not 1 <= processes <= MAX_RANKS:

@@ -18,7 +18,7 @@ from holdfast.training.errors import CutOff
 
 MOST_NAMED = 4
 TRIES = 3
-"""Epochs of the same members that did not meet, until a closed port is taken for one that stays closed."""
+"""Epochs of the same members that did not meet, until a closed port counts as permanently closed."""
 
 
 class Reach:

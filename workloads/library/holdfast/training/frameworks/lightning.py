@@ -31,7 +31,7 @@ class HoldfastCallback(Callback):
         kept |= {f"scheduler-{n}": found.scheduler for n, found in enumerate(trainer.lr_scheduler_configs)}
         stream = torch.get_rng_state()
         if self._checkpoints.begin(kept):
-            trainer.fit_loop.reset()  # once more, now that it knows where it restarts
+            trainer.fit_loop.reset()  # again, now that it knows where it restarts
             stream = self._order.resume(trainer.fit_loop.epoch_loop.batch_progress.total.ready)
         iter(trainer.fit_loop._data_fetcher)  # the workers that it has are neither shielded nor in the right place
         self._checkpoints.begin_at(stream)

@@ -82,7 +82,7 @@ class EpochOrder:
     def reached(self) -> None:
         """The first batch is there: iterations from now on are those of later epochs."""
         if self._replay is not None and self._loader.num_workers:
-            torch.set_rng_state(self._replay[2])  # a resumed trainer may have evaluated once more, behind the workers
+            torch.set_rng_state(self._replay[2])  # a resumed trainer may have evaluated again, behind the workers
         self._replay = None
 
     def __len__(self) -> int:
