@@ -157,15 +157,16 @@ def _route(proxy: Proxy, prefix: str = "/") -> dict[str, Any]:
 
 def _servers(proxy: Proxy, folder: str) -> dict[str, Any]:
     most = int(PROXY_MEMORY_MIB * 2**20 * _REQUESTS_SHARE) // _REQUEST_BYTES
-    # Those that wait for a connection are counted apart.
-    limits = {"max_connections": most * 3 // 4, "max_pending_requests": most // 4, "max_requests": most}
+    # Those that wait for a connection are counted apart. A machine that vanished looks least loaded, so nearly all
+    # requests of one connect timeout wait for it.
+    limits = {"max_connections": most // 2, "max_pending_requests": most // 2, "max_requests": most}
     if proxy.max_retries is not None:
         limits["max_retries"] = proxy.max_retries
     source = {"path_config_source": {"path": proxy.endpoints_file, "watched_directory": {"path": folder}}}
     return {
         "name": CLUSTER,
         "type": "EDS",
-        "connect_timeout": "1s",
+        "connect_timeout": "0.5s",
         "per_connection_buffer_limit_bytes": _BUFFER_BYTES,
         "lb_policy": "LEAST_REQUEST",
         # With all but none left healthy every one is asked: a server that drains still answers.

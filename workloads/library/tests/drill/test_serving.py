@@ -1,9 +1,12 @@
 """Servers behind a real Envoy, with the configuration that is rendered: evictions and roll-outs lose no request."""
 
+import asyncio
 import contextlib
 import json
 import socket
-from collections.abc import Callable
+import threading
+from collections import Counter
+from collections.abc import Callable, Generator
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,13 +15,15 @@ import pytest
 
 from holdfast.drill.serving.fleet import HOST, Fleet, holdfast_server
 from holdfast.drill.serving.load import Load
-from holdfast.manifests.envoy import PROXY_MEMORY_MIB, Proxy, bootstrap
+from holdfast.inference.proxy.endpoints import Endpoint, discovery, write
+from holdfast.manifests.envoy import CLUSTER, PROXY_MEMORY_MIB, Proxy, bootstrap
 from tests.workloads.manifests.rendered import named
 from workloads.library.tests.drill.field_fleet import FieldFleet
 from workloads.library.tests.inference.server.serving import INFER, PREDICTORS, head, texts
 
 RATE = 50.0
 OURS = holdfast_server(f"{PREDICTORS}:gpu_like")
+BODY = texts("a request")
 
 
 def under(fleet: Fleet, story: Callable[[], object] = lambda: None) -> Load:
@@ -128,6 +133,55 @@ def test_unfinished_bodies_do_not_end_a_proxy_of_the_memory_that_is_rendered(fle
         ends.close()
         fleet.until(lambda: fleet.stat("membership_healthy") == 2, "the proxy to see both again")
         under(fleet)
+
+
+async def at_one_time(port: int, count: int) -> "Counter[int]":
+    """The codes of `count` requests that are sent together."""
+    ends = [await asyncio.open_connection(HOST, port) for _ in range(count)]
+    for _, writer in ends:
+        writer.write(head(len(BODY)) + BODY)
+    lines = await asyncio.gather(*[reader.readline() for reader, _ in ends])
+    for _, writer in ends:
+        writer.close()
+    return Counter(int(line.split()[1]) for line in lines)
+
+
+@contextlib.contextmanager
+def vanished_machine() -> Generator[Endpoint]:
+    """It was healthy when its network went: a proxy's health check has not missed it yet, and no connection is made."""
+    listener = socket.create_server((HOST, 0), backlog=0)
+    machine = Endpoint(address=HOST, port=listener.getsockname()[1])
+
+    def answer_health_checks() -> None:
+        connection, _ = listener.accept()
+        with connection, contextlib.ExitStack() as filling:
+            for _ in range(8):  # what the kernel accepts without us
+                end = filling.enter_context(socket.socket())
+                end.setblocking(False)
+                end.connect_ex((HOST, machine.port))
+            while connection.recv(65536):
+                connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
+
+    thread = threading.Thread(target=answer_health_checks)
+    thread.start()
+    with listener:
+        yield machine
+        listener.shutdown(socket.SHUT_RDWR)
+
+
+@pytest.mark.process
+def test_a_machine_that_vanishes_without_a_reset_loses_none_of_300_requests_at_one_time(fleet: FieldFleet) -> None:
+    """It looks least loaded, so most of them wait for a connection to it, and then go to another server."""
+    with vanished_machine() as machine, fleet.running(2):
+        endpoints = sorted([machine, *(replica.endpoint for replica in fleet.ready())])
+        write(fleet.endpoints_file, discovery(CLUSTER, endpoints))
+
+        def asked_it() -> bool:
+            return asyncio.run(at_one_time(fleet.port, 1)) == {200: 1} and fleet.stat("upstream_rq_retry") > 0
+
+        fleet.until(asked_it, "a request that is retried because the machine is gone")
+        assert asyncio.run(at_one_time(fleet.port, 300)) == {200: 300}
+        assert fleet.stat("upstream_rq_retry") > 100, "most waited for a connection to it"
 
 
 def test_the_proxy_of_the_tests_is_the_one_that_is_rendered() -> None:
