@@ -3,13 +3,14 @@
 import time
 from collections.abc import Callable, Generator, Iterable
 from contextlib import closing, contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 
 from psycopg import Connection
 from psycopg_pool import ConnectionPool
 
+from holdfast.contract.errors import InputError
 from holdfast.contract.exit_codes import EXIT_BUG, EXIT_PREEMPTED
 from holdfast.contract.telemetry import KIND_BATCH
 from holdfast.inference.enqueue import enqueue, publish
@@ -31,6 +32,23 @@ from holdfast.runtime.events import EventLog
 from holdfast.runtime.shutdown import Shutdown, of_process
 
 
+@dataclass(frozen=True, slots=True)
+class PubSubOptions:
+    """Pub/Sub instead of the queue in PostgreSQL; both empty: that one."""
+
+    topic: str
+    subscription: str
+
+    def __post_init__(self) -> None:
+        if bool(self.topic) != bool(self.subscription):
+            raise InputError(
+                "--topic and --subscription must be given together",
+                got=f"topic {self.topic or '(none)'}, subscription {self.subscription or '(none)'}",
+                allowed="both, or neither for the queue in PostgreSQL",
+                fix="give --topic and --subscription",
+            )
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Launch:
     job: str
@@ -38,65 +56,46 @@ class Launch:
     predictor: PredictorSpec
     events: Path | None
     settings: WorkerSettings
-    broker: "PubSubOptions | None" = None
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class PubSubOptions:
-    """Pub/Sub instead of the queue in PostgreSQL."""
-
-    topic: str
-    subscription: str
+    broker: PubSubOptions
 
 
 def enqueue_source(
     database: str,
     job: str,
     items: Iterable[Item],
-    broker: PubSubOptions | None,
+    broker: PubSubOptions,
     progress: Callable[[int], None],
-    deadline: datetime | None = None,
+    deadline: datetime | None,
 ) -> dict[str, int]:
     uri = database_uri(database)
     with connect(uri) as connection:
-        schema.wait_current(connection)
-
-        def before() -> None:
-            jobs.register(connection, job, deadline)
-            _bind(connection, job, broker)
-
+        schema.require_current(connection)
         with open_pool(uri) as pool, opened_queue(pool, job, broker) as queue:
-            done = enqueue(connection, queue, job, items, progress, before)
-    return asdict(done)
+            return enqueue(connection, queue, job, items, progress, deadline=deadline, subscription=broker.subscription)
 
 
-def redrive_job(database: str, job: str, items: list[str], broker: PubSubOptions | None) -> list[str]:
+def redrive_job(database: str, job: str, items: list[str], broker: PubSubOptions) -> list[str]:
     uri = database_uri(database)
     with connect(uri) as connection:
         schema.require_current(connection)
         jobs.require(connection, job)
-        _bind(connection, job, broker)
+        jobs.bind(connection, broker.subscription, job)
         with open_pool(uri) as pool, opened_queue(pool, job, broker) as queue:
             revived = redrive(connection, job, items)
             publish(connection, queue, job)
     return revived
 
 
-def _bind(connection: Connection, job: str, broker: PubSubOptions | None) -> None:
-    if broker is not None:
-        jobs.bind(connection, broker.subscription, job)
-
-
 @contextmanager
 def opened_queue(
     pool: ConnectionPool[Connection],
     job: str,
-    broker: PubSubOptions | None,
+    broker: PubSubOptions,
     *,
     lease_s: float = WorkerSettings().lease_s,
     sleep: Callable[[float], bool | None] = time.sleep,
 ) -> Generator[Queue]:
-    if broker is None:
+    if not broker.topic:
         yield PostgresQueue(pool, job, lease_s=lease_s, sleep=sleep)
         return
     from google.cloud import pubsub_v1
@@ -196,9 +195,9 @@ def _loaded(launch: Launch, uri: str, shutdown: Shutdown, telemetry: WorkerTelem
 
     def pinned() -> dict[str, object]:
         with connect(uri) as connection:
-            schema.wait_current(connection)
+            schema.require_current(connection)
             jobs.require(connection, launch.job)
-            _bind(connection, launch.job, launch.broker)
+            jobs.bind(connection, launch.broker.subscription, launch.job)
             return jobs.pinned_configuration(connection, launch.job)
 
     def pin() -> str:

@@ -43,25 +43,15 @@ def deadline_of(text: str) -> datetime | None:
 
 
 def require(connection: Connection, job: str) -> None:
-    """InputError when it is unknown or has no items."""
-    row = connection.execute("SELECT total FROM holdfast.job WHERE job = %s", (checked_job(job),)).fetchone()
+    """InputError when it is unknown."""
+    row = connection.execute("SELECT FROM holdfast.job WHERE job = %s", (checked_job(job),)).fetchone()
+    known = connection.execute("SELECT job FROM holdfast.job ORDER BY created_at DESC LIMIT 5").fetchall()
     connection.commit()
     if row is None:
-        known = [
-            name for (name,) in connection.execute("SELECT job FROM holdfast.job ORDER BY created_at DESC LIMIT 5")
-        ]
-        connection.commit()
         raise InputError(
             "the job is unknown",
             got=job,
-            allowed=", ".join(known) or "none yet",
-            fix=f"python -m holdfast batch enqueue {job} --source DIR",
-        )
-    if row[0] == 0:
-        raise InputError(
-            "the job has no items",
-            got=job,
-            allowed="at least one",
+            allowed=", ".join(name for (name,) in known) or "none yet",
             fix=f"python -m holdfast batch enqueue {job} --source DIR",
         )
 
@@ -115,7 +105,9 @@ RETURNING job
 
 
 def bind(connection: Connection, subscription: str, job: str) -> None:
-    """InputError while another job uses it."""
+    """InputError while another job uses it. Without one there is nothing to bind."""
+    if not subscription:
+        return
     with connection.transaction():
         row = connection.execute(_BIND, {"subscription": subscription, "job": job}).fetchone()
         if row is not None:
