@@ -25,6 +25,7 @@ from holdfast.inference.results.connect import TRANSIENT, connect, database_uri,
 from holdfast.inference.results.dead_letters import redrive
 from holdfast.inference.results.postgres import PostgresResults
 from holdfast.inference.worker.batch_worker import EXIT_DEVICE_LOST, Worker
+from holdfast.inference.worker.micro_batch import Parts
 from holdfast.inference.worker.settings import LONGEST_PREDICTION_S, WorkerSettings
 from holdfast.inference.worker.telemetry import WorkerTelemetry
 from holdfast.runtime import logs
@@ -166,23 +167,11 @@ def _work(
                 load_s=load_s,
             )
             shutdown.begin()
-            return Worker(
-                queue=queue,
-                results=results,
-                predictor=predictor,
-                settings=settings,
-                shutdown=shutdown,
-                telemetry=WorkerTelemetry(events),
-                publish_outbox=lambda: _publish_outbox(pool, queue, launch.job),
-            ).run()
+            telemetry = WorkerTelemetry(events)
+            parts = Parts(queue=queue, results=results, settings=settings, shutdown=shutdown, telemetry=telemetry)
+            return Worker(parts, predictor).run()
     except TRANSIENT as error:
         return _gave_up(error, shutdown)
-
-
-def _publish_outbox(pool: ConnectionPool[Connection], queue: Queue, job: str) -> None:
-    """Few at a time: the pool's connections are closed when they are idle in a transaction for 5 s."""
-    with pool.connection() as connection:
-        publish(connection, queue, job, limit=50)
 
 
 def _gave_up(error: Exception, shutdown: Shutdown) -> int:

@@ -16,7 +16,7 @@ from psycopg_pool import ConnectionPool
 
 from holdfast.contract.exit_codes import EXIT_COMPLETE
 from holdfast.contract.telemetry import KIND_BATCH
-from holdfast.inference.enqueue import enqueue, publish
+from holdfast.inference.enqueue import enqueue
 from holdfast.inference.items import Item
 from holdfast.inference.predictor.spec import ByteEntropy, Predictor
 from holdfast.inference.queue.postgres import PostgresQueue
@@ -25,6 +25,7 @@ from holdfast.inference.results import jobs
 from holdfast.inference.results.postgres import PostgresResults
 from holdfast.inference.values import Value
 from holdfast.inference.worker.batch_worker import Worker
+from holdfast.inference.worker.micro_batch import Parts
 from holdfast.inference.worker.settings import WorkerSettings
 from holdfast.inference.worker.telemetry import Failpoint, WorkerTelemetry
 from holdfast.runtime.events import EventLog
@@ -77,7 +78,7 @@ class Harness:
         self.queue = self.queue or PostgresQueue(self.pool, self.job, lease_s=self.settings.lease_s)
 
     def enqueue(self, wanted: Sequence[Item]) -> None:
-        enqueue(self.connection, self.queue, self.job, wanted, lambda _: None)
+        enqueue(self.connection, self.queue, self.job, wanted)
 
     def results(self, predictor: Predictor, name: str = "w") -> PostgresResults:
         fingerprint = jobs.pin(self.connection, self.job, predictor.configuration)
@@ -93,19 +94,14 @@ class Harness:
         self, predictor: Predictor, shutdown: Shutdown | None = None, at: Callable[[Failpoint], None] | None = None
     ) -> Worker:
         log = EventLog.open(self.events, job=self.job, kind=KIND_BATCH)
-        return Worker(
+        parts = Parts(
             queue=self.queue,
             results=self.results(predictor, f"w{next(_numbers)}"),
-            predictor=predictor,
             settings=self.settings,
             shutdown=shutdown or Shutdown(),
             telemetry=WorkerTelemetry(log, at) if at else WorkerTelemetry(log),
-            publish_outbox=self._publish_outbox,
         )
-
-    def _publish_outbox(self) -> None:
-        with self.pool.connection() as connection:
-            publish(connection, self.queue, self.job)
+        return Worker(parts, predictor)
 
     def rows(self) -> dict[str, tuple[str, dict[str, Any]]]:
         found = self.connection.execute(

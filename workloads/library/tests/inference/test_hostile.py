@@ -143,7 +143,7 @@ def test_hostile_ids_are_stored_and_found_as_they_are(
         connection.execute("DELETE FROM holdfast.result WHERE job = %s", (job,))
         connection.execute("DELETE FROM holdfast.job WHERE job = %s", (job,))
     queue = PostgresQueue(pool, job, lease_s=60.0)
-    enqueue(connection, queue, job, [Item(job=job, id=name, body=name.encode()) for name in names], lambda _: None)
+    enqueue(connection, queue, job, [Item(job=job, id=name, body=name.encode()) for name in names])
     assert sorted(lease.item.id for lease in queue.pull(100, 0.0) if lease.item) == sorted(names)
     fingerprint = jobs.pin(connection, job, CountingPredictor().configuration)
     results = PostgresResults(pool, job=job, fingerprint=fingerprint, worker="w", max_failures=3)

@@ -16,6 +16,7 @@ from holdfast.inference.predictor.spec import Predictor
 from holdfast.inference.results.postgres import Failure
 from holdfast.inference.values import Value, encode_value
 from holdfast.inference.worker.micro_batch import ClaimedItem, Outcome
+from holdfast.inference.worker.settings import WorkerSettings
 from holdfast.runtime.shutdown import Shutdown
 
 _LEAST_BOUND_S, _TIMES = 30.0, 20.0
@@ -30,12 +31,12 @@ def bound_s(timing: BatchTime, items: int, failures: int, *, most_s: float) -> f
 
 
 class Triage:
-    def __init__(self, predictor: Predictor, shutdown: Shutdown, *, settle_s: float, learns: bool = True) -> None:
-        """`learns`: the bound of a prediction, up to the predictor's own; else that one holds."""
-        self._predictor, self._shutdown, self._settle_s = predictor, shutdown, settle_s
+    def __init__(self, predictor: Predictor, shutdown: Shutdown, settings: WorkerSettings) -> None:
+        self._predictor, self._shutdown, self._settle_s = predictor, shutdown, settings.settle_s
         self._pipeline = predictor if isinstance(predictor, ProcessPredictor) else None
         self._known_good: bytes | None = None
-        self._learns, self._timing = learns, BatchTime()
+        self._learns, self._timing = not settings.predict_timeout_s, BatchTime()
+        """The bound of a prediction, up to the predictor's own; else that one holds."""
         self._most_s = self._pipeline.timeout_s if self._pipeline else 0.0
         self._first_s, self._worked = 0.0, 0
         """What the first prediction took, which may compile kernels; and the process that predicted last."""

@@ -51,7 +51,7 @@ def made(request: pytest.FixtureRequest, job: str, lease_s: float) -> Generator[
 @pytest.fixture
 def queue_postgres(pool: ConnectionPool[Connection], connection: Connection, job: str, lease_s: float) -> Made:
     queue = PostgresQueue(pool, job, lease_s=lease_s)
-    return Made(queue, lambda wanted: enqueue(connection, queue, job, wanted, lambda _: None))
+    return Made(queue, lambda wanted: enqueue(connection, queue, job, wanted))
 
 
 @contextmanager
