@@ -7,7 +7,6 @@ import hashlib
 import json
 from collections.abc import Mapping
 from datetime import datetime
-from typing import cast
 
 from psycopg import Connection
 
@@ -84,11 +83,10 @@ def pinned_configuration(connection: Connection, job: str) -> dict[str, object]:
     """Of the job's first worker; empty before there was one."""
     row = connection.execute("SELECT configuration FROM holdfast.job WHERE job = %s", (job,)).fetchone()
     connection.commit()
-    return dict(row[0]) if row and isinstance(row[0], dict) else {}
+    return dict(row[0]) if row and row[0] else {}
 
 
-def _difference(stored: object, now: Mapping[str, object]) -> str:
-    before = cast("dict[str, object]", stored) if isinstance(stored, dict) else {}
+def _difference(before: Mapping[str, object], now: Mapping[str, object]) -> str:
     keys = sorted(k for k in {*before, *now} if before.get(k) != now.get(k))
     return ", ".join(f"{k}={now.get(k)} (job: {before.get(k)})" for k in keys)[:300]
 
