@@ -50,7 +50,7 @@ def test_nesting_and_size_are_bounded_before_anything_is_parsed() -> None:
         checked_item("j", "i", b"x" * (MAX_BODY_BYTES + 1), source="test")
 
 
-IDS = st.text(max_size=600).filter(lambda text: not id_fault(text))
+IDS = st.text(max_size=512).filter(lambda text: not id_fault(text))
 
 
 @given(IDS, st.binary(max_size=100))

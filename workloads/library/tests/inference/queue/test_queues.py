@@ -117,10 +117,6 @@ def pulled(queue: Queue, count: int, *, within_s: float = 30.0) -> list[Lease]:
     return list(leases.values())
 
 
-def nothing_left(queue: Queue, wait_s: float) -> bool:
-    return queue.pull(10, wait_s) == []
-
-
 def test_one_item_is_held_by_one_worker_only(made: Made, job: str) -> None:
     """Delivered whole, and once acked it never comes back."""
     wanted = items(job, 20)
@@ -128,10 +124,10 @@ def test_one_item_is_held_by_one_worker_only(made: Made, job: str) -> None:
     leases = pulled(made.queue, 20)
     assert {lease.item for lease in leases} == set(wanted)
     assert len({lease.ack_id for lease in leases}) == 20
-    assert nothing_left(made.queue, 0.5)
+    assert made.queue.pull(10, 0.5) == []
     made.queue.ack(leases)
     made.queue.release(leases)  # would bring back at once what is still there
-    assert nothing_left(made.queue, 1.0)
+    assert made.queue.pull(10, 1.0) == []
 
 
 def test_what_is_released_comes_back_at_once_and_an_extension_under_way_holds_nothing(made: Made, job: str) -> None:
@@ -154,7 +150,7 @@ def test_an_extension_replaces_the_lease(made: Made, job: str) -> None:
     made.queue.extend([longer], 60.0)
     (again,) = pulled(made.queue, 1)
     assert again.item == shorter.item
-    assert nothing_left(made.queue, 2 * SHORT_S)
+    assert made.queue.pull(10, 2 * SHORT_S) == []
 
 
 @pytest.mark.parametrize("lease_s", [SHORT_S])
@@ -167,16 +163,6 @@ def test_an_ack_of_an_ended_lease_does_nothing(made: Made, job: str) -> None:
     (newest,) = pulled(made.queue, 1)
     assert newest.item == stale.item
     assert len({lease.ack_id for lease in (stale, newer, newest)}) == 3
-
-
-def test_a_message_that_is_no_item_says_so_without_its_content() -> None:
-    broker = FakeBroker()
-    queue = PubSubQueue(broker, broker, job="j", topic="t", subscription="t", lease_s=LEASE_S)
-    broker.publish("t", b"canary {not json")
-    (lease,) = queue.pull(1, 0.0)
-    assert lease.item is None
-    assert lease.fault == "not JSON"
-    assert "canary" not in repr(lease)
 
 
 def test_items_of_a_job_that_nobody_knows_are_put_off_for_long() -> None:
