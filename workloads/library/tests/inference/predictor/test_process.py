@@ -75,9 +75,10 @@ def test_items_that_kill_the_process_are_dead_lettered_once_and_the_others_are_d
     assert all(text in messages for text in ("SIGSEGV", "exited with 3", "SIGKILL"))
 
 
-def test_a_device_on_which_everything_dies_counts_against_no_item(harness: Harness) -> None:
+@pytest.mark.parametrize("device", ["dying", "broken"])
+def test_a_device_on_which_everything_dies_counts_against_no_item(harness: Harness, device: str) -> None:
     harness.enqueue(bodies(harness.job, "a", "b", "c"))
-    with process("dying") as predictor:
+    with process(device) as predictor:
         assert harness.worker(predictor).run() == EXIT_DEVICE_LOST
     assert failures(harness) == 0
     assert len(harness.queue.pull(9, 0.0)) == 3, "given back at once"
