@@ -17,7 +17,7 @@ from holdfast.contract.telemetry import KIND_BATCH
 from holdfast.inference.enqueue import enqueue
 from holdfast.inference.items import Item
 from holdfast.inference.predictor.proxy import ProcessPredictor
-from holdfast.inference.predictor.spec import Predictor, PredictorSpec
+from holdfast.inference.predictor.spec import PredictorSpec
 from holdfast.inference.queue.postgres import PostgresQueue
 from holdfast.inference.results import jobs
 from holdfast.inference.results.connect import connect, open_pool
@@ -88,7 +88,7 @@ class Bench:
     def run(
         self,
         job: str,
-        predictor: Predictor,
+        predictor: ProcessPredictor,
         settings: WorkerSettings,
         stop: Shutdown,
         events: EventLog,

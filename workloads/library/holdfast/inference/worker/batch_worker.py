@@ -16,7 +16,6 @@ from collections.abc import Sequence
 from holdfast.contract.exit_codes import EXIT_COMPLETE, EXIT_PREEMPTED, EXIT_RETRY
 from holdfast.inference.errors import PredictorBroken, redacted
 from holdfast.inference.predictor.proxy import ProcessPredictor
-from holdfast.inference.predictor.spec import Predictor
 from holdfast.inference.results.connect import TRANSIENT
 from holdfast.inference.worker.feeder import Feeder
 from holdfast.inference.worker.lease_keeper import LeaseKeeper
@@ -31,15 +30,14 @@ EXIT_DEVICE_LOST = EXIT_RETRY  # same meaning to Kubernetes: retry me, elsewhere
 
 
 class Worker:
-    def __init__(self, parts: Parts, predictor: Predictor) -> None:
+    def __init__(self, parts: Parts, predictor: ProcessPredictor) -> None:
         settings, telemetry = parts.settings, parts.telemetry
         self._queue, self._results, self._shutdown = parts.queue, parts.results, parts.shutdown
         self._settings, self._telemetry = settings, telemetry
         self._sizer = BatchSizer(most=settings.micro_batch, longest_s=settings.longest_batch_s)
         self._triage = Triage(predictor, parts.shutdown, settings)
-        self._pipeline = predictor if isinstance(predictor, ProcessPredictor) else None
-        if self._pipeline is not None:
-            self._pipeline.on_overdue = self._overdue
+        self._predictor = predictor
+        predictor.on_overdue = self._overdue
         self._retry = telemetry.retry(give_up=self._window_is_over)
         self._keeper = LeaseKeeper(
             parts.queue, lease_s=settings.lease_s, heartbeat=parts.results.heartbeat, on_error=telemetry.retrying
@@ -147,12 +145,11 @@ class Worker:
 
     def _overdue(self, items: int, seconds: float) -> None:
         """Called by the predictor: what else this worker holds need not wait for it."""
-        assert self._pipeline is not None
-        most_s = self._pipeline.timeout_s
+        most_s = self._predictor.timeout_s
         logs.warning(
             "predict", f"a micro-batch of {items} is overdue: {seconds:.3g} s; it is ended after {most_s:.3g} s"
         )
         self._telemetry.emit("overdue", items=items, seconds=seconds)
-        self._pipeline.forget([work.item.body for work in self._ahead])
+        self._predictor.forget([work.item.body for work in self._ahead])
         self._feeder.rest([*self._triage.let_go(), *self._ahead])
         self._ahead = []
