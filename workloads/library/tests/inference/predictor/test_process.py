@@ -136,24 +136,18 @@ def test_requests_and_answers_larger_than_a_pipe_do_not_wait_for_each_other(echo
     assert [len(echo.predict(batch)) for batch in batches] == [10] * 3
 
 
-def test_what_is_handed_over_ahead_kills_only_itself(echo: ProcessPredictor) -> None:
-    for body in (b"good", b"segfault", b"behind"):
-        echo.prepare([body])
-    assert echo.predict([b"good"]) == [{"body": "good"}]
-    with pytest.raises(ProcessDied, match="SIGSEGV"):
-        echo.predict([b"segfault"])
-    assert echo.predict([b"behind"]) == [{"body": "behind"}]
-
-
-def test_who_asks_while_another_micro_batch_kills_is_not_blamed(echo: ProcessPredictor) -> None:
-    """As when a micro-batch fails and is tried in halves: the next one is in the process by then."""
-    echo.prepare([b"raise", b"good"])
-    echo.prepare([b"segfault"])
+def test_what_is_handed_over_ahead_kills_only_itself_and_who_asks_meanwhile_is_not_blamed(
+    echo: ProcessPredictor,
+) -> None:
+    """As when a micro-batch fails and is tried in halves: the next ones are in the process by then."""
+    for batch in ([b"raise", b"good"], [b"segfault"], [b"behind"]):
+        echo.prepare(batch)
     with pytest.raises(ItemFault, match="asked to"):
         echo.predict([b"raise", b"good"])
     assert echo.predict([b"good"]) == [{"body": "good"}]
     with pytest.raises(ProcessDied, match="SIGSEGV"):
         echo.predict([b"segfault"])
+    assert echo.predict([b"behind"]) == [{"body": "behind"}]
 
 
 def test_a_promised_gpu_that_is_not_there_is_bad_input(monkeypatch: pytest.MonkeyPatch) -> None:
