@@ -9,7 +9,7 @@ from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, LiteralString, cast
 
 from psycopg import Connection
 from psycopg_pool import ConnectionPool
@@ -101,6 +101,12 @@ class Harness:
             telemetry=WorkerTelemetry(log, at) if at else WorkerTelemetry(log),
         )
         return Worker(parts, predictor)
+
+    def one(self, query: LiteralString) -> Any:
+        """The value that `query` finds, which may ask for %(job)s."""
+        row = self.connection.execute(query, {"job": self.job}).fetchone()
+        self.connection.commit()
+        return row and row[0]
 
     def rows(self) -> dict[str, tuple[str, dict[str, Any]]]:
         found = self.connection.execute(

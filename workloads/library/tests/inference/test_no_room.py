@@ -41,14 +41,10 @@ def refusing(uri: str, state: str) -> Generator[None]:
 
 
 def left(uri: str, job: str) -> list[int]:
+    count = sql.SQL("SELECT count(*) FROM holdfast.{} WHERE job = %s")
     with psycopg.connect(uri) as connection:
-        tables = ("job", "item", "outbox", "queue")
-        counts = [
-            sql.SQL("(SELECT count(*) FROM holdfast.{} WHERE job = {})").format(sql.Identifier(t), job) for t in tables
-        ]
-        row = connection.execute(sql.SQL("SELECT ") + sql.SQL(", ").join(counts)).fetchone()
-    assert row is not None
-    return list(row)
+        asked = (count.format(sql.Identifier(table)) for table in ("job", "item", "outbox", "queue"))
+        return [found for query in asked for (found,) in connection.execute(query, (job,))]
 
 
 @pytest.mark.parametrize(("state", "code"), [("53100", EXIT_RETRY), ("25006", EXIT_RETRY), ("42501", EXIT_BAD_INPUT)])

@@ -18,6 +18,7 @@ from holdfast.inference.items import Item
 from holdfast.inference.predictor.batch_time import BatchTime
 from holdfast.inference.predictor.proxy import ProcessPredictor
 from holdfast.inference.predictor.spec import PredictorSpec
+from holdfast.inference.results import dead_letters
 from holdfast.inference.worker.batch_worker import EXIT_DEVICE_LOST
 from holdfast.inference.worker.telemetry import Failpoint
 from holdfast.inference.worker.triage import bound_s
@@ -49,11 +50,7 @@ def bodies(job: str, *wanted: str) -> list[Item]:
 
 
 def failures(harness: Harness) -> int:
-    row = harness.connection.execute(
-        "SELECT sum(failures) FROM holdfast.result WHERE job = %s", (harness.job,)
-    ).fetchone()
-    harness.connection.commit()
-    return int(row[0] or 0) if row else 0
+    return harness.one("SELECT coalesce(sum(failures), 0) FROM holdfast.result WHERE job = %(job)s")
 
 
 def test_items_that_kill_the_process_are_dead_lettered_once_and_the_others_are_done(harness: Harness) -> None:
@@ -64,14 +61,9 @@ def test_items_that_kill_the_process_are_dead_lettered_once_and_the_others_are_d
         assert harness.worker(predictor).run() == EXIT_COMPLETE
     states = {item: status for item, (status, _) in harness.rows().items()}
     assert states == {item.id: "dead" if item.body.decode() in deadly else "done" for item in wanted}
-    dead_letters = harness.connection.execute(
-        "SELECT reason, failures FROM holdfast.dead_letter WHERE job = %s", (harness.job,)
-    ).fetchall()
-    assert dead_letters == [("ProcessDied", 3)] * 3
-    errors = harness.connection.execute(
-        "SELECT error FROM holdfast.result WHERE job = %s AND error <> ''", (harness.job,)
-    )
-    messages = " ".join(error for (error,) in errors)
+    letters = dead_letters.newest(harness.connection, harness.job, 9)
+    assert [(letter["reason"], letter["failures"]) for letter in letters] == [("ProcessDied", 3)] * 3
+    messages = " ".join(str(letter["message"]) for letter in letters)
     assert all(text in messages for text in ("SIGSEGV", "exited with 3", "SIGKILL"))
 
 
