@@ -17,7 +17,7 @@ from holdfast.inference.enqueue import enqueue, publish
 from holdfast.inference.errors import LoaderFailed, PredictorBroken, redacted
 from holdfast.inference.items import Item
 from holdfast.inference.predictor.proxy import ProcessPredictor
-from holdfast.inference.predictor.spec import Predictor, PredictorSpec
+from holdfast.inference.predictor.spec import PredictorSpec
 from holdfast.inference.queue.postgres import PostgresQueue
 from holdfast.inference.queue.protocol import Queue
 from holdfast.inference.results import jobs, schema
@@ -105,14 +105,8 @@ def opened_queue(
 
     publisher, subscriber = pubsub_v1.PublisherClient(), pubsub_v1.SubscriberClient()
     try:
-        yield PubSubQueue(
-            publisher,
-            subscriber,
-            job=job,
-            topic=broker.topic,
-            subscription=broker.subscription,
-            lease_s=lease_s,
-        )
+        topic, subscription = broker.topic, broker.subscription
+        yield PubSubQueue(publisher, subscriber, job=job, topic=topic, subscription=subscription, lease_s=lease_s)
     finally:
         publisher.stop()
         publisher.transport.close()
@@ -146,7 +140,7 @@ def run_worker(launch: Launch) -> int:
 def _work(
     launch: Launch,
     uri: str,
-    predictor: Predictor,
+    predictor: ProcessPredictor,
     fingerprint: str,
     shutdown: Shutdown,
     events: EventLog,
