@@ -117,12 +117,11 @@ def enqueue(
     as_json: AsJson = False,
 ) -> None:
     """Queue every item of a source. Safe to repeat: each item is queued once."""
-    from holdfast.inference.items import checked_job
     from holdfast.inference.results.jobs import deadline_of
     from holdfast.inference.run import PubSubOptions, enqueue_source
     from holdfast.inference.sources import items_of
 
-    items = items_of(checked_job(job), source, id_column=id_column, body_column=body_column)
+    items = items_of(job, source, id_column=id_column, body_column=body_column)
     with working(f"enqueue {job}") as step:
         broker, at = PubSubOptions(topic, subscription), deadline_of(deadline)
         done = enqueue_source(database, job, items, broker, lambda seen: step(f"{seen} items"), at)

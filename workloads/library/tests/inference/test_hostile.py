@@ -165,10 +165,8 @@ def test_nesting_that_a_database_cannot_bear_is_refused(depth: int) -> None:
         encode_value({"value": nested(depth)})
 
 
-@pytest.mark.parametrize("value", [[1], "text", None, [("a", 1)]])
+@pytest.mark.parametrize("value", [[1], "text", None, [["a", 1]]])
 def test_a_value_that_is_no_object_is_the_items_failure(value: Any) -> None:
-    with pytest.raises(ValueError, match="object"):
-        encode_value(value)
     with pytest.raises(ItemFault):
         values_of({"values": [value], "seconds": 0.0}, 1)
 
