@@ -61,9 +61,7 @@ def connect(uri: str, *, patience_s: float = 30.0) -> Connection:
 
 
 def open_pool(uri: str, *, size: int = 4) -> ConnectionPool[Connection]:
-    """A pool whose connections were tried once, so that wrong credentials end the process at its start."""
-    with connect(uri):
-        pass
+    """For who has connected before: wrong credentials would be tried again and again."""
     return ConnectionPool(
         uri,
         min_size=1,

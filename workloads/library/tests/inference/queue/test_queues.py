@@ -180,14 +180,3 @@ def test_items_of_a_job_that_nobody_knows_are_put_off_for_long() -> None:
     assert theirs.pull(1, 0.0) == []
     now[0] += 2.0
     assert len(theirs.pull(1, 0.0)) == 1
-
-
-def test_the_brokers_own_dead_letter_limit_counts_releases() -> None:
-    """Why the limit of a subscription is no measure of bad items: every eviction uses one attempt."""
-    broker = FakeBroker(max_attempts=3)
-    queue = PubSubQueue(broker, broker, job="j", topic="t", subscription="t", lease_s=LEASE_S)
-    queue.publish(items("j", 1))
-    for _ in range(3):
-        queue.release(queue.pull(1, 0.0))
-    assert queue.pull(1, 0.0) == []
-    assert len(broker.dead) == 1
