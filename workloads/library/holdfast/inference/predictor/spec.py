@@ -12,13 +12,12 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol, cast
+from typing import Any, Protocol
 
 from holdfast.contract.errors import InputError
 from holdfast.contract.extensions import extensions
 from holdfast.inference.values import Value
 
-BUILT_IN = ("gpt", "entropy")
 # A distribution adds predictors by entry points: NAME = MODULE:FUNCTION, which is given the spec.
 GROUP = "holdfast.predictors"
 
@@ -58,7 +57,7 @@ def _entropy(body: bytes) -> float:
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PredictorSpec:
     name: str
-    """One of BUILT_IN, the name of an entry point, or MODULE:FUNCTION; the function is given this spec."""
+    """`gpt`, `entropy`, the name of an entry point, or MODULE:FUNCTION; the function is given this spec."""
     model: str = ""
     """Folder of a model, for a FUNCTION that loads one."""
     checkpoints: str = ""
@@ -72,21 +71,17 @@ def build(spec: PredictorSpec) -> Predictor:
     """Raises InputError for a name that names no predictor, and for options that it needs."""
     if ":" in spec.name:
         return _factory(spec.name)(spec)
-    match spec.name:
-        case "entropy":
-            return ByteEntropy()
-        case "gpt":
-            return _gpt(spec)
-        case _:
-            added = {name: make for _, name, make in extensions(GROUP)}
-    if spec.name not in added:
+    known: dict[str, Any] = {"gpt": _gpt, "entropy": lambda _: ByteEntropy()}
+    if spec.name not in known:
+        known |= {name: make for _, name, make in extensions(GROUP) if name not in known}
+    if spec.name not in known:
         raise InputError(
             "the predictor is unknown",
             got=spec.name,
-            allowed=f"{', '.join([*BUILT_IN, *added])}, or MODULE:FUNCTION",
+            allowed=f"{', '.join(known)}, or MODULE:FUNCTION",
             fix="give another --predictor",
         )
-    return cast(Callable[[PredictorSpec], Predictor], added[spec.name])(spec)
+    return known[spec.name](spec)
 
 
 def _gpt(spec: PredictorSpec) -> Predictor:
