@@ -70,4 +70,4 @@ def table(status: Status) -> str:
 
 
 def _duration(seconds: float | None) -> str:
-    return "unknown" if seconds is None else f"{timedelta(seconds=round(seconds))} h"
+    return "unknown" if seconds is None else f"{timedelta(seconds=round(seconds))}"

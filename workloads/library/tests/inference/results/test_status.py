@@ -34,5 +34,5 @@ def test_a_worker_costs_from_its_start_to_now_or_to_its_last_sign_of_life(
         )
         assert (status.workers, status.killed, status.preempted) == counts, name
         shown = table(replace(status, worker_seconds=3_900.0, eta_seconds=None))
-        for text in ("8 of 8 (100.0%)", f"{counts[0]} now", f"{counts[2]} with notice", "1:05:00 h", "unknown"):
+        for text in ("8 of 8 (100.0%)", f"{counts[0]} now", f"{counts[2]} with notice", "1:05:00", "unknown"):
             assert text in shown
