@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 from holdfast.contract.errors import InputError
 from holdfast.contract.extensions import extensions
@@ -67,13 +67,16 @@ class PredictorSpec:
     """Configuration of the job's first worker: the same model commit is loaded again."""
 
 
+Maker = Callable[[PredictorSpec], Predictor]
+
+
 def build(spec: PredictorSpec) -> Predictor:
     """Raises InputError for a name that names no predictor, and for options that it needs."""
     if ":" in spec.name:
         return _factory(spec.name)(spec)
-    known: dict[str, Any] = {"gpt": _gpt, "entropy": lambda _: ByteEntropy()}
+    known: dict[str, Maker] = {"gpt": _gpt, "entropy": lambda _: ByteEntropy()}
     if spec.name not in known:
-        known |= {name: make for _, name, make in extensions(GROUP) if name not in known}
+        known |= {name: cast(Maker, make) for _, name, make in extensions(GROUP)}
     if spec.name not in known:
         raise InputError(
             "the predictor is unknown",
@@ -97,7 +100,7 @@ def _gpt(spec: PredictorSpec) -> Predictor:
     return GptLoss(load_model(spec.checkpoints, spec.run, spec.pinned))
 
 
-def _factory(name: str) -> Callable[[PredictorSpec], Predictor]:
+def _factory(name: str) -> Maker:
     module, _, attribute = name.partition(":")
     try:
         return getattr(importlib.import_module(module), attribute)
