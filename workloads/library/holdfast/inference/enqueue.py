@@ -64,7 +64,7 @@ def enqueue(
             progress(seen)
         if not seen:
             raise InputError("the source contains no item", got="0 items", allowed="at least one", fix="check --source")
-    return {"seen": seen, "new": new, "published": publish(connection, queue, job)}
+    return {"seen": seen, "new": new, "published": jobs.publish(connection, queue, job)}
 
 
 def chunks(items: Iterable[Item]) -> Iterator[list[Item]]:
@@ -99,24 +99,3 @@ def _register(connection: Connection, job: str, chunk: Sequence[Item]) -> int:
             fix="rename the item, or enqueue the new content as another job",
         )
     return row[0] if row else 0
-
-
-# Rows that another publisher has in hand are its own: published by both, they would be computed by two workers.
-_LEFT = """
-SELECT o.item, i.body FROM holdfast.outbox o JOIN holdfast.item i USING (job, item)
-WHERE o.job = %(job)s ORDER BY o.item LIMIT %(limit)s FOR UPDATE OF o SKIP LOCKED
-"""
-
-
-def publish(connection: Connection, queue: Queue, job: str, *, limit: int = CHUNK_ITEMS) -> int:
-    """Hand over whatever is registered and not yet queued; returns how many."""
-    published = 0
-    while True:
-        with connection.transaction():
-            rows = connection.execute(_LEFT, {"job": job, "limit": limit}).fetchall()
-            if not rows:
-                return published
-            queue.publish([Item(job=job, id=name, body=body) for name, body in rows])
-            names = [name for name, _ in rows]
-            connection.execute("DELETE FROM holdfast.outbox WHERE job = %s AND item = ANY(%s)", (job, names))
-        published += len(rows)

@@ -13,7 +13,7 @@ from psycopg_pool import ConnectionPool
 from holdfast.contract.errors import InputError
 from holdfast.contract.exit_codes import EXIT_BUG, EXIT_PREEMPTED
 from holdfast.contract.telemetry import KIND_BATCH
-from holdfast.inference.enqueue import enqueue, publish
+from holdfast.inference.enqueue import enqueue
 from holdfast.inference.errors import LoaderFailed, PredictorBroken, redacted
 from holdfast.inference.items import Item
 from holdfast.inference.predictor.proxy import ProcessPredictor
@@ -83,7 +83,7 @@ def redrive_job(database: str, job: str, items: list[str], broker: PubSubOptions
         jobs.bind(connection, broker.subscription, job)
         with open_pool(uri) as pool, opened_queue(pool, job, broker) as queue:
             revived = redrive(connection, job, items)
-            publish(connection, queue, job)
+            jobs.publish(connection, queue, job)
     return revived
 
 

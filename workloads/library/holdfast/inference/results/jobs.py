@@ -1,4 +1,4 @@
-"""The register of jobs, in PostgreSQL.
+"""The register of jobs in PostgreSQL, and the outbox of what their queue has not taken yet.
 
 A job is computed under one configuration: its first worker pins the fingerprint, others must match.
 """
@@ -12,7 +12,8 @@ from psycopg import Connection
 
 from holdfast.contract.errors import InputError
 from holdfast.contract.values import moment
-from holdfast.inference.items import checked_job
+from holdfast.inference.items import Item, checked_job
+from holdfast.inference.queue.protocol import Queue
 
 
 def fingerprint(configuration: Mapping[str, object]) -> str:
@@ -118,3 +119,24 @@ def bind(connection: Connection, subscription: str, job: str) -> None:
         allowed="one job per subscription at a time",
         fix="wait for that job, or use another topic and subscription (set queue.lanes in the environment to get more)",
     )
+
+
+# Rows that another publisher has in hand are its own: published by both, they would be computed by two workers.
+_LEFT = """
+SELECT o.item, i.body FROM holdfast.outbox o JOIN holdfast.item i USING (job, item)
+WHERE o.job = %(job)s ORDER BY o.item LIMIT %(limit)s FOR UPDATE OF o SKIP LOCKED
+"""
+
+
+def publish(connection: Connection, queue: Queue, job: str, *, limit: int = 1000) -> int:
+    """Hand over whatever is registered and not yet queued; returns how many."""
+    published = 0
+    while True:
+        with connection.transaction():
+            rows = connection.execute(_LEFT, {"job": job, "limit": limit}).fetchall()
+            if not rows:
+                return published
+            queue.publish([Item(job=job, id=name, body=body) for name, body in rows])
+            names = [name for name, _ in rows]
+            connection.execute("DELETE FROM holdfast.outbox WHERE job = %s AND item = ANY(%s)", (job, names))
+        published += len(rows)

@@ -14,8 +14,8 @@ from typing import Any, LiteralString
 from psycopg import Connection
 from psycopg_pool import ConnectionPool
 
-from holdfast.inference.enqueue import publish
 from holdfast.inference.queue.protocol import Lease, Queue
+from holdfast.inference.results import jobs
 
 # Row locks of ON CONFLICT live until commit; the UPSERT returns nothing for rows its WHERE refuses.
 # The worker's name is part of the fence: a server that crashed may hand out a sequence number again.
@@ -196,7 +196,7 @@ class PostgresResults:
         """What an interrupted enqueue or another job's worker left there is queued again. Few at a time: the pool's
         connections are closed when they are idle in a transaction for 5 s."""
         with self._pool.connection() as connection:
-            publish(connection, queue, self._key["job"], limit=50)
+            jobs.publish(connection, queue, self._key["job"], limit=50)
 
     def drained(self) -> bool:
         """Every item of the job is done or dead under this fingerprint."""

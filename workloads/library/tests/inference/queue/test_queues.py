@@ -38,7 +38,8 @@ def lease_s() -> float:
 
 
 @pytest.fixture(params=["postgres", "client", "emulator"])
-def queue(request: pytest.FixtureRequest) -> Queue:
+def queue(request: pytest.FixtureRequest, lease_s: float) -> Queue:
+    """`lease_s` is what a test may choose."""
     return request.getfixturevalue(f"queue_{request.param}")
 
 

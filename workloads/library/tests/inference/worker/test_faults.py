@@ -12,9 +12,8 @@ from psycopg_pool import ConnectionPool
 
 from holdfast.contract.errors import InputError
 from holdfast.contract.exit_codes import EXIT_COMPLETE
-from holdfast.inference.enqueue import publish
 from holdfast.inference.queue.pubsub import PubSubQueue
-from holdfast.inference.results import dead_letters
+from holdfast.inference.results import dead_letters, jobs
 from workloads.library.tests.inference.fake_broker import FakeBroker
 from workloads.library.tests.inference.harness import CountingPredictor, Harness, expected, items, working
 from workloads.library.tests.processes import until
@@ -68,7 +67,7 @@ def test_what_only_the_broker_gave_up_is_brought_back_by_its_name(
     assert len(broker.dead) == 7 and harness.rows() == {}
     broker.max_attempts, names = 0, [item.id for item in wanted]
     assert dead_letters.redrive(connection, harness.job, names) == names
-    publish(connection, harness.queue, harness.job)
+    jobs.publish(connection, harness.queue, harness.job)
     assert harness.worker(CountingPredictor()).run() == EXIT_COMPLETE
     assert harness.rows() == expected(wanted)
     for name in (names[0], "no such item"):
