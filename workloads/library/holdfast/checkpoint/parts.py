@@ -7,7 +7,7 @@ from holdfast.checkpoint.peers.keeper import Keeper
 from holdfast.checkpoint.peers.places import PeerPlaces
 from holdfast.checkpoint.ranks import Json, Ranks, error_of, failure_of, is_lost_peer
 from holdfast.checkpoint.restore import Restored, restore
-from holdfast.checkpoint.restore.loading import read_whole
+from holdfast.checkpoint.restore.loading import only_run, read_whole
 from holdfast.checkpoint.restore.reading import open_step
 from holdfast.checkpoint.restore.starting import Start, behind_fence
 from holdfast.checkpoint.restore.target import load_entry
@@ -47,6 +47,7 @@ __all__ = [
     "load_entry",
     "local_of",
     "obey_only",
+    "only_run",
     "open_step",
     "packed_streams",
     "read_whole",

@@ -3,7 +3,7 @@
 import json
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 from typer.core import TyperGroup
@@ -13,9 +13,6 @@ from holdfast.contract.exit_codes import EXIT_CODES_HELP
 from holdfast.contract.lifecycle import DEFAULT_WINDOW
 from holdfast.contract.progress import working
 from holdfast.contract.values import assigned, settings_help
-
-if TYPE_CHECKING:
-    from holdfast.inference.run import PubSubOptions
 
 
 class _Explaining(TyperGroup):
@@ -120,14 +117,13 @@ def enqueue(
     as_json: AsJson = False,
 ) -> None:
     """Queue every item of a source. Safe to repeat: each item is queued once."""
-    from holdfast.inference.items import checked_job
     from holdfast.inference.results.jobs import deadline_of
-    from holdfast.inference.run import enqueue_source
+    from holdfast.inference.run import PubSubOptions, enqueue_source
     from holdfast.inference.sources import items_of
 
-    items = items_of(checked_job(job), source, id_column=id_column, body_column=body_column)
+    items = items_of(job, source, id_column=id_column, body_column=body_column)
     with working(f"enqueue {job}") as step:
-        broker, at = _pubsub(topic, subscription), deadline_of(deadline)
+        broker, at = PubSubOptions(topic, subscription), deadline_of(deadline)
         done = enqueue_source(database, job, items, broker, lambda seen: step(f"{seen} items"), at)
     if as_json:
         print(json.dumps({"schema": "holdfast.batch-enqueue/1", "job": job, **done}))
@@ -154,7 +150,7 @@ def run(
 ) -> None:
     """Process items until the job is done (exit 0) or SIGTERM arrives (exit 143)."""
     from holdfast.inference.predictor.spec import PredictorSpec
-    from holdfast.inference.run import Launch, run_worker
+    from holdfast.inference.run import Launch, PubSubOptions, run_worker
     from holdfast.inference.worker.settings import WorkerSettings
     from holdfast.runtime.shutdown import leave_now
 
@@ -164,7 +160,7 @@ def run(
         predictor=PredictorSpec(name=predictor, model=model, checkpoints=checkpoints, run=run_name),
         events=events,
         settings=WorkerSettings(window_s=window, **assigned(settings or (), WorkerSettings, SETTINGS)),
-        broker=_pubsub(topic, subscription),
+        broker=PubSubOptions(topic, subscription),
     )
     # All is closed and written down; torn down piece by piece, an interpreter on a busy machine takes seconds more.
     leave_now(run_worker(launch))
@@ -208,11 +204,11 @@ def failures(
     from holdfast.contract.printable import printable
     from holdfast.inference.results.connect import connect, database_uri
     from holdfast.inference.results.dead_letters import newest
-    from holdfast.inference.run import redrive_job
+    from holdfast.inference.run import PubSubOptions, redrive_job
 
     if redrive:
-        broker = _pubsub(topic, subscription)
-        print(f"{job}: {len(redrive_job(database, job, item or [], broker))} items back in the queue", file=sys.stderr)
+        revived = redrive_job(database, job, item or [], PubSubOptions(topic, subscription))
+        print(f"{job}: {len(revived)} items back in the queue", file=sys.stderr)
         return
     with connect(database_uri(database)) as connection:
         found = newest(connection, job, limit)
@@ -244,19 +240,3 @@ def export(
         with working(f"export {job}"):
             count = write(connection, job, out)
     print(f"{count} rows in {out}", file=sys.stderr)
-
-
-def _pubsub(topic: str, subscription: str) -> "PubSubOptions | None":
-    from holdfast.contract.errors import InputError
-    from holdfast.inference.run import PubSubOptions
-
-    if bool(topic) != bool(subscription):
-        raise InputError(
-            "--topic and --subscription must be given together",
-            got=f"topic {topic or '(none)'}, subscription {subscription or '(none)'}",
-            allowed="both, or neither for the queue in PostgreSQL",
-            fix="give --topic and --subscription",
-        )
-    if not topic:
-        return None
-    return PubSubOptions(topic=topic, subscription=subscription)

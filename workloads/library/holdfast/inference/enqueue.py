@@ -6,7 +6,7 @@ Killed in between, the next publisher publishes it again: at worst an item is pu
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from datetime import datetime
 
 from psycopg import Connection
 
@@ -42,35 +42,29 @@ JOIN holdfast.item i ON i.job = %(job)s AND i.item = v.item WHERE i.digest <> v.
 """
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Enqueued:
-    seen: int
-    new: int
-    """Registered now; the others were there with the same content."""
-    published: int
-
-
 def enqueue(
     connection: Connection,
     queue: Queue,
     job: str,
     items: Iterable[Item],
-    progress: Callable[[int], None],
-    before: Callable[[], object] = lambda: None,
-) -> Enqueued:
-    """Of a job that may be new. `before` runs in the same transaction."""
+    progress: Callable[[int], None] = lambda seen: None,
+    *,
+    deadline: datetime | None = None,
+    subscription: str = "",
+) -> dict[str, int]:
+    """Of a job that may be new. How many were seen, and are new: the others were there with the same content."""
     connection.commit()  # what the caller has read opened one, and our writes would not be visible in it
     seen = new = 0
     with connection.transaction():
-        jobs.register(connection, job)
-        before()
+        jobs.register(connection, job, deadline)
+        jobs.bind(connection, subscription, job)
         for chunk in chunks(items):
             new += _register(connection, job, chunk)
             seen += len(chunk)
             progress(seen)
         if not seen:
             raise InputError("the source contains no item", got="0 items", allowed="at least one", fix="check --source")
-    return Enqueued(seen=seen, new=new, published=publish(connection, queue, job))
+    return {"seen": seen, "new": new, "published": jobs.publish(connection, queue, job)}
 
 
 def chunks(items: Iterable[Item]) -> Iterator[list[Item]]:
@@ -105,24 +99,3 @@ def _register(connection: Connection, job: str, chunk: Sequence[Item]) -> int:
             fix="rename the item, or enqueue the new content as another job",
         )
     return row[0] if row else 0
-
-
-# Rows that another publisher has in hand are its own: published by both, they would be computed by two workers.
-_LEFT = """
-SELECT o.item, i.body FROM holdfast.outbox o JOIN holdfast.item i USING (job, item)
-WHERE o.job = %(job)s ORDER BY o.item LIMIT %(limit)s FOR UPDATE OF o SKIP LOCKED
-"""
-
-
-def publish(connection: Connection, queue: Queue, job: str, *, limit: int = CHUNK_ITEMS) -> int:
-    """Hand over whatever is registered and not yet queued; returns how many."""
-    published = 0
-    while True:
-        with connection.transaction():
-            rows = connection.execute(_LEFT, {"job": job, "limit": limit}).fetchall()
-            if not rows:
-                return published
-            queue.publish([Item(job=job, id=name, body=body) for name, body in rows])
-            names = [name for name, _ in rows]
-            connection.execute("DELETE FROM holdfast.outbox WHERE job = %s AND item = ANY(%s)", (job, names))
-        published += len(rows)

@@ -3,20 +3,21 @@
 import time
 from collections.abc import Callable, Generator, Iterable
 from contextlib import closing, contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 
 from psycopg import Connection
 from psycopg_pool import ConnectionPool
 
+from holdfast.contract.errors import InputError
 from holdfast.contract.exit_codes import EXIT_BUG, EXIT_PREEMPTED
 from holdfast.contract.telemetry import KIND_BATCH
-from holdfast.inference.enqueue import enqueue, publish
+from holdfast.inference.enqueue import enqueue
 from holdfast.inference.errors import LoaderFailed, PredictorBroken, redacted
 from holdfast.inference.items import Item
 from holdfast.inference.predictor.proxy import ProcessPredictor
-from holdfast.inference.predictor.spec import Predictor, PredictorSpec
+from holdfast.inference.predictor.spec import PredictorSpec
 from holdfast.inference.queue.postgres import PostgresQueue
 from holdfast.inference.queue.protocol import Queue
 from holdfast.inference.results import jobs, schema
@@ -24,11 +25,29 @@ from holdfast.inference.results.connect import TRANSIENT, connect, database_uri,
 from holdfast.inference.results.dead_letters import redrive
 from holdfast.inference.results.postgres import PostgresResults
 from holdfast.inference.worker.batch_worker import EXIT_DEVICE_LOST, Worker
+from holdfast.inference.worker.micro_batch import Parts
 from holdfast.inference.worker.settings import LONGEST_PREDICTION_S, WorkerSettings
 from holdfast.inference.worker.telemetry import WorkerTelemetry
 from holdfast.runtime import logs
 from holdfast.runtime.events import EventLog
 from holdfast.runtime.shutdown import Shutdown, of_process
+
+
+@dataclass(frozen=True, slots=True)
+class PubSubOptions:
+    """Pub/Sub instead of the queue in PostgreSQL; both empty: that one."""
+
+    topic: str
+    subscription: str
+
+    def __post_init__(self) -> None:
+        if bool(self.topic) != bool(self.subscription):
+            raise InputError(
+                "--topic and --subscription must be given together",
+                got=f"topic {self.topic or '(none)'}, subscription {self.subscription or '(none)'}",
+                allowed="both, or neither for the queue in PostgreSQL",
+                fix="give --topic and --subscription",
+            )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -38,65 +57,46 @@ class Launch:
     predictor: PredictorSpec
     events: Path | None
     settings: WorkerSettings
-    broker: "PubSubOptions | None" = None
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class PubSubOptions:
-    """Pub/Sub instead of the queue in PostgreSQL."""
-
-    topic: str
-    subscription: str
+    broker: PubSubOptions
 
 
 def enqueue_source(
     database: str,
     job: str,
     items: Iterable[Item],
-    broker: PubSubOptions | None,
+    broker: PubSubOptions,
     progress: Callable[[int], None],
-    deadline: datetime | None = None,
+    deadline: datetime | None,
 ) -> dict[str, int]:
     uri = database_uri(database)
     with connect(uri) as connection:
-        schema.wait_current(connection)
-
-        def before() -> None:
-            jobs.register(connection, job, deadline)
-            _bind(connection, job, broker)
-
+        schema.require_current(connection)
         with open_pool(uri) as pool, opened_queue(pool, job, broker) as queue:
-            done = enqueue(connection, queue, job, items, progress, before)
-    return asdict(done)
+            return enqueue(connection, queue, job, items, progress, deadline=deadline, subscription=broker.subscription)
 
 
-def redrive_job(database: str, job: str, items: list[str], broker: PubSubOptions | None) -> list[str]:
+def redrive_job(database: str, job: str, items: list[str], broker: PubSubOptions) -> list[str]:
     uri = database_uri(database)
     with connect(uri) as connection:
         schema.require_current(connection)
         jobs.require(connection, job)
-        _bind(connection, job, broker)
+        jobs.bind(connection, broker.subscription, job)
         with open_pool(uri) as pool, opened_queue(pool, job, broker) as queue:
             revived = redrive(connection, job, items)
-            publish(connection, queue, job)
+            jobs.publish(connection, queue, job)
     return revived
-
-
-def _bind(connection: Connection, job: str, broker: PubSubOptions | None) -> None:
-    if broker is not None:
-        jobs.bind(connection, broker.subscription, job)
 
 
 @contextmanager
 def opened_queue(
     pool: ConnectionPool[Connection],
     job: str,
-    broker: PubSubOptions | None,
+    broker: PubSubOptions,
     *,
     lease_s: float = WorkerSettings().lease_s,
     sleep: Callable[[float], bool | None] = time.sleep,
 ) -> Generator[Queue]:
-    if broker is None:
+    if not broker.topic:
         yield PostgresQueue(pool, job, lease_s=lease_s, sleep=sleep)
         return
     from google.cloud import pubsub_v1
@@ -105,14 +105,8 @@ def opened_queue(
 
     publisher, subscriber = pubsub_v1.PublisherClient(), pubsub_v1.SubscriberClient()
     try:
-        yield PubSubQueue(
-            publisher,
-            subscriber,
-            job=job,
-            topic=broker.topic,
-            subscription=broker.subscription,
-            lease_s=lease_s,
-        )
+        topic, subscription = broker.topic, broker.subscription
+        yield PubSubQueue(publisher, subscriber, job=job, topic=topic, subscription=subscription, lease_s=lease_s)
     finally:
         publisher.stop()
         publisher.transport.close()
@@ -146,7 +140,7 @@ def run_worker(launch: Launch) -> int:
 def _work(
     launch: Launch,
     uri: str,
-    predictor: Predictor,
+    predictor: ProcessPredictor,
     fingerprint: str,
     shutdown: Shutdown,
     events: EventLog,
@@ -167,23 +161,11 @@ def _work(
                 load_s=load_s,
             )
             shutdown.begin()
-            return Worker(
-                queue=queue,
-                results=results,
-                predictor=predictor,
-                settings=settings,
-                shutdown=shutdown,
-                telemetry=WorkerTelemetry(events),
-                publish_outbox=lambda: _publish_outbox(pool, queue, launch.job),
-            ).run()
+            telemetry = WorkerTelemetry(events)
+            parts = Parts(queue=queue, results=results, settings=settings, shutdown=shutdown, telemetry=telemetry)
+            return Worker(parts, predictor).run()
     except TRANSIENT as error:
         return _gave_up(error, shutdown)
-
-
-def _publish_outbox(pool: ConnectionPool[Connection], queue: Queue, job: str) -> None:
-    """Few at a time: the pool's connections are closed when they are idle in a transaction for 5 s."""
-    with pool.connection() as connection:
-        publish(connection, queue, job, limit=50)
 
 
 def _gave_up(error: Exception, shutdown: Shutdown) -> int:
@@ -196,9 +178,9 @@ def _loaded(launch: Launch, uri: str, shutdown: Shutdown, telemetry: WorkerTelem
 
     def pinned() -> dict[str, object]:
         with connect(uri) as connection:
-            schema.wait_current(connection)
+            schema.require_current(connection)
             jobs.require(connection, launch.job)
-            _bind(connection, launch.job, launch.broker)
+            jobs.bind(connection, launch.broker.subscription, launch.job)
             return jobs.pinned_configuration(connection, launch.job)
 
     def pin() -> str:

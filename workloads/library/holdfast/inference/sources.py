@@ -128,10 +128,8 @@ def _no_content(got: str) -> InputError:
 
 
 def _json_rows(path: Path) -> Iterator[Row]:
-    number = 0
     with path.open(encoding="utf-8") as file:
-        while line := file.readline(MAX_ROW_CHARS + 1):
-            number += 1
+        for number, line in enumerate(iter(lambda: file.readline(MAX_ROW_CHARS + 1), ""), start=1):
             if len(line) > MAX_ROW_CHARS:
                 raise ValueError(f"a row is longer than {MAX_ROW_CHARS} characters")
             if not line.strip():

@@ -18,8 +18,6 @@ Value = Mapping[str, object]
 
 def encode_value(value: Value) -> str:
     """The text that is stored; ValueError for what JSON or PostgreSQL cannot hold (NaN, NUL, half a surrogate pair)."""
-    if not isinstance(value, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]  a user's predictor made it
-        raise ValueError("a value must be an object")
     text = json.dumps(value, allow_nan=False, ensure_ascii=False)
     if _NUL.search(text) or len(text) > MAX_VALUE_CHARS:
         raise ValueError(f"a value may hold no NUL and at most {MAX_VALUE_CHARS} characters")

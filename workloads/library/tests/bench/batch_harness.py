@@ -17,13 +17,14 @@ from holdfast.contract.telemetry import KIND_BATCH
 from holdfast.inference.enqueue import enqueue
 from holdfast.inference.items import Item
 from holdfast.inference.predictor.proxy import ProcessPredictor
-from holdfast.inference.predictor.spec import Predictor, PredictorSpec
+from holdfast.inference.predictor.spec import PredictorSpec
 from holdfast.inference.queue.postgres import PostgresQueue
 from holdfast.inference.results import jobs
 from holdfast.inference.results.connect import connect, open_pool
 from holdfast.inference.results.postgres import PostgresResults
 from holdfast.inference.values import Value
 from holdfast.inference.worker.batch_worker import Worker
+from holdfast.inference.worker.micro_batch import Parts
 from holdfast.inference.worker.settings import WorkerSettings
 from holdfast.inference.worker.telemetry import Failpoint, WorkerTelemetry
 from holdfast.runtime.events import EventLog
@@ -78,7 +79,7 @@ class Bench:
     def fill(self, job: str, count: int) -> int:
         """An exit code, as it may run in a fork: so with connections of its own."""
         with connect(self.uri) as connection, open_pool(self.uri, size=1) as pool:
-            enqueue(connection, PostgresQueue(pool, job, lease_s=30.0), job, items(job, count), lambda _: None)
+            enqueue(connection, PostgresQueue(pool, job, lease_s=30.0), job, items(job, count))
         return 0
 
     def log(self, job: str) -> EventLog:
@@ -87,7 +88,7 @@ class Bench:
     def run(
         self,
         job: str,
-        predictor: Predictor,
+        predictor: ProcessPredictor,
         settings: WorkerSettings,
         stop: Shutdown,
         events: EventLog,
@@ -96,20 +97,17 @@ class Bench:
         with connect(self.uri) as connection:
             fingerprint = jobs.pin(connection, job, predictor.configuration)
         with open_pool(self.uri) as pool:
-            return Worker(
+            results = PostgresResults(
+                pool, job=job, fingerprint=fingerprint, worker=events.process, max_failures=settings.max_failures
+            )
+            parts = Parts(
                 queue=PostgresQueue(pool, job, lease_s=settings.lease_s, sleep=stop.wait),
-                results=PostgresResults(
-                    pool,
-                    job=job,
-                    fingerprint=fingerprint,
-                    worker=events.process,
-                    max_failures=settings.max_failures,
-                ),
-                predictor=predictor,
+                results=results,
                 settings=settings,
                 shutdown=stop,
                 telemetry=WorkerTelemetry(events, at),
-            ).run()
+            )
+            return Worker(parts, predictor).run()
 
     def work_as_shipped(self, job: str, predictor: str, shutdown: Shutdown | None = None) -> int:
         with closing(in_process(predictor)) as made, self.log(job) as events:

@@ -16,7 +16,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -30,11 +30,12 @@ from holdfast.inference.predictor.spec import PredictorSpec
 from holdfast.inference.results import schema
 from holdfast.inference.results.connect import connect
 from holdfast.inference.results.embedded_postgres import EmbeddedPostgres
+from holdfast.inference.values import Value
 from holdfast.inference.worker.settings import WorkerSettings
 from holdfast.inference.worker.telemetry import Failpoint
 from holdfast.runtime.shutdown import Shutdown
 from workloads.library.tests.bench.batch_harness import Bench, forked
-from workloads.library.tests.bench.batch_recorder import Recorder
+from workloads.library.tests.bench.batch_recorder import recorder
 
 MICRO_BATCH = 8
 # Jobs in turn: as shipped, predicted in a process of its own, and without that process.
@@ -194,22 +195,30 @@ def _work(bench: Bench, job: str, plan: Plan | None, mode: str) -> int:
         return bench.run(job, predictor, SETTINGS, Shutdown(), events, at)
 
 
-class _Here(Recorder):
-    def close(self) -> None: ...
+class _Here(ProcessPredictor):
+    """Predicts in the worker itself."""
+
+    def __init__(self, spec: PredictorSpec) -> None:
+        super().__init__(spec, timeout_s=60.0)
+        self._recorder = recorder(spec)
+        self.configuration = self._recorder.configuration
+
+    def load(self) -> None:
+        self._recorder.load()
+
+    def prepare(self, bodies: Sequence[bytes]) -> None: ...
+
+    def predict(self, bodies: Sequence[bytes]) -> list[Value]:
+        return self._recorder.predict(bodies)
 
 
-def _predictor(log: Path, worker: str, plan: Plan | None, mode: str) -> _Here | ProcessPredictor:
+def _predictor(log: Path, worker: str, plan: Plan | None, mode: str) -> ProcessPredictor:
     """Random kills count from a loaded model where it is in a process: its start would outlast them."""
-    if mode == "shipped":
-        spec = PredictorSpec(name="workloads.library.tests.bench.batch_recorder:recorder", model=str(log), run=worker)
-        made = ProcessPredictor(spec, timeout_s=60.0)
-        made.load()
-        _arm(plan)
-        return made
+    spec = PredictorSpec(name="workloads.library.tests.bench.batch_recorder:recorder", model=str(log), run=worker)
+    made = ProcessPredictor(spec, timeout_s=60.0) if mode == "shipped" else _Here(spec)
+    made.load()
     _arm(plan)
-    here = _Here(log=str(log), worker=worker)
-    here.load()
-    return here
+    return made
 
 
 def verdict(outcome: Outcome, kills: int) -> dict[str, bool]:

@@ -1,7 +1,11 @@
 """One embedded PostgreSQL for all tests of the room; each test has a job of its own."""
 
 import itertools
-from collections.abc import Generator
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Generator
+from contextlib import ExitStack
 from pathlib import Path
 
 import psycopg
@@ -46,6 +50,21 @@ def job() -> str:
 @pytest.fixture
 def harness(pool: ConnectionPool[Connection], connection: Connection, job: str, tmp_path: Path) -> Harness:
     return Harness(pool=pool, connection=connection, job=job, events=tmp_path / "e.jsonl")
+
+
+@pytest.fixture
+def workers(server: EmbeddedPostgres) -> Generator[Callable[..., "subprocess.Popen[bytes]"]]:
+    """Starts `batch run` with arguments and environment variables; ended with the test."""
+    with ExitStack() as started:
+
+        def start(*arguments: object, **environment: str) -> "subprocess.Popen[bytes]":
+            command = [sys.executable, "-m", "holdfast", "batch", "run", *map(str, arguments)]
+            variables = {**os.environ, "HOLDFAST_DATABASE_URL": server.uri, **environment}
+            process = started.enter_context(subprocess.Popen(command, env=variables))
+            started.callback(process.kill)
+            return process
+
+        yield start
 
 
 @pytest.fixture

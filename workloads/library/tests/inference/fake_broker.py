@@ -61,31 +61,33 @@ class FakeBroker:
         sent.set_result(name)
         return sent
 
-    def pull(self, *, request: dict[str, Any], timeout: float, retry: None = None) -> types.PullResponse:
+    def pull(self, *, request: Any, timeout: float, retry: None = None) -> types.PullResponse:
         self._require_available()
+        asked = types.PullRequest(request)
         until = time.monotonic() + timeout
         with self._changed:
-            while not (taken := self._take(_topic(request["subscription"]), request["max_messages"])):
+            while not (taken := self._take(_topic(asked.subscription), asked.max_messages)):
                 # The clock may be a test's: look again now and then.
                 if not self._changed.wait(min(0.05, max(0.0, until - time.monotonic()))) and time.monotonic() >= until:
                     raise exceptions.DeadlineExceeded("nothing to deliver")
                 self._require_available()
         return types.PullResponse(received_messages=taken)
 
-    def acknowledge(self, *, request: dict[str, Any], timeout: float = 0.0) -> None:
+    def acknowledge(self, *, request: Any, timeout: float = 0.0) -> None:
         self._require_available()
+        asked = types.AcknowledgeRequest(request)
         with self._changed:
-            messages = self._messages[_topic(request["subscription"])]
-            for message in self._held(request):
+            messages = self._messages[_topic(asked.subscription)]
+            for message in self._held(asked):
                 del messages[message.id]
 
-    def modify_ack_deadline(self, *, request: dict[str, Any], timeout: float = 0.0) -> None:
+    def modify_ack_deadline(self, *, request: Any, timeout: float = 0.0) -> None:
         self._require_available()
-        seconds = request["ack_deadline_seconds"]
+        asked = types.ModifyAckDeadlineRequest(request)
         with self._changed:
-            for message in self._held(request):
-                message.visible_at = self.clock() + seconds
-                if not seconds:
+            for message in self._held(asked):
+                message.visible_at = self.clock() + asked.ack_deadline_seconds
+                if not asked.ack_deadline_seconds:
                     message.ack_id = ""
             self._changed.notify_all()
 
@@ -113,10 +115,10 @@ class FakeBroker:
         self.dead.append(self._messages[topic].pop(message.id).data)
         return True
 
-    def _held(self, request: dict[str, Any]) -> list[_Message]:
+    def _held(self, asked: types.AcknowledgeRequest | types.ModifyAckDeadlineRequest) -> list[_Message]:
         """Messages whose newest delivery has one of these ids and whose lease has not ended."""
-        now, messages = self.clock(), self._messages[_topic(request["subscription"])]
-        named = ((ack_id, messages.get(ack_id.partition(":")[0])) for ack_id in request["ack_ids"])
+        now, messages = self.clock(), self._messages[_topic(asked.subscription)]
+        named = ((ack_id, messages.get(ack_id.partition(":")[0])) for ack_id in asked.ack_ids)
         return [m for ack_id, m in named if m is not None and m.ack_id == ack_id and m.visible_at > now]
 
     def _require_available(self) -> None:

@@ -10,15 +10,10 @@ from typing import Any
 
 import grpc
 from google.api_core import exceptions
-from google.protobuf.empty_pb2 import Empty
 from google.pubsub_v1 import types
 
 from workloads.library.tests.inference.fake_broker import FakeBroker
 
-_STATUS = {
-    exceptions.ServiceUnavailable: grpc.StatusCode.UNAVAILABLE,
-    exceptions.DeadlineExceeded: grpc.StatusCode.DEADLINE_EXCEEDED,
-}
 # Below the client's own timeout, so that an empty pull is an answer.
 _POLL_SHARE = 0.8
 
@@ -27,7 +22,7 @@ _POLL_SHARE = 0.8
 def serve(broker: FakeBroker) -> Generator[str]:
     """Yields host:port."""
     server = grpc.server(ThreadPoolExecutor(32, thread_name_prefix="broker"))
-    server.add_generic_rpc_handlers((_publisher(broker), _subscriber(broker)))
+    server.add_generic_rpc_handlers(_handlers(broker))
     port = server.add_insecure_port("127.0.0.1:0")
     server.start()
     try:
@@ -36,49 +31,36 @@ def serve(broker: FakeBroker) -> Generator[str]:
         server.stop(grace=None).wait()
 
 
-def _publisher(broker: FakeBroker) -> grpc.GenericRpcHandler:
-    def publish(request: types.PublishRequest, context: Any) -> types.PublishResponse:
+def _handlers(broker: FakeBroker) -> list[grpc.GenericRpcHandler]:
+    def publish(request: types.PublishRequest, _: float) -> bytes:
         sent = [broker.publish(request.topic, message.data) for message in request.messages]
-        return types.PublishResponse(message_ids=[future.result() for future in sent])
+        return types.PublishResponse.serialize(types.PublishResponse(message_ids=[each.result() for each in sent]))
 
-    method = _method(publish, types.PublishRequest.deserialize, types.PublishResponse.serialize)
-    return grpc.method_handlers_generic_handler("google.pubsub.v1.Publisher", {"Publish": method})
-
-
-def _subscriber(broker: FakeBroker) -> grpc.GenericRpcHandler:
-    def pull(request: types.PullRequest, context: Any) -> types.PullResponse:
-        wanted = {"subscription": request.subscription, "max_messages": request.max_messages}
+    def pull(request: types.PullRequest, left_s: float) -> bytes:
         try:
-            return broker.pull(request=wanted, timeout=_POLL_SHARE * (context.time_remaining() or 5.0))
+            return types.PullResponse.serialize(broker.pull(request=request, timeout=_POLL_SHARE * left_s))
         except exceptions.DeadlineExceeded:
-            return types.PullResponse()
+            return b""
 
-    def acknowledge(request: types.AcknowledgeRequest, context: Any) -> Empty:
-        broker.acknowledge(request={"subscription": request.subscription, "ack_ids": list(request.ack_ids)})
-        return Empty()
-
-    def extend(request: types.ModifyAckDeadlineRequest, context: Any) -> Empty:
-        wanted = {
-            "subscription": request.subscription,
-            "ack_ids": list(request.ack_ids),
-            "ack_deadline_seconds": request.ack_deadline_seconds,
-        }
-        broker.modify_ack_deadline(request=wanted)
-        return Empty()
-
-    methods = {
-        "Pull": _method(pull, types.PullRequest.deserialize, types.PullResponse.serialize),
-        "Acknowledge": _method(acknowledge, types.AcknowledgeRequest.deserialize, Empty.SerializeToString),
-        "ModifyAckDeadline": _method(extend, types.ModifyAckDeadlineRequest.deserialize, Empty.SerializeToString),
+    publisher = {"Publish": _method(publish, types.PublishRequest)}
+    subscriber = {
+        "Pull": _method(pull, types.PullRequest),
+        "Acknowledge": _method(lambda r, _: broker.acknowledge(request=r), types.AcknowledgeRequest),
+        "ModifyAckDeadline": _method(
+            lambda r, _: broker.modify_ack_deadline(request=r), types.ModifyAckDeadlineRequest
+        ),
     }
-    return grpc.method_handlers_generic_handler("google.pubsub.v1.Subscriber", methods)
+    return [
+        grpc.method_handlers_generic_handler(f"google.pubsub.v1.{name}", methods)
+        for name, methods in (("Publisher", publisher), ("Subscriber", subscriber))
+    ]
 
 
-def _method(answer: Callable[[Any, Any], Any], read: Any, write: Any) -> Any:
-    def behaviour(request: Any, context: Any) -> Any:
+def _method(answer: Callable[[Any, float], bytes | None], kind: Any) -> grpc.RpcMethodHandler:
+    def behaviour(request: Any, context: Any) -> bytes:
         try:
-            return answer(request, context)
-        except tuple(_STATUS) as error:
-            return context.abort(_STATUS[type(error)], str(error))
+            return answer(request, context.time_remaining() or 5.0) or b""
+        except exceptions.ServiceUnavailable as error:
+            return context.abort(grpc.StatusCode.UNAVAILABLE, str(error))
 
-    return grpc.unary_unary_rpc_method_handler(behaviour, request_deserializer=read, response_serializer=write)
+    return grpc.unary_unary_rpc_method_handler(behaviour, request_deserializer=kind.deserialize)

@@ -7,20 +7,15 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from holdfast.inference.errors import PredictorBroken
 from holdfast.inference.predictor.spec import PredictorSpec
 from holdfast.inference.values import Value
-
-
-def _hang() -> None:
-    while True:
-        time.sleep(60)
-
 
 FAULTS = {
     b"segfault": lambda: ctypes.string_at(0),
     b"exit": lambda: os._exit(3),
     b"out of memory": lambda: os.kill(os.getpid(), signal.SIGKILL),  # what the kernel does then
-    b"hang": _hang,
+    b"hang": lambda: time.sleep(1e6),
 }
 
 
@@ -60,23 +55,22 @@ class Dying(FaultyPredictor):
 
 
 class Slow(FaultyPredictor):
-    """Loads until a file is there, and announces it by another."""
+    """Loads until a file is there, which it takes away; another has a letter for each time that it was loaded."""
 
     def load(self) -> None:
-        Path(self._file).with_suffix(".loading").touch()
-        while not Path(self._file).exists():
+        file = Path(self._file)
+        with file.with_suffix(".loading").open("a") as loads:
+            loads.write("x")
+        while not file.exists():
             time.sleep(0.01)
+        file.unlink()
 
 
-class SlowAgain(FaultyPredictor):
-    """Loads at once the first time, and for ever when it is started again: `file` marks each start."""
+class Broken(FaultyPredictor):
+    """It knows that its device is broken."""
 
-    def load(self) -> None:
-        if not Path(self._file).exists():
-            Path(self._file).touch()
-            return
-        Path(f"{self._file}.again").touch()
-        _hang()
+    def predict(self, bodies: Sequence[bytes]) -> list[Value]:
+        raise PredictorBroken("gone")
 
 
 class Odd(FaultyPredictor):
@@ -84,4 +78,4 @@ class Odd(FaultyPredictor):
         raise RuntimeError("a bug")
 
 
-faulty, echo, dying, slow, slow_again, odd = FaultyPredictor, Echo, Dying, Slow, SlowAgain, Odd
+faulty, echo, dying, broken, slow, odd = FaultyPredictor, Echo, Dying, Broken, Slow, Odd

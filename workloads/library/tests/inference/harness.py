@@ -5,26 +5,28 @@ import json
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, LiteralString, cast
 
 from psycopg import Connection
 from psycopg_pool import ConnectionPool
 
 from holdfast.contract.exit_codes import EXIT_COMPLETE
 from holdfast.contract.telemetry import KIND_BATCH
-from holdfast.inference.enqueue import enqueue, publish
+from holdfast.inference.enqueue import enqueue
 from holdfast.inference.items import Item
-from holdfast.inference.predictor.spec import ByteEntropy, Predictor
+from holdfast.inference.predictor.proxy import ProcessPredictor
+from holdfast.inference.predictor.spec import ByteEntropy, PredictorSpec
 from holdfast.inference.queue.postgres import PostgresQueue
 from holdfast.inference.queue.protocol import Queue
 from holdfast.inference.results import jobs
 from holdfast.inference.results.postgres import PostgresResults
 from holdfast.inference.values import Value
 from holdfast.inference.worker.batch_worker import Worker
+from holdfast.inference.worker.micro_batch import Parts
 from holdfast.inference.worker.settings import WorkerSettings
 from holdfast.inference.worker.telemetry import Failpoint, WorkerTelemetry
 from holdfast.runtime.events import EventLog
@@ -35,24 +37,19 @@ QUICK = WorkerSettings(micro_batch=8, fill_s=0.01, pull_wait_s=0.2, lease_s=2.0,
 _numbers = itertools.count()
 
 
-@dataclass
-class CountingPredictor:
-    """Bits per byte, and which bodies were computed how often."""
+class CountingPredictor(ProcessPredictor):
+    """Bits per byte, computed in this process; and which bodies were computed how often."""
 
-    bad: bytes = b"\x00never"
-    seen: "Counter[bytes]" = field(default_factory=Counter)
-    before: Callable[[], object] = lambda: None
+    def __init__(self, before: Callable[[], object] = lambda: None) -> None:
+        super().__init__(PredictorSpec(name="entropy"), timeout_s=300.0)
+        self.configuration, self.seen, self.before = ByteEntropy.configuration, Counter[bytes](), before
 
-    @property
-    def configuration(self) -> Mapping[str, object]:
-        return ByteEntropy.configuration
-
-    def load(self) -> None: ...
+    def prepare(self, bodies: Sequence[bytes]) -> None: ...
 
     def predict(self, bodies: Sequence[bytes]) -> list[Value]:
         self.before()
         self.seen.update(bodies)
-        if any(self.bad in body for body in bodies):
+        if any(b"\x00never" in body for body in bodies):
             raise ValueError(f"cannot read {bodies!r}")
         return ByteEntropy().predict(bodies)
 
@@ -77,9 +74,9 @@ class Harness:
         self.queue = self.queue or PostgresQueue(self.pool, self.job, lease_s=self.settings.lease_s)
 
     def enqueue(self, wanted: Sequence[Item]) -> None:
-        enqueue(self.connection, self.queue, self.job, wanted, lambda _: None)
+        enqueue(self.connection, self.queue, self.job, wanted)
 
-    def results(self, predictor: Predictor, name: str = "w") -> PostgresResults:
+    def results(self, predictor: ProcessPredictor, name: str = "w") -> PostgresResults:
         fingerprint = jobs.pin(self.connection, self.job, predictor.configuration)
         return PostgresResults(
             self.pool,
@@ -90,22 +87,26 @@ class Harness:
         )
 
     def worker(
-        self, predictor: Predictor, shutdown: Shutdown | None = None, at: Callable[[Failpoint], None] | None = None
+        self,
+        predictor: ProcessPredictor,
+        shutdown: Shutdown | None = None,
+        at: Callable[[Failpoint], None] | None = None,
     ) -> Worker:
         log = EventLog.open(self.events, job=self.job, kind=KIND_BATCH)
-        return Worker(
+        parts = Parts(
             queue=self.queue,
             results=self.results(predictor, f"w{next(_numbers)}"),
-            predictor=predictor,
             settings=self.settings,
             shutdown=shutdown or Shutdown(),
             telemetry=WorkerTelemetry(log, at) if at else WorkerTelemetry(log),
-            publish_outbox=self._publish_outbox,
         )
+        return Worker(parts, predictor)
 
-    def _publish_outbox(self) -> None:
-        with self.pool.connection() as connection:
-            publish(connection, self.queue, self.job)
+    def one(self, query: LiteralString) -> Any:
+        """The value that `query` finds, which may ask for %(job)s."""
+        row = self.connection.execute(query, {"job": self.job}).fetchone()
+        self.connection.commit()
+        return row and row[0]
 
     def rows(self) -> dict[str, tuple[str, dict[str, Any]]]:
         found = self.connection.execute(

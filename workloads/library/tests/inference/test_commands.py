@@ -6,10 +6,12 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterable
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 from unittest.mock import patch
 
 import psycopg
@@ -55,6 +57,17 @@ def in_this_process(arguments: list[str], environment: dict[str, str]) -> Done:
     return Done(code if isinstance(code, int) else 0, out.getvalue(), err.getvalue())
 
 
+def enqueue(uri: str, job: str, folder: Path, rows: Iterable[object], *options: str, code: int = 0) -> Done:
+    """A file of rows, whose `text` is an item's content."""
+    source = folder / "rows.jsonl"
+    source.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return run_command("enqueue", job, "--source", source, "--body-column", "text", *options, uri=uri, code=code)
+
+
+def status_of(uri: str, job: str) -> dict[str, Any]:
+    return json.loads(run_command("status", job, "--json", uri=uri).stdout)
+
+
 def scaling(uri: str, job: str) -> tuple[int, float, int]:
     """What the exporter shows."""
     with psycopg.connect(uri) as connection:
@@ -69,8 +82,8 @@ def test_a_folder_is_queued_scored_shown_and_exported(
     server: EmbeddedPostgres, job: str, documents: Path, tmp_path: Path
 ) -> None:
     in_an_hour = (datetime.now(UTC) + timedelta(hours=1)).isoformat()
-    enqueue = ("enqueue", job, "--source", documents, "--deadline", in_an_hour, "--json")
-    assert [json.loads(run_command(*enqueue, uri=server.uri).stdout)["new"] for _ in range(2)] == [100, 0]
+    words = ("enqueue", job, "--source", documents, "--deadline", in_an_hour, "--json")
+    assert [json.loads(run_command(*words, uri=server.uri).stdout)["new"] for _ in range(2)] == [100, 0]
     backlog, oldest, replicas = scaling(server.uri, job)
     assert (backlog, replicas) == (100, 1), "the speed of a worker is unknown yet"
     assert oldest > 0
@@ -88,7 +101,7 @@ def test_a_folder_is_queued_scored_shown_and_exported(
 
     run_command("run", job, "--predictor", "entropy", "--events", tmp_path / "e.jsonl", uri=server.uri)
     assert scaling(server.uri, job) == (0, 0.0, 0)
-    status = json.loads(run_command("status", job, "--json", uri=server.uri).stdout)
+    status = status_of(server.uri, job)
     assert (status["total"], status["done"], status["waiting"], status["replicas_wanted"]) == (100, 100, 0, 0)
     assert "100 of 100 (100.0%)" in run_command("status", job, uri=server.uri).stdout
     lines = tmp_path / "o.jsonl"
@@ -98,9 +111,8 @@ def test_a_folder_is_queued_scored_shown_and_exported(
 
 
 def test_dead_items_are_listed_and_brought_back(server: EmbeddedPostgres, job: str, tmp_path: Path) -> None:
-    source = tmp_path / "rows.jsonl"
-    source.write_text('{"id": "a", "text": "exit"}\n{"id": "b", "text": "good"}\n{"id": "c", "text": "raise canary"}\n')
-    run_command("enqueue", job, "--source", source, "--body-column", "text", uri=server.uri)
+    texts = {"a": "exit", "b": "good", "c": "raise canary"}
+    enqueue(server.uri, job, tmp_path, [{"id": name, "text": text} for name, text in texts.items()])
     run = ("run", job, "--predictor", FAULTY, "--set", "max_failures=1", "--events", tmp_path / "e")
     done = run_command(*run, uri=server.uri)
     listed = run_command("failures", job, "--json", uri=server.uri, code=EXIT_FINDINGS).stdout
@@ -109,14 +121,12 @@ def test_dead_items_are_listed_and_brought_back(server: EmbeddedPostgres, job: s
     assert found[1][3].startswith("asked to by")
     assert "ValueError: asked to by" in run_command("failures", job, uri=server.uri, code=EXIT_FINDINGS).stdout
     assert "canary" not in done.stdout + done.stderr + listed + (tmp_path / "e").read_text()
-    assert (
-        "the item is done"
-        in run_command("failures", job, "--redrive", "--item", "b", uri=server.uri, code=EXIT_BAD_INPUT).stderr
-    )
-    run_command("failures", job, "--redrive", uri=server.uri)
-    assert json.loads(run_command("status", job, "--json", uri=server.uri).stdout)["failed"] == 0
+    redrive = ("failures", job, "--redrive")
+    assert "the item is done" in run_command(*redrive, "--item", "b", uri=server.uri, code=EXIT_BAD_INPUT).stderr
+    run_command(*redrive, uri=server.uri)
+    assert status_of(server.uri, job)["failed"] == 0
     run_command(*run, uri=server.uri)
-    status = json.loads(run_command("status", job, "--json", uri=server.uri).stdout)
+    status = status_of(server.uri, job)
     assert (status["done"], status["failed"]) == (1, 2), "they were tried again, and are as bad as before"
 
 

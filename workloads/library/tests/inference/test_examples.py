@@ -1,10 +1,9 @@
 """The examples of predictors, as the pods of their job files start them, killed in the middle of the batch."""
 
 import json
-import os
 import signal
 import subprocess
-import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import psutil
@@ -19,7 +18,7 @@ from holdfast.inference.results.embedded_postgres import EmbeddedPostgres
 from holdfast.jobs import preparing
 from holdfast.jobs.forms import DATA
 from tests.platforms import with_images
-from workloads.library.tests.inference.test_commands import run_command
+from workloads.library.tests.inference.test_commands import run_command, status_of
 from workloads.library.tests.inference.test_worker_signals import count_events
 from workloads.library.tests.processes import until
 
@@ -37,7 +36,7 @@ def test_a_folder_that_is_no_model_is_bad_input(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("example", KILLED, ids=lambda path: path.stem)
 def test_a_worker_is_killed_and_every_prompt_is_answered_once(
-    server: EmbeddedPostgres, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, example: Path
+    server: EmbeddedPostgres, tmp_path: Path, workers: Callable[..., "subprocess.Popen[bytes]"], example: Path
 ) -> None:
     file = example.with_suffix(".yaml")
     pod = preparing.read_job(YAML(typ="safe").load(file.read_text()), file, with_images("example")).bodies[-1]["spec"][
@@ -59,24 +58,24 @@ def test_a_worker_is_killed_and_every_prompt_is_answered_once(
 
     (worker,) = pod["containers"]
     (load,) = (each for each in pod["initContainers"] if each["name"] == "load")
-    job = words(worker)[1]
+    run, job, *options = words(worker)
+    assert run == "run"
     run_command(*words(load), uri=server.uri)
-    command = [sys.executable, "-m", "holdfast", "batch", *words(worker), "--set", "lease_s=2", "--events", str(events)]
-    environment = os.environ | {"HOLDFAST_DATABASE_URL": server.uri, "PYTHONPATH": str(standing_in)}
+
+    def started() -> "subprocess.Popen[bytes]":
+        return workers(job, *options, "--set", "lease_s=2", "--events", events, PYTHONPATH=str(standing_in))
 
     hold = model.with_name("hold")
     hold.touch()
-    with subprocess.Popen(command, env=environment) as killed:
-        until(lambda: count_events(events, "stored"))
-        children = psutil.Process(killed.pid).children()
-        killed.send_signal(signal.SIGKILL)
+    killed = started()
+    until(lambda: count_events(events, "stored"))
+    children = psutil.Process(killed.pid).children()
+    killed.send_signal(signal.SIGKILL)
     _, outlived = psutil.wait_procs(children, timeout=60)
     assert children and not outlived, "what predicts ends with its worker"
-    done = json.loads(run_command("status", job, "--json", uri=server.uri).stdout)["done"]
-    assert 0 < done < PROMPTS
+    assert 0 < status_of(server.uri, job)["done"] < PROMPTS
     hold.unlink()
-    ended = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=200, check=False)
-    assert ended.returncode == EXIT_COMPLETE, ended.stderr[-3000:]
+    assert started().wait(200) == EXIT_COMPLETE
     out = tmp_path / "out.jsonl"
     run_command("export", job, "--out", out, uri=server.uri)
     found = {row.pop("item"): row for row in map(json.loads, out.read_text().splitlines())}

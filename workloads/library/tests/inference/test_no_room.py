@@ -1,6 +1,5 @@
 """No room in the database or on the disk, folders that cannot be used: a clear error, and nothing half done."""
 
-import json
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,15 +11,12 @@ from psycopg import sql
 from holdfast.contract.exit_codes import EXIT_BAD_INPUT, EXIT_RETRY
 from holdfast.inference.results.embedded_postgres import EmbeddedPostgres
 from workloads.library.tests.inference.harness import CountingPredictor, Harness
-from workloads.library.tests.inference.test_commands import run_command
+from workloads.library.tests.inference.test_commands import enqueue, run_command
 
 pytestmark = pytest.mark.process
 
 
-def rows(folder: Path, count: int) -> Path:
-    source = folder / "rows.jsonl"
-    source.write_text("\n".join(json.dumps({"id": f"{n:05d}", "text": "good"}) for n in range(count)))
-    return source
+ROWS = [{"id": f"{n:05d}", "text": "good"} for n in range(1_600)]
 
 
 _REFUSE = """
@@ -45,14 +41,10 @@ def refusing(uri: str, state: str) -> Generator[None]:
 
 
 def left(uri: str, job: str) -> list[int]:
+    count = sql.SQL("SELECT count(*) FROM holdfast.{} WHERE job = %s")
     with psycopg.connect(uri) as connection:
-        tables = ("job", "item", "outbox", "queue")
-        counts = [
-            sql.SQL("(SELECT count(*) FROM holdfast.{} WHERE job = {})").format(sql.Identifier(t), job) for t in tables
-        ]
-        row = connection.execute(sql.SQL("SELECT ") + sql.SQL(", ").join(counts)).fetchone()
-    assert row is not None
-    return list(row)
+        asked = (count.format(sql.Identifier(table)) for table in ("job", "item", "outbox", "queue"))
+        return [found for query in asked for (found,) in connection.execute(query, (job,))]
 
 
 @pytest.mark.parametrize(("state", "code"), [("53100", EXIT_RETRY), ("25006", EXIT_RETRY), ("42501", EXIT_BAD_INPUT)])
@@ -60,19 +52,18 @@ def test_an_enqueue_that_the_database_refuses_leaves_nothing_behind(
     server: EmbeddedPostgres, job: str, tmp_path: Path, state: str, code: int
 ) -> None:
     """Full, read-only, no right to it."""
-    source = rows(tmp_path, 1_600)
     with refusing(server.uri, state):
-        done = run_command("enqueue", job, "--source", source, uri=server.uri, code=code)
+        done = enqueue(server.uri, job, tmp_path, ROWS, code=code)
     assert done.stderr.count("\n  ") == 3 and "no room here" in done.stderr and "a bug" not in done.stderr
     assert left(server.uri, job) == [0, 0, 0, 0]
-    run_command("enqueue", job, "--source", source, uri=server.uri)
+    enqueue(server.uri, job, tmp_path, ROWS)
     assert left(server.uri, job) == [1, 1_600, 0, 1_600]
 
 
 def test_an_export_without_room_or_folder_is_no_bug_and_leaves_no_part(
     server: EmbeddedPostgres, harness: Harness, job: str, tmp_path: Path
 ) -> None:
-    run_command("enqueue", job, "--source", rows(tmp_path, 10), uri=server.uri)
+    enqueue(server.uri, job, tmp_path, ROWS[:10])
     harness.worker(CountingPredictor()).run()
     part = tmp_path / "full.jsonl.partial"
     part.symlink_to("/dev/full")

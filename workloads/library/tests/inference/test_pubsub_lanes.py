@@ -1,6 +1,5 @@
 """Batch jobs on Pub/Sub with the options that are rendered: each on a lane of its own, side by side."""
 
-import json
 import os
 from collections.abc import Generator
 from concurrent.futures import ThreadPoolExecutor
@@ -18,18 +17,18 @@ from infra.environments import Environment, load
 from infra.specs import queue
 from workloads.library.tests.inference import fake_broker_server
 from workloads.library.tests.inference.fake_broker import FakeBroker
-from workloads.library.tests.inference.test_commands import run_command
+from workloads.library.tests.inference.test_commands import enqueue, run_command, status_of
 
 COUNT = 200
-
-
-def rendered(lanes: int) -> RenderContext:
-    return RenderContext(describe.platform(with_lanes(lanes)))
 
 
 def with_lanes(lanes: int) -> Environment:
     env = load("example")
     return replace(env, queue=replace(env.queue, lanes=lanes))
+
+
+def rendered(lanes: int) -> RenderContext:
+    return RenderContext(describe.platform(with_lanes(lanes)))
 
 
 def command(body: Body) -> list[str]:
@@ -79,28 +78,21 @@ def test_two_rendered_jobs_run_side_by_side_and_a_third_is_refused(
     fake, address = broker
     context = rendered(2)
     monkeypatch.setenv("PUBSUB_EMULATOR_HOST", address)
-    source = tmp_path / "rows.jsonl"
-    source.write_text("".join(json.dumps({"id": n, "text": f"text {n}"}) + "\n" for n in range(COUNT)))
-
-    def enqueue(job: str, options: list[str], code: int = 0) -> str:
-        words = ("enqueue", job, "--source", source, "--body-column", "text", *options)
-        return run_command(*words, uri=server.uri, code=code).stderr
-
+    rows = [{"id": n, "text": f"text {n}"} for n in range(COUNT)]
     loading = queue_options(command(batch.load(context)))
     jobs = {name: queue_options(command(build(context))) for name, build in
             ((batch.DRAIN, batch.drain), (batch.STEADY, batch.steady))}  # fmt: skip
     assert loading == jobs[batch.DRAIN]
     for name, options in jobs.items():
-        enqueue(name, options)
-    refusal = enqueue("third", loading, EXIT_BAD_INPUT)
+        enqueue(server.uri, name, tmp_path, rows, *options)
+    refusal = enqueue(server.uri, "third", tmp_path, rows, *loading, code=EXIT_BAD_INPUT).stderr
     assert "batch-drain" in refusal and "queue.lanes" in refusal
     run = ("--predictor", "entropy", "--events", os.devnull)
     with ThreadPoolExecutor(2) as threads:
         list(threads.map(lambda job: run_command("run", job[0], *run, *job[1], uri=server.uri), jobs.items()))
-    done = [json.loads(run_command("status", name, "--json", uri=server.uri).stdout)["done"] for name in jobs]
-    assert done == [COUNT, COUNT]
+    assert [status_of(server.uri, name)["done"] for name in jobs] == [COUNT, COUNT]
     assert fake.dead == []
     assert all(fake.left(options[1]) == 0 for options in jobs.values())
-    enqueue("third", loading)  # a drained job leaves its lane
+    enqueue(server.uri, "third", tmp_path, rows, *loading)  # a drained job leaves its lane
     redrive = ("failures", batch.DRAIN, "--redrive", *loading)
     assert "used by third" in run_command(*redrive, uri=server.uri, code=EXIT_BAD_INPUT).stderr

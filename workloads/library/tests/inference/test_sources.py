@@ -81,12 +81,11 @@ def test_a_line_of_300_mb_is_refused_before_it_is_read_whole(rows: Path) -> None
     assert grown_kib < 100_000
 
 
-@pytest.mark.parametrize("scheme", ["http", "file", "gs", "HTTP", "jar:http"])
-@pytest.mark.parametrize("host", ["127.0.0.1", "2130706433", "[::ffff:127.0.0.1]", "metadata.google.internal"])
-def test_nothing_is_fetched_from_a_url(monkeypatch: pytest.MonkeyPatch, scheme: str, host: str) -> None:
+@pytest.mark.parametrize("url", ["http://metadata.google.internal", "HTTP://127.0.0.1", "gs://bucket", "file:///etc"])
+def test_nothing_is_fetched_from_a_url(monkeypatch: pytest.MonkeyPatch, url: str) -> None:
     asked = list[object]()
     monkeypatch.setattr(socket.socket, "connect", asked.append)
     monkeypatch.setattr(socket, "getaddrinfo", lambda *words, **_: asked.append(words))
     with pytest.raises(InputError, match="cannot be read"):
-        read(f"{scheme}://{host}:80/rows.jsonl")
+        read(f"{url}/rows.jsonl")
     assert asked == []

@@ -1,11 +1,9 @@
 """The worker as Kubernetes meets it: a real process with real signals, in every phase."""
 
-import json
-import os
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable
 from pathlib import Path
 
 import psycopg
@@ -13,27 +11,12 @@ import pytest
 
 from holdfast.contract.exit_codes import EXIT_COMPLETE, EXIT_PREEMPTED
 from holdfast.inference.results.embedded_postgres import EmbeddedPostgres
-from workloads.library.tests.inference.test_commands import BATCH, run_command
+from workloads.library.tests.inference.test_commands import enqueue, run_command, status_of
 from workloads.library.tests.processes import until
 
 pytestmark = pytest.mark.process
 FAULTY = "workloads.library.tests.inference.faulty_predictors"
 Starter = Callable[..., subprocess.Popen[bytes]]
-
-
-@pytest.fixture
-def workers(server: EmbeddedPostgres) -> Generator[Starter]:
-    started: list[subprocess.Popen[bytes]] = []
-
-    def start(*arguments: object) -> subprocess.Popen[bytes]:
-        environment = {**os.environ, "HOLDFAST_DATABASE_URL": server.uri}
-        started.append(subprocess.Popen([*BATCH, "run", *map(str, arguments)], env=environment))
-        return started[-1]
-
-    yield start
-    for process in started:
-        process.kill()
-        process.wait()
 
 
 def leased(uri: str, job: str) -> bool:
@@ -50,9 +33,7 @@ def count_events(path: Path, event: str) -> int:
 def test_sigterm_drains_and_says_preempted_and_another_worker_finishes(
     server: EmbeddedPostgres, job: str, tmp_path: Path, workers: Starter
 ) -> None:
-    source = tmp_path / "rows.jsonl"
-    source.write_text("".join(json.dumps({"id": n, "text": "x" * (n % 50)}) + "\n" for n in range(1000)))
-    run_command("enqueue", job, "--source", source, "--body-column", "text", uri=server.uri)
+    enqueue(server.uri, job, tmp_path, ({"id": n, "text": "x" * (n % 50)} for n in range(1000)))
     events = tmp_path / "e.jsonl"
     worker = workers(job, "--predictor", "entropy", "--set", "micro_batch=4", "--events", events)
     until(lambda: count_events(events, "stored") > 3)
@@ -60,13 +41,12 @@ def test_sigterm_drains_and_says_preempted_and_another_worker_finishes(
     worker.send_signal(signal.SIGTERM)
     assert worker.wait(60) == EXIT_PREEMPTED
     assert time.monotonic() - began < 15
-    status = json.loads(run_command("status", job, "--json", uri=server.uri).stdout)
+    status = status_of(server.uri, job)
     assert 0 < status["done"] < 1000
-    assert status["held"] == 0
-    assert status["preempted"] == 1
+    assert (status["held"], status["preempted"]) == (0, 1)
     assert workers(job, "--predictor", "entropy", "--events", events).wait(120) == EXIT_COMPLETE
-    status = json.loads(run_command("status", job, "--json", uri=server.uri).stdout)
-    assert (status["done"], status["retried"] > 0) == (1000, True)
+    status = status_of(server.uri, job)
+    assert status["done"] == 1000 and status["retried"] > 0
 
 
 def test_what_hangs_is_abandoned_when_the_window_ends(
@@ -84,34 +64,30 @@ def test_what_hangs_is_abandoned_when_the_window_ends(
         assert blocker.execute(query, (job,)).fetchone() == (100,), "given back"
 
 
-@pytest.mark.parametrize("phase", ["first load", "load after a death"])
+@pytest.mark.parametrize("deaths", [0, 1])
 def test_a_notice_while_the_model_loads_is_not_kept_waiting(
-    server: EmbeddedPostgres, job: str, tmp_path: Path, workers: Starter, phase: str
+    server: EmbeddedPostgres, job: str, tmp_path: Path, workers: Starter, deaths: int
 ) -> None:
-    """The load never ends here, and the window is long: a worker that waits for either is seen."""
-    source = tmp_path / "rows.jsonl"
-    source.write_text('{"id": "a", "text": "exit"}\n')
-    run_command("enqueue", job, "--source", source, "--body-column", "text", uri=server.uri)
-    model, predictor = tmp_path / "model", "slow" if phase == "first load" else "slow_again"
-    loading = model.with_suffix(".loading") if phase == "first load" else Path(f"{model}.again")
-    worker = workers(job, "--predictor", f"{FAULTY}:{predictor}", "--model", model, "--window", 200,
-                     "--events", tmp_path / "e.jsonl")  # fmt: skip
-    until(loading.exists)
+    """The first load, or the one after a death, never ends here, and the window is long: a worker that waits is seen."""
+    enqueue(server.uri, job, tmp_path, [{"id": "a", "text": "exit"}])
+    model, loads = tmp_path / "model", tmp_path / "model.loading"
+    if deaths:
+        model.touch()
+    run = ("--predictor", f"{FAULTY}:slow", "--model", model, "--window", 200)
+    worker = workers(job, *run, "--events", tmp_path / "e.jsonl")
+    until(lambda: loads.exists() and len(loads.read_text()) > deaths)
     worker.send_signal(signal.SIGTERM)
     assert worker.wait(60) == EXIT_PREEMPTED
-    failed = json.loads(run_command("status", job, "--json", uri=server.uri).stdout)["failures"]
-    assert failed == (phase != "first load"), "the death that came before counts, the stop does not"
+    assert status_of(server.uri, job)["failures"] == deaths, "the death that came before counts, the stop does not"
 
 
 def test_the_worker_outlives_restarts_of_the_database_while_it_loads_and_while_it_works(
     tmp_path: Path, job: str, workers: Starter
 ) -> None:
-    source = tmp_path / "rows.jsonl"
-    source.write_text("".join(json.dumps({"id": n}) + "\n" for n in range(800)))
     events = tmp_path / "e.jsonl"
     with EmbeddedPostgres(tmp_path / "own") as own:
         run_command("database", uri=own.uri)
-        run_command("enqueue", job, "--source", source, uri=own.uri)
+        enqueue(own.uri, job, tmp_path, ({"id": n, "text": f"text {n}"} for n in range(800)))
         loaded = tmp_path / "model.loaded"
         run = ("--predictor", f"{FAULTY}:slow", "--model", loaded, "--set", "micro_batch=8")
         worker = workers(job, *run, "--events", events, "--database", own.uri)

@@ -17,9 +17,9 @@ from typing import Any
 import torch
 from torch.nn import functional as F
 
-from holdfast.checkpoint import committed_steps, load_tensors, runs
+from holdfast.checkpoint import committed_steps, load_tensors
 from holdfast.checkpoint.errors import Damaged
-from holdfast.checkpoint.parts import decode, open_step, read_whole
+from holdfast.checkpoint.parts import decode, only_run, open_step, read_whole
 from holdfast.checkpoint.stores import Storage, open_storage
 from holdfast.contract.errors import InputError
 from holdfast.inference.errors import PredictorBroken
@@ -145,23 +145,11 @@ def _does_not_fit(model: Model, why: str) -> InputError:
 def load_model(url: str, run: str, pinned: Mapping[str, object]) -> Model:
     """The commit that the job is pinned to, or the newest that verifies when it is not pinned yet."""
     storage = open_storage(url)
-    run = run or str(pinned.get("run") or _only_run(storage, url))
+    run = run or str(pinned.get("run") or only_run(storage))
     if pinned.get("run") == run and isinstance(step := pinned.get("step"), int):
         return _at(storage, run, step)
     step, tensors = load_tensors(url, run, [MODEL_PREFIX])
     return _model(storage, run, step, tensors)
-
-
-def _only_run(storage: Storage, url: str) -> str:
-    found = [run for run in runs(storage) if committed_steps(storage, run)]
-    if len(found) != 1:
-        raise InputError(
-            "the model is ambiguous",
-            got=f"{url}: {', '.join(found) or 'no run with a committed checkpoint'}",
-            allowed="one run with a committed checkpoint, or its name",
-            fix="name the run with --run, or train one: python -m holdfast train run",
-        )
-    return found[0]
 
 
 def _at(storage: Storage, run: str, step: int) -> Model:

@@ -18,7 +18,6 @@ from holdfast.contract.errors import InputError
 from holdfast.contract.extensions import extensions
 from holdfast.inference.values import Value
 
-BUILT_IN = ("gpt", "entropy")
 # A distribution adds predictors by entry points: NAME = MODULE:FUNCTION, which is given the spec.
 GROUP = "holdfast.predictors"
 
@@ -58,7 +57,7 @@ def _entropy(body: bytes) -> float:
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PredictorSpec:
     name: str
-    """One of BUILT_IN, the name of an entry point, or MODULE:FUNCTION; the function is given this spec."""
+    """`gpt`, `entropy`, the name of an entry point, or MODULE:FUNCTION; the function is given this spec."""
     model: str = ""
     """Folder of a model, for a FUNCTION that loads one."""
     checkpoints: str = ""
@@ -68,25 +67,24 @@ class PredictorSpec:
     """Configuration of the job's first worker: the same model commit is loaded again."""
 
 
+Maker = Callable[[PredictorSpec], Predictor]
+
+
 def build(spec: PredictorSpec) -> Predictor:
     """Raises InputError for a name that names no predictor, and for options that it needs."""
     if ":" in spec.name:
         return _factory(spec.name)(spec)
-    match spec.name:
-        case "entropy":
-            return ByteEntropy()
-        case "gpt":
-            return _gpt(spec)
-        case _:
-            added = {name: make for _, name, make in extensions(GROUP)}
-    if spec.name not in added:
+    known: dict[str, Maker] = {"gpt": _gpt, "entropy": lambda _: ByteEntropy()}
+    if spec.name not in known:
+        known |= {name: cast(Maker, make) for _, name, make in extensions(GROUP)}
+    if spec.name not in known:
         raise InputError(
             "the predictor is unknown",
             got=spec.name,
-            allowed=f"{', '.join([*BUILT_IN, *added])}, or MODULE:FUNCTION",
+            allowed=f"{', '.join(known)}, or MODULE:FUNCTION",
             fix="give another --predictor",
         )
-    return cast(Callable[[PredictorSpec], Predictor], added[spec.name])(spec)
+    return known[spec.name](spec)
 
 
 def _gpt(spec: PredictorSpec) -> Predictor:
@@ -102,7 +100,7 @@ def _gpt(spec: PredictorSpec) -> Predictor:
     return GptLoss(load_model(spec.checkpoints, spec.run, spec.pinned))
 
 
-def _factory(name: str) -> Callable[[PredictorSpec], Predictor]:
+def _factory(name: str) -> Maker:
     module, _, attribute = name.partition(":")
     try:
         return getattr(importlib.import_module(module), attribute)

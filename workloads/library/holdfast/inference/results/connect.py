@@ -53,16 +53,15 @@ def connect(uri: str, *, patience_s: float = 30.0) -> Connection:
         try:
             return psycopg.connect(uri, connect_timeout=5, application_name="holdfast")
         except psycopg.OperationalError as error:
-            raise_if_permanent(error)
+            if refusal := permanent(error):
+                raise refusal from None
             if time.monotonic() > deadline:
                 raise Unjudged(f"the database does not answer: {_first_line(error)}") from None
             time.sleep(0.2)
 
 
 def open_pool(uri: str, *, size: int = 4) -> ConnectionPool[Connection]:
-    """A pool whose connections were tried once, so that wrong credentials end the process at its start."""
-    with connect(uri):
-        pass
+    """For who has connected before: wrong credentials would be tried again and again."""
     return ConnectionPool(
         uri,
         min_size=1,
@@ -89,21 +88,24 @@ def _use_least_role(connection: Connection) -> None:
     connection.commit()
 
 
-def raise_if_permanent(error: psycopg.Error) -> None:
-    """InputError for a refusal that no retry cures."""
+def permanent(error: Exception) -> InputError | None:
+    """What to answer to a refusal that no retry cures; None for every other error."""
+    if not isinstance(error, psycopg.Error):
+        return None
     state = error.sqlstate or ""
     # A failed login carries no sqlstate in psycopg 3: the server's text is all there is.
     text = str(error)
     refused = "authentication failed" in text or "no password supplied" in text
     unknown = "does not exist" in text and ("role" in text or "database" in text)
     unknown = unknown or ("definition of service" in text and "not found" in text)
-    if state.startswith(_PERMANENT) or refused or unknown or "no pg_hba.conf entry" in text:
-        raise InputError(
-            "the database rejects this user",
-            got=_first_line(error),
-            allowed="a user with the role " + WORKER_ROLE,
-            fix="correct user, password, database or service name; retrying does not help",
-        ) from None
+    if not (state.startswith(_PERMANENT) or refused or unknown or "no pg_hba.conf entry" in text):
+        return None
+    return InputError(
+        "the database rejects this user",
+        got=_first_line(error),
+        allowed="a user with the role " + WORKER_ROLE,
+        fix="correct user, password, database or service name; retrying does not help",
+    )
 
 
 def explained(error: Exception) -> Exception:
@@ -117,12 +119,7 @@ def explained(error: Exception) -> Exception:
         )
     if not isinstance(error, (*TRANSIENT, errors.ReadOnlySqlTransaction)):
         return error
-    if isinstance(error, psycopg.Error):
-        try:
-            raise_if_permanent(error)
-        except InputError as refusal:
-            return refusal
-    return Later(
+    return permanent(error) or Later(
         "the database or the queue cannot do this now",
         got=_first_line(error),
         allowed="a database that answers, can be written and has free space",

@@ -4,7 +4,7 @@ import contextlib
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from psycopg import Connection
 
@@ -40,11 +40,8 @@ def export(connection: Connection, job: str, out: str) -> int:
     return count
 
 
-def _line(item: str, value: Any) -> dict[str, Any]:
+def _line(item: str, value: dict[str, Any]) -> dict[str, Any]:
     """The value's keys in addition to the id; one that is called `item` too gets underscores before it."""
-    if not isinstance(value, dict):
-        return {"item": item, "value": value}
-    value = cast("dict[str, Any]", value)
     name = "item"
     while name in value:
         name = "_" + name

@@ -1,4 +1,4 @@
-"""The register of jobs, in PostgreSQL.
+"""The register of jobs in PostgreSQL, and the outbox of what their queue has not taken yet.
 
 A job is computed under one configuration: its first worker pins the fingerprint, others must match.
 """
@@ -7,13 +7,13 @@ import hashlib
 import json
 from collections.abc import Mapping
 from datetime import datetime
-from typing import cast
 
 from psycopg import Connection
 
 from holdfast.contract.errors import InputError
 from holdfast.contract.values import moment
-from holdfast.inference.items import checked_job
+from holdfast.inference.items import Item, checked_job
+from holdfast.inference.queue.protocol import Queue
 
 
 def fingerprint(configuration: Mapping[str, object]) -> str:
@@ -43,25 +43,15 @@ def deadline_of(text: str) -> datetime | None:
 
 
 def require(connection: Connection, job: str) -> None:
-    """InputError when it is unknown or has no items."""
-    row = connection.execute("SELECT total FROM holdfast.job WHERE job = %s", (checked_job(job),)).fetchone()
+    """InputError when it is unknown."""
+    row = connection.execute("SELECT FROM holdfast.job WHERE job = %s", (checked_job(job),)).fetchone()
+    known = connection.execute("SELECT job FROM holdfast.job ORDER BY created_at DESC LIMIT 5").fetchall()
     connection.commit()
     if row is None:
-        known = [
-            name for (name,) in connection.execute("SELECT job FROM holdfast.job ORDER BY created_at DESC LIMIT 5")
-        ]
-        connection.commit()
         raise InputError(
             "the job is unknown",
             got=job,
-            allowed=", ".join(known) or "none yet",
-            fix=f"python -m holdfast batch enqueue {job} --source DIR",
-        )
-    if row[0] == 0:
-        raise InputError(
-            "the job has no items",
-            got=job,
-            allowed="at least one",
+            allowed=", ".join(name for (name,) in known) or "none yet",
             fix=f"python -m holdfast batch enqueue {job} --source DIR",
         )
 
@@ -94,11 +84,10 @@ def pinned_configuration(connection: Connection, job: str) -> dict[str, object]:
     """Of the job's first worker; empty before there was one."""
     row = connection.execute("SELECT configuration FROM holdfast.job WHERE job = %s", (job,)).fetchone()
     connection.commit()
-    return dict(row[0]) if row and isinstance(row[0], dict) else {}
+    return dict(row[0]) if row and row[0] else {}
 
 
-def _difference(stored: object, now: Mapping[str, object]) -> str:
-    before = cast("dict[str, object]", stored) if isinstance(stored, dict) else {}
+def _difference(before: Mapping[str, object], now: Mapping[str, object]) -> str:
     keys = sorted(k for k in {*before, *now} if before.get(k) != now.get(k))
     return ", ".join(f"{k}={now.get(k)} (job: {before.get(k)})" for k in keys)[:300]
 
@@ -115,7 +104,9 @@ RETURNING job
 
 
 def bind(connection: Connection, subscription: str, job: str) -> None:
-    """InputError while another job uses it."""
+    """InputError while another job uses it. Without one there is nothing to bind."""
+    if not subscription:
+        return
     with connection.transaction():
         row = connection.execute(_BIND, {"subscription": subscription, "job": job}).fetchone()
         if row is not None:
@@ -128,3 +119,24 @@ def bind(connection: Connection, subscription: str, job: str) -> None:
         allowed="one job per subscription at a time",
         fix="wait for that job, or use another topic and subscription (set queue.lanes in the environment to get more)",
     )
+
+
+# Rows that another publisher has in hand are its own: published by both, they would be computed by two workers.
+_LEFT = """
+SELECT o.item, i.body FROM holdfast.outbox o JOIN holdfast.item i USING (job, item)
+WHERE o.job = %(job)s ORDER BY o.item LIMIT %(limit)s FOR UPDATE OF o SKIP LOCKED
+"""
+
+
+def publish(connection: Connection, queue: Queue, job: str, *, limit: int = 1000) -> int:
+    """Hand over whatever is registered and not yet queued; returns how many."""
+    published = 0
+    while True:
+        with connection.transaction():
+            rows = connection.execute(_LEFT, {"job": job, "limit": limit}).fetchall()
+            if not rows:
+                return published
+            queue.publish([Item(job=job, id=name, body=body) for name, body in rows])
+            names = [name for name, _ in rows]
+            connection.execute("DELETE FROM holdfast.outbox WHERE job = %s AND item = ANY(%s)", (job, names))
+        published += len(rows)

@@ -14,7 +14,8 @@ from typing import Any, LiteralString
 from psycopg import Connection
 from psycopg_pool import ConnectionPool
 
-from holdfast.inference.queue.protocol import Lease
+from holdfast.inference.queue.protocol import Lease, Queue
+from holdfast.inference.results import jobs
 
 # Row locks of ON CONFLICT live until commit; the UPSERT returns nothing for rows its WHERE refuses.
 # The worker's name is part of the fence: a server that crashed may hand out a sequence number again.
@@ -155,14 +156,11 @@ class PostgresResults:
         """Values as `encode_value` made them. One transaction. Repeating it after a lost answer changes nothing and answers the same."""
         items = [claim.item for claim in values]
         fences = [claim.fence for claim in values]
-        with self._pool.connection() as connection:
-            connection.execute(_DURABLE)
-            parameters = {**self._key, "items": items, "fences": fences, "values": list(values.values())}
-            done = {item for (item,) in connection.execute(_STORE, parameters).fetchall()}
-            if missing := [item for item in items if item not in done]:
-                # Stored before (the answer of an earlier try was lost), or taken over by another worker.
-                rows = connection.execute(_DONE_AMONG, {**self._key, "items": missing}).fetchall()
-                done |= {item for (item,) in rows}
+        rows = self._rows(_STORE, durable=True, items=items, fences=fences, values=list(values.values()))
+        done = {item for (item,) in rows}
+        if missing := [item for item in items if item not in done]:
+            # Stored before (the answer of an earlier try was lost), or taken over by another worker.
+            done |= {item for (item,) in self._rows(_DONE_AMONG, items=missing)}
         return Stored(done=frozenset(done), stale=frozenset(items) - done)
 
     def fail(self, failures: Sequence[Failure]) -> tuple[dict[str, int], dict[str, int]]:
@@ -193,6 +191,12 @@ class PostgresResults:
     def heartbeat(self) -> None:
         """This worker is alive."""
         self._rows(_ALIVE, load_s=self._load_s)
+
+    def publish_outbox(self, queue: Queue) -> None:
+        """What an interrupted enqueue or another job's worker left there is queued again. Few at a time: the pool's
+        connections are closed when they are idle in a transaction for 5 s."""
+        with self._pool.connection() as connection:
+            jobs.publish(connection, queue, self._key["job"], limit=50)
 
     def drained(self) -> bool:
         """Every item of the job is done or dead under this fingerprint."""

@@ -73,28 +73,22 @@ def migrate(connection: Connection) -> list[str]:
 
 
 def require_current(connection: Connection) -> None:
-    """InputError unless every migration that this code knows is applied. Newer ones are of newer code."""
-    row = connection.execute("SELECT to_regclass('holdfast.schema_version') IS NOT NULL").fetchone()
-    known = _known(connection) if row and row[0] else {}
-    missing = [m.name for m in migrations() if m.version not in known]
-    if missing:
-        raise InputError(
-            "the database schema is older than the code",
-            got=f"version {max(known, default=0)}, without {', '.join(missing)}",
-            allowed=f"version {max(m.version for m in migrations())}",
-            fix="run `python -m holdfast batch database` once as the database's owner",
-        )
-
-
-def wait_current(connection: Connection) -> None:
-    """`require_current`, for as long as ENV_SCHEMA_WAIT_S: the Job that migrates may have been applied a moment ago."""
+    """InputError unless every migration that this code knows is applied, which is waited for as long as ENV_SCHEMA_WAIT_S:
+    the Job that migrates may have been applied a moment ago. Newer ones are of newer code."""
     deadline = time.monotonic() + float(os.environ.get(ENV_SCHEMA_WAIT_S) or 0)
     while True:
-        try:
-            return require_current(connection)
-        except InputError:
-            if time.monotonic() > deadline:
-                raise
+        row = connection.execute("SELECT to_regclass('holdfast.schema_version') IS NOT NULL").fetchone()
+        known = _known(connection) if row and row[0] else {}
+        missing = [m.name for m in migrations() if m.version not in known]
+        if not missing:
+            return
+        if time.monotonic() > deadline:
+            raise InputError(
+                "the database schema is older than the code",
+                got=f"version {max(known, default=0)}, without {', '.join(missing)}",
+                allowed=f"version {max(m.version for m in migrations())}",
+                fix="run `python -m holdfast batch database` once as the database's owner",
+            )
         connection.rollback()  # else it would hold back the very locks that the migration waits for
         time.sleep(POLL_S)
 

@@ -1,6 +1,7 @@
 """The progress of a job, read from the view holdfast.job_status, which dashboards read too."""
 
 from dataclasses import asdict, dataclass
+from datetime import timedelta
 from typing import Any
 
 from psycopg import Connection
@@ -69,10 +70,4 @@ def table(status: Status) -> str:
 
 
 def _duration(seconds: float | None) -> str:
-    if seconds is None:
-        return "unknown"
-    hours, rest = divmod(round(seconds), 3600)
-    minutes, seconds = divmod(rest, 60)
-    units = ((hours, "h"), (minutes, "min"), (seconds, "s"))
-    first = next((n for n, (value, _) in enumerate(units) if value), 2)
-    return " ".join(f"{value} {unit}" for value, unit in units[first : first + 2])
+    return "unknown" if seconds is None else f"{timedelta(seconds=round(seconds))}"

@@ -1,41 +1,44 @@
-"""The routes: Open Inference Protocol v2, and metrics.
+"""The routes: Open Inference Protocol v2, and metrics; refusals, and what a leaving server adds to an answer.
 
 Edges only: state is elsewhere.
 """
 
 import asyncio
+import json
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 
 from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 from starlette.routing import Route
-from starlette.types import ASGIApp
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from holdfast.contract.serving import LIVE_PATH, READY_PATH
 from holdfast.inference.errors import Refused
 from holdfast.inference.server import tensors
-from holdfast.inference.server.answers import closing_when_leaving, json_response, no_route, refusal
 from holdfast.inference.server.batcher import Ticket
 from holdfast.inference.server.connection import Deadline, began_at, deadline
 from holdfast.inference.server.drain import Drain, Phase
-from holdfast.inference.server.lane import Lane, Request, Values, commit_of
+from holdfast.inference.server.lane import Lane, Request, Values
 from holdfast.inference.server.metrics import Metrics
 from holdfast.inference.server.reading import GONE, Budget, Held, Parser, declared_bytes, read_body
 from holdfast.inference.server.settings import ServerSettings
 
 Handler = Callable[[HttpRequest], Awaitable[Response]]
-_HELD = "holdfast.held"
 _BINARY = "inference-header-content-length"
 """The length of the JSON before binary tensors, of the protocol's extension."""
+# An Envoy that checks health takes this server out with the first such answer, and not after its next check.
+_OUT = {"x-envoy-immediate-health-check-fail": "true"}
+_LEAVING = ((b"connection", b"close"), *((name.encode(), value.encode()) for name, value in _OUT.items()))
 
 
 class App:
     def __init__(self, settings: ServerSettings, drain: Drain, lane: Lane, metrics: Metrics) -> None:
         self._settings, self._drain, self._lane, self._metrics = settings, drain, lane, metrics
-        self._budget, self._parser = Budget(settings.limits.queue_bytes), Parser()
+        self._budget, self._parser = Budget(), Parser()
 
     def routes(self) -> list[Route]:
         model = "/v2/models/{model}"
@@ -78,11 +81,10 @@ class App:
 
     async def metadata(self, request: HttpRequest) -> Response:
         lane = self.lane(request)
-        commit = commit_of(lane.configuration)
         # Any other input is an item of JSON; what comes back is as the model answered its warm-up.
         texts = {"name": "text", "datatype": "BYTES", "shape": [-1]}
         outputs = [] if lane.sample is None else tensors.outputs_like(lane.sample)
-        found = {"name": self._settings.model, "versions": [commit], "platform": "holdfast", "inputs": [texts]}
+        found = {"name": self._settings.model, "versions": [lane.commit], "platform": "holdfast", "inputs": [texts]}
         return json_response(found | {"outputs": outputs})
 
     async def model_ready(self, request: HttpRequest) -> Response:
@@ -92,17 +94,18 @@ class App:
     async def infer(self, request: HttpRequest) -> Response:
         until = deadline(request, self._settings.request_s)
         lane = self.lane(request)
-        self.refuse_unread(request, lane, until.at_s)
-        if _BINARY in request.headers:
-            raise Refused(400, "binary tensors are not supported; send data as JSON")
-        body = await self.body(request, until)
-        most = self._settings.limits.batch_items
-        asked = await self._parser.parsed(lambda given: tensors.parse(given, most), body)
-        del body
-        values = await self.predicted(request, lane, asked.bodies, until)
-        commit = commit_of(lane.configuration)
-        content = tensors.answer(values, model=self._settings.model, commit=commit, request=asked)
-        return json_response(content, headers={"x-model-commit": commit})
+        with Held(self._budget) as held:
+            self.refuse_unread(request, held, lane, until.at_s)
+            if _BINARY in request.headers:
+                raise Refused(400, "binary tensors are not supported; send data as JSON")
+            body = await read_body(request, held, most_bytes=self._settings.body_bytes, until_s=until.at_s)
+            most = self._settings.limits.batch_items
+            asked = await self._parser.parsed(lambda given: tensors.parse(given, most), body)
+            del body
+            values = await self.predicted(request, lane, asked.bodies, until)
+            commit = lane.commit
+            content = tensors.answer(values, model=self._settings.model, commit=commit, request=asked)
+            return json_response(content, headers={"x-model-commit": commit})
 
     async def scrape(self, _: HttpRequest) -> Response:
         self._metrics.ready.set(self.is_ready())
@@ -116,14 +119,14 @@ class App:
         lane = self._lane
         if not lane.loaded:
             raise Refused(503, "the model is not loaded", retry_after_s=1.0, reason="loading")
-        wanted, there = request.path_params.get("version"), commit_of(lane.configuration)
+        wanted, there = request.path_params.get("version"), lane.commit
         if wanted is not None and wanted != there:
             raise Refused(404, f"no version {wanted[:80]!r} of {name!r} here; there is {there!r}")
         if not self._drain.serving:
             raise Refused(503, "this server is shutting down", retry_after_s=1.0, reason="leaving")
         return lane
 
-    def refuse_unread(self, request: HttpRequest, lane: Lane, until_s: float) -> None:
+    def refuse_unread(self, request: HttpRequest, held: Held, lane: Lane, until_s: float) -> None:
         """By its headers alone, where not even the smallest request could be let in: under load a body is not worth
         reading. A leaving server reads it: it closes the connection, and a client that still writes would see a reset
         in place of the answer."""
@@ -133,14 +136,7 @@ class App:
         now = time.monotonic()
         if refused := lane.refusal(Ticket(items=1, arrived_s=now, deadline_s=until_s), now):
             raise refused
-        self.held(request).require(length)
-
-    async def body(self, request: HttpRequest, until: Deadline) -> bytes:
-        return await read_body(request, self.held(request), most_bytes=self._settings.body_bytes, until_s=until.at_s)
-
-    @staticmethod
-    def held(request: HttpRequest) -> Held:
-        return request.scope["state"][_HELD]
+        held.require(length)
 
     async def predicted(self, request: HttpRequest, lane: Lane, bodies: list[bytes], until: Deadline) -> Values:
         """Refused when the queue, the deadline or the model refuses, or when the client is gone."""
@@ -170,8 +166,7 @@ class App:
 
         async def handle(request: HttpRequest) -> Response:
             self._drain.asked(time.monotonic())
-            with self._budget.holding() as request.scope["state"][_HELD]:
-                response = await inner(request)
+            response = await inner(request)
             self._count(request, response.status_code)
             return response
 
@@ -190,3 +185,39 @@ class App:
                 return refusal(refused)
 
         return handle
+
+
+async def no_route(request: HttpRequest, error: Exception) -> Response:
+    """No such route, or no such method."""
+    assert isinstance(error, HTTPException)
+    response = refusal(Refused(error.status_code, error.detail))
+    response.headers.update(error.headers or {})
+    return response
+
+
+def refusal(refused: Refused) -> Response:
+    headers = {} if refused.retry_after_s is None else {"retry-after": str(refused.retry_after_s)}
+    # What was read of a request that came too slowly cannot be distinguished from the next one.
+    if refused.status in (408, 413):
+        headers["connection"] = "close"
+    if refused.reason in ("overdue", "restarting"):
+        headers |= _OUT
+    return json_response({"error": refused.message}, refused.status, headers)
+
+
+def closing_when_leaving(app: ASGIApp, drain: Drain) -> ASGIApp:
+    """Each answer of a leaving server ends its connection: a kept one would stay with this pod whatever endpoints say."""
+
+    async def outer(scope: Scope, receive: Receive, send: Send) -> None:
+        async def marked(message: Message) -> None:
+            if message["type"] == "http.response.start" and drain.leaving:
+                message["headers"] = [*message["headers"], *_LEAVING]
+            await send(message)
+
+        await app(scope, receive, marked)
+
+    return outer
+
+
+def json_response(value: object, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
+    return Response(json.dumps(value), status, headers, media_type="application/json")

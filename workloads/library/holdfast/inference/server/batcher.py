@@ -19,8 +19,6 @@ SPARE = 1.2
 class Limits:
     batch_items: int = 32
     queue_requests: int = 1024
-    queue_bytes: int = 64 * 1024 * 1024
-    """Of all bodies that are read or wait."""
 
 
 @dataclass(kw_only=True, eq=False)

@@ -10,11 +10,11 @@ import json
 import os
 import signal
 import time
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from hashlib import sha256
-from typing import Any, NoReturn, TypeVar
+from typing import NoReturn, TypeVar
 
 from holdfast.contract.serving import TRIES
 from holdfast.inference.errors import ItemFault, PredictorBroken, ProcessDied, Refused
@@ -71,8 +71,12 @@ class Lane:
         """Why no batch ends soon: one is `overdue`, or the process died and the model is `restarting`."""
 
     @property
-    def configuration(self) -> Mapping[str, object]:
-        return self._predictor.configuration
+    def commit(self) -> str:
+        """What each answer names: run, step and attempt of a commit; of another model a digest of what decides a result."""
+        found = self._predictor.configuration
+        if {"run", "step", "attempt"} <= found.keys():
+            return f"{found['run']}/step-{found['step']}/{found['attempt']}"
+        return sha256(json.dumps(found, sort_keys=True).encode()).hexdigest()[:12]
 
     async def load(self) -> None:
         """InputError, LoaderFailed or PredictorBroken as the predictor raises them; then the least and the largest batch, which also
@@ -252,10 +256,3 @@ _SENTENCES = {
 
 def _lost() -> Refused:
     return Refused(503, "the model has crashed; this server exits", retry_after_s=1.0, reason="leaving")
-
-
-def commit_of(configuration: Mapping[str, Any]) -> str:
-    """What each answer names: run, step and attempt of a commit; of another model a digest of what decides a result."""
-    if {"run", "step", "attempt"} <= configuration.keys():
-        return f"{configuration['run']}/step-{configuration['step']}/{configuration['attempt']}"
-    return sha256(json.dumps(configuration, sort_keys=True).encode()).hexdigest()[:12]

@@ -19,7 +19,7 @@ from holdfast.inference.predictor.spec import PredictorSpec
 from holdfast.inference.server.app import App
 from holdfast.inference.server.connection import Connection
 from holdfast.inference.server.drain import Drain, Phase
-from holdfast.inference.server.lane import Lane, commit_of
+from holdfast.inference.server.lane import Lane
 from holdfast.inference.server.metrics import Metrics
 from holdfast.inference.server.settings import ServerSettings
 from holdfast.runtime import logs
@@ -88,7 +88,7 @@ class _Process:
         try:
             await self._lane.load()
             self._drain.loaded()
-            logs.info("serve", f"{self._settings.model} answers with {commit_of(self._lane.configuration)}")
+            logs.info("serve", f"{self._settings.model} answers with {self._lane.commit}")
             await self._lane.run()
         except InputError as error:
             self._stop(EXIT_BAD_INPUT, error.lines())

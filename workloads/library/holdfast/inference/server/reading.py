@@ -1,10 +1,10 @@
 """Bodies: read within one budget of bytes, from the first one to the answer, and parsed where that stops no probe."""
 
 import asyncio
-import contextlib
-from collections.abc import Callable, Generator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import TypeVar
+from dataclasses import dataclass
+from typing import Self, TypeVar
 
 from starlette.requests import ClientDisconnect
 from starlette.requests import Request as HttpRequest
@@ -13,55 +13,47 @@ from holdfast.inference.errors import Refused
 
 GONE = 499
 """The client is gone: only our metrics read this code."""
+_MOST_BYTES = 64 * 1024 * 1024
 _SMALL_BYTES = 64 * 1024
-_FOR_SMALL = 1 / 8
-"""Of the budget, for bodies that are small: a few large ones do not shut out all others."""
+_FOR_SMALL_BYTES = _MOST_BYTES // 8
+"""For bodies that are small: a few large ones do not shut out all others."""
 _OFF_LOOP_BYTES = 256 * 1024
 T = TypeVar("T")
 
 
+@dataclass
 class Budget:
     """Of all requests that are read or wait for their answer."""
 
-    def __init__(self, most_bytes: int) -> None:
-        self._left = most_bytes
-        self._for_small = int(most_bytes * _FOR_SMALL)
-
-    @contextlib.contextmanager
-    def holding(self) -> Generator["Held"]:
-        held = Held(self)
-        try:
-            yield held
-        finally:
-            held.release()
-
-    def fits(self, size: int, more: int) -> bool:
-        """Whether a body of `size` so far may have `more`."""
-        return more <= self._left - (0 if size + more <= _SMALL_BYTES else self._for_small)
-
-    def change(self, size: int) -> None:
-        self._left += size
+    left: int = _MOST_BYTES
 
 
 class Held:
-    """The part of one request."""
+    """The part of one request, which it has until the block ends."""
 
     def __init__(self, budget: Budget) -> None:
         self._budget, self._size = budget, 0
 
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.release()
+
     def require(self, more: int) -> None:
         """Refused with 429 where there is no room for as much."""
-        if not self._budget.fits(self._size, more):
+        kept = 0 if self._size + more <= _SMALL_BYTES else _FOR_SMALL_BYTES
+        if more > self._budget.left - kept:
             reason = "the requests that are read and wait are too large together"
             raise Refused(429, reason, retry_after_s=1.0, reason="bytes")
 
     def take(self, more: int) -> None:
         self.require(more)
-        self._budget.change(-more)
+        self._budget.left -= more
         self._size += more
 
     def release(self) -> None:
-        self._budget.change(self._size)
+        self._budget.left += self._size
         self._size = 0
 
 

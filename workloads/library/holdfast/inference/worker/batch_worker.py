@@ -11,56 +11,38 @@ writer commits and acks, the lease keeper extends what is held.
 
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from holdfast.contract.exit_codes import EXIT_COMPLETE, EXIT_PREEMPTED, EXIT_RETRY
 from holdfast.inference.errors import PredictorBroken, redacted
 from holdfast.inference.predictor.proxy import ProcessPredictor
-from holdfast.inference.predictor.spec import Predictor
-from holdfast.inference.queue.protocol import Queue
 from holdfast.inference.results.connect import TRANSIENT
-from holdfast.inference.results.postgres import PostgresResults
 from holdfast.inference.worker.feeder import Feeder
 from holdfast.inference.worker.lease_keeper import LeaseKeeper
 from holdfast.inference.worker.micro_batch import BatchSizer, ClaimedItem, Outcome, Parts
-from holdfast.inference.worker.settings import WorkerSettings
-from holdfast.inference.worker.telemetry import Failpoint, WorkerTelemetry
+from holdfast.inference.worker.telemetry import Failpoint
 from holdfast.inference.worker.triage import Triage
 from holdfast.inference.worker.writer import Writer
 from holdfast.runtime import logs
-from holdfast.runtime.shutdown import Shutdown, leave_now
+from holdfast.runtime.shutdown import leave_now
 
 EXIT_DEVICE_LOST = EXIT_RETRY  # same meaning to Kubernetes: retry me, elsewhere if you can
 
 
 class Worker:
-    def __init__(
-        self,
-        *,
-        queue: Queue,
-        results: PostgresResults,
-        predictor: Predictor,
-        settings: WorkerSettings,
-        shutdown: Shutdown,
-        telemetry: WorkerTelemetry,
-        publish_outbox: Callable[[], object] = lambda: None,
-    ) -> None:
-        """`publish_outbox` runs when the queue is empty and the job is not drained: what an interrupted enqueue or
-        another job's worker left there is queued again."""
+    def __init__(self, parts: Parts, predictor: ProcessPredictor) -> None:
+        settings, telemetry = parts.settings, parts.telemetry
+        self._queue, self._results, self._shutdown = parts.queue, parts.results, parts.shutdown
+        self._settings, self._telemetry = settings, telemetry
         self._sizer = BatchSizer(most=settings.micro_batch, longest_s=settings.longest_batch_s)
-        self._queue, self._results = queue, results
-        learns = not settings.predict_timeout_s
-        self._triage = Triage(predictor, shutdown, settle_s=settings.settle_s, learns=learns)
-        self._pipeline = predictor if isinstance(predictor, ProcessPredictor) else None
-        if self._pipeline is not None:
-            self._pipeline.on_overdue = self._overdue
-        self._settings, self._shutdown, self._telemetry = settings, shutdown, telemetry
+        self._triage = Triage(predictor, parts.shutdown, settings)
+        self._predictor = predictor
+        predictor.on_overdue = self._overdue
         self._retry = telemetry.retry(give_up=self._window_is_over)
         self._keeper = LeaseKeeper(
-            queue, lease_s=settings.lease_s, heartbeat=results.heartbeat, on_error=telemetry.retrying
+            parts.queue, lease_s=settings.lease_s, heartbeat=parts.results.heartbeat, on_error=telemetry.retrying
         )
-        parts = Parts(queue=queue, results=results, settings=settings, shutdown=shutdown, telemetry=telemetry)
-        self._feeder = Feeder(parts, self._keeper, self._sizer, publish_outbox)
+        self._feeder = Feeder(parts, self._keeper, self._sizer)
         self._writer = Writer(parts, self._keeper, self._retry)
         self._ahead: list[ClaimedItem] = []
         """Handed to the predictor while it is busy with the micro-batch before."""
@@ -163,12 +145,11 @@ class Worker:
 
     def _overdue(self, items: int, seconds: float) -> None:
         """Called by the predictor: what else this worker holds need not wait for it."""
-        assert self._pipeline is not None
-        most_s = self._pipeline.timeout_s
+        most_s = self._predictor.timeout_s
         logs.warning(
             "predict", f"a micro-batch of {items} is overdue: {seconds:.3g} s; it is ended after {most_s:.3g} s"
         )
         self._telemetry.emit("overdue", items=items, seconds=seconds)
-        self._pipeline.forget([work.item.body for work in self._ahead])
+        self._predictor.forget([work.item.body for work in self._ahead])
         self._feeder.rest([*self._triage.let_go(), *self._ahead])
         self._ahead = []

@@ -2,7 +2,7 @@
 
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from holdfast.inference.queue.protocol import Lease
 from holdfast.inference.results.postgres import Claim
@@ -12,15 +12,12 @@ from holdfast.inference.worker.telemetry import Failpoint
 
 
 class Feeder(threading.Thread):
-    def __init__(
-        self, parts: Parts, keeper: LeaseKeeper, sizer: BatchSizer, publish_outbox: Callable[[], object]
-    ) -> None:
+    def __init__(self, parts: Parts, keeper: LeaseKeeper, sizer: BatchSizer) -> None:
         super().__init__(name="feeder", daemon=True)
         self._queue, self._results, self._settings = parts.queue, parts.results, parts.settings
         self._shutdown, self._telemetry = parts.shutdown, parts.telemetry
         self._keeper, self._sizer = keeper, sizer
         self._retry = parts.telemetry.retry(give_up=lambda: parts.shutdown.requested)
-        self._publish_outbox = publish_outbox
         self._ready: deque[ClaimedItem] = deque()
         self._changed = threading.Condition()
         self._ended = self._resting = False
@@ -103,7 +100,7 @@ class Feeder(threading.Thread):
             return True
         if self._retry(self._results.drained):
             return False
-        self._retry(self._publish_outbox)
+        self._retry(lambda: self._results.publish_outbox(self._queue))
         return True
 
     def _give_back(self) -> None:

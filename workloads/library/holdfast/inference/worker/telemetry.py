@@ -3,10 +3,8 @@
 from collections.abc import Callable
 from enum import StrEnum
 
-import psycopg
-
 from holdfast.inference.errors import QueueUnavailable
-from holdfast.inference.results.connect import TRANSIENT, raise_if_permanent
+from holdfast.inference.results.connect import TRANSIENT, permanent
 from holdfast.runtime.events import EventLog
 from holdfast.runtime.retry import Retry
 
@@ -40,8 +38,8 @@ class WorkerTelemetry:
         """For calls to the database and the queue. InputError for a refusal that no retry cures."""
 
         def failed(error: Exception) -> None:
-            if isinstance(error, psycopg.Error):
-                raise_if_permanent(error)
+            if refusal := permanent(error):
+                raise refusal from None
             self.retrying(error)
 
         return Retry(transient=TRANSIENT, give_up=give_up, on_error=failed)

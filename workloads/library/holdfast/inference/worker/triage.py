@@ -6,16 +6,15 @@ predicting process is counted only once the device is seen to work without it, a
 
 # Why it is so: infra/decisions/0041.
 
-import time
 from collections.abc import Sequence
 
 from holdfast.inference.errors import ItemFault, PredictorBroken, ProcessDied, TimedOut, redacted
 from holdfast.inference.predictor.batch_time import BatchTime
 from holdfast.inference.predictor.proxy import ProcessPredictor
-from holdfast.inference.predictor.spec import Predictor
 from holdfast.inference.results.postgres import Failure
 from holdfast.inference.values import Value, encode_value
 from holdfast.inference.worker.micro_batch import ClaimedItem, Outcome
+from holdfast.inference.worker.settings import WorkerSettings
 from holdfast.runtime.shutdown import Shutdown
 
 _LEAST_BOUND_S, _TIMES = 30.0, 20.0
@@ -30,13 +29,12 @@ def bound_s(timing: BatchTime, items: int, failures: int, *, most_s: float) -> f
 
 
 class Triage:
-    def __init__(self, predictor: Predictor, shutdown: Shutdown, *, settle_s: float, learns: bool = True) -> None:
-        """`learns`: the bound of a prediction, up to the predictor's own; else that one holds."""
-        self._predictor, self._shutdown, self._settle_s = predictor, shutdown, settle_s
-        self._pipeline = predictor if isinstance(predictor, ProcessPredictor) else None
+    def __init__(self, predictor: ProcessPredictor, shutdown: Shutdown, settings: WorkerSettings) -> None:
+        self._predictor, self._shutdown, self._settle_s = predictor, shutdown, settings.settle_s
         self._known_good: bytes | None = None
-        self._learns, self._timing = learns, BatchTime()
-        self._most_s = self._pipeline.timeout_s if self._pipeline else 0.0
+        self._learns, self._timing = not settings.predict_timeout_s, BatchTime()
+        """The bound of a prediction, up to the predictor's own; else that one holds."""
+        self._most_s = predictor.timeout_s
         self._first_s, self._worked = 0.0, 0
         """What the first prediction took, which may compile kernels; and the process that predicted last."""
         self._killers = 0
@@ -46,9 +44,9 @@ class Triage:
 
     def prepare(self, batch: Sequence[ClaimedItem]) -> bool:
         """Have the device begin with it when it is idle, where it can be handed over ahead and whole."""
-        if self._pipeline is None or not batch or any(work.claim.failures for work in batch):
+        if not batch or any(work.claim.failures for work in batch):
             return False
-        self._pipeline.prepare([work.item.body for work in batch])
+        self._predictor.prepare([work.item.body for work in batch])
         return True
 
     def predict(self, batch: Sequence[ClaimedItem]) -> Outcome:
@@ -101,19 +99,14 @@ class Triage:
 
     def _timed(self, batch: Sequence[ClaimedItem], found: Outcome) -> list[Value]:
         bodies = [work.item.body for work in batch]
-        if self._pipeline is None:
-            began = time.monotonic()
-            answers = self._predictor.predict(bodies)
-            found.seconds += time.monotonic() - began
-            return answers
-        again_s = 0.0 if self._pipeline.pid == self._worked else 2 * self._first_s
+        again_s = 0.0 if self._predictor.pid == self._worked else 2 * self._first_s
         if self._learns:
             wanted_s = bound_s(self._timing, len(batch), max(w.claim.failures for w in batch), most_s=self._most_s)
-            self._pipeline.timeout_s = max(wanted_s, min(again_s, self._most_s))
-        answers = self._pipeline.predict(bodies)
-        seconds = self._pipeline.seconds  # it began before it was asked
+            self._predictor.timeout_s = max(wanted_s, min(again_s, self._most_s))
+        answers = self._predictor.predict(bodies)
+        seconds = self._predictor.seconds  # it began before it was asked
         self._timing.observe(len(bodies), seconds)
-        self._first_s, self._worked = self._first_s or seconds, self._pipeline.pid or 0
+        self._first_s, self._worked = self._first_s or seconds, self._predictor.pid or 0
         found.seconds += seconds
         return answers
 
@@ -129,8 +122,7 @@ class Triage:
             if all_died:
                 raise PredictorBroken("every item of a micro-batch kills the predicting process")
             return
-        if self._pipeline is not None:
-            self._pipeline.timeout_s = self._most_s
+        self._predictor.timeout_s = self._most_s
         try:
             self._predictor.predict([self._known_good])
         except ProcessDied as died:

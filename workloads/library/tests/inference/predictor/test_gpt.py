@@ -62,5 +62,5 @@ def test_a_checkpoint_of_another_shape_is_refused(model: Model, config: dict[str
 
 
 def test_a_folder_without_checkpoints_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="the model is ambiguous"):
+    with pytest.raises(InputError, match="which run's checkpoint"):
         load_model(str(tmp_path), "", {})

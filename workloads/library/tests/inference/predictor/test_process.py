@@ -18,6 +18,7 @@ from holdfast.inference.items import Item
 from holdfast.inference.predictor.batch_time import BatchTime
 from holdfast.inference.predictor.proxy import ProcessPredictor
 from holdfast.inference.predictor.spec import PredictorSpec
+from holdfast.inference.results import dead_letters
 from holdfast.inference.worker.batch_worker import EXIT_DEVICE_LOST
 from holdfast.inference.worker.telemetry import Failpoint
 from holdfast.inference.worker.triage import bound_s
@@ -49,11 +50,7 @@ def bodies(job: str, *wanted: str) -> list[Item]:
 
 
 def failures(harness: Harness) -> int:
-    row = harness.connection.execute(
-        "SELECT sum(failures) FROM holdfast.result WHERE job = %s", (harness.job,)
-    ).fetchone()
-    harness.connection.commit()
-    return int(row[0] or 0) if row else 0
+    return harness.one("SELECT coalesce(sum(failures), 0) FROM holdfast.result WHERE job = %(job)s")
 
 
 def test_items_that_kill_the_process_are_dead_lettered_once_and_the_others_are_done(harness: Harness) -> None:
@@ -64,20 +61,16 @@ def test_items_that_kill_the_process_are_dead_lettered_once_and_the_others_are_d
         assert harness.worker(predictor).run() == EXIT_COMPLETE
     states = {item: status for item, (status, _) in harness.rows().items()}
     assert states == {item.id: "dead" if item.body.decode() in deadly else "done" for item in wanted}
-    dead_letters = harness.connection.execute(
-        "SELECT reason, failures FROM holdfast.dead_letter WHERE job = %s", (harness.job,)
-    ).fetchall()
-    assert dead_letters == [("ProcessDied", 3)] * 3
-    errors = harness.connection.execute(
-        "SELECT error FROM holdfast.result WHERE job = %s AND error <> ''", (harness.job,)
-    )
-    messages = " ".join(error for (error,) in errors)
+    letters = dead_letters.newest(harness.connection, harness.job, 9)
+    assert [(letter["reason"], letter["failures"]) for letter in letters] == [("ProcessDied", 3)] * 3
+    messages = " ".join(str(letter["message"]) for letter in letters)
     assert all(text in messages for text in ("SIGSEGV", "exited with 3", "SIGKILL"))
 
 
-def test_a_device_on_which_everything_dies_counts_against_no_item(harness: Harness) -> None:
+@pytest.mark.parametrize("device", ["dying", "broken"])
+def test_a_device_on_which_everything_dies_counts_against_no_item(harness: Harness, device: str) -> None:
     harness.enqueue(bodies(harness.job, "a", "b", "c"))
-    with process("dying") as predictor:
+    with process(device) as predictor:
         assert harness.worker(predictor).run() == EXIT_DEVICE_LOST
     assert failures(harness) == 0
     assert len(harness.queue.pull(9, 0.0)) == 3, "given back at once"
@@ -99,15 +92,12 @@ def test_a_process_that_dies_with_an_eviction_counts_against_no_item(harness: Ha
     assert failures(harness) == 0
 
 
-def test_the_predicting_process_sees_no_way_into_the_database(
-    harness: Harness, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_predicting_process_sees_no_way_into_the_database(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(ENV_DATABASE, "postgresql://user:secret@host/db")
     monkeypatch.setenv("PGPASSWORD", "secret")
-    harness.enqueue(bodies(harness.job, ENV_DATABASE, "PGPASSWORD", "PATH"))
     with process("faulty") as predictor:
-        harness.worker(predictor).run()
-    assert [value["environment"] for _, (_, value) in sorted(harness.rows().items())] == [False, False, True]
+        values = predictor.predict([ENV_DATABASE.encode(), b"PGPASSWORD", b"PATH"])
+    assert [value["environment"] for value in values] == [False, False, True]
 
 
 @pytest.fixture(scope="module")
@@ -135,24 +125,18 @@ def test_requests_and_answers_larger_than_a_pipe_do_not_wait_for_each_other(echo
     assert [len(echo.predict(batch)) for batch in batches] == [10] * 3
 
 
-def test_what_is_handed_over_ahead_kills_only_itself(echo: ProcessPredictor) -> None:
-    for body in (b"good", b"segfault", b"behind"):
-        echo.prepare([body])
-    assert echo.predict([b"good"]) == [{"body": "good"}]
-    with pytest.raises(ProcessDied, match="SIGSEGV"):
-        echo.predict([b"segfault"])
-    assert echo.predict([b"behind"]) == [{"body": "behind"}]
-
-
-def test_who_asks_while_another_micro_batch_kills_is_not_blamed(echo: ProcessPredictor) -> None:
-    """As when a micro-batch fails and is tried in halves: the next one is in the process by then."""
-    echo.prepare([b"raise", b"good"])
-    echo.prepare([b"segfault"])
+def test_what_is_handed_over_ahead_kills_only_itself_and_who_asks_meanwhile_is_not_blamed(
+    echo: ProcessPredictor,
+) -> None:
+    """As when a micro-batch fails and is tried in halves: the next ones are in the process by then."""
+    for batch in ([b"raise", b"good"], [b"segfault"], [b"behind"]):
+        echo.prepare(batch)
     with pytest.raises(ItemFault, match="asked to"):
         echo.predict([b"raise", b"good"])
     assert echo.predict([b"good"]) == [{"body": "good"}]
     with pytest.raises(ProcessDied, match="SIGSEGV"):
         echo.predict([b"segfault"])
+    assert echo.predict([b"behind"]) == [{"body": "behind"}]
 
 
 def test_a_promised_gpu_that_is_not_there_is_bad_input(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,6 +4,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from holdfast.inference.proxy.endpoints import Follower, chosen
 
 
@@ -23,31 +25,24 @@ def piece(name: str, *entries: Any) -> Any:
     }
 
 
-def addresses(*slices: Any) -> list[str]:
-    return [endpoint.address for endpoint in chosen(slices)]
+READY, UNKNOWN = entry("ready"), entry("unknown", ready=None)
+NOTIFIED = entry("notified", ready=False, serving=False)
+DELETED = entry("deleted", ready=False, terminating=True)
+GONE = entry("gone", ready=False, serving=False, terminating=True)
+CASES: dict[str, tuple[list[Any], list[str]]] = {
+    "a Spot notice takes a pod out by its readiness alone": ([piece("a", READY, NOTIFIED)], ["ready"]),
+    "a deleted pod leaves while it still serves": ([piece("a", READY, DELETED)], ["ready"]),
+    "where all terminate, those that serve are better than none": ([piece("a", DELETED, GONE)], ["deleted"]),
+    "unknown counts as ready, a pod in two slices once": ([piece("a", UNKNOWN), piece("b", UNKNOWN)], ["unknown"]),
+    "a slice without ports": ([piece("a", READY) | {"ports": None}], []),
+    "a slice without endpoints": ([piece("a") | {"endpoints": None}], []),
+}
 
 
-def test_a_spot_notice_takes_a_pod_out_by_its_readiness_alone() -> None:
-    notified = entry("10.0.0.2", ready=False, serving=False, terminating=False)
-    assert addresses(piece("a", entry("10.0.0.1"), notified)) == ["10.0.0.1"]
-
-
-def test_a_deleted_pod_leaves_while_it_still_serves() -> None:
-    deleted = entry("10.0.0.2", ready=False, serving=True, terminating=True)
-    assert addresses(piece("a", entry("10.0.0.1"), deleted)) == ["10.0.0.1"]
-
-
-def test_where_all_terminate_those_that_serve_are_better_than_none() -> None:
-    last = entry("10.0.0.2", ready=False, serving=True, terminating=True)
-    gone = entry("10.0.0.3", ready=False, serving=False, terminating=True)
-    assert addresses(piece("a", last, gone)) == ["10.0.0.2"]
-
-
-def test_unknown_counts_as_ready_a_pod_in_two_slices_once_and_a_slice_without_ports_not_at_all() -> None:
-    unknown = entry("10.0.0.1", ready=None)
-    headless = piece("c", entry("10.0.0.9")) | {"ports": None}
-    assert addresses(piece("a", unknown), piece("b", unknown), headless) == ["10.0.0.1"]
-    assert addresses(piece("a") | {"endpoints": None}) == []
+@pytest.mark.parametrize("name", CASES)
+def test_which_pods_get_requests(name: str) -> None:
+    slices, wanted = CASES[name]
+    assert [endpoint.address for endpoint in chosen(slices)] == wanted
 
 
 def written(out: Path) -> list[str]:

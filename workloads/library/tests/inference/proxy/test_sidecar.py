@@ -4,12 +4,9 @@ import http.client
 import json
 import os
 import signal
-import subprocess
 import sys
 import threading
 import time
-from collections.abc import Generator
-from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -21,7 +18,7 @@ from holdfast.drill.serving.fleet import free_port
 from holdfast.inference.proxy.endpoints import Follower
 from holdfast.inference.proxy.sidecar import Sidecar
 from holdfast.manifests.envoy import CLUSTER, Proxy, bootstrap
-from workloads.library.tests.inference.server.serving import ROOT, envoy
+from workloads.library.tests.inference.server.serving import ROOT, envoy, running
 from workloads.library.tests.processes import until
 
 pytestmark = pytest.mark.process
@@ -90,9 +87,10 @@ def test_with_the_sidecar_no_request_meets_a_server_that_refuses_and_a_proxy_tak
     config.write_text(json.dumps(bootstrap(Proxy(endpoints_file=str(out), longest_request_s=7.0, **ports))))
     serve = [sys.executable, "-m", "holdfast", "serve", "sidecar", "--health", f"http://127.0.0.1:{port}/health"]
     serve += ["--port", str(beside), "--hook-port", str(hook_port), "--window", str(WINDOW_S)]
+    here = os.environ | {"PYTHONPATH": str(ROOT)}
     with (
-        started([sys.executable, __file__, str(port)]) as vllm,
-        started(serve),
+        running([sys.executable, __file__, str(port)], environment=here) as vllm,
+        running(serve),
         envoy(config, admin_port) as healthy,
     ):
         until(lambda: code(beside, READY_PATH) == 200, "both to be ready")
@@ -109,16 +107,6 @@ def test_with_the_sidecar_no_request_meets_a_server_that_refuses_and_a_proxy_tak
         assert time.monotonic() - began >= sidecar_budget(WINDOW_S)[0]
         vllm.send_signal(signal.SIGTERM)
         until(lambda: code(port, "/v1/completions", "POST") in (0, 503), "what the same client would have met")
-
-
-@contextmanager
-def started(command: list[str]) -> Generator["subprocess.Popen[bytes]"]:
-    process = subprocess.Popen(command, cwd=ROOT, env=os.environ | {"PYTHONPATH": str(ROOT)}, stdout=subprocess.DEVNULL)
-    try:
-        yield process
-    finally:
-        process.kill()
-        process.wait()
 
 
 def test_what_has_listened_for_a_neighbour_that_is_away_is_at_rest_afterwards() -> None:

@@ -7,7 +7,6 @@ import subprocess
 import time
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
 import grpc
@@ -30,12 +29,7 @@ pytestmark = pytest.mark.process  # PostgreSQL, and Google's emulator where it i
 
 LEASE_S = 30.0  # longer than any pause of a loaded machine; the test of the end of leases asks for SHORT_S
 SHORT_S = 1.0
-
-
-@dataclass
-class Made:
-    queue: Queue
-    enqueue: Callable[[list[Item]], None]
+Enqueued = Callable[[int], list[Item]]
 
 
 @pytest.fixture
@@ -44,14 +38,24 @@ def lease_s() -> float:
 
 
 @pytest.fixture(params=["postgres", "client", "emulator"])
-def made(request: pytest.FixtureRequest, job: str, lease_s: float) -> Generator[Made]:
-    yield request.getfixturevalue(f"queue_{request.param}")
+def queue(request: pytest.FixtureRequest, lease_s: float) -> Queue:
+    """`lease_s` is what a test may choose."""
+    return request.getfixturevalue(f"queue_{request.param}")
 
 
 @pytest.fixture
-def queue_postgres(pool: ConnectionPool[Connection], connection: Connection, job: str, lease_s: float) -> Made:
-    queue = PostgresQueue(pool, job, lease_s=lease_s)
-    return Made(queue, lambda wanted: enqueue(connection, queue, job, wanted, lambda _: None))
+def enqueued(queue: Queue, connection: Connection, job: str) -> Enqueued:
+    def enqueued(count: int) -> list[Item]:
+        wanted = items(job, count)
+        enqueue(connection, queue, job, wanted)
+        return wanted
+
+    return enqueued
+
+
+@pytest.fixture
+def queue_postgres(pool: ConnectionPool[Connection], job: str, lease_s: float) -> Queue:
+    return PostgresQueue(pool, job, lease_s=lease_s)
 
 
 @contextmanager
@@ -68,11 +72,10 @@ def real_clients(address: str) -> Generator[tuple[pubsub_v1.PublisherClient, pub
 
 
 @pytest.fixture
-def queue_client(job: str, lease_s: float) -> Generator[Made]:
+def queue_client(job: str, lease_s: float) -> Generator[Queue]:
     broker = FakeBroker(ack_deadline_s=lease_s)
-    with fake_broker_server.serve(broker) as address, real_clients(address) as (publisher, subscriber):
-        queue = PubSubQueue(publisher, subscriber, job=job, topic=job, subscription=job, lease_s=lease_s)
-        yield Made(queue, queue.publish)
+    with fake_broker_server.serve(broker) as address, real_clients(address) as clients:
+        yield PubSubQueue(*clients, job=job, topic=job, subscription=job, lease_s=lease_s)
 
 
 @pytest.fixture(scope="session")
@@ -98,13 +101,12 @@ def emulator(tmp_path_factory: pytest.TempPathFactory) -> Generator[str]:
 
 
 @pytest.fixture
-def queue_emulator(emulator: str, job: str, lease_s: float) -> Generator[Made]:
+def queue_emulator(emulator: str, job: str, lease_s: float) -> Generator[Queue]:
     topic, subscription = f"projects/test/topics/{job}", f"projects/test/subscriptions/{job}"
     with real_clients(emulator) as (publisher, subscriber):
         publisher.create_topic(request={"name": topic})
         subscriber.create_subscription(request={"name": subscription, "topic": topic, "ack_deadline_seconds": 10})
-        queue = PubSubQueue(publisher, subscriber, job=job, topic=topic, subscription=subscription, lease_s=lease_s)
-        yield Made(queue, queue.publish)
+        yield PubSubQueue(publisher, subscriber, job=job, topic=topic, subscription=subscription, lease_s=lease_s)
 
 
 def pulled(queue: Queue, count: int, *, within_s: float = 30.0) -> list[Lease]:
@@ -117,66 +119,53 @@ def pulled(queue: Queue, count: int, *, within_s: float = 30.0) -> list[Lease]:
     return list(leases.values())
 
 
-def nothing_left(queue: Queue, wait_s: float) -> bool:
-    return queue.pull(10, wait_s) == []
-
-
-def test_one_item_is_held_by_one_worker_only(made: Made, job: str) -> None:
+def test_one_item_is_held_by_one_worker_only(queue: Queue, enqueued: Enqueued) -> None:
     """Delivered whole, and once acked it never comes back."""
-    wanted = items(job, 20)
-    made.enqueue(wanted)
-    leases = pulled(made.queue, 20)
+    wanted = enqueued(20)
+    leases = pulled(queue, 20)
     assert {lease.item for lease in leases} == set(wanted)
     assert len({lease.ack_id for lease in leases}) == 20
-    assert nothing_left(made.queue, 0.5)
-    made.queue.ack(leases)
-    made.queue.release(leases)  # would bring back at once what is still there
-    assert nothing_left(made.queue, 1.0)
+    assert queue.pull(10, 0.5) == []
+    queue.ack(leases)
+    queue.release(leases)  # would bring back at once what is still there
+    assert queue.pull(10, 1.0) == []
 
 
-def test_what_is_released_comes_back_at_once_and_an_extension_under_way_holds_nothing(made: Made, job: str) -> None:
+def test_what_is_released_comes_back_at_once_and_an_extension_under_way_holds_nothing(
+    queue: Queue, enqueued: Enqueued
+) -> None:
     """The thread that keeps leases asks beside the one that gives them back."""
-    made.enqueue(items(job, 2))
+    enqueued(2)
     # Pub/Sub knows a message by its old ack id until its delay is over.
-    for delay_s in (0.0,) if isinstance(made.queue, PubSubQueue) else (0.0, 0.5):
-        first = pulled(made.queue, 2)
-        made.queue.release(first, delay_s)
-        made.queue.extend(first, 60.0)
-    second = pulled(made.queue, 2, within_s=LEASE_S - 5.0)
+    for delay_s in (0.0,) if isinstance(queue, PubSubQueue) else (0.0, 0.5):
+        first = pulled(queue, 2)
+        queue.release(first, delay_s)
+        queue.extend(first, 60.0)
+    second = pulled(queue, 2, within_s=LEASE_S - 5.0)
     assert {lease.item for lease in second} == {lease.item for lease in first}
     assert not {lease.ack_id for lease in second} & {lease.ack_id for lease in first}
 
 
-def test_an_extension_replaces_the_lease(made: Made, job: str) -> None:
-    made.enqueue(items(job, 2))
-    longer, shorter = pulled(made.queue, 2)
-    made.queue.extend([shorter], SHORT_S)
-    made.queue.extend([longer], 60.0)
-    (again,) = pulled(made.queue, 1)
+def test_an_extension_replaces_the_lease(queue: Queue, enqueued: Enqueued) -> None:
+    enqueued(2)
+    longer, shorter = pulled(queue, 2)
+    queue.extend([shorter], SHORT_S)
+    queue.extend([longer], 60.0)
+    (again,) = pulled(queue, 1)
     assert again.item == shorter.item
-    assert nothing_left(made.queue, 2 * SHORT_S)
+    assert queue.pull(10, 2 * SHORT_S) == []
 
 
 @pytest.mark.parametrize("lease_s", [SHORT_S])
-def test_an_ack_of_an_ended_lease_does_nothing(made: Made, job: str) -> None:
-    made.enqueue(items(job, 1))
-    (stale,) = pulled(made.queue, 1)
-    (newer,) = pulled(made.queue, 1)
-    made.queue.ack([stale])
-    made.queue.release([newer])
-    (newest,) = pulled(made.queue, 1)
+def test_an_ack_of_an_ended_lease_does_nothing(queue: Queue, enqueued: Enqueued) -> None:
+    enqueued(1)
+    (stale,) = pulled(queue, 1)
+    (newer,) = pulled(queue, 1)
+    queue.ack([stale])
+    queue.release([newer])
+    (newest,) = pulled(queue, 1)
     assert newest.item == stale.item
     assert len({lease.ack_id for lease in (stale, newer, newest)}) == 3
-
-
-def test_a_message_that_is_no_item_says_so_without_its_content() -> None:
-    broker = FakeBroker()
-    queue = PubSubQueue(broker, broker, job="j", topic="t", subscription="t", lease_s=LEASE_S)
-    broker.publish("t", b"canary {not json")
-    (lease,) = queue.pull(1, 0.0)
-    assert lease.item is None
-    assert lease.fault == "not JSON"
-    assert "canary" not in repr(lease)
 
 
 def test_items_of_a_job_that_nobody_knows_are_put_off_for_long() -> None:
@@ -192,14 +181,3 @@ def test_items_of_a_job_that_nobody_knows_are_put_off_for_long() -> None:
     assert theirs.pull(1, 0.0) == []
     now[0] += 2.0
     assert len(theirs.pull(1, 0.0)) == 1
-
-
-def test_the_brokers_own_dead_letter_limit_counts_releases() -> None:
-    """Why the limit of a subscription is no measure of bad items: every eviction uses one attempt."""
-    broker = FakeBroker(max_attempts=3)
-    queue = PubSubQueue(broker, broker, job="j", topic="t", subscription="t", lease_s=LEASE_S)
-    queue.publish(items("j", 1))
-    for _ in range(3):
-        queue.release(queue.pull(1, 0.0))
-    assert queue.pull(1, 0.0) == []
-    assert len(broker.dead) == 1

@@ -7,7 +7,6 @@ import threading
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import LiteralString
 
 import psycopg
 import pytest
@@ -37,20 +36,8 @@ def own_database(folder: Path, job: str, *more: str) -> Generator[tuple[Embedded
             yield server, Harness(pool=pool, connection=connection, job=job, events=folder / "e.jsonl")
 
 
-def rows(uri: str, harness: Harness) -> dict[str, tuple[str, dict[str, object]]]:
-    """By a new connection: the old one may have died with the server."""
-    with psycopg.connect(uri) as connection:
-        harness.connection = connection
-        return harness.rows()
-
-
 def database_troubles(harness: Harness) -> int:
     return sum(event["source"] == "database" for event in harness.event_lines("retrying"))
-
-
-def one(connection: Connection, query: LiteralString) -> int:
-    row = connection.execute(query).fetchone()
-    return int(row[0]) if row else 0
 
 
 class Bulky(CountingPredictor):
@@ -79,7 +66,7 @@ def test_a_disk_on_which_no_file_can_grow_is_waited_for(job: str, tmp_path: Path
             until(lambda: database_troubles(harness), alive=thread.is_alive)
             limit_files(tmp_path, server, "unlimited")
         values = Bulky().predict([item.body for item in wanted])
-        assert rows(server.uri, harness) == {i.id: ("done", v) for i, v in zip(wanted, values, strict=True)}
+        assert harness.rows() == {i.id: ("done", v) for i, v in zip(wanted, values, strict=True)}
         assert database_troubles(harness) > 0
 
 
@@ -88,7 +75,7 @@ CREATE FUNCTION linger() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM pg
 CREATE CONSTRAINT TRIGGER lingering AFTER UPDATE ON holdfast.result DEFERRABLE INITIALLY DEFERRED
 FOR EACH ROW WHEN (NEW.status = 'done' AND NEW.item LIKE '%7') EXECUTE FUNCTION linger();
 """
-_COMMITTING = "SELECT count(*) FROM pg_stat_activity WHERE state = 'active' AND query ILIKE 'commit%'"
+_COMMITTING = "SELECT count(*) FROM pg_stat_activity WHERE state = 'active' AND query ILIKE 'commit%%'"
 
 
 def test_a_restart_in_the_middle_of_a_commit_loses_and_doubles_nothing(job: str, tmp_path: Path) -> None:
@@ -99,11 +86,12 @@ def test_a_restart_in_the_middle_of_a_commit_loses_and_doubles_nothing(job: str,
             connection.execute(_SLOW_COMMIT)
         with working(harness, CountingPredictor) as thread:
             for crash in (signal.SIGQUIT, signal.SIGINT):
-                with psycopg.connect(server.uri, autocommit=True) as connection:
-                    until(lambda c=connection: one(c, _COMMITTING), alive=thread.is_alive)
+                with psycopg.connect(server.uri) as harness.connection:
+                    until(lambda: harness.one(_COMMITTING), alive=thread.is_alive)
                     server.stop(crash)
                 server.start()
-        assert rows(server.uri, harness) == expected(wanted)
+        with psycopg.connect(server.uri) as harness.connection:
+            assert harness.rows() == expected(wanted)
         assert database_troubles(harness) > 0
         assert sum(event["items"] for event in harness.event_lines("stored")) == 120
 
@@ -160,9 +148,7 @@ def test_four_workers_whose_transactions_collide_lose_and_double_nothing(job: st
         found = harness.rows()
         assert {found.pop(item.id)[0] for item in bad} == {"dead"}
         assert found == expected(wanted)
-        assert one(harness.connection, "SELECT sum(done) FROM holdfast.worker") == COUNT, (
-            "counted where they are written"
-        )
+        assert harness.one("SELECT sum(done) FROM holdfast.worker") == COUNT, "counted where they are written"
         failed = [e["failures"] for e in harness.event_lines("item_failed") if e["error_class"] == "ValueError"]
         assert failed.count(3) == len(bad)
         assert database_troubles(harness) > 0

@@ -50,14 +50,9 @@ def test_it_starts_again_after_a_kill_keeps_what_was_committed_and_stops_in_orde
         assert process.wait(60) == 0
     assert not (folder / "pgdata" / "postmaster.pid").exists()
     (folder / "pgdata" / "PG_VERSION").write_text("9.6\n")
-    with pytest.raises(InputError, match=r"PostgreSQL does not start.*FATAL"), EmbeddedPostgres(folder):
-        pass
-
-
-def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    with pytest.raises(InputError, match="does not start"), EmbeddedPostgres(tmp_path / "file" / "db"):
-        pass
+    for unusable, why in ((folder, "FATAL"), (folder / "postgres.log" / "db", "Not a directory")):
+        with pytest.raises(InputError, match=f"PostgreSQL does not start.*{why}"), EmbeddedPostgres(unusable):
+            pass
 
 
 @pytest.mark.parametrize("uri", ["postgresql:///?service=holdfast", "environment alone"])
@@ -76,6 +71,8 @@ def test_the_database_may_be_named_by_a_service_file_as_beside_a_cloud_sql_proxy
         assert connection.execute("SELECT current_user").fetchone() == (named["user"],)
     with open_pool(uri, size=1) as pool, pool.connection() as connection:
         assert connection.execute("SELECT current_user").fetchone() == (WORKER_ROLE,)
+    with pytest.raises(InputError, match="not found"):
+        connect("service=another", patience_s=0.0)
 
 
 LONG = "x" * 120  # a path longer than a socket's may be, so that the socket stands in a folder of its own
@@ -136,10 +133,3 @@ def test_wrong_credentials_are_bad_input_and_are_not_tried_again(tmp_path: Path)
                 connect(f"postgresql://{wrong}@{place}", patience_s=600.0)
             assert time.monotonic() - began < 300
             assert "canary" not in str(error.value)
-
-
-def test_a_service_that_is_not_in_the_file_is_bad_input(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "pg_service.conf").write_text("[other]\nhost=nowhere\n")
-    monkeypatch.setenv("PGSERVICEFILE", str(tmp_path / "pg_service.conf"))
-    with pytest.raises(InputError, match="not found"):
-        connect("service=holdfast", patience_s=0.0)

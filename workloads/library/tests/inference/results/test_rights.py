@@ -65,7 +65,7 @@ def test_the_rendered_job_brings_tables_and_rights_once_and_workers_get_no_more_
 ) -> None:
     batch = [sys.executable, "-m", "holdfast", "batch"]
     with psycopg.connect(uri(server, MIGRATOR)) as connection, pytest.raises(InputError, match="older"):
-        schema.wait_current(connection)  # without a migration beside it a missing schema is refused at once
+        schema.require_current(connection)  # without a migration beside it a missing schema is refused at once
     documents = tmp_path / "documents"
     documents.mkdir()
     (documents / "a.txt").write_text("one item")

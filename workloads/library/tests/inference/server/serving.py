@@ -13,7 +13,7 @@ from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import psutil
 
@@ -117,6 +117,18 @@ def received(end: socket.socket) -> bytes:
 
 
 @contextmanager
+def running(
+    command: list[str], out: BinaryIO | int = subprocess.DEVNULL, environment: Mapping[str, str] | None = None
+) -> Generator["subprocess.Popen[bytes]"]:
+    """Killed at the end of the block."""
+    with subprocess.Popen(command, cwd=ROOT, stdout=out, stderr=out, env=environment) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+@contextmanager
 def served(
     folder: Path,
     *options: str,
@@ -129,19 +141,12 @@ def served(
     command = [sys.executable, "-m", "holdfast", "serve", "run", "--predictor", predictor, "--port", "0", *options]
     environment = {name: value for name, value in os.environ.items() if not name.startswith("HOLDFAST_")}
     environment |= env or {}
-    with log.open("wb") as out:
-        process = subprocess.Popen(
-            [*command, "--set", "host=127.0.0.1"], cwd=ROOT, stdout=out, stderr=out, env=environment
-        )
-    server = Served(process, log, 0)
-    try:
+    with log.open("wb") as out, running([*command, "--set", "host=127.0.0.1"], out, environment) as process:
+        server = Served(process, log, 0)
         server.port = until(lambda: _port(server), "the server's port")
         if ready:
             until(lambda: server.ready() == 200, "a ready server")
         yield server
-    finally:
-        process.kill()
-        process.wait()
 
 
 @contextmanager
@@ -155,13 +160,9 @@ def envoy(config: Path, admin_port: int) -> Generator[Callable[[], int]]:
             return -1
         return int(text.rpartition(":")[2] or -1)
 
-    words = [find_envoy(), "-c", str(config), "--use-dynamic-base-id", "--concurrency", "1", "-l", "error"]
-    process = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    try:
+    words = [find_envoy(), "-c", str(config.resolve()), "--use-dynamic-base-id", "--concurrency", "1", "-l", "error"]
+    with running(words):
         yield healthy
-    finally:
-        process.kill()
-        process.wait()
 
 
 def _port(server: Served) -> int:

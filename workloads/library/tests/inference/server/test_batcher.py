@@ -2,7 +2,6 @@
 
 import math
 import random
-from dataclasses import dataclass
 
 import pytest
 from hypothesis import given, settings
@@ -16,68 +15,50 @@ def ticket(items: int = 1, *, arrived: float = 0.0, deadline: float = 1.0) -> Ti
     return Ticket(items=items, arrived_s=arrived, deadline_s=arrived + deadline)
 
 
-@dataclass
-class Device:
-    """Exactly a + b n seconds for a batch, on a clock that is stepped."""
-
-    a: float
-    b: float
-    batcher: Batcher[Ticket]
-    now: float = 0.0
-
-    def run_one(self) -> list[tuple[Ticket, float]]:
-        """The next batch, computed; each request with the time of its answer."""
-        batch = self.batcher.take(self.now)
-        items = sum(t.items for t in batch)
-        assert items <= self.batcher.limits.batch_items
-        self.batcher.begin(batch, self.now)
-        self.now += self.a + self.b * items
-        self.batcher.timing.observe(items, self.a + self.b * items)
-        self.batcher.end()
-        return [(t, self.now) for t in batch]
-
-
-arrivals = st.lists(
-    st.tuples(
-        st.floats(0.0, 0.2),  # after the one before
-        st.integers(1, 8),  # items
-        st.floats(0.02, 1.0),  # time that its client gives it
-    ),
-    min_size=1,
-    max_size=40,
-)
+# After the one before; its items; the time that its client gives it.
+arrival = st.tuples(st.floats(0.0, 0.2), st.integers(1, 8), st.floats(0.02, 1.0))
 
 
 @settings(max_examples=50)
-@given(arrivals, st.floats(0.001, 0.05), st.floats(0.0001, 0.01), st.integers(8, 32))
+@given(st.lists(arrival, min_size=1, max_size=40), st.floats(0.001, 0.05), st.floats(0.0001, 0.01), st.integers(8, 32))
 def test_every_request_leaves_once_and_whoever_is_let_in_is_answered_in_time(
     stream: list[tuple[float, int, float]], a: float, b: float, most: int
 ) -> None:
+    """On a device that takes exactly a + b n seconds for a batch, which is known, as after a minute of work."""
     batcher = Batcher[Ticket](Limits(batch_items=most))
-    device = Device(a, b, batcher)
-    # The time is known, as after a minute of work.
     for n in (1, most):
         batcher.timing.observe(n, a + b * n)
     answered: list[tuple[Ticket, float]] = []
     late: list[Ticket] = []
     let_in: list[Ticket] = []
-    at = 0.0
+    at = now = 0.0  # of the clients, of the device
+
+    def compute() -> None:
+        nonlocal now
+        late.extend(batcher.late(now))
+        batch = batcher.take(now)
+        items = sum(t.items for t in batch)
+        assert items <= most
+        batcher.begin(batch, now)
+        now += a + b * items
+        batcher.timing.observe(items, a + b * items)
+        batcher.end()
+        answered.extend((t, now) for t in batch)
+
     for gap, items, patience in stream:
         at += gap
-        while batcher.waiting and device.now < at:
-            late += batcher.late(device.now)
-            answered += device.run_one()
-        device.now = max(device.now, at) if not batcher.waiting else device.now
+        while batcher.waiting and now < at:
+            compute()
+        now = max(now, at) if not batcher.waiting else now
         request = ticket(items, arrived=at, deadline=patience)
         # The device may be busy beyond this arrival: its clock has run ahead.
-        batcher.free_at_s, batcher.running = device.now, int(device.now > at)
+        batcher.free_at_s, batcher.running = now, int(now > at)
         if batcher.refusal(request, at) is None:
             batcher.add(request)
             let_in.append(request)
         batcher.running = 0
     while batcher.waiting:
-        late += batcher.late(device.now)
-        answered += device.run_one()
+        compute()
     assert sorted(map(id, let_in)) == sorted([id(t) for t, _ in answered] + [id(t) for t in late])
     one_batch = a + b * most
     assert all(end <= t.deadline_s + one_batch + 1e-9 for t, end in answered)

@@ -1,10 +1,7 @@
 import pytest
-from psycopg import Connection
 
 from holdfast.contract.exit_codes import EXIT_COMPLETE, EXIT_PREEMPTED
-from holdfast.inference.errors import PredictorBroken
 from holdfast.inference.items import Item
-from holdfast.inference.worker.batch_worker import EXIT_DEVICE_LOST
 from holdfast.inference.worker.telemetry import Failpoint
 from holdfast.runtime.shutdown import Shutdown
 from workloads.library.tests.inference.harness import CountingPredictor, Harness, expected, items
@@ -47,38 +44,6 @@ def test_one_bad_item_costs_its_neighbours_nothing(harness: Harness) -> None:
     assert rows == expected(wanted)
     assert [e["failures"] for e in harness.event_lines("item_failed")] == [1, 2, 3]
     assert [e["item"] for e in harness.event_lines("dead_lettered")] == ["bad"]
-
-
-def test_letters_and_events_hold_nothing_of_the_item(
-    harness: Harness, monkeypatch: pytest.MonkeyPatch, connection: Connection
-) -> None:
-    monkeypatch.setenv("SERVICE_TOKEN", "canary-in-environment")
-    body = b"\x00never canary-in-content"
-    harness.enqueue([Item(job=harness.job, id="bad", body=body)])
-
-    class Talkative(CountingPredictor):
-        def predict(self, bodies):  # type: ignore[no-untyped-def]
-            raise ValueError(f"cannot read {bodies[0].decode()} with canary-in-environment password=canary-in-text")
-
-    harness.worker(Talkative()).run()
-    dead_letters = connection.execute("SELECT * FROM holdfast.dead_letter WHERE job = %s", (harness.job,)).fetchall()
-    errors = connection.execute("SELECT error FROM holdfast.result WHERE job = %s", (harness.job,)).fetchall()
-    assert len(dead_letters) == len(errors) == 1
-    seen = f"{dead_letters} {errors} {harness.events.read_text()}"
-    assert "ValueError" in seen
-    assert "canary" not in seen
-
-
-def test_a_broken_device_counts_against_no_item(harness: Harness) -> None:
-    harness.enqueue(items(harness.job, 20))
-
-    def lose_device() -> None:
-        raise PredictorBroken("gone")
-
-    assert harness.worker(CountingPredictor(before=lose_device)).run() == EXIT_DEVICE_LOST
-    failures = harness.connection.execute("SELECT sum(failures) FROM holdfast.result WHERE job = %s", (harness.job,))
-    assert failures.fetchone() == (0,)
-    assert len(harness.queue.pull(100, 0.0)) == 20
 
 
 def test_a_value_that_cannot_be_stored_is_the_items_failure(harness: Harness) -> None:

@@ -1,10 +1,9 @@
 """What goes away, comes twice or stands still around a worker: nothing lost, nothing twice, no help needed."""
 
-import os
 import signal
 import subprocess
-import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -13,11 +12,8 @@ from psycopg_pool import ConnectionPool
 
 from holdfast.contract.errors import InputError
 from holdfast.contract.exit_codes import EXIT_COMPLETE
-from holdfast.inference.enqueue import publish
-from holdfast.inference.items import Item
 from holdfast.inference.queue.pubsub import PubSubQueue
-from holdfast.inference.results import dead_letters
-from holdfast.inference.results.embedded_postgres import EmbeddedPostgres
+from holdfast.inference.results import dead_letters, jobs
 from workloads.library.tests.inference.fake_broker import FakeBroker
 from workloads.library.tests.inference.harness import CountingPredictor, Harness, expected, items, working
 from workloads.library.tests.processes import until
@@ -71,7 +67,7 @@ def test_what_only_the_broker_gave_up_is_brought_back_by_its_name(
     assert len(broker.dead) == 7 and harness.rows() == {}
     broker.max_attempts, names = 0, [item.id for item in wanted]
     assert dead_letters.redrive(connection, harness.job, names) == names
-    publish(connection, harness.queue, harness.job)
+    jobs.publish(connection, harness.queue, harness.job)
     assert harness.worker(CountingPredictor()).run() == EXIT_COMPLETE
     assert harness.rows() == expected(wanted)
     for name in (names[0], "no such item"):
@@ -80,23 +76,22 @@ def test_what_only_the_broker_gave_up_is_brought_back_by_its_name(
 
 
 def test_a_worker_that_stood_still_cannot_write_what_another_has_claimed(
-    server: EmbeddedPostgres, pool: ConnectionPool[Connection], connection: Connection, job: str, tmp_path: Path
+    pool: ConnectionPool[Connection],
+    connection: Connection,
+    job: str,
+    tmp_path: Path,
+    workers: Callable[..., "subprocess.Popen[bytes]"],
 ) -> None:
-    wanted = [Item(job=job, id=f"i{n}", body=b"x" * n) for n in range(1000)]
+    wanted = items(job, 1000)
     harness = Harness(pool=pool, connection=connection, job=job, events=tmp_path / "heir.jsonl")
     harness.enqueue(wanted)
     events = tmp_path / "zombie.jsonl"
-    command = [sys.executable, "-m", "holdfast", "batch", "run", job, "--predictor", "entropy"]
-    command += ["--set", "lease_s=1", "--set", "micro_batch=4", "--events", str(events)]
-    zombie = subprocess.Popen(command, env={**os.environ, "HOLDFAST_DATABASE_URL": server.uri})
-    try:
-        until(lambda: events.exists() and events.read_text().count('"stored"') > 3)
-        zombie.send_signal(signal.SIGSTOP)
-        assert harness.worker(CountingPredictor()).run() == EXIT_COMPLETE
-        before = harness.rows()
-        zombie.send_signal(signal.SIGCONT)
-        assert zombie.wait(60) == EXIT_COMPLETE
-    finally:
-        zombie.kill()
-        zombie.wait()
+    quick = ("--set", "lease_s=1", "--set", "micro_batch=4")
+    zombie = workers(job, "--predictor", "entropy", *quick, "--events", events)
+    until(lambda: events.exists() and events.read_text().count('"stored"') > 3)
+    zombie.send_signal(signal.SIGSTOP)
+    assert harness.worker(CountingPredictor()).run() == EXIT_COMPLETE
+    before = harness.rows()
+    zombie.send_signal(signal.SIGCONT)
+    assert zombie.wait(60) == EXIT_COMPLETE
     assert harness.rows() == before == expected(wanted)
