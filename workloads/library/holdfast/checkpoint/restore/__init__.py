@@ -7,7 +7,7 @@ Decision: infra/decisions/0022.
 """
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -88,7 +88,7 @@ def restore(
         # Every rank tries the same step: a gang that resumes at two steps trains garbage without an error.
         shared: dict[str, Any] = {"run": run, "step": step, "state": state, "ranks": ranks, "tuning": tuning}
         shared |= {"live": live, "stop_asked": stop_asked}
-        attempt, reason = _first_sound(ranks, (_Attempt(storage=copy, **shared) for copy in sources))
+        attempt, reason = _first_sound(ranks, [_Attempt(storage=copy, **shared) for copy in sources])
         if not reason:
             # load_state_dict() is code of the user's, and may raise on one rank only.
             agreed(ranks, outcome(attempt.apply))
@@ -124,23 +124,18 @@ def none_verifies(run: str, skipped: Skipped) -> InputError:
     )
 
 
-def _first_sound(ranks: Ranks, attempts: "Iterator[_Attempt]") -> "tuple[_Attempt, str]":
-    """The first copy that all ranks have verified; else the last one, and why the first may not be loaded."""
+def _first_sound(ranks: Ranks, attempts: "list[_Attempt]") -> "tuple[_Attempt, str]":
+    """The first copy that all ranks have verified; else the last one, and why the first may not be loaded. Raises
+    InputError on all ranks."""
     reasons: list[str] = []
-    attempt = None
     for attempt in attempts:
-        if not (reason := _verdict(ranks, attempt)):
+        mine = outcome(attempt.verify)
+        failpoint("restore.verified")
+        found = agreed(ranks, mine, _worst_or_mixed)
+        if "damaged" not in found:
             return attempt, ""
-        reasons.append(reason)
-    assert attempt is not None
-    return attempt, reasons[0]
-
-
-def _verdict(ranks: Ranks, attempt: "_Attempt") -> str:
-    """Why no rank may load this checkpoint; empty if all have verified it. Raises InputError on all ranks."""
-    mine = outcome(attempt.verify)
-    failpoint("restore.verified")
-    return agreed(ranks, mine, _worst_or_mixed).get("damaged", "")
+        reasons.append(found["damaged"])
+    return attempts[-1], reasons[0]
 
 
 def _worst_or_mixed(outcomes: list[dict[str, Any]]) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from holdfast.checkpoint.errors import Damaged, NotFound, Preempted
 from holdfast.checkpoint.format import Commit, Manifest, TensorPart
 from holdfast.checkpoint.format.decoding import MAX_COMMIT_BYTES, MAX_MANIFEST_BYTES, decode_commit, decode_manifest
 from holdfast.checkpoint.format.soundness import check_committed, check_stored
-from holdfast.checkpoint.state.tensors import dtype_of, memory_of
+from holdfast.checkpoint.state.tensors import memory_of, saved_dtype
 from holdfast.checkpoint.stores.storage import Crc32c, Storage, read_object
 from holdfast.contract import object_names
 
@@ -247,12 +247,6 @@ def _narrowed(box: torch.Tensor, copy: Copy) -> torch.Tensor:
     for axis, (start, length) in enumerate(zip(copy.start, copy.extent, strict=True)):
         box = box.narrow(axis, start, length)
     return box
-
-
-def saved_dtype(part: TensorPart) -> torch.dtype:
-    dtype = dtype_of(part.dtype)
-    assert dtype is not None, "checked when the step was opened"
-    return dtype
 
 
 def empty_like_saved(part: TensorPart) -> torch.Tensor:

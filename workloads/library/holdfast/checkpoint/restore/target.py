@@ -14,10 +14,10 @@ from holdfast.checkpoint.format import TensorPart
 from holdfast.checkpoint.format.soundness import NOTES_KEY
 from holdfast.checkpoint.restore.comparison import EXACT, check_loaded, sketch, unlike
 from holdfast.checkpoint.restore.optimizers import Renumbering, check_kind, load_optimizer, new_moment, renumbering
-from holdfast.checkpoint.restore.reading import Opened, Wanted, empty_like_saved, saved_dtype
+from holdfast.checkpoint.restore.reading import Opened, Wanted, empty_like_saved
 from holdfast.checkpoint.state import RNG_KEY, Captured, Stateful, decode, refill, targets, tensor_keys
 from holdfast.checkpoint.state.random_streams import check_rng_state, set_rng_state
-from holdfast.checkpoint.state.tensors import boxes_of, dtype_name, memory_at
+from holdfast.checkpoint.state.tensors import boxes_of, dtype_name, memory_at, saved_dtype
 from holdfast.contract.errors import InputError
 
 

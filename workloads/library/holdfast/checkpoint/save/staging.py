@@ -25,7 +25,7 @@ from holdfast.checkpoint.save.orders import Job
 from holdfast.checkpoint.save.uploader_process import upload
 from holdfast.checkpoint.settings import Tuning
 from holdfast.checkpoint.state import Captured, targets
-from holdfast.checkpoint.state.tensors import Piece, dtype_of, memory_at, memory_of, stream_bytes
+from holdfast.checkpoint.state.tensors import Piece, memory_at, memory_of, saved_dtype, stream_bytes
 from holdfast.checkpoint.stores.storage import Storage
 
 SPARE_BYTES = 64 << 10
@@ -160,19 +160,13 @@ def copy_into(stream: torch.Tensor, pieces: list[Piece]) -> None:
         part = piece.part
         if part.bytes:
             room = stream[part.at : part.at + part.bytes]
-            room.view(_dtype(part.dtype)).view(part.extent).copy_(piece.local, non_blocking=True)
+            room.view(saved_dtype(part)).view(part.extent).copy_(piece.local, non_blocking=True)
             if piece.local.is_cuda:  # what is freed meanwhile must not be given to others before it is copied
                 piece.local.record_stream(torch.cuda.current_stream(piece.local.device))
 
 
 def _cudart() -> Any:
     return torch.cuda.cudart()
-
-
-def _dtype(name: str) -> torch.dtype:
-    found = dtype_of(name)
-    assert found is not None, name
-    return found
 
 
 def _anonymous_file() -> int:

@@ -96,10 +96,6 @@ class Uploader:
         theirs.close()
 
     @property
-    def pid(self) -> int:
-        return self._process.pid
-
-    @property
     def in_flight(self) -> tuple[int, ...]:
         """Saves: on the coordinator until their commit, elsewhere until their upload."""
         return tuple(self._in_flight)

@@ -233,15 +233,6 @@ def without_streams(captured: Captured) -> Captured:
     return Captured(skeleton=skeleton, tensors=tensors, per_rank=frozenset())
 
 
-def encode(value: Any, key: str) -> Skeleton:
-    """A value without tensors. Raises InputError for a type that cannot be stored."""
-
-    def put(key: str, tensor: torch.Tensor) -> None:
-        raise AssertionError(f"{key} is a tensor of shape {tensor.shape}")
-
-    return encode_value(value, key, put)
-
-
 def _state_of(name: str, value: Any, names: dict[int, str]) -> Any:
     # By duck typing: schedulers, loaders and wrappers of other libraries have the methods and no common class.
     if not isinstance(value, Stateful):

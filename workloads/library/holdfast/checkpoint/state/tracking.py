@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
 from holdfast.checkpoint.state import Stateful
 from holdfast.checkpoint.state.random_streams import Generators, Packed, packed_streams, set_streams
-from holdfast.checkpoint.state.shielding import shielded
+from holdfast.checkpoint.state.shielding import Shielded
 from holdfast.contract.errors import InputError
 
 
@@ -117,7 +117,7 @@ class TrackedLoader(TrackedIterable):
             collate_fn=loader.collate_fn,
             pin_memory=loader.pin_memory,
             timeout=loader.timeout,
-            worker_init_fn=shielded(loader.worker_init_fn),
+            worker_init_fn=Shielded(loader.worker_init_fn),
             multiprocessing_context=loader.multiprocessing_context,
             generator=loader.generator,
             prefetch_factor=loader.prefetch_factor,
