@@ -14,6 +14,7 @@ import pytest
 from holdfast.drill.serving.fleet import free_port
 from holdfast.training.deferred_compiler import defer_compiler
 from tests.tools.build import TOOLS, build
+from workloads.library.tests.checkpoint.faulty_proxy import FaultyProxy
 from workloads.library.tests.checkpoint.jobs import Jobs, newest
 from workloads.library.tests.processes import until
 
@@ -57,6 +58,14 @@ def bucket(gcs_emulator: str, monkeypatch: pytest.MonkeyPatch) -> str:
     name = f"bucket-{uuid4().hex[:8]}"
     gcs.Client().create_bucket(name)
     return name
+
+
+@pytest.fixture
+def proxy(gcs_emulator: str) -> Iterator[FaultyProxy]:
+    """Before the emulator; without faults until it has a rule."""
+    found = FaultyProxy(gcs_emulator)
+    yield found
+    found.close()
 
 
 @pytest.fixture(scope="session")
