@@ -7,10 +7,6 @@ import pytest
 from holdfast.checkpoint.cadence import HOUR_S, Hazard, SaveCostModel
 
 
-def test_time_without_an_eviction_lowers_the_rate() -> None:
-    assert Hazard(exposure_s=HOUR_S).rate < Hazard().rate < Hazard(events=1).rate
-
-
 def test_the_estimate_finds_the_rate_of_censored_lifetimes() -> None:
     rng = random.Random(3)
     hazard = Hazard()

@@ -133,7 +133,7 @@ def manifest_of(
     pieces: list[Piece],
     notes: dict[str, Any] | None,
 ) -> Manifest:
-    """Of this rank, without the shards, which its uploader adds."""
+    """Of one of `ranks`, without the shards, which its uploader adds."""
     return Manifest(
         run=run,
         step=step,

@@ -13,7 +13,6 @@ import tempfile
 import threading
 from collections.abc import Collection, Mapping
 from contextlib import ExitStack
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -135,11 +134,10 @@ class Staging:
 
 
 def upload_now(storage: Storage, pieces: list[Piece], manifest: Manifest, tuning: Tuning) -> Manifest:
-    """One rank's part, uploaded before this returns; `manifest` lacks its shards and tensors. Raises StorageError."""
+    """One rank's part, uploaded before this returns; `manifest` lacks its shards. Raises StorageError."""
     # A second copy of this rank's part in host memory, for as long as the upload lasts.
     stream = torch.zeros(stream_bytes(pieces), dtype=torch.uint8)
     copy_into(stream, pieces)
-    manifest = replace(manifest, tensors=tuple(piece.part for piece in pieces))
     job = Job(save=1, length=len(stream), shard_bytes=tuning.shard_size(len(stream)), manifest=manifest)
     return upload(storage, memory_of(stream), job, parallel=tuning.parallel)
 

@@ -8,7 +8,7 @@ import random
 import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from itertools import islice
+from itertools import chain, islice
 from typing import Any
 
 import torch
@@ -217,9 +217,7 @@ class _Order:
         kept = list(islice(numbered, self._skip, self._skip + 1)) if now is not None else []
         if now is not None:
             set_streams(now)
-        for number, indexes in kept:
-            yield _Batch(indexes, f"{self._seed}/{number}")
-        for number, indexes in numbered:
+        for number, indexes in chain(kept, numbered):
             yield _Batch(indexes, f"{self._seed}/{number}")
 
 
