@@ -1,4 +1,4 @@
-"""A save as a rank hands it to its uploader, made without a trainer."""
+"""A rank, and a save as it hands it to its uploader, made without a trainer."""
 
 from typing import Any
 
@@ -12,6 +12,10 @@ from holdfast.checkpoint.save.staging import copy_into
 from holdfast.checkpoint.state import capture
 from holdfast.checkpoint.state.tensors import memory_of, pieces_of, stream_bytes
 from holdfast.runtime.stop import OneProcessStore
+
+
+def alone() -> Ranks:
+    return Ranks(OneProcessStore(), 0, 1)
 
 
 def job(state: dict[str, Any], step: int, rank: int = 0, world: int = 1) -> tuple[Job, memoryview]:

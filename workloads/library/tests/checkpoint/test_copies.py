@@ -5,12 +5,11 @@ import os
 import pytest
 
 from holdfast.checkpoint.peers.places import PeerPlaces
-from holdfast.checkpoint.ranks import Ranks
 from holdfast.checkpoint.restore import Restored
 from holdfast.checkpoint.save.copies import Copies
 from holdfast.checkpoint.save.uploader import Report
 from holdfast.checkpoint.settings import Tuning
-from holdfast.runtime.stop import OneProcessStore
+from workloads.library.tests.checkpoint.made import alone
 
 PLACES = PeerPlaces(
     run="job",
@@ -25,10 +24,6 @@ PLACES = PeerPlaces(
 
 def copies(**settings: int) -> Copies:
     return Copies(PLACES, Tuning(**settings), Restored(step=4, skipped=[], damaged={}), 0)
-
-
-def alone() -> Ranks:
-    return Ranks(OneProcessStore(), 0, 1)
 
 
 def test_a_copy_that_failed_is_tried_more_rarely() -> None:

@@ -30,10 +30,7 @@ from holdfast.checkpoint.stores.storage import Storage
 from holdfast.contract.errors import InputError
 from holdfast.runtime.stop import OneProcessStore
 from workloads.library.tests.checkpoint.jobs import Jobs
-
-
-def alone() -> Ranks:
-    return Ranks(OneProcessStore(), 0, 1)
+from workloads.library.tests.checkpoint.made import alone
 
 
 # -- cadence --

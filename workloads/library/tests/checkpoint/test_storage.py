@@ -14,14 +14,14 @@ import pytest
 from holdfast.checkpoint import Tuning
 from holdfast.checkpoint.errors import AlreadyExists, NotFound
 from holdfast.checkpoint.format.commit import committed_steps
-from holdfast.checkpoint.ranks import Ranks, on_every_rank
+from holdfast.checkpoint.ranks import on_every_rank
 from holdfast.checkpoint.stores.local import LocalStorage
 from holdfast.checkpoint.stores.opening import open_storage, reliable_storage
 from holdfast.checkpoint.stores.storage import Storage, read_object
 from holdfast.checkpoint.stores.storage import put_new as put
 from holdfast.contract.errors import InputError, Later
 from holdfast.contract.exit_codes import EXIT_RETRY
-from holdfast.runtime.stop import OneProcessStore
+from workloads.library.tests.checkpoint.made import alone
 
 pytestmark = pytest.mark.process
 
@@ -170,8 +170,7 @@ def test_a_store_that_is_down_at_the_start_is_worth_another_start(monkeypatch: p
     drawn, threads = random.getstate(), set(threading.enumerate())
     with pytest.raises(Later) as down:
         on_every_rank(
-            Ranks(OneProcessStore(), 0, 1),
-            lambda: committed_steps(reliable_storage("gs://bucket/runs", tuning, create=True), "run"),
+            alone(), lambda: committed_steps(reliable_storage("gs://bucket/runs", tuning, create=True), "run")
         )
     assert down.value.code == EXIT_RETRY
     assert not set(threading.enumerate()) - threads, "a client's own thread goes on trying"

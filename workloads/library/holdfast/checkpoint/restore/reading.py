@@ -53,11 +53,12 @@ def open_step(storage: Storage, run: str, step: int) -> Opened:
     try:
         data = read_object(storage, object_names.commit_object(run, step), limit=MAX_COMMIT_BYTES)
         commit = decode_commit(data, run=run, step=step)
+        names = [object_names.manifest_object(run, step, commit.attempt, rank) for rank in range(commit.world_size)]
         manifests = tuple(
-            decode_manifest(read_object(storage, commit.manifest_name(rank), limit=MAX_MANIFEST_BYTES), commit, rank)
-            for rank in range(commit.world_size)
+            decode_manifest(read_object(storage, name, limit=MAX_MANIFEST_BYTES), commit, rank)
+            for rank, name in enumerate(names)
         )
-        stored = {found.name: found for found in storage.list(commit.prefix)}
+        stored = {found.name: found for found in storage.list(object_names.attempt_prefix(run, step, commit.attempt))}
     # Also when retention has deleted the step since it was listed: the next candidate is tried.
     except (NotFound, EOFError) as error:
         raise Damaged(str(error)) from error

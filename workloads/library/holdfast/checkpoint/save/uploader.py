@@ -180,10 +180,6 @@ class Uploader:
         # A child that outlives its parent is the point; without this the interpreter warns about it.
         self._process.returncode = self._process.returncode or 0
 
-    def disown(self) -> None:
-        """In a forked child of the trainer: it must not hold the uploader when the trainer is gone."""
-        self._socket.close()
-
     def _receive(self) -> None:
         try:
             data = self._socket.recv(65536)
@@ -228,10 +224,11 @@ _uploaders: WeakSet[Uploader] = WeakSet()
 
 
 def _disown() -> None:
+    """In a forked child of the trainer."""
     # A worker of a loader may live on when the trainer is killed. With a copy of this end of the socket it would keep
     # the uploader waiting for a trainer that is gone.
     for uploader in _uploaders:
-        uploader.disown()
+        uploader._socket.close()
 
 
 os.register_at_fork(after_in_child=_disown)
