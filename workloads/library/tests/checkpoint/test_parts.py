@@ -32,7 +32,6 @@ from holdfast.runtime.stop import OneProcessStore
 from workloads.library.tests.checkpoint.jobs import Jobs
 from workloads.library.tests.checkpoint.made import alone
 
-
 # -- cadence --
 
 

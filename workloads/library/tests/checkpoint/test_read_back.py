@@ -14,7 +14,7 @@ import torch
 
 from holdfast.checkpoint.format.commit import committed_steps
 from holdfast.checkpoint.save.orders import UploadOrders
-from holdfast.checkpoint.save.uploader_process import Mailbox, Memory, serve
+from holdfast.checkpoint.save.uploader_process import Mailbox, Memory, Saves
 from holdfast.checkpoint.settings import Tuning
 from holdfast.checkpoint.stores import LocalStorage
 from workloads.library.tests.checkpoint.made import job
@@ -48,7 +48,7 @@ def start(storage: LocalStorage) -> Iterator[Callable[[int], dict[str, Any]]]:
     ours, theirs = socket.socketpair()
     memory = os.memfd_create("staging")
     orders = UploadOrders(url="", run="r", tuning=Tuning(), keep=1, commit_count=0, epoch=0)
-    serving = threading.Thread(target=serve, args=(Mailbox(theirs), [Memory(memory)], storage, orders))
+    serving = threading.Thread(target=Saves(Mailbox(theirs), [Memory(memory)], storage, orders).serve)
     serving.start()
 
     def save(step: int) -> dict[str, Any]:
