@@ -33,7 +33,7 @@ from holdfast.checkpoint.peers.places import PeerPlaces
 from holdfast.checkpoint.save.orders import Job, UploadOrders
 from holdfast.checkpoint.save.retention import FailedAttempts, Known, retain
 from holdfast.checkpoint.stores.opening import reliable_storage
-from holdfast.checkpoint.stores.storage import Storage, crc32c, put_bytes, put_object, random_hex
+from holdfast.checkpoint.stores.storage import Storage, crc32c, put_object, random_hex
 from holdfast.contract import object_names
 from holdfast.contract.errors import InputError
 
@@ -186,7 +186,8 @@ def upload(storage: Storage, memory: memoryview, job: Job, *, parallel: int) -> 
     with ThreadPoolExecutor(parallel, thread_name_prefix="shard") as pool:
         shards = tuple(pool.map(one, enumerate(_cut(memory[: job.length], job.shard_bytes))))
     manifest = replace(manifest, shards=shards)
-    put_bytes(storage, manifest.name, manifest.encode())
+    description = memoryview(bytearray(manifest.encode()))
+    put_object(storage, manifest.name, description, crc32c(description))
     failpoint("upload.manifest")
     return manifest
 
