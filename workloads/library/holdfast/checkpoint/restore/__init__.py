@@ -20,8 +20,8 @@ from holdfast.checkpoint.format.commit import committed_steps
 from holdfast.checkpoint.format.soundness import NOTES_KEY
 from holdfast.checkpoint.ranks import Ranks, agreed, outcome, worst
 from holdfast.checkpoint.restore.comparison import check_same, compare, sketch, unproven, versions
-from holdfast.checkpoint.restore.reading import Transfer, Wanted, open_step, plan
-from holdfast.checkpoint.restore.target import Target, wanted_of
+from holdfast.checkpoint.restore.reading import Transfer, open_step, plan
+from holdfast.checkpoint.restore.target import Target
 from holdfast.checkpoint.settings import Tuning
 from holdfast.checkpoint.state import Captured, PerRank, capture, targets
 from holdfast.checkpoint.stores.storage import Storage
@@ -179,7 +179,7 @@ class _Attempt:
         self.attempt = opened.commit.attempt
         check_ranks(self.state, self.ranks.world_size, opened.commit)
         self._target = Target(self.state, opened, self.ranks.rank, live=self.live)
-        self._read(self._target.wanted(), self.stop_asked)
+        self._read(self._target.tensors, self.stop_asked)
         self._target.check_random_state()
         self.commit = opened.commit
         self.notes = opened.manifests[0].values.get(NOTES_KEY, {})
@@ -195,12 +195,12 @@ class _Attempt:
         loaded, live = self._target.loaded, self._target.saved_keys(after.tensors)
         # Read a second time into other memory: what was loaded may have been written since, and is no witness.
         again = {key: torch.empty_like(loaded[key]) for key in compare(loaded, live, self._before)}
-        self._read(wanted_of(again), lambda: False)
+        self._read(again, lambda: False)
         for key, truth in again.items():
             check_same(key, live[key], truth)
         return self._target.check_others(before, after)
 
-    def _read(self, wanted: list[Wanted], stop_asked: Callable[[], bool]) -> None:
-        copies = plan(self._opened, wanted, rank=self.ranks.rank)
+    def _read(self, tensors: dict[str, torch.Tensor], stop_asked: Callable[[], bool]) -> None:
+        copies = plan(self._opened, tensors, rank=self.ranks.rank)
         with torch.no_grad():
             Transfer(self.storage, self._opened, parallel=self.tuning.parallel, stop_asked=stop_asked).run(copies)
