@@ -25,13 +25,12 @@ def streams_in(whole: Mapping[int, Line]) -> set[str]:
 
 
 def unseeded_in(whole: Mapping[int, Line], before: Mapping[int, Line]) -> set[str]:
-    differing = {
+    return {
         key
         for step, line in before.items()
         for key, found in line["state"].items()
-        if found != whole[step]["state"].get(key)
+        if key.startswith(STREAMS) and found != whole[step]["state"].get(key)
     }
-    return differing & streams_in(whole)
 
 
 def unseeded(whole: Mapping[int, Line], before: Mapping[int, Line]) -> str:
