@@ -96,18 +96,19 @@ def restore(
             for line in found["value"] if ranks.coordinator else []:
                 logs.info("restore", line)
             failpoint("restore.applied")
+            commit = attempt.opened.commit
             return Restored(
                 step=step,
                 attempt=attempt.attempt,
                 skipped=skipped,
                 damaged=damaged,
                 seconds=time.monotonic() - began,
-                bytes=attempt.commit.total_bytes,
-                age_s=max(0.0, time.time() - attempt.commit.created),
-                notes=attempt.notes,
+                bytes=commit.total_bytes,
+                age_s=max(0.0, time.time() - commit.created),
+                notes=attempt.opened.manifests[0].values.get(NOTES_KEY, {}),
                 commit_count=len(candidates) - len(skipped),
                 # A count that was read from an older commit would report a deletion that retention made.
-                missing=0 if skipped else max(0, attempt.commit.commit_count - len(candidates)),
+                missing=0 if skipped else max(0, commit.commit_count - len(candidates)),
             )
         skipped.append((step, reason))
         damaged[step] = attempt.attempt
@@ -171,18 +172,15 @@ class _Attempt:
     live: Captured
     stop_asked: Callable[[], bool]
     attempt: str = ""
-    notes: dict[str, Any] = field(default_factory=dict[str, Any])
 
     def verify(self) -> str:
         """Which attempt it was."""
-        opened = self._opened = open_step(self.storage, self.run, self.step)
+        opened = self.opened = open_step(self.storage, self.run, self.step)
         self.attempt = opened.commit.attempt
         check_ranks(self.state, self.ranks.world_size, opened.commit)
         self._target = Target(self.state, opened, self.ranks.rank, live=self.live)
         self._read(self._target.tensors, self.stop_asked)
         self._target.check_random_state()
-        self.commit = opened.commit
-        self.notes = opened.manifests[0].values.get(NOTES_KEY, {})
         return self.attempt
 
     def apply(self) -> None:
@@ -201,6 +199,6 @@ class _Attempt:
         return self._target.check_others(before, after)
 
     def _read(self, tensors: dict[str, torch.Tensor], stop_asked: Callable[[], bool]) -> None:
-        copies = plan(self._opened, tensors, rank=self.ranks.rank)
+        copies = plan(self.opened, tensors, rank=self.ranks.rank)
         with torch.no_grad():
-            Transfer(self.storage, self._opened, parallel=self.tuning.parallel, stop_asked=stop_asked).run(copies)
+            Transfer(self.storage, self.opened, parallel=self.tuning.parallel, stop_asked=stop_asked).run(copies)
