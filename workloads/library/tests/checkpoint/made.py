@@ -1,5 +1,6 @@
-"""A rank, and a save as it hands it to its uploader, made without a trainer."""
+"""A rank, a call that fails, and a save as a rank hands it to its uploader, made without a trainer."""
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -16,6 +17,13 @@ from holdfast.runtime.stop import OneProcessStore
 
 def alone() -> Ranks:
     return Ranks(OneProcessStore(), 0, 1)
+
+
+def failing(error: Exception) -> Callable[..., None]:
+    def call(*_: object) -> None:
+        raise error
+
+    return call
 
 
 def job(state: dict[str, Any], step: int, rank: int = 0, world: int = 1) -> tuple[Job, memoryview]:

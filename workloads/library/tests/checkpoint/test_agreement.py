@@ -10,6 +10,7 @@ from holdfast.checkpoint.errors import Damaged, Denied, Transient
 from holdfast.checkpoint.ranks import Ranks, agreed, outcome
 from holdfast.contract.errors import InputError, Later
 from holdfast.runtime.stop import OneProcessStore
+from workloads.library.tests.checkpoint.made import failing
 
 
 def together(*calls: Callable[[], Any]) -> list[dict[str, Any] | InputError]:
@@ -24,13 +25,6 @@ def together(*calls: Callable[[], Any]) -> list[dict[str, Any] | InputError]:
 
     with ThreadPoolExecutor(len(calls)) as pool:
         return list(pool.map(rank, range(len(calls))))
-
-
-def failing(error: Exception) -> Callable[[], None]:
-    def call() -> None:
-        raise error
-
-    return call
 
 
 sound = lambda: 7  # noqa: E731
