@@ -229,7 +229,10 @@ class Checkpointer:
             # Before anything is loaded: a state that cannot be saved is found now and not at the first save, hours later.
             check_state(self._state, self._ranks)
             self.stop.shutdown.takes_s = self._window_s
-            began = self._start()
+            storage = on_every_rank(self._ranks, lambda: reliable_storage(self._url, self._tuning, create=True))
+            asked = lambda: self.stop.requested  # noqa: E731
+            began = start(storage, self._url, self._run, self._state, self._ranks, self._tuning, asked)
+            self._reports.of_restore(began.restored)
             if self.stop.should_stop(began.restored.step):
                 raise Preempted(began.restored.step)
         except BaseException as error:
@@ -247,13 +250,6 @@ class Checkpointer:
         self.wait(self._tuning.commit_timeout_s)
         # A launcher ends the other ranks when one is gone, and with them what they have not yet handed over.
         self._writer.check_durable(self.step, timeout_s=self._tuning.commit_timeout_s)
-
-    def _start(self) -> Start:
-        storage = on_every_rank(self._ranks, lambda: reliable_storage(self._url, self._tuning, create=True))
-        stop_asked, url, run = lambda: self.stop.requested, self._url, self._run
-        began = start(storage, url, run, self._state, self._ranks, self._tuning, stop_asked)
-        self._reports.of_restore(began.restored)
-        return began
 
     def _leave(self) -> None:
         """What the grace period allows: a neighbour's copy, the save in flight, then one more if it fits on every rank."""
