@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.checkpoint import format as signing
-from holdfast.checkpoint.stores.local import CHECKSUM_ATTRIBUTE
 from holdfast.checkpoint.stores.storage import crc32c
 
 Change = Callable[["Forged"], None]
@@ -152,7 +151,6 @@ def spoil_random_state(forged: Forged) -> None:
     end = part["at"] + part["bytes"]
     data[end - 8 : end] = (10**9).to_bytes(8, "little")
     shard.write_bytes(data)
-    os.setxattr(shard, CHECKSUM_ATTRIBUTE, crc32c(memoryview(data)).encode())
     forged.manifest["shards"][0]["crc32c"] = crc32c(memoryview(data))
 
 
