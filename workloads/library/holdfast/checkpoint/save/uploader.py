@@ -180,6 +180,9 @@ class Uploader:
         # A child that outlives its parent is the point; without this the interpreter warns about it.
         self._process.returncode = self._process.returncode or 0
 
+    def disown(self) -> None:
+        self._socket.close()
+
     def _receive(self) -> None:
         try:
             data = self._socket.recv(65536)
@@ -228,7 +231,7 @@ def _disown() -> None:
     # A worker of a loader may live on when the trainer is killed. With a copy of this end of the socket it would keep
     # the uploader waiting for a trainer that is gone.
     for uploader in _uploaders:
-        uploader._socket.close()
+        uploader.disown()
 
 
 os.register_at_fork(after_in_child=_disown)
