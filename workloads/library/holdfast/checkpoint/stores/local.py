@@ -1,7 +1,7 @@
 """Checkpoints on a local or mounted file system, with the same create-only objects as a bucket.
 
 An object appears under its name by link(2), which is atomic and refuses a taken name, after its bytes and before its
-directory entry are flushed: a kill or a power cut leaves it whole or absent. No checksum of its bytes is kept beside it:
+directory entry are flushed: a kill or a power cut leaves it whole or absent. No checksum of its bytes is kept with it:
 manifests have one.
 
 Decision: infra/decisions/0023.
