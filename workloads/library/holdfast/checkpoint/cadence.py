@@ -117,20 +117,14 @@ class SaveCostModel:
     def __init__(self, hazard: Hazard, *, floor_s: float, ceiling_s: float) -> None:
         self.hazard = hazard
         self._floor_s, self._ceiling_s = floor_s, ceiling_s
-        self._blocking_s = 0.0
-        self._persist_s = 0.0
+        self.blocking_s = self.persist_s = 0.0
+        """Of the newest save: how long it held training, and how long until it was durable."""
         self._step_s = {True: 0.0, False: 0.0}
         """Smoothed, during an upload and without."""
 
     def observe_step(self, seconds: float, *, uploading: bool) -> None:
         before = self._step_s[uploading]
         self._step_s[uploading] = seconds if not before else before + _SMOOTHING * (seconds - before)
-
-    def observe_blocking(self, blocking_s: float) -> None:
-        self._blocking_s = blocking_s
-
-    def observe_upload(self, seconds: float) -> None:
-        self._persist_s = seconds
 
     @property
     def step_s(self) -> float:
@@ -141,11 +135,11 @@ class SaveCostModel:
         """Training time that one save takes: being held, and running slower while it is uploaded."""
         during, alone = self._step_s[True], self._step_s[False]
         slowdown = max(0.0, during / alone - 1) if during and alone else 0.0
-        return self._blocking_s + slowdown / (1 + slowdown) * self._persist_s
+        return self.blocking_s + slowdown / (1 + slowdown) * self.persist_s
 
     def interval_s(self) -> float:
         best = daly(self.cost_s, 1 / self.hazard.rate) if self.cost_s else self._floor_s
         if not self.hazard.known:
             best = min(best, self.cost_s / UNKNOWN_CHURN_COST)
         # Not below the time of an upload: saves would queue, and each would protect no earlier than before.
-        return min(max(best, self._floor_s, self._persist_s), self._ceiling_s)
+        return min(max(best, self._floor_s, self.persist_s), self._ceiling_s)

@@ -27,7 +27,6 @@ from holdfast.checkpoint.settings import Every, Tuning, checked_url, parse_every
 from holdfast.checkpoint.state import checked_state
 from holdfast.checkpoint.stores.opening import reliable_storage
 from holdfast.checkpoint.survivors import Survivors
-from holdfast.checkpoint.use import Use
 from holdfast.checkpoint.verify_exact import Trial
 from holdfast.contract.errors import InputError
 from holdfast.contract.lifecycle import DEFAULT_WINDOW
@@ -61,7 +60,9 @@ class Checkpointer:
         if self._trial:
             self._url, self._every = self._trial.orders.store, parse_every(self._trial.orders.every)
         signing_key()  # one that cannot be used is an error before anything starts
-        self._reports, self._tuning, self._use = Reports(events, self._run), tuning or Tuning(), Use()
+        self._reports, self._tuning = Reports(events, self._run), tuning or Tuning()
+        self._entered_by, self._over = 0, False
+        """Which process is in the `with` block, and whether it has left it."""
         self.step = 0
         """Steps done, as of the last tick or restore."""
         self.restored: Restored | None = None
@@ -94,7 +95,7 @@ class Checkpointer:
         self._ticked_at = 0.0
         self._survivors = Survivors(self._url, self._run, self._state, self._ranks, self._writer, began.epoch)
         self.computing = self._survivors.computing  # for the loop: `with ckpt.computing():`
-        self._use.begin()
+        self._entered_by, self._over = os.getpid(), False
         self.stop.shutdown.last_words = lambda: self._reports.of_loss(self._writer, self.step)
         return self
 
@@ -102,7 +103,7 @@ class Checkpointer:
         """After each step: `step` steps are done, over the whole run. Saves when due. Raises Preempted at the agreed step,
         Superseded when another trainer has taken the run, InputError for a number that is not
         above the one before."""
-        self._use.check()
+        self._check_use()
         if step <= self.step:
             raise step_not_grown(step, self.step)
         self.step = step
@@ -124,7 +125,7 @@ class Checkpointer:
 
     def poll(self) -> None:
         """Inside long phases without steps, equally often on every rank: raises Preempted when asked to stop."""
-        self._use.check()
+        self._check_use()
         self._writer.poll()
         if self.stop.should_stop(self.step):
             self._leave()
@@ -132,20 +133,20 @@ class Checkpointer:
     def save(self, step: int) -> None:
         """Stage now, upload in the background. Waits for an earlier save that is still in flight, and is left out
         when that takes longer than `Tuning.wait_s`. Raises Superseded, InputError as tick."""
-        self._use.check()
+        self._check_use()
         self._writer.save(step, self._state, self._hazard.notes())
         # Also when it was left out: the next is due an interval later, and not in the next step.
         self._cadence.saved(step)
 
     def wait(self, timeout_s: float = math.inf) -> bool:
         """Until the last save is durable; false if the time ran out or it failed."""
-        self._use.check()
+        self._check_use()
         return self._writer.wait(timeout_s)
 
     @property
     def durable_step(self) -> int:
         """Newest step that survives the machine: on the coordinator as of now, on other ranks as of the last save."""
-        self._use.check(or_after=True)
+        self._check_use(or_after=True)
         return self._writer.durable_step
 
     @property
@@ -156,22 +157,40 @@ class Checkpointer:
     @property
     def busy(self) -> bool:
         """Whether a save is in flight: until its commit on the coordinator, until its upload elsewhere."""
-        self._use.check(or_after=True)
+        self._check_use(or_after=True)
         return self._writer.busy
 
     @contextlib.contextmanager
     def lock(self) -> Generator[None]:
         """Around the optimizer's step, where alone trained parameters change: waits for what is left of a GPU's copy."""
-        self._use.check()
+        self._check_use()
         self._writer.overlaps = True
         self._writer.staged()
         yield
 
     def close(self) -> None:
         """Let the uploader finish by itself and give everything back."""
-        self._use.end()
+        self._over = True
         self._writer.close()
         self._give_back()
+
+    @property
+    def _in_use(self) -> bool:
+        """False too in a process that was forked inside the block: an uploader would answer it, and not the trainer."""
+        return self._entered_by == os.getpid() and not self._over
+
+    def _check_use(self, *, or_after: bool = False) -> None:
+        """Raises InputError. `or_after`: what may be asked when the block is over."""
+        if self._in_use or (or_after and self._entered_by == os.getpid()):
+            return
+        outside = f"{'after' if self._entered_by else 'before'} its `with` block"
+        forked = self._entered_by and not self._over
+        raise InputError(
+            "Checkpointer is not in use",
+            got=f"a call {'in a process that was forked from the trainer' if forked else outside}",
+            allowed="calls inside `with Checkpointer(...) as ckpt:`, in the process that entered it",
+            fix="move the call into the block; leave saving to the trainer's own process",
+        )
 
     def _give_back(self) -> None:
         self.stop.close()
@@ -180,7 +199,7 @@ class Checkpointer:
             self.stop.shutdown.uninstall()
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
-        if not self._use.here:  # the end of a fork: the trainer's block goes on
+        if not self._in_use:  # the end of a fork: the trainer's block goes on
             return
         self._reports.flush()
         try:
@@ -210,7 +229,10 @@ class Checkpointer:
             # Before anything is loaded: a state that cannot be saved is found now and not at the first save, hours later.
             check_state(self._state, self._ranks)
             self.stop.shutdown.takes_s = self._window_s
-            began = self._start()
+            storage = on_every_rank(self._ranks, lambda: reliable_storage(self._url, self._tuning, create=True))
+            asked = lambda: self.stop.requested  # noqa: E731
+            began = start(storage, self._url, self._run, self._state, self._ranks, self._tuning, asked)
+            self._reports.of_restore(began.restored)
             if self.stop.should_stop(began.restored.step):
                 raise Preempted(began.restored.step)
         except BaseException as error:
@@ -228,13 +250,6 @@ class Checkpointer:
         self.wait(self._tuning.commit_timeout_s)
         # A launcher ends the other ranks when one is gone, and with them what they have not yet handed over.
         self._writer.check_durable(self.step, timeout_s=self._tuning.commit_timeout_s)
-
-    def _start(self) -> Start:
-        storage = on_every_rank(self._ranks, lambda: reliable_storage(self._url, self._tuning, create=True))
-        stop_asked, url, run = lambda: self.stop.requested, self._url, self._run
-        began = start(storage, url, run, self._state, self._ranks, self._tuning, stop_asked)
-        self._reports.of_restore(began.restored)
-        return began
 
     def _leave(self) -> None:
         """What the grace period allows: a neighbour's copy, the save in flight, then one more if it fits on every rank."""

@@ -1,5 +1,6 @@
 """What `verify-exact` finds: the first thing that differs between two runs of a training, its cause, and the line to add."""
 
+from collections import defaultdict
 from collections.abc import Mapping
 from typing import Any
 
@@ -24,21 +25,12 @@ def streams_in(whole: Mapping[int, Line]) -> set[str]:
 
 
 def unseeded_in(whole: Mapping[int, Line], before: Mapping[int, Line]) -> set[str]:
-    differing = {
+    return {
         key
         for step, line in before.items()
         for key, found in line["state"].items()
-        if found != whole[step]["state"].get(key)
+        if key.startswith(STREAMS) and found != whole[step]["state"].get(key)
     }
-    return differing & streams_in(whole)
-
-
-def variables(whole: Mapping[int, Line], other: Mapping[int, Line], step: int) -> dict[str, str]:
-    """Kinds of the variables that differ at this step, by name."""
-    if step not in other:
-        return {}
-    mine, theirs = whole[step]["unsaved"], other[step]["unsaved"]
-    return {name: kind for name, (kind, value) in mine.items() if name in theirs and theirs[name][1] != value}
 
 
 def unseeded(whole: Mapping[int, Line], before: Mapping[int, Line]) -> str:
@@ -55,23 +47,26 @@ SEEDS = {"python": "random.seed(0)", "numpy": "numpy.random.seed(0)", "torch": "
 
 def explain(whole: Mapping[int, Line], resumed: Mapping[int, Line], step: int, keys: list[str]) -> str:
     """The first thing that differs and the line to add, by what else differs at that step."""
-    kinds = variables(whole, resumed, step)
-    of_kind = {kind: sorted(name for name, found in kinds.items() if found == kind) for kind in set(kinds.values())}
-    there = {kind: sorted(name for name, found in whole[step]["unsaved"].items() if found[0] == kind) for kind in DATA}
+    mine, theirs = whole[step]["unsaved"], resumed[step]["unsaved"]
+    of_kind: defaultdict[str, list[str]] = defaultdict(list)
+    for name, (kind, value) in sorted(mine.items()):
+        if name in theirs and theirs[name][1] != value:
+            of_kind[kind].append(name)
+    there = {kind: sorted(name for name, found in mine.items() if found[0] == kind) for kind in DATA}
     lead = f"step {step}: {_what(keys)} differs"
-    if names := of_kind.get("stateful"):
+    if names := of_kind["stateful"]:
         return f'{lead}, and so does {names[0]}, which is not in the state; add "{names[0]}": {names[0]} to it'
-    if names := of_kind.get("generator"):
+    if names := of_kind["generator"]:
         return (
             f"{lead}, and so does the generator {names[0]}, which no checkpoint holds; draw from torch, random or "
             f"numpy.random itself, or give the state an object whose state_dict() returns the state of {names[0]}"
         )
     # Before what was drawn or computed with them: a count is a cause, and a tensor mostly a consequence.
-    if (names := of_kind.get("value")) and not any(there.values()):
+    if (names := of_kind["value"]) and not any(there.values()):
         return f"{lead}, and so do {', '.join(names)}, which are not in the state"
-    if names := of_kind.get("tensor"):
+    if names := of_kind["tensor"]:
         return _of_data(f"{lead}, since it saw other data ({', '.join(names)})", there)
-    if names := [*of_kind.get("value", ()), *of_kind.get("measure", ())]:
+    if names := [*of_kind["value"], *of_kind["measure"]]:
         return f"{lead}, and so do {', '.join(names)}, which are not in the state"
     if all(key.startswith(STREAMS) for key in keys):
         return (

@@ -3,7 +3,7 @@
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from holdfast.checkpoint.errors import Damaged, StorageError
 from holdfast.checkpoint.format import Manifest
@@ -60,28 +60,18 @@ def _rows_of_step(storage: Storage, run: str, entry: StepObjects, read: bool) ->
 def _committed(storage: Storage, run: str, entry: StepObjects, read: bool) -> Row:
     assert entry.commit is not None
     age_s = time.time() - entry.commit.modified
+    row = Row(run=run, step=entry.step, attempt="", bytes=0, state=COMMITTED, age_s=age_s)
     try:
         opened = open_step(storage, run, entry.step)
+        commit = opened.commit
+        row = replace(row, attempt=commit.attempt, bytes=commit.total_bytes, world_size=commit.world_size)
+        if read:
+            verify(storage, opened)
+            row = replace(row, state=VERIFIED)
     # One bad checkpoint is a row of the table: who looks for a sound one has to see the others.
     except (Damaged, InputError, StorageError) as error:
-        return Row(run=run, step=entry.step, attempt="", bytes=0, state=f"skipped: {error}", age_s=age_s)
-    state = COMMITTED
-    if read:
-        try:
-            verify(storage, opened)
-            state = VERIFIED
-        except (Damaged, StorageError) as error:
-            state = f"skipped: {error}"
-    commit = opened.commit
-    return Row(
-        run=run,
-        step=commit.step,
-        attempt=commit.attempt,
-        bytes=commit.total_bytes,
-        state=state,
-        age_s=age_s,
-        world_size=commit.world_size,
-    )
+        row = replace(row, state=f"skipped: {error}")
+    return row
 
 
 def verify(storage: Storage, opened: Opened) -> None:

@@ -167,10 +167,8 @@ def worst(outcomes: list[dict[str, Any]]) -> dict[str, Any]:
     for kind in ("input", "stopped", "damaged"):
         for rank, found in enumerate(outcomes):
             # A user's mistake outweighs damage: falling back to an older checkpoint would not fix it.
-            if kind == "damaged" and kind in found:
-                return {"damaged": f"rank {rank}: {found['damaged']}"}
             if kind in found:
-                return found
+                return {kind: f"rank {rank}: {found[kind]}"} if kind == "damaged" else found
     return outcomes[0]
 
 

@@ -101,9 +101,19 @@ class Reports:
 
     def of_window(self, writer: CheckpointWriter, window_s: float, every: Cadence) -> None:
         """Once, as soon as the bandwidth is known: what a notice will leave time for."""
-        if not self._announced and writer.upload_rate and writer.state_bytes:
-            self._announced = True
-            self.log(logs.info, "save", window_line(writer, window_s, every))
+        # Logged early: at the notice it is too late to choose a longer window or a smaller state.
+        if self._announced or not writer.upload_rate or not writer.state_bytes:
+            return
+        self._announced = True
+        save_s = writer.full_save_s()
+        verdict = "a last save fits" if save_s < window_s - WINDOW_MARGIN_S else "no save in the window"
+        (kind, value), cost = every, writer.save_cost
+        interval_s = {"steps": value * cost.step_s, "seconds": value, "auto": cost.interval_s()}[kind]
+        line = (
+            f"window {window_s:.0f} s, upload {writer.upload_rate / 1e6:.0f} MB/s, "
+            f"full save {save_s:.1f} s: {verdict}, at most {(interval_s + save_s) / 60:.1f} min lost"
+        )
+        self.log(logs.info, "save", line)
 
     def of_end(self, error: BaseException | None) -> None:
         if self._whole:
@@ -111,16 +121,3 @@ class Reports:
             self.emit("exit", code=code if isinstance(code, int) else 1, step=self._last)
         if isinstance(error, NotDurable | Superseded):  # an exit with a number prints nothing by itself
             self.log(logs.error, "save", f"leaving at step {error.step}: {error.reason}")
-
-
-def window_line(writer: CheckpointWriter, window_s: float, every: Cadence) -> str:
-    """What the window allows, before it is needed."""
-    # Logged early: at the notice it is too late to choose a longer window or a smaller state.
-    save_s = writer.full_save_s()
-    verdict = "a last save fits" if save_s < window_s - WINDOW_MARGIN_S else "no save in the window"
-    (kind, value), cost = every, writer.save_cost
-    interval_s = {"steps": value * cost.step_s, "seconds": value, "auto": cost.interval_s()}[kind]
-    return (
-        f"window {window_s:.0f} s, upload {writer.upload_rate / 1e6:.0f} MB/s, "
-        f"full save {save_s:.1f} s: {verdict}, at most {(interval_s + save_s) / 60:.1f} min lost"
-    )

@@ -24,11 +24,9 @@ import torch
 import torch.distributed as dist
 
 from holdfast.checkpoint.errors import Damaged, Fenced, StorageError
-from holdfast.checkpoint.format import Manifest
 from holdfast.checkpoint.format.commit import CommitState, commit
-from holdfast.checkpoint.format.soundness import NOTES_KEY
 from holdfast.checkpoint.ranks import Ranks
-from holdfast.checkpoint.save.decision import is_flat
+from holdfast.checkpoint.save.decision import is_flat, manifest_of
 from holdfast.checkpoint.save.staging import upload_now
 from holdfast.checkpoint.save.writer import CheckpointWriter
 from holdfast.checkpoint.state import Captured, PerRank, Stateful, capture, encode_value, targets, without_streams
@@ -111,18 +109,10 @@ class Survivors:
         return ""
 
     def _write(self, step: int, captured: Captured, notes: dict[str, Any], left_s: float) -> None:
-        storage = reliable_storage(self._url, self._writer.tuning)
-        manifest = Manifest(
-            run=self._run,
-            step=step,
-            attempt=random_hex(6),
-            rank=0,
-            world_size=1,
-            shards=(),
-            tensors=(),
-            values=captured.skeleton | {NOTES_KEY: notes},
-        )
-        written = upload_now(storage, pieces_of(captured, 0, 1), manifest, self._writer.tuning)
+        storage, pieces = reliable_storage(self._url, self._writer.tuning), pieces_of(captured, 0, 1)
+        alone = Ranks(self._ranks.store, 0, 1)
+        manifest = manifest_of(self._run, alone, step, random_hex(6), captured, pieces, notes)
+        written = upload_now(storage, pieces, manifest, self._writer.tuning)
         commit(storage, written, state=CommitState(epoch=self._epoch), timeout_s=left_s)
 
     def _wait_for_other(self, step: int, ends: float) -> str:

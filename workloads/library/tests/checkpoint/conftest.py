@@ -1,6 +1,5 @@
 """Servers of object stores, and jobs that are killed."""
 
-import os
 import shutil
 import socket
 import subprocess
@@ -13,7 +12,9 @@ import pytest
 
 from holdfast.drill.serving.fleet import free_port
 from holdfast.training.deferred_compiler import defer_compiler
+from tests.support import unavailable
 from tests.tools.build import TOOLS, build
+from workloads.library.tests.checkpoint.faulty_proxy import FaultyProxy
 from workloads.library.tests.checkpoint.jobs import Jobs, newest
 from workloads.library.tests.processes import until
 
@@ -34,9 +35,7 @@ def gcs_emulator() -> Iterator[str]:
     try:
         binary = build(TOOLS["gcsemulator"])
     except (OSError, subprocess.CalledProcessError, SystemExit) as error:
-        if os.environ.get("CI"):
-            raise
-        pytest.skip(f"the Cloud Storage emulator cannot be built: {error}")
+        unavailable(f"the Cloud Storage emulator cannot be built: {error}")
     port = free_port()
     command = [str(binary), "-host", "127.0.0.1", "-port", str(port)]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
@@ -57,6 +56,14 @@ def bucket(gcs_emulator: str, monkeypatch: pytest.MonkeyPatch) -> str:
     name = f"bucket-{uuid4().hex[:8]}"
     gcs.Client().create_bucket(name)
     return name
+
+
+@pytest.fixture
+def proxy(gcs_emulator: str) -> Iterator[FaultyProxy]:
+    """Before the emulator; without faults until it has a rule."""
+    found = FaultyProxy(gcs_emulator)
+    yield found
+    found.close()
 
 
 @pytest.fixture(scope="session")

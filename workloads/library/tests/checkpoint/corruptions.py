@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 Damage = Callable[[Path, Path, random.Random], bool]
+Change = Callable[[bytearray, random.Random], bytearray]
 
 
 def shards(folder: Path) -> list[Path]:
@@ -25,79 +26,8 @@ def described(folder: Path) -> list[Path]:
     return sorted(p for p in folder.rglob("*") if p.suffix == ".json" or p.name == ".metadata")
 
 
-def bit_flip(folder: Path, other: Path, rng: random.Random) -> bool:
-    return _rewrite(rng.choice(shards(folder)), lambda data: _flipped(data, rng))
-
-
-def flip_in_description(folder: Path, other: Path, rng: random.Random) -> bool:
-    return _rewrite(rng.choice(described(folder)), lambda data: _flipped(data, rng))
-
-
-def zero_hole(folder: Path, other: Path, rng: random.Random) -> bool:
-    def holed(data: bytearray) -> bytearray:
-        length = rng.randint(1, max(1, len(data) // 4))
-        at = rng.randrange(len(data) - length + 1)
-        if not any(data[at : at + length]):
-            return _flipped(data, rng)
-        data[at : at + length] = bytes(length)
-        return data
-
-    return _rewrite(rng.choice(shards(folder)), holed)
-
-
-def truncation(folder: Path, other: Path, rng: random.Random) -> bool:
-    return _rewrite(rng.choice(shards(folder)), lambda data: data[: rng.randrange(len(data))])
-
-
-def missing_shard(folder: Path, other: Path, rng: random.Random) -> bool:
-    rng.choice(shards(folder)).unlink()
-    return True
-
-
-def mixed_attempts(folder: Path, other: Path, rng: random.Random) -> bool:
-    """A shard of another checkpoint of the same shape in the place of ours."""
-    mine, theirs = shards(folder), shards(other)
-    index = rng.randrange(len(mine))
-    if mine[index].read_bytes() == theirs[index].read_bytes():
-        return False
-    shutil.copyfile(theirs[index], mine[index])
-    return True
-
-
-def missing_commit(folder: Path, other: Path, rng: random.Random) -> bool:
-    _commit(folder).unlink()
-    return True
-
-
-def torn_commit(folder: Path, other: Path, rng: random.Random) -> bool:
-    return _rewrite(_commit(folder), lambda data: data[: rng.randrange(len(data))])
-
-
-def _commit(folder: Path) -> Path:
-    return next(p for p in folder.rglob("*") if p.name in ("COMMIT.json", ".metadata"))
-
-
-def replayed_description(folder: Path, other: Path, rng: random.Random) -> bool:
-    """An older checkpoint's description, put in the place of this one's."""
-    index = rng.randrange(len(described(folder)))
-    shutil.copyfile(described(other)[index], described(folder)[index])
-    return True
-
-
-DAMAGES: dict[str, Damage] = {
-    damage.__name__: damage
-    for damage in (
-        bit_flip,
-        flip_in_description,
-        zero_hole,
-        truncation,
-        missing_shard,
-        mixed_attempts,
-        missing_commit,
-        torn_commit,
-        replayed_description,
-    )
-}
+def _commit(folder: Path) -> list[Path]:
+    return [next(p for p in folder.rglob("*") if p.name in ("COMMIT.json", ".metadata"))]
 
 
 def _flipped(data: bytearray, rng: random.Random) -> bytearray:
@@ -105,6 +35,57 @@ def _flipped(data: bytearray, rng: random.Random) -> bytearray:
     return data
 
 
-def _rewrite(path: Path, change: Callable[[bytearray], bytearray]) -> bool:
-    path.write_bytes(change(bytearray(path.read_bytes())))
-    return True
+def _holed(data: bytearray, rng: random.Random) -> bytearray:
+    length = rng.randint(1, max(1, len(data) // 4))
+    at = rng.randrange(len(data) - length + 1)
+    if not any(data[at : at + length]):
+        return _flipped(data, rng)
+    data[at : at + length] = bytes(length)
+    return data
+
+
+def _cut(data: bytearray, rng: random.Random) -> bytearray:
+    return data[: rng.randrange(len(data))]
+
+
+def _rewritten(of: Callable[[Path], list[Path]], change: Change) -> Damage:
+    def damage(folder: Path, other: Path, rng: random.Random) -> bool:
+        path = rng.choice(of(folder))
+        path.write_bytes(change(bytearray(path.read_bytes()), rng))
+        return True
+
+    return damage
+
+
+def _removed(of: Callable[[Path], list[Path]]) -> Damage:
+    def damage(folder: Path, other: Path, rng: random.Random) -> bool:
+        rng.choice(of(folder)).unlink()
+        return True
+
+    return damage
+
+
+def _replaced(of: Callable[[Path], list[Path]], *, always: bool = False) -> Damage:
+    """By that of another checkpoint of the same shape. `always`: it counts where the two are alike, too."""
+
+    def damage(folder: Path, other: Path, rng: random.Random) -> bool:
+        mine, theirs = of(folder), of(other)
+        index = rng.randrange(len(mine))
+        alike = mine[index].read_bytes() == theirs[index].read_bytes()
+        shutil.copyfile(theirs[index], mine[index])
+        return always or not alike
+
+    return damage
+
+
+DAMAGES: dict[str, Damage] = {
+    "bit_flip": _rewritten(shards, _flipped),
+    "flip_in_description": _rewritten(described, _flipped),
+    "zero_hole": _rewritten(shards, _holed),
+    "truncation": _rewritten(shards, _cut),
+    "missing_shard": _removed(shards),
+    "mixed_attempts": _replaced(shards),
+    "missing_commit": _removed(_commit),
+    "torn_commit": _rewritten(_commit, _cut),
+    "replayed_description": _replaced(described, always=True),
+}

@@ -7,8 +7,7 @@ import socket
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import MappingProxyType
 from typing import Any
@@ -46,32 +45,38 @@ def storm(seed: int, share: float, *kinds: str) -> Rule:
     return rule
 
 
+def none(method: str, path: str) -> str:
+    return PASS
+
+
+def refused_put(*parts: str) -> Rule:
+    """Of an object whose name has all these parts."""
+
+    def rule(method: str, path: str) -> str:
+        return REFUSE_403 if method == "POST" and all(part in path for part in parts) else PASS
+
+    return rule
+
+
 class FaultyProxy:
-    def __init__(self, emulator: str, rule: Rule) -> None:
+    def __init__(self, emulator: str) -> None:
         self.counts: Counter[str] = Counter()
         self.closed = threading.Event()
         self.taken = 0
-        self.rule, self.target = rule, urlsplit(emulator).netloc
+        self.rule: Rule = none
+        self.target = urlsplit(emulator).netloc
         self._server = _Server(("127.0.0.1", 0), _Handler)
         self._server.proxy = self
         # Small, so that a slow intake is felt by the sender and not hidden by the kernel's buffers.
         self._server.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 18)
-        self.address = f"http://127.0.0.1:{self._server.server_address[1]}"
+        self.env = {"STORAGE_EMULATOR_HOST": f"http://127.0.0.1:{self._server.server_address[1]}"}
+        """Of a process that asks it."""
         threading.Thread(target=self._server.serve_forever, daemon=True).start()
 
     def close(self) -> None:
         self.closed.set()
         self._server.shutdown()
         self._server.server_close()
-
-
-@contextmanager
-def proxied(emulator: str, rule: Rule) -> Iterator[FaultyProxy]:
-    proxy = FaultyProxy(emulator, rule)
-    try:
-        yield proxy
-    finally:
-        proxy.close()
 
 
 class _Server(ThreadingHTTPServer):

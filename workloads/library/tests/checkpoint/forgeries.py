@@ -9,11 +9,11 @@ import json
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from holdfast.checkpoint import format as signing
-from holdfast.checkpoint.stores.local import CHECKSUM_ATTRIBUTE
 from holdfast.checkpoint.stores.storage import crc32c
 
 Change = Callable[["Forged"], None]
@@ -33,6 +33,10 @@ class Forged:
     @property
     def attempt(self) -> Path:
         return self.folder / self.commit["attempt"]
+
+    @property
+    def values(self) -> dict[str, Any]:
+        return self.manifest["values"]
 
     @property
     def largest(self) -> dict[str, Any]:
@@ -66,20 +70,11 @@ def envelope(body: bytes) -> bytes:
     return b'{"body":' + body + seal + b',"sha256":"' + hashlib.sha256(body).hexdigest().encode() + b'"}'
 
 
-def _part(**changed: Any) -> Change:
-    return lambda forged: forged.largest.update(changed)
+def _changed(of: str, **changed: Any) -> Change:
+    return lambda forged: getattr(forged, of).update(changed)
 
 
-def _values(key: str, value: Any) -> Change:
-    return lambda forged: forged.manifest["values"].update({key: value})
-
-
-def _commit(**changed: Any) -> Change:
-    return lambda forged: forged.commit.update(changed)
-
-
-def _manifest(**changed: Any) -> Change:
-    return lambda forged: forged.manifest.update(changed)
+_part, _values, _commit, _manifest = (partial(_changed, of) for of in ("largest", "values", "commit", "manifest"))
 
 
 def _body(old: bytes, new: bytes) -> Change:
@@ -109,10 +104,6 @@ def _twice_in_one_place(forged: Forged) -> None:
 
 def _without_a_tensor(forged: Forged) -> None:
     forged.manifest["tensors"].remove(forged.largest)
-
-
-def _no_manifests(forged: Forged) -> None:
-    forged.commit.update(manifests=[], world_size=0, total_bytes=0)
 
 
 def _huge(forged: Forged) -> None:
@@ -160,7 +151,6 @@ def spoil_random_state(forged: Forged) -> None:
     end = part["at"] + part["bytes"]
     data[end - 8 : end] = (10**9).to_bytes(8, "little")
     shard.write_bytes(data)
-    os.setxattr(shard, CHECKSUM_ATTRIBUTE, crc32c(memoryview(data)).encode())
     forged.manifest["shards"][0]["crc32c"] = crc32c(memoryview(data))
 
 
@@ -178,9 +168,9 @@ FORGERIES: dict[str, Change] = {
     # types and bounds of the commit
     "step true": _commit(step=True),
     "world size 10**9": _commit(world_size=10**9),
-    "no manifests": _no_manifests,
+    "no manifests": _commit(manifests=[], world_size=0, total_bytes=0),
     "manifests of numbers": _commit(manifests=[1]),
-    "attempt leaves the prefix": lambda forged: forged.commit.update(attempt="../../x/../../"),
+    "attempt leaves the prefix": _commit(attempt="../../x/../../"),
     "run is a list": _commit(run=["r"]),
     "no schema": _commit(schema="other/1"),
     "schema nested": _commit(schema=[[["x"]]]),
@@ -210,14 +200,14 @@ FORGERIES: dict[str, Change] = {
     "world size of another": _manifest(world_size=2),
     # values
     "values are a list": _manifest(values=[]),
-    "entry nested 900 deep": _values("progress", json.loads("[" * 900 + "]" * 900)),
-    "unknown mark": _values("progress", {"$pickle": "x"}),
-    "two marks": _values("progress", {"$tuple": [], "$map": []}),
-    "map of lists as keys": _values("progress", {"$map": [[["x"], 1]]}),
-    "float of words": _values("progress", {"$float": "much"}),
-    "names a tensor that is not there": _values("progress", {"$tensor": "nowhere"}),
-    "notes are a list": _values("__notes__", [1]),
-    "notes of words": _values("__notes__", {"hazard": {"events": ["x"], "exposure_s": []}, "age_s": "x"}),
+    "entry nested 900 deep": _values(progress=json.loads("[" * 900 + "]" * 900)),
+    "unknown mark": _values(progress={"$pickle": "x"}),
+    "two marks": _values(progress={"$tuple": [], "$map": []}),
+    "map of lists as keys": _values(progress={"$map": [[["x"], 1]]}),
+    "float of words": _values(progress={"$float": "much"}),
+    "names a tensor that is not there": _values(progress={"$tensor": "nowhere"}),
+    "notes are a list": _values(__notes__=[1]),
+    "notes of words": _values(__notes__={"hazard": {"events": ["x"], "exposure_s": []}, "age_s": "x"}),
     # what a file system can hold in the place of a file
     "pipe as a shard": _pipe("rank-00000-00000.bin"),
     "pipe as a manifest": _pipe("rank-00000.json"),

@@ -10,9 +10,10 @@ from holdfast.checkpoint.errors import Damaged, Denied, Transient
 from holdfast.checkpoint.ranks import Ranks, agreed, outcome
 from holdfast.contract.errors import InputError, Later
 from holdfast.runtime.stop import OneProcessStore
+from workloads.library.tests.checkpoint.made import failing
 
 
-def together(calls: list[Callable[[], Any]]) -> list[dict[str, Any] | InputError]:
+def together(*calls: Callable[[], Any]) -> list[dict[str, Any] | InputError]:
     """Each rank in a thread over one store: what it goes on with, or the error it raised."""
     store = OneProcessStore()
 
@@ -26,33 +27,25 @@ def together(calls: list[Callable[[], Any]]) -> list[dict[str, Any] | InputError
         return list(pool.map(rank, range(len(calls))))
 
 
-def damaged() -> None:
-    raise Damaged("shard 1 has other bytes")
-
-
-def unreachable() -> None:
-    raise Transient("503")
+sound = lambda: 7  # noqa: E731
+damaged = failing(Damaged("shard 1 has other bytes"))
 
 
 @pytest.mark.parametrize("victim", [0, 2])
 def test_damage_on_one_rank_is_damage_on_every_rank(victim: int) -> None:
-    calls = [damaged if rank == victim else (lambda: 7) for rank in range(3)]
-    assert together(calls) == [{"damaged": f"rank {victim}: shard 1 has other bytes"}] * 3
+    found = together(*(damaged if rank == victim else sound for rank in range(3)))
+    assert found == [{"damaged": f"rank {victim}: shard 1 has other bytes"}] * 3
 
 
-@pytest.mark.parametrize("victim", [0, 2])
-def test_a_store_that_is_away_is_an_error_on_every_rank_and_no_damage(victim: int) -> None:
-    calls = [damaged if rank == 1 else unreachable if rank == victim else (lambda: 7) for rank in range(3)]
-    for found in together(calls):
-        assert isinstance(found, Later) and found.what == "checkpoint storage cannot be read"
-
-
-def test_a_store_that_refuses_is_bad_input_on_every_rank() -> None:
-    def refuses() -> None:
-        raise Denied("403")
-
-    assert [type(found) for found in together([refuses, lambda: 7])] == [InputError] * 2
+@pytest.mark.parametrize(("error", "kind"), [(Transient("503"), Later), (Denied("403"), InputError)])
+def test_a_store_that_does_not_answer_is_an_error_on_every_rank_and_no_damage(
+    error: Exception, kind: type[InputError]
+) -> None:
+    for calls in ((failing(error), damaged, sound), (sound, damaged, failing(error))):
+        found = together(*calls)
+        assert [type(one) for one in found] == [kind] * 3
+        assert "checkpoint storage cannot be read" in str(found[0])
 
 
 def test_what_rank_0_read_is_what_every_rank_goes_on_with() -> None:
-    assert together([lambda: [30, 20], lambda: [20], lambda: []]) == [{"value": [30, 20]}] * 3
+    assert together(lambda: [30, 20], lambda: [20], lambda: []) == [{"value": [30, 20]}] * 3

@@ -1,7 +1,6 @@
 """What a user gets wrong is an error on every rank, soon, and leaves nothing that looks like a checkpoint."""
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,15 +19,15 @@ def contents(url: Path) -> dict[str, bytes]:
     return {str(path.relative_to(url)): path.read_bytes() for path in url.rglob("*") if path.is_file()}
 
 
-def refused(jobs: Jobs, url: Path | str, folder: Path, *messages: str, began: bool = False, **options: Any) -> None:
+def refused(jobs: Jobs, url: Path, folder: Path, *messages: str, began: bool = False, **options: Any) -> None:
     """Both ranks end with the same error and none with a time-out. A job that `began` has taken the run for itself."""
     log = folder / "log"
-    before = contents(Path(url))
+    before = contents(url)
     assert jobs.run(url, folder, world=2, log=str(log), **options) == [1, 1], log.read_text()
     for message in ("InputError", *messages):
         assert log.read_text().count(message) >= 2, log.read_text()
     assert "RankLost" not in log.read_text()
-    after = contents(Path(url))
+    after = contents(url)
     added = after.keys() - before.keys()
     assert after == before or (began and added == {f"{RUN}/epochs/0000000002.json"} and before.items() <= after.items())
 
@@ -50,31 +49,28 @@ def renamed(state: State) -> None:
     state["network"] = state.pop("model")
 
 
+IN_TRAINING = SAVED + 2
+
+
 @pytest.mark.parametrize(
-    ("spoil", "message"),
-    [(unsavable, "extra/when"), (one_more_tensor, "only_here"), (wider, "other shapes")],
+    ("options", "messages"),
+    [
+        # on one rank at the start
+        ({"spoil": unsavable}, ["extra/when"]),
+        ({"spoil": one_more_tensor}, ["only_here"]),
+        ({"spoil": wider}, ["other shapes"]),
+        # on one rank in training
+        ({"spoil_late": (IN_TRAINING, unsavable), "began": True}, ["extra/when"]),
+        ({"spoil_late": (IN_TRAINING, one_more_tensor), "began": True}, ["only_here"]),
+        # on both another one than was saved
+        ({"change": one_more_tensor}, ["another model", "only_here"]),
+        ({"change": renamed}, ["another model", "network"]),
+    ],
 )
 def test_a_state_that_is_wrong_on_one_rank_is_an_error_on_both(
-    jobs: Jobs, tmp_path: Path, spoil: Callable[[State], None], message: str
+    jobs: Jobs, url: Path, tmp_path: Path, options: dict[str, Any], messages: list[str]
 ) -> None:
-    refused(jobs, tmp_path / "url", tmp_path, message, spoil=spoil)
-
-
-@pytest.mark.parametrize(("late", "message"), [(unsavable, "extra/when"), (one_more_tensor, "only_here")])
-def test_a_state_that_goes_wrong_on_one_rank_in_training_is_an_error_on_both(
-    jobs: Jobs, url: Path, tmp_path: Path, late: Callable[[State], None], message: str
-) -> None:
-    refused(jobs, url, tmp_path, message, spoil_late=(SAVED + 2, late), began=True)
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [(one_more_tensor, "only_here"), (renamed, "network")],
-)
-def test_a_state_other_than_the_saved_one_is_an_error_on_both(
-    jobs: Jobs, url: Path, tmp_path: Path, change: Callable[[State], None], message: str
-) -> None:
-    refused(jobs, url, tmp_path, "another model", message, change=change)
+    refused(jobs, url, tmp_path, *messages, **options)
 
 
 def test_a_checkpoint_of_another_run_or_format_is_an_error_on_both(jobs: Jobs, url: Path, tmp_path: Path) -> None:

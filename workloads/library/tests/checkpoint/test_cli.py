@@ -11,8 +11,7 @@ import torch
 from typer.testing import CliRunner
 
 from holdfast.checkpoint import Checkpointer, load_tensors
-from holdfast.checkpoint.cli import app, show
-from holdfast.checkpoint.inspection import Row
+from holdfast.checkpoint.cli import app
 from holdfast.contract.errors import InputError
 from workloads.library.tests.checkpoint.corruptions import zero_first_shard
 from workloads.library.tests.checkpoint.jobs import RUN
@@ -44,13 +43,6 @@ def test_a_damaged_checkpoint_is_a_finding_with_its_reason(url: Path) -> None:
 def test_an_attempt_without_commit_is_listed_and_is_no_finding(url: Path) -> None:
     (url / NEW / "COMMIT.json").unlink()
     assert str(attempts(url)[0]["state"]).startswith("no commit")
-
-
-def test_names_and_reasons_of_the_bucket_do_not_speak_to_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
-    loud = "\x1b[2J##[error]"
-    show([Row(run=f"run{loud}", step=1, attempt="a", bytes=1, state=f"why{loud}", age_s=1.0)])
-    shown = capsys.readouterr().out
-    assert shown.count("\\x1b[2J#_[error]") == 2 and "\x1b" not in shown
 
 
 def test_nothing_found_is_not_success(tmp_path: Path) -> None:

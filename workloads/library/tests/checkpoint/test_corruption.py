@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from holdfast.checkpoint import load_tensors
-from holdfast.checkpoint.ranks import Ranks
 from holdfast.checkpoint.restore import restore
 from holdfast.checkpoint.settings import Tuning
 from holdfast.checkpoint.stores.opening import open_storage
@@ -18,6 +17,7 @@ from holdfast.contract.errors import InputError
 from workloads.library.tests.checkpoint import mesh_checkpoints
 from workloads.library.tests.checkpoint.corruptions import DAMAGES, shards
 from workloads.library.tests.checkpoint.jobs import RUN, Jobs, build, newest
+from workloads.library.tests.checkpoint.made import alone
 from workloads.library.tests.checkpoint.mesh_checkpoints import NEW, OLD
 
 pytestmark = pytest.mark.process
@@ -88,4 +88,4 @@ def test_if_no_checkpoint_verifies_the_job_does_not_begin_again_in_silence(url: 
     with pytest.raises(InputError, match="verifies"):
         load_tensors(url, RUN)
     with pytest.raises(InputError, match="none of them verifies"):
-        restore(open_storage(str(url)), RUN, build(), Ranks.of_job(timeout_s=5), Tuning())
+        restore(open_storage(str(url)), RUN, build(), alone(), Tuning())

@@ -20,7 +20,7 @@ from holdfast.contract.environment import ENV_EVENTS, ENV_JOB
 from holdfast.contract.errors import InputError
 from holdfast.contract.exit_codes import EXIT_BAD_INPUT, EXIT_PREEMPTED, EXIT_RETRY
 from workloads.library.tests.checkpoint import faulty_proxy as faults
-from workloads.library.tests.checkpoint.faulty_proxy import proxied
+from workloads.library.tests.checkpoint.faulty_proxy import FaultyProxy, refused_put
 from workloads.library.tests.checkpoint.jobs import STEPS, TUNING, Jobs, committed, finish, newest, steps_on
 from workloads.library.tests.processes import children, until
 
@@ -99,19 +99,13 @@ def test_a_number_that_does_not_grow_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_last_save_that_fails_is_not_complete_and_the_next_start_does_its_work(
-    jobs: Jobs, tmp_path: Path, gcs_emulator: str, bucket: str
+    jobs: Jobs, tmp_path: Path, proxy: FaultyProxy, bucket: str
 ) -> None:
-    def rule(method: str, path: str) -> str:
-        last = method == "POST" and f"step-{STEPS:010d}" in path
-        return faults.REFUSE_403 if last else faults.PASS
-
-    url, log = f"gs://{bucket}/runs", tmp_path / "log"
-    with proxied(gcs_emulator, rule) as proxy:
-        env = {"STORAGE_EMULATOR_HOST": proxy.address}
-        assert jobs.run(url, tmp_path, world=2, env=env, log=str(log)) == [EXIT_RETRY, EXIT_RETRY], log.read_text()
+    url, log, proxy.rule = f"gs://{bucket}/runs", tmp_path / "log", refused_put(f"step-{STEPS:010d}")
+    assert jobs.run(url, tmp_path, world=2, env=proxy.env, log=str(log)) == [EXIT_RETRY, EXIT_RETRY], log.read_text()
     assert "the last state is not stored" in log.read_text()
-    env = {"STORAGE_EMULATOR_HOST": gcs_emulator}
-    assert jobs.run(url, tmp_path, world=2, env=env) == [0, 0]
+    proxy.rule = faults.none
+    assert jobs.run(url, tmp_path, world=2, env=proxy.env) == [0, 0]
     assert newest(url) == STEPS
 
 
@@ -166,7 +160,7 @@ def test_the_survivor_of_a_stop_leaves_in_order_and_says_what_is_lost(jobs: Jobs
 
 
 def test_the_first_last_save_is_tried_while_nobody_knows_yet_how_long_an_upload_takes(
-    jobs: Jobs, tmp_path: Path, gcs_emulator: str, bucket: str
+    jobs: Jobs, tmp_path: Path, proxy: FaultyProxy, bucket: str
 ) -> None:
     """The upload that measures the store is on its way when the notice comes."""
     url, events, answered = f"gs://{bucket}/runs", tmp_path / "events", threading.Event()
@@ -178,16 +172,16 @@ def test_the_first_last_save_is_tried_while_nobody_knows_yet_how_long_an_upload_
             answered.wait(60)
         return faults.PASS
 
-    with proxied(gcs_emulator, rule) as proxy:
-        env = {"STORAGE_EMULATOR_HOST": proxy.address, ENV_JOB: "job", ENV_EVENTS: str(events)}
-        (job,) = jobs.start(url, tmp_path, every=10**9, steps=10**9, window_s=60.0, env=env)
-        until(lambda: bool(held))
-        steps_on(job)
-        os.kill(job.pid or 0, signal.SIGTERM)
-        until(lambda: "save" in happened(events) or not job.is_alive())
-        assert job.is_alive(), "it left without a try"
-        answered.set()
-        assert finish([job]) == [EXIT_PREEMPTED]
+    proxy.rule = rule
+    env = {**proxy.env, ENV_JOB: "job", ENV_EVENTS: str(events)}
+    (job,) = jobs.start(url, tmp_path, every=10**9, steps=10**9, window_s=60.0, env=env)
+    until(lambda: bool(held))
+    steps_on(job)
+    os.kill(job.pid or 0, signal.SIGTERM)
+    until(lambda: "save" in happened(events) or not job.is_alive())
+    assert job.is_alive(), "it left without a try"
+    answered.set()
+    assert finish([job]) == [EXIT_PREEMPTED]
     assert committed(url) == [happened(events)["stop"]["step"]]
 
 

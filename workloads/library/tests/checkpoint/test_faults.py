@@ -18,28 +18,27 @@ from holdfast.checkpoint.stores.opening import Retrying, open_storage
 from holdfast.checkpoint.stores.storage import crc32c
 from holdfast.contract.exit_codes import EXIT_RETRY
 from workloads.library.tests.checkpoint import faulty_proxy as faults
-from workloads.library.tests.checkpoint.faulty_proxy import proxied, storm
+from workloads.library.tests.checkpoint.faulty_proxy import FaultyProxy, refused_put, storm
 from workloads.library.tests.checkpoint.jobs import RUN, STEPS, TUNING, Jobs, newest
 
 pytestmark = pytest.mark.process
 
 
 def test_a_storm_of_faults_delays_checkpoints_and_spoils_none(
-    jobs: Jobs, tmp_path: Path, gcs_emulator: str, bucket: str
+    jobs: Jobs, tmp_path: Path, proxy: FaultyProxy, bucket: str
 ) -> None:
     url, log = f"gs://{bucket}/runs", tmp_path / "log"
     kinds = (faults.REFUSE_503, faults.REFUSE_429, faults.BREAK_BEFORE, faults.BREAK_AFTER, faults.BREAK_MIDWAY)
-    with proxied(gcs_emulator, storm(7, 0.3, *kinds)) as proxy:
-        env = {"STORAGE_EMULATOR_HOST": proxy.address}
-        for steps in (STEPS // 2, STEPS):  # the second start restores in the storm
-            codes = jobs.run(url, tmp_path, world=2, env=env, wait=True, steps=steps, log=str(log))
-            assert codes == [0, 0], log.read_text()
+    proxy.rule = storm(7, 0.3, *kinds)
+    for steps in (STEPS // 2, STEPS):  # the second start restores in the storm
+        codes = jobs.run(url, tmp_path, world=2, env=proxy.env, wait=True, steps=steps, log=str(log))
+        assert codes == [0, 0], log.read_text()
     assert all(proxy.counts[kind] for kind in kinds), proxy.counts
     assert newest(url) == STEPS, log.read_text()
 
 
 def test_connections_that_fall_silent_are_given_up_and_their_requests_made_again(
-    jobs: Jobs, tmp_path: Path, gcs_emulator: str, bucket: str
+    jobs: Jobs, tmp_path: Path, proxy: FaultyProxy, bucket: str
 ) -> None:
     """The first request of every kind: upload, list, stat, download, delete."""
     seen: set[tuple[str, ...]] = set()
@@ -53,43 +52,32 @@ def test_connections_that_fall_silent_are_given_up_and_their_requests_made_again
             seen.add(kind)
         return faults.SILENT if first else faults.PASS
 
-    url, log = f"gs://{bucket}/runs", tmp_path / "log"
-    with proxied(gcs_emulator, rule) as proxy:
-        more: dict[str, Any] = {"tuning": replace(TUNING, request_s=1.0, retry_s=60.0), "wait": True, "log": str(log)}
-        env = {"STORAGE_EMULATOR_HOST": proxy.address}
-        assert jobs.run(url, tmp_path, world=2, env=env, steps=3, **more) == [0, 0], log.read_text()
-        assert jobs.run(url, tmp_path, world=2, env=env, steps=6, **more) == [0, 0], log.read_text()
+    url, log, proxy.rule = f"gs://{bucket}/runs", tmp_path / "log", rule
+    more: dict[str, Any] = {"tuning": replace(TUNING, request_s=1.0, retry_s=60.0), "wait": True, "log": str(log)}
+    for steps in (3, 6):
+        assert jobs.run(url, tmp_path, world=2, env=proxy.env, steps=steps, **more) == [0, 0], log.read_text()
     assert len(seen) >= 5 and proxy.counts[faults.SILENT] == len(seen)
     assert "failed" not in log.read_text() and "restored step 3" in log.read_text()
     assert newest(url) == 6
 
 
 def test_a_slow_upload_is_not_taken_for_a_silent_one(
-    gcs_emulator: str, bucket: str, monkeypatch: pytest.MonkeyPatch
+    proxy: FaultyProxy, bucket: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Some 5 s for the whole, of which a time-out of 2 s must see the parts only."""
-
-    def rule(method: str, path: str) -> str:
-        return faults.SLOW_INTAKE if method == "POST" else faults.PASS
-
     data = memoryview(bytearray(os.urandom(10 << 20)))
-    with proxied(gcs_emulator, rule) as proxy:
-        monkeypatch.setenv("STORAGE_EMULATOR_HOST", proxy.address)
-        Retrying(open_storage(f"gs://{bucket}/runs", request_s=2.0), budget_s=60).put("slow", data, crc32c(data))
-        assert proxy.taken == len(data)
+    proxy.rule = lambda method, path: faults.SLOW_INTAKE if method == "POST" else faults.PASS
+    monkeypatch.setenv(*proxy.env.popitem())
+    Retrying(open_storage(f"gs://{bucket}/runs", request_s=2.0), budget_s=60).put("slow", data, crc32c(data))
+    assert proxy.taken == len(data)
 
 
 def test_a_refusal_on_one_rank_is_known_on_every_rank_and_later_saves_commit(
-    jobs: Jobs, tmp_path: Path, gcs_emulator: str, bucket: str
+    jobs: Jobs, tmp_path: Path, proxy: FaultyProxy, bucket: str
 ) -> None:
-    def rule(method: str, path: str) -> str:
-        hit = method == "POST" and "step-0000000003" in path and "rank-00001" in path
-        return faults.REFUSE_403 if hit else faults.PASS
-
     url, log = f"gs://{bucket}/runs", tmp_path / "log"
-    with proxied(gcs_emulator, rule) as proxy:
-        env = {"STORAGE_EMULATOR_HOST": proxy.address}
-        assert jobs.run(url, tmp_path, world=2, env=env, log=str(log), wait=True) == [0, 0], log.read_text()
+    proxy.rule = refused_put("step-0000000003", "rank-00001")
+    assert jobs.run(url, tmp_path, world=2, env=proxy.env, log=str(log), wait=True) == [0, 0], log.read_text()
     assert "step 3 failed" in log.read_text()
     for rank in (0, 1):
         assert f"rank {rank} knows: " in log.read_text()
@@ -99,12 +87,10 @@ def test_a_refusal_on_one_rank_is_known_on_every_rank_and_later_saves_commit(
 
 
 def test_a_bucket_that_refuses_ends_every_rank_at_the_start(
-    jobs: Jobs, tmp_path: Path, gcs_emulator: str, bucket: str
+    jobs: Jobs, tmp_path: Path, proxy: FaultyProxy, bucket: str
 ) -> None:
-    log = tmp_path / "log"
-    with proxied(gcs_emulator, lambda method, path: faults.REFUSE_403) as proxy:
-        env = {"STORAGE_EMULATOR_HOST": proxy.address}
-        assert jobs.run(f"gs://{bucket}/runs", tmp_path, world=2, env=env, log=str(log)) == [1, 1]
+    log, proxy.rule = tmp_path / "log", lambda method, path: faults.REFUSE_403
+    assert jobs.run(f"gs://{bucket}/runs", tmp_path, world=2, env=proxy.env, log=str(log)) == [1, 1]
     assert log.read_text().count("cannot be used") >= 2
 
 
@@ -160,15 +146,9 @@ def test_a_full_disk_recovers_by_itself_once_there_is_room_for_one_save(tmp_path
 
 
 def test_a_store_that_refuses_the_upload_which_measures_it_is_named(
-    jobs: Jobs, tmp_path: Path, gcs_emulator: str, bucket: str
+    jobs: Jobs, tmp_path: Path, proxy: FaultyProxy, bucket: str
 ) -> None:
     """And saves are tried all the same."""
-    url, log = f"gs://{bucket}/runs", tmp_path / "log"
-
-    def rule(method: str, path: str) -> str:
-        return faults.REFUSE_403 if method == "POST" and "step-0000000000" in path else faults.PASS
-
-    with proxied(gcs_emulator, rule) as proxy:
-        env = {"STORAGE_EMULATOR_HOST": proxy.address}
-        assert jobs.run(url, tmp_path, env=env, log=str(log)) == [0]
+    log, proxy.rule = tmp_path / "log", refused_put("step-0000000000")
+    assert jobs.run(f"gs://{bucket}/runs", tmp_path, env=proxy.env, log=str(log)) == [0]
     assert "the store takes no object of job as yet: " in log.read_text() and "403" in log.read_text()

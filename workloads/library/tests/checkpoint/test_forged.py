@@ -10,11 +10,11 @@ import torch
 from holdfast.checkpoint import Checkpointer, Tuning, load_tensors
 from holdfast.checkpoint.cli import app
 from holdfast.checkpoint.inspection import rows
-from holdfast.checkpoint.ranks import Ranks
 from holdfast.checkpoint.restore import restore
 from holdfast.checkpoint.stores.opening import open_storage
 from holdfast.contract.environment import ENV_KEY_FILE
 from workloads.library.tests.checkpoint.forgeries import FORGERIES, forge, make_pipe, spoil_random_state
+from workloads.library.tests.checkpoint.made import alone
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(120)]
 RUN, OLD, NEW = "run", 1, 2
@@ -91,6 +91,6 @@ def test_what_a_forger_calls_a_tensor_does_not_speak_to_the_terminal(
 def passed_over(url: Path) -> list[int]:
     """Steps that a trainer's restore passed over on its way to the old one."""
     now = state()
-    restored = restore(open_storage(str(url)), RUN, now, Ranks.of_job(timeout_s=5), Tuning())
+    restored = restore(open_storage(str(url)), RUN, now, alone(), Tuning())
     assert (restored.step, now["progress"]["at"]) == (OLD, OLD)
     return [skipped for skipped, _ in restored.skipped]

@@ -7,10 +7,6 @@ import pytest
 from holdfast.checkpoint.cadence import HOUR_S, Hazard, SaveCostModel
 
 
-def test_time_without_an_eviction_lowers_the_rate() -> None:
-    assert Hazard(exposure_s=HOUR_S).rate < Hazard().rate < Hazard(events=1).rate
-
-
 def test_the_estimate_finds_the_rate_of_censored_lifetimes() -> None:
     rng = random.Random(3)
     hazard = Hazard()
@@ -30,8 +26,8 @@ def test_a_hazard_survives_its_journey_through_a_checkpoint() -> None:
 
 def test_slower_steps_beside_an_upload_are_part_of_the_cost() -> None:
     model = SaveCostModel(Hazard(), floor_s=1, ceiling_s=1e9)
-    model.observe_blocking(0.1)
-    model.observe_upload(10.0)
+    model.blocking_s = 0.1
+    model.persist_s = 10.0
     assert model.cost_s == pytest.approx(0.1)
     model.observe_step(1.0, uploading=False)
     model.observe_step(1.25, uploading=True)
@@ -41,18 +37,18 @@ def test_slower_steps_beside_an_upload_are_part_of_the_cost() -> None:
 def test_the_interval_keeps_floor_ceiling_and_the_time_of_an_upload() -> None:
     model = SaveCostModel(Hazard(), floor_s=30, ceiling_s=1800)
     assert model.interval_s() == 30
-    model.observe_upload(120.0)
+    model.persist_s = 120.0
     assert model.interval_s() == 120
-    model.observe_blocking(10_000.0)
+    model.blocking_s = 10_000.0
     assert model.interval_s() == 1800
 
 
 def test_a_save_follows_the_one_before_while_nothing_is_known_of_evictions_and_it_costs_little() -> None:
     model = SaveCostModel(Hazard(), floor_s=1, ceiling_s=1800)
-    model.observe_blocking(0.2)
-    model.observe_upload(40.0)
+    model.blocking_s = 0.2
+    model.persist_s = 40.0
     assert model.interval_s() == 40, "when the last is durable"
-    model.observe_blocking(2.0)
+    model.blocking_s = 2.0
     assert model.interval_s() == 2.0 / 0.02
     model.hazard.exposure_s += 20 * HOUR_S
     assert model.interval_s() > 200, "a quiet run saves less often"

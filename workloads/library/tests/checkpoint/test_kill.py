@@ -12,11 +12,10 @@ import pytest
 from holdfast.checkpoint.failpoints import POINTS
 from holdfast.checkpoint.format.commit import survey
 from holdfast.checkpoint.stores.opening import open_storage
-from holdfast.contract.exit_codes import EXIT_PREEMPTED, EXIT_RETRY
-from holdfast.runtime.pidfiles import running
+from holdfast.contract.exit_codes import EXIT_RETRY
 from tests.support import commits
-from workloads.library.tests.checkpoint.jobs import RUN, STEPS, Jobs, committed, finish, newest
-from workloads.library.tests.processes import children, until
+from workloads.library.tests.checkpoint.jobs import RUN, STEPS, Jobs, finish, newest
+from workloads.library.tests.processes import children
 
 pytestmark = pytest.mark.process
 
@@ -109,20 +108,6 @@ def test_one_of_two_ranks_killed_while_staging_leaves_the_last_commit(jobs: Jobs
     finish(ranks)
     assert sound(url) in (3, 6)
     completes(jobs, url, tmp_path, world=2)
-
-
-def test_sigterm_to_one_rank_stops_both_at_one_step_and_the_upload_in_flight_commits(
-    jobs: Jobs, tmp_path: Path
-) -> None:
-    url, log = tmp_path / "url", tmp_path / "log"
-    ranks = jobs.start(url, tmp_path, world=2, steps=10**6, every=10, log=str(log))
-    until(lambda: bool(committed(url)))
-    uploaders = [child for rank in ranks for child in children(rank.pid or 0)]
-    assert len(uploaders) == 2
-    os.kill(ranks[1].pid or 0, signal.SIGTERM)
-    assert finish(ranks) == [EXIT_PREEMPTED, EXIT_PREEMPTED], log.read_text()
-    until(lambda: not any(map(running, uploaders)))  # they outlive the ranks, and may still delete what is old
-    assert all_by_both_ranks(url) and "failed" not in log.read_text()
 
 
 def test_two_ranks_with_a_cadence_in_seconds_save_the_same_steps(jobs: Jobs, tmp_path: Path) -> None:

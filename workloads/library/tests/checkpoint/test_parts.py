@@ -30,11 +30,7 @@ from holdfast.checkpoint.stores.storage import Storage
 from holdfast.contract.errors import InputError
 from holdfast.runtime.stop import OneProcessStore
 from workloads.library.tests.checkpoint.jobs import Jobs
-
-
-def alone() -> Ranks:
-    return Ranks(OneProcessStore(), 0, 1)
-
+from workloads.library.tests.checkpoint.made import alone, failing
 
 # -- cadence --
 
@@ -80,7 +76,7 @@ def retried(put: Callable[..., None], **options: Any) -> None:
     Retrying(storage, **options).put("n", memoryview(b""), "")
 
 
-def test_transient_errors_are_tried_again_with_growing_pauses_until_the_budget_ends() -> None:
+def test_transient_errors_alone_are_tried_again_with_growing_pauses_until_the_budget_ends() -> None:
     now, tried_at, drawn = 0.0, list[float](), random.getstate()
 
     def put(*_: object) -> None:
@@ -97,14 +93,8 @@ def test_transient_errors_are_tried_again_with_growing_pauses_until_the_budget_e
     assert tried_at[0] == 0 and tried_at[-1] == 10.0 and len(tried_at) > 4
     assert tried_at[4] - tried_at[3] > 2 * tried_at[1]
     assert random.getstate() == drawn, "Python's own stream belongs to the training"
-
-
-def test_a_permanent_error_is_raised_at_once() -> None:
-    def put(*_: object) -> None:
-        raise Denied("403")
-
     with pytest.raises(Denied):
-        retried(put, budget_s=100, sleep=pytest.fail)
+        retried(failing(Denied("403")), budget_s=100, sleep=pytest.fail)
 
 
 # -- the tree of a state --

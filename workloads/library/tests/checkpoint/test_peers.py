@@ -113,10 +113,15 @@ def test_a_rank_that_writes_nothing_is_part_of_a_version(pair: Pair) -> None:
     assert offer.holders == ((1,), (0, 1))
 
 
-def test_two_attempts_of_a_step_are_no_version(pair: Pair) -> None:
-    pair.copy(*shard(0, 5))
+def test_what_does_not_fit_together_is_no_version(pair: Pair) -> None:
+    manifest, data = shard(0, 5)
+    pair.copy(manifest, data)
     pair.own(*shard(1, 5, attempt="ffffffffffff"))
-    assert pair.offer() is None
+    assert pair.offer() is None, "two attempts of a step"
+    pair.own(*shard(1, 5))
+    assert pair.offer()
+    pair.own(replace(manifest, values={"other": 1}), data)
+    assert pair.offer() is None, "two nodes tell different things of one shard"
 
 
 def test_one_complete_copy_stays_while_another_arrives(pair: Pair) -> None:
@@ -148,31 +153,22 @@ def test_a_former_neighbours_copies_stay_until_the_next_version_is_whole(
     assert room == [2, 1, 1, 1], "never more than two shards at a time"
 
 
-def test_a_copy_is_created_once(pair: Pair) -> None:
-    pair.copy(*shard(0, 5))
-    with pytest.raises(NotFound, match="there already"):
-        pair.copy(*shard(0, 5))
-
-
-def test_a_rank_of_a_former_epoch_overwrites_nothing(pair: Pair) -> None:
-    pair.keepers[1].epoch = 2
-    with pytest.raises(NotFound, match="this node is in epoch 2"):
-        pair.copy(*shard(0, 5))
-
-
-def test_bytes_that_are_not_those_that_were_described_are_no_copy(pair: Pair) -> None:
+def test_a_keeper_refuses_a_copy_with_the_reason(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
     manifest, data = shard(0, 5)
-    with pytest.raises(NotFound, match="not those that were sent"):
-        pair.copy(manifest, data[:-1] + b"x")
-    assert not pair.places[0].held()[1]
-
-
-def test_a_node_without_room_refuses_with_the_arithmetic(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(keeping, "free_bytes", lambda: 20)
     with pytest.raises(NotFound, match=r"rank 0 needs 2 copies of 0 MB, 0 MB, and 0 MB are free"):
-        pair.copy(*shard(0, 5))
+        pair.copy(manifest, data)
     monkeypatch.setattr(keeping, "free_bytes", lambda: 32)
-    pair.copy(*shard(0, 5))
+    with pytest.raises(NotFound, match="not those that were sent"):
+        pair.copy(manifest, data[:-1] + b"x")
+    pair.keepers[1].epoch = 2
+    with pytest.raises(NotFound, match="this node is in epoch 2"):
+        pair.copy(manifest, data)
+    assert not pair.places[0].held()[1]
+    pair.keepers[1].epoch = 1
+    pair.copy(manifest, data)
+    with pytest.raises(NotFound, match="there already"):
+        pair.copy(manifest, data)
 
 
 def test_a_stranger_reads_nothing_and_a_cut_off_copy_counts_for_nothing(
@@ -219,14 +215,6 @@ def test_an_uploader_of_ranks_that_were_ended_comes_too_late(pair: Pair) -> None
     with pytest.raises(NotFound, match="this node is in epoch 2"):
         pair.places[1].hello(os.getpid())
     replace(pair.places[1], epoch=2).hello(os.getpid())
-
-
-def test_a_shard_of_which_two_nodes_tell_different_things_is_not_offered(pair: Pair) -> None:
-    manifest, data = shard(0, 5)
-    pair.copy(manifest, data)
-    pair.own(replace(manifest, values={"other": 1}), data)
-    pair.own(*shard(1, 5))
-    assert pair.offer() is None
 
 
 def test_the_answer_to_a_copy_is_how_long_the_processors_of_the_neighbour_took_it(pair: Pair) -> None:

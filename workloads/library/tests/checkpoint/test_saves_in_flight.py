@@ -149,7 +149,7 @@ from holdfast.checkpoint import Checkpointer
 with Checkpointer(sys.argv[1], {"w": torch.ones(4)}, run="r", every=1) as ckpt:
     ckpt.tick(1)
     assert ckpt.wait()
-    uploader = ckpt._writer._uploader.pid
+    uploader = ckpt._writer._uploader._process.pid
     child = os.fork()
     if not child:
         time.sleep(600)

@@ -2,9 +2,9 @@
 
 import enum
 import json
-import threading
 from collections import Counter, OrderedDict, UserDict, defaultdict, namedtuple
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -147,28 +147,18 @@ def test_a_path_is_a_url_and_a_url_of_another_type_is_refused(tmp_path: Path) ->
 def test_a_thread_is_refused_unless_the_main_thread_has_taken_the_signals(tmp_path: Path) -> None:
     from holdfast.runtime import shutdown
 
-    raised: list[BaseException] = []
-
     def use() -> None:
+        with Checkpointer(tmp_path, {"w": torch.ones(1)}, run="r", every=1) as ckpt:
+            ckpt.tick(ckpt.step + 1)
+
+    with ThreadPoolExecutor(1) as pool:
+        with pytest.raises(InputError, match="main thread"):
+            pool.submit(use).result()
+        shutdown.of_process()
         try:
-            with Checkpointer(tmp_path, {"w": torch.ones(1)}, run="r", every=1) as ckpt:
-                ckpt.tick(ckpt.step + 1)
-        except InputError as error:
-            raised.append(error)
-
-    def in_thread() -> None:
-        thread = threading.Thread(target=use, name="trainer")
-        thread.start()
-        thread.join()
-
-    in_thread()
-    assert "main thread" in str(raised.pop())
-    shutdown.of_process()
-    try:
-        in_thread()
-    finally:
-        shutdown.of_process().uninstall()
-    assert not raised
+            pool.submit(use).result()
+        finally:
+            shutdown.of_process().uninstall()
     assert load_tensors(tmp_path)[0] == 1
 
 

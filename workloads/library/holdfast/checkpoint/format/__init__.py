@@ -119,13 +119,6 @@ class Commit:
         # Readers cut the body out of these very bytes: the spelling of the envelope is part of the format.
         return _encode({"body": body, "sha256": hex_digest(encoded), **signed})
 
-    @property
-    def prefix(self) -> str:
-        return object_names.attempt_prefix(self.run, self.step, self.attempt)
-
-    def manifest_name(self, rank: int) -> str:
-        return object_names.manifest_object(self.run, self.step, self.attempt, rank)
-
 
 def digest_of(manifest: bytes) -> ManifestDigest:
     return ManifestDigest(length=len(manifest), sha256=hex_digest(manifest))

@@ -5,7 +5,7 @@ never replaced. A checkpoint exists if and only if its commit does.
 """
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from holdfast.checkpoint.errors import Abandoned, AlreadyExists, Damaged, NotFound, StorageError
@@ -26,12 +26,8 @@ class StepObjects:
 
 
 def survey(storage: Storage, run: str) -> dict[int, StepObjects]:
-    return group(storage.list(object_names.checked_run(run)))
-
-
-def group(stats: Iterable[Stat]) -> dict[int, StepObjects]:
     steps: dict[int, StepObjects] = {}
-    for found in stats:
+    for found in storage.list(object_names.checked_run(run)):
         _, step_part, *rest = [*found.name.split("/"), "", ""]
         step = object_names.parse_step(step_part)
         # Foreign objects below the run are left alone, and are no error.

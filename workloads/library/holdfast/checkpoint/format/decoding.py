@@ -53,9 +53,7 @@ T = TypeVar("T")
 
 def decode_commit(data: bytes, *, run: str, step: int) -> Commit:
     """Raises Damaged; InputError where the commit is sound but of another format version."""
-    encoded = _verified_body(data)
-    body = _object(_parse(encoded, "commit"), "commit")
-    _check_schema(body)
+    body = _parse(_verified_body(data), "commit")
     commit = _build("commit", lambda: _commit(body))
     if commit.run != run:
         raise Damaged(f"it belongs to another run, {commit.run}: a copied folder is not a new run")
@@ -93,20 +91,15 @@ def decode_manifest(data: bytes, commit: Commit, rank: int) -> Manifest:
 def parse_manifest(data: bytes) -> Manifest:
     """A manifest as its rank wrote it, before there is a commit to compare it with. Raises Damaged; InputError for another
     format version."""
-    body = _object(_parse(data, "manifest"), "manifest")
-    _check_schema(body)
+    body = _parse(data, "manifest")
     manifest = _build("manifest", lambda: _manifest(body))
     # Parsed and not trusted: offsets from a manifest become addresses of memory.
     length = manifest.length
     for part in manifest.tensors:
-        if part.at + part.bytes > length or not _inside(part):
+        axes = zip(part.offset, part.extent, part.shape, strict=True)
+        if part.at + part.bytes > length or any(start + extent > size for start, extent, size in axes):
             raise Damaged(f"tensor {printable(part.key, 80)} lies outside its shards or its shape")
     return manifest
-
-
-def _inside(part: TensorPart) -> bool:
-    boxes = zip(part.offset, part.extent, part.shape, strict=True)
-    return all(start + length <= size for start, length, size in boxes)
 
 
 def _commit(body: Mapping[str, Json]) -> Commit:
@@ -223,21 +216,20 @@ def _build(what: str, make: Callable[[], T]) -> T:
         raise Damaged(f"the {what} is malformed: {printable(repr(error), 300)}") from error
 
 
-def _parse(data: bytes, what: str) -> Json:
+def _parse(data: bytes, what: str) -> Mapping[str, Json]:
+    """Raises Damaged; InputError for another format version."""
     # json takes NaN, Infinity and 1e999, none of which is JSON or can be written back.
     try:
-        return json.loads(data, parse_constant=_finite, parse_float=_finite)
+        found = json.loads(data, parse_constant=_finite, parse_float=_finite)
     except (ValueError, RecursionError) as error:
         raise Damaged(f"the {what} is no JSON: {printable(str(error), 200)}") from error
+    if not isinstance(found, dict):
+        raise Damaged(f"the {what} is no JSON object")
+    _check_schema(found)
+    return found
 
 
 def _finite(text: str) -> float:
     if not math.isfinite(value := float(text)):
         raise ValueError(f"{text[:20]} is no finite number")
-    return value
-
-
-def _object(value: Json, what: str) -> Mapping[str, Json]:
-    if not isinstance(value, dict):
-        raise Damaged(f"the {what} is no JSON object")
     return value

@@ -63,15 +63,11 @@ def nodes(entries: list[Json]) -> Iterator[tuple[str, Json]]:
         if isinstance(node, list):
             waiting += [(item, depth + 1) for item in node]
         elif isinstance(node, dict):
-            kind, content = _mark(node)
+            if len(node) != 1:
+                raise ValueError("a node has more or fewer than one mark")
+            ((kind, content),) = node.items()
             yield kind, content
             waiting += [(item, depth + 1) for item in _below(kind, content)]
-
-
-def _mark(node: dict[str, Json]) -> tuple[str, Json]:
-    if len(node) != 1:
-        raise ValueError("a node has more or fewer than one mark")
-    return next(iter(node.items()))
 
 
 def _below(kind: str, content: Json) -> list[Json]:
@@ -220,16 +216,12 @@ def check_tiling(manifests: Iterable[Manifest]) -> None:
     for manifest in manifests:
         named.update(tensors_in(manifest.values))
         for part in manifest.tensors:
-            boxes[part.key, part.shape].add(_box(part))
+            boxes[part.key, part.shape].add((part.offset, part.extent))
     for key, shape in boxes:
         if not tiles(shape, boxes[key, shape]):
             raise Damaged(f"the boxes of tensor {key} do not make up its shape {list(shape)}")
     if absent := sorted(named - {key for key, _ in boxes}):
         raise Damaged(f"no rank wrote tensor {absent[0]}")
-
-
-def _box(part: TensorPart) -> Box:
-    return part.offset, part.extent
 
 
 def tiles(shape: tuple[int, ...], boxes: set[Box]) -> bool:
@@ -263,10 +255,7 @@ def _corners(box: Box) -> Iterator[tuple[tuple[int, ...], int]]:
     if all(extent):
         ends = [((at, 1), (at + length, -1)) for at, length in zip(offset, extent, strict=True)]
         for corner in itertools.product(*ends):
-            sign = 1
-            for _, factor in corner:
-                sign *= factor
-            yield tuple(at for at, _ in corner), sign
+            yield tuple(at for at, _ in corner), math.prod(sign for _, sign in corner)
 
 
 def item_bytes(name: str) -> int | None:

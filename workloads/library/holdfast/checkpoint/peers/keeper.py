@@ -114,7 +114,9 @@ class Keeper:
             suppress(OSError, EOFError, ValueError, LookupError, TypeError, AttributeError, RecursionError),
         ):
             try:
-                head = wire.receive_head(connection, self._key, b"ask", wire.challenged(connection))
+                challenge = os.urandom(wire.CHALLENGE_BYTES)
+                connection.sendall(challenge)
+                head = wire.receive_head(connection, self._key, b"ask", challenge)
                 if head["op"] in ("hello", "own") and connection.getpeername()[0] != connection.getsockname()[0]:
                     return  # they name processes and memory of this node
                 self._talk(connection, head, bytes.fromhex(head["nonce"]))

@@ -73,25 +73,21 @@ class PeerPlaces:
 
     def memory_of(self, rank: int, version: Version) -> int:
         """Which staging memory of this rank holds it; -1: none."""
-        try:
-            held = ask(self.keepers[self.place], self.key, {"op": "have"})["held"]
-        except NotFound:
-            return -1
+        held = self._held_by(self.place)
         mine = (one["memory"] for one in held if (one["rank"], one["step"], one["attempt"]) == (rank, *version))
         return max(mine, default=-1)
 
     def held(self) -> dict[int, list[Head]]:
         """By place what each keeper that answers holds: rank, step, attempt, world_size, length and sha256 of the
         manifest, bytes, start; of a staging memory its number."""
-
-        def one(place: int) -> list[Head]:
-            try:
-                return ask(self.keepers[place], self.key, {"op": "have"})["held"]
-            except NotFound:
-                return []
-
         with ThreadPoolExecutor(min(16, len(self.keepers)), thread_name_prefix="peers") as pool:
-            return dict(enumerate(pool.map(one, range(len(self.keepers)))))
+            return dict(enumerate(pool.map(self._held_by, range(len(self.keepers)))))
+
+    def _held_by(self, place: int) -> list[Head]:
+        try:
+            return ask(self.keepers[place], self.key, {"op": "have"})["held"]
+        except NotFound:
+            return []
 
 
 def neighbour_of(place: int, domains: Sequence[str]) -> int:

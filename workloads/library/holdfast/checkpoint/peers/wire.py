@@ -8,7 +8,7 @@ a question or an answer: they are no part of the seal, and the receiver compares
 import hashlib
 import hmac
 import json
-import secrets
+import os
 import socket
 from typing import Any
 
@@ -19,7 +19,7 @@ from holdfast.checkpoint.format import signing_key
 TIMEOUT_S = 15.0
 """Between two pieces of a message: a peer that is stopped and not gone must not hold an uploader for ever."""
 MAX_HEAD = 1 << 24
-_BYTES = 32
+CHALLENGE_BYTES = 32
 
 Head = dict[str, Any]
 Address = tuple[str, int]
@@ -62,30 +62,24 @@ def receive_head(connection: socket.socket, key: bytes, side: bytes, challenge: 
     length = int.from_bytes(receive(connection, 4))
     if length > MAX_HEAD:
         raise PermissionError("a message longer than any")
-    seal, body = receive(connection, _BYTES), receive(connection, length)
+    seal, body = receive(connection, CHALLENGE_BYTES), receive(connection, length)
     if not hmac.compare_digest(seal, hmac.digest(key, side + challenge + body, "sha256")):
         raise PermissionError("the other end has another key")
     found: Head = json.loads(body)
     return found
 
 
-def challenged(connection: socket.socket) -> bytes:
-    """By a keeper: to a new connection."""
-    challenge = secrets.token_bytes(_BYTES)
-    connection.sendall(challenge)
-    return challenge
-
-
 class Question:
     """Raises NotFound where the keeper does not answer, does not know the key or refuses."""
 
     def __init__(self, address: Address, key: bytes, head: Head, *raw: bytes | memoryview) -> None:
-        self._nonce = secrets.token_bytes(_BYTES)
+        # Not by `secrets`: a file of that name next to the user's script would be imported instead.
+        self._nonce = os.urandom(CHALLENGE_BYTES)
         self._connection: socket.socket | None = None
         try:
             connection = self._connection = socket.create_connection(address, TIMEOUT_S)
             with_nonce = head | {"nonce": self._nonce.hex()}
-            send_head(connection, key, b"ask", receive(connection, _BYTES), with_nonce)
+            send_head(connection, key, b"ask", receive(connection, CHALLENGE_BYTES), with_nonce)
             # Asked before they are sent: who refuses closes, and the reason would be lost with the bytes.
             self.answer = receive_head(connection, key, b"answer", self._nonce)
             if raw and "refused" not in self.answer:

@@ -7,7 +7,7 @@ Decision: infra/decisions/0022.
 """
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -20,8 +20,8 @@ from holdfast.checkpoint.format.commit import committed_steps
 from holdfast.checkpoint.format.soundness import NOTES_KEY
 from holdfast.checkpoint.ranks import Ranks, agreed, outcome, worst
 from holdfast.checkpoint.restore.comparison import check_same, compare, sketch, unproven, versions
-from holdfast.checkpoint.restore.reading import Transfer, Wanted, open_step, plan
-from holdfast.checkpoint.restore.target import Target, wanted_of
+from holdfast.checkpoint.restore.reading import Transfer, open_step, plan
+from holdfast.checkpoint.restore.target import Target
 from holdfast.checkpoint.settings import Tuning
 from holdfast.checkpoint.state import Captured, PerRank, capture, targets
 from holdfast.checkpoint.stores.storage import Storage
@@ -88,7 +88,7 @@ def restore(
         # Every rank tries the same step: a gang that resumes at two steps trains garbage without an error.
         shared: dict[str, Any] = {"run": run, "step": step, "state": state, "ranks": ranks, "tuning": tuning}
         shared |= {"live": live, "stop_asked": stop_asked}
-        attempt, reason = _first_sound(ranks, (_Attempt(storage=copy, **shared) for copy in sources))
+        attempt, reason = _first_sound(ranks, [_Attempt(storage=copy, **shared) for copy in sources])
         if not reason:
             # load_state_dict() is code of the user's, and may raise on one rank only.
             agreed(ranks, outcome(attempt.apply))
@@ -96,18 +96,19 @@ def restore(
             for line in found["value"] if ranks.coordinator else []:
                 logs.info("restore", line)
             failpoint("restore.applied")
+            commit = attempt.opened.commit
             return Restored(
                 step=step,
                 attempt=attempt.attempt,
                 skipped=skipped,
                 damaged=damaged,
                 seconds=time.monotonic() - began,
-                bytes=attempt.commit.total_bytes,
-                age_s=max(0.0, time.time() - attempt.commit.created),
-                notes=attempt.notes,
+                bytes=commit.total_bytes,
+                age_s=max(0.0, time.time() - commit.created),
+                notes=attempt.opened.manifests[0].values.get(NOTES_KEY, {}),
                 commit_count=len(candidates) - len(skipped),
                 # A count that was read from an older commit would report a deletion that retention made.
-                missing=0 if skipped else max(0, attempt.commit.commit_count - len(candidates)),
+                missing=0 if skipped else max(0, commit.commit_count - len(candidates)),
             )
         skipped.append((step, reason))
         damaged[step] = attempt.attempt
@@ -124,23 +125,18 @@ def none_verifies(run: str, skipped: Skipped) -> InputError:
     )
 
 
-def _first_sound(ranks: Ranks, attempts: "Iterator[_Attempt]") -> "tuple[_Attempt, str]":
-    """The first copy that all ranks have verified; else the last one, and why the first may not be loaded."""
+def _first_sound(ranks: Ranks, attempts: "list[_Attempt]") -> "tuple[_Attempt, str]":
+    """The first copy that all ranks have verified; else the last one, and why the first may not be loaded. Raises
+    InputError on all ranks."""
     reasons: list[str] = []
-    attempt = None
     for attempt in attempts:
-        if not (reason := _verdict(ranks, attempt)):
+        mine = outcome(attempt.verify)
+        failpoint("restore.verified")
+        found = agreed(ranks, mine, _worst_or_mixed)
+        if "damaged" not in found:
             return attempt, ""
-        reasons.append(reason)
-    assert attempt is not None
-    return attempt, reasons[0]
-
-
-def _verdict(ranks: Ranks, attempt: "_Attempt") -> str:
-    """Why no rank may load this checkpoint; empty if all have verified it. Raises InputError on all ranks."""
-    mine = outcome(attempt.verify)
-    failpoint("restore.verified")
-    return agreed(ranks, mine, _worst_or_mixed).get("damaged", "")
+        reasons.append(found["damaged"])
+    return attempts[-1], reasons[0]
 
 
 def _worst_or_mixed(outcomes: list[dict[str, Any]]) -> dict[str, Any]:
@@ -176,18 +172,15 @@ class _Attempt:
     live: Captured
     stop_asked: Callable[[], bool]
     attempt: str = ""
-    notes: dict[str, Any] = field(default_factory=dict[str, Any])
 
     def verify(self) -> str:
         """Which attempt it was."""
-        opened = self._opened = open_step(self.storage, self.run, self.step)
+        opened = self.opened = open_step(self.storage, self.run, self.step)
         self.attempt = opened.commit.attempt
         check_ranks(self.state, self.ranks.world_size, opened.commit)
         self._target = Target(self.state, opened, self.ranks.rank, live=self.live)
-        self._read(self._target.wanted(), self.stop_asked)
+        self._read(self._target.tensors, self.stop_asked)
         self._target.check_random_state()
-        self.commit = opened.commit
-        self.notes = opened.manifests[0].values.get(NOTES_KEY, {})
         return self.attempt
 
     def apply(self) -> None:
@@ -200,12 +193,12 @@ class _Attempt:
         loaded, live = self._target.loaded, self._target.saved_keys(after.tensors)
         # Read a second time into other memory: what was loaded may have been written since, and is no witness.
         again = {key: torch.empty_like(loaded[key]) for key in compare(loaded, live, self._before)}
-        self._read(wanted_of(again), lambda: False)
+        self._read(again, lambda: False)
         for key, truth in again.items():
             check_same(key, live[key], truth)
         return self._target.check_others(before, after)
 
-    def _read(self, wanted: list[Wanted], stop_asked: Callable[[], bool]) -> None:
-        copies = plan(self._opened, wanted, rank=self.ranks.rank)
+    def _read(self, tensors: dict[str, torch.Tensor], stop_asked: Callable[[], bool]) -> None:
+        copies = plan(self.opened, tensors, rank=self.ranks.rank)
         with torch.no_grad():
-            Transfer(self.storage, self._opened, parallel=self.tuning.parallel, stop_asked=stop_asked).run(copies)
+            Transfer(self.storage, self.opened, parallel=self.tuning.parallel, stop_asked=stop_asked).run(copies)

@@ -10,7 +10,7 @@ import torch
 
 from holdfast.checkpoint.errors import Damaged
 from holdfast.checkpoint.format.commit import committed_steps, runs, steps_of
-from holdfast.checkpoint.restore.reading import Opened, Transfer, Wanted, empty_like_saved, open_step, plan
+from holdfast.checkpoint.restore.reading import Opened, Transfer, empty_like_saved, open_step, plan
 from holdfast.checkpoint.settings import Tuning, checked_url
 from holdfast.checkpoint.stores.opening import reliable_storage
 from holdfast.checkpoint.stores.storage import Storage
@@ -55,8 +55,7 @@ def read_whole(storage: Storage, opened: Opened, keys: Collection[str] | None) -
     for key, sources in opened.sources.items():
         if keys is None or key in keys or any(k.endswith("/") and key.startswith(k) for k in keys):
             found[key] = empty_like_saved(sources[0].part)
-    wanted = [Wanted(key=key, offset=(0,) * into.ndim, into=into) for key, into in found.items()]
-    Transfer(storage, opened, parallel=4).run(plan(opened, wanted, rank=0))
+    Transfer(storage, opened, parallel=4).run(plan(opened, found, rank=0))
     return found
 
 

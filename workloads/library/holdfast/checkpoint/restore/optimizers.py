@@ -6,9 +6,9 @@ from typing import Any
 import torch
 
 from holdfast.checkpoint.format import TensorPart
-from holdfast.checkpoint.restore.reading import empty_like_saved, saved_dtype
+from holdfast.checkpoint.restore.reading import empty_like_saved
 from holdfast.checkpoint.state.parameter_names import NAMES, numbering
-from holdfast.checkpoint.state.tensors import as_dtensor
+from holdfast.checkpoint.state.tensors import as_dtensor, saved_dtype
 from holdfast.contract.errors import InputError
 
 

@@ -9,7 +9,7 @@ import mmap
 import os
 import threading
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
@@ -19,7 +19,7 @@ from holdfast.checkpoint.errors import Damaged, NotFound, Preempted
 from holdfast.checkpoint.format import Commit, Manifest, TensorPart
 from holdfast.checkpoint.format.decoding import MAX_COMMIT_BYTES, MAX_MANIFEST_BYTES, decode_commit, decode_manifest
 from holdfast.checkpoint.format.soundness import check_committed, check_stored
-from holdfast.checkpoint.state.tensors import dtype_of, memory_of
+from holdfast.checkpoint.state.tensors import Box, boxes_of, memory_of, saved_dtype
 from holdfast.checkpoint.stores.storage import Crc32c, Storage, read_object
 from holdfast.contract import object_names
 
@@ -53,11 +53,12 @@ def open_step(storage: Storage, run: str, step: int) -> Opened:
     try:
         data = read_object(storage, object_names.commit_object(run, step), limit=MAX_COMMIT_BYTES)
         commit = decode_commit(data, run=run, step=step)
+        names = [object_names.manifest_object(run, step, commit.attempt, rank) for rank in range(commit.world_size)]
         manifests = tuple(
-            decode_manifest(read_object(storage, commit.manifest_name(rank), limit=MAX_MANIFEST_BYTES), commit, rank)
-            for rank in range(commit.world_size)
+            decode_manifest(read_object(storage, name, limit=MAX_MANIFEST_BYTES), commit, rank)
+            for rank, name in enumerate(names)
         )
-        stored = {found.name: found for found in storage.list(commit.prefix)}
+        stored = {found.name: found for found in storage.list(object_names.attempt_prefix(run, step, commit.attempt))}
     # Also when retention has deleted the step since it was listed: the next candidate is tried.
     except (NotFound, EOFError) as error:
         raise Damaged(str(error)) from error
@@ -72,15 +73,6 @@ def open_step(storage: Storage, run: str, step: int) -> Opened:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Wanted:
-    """A box of a saved tensor, and the memory that it fills."""
-
-    key: str
-    offset: tuple[int, ...]
-    into: torch.Tensor
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
 class Copy:
     source: ShardSource
     into: torch.Tensor
@@ -90,37 +82,38 @@ class Copy:
     """The same part within the source's box."""
 
 
-def plan(opened: Opened, wanted: Iterable[Wanted], *, rank: int) -> list[Copy]:
-    return [copy for want in wanted for copy in _copies(opened, want, rank)]
+def plan(opened: Opened, tensors: Mapping[str, torch.Tensor], *, rank: int) -> list[Copy]:
+    """What fills these, of which this rank may hold parts only. Raises Damaged."""
+    boxes = (box for key, tensor in tensors.items() for box in boxes_of(key, tensor))
+    return [copy for box in boxes for copy in _copies(opened, box, rank)]
 
 
-def _copies(opened: Opened, want: Wanted, rank: int) -> list[Copy]:
-    if not want.into.numel():
+def _copies(opened: Opened, want: Box, rank: int) -> list[Copy]:
+    if not want.local.numel():
         return []
     # This rank's own file first: after a restart on the same machine it may still be in the page cache.
     sources = sorted(opened.sources.get(want.key, []), key=lambda s: s.rank != rank)
     found = [copy for source in sources if (copy := _overlap(source, want)) is not None]
-    whole = next((copy for copy in found if copy.extent == tuple(want.into.shape)), None)
+    whole = next((copy for copy in found if copy.extent == tuple(want.local.shape)), None)
     # One source that holds the whole box spares reading the others' shards.
     if whole is not None:
         return [whole]
     # Replicas of one box, as every rank wrote its own: one of them is enough.
     distinct = list({(c.source.part.offset, c.source.part.extent): c for c in found}.values())
-    if sum(copy.into.numel() for copy in distinct) != want.into.numel():
+    if sum(copy.into.numel() for copy in distinct) != want.local.numel():
         raise Damaged(f"the shards of tensor {want.key} do not cover it")
     return distinct
 
 
-def _overlap(source: ShardSource, want: Wanted) -> Copy | None:
-    part = source.part
-    into = want.into
+def _overlap(source: ShardSource, want: Box) -> Copy | None:
+    part, into = source.part, want.local
     if len(part.shape) != into.ndim:
         return None  # another rank's own entry of this name
     start: list[int] = []
     extent: list[int] = []
     for axis, (have_at, have, want_at) in enumerate(zip(part.offset, part.extent, want.offset, strict=True)):
         low = max(have_at, want_at)
-        high = min(have_at + have, want_at + want.into.shape[axis])
+        high = min(have_at + have, want_at + want.local.shape[axis])
         if low >= high:
             return None
         start.append(low - have_at)
@@ -247,12 +240,6 @@ def _narrowed(box: torch.Tensor, copy: Copy) -> torch.Tensor:
     for axis, (start, length) in enumerate(zip(copy.start, copy.extent, strict=True)):
         box = box.narrow(axis, start, length)
     return box
-
-
-def saved_dtype(part: TensorPart) -> torch.dtype:
-    dtype = dtype_of(part.dtype)
-    assert dtype is not None, "checked when the step was opened"
-    return dtype
 
 
 def empty_like_saved(part: TensorPart) -> torch.Tensor:

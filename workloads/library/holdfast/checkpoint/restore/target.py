@@ -14,10 +14,10 @@ from holdfast.checkpoint.format import TensorPart
 from holdfast.checkpoint.format.soundness import NOTES_KEY
 from holdfast.checkpoint.restore.comparison import EXACT, check_loaded, sketch, unlike
 from holdfast.checkpoint.restore.optimizers import Renumbering, check_kind, load_optimizer, new_moment, renumbering
-from holdfast.checkpoint.restore.reading import Opened, Wanted, empty_like_saved, saved_dtype
+from holdfast.checkpoint.restore.reading import Opened, empty_like_saved
 from holdfast.checkpoint.state import RNG_KEY, Captured, Stateful, decode, refill, targets, tensor_keys
 from holdfast.checkpoint.state.random_streams import check_rng_state, set_rng_state
-from holdfast.checkpoint.state.tensors import boxes_of, dtype_name, memory_at
+from holdfast.checkpoint.state.tensors import dtype_name, memory_at, saved_dtype
 from holdfast.contract.errors import InputError
 
 
@@ -26,17 +26,18 @@ class Target:
         """`live`: what `capture` gave of `state`, on every rank."""
         self._opened, self._rank = opened, rank
         self._saved = opened.values(rank)
-        self._tensors: dict[str, torch.Tensor] = {}
+        self.tensors: dict[str, torch.Tensor] = {}
+        """To be filled, by their keys in the checkpoint."""
         self._entries = [*targets(state)]
         self._check_entries()
         self._optimizers = self._renumberings(live)
         self._live = self.saved_keys(live.tensors)
         for name, value in self._entries:
             self._check_module(name, value)
-            self._tensors |= {key: self._fitting(key, value) for key in tensor_keys(self._saved[name])}
+            self.tensors |= {key: self._fitting(key, value) for key in tensor_keys(self._saved[name])}
         if self._own_rng:
             for key in tensor_keys(self._saved[RNG_KEY]):
-                self._tensors[key] = empty_like_saved(opened.part(key, rank))
+                self.tensors[key] = empty_like_saved(opened.part(key, rank))
 
     def _renumberings(self, live: Captured) -> dict[str, Renumbering]:
         names = [name for name, value in self._entries if isinstance(value, torch.optim.Optimizer)]
@@ -59,7 +60,7 @@ class Target:
         """What modules, optimizers and plain tensors must hold after `load`."""
         exact = [name for name, value in self._entries if isinstance(value, EXACT)]
         keys = (key for name in exact for key in tensor_keys(self._saved[name]))
-        return {key: self._tensors[key] for key in keys if key in self._tensors}
+        return {key: self.tensors[key] for key in keys if key in self.tensors}
 
     def check_others(self, before: Mapping[str, str], after: Captured) -> list[str]:
         """Of objects that keep their state in their own way, what could not be checked. Raises InputError.
@@ -68,26 +69,23 @@ class Target:
         reported = []
         for name, value in self._entries:
             if name in before:
-                found = unlike(name, self._saved[name], self._tensors, after)
+                found = unlike(name, self._saved[name], self.tensors, after)
                 reported.append(check_loaded(name, value, found, changed=sketch(after, name) != before[name]))
         return [line for line in reported if line]
-
-    def wanted(self) -> list[Wanted]:
-        return wanted_of(self._tensors)
 
     def check_random_state(self) -> None:
         """Raises Damaged, once the tensors are filled, where no generator would take what is in them."""
         if self._own_rng:
-            check_rng_state(decode(self._saved[RNG_KEY], self._tensors.__getitem__))
+            check_rng_state(decode(self._saved[RNG_KEY], self.tensors.__getitem__))
 
     def load(self) -> None:
         for name, value in self._entries:
-            saved = decode(self._saved[name], self._tensors.get)
+            saved = decode(self._saved[name], self.tensors.get)
             if name in self._optimizers:
                 saved = self._optimizers[name].of(saved)
             load_entry(name, value, saved)
         if self._own_rng:
-            set_rng_state(decode(self._saved[RNG_KEY], self._tensors.__getitem__))
+            set_rng_state(decode(self._saved[RNG_KEY], self.tensors.__getitem__))
 
     def _check_entries(self) -> None:
         # Extra entries are refused as well: one that stays as it was built would be neither new nor restored.
@@ -154,11 +152,6 @@ def _filled_in_place(module: nn.Module, saved: dict[str, Any]) -> bool:
     # to restore nothing.
     own = {memory_at(tensor) for tensor in (*module.parameters(), *module.buffers())}
     return all(isinstance(item, torch.Tensor) and memory_at(item) in own for item in saved.values())
-
-
-def wanted_of(tensors: dict[str, torch.Tensor]) -> list[Wanted]:
-    boxes = [box for key, tensor in tensors.items() for box in boxes_of(key, tensor)]
-    return [Wanted(key=box.key, offset=box.offset, into=box.local) for box in boxes]
 
 
 def _other_model(got: str, allowed: str) -> InputError:

@@ -34,10 +34,14 @@ def check_state(state: dict[str, Any], ranks: Ranks) -> None:
 def _check_moments(state: dict[str, Any]) -> None:
     # Their shapes are the same on every rank, so nothing else would show that each holds other numbers.
     for name, entry in state.items():
-        if isinstance(entry, torch.optim.Optimizer):
-            parameters = [p for group in entry.param_groups for p in group["params"]]
-            if any(map(is_flat, parameters)):
-                raise _moments_of_one_rank(name)
+        groups = entry.param_groups if isinstance(entry, torch.optim.Optimizer) else []
+        if any(is_flat(parameter) for group in groups for parameter in group["params"]):
+            raise InputError(
+                f"optimizer {name} of an FSDP1 module holds the moments of this rank's shards only",
+                got="an entry that would be saved once for all ranks",
+                allowed="PerRank(optimizer), which resumes on the same number of ranks, or a module of fully_shard (FSDP2)",
+                fix=f'write "{name}": PerRank(optimizer)',
+            )
 
 
 def is_flat(parameter: torch.Tensor) -> bool:
@@ -45,21 +49,17 @@ def is_flat(parameter: torch.Tensor) -> bool:
     return any(getattr(parameter, mark, False) for mark in ("_is_flat_param", "_fsdp_flattened"))
 
 
-def _moments_of_one_rank(name: str) -> InputError:
-    return InputError(
-        f"optimizer {name} of an FSDP1 module holds the moments of this rank's shards only",
-        got="an entry that would be saved once for all ranks",
-        allowed="PerRank(optimizer), which resumes on the same number of ranks, or a module of fully_shard (FSDP2)",
-        fix=f'write "{name}": PerRank(optimizer)',
-    )
-
-
 def decided(ranks: Ranks, mine: dict[str, Any], captured: Captured) -> dict[str, Any]:
     """What rank 0 decides. Raises InputError on all ranks where one has a bad value, or their states differ."""
     decision = agreed(ranks, mine, _decide)
     if "differ" in decision:
         keys = sorted(captured.tensors.keys() - captured.per_rank)
-        raise _different_states(ranks.agree(keys, _first_difference))
+        raise InputError(
+            "state differs between ranks",
+            got=ranks.agree(keys, _first_difference),
+            allowed="the same tensors on every rank, but for entries marked PerRank",
+            fix="build the same state on every rank, or wrap the entry in PerRank",
+        )
     return decision
 
 
@@ -115,15 +115,6 @@ def _first_difference(keys_by_rank: list[list[str]]) -> str:
     return "the same keys, with other shapes or dtypes"
 
 
-def _different_states(got: str) -> InputError:
-    return InputError(
-        "state differs between ranks",
-        got=got,
-        allowed="the same tensors on every rank, but for entries marked PerRank",
-        fix="build the same state on every rank, or wrap the entry in PerRank",
-    )
-
-
 def step_not_grown(step: int, newest: int) -> InputError:
     return InputError(
         "number of a step is not above that of the last save",
@@ -142,7 +133,7 @@ def manifest_of(
     pieces: list[Piece],
     notes: dict[str, Any] | None,
 ) -> Manifest:
-    """Of this rank, without the shards, which its uploader adds."""
+    """Of one of `ranks`, without the shards, which its uploader adds."""
     return Manifest(
         run=run,
         step=step,

@@ -13,7 +13,6 @@ import tempfile
 import threading
 from collections.abc import Collection, Mapping
 from contextlib import ExitStack
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +24,7 @@ from holdfast.checkpoint.save.orders import Job
 from holdfast.checkpoint.save.uploader_process import upload
 from holdfast.checkpoint.settings import Tuning
 from holdfast.checkpoint.state import Captured, targets
-from holdfast.checkpoint.state.tensors import Piece, dtype_of, memory_at, memory_of, stream_bytes
+from holdfast.checkpoint.state.tensors import Piece, memory_at, memory_of, saved_dtype, stream_bytes
 from holdfast.checkpoint.stores.storage import Storage
 
 SPARE_BYTES = 64 << 10
@@ -135,11 +134,10 @@ class Staging:
 
 
 def upload_now(storage: Storage, pieces: list[Piece], manifest: Manifest, tuning: Tuning) -> Manifest:
-    """One rank's part, uploaded before this returns; `manifest` lacks its shards and tensors. Raises StorageError."""
+    """One rank's part, uploaded before this returns; `manifest` lacks its shards. Raises StorageError."""
     # A second copy of this rank's part in host memory, for as long as the upload lasts.
     stream = torch.zeros(stream_bytes(pieces), dtype=torch.uint8)
     copy_into(stream, pieces)
-    manifest = replace(manifest, tensors=tuple(piece.part for piece in pieces))
     job = Job(save=1, length=len(stream), shard_bytes=tuning.shard_size(len(stream)), manifest=manifest)
     return upload(storage, memory_of(stream), job, parallel=tuning.parallel)
 
@@ -160,19 +158,13 @@ def copy_into(stream: torch.Tensor, pieces: list[Piece]) -> None:
         part = piece.part
         if part.bytes:
             room = stream[part.at : part.at + part.bytes]
-            room.view(_dtype(part.dtype)).view(part.extent).copy_(piece.local, non_blocking=True)
+            room.view(saved_dtype(part)).view(part.extent).copy_(piece.local, non_blocking=True)
             if piece.local.is_cuda:  # what is freed meanwhile must not be given to others before it is copied
                 piece.local.record_stream(torch.cuda.current_stream(piece.local.device))
 
 
 def _cudart() -> Any:
     return torch.cuda.cudart()
-
-
-def _dtype(name: str) -> torch.dtype:
-    found = dtype_of(name)
-    assert found is not None, name
-    return found
 
 
 def _anonymous_file() -> int:

@@ -96,10 +96,6 @@ class Uploader:
         theirs.close()
 
     @property
-    def pid(self) -> int:
-        return self._process.pid
-
-    @property
     def in_flight(self) -> tuple[int, ...]:
         """Saves: on the coordinator until their commit, elsewhere until their upload."""
         return tuple(self._in_flight)
@@ -185,7 +181,6 @@ class Uploader:
         self._process.returncode = self._process.returncode or 0
 
     def disown(self) -> None:
-        """In a forked child of the trainer: it must not hold the uploader when the trainer is gone."""
         self._socket.close()
 
     def _receive(self) -> None:
@@ -232,6 +227,7 @@ _uploaders: WeakSet[Uploader] = WeakSet()
 
 
 def _disown() -> None:
+    """In a forked child of the trainer."""
     # A worker of a loader may live on when the trainer is killed. With a copy of this end of the socket it would keep
     # the uploader waiting for a trainer that is gone.
     for uploader in _uploaders:

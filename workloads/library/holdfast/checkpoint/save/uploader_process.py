@@ -32,9 +32,8 @@ from holdfast.checkpoint.format.soundness import read_shard
 from holdfast.checkpoint.peers.places import PeerPlaces
 from holdfast.checkpoint.save.orders import Job, UploadOrders
 from holdfast.checkpoint.save.retention import FailedAttempts, Known, retain
-from holdfast.checkpoint.settings import Tuning
 from holdfast.checkpoint.stores.opening import reliable_storage
-from holdfast.checkpoint.stores.storage import Storage, crc32c, put_bytes, put_object, random_hex
+from holdfast.checkpoint.stores.storage import Storage, crc32c, put_object, random_hex
 from holdfast.contract import object_names
 from holdfast.contract.errors import InputError
 
@@ -106,68 +105,62 @@ class Memory:
         return self._view[:length]
 
 
-def serve(mailbox: Mailbox, memories: list[Memory], storage: Storage, orders: UploadOrders) -> None:
-    """Until the trainer is gone and its last save is through."""
-    policy = orders.policy
-    state = CommitState(commit_count=orders.commit_count, keep=orders.keep, damaged=policy.damaged, epoch=orders.epoch)
-    failed, read_back, known = FailedAttempts(storage), ReadBack(storage), Known()
-    while (job := mailbox.next()) is not None:
-        failed.clear()
-        try:
-            changed = _save(
-                mailbox, memories[job.memory].view(job.length), storage, job, state, orders.tuning, read_back
-            )
-        except (Abandoned, Fenced, StorageError, Damaged, InputError, OSError, EOFError) as error:
-            mailbox.report(save=job.save, **_outcome(error))
-            failed.add(job.manifest, error)
-            failed.clear()
-            # A full store may have room again once retention has deleted what no rule keeps.
-            changed = isinstance(error, Full) and job.manifest.rank == 0
-        finally:
-            failpoint("upload.end")
-        # After the report: a slow deletion must not keep the trainer from its next save.
-        if changed:
-            with suppress(StorageError, Damaged, OSError):  # the next save tries again
-                retain(storage, job.manifest.run, policy, known=known)
+class Saves:
+    """Of one start: what the trainer hands over is uploaded and committed, and what no rule keeps is deleted."""
 
+    def __init__(self, mailbox: Mailbox, memories: list[Memory], storage: Storage, orders: UploadOrders) -> None:
+        self._mailbox, self._memories, self._storage, self._tuning = mailbox, memories, storage, orders.tuning
+        self._policy = orders.policy
+        self._commits = CommitState(
+            commit_count=orders.commit_count, keep=orders.keep, damaged=self._policy.damaged, epoch=orders.epoch
+        )
+        self._failed, self._known, self._read_back = FailedAttempts(storage), Known(), False
 
-class ReadBack:
-    """Of each start the first shard of the first save, and of each save until one is sound: a store that spoils what it
-    takes is found here, and not at the next start, when retention has replaced every sound checkpoint."""
+    def serve(self) -> None:
+        """Until the trainer is gone and its last save is through."""
+        while (job := self._mailbox.next()) is not None:
+            self._failed.clear()
+            try:
+                changed = self._save(job)
+            except (Abandoned, Fenced, StorageError, Damaged, InputError, OSError, EOFError) as error:
+                self._mailbox.report(save=job.save, **_outcome(error))
+                self._failed.add(job.manifest, error)
+                self._failed.clear()
+                # A full store may have room again once retention has deleted what no rule keeps.
+                changed = isinstance(error, Full) and job.manifest.rank == 0
+            finally:
+                failpoint("upload.end")
+            # After the report: a slow deletion must not keep the trainer from its next save.
+            if changed:
+                with suppress(StorageError, Damaged, OSError):  # the next save tries again
+                    retain(self._storage, job.manifest.run, self._policy, known=self._known)
 
-    def __init__(self, storage: Storage) -> None:
-        self._storage, self._sound = storage, False
+    def _save(self, job: Job) -> bool:
+        """Whether a commit was written."""
+        began, tuning = time.monotonic(), self._tuning
+        memory = self._memories[job.memory].view(job.length)
+        manifest = upload(self._storage, memory, job, parallel=tuning.parallel)
+        self._check_first_shard(manifest)
+        self._mailbox.report(save=job.save, done="uploaded", seconds=time.monotonic() - began, bytes=job.length)
+        if manifest.rank:
+            return False
+        given_up = partial(self._mailbox.abandoned, job.save)
+        record = commit(
+            self._storage, manifest, state=self._commits, timeout_s=tuning.commit_timeout_s, abandoned=given_up
+        )
+        seconds = time.monotonic() - began
+        self._mailbox.report(save=job.save, done="committed", seconds=seconds, bytes=record.total_bytes)
+        return True
 
-    def check(self, manifest: Manifest) -> None:
-        """Raises Damaged, StorageError."""
-        if not self._sound and manifest.shards:
+    def _check_first_shard(self, manifest: Manifest) -> None:
+        """Of each start in the first save, and in each save until one is sound: a store that spoils what it takes is
+        found here, and not at the next start, when retention has replaced every sound checkpoint. Raises Damaged."""
+        if not self._read_back and manifest.shards:
             try:
                 read_shard(self._storage, manifest, 0)
             except Damaged as error:
                 raise Damaged(f"the store gives back other bytes than it was sent: {error}") from error
-            self._sound = True
-
-
-def _save(
-    mailbox: Mailbox,
-    memory: memoryview,
-    storage: Storage,
-    job: Job,
-    state: CommitState,
-    tuning: Tuning,
-    read_back: ReadBack,
-) -> bool:
-    """Whether a commit was written."""
-    began = time.monotonic()
-    manifest = upload(storage, memory, job, parallel=tuning.parallel)
-    read_back.check(manifest)
-    mailbox.report(save=job.save, done="uploaded", seconds=time.monotonic() - began, bytes=job.length)
-    if manifest.rank:
-        return False
-    abandoned = partial(mailbox.abandoned, job.save)
-    record = commit(storage, manifest, state=state, timeout_s=tuning.commit_timeout_s, abandoned=abandoned)
-    mailbox.report(save=job.save, done="committed", seconds=time.monotonic() - began, bytes=record.total_bytes)
-    return True
+            self._read_back = True
 
 
 def _outcome(error: Exception) -> dict[str, str]:
@@ -193,7 +186,8 @@ def upload(storage: Storage, memory: memoryview, job: Job, *, parallel: int) -> 
     with ThreadPoolExecutor(parallel, thread_name_prefix="shard") as pool:
         shards = tuple(pool.map(one, enumerate(_cut(memory[: job.length], job.shard_bytes))))
     manifest = replace(manifest, shards=shards)
-    put_bytes(storage, manifest.name, manifest.encode())
+    description = memoryview(bytearray(manifest.encode()))
+    put_object(storage, manifest.name, description, crc32c(description))
     failpoint("upload.manifest")
     return manifest
 
@@ -268,4 +262,4 @@ def main() -> None:
     storage = reliable_storage(orders.url, orders.tuning, create=True)
     mailbox.report(save=0, done="ready")
     _probe(mailbox, storage, orders.run)
-    serve(mailbox, mapped, storage, orders)
+    Saves(mailbox, mapped, storage, orders).serve()

@@ -83,7 +83,6 @@ class CheckpointWriter:
         """Which other trainer has taken the right to commit."""
         self._waited_s, self._announced = 0.0, False
         """How long training has waited for room since the last save was handed over, and whether that was logged."""
-        self._full_save_s = 0.0
         self.upload_rate = 0.0
         """Bytes per second to durability that this rank has seen; 0 before the start-up probe is back."""
         self.save_cost = SaveCostModel(hazard, floor_s=tuning.min_interval_s, ceiling_s=tuning.max_interval_s)
@@ -99,7 +98,7 @@ class CheckpointWriter:
 
     def full_save_s(self) -> float:
         """How long a save takes until it is durable: as the last one did, or by the probe before there is one."""
-        return self._full_save_s or (self.state_bytes / self.upload_rate if self.upload_rate else math.inf)
+        return self.save_cost.persist_s or (self.state_bytes / self.upload_rate if self.upload_rate else math.inf)
 
     def last_save_fits(self, left_s: float) -> bool:
         """Whether every rank may try one more save in what is left of the grace period."""
@@ -138,7 +137,7 @@ class CheckpointWriter:
         self.last_step = step
         manifest = manifest_of(self._run, self._ranks, step, attempt, captured, pieces, notes)
         blocking_s = self._hand_over(manifest, memory, length, began, copy=copy)
-        self.save_cost.observe_blocking(blocking_s)
+        self.save_cost.blocking_s = blocking_s
         self._on_report(Report(save=self._save, done="staged", step=step, seconds=blocking_s, bytes=length))
         return True
 
@@ -287,8 +286,7 @@ class CheckpointWriter:
                 if not self._ranks.coordinator:
                     self._ranks.store.set(f"failed/{report.save}", report.reason)
             elif report.save:
-                self._full_save_s = report.seconds
-                self.save_cost.observe_upload(report.seconds)
+                self.save_cost.persist_s = report.seconds
             self._on_report(report)
 
     def _drop_what_cannot_complete(self) -> bool:

@@ -233,15 +233,6 @@ def without_streams(captured: Captured) -> Captured:
     return Captured(skeleton=skeleton, tensors=tensors, per_rank=frozenset())
 
 
-def encode(value: Any, key: str) -> Skeleton:
-    """A value without tensors. Raises InputError for a type that cannot be stored."""
-
-    def put(key: str, tensor: torch.Tensor) -> None:
-        raise AssertionError(f"{key} is a tensor of shape {tensor.shape}")
-
-    return encode_value(value, key, put)
-
-
 def _state_of(name: str, value: Any, names: dict[int, str]) -> Any:
     # By duck typing: schedulers, loaders and wrappers of other libraries have the methods and no common class.
     if not isinstance(value, Stateful):
@@ -273,18 +264,14 @@ def checked_state(state: dict[str, Any]) -> dict[str, Any]:
             fix='for example {"model": model, "optimizer": optimizer}',
         )
     for name, value in targets(state):
+        # Nothing that the caller does to a variable reaches what was passed here: each save would store the
+        # value of the start, and a resume would begin with it.
         if isinstance(value, IMMUTABLE) or type(value).__module__ == "numpy":
-            raise _immutable(name, value)
+            raise InputError(
+                f"state entry {name} cannot change: every save would store what it is now",
+                got=f"{value!r:.80} (a {type(value).__name__})",
+                allowed="objects with a state_dict(), tensors, and dicts and lists that the loop changes in place",
+                fix=f'progress = {{"{name}": {value!r:.80}}}, then {{"progress": progress}} in the state; '
+                f'progress["{name}"] = ... in the loop, where it changes',
+            )
     return state
-
-
-def _immutable(name: str, value: object) -> InputError:
-    # Nothing that the caller does to a variable reaches what was passed here: each save would store the
-    # value of the start, and a resume would begin with it.
-    return InputError(
-        f"state entry {name} cannot change: every save would store what it is now",
-        got=f"{value!r:.80} (a {type(value).__name__})",
-        allowed="objects with a state_dict(), tensors, and dicts and lists that the loop changes in place",
-        fix=f'progress = {{"{name}": {value!r:.80}}}, then {{"progress": progress}} in the state; '
-        f'progress["{name}"] = ... in the loop, where it changes',
-    )

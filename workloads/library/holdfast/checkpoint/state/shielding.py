@@ -9,7 +9,6 @@ import os
 import signal
 import threading
 from collections.abc import Callable
-from typing import Any
 
 
 class Shielded:
@@ -23,11 +22,6 @@ class Shielded:
             obey_only(trainer.pid)
         if self._then is not None:
             self._then(worker)
-
-
-def shielded(then: Callable[[int], Any] | None) -> Callable[[int], None]:
-    """A worker's start that leaves SIGTERM to the trainer."""
-    return then if isinstance(then, Shielded) else Shielded(then)
 
 
 def obey_only(trainer: int) -> None:

@@ -117,6 +117,12 @@ def dtype_of(name: str) -> torch.dtype | None:
     return found if isinstance(found, torch.dtype) else None
 
 
+def saved_dtype(part: TensorPart) -> torch.dtype:
+    dtype = dtype_of(part.dtype)
+    assert dtype is not None, part.dtype  # checked when the step was opened, or named by this process
+    return dtype
+
+
 # A stretch of an axis: where it begins in the local tensor and in the whole one, and its length.
 Stretch = tuple[int, int, int]
 

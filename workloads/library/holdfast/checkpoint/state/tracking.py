@@ -8,7 +8,7 @@ import random
 import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from itertools import islice
+from itertools import chain, islice
 from typing import Any
 
 import torch
@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
 from holdfast.checkpoint.state import Stateful
 from holdfast.checkpoint.state.random_streams import Generators, Packed, packed_streams, set_streams
-from holdfast.checkpoint.state.shielding import shielded
+from holdfast.checkpoint.state.shielding import Shielded
 from holdfast.contract.errors import InputError
 
 
@@ -117,7 +117,7 @@ class TrackedLoader(TrackedIterable):
             collate_fn=loader.collate_fn,
             pin_memory=loader.pin_memory,
             timeout=loader.timeout,
-            worker_init_fn=shielded(loader.worker_init_fn),
+            worker_init_fn=Shielded(loader.worker_init_fn),
             multiprocessing_context=loader.multiprocessing_context,
             generator=loader.generator,
             prefetch_factor=loader.prefetch_factor,
@@ -139,14 +139,14 @@ class TrackedLoader(TrackedIterable):
 
     def state_dict(self) -> dict[str, Any]:
         self._began = self._order.drawn_at
-        return super().state_dict() | {"seed": str(self._seed), "own": self._order.own()}
+        return super().state_dict() | {"seed": str(self._seed), "own": self._order.generators.packed()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         super().load_state_dict(state)
         self._seed = int(state["seed"])
         self._order.drawn_at = self._began
         # Between epochs the next one draws from where the generators are; within one they are drawn from again.
-        self._order.set_generators(state["own"])
+        self._order.generators.set(state["own"])
 
 
 class TrackedDraw:
@@ -186,7 +186,8 @@ class _Order:
         sampler: Any = getattr(self._inner, "sampler", None)
         owners = (loader, self._inner, sampler)
         found = {id(one): one for owner in owners if (one := getattr(owner, "generator", None)) is not None}
-        self._generators = Generators(found.values())
+        self.generators = Generators(found.values())
+        """That the loader was given."""
         self._sampler = sampler
         self.drawn_at: Packed = self._streams()
         self.begin(0, None, "", 0)
@@ -197,15 +198,8 @@ class _Order:
             if set_epoch := getattr(one, "set_epoch", None):
                 set_epoch(epoch)
 
-    def own(self) -> list[Packed]:
-        """States of the generators that the loader was given."""
-        return self._generators.packed()
-
-    def set_generators(self, states: list[Packed]) -> None:
-        self._generators.set(states)
-
     def _streams(self) -> Packed:
-        return packed_streams() | {"own": self.own()}
+        return packed_streams() | {"own": self.generators.packed()}
 
     def __len__(self) -> int:
         return len(self._inner)
@@ -215,7 +209,7 @@ class _Order:
         if self._replay is not None:
             now = packed_streams()
             set_streams(self._replay)
-            self.set_generators(self._replay["own"])
+            self.generators.set(self._replay["own"])
             self._replay = None
         self.drawn_at = self._streams()
         numbered = enumerate(iter(self._inner))
@@ -223,9 +217,7 @@ class _Order:
         kept = list(islice(numbered, self._skip, self._skip + 1)) if now is not None else []
         if now is not None:
             set_streams(now)
-        for number, indexes in kept:
-            yield _Batch(indexes, f"{self._seed}/{number}")
-        for number, indexes in numbered:
+        for number, indexes in chain(kept, numbered):
             yield _Batch(indexes, f"{self._seed}/{number}")
 
 

@@ -1,18 +1,12 @@
 """Object stores, one module each, behind one protocol; the public names of this room."""
 
-from holdfast.checkpoint.stores.local import LocalStorage
-from holdfast.checkpoint.stores.opening import Retrying, client_of, open_storage
-from holdfast.checkpoint.stores.storage import Stat, Storage, crc32c, numbers_below, put_new, read_object
-
-__all__ = [
-    "LocalStorage",
-    "Retrying",
-    "Stat",
-    "Storage",
-    "client_of",
-    "crc32c",
-    "numbers_below",
-    "open_storage",
-    "put_new",
-    "read_object",
-]
+from holdfast.checkpoint.stores.local import LocalStorage as LocalStorage
+from holdfast.checkpoint.stores.opening import Retrying as Retrying
+from holdfast.checkpoint.stores.opening import client_of as client_of
+from holdfast.checkpoint.stores.opening import open_storage as open_storage
+from holdfast.checkpoint.stores.storage import Stat as Stat
+from holdfast.checkpoint.stores.storage import Storage as Storage
+from holdfast.checkpoint.stores.storage import crc32c as crc32c
+from holdfast.checkpoint.stores.storage import numbers_below as numbers_below
+from holdfast.checkpoint.stores.storage import put_new as put_new
+from holdfast.checkpoint.stores.storage import read_object as read_object

@@ -1,8 +1,8 @@
 """Checkpoints on a local or mounted file system, with the same create-only objects as a bucket.
 
 An object appears under its name by link(2), which is atomic and refuses a taken name, after its bytes and before its
-directory entry are flushed: a kill or a power cut leaves it whole or absent. Its crc32c stays with it as an extended
-attribute where the file system has such, as a bucket keeps one.
+directory entry are flushed: a kill or a power cut leaves it whole or absent. No checksum of its bytes is kept with it:
+manifests have one.
 
 Decision: infra/decisions/0023.
 """
@@ -27,7 +27,6 @@ from holdfast.contract.errors import InputError
 INCOMING = ".incoming"
 INCOMING_MAX_AGE_S = 3_600.0
 DIRECT_MIN_BYTES = 1 << 20
-CHECKSUM_ATTRIBUTE = "user.crc32c"
 
 _KINDS: dict[int, type[StorageError]] = {
     errno.EEXIST: AlreadyExists,
@@ -80,7 +79,7 @@ class LocalStorage:
         target = self._root / checked_name(name)
         incoming = self._root / INCOMING / random_hex(8)
         try:
-            _write_new(incoming, data, crc32c)
+            _write_new(incoming, data)
             self._publish(incoming, target)
         except OSError as error:
             raise refused(error, name) from error
@@ -125,7 +124,7 @@ class LocalStorage:
             raise refused(error, name) from error
         if not S_ISREG(found.st_mode):
             raise NotFound(f"{name} is no regular file")
-        return Stat(name=name, bytes=found.st_size, modified=found.st_mtime, crc32c=_kept_checksum(path))
+        return Stat(name=name, bytes=found.st_size, modified=found.st_mtime)
 
     def delete(self, name: str) -> None:
         path = self._root / checked_name(name)
@@ -160,29 +159,15 @@ def _opened(path: Path) -> FileIO:
     raise FileNotFoundError(errno.ENOENT, "no regular file")
 
 
-def _write_new(path: Path, data: memoryview, crc32c: str) -> None:
+def _write_new(path: Path, data: memoryview) -> None:
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
     try:
         done = _write_past_the_cache(descriptor, data)
         while done < len(data):
             done += os.write(descriptor, data[done:])
-        _keep_checksum(descriptor, crc32c)
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
-
-
-def _keep_checksum(descriptor: int, crc32c: str) -> None:
-    with suppress(OSError, AttributeError):  # not every file system, nor macOS' os, has extended attributes
-        os.setxattr(descriptor, CHECKSUM_ATTRIBUTE, crc32c.encode())
-
-
-def _kept_checksum(path: Path) -> str:
-    """Empty where none is kept."""
-    try:
-        return os.getxattr(path, CHECKSUM_ATTRIBUTE).decode()
-    except (OSError, AttributeError):
-        return ""
 
 
 def _link(incoming: Path, target: Path) -> None:
@@ -191,7 +176,7 @@ def _link(incoming: Path, target: Path) -> None:
     except OSError as error:
         if error.errno not in _NO_LINKS:
             raise
-        _write_new(target, memoryview(incoming.read_bytes()), _kept_checksum(incoming))
+        _write_new(target, memoryview(incoming.read_bytes()))
 
 
 def _write_past_the_cache(descriptor: int, data: memoryview) -> int:

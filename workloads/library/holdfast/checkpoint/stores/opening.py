@@ -4,10 +4,10 @@ A put whose first try did arrive and whose answer was lost ends in AlreadyExists
 its own bytes.
 """
 
+import os
 import time
 from collections.abc import Callable, Iterator
 from importlib.util import find_spec
-from pathlib import Path
 from typing import TypeVar, cast
 from urllib.parse import SplitResult, unquote, urlsplit
 
@@ -27,22 +27,6 @@ GROUP = "holdfast.stores"
 _CALLABLE = "a callable (url, *, request_s) that returns a holdfast.checkpoint.stores.Storage"
 
 
-def _is_folder(path: str) -> bool:
-    try:
-        return Path(path).is_dir()
-    except OSError:  # a name that no file system takes
-        return False
-
-
-def existing_storage(url: str, *, request_s: float = REQUEST_S) -> Storage:
-    """For readers: a folder that is not there is not created. Raises InputError."""
-    parts = _split(url)
-    # Opening creates the folder, and a mistyped path would become an empty store.
-    if parts.scheme in ("", "file") and not _is_folder(unquote(parts.path)):
-        raise InputError("no such checkpoint folder", got=url[:200], allowed="an existing folder", fix="check the URL")
-    return open_storage(url, request_s=request_s)
-
-
 def open_storage(url: str, *, request_s: float = REQUEST_S) -> Storage:
     """The store of a URL of one of the forms in ALLOWED. `request_s`: how long a bucket may stay silent.
     Raises InputError for another form, a store whose package is missing, and one that cannot be used."""
@@ -59,8 +43,12 @@ def open_storage(url: str, *, request_s: float = REQUEST_S) -> Storage:
 def reliable_storage(url: str, tuning: Tuning, *, create: bool = False) -> Storage:
     """The store of a URL, asked again for `tuning.retry_s` where it may help. `create`: for writers. Raises InputError for
     a URL of no known kind or a store that cannot be used."""
-    found = (open_storage if create else existing_storage)(url, request_s=tuning.request_s)
-    return Retrying(found, budget_s=tuning.retry_s)
+    parts = _split(url)
+    # Opening creates the folder, and a mistyped path would become an empty store.
+    # Not Path.is_dir(), which raises for a name that no file system takes.
+    if not create and parts.scheme in ("", "file") and not os.path.isdir(unquote(parts.path)):  # noqa: PTH112
+        raise InputError("no such checkpoint folder", got=url[:200], allowed="an existing folder", fix="check the URL")
+    return Retrying(open_storage(url, request_s=tuning.request_s), budget_s=tuning.retry_s)
 
 
 def client_of(url: str) -> str:

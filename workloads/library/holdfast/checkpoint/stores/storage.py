@@ -160,13 +160,7 @@ def put_object(storage: Storage, name: str, data: memoryview, checksum: str) -> 
         raise StorageError(f"{name} exists with other content") from None
 
 
-def put_bytes(storage: Storage, name: str, data: bytes) -> None:
-    """As put_object, of a small object."""
-    view = memoryview(bytearray(data))  # a copy, since the checksum takes writable memory only
-    put_object(storage, name, view, crc32c(view))
-
-
 def put_new(storage: Storage, name: str, data: bytes) -> None:
     """A small object. Raises AlreadyExists, also where an earlier try of the caller has put it there."""
-    view = memoryview(bytearray(data))
+    view = memoryview(bytearray(data))  # a copy, since the checksum takes writable memory only
     storage.put(name, view, crc32c(view))

@@ -104,7 +104,6 @@ def helpers() -> dict[str, Object]:
         "GradScaler": (lambda: scaled(enabled=True), scaled_step),
         "GradScaler, disabled": (lambda: scaled(enabled=False), scaled_step),
         "exponential moving average of a model": (averaged, averaged_step),
-        "own random generator": (lambda: {"draws": OwnGenerator()}, lambda entries, number: entries["draws"].draw()),
     }
 
 
@@ -132,22 +131,6 @@ def averaged() -> Entries:
 def averaged_step(entries: Entries, number: int) -> None:
     grown(entries, number)
     entries["mean"].update_parameters(entries["model"])
-
-
-class OwnGenerator:
-    def __init__(self) -> None:
-        self.generator = torch.Generator().manual_seed(5)
-        self.drawn = torch.zeros(3)
-
-    def draw(self) -> None:
-        self.drawn = torch.rand(3, generator=self.generator)
-
-    def state_dict(self) -> dict[str, torch.Tensor]:
-        return {"generator": self.generator.get_state(), "drawn": self.drawn.clone()}
-
-    def load_state_dict(self, state: dict[str, torch.Tensor]) -> None:
-        self.generator.set_state(state["generator"])
-        self.drawn.copy_(state["drawn"])
 
 
 def dtypes() -> dict[str, Object]:
