@@ -1,6 +1,6 @@
 """What a platform offers to pods: pools, auto-provisioned nodes, windows, caps, and where each is written.
 
-Built from a platform document by `Platform.of`; rules ask it and quote its `Basis` in their findings.
+Built from a platform document by `Platform.of`; rules ask it and quote it in their findings.
 """
 
 from collections.abc import Iterable
@@ -14,7 +14,6 @@ from holdfast.contract.kubernetes import LABEL_DRIVER
 from holdfast.contract.lifecycle import DEFAULT_WINDOW
 from holdfast.contract.machines import MACHINE_TYPES
 from holdfast.contract.pools import FLEX_TAINT, GPU_TAINT, Effect, Pool, Role, Taint
-from holdfast.lint.finding import Basis, constant
 from holdfast.lint.objects import near
 from holdfast.platform import document
 
@@ -126,22 +125,20 @@ class Platform:
 
     # -- Where it is written --
 
-    def basis(self, pool: Pool, fact: str) -> Basis:
+    def basis(self, pool: Pool, fact: str) -> str:
         if pool in self.pools:
             return self._written(f"pools.{pool.name}", fact)
-        if pool.accelerator:
-            return self._written(f"auto_provisioning.{pool.accelerator}", fact)
-        return constant("holdfast.contract.lifecycle", "DEFAULT_WINDOW", fact)
+        return self._written(f"auto_provisioning.{pool.accelerator}", fact) if pool.accelerator else fact
 
-    def window_basis(self, pool: Pool) -> Basis:
+    def window_basis(self, pool: Pool) -> str:
         return self.basis(pool, f"pool {pool.name} gives a pod {pool.window.pod_s} s")
 
-    def cap_basis(self, accelerator: str) -> Basis:
+    def cap_basis(self, accelerator: str) -> str:
         fact = f"at most {self.caps.get(accelerator, 0)} x {accelerator} from auto-provisioning"
         return self._written(f"auto_provisioning.{accelerator}", fact)
 
-    def _written(self, field: str, fact: str) -> Basis:
-        return Basis(fact, f"platform document of {self.environment}: {field}")
+    def _written(self, field: str, fact: str) -> str:
+        return f"{fact} (platform document of {self.environment}: {field})"
 
 
 def machine_size(pool: Pool) -> tuple[float, float]:

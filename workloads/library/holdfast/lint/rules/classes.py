@@ -7,7 +7,7 @@ from holdfast.contract.capacity import Capacity
 from holdfast.contract.kubernetes import DRIVER_LATEST
 from holdfast.contract.machines import MACHINE_TYPES, sold
 from holdfast.lint.document import Path
-from holdfast.lint.finding import Hit, Severity, constant
+from holdfast.lint.finding import Hit, Severity
 from holdfast.lint.objects import Object, as_int, as_list, as_map, as_text, dig
 from holdfast.lint.registry import Context, rule
 
@@ -49,9 +49,8 @@ def machine_has_other_gpus(obj: Object, context: Context) -> Iterator[Hit]:
         if (as_int(count) or 1) != machine.gpus or kind not in (None, machine.accelerator):
             fits = [m.name for m in MACHINE_TYPES.values() if (m.accelerator, m.gpus) == (kind, count)]
             has = f"{machine.name} has {machine.gpus} x {machine.accelerator or 'no GPU'}"
-            basis = constant("holdfast.contract.machines", "MACHINE_TYPES", has)
             fix = f"use {' or '.join(fits)}" if fits else ""
-            yield Hit((*path, "gpu"), f"{machine.name} with {count} x {kind}", basis, fix)
+            yield Hit((*path, "gpu"), f"{machine.name} with {count} x {kind}", has, fix)
 
 
 @rule("HF323", "class-without-fallback", Severity.WARNING, on=Object,
@@ -88,8 +87,7 @@ def machine_not_sold_so(obj: Object, context: Context) -> Iterator[Hit]:
         bought = interruptible or "reservations" in priority
         if machine and not bought and not sold(machine, Capacity.ON_DEMAND):
             ways = ", ".join(sorted(c.value for c in machine.sold_as if c is not Capacity.QUEUED))
-            basis = constant("holdfast.contract.machines", "MACHINE_TYPES", f"{machine.name} is sold as {ways}")
-            yield Hit((*path, "machineType"), f"{machine.name} is not sold on demand", basis)
+            yield Hit((*path, "machineType"), f"{machine.name} is not sold on demand, only as {ways}")
 
 
 @rule("HF326", "class-leaves-driver-to-chance", Severity.WARNING, on=Object,

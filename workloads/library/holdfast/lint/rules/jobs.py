@@ -7,7 +7,7 @@ from typing import Any
 from holdfast.contract.environment import ENV_GANG_ADDRESS, ENV_GPUS, ENV_JOB, PLACE
 from holdfast.contract.exit_codes import EXIT_KILLED, EXIT_PREEMPTED, EXIT_RETRY, FATAL_EXIT_CODES
 from holdfast.contract.values import quantity
-from holdfast.lint.finding import Hit, Severity, constant
+from holdfast.lint.finding import Hit, Severity
 from holdfast.lint.objects import Job, Object, Pod, as_int, as_list, as_map, as_text, dig
 from holdfast.lint.registry import Context, rule
 
@@ -53,7 +53,7 @@ def no_pod_failure_policy(job: Job, context: Context) -> Iterator[Hit]:
     spared = [r for r in job.rules if _about_disruption(r) and (job.in_jobset or r.get("action") == "Ignore")]
     if _interruptible(job, context) and not spared:
         pool = context.place(job.pod).on_spot if job.pod else None
-        basis = context.platform.basis(pool, f"pool {pool.name} is Spot") if pool else None
+        basis = context.platform.basis(pool, f"pool {pool.name} is Spot") if pool else ""
         at = (*job.path, "podFailurePolicy") if job.spec.get("podFailurePolicy") else job.path
         yield Hit(at, "evictions count as failures of the Job", basis)
 
@@ -112,7 +112,6 @@ def backoff_of_ignored_disruptions(job: Job, context: Context) -> Iterator[Hit]:
     fix=f"list the codes of bugs only: {list(FATAL_EXIT_CODES)}",
     bad=_policy(_IGNORE, "{action: FailJob, onExitCodes: {operator: NotIn, values: [0]}}"))  # fmt: skip
 def eviction_treated_as_bug(job: Job, context: Context) -> Iterator[Hit]:
-    basis = constant("holdfast.contract.exit_codes", "FATAL_EXIT_CODES", f"codes of bugs: {list(FATAL_EXIT_CODES)}")
     for index, failing in enumerate(job.rules):
         codes = as_map(failing.get("onExitCodes"))
         if failing.get("action") != "FailJob" or not codes:
@@ -121,7 +120,7 @@ def eviction_treated_as_bug(job: Job, context: Context) -> Iterator[Hit]:
         taken = _RESUMABLE & listed if codes.get("operator") == "In" else _RESUMABLE - listed
         if taken:
             at = (*job.path, "podFailurePolicy", "rules", index, "onExitCodes", "values")
-            yield Hit(at, f"fails the Job on {sorted(taken)}", basis)
+            yield Hit(at, f"fails the Job on {sorted(taken)}")
 
 
 @rule("HF116", "jobset-counts-disruptions", Severity.ERROR, on=Object,

@@ -12,7 +12,7 @@ from holdfast.contract.serving import (
     sidecar_budget,
 )
 from holdfast.contract.values import quantity
-from holdfast.lint.finding import Hit, Severity, constant
+from holdfast.lint.finding import Hit, Severity
 from holdfast.lint.objects import Object, Pod, as_int, as_map, as_text, dig
 from holdfast.lint.registry import Context, rule
 from holdfast.lint.rules.shutdown import pre_stop_sleep
@@ -21,7 +21,6 @@ from holdfast.lint.world import selector_of
 ANNOTATION_NEG = "cloud.google.com/neg"
 OVERFLOW_OF = "holdfast.dev/overflow-of"
 _DRAIN, _PROXY = "infra/decisions/0048", "infra/decisions/0049"
-_CONTRACT = "holdfast.contract.serving"
 _VLLM = {("vllm", "serve"), ("-m", "vllm.entrypoints.openai.api_server")}
 _READY = "readinessProbe: {httpGet: {path: /v2/health/ready, port: 8080}, periodSeconds: 1, failureThreshold: 1}"
 
@@ -75,14 +74,13 @@ def _served_on_spot(pod: Pod, context: Context) -> bool:
 def readiness_too_slow(pod: Pod, context: Context) -> Iterator[Hit]:
     if not _served_on_spot(pod, context):
         return
-    basis = constant(_CONTRACT, "PROBE_PERIOD_S", f"a probe every {PROBE_PERIOD_S} s, {PROBE_FAILURES} failure")
     stated = [(c, as_map(c.body.get("readinessProbe"))) for c in pod.containers if c.body.get("readinessProbe")]
     if not stated:
-        yield Hit((*pod.at, "containers"), "no container has a readiness probe: nothing ends its traffic", basis)
+        yield Hit((*pod.at, "containers"), "no container has a readiness probe: nothing ends its traffic")
     for container, probe in stated:
         slow_s = (as_int(probe.get("periodSeconds")) or 10) * (as_int(probe.get("failureThreshold")) or 3)
         if slow_s > PROBE_PERIOD_S * PROBE_FAILURES:
-            yield Hit((*container.path, "readinessProbe"), f"fails after {slow_s} s only", basis)
+            yield Hit((*container.path, "readinessProbe"), f"fails after {slow_s} s only")
 
 
 @rule("HF141", "readiness-by-exec", Severity.ERROR, on=Pod,
@@ -152,7 +150,7 @@ def vllm_drops_at_sigterm(pod: Pod, context: Context) -> Iterator[Hit]:
         hold_s, timeout_s = sidecar_budget(window_s)
         if not pool and "lifecycle" not in container.body:
             timeout_s = window_s
-        basis = context.platform.window_basis(pool) if pool else None
+        basis = context.platform.window_basis(pool) if pool else ""
         stated = quantity(container.option("--shutdown-timeout")) or 0.0
         if stated > timeout_s or (pool and stated <= 0):
             message = f"--shutdown-timeout is {stated:g} s, {'the window' if pool else 'its grace period'} leaves {timeout_s:g} s"
