@@ -46,7 +46,7 @@ class Context:
 Subject = Object | Pod | Job
 # Rules about what a patch of Kustomize states. The others ask for something that its base may have.
 ON_PATCHES = frozenset({
-    "HF001", "HF002", "HF003", "HF007", "HF008", "HF011", "HF012", "HF013", "HF014", "HF016", "HF021",
+    "HF001", "HF002", "HF003", "HF007", "HF008", "HF011", "HF012", "HF013", "HF016", "HF021",
     "HF022", "HF035", "HF101", "HF103", "HF104", "HF105", "HF107", "HF108", "HF111", "HF115", "HF302",
     "HF415", "HF416",
 })  # fmt: skip

@@ -9,15 +9,12 @@ from holdfast.contract.kubernetes import ANNOTATION_STATE
 from holdfast.contract.values import GIB, quantity
 from holdfast.lint.examples import SILENT
 from holdfast.lint.finding import Hit, Severity
-from holdfast.lint.objects import Container, Job, Pod, as_int, as_list, as_map, as_text, dig
+from holdfast.lint.objects import Container, Job, Pod, as_int, as_list, as_text, dig
 from holdfast.lint.registry import Context, rule
-from holdfast.lint.world import selects
 
 DOC_INDEXED = "https://kubernetes.io/docs/concepts/workloads/controllers/job/#backoff-limit-per-index"
 DOC_SUCCESS = "https://kubernetes.io/docs/concepts/workloads/controllers/job/#success-policy"
 DOC_DNS = "https://kubernetes.io/docs/concepts/services-networking/dns-pod-service/"
-DOC_AFFINITY = "https://kubernetes.io/docs/concepts/scheduling-eviction/assign-pod-node/"
-ZONE = "topology.kubernetes.io/zone"
 _LABELS = "{app.kubernetes.io/name: wide}"
 _POLICY = "[{action: Ignore, onPodConditions: [{type: DisruptionTarget}]}, {action: FailJob, onExitCodes: {operator: In, values: [2, 70]}}]"
 GOOD = f"""\
@@ -59,10 +56,6 @@ spec:
       terminationGracePeriodSeconds: 15
       nodeSelector: {{holdfast.dev/pool-class: spot-l4, cloud.google.com/gke-spot: "true"}}
       tolerations: [{{key: provisioning-tier, operator: Equal, value: preemptible, effect: NoSchedule}}, {SILENT}]
-      affinity:
-        podAffinity:
-          requiredDuringSchedulingIgnoredDuringExecution:
-          - {{topologyKey: {ZONE}, labelSelector: {{matchLabels: {_LABELS}}}}}
       containers:
       - name: main
         image: trainer
@@ -151,23 +144,6 @@ def elastic_budget(job: Job, context: Context) -> Iterator[Hit]:
     if least > 1 and kept != [least]:
         stated = ", ".join(map(str, kept)) or "no budget"
         yield Hit(job.path, f"the gang works with {least} nodes; its pods have {stated}")
-
-
-@rule("HF153", "elastic-over-zones", Severity.WARNING, on=Pod,
-    what="Nothing keeps an elastic gang in one zone.",
-    why="A lost node may be replaced in another zone. Then every step sends gradients across zones, which is slow and billed.",
-    source=DOC_AFFINITY, fix=f"require podAffinity to its own pods by topologyKey {ZONE}, or select one zone",
-    bad=but(f"topologyKey: {ZONE}", "topologyKey: kubernetes.io/hostname"), good=GOOD)  # fmt: skip
-def elastic_over_zones(pod: Pod, context: Context) -> Iterator[Hit]:
-    required = "requiredDuringSchedulingIgnoredDuringExecution"
-    if member(pod) is None or ZONE in as_map(pod.spec.get("nodeSelector")):
-        return
-    together = as_list(dig(pod.spec, "affinity", "podAffinity", required))
-    own = [each for each in together if dig(each, "topologyKey") == ZONE and selects(dig(each, "labelSelector"), pod)]
-    terms = as_list(dig(pod.spec, "affinity", "nodeAffinity", required, "nodeSelectorTerms"))
-    keys = [as_text(dig(each, "key")) for term in terms for each in as_list(dig(term, "matchExpressions"))]
-    if not own and ZONE not in keys:
-        yield Hit(pod.at, "its pods may be in several zones")
 
 
 @rule("HF154", "elastic-without-names", Severity.ERROR, on=Pod,

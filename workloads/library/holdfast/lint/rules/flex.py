@@ -64,20 +64,6 @@ def spot_and_flex(pod: Pod, context: Context) -> Iterator[Hit]:
         yield Hit(spot[0].path, "selects Spot and flex-start")
 
 
-@rule("HF014", "spot-selector-with-compute-class", Severity.ERROR, on=Pod,
-    what="The pod selects a ComputeClass and gke-spot or gke-flex-start.",
-    why="The class decides whether a node is Spot. The extra selector excludes its other priorities.",
-    source="https://cloud.google.com/kubernetes-engine/docs/concepts/about-custom-compute-classes",
-    fix="remove the extra selector", base="job-pod",
-    bad='nodeSelector: {holdfast.dev/pool-class: null, cloud.google.com/compute-class: gpu-l4,'
-        ' cloud.google.com/gke-spot: "true"}')  # fmt: skip
-def spot_selector_with_class(pod: Pod, context: Context) -> Iterator[Hit]:
-    place = context.place(pod)
-    if place.demanded(contract.LABEL_COMPUTE_CLASS):
-        for demand in [*place.demanded(contract.LABEL_SPOT), *place.demanded(contract.LABEL_FLEX_START)]:
-            yield Hit(demand.path, f"{demand.key} together with a ComputeClass")
-
-
 @rule("HF015", "flex-with-spot-toleration", Severity.WARNING, on=Pod,
     what="A flex-start pod tolerates the Spot taint.",
     why="It has no effect there, and a reader cannot see which capacity is meant.",

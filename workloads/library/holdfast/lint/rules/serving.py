@@ -83,19 +83,6 @@ def readiness_too_slow(pod: Pod, context: Context) -> Iterator[Hit]:
             yield Hit((*container.path, "readinessProbe"), f"fails after {slow_s} s only")
 
 
-@rule("HF141", "readiness-by-exec", Severity.ERROR, on=Pod,
-    what="A Spot pod behind a Service has an exec readiness probe.",
-    why="On Kubernetes 1.35, the first with the window of 120 s, the kubelet runs no exec probe while a pod terminates"
-        " (kubernetes#140881): the pod stays in its Service to the end.",
-    source="https://github.com/kubernetes/kubernetes/issues/140881", fix="probe with httpGet",
-    bad=_spot("readinessProbe: {exec: {command: [cat, /ready]}, periodSeconds: 1, failureThreshold: 1}"),
-    good=_READY, base="serving-container")  # fmt: skip
-def readiness_by_exec(pod: Pod, context: Context) -> Iterator[Hit]:
-    for container in pod.containers if _served_on_spot(pod, context) else []:
-        if dig(container.body, "readinessProbe", "exec") is not None:
-            yield Hit((*container.path, "readinessProbe", "exec"), "does not run while the pod terminates")
-
-
 @rule("HF142", "request-longer-than-drain", Severity.ERROR, on=Pod,
     what="A server lets a request take longer than a Spot window leaves for it.",
     why="It accepts requests until endpoints have moved, and has to answer the last of them before the kill.",
