@@ -13,8 +13,9 @@ from os import cpu_count
 from pathlib import Path
 
 from holdfast.contract.errors import InputError
+from holdfast.contract.printable import MOST_CHARACTERS
 from holdfast.lint.document import Document, load_text, read
-from holdfast.lint.finding import Finding, Hit, Severity, shortened
+from holdfast.lint.finding import Finding, Hit, Severity
 from holdfast.lint.ignores import Ignore, apply, of_annotations, of_comments
 from holdfast.lint.objects import Object, objects
 from holdfast.lint.platform import Platform
@@ -193,7 +194,7 @@ def _finding(rule: Rule, hit: Hit, obj: Object) -> Finding:
     return Finding(
         rule=rule.id,
         severity=rule.severity,
-        message=shortened(hit.message),
+        message=hit.message[:MOST_CHARACTERS],  # a name out of a file may be as long as the file
         fix=hit.fix or rule.fix,
         file=obj.file,
         mark=obj.document.at((*obj.root, *hit.path), of_key=hit.on_key),

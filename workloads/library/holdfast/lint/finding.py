@@ -3,7 +3,6 @@
 from dataclasses import dataclass
 from enum import StrEnum
 
-from holdfast.contract.printable import MOST_CHARACTERS
 from holdfast.lint.document import Mark, Path
 
 
@@ -47,8 +46,3 @@ class Finding:
     @property
     def place(self) -> str:
         return f"{self.file}:{self.mark.line}:{self.mark.column}"
-
-
-def shortened(text: str) -> str:
-    """A name out of a file may be as long as the file."""
-    return text if len(text) <= MOST_CHARACTERS else text[:MOST_CHARACTERS] + "..."

@@ -12,14 +12,8 @@ from holdfast.contract.capacity import Capacity
 from holdfast.contract.lifecycle import DEFAULT_WINDOW
 from holdfast.contract.pools import SPOT_TAINT, Pool
 from holdfast.lint.document import Path
-from holdfast.lint.objects import Pod, as_list, as_map, as_text, dig, near
-from holdfast.lint.platform import (
-    NAP_SPOT_TAINT,
-    Platform,
-    is_judged,
-    repels,
-    tolerates,
-)
+from holdfast.lint.objects import Pod, as_list, as_map, as_text, dig, holds, near
+from holdfast.lint.platform import NAP_SPOT_TAINT, Platform, is_judged, repels, tolerates
 
 _SPOT_WORDS = ("spot", "preemptible")
 FLEX = (Capacity.FLEX_START, Capacity.QUEUED)
@@ -37,16 +31,7 @@ class Demand:
     def allows(self, labels: dict[str, str], zones: tuple[str, ...]) -> bool:
         if self.key == contract.LABEL_ZONE:
             return self.operator != "In" or bool(set(self.values) & set(zones))
-        if not is_judged(self.key):
-            return True
-        has = labels.get(self.key)
-        answers = {
-            "In": has in self.values,
-            "NotIn": has not in self.values,
-            "Exists": has is not None,
-            "DoesNotExist": has is None,
-        }
-        return answers.get(self.operator, True)
+        return not is_judged(self.key) or holds(self.operator, labels.get(self.key), self.values)
 
 
 class Placement:

@@ -10,7 +10,6 @@ from math import inf
 
 from holdfast.contract import pools as contract
 from holdfast.contract.capacity import Capacity
-from holdfast.contract.kubernetes import LABEL_DRIVER
 from holdfast.contract.lifecycle import DEFAULT_WINDOW
 from holdfast.contract.machines import MACHINE_TYPES
 from holdfast.contract.pools import FLEX_TAINT, GPU_TAINT, Effect, Pool, Role, Taint
@@ -42,18 +41,6 @@ JUDGED_LABELS = (
     contract.LABEL_PROVISIONING,
     contract.LABEL_ACCELERATOR,
     contract.LABEL_NODEPOOL,
-)
-# Selectors that order something from the autoscaler instead of matching a pool.
-ORDERING_LABELS = (
-    contract.LABEL_MAX_RUN,
-    contract.LABEL_RECYCLE_LEAD,
-    LABEL_DRIVER,
-    "cloud.google.com/gke-capacity-check-wait-time-seconds",
-    "cloud.google.com/gke-consolidation-delay-seconds",
-    "cloud.google.com/machine-family",
-    "cloud.google.com/gke-boot-disk",
-    "cloud.google.com/gke-os-distribution",
-    "cloud.google.com/gke-accelerator-count",
 )
 
 
@@ -152,8 +139,6 @@ def is_judged(key: str) -> bool:
     """Whether a selector on this label can be held against the pools; a near miss of such a label can."""
     if key in JUDGED_LABELS:
         return True
-    if key in ORDERING_LABELS:
-        return False
     return not key.startswith(UNJUDGED_LABELS) or bool(near(key, JUDGED_LABELS, cutoff=0.95))
 
 
