@@ -44,15 +44,16 @@ def described(text: str, form: Form = TEXT, **schema: Any) -> dict[str, Any]:
     return {"about": text, "form": form, "schema": schema}
 
 
-def about(text: str, default: Any = None, /, *, form: Form = TEXT, type: Any = "string", **schema: Any) -> Any:
-    """A field with its documentation and its JSON schema; `None` as default: it must be given."""
+def about(text: str, default: Any = None, /, *, form: Form = TEXT, **schema: Any) -> Any:
+    """A field with its documentation and its JSON schema; `None` as default: it must be given. Its type is the default's."""
     if form is not TEXT:
         fits = default is None or re.fullmatch(form.pattern, default)
         schema["pattern"] = form.pattern if fits else f"{default}|{form.pattern}"
-    kept = described(text, form, type=type, **schema)
+    kept = described(text, form, **{"type": _TYPES.get(type(default), "string")} | schema)
     return field(metadata=kept) if default is None else field(default=default, metadata=kept)
 
 
+_TYPES = {bool: "boolean", int: "integer", float: "number"}
 _TEXTS: dict[str, Any] = {"type": "object", "additionalProperties": {"type": "string"}}
 
 
@@ -80,43 +81,35 @@ class OwnJob:
         "The state is sharded over the nodes, as by FSDP2. When a node is lost, the other pods stay and wait for its "
         "replacement, and the gang continues from copies of the shards in memory.",
         False,
-        type="boolean",
     )
     copies: int = about(
         "Copies of each shard of a sharded gang in the next node's memory; 0: a lost shard is read from the bucket.",
-        1,
-        type="integer",
-        minimum=0,
-        maximum=1,
-    )
+        1, minimum=0, maximum=1,
+    )  # fmt: skip
     state: str = about(
         "Size of all that a sharded gang saves, as 60Gi, to check that its pods have the memory for the copies; empty: unknown.",
-        "",
-        form=SIZE,
-    )
+        "", form=SIZE,
+    )  # fmt: skip
     wait_hours: float = about(
         "Hours for which a sharded gang waits for a lost node; then all its pods end and start again from the bucket.",
-        0.5,
-        type="number",
-        minimum=0,
-        maximum=MAX_HOURS,
-    )
+        0.5, minimum=0, maximum=MAX_HOURS,
+    )  # fmt: skip
     capacity: str = about("Where it runs; auto: as the placement matrix says.", AUTO, enum=[AUTO, *(each.value for each in Capacity)])  # fmt: skip
-    hours: float = about("Undisturbed work, for prices and placement; 0: unknown.", 0.0, type="number", minimum=0, maximum=10_000)  # fmt: skip
+    hours: float = about("Undisturbed work, for prices and placement; 0: unknown.", 0.0, minimum=0, maximum=10_000)  # fmt: skip
     deadline_hours: float = about(
         "Deadline in hours after submission. The job runs on Spot while there is time, and then on demand. 0: no deadline. "
         "Needs `hours`.",
-        0.0, type="number", minimum=0, maximum=MAX_HOURS,
+        0.0, minimum=0, maximum=MAX_HOURS,
     )  # fmt: skip
-    max_hours: float = about("The job is stopped after this many hours, waits included.", MAX_HOURS, type="number", minimum=0.1, maximum=MAX_HOURS)  # fmt: skip
-    resumes: bool = about("Another machine can go on where this one stopped.", True, type="boolean")
+    max_hours: float = about("The job is stopped after this many hours, waits included.", MAX_HOURS, minimum=0.1, maximum=MAX_HOURS)  # fmt: skip
+    resumes: bool = about("Another machine can go on where this one stopped.", True)
     on_notice: str = about(
         "handles: the program handles SIGTERM and then exits non-zero. drain: a preStop hook stops the process in it that "
         "uses holdfast. wrap: the program knows nothing of notices.",
         OnNotice.HANDLES.value, enum=[each.value for each in OnNotice],
     )  # fmt: skip
-    restarts: int = about("Crashes before the job fails; evictions do not count. A gang on queued flex-start goes back to its queue so often when its nodes end.", 3, type="integer", minimum=0, maximum=100)  # fmt: skip
-    processes: int = about("Processes that torchrun starts in a pod; 0: one for each GPU.", 0, type="integer", minimum=0, maximum=64)  # fmt: skip
+    restarts: int = about("Crashes before the job fails; evictions do not count. A gang on queued flex-start goes back to its queue so often when its nodes end.", 3, minimum=0, maximum=100)  # fmt: skip
+    processes: int = about("Processes that torchrun starts in a pod; 0: one for each GPU.", 0, minimum=0, maximum=64)  # fmt: skip
     data: str = about(f"gs://BUCKET/FOLDER, mounted read-only at {DATA}.", "", form=BUCKET)
     checkpoints: str = about("gs://BUCKET of the checkpoints, in HOLDFAST_CHECKPOINTS; empty: the environment's.", "", form=BUCKET)  # fmt: skip
     checkpoint_key: str = about(
@@ -134,7 +127,7 @@ class OwnJob:
     )
     scratch: str = about("Size of /tmp, the only folder that can be written; lost with the pod.", "10Gi", form=SIZE)
     shm: str = about("Size of /dev/shm; empty: a quarter of the machine's memory.", "", form=SIZE)
-    cpus: float = about("CPUs of a pod without GPUs.", 4.0, type="number", minimum=0.1, maximum=200)
+    cpus: float = about("CPUs of a pod without GPUs.", 4.0, minimum=0.1, maximum=200)
     memory: str = about("Memory of a pod without GPUs.", "16Gi", form=SIZE)
     predictor: str = about(
         "MODULE:FUNCTION of the image, or gpt, entropy: a batch over `data`, each item once, with `nodes` workers. "
@@ -143,7 +136,7 @@ class OwnJob:
     )
     predict_seconds: float = about(
         "Seconds after which a prediction of a batch counts as hanging; 0: learned, 300 at most.",
-        0.0, type="number", minimum=0, maximum=86_400,
+        0.0, minimum=0, maximum=86_400,
     )  # fmt: skip
 
     def __post_init__(self) -> None:
