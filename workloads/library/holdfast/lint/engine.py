@@ -139,7 +139,7 @@ def judge(files: list[File], options: Options) -> Report:
     for file, platform in zip(files, _platforms(files, options), strict=True):
         groups.setdefault(str(platform), (platform, []))[1].append(file)
     for platform, mine in groups.values():
-        _judge_environment(mine, Platform.of(platform), report)
+        _judge_environment(mine, Platform(platform), report)
     report.findings.sort(key=lambda f: (f.file, f.mark.line, f.mark.column, f.rule))
     return report
 

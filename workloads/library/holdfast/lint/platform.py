@@ -1,10 +1,10 @@
 """What a platform offers to pods: pools, auto-provisioned nodes, windows, caps, and where each is written.
 
-Built from a platform document by `Platform.of`; rules ask it and quote it in their findings.
+Built from a platform document; rules ask it and quote it in their findings.
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache, cached_property
 from math import inf
 
@@ -44,20 +44,13 @@ JUDGED_LABELS = (
 )
 
 
-@dataclass(frozen=True, kw_only=True)
 class Platform:
     """All that rules know. The cluster-wide names come from the files under examination, not from here."""
 
-    environment: str
-    pools: tuple[Pool, ...]
-    zones: tuple[str, ...]
-    caps: dict[str, int]
-    """Accelerator -> GPUs that auto-provisioning may buy."""
-
-    @classmethod
-    def of(cls, document: document.Platform) -> "Platform":
-        caps = dict(document.auto_provisioning)
-        return cls(environment=document.name, pools=document.pools, zones=document.zones, caps=caps)
+    def __init__(self, document: document.Platform) -> None:
+        self.environment, self.pools, self.zones = document.name, document.pools, document.zones
+        self.caps = dict(document.auto_provisioning)
+        """Accelerator -> GPUs that auto-provisioning may buy."""
 
     @cached_property
     def offers(self) -> tuple[Pool, ...]:

@@ -9,7 +9,7 @@ the good one. Distributions add rules by an entry point of the group `holdfast.l
             yield Hit(("metadata",), f"{obj.title} has no owner")
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from importlib import import_module
@@ -115,10 +115,5 @@ def all_rules() -> dict[str, Rule]:
     return dict(sorted(_RULES.items()))
 
 
-def subjects(obj: Object, rule: Rule) -> Iterator[Subject]:
-    if rule.subject is Object:
-        yield obj
-    elif rule.subject is Pod:
-        yield from obj.pods
-    else:
-        yield from obj.jobs
+def subjects(obj: Object, rule: Rule) -> Sequence[Subject]:
+    return {Object: [obj], Pod: obj.pods, Job: obj.jobs}[rule.subject]

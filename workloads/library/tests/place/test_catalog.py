@@ -18,9 +18,8 @@ TODAY = datetime.date(2026, 11, 21)
 
 
 @pytest.fixture(autouse=True)
-def key(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(catalog.ENV_API_KEY, "not-a-secret")
-    monkeypatch.setenv(catalog.ENV_TOKEN, "token-of-a-test")
+def token(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(catalog.ENV_TOKEN, "not-a-secret")
 
 
 @pytest.mark.parametrize(
@@ -82,9 +81,9 @@ SKUS = [
 
 
 def pages(path: str, headers: dict[str, str], body: bytes) -> tuple[int, object]:
-    """Two pages, and only for who shows the key."""
+    """Two pages, and only for who shows the token."""
     assert "not-a-secret" not in path
-    if headers.get("X-Goog-Api-Key", headers.get("X-goog-api-key")) != "not-a-secret":
+    if headers["Authorization"] != "Bearer not-a-secret":
         return 403, {}
     token = parse_qs(urlsplit(path).query).get("pageToken")
     return (200, {"skus": SKUS[4:]}) if token == ["more"] else (200, {"skus": SKUS[:4], "nextPageToken": "more"})
@@ -145,15 +144,14 @@ def test_refresh_refuses_prices_that_cannot_be_right(skus: list[Any], error: str
 @pytest.mark.parametrize(
     ("status", "body"), [(403, {}), (500, b"oops"), (200, b"<html>"), (200, {"skus": []})], ids=str
 )
-def test_an_answer_that_is_none_is_not_judged_and_shows_no_key(status: int, body: object) -> None:
+def test_an_answer_that_is_none_is_not_judged_and_shows_no_token(status: int, body: object) -> None:
     with answering(lambda *_: (status, body)) as endpoint, pytest.raises(Unjudged) as caught:
         catalog.refresh(prices.load(), TODAY, endpoint)
     assert "not-a-secret" not in str(caught.value)
 
 
 def test_without_credentials_nothing_is_asked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    for name in (catalog.ENV_API_KEY, catalog.ENV_TOKEN):
-        monkeypatch.delenv(name)
+    monkeypatch.delenv(catalog.ENV_TOKEN)
     monkeypatch.setenv("PATH", str(tmp_path))  # no gcloud
     with pytest.raises(Unjudged, match="no Google credentials"):
         catalog.refresh(prices.load(), TODAY, "http://127.0.0.1:1")
@@ -163,7 +161,6 @@ def test_the_login_of_gcloud_is_taken_where_no_token_is_set(monkeypatch: pytest.
     gcloud = tmp_path / "gcloud"
     gcloud.write_text('#!/bin/sh\n[ "$*" = "auth application-default print-access-token" ] && echo from-gcloud\n')
     gcloud.chmod(0o755)
-    monkeypatch.delenv(catalog.ENV_API_KEY)
     monkeypatch.delenv(catalog.ENV_TOKEN)
     monkeypatch.setenv("PATH", str(tmp_path))
     assert catalog.credentials() == {"Authorization": "Bearer from-gcloud"}
