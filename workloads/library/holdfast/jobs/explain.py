@@ -22,6 +22,7 @@ from holdfast.platform import Platform
 
 SCHEMA = "holdfast.explanation/2"
 MOST_LISTED = 5
+_CLASS = (LABEL_POOL_CLASS, LABEL_FLEX_START)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -75,21 +76,18 @@ def similar(job: JobSnapshot, cluster: ClusterSnapshot) -> str:
     """What other jobs' pods of the same class of pools waited for a node, as far as the cluster still knows."""
     selector: dict[str, str] = job.pod_spec.get("nodeSelector", {})
     own = {pod["metadata"]["uid"] for pod in job.pods}
-    waits = sorted(
-        wait
+    alike = [
+        pod
         for pod in cluster.others
-        if pod["metadata"]["uid"] not in own and _same_class(pod["spec"].get("nodeSelector", {}), selector)
-        if (wait := waited_s(pod)) is not None
-    )
+        if pod["metadata"]["uid"] not in own
+        and all(pod["spec"].get("nodeSelector", {}).get(key) == selector.get(key) for key in _CLASS)
+    ]
+    waits = sorted(wait for pod in alike if (wait := waited_s(pod)) is not None)
     no_eta = "; Google gives no ETA for flex-start" if LABEL_FLEX_START in selector else ""
     if not waits:
         return f"no other pod of this class has started here yet{no_eta}"
     percentiles = quantiles(waits, n=20, method="inclusive") if len(waits) > 1 else waits * 19
     return f"{len(waits)} pods of this class waited p50 {percentiles[9]:.0f} s, p95 {percentiles[18]:.0f} s{no_eta}"
-
-
-def _same_class(other: dict[str, str], own: dict[str, str]) -> bool:
-    return all(other.get(key) == own.get(key) for key in (LABEL_POOL_CLASS, LABEL_FLEX_START))
 
 
 def progress_text(summary: JobSummary | None, now_s: float, usd_per_hour: float | None = None) -> str:

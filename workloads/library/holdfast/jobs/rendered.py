@@ -80,6 +80,9 @@ def judge(name: str, written: str, platform: Platform) -> None:
 def _work(own: OwnJob, context: RenderContext, placed: Placed) -> PodSettings:
     env = {ENV_RUN: own.name, ENV_CHECKPOINTS: own.checkpoints or context.checkpoints, **HOMELESS}
     mounted = pod_parts.mounted(own)
+    state = {ANNOTATION_STATE: own.state} if own.state else {}
+    # The library's commits and results refuse a second writer; of a wrapped program that is not known.
+    expendable = {} if own.on_notice == OnNotice.WRAP else EXPENDABLE
     return PodSettings(
         name=own.name,
         role=own.role,
@@ -95,22 +98,13 @@ def _work(own: OwnJob, context: RenderContext, placed: Placed) -> PodSettings:
         reads_run=own.name if _signs(own) else "",
         writes_run=own.name if own.role == SHARED_ACCOUNT else "",
         volumes=mounted.volumes,
-        annotations={ANNOTATION_RULE: placed.rule.value} | _state(own) | _expendable(own) | mounted.annotations,
+        annotations={ANNOTATION_RULE: placed.rule.value} | state | expendable | mounted.annotations,
     )
 
 
 def _signs(own: OwnJob) -> bool:
     """Whether it takes the run's key where the environment signs. A wrapped program knows nothing of checkpoints."""
     return not (own.checkpoint_key or own.predictor or own.on_notice == OnNotice.WRAP)
-
-
-def _state(own: OwnJob) -> dict[str, str]:
-    return {ANNOTATION_STATE: own.state} if own.state else {}
-
-
-def _expendable(own: OwnJob) -> dict[str, str]:
-    """The library's commits and results refuse a second writer; of a wrapped program that is not known."""
-    return {} if own.on_notice == OnNotice.WRAP else EXPENDABLE
 
 
 def _size(own: OwnJob, placed: Placed) -> Size:

@@ -112,6 +112,7 @@ def _child(parent: Any, step: str | int, *, of_key: bool) -> tuple[Any, Mark] | 
 
 
 _START = re.compile(r"^---(?=\s|$)", re.MULTILINE)
+# Before a document it is for the reader, and is no document itself.
 _DIRECTIVE = re.compile(r"^%(?:YAML|TAG)\b.*$", re.MULTILINE)
 _TEMPLATES = (("{{", "}}"), ("{%", "%}"), ("<%", "%>"), ("%{", "}"))  # Helm and Go, Jinja, ERB, Terraform
 _CRD = re.compile(r"^kind:\s*[\"']?CustomResourceDefinition\b", re.MULTILINE)
@@ -125,7 +126,7 @@ def read(text: str) -> Iterator[Document]:
         return
     budget = _Budget()
     for chunk, first_line in _chunks(text.removeprefix("\ufeff")):
-        document = _read_chunk(_without_directives(chunk), first_line, budget)
+        document = _read_chunk(_DIRECTIVE.sub("", chunk), first_line, budget)
         if document.value is not None or document.troubles:
             yield document
 
@@ -138,11 +139,6 @@ def _chunks(text: str) -> Iterator[tuple[str, int]]:
         line += text.count("\n", start, match.end())
         start = match.end()
     yield text[start:], line + 1
-
-
-def _without_directives(chunk: str) -> str:
-    """`%YAML 1.1` before a document is for the reader, and is no document itself."""
-    return _DIRECTIVE.sub("", chunk) if "%" in chunk else chunk
 
 
 def _read_chunk(chunk: str, first_line: int, budget: "_Budget") -> Document:

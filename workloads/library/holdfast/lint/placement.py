@@ -9,7 +9,6 @@ from functools import cached_property
 
 from holdfast.contract import pools as contract
 from holdfast.contract.capacity import Capacity
-from holdfast.contract.lifecycle import DEFAULT_WINDOW
 from holdfast.contract.pools import SPOT_TAINT, Pool
 from holdfast.lint.document import Path
 from holdfast.lint.objects import Pod, as_list, as_map, as_text, dig, holds, near
@@ -71,7 +70,7 @@ class Placement:
         return [pool for pool in asked if self._allows(pool)]
 
     def _allows(self, pool: Pool) -> bool:
-        labels, zones = self.platform.labels(pool), self.platform.pool_zones(pool)
+        labels, zones = self.platform.labels(pool), pool.zones or self.platform.zones
         return any(all(d.allows(labels, zones) for d in (*self.selector, *term)) for term in self.terms)
 
     def untolerated(self, pool: Pool) -> list[contract.Taint]:
@@ -136,10 +135,6 @@ class Placement:
     @property
     def interruptible(self) -> bool:
         return self.on_spot is not None or self.on_flex
-
-    @property
-    def window_s(self) -> int:
-        return self.on_spot.window.pod_s if self.on_spot else DEFAULT_WINDOW.pod_s
 
     @property
     def ties_to_spot(self) -> bool:

@@ -85,9 +85,6 @@ class Platform:
             labels = {key: value for key, value in labels.items() if key not in ours}
         return labels
 
-    def pool_zones(self, pool: Pool) -> tuple[str, ...]:
-        return pool.zones or self.zones
-
     @cached_property
     def taints(self) -> tuple[Taint, ...]:
         """Every taint that a node of this platform may carry."""

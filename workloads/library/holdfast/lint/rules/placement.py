@@ -16,7 +16,7 @@ from holdfast.contract.pools import (
 )
 from holdfast.lint.finding import Hit, Severity
 from holdfast.lint.objects import Pod, as_int, as_text, near
-from holdfast.lint.placement import Demand, Placement
+from holdfast.lint.placement import Placement
 from holdfast.lint.platform import is_judged, tolerates
 from holdfast.lint.registry import Context, rule
 
@@ -76,9 +76,11 @@ def selector_matches_no_pool(pod: Pod, context: Context) -> Iterator[Hit]:
     place = context.place(pod)
     if not place.demands or place.matching or _flex_is_wrong(place):
         return
-    wrong = [d for d in place.demands if _impossible(d, context)]
+    offered = context.platform.label_values
+    asked = [d for d in place.demands if is_judged(d.key) and d.operator == "In"]
+    wrong = [d for d in asked if not offered.get(d.key, set()) & set(d.values)]
     for demand in wrong or place.demands[:1]:
-        known = sorted(context.platform.label_values.get(demand.key, ()))
+        known = sorted(offered.get(demand.key, ()))
         meant = near(" ".join(demand.values), known)
         hint = f"; did you mean {meant}?" if meant else ""
         has = f"pools have {demand.key} = {', '.join(known)}" if known else f"no pool has a label {demand.key}"
@@ -86,11 +88,6 @@ def selector_matches_no_pool(pod: Pod, context: Context) -> Iterator[Hit]:
             context.platform.pools[0], has if wrong else "no single pool has all the selected labels"
         )
         yield Hit(demand.path, f"{demand.key}={','.join(demand.values)} matches no pool{hint}", basis)
-
-
-def _impossible(demand: Demand, context: Context) -> bool:
-    values = context.platform.label_values.get(demand.key, set())
-    return is_judged(demand.key) and demand.operator == "In" and not values & set(demand.values)
 
 
 def _flex_is_wrong(place: Placement) -> bool:

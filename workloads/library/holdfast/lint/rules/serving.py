@@ -60,10 +60,6 @@ def services(pod: Pod, context: Context) -> list[Object]:
     return [each for each in chosen if each.spec.get("selector")]
 
 
-def _served_on_spot(pod: Pod, context: Context) -> bool:
-    return context.place(pod).on_spot is not None and bool(services(pod, context))
-
-
 @rule("HF140", "readiness-too-slow-for-spot", Severity.ERROR, on=Pod,
     what="A Spot pod behind a Service has no readiness probe that fails within a second.",
     why="A Spot notice takes no pod out of a Service; a proxy that asks for its readiness does. Until then requests go to"
@@ -72,7 +68,7 @@ def _served_on_spot(pod: Pod, context: Context) -> bool:
     bad=_spot("readinessProbe: {httpGet: {path: /, port: 8080}, periodSeconds: 10}"),
     good=_READY, base="serving-container")  # fmt: skip
 def readiness_too_slow(pod: Pod, context: Context) -> Iterator[Hit]:
-    if not _served_on_spot(pod, context):
+    if context.place(pod).on_spot is None or not services(pod, context):
         return
     stated = [(c, as_map(c.body.get("readinessProbe"))) for c in pod.containers if c.body.get("readinessProbe")]
     if not stated:
@@ -106,16 +102,12 @@ def request_longer_than_drain(pod: Pod, context: Context) -> Iterator[Hit]:
     source=_PROXY, fix="let it select a proxy on demand, which asks the Spot pods for their readiness",
     bad=_spot(_READY, annotations=_NEG), good=_service("proxy", _NEG))  # fmt: skip
 def load_balancer_sends_to_spot(obj: Object, context: Context) -> Iterator[Hit]:
-    if obj.kind != "Service" or not _balanced(obj):
+    balanced = ANNOTATION_NEG in as_map(obj.metadata.get("annotations")) or obj.spec.get("type") == "LoadBalancer"
+    if obj.kind != "Service" or not balanced:
         return
     pods = context.world.selected(obj.namespace, {"matchLabels": obj.spec.get("selector")})
     if obj.spec.get("selector") and any(context.place(pod).on_spot for pod in pods):
         yield Hit(("spec", "selector"), "a load balancer of the cloud sends requests to Spot pods")
-
-
-def _balanced(service: Object) -> bool:
-    annotated = ANNOTATION_NEG in as_map(service.metadata.get("annotations"))
-    return annotated or as_text(service.spec.get("type")) == "LoadBalancer"
 
 
 @rule("HF145", "vllm-drops-at-sigterm", Severity.ERROR, on=Pod,
