@@ -207,7 +207,8 @@ def place(
         fix = "leave --gpu, --hours and --nodes out"
         raise InputError("--job and a question", got="both", allowed="one of them", fix=fix)
     document = nearest(platform, file.parent if file else None)
-    offered = ask.machines_of(document) if document else frozenset[str]()
+    pools = document.pools if document else ()
+    offered = frozenset(pool.machine_type for pool in pools if pool.gpus_per_node)
     if file:
         from holdfast.jobs import file_text  # only here: it takes YAML readers
 

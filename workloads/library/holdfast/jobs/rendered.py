@@ -33,7 +33,7 @@ FLEX_GRACE_S = 60
 
 def bodies(own: OwnJob, context: RenderContext, placed: Placed) -> list[Body]:
     """The objects in the order in which they are sent; what the job needs before it."""
-    work = _placed(own, placed, _work(own, context, placed))
+    work = _placed(own, placed, pod_parts.mounted(own, _work(own, context, placed)))
     work = pod_parts.predicting(own, context, work) if own.predictor else pod_parts.started(own, work)
     found = [body for body in (pod_parts.provider_class(own, context),) if body]
     queue = QUEUES[placed.offer.capacity] if placed.offer else ""
@@ -79,7 +79,6 @@ def judge(name: str, written: str, platform: Platform) -> None:
 
 def _work(own: OwnJob, context: RenderContext, placed: Placed) -> PodSettings:
     env = {ENV_RUN: own.name, ENV_CHECKPOINTS: own.checkpoints or context.checkpoints, **HOMELESS}
-    mounted = pod_parts.mounted(own)
     state = {ANNOTATION_STATE: own.state} if own.state else {}
     # The library's commits and results refuse a second writer; of a wrapped program that is not known.
     expendable = {} if own.on_notice == OnNotice.WRAP else EXPENDABLE
@@ -94,11 +93,10 @@ def _work(own: OwnJob, context: RenderContext, placed: Placed) -> PodSettings:
         priority=PRIORITY_PLATFORM,
         grace_s=FLEX_GRACE_S,
         restart="Never",
-        env=env | own.env | mounted.env,
+        env=env | own.env,
         reads_run=own.name if _signs(own) else "",
         writes_run=own.name if own.role == SHARED_ACCOUNT else "",
-        volumes=mounted.volumes,
-        annotations={ANNOTATION_RULE: placed.rule.value} | state | expendable | mounted.annotations,
+        annotations={ANNOTATION_RULE: placed.rule.value} | state | expendable,
     )
 
 

@@ -32,7 +32,7 @@ def explanation(found: Explanation) -> None:
 def listing(found: list[Row]) -> None:
     rows = [
         (
-            row.name, row.kind, row.capacity, row.status, row.why, _or_dash(row.step), _age(row.saved_age_s),
+            row.name, row.kind, row.capacity, row.status, row.why, "-" if row.step is None else str(row.step), _age(row.saved_age_s),
             counted(row.evicted), counted(row.crashed), _age(row.waited_s), _age(row.ran_s),
             "-" if row.useful_ratio is None else f"{100 * row.useful_ratio:.1f}", _usd(row.usd),
         )
@@ -78,10 +78,6 @@ def _grid(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> None:
 def counted(value: Count) -> str:
     """`3+`: at least 3."""
     return f"{value.number}{'' if value.exact else '+'}"
-
-
-def _or_dash(value: object) -> str:
-    return "-" if value is None else str(value)
 
 
 def _age(seconds: float | None) -> str:

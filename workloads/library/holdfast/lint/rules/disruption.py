@@ -47,16 +47,21 @@ spec:
 """
 
 
+def _guarded(obj: Object, context: Context) -> list[Pod]:
+    """The pods of a budget; none of another object."""
+    budget = obj.kind == "PodDisruptionBudget"
+    return context.world.selected(obj.namespace, obj.spec.get("selector")) if budget else []
+
+
 @rule("HF133", "pdb-believed-to-stop-preemption", Severity.INFO, on=Object,
     what="All pods of a PodDisruptionBudget run on Spot.",
     why="Preemption does not ask a budget. There it only slows voluntary drains.",
     source=DOC_PDB, fix="say in annotation holdfast.dev/reason which eviction it is for",
     bad=_budget("minAvailable: 1"), good=_budget("minAvailable: 1", "drains of a gang"))  # fmt: skip
 def pdb_on_spot(obj: Object, context: Context) -> Iterator[Hit]:
-    if obj.kind != "PodDisruptionBudget" or "holdfast.dev/reason" in as_map(obj.metadata.get("annotations")):
-        return
-    pods = context.world.selected(obj.namespace, obj.spec.get("selector"))
-    if pods and all(context.place(pod).on_spot for pod in pods):
+    pods = _guarded(obj, context)
+    explained = "holdfast.dev/reason" in as_map(obj.metadata.get("annotations"))
+    if pods and not explained and all(context.place(pod).on_spot for pod in pods):
         yield Hit(("spec", "selector"), "its pods run on Spot, where preemption does not ask a budget")
 
 
@@ -66,11 +71,8 @@ def pdb_on_spot(obj: Object, context: Context) -> Iterator[Hit]:
     source=DOC_PDB + "#arbitrary-controllers-and-selectors", fix="write minAvailable as a number",
     bad=_budget("maxUnavailable: 1", "gang"), good=_budget("minAvailable: 1", "gang"))  # fmt: skip
 def pdb_needs_count(obj: Object, context: Context) -> Iterator[Hit]:
-    if obj.kind != "PodDisruptionBudget":
-        return
     field = "minAvailable" if as_text(obj.spec.get("minAvailable")) else "maxUnavailable"
-    pods = context.world.selected(obj.namespace, obj.spec.get("selector"))
-    if dig(obj.spec, field) is not None and any(pod.job for pod in pods):
+    if dig(obj.spec, field) is not None and any(pod.job for pod in _guarded(obj, context)):
         yield Hit(("spec", field), "has no total to count from: its pods belong to a Job")
 
 
@@ -83,7 +85,7 @@ def budget_stops_drains(obj: Object, context: Context) -> Iterator[Hit]:
     if obj.kind != "PodDisruptionBudget":
         return
     least, most = obj.spec.get("minAvailable"), obj.spec.get("maxUnavailable")
-    pods = context.world.selected(obj.namespace, obj.spec.get("selector"))
+    pods = _guarded(obj, context)
     # Of others an autoscaler may set the number.
     total = sum(pod.replicas for pod in pods) if pods and all(pod.job for pod in pods) else None
     if least == "100%" or (total and (as_int(least) or 0) >= total):

@@ -91,11 +91,6 @@ def sharded(main: Container) -> bool:
     return main.runs("holdfast", "train", "ranks") and "--sharded" in main.words
 
 
-def number(main: Container, variable: str, option: str, default: int) -> int:
-    text = main.option(option) or as_text(main.env.get(variable))
-    return int(text) if text.isascii() and text.isdecimal() and len(text) < 9 else default
-
-
 @rule("HF150", "elastic-not-by-index", Severity.ERROR, on=Job,
     what="The Job of an elastic gang does not replace a lost pod by itself.",
     why="Without backoffLimitPerIndex the back-off or failure of one index applies to all. In a JobSet a lost pod restarts"
@@ -106,7 +101,7 @@ def elastic_not_by_index(job: Job, context: Context) -> Iterator[Hit]:
     main = member(job.pod)
     if main is None:
         return
-    nodes = number(main, ENV_GANG_NODES, "--nodes", job.parallelism)
+    nodes = main.number("--nodes", ENV_GANG_NODES) or job.parallelism
     if job.in_jobset:
         yield Hit(job.path, "a JobSet restarts all of its pods for one")
     elif job.spec.get("completionMode") != "Indexed" or "backoffLimitPerIndex" not in job.spec:
@@ -137,8 +132,8 @@ def elastic_budget(job: Job, context: Context) -> Iterator[Hit]:
     main = member(job.pod)
     if main is None or job.pod is None:
         return
-    nodes = number(main, ENV_GANG_NODES, "--nodes", job.parallelism)
-    least = nodes - 1 if sharded(main) else number(main, ENV_GANG_MIN_NODES, "--min-nodes", 1)
+    nodes = main.number("--nodes", ENV_GANG_NODES) or job.parallelism
+    least = nodes - 1 if sharded(main) else main.number("--min-nodes", ENV_GANG_MIN_NODES) or 1
     budgets = context.world.selecting("PodDisruptionBudget", job.pod)
     kept = [as_int(budget.spec.get("minAvailable")) for budget in budgets]
     if least > 1 and kept != [least]:
@@ -196,8 +191,8 @@ def copies_do_not_fit(pod: Pod, context: Context) -> Iterator[Hit]:
     limit = quantity(main.limit("memory")) if main else None
     if main is None or not sharded(main) or state is None or limit is None:
         return
-    nodes, count = number(main, ENV_GANG_NODES, "--nodes", 1), ALONE if main.option("--copies") == "0" else MEMORIES
-    shard = state / max(nodes, 1)
+    nodes, count = main.number("--nodes", ENV_GANG_NODES) or 1, ALONE if main.option("--copies") == "0" else MEMORIES
+    shard = state / nodes
     if count * shard > limit:
         needed = f"{count} x {shard / GIB:.1f} GiB = {count * shard / GIB:.1f} GiB"
         yield Hit(

@@ -9,7 +9,7 @@ from holdfast.lint.document import Path
 from holdfast.lint.finding import Hit, Severity
 from holdfast.lint.objects import Object, Pod, as_int, as_list, as_text, dig
 from holdfast.lint.registry import Context, rule
-from holdfast.lint.rules.elastic import GOOD, but, member, number
+from holdfast.lint.rules.elastic import GOOD, but, member
 from holdfast.lint.world import selector_of, selects
 
 DOC_POLICY = "https://kubernetes.io/docs/concepts/services-networking/network-policies/"
@@ -96,7 +96,7 @@ def gang_port_closed(pod: Pod, context: Context) -> Iterator[Hit]:
 def _gang_ports(pod: Pod) -> tuple[int, ...]:
     main = member(pod)
     if main:
-        first = number(main, ENV_GANG_PORT, "", ELASTIC_PORT)
+        first = main.number("", ENV_GANG_PORT) or ELASTIC_PORT
         return first, first + 1, ANY_PORT
     joins = pod.replicas > 1 and any(c.option("--rendezvous") or c.option("--rdzv-endpoint") for c in pod.containers)
     return (ANY_PORT,) if pod.job and joins else ()
