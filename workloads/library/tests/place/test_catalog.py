@@ -95,21 +95,21 @@ def with_guesses() -> prices.Table:
     return replace(loaded, skus=tuple(replace(s, basis=INFERRED) if s.capacity is FLEX else s for s in loaded.skus))
 
 
+def quoted(table: prices.Table, capacity: Capacity) -> tuple[float, bool]:
+    """Dollars of a machine, and whether they are inferred."""
+    found = table.quote(MACHINE_TYPES["a2-highgpu-1g"], "us-central1", capacity)
+    assert found is not None
+    return found.usd, found.inferred
+
+
 def test_refresh_reads_every_page_and_keeps_what_the_catalogue_does_not_sell() -> None:
     old = with_guesses()
     with answering(pages) as endpoint:
         table = catalog.refresh(old, TODAY, endpoint)
-    machine = MACHINE_TYPES["a2-highgpu-1g"]
     assert table.fetched_at == TODAY
-    spot, demand = (table.quote(machine, "us-central1", c) for c in (SPOT, DEMAND))
-    assert spot is not None
-    assert spot.usd == pytest.approx(12 * 0.01 + 85 * 0.001 + 1.0)
-    assert demand is not None
-    assert demand.usd == pytest.approx(12 * 0.04 + 85 * 0.005 + 3.0)
-    flex = table.quote(machine, "us-central1", FLEX)
-    assert flex is not None
-    assert flex.inferred
-    assert flex.usd == pytest.approx(2.0204, abs=1e-4)
+    assert quoted(table, SPOT) == (pytest.approx(12 * 0.01 + 85 * 0.001 + 1.0), False)
+    assert quoted(table, DEMAND) == (pytest.approx(12 * 0.04 + 85 * 0.005 + 3.0), False)
+    assert quoted(table, FLEX) == (pytest.approx(2.0204, abs=1e-4), True)
     assert {s.basis for s in table.skus} == {LISTED, INFERRED}
     assert all(s.sku and s.as_of == TODAY.isoformat() for s in table.skus if s.basis == LISTED)
     assert "us-east1" in table.regions("nvidia-tesla-a100")
@@ -120,11 +120,8 @@ def test_refresh_reads_every_page_and_keeps_what_the_catalogue_does_not_sell() -
 def test_a_guess_never_stays_above_a_list_price_that_fell() -> None:
     fell = [raw("G1", s["description"], 1.2) if s["skuId"] == "G1" else s for s in SKUS]
     with answering(lambda *_: (200, {"skus": fell})) as endpoint:
-        flex = catalog.refresh(with_guesses(), TODAY, endpoint).quote(
-            MACHINE_TYPES["a2-highgpu-1g"], "us-central1", FLEX
-        )
-    assert flex is not None
-    assert flex.usd == pytest.approx(1.2 + 12 * 0.01739 + 85 * 0.00233)
+        usd, _ = quoted(catalog.refresh(with_guesses(), TODAY, endpoint), FLEX)
+    assert usd == pytest.approx(1.2 + 12 * 0.01739 + 85 * 0.00233)
 
 
 @pytest.mark.parametrize(
