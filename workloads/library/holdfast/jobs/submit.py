@@ -12,6 +12,7 @@ from typing import Any
 from holdfast.clients.api import Api, ApiError, Object, fix_of_unchangeable
 from holdfast.contract.errors import InputError, Stopped, Unjudged
 from holdfast.contract.kubernetes import LABEL_NAME
+from holdfast.contract.values import finite
 from holdfast.jobs import buying
 from holdfast.jobs.buying import Purchase
 from holdfast.jobs.cluster_snapshot import gpus
@@ -134,7 +135,7 @@ def documents_of(path: Path) -> list[Any]:
     for each in found:
         for trouble in each.troubles:
             raise _unreadable(path, f"line {trouble.mark.line}: {trouble.message}")
-        if not _is_finite(each.value):
+        if finite(each.value) != each.value:  # JSON, in which all goes to the API server, knows no other numbers
             raise _unreadable(path, "a number that is infinite or none (.inf, .nan)")
     return [each.value for each in found]
 
@@ -163,15 +164,6 @@ def checked(path: Path, documents: list[Any]) -> list[Object]:
         kinds = ", ".join(doc["kind"] for doc in documents) or "nothing"
         raise InputError("no job in the manifest", got=f"{path}: {kinds}", allowed=" or ".join(KINDS), fix=_RENDER)
     return documents
-
-
-def _is_finite(value: Any) -> bool:
-    """JSON, in which all goes to the API server, knows no other numbers."""
-    if isinstance(value, dict):
-        return all(map(_is_finite, value.values()))
-    if isinstance(value, list):
-        return all(map(_is_finite, value))
-    return not isinstance(value, float) or math.isfinite(value)
 
 
 def _unreadable(path: Path, why: str) -> InputError:

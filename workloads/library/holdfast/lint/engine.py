@@ -191,29 +191,14 @@ def _judge_object(obj: Object, context: Context) -> Iterator[Finding]:
 
 
 def _finding(rule: Rule, hit: Hit, obj: Object) -> Finding:
-    return Finding(
-        rule=rule.id,
-        severity=rule.severity,
-        message=hit.message[:MOST_CHARACTERS],  # a name out of a file may be as long as the file
-        fix=hit.fix or rule.fix,
-        file=obj.file,
-        mark=obj.document.at((*obj.root, *hit.path), of_key=hit.on_key),
-        object_name=obj.title,
-        where=".".join(str(step) for step in hit.path),
-        basis=hit.basis,
-    )
+    mark = obj.document.at((*obj.root, *hit.path), of_key=hit.on_key)
+    message = hit.message[:MOST_CHARACTERS]  # a name out of a file may be as long as the file
+    where = ".".join(map(str, hit.path))
+    fix = hit.fix or rule.fix
+    return rule.finding(message, obj.file, mark, fix=fix, object_name=obj.title, where=where, basis=hit.basis)
 
 
 def _troubles(file: File) -> Iterator[Finding]:
     for document in file.documents:
         for trouble in document.troubles:
-            rule = all_rules()[_TROUBLES[trouble.kind]]
-            yield Finding(
-                rule=rule.id,
-                severity=rule.severity,
-                message=trouble.message,
-                fix=rule.fix,
-                file=file.path,
-                mark=trouble.mark,
-                object_name="",
-            )
+            yield all_rules()[_TROUBLES[trouble.kind]].finding(trouble.message, file.path, trouble.mark)

@@ -36,7 +36,7 @@ class Finding:
     fix: str
     file: str
     mark: Mark
-    object_name: str
+    object_name: str = ""
     where: str = ""
     """Dotted path in the object."""
     basis: str = ""

@@ -85,5 +85,4 @@ def _complaint(ignore: Ignore) -> Iterator[Finding]:
         rule, message = "HF902", f"ignores {ignore.rule}, which finds nothing here"
     else:
         return
-    known = rules[rule]
-    yield Finding(rule, known.severity, message, known.fix, ignore.file, ignore.mark, object_name="")
+    yield rules[rule].finding(message, ignore.file, ignore.mark)

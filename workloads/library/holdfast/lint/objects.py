@@ -4,7 +4,7 @@ All of it takes hostile input: a value of the wrong type reads as absent.
 """
 
 import re
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import cached_property
@@ -55,17 +55,6 @@ def dig(value: Any, *path: str | int) -> Any:
         else:
             return None
     return value
-
-
-def holds(operator: str, value: str | None, values: Collection[str]) -> bool:
-    """Whether an expression of a selector holds for a label; one with an unknown operator does."""
-    answers = {
-        "In": value in values,
-        "NotIn": value not in values,
-        "Exists": value is not None,
-        "DoesNotExist": value is None,
-    }
-    return answers.get(operator, True)
 
 
 @dataclass(eq=False)

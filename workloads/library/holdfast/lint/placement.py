@@ -11,8 +11,9 @@ from holdfast.contract import pools as contract
 from holdfast.contract.capacity import Capacity
 from holdfast.contract.pools import SPOT_TAINT, Pool
 from holdfast.lint.document import Path
-from holdfast.lint.objects import Pod, as_list, as_map, as_text, dig, holds, near
+from holdfast.lint.objects import Pod, as_list, as_map, as_text, dig, near
 from holdfast.lint.platform import NAP_SPOT_TAINT, Platform, is_judged, repels, tolerates
+from holdfast.lint.world import holds
 
 _SPOT_WORDS = ("spot", "preemptible")
 FLEX = (Capacity.FLEX_START, Capacity.QUEUED)

@@ -17,7 +17,8 @@ from typing import Any, TypeVar
 
 from holdfast.contract.errors import InputError
 from holdfast.contract.extensions import extensions
-from holdfast.lint.finding import Hit, Severity
+from holdfast.lint.document import Mark
+from holdfast.lint.finding import Finding, Hit, Severity
 from holdfast.lint.objects import Job, Object, Pod
 from holdfast.lint.placement import Placement
 from holdfast.lint.platform import Platform
@@ -75,6 +76,10 @@ class Rule:
     @property
     def name(self) -> str:
         return f"{self.id}-{self.slug}"
+
+    def finding(self, message: str, file: str, mark: Mark, **more: str) -> Finding:
+        stated: dict[str, Any] = {"rule": self.id, "severity": self.severity, "fix": self.fix} | more
+        return Finding(message=message, file=file, mark=mark, **stated)
 
 
 _RULES: dict[str, Rule] = {}

@@ -1,14 +1,14 @@
 """Names that objects of one run share: a PDB and its pods, a priority class and its users. Each lookup is indexed."""
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from functools import cached_property
 from pathlib import PurePosixPath
 from typing import Any
 
 from holdfast.contract.pools import GPU_RESOURCE
 from holdfast.contract.values import quantity
-from holdfast.lint.objects import Object, Pod, as_int, as_list, as_map, as_maps, as_text, dig, holds
+from holdfast.lint.objects import Object, Pod, as_int, as_list, as_map, as_maps, as_text, dig
 
 QUEUED_RESOURCES = (GPU_RESOURCE, "cpu", "memory")
 # Made by Kubernetes itself and by GKE.
@@ -118,6 +118,17 @@ def selects(selector: Any, pod: Pod) -> bool:
         holds(as_text(e.get("operator")), labels.get(as_text(e.get("key"))), [*map(str, as_list(e.get("values")))])
         for e in listed
     )
+
+
+def holds(operator: str, value: str | None, values: Collection[str]) -> bool:
+    """Whether an expression of a selector holds for a label; one with an unknown operator does."""
+    answers = {
+        "In": value in values,
+        "NotIn": value not in values,
+        "Exists": value is not None,
+        "DoesNotExist": value is None,
+    }
+    return answers.get(operator, True)
 
 
 def match_labels(selector: Any) -> dict[str, str]:
