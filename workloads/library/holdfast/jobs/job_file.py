@@ -1,6 +1,7 @@
 """The file of one job: the metadata of a field is its documentation, its line in the file, its JSON schema, its check."""
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass, field, fields
 from difflib import get_close_matches
 from enum import StrEnum
@@ -140,68 +141,47 @@ class OwnJob:
     )  # fmt: skip
 
     def __post_init__(self) -> None:
-        known = {each.name: each.default for each in fields(self)}
         for each in fields(self):
             _check(each.name, getattr(self, each.name), each.metadata["schema"], each.metadata["form"], each.default)
-        if not self.command and not self.predictor:
-            raise InputError("command is missing", got="nothing", allowed="a program and its options, word by word", fix="add -- python train.py")  # fmt: skip
-        self._check_mappings()
-        if self.gpus != CPU_ONLY:
-            gpus(self.gpus)
-        if self.deadline_hours:
-            self._check_deadline()
-        self._check_batch()
-        self._check_sharded(known)
-        for name in _NOT_IN_PLACE if self.in_place else ():
-            if (got := getattr(self, name)) != known[name]:
-                what, other = ("a sharded", "sharded") if self.sharded else ("an elastic", f"nodes: {self.pods}")
-                raise InputError(
-                    name,
-                    got=f"{got} with {'sharded' if self.sharded else f'nodes: {self.nodes}'}",
-                    allowed=f"{known[name]}, for {what} gang",
-                    fix=f"leave it out, or {other}",
-                )
-
-    def _check_sharded(self, known: dict[str, Any]) -> None:
-        if self.sharded and (self.elastic or self.pods < FEWEST_SHARDED):
-            raise InputError(
-                "sharded",
-                got=f"nodes: {self.nodes}",
-                allowed="a fixed number of nodes, 2 at least: each has a part of the state",
-                fix=f"nodes: {max(FEWEST_SHARDED, self.pods)}, or leave sharded out",
-            )
-        for name in () if self.sharded else _OF_SHARDED:
-            if (got := getattr(self, name)) != known[name]:
-                raise InputError(
-                    name,
-                    got=got,
-                    allowed=f"{known[name] or 'nothing'}, without sharded",
-                    fix="leave it out, or sharded: true",
-                )
-
-    def _check_mappings(self) -> None:
         for name, keys, form in (("env", VARIABLE, TEXT), ("secrets", VARIABLE, SECRET), ("claims", PATH, CLAIM)):
             for key, value in getattr(self, name).items():
                 keys.matched(f"{name}: {'path' if keys is PATH else key[:99]}", key)
                 form.matched(f"{name}[{key}]", value)
+        if self.gpus != CPU_ONLY:
+            gpus(self.gpus)
+        for what, got, allowed, fix in self._contradictions():
+            raise InputError(what, got=got, allowed=allowed, fix=fix)
 
-    def _check_batch(self) -> None:
+    def _contradictions(self) -> Iterator[tuple[str, object, str, str]]:
+        """Fields that do not go together: what, got, allowed, fix."""
+        hours, deadline, most = self.hours, self.deadline_hours, self.max_hours
+        if not self.command and not self.predictor:
+            yield "command is missing", "nothing", "a program and its options, word by word", "add -- python train.py"
+        if self.predictor and self.deadline_hours:
+            yield "deadline_hours", deadline, "0 for a batch", "leave it out"
+        if deadline and not 0 < hours < deadline <= most:
+            got = f"hours {hours:g}, deadline_hours {deadline:g}, max_hours {most:g}"
+            allowed = "hours of work above 0 and below the deadline, and max_hours not before it"
+            yield "deadline_hours", got, allowed, "state the undisturbed work as --hours"
         if self.predictor and not self.data:
-            raise InputError("a batch needs items", got="no data", allowed="data: gs://BUCKET/FOLDER", fix="add --data")
+            yield "a batch needs items", "no data", "data: gs://BUCKET/FOLDER", "add --data"
         if self.predictor and self.on_notice != OnNotice.HANDLES:
-            raise InputError("on_notice", got=self.on_notice, allowed="handles, for a batch", fix="leave it out")
+            yield "on_notice", self.on_notice, "handles, for a batch", "leave it out"
         if self.predict_seconds and not self.predictor:
-            raise InputError("predict_seconds", got="no predictor", allowed="0 without one", fix="leave it out")
-
-    def _check_deadline(self) -> None:
-        if self.predictor:
-            raise InputError("deadline_hours", got=self.deadline_hours, allowed="0 for a batch", fix="leave it out")
-        if not 0 < self.hours < self.deadline_hours <= self.max_hours:
-            raise InputError(
-                "deadline_hours", got=f"hours {self.hours:g}, deadline_hours {self.deadline_hours:g}, max_hours {self.max_hours:g}",
-                allowed="hours of work above 0 and below the deadline, and max_hours not before it",
-                fix="state the undisturbed work as --hours",
-            )  # fmt: skip
+            yield "predict_seconds", "no predictor", "0 without one", "leave it out"
+        if self.sharded and (self.elastic or self.pods < FEWEST_SHARDED):
+            allowed = "a fixed number of nodes, 2 at least: each has a part of the state"
+            fix = f"nodes: {max(FEWEST_SHARDED, self.pods)}, or leave sharded out"
+            yield "sharded", f"nodes: {self.nodes}", allowed, fix
+        stated = {each.name: each.default for each in fields(self) if getattr(self, each.name) != each.default}
+        for name in (n for n in _OF_SHARDED if n in stated and not self.sharded):
+            allowed = f"{stated[name] or 'nothing'}, without sharded"
+            yield name, getattr(self, name), allowed, "leave it out, or sharded: true"
+        for name in (n for n in _NOT_IN_PLACE if n in stated and self.in_place):
+            gang, how = ("a sharded", "sharded") if self.sharded else ("an elastic", f"nodes: {self.nodes}")
+            other = "sharded" if self.sharded else f"nodes: {self.pods}"
+            allowed = f"{stated[name]}, for {gang} gang"
+            yield name, f"{getattr(self, name)} with {how}", allowed, f"leave it out, or {other}"
 
     @property
     def pods(self) -> int:
