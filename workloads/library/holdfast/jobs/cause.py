@@ -2,7 +2,7 @@
 
 And how its pods ended: what the platform took and what failed by itself, counted, past losses included. Kubernetes keeps no
 such count for a Job without backoffLimitPerIndex: there the pods that are left, the Job's status and its events are read
-together, and the answer may be `at least`. Pure.
+together, and the answer may be a lower bound. Pure.
 """
 
 import re
@@ -159,7 +159,8 @@ class Count:
     exact: bool = True
 
     def __str__(self) -> str:
-        return f"{'' if self.exact else 'at least '}{self.number}"
+        """`3+`: at least 3."""
+        return f"{self.number}{'' if self.exact else '+'}"
 
 
 class Losses(NamedTuple):

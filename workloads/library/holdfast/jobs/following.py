@@ -132,7 +132,6 @@ def follow(api: Api, platform: Platform, job: JobSnapshot, asked: Following, rep
                 raise Unjudged(f"{job.name} has not ended after {asked.timeout_s:.0f} s: holdfast explain {job.name}")
             time.sleep(POLL_S if took_s < YOUNG_S else LATER_POLL_S)
         report(ended.finished)
-        seen.pods |= {pod["metadata"]["uid"]: pod for pod in ended.pods}
         print(bill(ended, platform, folder, list(seen.pods.values()), seen.pool))
     return EXIT_DONE if ended.finished == "Complete" else EXIT_FINDINGS
 

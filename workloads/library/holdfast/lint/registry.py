@@ -86,26 +86,18 @@ _RULES: dict[str, Rule] = {}
 
 
 def rule(
-    rule_id: str,
-    slug: str,
-    severity: Severity,
-    *,
-    on: type[Object] | type[Pod] | type[Job],
-    good: str = "",
-    base: str = "",
-    **texts: str,
+    rule_id: str, slug: str, severity: Severity, *, on: type[Object] | type[Pod] | type[Job], **texts: str
 ) -> Callable[[CheckT], CheckT]:
     """Register a check. Examples change the clean object that `base` names, or are whole objects.
 
-    `texts` are what, why, source, fix and, unless there are no examples, bad. Raises InputError where the id is taken,
-    so that no distribution replaces a rule.
+    `texts` are what, why, source, fix and the examples: bad, good, base. Raises InputError where the id is taken, so that
+    no distribution replaces a rule.
     """
 
     def register(check: CheckT) -> CheckT:
         if rule_id in _RULES:
             raise InputError("id of a lint rule", got=rule_id, allowed="one that no rule has", fix="choose another")
-        shared: dict[str, Any] = {"subject": on, "good": good, "base": base, "check": check, **texts}
-        _RULES[rule_id] = Rule(id=rule_id, slug=slug, severity=severity, **shared)
+        _RULES[rule_id] = Rule(id=rule_id, slug=slug, severity=severity, subject=on, check=check, **texts)
         return check
 
     return register
