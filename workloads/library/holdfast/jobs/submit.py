@@ -113,7 +113,6 @@ def named(document: Object) -> str:
 
 
 KINDS = ("Job", "JobSet", "Deployment")
-RENDERED = Path("workloads/rendered")
 _RENDER = "`python -m workloads render` writes manifests with jobs"
 
 
@@ -173,8 +172,7 @@ def _unreadable(path: Path, why: str) -> InputError:
 
 
 def _no_such_file(path: Path) -> InputError:
-    siblings = path.parent.glob("*.yaml") if path.parent != Path() else ()
-    known = sorted(map(str, siblings)) or sorted(map(str, RENDERED.glob("*/samples/[!k]*.yaml")))
+    known = sorted(map(str, path.parent.glob("*.yaml")))
     near = get_close_matches(str(path), known, n=1)
     fix = f"did you mean {near[0]}?" if near else _RENDER
     return InputError("no such manifest", got=path, allowed=", ".join(known[:6]) or "a YAML file", fix=fix)

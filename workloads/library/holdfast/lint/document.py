@@ -86,10 +86,6 @@ class Document:
     first_line: int
     troubles: list[Trouble] = field(default_factory=list[Trouble])
 
-    @classmethod
-    def unreadable(cls, reason: str) -> "Document":
-        return cls(None, 1, [Trouble("broken", reason, Mark(1, 1, 2))])
-
     def at(self, path: Path, *, of_key: bool = False) -> Mark:
         """The place of `path`: of a scalar itself, else or `of_key` its key; of the nearest ancestor if it is missing."""
         here, mark = self.value, Mark(self.first_line, 1, 2)
@@ -118,11 +114,15 @@ _TEMPLATES = (("{{", "}}"), ("{%", "%}"), ("<%", "%>"), ("%{", "}"))  # Helm and
 _CRD = re.compile(r"^kind:\s*[\"']?CustomResourceDefinition\b", re.MULTILINE)
 
 
+def unread(kind: str, message: str) -> Document:
+    return Document(None, 1, [Trouble(kind, message, Mark(1, 1, 2))])
+
+
 def read(text: str) -> Iterator[Document]:
     """The documents of one file, in order; empty ones are left out."""
     if len(text) > MAX_FILE_BYTES:
         message = f"{len(text):,} characters, more than {MAX_FILE_BYTES:,}: not read"
-        yield Document(None, 1, [Trouble("huge", message, Mark(1, 1, 2))])
+        yield unread("huge", message)
         return
     reader = _Reader()
     for chunk, first_line in _chunks(text.removeprefix("\ufeff")):

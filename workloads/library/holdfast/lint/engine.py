@@ -14,7 +14,7 @@ from pathlib import Path
 
 from holdfast.contract.errors import InputError
 from holdfast.contract.printable import MOST_CHARACTERS
-from holdfast.lint.document import Document, load_text, read
+from holdfast.lint.document import Document, load_text, read, unread
 from holdfast.lint.finding import Finding, Hit, Severity
 from holdfast.lint.ignores import Ignore, apply, of_annotations, of_comments
 from holdfast.lint.objects import Object, objects
@@ -119,7 +119,7 @@ def _read_file(path: Path) -> File:
         text = load_text(path)
     except (OSError, UnicodeDecodeError) as error:
         reason = "not UTF-8 text" if isinstance(error, UnicodeDecodeError) else str(error.strerror)
-        return File(path.as_posix(), [Document.unreadable(reason)], [], "")
+        return File(path.as_posix(), [unread("broken", reason)], [], "")
     return read_text(path.as_posix(), text)
 
 
