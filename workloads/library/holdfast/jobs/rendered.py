@@ -118,28 +118,18 @@ def _placed(own: OwnJob, placed: Placed, work: PodSettings) -> PodSettings:
     offer = placed.offer
     if offer is None:
         return work
+    spot, alone = offer.capacity is Capacity.SPOT, placed.plan is None and not own.gang
+    work = replace(
+        work,
+        # Not below 0 for a gang: JobSet copies the number into a pod label, and "-5" is no label value.
+        priority=PRIORITY_SPOT if spot and alone else PRIORITY_FLEX,
+        grace_s=offer.pool.window.pod_s if spot and offer.pool else FLEX_GRACE_S,
+        calls_kubernetes=offer.pool is None,  # a flex-start node says in an annotation when it ends
+    )
     if placed.plan is not None:
         # Neither selector nor toleration of a capacity: the flavor of the queue that it is in puts them in.
-        selector = {LABEL_ACCELERATOR: offer.accelerator}
-        return replace(
-            work,
-            tolerations=[GPU_TAINT],
-            selector=selector,
-            priority=PRIORITY_FLEX,
-            grace_s=offer.pool.window.pod_s if offer.pool else FLEX_GRACE_S,
-            calls_kubernetes=offer.pool is None,  # as below
-        )
+        return replace(work, tolerations=[GPU_TAINT], selector={LABEL_ACCELERATOR: offer.accelerator})
     if offer.pool is not None:
-        spot = offer.capacity is Capacity.SPOT
-        # Not below 0 for a gang: JobSet copies the number into a pod label, and "-5" is no label value.
-        priority = PRIORITY_SPOT if spot and not own.gang else PRIORITY_FLEX
-        grace_s = offer.pool.window.pod_s if spot else FLEX_GRACE_S
-        return replace(work, pool=offer.pool, priority=priority, grace_s=grace_s)
-    queued = offer.capacity is Capacity.QUEUED
-    return replace(
-        work,
-        tolerations=[GPU_TAINT, QUEUED_TAINT] if queued else [GPU_TAINT],
-        selector=flex_selector(offer.accelerator),
-        priority=PRIORITY_FLEX,
-        calls_kubernetes=True,  # a flex-start node says in an annotation when it ends
-    )
+        return replace(work, pool=offer.pool)
+    tolerations = [GPU_TAINT, QUEUED_TAINT] if offer.capacity is Capacity.QUEUED else [GPU_TAINT]
+    return replace(work, tolerations=tolerations, selector=flex_selector(offer.accelerator))
