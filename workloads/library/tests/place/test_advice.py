@@ -35,12 +35,6 @@ def test_a_batch_takes_of_the_offered_machines_the_one_with_the_least_host_for_a
     assert Job(accelerator=L4, gpus=8, hours=50, batch=True, offered=offered).machine.name == "g2-standard-24"
 
 
-@pytest.mark.parametrize("text", ["", "soon", "-3h", "3w", "1h30m", "30", "1.5"])
-def test_other_durations_are_refused(text: str) -> None:
-    with pytest.raises(InputError, match="deadline"):
-        job.duration_h(text, "deadline")
-
-
 @pytest.mark.parametrize(
     ("wrong", "what"),
     [

@@ -110,6 +110,7 @@ def test_prices_are_listed_with_marks_and_as_json() -> None:
     [
         (["--hours", "10", "--checkpoint", "30"], "did you mean 30s, 30m or 30h"),
         (["--hours", "10", "--deadline", "72"], "did you mean 72s, 72m or 72h"),
+        (["--hours", "10", "--deadline", "1h30m"], "a number with s, m, h or d"),
         (["--hours", "10", "--spot-wait", "0s"], "Spot wait"),
         ([], "how long the job works"),
         (["--hours", "10", "--platform", "mars"], "no platform document"),
