@@ -61,6 +61,8 @@ class Rule:
     slug: str
     severity: Severity
     subject: type[Object] | type[Pod] | type[Job]
+    kinds: tuple[str, ...] = ()
+    """Of the objects that are judged; empty: all."""
     what: str
     why: str
     source: str
@@ -86,18 +88,18 @@ _RULES: dict[str, Rule] = {}
 
 
 def rule(
-    rule_id: str, slug: str, severity: Severity, *, on: type[Object] | type[Pod] | type[Job], **texts: str
+    rule_id: str, slug: str, severity: Severity, *, on: type[Object] | type[Pod] | type[Job], **stated: Any
 ) -> Callable[[CheckT], CheckT]:
     """Register a check. Examples change the clean object that `base` names, or are whole objects.
 
-    `texts` are what, why, source, fix and the examples: bad, good, base. Raises InputError where the id is taken, so that
-    no distribution replaces a rule.
+    `stated` are fields of Rule: what, why, source, fix, kinds, and the examples. Raises InputError where the id is taken,
+    so that no distribution replaces a rule.
     """
 
     def register(check: CheckT) -> CheckT:
         if rule_id in _RULES:
             raise InputError("id of a lint rule", got=rule_id, allowed="one that no rule has", fix="choose another")
-        _RULES[rule_id] = Rule(id=rule_id, slug=slug, severity=severity, subject=on, check=check, **texts)
+        _RULES[rule_id] = Rule(id=rule_id, slug=slug, severity=severity, subject=on, check=check, **stated)
         return check
 
     return register
@@ -113,4 +115,5 @@ def all_rules() -> dict[str, Rule]:
 
 
 def subjects(obj: Object, rule: Rule) -> Sequence[Subject]:
-    return {Object: [obj], Pod: obj.pods, Job: obj.jobs}[rule.subject]
+    judged = not rule.kinds or obj.kind in rule.kinds
+    return {Object: [obj], Pod: obj.pods, Job: obj.jobs}[rule.subject] if judged else []

@@ -166,14 +166,14 @@ def _cut_off(proxy: Pod, context: Context) -> Iterator[Hit]:
                     yield Hit(container.path, f"cannot reach port {port} of {pod.owner.name}: closed by {names}")
 
 
-@rule("HF161", "open-to-all-namespaces", Severity.WARNING, on=Object,
+@rule("HF161", "open-to-all-namespaces", Severity.WARNING, on=Object, kinds=("NetworkPolicy",),
     what="A NetworkPolicy lets pods of all namespaces reach members of a gang, servers on Spot, or every pod.",
     why="Members of a gang trust each other's state. A client that goes past the proxy loses requests at each preemption.",
     source=DOC_POLICY, fix="name the pods that may connect: from: [{podSelector: ...}]",
     bad=but("from: [{podSelector: {matchLabels: {app.kubernetes.io/name: wide}}}]", "from: [{namespaceSelector: {}}]"),
     good=GOOD)  # fmt: skip
 def open_to_all_namespaces(obj: Object, context: Context) -> Iterator[Hit]:
-    if obj.kind != "NetworkPolicy" or "Ingress" not in _types(obj):
+    if "Ingress" not in _types(obj):
         return
     everywhere = not any(selector_of(obj).values())
     pods = context.world.selected(obj.namespace, selector_of(obj))

@@ -95,7 +95,7 @@ def request_longer_than_drain(pod: Pod, context: Context) -> Iterator[Hit]:
             yield Hit((*container.path, "command"), message, context.platform.window_basis(pool))
 
 
-@rule("HF143", "load-balancer-sends-to-spot", Severity.ERROR, on=Object,
+@rule("HF143", "load-balancer-sends-to-spot", Severity.ERROR, on=Object, kinds=("Service",),
     what="A Service with network endpoint groups, or of type LoadBalancer, selects pods on Spot.",
     why="Google's endpoint groups drop an endpoint when it terminates, not when it is not ready, and its load balancers"
         " do not retry POST: each preemption loses requests.",
@@ -103,10 +103,8 @@ def request_longer_than_drain(pod: Pod, context: Context) -> Iterator[Hit]:
     bad=_spot(_READY, annotations=_NEG), good=_service("proxy", _NEG))  # fmt: skip
 def load_balancer_sends_to_spot(obj: Object, context: Context) -> Iterator[Hit]:
     balanced = ANNOTATION_NEG in as_map(obj.metadata.get("annotations")) or obj.spec.get("type") == "LoadBalancer"
-    if obj.kind != "Service" or not balanced:
-        return
     pods = context.world.selected(obj.namespace, {"matchLabels": obj.spec.get("selector")})
-    if obj.spec.get("selector") and any(context.place(pod).on_spot for pod in pods):
+    if balanced and obj.spec.get("selector") and any(context.place(pod).on_spot for pod in pods):
         yield Hit(("spec", "selector"), "a load balancer of the cloud sends requests to Spot pods")
 
 
