@@ -83,7 +83,7 @@ def provisioned(pod_spec: Object, platform: Platform) -> list[MachineType]:
 
 
 class Rented(NamedTuple):
-    """A machine for a pod, and what the pod pays there an hour, by its share of the GPUs; None without a price."""
+    """A machine for a pod, and what the pod pays there an hour, in a pool by its share of the GPUs; None without a price."""
 
     pool: str
     """Empty: auto-provisioning makes the node."""
@@ -99,8 +99,11 @@ def rented(pod_spec: Object, platform: Platform, prices: Table) -> list[Rented]:
     offers = offers or [("", machine, Capacity.FLEX_START, None) for machine in provisioned(pod_spec, platform)]
 
     def share(machine: MachineType | None, capacity: Capacity, own: float | None = None) -> float | None:
-        usd = rate(machine, capacity, platform, prices, own) if machine and machine.gpus else None
-        return usd * gpus(pod_spec) / machine.gpus if machine and usd is not None else None
+        if machine is None or not machine.gpus:
+            return None
+        usd = rate(machine, capacity, platform, prices, own)
+        # A node that is made for the pod is its own.
+        return usd if usd is None or not pools else usd * gpus(pod_spec) / machine.gpus
 
     found = [
         Rented(pool, each, share(machine, each, own), share(machine, Capacity.ON_DEMAND))

@@ -54,7 +54,7 @@ def about(text: str, default: Any = None, /, *, form: Form = TEXT, **schema: Any
     return field(metadata=kept) if default is None else field(default=default, metadata=kept)
 
 
-_TYPES = {bool: "boolean", int: "integer", float: "number"}
+_TYPES: dict[type, str] = {bool: "boolean", int: "integer", float: "number"}
 _TEXTS: dict[str, Any] = {"type": "object", "additionalProperties": {"type": "string"}}
 
 
