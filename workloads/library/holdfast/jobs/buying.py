@@ -92,9 +92,9 @@ class Rented(NamedTuple):
     on_demand_usd: float | None
 
 
-def rented(pod_spec: Object, platform: Platform, prices: Table) -> list[Rented]:
-    """On each pool that the pod fits; if it fits none, on the machine that auto-provisioning would make."""
-    pools = pools_of(pod_spec, platform)
+def rented(pod_spec: Object, platform: Platform, prices: Table, pool: str = "") -> list[Rented]:
+    """In this pool, else in each that the pod fits; if it fits none, on the machine that auto-provisioning would make."""
+    pools = [each for each in platform.pools if each.name == pool] or pools_of(pod_spec, platform)
     offers = [(p.name, MACHINE_TYPES.get(p.machine_type), p.capacity, p.own_usd_per_hour) for p in pools]
     offers = offers or [("", machine, Capacity.FLEX_START, None) for machine in provisioned(pod_spec, platform)]
 
@@ -106,17 +106,16 @@ def rented(pod_spec: Object, platform: Platform, prices: Table) -> list[Rented]:
         return usd if usd is None or not pools else usd * gpus(pod_spec) / machine.gpus
 
     found = [
-        Rented(pool, each, share(machine, each, own), share(machine, Capacity.ON_DEMAND))
-        for pool, machine, each, own in offers
+        Rented(name, each, share(machine, each, own), share(machine, Capacity.ON_DEMAND))
+        for name, machine, each, own in offers
     ]
     # GKE takes the cheapest machine that it may make.
     return found if pools else sorted(found, key=lambda each: math.inf if each.usd is None else each.usd)[:1]
 
 
 def rented_on(pod_spec: Object, platform: Platform, prices: Table, pool: str = "") -> Rented | None:
-    """On this pool, or the first that the pod fits; None where it fits nothing."""
-    found = rented(pod_spec, platform, prices)
-    return next((each for each in found if each.pool == pool), found[0] if found else None)
+    """In this pool, or the first that the pod fits; None where it fits nothing."""
+    return next(iter(rented(pod_spec, platform, prices, pool)), None)
 
 
 def purchase(body: Object, size: int, pod_spec: Object, platform: Platform, prices: Table) -> Purchase:
