@@ -3,10 +3,12 @@
 A pod pays for its share of a machine's GPUs; a job without GPUs has no price in the table and says so.
 """
 
+import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from holdfast.clients.api import Object
 from holdfast.contract.capacity import Capacity
@@ -54,14 +56,6 @@ def capacity_of(pod_spec: Object) -> Capacity:
     return Capacity.SPOT if LABEL_SPOT in selector else Capacity.ON_DEMAND
 
 
-def usd_per_hour(pod_spec: Object, pool: Pool, platform: Platform, prices: Table) -> float | None:
-    """Of one pod: its share of the machine by GPUs."""
-    if not pool.gpus_per_node:
-        return None
-    machine_usd = rate(MACHINE_TYPES[pool.machine_type], pool.capacity, platform, prices, pool.own_usd_per_hour)
-    return None if machine_usd is None else machine_usd * gpus(pod_spec) / pool.gpus_per_node
-
-
 def rate(
     machine: MachineType, capacity: Capacity, platform: Platform, prices: Table, own: float | None = None
 ) -> float | None:
@@ -71,12 +65,6 @@ def rate(
     sold_as = Capacity.FLEX_START if capacity is Capacity.QUEUED else capacity
     quote = prices.quote(machine, platform.price_region, sold_as)
     return quote.usd if quote else None
-
-
-def node_usd_per_hour(pod_spec: Object, platform: Platform, prices: Table) -> float | None:
-    """Of one pod on the first pool that it fits."""
-    fitting = pools_of(pod_spec, platform)
-    return usd_per_hour(pod_spec, fitting[0], platform, prices) if fitting else None
 
 
 def provisioned(pod_spec: Object, platform: Platform) -> list[MachineType]:
@@ -94,30 +82,61 @@ def provisioned(pod_spec: Object, platform: Platform) -> list[MachineType]:
     ]
 
 
+class Rented(NamedTuple):
+    """A machine for a pod, and what the pod pays there an hour, in a pool by its share of the GPUs; None without a price."""
+
+    pool: str
+    """Empty: auto-provisioning makes the node."""
+    capacity: Capacity
+    usd: float | None
+    on_demand_usd: float | None
+
+
+def rented(pod_spec: Object, platform: Platform, prices: Table, pool: str = "") -> list[Rented]:
+    """In this pool, else in each that the pod fits; if it fits none, on the machine that auto-provisioning would make."""
+    pools = [each for each in platform.pools if each.name == pool] or pools_of(pod_spec, platform)
+    offers = [(p.name, MACHINE_TYPES.get(p.machine_type), p.capacity, p.own_usd_per_hour) for p in pools]
+    offers = offers or [("", machine, Capacity.FLEX_START, None) for machine in provisioned(pod_spec, platform)]
+
+    def share(machine: MachineType | None, capacity: Capacity, own: float | None = None) -> float | None:
+        if machine is None or not machine.gpus:
+            return None
+        usd = rate(machine, capacity, platform, prices, own)
+        # A node that is made for the pod is its own.
+        return usd if usd is None or not pools else usd * gpus(pod_spec) / machine.gpus
+
+    found = [
+        Rented(name, each, share(machine, each, own), share(machine, Capacity.ON_DEMAND))
+        for name, machine, each, own in offers
+    ]
+    # GKE takes the cheapest machine that it may make.
+    return found if pools else sorted(found, key=lambda each: math.inf if each.usd is None else each.usd)[:1]
+
+
+def rented_on(pod_spec: Object, platform: Platform, prices: Table, pool: str = "") -> Rented | None:
+    """In this pool, or the first that the pod fits; None where it fits nothing."""
+    return next(iter(rented(pod_spec, platform, prices, pool)), None)
+
+
 def purchase(body: Object, size: int, pod_spec: Object, platform: Platform, prices: Table) -> Purchase:
-    fitting = pools_of(pod_spec, platform)
-    rates = [usd_per_hour(pod_spec, pool, platform, prices) for pool in fitting]
-    if not fitting:
-        made = (rate(machine, Capacity.FLEX_START, platform, prices) for machine in provisioned(pod_spec, platform))
-        # GKE takes the cheapest machine that it may make.
-        rates = sorted(usd for usd in made if usd is not None)[:1]
-    known = [each for each in rates if each is not None]
+    found = rented(pod_spec, platform, prices)
+    known = [each.usd for each in found if each.usd is not None]
     return Purchase(
         job=body["metadata"]["name"],
-        capacity=fitting[0].capacity if fitting else capacity_of(pod_spec),
-        pools=tuple(pool.name for pool in fitting),
+        capacity=found[0].capacity if found else capacity_of(pod_spec),
+        pools=tuple(each.pool for each in found if each.pool),
         pods=size,
         gpus=size * gpus(pod_spec),
-        usd_per_hour=size * max(known) if known and len(known) == len(rates) else None,
+        usd_per_hour=size * max(known) if known and len(known) == len(found) else None,
     )
 
 
 def bill(job: JobSnapshot, platform: Platform, events: Path, pods: Sequence[Object], pool: str) -> str:
     """`pods`: all that were seen of it. `pool`: of a node that it ran on; empty: the first that fits."""
-    rates = _bill_rates(job, platform, pool)
-    if rates is None:
+    at = rented_on(job.pod_spec, platform, prices.load(), pool)
+    if at is None or at.usd is None or at.on_demand_usd is None:
         return f"{job.name}: no receipt, since its machines have no price in {platform.price_region}"
-    spot, demand = rates
+    spot, demand = at.usd, at.on_demand_usd
     together = job.size if job.kind == "JobSet" or job.sharded else 1  # the pods of a gang are one lane of the ledger
     reading = read_folder(events)
     runs = [found for found in job_ledgers(reading.events) if found.job == job.name]
@@ -133,18 +152,3 @@ def bill(job: JobSnapshot, platform: Platform, events: Path, pods: Sequence[Obje
         f"{job.name}: paid ${hours * spot:.4f} for {hours * 60:.1f} minutes with {evictions} evictions; on demand "
         f"${hours * demand:.4f}; useful time is not known, since no pod's lines could be read"
     )
-
-
-def _bill_rates(job: JobSnapshot, platform: Platform, name: str) -> tuple[float, float] | None:
-    """Dollars an hour of one pod, as paid and on demand; None without a price. `name`: of the pool."""
-    fitting, made = pools_of(job.pod_spec, platform), provisioned(job.pod_spec, platform)
-    if fitting:
-        pool = next((each for each in fitting if each.name == name), fitting[0])
-        machine, capacity, own = MACHINE_TYPES[pool.machine_type], pool.capacity, pool.own_usd_per_hour
-    elif made:
-        machine, capacity, own = made[0], Capacity.FLEX_START, None
-    else:
-        return None
-    table, share = prices.load(), gpus(job.pod_spec) / max(machine.gpus, 1)
-    paid, demand = rate(machine, capacity, platform, table, own), rate(machine, Capacity.ON_DEMAND, platform, table)
-    return (paid * share, demand * share) if machine.gpus and paid is not None and demand is not None else None

@@ -2,7 +2,7 @@
 
 And how its pods ended: what the platform took and what failed by itself, counted, past losses included. Kubernetes keeps no
 such count for a Job without backoffLimitPerIndex: there the pods that are left, the Job's status and its events are read
-together, and the answer may be `at least`. Pure.
+together, and the answer may be a lower bound. Pure.
 """
 
 import re
@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import NamedTuple
 
 from holdfast.clients.api import Object
 from holdfast.contract.kubernetes import ANNOTATION_CHARGED_FAILURES, ANNOTATION_IGNORED_FAILURES, ANNOTATION_INDEX
@@ -158,42 +159,31 @@ class Count:
     exact: bool = True
 
     def __str__(self) -> str:
-        return f"{'' if self.exact else 'at least '}{self.number}"
+        """`3+`: at least 3."""
+        return f"{self.number}{'' if self.exact else '+'}"
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Losses:
+class Losses(NamedTuple):
     evicted: Count
     crashed: Count
 
 
 def losses(job: JobSnapshot, events: Iterable[Object] = (), notices: int = 0) -> Losses:
     """`notices`: times that the job stopped cleanly after a notice, by its own event lines."""
-    if job.kind == "JobSet":
-        return _of_jobset(job)
-    if job.kind == "Deployment":
-        return _of_deployment(job)
+    if job.kind == "JobSet":  # it counts its own restarts, those that its policy ignores apart
+        charged = int(job.status.get("restartsCountTowardsMax", 0))
+        restarts = int(job.status.get("restarts", 0))
+        return Losses(Count(restarts - charged), Count(max(charged, len(crashed(job)))))
+    if job.kind == "Deployment":  # it keeps no count: what the pods that are left show
+        restarts = sum(int(each.get("restartCount", 0)) for pod in job.pods for each in containers(pod))
+        taken = sum(bool(disruption(pod)) for pod in job.phase("Failed"))
+        return Losses(Count(taken, exact=False), Count(restarts + len(crashed(job)), exact=False))
     if "backoffLimitPerIndex" in job.body["spec"]:
+        evicted = _per_index(job.pods, ANNOTATION_IGNORED_FAILURES, lambda pod: bool(disruption(pod)))
         return Losses(
-            evicted=Count(_per_index(job.pods, ANNOTATION_IGNORED_FAILURES, lambda pod: bool(disruption(pod)))),
-            crashed=Count(_per_index(job.pods, ANNOTATION_CHARGED_FAILURES, lambda pod: not disruption(pod))),
+            Count(evicted), Count(_per_index(job.pods, ANNOTATION_CHARGED_FAILURES, lambda pod: not disruption(pod)))
         )
     return _of_job(job, events, notices)
-
-
-def _of_jobset(job: JobSnapshot) -> Losses:
-    """It counts its own restarts, those that its policy ignores apart."""
-    charged = int(job.status.get("restartsCountTowardsMax", 0))
-    return Losses(
-        evicted=Count(int(job.status.get("restarts", 0)) - charged), crashed=Count(max(charged, len(crashed(job))))
-    )
-
-
-def _of_deployment(job: JobSnapshot) -> Losses:
-    """It keeps no count: what the pods that are left show."""
-    restarts = sum(int(each.get("restartCount", 0)) for pod in job.pods for each in containers(pod))
-    taken = sum(bool(disruption(pod)) for pod in job.phase("Failed"))
-    return Losses(evicted=Count(taken, exact=False), crashed=Count(restarts + len(crashed(job)), exact=False))
 
 
 def _of_job(job: JobSnapshot, events: Iterable[Object], notices: int) -> Losses:
@@ -205,18 +195,14 @@ def _of_job(job: JobSnapshot, events: Iterable[Object], notices: int) -> Losses:
     charged, there = int(job.status.get("failed", 0)), sum(bool(disruption(pod)) for pod in job.phase("Failed"))
     if not _ignores_disruptions(job):
         unknown = charged - there - len(crashed(job))
-        return Losses(evicted=Count(there, unknown <= 0), crashed=Count(len(crashed(job)), unknown <= 0))
+        return Losses(Count(there, unknown <= 0), Count(len(crashed(job)), unknown <= 0))
     made = sum(times_seen(event) for event in events_about(events, {job.uid}, "SuccessfulCreate"))
     gone = made - len(job.active) - int(job.status.get("succeeded", 0)) - charged
-    untouched = not charged and not there and len(job.pods) <= job.size and _first_pods(job)
-    evicted = max(there, gone, notices)
-    return Losses(evicted=Count(evicted, exact=untouched and not evicted), crashed=Count(charged))
-
-
-def _first_pods(job: JobSnapshot) -> bool:
-    """Whether the pods are as old as the job, so that none can be a replacement."""
+    # Pods as old as the job are no replacements.
     start = job.status.get("startTime", "")
-    return all(pod["metadata"]["creationTimestamp"] <= start for pod in job.pods)
+    first = len(job.pods) <= job.size and all(pod["metadata"]["creationTimestamp"] <= start for pod in job.pods)
+    evicted = max(there, gone, notices)
+    return Losses(Count(evicted, exact=first and not (charged or evicted)), Count(charged))
 
 
 def _ignores_disruptions(job: JobSnapshot) -> bool:

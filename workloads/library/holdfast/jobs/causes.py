@@ -91,7 +91,7 @@ _BUCKET = "gcsfuse"
 
 def stuck(job: JobSnapshot, cluster: ClusterSnapshot) -> Cause | None:
     """What waiting does not cure."""
-    return _image(job) or _config(job) or _mount(job, cluster)
+    return _unmade(job) or _mount(job, cluster)
 
 
 def starting(job: JobSnapshot, cluster: ClusterSnapshot) -> Cause | None:
@@ -122,25 +122,21 @@ def _waiting(job: JobSnapshot, reasons: tuple[str, ...]) -> Iterator[tuple[Objec
                 yield pod, status
 
 
-def _image(job: JobSnapshot) -> Cause | None:
-    found = list(_waiting(job, _IMAGE))
-    if not found:
-        return None
-    pod, status = found[0]
-    waits = status["state"]["waiting"]
-    why = f"{waits['reason']}: {status['image']} on {pod['spec'].get('nodeName', '?')}: {waits.get('message', '')}"
-    action = "push the image, or correct its name or the node's right to read it"
-    blocker = f"{len(found)} of {job.size} pods: {brief(why).removesuffix(':')}"
-    return Cause(Reason.IMAGE, blocker, action, describe(pod))
-
-
-def _config(job: JobSnapshot) -> Cause | None:
-    found = list(_waiting(job, _CONFIG))
-    if not found:
-        return None
-    pod, status = found[0]
-    waits = status["state"]["waiting"]
-    return _unset(job, len(found), pod, f"{waits['reason']} of {status['name']}: {waits.get('message', '')}")
+def _unmade(job: JobSnapshot) -> Cause | None:
+    """An image that does not come, or a container that lacks a setting."""
+    for reasons in (_IMAGE, _CONFIG):
+        if found := list(_waiting(job, reasons)):
+            pod, status = found[0]
+            waits = status["state"]["waiting"]
+            reason, message = waits["reason"], waits.get("message", "")
+            if reasons is _CONFIG:
+                return _unset(job, len(found), pod, f"{reason} of {status['name']}: {message}")
+            why = brief(f"{reason}: {status['image']} on {pod['spec'].get('nodeName', '?')}: {message}")
+            action = "push the image, or correct its name or the node's right to read it"
+            return Cause(
+                Reason.IMAGE, f"{len(found)} of {job.size} pods: {why.removesuffix(':')}", action, describe(pod)
+            )
+    return None
 
 
 def _unset(job: JobSnapshot, many: int, pod: Object, why: str) -> Cause:

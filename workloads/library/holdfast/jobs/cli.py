@@ -65,18 +65,17 @@ def _start(api: "Api", made: "Plan", *, yes: bool, replace: bool) -> None:
     from holdfast.jobs import running, show, submit
 
     with _asking():
-        found = running.compare(api, made.documents, replace=replace)
-    sent = found.unsent
+        sent, replaced = running.compare(api, made.documents, replace=replace)
     for document in made.documents:
         if document not in sent:
             show.note(f"{document['metadata']['name']} runs already as the file says: it is not sent again")
     if not any(document["kind"] in submit.KINDS for document in sent):
         return
-    for path in found.replaced:
+    for path in replaced:
         show.note(f"deletes {path.rpartition('/')[2]}, which runs now: what it did since its last checkpoint is lost")
     show.agree(yes)
     with _asking():
-        for path in found.replaced:
+        for path in replaced:
             running.end(api, path)
     for name in submit.apply(api, sent):
         show.note(f"applied {name}")
@@ -207,7 +206,8 @@ def place(
         fix = "leave --gpu, --hours and --nodes out"
         raise InputError("--job and a question", got="both", allowed="one of them", fix=fix)
     document = nearest(platform, file.parent if file else None)
-    offered = ask.machines_of(document) if document else frozenset[str]()
+    pools = document.pools if document else ()
+    offered = frozenset(pool.machine_type for pool in pools if pool.gpus_per_node)
     if file:
         from holdfast.jobs import file_text  # only here: it takes YAML readers
 

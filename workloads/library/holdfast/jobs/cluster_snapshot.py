@@ -36,11 +36,10 @@ class ClusterSnapshot:
     def within(self, namespace: str) -> "ClusterSnapshot":
         """All pods and what has no namespace, and of the rest what is in this one."""
         lists = [each.name for each in fields(self) if each.name not in ("others", "taken_s")]
-        return replace(self, **{name: _lying_in(namespace, getattr(self, name)) for name in lists})
-
-
-def _lying_in(namespace: str, found: list[Object]) -> list[Object]:
-    return [each for each in found if each["metadata"].get("namespace", namespace) == namespace]
+        return replace(self, **{
+            name: [each for each in getattr(self, name) if each["metadata"].get("namespace", namespace) == namespace]
+            for name in lists
+        })  # fmt: skip
 
 
 def take_snapshot(api: Api, namespace: str = "") -> ClusterSnapshot:
@@ -117,7 +116,7 @@ def fit(pod_spec: Object, nodes: list[Object], pods: list[Object]) -> Fit:
     has = {name: int(n["status"].get("allocatable", {}).get(GPU_RESOURCE, 0)) for name, n in open_nodes.items()}
     free = Counter(has)
     for pod in pods:
-        if pod["spec"].get("nodeName") in open_nodes and _holds(pod):
+        if pod["spec"].get("nodeName") in open_nodes and pod["status"].get("phase") in ("Pending", "Running"):
             free[pod["spec"]["nodeName"]] -= gpus(pod["spec"])
     common = Counter(blocked.values()).most_common(1)
     return Fit(
@@ -144,7 +143,3 @@ def untolerated(pod_spec: Object, node: Object) -> str:
 def gpus(pod_spec: Object) -> int:
     limits = (c.get("resources", {}).get("limits", {}) for c in pod_spec.get("containers", ()))
     return sum(int(each.get(GPU_RESOURCE, 0)) for each in limits)
-
-
-def _holds(pod: Object) -> bool:
-    return pod["status"].get("phase") in ("Pending", "Running")

@@ -22,6 +22,7 @@ from holdfast.platform import Platform
 
 SCHEMA = "holdfast.explanation/2"
 MOST_LISTED = 5
+_CLASS = (LABEL_POOL_CLASS, LABEL_FLEX_START)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -56,7 +57,8 @@ def explain(
     summary = read_job_summaries(events).get(job.name) if events else None
     cause, now = cause_of(job, cluster), time.time()
     priced = platform and (job.missing_places or (summary and summary.size))
-    rate = buying.node_usd_per_hour(job.pod_spec, platform, prices.load()) if platform and priced else None
+    rented = buying.rented_on(job.pod_spec, platform, prices.load()) if platform and priced else None
+    rate = rented.usd if rented else None
     if waits := in_place_text(job, now, rate):
         cause = replace(cause, blocker=f"{waits}; {cause.blocker}")
     elif cause.reason is Reason.NONE and (text := progress_text(summary, now, rate)):
@@ -74,21 +76,18 @@ def similar(job: JobSnapshot, cluster: ClusterSnapshot) -> str:
     """What other jobs' pods of the same class of pools waited for a node, as far as the cluster still knows."""
     selector: dict[str, str] = job.pod_spec.get("nodeSelector", {})
     own = {pod["metadata"]["uid"] for pod in job.pods}
-    waits = sorted(
-        wait
+    alike = [
+        pod
         for pod in cluster.others
-        if pod["metadata"]["uid"] not in own and _same_class(pod["spec"].get("nodeSelector", {}), selector)
-        if (wait := waited_s(pod)) is not None
-    )
+        if pod["metadata"]["uid"] not in own
+        and all(pod["spec"].get("nodeSelector", {}).get(key) == selector.get(key) for key in _CLASS)
+    ]
+    waits = sorted(wait for pod in alike if (wait := waited_s(pod)) is not None)
     no_eta = "; Google gives no ETA for flex-start" if LABEL_FLEX_START in selector else ""
     if not waits:
         return f"no other pod of this class has started here yet{no_eta}"
     percentiles = quantiles(waits, n=20, method="inclusive") if len(waits) > 1 else waits * 19
     return f"{len(waits)} pods of this class waited p50 {percentiles[9]:.0f} s, p95 {percentiles[18]:.0f} s{no_eta}"
-
-
-def _same_class(other: dict[str, str], own: dict[str, str]) -> bool:
-    return all(other.get(key) == own.get(key) for key in (LABEL_POOL_CLASS, LABEL_FLEX_START))
 
 
 def progress_text(summary: JobSummary | None, now_s: float, usd_per_hour: float | None = None) -> str:
@@ -187,12 +186,13 @@ def _row(
     waits = [waited_s(pod) for pod in job.pods]
     since = held_since_s(job) or when(job.body["metadata"]["creationTimestamp"])
     lost = losses(job, cluster.events, summary.orderly_exits if summary else 0)
-    rate = buying.node_usd_per_hour(job.pod_spec, platform, prices)
+    rented = buying.rented_on(job.pod_spec, platform, prices)
+    rate = rented.usd if rented else None
     return Row(
         name=job.name,
         namespace=job.namespace,
         kind=job.kind,
-        capacity=_capacity(job, platform),
+        capacity=(rented.capacity if rented else buying.capacity_of(job.pod_spec)).value,
         status=state_of(job, lost).partition(":")[0],
         why=_why(job, cause_of(job, cluster).reason, now, rate, summary),
         step=summary.step if summary else None,
@@ -212,26 +212,15 @@ def _why(job: JobSnapshot, reason: Reason, now: float, rate: float | None, summa
     return ": ".join(filter(None, (progress or reason, in_place_text(job, now, rate))))
 
 
-def _capacity(job: JobSnapshot, platform: Platform) -> str:
-    """Of the first pool that the job selects; flex-start pools of auto-provisioning are in no environment."""
-    fitting = buying.pools_of(job.pod_spec, platform)
-    return fitting[0].capacity.value if fitting else buying.capacity_of(job.pod_spec).value
-
-
 def _usd(pods: list[Object], nodes: list[Object], platform: Platform, prices: Table, now: float) -> float | None:
-    pool_of = {n["metadata"]["name"]: n["metadata"].get("labels", {}).get(LABEL_NODEPOOL, "") for n in nodes}
-    pools = {pool.name: pool for pool in platform.pools}
+    pools = {n["metadata"]["name"]: n["metadata"].get("labels", {}).get(LABEL_NODEPOOL, "") for n in nodes}
     total = 0.0
     for pod in pods:
-        hours = ran_s(pod, now) / 3600
-        if hours == 0.0:
-            continue
-        pool = pools.get(pool_of.get(pod["spec"].get("nodeName", ""), ""))
-        fitting = [pool] if pool else buying.pools_of(pod["spec"], platform)
-        rate = buying.usd_per_hour(pod["spec"], fitting[0], platform, prices) if fitting else None
-        if rate is None:
-            return None
-        total += hours * rate
+        if hours := ran_s(pod, now) / 3600:
+            at = buying.rented_on(pod["spec"], platform, prices, pools.get(pod["spec"].get("nodeName", ""), ""))
+            if at is None or at.usd is None:
+                return None
+            total += hours * at.usd
     return total
 
 

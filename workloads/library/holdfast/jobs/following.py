@@ -75,17 +75,14 @@ class PodLines:
         if newest != mark.second:
             mark.second, mark.seen = newest, set()
         mark.seen |= {line for line in fresh if line.startswith(newest)}
-        events = [event for line in fresh if _is_event(event := line.partition(" ")[2])]
+        printed = [line.partition(" ")[2] for line in fresh]
+        events = [line for line in printed if line.startswith("{") and '"event"' in line]
         written = "".join(f"{event}\n" for event in events)
         mark.kept += len(written)
         if written:
             with (self.folder / f"{uid}.jsonl").open("a", encoding="utf-8") as file:
                 file.write(written)
         return True
-
-
-def _is_event(line: str) -> bool:
-    return line.startswith("{") and '"event"' in line
 
 
 POLL_S, LATER_POLL_S, YOUNG_S = 2.0, 15.0, 600.0
@@ -135,7 +132,6 @@ def follow(api: Api, platform: Platform, job: JobSnapshot, asked: Following, rep
                 raise Unjudged(f"{job.name} has not ended after {asked.timeout_s:.0f} s: holdfast explain {job.name}")
             time.sleep(POLL_S if took_s < YOUNG_S else LATER_POLL_S)
         report(ended.finished)
-        seen.pods |= {pod["metadata"]["uid"]: pod for pod in ended.pods}
         print(bill(ended, platform, folder, list(seen.pods.values()), seen.pool))
     return EXIT_DONE if ended.finished == "Complete" else EXIT_FINDINGS
 

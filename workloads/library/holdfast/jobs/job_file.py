@@ -1,6 +1,7 @@
 """The file of one job: the metadata of a field is its documentation, its line in the file, its JSON schema, its check."""
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass, field, fields
 from difflib import get_close_matches
 from enum import StrEnum
@@ -44,15 +45,16 @@ def described(text: str, form: Form = TEXT, **schema: Any) -> dict[str, Any]:
     return {"about": text, "form": form, "schema": schema}
 
 
-def about(text: str, default: Any = None, /, *, form: Form = TEXT, type: Any = "string", **schema: Any) -> Any:
-    """A field with its documentation and its JSON schema; `None` as default: it must be given."""
+def about(text: str, default: Any = None, /, *, form: Form = TEXT, **schema: Any) -> Any:
+    """A field with its documentation and its JSON schema; `None` as default: it must be given. Its type is the default's."""
     if form is not TEXT:
         fits = default is None or re.fullmatch(form.pattern, default)
         schema["pattern"] = form.pattern if fits else f"{default}|{form.pattern}"
-    kept = described(text, form, type=type, **schema)
+    kept = described(text, form, **{"type": _TYPES.get(type(default), "string")} | schema)
     return field(metadata=kept) if default is None else field(default=default, metadata=kept)
 
 
+_TYPES: dict[type, str] = {bool: "boolean", int: "integer", float: "number"}
 _TEXTS: dict[str, Any] = {"type": "object", "additionalProperties": {"type": "string"}}
 
 
@@ -80,43 +82,35 @@ class OwnJob:
         "The state is sharded over the nodes, as by FSDP2. When a node is lost, the other pods stay and wait for its "
         "replacement, and the gang continues from copies of the shards in memory.",
         False,
-        type="boolean",
     )
     copies: int = about(
         "Copies of each shard of a sharded gang in the next node's memory; 0: a lost shard is read from the bucket.",
-        1,
-        type="integer",
-        minimum=0,
-        maximum=1,
-    )
+        1, minimum=0, maximum=1,
+    )  # fmt: skip
     state: str = about(
         "Size of all that a sharded gang saves, as 60Gi, to check that its pods have the memory for the copies; empty: unknown.",
-        "",
-        form=SIZE,
-    )
+        "", form=SIZE,
+    )  # fmt: skip
     wait_hours: float = about(
         "Hours for which a sharded gang waits for a lost node; then all its pods end and start again from the bucket.",
-        0.5,
-        type="number",
-        minimum=0,
-        maximum=MAX_HOURS,
-    )
+        0.5, minimum=0, maximum=MAX_HOURS,
+    )  # fmt: skip
     capacity: str = about("Where it runs; auto: as the placement matrix says.", AUTO, enum=[AUTO, *(each.value for each in Capacity)])  # fmt: skip
-    hours: float = about("Undisturbed work, for prices and placement; 0: unknown.", 0.0, type="number", minimum=0, maximum=10_000)  # fmt: skip
+    hours: float = about("Undisturbed work, for prices and placement; 0: unknown.", 0.0, minimum=0, maximum=10_000)  # fmt: skip
     deadline_hours: float = about(
         "Deadline in hours after submission. The job runs on Spot while there is time, and then on demand. 0: no deadline. "
         "Needs `hours`.",
-        0.0, type="number", minimum=0, maximum=MAX_HOURS,
+        0.0, minimum=0, maximum=MAX_HOURS,
     )  # fmt: skip
-    max_hours: float = about("The job is stopped after this many hours, waits included.", MAX_HOURS, type="number", minimum=0.1, maximum=MAX_HOURS)  # fmt: skip
-    resumes: bool = about("Another machine can go on where this one stopped.", True, type="boolean")
+    max_hours: float = about("The job is stopped after this many hours, waits included.", MAX_HOURS, minimum=0.1, maximum=MAX_HOURS)  # fmt: skip
+    resumes: bool = about("Another machine can go on where this one stopped.", True)
     on_notice: str = about(
         "handles: the program handles SIGTERM and then exits non-zero. drain: a preStop hook stops the process in it that "
         "uses holdfast. wrap: the program knows nothing of notices.",
         OnNotice.HANDLES.value, enum=[each.value for each in OnNotice],
     )  # fmt: skip
-    restarts: int = about("Crashes before the job fails; evictions do not count. A gang on queued flex-start goes back to its queue so often when its nodes end.", 3, type="integer", minimum=0, maximum=100)  # fmt: skip
-    processes: int = about("Processes that torchrun starts in a pod; 0: one for each GPU.", 0, type="integer", minimum=0, maximum=64)  # fmt: skip
+    restarts: int = about("Crashes before the job fails; evictions do not count. A gang on queued flex-start goes back to its queue so often when its nodes end.", 3, minimum=0, maximum=100)  # fmt: skip
+    processes: int = about("Processes that torchrun starts in a pod; 0: one for each GPU.", 0, minimum=0, maximum=64)  # fmt: skip
     data: str = about(f"gs://BUCKET/FOLDER, mounted read-only at {DATA}.", "", form=BUCKET)
     checkpoints: str = about("gs://BUCKET of the checkpoints, in HOLDFAST_CHECKPOINTS; empty: the environment's.", "", form=BUCKET)  # fmt: skip
     checkpoint_key: str = about(
@@ -134,7 +128,7 @@ class OwnJob:
     )
     scratch: str = about("Size of /tmp, the only folder that can be written; lost with the pod.", "10Gi", form=SIZE)
     shm: str = about("Size of /dev/shm; empty: a quarter of the machine's memory.", "", form=SIZE)
-    cpus: float = about("CPUs of a pod without GPUs.", 4.0, type="number", minimum=0.1, maximum=200)
+    cpus: float = about("CPUs of a pod without GPUs.", 4.0, minimum=0.1, maximum=200)
     memory: str = about("Memory of a pod without GPUs.", "16Gi", form=SIZE)
     predictor: str = about(
         "MODULE:FUNCTION of the image, or gpt, entropy: a batch over `data`, each item once, with `nodes` workers. "
@@ -143,72 +137,51 @@ class OwnJob:
     )
     predict_seconds: float = about(
         "Seconds after which a prediction of a batch counts as hanging; 0: learned, 300 at most.",
-        0.0, type="number", minimum=0, maximum=86_400,
+        0.0, minimum=0, maximum=86_400,
     )  # fmt: skip
 
     def __post_init__(self) -> None:
-        known = {each.name: each.default for each in fields(self)}
         for each in fields(self):
             _check(each.name, getattr(self, each.name), each.metadata["schema"], each.metadata["form"], each.default)
-        if not self.command and not self.predictor:
-            raise InputError("command is missing", got="nothing", allowed="a program and its options, word by word", fix="add -- python train.py")  # fmt: skip
-        self._check_mappings()
-        if self.gpus != CPU_ONLY:
-            gpus(self.gpus)
-        if self.deadline_hours:
-            self._check_deadline()
-        self._check_batch()
-        self._check_sharded(known)
-        for name in _NOT_IN_PLACE if self.in_place else ():
-            if (got := getattr(self, name)) != known[name]:
-                what, other = ("a sharded", "sharded") if self.sharded else ("an elastic", f"nodes: {self.pods}")
-                raise InputError(
-                    name,
-                    got=f"{got} with {'sharded' if self.sharded else f'nodes: {self.nodes}'}",
-                    allowed=f"{known[name]}, for {what} gang",
-                    fix=f"leave it out, or {other}",
-                )
-
-    def _check_sharded(self, known: dict[str, Any]) -> None:
-        if self.sharded and (self.elastic or self.pods < FEWEST_SHARDED):
-            raise InputError(
-                "sharded",
-                got=f"nodes: {self.nodes}",
-                allowed="a fixed number of nodes, 2 at least: each has a part of the state",
-                fix=f"nodes: {max(FEWEST_SHARDED, self.pods)}, or leave sharded out",
-            )
-        for name in () if self.sharded else _OF_SHARDED:
-            if (got := getattr(self, name)) != known[name]:
-                raise InputError(
-                    name,
-                    got=got,
-                    allowed=f"{known[name] or 'nothing'}, without sharded",
-                    fix="leave it out, or sharded: true",
-                )
-
-    def _check_mappings(self) -> None:
         for name, keys, form in (("env", VARIABLE, TEXT), ("secrets", VARIABLE, SECRET), ("claims", PATH, CLAIM)):
             for key, value in getattr(self, name).items():
                 keys.matched(f"{name}: {'path' if keys is PATH else key[:99]}", key)
                 form.matched(f"{name}[{key}]", value)
+        if self.gpus != CPU_ONLY:
+            gpus(self.gpus)
+        for what, got, allowed, fix in self._contradictions():
+            raise InputError(what, got=got, allowed=allowed, fix=fix)
 
-    def _check_batch(self) -> None:
+    def _contradictions(self) -> Iterator[tuple[str, object, str, str]]:
+        """Fields that do not go together: what, got, allowed, fix."""
+        hours, deadline, most = self.hours, self.deadline_hours, self.max_hours
+        if not self.command and not self.predictor:
+            yield "command is missing", "nothing", "a program and its options, word by word", "add -- python train.py"
+        if self.predictor and self.deadline_hours:
+            yield "deadline_hours", deadline, "0 for a batch", "leave it out"
+        if deadline and not 0 < hours < deadline <= most:
+            got = f"hours {hours:g}, deadline_hours {deadline:g}, max_hours {most:g}"
+            allowed = "hours of work above 0 and below the deadline, and max_hours not before it"
+            yield "deadline_hours", got, allowed, "state the undisturbed work as --hours"
         if self.predictor and not self.data:
-            raise InputError("a batch needs items", got="no data", allowed="data: gs://BUCKET/FOLDER", fix="add --data")
+            yield "a batch needs items", "no data", "data: gs://BUCKET/FOLDER", "add --data"
         if self.predictor and self.on_notice != OnNotice.HANDLES:
-            raise InputError("on_notice", got=self.on_notice, allowed="handles, for a batch", fix="leave it out")
+            yield "on_notice", self.on_notice, "handles, for a batch", "leave it out"
         if self.predict_seconds and not self.predictor:
-            raise InputError("predict_seconds", got="no predictor", allowed="0 without one", fix="leave it out")
-
-    def _check_deadline(self) -> None:
-        if self.predictor:
-            raise InputError("deadline_hours", got=self.deadline_hours, allowed="0 for a batch", fix="leave it out")
-        if not 0 < self.hours < self.deadline_hours <= self.max_hours:
-            raise InputError(
-                "deadline_hours", got=f"hours {self.hours:g}, deadline_hours {self.deadline_hours:g}, max_hours {self.max_hours:g}",
-                allowed="hours of work above 0 and below the deadline, and max_hours not before it",
-                fix="state the undisturbed work as --hours",
-            )  # fmt: skip
+            yield "predict_seconds", "no predictor", "0 without one", "leave it out"
+        if self.sharded and (self.elastic or self.pods < FEWEST_SHARDED):
+            allowed = "a fixed number of nodes, 2 at least: each has a part of the state"
+            fix = f"nodes: {max(FEWEST_SHARDED, self.pods)}, or leave sharded out"
+            yield "sharded", f"nodes: {self.nodes}", allowed, fix
+        stated = {each.name: each.default for each in fields(self) if getattr(self, each.name) != each.default}
+        for name in (n for n in _OF_SHARDED if n in stated and not self.sharded):
+            allowed = f"{stated[name] or 'nothing'}, without sharded"
+            yield name, getattr(self, name), allowed, "leave it out, or sharded: true"
+        for name in (n for n in _NOT_IN_PLACE if n in stated and self.in_place):
+            gang, how = ("a sharded", "sharded") if self.sharded else ("an elastic", f"nodes: {self.nodes}")
+            other = "sharded" if self.sharded else f"nodes: {self.pods}"
+            allowed = f"{stated[name]}, for {gang} gang"
+            yield name, f"{getattr(self, name)} with {how}", allowed, f"leave it out, or {other}"
 
     @property
     def pods(self) -> int:

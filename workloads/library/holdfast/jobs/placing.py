@@ -268,5 +268,5 @@ def _plan(asked: Job, answer: Answer, option: Option, cheaper: Capacity) -> Plan
 def _rule(job: OwnJob, capacity: Capacity) -> PlacementRule:
     """The row of the matrix that fits the job and places it so; else the row that fits it."""
     asked = workload(job)
-    rows = (row for row in (decide(asked), *RULES) if row.when.matches(asked) and capacity in _OF[row.placement])
+    rows = (row for row in (decide(asked), *RULES) if row.when(asked) and capacity in _OF[row.placement])
     return next((row.id for row in rows), decide(asked).id)

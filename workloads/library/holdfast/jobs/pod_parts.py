@@ -1,7 +1,7 @@
 """What a pod of a job has in addition to its image: how its program starts, what it mounts, the queue of a batch."""
 
 import io
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from kubernetes import client
 from ruamel.yaml import YAML
@@ -43,7 +43,9 @@ def started(own: OwnJob, work: PodSettings) -> PodSettings:
         work = replace(work, command=[*RANKS, str(_processes(own)), *kept, "--", *work.command])
     elif own.elastic and _processes(own) > 1:
         work = replace(work, command=[*RANKS, str(_processes(own)), "--", *work.command])
-    work = replace(work, env=_torchrun(own) | work.env, from_pod=work.from_pod | _rank(own))
+    ranks = ("NODE_RANK", "PET_NODE_RANK") if own.gang else ()
+    from_pod = work.from_pod | {name: annotation(ANNOTATION_INDEX) for name in ranks}
+    work = replace(work, env=_torchrun(own) | work.env, from_pod=from_pod)
     if own.on_notice == OnNotice.DRAIN:
         return replace(work, pre_stop=DRAIN_HOOK)
     if own.on_notice == OnNotice.WRAP:
@@ -74,11 +76,6 @@ def _processes(own: OwnJob) -> int:
     return own.processes or max(own.gpu_count, 1)
 
 
-def _rank(own: OwnJob) -> dict[str, str]:
-    names = ("NODE_RANK", "PET_NODE_RANK") if own.gang else ()
-    return {name: annotation(ANNOTATION_INDEX) for name in names}
-
-
 # The add-on mounts values and makes no Kubernetes Secret, so a program gets a path: VARIABLE_FILE, as images that take
 # secrets from files name it.
 
@@ -87,14 +84,8 @@ KEY = "checkpoint-key"
 _LOGS_GIB = 2  # in addition to /tmp: logs and the container's own layer
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Mounted:
-    volumes: list[tuple[client.V1Volume, str]]
-    env: dict[str, str]
-    annotations: dict[str, str]
-
-
-def mounted(own: OwnJob) -> Mounted:
+def mounted(own: OwnJob, work: PodSettings) -> PodSettings:
+    """With its claims, its data and its secrets."""
     volumes = [(_claim(number, name), path) for number, (path, name) in enumerate(sorted(own.claims.items()))]
     env: dict[str, str] = {}
     if own.data:
@@ -103,7 +94,8 @@ def mounted(own: OwnJob) -> Mounted:
         volumes.append((_secrets(own), SECRETS_PATH))
         env = {f"{variable}_FILE": f"{SECRETS_PATH}/{variable}" for variable in own.secrets}
         env |= {ENV_KEY_FILE: f"{SECRETS_PATH}/{KEY}"} if own.checkpoint_key else {}
-    return Mounted(volumes=volumes, env=env, annotations=data.SIDECAR if own.data else {})
+    sidecar = data.SIDECAR if own.data else {}
+    return replace(work, volumes=volumes, env=work.env | env, annotations=work.annotations | sidecar)
 
 
 def secret_files(own: OwnJob) -> dict[str, str]:
@@ -123,7 +115,9 @@ def provider_class(own: OwnJob, context: RenderContext) -> Body | None:
     if not secret_files(own):
         return None
     _require_add_on(own, context.platform)
-    listed = [_entry(context.platform.project, file, named) for file, named in sorted(secret_files(own).items())]
+    parts = ((file, *secret(named)) for file, named in sorted(secret_files(own).items()))
+    project = f"projects/{context.platform.project}/secrets"
+    listed = [{"resourceName": f"{project}/{name}/versions/{version}", "path": file} for file, name, version in parts]
     stream = io.StringIO()
     YAML().dump(listed, stream)
     return {
@@ -143,11 +137,6 @@ def _require_add_on(own: OwnJob, platform: Platform) -> None:
             allowed="an environment with security.secret_manager",
             fix=f"the platform team sets secret_manager=True in Security of {platform.name}, then make deploy",
         )
-
-
-def _entry(project: str, file: str, named: str) -> dict[str, str]:
-    name, version = secret(named)
-    return {"resourceName": f"projects/{project}/secrets/{name}/versions/{version}", "path": file}
 
 
 def _dataset(own: OwnJob) -> client.V1Volume:

@@ -2,7 +2,6 @@
 
 import json
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -55,7 +54,9 @@ def prepare(job: OwnJob, platform: Platform) -> Prepared:
         context.require_digests([database.PROXY])
     found = rendered.bodies(fixed, context, placed)
     rendered.judge(f"{job.name}.yaml", rendered.text(platform.name, found), platform)
-    notes = [f"placed: {placed.reason}", *_notes_on(job), *outside.check(job, platform)]
+    lost = LOSES.get(OnNotice(job.on_notice))
+    notes = [f"placed: {placed.reason}", *([f"on_notice {job.on_notice}: {lost}"] if lost else [])]
+    notes += outside.check(job, platform)
     return Prepared(job=fixed, platform=platform, bodies=found, notes=notes)
 
 
@@ -71,11 +72,6 @@ def _require_home(job: OwnJob, platform: Platform) -> None:
             "namespace: the run has its account in another one", got=job.home, allowed=home,
             fix=f"set namespace={home}, or add the run to `runs` of the Team",
         )  # fmt: skip
-
-
-def _notes_on(job: OwnJob) -> Iterator[str]:
-    if lost := LOSES.get(OnNotice(job.on_notice)):
-        yield f"on_notice {job.on_notice}: {lost}"
 
 
 def new_job(job: OwnJob, platform: Platform, file: Path) -> None:

@@ -33,7 +33,7 @@ FLEX_GRACE_S = 60
 
 def bodies(own: OwnJob, context: RenderContext, placed: Placed) -> list[Body]:
     """The objects in the order in which they are sent; what the job needs before it."""
-    work = _placed(own, placed, _work(own, context, placed))
+    work = _placed(own, placed, pod_parts.mounted(own, _work(own, context, placed)))
     work = pod_parts.predicting(own, context, work) if own.predictor else pod_parts.started(own, work)
     found = [body for body in (pod_parts.provider_class(own, context),) if body]
     queue = QUEUES[placed.offer.capacity] if placed.offer else ""
@@ -79,7 +79,9 @@ def judge(name: str, written: str, platform: Platform) -> None:
 
 def _work(own: OwnJob, context: RenderContext, placed: Placed) -> PodSettings:
     env = {ENV_RUN: own.name, ENV_CHECKPOINTS: own.checkpoints or context.checkpoints, **HOMELESS}
-    mounted = pod_parts.mounted(own)
+    state = {ANNOTATION_STATE: own.state} if own.state else {}
+    # The library's commits and results refuse a second writer; of a wrapped program that is not known.
+    expendable = {} if own.on_notice == OnNotice.WRAP else EXPENDABLE
     return PodSettings(
         name=own.name,
         role=own.role,
@@ -91,26 +93,16 @@ def _work(own: OwnJob, context: RenderContext, placed: Placed) -> PodSettings:
         priority=PRIORITY_PLATFORM,
         grace_s=FLEX_GRACE_S,
         restart="Never",
-        env=env | own.env | mounted.env,
+        env=env | own.env,
         reads_run=own.name if _signs(own) else "",
         writes_run=own.name if own.role == SHARED_ACCOUNT else "",
-        volumes=mounted.volumes,
-        annotations={ANNOTATION_RULE: placed.rule.value} | _state(own) | _expendable(own) | mounted.annotations,
+        annotations={ANNOTATION_RULE: placed.rule.value} | state | expendable,
     )
 
 
 def _signs(own: OwnJob) -> bool:
     """Whether it takes the run's key where the environment signs. A wrapped program knows nothing of checkpoints."""
     return not (own.checkpoint_key or own.predictor or own.on_notice == OnNotice.WRAP)
-
-
-def _state(own: OwnJob) -> dict[str, str]:
-    return {ANNOTATION_STATE: own.state} if own.state else {}
-
-
-def _expendable(own: OwnJob) -> dict[str, str]:
-    """The library's commits and results refuse a second writer; of a wrapped program that is not known."""
-    return {} if own.on_notice == OnNotice.WRAP else EXPENDABLE
 
 
 def _size(own: OwnJob, placed: Placed) -> Size:
@@ -126,28 +118,18 @@ def _placed(own: OwnJob, placed: Placed, work: PodSettings) -> PodSettings:
     offer = placed.offer
     if offer is None:
         return work
+    spot, alone = offer.capacity is Capacity.SPOT, placed.plan is None and not own.gang
+    work = replace(
+        work,
+        # Not below 0 for a gang: JobSet copies the number into a pod label, and "-5" is no label value.
+        priority=PRIORITY_SPOT if spot and alone else PRIORITY_FLEX,
+        grace_s=offer.pool.window.pod_s if spot and offer.pool else FLEX_GRACE_S,
+        calls_kubernetes=offer.pool is None,  # a flex-start node says in an annotation when it ends
+    )
     if placed.plan is not None:
         # Neither selector nor toleration of a capacity: the flavor of the queue that it is in puts them in.
-        selector = {LABEL_ACCELERATOR: offer.accelerator}
-        return replace(
-            work,
-            tolerations=[GPU_TAINT],
-            selector=selector,
-            priority=PRIORITY_FLEX,
-            grace_s=offer.pool.window.pod_s if offer.pool else FLEX_GRACE_S,
-            calls_kubernetes=offer.pool is None,  # as below
-        )
+        return replace(work, tolerations=[GPU_TAINT], selector={LABEL_ACCELERATOR: offer.accelerator})
     if offer.pool is not None:
-        spot = offer.capacity is Capacity.SPOT
-        # Not below 0 for a gang: JobSet copies the number into a pod label, and "-5" is no label value.
-        priority = PRIORITY_SPOT if spot and not own.gang else PRIORITY_FLEX
-        grace_s = offer.pool.window.pod_s if spot else FLEX_GRACE_S
-        return replace(work, pool=offer.pool, priority=priority, grace_s=grace_s)
-    queued = offer.capacity is Capacity.QUEUED
-    return replace(
-        work,
-        tolerations=[GPU_TAINT, QUEUED_TAINT] if queued else [GPU_TAINT],
-        selector=flex_selector(offer.accelerator),
-        priority=PRIORITY_FLEX,
-        calls_kubernetes=True,  # a flex-start node says in an annotation when it ends
-    )
+        return replace(work, pool=offer.pool)
+    tolerations = [GPU_TAINT, QUEUED_TAINT] if offer.capacity is Capacity.QUEUED else [GPU_TAINT]
+    return replace(work, tolerations=tolerations, selector=flex_selector(offer.accelerator))

@@ -6,7 +6,6 @@ take its checkpoints from each other.
 
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import Any
 
 from holdfast.clients.api import Api, ApiError, Object
@@ -19,16 +18,11 @@ KINDS = ("Job", "JobSet")  # a Deployment rolls over by itself
 GONE_WITHIN_S, LOOK_S = 600.0, 0.5
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Comparison:
-    unsent: list[Object]
-    """The documents without jobs that run already as they are."""
-    replaced: list[str]
-    """Paths of running jobs that have to go first."""
+def compare(api: Api, documents: list[Object], *, replace: bool = False) -> tuple[list[Object], list[str]]:
+    """The documents without jobs that run already as they are, and paths of running jobs that have to go first.
 
-
-def compare(api: Api, documents: list[Object], *, replace: bool = False) -> Comparison:
-    """Raises Stopped, unless `replace`, where a running job differs from its document, or another one writes its run."""
+    Raises Stopped, unless `replace`, where a running job differs from its document, or another one writes its run.
+    """
     unsent: list[Object] = []
     replaced: list[str] = []
     for document in documents:
@@ -46,7 +40,7 @@ def compare(api: Api, documents: list[Object], *, replace: bool = False) -> Comp
                 raise _runs_already(document, reasons)
             replaced += found
         unsent.append(document)
-    return Comparison(unsent=unsent, replaced=replaced)
+    return unsent, replaced
 
 
 def end(api: Api, path: str, *, sleep: Callable[[float], object] = time.sleep) -> None:

@@ -10,7 +10,6 @@ from holdfast.contract.errors import InputError
 from holdfast.contract.exit_codes import EXIT_STOPPED
 from holdfast.contract.printable import printable
 from holdfast.contract.values import finite
-from holdfast.jobs.cause import Count
 from holdfast.jobs.explain import Explanation, Row
 from holdfast.jobs.submit import Plan
 from holdfast.tables import print_table
@@ -32,8 +31,8 @@ def explanation(found: Explanation) -> None:
 def listing(found: list[Row]) -> None:
     rows = [
         (
-            row.name, row.kind, row.capacity, row.status, row.why, _or_dash(row.step), _age(row.saved_age_s),
-            counted(row.evicted), counted(row.crashed), _age(row.waited_s), _age(row.ran_s),
+            row.name, row.kind, row.capacity, row.status, row.why, "-" if row.step is None else str(row.step), _age(row.saved_age_s),
+            str(row.evicted), str(row.crashed), _age(row.waited_s), _age(row.ran_s),
             "-" if row.useful_ratio is None else f"{100 * row.useful_ratio:.1f}", _usd(row.usd),
         )
         for row in found
@@ -73,15 +72,6 @@ def agree(yes: bool) -> None:
 
 def _grid(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> None:
     print_table(head, [tuple(map(printable, row)) for row in rows])
-
-
-def counted(value: Count) -> str:
-    """`3+`: at least 3."""
-    return f"{value.number}{'' if value.exact else '+'}"
-
-
-def _or_dash(value: object) -> str:
-    return "-" if value is None else str(value)
 
 
 def _age(seconds: float | None) -> str:

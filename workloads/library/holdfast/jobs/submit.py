@@ -12,6 +12,7 @@ from typing import Any
 from holdfast.clients.api import Api, ApiError, Object, fix_of_unchangeable
 from holdfast.contract.errors import InputError, Stopped, Unjudged
 from holdfast.contract.kubernetes import LABEL_NAME
+from holdfast.contract.values import finite
 from holdfast.jobs import buying
 from holdfast.jobs.buying import Purchase
 from holdfast.jobs.cluster_snapshot import gpus
@@ -112,7 +113,6 @@ def named(document: Object) -> str:
 
 
 KINDS = ("Job", "JobSet", "Deployment")
-RENDERED = Path("workloads/rendered")
 _RENDER = "`python -m workloads render` writes manifests with jobs"
 
 
@@ -134,7 +134,7 @@ def documents_of(path: Path) -> list[Any]:
     for each in found:
         for trouble in each.troubles:
             raise _unreadable(path, f"line {trouble.mark.line}: {trouble.message}")
-        if not _is_finite(each.value):
+        if finite(each.value) != each.value:  # JSON, in which all goes to the API server, knows no other numbers
             raise _unreadable(path, "a number that is infinite or none (.inf, .nan)")
     return [each.value for each in found]
 
@@ -165,15 +165,6 @@ def checked(path: Path, documents: list[Any]) -> list[Object]:
     return documents
 
 
-def _is_finite(value: Any) -> bool:
-    """JSON, in which all goes to the API server, knows no other numbers."""
-    if isinstance(value, dict):
-        return all(map(_is_finite, value.values()))
-    if isinstance(value, list):
-        return all(map(_is_finite, value))
-    return not isinstance(value, float) or math.isfinite(value)
-
-
 def _unreadable(path: Path, why: str) -> InputError:
     return InputError(
         "manifest cannot be read", got=f"{path}: {why}", allowed="a YAML file", fix="give a rendered file"
@@ -181,8 +172,7 @@ def _unreadable(path: Path, why: str) -> InputError:
 
 
 def _no_such_file(path: Path) -> InputError:
-    siblings = path.parent.glob("*.yaml") if path.parent != Path() else ()
-    known = sorted(map(str, siblings)) or sorted(map(str, RENDERED.glob("*/samples/[!k]*.yaml")))
+    known = sorted(map(str, path.parent.glob("*.yaml")))
     near = get_close_matches(str(path), known, n=1)
     fix = f"did you mean {near[0]}?" if near else _RENDER
     return InputError("no such manifest", got=path, allowed=", ".join(known[:6]) or "a YAML file", fix=fix)

@@ -2,6 +2,7 @@
 
 import re
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from holdfast.clients.api import Object
 from holdfast.contract.pools import GPU_RESOURCE, LABEL_FLEX_START
@@ -167,8 +168,7 @@ REASONS = ("FailedCreate", "JobCreationFailed", "HeadlessServiceCreationFailed",
 _WEBHOOKS = "kubectl get validatingwebhookconfigurations,mutatingwebhookconfigurations"
 
 
-@dataclass(frozen=True, slots=True)
-class Refusal:
+class Refusal(NamedTuple):
     """`text`, `action` and `evidence` may name the groups of `pattern`, and {namespace}."""
 
     pattern: str
@@ -178,63 +178,29 @@ class Refusal:
     reason: Reason = Reason.REFUSED
 
 
+_OF_QUOTA = "kubectl describe resourcequota -n {namespace} {name}"
+_MISSING = "apply the platform's manifests (`make apply ENV=NAME`), or correct "
 REFUSALS = (
-    Refusal(
-        r"exceeded quota: (?P<name>[^,]+), requested: (?P<asked>.+), used: (?P<used>.+), limited: (?P<lent>.+)",
-        "ResourceQuota {name}: asks for {asked}; {used} in use, {lent} allowed",
-        "wait until others are done, or raise the quota of the namespace",
-        "kubectl describe resourcequota -n {namespace} {name}",
-        Reason.QUOTA,
-    ),
-    Refusal(
-        r"failed quota: (?P<name>[^:]+): (?P<what>must specify .+)",
-        "ResourceQuota {name}: {what}",
-        "state these requests and limits in the manifest",
-        "kubectl describe resourcequota -n {namespace} {name}",
-    ),
-    Refusal(
-        r'serviceaccount "(?P<name>[^"]+)" not found',
-        "service account {name} does not exist",
-        "apply the platform's manifests (`make apply ENV=NAME`), or correct serviceAccountName",
-        "kubectl get serviceaccounts -n {namespace}",
-    ),
-    Refusal(
-        r"no PriorityClass with name (?P<name>\S+) was found",
-        "PriorityClass {name} does not exist",
-        "apply the platform's manifests (`make apply ENV=NAME`), or correct priorityClassName",
-        "kubectl get priorityclasses",
-    ),
-    Refusal(
-        r'RuntimeClass "(?P<name>[^"]+)" not found',
-        "RuntimeClass {name} does not exist",
-        "correct runtimeClassName, or turn GKE Sandbox on for the pool",
-        "kubectl get runtimeclasses",
-    ),
-    Refusal(
-        r'violates PodSecurity "(?P<level>[^"]+)": (?P<what>.+)',
-        "Pod Security {level}: {what}",
-        "set what it asks for in the pod's securityContext",
-        "kubectl get namespace {namespace} --show-labels",
-    ),
-    Refusal(
-        r"ValidatingAdmissionPolicy '(?P<name>[^']+)' .*denied request: (?P<what>.+)",
-        "policy {name}: {what}",
-        "change the manifest as the policy says",
-        "kubectl describe validatingadmissionpolicy {name}",
-    ),
-    Refusal(
-        r'admission webhook "(?P<name>[^"]+)" denied the request: (?P<what>.+)',
-        "webhook {name}: {what}",
-        "change the manifest as the webhook says",
-        _WEBHOOKS,
-    ),
-    Refusal(
-        r'failed calling webhook "(?P<name>[^"]+)": (?P<what>.+)',
-        "webhook {name} does not answer: {what}",
-        "bring its service back; until then no pod that it watches can be made",
-        _WEBHOOKS,
-    ),
-)
+    Refusal(r"exceeded quota: (?P<name>[^,]+), requested: (?P<asked>.+), used: (?P<used>.+), limited: (?P<lent>.+)",
+            "ResourceQuota {name}: asks for {asked}; {used} in use, {lent} allowed",
+            "wait until others are done, or raise the quota of the namespace", _OF_QUOTA, Reason.QUOTA),
+    Refusal(r"failed quota: (?P<name>[^:]+): (?P<what>must specify .+)", "ResourceQuota {name}: {what}",
+            "state these requests and limits in the manifest", _OF_QUOTA),
+    Refusal(r'serviceaccount "(?P<name>[^"]+)" not found', "service account {name} does not exist",
+            f"{_MISSING}serviceAccountName", "kubectl get serviceaccounts -n {namespace}"),
+    Refusal(r"no PriorityClass with name (?P<name>\S+) was found", "PriorityClass {name} does not exist",
+            f"{_MISSING}priorityClassName", "kubectl get priorityclasses"),
+    Refusal(r'RuntimeClass "(?P<name>[^"]+)" not found', "RuntimeClass {name} does not exist",
+            "correct runtimeClassName, or turn GKE Sandbox on for the pool", "kubectl get runtimeclasses"),
+    Refusal(r'violates PodSecurity "(?P<level>[^"]+)": (?P<what>.+)', "Pod Security {level}: {what}",
+            "set what it asks for in the pod's securityContext", "kubectl get namespace {namespace} --show-labels"),
+    Refusal(r"ValidatingAdmissionPolicy '(?P<name>[^']+)' .*denied request: (?P<what>.+)", "policy {name}: {what}",
+            "change the manifest as the policy says", "kubectl describe validatingadmissionpolicy {name}"),
+    Refusal(r'admission webhook "(?P<name>[^"]+)" denied the request: (?P<what>.+)', "webhook {name}: {what}",
+            "change the manifest as the webhook says", _WEBHOOKS),
+    Refusal(r'failed calling webhook "(?P<name>[^"]+)": (?P<what>.+)', "webhook {name} does not answer: {what}",
+            "bring its service back; until then no pod that it watches can be made", _WEBHOOKS),
+)  # fmt: skip
 
 
 def refused(job: JobSnapshot, cluster: ClusterSnapshot) -> Cause | None:

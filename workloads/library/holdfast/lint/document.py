@@ -86,10 +86,6 @@ class Document:
     first_line: int
     troubles: list[Trouble] = field(default_factory=list[Trouble])
 
-    @classmethod
-    def unreadable(cls, reason: str) -> "Document":
-        return cls(None, 1, [Trouble("broken", reason, Mark(1, 1, 2))])
-
     def at(self, path: Path, *, of_key: bool = False) -> Mark:
         """The place of `path`: of a scalar itself, else or `of_key` its key; of the nearest ancestor if it is missing."""
         here, mark = self.value, Mark(self.first_line, 1, 2)
@@ -112,20 +108,25 @@ def _child(parent: Any, step: str | int, *, of_key: bool) -> tuple[Any, Mark] | 
 
 
 _START = re.compile(r"^---(?=\s|$)", re.MULTILINE)
+# Before a document it is for the reader, and is no document itself.
 _DIRECTIVE = re.compile(r"^%(?:YAML|TAG)\b.*$", re.MULTILINE)
 _TEMPLATES = (("{{", "}}"), ("{%", "%}"), ("<%", "%>"), ("%{", "}"))  # Helm and Go, Jinja, ERB, Terraform
 _CRD = re.compile(r"^kind:\s*[\"']?CustomResourceDefinition\b", re.MULTILINE)
+
+
+def unread(kind: str, message: str) -> Document:
+    return Document(None, 1, [Trouble(kind, message, Mark(1, 1, 2))])
 
 
 def read(text: str) -> Iterator[Document]:
     """The documents of one file, in order; empty ones are left out."""
     if len(text) > MAX_FILE_BYTES:
         message = f"{len(text):,} characters, more than {MAX_FILE_BYTES:,}: not read"
-        yield Document(None, 1, [Trouble("huge", message, Mark(1, 1, 2))])
+        yield unread("huge", message)
         return
-    budget = _Budget()
+    reader = _Reader()
     for chunk, first_line in _chunks(text.removeprefix("\ufeff")):
-        document = _read_chunk(_without_directives(chunk), first_line, budget)
+        document = reader.read(_DIRECTIVE.sub("", chunk), first_line)
         if document.value is not None or document.troubles:
             yield document
 
@@ -140,36 +141,6 @@ def _chunks(text: str) -> Iterator[tuple[str, int]]:
     yield text[start:], line + 1
 
 
-def _without_directives(chunk: str) -> str:
-    """`%YAML 1.1` before a document is for the reader, and is no document itself."""
-    return _DIRECTIVE.sub("", chunk) if "%" in chunk else chunk
-
-
-def _read_chunk(chunk: str, first_line: int, budget: "_Budget") -> Document:
-    document = Document(None, first_line)
-    if _CRD.search(chunk):  # definitions are large and no rule reads them
-        document.value = Map()
-        return document
-    try:
-        node = compose(chunk)
-        document.value = _Builder(document, first_line, budget).build(node) if node is not None else None
-    except _NotPlainError as error:
-        document.value = None
-        document.troubles.append(_template_or_broken(chunk, str(error), _mark(error.node, first_line)))
-    except MarkedYAMLError as error:
-        place = error.problem_mark or error.context_mark
-        mark = Mark(first_line + place.line, place.column + 1, place.column + 2) if place else Mark(first_line, 1, 2)
-        message = ", ".join(filter(None, (error.context, error.problem))) or "not YAML"
-        document.troubles.append(_template_or_broken(chunk, message, mark))
-    except RecursionError:
-        document.troubles.append(Trouble("broken", "an alias inside its own anchor", Mark(first_line, 1, 2)))
-    except (YAMLError, ValueError) as error:
-        # PyYAML raises these on hostile text.
-        message = str(error).partition("\n")[0] or type(error).__name__
-        document.troubles.append(_template_or_broken(chunk, message, Mark(first_line, 1, 2)))
-    return document
-
-
 def _template_or_broken(chunk: str, message: str, mark: Mark) -> Trouble:
     if any(0 <= chunk.find(opened) < chunk.rfind(closed) for opened, closed in _TEMPLATES):
         return Trouble("template", "a Helm or other text template, not YAML: not judged", mark)
@@ -182,36 +153,46 @@ class _NotPlainError(HoldfastError, ValueError):
         self.node = node
 
 
-def _mark(node: Node, first_line: int) -> Mark:
-    begin, end = node.start_mark, node.end_mark
-    column = begin.column + 1
-    same_line = begin.line == end.line and end.column > begin.column
-    return Mark(first_line + begin.line, column, end.column + 1 if same_line else column + 1)
+class _Reader:
+    """Texts of the documents of one file to values. Counts what it builds, so that aliases cannot explode."""
 
+    def __init__(self) -> None:
+        self.values, self.characters = MAX_FILE_VALUES, MAX_FILE_CHARACTERS  # that are left to the whole file
 
-@dataclass(slots=True)
-class _Budget:
-    """What the documents of one file may still expand to."""
+    def read(self, chunk: str, first_line: int) -> Document:
+        document = Document(None, first_line)
+        if _CRD.search(chunk):  # definitions are large and no rule reads them
+            document.value = Map()
+            return document
+        self.document, self.count, begin = document, 0, Mark(first_line, 1, 2)
+        try:
+            node = compose(chunk)
+            document.value = self.build(node) if node is not None else None
+        except _NotPlainError as error:
+            document.troubles.append(_template_or_broken(chunk, str(error), self._mark(error.node)))
+        except MarkedYAMLError as error:
+            place = error.problem_mark or error.context_mark
+            mark = Mark(first_line + place.line, place.column + 1, place.column + 2) if place else begin
+            message = ", ".join(filter(None, (error.context, error.problem))) or "not YAML"
+            document.troubles.append(_template_or_broken(chunk, message, mark))
+        except RecursionError:
+            document.troubles.append(Trouble("broken", "an alias inside its own anchor", begin))
+        except (YAMLError, ValueError) as error:
+            # PyYAML raises these on hostile text.
+            message = str(error).partition("\n")[0] or type(error).__name__
+            document.troubles.append(_template_or_broken(chunk, message, begin))
+        return document
 
-    values: int = MAX_FILE_VALUES
-    characters: int = MAX_FILE_CHARACTERS
-
-    @property
-    def spent(self) -> bool:
-        return self.values < 0 or self.characters < 0
-
-
-class _Builder:
-    """Nodes to values. Counts what it builds, so that aliases cannot explode."""
-
-    def __init__(self, document: Document, first_line: int, budget: _Budget) -> None:
-        self.document, self.first_line, self.budget, self.count = document, first_line, budget, 0
+    def _mark(self, node: Node) -> Mark:
+        begin, end, column = node.start_mark, node.end_mark, node.start_mark.column + 1
+        same_line = begin.line == end.line and end.column >= column
+        return Mark(self.document.first_line + begin.line, column, end.column + 1 if same_line else column + 1)
 
     def _spend(self, node: Node, values: int = 1) -> None:
         self.count += values
-        self.budget.values -= values
-        self.budget.characters -= len(node.value) if isinstance(node, ScalarNode) else 0
-        if self.count > MAX_VALUES or self.budget.spent:
+        self.values -= values
+        self.characters -= len(node.value) if isinstance(node, ScalarNode) else 0
+        if self.count > MAX_VALUES or self.values < 0 or self.characters < 0:
             raise _NotPlainError(f"more than {MAX_VALUES:,} values after aliases are expanded", node)
 
     def build(self, node: Node) -> Any:
@@ -223,11 +204,11 @@ class _Builder:
     def _map(self, node: Node) -> Map:
         result = Map()
         for key_node, value_node in self._merged(node):
-            key, mark = self._key(key_node), _mark(key_node, self.first_line)
+            key, mark = self._key(key_node), self._mark(key_node)
             if key in result and len(self.document.troubles) < MAX_DUPLICATES:
                 self.document.troubles.append(Trouble("duplicate", f"key {key!r} is here a second time", mark))
             result[key] = self.build(value_node)
-            result.keys_at[key], result.values_at[key] = mark, _mark(value_node, self.first_line)
+            result.keys_at[key], result.values_at[key] = mark, self._mark(value_node)
         return result
 
     def _merged(self, node: Node) -> Iterator[tuple[Node, Node]]:
@@ -252,7 +233,7 @@ class _Builder:
         result = Seq()
         for item in node.value:
             result.append(self.build(item))
-            result.items_at.append(_mark(item, self.first_line))
+            result.items_at.append(self._mark(item))
         return result
 
 

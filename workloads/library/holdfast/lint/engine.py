@@ -13,8 +13,9 @@ from os import cpu_count
 from pathlib import Path
 
 from holdfast.contract.errors import InputError
-from holdfast.lint.document import Document, load_text, read
-from holdfast.lint.finding import Finding, Hit, Severity, shortened
+from holdfast.contract.printable import MOST_CHARACTERS
+from holdfast.lint.document import Document, load_text, read, unread
+from holdfast.lint.finding import Finding, Hit, Severity
 from holdfast.lint.ignores import Ignore, apply, of_annotations, of_comments
 from holdfast.lint.objects import Object, objects
 from holdfast.lint.platform import Platform
@@ -118,7 +119,7 @@ def _read_file(path: Path) -> File:
         text = load_text(path)
     except (OSError, UnicodeDecodeError) as error:
         reason = "not UTF-8 text" if isinstance(error, UnicodeDecodeError) else str(error.strerror)
-        return File(path.as_posix(), [Document.unreadable(reason)], [], "")
+        return File(path.as_posix(), [unread("broken", reason)], [], "")
     return read_text(path.as_posix(), text)
 
 
@@ -138,7 +139,7 @@ def judge(files: list[File], options: Options) -> Report:
     for file, platform in zip(files, _platforms(files, options), strict=True):
         groups.setdefault(str(platform), (platform, []))[1].append(file)
     for platform, mine in groups.values():
-        _judge_environment(mine, Platform.of(platform), report)
+        _judge_environment(mine, Platform(platform), report)
     report.findings.sort(key=lambda f: (f.file, f.mark.line, f.mark.column, f.rule))
     return report
 
@@ -190,29 +191,14 @@ def _judge_object(obj: Object, context: Context) -> Iterator[Finding]:
 
 
 def _finding(rule: Rule, hit: Hit, obj: Object) -> Finding:
-    return Finding(
-        rule=rule.id,
-        severity=rule.severity,
-        message=shortened(hit.message),
-        fix=hit.fix or rule.fix,
-        file=obj.file,
-        mark=obj.document.at((*obj.root, *hit.path), of_key=hit.on_key),
-        object_name=obj.title,
-        where=".".join(str(step) for step in hit.path),
-        basis=hit.basis,
-    )
+    mark = obj.document.at((*obj.root, *hit.path), of_key=hit.on_key)
+    message = hit.message[:MOST_CHARACTERS]  # a name out of a file may be as long as the file
+    where = ".".join(map(str, hit.path))
+    fix = hit.fix or rule.fix
+    return rule.finding(message, obj.file, mark, fix=fix, object_name=obj.title, where=where, basis=hit.basis)
 
 
 def _troubles(file: File) -> Iterator[Finding]:
     for document in file.documents:
         for trouble in document.troubles:
-            rule = all_rules()[_TROUBLES[trouble.kind]]
-            yield Finding(
-                rule=rule.id,
-                severity=rule.severity,
-                message=trouble.message,
-                fix=rule.fix,
-                file=file.path,
-                mark=trouble.mark,
-                object_name="",
-            )
+            yield all_rules()[_TROUBLES[trouble.kind]].finding(trouble.message, file.path, trouble.mark)

@@ -139,22 +139,10 @@ def whole(base: str, change: str) -> list[Any]:
     return [body]
 
 
-def counterpart(base: str, change: str) -> Any:
-    """What the base has where a change is made."""
-    (patch,) = parse(change)
-    return _shared(_at(_base(BASES[base].text), BASES[base].root), patch)
-
-
 def _at(body: Any, path: tuple[str | int, ...]) -> Any:
     for step in path:
         body = body[step]
     return body
-
-
-def _shared(clean: Any, patch: Any) -> Any:
-    if not isinstance(clean, dict) or not isinstance(patch, dict):
-        return clean
-    return {key: _shared(clean[key], value) for key, value in patch.items() if key in clean}
 
 
 @cache

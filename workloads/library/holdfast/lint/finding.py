@@ -1,9 +1,8 @@
-"""What a rule says about a place, and the constant it was judged by."""
+"""What a rule says about a place, and the fact it was judged by."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
 
-from holdfast.contract.printable import MOST_CHARACTERS, printable
 from holdfast.lint.document import Mark, Path
 
 
@@ -14,26 +13,15 @@ class Severity(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Basis:
-    """The fact that a finding rests on, and where it is written: a name of the library, or a document."""
-
-    fact: str
-    where: str
-
-    def __str__(self) -> str:
-        return f"{printable(self.fact)} ({self.where})"
-
-
-@dataclass(frozen=True, slots=True)
 class Hit:
     """What a rule's check yields: a path inside the object, and words. Empty `fix` means the rule's own.
 
-    `on_key`: the key at the path is what is wrong, not its value.
+    `basis`: the fact that it rests on. `on_key`: the key at the path is what is wrong, not its value.
     """
 
     path: Path
     message: str
-    basis: Basis | None = None
+    basis: str = ""
     fix: str = ""
     on_key: bool = False
 
@@ -48,23 +36,13 @@ class Finding:
     fix: str
     file: str
     mark: Mark
-    object_name: str
+    object_name: str = ""
     where: str = ""
     """Dotted path in the object."""
-    basis: Basis | None = None
-    suppressed: str = field(default="")
+    basis: str = ""
+    suppressed: str = ""
     """Reason of the ignore that silenced it; empty means that it counts."""
 
     @property
     def place(self) -> str:
         return f"{self.file}:{self.mark.line}:{self.mark.column}"
-
-
-def shortened(text: str) -> str:
-    """A name out of a file may be as long as the file."""
-    return text if len(text) <= MOST_CHARACTERS else text[:MOST_CHARACTERS] + "..."
-
-
-def constant(module: str, name: str, fact: str) -> Basis:
-    """Basis for a name that a module assigns or defines."""
-    return Basis(fact, f"{module}.{name}")

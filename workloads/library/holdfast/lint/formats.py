@@ -41,7 +41,7 @@ def _block(finding: Finding) -> str:
     lines = [f"{_place(finding)}: {finding.severity.value}: {printable(finding.message)} [{finding.rule}]"]
     lines += _snippet(finding)
     if finding.basis:
-        lines.append(f"    {finding.basis}")
+        lines.append(f"    {printable(finding.basis)}")
     lines.append(f"    fix: {printable(finding.fix)}")
     return "\n".join(lines) + "\n"
 
@@ -98,7 +98,7 @@ def github(report: Report) -> str:
 def _command(finding: Finding) -> str:
     mark = finding.mark
     where = f"file={_property(printable(finding.file, 4_096))},line={mark.line},col={mark.column},endColumn={mark.end}"
-    basis = f"\n{finding.basis}" if finding.basis else ""
+    basis = f"\n{printable(finding.basis)}" if finding.basis else ""
     text = f"{printable(finding.message)}{basis}\nfix: {printable(finding.fix)}"
     return f"::{_LEVEL.get(finding.severity, 'notice')} {where},title={finding.rule}::{_data(text)}"
 

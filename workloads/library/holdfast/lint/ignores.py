@@ -7,7 +7,7 @@ exceptions stays true.
 import re
 from collections import defaultdict
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 from holdfast.lint.document import Mark
 from holdfast.lint.finding import Finding
@@ -25,11 +25,9 @@ class Ignore:
     file: str
     """Where the ignore itself is, with `mark`."""
     mark: Mark
-    lines: tuple[int, ...] = ()
-    """Comment: the lines of the same file that it covers."""
-    title: str = ""
-    """Annotation: the one object of the same file that it covers."""
-    used: bool = field(default=False)
+    covers: str
+    """Of the same file: the number of a line, or the title of an object."""
+    used: bool = False
 
 
 def of_comments(file: str, text: str) -> list[Ignore]:
@@ -44,7 +42,7 @@ def of_comments(file: str, text: str) -> list[Ignore]:
         alone = line.lstrip().startswith("#")
         mark = Mark(number, match.start() + 1, match.end() + 1)
         for rule in match.group(1).split(","):
-            found.append(Ignore(rule.strip(), match.group(2).strip(), file, mark, (number + 1 if alone else number,)))
+            found.append(Ignore(rule.strip(), match.group(2).strip(), file, mark, str(number + alone)))
     return found
 
 
@@ -56,7 +54,7 @@ def of_annotations(obj: Object) -> Iterator[Ignore]:
             if key.startswith(ANNOTATION):
                 mark = obj.document.at((*obj.root, *path, "metadata", "annotations", key))
                 rule = key.removeprefix(ANNOTATION)
-                yield Ignore(rule, as_text(value).strip(), obj.file, mark, title=obj.title)
+                yield Ignore(rule, as_text(value).strip(), obj.file, mark, obj.title)
 
 
 def apply(ignores: list[Ignore], findings: list[Finding]) -> list[Finding]:
@@ -64,22 +62,14 @@ def apply(ignores: list[Ignore], findings: list[Finding]) -> list[Finding]:
     index: dict[tuple[str, ...], list[Ignore]] = defaultdict(list)
     for ignore in ignores:
         if ignore.reason:
-            for key in _keys(ignore):
-                index[key].append(ignore)
+            index[ignore.rule, ignore.file, ignore.covers].append(ignore)
     judged = [_silenced(finding, index) for finding in findings]
     return [*judged, *(bad for ignore in ignores for bad in _complaint(ignore))]
 
 
-def _keys(ignore: Ignore) -> list[tuple[str, ...]]:
-    if ignore.lines:
-        return [(ignore.rule, ignore.file, str(line)) for line in ignore.lines]
-    return [(ignore.rule, ignore.file, ignore.title)]
-
-
 def _silenced(finding: Finding, index: dict[tuple[str, ...], list[Ignore]]) -> Finding:
-    line, name = str(finding.mark.line), finding.object_name
-    keys = ((finding.rule, finding.file, line), (finding.rule, finding.file, name))
-    covering = [ignore for key in keys for ignore in index.get(key, ())]
+    places = (str(finding.mark.line), finding.object_name)
+    covering = [ignore for place in places for ignore in index.get((finding.rule, finding.file, place), ())]
     for ignore in covering:
         ignore.used = True
     return replace(finding, suppressed=covering[0].reason) if covering else finding
@@ -95,5 +85,4 @@ def _complaint(ignore: Ignore) -> Iterator[Finding]:
         rule, message = "HF902", f"ignores {ignore.rule}, which finds nothing here"
     else:
         return
-    known = rules[rule]
-    yield Finding(rule, known.severity, message, known.fix, ignore.file, ignore.mark, object_name="")
+    yield rules[rule].finding(message, ignore.file, ignore.mark)

@@ -196,9 +196,9 @@ class Container:
         """With $(NAME) replaced by literal variables, as Kubernetes does."""
         return re.sub(r"\$\(([\w.-]{1,200})\)", lambda match: as_text(self.env.get(match[1])) or match[0], text)
 
-    def number(self, option: str) -> int | None:
-        """A whole number after an option; None where there is none."""
-        text = self.option(option)
+    def number(self, option: str, variable: str = "") -> int | None:
+        """A whole number after an option, or in a variable; None where there is none."""
+        text = self.option(option) or as_text(self.env.get(variable))
         return int(text) if text.isascii() and text.isdecimal() and len(text) < 9 else None
 
     @property

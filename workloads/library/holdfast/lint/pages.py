@@ -3,8 +3,6 @@
 import json
 from difflib import get_close_matches
 
-import yaml
-
 from holdfast.contract.errors import InputError
 from holdfast.lint import examples
 from holdfast.lint.registry import Rule, all_rules
@@ -39,26 +37,14 @@ def page(rule: Rule) -> str:
     parts = [
         f"{rule.name} ({rule.severity.value})\n{rule.what}",
         f"why:    {rule.why}\nsource: {rule.source}\nfix:    {rule.fix}",
-        *(_example(word, rule, text) for word, text in _examples(rule)),
+        *(_example(word, rule, text) for word, text in (("bad", rule.bad), ("good", rule.good)) if text),
     ]
     return "\n\n".join(parts) + "\n"
 
 
-def _examples(rule: Rule) -> list[tuple[str, str]]:
-    return [("bad", rule.bad), ("good", rule.good)] if rule.bad else []
-
-
 def _example(word: str, rule: Rule, text: str) -> str:
-    shown = (text or _clean(rule))[:2_000].rstrip()
     place = "whole object" if text.startswith("apiVersion:") else examples.BASES[rule.base].title
-    return f"{word} ({place}):\n" + "\n".join(f"  {line}" for line in shown.splitlines())
-
-
-def _clean(rule: Rule) -> str:
-    """What the base has in place of the bad example."""
-    return yaml.safe_dump(
-        examples.counterpart(rule.base, rule.bad), sort_keys=False, default_flow_style=None, width=110
-    )
+    return f"{word} ({place}):\n" + "\n".join(f"  {line}" for line in text[:2_000].splitlines())
 
 
 def example_text(rule: Rule, text: str) -> str:
@@ -69,7 +55,5 @@ def example_text(rule: Rule, text: str) -> str:
 
 
 def _data(rule: Rule) -> dict[str, str]:
-    fields = ("id", "slug", "what", "why", "source", "fix", "bad")
-    found = {field: getattr(rule, field) for field in fields}
-    good = rule.good or (_clean(rule) if rule.bad else "")
-    return found | {"good": good, "severity": rule.severity.value}
+    fields = ("id", "slug", "what", "why", "source", "fix", "bad", "good", "severity")
+    return {field: getattr(rule, field) for field in fields}

@@ -9,17 +9,11 @@ from functools import cached_property
 
 from holdfast.contract import pools as contract
 from holdfast.contract.capacity import Capacity
-from holdfast.contract.lifecycle import DEFAULT_WINDOW
 from holdfast.contract.pools import SPOT_TAINT, Pool
 from holdfast.lint.document import Path
 from holdfast.lint.objects import Pod, as_list, as_map, as_text, dig, near
-from holdfast.lint.platform import (
-    NAP_SPOT_TAINT,
-    Platform,
-    is_judged,
-    repels,
-    tolerates,
-)
+from holdfast.lint.platform import NAP_SPOT_TAINT, Platform, is_judged, repels, tolerates
+from holdfast.lint.world import holds
 
 _SPOT_WORDS = ("spot", "preemptible")
 FLEX = (Capacity.FLEX_START, Capacity.QUEUED)
@@ -37,16 +31,7 @@ class Demand:
     def allows(self, labels: dict[str, str], zones: tuple[str, ...]) -> bool:
         if self.key == contract.LABEL_ZONE:
             return self.operator != "In" or bool(set(self.values) & set(zones))
-        if not is_judged(self.key):
-            return True
-        has = labels.get(self.key)
-        answers = {
-            "In": has in self.values,
-            "NotIn": has not in self.values,
-            "Exists": has is not None,
-            "DoesNotExist": has is None,
-        }
-        return answers.get(self.operator, True)
+        return not is_judged(self.key) or holds(self.operator, labels.get(self.key), self.values)
 
 
 class Placement:
@@ -86,7 +71,7 @@ class Placement:
         return [pool for pool in asked if self._allows(pool)]
 
     def _allows(self, pool: Pool) -> bool:
-        labels, zones = self.platform.labels(pool), self.platform.pool_zones(pool)
+        labels, zones = self.platform.labels(pool), pool.zones or self.platform.zones
         return any(all(d.allows(labels, zones) for d in (*self.selector, *term)) for term in self.terms)
 
     def untolerated(self, pool: Pool) -> list[contract.Taint]:
@@ -151,10 +136,6 @@ class Placement:
     @property
     def interruptible(self) -> bool:
         return self.on_spot is not None or self.on_flex
-
-    @property
-    def window_s(self) -> int:
-        return self.on_spot.window.pod_s if self.on_spot else DEFAULT_WINDOW.pod_s
 
     @property
     def ties_to_spot(self) -> bool:

@@ -1,20 +1,18 @@
 """What a platform offers to pods: pools, auto-provisioned nodes, windows, caps, and where each is written.
 
-Built from a platform document by `Platform.of`; rules ask it and quote its `Basis` in their findings.
+Built from a platform document; rules ask it and quote it in their findings.
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache, cached_property
 from math import inf
 
 from holdfast.contract import pools as contract
 from holdfast.contract.capacity import Capacity
-from holdfast.contract.kubernetes import LABEL_DRIVER
 from holdfast.contract.lifecycle import DEFAULT_WINDOW
 from holdfast.contract.machines import MACHINE_TYPES
 from holdfast.contract.pools import FLEX_TAINT, GPU_TAINT, Effect, Pool, Role, Taint
-from holdfast.lint.finding import Basis, constant
 from holdfast.lint.objects import near
 from holdfast.platform import document
 
@@ -44,34 +42,15 @@ JUDGED_LABELS = (
     contract.LABEL_ACCELERATOR,
     contract.LABEL_NODEPOOL,
 )
-# Selectors that order something from the autoscaler instead of matching a pool.
-ORDERING_LABELS = (
-    contract.LABEL_MAX_RUN,
-    contract.LABEL_RECYCLE_LEAD,
-    LABEL_DRIVER,
-    "cloud.google.com/gke-capacity-check-wait-time-seconds",
-    "cloud.google.com/gke-consolidation-delay-seconds",
-    "cloud.google.com/machine-family",
-    "cloud.google.com/gke-boot-disk",
-    "cloud.google.com/gke-os-distribution",
-    "cloud.google.com/gke-accelerator-count",
-)
 
 
-@dataclass(frozen=True, kw_only=True)
 class Platform:
     """All that rules know. The cluster-wide names come from the files under examination, not from here."""
 
-    environment: str
-    pools: tuple[Pool, ...]
-    zones: tuple[str, ...]
-    caps: dict[str, int]
-    """Accelerator -> GPUs that auto-provisioning may buy."""
-
-    @classmethod
-    def of(cls, document: document.Platform) -> "Platform":
-        caps = dict(document.auto_provisioning)
-        return cls(environment=document.name, pools=document.pools, zones=document.zones, caps=caps)
+    def __init__(self, document: document.Platform) -> None:
+        self.environment, self.pools, self.zones = document.name, document.pools, document.zones
+        self.caps = dict(document.auto_provisioning)
+        """Accelerator -> GPUs that auto-provisioning may buy."""
 
     @cached_property
     def offers(self) -> tuple[Pool, ...]:
@@ -106,9 +85,6 @@ class Platform:
             labels = {key: value for key, value in labels.items() if key not in ours}
         return labels
 
-    def pool_zones(self, pool: Pool) -> tuple[str, ...]:
-        return pool.zones or self.zones
-
     @cached_property
     def taints(self) -> tuple[Taint, ...]:
         """Every taint that a node of this platform may carry."""
@@ -126,22 +102,20 @@ class Platform:
 
     # -- Where it is written --
 
-    def basis(self, pool: Pool, fact: str) -> Basis:
+    def basis(self, pool: Pool, fact: str) -> str:
         if pool in self.pools:
             return self._written(f"pools.{pool.name}", fact)
-        if pool.accelerator:
-            return self._written(f"auto_provisioning.{pool.accelerator}", fact)
-        return constant("holdfast.contract.lifecycle", "DEFAULT_WINDOW", fact)
+        return self._written(f"auto_provisioning.{pool.accelerator}", fact) if pool.accelerator else fact
 
-    def window_basis(self, pool: Pool) -> Basis:
+    def window_basis(self, pool: Pool) -> str:
         return self.basis(pool, f"pool {pool.name} gives a pod {pool.window.pod_s} s")
 
-    def cap_basis(self, accelerator: str) -> Basis:
+    def cap_basis(self, accelerator: str) -> str:
         fact = f"at most {self.caps.get(accelerator, 0)} x {accelerator} from auto-provisioning"
         return self._written(f"auto_provisioning.{accelerator}", fact)
 
-    def _written(self, field: str, fact: str) -> Basis:
-        return Basis(fact, f"platform document of {self.environment}: {field}")
+    def _written(self, field: str, fact: str) -> str:
+        return f"{fact} (platform document of {self.environment}: {field})"
 
 
 def machine_size(pool: Pool) -> tuple[float, float]:
@@ -155,8 +129,6 @@ def is_judged(key: str) -> bool:
     """Whether a selector on this label can be held against the pools; a near miss of such a label can."""
     if key in JUDGED_LABELS:
         return True
-    if key in ORDERING_LABELS:
-        return False
     return not key.startswith(UNJUDGED_LABELS) or bool(near(key, JUDGED_LABELS, cutoff=0.95))
 
 

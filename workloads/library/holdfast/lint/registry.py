@@ -9,7 +9,7 @@ the good one. Distributions add rules by an entry point of the group `holdfast.l
             yield Hit(("metadata",), f"{obj.title} has no owner")
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from importlib import import_module
@@ -17,7 +17,8 @@ from typing import Any, TypeVar
 
 from holdfast.contract.errors import InputError
 from holdfast.contract.extensions import extensions
-from holdfast.lint.finding import Hit, Severity
+from holdfast.lint.document import Mark
+from holdfast.lint.finding import Finding, Hit, Severity
 from holdfast.lint.objects import Job, Object, Pod
 from holdfast.lint.placement import Placement
 from holdfast.lint.platform import Platform
@@ -46,7 +47,7 @@ class Context:
 Subject = Object | Pod | Job
 # Rules about what a patch of Kustomize states. The others ask for something that its base may have.
 ON_PATCHES = frozenset({
-    "HF001", "HF002", "HF003", "HF007", "HF008", "HF011", "HF012", "HF013", "HF014", "HF016", "HF021",
+    "HF001", "HF002", "HF003", "HF007", "HF008", "HF011", "HF012", "HF013", "HF016", "HF021",
     "HF022", "HF035", "HF101", "HF103", "HF104", "HF105", "HF107", "HF108", "HF111", "HF115", "HF302",
     "HF415", "HF416",
 })  # fmt: skip
@@ -60,6 +61,8 @@ class Rule:
     slug: str
     severity: Severity
     subject: type[Object] | type[Pod] | type[Job]
+    kinds: tuple[str, ...] = ()
+    """Of the objects that are judged; empty: all."""
     what: str
     why: str
     source: str
@@ -76,31 +79,27 @@ class Rule:
     def name(self) -> str:
         return f"{self.id}-{self.slug}"
 
+    def finding(self, message: str, file: str, mark: Mark, **more: str) -> Finding:
+        stated: dict[str, Any] = {"rule": self.id, "severity": self.severity, "fix": self.fix} | more
+        return Finding(message=message, file=file, mark=mark, **stated)
+
 
 _RULES: dict[str, Rule] = {}
 
 
 def rule(
-    rule_id: str,
-    slug: str,
-    severity: Severity,
-    *,
-    on: type[Object] | type[Pod] | type[Job],
-    good: str = "",
-    base: str = "",
-    **texts: str,
+    rule_id: str, slug: str, severity: Severity, *, on: type[Object] | type[Pod] | type[Job], **stated: Any
 ) -> Callable[[CheckT], CheckT]:
     """Register a check. Examples change the clean object that `base` names, or are whole objects.
 
-    `texts` are what, why, source, fix and, unless there are no examples, bad. Raises InputError where the id is taken,
+    `stated` are fields of Rule: what, why, source, fix, kinds, and the examples. Raises InputError where the id is taken,
     so that no distribution replaces a rule.
     """
 
     def register(check: CheckT) -> CheckT:
         if rule_id in _RULES:
             raise InputError("id of a lint rule", got=rule_id, allowed="one that no rule has", fix="choose another")
-        shared: dict[str, Any] = {"subject": on, "good": good, "base": base, "check": check, **texts}
-        _RULES[rule_id] = Rule(id=rule_id, slug=slug, severity=severity, **shared)
+        _RULES[rule_id] = Rule(id=rule_id, slug=slug, severity=severity, subject=on, check=check, **stated)
         return check
 
     return register
@@ -115,10 +114,6 @@ def all_rules() -> dict[str, Rule]:
     return dict(sorted(_RULES.items()))
 
 
-def subjects(obj: Object, rule: Rule) -> Iterator[Subject]:
-    if rule.subject is Object:
-        yield obj
-    elif rule.subject is Pod:
-        yield from obj.pods
-    else:
-        yield from obj.jobs
+def subjects(obj: Object, rule: Rule) -> Sequence[Subject]:
+    judged = not rule.kinds or obj.kind in rule.kinds
+    return {Object: [obj], Pod: obj.pods, Job: obj.jobs}[rule.subject] if judged else []

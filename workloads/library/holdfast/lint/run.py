@@ -40,10 +40,8 @@ def _of_the_cluster() -> Platform:
 
 def _refuse_nothing(report: Report, paths: Sequence[Path]) -> None:
     """A check that looked at nothing must not pass."""
-    if report.objects == 0 and not report.active:
+    if report.objects == 0 and all(f.severity is Severity.INFO for f in report.active):
         what = "no Kubernetes object was examined"
         got = f"{report.files} files below {', '.join(map(str, paths))}, {report.unjudged} not judged"
-        raise InputError(what, got=got, allowed="at least one", fix="name a folder with manifests")
-    if report.objects == 0 and all(f.severity is Severity.INFO for f in report.active):
-        got = f"{report.unjudged} templates"
-        raise InputError("nothing but templates", got=got, allowed="rendered YAML", fix="lint `helm template`'s output")
+        fix = "name a folder with manifests; of a chart, the output of `helm template`"
+        raise InputError(what, got=got, allowed="at least one", fix=fix)

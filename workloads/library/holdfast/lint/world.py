@@ -1,14 +1,14 @@
 """Names that objects of one run share: a PDB and its pods, a priority class and its users. Each lookup is indexed."""
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from functools import cached_property
 from pathlib import PurePosixPath
 from typing import Any
 
 from holdfast.contract.pools import GPU_RESOURCE
 from holdfast.contract.values import quantity
-from holdfast.lint.objects import Object, Pod, as_int, as_list, as_map, as_text, dig
+from holdfast.lint.objects import Object, Pod, as_int, as_list, as_map, as_maps, as_text, dig
 
 QUEUED_RESOURCES = (GPU_RESOURCE, "cpu", "memory")
 # Made by Kubernetes itself and by GKE.
@@ -112,16 +112,23 @@ def selector_of(obj: Object) -> dict[str, Any]:
 
 def selects(selector: Any, pod: Pod) -> bool:
     """By labels and expressions; an empty selector takes every pod."""
-    wanted, listed = match_labels(selector), as_list(dig(selector, "matchExpressions"))
-    labelled = all(key in pod.labels and str(pod.labels[key]) == value for key, value in wanted.items())
-    return labelled and all(_holds(each, pod) for each in listed)
+    labels = {key: str(value) for key, value in pod.labels.items()}
+    listed = as_maps(dig(selector, "matchExpressions"))
+    return match_labels(selector).items() <= labels.items() and all(
+        holds(as_text(e.get("operator")), labels.get(as_text(e.get("key"))), [*map(str, as_list(e.get("values")))])
+        for e in listed
+    )
 
 
-def _holds(expression: Any, pod: Pod) -> bool:
-    key, values = as_text(dig(expression, "key")), [str(value) for value in as_list(dig(expression, "values"))]
-    operator, has = dig(expression, "operator"), key in pod.labels
-    among = has and str(pod.labels[key]) in values
-    return {"In": among, "NotIn": not among, "Exists": has, "DoesNotExist": not has}.get(as_text(operator), True)
+def holds(operator: str, value: str | None, values: Collection[str]) -> bool:
+    """Whether an expression of a selector holds for a label; one with an unknown operator does."""
+    answers = {
+        "In": value in values,
+        "NotIn": value not in values,
+        "Exists": value is not None,
+        "DoesNotExist": value is None,
+    }
+    return answers.get(operator, True)
 
 
 def match_labels(selector: Any) -> dict[str, str]:

@@ -14,7 +14,6 @@ from holdfast.place.break_even import Estimate, Flip
 from holdfast.place.job import Job
 from holdfast.place.matrix import Deadline
 from holdfast.place.prices import load
-from holdfast.platform import Platform
 
 MAX_WAIT_H = 24.0 * 30
 
@@ -91,11 +90,6 @@ def allowed(regions: tuple[str, ...], text: str) -> tuple[str, ...]:
             fix="as in --region us-central1, or --region europe,us-east4; `holdfast prices --refresh` fetches more",
         )  # fmt: skip
     return found
-
-
-def machines_of(platform: Platform) -> frozenset[str]:
-    """Machine types of its GPU pools."""
-    return frozenset(pool.machine_type for pool in platform.pools if pool.gpus_per_node)
 
 
 LATE_ALLOWED = 0.01

@@ -90,9 +90,6 @@ class Option:
         noise = math.hypot(*(float(np.std(o.usual.usd)) / math.sqrt(len(o.usual.usd)) for o in (self, least)))
         return abs(self.mean_usd - least.mean_usd) <= max(SAME_USD * least.mean_usd, NOISE * noise)
 
-    def usd_at(self, percent: float) -> float:
-        return self.usual.usd_at(percent)
-
     def finish_at(self, percent: float) -> float:
         return self.usual.finish_at(percent)
 

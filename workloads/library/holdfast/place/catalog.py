@@ -17,8 +17,7 @@ from holdfast.contract.errors import InputError, Unjudged
 from holdfast.contract.machines import ACCELERATORS
 from holdfast.place.prices import CORE, GPU, INFERRED, RAM, Sku, Table, check
 
-# A key or token travels in a header, never in an address, so that no error message and no log can show it.
-ENV_API_KEY = "HOLDFAST_BILLING_API_KEY"
+# A token travels in a header, never in an address, so that no error message and no log can show it.
 ENV_TOKEN = "HOLDFAST_GOOGLE_TOKEN"
 TIMEOUT_S = 60
 ENDPOINT = "https://cloudbilling.googleapis.com"
@@ -144,14 +143,12 @@ def _usd(sku: Mapping[str, Any], unit: str) -> float:
 
 
 def credentials() -> dict[str, str]:
-    """The header that proves who asks: an API key, else a token of the environment or gcloud. Unjudged without any."""
-    if key := os.environ.get(ENV_API_KEY):
-        return {"X-Goog-Api-Key": key}
+    """The header that proves who asks, by a token of the environment or of gcloud. Unjudged without any."""
     try:
         # Application default credentials: those of `gcloud auth login` are refused by client libraries.
         token = os.environ.get(ENV_TOKEN) or gcloud(("auth", "application-default", "print-access-token")).strip()
     except Unjudged as error:
-        raise Unjudged(f"no Google credentials; set {ENV_API_KEY} or {ENV_TOKEN}: {error}") from error
+        raise Unjudged(f"no Google credentials; set {ENV_TOKEN}: {error}") from error
     return {"Authorization": f"Bearer {token}"}
 
 

@@ -23,8 +23,6 @@ _NAMES = {
     "nvidia-b200": "b200 a4highgpu",
 }  # fmt: skip
 ALIASES = {typed: name for name, all_typed in _NAMES.items() for typed in all_typed.split()}
-# Known to Google and to the node label; the price table has no price for them.
-UNPRICED = {"gb200": "nvidia-gb200", "a4x": "nvidia-gb200"}
 _NOISE = re.compile(r"nvidia|tesla|gpu$|sxm\d?|pcie|gi?b(?!\d)|[^a-z0-9]")
 
 
@@ -142,10 +140,8 @@ def accelerator(name: str) -> str:
     # Short names too: the label of a GPU is far from what people type, and no near match would be found.
     names = sorted({*(a.removeprefix("nvidia-").removeprefix("tesla-") for a in ACCELERATORS), *ACCELERATORS})
     near = difflib.get_close_matches(name.lower(), [*names, "h100"], n=1)
-    what, fix = "unknown GPU", f"did you mean {near[0]}?" if near else "take one of these"
-    if unpriced := UNPRICED.get(typed):
-        what, fix = f"unpriced GPU {unpriced}", "take one of these: no source of `holdfast prices --refresh` has it"
-    raise InputError(what, got=name, allowed=", ".join(names), fix=fix)
+    fix = f"did you mean {near[0]}?" if near else "take one of these"
+    raise InputError("unknown GPU", got=name, allowed=", ".join(names), fix=fix)
 
 
 def duration_h(text: str, what: str) -> float:

@@ -6,7 +6,8 @@ The ids of rules are in the contract, so a manifest can cite its rule without im
 """
 
 import math
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass
 from enum import StrEnum
 
 from holdfast.contract.capacity import Placement, PlacementRule
@@ -62,31 +63,6 @@ class Workload:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Condition:
-    """Fields left out match everything."""
-
-    kinds: frozenset[Kind] = frozenset(Kind)
-    resumable: bool | None = None
-    nodes: int = 1
-    """At least."""
-    elastic: bool | None = None
-    sharded: bool | None = None
-    deadlines: frozenset[Deadline] = frozenset(Deadline)
-    beyond_flex: bool | None = None
-
-    def matches(self, workload: Workload) -> bool:
-        return (
-            workload.kind in self.kinds
-            and workload.deadline in self.deadlines
-            and self.resumable in (None, workload.resumable)
-            and workload.nodes >= self.nodes
-            and self.elastic in (None, workload.elastic)
-            and self.sharded in (None, workload.sharded)
-            and self.beyond_flex in (None, workload.beyond_flex)
-        )
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
 class Rule:
     id: PlacementRule
     scenario: str
@@ -94,7 +70,7 @@ class Rule:
     reason: str
     source: str
     """Where the reason can be checked."""
-    when: Condition = field(default_factory=Condition)
+    when: Callable[[Workload], bool]
 
     @property
     def discount(self) -> str:
@@ -105,80 +81,78 @@ class Rule:
         return f"up to {share:.0%}" if share else "none"
 
 
-# A deadline of any kind excludes what may queue without end.
-_DATED = frozenset({Deadline.LOOSE, Deadline.TIGHT})
-
 RULES: tuple[Rule, ...] = (
     Rule(
         id=PlacementRule.PLATFORM, placement=Placement.ON_DEMAND, scenario="Controllers, queues, monitoring, add-ons",
         reason="every recovery goes through them: evicted together with the work, nothing is left to restart it",
-        source="infra/rules: system pods never on Spot", when=Condition(kinds=frozenset({Kind.PLATFORM})),
+        source="infra/rules: system pods never on Spot", when=lambda w: w.kind is Kind.PLATFORM,
     ),
     Rule(
         id=PlacementRule.ONLINE, placement=Placement.HYBRID, scenario="Online inference",
         reason="a request cannot wait for a node: the on-demand base carries the promise, Spot the overflow",
-        source="GKE: ComputeClass priorities", when=Condition(kinds=frozenset({Kind.SERVING})),
+        source="GKE: ComputeClass priorities", when=lambda w: w.kind is Kind.SERVING,
     ),
     Rule(
         id=PlacementRule.INTERACTIVE, placement=Placement.ON_DEMAND, scenario="Notebooks, debugging",
         reason="a person waits, and what is in memory is in no checkpoint",
-        source="GKE: Spot VMs, no guarantee of capacity", when=Condition(kinds=frozenset({Kind.INTERACTIVE})),
+        source="GKE: Spot VMs, no guarantee of capacity", when=lambda w: w.kind is Kind.INTERACTIVE,
     ),
     Rule(
         id=PlacementRule.NO_SLACK, placement=Placement.ON_DEMAND,
         scenario=f"Deadline with less than {TIGHT_SLACK - 1:.0%} slack",
         reason="neither a queue nor an eviction fits in the time that is left",
-        source="holdfast place --deadline", when=Condition(deadlines=frozenset({Deadline.TIGHT})),
+        source="holdfast place --deadline", when=lambda w: w.deadline is Deadline.TIGHT,
     ),
     Rule(
         id=PlacementRule.DEADLINE_FIXED, placement=Placement.ON_DEMAND, scenario="Deadline, cannot resume",
         reason="flex-start may queue without end, and one eviction starts the run over",
-        source="GKE: flex-start requests have no promised start", when=Condition(resumable=False, deadlines=_DATED),
+        source="GKE: flex-start requests have no promised start",
+        when=lambda w: not w.resumable and w.deadline is not Deadline.NONE,
     ),
     Rule(
         id=PlacementRule.DEADLINE, placement=Placement.HYBRID, scenario="Deadline with slack, resumable",
         reason="Spot while progress is ahead, on-demand from the hour at which only it still arrives in time",
-        source="holdfast place --deadline", when=Condition(deadlines=frozenset({Deadline.LOOSE})),
+        source="holdfast place --deadline", when=lambda w: w.deadline is Deadline.LOOSE,
     ),
     Rule(
         id=PlacementRule.FIXED_LONG, placement=Placement.ON_DEMAND, scenario="Cannot resume, longer than 7 days",
         reason="flex-start nodes end after 7 days, Spot loses the whole run",
-        source="GKE: flex-start, max run duration 604800 s", when=Condition(resumable=False, beyond_flex=True),
+        source="GKE: flex-start, max run duration 604800 s", when=lambda w: not w.resumable and w.beyond_flex,
     ),
     Rule(
         id=PlacementRule.FIXED, placement=Placement.FLEX_START, scenario="Cannot resume, up to 7 days",
         reason="waits once, then runs undisturbed; on Spot each eviction costs the whole run",
-        source="closed form without checkpoints: M (e^(W/M) - 1)", when=Condition(resumable=False),
+        source="closed form without checkpoints: M (e^(W/M) - 1)", when=lambda w: not w.resumable,
     ),
     Rule(
         id=PlacementRule.ELASTIC, placement=Placement.SPOT,
         scenario=f"Training on {WORTH_ELASTIC} nodes or more, each with the whole state",
         reason="an elastic gang loses the missing node's share only; with 2 nodes or 3 that saves little",
         source="closed form of gangs; infra/decisions/0035",
-        when=Condition(kinds=frozenset({Kind.TRAINING}), nodes=WORTH_ELASTIC, elastic=True),
+        when=lambda w: w.kind is Kind.TRAINING and w.elastic and w.nodes >= WORTH_ELASTIC,
     ),
     Rule(
         id=PlacementRule.SHARDED, placement=Placement.SPOT,
         scenario="Training with state sharded over nodes, `sharded: true`",
         reason="a loss costs the steps since the newest copy in memory, not an upload interval; the others stay and are billed",
-        source="infra/decisions/0115", when=Condition(kinds=frozenset({Kind.TRAINING}), nodes=2, sharded=True),
+        source="infra/decisions/0115", when=lambda w: w.kind is Kind.TRAINING and w.sharded and w.nodes >= 2,
     ),
     Rule(
         id=PlacementRule.GANG, placement=Placement.FLEX_START,
         scenario="Training on 2 or 3 nodes at once, or a rigid gang with state sharded over nodes",
         reason="all nodes arrive together; on Spot one loss stops all, and the survivors are billed while they wait",
         source="closed form of gangs; GKE: queued provisioning",
-        when=Condition(kinds=frozenset({Kind.TRAINING}), nodes=2),
+        when=lambda w: w.kind is Kind.TRAINING and w.nodes >= 2,
     ),
     Rule(
         id=PlacementRule.BATCH, placement=Placement.SPOT, scenario="Batch inference from a queue",
         reason="an eviction loses one micro-batch, so churn hardly matters and the discount is kept",
-        source="holdfast place --checkpoint queue", when=Condition(kinds=frozenset({Kind.BATCH})),
+        source="holdfast place --checkpoint queue", when=lambda w: w.kind is Kind.BATCH,
     ),
     Rule(
         id=PlacementRule.TRAINING, placement=Placement.SPOT, scenario="Training or fine-tuning with checkpoints",
         reason="cheapest while evictions stay under the flip point that `place` prints; above it flex-start",
-        source="holdfast place; Young 1974, Daly 2006",
+        source="holdfast place; Young 1974, Daly 2006", when=lambda _: True,
     ),
 )  # fmt: skip
 
@@ -186,7 +160,7 @@ RULES: tuple[Rule, ...] = (
 def decide(workload: Workload) -> Rule:
     """The first rule that matches; the last rule matches everything."""
     # No default after the loop: a workload without a rule must fail in the tests, not run somewhere.
-    return next(rule for rule in RULES if rule.when.matches(workload))
+    return next(rule for rule in RULES if rule.when(workload))
 
 
 def as_json() -> dict[str, object]:

@@ -76,9 +76,6 @@ class Table:
         rows = {(s.part, s.of, s.capacity, region): s for s in reversed(self.skus) for region in s.regions}
         object.__setattr__(self, "_by_key", rows)
 
-    def age_days(self, today: datetime.date) -> int:
-        return (today - self.fetched_at).days
-
     def quote(self, machine: MachineType, region: str, capacity: Capacity) -> Quote | None:
         """None when a part has no price; a machine is never priced from the parts that are known."""
         wanted = {(GPU, machine.accelerator): machine.gpus}

@@ -66,7 +66,8 @@ def of(accelerator: str, gang: int, spot_wait_h: float | None = None) -> tuple[S
     at_once = Scenario(name=AT_ONCE, basis="no wait for Spot at any start", waits=Waits(first_h=none, later_h=none))
     if spot_wait_h is not None:
         basis = f"median wait {spot_wait_h:g} h, mean three times that"
-        return at_once, Scenario(name=STATED, basis=basis, waits=skewed(spot_wait_h))
+        mean, median = FLEX_WAIT_H  # with the tail that waits in queues have
+        return at_once, Scenario(name=STATED, basis=basis, waits=lognormal(spot_wait_h * mean / median, spot_wait_h))
     size = min(gang, LARGEST_GANG)
     zones = _usable(accelerator, size)
     halves = [(zone, half) for zone, up in zones.items() for half in np.array_split(up, 2)]
@@ -90,12 +91,6 @@ def of(accelerator: str, gang: int, spot_wait_h: float | None = None) -> tuple[S
 @cache
 def flex_waits() -> Waits:
     return lognormal(*FLEX_WAIT_H)
-
-
-def skewed(median_h: float) -> Waits:
-    """A stated median, with the tail that waits in queues have."""
-    mean, median = FLEX_WAIT_H
-    return lognormal(median_h * mean / median, median_h)
 
 
 def lognormal(mean_h: float, median_h: float) -> Waits:

@@ -53,7 +53,7 @@ def refresh() -> None:
 
 
 def basis(table: price_table.Table) -> str:
-    age = table.age_days(datetime.datetime.now(tz=datetime.UTC).date())
+    age = (datetime.datetime.now(tz=datetime.UTC).date() - table.fetched_at).days
     stale = f"; {age} days old, `holdfast prices --refresh`" if age > price_table.STALE_DAYS else ""
     return f"prices of {table.fetched_at}, list, USD{stale}; * inferred"
 

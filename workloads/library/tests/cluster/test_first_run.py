@@ -42,7 +42,7 @@ def test_a_strangers_gang_is_admitted_restarted_after_a_shutdown_and_not_charged
         after = _running(api, name, {pod["metadata"]["uid"] for pod in before})
         status = api.get(api.path_of(prepared.bodies[-1]))["status"]
         assert (status["restarts"], status.get("restartsCountTowardsMax", 0)) == (1, 0)
-        replaced = running.compare(api, _changed(prepared.bodies), replace=True).replaced
+        _, replaced = running.compare(api, _changed(prepared.bodies), replace=True)
         assert replaced == [api.path_of(prepared.bodies[-1])]
         ranks = {pod["metadata"]["annotations"]["batch.kubernetes.io/job-completion-index"] for pod in after}
         assert ranks == {"0", "1"}, "what NODE_RANK reads"
@@ -63,7 +63,7 @@ def _changed(bodies: list[Object]) -> list[Object]:
 
 def _assert_sent_once(api: Api, bodies: list[Object], name: str, before: list[Object]) -> None:
     """Sent again as it is, a running job stays; changed, it is refused."""
-    assert [body["kind"] for body in running.compare(api, bodies).unsent] == ["NetworkPolicy", "PodDisruptionBudget"]
+    assert [body["kind"] for body in running.compare(api, bodies)[0]] == ["NetworkPolicy", "PodDisruptionBudget"]
     changed = _changed(bodies)
     with pytest.raises(Stopped, match="--replace, which deletes") as refused:
         running.compare(api, changed)
@@ -72,7 +72,7 @@ def _assert_sent_once(api: Api, bodies: list[Object], name: str, before: list[Ob
     next_image[-1]["metadata"]["name"] = "theirs-00000000"
     with pytest.raises(Stopped, match=f"JobSet/{name} writes the same run, theirs"):
         running.compare(api, next_image)
-    assert running.compare(api, next_image, replace=True).replaced == [api.path_of(bodies[-1])]
+    assert running.compare(api, next_image, replace=True)[1] == [api.path_of(bodies[-1])]
     assert {pod["metadata"]["uid"] for pod in _running(api, name, set())} == {pod["metadata"]["uid"] for pod in before}
 
 

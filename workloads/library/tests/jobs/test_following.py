@@ -18,7 +18,7 @@ from tests import platforms
 from workloads.library.tests import sample
 from workloads.library.tests.jobs.api_server import serving
 from workloads.library.tests.jobs.test_causes import recorded
-from workloads.library.tests.jobs.test_listing import sharded
+from workloads.library.tests.jobs.test_losses import sharded
 from workloads.library.tests.jobs.test_one_answer import running_job, write_events
 
 pytestmark = pytest.mark.process

@@ -1,10 +1,23 @@
-"""How often a job was taken down, and how often it fell: past losses count, and what cannot be known is marked."""
+"""How a job fares, as far as the cluster still knows: past losses, waits, missing nodes, and which nodes fit it. Pure."""
+
+from dataclasses import replace
 
 import pytest
 
 from holdfast.clients.api import Object
+from holdfast.contract.pools import GPU_TAINT, SPOT_TAINT, Pool, Taint
+from holdfast.exporter.queues import read_workload
 from holdfast.jobs.cause import losses
-from holdfast.jobs.job_snapshot import JobSnapshot, crashed, exit_code
+from holdfast.jobs.cluster_snapshot import ClusterSnapshot, fit, untolerated
+from holdfast.jobs.explain import in_place_text, progress_text
+from holdfast.jobs.job_snapshot import JobSnapshot, crashed, exit_code, held_since_s, when
+from holdfast.jobs.queues import held
+from holdfast.ledger.events import parse
+from holdfast.ledger.job_summary import job_summaries
+from holdfast.lint.platform import tolerates
+from tests import platforms
+from tests.cluster.sim.nodes import node
+from workloads.library.tests import sample
 
 START, LATER = "2026-01-01T00:00:00Z", "2026-01-01T00:05:00Z"
 IGNORE = {"rules": [{"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget"}]}]}
@@ -61,12 +74,12 @@ PLAIN = {"podFailurePolicy": IGNORE, "parallelism": 2}
         (plain_job(TAKEN, **INDEXED), [], 0, ("2", "0")),
         (plain_job([*TAKEN, pod("Running", completion_index=0, index_ignored_failure_count=2)], **INDEXED), [], 0, ("2", "0")),
         (plain_job(RUNNING, **PLAIN), [made(2)], 0, ("0", "0")),
-        (plain_job(LATE, **PLAIN), [made(9)], 0, ("at least 7", "0")),
-        (plain_job(LATE, **PLAIN), [], 4, ("at least 4", "0")),
-        (plain_job(LATE, **PLAIN), [], 0, ("at least 0", "0")),
-        (plain_job(LATE[:1], {"failed": 3, "succeeded": 1}, podFailurePolicy=IGNORE, parallelism=1), [made(6)], 0, ("at least 1", "3")),
+        (plain_job(LATE, **PLAIN), [made(9)], 0, ("7+", "0")),
+        (plain_job(LATE, **PLAIN), [], 4, ("4+", "0")),
+        (plain_job(LATE, **PLAIN), [], 0, ("0+", "0")),
+        (plain_job(LATE[:1], {"failed": 3, "succeeded": 1}, podFailurePolicy=IGNORE, parallelism=1), [made(6)], 0, ("1+", "3")),
         (plain_job(LEFT, {"failed": 2}, parallelism=1), [], 0, ("1", "1")),
-        (plain_job(LEFT, {"failed": 5}, parallelism=1), [], 0, ("at least 1", "at least 1")),
+        (plain_job(LEFT, {"failed": 5}, parallelism=1), [], 0, ("1+", "1+")),
         (JobSnapshot(body={"kind": "JobSet", "status": {"restarts": 5, "restartsCountTowardsMax": 2}}, pods=[]), [], 0, ("3", "2")),
     ],
     ids=[
@@ -79,3 +92,121 @@ def test_losses_are_counted_past_ones_too_and_what_is_a_lower_bound_says_so(
     job: JobSnapshot, events: list[Object], notices: int, expected: tuple[str, str]
 ) -> None:
     assert counted(job, events, notices) == expected
+
+
+def test_a_job_that_runs_shows_its_progress() -> None:
+    assert progress_text(None, 0) == ""
+    lines = sorted(sample.killed_and_restored("job"), key=lambda line: line["t"])
+    summary = job_summaries(parse(sample.encoded(lines)).events)["job"]
+    assert progress_text(summary, sample.EPOCH + 86.4) == "useful 27.6 % of its time, step 60, saved 40 s ago"
+    assert progress_text(replace(summary, useful_ratio=None, last_commit_s=None), 0) == "step 60"
+
+
+@pytest.mark.parametrize(
+    "conditions",
+    [
+        [],
+        [{"type": "QuotaReserved", "status": "False", "lastTransitionTime": LATER}],
+        [{"type": "Evicted", "status": "True", "lastTransitionTime": LATER}],
+        [{"type": "Evicted", "status": "False", "lastTransitionTime": LATER}],
+    ],
+    ids=["new", "quota", "evicted", "started again and held"],
+)
+def test_a_job_in_the_queue_waits_as_long_as_the_exporter_counts(conditions: list[Object]) -> None:
+    meta = {"name": "w", "namespace": "n", "uid": "w", "creationTimestamp": "2026-01-01T00:00:00Z"}
+    workload = {"metadata": meta, "spec": {"queueName": "team"}, "status": {"conditions": conditions}}
+    job = JobSnapshot(body={"kind": "Job", "metadata": meta, "spec": {}}, pods=[], workload=workload)
+    assert held_since_s(job) == read_workload(workload).since_s
+    taken_s = when("2026-01-01T02:00:00Z")
+    queued = held(job, ClusterSnapshot(taken_s=taken_s, workloads=[workload]))
+    assert queued is not None
+    assert queued.position == f"1 of 1 waiting in queue team, for {taken_s - read_workload(workload).since_s:.0f} s"
+
+
+def test_an_admitted_job_is_not_held() -> None:
+    admitted = {"metadata": {}, "status": {"conditions": [{"type": "Admitted", "status": "True"}]}}
+    assert held_since_s(JobSnapshot(body={}, pods=[], workload=admitted)) is None
+
+
+def sharded(*phases: str) -> JobSnapshot:
+    """A gang of eight GPUs a node; `phases`: of its pods by place, empty: there is none."""
+    launcher = {"command": ["train", "ranks", "--sharded"], "resources": {"limits": {"nvidia.com/gpu": "8"}}}
+    spec = {"parallelism": len(phases), "template": {"spec": {"containers": [launcher]}}}
+    meta = {"name": "w", "namespace": "n", "uid": "w", "creationTimestamp": "2026-01-01T00:00:00Z"}
+    pods = [
+        {
+            "metadata": meta | {"annotations": {"batch.kubernetes.io/job-completion-index": str(place)}},
+            "status": {"phase": phase, "conditions": []},
+        }
+        for place, phase in enumerate(phases)
+        if phase
+    ]
+    return JobSnapshot(body={"kind": "Job", "metadata": meta, "spec": spec}, pods=pods)
+
+
+def test_a_sharded_gang_says_for_which_node_it_waits_since_when_and_what_that_costs() -> None:
+    job, now = sharded("Running", "Running", "Running", "Pending"), when("2026-01-01T12:30:00Z")
+    lost = {"type": "DisruptionTarget", "status": "True", "lastTransitionTime": "2026-01-01T12:04:09Z"}
+    taken = job.pods[3] | {"status": {"phase": "Failed", "conditions": [lost]}}
+    job.pods[3]["metadata"] = job.pods[3]["metadata"] | {"creationTimestamp": "2026-01-01T12:04:19Z"}
+    job.pods.append(taken)
+    waits = "3 nodes wait in place for node 3 since 12:04 UTC, which costs 24 GPU-hours an hour"
+    assert in_place_text(job, now) == waits
+    assert in_place_text(job, now, 3.0) == f"{waits} ($9.00)"
+    assert "since 2026-01-01 12:04 UTC" in in_place_text(job, now + 86_400)
+
+
+@pytest.mark.parametrize(
+    ("phases", "command", "said"),
+    [
+        (("Running", "Running"), "--sharded", ""),
+        (("Pending", "Pending"), "--sharded", ""),
+        (("Running", "Succeeded"), "--sharded", ""),
+        (("Running", "Pending"), "train.py", ""),
+        (("Running", ""), "--sharded", "1 node waits in place for node 1, which costs 8 GPU-hours an hour"),
+    ],
+    ids=["all are there", "none waits for the other", "one is done", "a rigid gang", "one is missing"],
+)
+def test_only_a_sharded_gang_that_lacks_a_node_waits_in_place(phases: tuple[str, ...], command: str, said: str) -> None:
+    job = sharded(*phases)
+    job.pod_spec["containers"][0]["command"] = [command]
+    assert in_place_text(job, 0) == said
+
+
+@pytest.mark.parametrize(
+    ("toleration", "answer"),
+    [
+        ({"key": "a", "operator": "Equal", "value": "b", "effect": "NoSchedule"}, True),
+        ({"key": "a", "value": "b"}, True),
+        ({"key": "a", "value": "c"}, False),
+        ({"key": "a", "operator": "Exists"}, True),
+        ({"operator": "Exists"}, True),
+        ({"key": "a", "operator": "Exists", "effect": "NoExecute"}, False),
+        ({"key": "important", "operator": "Exists"}, False),
+    ],
+)
+def test_a_toleration_is_judged_as_the_scheduler_judges_it(toleration: Object, answer: bool) -> None:
+    assert tolerates(toleration, Taint(key="a", value="b")) is answer
+
+
+@pytest.fixture(scope="module")
+def spot() -> Pool:
+    return next(p for p in platforms.load("example").pools if p.taints[:1] == (SPOT_TAINT,))
+
+
+def asking(pool: Pool, **more: object) -> Object:
+    limits = {"nvidia.com/gpu": "1"}
+    spec = {"nodeSelector": pool.selector(), "tolerations": pool.tolerations(), **more}
+    return spec | {"containers": [{"resources": {"limits": limits}}]}
+
+
+def test_only_a_taint_of_a_pool_that_is_on_every_node_is_blamed(spot: Pool) -> None:
+    body, bare = node(spot, "n"), node(spot, "bare")
+    for left_out, taint in enumerate((SPOT_TAINT, GPU_TAINT)):
+        kept = [t for i, t in enumerate(spot.tolerations()) if i != left_out]
+        assert untolerated(asking(spot, tolerations=kept), body) == str(taint)
+    body["spec"]["taints"].append({"key": "node.kubernetes.io/not-ready", "effect": "NoSchedule"})
+    assert untolerated(asking(spot), body) == ""
+    bare["spec"]["taints"] = []
+    found = fit(asking(spot, tolerations=[]), [body, bare], [])
+    assert (found.untolerated, found.selected, found.total) == (None, 2, 1)

@@ -23,26 +23,17 @@ from workloads.library.tests.jobs.test_job_file import IMAGE, own
 FAR = {"location": "EUROPE-WEST4"}
 NO_SECRET = "ERROR: (gcloud.secrets.versions.describe) NOT_FOUND: Secret [hf] not found or has no versions."
 NO_BUCKET = "ERROR: (gcloud.storage.buckets.describe) gs://gone not found: 404."
-GIVEN = {
-    "--platform": str(platforms.file("example")),
-    "--image": IMAGE,
-    "--gpus": "1xl4",
-}
+GIVEN = {"--platform": str(platforms.file("example")), "--image": IMAGE, "--gpus": "1xl4"}
+PROD = str(platforms.file("prod"))
+MINE = f"us-central1-docker.pkg.dev/change-me/holdfast-prod/mine@sha256:{'a' * 64}"
 CASES: dict[str, tuple[dict[str, str], str, str]] = {
     "GPUs that no pool has": ({"--gpus": "8xh100"}, "no pool of example", ""),
     "image is no name": ({"--image": "Train Me"}, "without a digest", "imagetools inspect"),
     "image by tag": ({"--image": "us-docker.pkg.dev/p/r/train:v1"}, "without a digest", "imagetools inspect"),
     "role that was not pushed": ({"--image": "trainer"}, "image digests of example", "make images ENV=example"),
-    "image that the policy refuses": (
-        {"--platform": str(platforms.file("prod"))},
-        "image policy",
-        "security.image_patterns",
-    ),
+    "image that the policy refuses": ({"--platform": PROD}, "image policy", "security.image_patterns"),
     "run that has no place": (
-        {
-            "--platform": str(platforms.file("prod")),
-            "--image": f"us-central1-docker.pkg.dev/change-me/holdfast-prod/mine@sha256:{'a' * 64}",
-        },
+        {"--platform": PROD, "--image": MINE},
         "no prefix in the checkpoint bucket",
         'Run(name="my-run")',
     ),

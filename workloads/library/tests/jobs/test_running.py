@@ -47,13 +47,13 @@ class Cluster:
         self.ending.append(path)
 
 
-def compare(cluster: Any, *documents: Object, replace: bool = False) -> running.Comparison:
+def compare(cluster: Any, *documents: Object, replace: bool = False) -> tuple[list[Object], list[str]]:
     return running.compare(cluster, [*documents], replace=replace)
 
 
 def test_what_runs_as_the_file_says_is_not_sent_again() -> None:
     config = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "c"}}
-    assert compare(Cluster(job("j")), config, job("j")) == running.Comparison(unsent=[config], replaced=[])
+    assert compare(Cluster(job("j")), config, job("j")) == ([config], [])
 
 
 def test_a_changed_file_is_refused_with_the_field_and_replaces_where_that_is_asked() -> None:
@@ -61,8 +61,7 @@ def test_a_changed_file_is_refused_with_the_field_and_replaces_where_that_is_ask
     with pytest.raises(Stopped, match=r"Job/j cannot be started while this runs.*--replace") as refused:
         compare(Cluster(job("j")), changed)
     assert refused.value.got == "the file differs from it: spec.template.spec.containers"
-    asked = compare(Cluster(job("j")), changed, replace=True)
-    assert asked == running.Comparison(unsent=[changed], replaced=[f"{PATH}/j"])
+    assert compare(Cluster(job("j")), changed, replace=True) == ([changed], [f"{PATH}/j"])
 
 
 def test_two_jobs_never_write_one_run_unannounced() -> None:
@@ -71,27 +70,25 @@ def test_two_jobs_never_write_one_run_unannounced() -> None:
     with pytest.raises(Stopped) as refused:
         compare(Cluster(running_, over), of_next_image)
     assert refused.value.got == "Job/j-1111 writes the same run, j"
-    assert compare(Cluster(running_, over), of_next_image, replace=True).replaced == [f"{PATH}/j-1111"]
-    assert compare(Cluster(over), of_next_image).replaced == []
+    assert compare(Cluster(running_, over), of_next_image, replace=True) == ([of_next_image], [f"{PATH}/j-1111"])
+    assert compare(Cluster(over), of_next_image) == ([of_next_image], [])
 
 
 def test_a_job_of_a_jobset_and_one_of_the_same_file_are_no_other_jobs() -> None:
     child = job("j-1111-workers-0", run="j")
     child["metadata"]["ownerReferences"] = [{"kind": "JobSet"}]
     first, second = job("j-a", run="j"), job("j-b", run="j")
-    assert compare(Cluster(child, first), first, second) == running.Comparison(unsent=[second], replaced=[])
+    assert compare(Cluster(child, first), first, second) == ([second], [])
 
 
-def test_the_replaced_job_is_gone_with_its_pods_before_the_next_starts() -> None:
+def test_the_replaced_job_is_gone_before_the_next_starts_and_one_that_stays_starts_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     cluster: Any = Cluster(job("j"))
     running.end(cluster, f"{PATH}/j", sleep=lambda _: None)
     assert cluster.live == {}
-
-
-def test_a_job_that_stays_starts_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(running, "GONE_WITHIN_S", -1.0)
-    cluster: Any = Cluster(job("j"))
-    cluster.ending = ()
+    cluster = Cluster(job("j"))
     cluster.delete = lambda *_, **__: None
     with pytest.raises(Unjudged, match="is not gone"):
         running.end(cluster, f"{PATH}/j", sleep=lambda _: None)

@@ -118,8 +118,13 @@ def hook(**action: Any) -> dict[str, Any]:
 
 def found_in(base: str, change: str) -> set[str]:
     """Rules that find the change, merged into a clean object of the linter's examples; or in the object itself."""
-    rule = next(rule for rule in all_rules().values() if rule.base == base)
-    return {f.rule for f in lint_texts({"a.yaml": example_text(rule, change)}, Options()).active}
+    return found(example_text(next(rule for rule in all_rules().values() if rule.base == base), change))
+
+
+def found(*texts: str, names: tuple[str, ...] = ()) -> set[str]:
+    """Rules that find something in these files, which are judged together."""
+    files = dict(zip(names or map("{}.yaml".format, range(len(texts))), texts, strict=True))
+    return {finding.rule for finding in lint_texts(files, Options()).active}
 
 
 def pre_stop(*words: str) -> str:
@@ -128,12 +133,6 @@ def pre_stop(*words: str) -> str:
 
 def bash(script: str) -> str:
     return f"command: [bash, -c, {json.dumps(script)}]"
-
-
-def account(key: str, value: str) -> str:
-    return (
-        f"apiVersion: v1\nkind: ServiceAccount\nmetadata: {{name: a, namespace: a, annotations: {{{key}: {value}}}}}\n"
-    )
 
 
 SHARDED = ["python", "-m", "holdfast", "train", "ranks", "--processes", "1", "--sharded", "--"]
@@ -262,9 +261,8 @@ REST = (
     Defect("administers the cluster", "ClusterRoleBinding/holdfast-exporter", "roleRef name", "cluster-admin", "HF420"),
 )  # fmt: skip
 IGNORED = "spec: {podFailurePolicy: {rules: [{action: Ignore, onPodConditions: [{type: TYPE, status: STATUS}]}]}}"
-SPOT_CLASS = (
-    "apiVersion: scheduling.k8s.io/v1\nkind: PriorityClass\nmetadata: {name: spot}\nvalue: -5\nglobalDefault: true\n"
-)
+SPOT_CLASS = "apiVersion: scheduling.k8s.io/v1\nkind: PriorityClass\nmetadata: {name: spot}\nglobalDefault: true\n"
+ACCOUNT = "apiVersion: v1\nkind: ServiceAccount\nmetadata: {name: a, annotations: {iam.gke.io/gcp-service-account: ann@acme.example}}\n"
 IDENTITY = "iam.gke.io/gcp-service-account"
 SINGLE = (
     ("container", pre_stop("/bin/sleep", "90s"), "HF103"),
@@ -294,6 +292,6 @@ SINGLE = (
     ("container", "env: [{name: CHECKPOINT_PATH, value: ./out}]", "HF201"),
     ("job-template", "metadata: {annotations: {gke-gcsfuse/volumes: 'false'}}\nspec: {volumes: [{name: d, csi: {driver: gcsfuse.csi.storage.gke.io}}]}", "HF204"),
     ("job-template", f"metadata: {{annotations: {{{IDENTITY}: a@b.iam.gserviceaccount.com}}}}", "HF418"),
-    ("", account(IDENTITY, "ann@acme.example"), "HF418"),
+    ("", ACCOUNT, "HF418"),
     ("", SPOT_CLASS, "HF304"),
 )  # fmt: skip

@@ -1,11 +1,14 @@
-"""What each output format promises its reader."""
+"""What each output format, and `--rule`, promises its reader."""
 
 import json
 import re
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner, Result
 
+from holdfast.commands import app
+from holdfast.contract.errors import InputError
 from holdfast.lint import formats
 from holdfast.lint.engine import Options, Report, lint
 from holdfast.lint.registry import all_rules
@@ -53,3 +56,28 @@ def test_github_commands_stay_on_one_line_each(report: Report) -> None:
     lines = formats.github(report).splitlines()
     assert len(lines) == len(report.active)
     assert all(re.match(r"::(error|warning|notice) file=[^,]+,line=\d+,col=\d+,", line) for line in lines)
+
+
+def call(*words: str) -> Result:
+    return CliRunner().invoke(app, words, catch_exceptions=True)
+
+
+def test_all_rules_are_listed_as_text_and_as_json() -> None:
+    done = call("lint", "--rule", "all")
+    assert done.exit_code == 0
+    assert all(rule.id in done.stdout and rule.slug in done.stdout for rule in all_rules().values())
+    body = json.loads(call("lint", "--rule", "all", "--json").stdout)
+    assert body["schema"] == "holdfast.rules/1" and {rule["id"] for rule in body["rules"]} == set(all_rules())
+
+
+@pytest.mark.parametrize("asked", ["HF101", "HF101-grace-exceeds-window"])
+def test_one_rule_shows_what_why_both_examples_and_the_fix(asked: str) -> None:
+    rule = all_rules()["HF101"]
+    shown = " ".join(call("lint", "--rule", asked).stdout.split())
+    for part in (rule.what, rule.why, rule.fix, rule.bad, rule.source):
+        assert " ".join(part.split()) in shown
+
+
+def test_an_unknown_rule_is_bad_input() -> None:
+    done = call("lint", "--rule", "HF999")
+    assert isinstance(done.exception, InputError) and "HF999" in str(done.exception)

@@ -35,12 +35,6 @@ def test_a_batch_takes_of_the_offered_machines_the_one_with_the_least_host_for_a
     assert Job(accelerator=L4, gpus=8, hours=50, batch=True, offered=offered).machine.name == "g2-standard-24"
 
 
-@pytest.mark.parametrize("text", ["", "soon", "-3h", "3w", "1h30m", "30", "1.5"])
-def test_other_durations_are_refused(text: str) -> None:
-    with pytest.raises(InputError, match="deadline"):
-        job.duration_h(text, "deadline")
-
-
 @pytest.mark.parametrize(
     ("wrong", "what"),
     [
@@ -240,3 +234,39 @@ def test_a_loss_needs_the_bucket_as_often_as_it_takes_two_neighbours(nodes: int)
     upload_h, _ = advice.kept(replace(asked, sharded=0), 0.1)
     assert kept_h == pytest.approx(both * upload_h + (1 - both) * 50 / 3600)
     assert held_h / kept_h == pytest.approx(0.02 + asked.checkpoint_h / upload_h)
+
+
+# Jobs of days on gangs and of years: nothing may be refused for a limit of the simulation's own.
+
+
+@pytest.mark.parametrize(
+    ("asked", "region", "usd"),
+    [
+        (Job(accelerator=L4, gpus=1, hours=8_760, batch=True), "us-east4", 2_998),
+        (Job(accelerator=A100_80, gpus=8, hours=8_760), "us-east5", 120_771),
+    ],
+    ids=["a queue for a year", "training for a year"],
+)
+def test_a_year_on_spot_is_priced_not_refused(asked: Job, region: str, usd: float) -> None:
+    options = advice.options(asked, ask.world_of(asked), region)
+    chosen = ask.choose(asked, options)
+    assert chosen.placement is Placement.SPOT
+    assert chosen.mean_usd == pytest.approx(usd, rel=0.03)
+
+
+def test_a_shortened_job_costs_in_proportion_what_the_whole_one_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = Job(accelerator=H100, gpus=32, hours=150)
+    there = world(0.2)
+    short = advice.on_spot(asked, there, "us-east4", policies.WAIT)[0]
+    monkeypatch.setattr(advice, "MAX_LIVES", 100_000)
+    whole = advice.on_spot(asked, there, "us-east4", policies.WAIT)[0]
+    assert short.mean_usd == pytest.approx(whole.mean_usd, rel=0.05)
+    assert short.usual.evictions == pytest.approx(whole.usual.evictions, rel=0.08)
+    assert short.finish_at(50) == pytest.approx(whole.finish_at(50), rel=0.05)
+
+
+def test_a_gang_of_hundreds_is_answered_for_a_year() -> None:
+    asked = Job(accelerator=A100_80, gpus=512, hours=8_760)
+    spot = advice.on_spot(asked, ask.world_of(asked), "us-east5", policies.WAIT)[0]
+    assert "evictions" not in spot.refused
+    assert "machine-hours" in spot.refused or spot.usual.evictions > 5_000

@@ -18,9 +18,8 @@ TODAY = datetime.date(2026, 11, 21)
 
 
 @pytest.fixture(autouse=True)
-def key(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(catalog.ENV_API_KEY, "not-a-secret")
-    monkeypatch.setenv(catalog.ENV_TOKEN, "token-of-a-test")
+def token(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(catalog.ENV_TOKEN, "not-a-secret")
 
 
 @pytest.mark.parametrize(
@@ -82,9 +81,9 @@ SKUS = [
 
 
 def pages(path: str, headers: dict[str, str], body: bytes) -> tuple[int, object]:
-    """Two pages, and only for who shows the key."""
+    """Two pages, and only for who shows the token."""
     assert "not-a-secret" not in path
-    if headers.get("X-Goog-Api-Key", headers.get("X-goog-api-key")) != "not-a-secret":
+    if headers["Authorization"] != "Bearer not-a-secret":
         return 403, {}
     token = parse_qs(urlsplit(path).query).get("pageToken")
     return (200, {"skus": SKUS[4:]}) if token == ["more"] else (200, {"skus": SKUS[:4], "nextPageToken": "more"})
@@ -96,21 +95,21 @@ def with_guesses() -> prices.Table:
     return replace(loaded, skus=tuple(replace(s, basis=INFERRED) if s.capacity is FLEX else s for s in loaded.skus))
 
 
+def quoted(table: prices.Table, capacity: Capacity) -> tuple[float, bool]:
+    """Dollars of a machine, and whether they are inferred."""
+    found = table.quote(MACHINE_TYPES["a2-highgpu-1g"], "us-central1", capacity)
+    assert found is not None
+    return found.usd, found.inferred
+
+
 def test_refresh_reads_every_page_and_keeps_what_the_catalogue_does_not_sell() -> None:
     old = with_guesses()
     with answering(pages) as endpoint:
         table = catalog.refresh(old, TODAY, endpoint)
-    machine = MACHINE_TYPES["a2-highgpu-1g"]
     assert table.fetched_at == TODAY
-    spot, demand = (table.quote(machine, "us-central1", c) for c in (SPOT, DEMAND))
-    assert spot is not None
-    assert spot.usd == pytest.approx(12 * 0.01 + 85 * 0.001 + 1.0)
-    assert demand is not None
-    assert demand.usd == pytest.approx(12 * 0.04 + 85 * 0.005 + 3.0)
-    flex = table.quote(machine, "us-central1", FLEX)
-    assert flex is not None
-    assert flex.inferred
-    assert flex.usd == pytest.approx(2.0204, abs=1e-4)
+    assert quoted(table, SPOT) == (pytest.approx(12 * 0.01 + 85 * 0.001 + 1.0), False)
+    assert quoted(table, DEMAND) == (pytest.approx(12 * 0.04 + 85 * 0.005 + 3.0), False)
+    assert quoted(table, FLEX) == (pytest.approx(2.0204, abs=1e-4), True)
     assert {s.basis for s in table.skus} == {LISTED, INFERRED}
     assert all(s.sku and s.as_of == TODAY.isoformat() for s in table.skus if s.basis == LISTED)
     assert "us-east1" in table.regions("nvidia-tesla-a100")
@@ -121,11 +120,8 @@ def test_refresh_reads_every_page_and_keeps_what_the_catalogue_does_not_sell() -
 def test_a_guess_never_stays_above_a_list_price_that_fell() -> None:
     fell = [raw("G1", s["description"], 1.2) if s["skuId"] == "G1" else s for s in SKUS]
     with answering(lambda *_: (200, {"skus": fell})) as endpoint:
-        flex = catalog.refresh(with_guesses(), TODAY, endpoint).quote(
-            MACHINE_TYPES["a2-highgpu-1g"], "us-central1", FLEX
-        )
-    assert flex is not None
-    assert flex.usd == pytest.approx(1.2 + 12 * 0.01739 + 85 * 0.00233)
+        usd, _ = quoted(catalog.refresh(with_guesses(), TODAY, endpoint), FLEX)
+    assert usd == pytest.approx(1.2 + 12 * 0.01739 + 85 * 0.00233)
 
 
 @pytest.mark.parametrize(
@@ -145,15 +141,14 @@ def test_refresh_refuses_prices_that_cannot_be_right(skus: list[Any], error: str
 @pytest.mark.parametrize(
     ("status", "body"), [(403, {}), (500, b"oops"), (200, b"<html>"), (200, {"skus": []})], ids=str
 )
-def test_an_answer_that_is_none_is_not_judged_and_shows_no_key(status: int, body: object) -> None:
+def test_an_answer_that_is_none_is_not_judged_and_shows_no_token(status: int, body: object) -> None:
     with answering(lambda *_: (status, body)) as endpoint, pytest.raises(Unjudged) as caught:
         catalog.refresh(prices.load(), TODAY, endpoint)
     assert "not-a-secret" not in str(caught.value)
 
 
 def test_without_credentials_nothing_is_asked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    for name in (catalog.ENV_API_KEY, catalog.ENV_TOKEN):
-        monkeypatch.delenv(name)
+    monkeypatch.delenv(catalog.ENV_TOKEN)
     monkeypatch.setenv("PATH", str(tmp_path))  # no gcloud
     with pytest.raises(Unjudged, match="no Google credentials"):
         catalog.refresh(prices.load(), TODAY, "http://127.0.0.1:1")
@@ -163,7 +158,6 @@ def test_the_login_of_gcloud_is_taken_where_no_token_is_set(monkeypatch: pytest.
     gcloud = tmp_path / "gcloud"
     gcloud.write_text('#!/bin/sh\n[ "$*" = "auth application-default print-access-token" ] && echo from-gcloud\n')
     gcloud.chmod(0o755)
-    monkeypatch.delenv(catalog.ENV_API_KEY)
     monkeypatch.delenv(catalog.ENV_TOKEN)
     monkeypatch.setenv("PATH", str(tmp_path))
     assert catalog.credentials() == {"Authorization": "Bearer from-gcloud"}

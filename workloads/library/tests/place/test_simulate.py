@@ -77,20 +77,6 @@ def test_capacity_that_never_comes_back_never_finishes() -> None:
     assert np.isinf(one(runs_of(1, work_h=2, restart_h=0.1), paths([1.0], up=True), policies.WAIT)["finish_h"])
 
 
-def test_on_demand_only_costs_the_work_and_one_start() -> None:
-    runs = runs_of(1, work_h=10, restart_h=0.25, deadline_h=11, on_demand_usd=3.0)
-    got = one(runs, paths([1.0, 2.0], up=True), ON_DEMAND_ONLY)
-    assert (got["usd"], got["finish_h"], got["spot_h"]) == (pytest.approx(30.75), pytest.approx(10.25), 0.0)
-
-
-def test_greedy_waits_until_the_last_moment_and_still_arrives() -> None:
-    runs = runs_of(1, work_h=10, restart_h=0.5, deadline_h=20)
-    got = one(runs, paths([100.0], up=False), GREEDY)
-    # It buys when work and two restarts are left: at 20 - 10 - 1 = 9, and is done 10.5 h later.
-    assert got["finish_h"] == pytest.approx(19.5)
-    assert got["on_demand_h"] == pytest.approx(10.5)
-
-
 def test_a_granted_flex_start_machine_is_kept_and_one_that_never_comes_is_given_up_in_time() -> None:
     runs = runs_of(1, work_h=10, restart_h=0.5, deadline_h=20)
     # Granted with 1.3 h of slack: the restart takes it below two restarts, and nothing takes the machine away.

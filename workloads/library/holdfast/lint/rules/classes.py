@@ -3,11 +3,10 @@
 from collections.abc import Iterator
 from typing import Any
 
-from holdfast.contract.capacity import Capacity
 from holdfast.contract.kubernetes import DRIVER_LATEST
-from holdfast.contract.machines import MACHINE_TYPES, sold
+from holdfast.contract.machines import MACHINE_TYPES
 from holdfast.lint.document import Path
-from holdfast.lint.finding import Hit, Severity, constant
+from holdfast.lint.finding import Hit, Severity
 from holdfast.lint.objects import Object, as_int, as_list, as_map, as_text, dig
 from holdfast.lint.registry import Context, rule
 
@@ -49,9 +48,8 @@ def machine_has_other_gpus(obj: Object, context: Context) -> Iterator[Hit]:
         if (as_int(count) or 1) != machine.gpus or kind not in (None, machine.accelerator):
             fits = [m.name for m in MACHINE_TYPES.values() if (m.accelerator, m.gpus) == (kind, count)]
             has = f"{machine.name} has {machine.gpus} x {machine.accelerator or 'no GPU'}"
-            basis = constant("holdfast.contract.machines", "MACHINE_TYPES", has)
             fix = f"use {' or '.join(fits)}" if fits else ""
-            yield Hit((*path, "gpu"), f"{machine.name} with {count} x {kind}", basis, fix)
+            yield Hit((*path, "gpu"), f"{machine.name} with {count} x {kind}", has, fix)
 
 
 @rule("HF323", "class-without-fallback", Severity.WARNING, on=Object,
@@ -62,34 +60,6 @@ def class_without_fallback(obj: Object, context: Context) -> Iterator[Hit]:
     priorities = _priorities(obj)
     if len(priorities) == 1 and priorities[0][1].get("spot") is True:
         yield Hit(("spec", "priorities"), "has no fallback")
-
-
-@rule("HF324", "class-shadows-its-fallback", Severity.ERROR, on=Object,
-    what="A priority with reservation affinity AnyBestEffort is not the last.",
-    why="It falls back to on-demand inside Compute Engine, so the cheaper priorities below it are never tried.",
-    source=DOC_CLASS, fix="name the reservation, or put this priority last",
-    bad=_class(f"{_G2}, reservations: {{affinity: AnyBestEffort}}", _SPOT), good=_CLEAN)  # fmt: skip
-def class_shadows_fallback(obj: Object, context: Context) -> Iterator[Hit]:
-    for path, priority in _priorities(obj)[:-1]:
-        if dig(priority, "reservations", "affinity") == "AnyBestEffort":
-            yield Hit((*path, "reservations", "affinity"), "goes to on-demand before the next priority is tried")
-
-
-@rule("HF325", "machine-not-sold-so", Severity.ERROR, on=Object,
-    what="A priority asks on demand for a machine type that Google sells on Spot and flex-start only.",
-    why="Compute Engine refuses to create it, so the priority never adds a node.",
-    source=MACHINES, fix="use a3-highgpu-8g on demand, or Spot or flex-start for this one",
-    bad=_class("machineType: a3-highgpu-1g, gpu: {type: nvidia-h100-80gb, count: 1}", _ON_DEMAND), good=_CLEAN)  # fmt: skip
-def machine_not_sold_so(obj: Object, context: Context) -> Iterator[Hit]:
-    for path, priority in _priorities(obj):
-        machine = MACHINE_TYPES.get(as_text(priority.get("machineType")))
-        interruptible = priority.get("spot") is True or dig(priority, "flexStart", "enabled") is True
-        # A reservation holds machines that were bought before.
-        bought = interruptible or "reservations" in priority
-        if machine and not bought and not sold(machine, Capacity.ON_DEMAND):
-            ways = ", ".join(sorted(c.value for c in machine.sold_as if c is not Capacity.QUEUED))
-            basis = constant("holdfast.contract.machines", "MACHINE_TYPES", f"{machine.name} is sold as {ways}")
-            yield Hit((*path, "machineType"), f"{machine.name} is not sold on demand", basis)
 
 
 @rule("HF326", "class-leaves-driver-to-chance", Severity.WARNING, on=Object,

@@ -47,41 +47,36 @@ spec:
 """
 
 
-@rule("HF133", "pdb-believed-to-stop-preemption", Severity.INFO, on=Object,
+@rule("HF133", "pdb-believed-to-stop-preemption", Severity.INFO, on=Object, kinds=("PodDisruptionBudget",),
     what="All pods of a PodDisruptionBudget run on Spot.",
     why="Preemption does not ask a budget. There it only slows voluntary drains.",
     source=DOC_PDB, fix="say in annotation holdfast.dev/reason which eviction it is for",
     bad=_budget("minAvailable: 1"), good=_budget("minAvailable: 1", "drains of a gang"))  # fmt: skip
 def pdb_on_spot(obj: Object, context: Context) -> Iterator[Hit]:
-    if obj.kind != "PodDisruptionBudget" or "holdfast.dev/reason" in as_map(obj.metadata.get("annotations")):
-        return
     pods = context.world.selected(obj.namespace, obj.spec.get("selector"))
-    if pods and all(context.place(pod).on_spot for pod in pods):
+    explained = "holdfast.dev/reason" in as_map(obj.metadata.get("annotations"))
+    if pods and not explained and all(context.place(pod).on_spot for pod in pods):
         yield Hit(("spec", "selector"), "its pods run on Spot, where preemption does not ask a budget")
 
 
-@rule("HF134", "pdb-needs-count-for-jobs", Severity.ERROR, on=Object,
+@rule("HF134", "pdb-needs-count-for-jobs", Severity.ERROR, on=Object, kinds=("PodDisruptionBudget",),
     what="A PodDisruptionBudget over pods of a Job has maxUnavailable or a percentage.",
     why="Both need the controller's total, and a Job has none: the budget does not sync and blocks every eviction.",
     source=DOC_PDB + "#arbitrary-controllers-and-selectors", fix="write minAvailable as a number",
     bad=_budget("maxUnavailable: 1", "gang"), good=_budget("minAvailable: 1", "gang"))  # fmt: skip
 def pdb_needs_count(obj: Object, context: Context) -> Iterator[Hit]:
-    if obj.kind != "PodDisruptionBudget":
-        return
     field = "minAvailable" if as_text(obj.spec.get("minAvailable")) else "maxUnavailable"
     pods = context.world.selected(obj.namespace, obj.spec.get("selector"))
     if dig(obj.spec, field) is not None and any(pod.job for pod in pods):
         yield Hit(("spec", field), "has no total to count from: its pods belong to a Job")
 
 
-@rule("HF137", "budget-stops-drains", Severity.ERROR, on=Object,
+@rule("HF137", "budget-stops-drains", Severity.ERROR, on=Object, kinds=("PodDisruptionBudget",),
     what="A PodDisruptionBudget lets no pod go.",
     why="Each drain of a node waits for its timeout, an hour on an upgrade of GKE, and then ends the pods all the same.",
     source=DOC_PDB, fix="let one pod go: maxUnavailable: 1, for a Job minAvailable below its pods",
     bad=_budget("minAvailable: 100%", "gang"), good=_budget("minAvailable: 0", "gang"))  # fmt: skip
 def budget_stops_drains(obj: Object, context: Context) -> Iterator[Hit]:
-    if obj.kind != "PodDisruptionBudget":
-        return
     least, most = obj.spec.get("minAvailable"), obj.spec.get("maxUnavailable")
     pods = context.world.selected(obj.namespace, obj.spec.get("selector"))
     # Of others an autoscaler may set the number.
@@ -129,14 +124,12 @@ def priority_missing_on_spot(pod: Pod, context: Context) -> Iterator[Hit]:
         yield Hit(pod.at, "has no priority class, and so does not yield")
 
 
-@rule("HF304", "priority-too-high", Severity.ERROR, on=Object,
+@rule("HF304", "priority-too-high", Severity.ERROR, on=Object, kinds=("PriorityClass",),
     what="A PriorityClass can push out the platform's own pods, or is the default for all pods.",
     why="Controllers that work has pushed out cannot restart it. A global default changes pods without a review.",
     source=DOC_PRIORITY, fix=f"use at most {MAX_USER_PRIORITY}, without globalDefault",
     bad=_class("urgent", 900_000_000), good=_class("urgent", 100))  # fmt: skip
 def priority_too_high(obj: Object, context: Context) -> Iterator[Hit]:
-    if obj.kind != "PriorityClass":
-        return
     value = as_int(obj.body.get("value"))
     if value is not None and value > MAX_USER_PRIORITY:
         yield Hit(("value",), f"{value} is above every class of the platform")
@@ -144,11 +137,11 @@ def priority_too_high(obj: Object, context: Context) -> Iterator[Hit]:
         yield Hit(("globalDefault",), "applies to every pod that names no class")
 
 
-@rule("HF305", "priority-of-spot-class-positive", Severity.ERROR, on=Object,
+@rule("HF305", "priority-of-spot-class-positive", Severity.ERROR, on=Object, kinds=("PriorityClass",),
     what="A PriorityClass has Spot in its name and a value that is not negative.",
     why="Pods without a class have 0. Spot work has to yield to them.",
     source=DOC_PRIORITY, fix="give it a value below 0", bad=_class("spot-jobs", 50), good=_class("spot-jobs", -10))  # fmt: skip
 def priority_of_spot_class(obj: Object, context: Context) -> Iterator[Hit]:
     value = as_int(obj.body.get("value"))
-    if obj.kind == "PriorityClass" and "spot" in obj.name and value is not None and value >= 0:
+    if "spot" in obj.name and value is not None and value >= 0:
         yield Hit(("value",), f"{obj.name} has the value {value}")

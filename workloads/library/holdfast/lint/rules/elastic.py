@@ -9,15 +9,12 @@ from holdfast.contract.kubernetes import ANNOTATION_STATE
 from holdfast.contract.values import GIB, quantity
 from holdfast.lint.examples import SILENT
 from holdfast.lint.finding import Hit, Severity
-from holdfast.lint.objects import Container, Job, Pod, as_int, as_list, as_map, as_text, dig
+from holdfast.lint.objects import Container, Job, Pod, as_int, as_list, as_text, dig
 from holdfast.lint.registry import Context, rule
-from holdfast.lint.world import selects
 
 DOC_INDEXED = "https://kubernetes.io/docs/concepts/workloads/controllers/job/#backoff-limit-per-index"
 DOC_SUCCESS = "https://kubernetes.io/docs/concepts/workloads/controllers/job/#success-policy"
 DOC_DNS = "https://kubernetes.io/docs/concepts/services-networking/dns-pod-service/"
-DOC_AFFINITY = "https://kubernetes.io/docs/concepts/scheduling-eviction/assign-pod-node/"
-ZONE = "topology.kubernetes.io/zone"
 _LABELS = "{app.kubernetes.io/name: wide}"
 _POLICY = "[{action: Ignore, onPodConditions: [{type: DisruptionTarget}]}, {action: FailJob, onExitCodes: {operator: In, values: [2, 70]}}]"
 GOOD = f"""\
@@ -59,10 +56,6 @@ spec:
       terminationGracePeriodSeconds: 15
       nodeSelector: {{holdfast.dev/pool-class: spot-l4, cloud.google.com/gke-spot: "true"}}
       tolerations: [{{key: provisioning-tier, operator: Equal, value: preemptible, effect: NoSchedule}}, {SILENT}]
-      affinity:
-        podAffinity:
-          requiredDuringSchedulingIgnoredDuringExecution:
-          - {{topologyKey: {ZONE}, labelSelector: {{matchLabels: {_LABELS}}}}}
       containers:
       - name: main
         image: trainer
@@ -98,11 +91,6 @@ def sharded(main: Container) -> bool:
     return main.runs("holdfast", "train", "ranks") and "--sharded" in main.words
 
 
-def number(main: Container, variable: str, option: str, default: int) -> int:
-    text = main.option(option) or as_text(main.env.get(variable))
-    return int(text) if text.isascii() and text.isdecimal() and len(text) < 9 else default
-
-
 @rule("HF150", "elastic-not-by-index", Severity.ERROR, on=Job,
     what="The Job of an elastic gang does not replace a lost pod by itself.",
     why="Without backoffLimitPerIndex the back-off or failure of one index applies to all. In a JobSet a lost pod restarts"
@@ -113,7 +101,7 @@ def elastic_not_by_index(job: Job, context: Context) -> Iterator[Hit]:
     main = member(job.pod)
     if main is None:
         return
-    nodes = number(main, ENV_GANG_NODES, "--nodes", job.parallelism)
+    nodes = main.number("--nodes", ENV_GANG_NODES) or job.parallelism
     if job.in_jobset:
         yield Hit(job.path, "a JobSet restarts all of its pods for one")
     elif job.spec.get("completionMode") != "Indexed" or "backoffLimitPerIndex" not in job.spec:
@@ -144,30 +132,13 @@ def elastic_budget(job: Job, context: Context) -> Iterator[Hit]:
     main = member(job.pod)
     if main is None or job.pod is None:
         return
-    nodes = number(main, ENV_GANG_NODES, "--nodes", job.parallelism)
-    least = nodes - 1 if sharded(main) else number(main, ENV_GANG_MIN_NODES, "--min-nodes", 1)
+    nodes = main.number("--nodes", ENV_GANG_NODES) or job.parallelism
+    least = nodes - 1 if sharded(main) else main.number("--min-nodes", ENV_GANG_MIN_NODES) or 1
     budgets = context.world.selecting("PodDisruptionBudget", job.pod)
     kept = [as_int(budget.spec.get("minAvailable")) for budget in budgets]
     if least > 1 and kept != [least]:
         stated = ", ".join(map(str, kept)) or "no budget"
         yield Hit(job.path, f"the gang works with {least} nodes; its pods have {stated}")
-
-
-@rule("HF153", "elastic-over-zones", Severity.WARNING, on=Pod,
-    what="Nothing keeps an elastic gang in one zone.",
-    why="A lost node may be replaced in another zone. Then every step sends gradients across zones, which is slow and billed.",
-    source=DOC_AFFINITY, fix=f"require podAffinity to its own pods by topologyKey {ZONE}, or select one zone",
-    bad=but(f"topologyKey: {ZONE}", "topologyKey: kubernetes.io/hostname"), good=GOOD)  # fmt: skip
-def elastic_over_zones(pod: Pod, context: Context) -> Iterator[Hit]:
-    required = "requiredDuringSchedulingIgnoredDuringExecution"
-    if member(pod) is None or ZONE in as_map(pod.spec.get("nodeSelector")):
-        return
-    together = as_list(dig(pod.spec, "affinity", "podAffinity", required))
-    own = [each for each in together if dig(each, "topologyKey") == ZONE and selects(dig(each, "labelSelector"), pod)]
-    terms = as_list(dig(pod.spec, "affinity", "nodeAffinity", required, "nodeSelectorTerms"))
-    keys = [as_text(dig(each, "key")) for term in terms for each in as_list(dig(term, "matchExpressions"))]
-    if not own and ZONE not in keys:
-        yield Hit(pod.at, "its pods may be in several zones")
 
 
 @rule("HF154", "elastic-without-names", Severity.ERROR, on=Pod,
@@ -220,8 +191,8 @@ def copies_do_not_fit(pod: Pod, context: Context) -> Iterator[Hit]:
     limit = quantity(main.limit("memory")) if main else None
     if main is None or not sharded(main) or state is None or limit is None:
         return
-    nodes, count = number(main, ENV_GANG_NODES, "--nodes", 1), ALONE if main.option("--copies") == "0" else MEMORIES
-    shard = state / max(nodes, 1)
+    nodes, count = main.number("--nodes", ENV_GANG_NODES) or 1, ALONE if main.option("--copies") == "0" else MEMORIES
+    shard = state / nodes
     if count * shard > limit:
         needed = f"{count} x {shard / GIB:.1f} GiB = {count * shard / GIB:.1f} GiB"
         yield Hit(

@@ -7,13 +7,12 @@ from holdfast.contract.exit_codes import EXIT_PREEMPTED
 from holdfast.contract.lifecycle import FLEX_MAX_RUN_S, FLEX_MIN_RUN_S
 from holdfast.contract.pools import FLEX_TAINT, GPU_RESOURCE, SPOT_TAINT
 from holdfast.lint.examples import SILENT
-from holdfast.lint.finding import Hit, Severity, constant
+from holdfast.lint.finding import Hit, Severity
 from holdfast.lint.objects import Job, Pod, as_int, as_list, as_map, as_text
 from holdfast.lint.registry import Context, rule
 
 DOC_FLEX = "https://cloud.google.com/kubernetes-engine/docs/how-to/dws-flex-start-training"
 SOURCE_CA = "GoogleCloudPlatform/cluster-autoscaler pkg/autoprovisioning/injection.go"
-POOLS, LIFECYCLE = "holdfast.contract.pools", "holdfast.contract.lifecycle"
 _GPU = "- {key: nvidia.com/gpu, operator: Equal, value: present, effect: NoSchedule}\n- " + SILENT
 _MODELS = {"standard", "spot", "flex-start", "preemptible"}
 
@@ -25,14 +24,13 @@ _MODELS = {"standard", "spot", "flex-start", "preemptible"}
     bad='nodeSelector: {cloud.google.com/gke-flex-start: "yes"}')  # fmt: skip
 def flex_value_wrong(pod: Pod, context: Context) -> Iterator[Hit]:
     place = context.place(pod)
-    basis = constant(POOLS, "LABEL_FLEX_START", 'the label is "true"')
     for demand in place.demanded(contract.LABEL_FLEX_START):
         if demand.values != ("true",):
-            yield Hit(demand.path, f"gke-flex-start is {','.join(demand.values)}, not true", basis)
+            yield Hit(demand.path, f"gke-flex-start is {','.join(demand.values)}, not true")
     for demand in place.demanded(contract.LABEL_PROVISIONING):
         if not set(demand.values) <= _MODELS:
             message = f"{','.join(demand.values)} is no provisioning model"
-            yield Hit(demand.path, message, basis, "write standard, spot or flex-start")
+            yield Hit(demand.path, message, fix="write standard, spot or flex-start")
 
 
 @rule("HF012", "flex-toleration-wrong", Severity.ERROR, on=Pod,
@@ -43,15 +41,15 @@ def flex_value_wrong(pod: Pod, context: Context) -> Iterator[Hit]:
     good='tolerations:\n- {key: cloud.google.com/gke-flex-start, operator: Equal, value: "true", effect: NoSchedule}\n'
          f"{_GPU}")  # fmt: skip
 def flex_toleration_wrong(pod: Pod, context: Context) -> Iterator[Hit]:
-    place, basis = context.place(pod), constant(POOLS, "FLEX_TAINT", f"the taint is {FLEX_TAINT}")
+    place = context.place(pod)
     for path, toleration in pod.tolerations:
         if as_text(toleration.get("key")) != FLEX_TAINT.key:
             continue
         if toleration.get("operator") == "Exists" or toleration.get("value") != FLEX_TAINT.value:
             field = "operator" if toleration.get("operator") == "Exists" else "value"
-            yield Hit((*path, field), "the autoscaler does not read this flex-start toleration", basis)
+            yield Hit((*path, field), "the autoscaler does not read this flex-start toleration")
         elif not place.means_flex and not place.demanded(contract.LABEL_COMPUTE_CLASS):
-            yield Hit((*path, "key"), "tolerates flex-start without selecting it", basis)
+            yield Hit((*path, "key"), "tolerates flex-start without selecting it")
 
 
 @rule("HF013", "spot-and-flex", Severity.ERROR, on=Pod,
@@ -63,22 +61,7 @@ def spot_and_flex(pod: Pod, context: Context) -> Iterator[Hit]:
     place, labels = context.place(pod), (contract.LABEL_SPOT, "cloud.google.com/gke-preemptible")
     spot = [d for label in labels for d in place.demanded(label) if d.values == ("true",)]
     if spot and place.means_flex:
-        basis = constant("holdfast.contract.capacity", "Capacity", "Spot and flex-start are two capacities")
-        yield Hit(spot[0].path, "selects Spot and flex-start", basis)
-
-
-@rule("HF014", "spot-selector-with-compute-class", Severity.ERROR, on=Pod,
-    what="The pod selects a ComputeClass and gke-spot or gke-flex-start.",
-    why="The class decides whether a node is Spot. The extra selector excludes its other priorities.",
-    source="https://cloud.google.com/kubernetes-engine/docs/concepts/about-custom-compute-classes",
-    fix="remove the extra selector", base="job-pod",
-    bad='nodeSelector: {holdfast.dev/pool-class: null, cloud.google.com/compute-class: gpu-l4,'
-        ' cloud.google.com/gke-spot: "true"}')  # fmt: skip
-def spot_selector_with_class(pod: Pod, context: Context) -> Iterator[Hit]:
-    place = context.place(pod)
-    if place.demanded(contract.LABEL_COMPUTE_CLASS):
-        for demand in [*place.demanded(contract.LABEL_SPOT), *place.demanded(contract.LABEL_FLEX_START)]:
-            yield Hit(demand.path, f"{demand.key} together with a ComputeClass")
+        yield Hit(spot[0].path, "selects Spot and flex-start")
 
 
 @rule("HF015", "flex-with-spot-toleration", Severity.WARNING, on=Pod,
@@ -87,10 +70,9 @@ def spot_selector_with_class(pod: Pod, context: Context) -> Iterator[Hit]:
     source=SOURCE_CA, fix="remove the Spot toleration", base="flex-pod",
     bad=f"tolerations:\n- {{key: provisioning-tier, operator: Equal, value: preemptible, effect: NoSchedule}}\n{_GPU}")  # fmt: skip
 def flex_with_spot_toleration(pod: Pod, context: Context) -> Iterator[Hit]:
-    basis = constant(POOLS, "SPOT_TAINT", "Spot pools carry this taint, flex-start nodes do not")
     for path, toleration in pod.tolerations:
         if as_text(toleration.get("key")) == SPOT_TAINT.key and context.place(pod).means_flex:
-            yield Hit((*path, "key"), "a Spot toleration on a flex-start pod has no effect", basis)
+            yield Hit((*path, "key"), "a Spot toleration on a flex-start pod has no effect")
 
 
 @rule("HF016", "max-run-out-of-range", Severity.ERROR, on=Pod,
@@ -100,11 +82,10 @@ def flex_with_spot_toleration(pod: Pod, context: Context) -> Iterator[Hit]:
     bad='nodeSelector: {cloud.google.com/gke-max-run-duration-seconds: "864000"}')  # fmt: skip
 def max_run_out_of_range(pod: Pod, context: Context) -> Iterator[Hit]:
     place = context.place(pod)
-    fact = f"a flex-start node runs {FLEX_MIN_RUN_S} to {FLEX_MAX_RUN_S} s"
     for demand in place.demanded(contract.LABEL_MAX_RUN) if place.means_flex else []:
         text = "".join(demand.values)
         if not text.isdecimal() or not FLEX_MIN_RUN_S <= int(text) <= FLEX_MAX_RUN_S:
-            yield Hit(demand.path, f"{text} s is out of range", constant(LIFECYCLE, "FLEX_MAX_RUN_S", fact))
+            yield Hit(demand.path, f"{text} s is out of range")
 
 
 @rule("HF017", "flex-job-outlives-node", Severity.WARNING, on=Job,
@@ -123,8 +104,7 @@ def flex_job_outlives_node(job: Job, context: Context) -> Iterator[Hit]:
     deadline = as_int(job.spec.get("activeDeadlineSeconds"))
     if deadline is None or deadline > most:
         asks = "has no deadline" if deadline is None else f"may run {deadline} s"
-        basis = constant(LIFECYCLE, "FLEX_MAX_RUN_S", f"its node ends after {most} s")
-        yield Hit((*job.path, "activeDeadlineSeconds"), f"the Job {asks}", basis)
+        yield Hit((*job.path, "activeDeadlineSeconds"), f"the Job {asks}", f"its node ends after {most} s")
 
 
 def _goes_on(job: Job) -> bool:

@@ -94,14 +94,12 @@ spec:
 _WHOLE_ROLES = ("cluster-admin", "admin", "edit")
 
 
-@rule("HF420", "rights-beyond-the-job", Severity.ERROR, on=Object,
+@rule("HF420", "rights-beyond-the-job", Severity.ERROR, on=Object, kinds=("RoleBinding", "ClusterRoleBinding"),
     what="A binding lets a job, or a pod of the platform, read all secrets, run commands in pods, or do everything.",
     why="Code that comes with a model or a dependency then has these rights too.",
     source="https://kubernetes.io/docs/concepts/security/rbac-good-practices/", fix="name the secrets by resourceNames; give no exec",
     bad=_ROLE.format("secrets", _BINDING), good=_ROLE.format("pods", _BINDING))  # fmt: skip
 def rights_beyond_the_job(obj: Object, context: Context) -> Iterator[Hit]:
-    if obj.kind not in ("RoleBinding", "ClusterRoleBinding"):
-        return
     kind, name = as_text(dig(obj.body, "roleRef", "kind")), as_text(dig(obj.body, "roleRef", "name"))
     role = context.world.named(kind, name, obj.namespace if kind == "Role" else None)
     hazards = [_hazard(as_map(each)) for each in as_list(role.body.get("rules"))] if role else []

@@ -7,7 +7,7 @@ from typing import Any
 from holdfast.contract.environment import ENV_GANG_ADDRESS, ENV_GPUS, ENV_JOB, PLACE
 from holdfast.contract.exit_codes import EXIT_KILLED, EXIT_PREEMPTED, EXIT_RETRY, FATAL_EXIT_CODES
 from holdfast.contract.values import quantity
-from holdfast.lint.finding import Hit, Severity, constant
+from holdfast.lint.finding import Hit, Severity
 from holdfast.lint.objects import Job, Object, Pod, as_int, as_list, as_map, as_text, dig
 from holdfast.lint.registry import Context, rule
 
@@ -53,7 +53,7 @@ def no_pod_failure_policy(job: Job, context: Context) -> Iterator[Hit]:
     spared = [r for r in job.rules if _about_disruption(r) and (job.in_jobset or r.get("action") == "Ignore")]
     if _interruptible(job, context) and not spared:
         pool = context.place(job.pod).on_spot if job.pod else None
-        basis = context.platform.basis(pool, f"pool {pool.name} is Spot") if pool else None
+        basis = context.platform.basis(pool, f"pool {pool.name} is Spot") if pool else ""
         at = (*job.path, "podFailurePolicy") if job.spec.get("podFailurePolicy") else job.path
         yield Hit(at, "evictions count as failures of the Job", basis)
 
@@ -112,7 +112,6 @@ def backoff_of_ignored_disruptions(job: Job, context: Context) -> Iterator[Hit]:
     fix=f"list the codes of bugs only: {list(FATAL_EXIT_CODES)}",
     bad=_policy(_IGNORE, "{action: FailJob, onExitCodes: {operator: NotIn, values: [0]}}"))  # fmt: skip
 def eviction_treated_as_bug(job: Job, context: Context) -> Iterator[Hit]:
-    basis = constant("holdfast.contract.exit_codes", "FATAL_EXIT_CODES", f"codes of bugs: {list(FATAL_EXIT_CODES)}")
     for index, failing in enumerate(job.rules):
         codes = as_map(failing.get("onExitCodes"))
         if failing.get("action") != "FailJob" or not codes:
@@ -121,16 +120,16 @@ def eviction_treated_as_bug(job: Job, context: Context) -> Iterator[Hit]:
         taken = _RESUMABLE & listed if codes.get("operator") == "In" else _RESUMABLE - listed
         if taken:
             at = (*job.path, "podFailurePolicy", "rules", index, "onExitCodes", "values")
-            yield Hit(at, f"fails the Job on {sorted(taken)}", basis)
+            yield Hit(at, f"fails the Job on {sorted(taken)}")
 
 
-@rule("HF116", "jobset-counts-disruptions", Severity.ERROR, on=Object,
+@rule("HF116", "jobset-counts-disruptions", Severity.ERROR, on=Object, kinds=("JobSet",),
     what="Restarts after evictions use up maxRestarts of a JobSet on Spot.",
     why="After that many evictions the JobSet fails, although nothing was wrong with it.",
     source=DOC_JOBSET, base="jobset", bad="spec: {failurePolicy: {maxRestarts: 3, rules: null}}",
     fix="child Jobs: FailJob on DisruptionTarget; JobSet: RestartJobSetAndIgnoreMaxRestarts on PodFailurePolicy")  # fmt: skip
 def jobset_counts_disruptions(obj: Object, context: Context) -> Iterator[Hit]:
-    judged = [job for job in obj.jobs if _interruptible(job, context)] if obj.kind == "JobSet" else []
+    judged = [job for job in obj.jobs if _interruptible(job, context)]
     rules = as_list(dig(obj.spec, "failurePolicy", "rules"))
     if judged and not any(dig(r, "action") in _FREE for r in rules):
         yield Hit(("spec", "failurePolicy"), "evictions use up maxRestarts")
@@ -140,13 +139,13 @@ def jobset_counts_disruptions(obj: Object, context: Context) -> Iterator[Hit]:
             yield Hit((*job.path, "podFailurePolicy"), message)
 
 
-@rule("HF117", "jobset-exit-codes-look-like-evictions", Severity.WARNING, on=Object,
+@rule("HF117", "jobset-exit-codes-look-like-evictions", Severity.WARNING, on=Object, kinds=("JobSet",),
     what="A child of a JobSet fails by policy on disruptions and on exit codes.",
     why="The JobSet sees reason PodFailurePolicy for both, so a bug restarts for ever and is not counted.",
     source=DOC_JOBSET, fix="leave exit codes to backoffLimit: 0 of the child; those restarts count", base="jobset-job",
     bad=f"podFailurePolicy: {{rules: [{_FAIL}, {_FATAL}]}}")  # fmt: skip
 def jobset_exit_codes(obj: Object, context: Context) -> Iterator[Hit]:
-    for job in obj.jobs if obj.kind == "JobSet" else []:
+    for job in obj.jobs:
         failing = [i for i, r in enumerate(job.rules) if r.get("action") == "FailJob" and r.get("onExitCodes")]
         if failing and any(_about_disruption(r) for r in job.rules):
             at = (*job.path, "podFailurePolicy", "rules", failing[0])
@@ -181,14 +180,14 @@ def nodes_are_not_the_pods(job: Job, context: Context) -> Iterator[Hit]:
                 yield Hit(container.command_at, f"{name} {nodes}, but the Job has {job.parallelism} pods")
 
 
-@rule("HF123", "gang-without-restarts", Severity.WARNING, on=Object,
+@rule("HF123", "gang-without-restarts", Severity.WARNING, on=Object, kinds=("JobSet",),
     what="A JobSet on Spot has no maxRestarts.",
     why="Evictions restart it, but the first crash of any pod ends all of them: a full disk, one slow answer of a store.",
     source=DOC_JOBSET, fix="set failurePolicy.maxRestarts to 3", base="jobset", bad="spec: {failurePolicy: {maxRestarts: 0}}")  # fmt: skip
 def gang_without_restarts(obj: Object, context: Context) -> Iterator[Hit]:
     policy = as_map(obj.spec.get("failurePolicy"))
     on_spot = any(job.pod and job.parallelism > 1 and context.place(job.pod).on_spot for job in obj.jobs)
-    if obj.kind == "JobSet" and on_spot and not policy.get("maxRestarts") and policy.get("rules"):
+    if on_spot and not policy.get("maxRestarts") and policy.get("rules"):
         yield Hit(("spec", "failurePolicy", "maxRestarts"), "one crash ends the gang")
 
 
@@ -279,10 +278,10 @@ def job_without_deadline(job: Job, context: Context) -> Iterator[Hit]:
         yield Hit((*job.path, "activeDeadlineSeconds"), "ends the Job at once")
 
 
-@rule("HF119", "job-without-ttl", Severity.WARNING, on=Object,
+@rule("HF119", "job-without-ttl", Severity.WARNING, on=Object, kinds=("Job", "JobSet"),
     what="A Job or JobSet has no ttlSecondsAfterFinished.",
     why="Finished Jobs and their pods stay in the API server for ever.",
     source=DOC_JOB, fix="set ttlSecondsAfterFinished", base="job", bad="spec: {ttlSecondsAfterFinished: null}")  # fmt: skip
 def job_without_ttl(obj: Object, context: Context) -> Iterator[Hit]:
-    if obj.kind in ("Job", "JobSet") and obj.spec.get("ttlSecondsAfterFinished") is None:
+    if obj.spec.get("ttlSecondsAfterFinished") is None:
         yield Hit(("spec",), "is kept for ever after it ends")

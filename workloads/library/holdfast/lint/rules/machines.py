@@ -7,7 +7,7 @@ from holdfast.contract.kubernetes import DRIVER_LATEST, LABEL_DRIVER
 from holdfast.contract.machines import ACCELERATORS, MACHINE_TYPES
 from holdfast.contract.pools import GPU_RESOURCE
 from holdfast.contract.values import quantity
-from holdfast.lint.finding import Hit, Severity, constant
+from holdfast.lint.finding import Hit, Severity
 from holdfast.lint.objects import Object, Pod, as_map
 from holdfast.lint.platform import machine_size
 from holdfast.lint.registry import Context, rule
@@ -129,11 +129,11 @@ def gpu_node_without_gpu(pod: Pod, context: Context) -> Iterator[Hit]:
     bad="nodeSelector: {cloud.google.com/gke-accelerator: nvidia-a100}",
     good="nodeSelector: {cloud.google.com/gke-accelerator: nvidia-l4}")  # fmt: skip
 def accelerator_unknown(pod: Pod, context: Context) -> Iterator[Hit]:
-    basis = constant("holdfast.contract.machines", "ACCELERATORS", f"known: {', '.join(sorted(ACCELERATORS))}")
+    known = f"known: {', '.join(sorted(ACCELERATORS))}"
     for demand in context.place(pod).demanded(contract.LABEL_ACCELERATOR):
         for value in demand.values:
             if value not in ACCELERATORS and value not in OTHER_ACCELERATORS:
-                yield Hit(demand.path, f"{value} is no known accelerator", basis)
+                yield Hit(demand.path, f"{value} is no known accelerator", known)
 
 
 @rule("HF036", "driver-left-to-chance", Severity.WARNING, on=Pod,
@@ -148,5 +148,4 @@ def driver_left_to_chance(pod: Pod, context: Context) -> Iterator[Hit]:
         return
     asked = [value for demand in place.demanded(LABEL_DRIVER) for value in demand.values]
     if asked != [DRIVER_LATEST]:
-        basis = constant("holdfast.contract.kubernetes", "LABEL_DRIVER", "without it the node gets the default branch")
-        yield Hit((*pod.at, "nodeSelector"), f"asks for driver {asked[0] if asked else 'default'}", basis)
+        yield Hit((*pod.at, "nodeSelector"), f"asks for driver {asked[0] if asked else 'default'}")

@@ -9,7 +9,7 @@ from holdfast.lint.document import Path
 from holdfast.lint.finding import Hit, Severity
 from holdfast.lint.objects import Object, Pod, as_int, as_list, as_text, dig
 from holdfast.lint.registry import Context, rule
-from holdfast.lint.rules.elastic import GOOD, but, member, number
+from holdfast.lint.rules.elastic import GOOD, but, member
 from holdfast.lint.world import selector_of, selects
 
 DOC_POLICY = "https://kubernetes.io/docs/concepts/services-networking/network-policies/"
@@ -96,7 +96,7 @@ def gang_port_closed(pod: Pod, context: Context) -> Iterator[Hit]:
 def _gang_ports(pod: Pod) -> tuple[int, ...]:
     main = member(pod)
     if main:
-        first = number(main, ENV_GANG_PORT, "", ELASTIC_PORT)
+        first = main.number("", ENV_GANG_PORT) or ELASTIC_PORT
         return first, first + 1, ANY_PORT
     joins = pod.replicas > 1 and any(c.option("--rendezvous") or c.option("--rdzv-endpoint") for c in pod.containers)
     return (ANY_PORT,) if pod.job and joins else ()
@@ -166,14 +166,14 @@ def _cut_off(proxy: Pod, context: Context) -> Iterator[Hit]:
                     yield Hit(container.path, f"cannot reach port {port} of {pod.owner.name}: closed by {names}")
 
 
-@rule("HF161", "open-to-all-namespaces", Severity.WARNING, on=Object,
+@rule("HF161", "open-to-all-namespaces", Severity.WARNING, on=Object, kinds=("NetworkPolicy",),
     what="A NetworkPolicy lets pods of all namespaces reach members of a gang, servers on Spot, or every pod.",
     why="Members of a gang trust each other's state. A client that goes past the proxy loses requests at each preemption.",
     source=DOC_POLICY, fix="name the pods that may connect: from: [{podSelector: ...}]",
     bad=but("from: [{podSelector: {matchLabels: {app.kubernetes.io/name: wide}}}]", "from: [{namespaceSelector: {}}]"),
     good=GOOD)  # fmt: skip
 def open_to_all_namespaces(obj: Object, context: Context) -> Iterator[Hit]:
-    if obj.kind != "NetworkPolicy" or "Ingress" not in _types(obj):
+    if "Ingress" not in _types(obj):
         return
     everywhere = not any(selector_of(obj).values())
     pods = context.world.selected(obj.namespace, selector_of(obj))

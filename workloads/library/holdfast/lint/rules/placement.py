@@ -6,7 +6,6 @@ from holdfast.contract import pools as contract
 from holdfast.contract.pools import (
     FLEX_TAINT,
     GPU_TAINT,
-    SILENCE_TOLERATED_S,
     SPOT_TAINT,
     SYSTEM_TAINT,
     UNREACHABLE,
@@ -15,15 +14,14 @@ from holdfast.contract.pools import (
     Taint,
     silence_tolerations,
 )
-from holdfast.lint.finding import Hit, Severity, constant
+from holdfast.lint.finding import Hit, Severity
 from holdfast.lint.objects import Pod, as_int, as_text, near
-from holdfast.lint.placement import Demand, Placement
+from holdfast.lint.placement import Placement
 from holdfast.lint.platform import is_judged, tolerates
 from holdfast.lint.registry import Context, rule
 
 DOC_TAINTS = "https://kubernetes.io/docs/concepts/scheduling-eviction/taint-and-toleration/"
 DOC_SPOT = "https://cloud.google.com/kubernetes-engine/docs/concepts/spot-vms"
-POOLS = "holdfast.contract.pools"
 # Kubernetes, GKE and common add-ons set these on nodes; tolerating them says nothing about a pool.
 FOREIGN_TAINTS = ("node.kubernetes.io/", "node.cloudprovider.kubernetes.io/", "cloud.google.com/", "kubernetes.io/arch",
                   "node-role.kubernetes.io/", "components.gke.io/", "google.com/tpu")  # fmt: skip
@@ -47,9 +45,7 @@ def taint_value_mismatch(pod: Pod, context: Context) -> Iterator[Hit]:
             continue
         field = "value" if toleration.get("value") != taints[0].value else "effect"
         pool = next((p for p in context.platform.pools if taints[0] in p.taints), None)
-        basis = constant(POOLS, "GPU_TAINT", f"nodes have the taint {taints[0]}")
-        if pool:
-            basis = context.platform.basis(pool, f"pool {pool.name} has the taint {taints[0]}")
+        basis = context.platform.basis(pool, f"pool {pool.name} has the taint {taints[0]}") if pool else ""
         yield Hit((*path, field), f"tolerates no taint: {key} is {taints[0].value}:{taints[0].effect.value}", basis)
 
 
@@ -65,8 +61,9 @@ def taint_key_unknown(pod: Pod, context: Context) -> Iterator[Hit]:
         if key and key not in known and "{{" not in key and not key.startswith(FOREIGN_TAINTS):
             meant = near(key, known, cutoff=0.5)
             hint = f"; did you mean {meant}?" if meant else ""
-            basis = constant(POOLS, "SPOT_TAINT", f"taints here: {', '.join(sorted(set(known)))}")
-            yield Hit((*path, "key"), f"no pool has a taint {key}{hint}", basis)
+            yield Hit(
+                (*path, "key"), f"no pool has a taint {key}{hint}", f"taints here: {', '.join(sorted(set(known)))}"
+            )
 
 
 @rule("HF003", "selector-matches-no-pool", Severity.ERROR, on=Pod,
@@ -79,9 +76,11 @@ def selector_matches_no_pool(pod: Pod, context: Context) -> Iterator[Hit]:
     place = context.place(pod)
     if not place.demands or place.matching or _flex_is_wrong(place):
         return
-    wrong = [d for d in place.demands if _impossible(d, context)]
+    offered = context.platform.label_values
+    asked = [d for d in place.demands if is_judged(d.key) and d.operator == "In"]
+    wrong = [d for d in asked if not offered.get(d.key, set()) & set(d.values)]
     for demand in wrong or place.demands[:1]:
-        known = sorted(context.platform.label_values.get(demand.key, ()))
+        known = sorted(offered.get(demand.key, ()))
         meant = near(" ".join(demand.values), known)
         hint = f"; did you mean {meant}?" if meant else ""
         has = f"pools have {demand.key} = {', '.join(known)}" if known else f"no pool has a label {demand.key}"
@@ -89,11 +88,6 @@ def selector_matches_no_pool(pod: Pod, context: Context) -> Iterator[Hit]:
             context.platform.pools[0], has if wrong else "no single pool has all the selected labels"
         )
         yield Hit(demand.path, f"{demand.key}={','.join(demand.values)} matches no pool{hint}", basis)
-
-
-def _impossible(demand: Demand, context: Context) -> bool:
-    values = context.platform.label_values.get(demand.key, set())
-    return is_judged(demand.key) and demand.operator == "In" and not values & set(demand.values)
 
 
 def _flex_is_wrong(place: Placement) -> bool:
@@ -128,7 +122,7 @@ def toleration_without_selector(pod: Pod, context: Context) -> Iterator[Hit]:
     if place.ties_to_spot or place.on_flex or place.demanded(contract.LABEL_COMPUTE_CLASS) or not place.matching:
         return
     other = next((p for p in place.matching if p in context.platform.pools and not p.interruptible), None)
-    basis = context.platform.basis(other, f"its selectors also allow {other.name}, on demand") if other else None
+    basis = context.platform.basis(other, f"its selectors also allow {other.name}, on demand") if other else ""
     for path, toleration in pod.tolerations:
         if as_text(toleration.get("key")) == SPOT_TAINT.key:
             yield Hit((*path, "key"), "tolerates Spot, but its selectors do not ask for it", basis)
@@ -148,7 +142,7 @@ def infrastructure_on_spot(pod: Pod, context: Context) -> Iterator[Hit]:
     for path, toleration in pod.tolerations:
         if tolerates(toleration, SPOT_TAINT):
             why = "system priority" if system else f"namespace {pod.owner.namespace}"
-            basis = context.platform.basis(pool, f"pool {pool.name} is for it") if pool else None
+            basis = context.platform.basis(pool, f"pool {pool.name} is for it") if pool else ""
             yield Hit(path, f"infrastructure ({why}) tolerates {SPOT_TAINT}", basis)
 
 
@@ -169,10 +163,9 @@ def tolerates_everything(pod: Pod, context: Context) -> Iterator[Hit]:
     source="workloads/library/holdfast/contract/pools.py", fix="remove the toleration", base="job-pod",
     bad="tolerations: [{key: CriticalAddonsOnly, operator: Exists}]")  # fmt: skip
 def work_on_system_pool(pod: Pod, context: Context) -> Iterator[Hit]:
-    basis = constant(POOLS, "SYSTEM_TAINT", f"{SYSTEM_TAINT} keeps work off the system pool")
     for path, toleration in pod.tolerations:
         if pod.job and as_text(toleration.get("key")) == SYSTEM_TAINT.key:
-            yield Hit((*path, "key"), "a Job may run on the system pool", basis)
+            yield Hit((*path, "key"), "a Job may run on the system pool")
 
 
 @rule("HF022", "toleration-malformed", Severity.ERROR, on=Pod,
@@ -203,11 +196,10 @@ def toleration_malformed(pod: Pod, context: Context) -> Iterator[Hit]:
 def silent_node_tolerated(pod: Pod, context: Context) -> Iterator[Hit]:
     if not (pod.job and context.place(pod).interruptible):
         return
-    basis = constant(POOLS, "SILENCE_TOLERATED_S", f"pods of ours stay {SILENCE_TOLERATED_S[UNREACHABLE]} s")
     found = [(path, toleration) for path, toleration in pod.tolerations if tolerates(toleration, _SILENT)]
     for path, toleration in found:
         seconds = as_int(toleration.get("tolerationSeconds"))
         if seconds is None or seconds > LONGEST_SILENCE_S:
-            yield Hit(path, f"stays on a silent node for {'ever' if seconds is None else f'{seconds} s'}", basis)
+            yield Hit(path, f"stays on a silent node for {'ever' if seconds is None else f'{seconds} s'}")
     if not found:
-        yield Hit(pod.at, "stays on a silent node for 300 s", basis)
+        yield Hit(pod.at, "stays on a silent node for 300 s")

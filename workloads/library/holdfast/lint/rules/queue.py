@@ -66,13 +66,13 @@ def queue_unknown(obj: Object, context: Context) -> Iterator[Hit]:
         yield Hit(_AT, f"LocalQueue {name} is in {elsewhere[0]}, not in {obj.namespace}")
 
 
-@rule("HF309", "cluster-queue-unknown", Severity.ERROR, on=Object,
+@rule("HF309", "cluster-queue-unknown", Severity.ERROR, on=Object, kinds=("LocalQueue",),
     what="A LocalQueue points to a ClusterQueue that does not exist.",
     why="Kueue holds every job of the queue, and says so in a condition of the queue only.",
     source=DOC_KUEUE, fix="name a ClusterQueue", bad=_cluster() + _local("gpu"), good=_SOUND)  # fmt: skip
 def cluster_queue_unknown(obj: Object, context: Context) -> Iterator[Hit]:
     name, known = as_text(obj.spec.get("clusterQueue")), context.world.by_kind.get("ClusterQueue", [])
-    if obj.kind == "LocalQueue" and known and not context.world.named("ClusterQueue", name):
+    if known and not context.world.named("ClusterQueue", name):
         there = ", ".join(sorted(queue.name for queue in known)[:5])
         yield Hit(("spec", "clusterQueue"), f"no ClusterQueue {name}; there are {there}")
 
@@ -153,14 +153,12 @@ def flavor_of_no_pool(obj: Object, context: Context) -> Iterator[Hit]:
             yield Hit(("spec", "nodeLabels", key), f"no pool has {key}={value}{hint}")
 
 
-@rule("HF314", "work-without-queue", Severity.WARNING, on=Object,
+@rule("HF314", "work-without-queue", Severity.WARNING, on=Object, kinds=("Job", "JobSet"),
     what="A Job or JobSet in a namespace with queues asks for GPUs, or is suspended, and names no LocalQueue.",
     why="Suspended, it is never started. Else it takes GPUs that the queues have promised to others.",
     source=DOC_KUEUE + "tasks/run/jobs/", fix=f"label it {LABEL_QUEUE}",
     bad=_SOUND + _job().replace(f", labels: {{{LABEL_QUEUE}: spot}}", ""), good=_SOUND)  # fmt: skip
 def work_without_queue(obj: Object, context: Context) -> Iterator[Hit]:
-    if obj.kind not in ("Job", "JobSet"):
-        return
     named = as_map(obj.metadata.get("labels")) | as_map(obj.metadata.get("annotations"))
     queues = [queue.name for queue in context.world.within("LocalQueue", obj.namespace)]
     # Kueue takes work without a label into a queue of the name `default`.

@@ -12,7 +12,7 @@ from holdfast.contract.serving import (
     sidecar_budget,
 )
 from holdfast.contract.values import quantity
-from holdfast.lint.finding import Hit, Severity, constant
+from holdfast.lint.finding import Hit, Severity
 from holdfast.lint.objects import Object, Pod, as_int, as_map, as_text, dig
 from holdfast.lint.registry import Context, rule
 from holdfast.lint.rules.shutdown import pre_stop_sleep
@@ -21,7 +21,6 @@ from holdfast.lint.world import selector_of
 ANNOTATION_NEG = "cloud.google.com/neg"
 OVERFLOW_OF = "holdfast.dev/overflow-of"
 _DRAIN, _PROXY = "infra/decisions/0048", "infra/decisions/0049"
-_CONTRACT = "holdfast.contract.serving"
 _VLLM = {("vllm", "serve"), ("-m", "vllm.entrypoints.openai.api_server")}
 _READY = "readinessProbe: {httpGet: {path: /v2/health/ready, port: 8080}, periodSeconds: 1, failureThreshold: 1}"
 
@@ -61,10 +60,6 @@ def services(pod: Pod, context: Context) -> list[Object]:
     return [each for each in chosen if each.spec.get("selector")]
 
 
-def _served_on_spot(pod: Pod, context: Context) -> bool:
-    return context.place(pod).on_spot is not None and bool(services(pod, context))
-
-
 @rule("HF140", "readiness-too-slow-for-spot", Severity.ERROR, on=Pod,
     what="A Spot pod behind a Service has no readiness probe that fails within a second.",
     why="A Spot notice takes no pod out of a Service; a proxy that asks for its readiness does. Until then requests go to"
@@ -73,29 +68,15 @@ def _served_on_spot(pod: Pod, context: Context) -> bool:
     bad=_spot("readinessProbe: {httpGet: {path: /, port: 8080}, periodSeconds: 10}"),
     good=_READY, base="serving-container")  # fmt: skip
 def readiness_too_slow(pod: Pod, context: Context) -> Iterator[Hit]:
-    if not _served_on_spot(pod, context):
+    if context.place(pod).on_spot is None or not services(pod, context):
         return
-    basis = constant(_CONTRACT, "PROBE_PERIOD_S", f"a probe every {PROBE_PERIOD_S} s, {PROBE_FAILURES} failure")
     stated = [(c, as_map(c.body.get("readinessProbe"))) for c in pod.containers if c.body.get("readinessProbe")]
     if not stated:
-        yield Hit((*pod.at, "containers"), "no container has a readiness probe: nothing ends its traffic", basis)
+        yield Hit((*pod.at, "containers"), "no container has a readiness probe: nothing ends its traffic")
     for container, probe in stated:
         slow_s = (as_int(probe.get("periodSeconds")) or 10) * (as_int(probe.get("failureThreshold")) or 3)
         if slow_s > PROBE_PERIOD_S * PROBE_FAILURES:
-            yield Hit((*container.path, "readinessProbe"), f"fails after {slow_s} s only", basis)
-
-
-@rule("HF141", "readiness-by-exec", Severity.ERROR, on=Pod,
-    what="A Spot pod behind a Service has an exec readiness probe.",
-    why="On Kubernetes 1.35, the first with the window of 120 s, the kubelet runs no exec probe while a pod terminates"
-        " (kubernetes#140881): the pod stays in its Service to the end.",
-    source="https://github.com/kubernetes/kubernetes/issues/140881", fix="probe with httpGet",
-    bad=_spot("readinessProbe: {exec: {command: [cat, /ready]}, periodSeconds: 1, failureThreshold: 1}"),
-    good=_READY, base="serving-container")  # fmt: skip
-def readiness_by_exec(pod: Pod, context: Context) -> Iterator[Hit]:
-    for container in pod.containers if _served_on_spot(pod, context) else []:
-        if dig(container.body, "readinessProbe", "exec") is not None:
-            yield Hit((*container.path, "readinessProbe", "exec"), "does not run while the pod terminates")
+            yield Hit((*container.path, "readinessProbe"), f"fails after {slow_s} s only")
 
 
 @rule("HF142", "request-longer-than-drain", Severity.ERROR, on=Pod,
@@ -114,23 +95,17 @@ def request_longer_than_drain(pod: Pod, context: Context) -> Iterator[Hit]:
             yield Hit((*container.path, "command"), message, context.platform.window_basis(pool))
 
 
-@rule("HF143", "load-balancer-sends-to-spot", Severity.ERROR, on=Object,
+@rule("HF143", "load-balancer-sends-to-spot", Severity.ERROR, on=Object, kinds=("Service",),
     what="A Service with network endpoint groups, or of type LoadBalancer, selects pods on Spot.",
     why="Google's endpoint groups drop an endpoint when it terminates, not when it is not ready, and its load balancers"
         " do not retry POST: each preemption loses requests.",
     source=_PROXY, fix="let it select a proxy on demand, which asks the Spot pods for their readiness",
     bad=_spot(_READY, annotations=_NEG), good=_service("proxy", _NEG))  # fmt: skip
 def load_balancer_sends_to_spot(obj: Object, context: Context) -> Iterator[Hit]:
-    if obj.kind != "Service" or not _balanced(obj):
-        return
+    balanced = ANNOTATION_NEG in as_map(obj.metadata.get("annotations")) or obj.spec.get("type") == "LoadBalancer"
     pods = context.world.selected(obj.namespace, {"matchLabels": obj.spec.get("selector")})
-    if obj.spec.get("selector") and any(context.place(pod).on_spot for pod in pods):
+    if balanced and obj.spec.get("selector") and any(context.place(pod).on_spot for pod in pods):
         yield Hit(("spec", "selector"), "a load balancer of the cloud sends requests to Spot pods")
-
-
-def _balanced(service: Object) -> bool:
-    annotated = ANNOTATION_NEG in as_map(service.metadata.get("annotations"))
-    return annotated or as_text(service.spec.get("type")) == "LoadBalancer"
 
 
 @rule("HF145", "vllm-drops-at-sigterm", Severity.ERROR, on=Pod,
@@ -152,7 +127,7 @@ def vllm_drops_at_sigterm(pod: Pod, context: Context) -> Iterator[Hit]:
         hold_s, timeout_s = sidecar_budget(window_s)
         if not pool and "lifecycle" not in container.body:
             timeout_s = window_s
-        basis = context.platform.window_basis(pool) if pool else None
+        basis = context.platform.window_basis(pool) if pool else ""
         stated = quantity(container.option("--shutdown-timeout")) or 0.0
         if stated > timeout_s or (pool and stated <= 0):
             message = f"--shutdown-timeout is {stated:g} s, {'the window' if pool else 'its grace period'} leaves {timeout_s:g} s"

@@ -5,10 +5,10 @@ from collections.abc import Iterator
 from math import inf
 
 from holdfast.contract.environment import ENV_WINDOW_S
-from holdfast.contract.exit_codes import EXIT_COMPLETE, EXIT_PREEMPTED
+from holdfast.contract.exit_codes import EXIT_PREEMPTED
 from holdfast.contract.values import quantity
 from holdfast.lint.document import Path
-from holdfast.lint.finding import Hit, Severity, constant
+from holdfast.lint.finding import Hit, Severity
 from holdfast.lint.objects import MAX_SCRIPT, Container, Pod, as_int, as_list, as_text, dig
 from holdfast.lint.registry import Context, rule
 from holdfast.lint.shell import exits_zero_on_term, handlers, loses_exit_code, slept_s
@@ -109,11 +109,9 @@ def safe_to_evict_on_spot(pod: Pod, context: Context) -> Iterator[Hit]:
     bad="command: [sh, -c, \"trap 'save; exit 0' TERM; exec python -m trainer\"]",
     good="command: [sh, -c, \"trap 'save; exit 143' TERM; exec python -m trainer\"]")  # fmt: skip
 def exit_zero_on_sigterm(pod: Pod, context: Context) -> Iterator[Hit]:
-    fact = f"a stopped pod exits {EXIT_PREEMPTED}, not {EXIT_COMPLETE}"
     for container in pod.containers:
         if exits_zero_on_term(container.script):
-            basis = constant("holdfast.contract.exit_codes", "EXIT_PREEMPTED", fact)
-            yield Hit(container.command_at, "exits 0 on SIGTERM", basis)
+            yield Hit(container.command_at, "exits 0 on SIGTERM")
 
 
 @rule("HF106", "shell-swallows-sigterm", Severity.WARNING, on=Pod,

@@ -176,15 +176,18 @@ def fuse_without_annotation(pod: Pod, context: Context) -> Iterator[Hit]:
             yield Hit((*at, "persistentVolumeClaim"), "no sidecar will mount this bucket through FUSE")
 
 
-@rule("HF206", "zonal-disk-on-spot", Severity.WARNING, on=Object,
+@rule("HF206", "zonal-disk-on-spot", Severity.WARNING, on=Object, kinds=("PersistentVolumeClaim",),
     what="A claim on a zonal disk class for work that moves between zones.",
     why="A zonal disk ties its pod to one zone, and Spot capacity moves between zones.",
     source="https://cloud.google.com/kubernetes-engine/docs/how-to/persistent-volumes/regional-pd",
     fix="use a regional disk class, or a bucket",
     bad=_claim("ReadOnlyMany", "standard-rwo"), good=_claim("ReadOnlyMany", "regional-rwo"))  # fmt: skip
 def zonal_disk(obj: Object, context: Context) -> Iterator[Hit]:
-    work = obj.kind == "PersistentVolumeClaim" and obj.namespace in ("training", "batch")
-    if work and obj.spec.get("storageClassName") in ("standard", "standard-rwo", "premium-rwo"):
+    if obj.namespace in ("training", "batch") and obj.spec.get("storageClassName") in (
+        "standard",
+        "standard-rwo",
+        "premium-rwo",
+    ):
         yield Hit(("spec", "storageClassName"), f"{obj.spec.get('storageClassName')} makes a disk in one zone")
 
 

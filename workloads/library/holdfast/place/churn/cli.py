@@ -22,24 +22,19 @@ def show_churn(events: Path | None, project: str, since: str, *, as_json: bool, 
         raise InputError(
             "events know no cluster", got="--cluster with --events", allowed="--project", fix="leave it out"
         )
-    if events is not None:
-        from_events(events, as_json=as_json)
-    else:
-        from_cloud(project, cluster, span_seconds(since or "30d"), as_json=as_json)
-
-
-def from_events(events: Path, *, as_json: bool) -> None:
+    if events is None:
+        _show_cloud(project, cluster, span_seconds(since or "30d"), as_json=as_json)
+        return
     reading = read_folder(events)
     # To the newest event, not to now: in a copied folder no node was watched after it.
     now_us = max((e.t_us for e in reading.events), default=round(time.time() * 1e6))
     found = estimate.lifetimes(reading.events, now_us)
     if not found:
         raise Unjudged(f"no node_up or node_down line under {events}: the node watcher writes them")
-    groups, ages = estimate.by_group(found), estimate.by_age(found)
-    show(groups, ages, {"problems": dict(reading.problems)}, as_json=as_json)
+    show(estimate.by_group(found), estimate.by_age(found), {"problems": dict(reading.problems)}, as_json=as_json)
 
 
-def from_cloud(project: str, cluster: str, since_s: float, *, as_json: bool) -> None:
+def _show_cloud(project: str, cluster: str, since_s: float, *, as_json: bool) -> None:
     """Clusters are added up, as churn follows pool, machine type and zone; which ones is printed."""
     from holdfast.place.churn import cloud_series
 

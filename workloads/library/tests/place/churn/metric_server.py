@@ -2,6 +2,7 @@
 
 import re
 import threading
+from collections.abc import Callable, Iterator
 from concurrent import futures
 from dataclasses import dataclass, field
 from typing import Any
@@ -11,13 +12,22 @@ from google.api import metric_pb2
 from google.cloud import monitoring_v3
 from google.cloud.monitoring_v3.services.metric_service.transports import MetricServiceGrpcTransport
 from google.protobuf import empty_pb2
-
-from workloads.library.tests.place.churn.metric_listing import Listing
+from google.rpc import status_pb2
 
 SERVICE = "google.monitoring.v3.MetricService"
 MIN_GAP_S = 5.0
 LABELS_OF = {"k8s_cluster": {"project_id", "location", "cluster_name"}}
 CUMULATIVE = metric_pb2.MetricDescriptor.MetricKind.CUMULATIVE
+DELTA = monitoring_v3.Aggregation.Aligner.ALIGN_DELTA
+FILTER = re.compile(
+    r'metric\.type = "([^"]+)" AND resource\.type = "k8s_cluster"(?: AND resource\.labels\.cluster_name = "([^"]+)")?'
+)
+
+
+class Refused(Exception):
+    def __init__(self, text: str, code: grpc.StatusCode = grpc.StatusCode.INVALID_ARGUMENT) -> None:
+        super().__init__(text)
+        self.code = code
 
 
 @dataclass
@@ -36,133 +46,144 @@ class MetricServer:
     """Start time of each point of a counter."""
     described: list[str] = field(default_factory=list[str])
     """Metric types that the project has, each a page."""
-    listing: Listing = field(default_factory=Listing)
+    page_series: int = 100
+    incomplete: str = ""
+    """What the next listings say as an execution error."""
+    fault_on_page: grpc.StatusCode | None = None
+    """The answer to every page but the first."""
+    pages: list[int] = field(default_factory=list[int])
+    """Series of each page that was handed out."""
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def start(self) -> monitoring_v3.MetricServiceClient:
+        v3 = monitoring_v3
+        calls: dict[str, tuple[Callable[[Any], Any], Any, Any]] = {
+            "CreateTimeSeries": (self._create, v3.CreateTimeSeriesRequest.deserialize, empty_pb2.Empty.SerializeToString),
+            "ListTimeSeries": (self._list, v3.ListTimeSeriesRequest.deserialize, v3.ListTimeSeriesResponse.serialize),
+            "ListMetricDescriptors": (
+                self._describe, v3.ListMetricDescriptorsRequest.deserialize, v3.ListMetricDescriptorsResponse.serialize,
+            ),
+        }  # fmt: skip
+        handlers = {
+            name: grpc.unary_unary_rpc_method_handler(self._answering(call), request_deserializer=read, response_serializer=write)
+            for name, (call, read, write) in calls.items()
+        }  # fmt: skip
         self.server = grpc.server(futures.ThreadPoolExecutor(4))
-        create = grpc.unary_unary_rpc_method_handler(
-            self._create,
-            request_deserializer=monitoring_v3.CreateTimeSeriesRequest.deserialize,
-            response_serializer=empty_pb2.Empty.SerializeToString,
-        )
-        list_ = grpc.unary_unary_rpc_method_handler(
-            self._list,
-            request_deserializer=monitoring_v3.ListTimeSeriesRequest.deserialize,
-            response_serializer=monitoring_v3.ListTimeSeriesResponse.serialize,
-        )
-        describe = grpc.unary_unary_rpc_method_handler(
-            self._describe,
-            request_deserializer=monitoring_v3.ListMetricDescriptorsRequest.deserialize,
-            response_serializer=monitoring_v3.ListMetricDescriptorsResponse.serialize,
-        )
-        handlers = {"CreateTimeSeries": create, "ListTimeSeries": list_, "ListMetricDescriptors": describe}
         self.server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, handlers),))
         port = self.server.add_insecure_port("127.0.0.1:0")
         self.server.start()
         self.channel = grpc.insecure_channel(f"127.0.0.1:{port}")
-        return monitoring_v3.MetricServiceClient(transport=MetricServiceGrpcTransport(channel=self.channel))
+        return v3.MetricServiceClient(transport=MetricServiceGrpcTransport(channel=self.channel))
 
     def stop(self) -> None:
         self.channel.close()
         self.server.stop(None).wait()
 
-    def _create(self, request: monitoring_v3.CreateTimeSeriesRequest, context: grpc.ServicerContext) -> empty_pb2.Empty:
-        with self._lock:
-            if self.faults:
-                context.abort(self.faults.pop(0), "told to fail")
-            complaint = self._complaint(request)
-            if complaint:
-                context.abort(grpc.StatusCode.INVALID_ARGUMENT, complaint)
-            for series in request.time_series:
-                self._take(series)
-            self.calls.append(len(request.time_series))
+    def _answering(self, call: Callable[[Any], Any]) -> Callable[[Any, grpc.ServicerContext], Any]:
+        def answer(request: Any, context: grpc.ServicerContext) -> Any:
+            with self._lock:
+                if self.faults:
+                    context.abort(self.faults.pop(0), "told to fail")
+                try:
+                    return call(request)
+                except Refused as refused:
+                    context.abort(refused.code, str(refused))
+
+        return answer
+
+    def _create(self, request: monitoring_v3.CreateTimeSeriesRequest) -> empty_pb2.Empty:
+        keys = [_key(series) for series in request.time_series]
+        known = (
+            re.fullmatch(r"projects/[a-z0-9-]+", request.name) and 1 <= len(keys) <= 200 and len({*keys}) == len(keys)
+        )
+        if not known:
+            raise Refused(f"{len(keys)} series in {request.name}: at most 200 a call, none twice")
+        for series, key in zip(request.time_series, keys, strict=True):
+            for complaint in self._complaints(series, key):
+                raise Refused(complaint)
+        for series, key in zip(request.time_series, keys, strict=True):
+            [point] = series.points
+            value = point.value.double_value or point.value.int64_value
+            self.points.setdefault(key, []).append((point.interval.end_time.timestamp(), value))
+            if point.interval.start_time:
+                self.starts[key] = point.interval.start_time.timestamp()
+            self.runs.setdefault(key, []).append(self.starts.get(key, 0.0))
+        self.calls.append(len(keys))
         return empty_pb2.Empty()
 
-    def _list(
-        self, request: monitoring_v3.ListTimeSeriesRequest, context: grpc.ServicerContext
-    ) -> monitoring_v3.ListTimeSeriesResponse:
-        with self._lock:
-            if self.faults:
-                context.abort(self.faults.pop(0), "told to fail")
-            found = self.listing.answer(request, self.points, self.runs, self.kinds)
-            if isinstance(found, tuple):
-                context.abort(*found)
-            return found
+    def _complaints(self, series: monitoring_v3.TimeSeries, key: Any) -> Iterator[str]:
+        [point] = series.points
+        if not re.fullmatch(r"custom\.googleapis\.com/[A-Za-z0-9_/]{1,150}", series.metric.type):
+            yield f"metric type {series.metric.type}"
+        if set(series.resource.labels) != LABELS_OF.get(series.resource.type):
+            yield f"labels of {series.resource.type}: {set(series.resource.labels)}"
+        if len(series.metric.labels) > 30 or any(len(v) > 1024 for v in series.metric.labels.values()):
+            yield "labels"
+        kind = int(series.metric_kind), str(monitoring_v3.TypedValue.pb(point.value).WhichOneof("value"))
+        if self.kinds.setdefault(series.metric.type, kind) != kind:
+            yield f"kind or type of {series.metric.type} changed"
+        end = point.interval.end_time.timestamp()
+        start = point.interval.start_time.timestamp() if point.interval.start_time else end
+        cumulative = series.metric_kind == CUMULATIVE
+        if cumulative is (start == end) or start > end:
+            yield "a cumulative interval needs length, a gauge is a moment"
+        if cumulative and start < self.starts.get(key, 0.0):
+            yield "a start time that goes back"
+        if end > self.clock() + 300 or end < self.clock() - 25 * 3600:
+            yield "too far from now"
+        held = self.points.get(key)
+        if held and end - held[-1][0] < MIN_GAP_S:
+            yield "older than the newest point, or closer than the sampling period"
 
     def _describe(
-        self, request: monitoring_v3.ListMetricDescriptorsRequest, context: grpc.ServicerContext
+        self, request: monitoring_v3.ListMetricDescriptorsRequest
     ) -> monitoring_v3.ListMetricDescriptorsResponse:
-        with self._lock:
-            if self.faults:
-                context.abort(self.faults.pop(0), "told to fail")
         at = int(request.page_token or 0)
         return monitoring_v3.ListMetricDescriptorsResponse(
             metric_descriptors=[metric_pb2.MetricDescriptor(type=each) for each in self.described[at : at + 1]],
             next_page_token=str(at + 1) if at + 1 < len(self.described) else "",
         )
 
-    def _complaint(self, request: monitoring_v3.CreateTimeSeriesRequest) -> str:
-        if not re.fullmatch(r"projects/[a-z0-9-]+", request.name):
-            return f"name {request.name}"
-        if not 1 <= len(request.time_series) <= 200:
-            return f"{len(request.time_series)} series; at most 200 a call"
-        keys = [_key(series) for series in request.time_series]
-        if len(set(keys)) < len(keys):
-            return "a series twice in one call"
-        return next(
-            (text for s, key in zip(request.time_series, keys, strict=True) if (text := self._wrong(s, key))), ""
-        )
+    def _list(self, request: monitoring_v3.ListTimeSeriesRequest) -> monitoring_v3.ListTimeSeriesResponse:
+        first = int(request.page_token or 0)
+        if first and self.fault_on_page:
+            raise Refused("told to fail", self.fault_on_page)
+        matched = FILTER.fullmatch(request.filter)
+        begin, end = request.interval.start_time.timestamp(), request.interval.end_time.timestamp()
+        period = request.aggregation.alignment_period.total_seconds()
+        if not matched or not re.fullmatch(r"projects/[a-z0-9-]+", request.name) or not 60 <= period == end - begin:
+            raise Refused(f"{request.name} {request.filter} {begin} {end} {period}")
+        metric, wanted = matched.groups()
+        if metric not in self.kinds:
+            raise Refused(f"Cannot find metric(s) that match type = {metric}", grpc.StatusCode.NOT_FOUND)
+        if request.aggregation.per_series_aligner != DELTA or self.kinds[metric][0] != CUMULATIVE:
+            raise Refused(f"the aligner does not fit {metric}")
+        keys = sorted(k for k in self.points if k[0] == metric and wanted in (None, dict(k[2])["cluster_name"]))
+        # Without a point where nothing was written within the period.
+        keys = [key for key in keys if any(begin < t <= end for t, _ in self.points[key])]
+        page = [self._series(key, begin, end) for key in keys[first : first + self.page_series]]
+        self.pages.append(len(page))
+        rest = str(first + self.page_series) if len(keys) > first + self.page_series else ""
+        errors = [status_pb2.Status(code=13, message=self.incomplete)] if self.incomplete else []
+        return monitoring_v3.ListTimeSeriesResponse(time_series=page, next_page_token=rest, execution_errors=errors)
 
-    def _wrong(self, series: monitoring_v3.TimeSeries, key: Any) -> str:
-        if len(series.points) != 1:
-            return "one point a series"
-        if not re.fullmatch(r"custom\.googleapis\.com/[A-Za-z0-9_/]{1,150}", series.metric.type):
-            return f"metric type {series.metric.type}"
-        if set(series.resource.labels) != LABELS_OF.get(series.resource.type):
-            return f"labels of {series.resource.type}: {set(series.resource.labels)}"
-        if len(series.metric.labels) > 30 or any(len(v) > 1024 for v in series.metric.labels.values()):
-            return "labels"
-        return self._wrong_value(series) or self._wrong_time(series, key)
+    def _series(self, key: Any, begin: float, end: float) -> monitoring_v3.TimeSeries:
+        found = monitoring_v3.TimeSeries()
+        found.metric.type, found.resource.type = key[0], "k8s_cluster"
+        found.metric.labels.update(dict(key[1]))
+        found.resource.labels.update(dict(key[2]))
+        # By the newest point: the API interpolates, which no test here needs.
+        grown = self._grown(key, end) - self._grown(key, begin)
+        interval = {"start_time": {"seconds": int(begin)}, "end_time": {"seconds": int(end)}}
+        found.points = [{"interval": interval, "value": {"double_value": grown}}]
+        return found
 
-    def _wrong_value(self, series: monitoring_v3.TimeSeries) -> str:
-        kind = int(series.metric_kind), str(monitoring_v3.TypedValue.pb(series.points[0].value).WhichOneof("value"))
-        return (
-            ""
-            if self.kinds.setdefault(series.metric.type, kind) == kind
-            else f"kind or type of {series.metric.type} changed"
-        )
-
-    def _wrong_time(self, series: monitoring_v3.TimeSeries, key: Any) -> str:
-        interval = series.points[0].interval
-        end = interval.end_time.timestamp()
-        start = interval.start_time.timestamp() if interval.start_time else end
-        if series.metric_kind == CUMULATIVE:
-            if start >= end:
-                return "a cumulative interval needs length"
-            if start < self.starts.get(key, 0.0):
-                return "a start time that goes back"
-        elif start != end:
-            return "a gauge is a moment"
-        if end > self.clock() + 300 or end < self.clock() - 25 * 3600:
-            return "too far from now"
-        held = self.points.get(key)
-        if held and end <= held[-1][0]:
-            return "older than the newest point"
-        return "closer than the sampling period" if held and end - held[-1][0] < MIN_GAP_S else ""
-
-    def _take(self, series: monitoring_v3.TimeSeries) -> None:
-        [point] = series.points
-        value = point.value.double_value or point.value.int64_value
-        self.points.setdefault(_key(series), []).append((point.interval.end_time.timestamp(), value))
-        if point.interval.start_time:
-            self.starts[_key(series)] = point.interval.start_time.timestamp()
-        self.runs.setdefault(_key(series), []).append(self.starts.get(_key(series), 0.0))
+    def _grown(self, key: Any, until: float) -> float:
+        """By how much a counter grew in all its runs: each begins at 0."""
+        runs = zip(self.points[key], self.runs[key], strict=True)
+        return sum({run: value for (t, value), run in runs if t <= until}.values())
 
 
 def _key(series: monitoring_v3.TimeSeries) -> Any:
-    return (
-        series.metric.type,
-        tuple(sorted(series.metric.labels.items())),
-        tuple(sorted(series.resource.labels.items())),
-    )
+    labels = (tuple(sorted(each.labels.items())) for each in (series.metric, series.resource))
+    return (series.metric.type, *labels)

@@ -71,9 +71,9 @@ def test_each_group_and_each_age_is_kept_apart_over_all_pages(cloud: Cloud) -> N
         cloud.write(1 + n / 60, 0, 0, group)
         cloud.write(2 + n / 60, 10 * (n + 1), n, group, "0")
     cloud.write(2.5, 3, 1, groups[0], "12")
-    cloud.server.listing.page_series = 3
+    cloud.server.page_series = 3
     found = cloud.measured(4)
-    assert cloud.server.listing.pages == [3, 3, 2] * 2
+    assert cloud.server.pages == [3, 3, 2] * 2
     assert [round(found.groups[group].hours) for group in groups] == [13, 20, 30, 40, 50, 60, 70]
     assert [round(found.groups[group].events) for group in groups] == [1, 1, 2, 3, 4, 5, 6]
     (low, _, oldest) = found.ages[-1]
@@ -120,11 +120,11 @@ def test_a_passing_fault_is_tried_again(cloud: Cloud) -> None:
 def test_what_is_not_whole_is_no_number(cloud: Cloud) -> None:
     for n in range(4):
         cloud.write(1 + n / 60, 5, 1, Group(pool=f"pool-{n}", machine_type="m", zone="a"))
-    cloud.server.listing.incomplete = "shard away"
+    cloud.server.incomplete = "shard away"
     with pytest.raises(Unjudged, match="could not read all of spot_node_seconds_total: shard away"):
         cloud.measured(5)
-    cloud.server.listing.incomplete, cloud.server.listing.page_series = "", 2
-    cloud.server.listing.fault_on_page = grpc.StatusCode.PERMISSION_DENIED
+    cloud.server.incomplete, cloud.server.page_series = "", 2
+    cloud.server.fault_on_page = grpc.StatusCode.PERMISSION_DENIED
     with pytest.raises(Unjudged, match=r"roles/monitoring\.viewer"):
         cloud.measured(5)
 
