@@ -9,7 +9,6 @@ import os
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from dataclasses import asdict
 from functools import partial
 from typing import Any
 
@@ -26,7 +25,7 @@ from holdfast.runtime.shutdown import Shutdown
 from holdfast.training.elastic.asking import Peers
 from holdfast.training.elastic.control import Control
 from holdfast.training.elastic.group import Group
-from holdfast.training.elastic.membership import Epoch, Member
+from holdfast.training.elastic.membership import Epoch
 from holdfast.training.elastic.node import ALONE, Node
 from holdfast.training.elastic.reach import Reach
 from holdfast.training.elastic.regroup import Regroup
@@ -36,7 +35,7 @@ from holdfast.training.elastic.watch import Lag, Watch
 from holdfast.training.errors import CutOff, Expelled, GangTooSmall, GroupLost
 
 NO_STATE = -1
-FAREWELL_S = 5.0
+LAST_LOOK_S = 5.0
 
 
 class Crew:
@@ -153,13 +152,20 @@ class Crew:
                 return False
             status = self._peers.ask(lead.index, "/status", 1.0) or {}
             if status.get("phase") == "complete":
-                self._peers.ask(lead.index, "/farewell", 1.0, **asdict(self.me), epoch=self.epoch.number)
+                self._control.enter(self.epoch, "complete")
                 return True
             time.sleep(0.05)
 
     def _complete(self) -> None:
+        """A member that has not seen the end would save it again, and find no peer."""
         self._control.enter(self.epoch, "complete")
-        self._await_farewells([member for member in self.epoch.members if member != self.me])
+        others = [member for member in self.epoch.members if member != self.me]
+        ends = time.monotonic() + LAST_LOOK_S
+        while time.monotonic() < ends:
+            phases = {found.get("phase") for found in self._peers.answers(others).values()}
+            if phases <= {"complete", "waiting"}:
+                return
+            self._control.wait(0.1)
 
     def last_words(self, reason: str, *, ask: bool = False) -> None:
         logs.error("gang", f"leaving at step {max(0, self.step)}: {reason}{self._saves.loss(self.step, ask=ask)}")
@@ -278,15 +284,6 @@ class Crew:
             if lead.get("phase") == "member":
                 return
             time.sleep(0.05)
-
-    def _await_farewells(self, others: list[Member]) -> None:
-        """A member that has not seen the end would save it again, and find no peer."""
-        ends = time.monotonic() + FAREWELL_S
-        while time.monotonic() < ends:
-            gone = self._control.farewells(self.epoch.number)
-            if not self._peers.at_work([member for member in others if member.index not in gone]):
-                return
-            self._control.wait(0.1)
 
     def _seconds_left(self) -> float:
         left = self._shutdown.seconds_left(self._window_s)

@@ -232,11 +232,10 @@ def test_only_members_of_an_epoch_are_heard_and_each_question_once() -> None:
         for number in range(1, 2 * EPOCHS):
             control.enter(Epoch(number=number, members=(me, other)), "member")
         for asks, epoch in ((before, number), (other, number + 1), (other, 1), (other, -1)):
-            for path in ("/farewell", "/report"):
-                assert peers.ask(0, path, 2.0, **asdict(asks), epoch=epoch), "answered, and changes nothing"
-                assert not control.farewells(epoch) | control.reported(epoch)
+            assert peers.ask(0, "/report", 2.0, **asdict(asks), epoch=epoch), "answered, and changes nothing"
+            assert not control.reported(epoch)
         assert peers.ask(0, "/report", 2.0, **asdict(other), epoch=number)
-        assert control.reported(number) == {1} and control.farewells(number) == frozenset()
+        assert control.reported(number) == {1}
         assert control.is_new("n") and not control.is_new("n")
         assert Peers(peers.addresses, b"another").ask(0, "/status", 2.0) is None
 

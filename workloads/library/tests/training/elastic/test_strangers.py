@@ -25,7 +25,7 @@ from workloads.library.tests.training.elastic.gangs import free_ports
 pytestmark = [pytest.mark.process, pytest.mark.timeout(240)]
 
 LOCAL = "127.0.0.1"
-FORGED = ("/farewell", "/report", "/join")
+FORGED = ("/report", "/join")
 
 
 @pytest.fixture
