@@ -38,6 +38,7 @@ from holdfast.checkpoint.parts import checked_state
 from holdfast.checkpoint.stores import Storage
 from holdfast.contract.lifecycle import DEFAULT_WINDOW
 from holdfast.contract.object_names import checked_run
+from holdfast.contract.values import between
 from holdfast.runtime import shutdown as notices
 from holdfast.runtime.events import EventLog
 from holdfast.training.data import mixed_seed, seed_draws
@@ -47,7 +48,7 @@ from holdfast.training.elastic.asking import Peers
 from holdfast.training.elastic.control import Control
 from holdfast.training.elastic.crew import Crew
 from holdfast.training.elastic.gradients import ExactGradientSum, GradientSum
-from holdfast.training.elastic.group import Group, port_taken
+from holdfast.training.elastic.group import Group, opening
 from holdfast.training.elastic.membership import Member
 from holdfast.training.elastic.node import node_of, parameters_of
 from holdfast.training.elastic.places import Address
@@ -92,7 +93,7 @@ class ElasticGang:
         start or a newcomer waits for more; `hold_s`: how long too few wait; `silent_s`: when a member that answers no question counts as
         lost; `lag_s`: how long the others wait in a step for one that does answer, doubled where that was too short."""
         nodes, index, min_nodes, ranks_per_node = places.resolved(nodes, index, min_nodes, ranks_per_node)
-        sharing.checked_nodes(len(nodes) // ranks_per_node, min_nodes)
+        between("min_nodes is out of range", min_nodes, 1, len(nodes) // ranks_per_node)
         parameters = parameters_of(checked_state(state))
         # What shares one state is one member: the node, or each process by itself.
         node = self._node = node_of(parameters, ranks_per_node, index)
@@ -138,10 +139,8 @@ class ElasticGang:
         added_up = nodes[node.rank :: node.size]
         # Only the rank that speaks for its node is asked.
         port = peers.addresses[self._index][1] if node.speaks else 0
-        try:
+        with opening(port):
             self._control = Control(me, port, key)
-        except OSError as error:
-            raise port_taken(port, error) from error
         return Crew(
             state,
             self._gradients.device,

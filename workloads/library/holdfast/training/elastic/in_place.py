@@ -33,7 +33,7 @@ from holdfast.runtime.shutdown import Shutdown
 from holdfast.training.elastic.asking import Peers
 from holdfast.training.elastic.control import Control
 from holdfast.training.elastic.forked_ranks import ForkedRanks
-from holdfast.training.elastic.group import port_taken
+from holdfast.training.elastic.group import opening
 from holdfast.training.elastic.membership import Epoch, Member
 from holdfast.training.elastic.places import MAX_RANKS, Address
 from holdfast.training.elastic.ranks import KILL_MARGIN_S
@@ -104,14 +104,10 @@ class _Launcher:
         self._ranks = ForkedRanks(node.command, memories, client=client_of(node.checkpoints))
         me, key = Member(index=node.place, incarnation=secrets.token_hex(8)), join_key(node.run)
         port = node.nodes[node.place][1]
-        try:
+        with opening(port):
             self._control = Control(me, port, key)
-        except OSError as error:
-            raise port_taken(port, error) from error
-        try:
+        with opening(port + 1):
             self._gate = Gate(port + 1, key, timeout=timedelta(seconds=CONNECT_S))
-        except OSError as error:
-            raise port_taken(port + 1, error) from error
         domain = os.environ.get(ENV_GANG_DOMAIN, "")[:MAX_DOMAIN]
         shape = f"{len(node.nodes)} nodes of {node.processes} processes"
         self._keeper = Keeper(node.run, self._memories)

@@ -15,6 +15,7 @@ from queue import SimpleQueue
 from holdfast.contract import exit_codes
 from holdfast.contract.environment import ENV_LOCAL_RANK, ENV_LOCAL_WORLD_SIZE
 from holdfast.contract.errors import InputError
+from holdfast.contract.values import between
 from holdfast.runtime.shutdown import Shutdown
 from holdfast.training.elastic.places import MAX_RANKS
 
@@ -26,8 +27,7 @@ def run_ranks(command: Sequence[str], processes: int, shutdown: Shutdown, *, win
     """The exit code of the node, once all have ended. One that fails ends the others cleanly.
 
     Raises InputError where the program cannot be started."""
-    if not 1 <= processes <= MAX_RANKS:
-        raise InputError("processes of a node", got=processes, allowed=f"1 to {MAX_RANKS}", fix="one for each GPU")
+    between("processes of a node", processes, 1, MAX_RANKS, fix="one for each GPU")
     ranks = _started(command, processes)
     threading.Thread(target=_pass_on, args=(shutdown, ranks, window_s), daemon=True).start()
     ended: SimpleQueue[int] = SimpleQueue()

@@ -47,17 +47,6 @@ def checked_shards(shards: int, ranks: int, ranks_of_state: int = 1) -> int:
     return shards
 
 
-def checked_nodes(nodes: int, min_nodes: int) -> None:
-    """Raises InputError."""
-    if not 1 <= min_nodes <= nodes:
-        raise InputError(
-            "least number of nodes is out of range",
-            got=f"min_nodes {min_nodes} of {nodes} nodes",
-            allowed=f"1 to {nodes}",
-            fix=f"min_nodes={max(1, nodes // 2)}",
-        )
-
-
 class GangProgress:
     def __init__(self, *, shards: int, seed: int, facts: Mapping[str, str | int], gradients: GradientSum) -> None:
         exact = isinstance(gradients, ExactGradientSum)

@@ -23,7 +23,7 @@ from holdfast.training.elastic.gradients import ExactGradientSum, GradientSum
 from holdfast.training.elastic.in_place import ShardedNode
 from holdfast.training.elastic.membership import Epoch, Member, newest, propose
 from holdfast.training.elastic.places import addresses
-from holdfast.training.elastic.shards import GangProgress, checked_nodes, checked_shards, share
+from holdfast.training.elastic.shards import GangProgress, checked_shards, share
 from holdfast.training.elastic.transfer import room_for, take
 from holdfast.training.elastic.watch import MOST_REPEATS, Lag
 from holdfast.training.gate import join_key
@@ -57,8 +57,6 @@ def sharded_node(nodes: int = 4, **changed: Any) -> ShardedNode:
         (lambda: checked_shards(-1, 2), "-1 shards"),
         (lambda: checked_shards(1 << 20, 4), "1048576 shards"),
         (lambda: checked_shards(13, 8, 2), "13 shards for nodes of 2 processes"),
-        (lambda: checked_nodes(4, 0), "min_nodes 0 of 4"),
-        (lambda: checked_nodes(4, 5), "min_nodes 5 of 4"),
         (lambda: addresses("127.0.0.1", 65534, 4), "4 nodes of 1 processes from port 65534"),
         (lambda: sharded_node(1, copies=1), "1 with 1 nodes"),
         (lambda: sharded_node(copies=2), "2 with 4 nodes"),
