@@ -23,7 +23,7 @@ from holdfast.contract.errors import InputError
 from holdfast.contract.examples import examples
 from holdfast.contract.exit_codes import EXIT_BUG
 from holdfast.contract.lifecycle import DEFAULT_WINDOW
-from holdfast.contract.values import assigned, between, settings_help
+from holdfast.contract.values import assigned, settings_help
 
 launcher = "holdfast.training.launch"
 """Module whose `launch` runs the ranks; the naive twin puts its own here."""
@@ -162,15 +162,11 @@ def elastic(
         from holdfast.training.elastic.places import of_pod
         from holdfast.training.elastic.trainer import ElasticConfig, train_elastic
 
-    between("place is out of range", place, 0, max(nodes - 1, 0))
-    pod = of_pod(os.environ | {ENV_GANG_NODES: str(nodes), ENV_COMPLETION_INDEX: str(place)})
+    given = {ENV_GANG_NODES: nodes, ENV_COMPLETION_INDEX: place, ENV_GANG_MIN_NODES: min_nodes}
     config = ElasticConfig(
         checkpoints=checkpoints,
-        nodes=pod.nodes,
-        index=pod.index,
-        ranks_per_node=pod.ranks_per_node,
+        places=of_pod(os.environ | {name: str(number) for name, number in given.items()}),
         run=run,
-        min_nodes=min_nodes,
         steps=steps,
         every=every,
         device=device,
@@ -225,10 +221,7 @@ def ranks(
         from holdfast.training.elastic.places import of_pod
 
     logs.set_job(run)
-    between("place is out of range", place, 0, max(nodes - 1, 0))
-    pod = of_pod(
-        {**os.environ, ENV_GANG_NODES: str(nodes), ENV_COMPLETION_INDEX: str(place), ENV_LOCAL_WORLD_SIZE: "1"}
-    )
+    pod = of_pod(os.environ | {ENV_GANG_NODES: str(nodes), ENV_COMPLETION_INDEX: str(place), ENV_LOCAL_WORLD_SIZE: "1"})
     node = ShardedNode(
         command=command,
         checkpoints=checkpoints,

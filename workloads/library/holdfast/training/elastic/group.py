@@ -72,7 +72,7 @@ class Group:
         """Of the group that is open."""
         self._tunnel: Tunnel | None = None
         """To the store of the lead."""
-        self._backend, self._beside_node = BACKENDS[device.type], beside_node
+        self.device, self._backend, self._beside_node = device, BACKENDS[device.type], beside_node
         self.handle: dist.ProcessGroup | None = None
         """For collectives; None where this member is alone."""
         port = addresses[me.index][1] + 1

@@ -20,6 +20,7 @@ from holdfast.ledger.events import read_folder
 from holdfast.ledger.job_ledger import job_ledgers
 from holdfast.ledger.receipt import receipt
 from holdfast.training.elastic.gang import ElasticGang
+from holdfast.training.elastic.places import Places
 from workloads.library.tests.training.elastic import gangs
 from workloads.library.tests.training.elastic.conftest import Make
 from workloads.library.tests.training.elastic.gangs import Gang, free_ports, free_run
@@ -217,10 +218,8 @@ def test_a_member_with_another_number_of_steps_is_refused(make: Make, undisturbe
 def one_node(folder: Path, model: nn.Module | None = None, **settings: Any) -> ElasticGang:
     model = nn.Linear(2, 2) if model is None else model
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    address = ("127.0.0.1", free_ports(1)[0])
-    return ElasticGang(
-        str(folder), {"model": model, "optimizer": optimizer}, run="run", nodes=(address,), index=0, **settings
-    )
+    places = Places(nodes=(("127.0.0.1", free_ports(1)[0]),), index=0)
+    return ElasticGang(str(folder), {"model": model, "optimizer": optimizer}, run="run", places=places, **settings)
 
 
 def trained(gang: ElasticGang, steps: int) -> None:

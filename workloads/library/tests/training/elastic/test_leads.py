@@ -58,17 +58,9 @@ def saves_in(storage: LocalStorage, folder: Path) -> GangSaves:
     torch.manual_seed(1)
     state = {"model": nn.Linear(4, 4)}
     return GangSaves(
-        str(folder),
-        storage,
-        "run",
-        state,
-        gang="ours",
-        every=1,
-        keep=3,
-        tuning=Tuning(),
-        events=None,
+        str(folder), storage, "run", state, gang="ours", every=1, keep=3, tuning=Tuning(), events=None,
         stop_asked=lambda: False,
-    )
+    )  # fmt: skip
 
 
 def committed(storage: LocalStorage) -> list[int]:
@@ -124,22 +116,9 @@ class Survivor:
 
 
 def crew_of(survivor: Survivor, folder: Path, step: int) -> Crew:
-    state = {"model": nn.Linear(4, 4)}
-    cpu = torch.device("cpu")
-    crew = Crew(
-        state,
-        cpu,
-        control=survivor.control,
-        peers=survivor.peers,
-        regroup=survivor.regroup,
-        group=Group(survivor.peers.addresses, survivor.control.me, cpu, key=b"run"),
-        lag=Lag(2.0),
-        silent_s=2.0,
-        saves=saves_in(survivor.storage, folder),
-        shutdown=Shutdown(),
-        window_s=15.0,
-        events=None,
-    )
+    group = Group(survivor.peers.addresses, survivor.control.me, torch.device("cpu"), key=b"run")
+    saves = saves_in(survivor.storage, folder)
+    crew = Crew(survivor.regroup, group, saves, Shutdown(), silent_s=2.0, window_s=15.0)
     crew.epoch, crew.step = FIRST, step
     return crew
 

@@ -22,7 +22,7 @@ from holdfast.training.elastic.control import EPOCHS, Control
 from holdfast.training.elastic.gradients import ExactGradientSum, GradientSum
 from holdfast.training.elastic.in_place import ShardedNode
 from holdfast.training.elastic.membership import Epoch, Member, newest, propose
-from holdfast.training.elastic.places import addresses
+from holdfast.training.elastic.places import Places, addresses
 from holdfast.training.elastic.shards import GangProgress, checked_shards, share
 from holdfast.training.elastic.transfer import room_for, take
 from holdfast.training.elastic.watch import MOST_REPEATS, Lag
@@ -45,9 +45,12 @@ def test_six_shards_a_node_waste_at_most_four_percent_down_to_half() -> None:
     )
 
 
+PLACES = (("127.0.0.1", 29_500),) * 4
+
+
 def sharded_node(nodes: int = 4, **changed: Any) -> ShardedNode:
     given = {"command": ["true"], "checkpoints": "c", "run": "r", "place": 0, "processes": 1, "copies": 0} | changed
-    return ShardedNode(nodes=(("127.0.0.1", 29_500),) * nodes, **given)
+    return ShardedNode(nodes=PLACES[:nodes], **given)
 
 
 @pytest.mark.parametrize(
@@ -57,6 +60,9 @@ def sharded_node(nodes: int = 4, **changed: Any) -> ShardedNode:
         (lambda: checked_shards(-1, 2), "-1 shards"),
         (lambda: checked_shards(1 << 20, 4), "1048576 shards"),
         (lambda: checked_shards(13, 8, 2), "13 shards for nodes of 2 processes"),
+        (lambda: Places(nodes=PLACES, index=4), "4"),
+        (lambda: Places(nodes=PLACES, index=0, min_nodes=3, ranks_per_node=2), "3"),
+        (lambda: Places(nodes=PLACES, index=0, ranks_per_node=3), "3 with 4 addresses"),
         (lambda: addresses("127.0.0.1", 65534, 4), "4 nodes of 1 processes from port 65534"),
         (lambda: sharded_node(1, copies=1), "1 with 1 nodes"),
         (lambda: sharded_node(copies=2), "2 with 4 nodes"),
