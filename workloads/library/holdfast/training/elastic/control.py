@@ -13,7 +13,7 @@ import json
 import socket
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import asdict
 from typing import Any, cast
 
@@ -51,6 +51,8 @@ class Control:
         self._reports: dict[int, set[int]] = {}
         """Epoch -> indices that have lost its group."""
         self._joins: dict[int, tuple[Member, float]] = {}
+        self._unheard: dict[int, tuple[str, int]] = {}
+        """Index -> incarnation that asked to come in and did not answer, and how often."""
         self.shown: dict[str, int | str] = {}
         """What else its status says."""
         self.total = 0
@@ -113,10 +115,14 @@ class Control:
         with self._changed:
             return max((time.monotonic() - since for _, since in self._joins.values()), default=0.0)
 
-    def forget(self, indices: frozenset[int]) -> None:
-        """Askers that are gone again."""
+    def forget(self, gone: Collection[Member]) -> None:
+        """Askers that do not answer: they are gone again, or their port is closed from here."""
         with self._changed:
-            self._joins = {index: join for index, join in self._joins.items() if index not in indices}
+            for member in gone:
+                name, times = self._unheard.get(member.index, ("", 0))
+                again = times if name == member.incarnation else 0
+                self._unheard[member.index] = member.incarnation, again + 1
+            self._joins = {index: join for index, join in self._joins.items() if join[0] not in gone}
 
     def wait(self, timeout_s: float) -> None:
         """Until a question has come."""
@@ -177,6 +183,7 @@ class Control:
             "ear": self.ear,
             "lost": self._lost,
             "total": self.total,
+            "unheard": dict(self._unheard.values()),
         }  # fmt: skip
 
 

@@ -6,8 +6,9 @@ middle of anything is followed by the next.
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
+from typing import Any
 
 from holdfast.checkpoint.errors import Preempted, StorageError
 from holdfast.checkpoint.failpoints import failpoint
@@ -16,8 +17,9 @@ from holdfast.runtime import logs
 from holdfast.training.elastic.asking import Peers, epoch_of
 from holdfast.training.elastic.control import POLL_S, Control
 from holdfast.training.elastic.membership import Epoch, Member, newest_number, propose
+from holdfast.training.elastic.reach import TRIES, unreachable
 from holdfast.training.elastic.watch import Lag
-from holdfast.training.errors import Expelled, GangTooSmall
+from holdfast.training.errors import CutOff, Expelled, GangTooSmall
 
 _LOOK_S = 0.05
 
@@ -52,7 +54,8 @@ class Regroup:
         """The newest that went on without this member."""
 
     def first(self) -> Epoch:
-        """Join the gang that is there, or found one. Raises Preempted, GangTooSmall."""
+        """Join the gang that is there, or found one. Raises Preempted, GangTooSmall, and CutOff where the lead cannot reach
+        this member."""
         # Who asks in turn learns from it that their old epoch is over.
         self.control.enter(self._left_out_by, "waiting")
         began = time.monotonic()
@@ -63,7 +66,10 @@ class Regroup:
             lead = _lead_to_ask(status, self._me.index)
             if lead != self._me.index:
                 failpoint("gang.join")
-                found = epoch_of(self._ask(lead, "/join"))
+                answer = self._ask(lead, "/join")
+                found = epoch_of(answer)
+                if _times_unheard(answer, self._me) >= TRIES:
+                    raise CutOff(0, str(unreachable(self.peers, self._me.index, {})))
                 if found and self._me in found.members:
                     if self._is_news(found):
                         return self._entered(found)
@@ -157,10 +163,10 @@ class Regroup:
             )
 
     def _joiners(self) -> list[Member]:
-        asking = self.control.joining()
-        there = self.peers.living([*asking.values()])
+        asking = self.control.joining().values()
+        there = self.peers.living([*asking])
         # Who asked and died would be waited for by every later epoch.
-        self.control.forget(frozenset(asking) - {member.index for member in there})
+        self.control.forget({*asking} - {*there})
         return there
 
     def _propose(self, epoch: Epoch, began: float) -> Epoch | None:
@@ -223,6 +229,13 @@ def successor(
     if len(members) < min_members and holding:
         return None
     return Epoch(number=epoch.number + 1, members=members, ending=len(members) < min_members)
+
+
+def _times_unheard(answer: Mapping[str, Any] | None, me: Member) -> int:
+    """How often the lead has heard this member ask, and has not reached it itself."""
+    unheard = (answer or {}).get("unheard")
+    times = unheard.get(me.incarnation) if isinstance(unheard, dict) else 0
+    return times if isinstance(times, int) else 0
 
 
 def _by_place(members: list[Member]) -> tuple[Member, ...]:

@@ -4,16 +4,23 @@ import contextlib
 import socket
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from pathlib import Path
 
 import pytest
 
+from holdfast.checkpoint.errors import Preempted
+from holdfast.checkpoint.stores import LocalStorage
 from holdfast.contract.errors import InputError
 from holdfast.contract.exit_codes import EXIT_BAD_INPUT, EXIT_COMPLETE, EXIT_RETRY
 from holdfast.training.elastic.asking import Peers
 from holdfast.training.elastic.control import Control
 from holdfast.training.elastic.membership import Epoch, Member
 from holdfast.training.elastic.reach import TRIES, Reach, gives_way
+from holdfast.training.elastic.regroup import Limits, Regroup
+from holdfast.training.elastic.watch import Lag
+from holdfast.training.errors import CutOff
 from workloads.library.tests.training.elastic.conftest import Make
 from workloads.library.tests.training.elastic.gangs import Gang, free_ports
 
@@ -139,6 +146,27 @@ def test_ports_that_the_system_chooses_are_tried_as_well() -> None:
     assert "NetworkPolicy" in end.value.fix and "1024 to 65535" in end.value.allowed
     for control in controls:
         control.close()
+
+
+def test_a_newcomer_that_the_lead_cannot_ask_back_leaves_and_says_why(tmp_path: Path) -> None:
+    lead, asks, closed = free_ports(3)
+    ways = ((LOCAL, lead), (LOCAL, closed)), ((LOCAL, lead), (LOCAL, asks))
+    limits, storage = Limits(min_members=2, gather_s=60.0, hold_s=60.0), LocalStorage.open(str(tmp_path))
+    noticed = threading.Event()
+    with contextlib.ExitStack() as closing:
+        found: list[Regroup] = []
+        for place, port in enumerate((lead, asks)):
+            control = Control(Member(index=place, incarnation=f"p{place}"), port, b"s")
+            closing.callback(control.close)
+            peers = Peers(ways[place], b"s")
+            found.append(Regroup(storage, "run", control, peers, limits, Lag(2.0), stop_asked=noticed.is_set))
+        founding = ThreadPoolExecutor(max_workers=1).submit(found[0].first)
+        with pytest.raises(CutOff) as end:
+            found[1].first()
+        noticed.set()
+        assert isinstance(founding.exception(60), Preempted), "the lead waits on for others"
+    assert end.value.code == EXIT_RETRY
+    assert TEXT in end.value.reason and "on place 1: other members cannot reach" in end.value.reason
 
 
 @pytest.mark.parametrize(
