@@ -205,21 +205,19 @@ def ranks(
 ) -> None:
     """Start one process of a program per GPU on a node of an elastic or a sharded gang. Exit: the combined code of the
     processes; 75 where a lost node did not come back."""
+    from holdfast.runtime import logs
+    from holdfast.runtime.phases import uncollected
     from holdfast.runtime.shutdown import leave_now, of_process
 
     shutdown = of_process()
     shutdown.takes_s = window
-    if not sharded:
-        from holdfast.training.elastic.ranks import run_ranks
-
-        leave_now(run_ranks(command, processes, shutdown, window_s=window))
-    from holdfast.runtime import logs
-    from holdfast.runtime.phases import uncollected
-
     with uncollected():
         from holdfast.training.elastic.in_place import ShardedNode, run_sharded
         from holdfast.training.elastic.places import of_pod
+        from holdfast.training.elastic.ranks import run_ranks
 
+    if not sharded:
+        leave_now(run_ranks(command, processes, shutdown, window_s=window))
     logs.set_job(run)
     pod = of_pod(os.environ | {ENV_GANG_NODES: str(nodes), ENV_COMPLETION_INDEX: str(place), ENV_LOCAL_WORLD_SIZE: "1"})
     node = ShardedNode(

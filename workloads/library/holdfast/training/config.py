@@ -51,7 +51,8 @@ class TrainConfig:
 
     def __post_init__(self) -> None:
         checked_run(self.run)
-        _at_least_one(self, "steps", "keep", "batch", "ranks", "nodes", "report_every", "peer_timeout_s")
+        for name in ("steps", "keep", "batch", "ranks", "nodes", "report_every", "peer_timeout_s"):
+            between(f"{name} is out of range", getattr(self, name), 1, math.inf)
         # Not rounded: another global batch is another training, and the loss curve would not show why.
         if self.batch % self.world_size:
             raise InputError(
@@ -70,17 +71,13 @@ class TrainConfig:
             )
         if self.device not in DEVICES:
             raise InputError("unknown device", got=self.device, allowed=", ".join(DEVICES), fix="--device auto")
-        if (self.nodes > 1 or self.rendezvous) and not _ENDPOINT.fullmatch(self.rendezvous):
+        stated = _ENDPOINT.fullmatch(self.rendezvous)
+        if (self.nodes > 1 or self.rendezvous) and not (stated and 0 < self.first_node[1] < 65536):
             raise InputError(
                 "several nodes need a rendezvous address",
                 got=f"--nodes {self.nodes} with --rendezvous {self.rendezvous or '(nothing)'}",
-                allowed="HOST:PORT that all nodes can reach",
+                allowed="HOST:PORT that all nodes can reach, ports 1 to 65535",
                 fix="--rendezvous <first pod's name>:29500",
-            )
-
-        if self.nodes > 1 and not 0 < self.first_node[1] < 65536:
-            raise InputError(
-                "no such port", got=self.rendezvous, allowed="1 to 65535", fix="--rendezvous <first pod's name>:29500"
             )
 
     @property
@@ -92,8 +89,3 @@ class TrainConfig:
     @property
     def world_size(self) -> int:
         return self.ranks * self.nodes
-
-
-def _at_least_one(config: TrainConfig, *names: str) -> None:
-    for name in names:
-        between(f"{name} is out of range", getattr(config, name), 1, math.inf)

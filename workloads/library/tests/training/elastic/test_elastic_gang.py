@@ -1,13 +1,11 @@
 """Elastic gangs of real processes: whatever is lost or comes, the exact run ends in the bits of an undisturbed one."""
 
-import os
 import re
 import signal
 import time
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 import torch
 from torch import nn
@@ -21,6 +19,7 @@ from holdfast.ledger.job_ledger import job_ledgers
 from holdfast.ledger.receipt import receipt
 from holdfast.training.elastic.gang import ElasticGang
 from holdfast.training.elastic.places import Places
+from workloads.library.tests.processes import kill_family
 from workloads.library.tests.training.elastic import gangs
 from workloads.library.tests.training.elastic.conftest import Make
 from workloads.library.tests.training.elastic.gangs import Gang, free_ports, free_run
@@ -148,10 +147,7 @@ def test_a_node_of_two_processes_is_lost_and_the_other_node_ends_in_the_same_bit
         monkeypatch.setenv(ENV_COMPLETION_INDEX, str(node))
         gang.start_ranks(node, 2)
     gang.until(gang.committed)
-    killed = gang.processes[0]
-    for pid in [*(child.pid for child in psutil.Process(killed.pid).children()), killed.pid]:
-        os.kill(pid, signal.SIGKILL)
-    killed.wait()
+    kill_family(gang.processes[0].pid)
     gang.open_gate()
     gang.until(lambda: 1 in gang.sizes())
     assert gang.ended(1) == EXIT_COMPLETE, gang.logs()
