@@ -78,7 +78,7 @@ def test_a_node_is_lost_and_its_replacement_gets_the_state_shard_by_shard(make: 
     gang.until(lambda: gang.waiting(0))
     gang.open_gate()
     gang.ends_with(undisturbed, 2, 1, 2)
-    assert len(gang.lines("restore")) == 1, "neither survivors nor the newcomer need a checkpoint"
+    assert len(gang.of("restore")) == 1, "neither survivors nor the newcomer need a checkpoint"
 
 
 def test_a_rank_that_dies_before_its_sum_ends_its_node_and_puts_no_other_rank_a_step_ahead(
@@ -115,13 +115,13 @@ def test_what_two_nodes_have_saved_one_goes_on_with(make: Make, undisturbed: str
     for place in gang.processes:
         gang.signal(place, signal.SIGTERM)
     gang.open_gate()
-    assert set(gang.all_ended().values()) == {EXIT_PREEMPTED}, gang.logs()
-    (left_at,) = {gang.lines(event)[-1]["step"] for event in ("commit", "stop")}
+    assert {*gang.all_ended()} == {EXIT_PREEMPTED}, gang.logs()
+    (left_at,) = {gang.of(event)[-1]["step"] for event in ("commit", "stop")}
     one = make(nodes=1, every=1000)
     one.start_nodes(0)
     assert one.node_ended(0) == {EXIT_COMPLETE}, one.logs()
     assert one.digests() == {undisturbed}
-    assert one.lines("restore")[-1]["step"] == left_at
+    assert one.of("restore")[-1]["step"] == left_at
 
 
 def test_plain_sums_differ_in_their_last_bits_only(make: Make) -> None:
@@ -130,9 +130,9 @@ def test_plain_sums_differ_in_their_last_bits_only(make: Make) -> None:
     for nodes in (1, 2):
         gang = make(f"of-{nodes}", nodes=nodes, exact=False, steps=8)
         gang.start_nodes(*range(nodes))
-        assert set(gang.all_ended().values()) == {EXIT_COMPLETE}, gang.logs()
+        assert {*gang.all_ended()} == {EXIT_COMPLETE}, gang.logs()
         assert len(gang.digests()) == 1, "all nodes hold the same"
-        weights.append(gang.lines("exit")[-1]["weights"])
+        weights.append(gang.of("exit")[-1]["weights"])
     assert weights[0] == pytest.approx(weights[1], rel=1e-3, abs=1e-5)
 
 

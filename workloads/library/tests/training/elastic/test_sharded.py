@@ -10,7 +10,7 @@ from functools import partial
 import pytest
 
 from holdfast.contract.exit_codes import EXIT_BAD_INPUT, EXIT_PREEMPTED
-from workloads.library.tests.training.elastic.sharded_gangs import WAIT_S, ShardedGang
+from workloads.library.tests.training.elastic.sharded_gangs import ShardedGang
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(600)]
 
@@ -72,10 +72,10 @@ def test_a_noticed_node_loses_no_step_and_the_others_stay(make: Make) -> None:
     gang.start(*range(3))
     gang.until(lambda: gang.copied(1) and gang.at_gate() and gang.noted(GATE))
     gang.processes[1].send_signal(signal.SIGTERM)
-    assert gang.processes[1].wait(WAIT_S) == EXIT_PREEMPTED
+    assert gang.ended(1) == EXIT_PREEMPTED
     assert all(gang.processes[place].poll() is None for place in (0, 2))
     ends_after_a_restore(gang, 1, step=GATE)
-    assert "restored step 5 of run sharded from the memory of nodes" in (gang.folder / "log-0").read_text()
+    assert "restored step 5 of run sharded from the memory of nodes" in gang.log_of(0)
 
 
 def test_without_copies_a_lost_node_is_replaced_and_the_bucket_is_read(make: Make) -> None:
@@ -94,7 +94,7 @@ def test_a_node_of_another_size_is_refused_and_the_others_wait_on(make: Make) ->
     two.lose(1)
     two.processes_of_node = 2
     two.start(1)
-    assert two.processes[1].wait(WAIT_S) == EXIT_BAD_INPUT, two.logs()
+    assert two.ended(1) == EXIT_BAD_INPUT, two.logs()
     assert "2 nodes of 2 processes here, 2 nodes of 1 processes at another node" in two.logs()
     two.processes_of_node = 1
     ends_after_a_restore(two, 1, step=GATE)
