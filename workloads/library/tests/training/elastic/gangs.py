@@ -8,7 +8,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import cached_property
 from itertools import pairwise
@@ -135,6 +135,13 @@ class Gang(Launched):
         for place in places:
             command = [sys.executable, "-m", self._child, json.dumps({**self.settings, "index": place})]
             self.launch(place, command, **{ENV_KILL_AT: kill_at, ENV_ATTEMPT: ATTEMPT}, **self.of_place(place))
+
+    def start_node(self, node: int, kill_at: str = "", *, rank: int = -1) -> None:
+        """Of one process each."""
+        self.start(node, kill_at=kill_at)
+
+    def places_of(self, node: int) -> Sequence[int]:
+        return [node]
 
     def of_place(self, place: int) -> dict[str, str]:
         """Further variables of its environment."""
