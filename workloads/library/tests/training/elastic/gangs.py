@@ -29,6 +29,8 @@ from workloads.library.tests.training.runs import launched
 WAIT_S = 150.0
 ATTEMPT = "2+1"  # as Kubernetes puts it together
 MODEL = {"context": 16, "width": 16, "layers": 1, "heads": 2}
+LOOPBACK = {"GLOO_SOCKET_IFNAME": "lo"} if sys.platform == "linux" else {}
+"""gloo would look the host's name up."""
 
 CHILD = "workloads.library.tests.training.elastic.child"
 HSDP_CHILD = "workloads.library.tests.training.elastic.hsdp_child"
@@ -208,6 +210,13 @@ class Commits:
 def free_ports(count: int) -> list[int]:
     """Each with a free one above it, and none that the kernel gives to a connection."""
     return [free_run(2) for _ in range(count)]
+
+
+def ranks(count: int) -> list[dict[str, str]]:
+    """What torchrun states to each of so many ranks of one machine."""
+    common = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_run(2)), "WORLD_SIZE": str(count)}
+    common |= {"LOCAL_WORLD_SIZE": str(count)} | LOOPBACK
+    return [common | {"RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(count)]
 
 
 def free_run(count: int) -> int:

@@ -23,7 +23,7 @@ from holdfast.contract.environment import (
 from holdfast.training.elastic.places import Address
 from workloads.library.tests.fork_server import ForkServer
 from workloads.library.tests.processes import kill_family
-from workloads.library.tests.training.elastic.gangs import Launched, free_run
+from workloads.library.tests.training.elastic.gangs import LOOPBACK, Launched, free_run
 
 CHILD = "workloads.library.tests.training.elastic.sharded_child"
 
@@ -72,10 +72,9 @@ class ShardedGang(Launched):
                 ENV_COMPLETION_INDEX: str(place),
                 ENV_GANG_PORT: str(self._port),
                 ENV_GANG_ADDRESS: "127.0.0.1",
-                "GLOO_SOCKET_IFNAME": "lo",
                 "OMP_NUM_THREADS": "1",
             }
-            self.launch(place, command, **{**self._env, **variables})
+            self.launch(place, command, **{**self._env, **LOOPBACK, **variables})
 
     def lose(self, place: int) -> None:
         """As a machine without power: the launcher, its ranks and their uploaders."""
