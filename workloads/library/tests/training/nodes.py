@@ -25,7 +25,7 @@ class Nodes:
         patience_s: float = PATIENCE_S,
     ) -> None:
         self._shared, self._options, self._patience_s = folder / "shared", options, patience_s
-        self.runs = [Run(folder=folder / f"node-{n}", ranks=1, env=LOOPBACK, server=server) for n in range(count)]
+        self.runs = [Run(folder=folder / f"node-{n}", ranks=1, env={**LOOPBACK}, server=server) for n in range(count)]
 
     @contextmanager
     def started(self) -> Iterator[Pods]:
