@@ -157,7 +157,7 @@ class Crew:
 
     def close(self) -> None:
         self._watch.close()
-        self._saves.close()
+        self._saves.follow()
         self._group.close()
         self._control.close()
 

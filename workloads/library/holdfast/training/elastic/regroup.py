@@ -164,10 +164,10 @@ class Regroup:
 
     def _joiners(self) -> list[Member]:
         asking = self.control.joining().values()
-        there = self.peers.living([*asking])
+        there = self.peers.answers([*asking])
         # Who asked and died would be waited for by every later epoch.
-        self.control.forget({*asking} - {*there})
-        return there
+        self.control.forget({*asking} - there.keys())
+        return [*there]
 
     def _propose(self, epoch: Epoch, began: float) -> Epoch | None:
         failpoint("gang.propose")

@@ -168,9 +168,6 @@ class GangSaves:
         lost = step - self._writer.durable_step if self._writer else 0
         return f"; the newest checkpoint is of step {step - lost}: {lost} steps are lost" if lost > 0 else ""
 
-    def close(self) -> None:
-        self.follow()
-
     def _on_report(self, report: Report) -> None:
         if report.done in ("failed", "fenced"):
             logs.warning("save", f"checkpoint of step {report.step} failed: {report.reason}; training goes on")

@@ -80,7 +80,7 @@ def test_a_lead_without_its_fence_saves_nothing_and_takes_the_fence_at_a_later_s
     fence.take(storage, "run")
     with pytest.raises(Superseded):
         saves.make_durable(3, 20)
-    saves.close()
+    saves.follow()
     assert committed(storage) == [2]
 
 
@@ -92,7 +92,7 @@ def test_a_lead_that_never_gets_its_fence_ends_as_not_durable(tmp_path: Path) ->
     with pytest.raises(NotDurable) as end:
         saves.make_durable(1, 20)
     assert "503" in end.value.reason
-    saves.close()
+    saves.follow()
 
 
 # Which epoch follows, where the others of the gang are gone.
