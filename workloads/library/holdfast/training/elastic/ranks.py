@@ -1,7 +1,8 @@
 """Starts a program once for each GPU of a node, for elastic gangs: `holdfast train ranks --processes 4 -- COMMAND`.
 
 torchrun's agent ends with 1 whatever its workers end with, and a Job by index counts that as a crash of the node. Here
-a notice is passed on, the node leaves as one, and the pod's exit code is what its ranks' codes amount to.
+a notice is passed on, the node leaves as one, and the pod's exit code is what its ranks' codes amount to. The ranks are
+forked from a process that has imported torch.
 """
 
 import threading
