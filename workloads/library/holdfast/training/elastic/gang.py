@@ -95,13 +95,13 @@ class ElasticGang:
         self._gradients = (ExactGradientSum if exact else GradientSum)(parameters, flags=self._members + 1)
         self._gather_s, self._window_s = gather_s, window_s
         self._shutdown, self._tuning = notices.of_process(), tuning or Tuning()
-        stop_asked, key = lambda: self._shutdown.requested, join_key(checked_run(run))
+        key = join_key(checked_run(run))
         peers = Peers(pod.nodes[:: node.size], key, stores=_stores(pod.nodes, node.size))
         storage = open_store(url, self._tuning, peers, hold_s=hold_s)
         progress = GangProgress(shards=self._shards, seed=seed, facts=facts, gradients=self._gradients)
         saves = GangSaves(
             url, storage, run, state | {"gang": progress}, gang=gang_id(pod.nodes), every=every, keep=keep,
-            tuning=self._tuning, events=events if node.speaks else None, stop_asked=stop_asked, node=node,
+            tuning=self._tuning, events=events if node.speaks else None, stop_asked=self._stop_asked, node=node,
         )  # fmt: skip
         me = Member(index=self._index, incarnation=node.decided(lambda: secrets.token_hex(8)))
         # Only the rank that speaks for its node is asked.
@@ -110,7 +110,7 @@ class ElasticGang:
             self._control = Control(me, port, key)
         per_node = pod.ranks_per_node // node.size
         limits = Limits(min_members=pod.min_nodes * per_node, gather_s=gather_s, hold_s=hold_s)
-        regroup = Regroup(storage, run, self._control, peers, limits, Lag(lag_s), stop_asked=stop_asked)
+        regroup = Regroup(storage, run, self._control, peers, limits, Lag(lag_s), stop_asked=self._stop_asked)
         added_up, device = pod.nodes[node.rank :: node.size], self._gradients.device
         group = Group(added_up, me, device, key=key, beside_node=node.mesh is not None)
         self._crew = Crew(
@@ -142,6 +142,9 @@ class ElasticGang:
     def coordinator(self) -> bool:
         """One process of the gang, which may become another."""
         return self._crew.coordinator and self._node.speaks
+
+    def _stop_asked(self) -> bool:
+        return self._shutdown.requested
 
     def __enter__(self) -> Self:
         self._shutdown.takes_s = self._window_s
@@ -193,7 +196,7 @@ class ElasticGang:
         failpoint("gang.reduce")
         crew, flags = self._crew, [0] * (self._members + 1)
         # A notice travels with the gradients: all members learn of it at the same step, for no message more.
-        flags[self._index] = int(self._shutdown.requested and self._node.speaks)
+        flags[self._index] = int(self._stop_asked() and self._node.speaks)
         flags[self._members] = int(self._newcomers_ready())
         try:
             with crew.together():
