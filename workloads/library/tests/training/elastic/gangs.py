@@ -45,7 +45,7 @@ class Launched:
         """With `server` its places are forked, else they start from nothing."""
         self.folder, self._server = folder, server
         self.events, self.checkpoints = folder / "events.jsonl", folder / "checkpoints"
-        self.checkpoints.mkdir(parents=True)
+        self.checkpoints.mkdir(parents=True, exist_ok=True)
         files = {"checkpoints": self.checkpoints, "events": self.events, "gate": folder / "gate"}
         self.settings: dict[str, Any] = {name: str(path) for name, path in files.items()} | settings
         self.processes: dict[int, subprocess.Popen[str] | Started] = {}
