@@ -13,7 +13,7 @@ EVENTS: dict[str, tuple[str, ...]] = {
     "startup": ("phases",),  # seconds of each part of a start, from the process to the first step; see bench-training
     # state loaded (step 0: nothing to load); skipped: [[step, reason]]; source: store, or memory of a sharded gang's nodes
     "restore": ("step", "seconds", "skipped", "source"),
-    # steps done since the last such line; of a rigid gang: also the slowest rank, and by how many times the others' pace
+    # steps done since the last such line; of a gang: also which rank (of an elastic gang: place) is slowest, and by how many times the others' pace
     "window": ("first_step", "last_step", "seconds", "loss", "slowest_rank", "slowest_by"),
     "save": ("step", "blocking_seconds", "bytes"),  # staged; the upload goes on in the background
     "commit": ("step", "seconds", "bytes"),  # durable; seconds since its save began

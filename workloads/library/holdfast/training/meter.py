@@ -2,7 +2,7 @@
 
 import hashlib
 import time
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import contextmanager
 from statistics import median
 from typing import Any
@@ -19,39 +19,59 @@ SLOW = 1.5
 _LEAST_S = 0.05  # of a window: below it, noise is as large
 
 
-class Alone:
-    """What a rank computes by itself: the parts of its steps up to an exchange, which waits for all."""
+class Stopwatch:
+    """Seconds that a rank computes by itself: the parts of its steps up to an exchange, which waits for all."""
 
-    def __init__(self, device: torch.device, gather: Callable[[float], list[float]]) -> None:
-        """`gather`: the seconds of all ranks from those of this one; every rank calls it after the same steps."""
-        self._on_gpu, self._gather = device.type == "cuda", gather
+    def __init__(self, device: torch.device) -> None:
+        self._on_gpu = device.type == "cuda"
         self._now: Callable[[], Any] = _event if self._on_gpu else time.perf_counter
         self._parts: list[tuple[Any, Any]] = []
+        self._began: Any = None
+
+    def start(self) -> None:
+        self._began = self._now()
+
+    def stop(self) -> None:
+        self._parts.append((self._began, self._now()))
 
     @contextmanager
     def part(self) -> Generator[None]:
-        began = self._now()
+        self.start()
         yield
-        self._parts.append((began, self._now()))
+        self.stop()
 
-    def slowest(self) -> dict[str, Any]:
-        """Since the last call, as fields of a `window` event: which rank took longest, and how many times as long as the
-        others. Waits for a GPU that has not come to the end of the last part."""
+    def taken_s(self) -> float:
+        """Of the parts since the last call. Waits for a GPU that has not come to the end of the last one."""
         parts, self._parts = self._parts, []
         if self._on_gpu and parts:
             parts[-1][1].synchronize()
-        own_s = sum(a.elapsed_time(b) / 1e3 if self._on_gpu else b - a for a, b in parts)
-        seconds = self._gather(own_s)
-        most_s = max(seconds)
-        rank = seconds.index(most_s)
-        others_s = median([*seconds[:rank], *seconds[rank + 1 :]] or [0.0])
-        return {} if others_s < _LEAST_S else {"slowest_rank": rank, "slowest_by": round(most_s / others_s, 2)}
+        return sum(a.elapsed_time(b) / 1e3 if self._on_gpu else b - a for a, b in parts)
 
 
 def _event() -> torch.cuda.Event:
     event = torch.cuda.Event(enable_timing=True)
     event.record()  # in the stream's order: it does not wait, and what the GPU waits for counts
     return event
+
+
+def slowest_of(seconds: Mapping[int, float]) -> dict[str, Any]:
+    """Rank -> seconds, as fields of a `window` event: who took longest, and how many times as long as the others."""
+    rank = max(seconds, key=seconds.__getitem__)
+    others_s = median([each for other, each in seconds.items() if other != rank] or [0.0])
+    if others_s < _LEAST_S:
+        return {}
+    return {"slowest_rank": rank, "slowest_by": round(seconds[rank] / others_s, 2)}
+
+
+class Alone(Stopwatch):
+    def __init__(self, device: torch.device, gather: Callable[[float], list[float]]) -> None:
+        """`gather`: the seconds of all ranks from those of this one; every rank calls it after the same steps."""
+        super().__init__(device)
+        self._gather = gather
+
+    def slowest(self) -> dict[str, Any]:
+        """Of the steps since the last call."""
+        return slowest_of(dict(enumerate(self._gather(self.taken_s()))))
 
 
 class Meter:

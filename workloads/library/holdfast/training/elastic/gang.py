@@ -48,6 +48,7 @@ from holdfast.training.elastic.gradients import ExactGradientSum, GradientSum
 from holdfast.training.elastic.group import Group, opening
 from holdfast.training.elastic.membership import Member
 from holdfast.training.elastic.node import node_of, parameters_of
+from holdfast.training.elastic.pace import Pace
 from holdfast.training.elastic.places import Address, Places, gang_id, of_pod
 from holdfast.training.elastic.regroup import Limits, Regroup
 from holdfast.training.elastic.saves import GangSaves, open_store
@@ -91,8 +92,9 @@ class ElasticGang:
         node = self._node = node_of(parameters, pod.ranks_per_node, pod.index)
         self._shards = sharing.checked_shards(shards, len(pod.nodes), node.size)
         self._members, self._index, self._seed = len(pod.nodes) // node.size, pod.index // node.size, seed
-        # A flag for each member, for its notice, and one by which the lead calls for a regrouping.
-        self._gradients = (ExactGradientSum if exact else GradientSum)(parameters, flags=self._members + 1)
+        # A flag for each member, for its notice, one by which the lead calls for a regrouping, and each one's pace.
+        self._gradients = (ExactGradientSum if exact else GradientSum)(parameters, flags=2 * self._members + 1)
+        self._pace = Pace(self._gradients.device, shards=self._shards)
         self._gather_s, self._window_s = gather_s, window_s
         self._shutdown, self._tuning = notices.of_process(), tuning or Tuning()
         key = join_key(checked_run(run))
@@ -116,7 +118,7 @@ class ElasticGang:
         self._crew = Crew(
             regroup, group, saves, self._shutdown, silent_s=silent_s, window_s=window_s, members_per_node=per_node
         )
-        self._reduced = False
+        self._reduced, self._own = False, 0
         self._called: frozenset[int] | None = None
         """Of the last reduction: who leaves; None: no member called for a regrouping."""
 
@@ -166,6 +168,7 @@ class ElasticGang:
         while self.step < total:
             self._reduced, self._called = False, None
             self._gradients.begin()
+            self._pace.start()
             yield self.step
             if self._reduced:
                 self._crew.done()
@@ -173,12 +176,19 @@ class ElasticGang:
                     self._crew.resize(self._called)
         self._crew.finish(total, self._tuning.commit_timeout_s)
 
+    def slowest(self) -> dict[str, Any]:
+        """Since the last call, or in the newest five steps: `slowest_rank`, the place that takes longest for its share of
+        a step, and `slowest_by`, how many times as long as the others; empty where nothing can be said. Fields of a
+        `window` event."""
+        return self._pace.slowest()
+
     def shards(self) -> Generator[int]:
         """This member's shards of the step, each with torch's random state seeded for it."""
         # In sets of one for each rank of a node: FSDP2 adds up those in floats, the same ones whatever the size.
         each, step, device = self._node.size, self._crew.step, self._gradients.device
         sets = sharing.share(self._shards // each, self._crew.rank, len(self._crew.epoch.members))
         mine = range(each * sets.start + self._node.rank, each * sets.stop + self._node.rank, each)
+        self._own = len(mine)
         # All at once: between two shards the code would be out of the processor's cache each time.
         seeds = [mixed_seed(self._seed, step, shard) for shard in mine]
         for shard, seed in zip(mine, seeds, strict=True):
@@ -194,10 +204,13 @@ class ElasticGang:
     def reduce(self) -> bool:
         """The gradient of the whole step into every `p.grad`. False: do not step the optimizer, the step comes again."""
         failpoint("gang.reduce")
-        crew, flags = self._crew, [0] * (self._members + 1)
+        crew, flags = self._crew, [0] * (2 * self._members + 1)
         # A notice travels with the gradients: all members learn of it at the same step, for no message more.
         flags[self._index] = int(self._stop_asked() and self._node.speaks)
         flags[self._members] = int(self._newcomers_ready())
+        # Before the sum: in it a fast member waits for the slow ones, and all would look equally slow.
+        units = self._pace.ended(self._own, step=crew.step, epoch=crew.epoch.number)
+        flags[self._members + 1 + self._index] = units
         try:
             with crew.together():
                 numbers = self._gradients.reduce(flags, crew.group, self._node)
@@ -208,11 +221,17 @@ class ElasticGang:
         # Too large for the exact sum, on every member: the step comes again with a larger exponent.
         if numbers is None:
             return False
-        # Only now: a call that came while the sum was under way would be known to some members and not to others.
         if any(numbers):
-            self._called = frozenset(member for member, flag in enumerate(numbers[:-1]) if flag)
+            self._heed(numbers[: self._members + 1], numbers[self._members + 1 :])
         self._reduced = True
         return True
+
+    def _heed(self, flags: list[int], units: list[int]) -> None:
+        if any(units):
+            self._pace.took(units, tuple(member.index for member in self._crew.epoch.members))
+        # Only now: a call that came while the sum was under way would be known to some members and not to others.
+        if any(flags):
+            self._called = frozenset(member for member, flag in enumerate(flags[:-1]) if flag)
 
     def _newcomers_ready(self) -> bool:
         # Newcomers ask the lead alone.

@@ -63,6 +63,7 @@ def train_elastic(config: ElasticConfig) -> int:
     )
     try:
         with gang:
+            meter.slowest = gang.slowest
             meter.begin(gang.step, lead=gang.coordinator)
             for step in gang.steps(config.steps):
                 loss = torch.zeros(())

@@ -19,6 +19,7 @@ from holdfast.ledger.job_ledger import job_ledgers
 from holdfast.ledger.receipt import receipt
 from holdfast.training.elastic.gang import ElasticGang
 from holdfast.training.elastic.places import Places
+from holdfast.training.meter import SLOW
 from workloads.library.tests.processes import kill_family
 from workloads.library.tests.training.elastic import gangs
 from workloads.library.tests.training.elastic.conftest import Make
@@ -56,6 +57,16 @@ def test_a_death_is_survived_by_the_others_and_a_replacement_comes_in(make: Make
     assert sizes and made.missing_node_hours > 0, "a place without a node is time of its own"
     assert sum(found.totals_us().values()) == found.wall_us
     assert made.machine_hours + made.missing_node_hours + made.waited_hours == pytest.approx(found.wall_us / 3.6e9)
+
+
+def test_a_member_that_is_slower_than_the_others_is_named(make: Make) -> None:
+    slow = [[1, step, 0.2] for step in range(15)]
+    gang = make(steps=15, every=15, slow=slow, pace_s=0.05)
+    gang.start(0, 1, 2)
+    assert set(gang.all_ended()) == {EXIT_COMPLETE}, gang.logs()
+    named = [(line.get("slowest_rank"), line.get("slowest_by", 0.0)) for line in gang.of("window")]
+    assert {rank for rank, _ in named} == {1} and all(by > SLOW for _, by in named), named
+    assert gang.logs().count("rank 1 takes") == 1
 
 
 def test_who_is_lost_while_the_gang_connects_costs_less_than_a_silent_peer(make: Make, undisturbed: str) -> None:

@@ -15,9 +15,11 @@ TORCH = str(Path(torch.__file__).parent)
 SHARDS, STEPS = 3, 40
 MOST_CALLS = 95
 """Of Python's and of C's functions."""
+EXCHANGE_EVERY = 5
+"""Steps between two comparisons of the members' pace."""
 
 
-def test_an_undisturbed_step_makes_few_calls_and_no_tensor(tmp_path: Path) -> None:
+def test_an_undisturbed_step_makes_few_calls_and_seldom_a_tensor(tmp_path: Path) -> None:
     """A model takes the processor's caches between two of them: each then costs microseconds, and a tensor 70."""
     steps: list[list[str]] = []
 
@@ -39,4 +41,4 @@ def test_an_undisturbed_step_makes_few_calls_and_no_tensor(tmp_path: Path) -> No
             sys.setprofile(None)
     usual = sorted(steps, key=len)[STEPS // 2]
     assert len(usual) <= MOST_CALLS, Counter(usual)
-    assert not [name for names in steps for name in names if "tensor" in name]
+    assert sum(any("tensor" in name for name in names) for names in steps) <= STEPS // EXCHANGE_EVERY
