@@ -1,7 +1,7 @@
 """The event log: one JSON object a line, whole or not at all, from any number of processes.
 
 A line is one write(2) on a descriptor opened with O_APPEND, so lines of several processes never mix.
-Losing a line must not stop the work: a write that fails is counted, not raised.
+Losing a line must not stop the work: a write that fails is not raised.
 """
 
 import json
@@ -32,7 +32,6 @@ class EventLog:
         self.job, self.kind = job, kind
         self._identity = JobIdentity.of_run(job).fields()
         self.process = process or f"{os.uname().nodename}-{os.getpid()}-{secrets.token_hex(3)}"
-        self.dropped = 0
 
     @classmethod
     def open(cls, path: str | Path | None, *, job: str, kind: str) -> Self:
@@ -68,10 +67,8 @@ class EventLog:
         try:
             written = os.write(self._descriptor, payload)
         except OSError:
-            self.dropped += 1
             return
         self._torn = written < len(payload)
-        self.dropped += self._torn
 
     def close(self) -> None:
         # Standard output belongs to the process: what it prints afterwards would be lost.

@@ -23,7 +23,7 @@ from holdfast.contract.errors import InputError
 from holdfast.contract.examples import examples
 from holdfast.contract.exit_codes import EXIT_BUG
 from holdfast.contract.lifecycle import DEFAULT_WINDOW
-from holdfast.contract.values import assigned, between, settings_help
+from holdfast.contract.values import assigned, settings_help
 
 launcher = "holdfast.training.launch"
 """Module whose `launch` runs the ranks; the naive twin puts its own here."""
@@ -162,15 +162,11 @@ def elastic(
         from holdfast.training.elastic.places import of_pod
         from holdfast.training.elastic.trainer import ElasticConfig, train_elastic
 
-    between("place is out of range", place, 0, max(nodes - 1, 0))
-    pod = of_pod(os.environ | {ENV_GANG_NODES: str(nodes), ENV_COMPLETION_INDEX: str(place)})
+    given = {ENV_GANG_NODES: nodes, ENV_COMPLETION_INDEX: place, ENV_GANG_MIN_NODES: min_nodes}
     config = ElasticConfig(
         checkpoints=checkpoints,
-        nodes=pod.nodes,
-        index=pod.index,
-        ranks_per_node=pod.ranks_per_node,
+        places=of_pod(os.environ | {name: str(number) for name, number in given.items()}),
         run=run,
-        min_nodes=min_nodes,
         steps=steps,
         every=every,
         device=device,
@@ -209,26 +205,21 @@ def ranks(
 ) -> None:
     """Start one process of a program per GPU on a node of an elastic or a sharded gang. Exit: the combined code of the
     processes; 75 where a lost node did not come back."""
+    from holdfast.runtime import logs
+    from holdfast.runtime.phases import uncollected
     from holdfast.runtime.shutdown import leave_now, of_process
 
     shutdown = of_process()
     shutdown.takes_s = window
-    if not sharded:
-        from holdfast.training.elastic.ranks import run_ranks
-
-        leave_now(run_ranks(command, processes, shutdown, window_s=window))
-    from holdfast.runtime import logs
-    from holdfast.runtime.phases import uncollected
-
     with uncollected():
         from holdfast.training.elastic.in_place import ShardedNode, run_sharded
         from holdfast.training.elastic.places import of_pod
+        from holdfast.training.elastic.ranks import run_ranks
 
+    if not sharded:
+        leave_now(run_ranks(command, processes, shutdown, window_s=window))
     logs.set_job(run)
-    between("place is out of range", place, 0, max(nodes - 1, 0))
-    pod = of_pod(
-        {**os.environ, ENV_GANG_NODES: str(nodes), ENV_COMPLETION_INDEX: str(place), ENV_LOCAL_WORLD_SIZE: "1"}
-    )
+    pod = of_pod(os.environ | {ENV_GANG_NODES: str(nodes), ENV_COMPLETION_INDEX: str(place), ENV_LOCAL_WORLD_SIZE: "1"})
     node = ShardedNode(
         command=command,
         checkpoints=checkpoints,

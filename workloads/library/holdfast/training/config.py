@@ -18,22 +18,43 @@ _ENDPOINT = re.compile(r"(\[[0-9A-Fa-f:]+\]|[^\s:/]+):\d{1,5}")
 
 
 @dataclass(frozen=True, kw_only=True)
-class TrainConfig:
+class Training:
+    """What a rigid and an elastic training have in common."""
+
     checkpoints: str
     """file:///dir, a path, or gs://bucket/prefix."""
     run: str = "demo"
     data: Path | None = None
     """Folder of text; None: Python's own sources."""
     steps: int = 300
+    seed: int = 0
+    learning_rate: float = 1e-3
+    model: ModelConfig = field(default_factory=ModelConfig)
+    device: str = "auto"
+    window_s: float = DEFAULT_WINDOW.pod_s
+    events: Path | None = None
+    report_every: int = 5
+    """Steps between two `window` events."""
+
+    def __post_init__(self) -> None:
+        checked_run(self.run)
+        self.check_range("steps", "report_every", low=1)
+        between("seed is out of range", self.seed, *SEEDS)
+        if self.device not in DEVICES:
+            raise InputError("unknown device", got=self.device, allowed=", ".join(DEVICES), fix="--device auto")
+
+    def check_range(self, *names: str, low: float, high: float = math.inf) -> None:
+        for name in names:
+            between(f"{name} is out of range", getattr(self, name), low, high)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainConfig(Training):
     every: int | str = 50
     """Checkpoint interval: steps, "30s" or "auto"."""
     keep: int = 3
     batch: int = 16
     """Samples of one step over all ranks; a restart with another number of ranks keeps it."""
-    seed: int = 0
-    learning_rate: float = 1e-3
-    model: ModelConfig = field(default_factory=ModelConfig)
-    device: str = "auto"
     ranks: int = 2
     """Processes on this node."""
     nodes: int = 1
@@ -42,16 +63,12 @@ class TrainConfig:
     peer_timeout_s: float = 120.0
     """How long a collective or the rendezvous waits for a silent peer: a machine that lost its power
     sends no farewell, and torch alone would wait half an hour."""
-    window_s: float = DEFAULT_WINDOW.pod_s
     deadline: float | None = None
     """Unix time at which the node is known to end; the run stops before it."""
-    events: Path | None = None
-    report_every: int = 5
-    """Steps between two `window` events."""
 
     def __post_init__(self) -> None:
-        checked_run(self.run)
-        _at_least_one(self, "steps", "keep", "batch", "ranks", "nodes", "report_every", "peer_timeout_s")
+        super().__post_init__()
+        self.check_range("keep", "batch", "ranks", "nodes", "peer_timeout_s", low=1)
         # Not rounded: another global batch is another training, and the loss curve would not show why.
         if self.batch % self.world_size:
             raise InputError(
@@ -60,7 +77,6 @@ class TrainConfig:
                 allowed=f"a multiple of {self.world_size}",
                 fix=f"--set batch={math.ceil(self.batch / self.world_size) * self.world_size}, or another --ranks",
             )
-        between("seed is out of range", self.seed, *SEEDS)
         if not WINDOW_MARGIN_S < self.window_s < LARGEST:
             raise InputError(
                 "the grace period is too short",
@@ -68,19 +84,13 @@ class TrainConfig:
                 allowed=f"more than the margin of {WINDOW_MARGIN_S:g} s; ordinary Spot pods get {DEFAULT_WINDOW.pod_s} s",
                 fix=f"--window {DEFAULT_WINDOW.pod_s}",
             )
-        if self.device not in DEVICES:
-            raise InputError("unknown device", got=self.device, allowed=", ".join(DEVICES), fix="--device auto")
-        if (self.nodes > 1 or self.rendezvous) and not _ENDPOINT.fullmatch(self.rendezvous):
+        stated = _ENDPOINT.fullmatch(self.rendezvous)
+        if (self.nodes > 1 or self.rendezvous) and not (stated and 0 < self.first_node[1] < 65536):
             raise InputError(
                 "several nodes need a rendezvous address",
                 got=f"--nodes {self.nodes} with --rendezvous {self.rendezvous or '(nothing)'}",
-                allowed="HOST:PORT that all nodes can reach",
+                allowed="HOST:PORT that all nodes can reach, ports 1 to 65535",
                 fix="--rendezvous <first pod's name>:29500",
-            )
-
-        if self.nodes > 1 and not 0 < self.first_node[1] < 65536:
-            raise InputError(
-                "no such port", got=self.rendezvous, allowed="1 to 65535", fix="--rendezvous <first pod's name>:29500"
             )
 
     @property
@@ -92,8 +102,3 @@ class TrainConfig:
     @property
     def world_size(self) -> int:
         return self.ranks * self.nodes
-
-
-def _at_least_one(config: TrainConfig, *names: str) -> None:
-    for name in names:
-        between(f"{name} is out of range", getattr(config, name), 1, math.inf)

@@ -34,9 +34,13 @@ class Corpus:
 
         Raises InputError where there is no text."""
         root = folder or Path(sysconfig.get_path("stdlib"))
-        files = _sources(root) if folder is None else _text_files(root)
+        if not root.is_dir():
+            raise InputError(
+                "the data folder does not exist", got=root, allowed="a folder of text files", fix="check the path"
+            )
+        is_part = _is_text if folder else _is_source
         digest, parts, total = hashlib.sha256(), list[bytes](), 0
-        for path in files:
+        for path in filter(is_part, _walk(root)):
             content = path.read_bytes()[: max_bytes - total]
             # Relative: the same data below another mount point must not look like other data to a resumed run.
             digest.update(f"{path.relative_to(root).as_posix()}\0{len(content)}\0".encode())
@@ -57,10 +61,6 @@ class Corpus:
         return cls(text=text, fingerprint=digest.hexdigest())
 
 
-def _sources(root: Path) -> Iterator[Path]:
-    return (path for path in _walk(root) if path.suffix == ".py")
-
-
 def _walk(folder: Path) -> Iterator[Path]:
     """Files in a fixed order, lazily: a bounded corpus touches few folders of a large tree."""
     for path in sorted(folder.iterdir()):
@@ -70,15 +70,13 @@ def _walk(folder: Path) -> Iterator[Path]:
             yield path
 
 
-def _text_files(root: Path) -> Iterator[Path]:
-    if not root.is_dir():
-        raise InputError(
-            "the data folder does not exist", got=root, allowed="a folder of text files", fix="check the path"
-        )
-    yield from (path for path in _walk(root) if not path.name.startswith(".") and _is_text(path))
+def _is_source(path: Path) -> bool:
+    return path.suffix == ".py"
 
 
 def _is_text(path: Path) -> bool:
+    if path.name.startswith("."):
+        return False
     with path.open("rb") as file:
         head = file.read(_PROBE_BYTES)
     return bool(head) and b"\0" not in head

@@ -2,7 +2,6 @@
 
 import os
 import threading
-from contextlib import nullcontext
 from datetime import timedelta
 
 import torch
@@ -54,12 +53,11 @@ def train(config: TrainConfig, corpus: Corpus, events: EventLog, meter: Meter) -
         if rank == 0:
             progress.log_resized()
         alone = Alone(device, of_all_ranks)
-        if config.world_size > 1:
-            meter.slowest = alone.slowest
+        meter.slowest = alone.slowest
         for step in range(ckpt.step, config.steps):
             seed_draws(mixed_seed(config.seed, step, rank), device)  # dropout: nothing to save, nothing to restore
             with ckpt.computing():
-                with alone.part() if config.world_size > 1 else nullcontext():
+                with alone.part():
                     inputs, following = share(samples, progress.consumed, config, rank)
                     loss = next_byte_loss(replicas(inputs.to(device)), following.to(device))
                 optimizer.zero_grad()

@@ -17,6 +17,7 @@ import torch
 import torch.distributed as dist
 
 from holdfast.training.elastic.gang import ElasticGang
+from holdfast.training.elastic.places import Places
 from holdfast.training.model import ByteGPT, ModelConfig, next_byte_loss
 from workloads.library.tests.training.elastic.gangs import free_ports
 from workloads.library.tests.training.warm import Fork
@@ -82,8 +83,8 @@ def _member(rank: int, nodes: tuple[tuple[str, int], ...], home: Path, *, exact:
         return next_byte_loss(model(text[:, :-1]), text[:, 1:])
 
     gang = ElasticGang(
-        str(home / "checkpoints"), {"model": model, "optimizer": optimizer}, run="cost", nodes=nodes, index=rank,
-        min_nodes=RANKS, shards=RANKS * SHARDS, exact=exact, every=NEVER,
+        str(home / "checkpoints"), {"model": model, "optimizer": optimizer}, run="cost",
+        places=Places(nodes=nodes, index=rank, min_nodes=RANKS), shards=RANKS * SHARDS, exact=exact, every=NEVER,
     )  # fmt: skip
     with gang:
         steps = gang.steps(NEVER)

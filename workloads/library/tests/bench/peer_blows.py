@@ -212,7 +212,7 @@ class Blows:
 
     def _until_lost(self, place: int, *, spare: int = -1) -> None:
         """That node's launcher has ended its ranks; `spare` is not replaced yet."""
-        peers = self._gang.peers()
+        peers = self._gang.peers
 
         def lost() -> bool:
             found: dict[str, Any] | None = peers.look([place]).get(place)

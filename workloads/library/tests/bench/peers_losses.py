@@ -148,7 +148,7 @@ class Play:
         done = self._steps()  # a survivor may have ended its step meanwhile
         read, began = self._bench.from_bucket(), time.time()
         gang.start(*(places if self._anew else [place]))
-        self._until(lambda: len(gang.peers().look([*places])) == len(places))
+        self._until(lambda: len(gang.peers.look([*places])) == len(places))
         there = time.time()
         self._until(lambda: len(self._steps()) > len(done))
         first, restored = self._steps()[len(done)], gang.of("restore")[-1]

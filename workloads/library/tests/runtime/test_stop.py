@@ -26,10 +26,11 @@ class BrokenStore(OneProcessStore):
         raise RuntimeError("connection closed by peer")
 
 
-def gang(store: OneProcessStore, world_size: int, **options: float) -> list[StopAgreement]:
+def gang(store: OneProcessStore, size: int, *, living: int | None = None, **options: float) -> list[StopAgreement]:
+    """`living`: of that many ranks, if others are dead."""
     return [
-        StopAgreement(store, rank=r, world_size=world_size, shutdown=Shutdown(), interval_s=FAST_S, **options)
-        for r in range(world_size)
+        StopAgreement(store, rank=rank, world_size=size, shutdown=Shutdown(), interval_s=FAST_S, **options)
+        for rank in range(size if living is None else living)
     ]
 
 
@@ -91,8 +92,7 @@ def test_a_rank_that_has_finished_does_not_hold_up_the_others() -> None:
 
 
 def test_a_dead_peer_costs_the_patience_and_the_agreement() -> None:
-    store = SharedStore()
-    alive = StopAgreement(store, rank=0, world_size=2, shutdown=Shutdown(), interval_s=FAST_S, patience_s=0.2)
+    (alive,) = gang(SharedStore(), 2, living=1, patience_s=0.2)
     alive.shutdown.request("SIGTERM")
     step = 0
     while not alive.should_stop(step := step + 1):
@@ -101,7 +101,7 @@ def test_a_dead_peer_costs_the_patience_and_the_agreement() -> None:
 
 
 def test_a_lost_store_leaves_the_own_notice() -> None:
-    agreement = StopAgreement(BrokenStore(), rank=0, world_size=2, shutdown=Shutdown(), interval_s=FAST_S)
+    (agreement,) = gang(BrokenStore(), 2, living=1)
     agreement._watcher.join(60)
     assert not agreement.should_stop(1)
     agreement.shutdown.request("SIGTERM")

@@ -1,6 +1,5 @@
 """One job on several nodes: agents with a rendezvous over the network, each the first process of its own pod."""
 
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -8,7 +7,7 @@ from subprocess import Popen
 
 from workloads.library.tests.fork_server import ForkServer
 from workloads.library.tests.processes import until
-from workloads.library.tests.training.elastic.gangs import free_ports
+from workloads.library.tests.training.elastic.gangs import LOOPBACK, free_ports
 from workloads.library.tests.training.runs import PATIENCE_S, Run
 
 Pods = list[Popen[str]]
@@ -25,9 +24,8 @@ class Nodes:
         server: ForkServer | None = None,
         patience_s: float = PATIENCE_S,
     ) -> None:
-        loopback = {"GLOO_SOCKET_IFNAME": "lo"} if sys.platform == "linux" else {}
         self._shared, self._options, self._patience_s = folder / "shared", options, patience_s
-        self.runs = [Run(folder=folder / f"node-{n}", ranks=1, env=loopback, server=server) for n in range(count)]
+        self.runs = [Run(folder=folder / f"node-{n}", ranks=1, env={**LOOPBACK}, server=server) for n in range(count)]
 
     @contextmanager
     def started(self) -> Iterator[Pods]:

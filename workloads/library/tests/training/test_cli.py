@@ -32,7 +32,7 @@ def ended(*arguments: str) -> int:
         (("--nodes", "2"), "several nodes need a rendezvous address"),
         (("--nodes", "2", "--rendezvous", "first-pod"), "several nodes need a rendezvous address"),
         (("--nodes", "2", "--rendezvous", "tcp://first-pod:29500"), "several nodes need a rendezvous address"),
-        (("--nodes", "2", "--rendezvous", "first-pod:70000"), "no such port"),
+        (("--nodes", "2", "--rendezvous", "first-pod:70000"), "several nodes need a rendezvous address"),
         (("--set", "peer_timeout_s=0"), "peer_timeout_s is out of range"),
         (("--window", "2"), "grace period is too short"),
         (("--run", "../up"), "run name"),

@@ -8,7 +8,6 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-import psutil
 import pytest
 import torch
 from ruamel.yaml import YAML
@@ -20,8 +19,6 @@ from holdfast.contract.environment import (
     ENV_GANG_NODES,
     ENV_GANG_PORT,
     ENV_KILL_AT,
-    ENV_LOCAL_RANK,
-    ENV_LOCAL_WORLD_SIZE,
     ENV_RUN,
 )
 from holdfast.jobs import file_text
@@ -31,7 +28,8 @@ from holdfast.training import examples
 from tests.cluster.sim.waiting import until
 from tests.support import commits
 from workloads.library.tests.fork_server import ForkServer, Started
-from workloads.library.tests.training.elastic.gangs import free_ports, free_run
+from workloads.library.tests.processes import kill_family
+from workloads.library.tests.training.elastic.gangs import LOOPBACK, free_run, ranks
 
 EXAMPLES = Path(examples.__path__[0])
 KILLED = sorted(path.stem for path in EXAMPLES.glob("*.py") if path.stem != "__init__")
@@ -60,65 +58,34 @@ class Forked:
     server: ForkServer
     folder: Path
 
-    def place(self, example: str, *options: str, **variables: str) -> tuple[Started, Path]:
-        return self.start([sys.executable, "-m", f"holdfast.training.examples.{example}", *options], **variables)
-
-    def start(self, command: list[str], **variables: str) -> tuple[Started, Path]:
+    def start(self, command: list[str], variables: dict[str, str]) -> tuple[Started, Path]:
         log = self.folder / f"log-{len(list(self.folder.glob('log-*')))}"
         with log.open("w") as out:
             started = self.server.start(command, env=os.environ | variables, out=out, err=out, session=True)
         return started, log
 
-    def job(self, job: OwnJob, url: Path, *, code: int = 0, loses: int = -1, **variables: str) -> str:
-        """Its pod's processes to their end, which is `code`; what they printed."""
+    def job(self, job: OwnJob, url: Path, *, code: int = 0, kill_at: str = "", loses: int = -1) -> str:
+        """Its pods' processes to their end, which is `code`; what they printed. `loses`: a node that is killed at the first
+        commit, and started again."""
         program, _, module, *options = (str(url) if each == CHECKPOINTS else each for each in job.command)
-        example = module.rpartition(".")[2]
-        options += SHORTER.get(example, ())
-        variables |= {ENV_RUN: job.name, "OMP_NUM_THREADS": "1"}
+        command = [sys.executable, "-m", module, *options, *SHORTER.get(module.rpartition(".")[2], ())]
         processes = job.processes or job.gpu_count
+        common = {ENV_RUN: job.name, ENV_CHECKPOINTS: str(url), ENV_KILL_AT: kill_at, "OMP_NUM_THREADS": "1"}
+        common |= LOOPBACK | {ENV_GANG_PORT: str(free_run(2 * max(processes, job.pods)))}
+        own: list[dict[str, str]] = [{}]
         if job.sharded:
-            return self.launchers(job, url, example, *options, loses=loses, **variables)
-        if job.elastic and processes > 1:
-            variables[ENV_GANG_PORT] = str(free_run(2 * processes))
-        if program == "torchrun" or (job.elastic and processes > 1):
-            return self.ranks(processes, example, *options, code=code, **variables)
-        process, log = self.place(example, *options, **variables)
-        assert process.wait(200) == code, log.read_text()[-3000:]
-        return log.read_text()
-
-    def launchers(self, job: OwnJob, url: Path, example: str, *options: str, loses: int = -1, **variables: str) -> str:
-        """Of each node to their end. `loses`: a place that is killed at the first commit, and started again."""
-        variables |= {
-            ENV_GANG_NODES: str(job.pods),
-            ENV_GANG_PORT: str(free_run(2 * job.pods)),
-            ENV_CHECKPOINTS: str(url),
-        }
-        variables |= {"GLOO_SOCKET_IFNAME": "lo"} if sys.platform == "linux" else {}
-        program = [sys.executable, "-m", f"holdfast.training.examples.{example}", *options]
-        command = [sys.executable, *RANKS[1:], "1", "--sharded", "--wait", "150", "--", *program]
-        places = [self.start(command, **variables, **{ENV_COMPLETION_INDEX: str(n)}) for n in range(job.pods)]
+            command = [sys.executable, *RANKS[1:], "1", "--sharded", "--wait", "150", "--", *command]
+            own = [{ENV_GANG_NODES: str(job.pods), ENV_COMPLETION_INDEX: str(n)} for n in range(job.pods)]
+        elif program == "torchrun" or (job.elastic and processes > 1):
+            own = ranks(processes)
+        places = [self.start(command, common | variables) for variables in own]
         if loses >= 0:
             until("a step is committed", lambda: commits(url), 200)
-            whole = psutil.Process(places[loses][0].pid)
-            for process in [whole, *whole.children(recursive=True)]:
-                process.kill()
-            places[loses] = self.start(command, **variables, **{ENV_COMPLETION_INDEX: str(loses)})
+            kill_family(places[loses][0].pid)
+            places[loses] = self.start(command, common | own[loses])
         codes = [place.wait(200) for place, _ in places]
         printed = "".join(log.read_text() for _, log in places)
-        assert codes == [0] * job.pods, printed[-3000:]
-        return printed
-
-    def ranks(self, count: int, example: str, *options: str, code: int = 0, **variables: str) -> str:
-        """All of one machine to their end, with what torchrun or `holdfast train ranks` gives them; what they printed."""
-        (port,) = free_ports(1)
-        gang = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": str(count)}
-        gang[ENV_LOCAL_WORLD_SIZE] = str(count)
-        gang |= {"OMP_NUM_THREADS": "1", **({"GLOO_SOCKET_IFNAME": "lo"} if sys.platform == "linux" else {})}
-        gang |= variables
-        places = [self.place(example, *options, RANK=str(n), **{ENV_LOCAL_RANK: str(n)}, **gang) for n in range(count)]
-        codes = [place.wait(200) for place, _ in places]
-        printed = "".join(log.read_text() for _, log in places)
-        assert codes == [code] * count, printed[-3000:]
+        assert codes == [code] * len(places), printed[-3000:]
         return printed
 
 
@@ -137,7 +104,7 @@ def test_an_example_is_killed_as_its_job_file_starts_it_and_ends_with_the_bits_o
         again = forked.job(job, tmp_path / "killed", loses=1).partition("this one keeps its memory and waits")[2]
     else:
         # Every process at its second save; what it trained since the first is lost.
-        forked.job(job, tmp_path / "killed", code=-signal.SIGKILL, **{ENV_KILL_AT: "stage.begin:2"})
+        forked.job(job, tmp_path / "killed", code=-signal.SIGKILL, kill_at="stage.begin:2")
         again = forked.job(job, tmp_path / "killed")
     assert again and not BEGAN_ANEW.search(again)
     (step, whole), (end, found) = (load_tensors(tmp_path / name, job.name) for name in ("whole", "killed"))

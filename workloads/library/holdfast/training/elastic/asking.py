@@ -65,16 +65,12 @@ class Peers:
     def _status(self, index: int) -> dict[str, Any] | None:
         return self.ask(index, "/status", PROBE_S)
 
-    def living(self, members: list[Member]) -> list[Member]:
-        """Those whose process of that epoch answers; one that was replaced has another incarnation."""
-        return [*self.answers(members)]
-
     def at_work(self, members: list[Member]) -> list[Member]:
         """Those of the living that have an epoch: who was left out of the gang and asks to come in ends nothing."""
         return [member for member, found in self.answers(members).items() if found.get("phase") != "waiting"]
 
     def answers(self, members: list[Member]) -> dict[Member, dict[str, Any]]:
-        """The status of the living."""
+        """The status of those that live; one that was replaced has another incarnation."""
         status = self.look([member.index for member in members])
         answers = ((member, status.get(member.index, {})) for member in members)
         return {member: found for member, found in answers if found.get("incarnation") == member.incarnation}

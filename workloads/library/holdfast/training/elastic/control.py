@@ -13,7 +13,8 @@ import json
 import socket
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import asdict
 from typing import Any, cast
 
 from holdfast.runtime.bounded_http import BoundedHandler, BoundedServer
@@ -50,8 +51,8 @@ class Control:
         self._reports: dict[int, set[int]] = {}
         """Epoch -> indices that have lost its group."""
         self._joins: dict[int, tuple[Member, float]] = {}
-        self._farewells: dict[int, set[int]] = {}
-        """Epoch -> indices that have seen its end."""
+        self._unheard: dict[int, tuple[str, int]] = {}
+        """Index -> incarnation that asked to come in and did not answer, and how often."""
         self.shown: dict[str, int | str] = {}
         """What else its status says."""
         self.total = 0
@@ -91,8 +92,8 @@ class Control:
         self._epochs[epoch.number] = epoch
         # A report of an older epoch changes nothing any more, and a Job has more epochs than it should remember.
         for old in sorted(self._epochs)[:-EPOCHS]:
-            for table in (self._epochs, self._reports, self._farewells):
-                table.pop(old, None)
+            del self._epochs[old]
+            self._reports.pop(old, None)
 
     def lose(self, epoch: Epoch) -> None:
         """Others may still wait in a collective of it, for a member that they hear."""
@@ -114,14 +115,14 @@ class Control:
         with self._changed:
             return max((time.monotonic() - since for _, since in self._joins.values()), default=0.0)
 
-    def forget(self, indices: frozenset[int]) -> None:
-        """Askers that are gone again."""
+    def forget(self, gone: Collection[Member]) -> None:
+        """Askers that do not answer: they are gone again, or their port is closed from here."""
         with self._changed:
-            self._joins = {index: join for index, join in self._joins.items() if index not in indices}
-
-    def farewells(self, epoch: int) -> frozenset[int]:
-        with self._changed:
-            return frozenset(self._farewells.get(epoch, ()))
+            for member in gone:
+                name, times = self._unheard.get(member.index, ("", 0))
+                again = times if name == member.incarnation else 0
+                self._unheard[member.index] = member.incarnation, again + 1
+            self._joins = {index: join for index, join in self._joins.items() if join[0] not in gone}
 
     def wait(self, timeout_s: float) -> None:
         """Until a question has come."""
@@ -148,14 +149,17 @@ class Control:
         asks = Member(index=int(body["index"]), incarnation=str(body["incarnation"])[:64])
         if path == "/join":
             return self._joined(asks)
-        number = int(body["epoch"])
-        tables = {"/report": self._reports, "/farewell": self._farewells}
+        if path == "/report":
+            return self._reported(asks, int(body["epoch"]))
+        raise ValueError(f"nobody asks for {path}")
+
+    def _reported(self, asks: Member, number: int) -> dict[str, Any]:
         with self._changed:
             known = self._epochs.get(number)
             if known and asks in known.members:
-                tables[path].setdefault(number, set()).add(asks.index)
+                self._reports.setdefault(number, set()).add(asks.index)
                 self._changed.notify_all()
-            return self._newer(number) if path == "/report" else self._status()
+            return self._status_once(lambda epoch: epoch.number > number)
 
     def _joined(self, asks: Member) -> dict[str, Any]:
         with self._changed:
@@ -164,30 +168,23 @@ class Control:
             if not known or known[0] != asks:
                 self._joins[asks.index] = (asks, time.monotonic())
                 self._changed.notify_all()
-            return self._taking_in(asks)
+            return self._status_once(lambda epoch: asks in epoch.members)
 
-    def _newer(self, number: int) -> dict[str, Any]:
+    def _status_once(self, awaited: Callable[[Epoch], bool]) -> dict[str, Any]:
         # The lock is free while it waits, so that other members are answered meanwhile.
-        self._changed.wait_for(lambda: self._epoch is not None and self._epoch.number > number, POLL_S)
-        return self._status()
-
-    def _taking_in(self, asks: Member) -> dict[str, Any]:
-        self._changed.wait_for(lambda: self._epoch is not None and asks in self._epoch.members, POLL_S)
+        self._changed.wait_for(lambda: self._epoch is not None and awaited(self._epoch), POLL_S)
         return self._status()
 
     def _status(self) -> dict[str, Any]:
-        epoch = self._epoch.to_json() if self._epoch else None
-        me = {"index": self.me.index, "incarnation": self.me.incarnation, "phase": self._phase, "epoch": epoch}
-        return (
-            me
-            | self.shown
-            | {
-                "closed": sorted(self.closed),
-                "ear": self.ear,
-                "lost": self._lost,
-                "total": self.total,
-            }
-        )
+        return asdict(self.me) | self.shown | {
+            "phase": self._phase,
+            "epoch": self._epoch.to_json() if self._epoch else None,
+            "closed": sorted(self.closed),
+            "ear": self.ear,
+            "lost": self._lost,
+            "total": self.total,
+            "unheard": dict(self._unheard.values()),
+        }  # fmt: skip
 
 
 class _Server(BoundedServer):

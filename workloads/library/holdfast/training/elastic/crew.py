@@ -9,11 +9,8 @@ import os
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from dataclasses import asdict
 from functools import partial
-from typing import Any
 
-import torch
 from torch.distributed import ProcessGroup
 
 from holdfast.checkpoint.errors import CheckpointExit, Preempted, StorageError, Superseded
@@ -21,52 +18,39 @@ from holdfast.checkpoint.failpoints import failpoint
 from holdfast.contract.errors import InputError
 from holdfast.contract.job_identity import attempt_of
 from holdfast.runtime import logs
-from holdfast.runtime.events import EventLog
 from holdfast.runtime.shutdown import Shutdown
-from holdfast.training.elastic.asking import Peers
-from holdfast.training.elastic.control import Control
 from holdfast.training.elastic.group import Group
-from holdfast.training.elastic.membership import Epoch, Member
-from holdfast.training.elastic.node import ALONE, Node
+from holdfast.training.elastic.membership import Epoch
 from holdfast.training.elastic.reach import Reach
 from holdfast.training.elastic.regroup import Regroup
 from holdfast.training.elastic.saves import GangSaves
 from holdfast.training.elastic.transfer import furthest, synchronize
-from holdfast.training.elastic.watch import Lag, Watch
+from holdfast.training.elastic.watch import Watch
 from holdfast.training.errors import CutOff, Expelled, GangTooSmall, GroupLost
 
 NO_STATE = -1
-FAREWELL_S = 5.0
+LAST_LOOK_S = 5.0
 
 
 class Crew:
     def __init__(
         self,
-        state: dict[str, Any],
-        device: torch.device,
-        *,
-        control: Control,
-        peers: Peers,
         regroup: Regroup,
         group: Group,
-        lag: Lag,
-        silent_s: float,
         saves: GangSaves,
         shutdown: Shutdown,
+        *,
+        silent_s: float,
         window_s: float,
-        events: EventLog | None,
-        ranks_per_node: int = 1,
-        node: Node = ALONE,
+        members_per_node: int = 1,
     ) -> None:
-        """`ranks_per_node`: members of one."""
-        self._state, self._device = state, device
-        self._control, self._peers, self._regroup, self._group, self._lag = control, peers, regroup, group, lag
-        self._watch = Watch(control.me, peers, group.abort, silent_s=silent_s)
-        self._saves, self._shutdown, self._window_s, self._events = saves, shutdown, window_s, events
-        self._ranks_per_node, self._node = ranks_per_node, node
-        self._reach = Reach(control, peers)
+        self._regroup, self._group, self._saves, self._shutdown = regroup, group, saves, shutdown
+        self._control, self._peers, self._lag, self._node = regroup.control, regroup.peers, regroup.lag, saves.node
+        self._window_s, self._members_per_node = window_s, members_per_node
+        self.me = self._control.me
+        self._watch = Watch(self.me, self._peers, group.abort, silent_s=silent_s)
+        self._reach = Reach(self._control, self._peers)
         self._led = False
-        self.me = control.me
         self.epoch = Epoch(number=0, members=(self.me,))
         self.rank = 0
         """Of this member in the epoch."""
@@ -153,20 +137,27 @@ class Crew:
                 return False
             status = self._peers.ask(lead.index, "/status", 1.0) or {}
             if status.get("phase") == "complete":
-                self._peers.ask(lead.index, "/farewell", 1.0, **asdict(self.me), epoch=self.epoch.number)
+                self._control.enter(self.epoch, "complete")
                 return True
             time.sleep(0.05)
 
     def _complete(self) -> None:
+        """A member that has not seen the end would save it again, and find no peer."""
         self._control.enter(self.epoch, "complete")
-        self._await_farewells([member for member in self.epoch.members if member != self.me])
+        others = [member for member in self.epoch.members if member != self.me]
+        ends = time.monotonic() + LAST_LOOK_S
+        while time.monotonic() < ends:
+            phases = {found.get("phase") for found in self._peers.answers(others).values()}
+            if phases <= {"complete", "waiting"}:
+                return
+            self._control.wait(0.1)
 
     def last_words(self, reason: str, *, ask: bool = False) -> None:
         logs.error("gang", f"leaving at step {max(0, self.step)}: {reason}{self._saves.loss(self.step, ask=ask)}")
 
     def close(self) -> None:
         self._watch.close()
-        self._saves.close()
+        self._saves.follow()
         self._group.close()
         self._control.close()
 
@@ -246,8 +237,8 @@ class Crew:
             self._emit_as_lead("start", rank=0, world_size=size, attempt=attempt_of(os.environ))
         self._saves.lead(self.step)
         # A node that has lost one of its processes counts: it is there, and paid for.
-        nodes = len({member.index // self._ranks_per_node for member in self.epoch.members})
-        of = len(self._peers.addresses) // self._ranks_per_node
+        nodes = len({member.index // self._members_per_node for member in self.epoch.members})
+        of = len(self._peers.addresses) // self._members_per_node
         self._emit_as_lead("resized", step=self.step, nodes=nodes, of=of, seconds=round(stalled_s, 3))
 
     def _hold_what_others_hold(self) -> None:
@@ -260,7 +251,7 @@ class Crew:
         if most == NO_STATE:
             self._restore_on_lead()
         with self.together():
-            self.step = synchronize(self._state, self.step, self._device, self.group, self._node)
+            self.step = synchronize(self._saves.state, self.step, self._group.device, self.group, self._node)
 
     def _restore_on_lead(self) -> None:
         # Not in a collective: a restore may take minutes, and a silent peer counts as lost after seconds.
@@ -279,20 +270,11 @@ class Crew:
                 return
             time.sleep(0.05)
 
-    def _await_farewells(self, others: list[Member]) -> None:
-        """A member that has not seen the end would save it again, and find no peer."""
-        ends = time.monotonic() + FAREWELL_S
-        while time.monotonic() < ends:
-            gone = self._control.farewells(self.epoch.number)
-            if not self._peers.at_work([member for member in others if member.index not in gone]):
-                return
-            self._control.wait(0.1)
-
     def _seconds_left(self) -> float:
         left = self._shutdown.seconds_left(self._window_s)
         # Without a notice the nodes are given back by choice, so there is as much time as a notice would give.
         return self._window_s if math.isinf(left) else max(0.1, left)
 
     def _emit_as_lead(self, event: str, **fields: object) -> None:
-        if self._events and self.coordinator:
-            self._events.emit(event, **fields)
+        if self.coordinator:
+            self._saves.emit(event, **fields)

@@ -17,7 +17,7 @@ import socket
 import sys
 import threading
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
@@ -29,6 +29,7 @@ import torch
 from holdfast.contract.errors import InputError
 from holdfast.contract.exit_codes import EXIT_RETRY
 from holdfast.runtime.phases import uncollected
+from holdfast.runtime.shutdown import Shutdown
 from holdfast.training.deferred_compiler import defer_compiler
 
 PRELOADED = (
@@ -40,14 +41,18 @@ COMPILER = "torch._dynamo.eval_frame"
 """A part of it: the whole is deferred under its name."""
 
 
+# The ranks leave a margin before the window ends.
+KILL_MARGIN_S = 0.5
+
+
 class ForkedRanks:
-    def __init__(self, command: Sequence[str], inherited: Sequence[int], *, client: str = "") -> None:
+    def __init__(self, command: Sequence[str], inherited: Sequence[int] = (), *, client: str = "") -> None:
         """`inherited`: descriptors that the ranks share. `client`: a package that they ask their store through.
         Raises InputError for a program that is not there."""
         if shutil.which(command[0]) is None:
             raise InputError(
                 "the program cannot be started", got=command[0], allowed="a program of the image",
-                fix="python -m holdfast train ranks --processes 4 --sharded -- python train.py",
+                fix="python -m holdfast train ranks --processes 4 -- python train.py",
             )  # fmt: skip
         self._socket, theirs = socket.socketpair()
         for descriptor in inherited:
@@ -59,16 +64,16 @@ class ForkedRanks:
         self._lines = self._socket.makefile("rb")
         self._changed = threading.Condition()
         self._pids: set[int] = set()
-        self._gone = False
+        self._reported = False
         self._ended: SimpleQueue[int | None] = SimpleQueue()
         threading.Thread(target=self._listen, name="forked-ranks", daemon=True).start()
 
     def start(self, variables: Sequence[Mapping[str, str]], ended: SimpleQueue[int | None]) -> None:
         """A rank for each of `variables`, which are added to its environment; `ended` gets their exit codes."""
         with self._changed:
-            self._ended = ended
+            self._ended, self._reported = ended, False
             self._socket.sendall(json.dumps([dict(own) for own in variables]).encode() + b"\n")
-            self._changed.wait_for(lambda: self._pids or self._gone)
+            self._changed.wait_for(lambda: self._reported)
 
     @property
     def running(self) -> bool:
@@ -79,6 +84,13 @@ class ForkedRanks:
             for pid in self._pids:
                 with suppress(ProcessLookupError):
                     os.killpg(pid, number) if number is signal.SIGKILL else os.kill(pid, number)
+
+    def pass_on(self, shutdown: Shutdown, window_s: float) -> None:
+        """Once the notice has come: it goes to the ranks, and at the window's end none may be left."""
+        shutdown.wait()
+        self.signal(signal.SIGTERM)
+        threading.Event().wait(max(0.0, shutdown.seconds_left(window_s, KILL_MARGIN_S)))
+        self.signal(signal.SIGKILL)
 
     def end(self) -> None:
         self.signal(signal.SIGKILL)
@@ -92,11 +104,12 @@ class ForkedRanks:
                 with self._changed:
                     for code in report.get("codes", ()):
                         self._ended.put(code)
-                    self._pids = {*report["running"]}
+                    self._pids, self._reported = {*report["running"]}, True
                     self._changed.notify_all()
         with self._changed:  # what forks is gone, and has taken its ranks along
-            self._pids, self._gone = set(), True
-            self._ended.put(EXIT_RETRY)
+            for _ in self._pids or {0}:
+                self._ended.put(EXIT_RETRY)
+            self._pids, self._reported = set(), True
             self._changed.notify_all()
 
 
@@ -109,34 +122,45 @@ def _serve(connection: socket.socket, command: Sequence[str], preloaded: Sequenc
         _preload(*preloaded)
         # A first start, of a replacement for which all others wait, compiles nothing before its first step.
         defer_compiler(settings=True)
-    running: dict[int, int] = {}
-    """By a handle, the processes of the ranks."""
-    data = b""
+    # The end of a rank wakes this process: macOS has no descriptor for a process.
+    woken, waker = socket.socketpair()
+    woken.setblocking(False)
+    waker.setblocking(False)
+    signal.signal(signal.SIGCHLD, _noted)
+    signal.set_wakeup_fd(waker.fileno())
+    running, orders = set[int](), connection.makefile("rb")
     while True:
-        ready = select.select([connection, *running], [], [])[0]
+        ready = select.select([connection, woken], [], [])[0]
         if connection in ready:
-            piece = connection.recv(1 << 16)
-            if not piece:
+            line = orders.readline()  # one at a time: the launcher waits for the report
+            if not line:
                 break
-            data += piece
-            while b"\n" in data:
-                line, _, data = data.partition(b"\n")
-                pids = [_forked(own, connection, command) for own in json.loads(line)]
-                running |= {os.pidfd_open(pid): pid for pid in pids}
-                _report(connection, running, [])
-        if codes := [_code(handle, running.pop(handle)) for handle in [*running] if handle in ready]:
+            running |= {_forked(own, connection, command) for own in json.loads(line)}
+            _report(connection, running, [])
+        if woken in ready:
+            woken.recv(1 << 16)
+        if codes := [*_codes(running)]:
             _report(connection, running, codes)
             if python and not running and any(codes):
                 _preload(COMPILER)  # until the replacement is there
-    for pid in running.values():
+    for pid in running:
         with suppress(ProcessLookupError):
             os.killpg(pid, signal.SIGKILL)
     os._exit(0)
 
 
-def _code(handle: int, pid: int) -> int:
-    os.close(handle)
-    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+def _noted(*_: object) -> None:
+    """Without a handler nothing is written to the waker."""
+
+
+def _codes(running: set[int]) -> Iterator[int]:
+    """Of those that have ended."""
+    while running:
+        pid, status = os.waitpid(-1, os.WNOHANG)
+        if not pid:
+            return
+        running.remove(pid)
+        yield os.waitstatus_to_exitcode(status)
 
 
 def _preload(*modules: str) -> None:
@@ -145,9 +169,9 @@ def _preload(*modules: str) -> None:
             import_module(module)
 
 
-def _report(connection: socket.socket, running: Mapping[int, int], codes: list[int]) -> None:
+def _report(connection: socket.socket, running: set[int], codes: list[int]) -> None:
     with suppress(OSError):  # the launcher is gone: the next look finds it
-        connection.sendall(json.dumps({"running": [*running.values()], "codes": codes}).encode() + b"\n")
+        connection.sendall(json.dumps({"running": [*running], "codes": codes}).encode() + b"\n")
 
 
 def _forked(own: Mapping[str, str], connection: socket.socket, command: Sequence[str]) -> int:
@@ -157,8 +181,10 @@ def _forked(own: Mapping[str, str], connection: socket.socket, command: Sequence
     with suppress(ProcessLookupError, PermissionError):
         os.setpgid(pid, pid)
     if not pid:
-        connection.close()
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        os.close(connection.detach())
+        signal.set_wakeup_fd(-1)
+        for number in (signal.SIGTERM, signal.SIGCHLD):
+            signal.signal(number, signal.SIG_DFL)
         signal.signal(signal.SIGINT, signal.default_int_handler)
         os.environ.update(own)
         _run(command)

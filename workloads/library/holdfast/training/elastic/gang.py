@@ -1,6 +1,6 @@
 """ElasticGang: data-parallel training that loses nodes, goes on with the others, and takes new ones in.
 
-    with ElasticGang(url, {"model": model, "optimizer": optimizer}, run="mine", nodes=nodes, min_nodes=2) as gang:
+    with ElasticGang(url, {"model": model, "optimizer": optimizer}, run="mine", shards=48) as gang:
         for step in gang.steps(1000):
             for shard in gang.shards():
                 inputs, targets = batch(step, shard)
@@ -35,23 +35,21 @@ from holdfast.checkpoint import Tuning
 from holdfast.checkpoint.errors import CheckpointExit
 from holdfast.checkpoint.failpoints import failpoint
 from holdfast.checkpoint.parts import checked_state
-from holdfast.checkpoint.stores import Storage
 from holdfast.contract.lifecycle import DEFAULT_WINDOW
 from holdfast.contract.object_names import checked_run
 from holdfast.runtime import shutdown as notices
 from holdfast.runtime.events import EventLog
 from holdfast.training.data import mixed_seed, seed_draws
-from holdfast.training.elastic import places
 from holdfast.training.elastic import shards as sharing
 from holdfast.training.elastic.asking import Peers
 from holdfast.training.elastic.control import Control
 from holdfast.training.elastic.crew import Crew
 from holdfast.training.elastic.gradients import ExactGradientSum, GradientSum
-from holdfast.training.elastic.group import Group, port_taken
+from holdfast.training.elastic.group import Group, opening
 from holdfast.training.elastic.membership import Member
 from holdfast.training.elastic.node import node_of, parameters_of
 from holdfast.training.elastic.pace import Pace
-from holdfast.training.elastic.places import Address
+from holdfast.training.elastic.places import Address, Places, gang_id, of_pod
 from holdfast.training.elastic.regroup import Limits, Regroup
 from holdfast.training.elastic.saves import GangSaves, open_store
 from holdfast.training.elastic.shards import GangProgress
@@ -67,10 +65,7 @@ class ElasticGang:
         state: dict[str, Any],
         *,
         run: str,
-        nodes: tuple[Address, ...] | None = None,
-        index: int | None = None,
-        min_nodes: int | None = None,
-        ranks_per_node: int | None = None,
+        places: Places | None = None,
         shards: int = 0,
         exact: bool = False,
         every: int = 100,
@@ -85,83 +80,47 @@ class ElasticGang:
         lag_s: float = 120.0,
         tuning: Tuning | None = None,
     ) -> None:
-        """`nodes`: address of every place in the gang, `index` this one's; a place also uses the port above. A place is
-        a process: `ranks_per_node` neighbouring ones are of one node. What of these and of `min_nodes` is left out is
-        as the pod's environment states it, and without such a pod the gang is one process.
+        """`places`: as the pod's environment states them if left out; without such a pod the gang is one process. A place
+        also uses the port above its own.
         `shards`: cut of each step, 0 for six for each process. `every`: steps between checkpoints. `facts`: what must not
         differ when a run is resumed, such as a digest of its data and the samples of a shard. `gather_s`: how long a
         start or a newcomer waits for more; `hold_s`: how long too few wait; `silent_s`: when a member that answers no question counts as
         lost; `lag_s`: how long the others wait in a step for one that does answer, doubled where that was too short."""
-        nodes, index, min_nodes, ranks_per_node = places.resolved(nodes, index, min_nodes, ranks_per_node)
-        sharing.checked_nodes(len(nodes) // ranks_per_node, min_nodes)
+        pod = of_pod() if places is None else places
         parameters = parameters_of(checked_state(state))
         # What shares one state is one member: the node, or each process by itself.
-        node = self._node = node_of(parameters, ranks_per_node, index)
-        self._shards = sharing.checked_shards(shards, len(nodes), node.size)
-        self._members, self._index, self._seed = len(nodes) // node.size, index // node.size, seed
-        self._gather_s, self._window_s = gather_s, window_s
-        kind = ExactGradientSum if exact else GradientSum
+        node = self._node = node_of(parameters, pod.ranks_per_node, pod.index)
+        self._shards = sharing.checked_shards(shards, len(pod.nodes), node.size)
+        self._members, self._index, self._seed = len(pod.nodes) // node.size, pod.index // node.size, seed
         # A flag for each member, for its notice, one by which the lead calls for a regrouping, and each one's pace.
-        self._gradients = kind(parameters, flags=2 * self._members + 1)
+        self._gradients = (ExactGradientSum if exact else GradientSum)(parameters, flags=2 * self._members + 1)
         self._pace = Pace(self._gradients.device, shards=self._shards)
-        events = events if node.speaks else None
-        self._shutdown = notices.of_process()
-        self._tuning = tuning or Tuning()
-        peers = Peers(nodes[:: node.size], join_key(run), stores=_stores(nodes, node.size))
+        self._gather_s, self._window_s = gather_s, window_s
+        self._shutdown, self._tuning = notices.of_process(), tuning or Tuning()
+        key = join_key(checked_run(run))
+        peers = Peers(pod.nodes[:: node.size], key, stores=_stores(pod.nodes, node.size))
         storage = open_store(url, self._tuning, peers, hold_s=hold_s)
         progress = GangProgress(shards=self._shards, seed=seed, facts=facts, gradients=self._gradients)
-        whole = state | {"gang": progress}
         saves = GangSaves(
-            url, storage, checked_run(run), whole, gang=places.gang_id(nodes), every=every, keep=keep, tuning=self._tuning,
-            events=events, stop_asked=lambda: self._shutdown.requested, node=node,
+            url, storage, run, state | {"gang": progress}, gang=gang_id(pod.nodes), every=every, keep=keep,
+            tuning=self._tuning, events=events if node.speaks else None, stop_asked=self._stop_asked, node=node,
         )  # fmt: skip
-        members_per_node = ranks_per_node // node.size
-        limits = Limits(min_members=min_nodes * members_per_node, gather_s=gather_s, hold_s=hold_s)
-        self._silent_s, self._lag = silent_s, Lag(lag_s)
-        self._crew = self._assembled(run, nodes, storage, limits, whole, saves, events, members_per_node, peers)
+        me = Member(index=self._index, incarnation=node.decided(lambda: secrets.token_hex(8)))
+        # Only the rank that speaks for its node is asked.
+        port = peers.addresses[self._index][1] if node.speaks else 0
+        with opening(port):
+            self._control = Control(me, port, key)
+        per_node = pod.ranks_per_node // node.size
+        limits = Limits(min_members=pod.min_nodes * per_node, gather_s=gather_s, hold_s=hold_s)
+        regroup = Regroup(storage, run, self._control, peers, limits, Lag(lag_s), stop_asked=self._stop_asked)
+        added_up, device = pod.nodes[node.rank :: node.size], self._gradients.device
+        group = Group(added_up, me, device, key=key, beside_node=node.mesh is not None)
+        self._crew = Crew(
+            regroup, group, saves, self._shutdown, silent_s=silent_s, window_s=window_s, members_per_node=per_node
+        )
         self._reduced, self._own = False, 0
         self._called: frozenset[int] | None = None
         """Of the last reduction: who leaves; None: no member called for a regrouping."""
-
-    def _assembled(
-        self,
-        run: str,
-        nodes: tuple[Address, ...],
-        storage: Storage,
-        limits: Limits,
-        state: dict[str, Any],
-        saves: GangSaves,
-        events: EventLog | None,
-        members_per_node: int,
-        peers: Peers,
-    ) -> Crew:
-        node, key = self._node, join_key(run)
-        me = Member(index=self._index, incarnation=node.decided(lambda: secrets.token_hex(8)))
-        added_up = nodes[node.rank :: node.size]
-        # Only the rank that speaks for its node is asked.
-        port = peers.addresses[self._index][1] if node.speaks else 0
-        try:
-            self._control = Control(me, port, key)
-        except OSError as error:
-            raise port_taken(port, error) from error
-        return Crew(
-            state,
-            self._gradients.device,
-            control=self._control,
-            peers=peers,
-            regroup=Regroup(
-                storage, run, self._control, peers, limits, self._lag, stop_asked=lambda: self._shutdown.requested
-            ),
-            group=Group(added_up, me, self._gradients.device, key=key, beside_node=node.mesh is not None),
-            lag=self._lag,
-            silent_s=self._silent_s,
-            saves=saves,
-            shutdown=self._shutdown,
-            window_s=self._window_s,
-            events=events,
-            ranks_per_node=members_per_node,
-            node=node,
-        )
 
     @property
     def step(self) -> int:
@@ -185,6 +144,9 @@ class ElasticGang:
     def coordinator(self) -> bool:
         """One process of the gang, which may become another."""
         return self._crew.coordinator and self._node.speaks
+
+    def _stop_asked(self) -> bool:
+        return self._shutdown.requested
 
     def __enter__(self) -> Self:
         self._shutdown.takes_s = self._window_s
@@ -244,7 +206,7 @@ class ElasticGang:
         failpoint("gang.reduce")
         crew, flags = self._crew, [0] * (2 * self._members + 1)
         # A notice travels with the gradients: all members learn of it at the same step, for no message more.
-        flags[self._index] = int(self._shutdown.requested and self._node.speaks)
+        flags[self._index] = int(self._stop_asked() and self._node.speaks)
         flags[self._members] = int(self._newcomers_ready())
         # Before the sum: in it a fast member waits for the slow ones, and all would look equally slow.
         units = self._pace.ended(self._own, step=crew.step, epoch=crew.epoch.number)

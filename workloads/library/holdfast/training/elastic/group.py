@@ -40,13 +40,18 @@ BACKENDS = {"cpu": "gloo", "cuda": "cpu:gloo,cuda:nccl"}
 _set_timeout = getattr(dist, "set_timeout", distributed_c10d._set_pg_timeout)  # pyright: ignore[reportPrivateUsage, reportDeprecated]
 
 
-def port_taken(port: int, error: Exception) -> InputError:
-    return InputError(
-        "a port of the gang cannot be opened",
-        got=f"port {port}: {str(error)[:120]}",
-        allowed="two free ports for each place, its own and the one above",
-        fix="another --port, the same for all places",
-    )
+@contextlib.contextmanager
+def opening(port: int) -> Generator[None]:
+    """Raises InputError where the port is taken."""
+    try:
+        yield
+    except OSError as error:
+        raise InputError(
+            "a port of the gang cannot be opened",
+            got=f"port {port}: {str(error)[:120]}",
+            allowed="two free ports for each place, its own and the one above",
+            fix="another --port, the same for all places",
+        ) from error
 
 
 class Group:
@@ -67,19 +72,16 @@ class Group:
         """Of the group that is open."""
         self._tunnel: Tunnel | None = None
         """To the store of the lead."""
-        self._backend, self._beside_node = BACKENDS[device.type], beside_node
+        self.device, self._backend, self._beside_node = device, BACKENDS[device.type], beside_node
         self.handle: dist.ProcessGroup | None = None
         """For collectives; None where this member is alone."""
         port = addresses[me.index][1] + 1
-        try:
+        with opening(port):
             self._own = Gate(port, key, timeout=timedelta(seconds=self._connect_s)).store
-        except OSError as error:
-            raise port_taken(port, error) from error
 
     def open(self, epoch: Epoch, lag_s: float) -> None:
         """`lag_s`: how long its collectives wait for a member. Raises GroupLost."""
-        rank = epoch.rank_of(self._me)
-        assert rank is not None
+        rank = epoch.members.index(self._me)
         if len(epoch.members) == 1:
             return
         failpoint("gang.connect")

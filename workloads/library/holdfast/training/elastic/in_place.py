@@ -10,7 +10,6 @@ each shard from their own node's memory or from the neighbour's, and from the bu
 import contextlib
 import os
 import secrets
-import signal
 import threading
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -33,10 +32,9 @@ from holdfast.runtime.shutdown import Shutdown
 from holdfast.training.elastic.asking import Peers
 from holdfast.training.elastic.control import Control
 from holdfast.training.elastic.forked_ranks import ForkedRanks
-from holdfast.training.elastic.group import port_taken
+from holdfast.training.elastic.group import opening
 from holdfast.training.elastic.membership import Epoch, Member
 from holdfast.training.elastic.places import MAX_RANKS, Address
-from holdfast.training.elastic.ranks import KILL_MARGIN_S
 from holdfast.training.elastic.regroup import Limits, Regroup
 from holdfast.training.elastic.saves import open_store
 from holdfast.training.elastic.watch import Lag, Watch
@@ -73,14 +71,8 @@ class ShardedNode:
         between("processes of a node", self.processes, 1, MAX_RANKS)
         between("seconds to wait for a lost node", self.wait_s, 0, 7 * 86_400)
         between("place is out of range", self.place, 0, len(self.nodes) - 1)
-        most = min(1, len(self.nodes) - 1)
-        if not 0 <= self.copies <= most:
-            raise InputError(
-                "copies of each shard",
-                got=f"{self.copies} with {len(self.nodes)} nodes",
-                allowed="0 or 1, each on another node",
-                fix="--copies 0, or --nodes 2 and more",
-            )
+        fix = "--copies 0, or --nodes 2 and more: a copy is on another node"
+        between("copies of each shard", self.copies, 0, min(1, len(self.nodes) - 1), fix=fix)
 
 
 def run_sharded(node: ShardedNode, shutdown: Shutdown) -> int:
@@ -104,14 +96,10 @@ class _Launcher:
         self._ranks = ForkedRanks(node.command, memories, client=client_of(node.checkpoints))
         me, key = Member(index=node.place, incarnation=secrets.token_hex(8)), join_key(node.run)
         port = node.nodes[node.place][1]
-        try:
+        with opening(port):
             self._control = Control(me, port, key)
-        except OSError as error:
-            raise port_taken(port, error) from error
-        try:
+        with opening(port + 1):
             self._gate = Gate(port + 1, key, timeout=timedelta(seconds=CONNECT_S))
-        except OSError as error:
-            raise port_taken(port + 1, error) from error
         domain = os.environ.get(ENV_GANG_DOMAIN, "")[:MAX_DOMAIN]
         shape = f"{len(node.nodes)} nodes of {node.processes} processes"
         self._keeper = Keeper(node.run, self._memories)
@@ -275,10 +263,8 @@ class _Launcher:
         return found
 
     def _pass_on(self) -> None:
-        """Thread: the notice goes to the ranks; at the window's end none may be left."""
+        """Thread of the notice."""
         self._shutdown.wait()
         if not self._ranks.running:  # this node waits for another one: nothing of it is at stake
             os._exit(exit_codes.EXIT_PREEMPTED)
-        self._ranks.signal(signal.SIGTERM)
-        threading.Event().wait(max(0.0, self._shutdown.seconds_left(self._node.window_s, KILL_MARGIN_S)))
-        self._ranks.signal(signal.SIGKILL)
+        self._ranks.pass_on(self._shutdown, self._node.window_s)

@@ -41,10 +41,6 @@ class Epoch:
     def lead(self) -> Member:
         return self.members[0]
 
-    def rank_of(self, member: Member) -> int | None:
-        """None: not a member of this epoch."""
-        return self.members.index(member) if member in self.members else None
-
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
 

@@ -26,7 +26,7 @@ from holdfast.checkpoint.parts import Json, Ranks, as_dtensor, error_of, failure
 from holdfast.contract.errors import InputError
 from holdfast.runtime.stop import OneProcessStore
 from holdfast.training.elastic import places
-from holdfast.training.elastic.group import BACKENDS, broadcast_json, port_taken
+from holdfast.training.elastic.group import BACKENDS, broadcast_json, opening
 from holdfast.training.errors import CutOff, Expelled, GangTooSmall, GroupLost, NodeLost
 from holdfast.training.gate import client_store, loopback_store
 
@@ -35,9 +35,9 @@ FOR_LIFE = timedelta(days=30)
 JOIN_S = 300.0
 
 # By name, as they go between ranks as JSON: a pickled exception could run code.
-_NEWS: dict[str, type[Exception]] = {kind.__name__: kind for kind in (Expelled, GroupLost, StorageError)}
-_ENDS: dict[str, type[CheckpointExit]] = {
-    kind.__name__: kind for kind in (CutOff, GangTooSmall, NotDurable, Preempted, Superseded)
+_KINDS: dict[str, type[BaseException]] = {
+    kind.__name__: kind
+    for kind in (CutOff, Expelled, GangTooSmall, GroupLost, NotDurable, Preempted, StorageError, Superseded)
 }
 
 
@@ -50,10 +50,8 @@ def join_node(device: str = "cpu") -> DeviceMesh:
         # The second rank's port for questions, which stays unused: the first one speaks for the node.
         _, port = pod.nodes[pod.index - rank + 1]
         timeout = timedelta(seconds=JOIN_S)
-        try:
+        with opening(port):
             store = client_store(port, timeout) if rank else loopback_store(timeout, port)
-        except OSError as error:
-            raise port_taken(port, error) from error
     dist.init_process_group(
         BACKENDS[kind], store=PrefixStore("node", store), rank=rank, world_size=size, timeout=FOR_LIFE
     )
@@ -111,7 +109,7 @@ class Node:
         if self.speaks:
             try:
                 answer = {"value": decide()}
-            except (InputError, CheckpointExit, *_NEWS.values()) as error:
+            except (InputError, *_KINDS.values()) as error:
                 answer = _described(error)
         with _with_the_others():
             answer = broadcast_json(answer, 0, torch.device("cpu"), dist.group.WORLD)
@@ -145,20 +143,12 @@ def _with_the_others() -> Generator[None]:
 def _described(error: BaseException) -> dict[str, Any]:
     if isinstance(error, InputError):
         return failure_of(error)
-    if isinstance(error, CheckpointExit):
-        return {"end": [type(error).__name__, error.step, error.reason]}
-    news = next(name for name, kind in _NEWS.items() if isinstance(error, kind))
-    return {"news": [news, str(error)]}
+    kind = next(name for name, kind in _KINDS.items() if isinstance(error, kind))
+    return {"kind": kind, "given": [error.step, error.reason] if isinstance(error, CheckpointExit) else [str(error)]}
 
 
 def _raised(answer: dict[str, Any]) -> BaseException:
-    if "input" in answer:
-        return error_of(answer)
-    if "end" in answer:
-        kind, step, reason = answer["end"]
-        return _ENDS[kind](step, reason)
-    kind, text = answer["news"]
-    return _NEWS[kind](text)
+    return error_of(answer) if "input" in answer else _KINDS[answer["kind"]](*answer["given"])
 
 
 def node_of(parameters: list[nn.Parameter], ranks_per_node: int, index: int) -> Node:

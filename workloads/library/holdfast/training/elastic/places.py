@@ -19,6 +19,7 @@ from holdfast.contract.environment import (
     PLACE,
 )
 from holdfast.contract.errors import InputError
+from holdfast.contract.values import between
 
 MAX_NODES = 1024
 MAX_RANKS = 64
@@ -33,8 +34,21 @@ class Places:
     nodes: tuple[Address, ...]
     """Of every place."""
     index: int
-    min_nodes: int
+    """Of this process's."""
+    min_nodes: int = 1
     ranks_per_node: int = 1
+    """Neighbouring places are of one node."""
+
+    def __post_init__(self) -> None:
+        # A node with fewer processes would shift the places of all nodes after it.
+        if self.ranks_per_node < 1 or len(self.nodes) % self.ranks_per_node:
+            raise InputError(
+                "processes of a node", got=f"{self.ranks_per_node} with {len(self.nodes)} addresses",
+                allowed="a number that divides the addresses: every node has the same number",
+                fix="an address for each process, node by node",
+            )  # fmt: skip
+        between("place is out of range", self.index, 0, len(self.nodes) - 1, fix="JOB_COMPLETION_INDEX of the pod")
+        between("min_nodes is out of range", self.min_nodes, 1, len(self.nodes) // self.ranks_per_node)
 
 
 def gang_id(nodes: tuple[Address, ...]) -> str:
@@ -43,7 +57,7 @@ def gang_id(nodes: tuple[Address, ...]) -> str:
 
 
 def of_pod(variables: Mapping[str, str] = os.environ) -> Places:
-    """Without the variables of an elastic job: the only place of a gang of one. InputError where one is not a number."""
+    """Without the variables of an elastic job: the only place of a gang of one. Raises InputError."""
     nodes, ranks = _number(variables, ENV_GANG_NODES, 1), _number(variables, ENV_LOCAL_WORLD_SIZE, 1)
     # Every Indexed Job sets the index: without a gang it is no place.
     node = _number(variables, ENV_COMPLETION_INDEX, 0) if nodes > 1 else 0
@@ -72,34 +86,6 @@ def addresses(host: str, port: int, nodes: int, ranks: int = 1) -> tuple[Address
         # The port above each is where the groups of an epoch meet.
         return tuple((host, port + 2 * place) for place in range(nodes * ranks))
     return tuple((host.replace(PLACE, str(node)), port + 2 * rank) for node in range(nodes) for rank in range(ranks))
-
-
-def resolved(
-    nodes: tuple[Address, ...] | None, index: int | None, min_nodes: int | None, ranks_per_node: int | None
-) -> tuple[tuple[Address, ...], int, int, int]:
-    """What is given, and for the rest what the pod's environment states. Raises InputError for a place that is not there."""
-    pod = of_pod()
-    if ranks_per_node is None:
-        ranks_per_node = pod.ranks_per_node if nodes is None else 1
-    nodes = pod.nodes if nodes is None else nodes
-    index = pod.index if index is None else index
-    check(index, nodes, ranks_per_node)
-    return nodes, index, pod.min_nodes if min_nodes is None else min_nodes, ranks_per_node
-
-
-def check(index: int, nodes: tuple[Address, ...], ranks_per_node: int) -> None:
-    """Raises InputError for a place that this gang does not have."""
-    # A node with fewer processes would shift the places of all nodes after it.
-    if ranks_per_node < 1 or len(nodes) % ranks_per_node:
-        raise InputError(
-            "processes of a node", got=f"{ranks_per_node} with {len(nodes)} addresses",
-            allowed="a number that divides the addresses: every node has the same number",
-            fix="an address for each process, node by node",
-        )  # fmt: skip
-    if not 0 <= index < len(nodes):
-        raise InputError(
-            "place in the gang", got=index, allowed=f"0 to {len(nodes) - 1}", fix="JOB_COMPLETION_INDEX of the pod"
-        )
 
 
 def _number(variables: Mapping[str, str], name: str, default: int) -> int:

@@ -9,7 +9,6 @@ from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from holdfast.checkpoint.errors import CheckpointExit
 from holdfast.contract.errors import InputError
 from holdfast.training.elastic.asking import PROBE_S, Peers
 from holdfast.training.elastic.control import Control
@@ -46,7 +45,8 @@ class Reach:
         if self._tries == TRIES:
             # Where the others do not reach each other either, another try on another node would end the same way.
             alone = all({*others} - {place} <= bars[place] for place in status)
-            raise self._unreachable(closed, step, alone=alone)
+            error = unreachable(self._peers, self._me.index, closed)
+            raise error if alone else CutOff(max(0, step), str(error))
 
     def _closed(self, status: Mapping[int, Mapping[str, Any]]) -> dict[int, int]:
         """The first closed port of each that answers and has one."""
@@ -60,25 +60,25 @@ class Reach:
         host = self._peers.addresses[place][0]
         return next((port for port in ports if port and not _connects(host, port)), 0)
 
-    def _unreachable(self, closed: Mapping[int, int], step: int, *, alone: bool) -> InputError | CheckpointExit:
-        me, addresses = self._me.index, self._peers.addresses
-        # In a large gang a policy closes hundreds of them, for one reason.
-        lost = [
-            f"place {place} is alive, and {addresses[place][0]}:{port} is closed from here"
-            for place, port in closed.items()
-        ]
-        lost = lost[:MOST_NAMED] or ["other members cannot reach the ports of this one"]
-        port = addresses[me][1]
-        error = InputError(
-            "members of the gang cannot reach each other",
-            got=f"on place {me}: " + "; ".join(lost),
-            allowed=f"TCP from each pod of the Job to every other: ports {port} and {port + 1} of a process, and those "
-            "that gloo and NCCL take, 1024 to 65535",
-            fix="open 1024 to 65535 between the Job's own pods, ingress and egress, in the NetworkPolicy that selects them "
-            "(`kubectl get networkpolicy`; a rendered job brings one of its own name) or in the nodes' firewall; rule "
-            "HF155 of `holdfast lint` finds a policy that closes them",
-        )
-        return error if alone else CutOff(max(0, step), str(error))
+
+def unreachable(peers: Peers, me: int, closed: Mapping[int, int]) -> InputError:
+    """`closed`: a port of each place that is alive and closed from here."""
+    # In a large gang a policy closes hundreds of them, for one reason.
+    lost = [
+        f"place {place} is alive, and {peers.addresses[place][0]}:{port} is closed from here"
+        for place, port in closed.items()
+    ]
+    lost = lost[:MOST_NAMED] or ["other members cannot reach the ports of this one"]
+    port = peers.addresses[me][1]
+    return InputError(
+        "members of the gang cannot reach each other",
+        got=f"on place {me}: " + "; ".join(lost),
+        allowed=f"TCP from each pod of the Job to every other: ports {port} and {port + 1} of a process, and those "
+        "that gloo and NCCL take, 1024 to 65535",
+        fix="open 1024 to 65535 between the Job's own pods, ingress and egress, in the NetworkPolicy that selects them "
+        "(`kubectl get networkpolicy`; a rendered job brings one of its own name) or in the nodes' firewall; rule "
+        "HF155 of `holdfast lint` finds a policy that closes them",
+    )
 
 
 def _connects(host: str, port: int) -> bool:

@@ -6,8 +6,9 @@ middle of anything is followed by the next.
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
+from typing import Any
 
 from holdfast.checkpoint.errors import Preempted, StorageError
 from holdfast.checkpoint.failpoints import failpoint
@@ -16,8 +17,9 @@ from holdfast.runtime import logs
 from holdfast.training.elastic.asking import Peers, epoch_of
 from holdfast.training.elastic.control import POLL_S, Control
 from holdfast.training.elastic.membership import Epoch, Member, newest_number, propose
+from holdfast.training.elastic.reach import TRIES, unreachable
 from holdfast.training.elastic.watch import Lag
-from holdfast.training.errors import Expelled, GangTooSmall
+from holdfast.training.errors import CutOff, Expelled, GangTooSmall
 
 _LOOK_S = 0.05
 
@@ -43,8 +45,8 @@ class Regroup:
         *,
         stop_asked: Callable[[], bool],
     ) -> None:
-        self._storage, self._run, self._control, self._peers = storage, run, control, peers
-        self._places, self._limits, self._lag = len(peers.addresses), limits, lag
+        self._storage, self._run, self.control, self.peers = storage, run, control, peers
+        self._places, self._limits, self.lag = len(peers.addresses), limits, lag
         self._stop_asked = stop_asked
         self._me = control.me
         self._reported_late = 0
@@ -52,22 +54,26 @@ class Regroup:
         """The newest that went on without this member."""
 
     def first(self) -> Epoch:
-        """Join the gang that is there, or found one. Raises Preempted, GangTooSmall."""
+        """Join the gang that is there, or found one. Raises Preempted, GangTooSmall, and CutOff where the lead cannot reach
+        this member."""
         # Who asks in turn learns from it that their old epoch is over.
-        self._control.enter(self._left_out_by, "waiting")
+        self.control.enter(self._left_out_by, "waiting")
         began = time.monotonic()
         while True:
             if self._stop_asked():
                 raise Preempted(0)
-            status = self._peers.look([*range(self._places)])
+            status = self.peers.look([*range(self._places)])
             lead = _lead_to_ask(status, self._me.index)
             if lead != self._me.index:
                 failpoint("gang.join")
-                found = epoch_of(self._ask(lead, "/join"))
+                answer = self._ask(lead, "/join")
+                found = epoch_of(answer)
+                if _times_unheard(answer, self._me) >= TRIES:
+                    raise CutOff(0, str(unreachable(self.peers, self._me.index, {})))
                 if found and self._me in found.members:
                     if self._is_news(found):
                         return self._entered(found)
-                    self._control.wait(_LOOK_S)  # that answer came at once
+                    self.control.wait(_LOOK_S)  # that answer came at once
             elif epoch := self._found(began):
                 return epoch
             # Where a gang is at work its lead decides; before that, waiting costs what waiting nodes cost.
@@ -81,7 +87,7 @@ class Regroup:
         stayers = [member for member in epoch.members if member.index not in without]
         began = time.monotonic()
         while True:
-            answers = self._peers.answers(stayers)
+            answers = self.peers.answers(stayers)
             living = [*answers]
             if not living or living[0] == self._me:
                 # Others have met without this member, that was frozen: what it proposes is decided already.
@@ -95,7 +101,7 @@ class Regroup:
                     return self._entered(found)
 
     def _too_few(self) -> str:
-        host, port = self._peers.addresses[self._me.index]
+        host, port = self.peers.addresses[self._me.index]
         return (
             f"fewer than {self._limits.min_members} members came within "
             f"{self._limits.gather_s + self._limits.hold_s:g} s; if more are running, open TCP {port} and 1024 to 65535 "
@@ -120,13 +126,13 @@ class Regroup:
                 return None
             except StorageError as error:
                 return self._refused(error, began)
-        self._control.wait(_LOOK_S)
+        self.control.wait(_LOOK_S)
         return None
 
     def _lead(self, epoch: Epoch, living: list[Member], began: float, *, ahead: bool) -> Epoch | None:
         """On the lowest that lives: None while others have to be waited for."""
         waited = time.monotonic() - began
-        reported = self._control.reported(epoch.number)
+        reported = self.control.reported(epoch.number)
         late = [member.index for member in living if member != self._me and member.index not in reported]
         if not ahead:
             self._report_late(epoch, late, waited)
@@ -137,13 +143,13 @@ class Regroup:
             reported=reported,
             joiners=self._joiners(),
             # One that computes notices in its next collective.
-            patient=waited < self._lag.bound_s and not ahead,
+            patient=waited < self.lag.bound_s and not ahead,
             # A member with a notice has no time to hold for others.
             holding=waited < self._limits.hold_s and not self._stop_asked(),
             min_members=self._limits.min_members,
         )
         if proposal is None:
-            self._control.wait(_LOOK_S)
+            self.control.wait(_LOOK_S)
             return None
         return self._propose(proposal, began)
 
@@ -153,15 +159,15 @@ class Regroup:
             self._reported_late = epoch.number
             places = ", ".join(map(str, late))
             logs.warning(
-                "gang", f"waiting for place {places}, which answers and is still in its step: {self._lag.bound_s:g} s"
+                "gang", f"waiting for place {places}, which answers and is still in its step: {self.lag.bound_s:g} s"
             )
 
     def _joiners(self) -> list[Member]:
-        asking = self._control.joining()
-        there = self._peers.living([*asking.values()])
+        asking = self.control.joining().values()
+        there = self.peers.answers([*asking])
         # Who asked and died would be waited for by every later epoch.
-        self._control.forget(frozenset(asking) - {member.index for member in there})
-        return there
+        self.control.forget({*asking} - there.keys())
+        return [*there]
 
     def _propose(self, epoch: Epoch, began: float) -> Epoch | None:
         failpoint("gang.propose")
@@ -178,7 +184,7 @@ class Regroup:
         if time.monotonic() - began >= self._limits.hold_s or self._stop_asked():
             raise GangTooSmall(0, reason) from error
         logs.warning("gang", f"{reason}; asking again for at most {self._limits.hold_s:g} s")
-        self._control.wait(POLL_S)
+        self.control.wait(POLL_S)
 
     def _is_news(self, epoch: Epoch) -> bool:
         """A member that has not heard yet still offers the epoch that is over for this one: both would wait there for ever."""
@@ -189,7 +195,7 @@ class Regroup:
         if self._me not in epoch.members:
             self._left_out_by = epoch
             raise Expelled
-        self._control.enter(epoch, "member")
+        self.control.enter(epoch, "member")
         places = ", ".join(str(member.index) for member in epoch.members)
         if epoch.lead == self._me:
             logs.info("gang", f"epoch {epoch.number}: {len(epoch.members)} of {self._places} members ({places})")
@@ -197,7 +203,7 @@ class Regroup:
 
     def _ask(self, index: int, path: str, **body: object) -> dict[str, object] | None:
         # An answer to these may itself wait for POLL_S.
-        return self._peers.ask(index, path, POLL_S + 1, **asdict(self._me), **body)
+        return self.peers.ask(index, path, POLL_S + 1, **asdict(self._me), **body)
 
 
 def successor(
@@ -223,6 +229,13 @@ def successor(
     if len(members) < min_members and holding:
         return None
     return Epoch(number=epoch.number + 1, members=members, ending=len(members) < min_members)
+
+
+def _times_unheard(answer: Mapping[str, Any] | None, me: Member) -> int:
+    """How often the lead has heard this member ask, and has not reached it itself."""
+    unheard = (answer or {}).get("unheard")
+    times = unheard.get(me.incarnation) if isinstance(unheard, dict) else 0
+    return times if isinstance(times, int) else 0
 
 
 def _by_place(members: list[Member]) -> tuple[Member, ...]:

@@ -47,9 +47,9 @@ class GangSaves:
         stop_asked: Callable[[], bool],
         node: Node = ALONE,
     ) -> None:
-        self._url, self._storage, self._run, self._state = url, storage, run, state
+        self._url, self._storage, self._run, self.state = url, storage, run, state
         self._every, self._keep, self._tuning, self._events = every, keep, tuning, events
-        self._stop_asked, self._gang, self._node = stop_asked, gang, node
+        self._stop_asked, self._gang, self.node = stop_asked, gang, node
         self._leads = False
         self._writer: CheckpointWriter | None = None
         """None without the fence."""
@@ -57,12 +57,12 @@ class GangSaves:
 
     def restore(self) -> int:
         """Steps that the state has after it. On the lead of a gang in which no member has a state."""
-        ranks = self._node.ranks(timeout_s=self._tuning.agree_timeout_s)
-        found = restore(self._storage, self._run, self._state, ranks, self._tuning, self._stop_asked)
+        ranks = self.node.ranks(timeout_s=self._tuning.agree_timeout_s)
+        found = restore(self._storage, self._run, self.state, ranks, self._tuning, self._stop_asked)
         self._damaged = found.damaged
         for step, reason in found.skipped:
             logs.warning("restore", f"skipped step {step}: {reason}")
-        self._emit("restore", step=found.step, seconds=round(found.seconds, 3), skipped=found.skipped)
+        self.emit("restore", step=found.step, seconds=round(found.seconds, 3), skipped=found.skipped)
         return found.step
 
     def lead(self, step: int) -> None:
@@ -77,9 +77,9 @@ class GangSaves:
         # Once for each lead: taking the fence again would end the uploads that are in flight.
         if self._writer:
             return
-        epoch, durable, stale = self._node.decided(self._fence)
+        epoch, durable, stale = self.node.decided(self._fence)
         # A new one for each: the uploads of one that has ended have left their marks in the store of its ranks.
-        self._ranks = self._node.ranks(timeout_s=self._tuning.agree_timeout_s)
+        self._ranks = self.node.ranks(timeout_s=self._tuning.agree_timeout_s)
         restored = Restored(
             # A commit that is further than this gang belongs to one that was lost with it; it must not count as ours.
             step=max([0, *(s for s in durable if s <= step)]),
@@ -111,7 +111,7 @@ class GangSaves:
 
     def fenced_by_own_gang(self) -> bool:
         """Whether it was a member of this gang that took the fence last."""
-        return self._node.decided(lambda: fence.newest_gang(self._storage, self._run) == self._gang)
+        return self.node.decided(lambda: fence.newest_gang(self._storage, self._run) == self._gang)
 
     def after_step(self, step: int) -> None:
         self._poll()
@@ -126,7 +126,7 @@ class GangSaves:
         # The storage may have been silent when this member became the lead: the fence is asked for again.
         self.lead(step)
         if self._writer and step > max(self._writer.last_step, self._writer.durable_step):
-            self._writer.save(step, self._state)
+            self._writer.save(step, self.state)
 
     def make_durable(self, step: int, within_s: float) -> None:
         """Raises NotDurable or Superseded unless `step` is committed in time. On the lead."""
@@ -137,7 +137,7 @@ class GangSaves:
         assert self._writer
         if step > max(self._writer.last_step, self._writer.durable_step):
             # It waits for the upload before it, where a save on the way would be dropped: no later one comes.
-            self._writer.save(step, self._state, in_any_case=True)
+            self._writer.save(step, self.state, in_any_case=True)
         self._writer.wait(within_s)
         end: CheckpointExit | None = None
         try:
@@ -145,7 +145,7 @@ class GangSaves:
         except CheckpointExit as error:
             end = error
         # Before any rank acts on it: the one that the others hear the end from may leave next, with what they hear by.
-        with self._node.together():
+        with self.node.together():
             pass
         if end:
             raise end
@@ -168,16 +168,13 @@ class GangSaves:
         lost = step - self._writer.durable_step if self._writer else 0
         return f"; the newest checkpoint is of step {step - lost}: {lost} steps are lost" if lost > 0 else ""
 
-    def close(self) -> None:
-        self.follow()
-
     def _on_report(self, report: Report) -> None:
         if report.done in ("failed", "fenced"):
             logs.warning("save", f"checkpoint of step {report.step} failed: {report.reason}; training goes on")
         if event := report.event():
-            self._emit(event[0], **event[1])
+            self.emit(event[0], **event[1])
 
-    def _emit(self, event: str, **fields: object) -> None:
+    def emit(self, event: str, **fields: object) -> None:
         if self._events:
             self._events.emit(event, **fields)
 

@@ -12,6 +12,7 @@ import torch
 
 from holdfast.contract.errors import InputError
 from holdfast.training.elastic.gradients import ExactGradientSum, GradientSum
+from holdfast.training.progress import check_facts
 
 # With V = 6 N the slowest rank does at most 4 % more than its share at any size down to N / 2 (N = 8).
 SHARDS_PER_RANK = 6
@@ -47,17 +48,6 @@ def checked_shards(shards: int, ranks: int, ranks_of_state: int = 1) -> int:
     return shards
 
 
-def checked_nodes(nodes: int, min_nodes: int) -> None:
-    """Raises InputError."""
-    if not 1 <= min_nodes <= nodes:
-        raise InputError(
-            "least number of nodes is out of range",
-            got=f"min_nodes {min_nodes} of {nodes} nodes",
-            allowed=f"1 to {nodes}",
-            fix=f"min_nodes={max(1, nodes // 2)}",
-        )
-
-
 class GangProgress:
     def __init__(self, *, shards: int, seed: int, facts: Mapping[str, str | int], gradients: GradientSum) -> None:
         exact = isinstance(gradients, ExactGradientSum)
@@ -71,15 +61,7 @@ class GangProgress:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Raises InputError where a fact differs from that of the run."""
-        for name, value in self._facts.items():
-            # A run that was begun before a fact was stated goes on: nothing is known against it.
-            if state.get(name, value) != value:
-                raise InputError(
-                    f"the run was started with another value of {name}",
-                    got=value,
-                    allowed=f"{state.get(name)}: batches, random draws or sums would differ",
-                    fix=f"{name}={state.get(name)}, or another run name to start from zero",
-                )
+        check_facts(self._facts, state)
         if isinstance(self._gradients, ExactGradientSum):
             _check_gpu(self._gpu, str(state.get("gpu", self._gpu)))
             self._gradients.exponent = int(state["exponent"])

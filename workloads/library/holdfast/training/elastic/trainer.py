@@ -1,69 +1,51 @@
 """The reference model on an elastic gang: `holdfast train elastic`. The loop is what a user's own looks like."""
 
-import math
-from dataclasses import dataclass, field
-from pathlib import Path
+from dataclasses import dataclass
 
 import torch
 
 from holdfast.checkpoint.errors import CheckpointExit
 from holdfast.contract import exit_codes
-from holdfast.contract.object_names import checked_run
 from holdfast.contract.telemetry import KIND_TRAINING
-from holdfast.contract.values import between
 from holdfast.runtime.events import EventLog
-from holdfast.training.config import SEEDS
+from holdfast.training.config import Training
 from holdfast.training.data import Corpus, Samples
 from holdfast.training.deferred_compiler import defer_compiler
 from holdfast.training.elastic.gang import ElasticGang
-from holdfast.training.elastic.places import Address
+from holdfast.training.elastic.places import Places
 from holdfast.training.meter import Meter, digest
-from holdfast.training.model import ByteGPT, ModelConfig, next_byte_loss
+from holdfast.training.model import ByteGPT, next_byte_loss
 from holdfast.training.trainer import chosen_device
 
+LIMITS = ("window_s", "gather_s", "hold_s", "silent_s", "lag_s")
+OF_THE_GANG = ("run", "places", "shards", "exact", "every", "seed", *LIMITS)
+"""What goes on to ElasticGang, whose docstring says what each means."""
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ElasticConfig:
-    checkpoints: str
-    nodes: tuple[Address, ...]
-    index: int
-    ranks_per_node: int = 1
+
+@dataclass(frozen=True, kw_only=True)
+class ElasticConfig(Training):
+    places: Places
     run: str = "elastic"
-    min_nodes: int = 1
-    steps: int = 300
     shards: int = 0
     shard_samples: int = 2
     """Samples of one logical shard."""
     exact: bool = False
     every: int = 50
-    seed: int = 0
-    learning_rate: float = 1e-3
-    model: ModelConfig = field(default_factory=ModelConfig)
-    data: Path | None = None
-    events: Path | None = None
-    window_s: float = 15.0
     gather_s: float = 20.0
     hold_s: float = 60.0
     silent_s: float = 3.0
     lag_s: float = 120.0
-    device: str = "auto"
-    report_every: int = 5
-    """Steps between two `window` events."""
 
     def __post_init__(self) -> None:
-        checked_run(self.run)
-        between("place is out of range", self.index, 0, len(self.nodes) - 1)
-        between("seed is out of range", self.seed, *SEEDS)
-        for name in ("steps", "every"):
-            between(f"{name} is out of range", getattr(self, name), 1, math.inf)
-        for name in ("window_s", "gather_s", "hold_s", "silent_s", "lag_s"):
-            between(f"{name} is out of range", getattr(self, name), 0, 86_400.0)
+        super().__post_init__()
+        self.check_range("every", low=1)
+        self.check_range(*LIMITS, low=0, high=86_400)
 
 
 def train_elastic(config: ElasticConfig) -> int:
     """The process's exit code."""
     defer_compiler()
-    device = chosen_device(config.device, local_rank=config.index % config.ranks_per_node)
+    device = chosen_device(config.device, local_rank=config.places.index % config.places.ranks_per_node)
     corpus = Corpus.read(config.data)
     samples = Samples(text=corpus.text, context=config.model.context, seed=config.seed)
     # For the parameters that a first lead begins with; the draws of each step are seeded by gang.shards().
@@ -75,22 +57,9 @@ def train_elastic(config: ElasticConfig) -> int:
     gang = ElasticGang(
         config.checkpoints,
         {"model": model, "optimizer": optimizer},
-        run=config.run,
-        nodes=config.nodes,
-        index=config.index,
-        min_nodes=config.min_nodes,
-        ranks_per_node=config.ranks_per_node,
-        shards=config.shards,
-        exact=config.exact,
-        every=config.every,
-        seed=config.seed,
         facts={"data": corpus.fingerprint, "samples of a shard": config.shard_samples},
         events=events,
-        window_s=config.window_s,
-        gather_s=config.gather_s,
-        hold_s=config.hold_s,
-        silent_s=config.silent_s,
-        lag_s=config.lag_s,
+        **{name: getattr(config, name) for name in OF_THE_GANG},
     )
     try:
         with gang:

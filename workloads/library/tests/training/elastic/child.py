@@ -15,8 +15,9 @@ from typing import Any
 
 from holdfast.contract.environment import ENV_GANG_NODES
 from holdfast.contract.errors import run_cli
-from holdfast.training.elastic import group, places, trainer
+from holdfast.training.elastic import group, trainer
 from holdfast.training.elastic.gang import ElasticGang
+from holdfast.training.elastic.places import Places, of_pod
 from holdfast.training.elastic.trainer import ElasticConfig, train_elastic
 from holdfast.training.model import ModelConfig
 
@@ -69,11 +70,11 @@ def work(settings: dict[str, Any]) -> None:
         slow={step: seconds for place, step, seconds in found.pop("slow", ()) if place == found["index"]},
         ledger=Path(ledger) if ledger else None,
     )
-    if ENV_GANG_NODES in os.environ:  # as a pod: several processes of one node have the same settings
-        pod = places.of_pod()
-        found |= {"nodes": pod.nodes, "index": pod.index, "ranks_per_node": pod.ranks_per_node}
-    found |= {"nodes": tuple(map(tuple, found["nodes"])), "events": Path(found["events"])}
-    found["model"] = ModelConfig(**found["model"])
+    nodes, index = tuple(map(tuple, found.pop("nodes"))), found.pop("index")
+    given = Places(nodes=nodes, index=index, min_nodes=found.pop("min_nodes", 1))
+    # As a pod: several processes of one node have the same settings.
+    found["places"] = of_pod() if ENV_GANG_NODES in os.environ else given
+    found |= {"events": Path(found["events"]), "model": ModelConfig(**found["model"])}
 
     def main() -> None:
         code = train_elastic(ElasticConfig(**found))

@@ -8,42 +8,113 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from holdfast.contract.environment import ENV_ATTEMPT, ENV_KILL_AT
 from holdfast.contract.exit_codes import EXIT_COMPLETE
 from holdfast.training.elastic.asking import Peers
+from holdfast.training.elastic.places import Address
 from holdfast.training.gate import join_key
 from tests.support import commits
 from workloads.library.tests.fork_server import ForkServer, Started
+from workloads.library.tests.processes import kill_family, until
 from workloads.library.tests.training.runs import launched
 
-WAIT_S = 120.0
+WAIT_S = 150.0
 ATTEMPT = "2+1"  # as Kubernetes puts it together
 MODEL = {"context": 16, "width": 16, "layers": 1, "heads": 2}
+LOOPBACK = {"GLOO_SOCKET_IFNAME": "lo"} if sys.platform == "linux" else {}
+"""gloo would look the host's name up."""
 
 CHILD = "workloads.library.tests.training.elastic.child"
 HSDP_CHILD = "workloads.library.tests.training.elastic.hsdp_child"
 
 
-class Gang:
-    """With `server` its places are forked, else they start from nothing."""
+class Launched:
+    """The processes of a gang, by place, and what they write into its folder."""
+
+    run = ""
+
+    def __init__(self, folder: Path, server: ForkServer | None, settings: dict[str, Any]) -> None:
+        """With `server` its places are forked, else they start from nothing."""
+        self.folder, self._server = folder, server
+        self.events, self.checkpoints = folder / "events.jsonl", folder / "checkpoints"
+        self.checkpoints.mkdir(parents=True, exist_ok=True)
+        files = {"checkpoints": self.checkpoints, "events": self.events, "gate": folder / "gate"}
+        self.settings: dict[str, Any] = {name: str(path) for name, path in files.items()} | settings
+        self.processes: dict[int, subprocess.Popen[str] | Started] = {}
+
+    def launch(self, place: int, command: list[str], **variables: str) -> None:
+        environment = os.environ | variables
+        with (self.folder / f"log-{place}").open("a") as log:
+            self.processes[place] = launched(self._server, command, env=environment, out=log, err=log, session=True)
+
+    def ended(self, place: int) -> int:
+        return self.processes[place].wait(WAIT_S)
+
+    def all_ended(self) -> list[int]:
+        """By place."""
+        try:
+            return [self.ended(place) for place in sorted(self.processes)]
+        except subprocess.TimeoutExpired as error:
+            raise AssertionError(self.logs()) from error
+
+    def until(self, condition: Callable[[], object]) -> None:
+        until(condition, self.logs, within_s=WAIT_S, pause_s=0.02)
+
+    def of(self, word: str) -> list[dict[str, Any]]:
+        """Events of that type."""
+        lines = self.events.read_text().splitlines() if self.events.exists() else []
+        return [event for event in map(json.loads, lines) if event["event"] == word]
+
+    def committed(self) -> bool:
+        """In the storage: a process that stands at the gate has not noticed yet."""
+        return bool(commits(self.checkpoints))
+
+    @property
+    def silent_s(self) -> float:
+        """Since one of its processes has written a line."""
+        files = (*self.folder.glob("log-*"), *self.folder.glob("*.jsonl"))
+        return time.time() - max(path.stat().st_mtime for path in files)
+
+    def logs(self) -> str:
+        return "\n".join(f"{path.name}: {path.read_text()[-2500:]}" for path in sorted(self.folder.glob("log-*")))
+
+    def log_of(self, place: int) -> str:
+        return (self.folder / f"log-{place}").read_text()
+
+    def open_gate(self) -> None:
+        (self.folder / "gate").touch()
+
+    @property
+    def addresses(self) -> tuple[Address, ...]:
+        raise NotImplementedError
+
+    @cached_property
+    def peers(self) -> Peers:
+        return Peers(self.addresses, join_key(self.run))
+
+    def close(self) -> None:
+        for process in self.processes.values():
+            if process.poll() is None:
+                kill_family(process.pid)
+            process.wait()
+
+
+class Gang(Launched):
+    run = "elastic"
 
     def __init__(
         self, folder: Path, *, nodes: int = 3, server: ForkServer | None = None, child: str = CHILD, **settings: Any
     ) -> None:
-        self.folder, self.nodes, self._server, self._child = folder, nodes, server, child
-        self.events = folder / "events.jsonl"
-        self.checkpoints = folder / "checkpoints"
-        self.checkpoints.mkdir(parents=True, exist_ok=True)
-        self.settings: dict[str, Any] = {
-            "checkpoints": str(self.checkpoints),
+        own = {
             "nodes": [["127.0.0.1", port] for port in free_ports(nodes)],
-            "events": str(self.events),
             "model": MODEL,
             "steps": 40,
             "shards": 6,
@@ -53,89 +124,57 @@ class Gang:
             "hold_s": 60.0,
             "silent_s": 60.0,
             "connect_s": 30.0,  # a busy machine takes seconds, and a second try would be a size of its own
-            "gate": str(folder / "gate"),
             "gate_step": -2,
-            **settings,
         }
-        self.processes: dict[int, subprocess.Popen[str] | Started] = {}
+        super().__init__(folder, server, own | settings)
+        self.nodes, self._child = nodes, child
+
+    @property
+    def addresses(self) -> tuple[Address, ...]:
+        return tuple((host, port) for host, port in self.settings["nodes"])
 
     def start(self, *places: int, kill_at: str = "") -> None:
         for place in places:
-            environment = {**os.environ, ENV_KILL_AT: kill_at, ENV_ATTEMPT: ATTEMPT, **self.of_place(place)}
             command = [sys.executable, "-m", self._child, json.dumps({**self.settings, "index": place})]
-            with (self.folder / f"log-{place}").open("a") as log:
-                self.processes[place] = launched(self._server, command, env=environment, out=log, err=log, session=True)
+            self.launch(place, command, **{ENV_KILL_AT: kill_at, ENV_ATTEMPT: ATTEMPT}, **self.of_place(place))
+
+    def start_node(self, node: int, kill_at: str = "", *, rank: int = -1) -> None:
+        """Of one process each."""
+        self.start(node, kill_at=kill_at)
+
+    def places_of(self, node: int) -> Sequence[int]:
+        return [node]
 
     def of_place(self, place: int) -> dict[str, str]:
         """Further variables of its environment."""
         return {}
 
-    def start_ranks(self, node: int, processes: int) -> None:
-        """From nothing, by the command of a pod: settings that the pod states come from this environment."""
+    def start_ranks(self, node: int, processes: int, **variables: str) -> None:
+        """By the command of a pod: settings that the pod states come from these variables."""
         program = [sys.executable, "-m", self._child, json.dumps({**self.settings, "index": 0})]
-        command = [sys.executable, "-m", "holdfast", "train", "ranks", "--processes", str(processes), "--", *program]
-        with (self.folder / f"log-{node}").open("a") as log:
-            self.processes[node] = subprocess.Popen(command, stdout=log, stderr=log, text=True)
+        options = ["train", "ranks", "--processes", str(processes), "--", *program]
+        self.launch(node, [sys.executable, "-m", "holdfast", *options], **variables)
 
     def signal(self, place: int, number: signal.Signals) -> None:
         self.processes[place].send_signal(number)
 
-    def ended(self, place: int) -> int:
-        return self.processes[place].wait(WAIT_S)
-
-    def all_ended(self) -> dict[int, int]:
-        return {place: self.ended(place) for place in self.processes}
-
-    def ends_with(self, digest: str, *sizes: int) -> None:
-        """All are complete with these bits, whatever they met; `sizes`: of the gang, one after the other, if they count."""
-        assert set(self.all_ended().values()) == {EXIT_COMPLETE}, self.logs()
+    def ends_with(self, digest: str, *sizes: int, codes: Mapping[int, int] = MappingProxyType({})) -> None:
+        """All are complete with these bits, whatever they met, but those with `codes` of their own; `sizes`: of the gang,
+        one after the other, if they count."""
+        wanted = [codes.get(place, EXIT_COMPLETE) for place in sorted(self.processes)]
+        assert self.all_ended() == wanted, self.logs()
         assert self.digests() == {digest}, self.logs()
         assert not sizes or self.sizes() == [*sizes], self.logs()
 
-    def lines(self, *types: str) -> list[dict[str, Any]]:
-        if not self.events.exists():
-            return []
-        found = [json.loads(line) for line in self.events.read_text().splitlines() if line]
-        return [line for line in found if line["event"] in types]
-
-    def committed(self) -> bool:
-        """In the storage: a process that stands at the gate has not noticed yet."""
-        return bool(commits(self.checkpoints))
-
     def digests(self) -> set[str]:
-        return {line["digest"] for line in self.lines("exit") if "digest" in line}
+        return {line["digest"] for line in self.of("exit") if "digest" in line}
 
     def sizes(self) -> list[int]:
-        return [line["nodes"] for line in self.lines("resized")]
-
-    def until(self, condition: Callable[[], object], *, progress: Callable[[], object] = lambda: None) -> None:
-        """As long as `progress` goes on being another."""
-        seen, ends = progress(), time.monotonic() + WAIT_S
-        while not condition():
-            if (now := progress()) != seen:
-                seen, ends = now, time.monotonic() + WAIT_S
-            assert time.monotonic() < ends, f"waited in vain\n{self.logs()}"
-            time.sleep(0.02)
-
-    def silence_s(self) -> float:
-        """Since the last event of the gang."""
-        return time.time() - self.events.stat().st_mtime
-
-    def logs(self) -> str:
-        return "\n".join(f"{path.name}: {path.read_text()[-1500:]}" for path in sorted(self.folder.glob("log-*")))
-
-    def open_gate(self) -> None:
-        (self.folder / "gate").touch()
+        return [line["nodes"] for line in self.of("resized")]
 
     def waiting(self, place: int) -> bool:
         """Whether the process of that place asks to come in."""
-        addresses = tuple((host, port) for host, port in self.settings["nodes"])
-        return (Peers(addresses, join_key("elastic")).ask(place, "/status", 1.0) or {}).get("phase") == "waiting"
-
-    def close(self) -> None:
-        for process in self.processes.values():
-            process.kill()
-            process.wait()
+        return self.peers.look([place]).get(place, {}).get("phase") == "waiting"
 
 
 class Commits:
@@ -171,6 +210,13 @@ class Commits:
 def free_ports(count: int) -> list[int]:
     """Each with a free one above it, and none that the kernel gives to a connection."""
     return [free_run(2) for _ in range(count)]
+
+
+def ranks(count: int) -> list[dict[str, str]]:
+    """What torchrun states to each of so many ranks of one machine."""
+    common = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_run(2)), "WORLD_SIZE": str(count)}
+    common |= {"LOCAL_WORLD_SIZE": str(count)} | LOOPBACK
+    return [common | {"RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(count)]
 
 
 def free_run(count: int) -> int:

@@ -3,6 +3,7 @@
 A plain loop as a user's own, on a model of uneven shards with dropout; its place is as the pod's environment states it.
 """
 
+import hashlib
 import json
 import os
 import sys
@@ -16,6 +17,7 @@ from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
 
 from holdfast.checkpoint.errors import CheckpointExit
+from holdfast.checkpoint.parts import RNG_KEY, capture
 from holdfast.contract import exit_codes
 from holdfast.contract.environment import ENV_LOCAL_RANK
 from holdfast.contract.errors import run_cli
@@ -23,7 +25,6 @@ from holdfast.contract.telemetry import KIND_TRAINING
 from holdfast.runtime.events import EventLog
 from holdfast.training.elastic import group
 from holdfast.training.elastic.node import join_node
-from holdfast.training.meter import digest
 from workloads.library.tests.training.elastic.child import gated
 
 SAMPLES, WIDTH = 2, 5
@@ -58,43 +59,27 @@ def train(settings: dict[str, Any]) -> None:
                     optimizer.step()
     except CheckpointExit as end:
         os._exit(end.CODE)
-    whole, weights = (
-        digest(*gathered(model, optimizer)),
-        torch.cat([_plain(w, DTensor.full_tensor).flatten() for w in model.parameters()]),
-    )
+    digest, weights = bits(model, optimizer), torch.cat([whole(w.data).flatten() for w in model.parameters()])
     if os.environ[ENV_LOCAL_RANK] == "0":
-        events.emit(
-            "exit", code=exit_codes.EXIT_COMPLETE, step=settings["steps"], digest=whole, weights=weights.tolist()
-        )
+        complete = exit_codes.EXIT_COMPLETE
+        events.emit("exit", code=complete, step=settings["steps"], digest=digest, weights=weights.tolist())
     sys.stdout.flush()
     os._exit(exit_codes.EXIT_COMPLETE)
 
 
-class _Plain:
-    """What a state_dict gives, in plain tensors."""
-
-    def __init__(self, state: Any, plain: Callable[[DTensor], torch.Tensor]) -> None:
-        self._state = _plain(state, plain)
-
-    def state_dict(self) -> Any:
-        return self._state
+def whole(tensor: torch.Tensor) -> torch.Tensor:
+    """A collective of a shard's ranks."""
+    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
 
 
-def gathered(
-    model: nn.Module,
-    optimizer: torch.optim.Optimizer,
-    plain: Callable[[DTensor], torch.Tensor] = DTensor.full_tensor,
-) -> tuple[Any, Any]:
-    """Made on all ranks of a node together."""
-    return _Plain(model.state_dict(), plain), _Plain(optimizer.state_dict(), plain)
-
-
-def _plain(value: Any, plain: Callable[[DTensor], torch.Tensor]) -> Any:
-    if isinstance(value, DTensor):
-        return plain(value)
-    if isinstance(value, dict):
-        return {key: _plain(item, plain) for key, item in value.items()}
-    return value
+def bits(model: nn.Module, optimizer: torch.optim.Optimizer, of: Callable[[torch.Tensor], torch.Tensor] = whole) -> str:
+    """Digest of every tensor, of which `of` gives what counts."""
+    total = hashlib.sha256()
+    for name, tensor in sorted(capture({"model": model, "optimizer": optimizer}).tensors.items()):
+        if not name.startswith(RNG_KEY):
+            flat = of(tensor).detach().cpu().reshape(-1).contiguous()
+            total.update(name.encode() + flat.view(torch.uint8).numpy().tobytes())
+    return total.hexdigest()
 
 
 if __name__ == "__main__":

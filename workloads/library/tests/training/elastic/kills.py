@@ -7,7 +7,7 @@ import json
 import os
 import signal
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -39,6 +39,8 @@ class Strike:
     place: int
     count: int = 1
     """When it is reached for the n-th time by a process."""
+    rank: int = 0
+    """Of the node that the place is, where that has several."""
 
 
 class LedgerGang(Gang):
@@ -57,39 +59,43 @@ class LedgerGang(Gang):
 
 
 class Played:
-    """Each place is started again with the next strike that is meant for it, until none is left and all have ended."""
+    """Each node is started again with the next strike that is meant for it, until none is left and all have ended."""
 
-    def __init__(self, gang: LedgerGang, strikes: Sequence[Strike]) -> None:
+    def __init__(self, gang: Gang, strikes: Sequence[Strike], *, watch: Callable[[], None] = lambda: None) -> None:
         self.struck, self.wrong = list[str](), list[str]()
-        self._gang = gang
-        self._waiting = {place: [s for s in strikes if s.place == place] for place in range(gang.nodes)}
+        self._gang, self._watch = gang, watch
+        self._waiting = {node: [s for s in strikes if s.place == node] for node in range(gang.nodes)}
         self._armed: dict[int, Strike | None] = {}
         self._left = {*range(gang.nodes)}
-        for place in range(gang.nodes):
-            self._start(place)
+        for node in range(gang.nodes):
+            self._start(node)
         until(self._over, gang.logs, within_s=STUCK_S, pause_s=0.03)
 
     def _over(self) -> bool:
-        for place in sorted(self._left):
-            if (code := self._gang.processes[place].poll()) is not None:
-                self._ended(place, code)
-        self._gang.commits.note()
+        for node in sorted(self._left):
+            codes = [self._gang.processes[place].poll() for place in self._gang.places_of(node)]
+            if any(codes) or None not in codes:
+                self._ended(node, {code for code in codes if code is not None})
+        self._watch()
         return not self._left
 
-    def _start(self, place: int) -> None:
-        strike = self._armed[place] = self._waiting[place].pop(0) if self._waiting[place] else None
-        self._gang.start(place, kill_at=f"{strike.at}:{strike.count}" if strike else "")
+    def _start(self, node: int) -> None:
+        strike = self._armed[node] = self._waiting[node].pop(0) if self._waiting[node] else None
+        self._gang.start_node(node, f"{strike.at}:{strike.count}" if strike else "", rank=strike.rank if strike else 0)
 
-    def _ended(self, place: int, code: int) -> None:
-        strike = self._armed[place]
-        if strike and code == -signal.SIGKILL:
+    def _ended(self, node: int, codes: set[int]) -> None:
+        strike = self._armed[node]
+        if strike and -signal.SIGKILL in codes:
             self.struck.append(strike.at)
-        if code in COMES_BACK and not self._gang.digests():
-            self._start(place)
+        for place in self._gang.places_of(node):  # as of a pod whose rank is gone
+            self._gang.processes[place].kill()
+            self._gang.ended(place)
+        if codes & COMES_BACK and not self._gang.digests():
+            self._start(node)
             return
-        self._left.discard(place)  # where others are done, the Job has ended with them
-        if code not in (EXIT_COMPLETE, *COMES_BACK):
-            self.wrong.append(f"place {place} ended with {code}\n{self._gang.logs()}")
+        self._left.discard(node)  # where others are done, the Job has ended with them
+        if odd := codes - COMES_BACK - {EXIT_COMPLETE}:
+            self.wrong.append(f"node {node} ended with {odd}\n{self._gang.logs()}")
 
 
 def judged(gang: LedgerGang, reference: str) -> list[str]:

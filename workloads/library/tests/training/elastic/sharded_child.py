@@ -18,15 +18,14 @@ from torch import nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.fsdp._fully_shard._fsdp_api import AllGather, ReduceScatter
-from torch.distributed.tensor import DTensor
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
 from holdfast.checkpoint import Checkpointer, Tuning
+from holdfast.checkpoint.parts import local_of
 from holdfast.contract.errors import run_cli
 from holdfast.contract.telemetry import KIND_TRAINING
 from holdfast.runtime.events import EventLog
-from holdfast.training.meter import digest
-from workloads.library.tests.training.elastic.hsdp_child import gathered
+from workloads.library.tests.training.elastic.hsdp_child import bits
 
 WIDTH, SAMPLES = 8, 4
 
@@ -88,7 +87,7 @@ def exchange_on_host(model: nn.Module) -> None:
 def bits_of(model: nn.Module, optimizer: torch.optim.Optimizer) -> str:
     """Of the shards of all ranks."""
     found = [""] * dist.get_world_size()
-    dist.all_gather_object(found, digest(*gathered(model, optimizer, DTensor.to_local)))
+    dist.all_gather_object(found, bits(model, optimizer, local_of))
     return hashlib.sha256("".join(found).encode()).hexdigest()
 
 
@@ -117,10 +116,10 @@ def train(settings: dict[str, Any]) -> None:
     tuning = Tuning(peer_steps=settings["peer_steps"])
 
     def note(step: int) -> None:
-        bits = bits_of(model, optimizer)
+        digest = bits_of(model, optimizer)
         if rank == 0:
             with Path(settings["bits"]).open("a") as file:
-                file.write(json.dumps({"step": step, "digest": bits}) + "\n")
+                file.write(json.dumps({"step": step, "digest": digest}) + "\n")
 
     with Checkpointer(
         settings["checkpoints"], state, run="sharded", every=settings["every"], tuning=tuning, events=events

@@ -1,11 +1,8 @@
 """A gang of a sharded state: a launcher with one rank for each node, started, lost and looked into by place."""
 
 import json
-import os
-import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -23,20 +20,18 @@ from holdfast.contract.environment import (
     ENV_GANG_PORT,
     ENV_KILL_AT,
 )
-from holdfast.training.elastic.asking import Peers
-from holdfast.training.gate import join_key
-from tests.support import commits
-from workloads.library.tests.fork_server import ForkServer, Started
-from workloads.library.tests.processes import kill_family, until
-from workloads.library.tests.training.elastic.gangs import free_run
-from workloads.library.tests.training.runs import launched
+from holdfast.training.elastic.places import Address
+from workloads.library.tests.fork_server import ForkServer
+from workloads.library.tests.processes import kill_family
+from workloads.library.tests.training.elastic.gangs import LOOPBACK, Launched, free_run
 
 CHILD = "workloads.library.tests.training.elastic.sharded_child"
-WAIT_S = 150.0
 
 
-class ShardedGang:
+class ShardedGang(Launched):
     """A launcher for each node, with `processes` ranks."""
+
+    run = "sharded"
 
     def __init__(
         self,
@@ -52,77 +47,51 @@ class ShardedGang:
         domains: Sequence[str] = (),
         **settings: Any,
     ) -> None:
-        """Without `server` its launchers start from nothing. `domains`: by place what a node is lost with."""
-        folder.mkdir(parents=True)
-        self.folder, self.nodes, self.processes_of_node = folder, nodes, processes
-        self._server, self._copies, self._domains = server, copies, domains or [""] * nodes
-        self._wait_s = wait_s
+        """`domains`: by place what a node is lost with."""
+        own = {"gate_step": -1, "steps": 18, "every": 10, "peer_steps": 1, "bits": str(folder / "bits.jsonl")}
+        super().__init__(folder, server, own | settings)
+        self.nodes, self.processes_of_node = nodes, processes
+        self._copies, self._domains, self._wait_s = copies, domains or [""] * nodes, wait_s
         self._port, self._child, self._env = free_run(2 * nodes), child, env or {}
-        self.checkpoints, self.events = folder / "checkpoints", folder / "events.jsonl"
-        self.settings = {
-            "checkpoints": str(self.checkpoints),
-            "events": str(self.events),
-            "gate": str(folder / "gate"),
-            "gate_step": -1,
-            "steps": 18,
-            "every": 10,
-            "peer_steps": 1,
-            "bits": str(folder / "bits.jsonl"),
-            **settings,
-        }
-        self.processes: dict[int, Started | subprocess.Popen[bytes]] = {}
-        self._peers: Peers | None = None
+
+    @property
+    def addresses(self) -> tuple[Address, ...]:
+        return tuple(("127.0.0.1", self._port + 2 * place) for place in range(self.nodes))
 
     def start(self, *places: int, kill_at: str = "", module: str = "holdfast") -> None:
+        program = [sys.executable, "-m", self._child, json.dumps(self.settings)]
+        options = ["--sharded", "--processes", str(self.processes_of_node), "--wait", str(self._wait_s)]
+        options += ["--run", self.run, "--checkpoints", self.settings["checkpoints"]]
+        options += [] if self._copies else ["--copies", "0"]
+        command = [sys.executable, "-m", module, "train", "ranks", *options, "--", *program]
         for place in places:
-            program = [sys.executable, "-m", self._child, json.dumps(self.settings)]
-            options = ["--sharded", "--processes", str(self.processes_of_node), "--wait", str(self._wait_s)]
-            options += ["--run", "sharded", "--checkpoints", self.settings["checkpoints"]]
-            options += [] if self._copies else ["--copies", "0"]
-            command = [sys.executable, "-m", module, "train", "ranks", *options, "--", *program]
-            environment = {
-                **os.environ,
-                **self._env,
+            variables = {
                 ENV_KILL_AT: kill_at,
                 ENV_GANG_DOMAIN: self._domains[place],
                 ENV_GANG_NODES: str(self.nodes),
                 ENV_COMPLETION_INDEX: str(place),
                 ENV_GANG_PORT: str(self._port),
                 ENV_GANG_ADDRESS: "127.0.0.1",
-                "GLOO_SOCKET_IFNAME": "lo",
                 "OMP_NUM_THREADS": "1",
             }
-            with (self.folder / f"log-{place}").open("a") as log:
-                self.processes[place] = launched(self._server, command, env=environment, out=log, err=log, session=True)
+            self.launch(place, command, **{**self._env, **LOOPBACK, **variables})
 
     def lose(self, place: int) -> None:
         """As a machine without power: the launcher, its ranks and their uploaders."""
         kill_family(self.processes[place].pid)
-        self.processes[place].wait(WAIT_S)
-
-    def all_ended(self) -> list[int]:
-        try:
-            return [self.processes[place].wait(WAIT_S) for place in range(self.nodes)]
-        except Exception as error:
-            raise AssertionError(self.logs()) from error
+        self.ended(place)
 
     def held(self) -> dict[int, list[dict[str, Any]]]:
         """By place what its keeper holds."""
         return self.places().held()
 
-    def peers(self) -> Peers:
-        if not self._peers:
-            addresses = tuple(("127.0.0.1", self._port + 2 * place) for place in range(self.nodes))
-            self._peers = Peers(addresses, join_key("sharded"))
-        return self._peers
-
     def places(self) -> PeerPlaces:
         """As one that asks from outside the gang."""
-        found = self.peers().look([*range(self.nodes)])
+        found = self.peers.look([*range(self.nodes)])
         keepers = tuple(("127.0.0.1", int(found.get(place, {}).get("keeper", 1))) for place in range(self.nodes))
         size, domains = self.processes_of_node, tuple(self._domains)
         return PeerPlaces(
-            run="sharded", epoch=0, place=0, keepers=keepers, ranks_per_node=size, memories=(), domains=domains
+            run=self.run, epoch=0, place=0, keepers=keepers, ranks_per_node=size, memories=(), domains=domains
         )
 
     def copied(self, step: int) -> bool:
@@ -137,23 +106,9 @@ class ShardedGang:
             for rank in range(self.nodes * size)
         )
 
-    def until(self, condition: Callable[[], object]) -> None:
-        alive = lambda: all(process.poll() is None for process in self.processes.values())  # noqa: E731
-        until(condition, self.logs, alive=alive, within_s=WAIT_S, pause_s=0.05)
-
-    def of(self, word: str) -> list[dict[str, Any]]:
-        lines = self.events.read_text().splitlines() if self.events.exists() else []
-        return [event for event in map(json.loads, lines) if event["event"] == word]
-
     @property
     def digest(self) -> str:
         return self.of("exit")[-1]["digest"]
-
-    def open_gate(self) -> None:
-        Path(self.settings["gate"]).touch()
-
-    def committed(self) -> bool:
-        return bool(commits(self.checkpoints))
 
     def at_gate(self) -> bool:
         return Path(f"{self.settings['gate']}-reached").exists()
@@ -162,14 +117,9 @@ class ShardedGang:
         return [*self.checkpoints.rglob("*.bin")]
 
     def logs(self) -> str:
-        logs = [f"{path.name}: {path.read_text()[-2500:]}" for path in sorted(self.folder.glob("log-*"))]
-        return "\n".join([*logs, *map(str, self.held().items()), *map(str, self.of("restore") + self.of("save"))])
-
-    @property
-    def silent_s(self) -> float:
-        """Since one of its nodes has written a line."""
-        files = (*self.folder.glob("log-*"), *self.folder.glob("*.jsonl"))
-        return time.time() - max(path.stat().st_mtime for path in files)
+        return "\n".join(
+            [super().logs(), *map(str, self.held().items()), *map(str, self.of("restore") + self.of("save"))]
+        )
 
     def bits(self) -> list[tuple[int, str]]:
         """Step and digest of the whole state that each start of the ranks began with."""
@@ -180,12 +130,6 @@ class ShardedGang:
     def noted(self, step: int) -> bool:
         """Its bits at `step` are on disk: a copy of the step may be whole before they are."""
         return any(at == step for at, _ in self.bits())
-
-    def close(self) -> None:
-        for process in self.processes.values():
-            if process.poll() is None:
-                kill_family(process.pid)
-                process.wait()
 
 
 def staging_memories(launcher: int) -> list[Path]:
@@ -222,7 +166,7 @@ def damage_copies(launcher: int) -> None:
 
 def lie(gang: ShardedGang, step: int, rank: int, *, to: int) -> None:
     """As a member of the gang: another shard of `rank` under the name of that version, to the keeper of `to`."""
-    places, status = gang.places(), gang.peers().look([to]).get(to, {})
+    places, status = gang.places(), gang.peers.look([to]).get(to, {})
     own = [one for one in places.held()[rank] if (one["rank"], one["step"]) == (rank, step)]
     if not own or not status.get("epoch"):
         return

@@ -1,19 +1,29 @@
 """Members that live and cannot reach each other: a policy closes a port of theirs. Nobody waits for ever."""
 
+import asyncio
 import contextlib
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from pathlib import Path
 
 import pytest
 
+from holdfast.checkpoint.errors import Preempted
+from holdfast.checkpoint.stores import LocalStorage
 from holdfast.contract.errors import InputError
 from holdfast.contract.exit_codes import EXIT_BAD_INPUT, EXIT_COMPLETE, EXIT_RETRY
 from holdfast.training.elastic.asking import Peers
 from holdfast.training.elastic.control import Control
 from holdfast.training.elastic.membership import Epoch, Member
+from holdfast.training.elastic.places import Address
 from holdfast.training.elastic.reach import TRIES, Reach, gives_way
+from holdfast.training.elastic.regroup import Limits, Regroup
+from holdfast.training.elastic.watch import Lag
+from holdfast.training.errors import CutOff
+from holdfast.training.gate import _Relay
 from workloads.library.tests.training.elastic.conftest import Make
 from workloads.library.tests.training.elastic.gangs import Gang, free_ports
 
@@ -21,7 +31,6 @@ pytestmark = [pytest.mark.process, pytest.mark.timeout(240)]
 
 LOCAL = "127.0.0.1"
 TEXT = "members of the gang cannot reach each other"
-Address = tuple[str, int]
 
 
 @pytest.fixture
@@ -30,97 +39,73 @@ def make(make: Make) -> Make:
     return partial(make, connect_s=2.0, gather_s=4.0, gate_step=1)
 
 
-class Doors:
-    """Ways to a member by which only its control port is reached."""
+class Door(_Relay):
+    """A way to a member by which only its control port is reached."""
 
-    def __init__(self) -> None:
-        self._open = contextlib.ExitStack()
-        self.joins = 0
-        """How often somebody asked to come in."""
-
-    def to(self, port: int) -> Address:
-        """Whoever connects to the port above hears nothing, as a policy drops packets."""
-        (door,) = free_ports(1)
-        listening = self._open.enter_context(socket.create_server((LOCAL, door)))
-        threading.Thread(target=self._forward, args=(listening, port), daemon=True).start()
-        full = self._open.enter_context(socket.create_server((LOCAL, door + 1), backlog=0))
-        for _ in range(3):
-            waiting = self._open.enter_context(socket.socket())
+    def __init__(self, target: int) -> None:
+        self._target, self.asked = target, 0
+        self.address = (LOCAL, free_ports(1)[0])
+        # Whoever connects to the port above hears nothing, as a policy drops packets.
+        full = socket.create_server((LOCAL, self.address[1] + 1), backlog=0)
+        self._held = [full, *(socket.socket() for _ in range(3))]
+        for waiting in self._held[1:]:
             waiting.setblocking(False)
             waiting.connect_ex(full.getsockname())
-        return LOCAL, door
+        super().__init__(socket.create_server(self.address), b"")
 
-    def _forward(self, listening: socket.socket, port: int) -> None:
-        with contextlib.suppress(OSError):
-            while True:
-                coming, _ = listening.accept()
-                threading.Thread(target=self._answered, args=(coming, port), daemon=True).start()
-
-    def _answered(self, coming: socket.socket, port: int) -> None:
-        with coming, contextlib.suppress(OSError), socket.create_connection((LOCAL, port)) as going:
-            threading.Thread(target=self._pump, args=(coming, going), daemon=True).start()
-            self._pump(going, coming)
-
-    def _pump(self, source: socket.socket, target: socket.socket) -> None:
-        with contextlib.suppress(OSError):
-            while data := source.recv(1 << 16):
-                self.joins += data.startswith(b"POST /join")
-                target.sendall(data)
-            target.shutdown(socket.SHUT_WR)
+    async def _joined(self, near: object) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        self.asked += 1
+        return await asyncio.open_connection(LOCAL, self._target)
 
     def close(self) -> None:
-        self._open.close()
+        super().close()
+        for each in self._held:
+            each.close()
 
 
 @pytest.fixture
-def doors() -> Iterator[Doors]:
-    doors = Doors()
-    yield doors
-    doors.close()
+def door() -> Iterator[Callable[[Address], Door]]:
+    with contextlib.ExitStack() as opened:
+        yield lambda address: opened.enter_context(contextlib.closing(Door(address[1])))
 
 
-def start(gang: Gang, place: int, instead: dict[int, Address]) -> None:
+def start(gang: Gang, place: int, instead: dict[int, Door]) -> None:
     """With other ways to some places."""
     nodes = gang.settings["nodes"]
-    gang.settings["nodes"] = [instead.get(other, address) for other, address in enumerate(nodes)]
+    gang.settings["nodes"] = [instead[n].address if n in instead else address for n, address in enumerate(nodes)]
     gang.start(place)
     gang.settings["nodes"] = nodes
 
 
-def log_of(gang: Gang, place: int) -> str:
-    return (gang.folder / f"log-{place}").read_text()
-
-
-def test_a_gang_whose_data_ports_are_closed_ends_and_says_which(make: Make, doors: Doors) -> None:
+def test_a_gang_whose_data_ports_are_closed_ends_and_says_which(make: Make, door: Callable[[Address], Door]) -> None:
     gang = make(nodes=2, min_nodes=2, hold_s=5.0)
-    nodes = gang.settings["nodes"]
-    ways = {place: doors.to(nodes[place][1]) for place in range(2)}
+    ways = [door(address) for address in gang.addresses]
     for place in range(2):
         start(gang, place, {1 - place: ways[1 - place]})
     ended = gang.all_ended()
     # The first fails the Job. The other may find it gone.
-    assert {EXIT_BAD_INPUT} <= {*ended.values()} <= {EXIT_BAD_INPUT, EXIT_RETRY}, gang.logs()
-    for place in (place for place, code in ended.items() if code == EXIT_BAD_INPUT):
-        assert TEXT in log_of(gang, place), gang.logs()
-        assert f"{LOCAL}:{ways[1 - place][1] + 1} is closed" in log_of(gang, place)
+    assert {EXIT_BAD_INPUT} <= {*ended} <= {EXIT_BAD_INPUT, EXIT_RETRY}, gang.logs()
+    first = ended.index(EXIT_BAD_INPUT)
+    assert TEXT in gang.log_of(first), gang.logs()
+    assert f"{LOCAL}:{ways[1 - first].address[1] + 1} is closed" in gang.log_of(first)
     assert not gang.committed()
 
 
-def test_a_newcomer_on_a_node_that_reaches_nobody_leaves_the_gang_at_work(make: Make, doors: Doors) -> None:
+def test_a_newcomer_on_a_node_that_reaches_nobody_leaves_the_gang_at_work(
+    make: Make, door: Callable[[Address], Door]
+) -> None:
     gang = make(nodes=3, min_nodes=2, gather_s=1.0, steps=3)
-    nodes = gang.settings["nodes"]
-    others = {2: doors.to(nodes[2][1])}
+    ways = [door(address) for address in gang.addresses]
     for place in (0, 1):
-        start(gang, place, others)
+        start(gang, place, {2: ways[2]})
     gang.until(lambda: gang.sizes() == [2])
-    start(gang, 2, {place: doors.to(nodes[place][1]) for place in (0, 1)})
-    # It asks again when it was answered: by then the lead knows of it, and takes it in before the next step. Where it
-    # came before the first step was done, it may have left by now.
-    gang.until(lambda: doors.joins > 1 or gang.processes[2].poll() is not None)
+    start(gang, 2, {0: ways[0], 1: ways[1]})
+    # It looks and asks, and again when it was answered: by then the lead knows of it, and takes it in before the next
+    # step. Where it came before the first step was done, it may have left by now.
+    gang.until(lambda: ways[0].asked > 3 or gang.processes[2].poll() is not None)
     gang.open_gate()
-    assert gang.ended(2) == EXIT_RETRY, gang.logs()
-    assert TEXT in log_of(gang, 2)
-    assert {gang.ended(place) for place in (0, 1)} == {EXIT_COMPLETE}, gang.logs()
+    assert gang.all_ended() == [EXIT_COMPLETE, EXIT_COMPLETE, EXIT_RETRY], gang.logs()
+    assert TEXT in gang.log_of(2)
 
 
 def test_ports_that_the_system_chooses_are_tried_as_well() -> None:
@@ -139,6 +124,27 @@ def test_ports_that_the_system_chooses_are_tried_as_well() -> None:
     assert "NetworkPolicy" in end.value.fix and "1024 to 65535" in end.value.allowed
     for control in controls:
         control.close()
+
+
+def test_a_newcomer_that_the_lead_cannot_ask_back_leaves_and_says_why(tmp_path: Path) -> None:
+    lead, asks, closed = free_ports(3)
+    ways = ((LOCAL, lead), (LOCAL, closed)), ((LOCAL, lead), (LOCAL, asks))
+    limits, storage = Limits(min_members=2, gather_s=60.0, hold_s=60.0), LocalStorage.open(str(tmp_path))
+    noticed = threading.Event()
+    with contextlib.ExitStack() as closing:
+        found: list[Regroup] = []
+        for place, port in enumerate((lead, asks)):
+            control = Control(Member(index=place, incarnation=f"p{place}"), port, b"s")
+            closing.callback(control.close)
+            peers = Peers(ways[place], b"s")
+            found.append(Regroup(storage, "run", control, peers, limits, Lag(2.0), stop_asked=noticed.is_set))
+        founding = ThreadPoolExecutor(max_workers=1).submit(found[0].first)
+        with pytest.raises(CutOff) as end:
+            found[1].first()
+        noticed.set()
+        assert isinstance(founding.exception(60), Preempted), "the lead waits on for others"
+    assert end.value.code == EXIT_RETRY
+    assert TEXT in end.value.reason and "on place 1: other members cannot reach" in end.value.reason
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,7 @@ from holdfast.contract.environment import (
 from holdfast.contract.exit_codes import EXIT_COMPLETE, EXIT_PREEMPTED, EXIT_RETRY
 from workloads.library.tests.fork_server import ForkServer
 from workloads.library.tests.training.elastic.gangs import HSDP_CHILD, Gang, free_run
+from workloads.library.tests.training.elastic.kills import Played, Strike
 
 pytestmark = pytest.mark.process
 
@@ -29,24 +30,21 @@ class Nodes(Gang):
 
     def __init__(self, folder: Path, *, server: ForkServer, nodes: int, **settings: Any) -> None:
         settings = {"shards": 4, "steps": 30} | settings  # two shards for each of two nodes, and four for one
-        super().__init__(folder, nodes=0, server=server, child=HSDP_CHILD, **settings)
+        super().__init__(folder, nodes=nodes, server=server, child=HSDP_CHILD, **settings)
         first = free_run(2 * nodes * RANKS)
         self._gang = {ENV_GANG_NODES: str(nodes), ENV_GANG_PORT: str(first)}
         self.settings["nodes"] = [["127.0.0.1", first + 2 * RANKS * node] for node in range(nodes)]
 
-    def start_nodes(self, *nodes: int, kill_at: str = "", killed: int = -1) -> None:
-        """`killed`: the rank of which `kill_at` is said; -1: all."""
-        for place in (place for node in nodes for place in self.of(node)):
-            self.start(place, kill_at=kill_at if killed in (-1, place % RANKS) else "")
+    def start_node(self, node: int, kill_at: str = "", *, rank: int = -1) -> None:
+        """`rank`: of which `kill_at` is said; -1: all."""
+        for place in self.places_of(node):
+            self.start(place, kill_at=kill_at if rank in (-1, place % RANKS) else "")
 
     def of_place(self, place: int) -> dict[str, str]:
         rank = {ENV_LOCAL_RANK: str(place % RANKS), ENV_LOCAL_WORLD_SIZE: str(RANKS)}
         return self._gang | rank | {ENV_COMPLETION_INDEX: str(place // RANKS)}
 
-    def node_ended(self, node: int) -> set[int]:
-        return {self.ended(place) for place in self.of(node)}
-
-    def of(self, node: int) -> range:
+    def places_of(self, node: int) -> range:
         return range(node * RANKS, (node + 1) * RANKS)
 
 
@@ -62,23 +60,23 @@ def make(make: Make) -> Make:
 def undisturbed(tmp_path_factory: pytest.TempPathFactory, server: ForkServer) -> str:
     """Digest of a run on one node that nothing happens to."""
     gang = Nodes(tmp_path_factory.mktemp("undisturbed"), server=server, nodes=1)
-    gang.start_nodes(0)
-    assert gang.node_ended(0) == {EXIT_COMPLETE}, gang.logs()
+    gang.start_node(0)
+    assert gang.all_ended() == [EXIT_COMPLETE] * RANKS, gang.logs()
     (digest,) = gang.digests()
     return digest
 
 
 def test_a_node_is_lost_and_its_replacement_gets_the_state_shard_by_shard(make: Make, undisturbed: str) -> None:
     gang = make(gate_step=25)
-    gang.start_nodes(1)
-    gang.start_nodes(0, kill_at="gang.reduce:12")
-    assert gang.node_ended(0) == {-signal.SIGKILL}
+    gang.start_node(1)
+    gang.start_node(0, "gang.reduce:12")
     gang.until(lambda: 1 in gang.sizes())  # one that is back before the other goes on is taken in at once
-    gang.start_nodes(0)
+    assert [gang.ended(place) for place in gang.places_of(0)] == [-signal.SIGKILL] * RANKS
+    gang.start_node(0)
     gang.until(lambda: gang.waiting(0))
     gang.open_gate()
     gang.ends_with(undisturbed, 2, 1, 2)
-    assert len(gang.lines("restore")) == 1, "neither survivors nor the newcomer need a checkpoint"
+    assert len(gang.of("restore")) == 1, "neither survivors nor the newcomer need a checkpoint"
 
 
 def test_a_rank_that_dies_before_its_sum_ends_its_node_and_puts_no_other_rank_a_step_ahead(
@@ -86,42 +84,25 @@ def test_a_rank_that_dies_before_its_sum_ends_its_node_and_puts_no_other_rank_a_
 ) -> None:
     """Its neighbour's sum with the other node succeeds: that one's rank would apply the step, and its neighbour not."""
     gang = make()
-    gang.start_nodes(0)
-    gang.start_nodes(1, kill_at="gang.reduce:12", killed=1)
-    neighbour, dead = (gang.ended(place) for place in gang.of(1))
-    assert dead == -signal.SIGKILL and neighbour == EXIT_RETRY, gang.logs()
-    assert gang.node_ended(0) == {EXIT_COMPLETE}, gang.logs()
-    assert gang.digests() == {undisturbed}
-    assert gang.sizes() == [2, 1]
-
-
-def test_a_notice_costs_no_step_and_ends_each_rank_of_the_node_with_143(make: Make, undisturbed: str) -> None:
-    gang = make(gate_step=15)
-    gang.start_nodes(0, 1)
-    gang.until(gang.committed)
-    for place in gang.of(0):
-        gang.signal(place, signal.SIGTERM)
-    gang.open_gate()
-    assert gang.node_ended(0) == {EXIT_PREEMPTED}, gang.logs()
-    assert gang.node_ended(1) == {EXIT_COMPLETE}, gang.logs()
-    assert gang.digests() == {undisturbed}
-    assert gang.sizes() == [2, 1]
+    gang.start_node(0)
+    gang.start_node(1, "gang.reduce:12", rank=1)
+    gang.ends_with(undisturbed, 2, 1, codes={2: EXIT_RETRY, 3: -signal.SIGKILL})
 
 
 def test_what_two_nodes_have_saved_one_goes_on_with(make: Make, undisturbed: str) -> None:
     gang = make(every=1000, gate_step=15)
-    gang.start_nodes(0, 1)
+    for node in (0, 1):
+        gang.start_node(node)
     gang.until(gang.sizes)
     for place in gang.processes:
         gang.signal(place, signal.SIGTERM)
     gang.open_gate()
-    assert set(gang.all_ended().values()) == {EXIT_PREEMPTED}, gang.logs()
-    (left_at,) = {gang.lines(event)[-1]["step"] for event in ("commit", "stop")}
+    assert {*gang.all_ended()} == {EXIT_PREEMPTED}, gang.logs()
+    (left_at,) = {gang.of(event)[-1]["step"] for event in ("commit", "stop")}
     one = make(nodes=1, every=1000)
-    one.start_nodes(0)
-    assert one.node_ended(0) == {EXIT_COMPLETE}, one.logs()
-    assert one.digests() == {undisturbed}
-    assert one.lines("restore")[-1]["step"] == left_at
+    one.start_node(0)
+    one.ends_with(undisturbed)
+    assert one.of("restore")[-1]["step"] == left_at
 
 
 def test_plain_sums_differ_in_their_last_bits_only(make: Make) -> None:
@@ -129,57 +110,32 @@ def test_plain_sums_differ_in_their_last_bits_only(make: Make) -> None:
     weights: list[list[float]] = []
     for nodes in (1, 2):
         gang = make(f"of-{nodes}", nodes=nodes, exact=False, steps=8)
-        gang.start_nodes(*range(nodes))
-        assert set(gang.all_ended().values()) == {EXIT_COMPLETE}, gang.logs()
+        for node in range(nodes):
+            gang.start_node(node)
+        assert {*gang.all_ended()} == {EXIT_COMPLETE}, gang.logs()
         assert len(gang.digests()) == 1, "all nodes hold the same"
-        weights.append(gang.lines("exit")[-1]["weights"])
+        weights.append(gang.of("exit")[-1]["weights"])
     assert weights[0] == pytest.approx(weights[1], rel=1e-3, abs=1e-5)
 
 
-# In the order in which a node comes to them, as its ranks are killed one after another.
-KILLS = {
-    0: ["gang.reduced:4", "gang.join", "gang.connect", "gang.synchronize", "stage.begin", "stage.end"],
-    1: ["gang.propose", "gang.reduce:3", "gang.report", "gang.proposed"],
-}
-SPOKEN = {"gang.join", "gang.report", "gang.propose", "gang.proposed"}
-"""Which only the rank passes that speaks for its node; at the others the ranks take turns."""
+# In the order in which a node comes to them. The others than rank 0 of a node do not pass what it alone asks and decides.
+KILLS = [
+    Strike(at="gang.reduced", place=0, count=4),
+    Strike(at="gang.join", place=0),
+    Strike(at="gang.connect", place=0, rank=1),
+    Strike(at="gang.synchronize", place=0),
+    Strike(at="stage.begin", place=0, rank=1),
+    Strike(at="stage.end", place=0),
+    Strike(at="gang.propose", place=1),
+    Strike(at="gang.reduce", place=1, rank=1, count=3),
+    Strike(at="gang.report", place=1),
+    Strike(at="gang.proposed", place=1),
+]
 
 
-class Struck:
-    """As of a pod whose rank is gone, all ranks of a node end with the one that is killed, and come back."""
-
-    def __init__(self, gang: Nodes) -> None:
-        self._gang = gang
-        self._left = {node: [*points] for node, points in KILLS.items()}
-        self.kills = 0
-        for node in KILLS:
-            self._start(node)
-
-    def over(self) -> bool:
-        return all([self._ended(node) for node in KILLS])
-
-    def _start(self, node: int) -> None:
-        point = self._left[node].pop(0) if self._left[node] else ""
-        self._gang.start_nodes(node, kill_at=point, killed=0 if point in SPOKEN else self.kills % RANKS)
-
-    def _ended(self, node: int) -> bool:
-        codes = [self._gang.processes[place].poll() for place in self._gang.of(node)]
-        if all(code in (None, EXIT_COMPLETE) for code in codes):
-            return None not in codes
-        if self._gang.digests():  # the others are done, and the Job with them
-            return True
-        self.kills += -signal.SIGKILL in codes
-        for place in self._gang.of(node):
-            self._gang.processes[place].kill()
-            self._gang.ended(place)
-        self._start(node)
-        return False
-
-
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1000)
 def test_nodes_that_lose_a_rank_at_any_point_end_in_the_same_bits(make: Make, undisturbed: str) -> None:
     gang = make(pace_s=0.5, every=5, gather_s=2.0, hold_s=30.0, silent_s=8.0, connect_s=4.0)
-    struck = Struck(gang)
-    gang.until(struck.over, progress=lambda: struck.kills)
-    assert gang.digests() == {undisturbed}, gang.logs()
-    assert struck.kills >= 2
+    played = Played(gang, KILLS)
+    assert (played.wrong, gang.digests()) == ([], {undisturbed}), gang.logs()
+    assert len(played.struck) >= 2

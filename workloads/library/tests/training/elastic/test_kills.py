@@ -37,7 +37,7 @@ FEWEST = {"during a grow": 2, "at many points": 4}
 def undisturbed(tmp_path_factory: pytest.TempPathFactory, server: ForkServer) -> str:
     """Digest of one node that nothing happens to."""
     gang = LedgerGang(tmp_path_factory.mktemp("undisturbed"), server=server, nodes=1, **SETTINGS | {"pace_s": 0.0})
-    assert Played(gang, []).wrong == []
+    assert Played(gang, [], watch=gang.commits.note).wrong == []
     (digest,) = gang.digests()
     assert judged(gang, digest) == []
     return digest
@@ -49,6 +49,6 @@ def test_a_gang_that_loses_two_its_lead_or_all_ends_with_the_bits_of_an_undistur
 ) -> None:
     gang = make(kind=LedgerGang, **SETTINGS)
     assert isinstance(gang, LedgerGang)
-    played = Played(gang, DRILLS[drill])
+    played = Played(gang, DRILLS[drill], watch=gang.commits.note)
     assert played.wrong + judged(gang, undisturbed) == []
     assert len(played.struck) >= FEWEST.get(drill, len(DRILLS[drill])), played.struck

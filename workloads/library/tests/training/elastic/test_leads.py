@@ -58,17 +58,9 @@ def saves_in(storage: LocalStorage, folder: Path) -> GangSaves:
     torch.manual_seed(1)
     state = {"model": nn.Linear(4, 4)}
     return GangSaves(
-        str(folder),
-        storage,
-        "run",
-        state,
-        gang="ours",
-        every=1,
-        keep=3,
-        tuning=Tuning(),
-        events=None,
+        str(folder), storage, "run", state, gang="ours", every=1, keep=3, tuning=Tuning(), events=None,
         stop_asked=lambda: False,
-    )
+    )  # fmt: skip
 
 
 def committed(storage: LocalStorage) -> list[int]:
@@ -88,7 +80,7 @@ def test_a_lead_without_its_fence_saves_nothing_and_takes_the_fence_at_a_later_s
     fence.take(storage, "run")
     with pytest.raises(Superseded):
         saves.make_durable(3, 20)
-    saves.close()
+    saves.follow()
     assert committed(storage) == [2]
 
 
@@ -100,7 +92,7 @@ def test_a_lead_that_never_gets_its_fence_ends_as_not_durable(tmp_path: Path) ->
     with pytest.raises(NotDurable) as end:
         saves.make_durable(1, 20)
     assert "503" in end.value.reason
-    saves.close()
+    saves.follow()
 
 
 # Which epoch follows, where the others of the gang are gone.
@@ -124,22 +116,9 @@ class Survivor:
 
 
 def crew_of(survivor: Survivor, folder: Path, step: int) -> Crew:
-    state = {"model": nn.Linear(4, 4)}
-    cpu = torch.device("cpu")
-    crew = Crew(
-        state,
-        cpu,
-        control=survivor.control,
-        peers=survivor.peers,
-        regroup=survivor.regroup,
-        group=Group(survivor.peers.addresses, survivor.control.me, cpu, key=b"run"),
-        lag=Lag(2.0),
-        silent_s=2.0,
-        saves=saves_in(survivor.storage, folder),
-        shutdown=Shutdown(),
-        window_s=15.0,
-        events=None,
-    )
+    group = Group(survivor.peers.addresses, survivor.control.me, torch.device("cpu"), key=b"run")
+    saves = saves_in(survivor.storage, folder)
+    crew = Crew(survivor.regroup, group, saves, Shutdown(), silent_s=2.0, window_s=15.0)
     crew.epoch, crew.step = FIRST, step
     return crew
 

@@ -16,6 +16,7 @@ from holdfast.contract.errors import InputError
 from holdfast.training.elastic import node as nodes
 from holdfast.training.elastic.gang import ElasticGang
 from holdfast.training.elastic.node import Node
+from holdfast.training.elastic.places import Places
 from holdfast.training.errors import CutOff, Expelled, GangTooSmall, GroupLost
 from workloads.library.tests.training.elastic.gangs import free_ports
 
@@ -49,9 +50,10 @@ def in_replicas(model: nn.Sequential) -> None:
 def gang_of(folder: Path, shard: Callable[[nn.Sequential], None], *, index: int = 0, ranks_per_node: int = 2) -> None:
     model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
     shard(model)
-    addresses = tuple(("127.0.0.1", port) for port in free_ports(4))
+    nodes = tuple(("127.0.0.1", port) for port in free_ports(4))
     state = {"model": model, "optimizer": torch.optim.SGD(model.parameters(), lr=0.1)}
-    ElasticGang(str(folder), state, run="run", nodes=addresses, index=index, ranks_per_node=ranks_per_node)
+    places = Places(nodes=nodes, index=index, ranks_per_node=ranks_per_node)
+    ElasticGang(str(folder), state, run="run", places=places)
 
 
 @pytest.mark.usefixtures("two_processes")

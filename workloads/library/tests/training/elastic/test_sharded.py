@@ -10,7 +10,7 @@ from functools import partial
 import pytest
 
 from holdfast.contract.exit_codes import EXIT_BAD_INPUT, EXIT_PREEMPTED
-from workloads.library.tests.training.elastic.sharded_gangs import WAIT_S, ShardedGang
+from workloads.library.tests.training.elastic.sharded_gangs import ShardedGang
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(600)]
 
@@ -20,10 +20,17 @@ Make = Callable[..., ShardedGang]
 
 @pytest.fixture
 def make(make: Make) -> Make:
-    return partial(make, kind=ShardedGang)
+    return partial(make, kind=ShardedGang, gate_step=GATE, steps=STEPS, every=1000, bits_at=[GATE])
 
 
-def ends_after_a_restore(gang: ShardedGang, *replaced: int, step: int, source: str = "memory") -> None:
+def at_the_gate(gang: ShardedGang, *, copied: int = GATE) -> ShardedGang:
+    """It has started, its bits there are noted, and each shard of the step `copied` is on a neighbour too."""
+    gang.start(*range(gang.nodes))
+    gang.until(lambda: gang.copied(copied) and gang.at_gate() and gang.noted(GATE))
+    return gang
+
+
+def ends_after_a_restore(gang: ShardedGang, *replaced: int, step: int = GATE, source: str = "memory") -> None:
     """The replacements start, and all go on at `step` with the bits that they had there."""
     gang.open_gate()
     gang.start(*replaced)
@@ -32,14 +39,6 @@ def ends_after_a_restore(gang: ShardedGang, *replaced: int, step: int, source: s
     assert restores == [(0, "store"), (step, source)], gang.logs()
     _, (at, before), again = gang.bits()
     assert (at, before) == again and at == step, gang.bits()
-
-
-def without_the_bucket(gang: ShardedGang) -> None:
-    """A step is committed, and not one byte of a shard can come from there."""
-    shards = gang.shards_in_bucket()
-    assert shards
-    for shard in shards:
-        shard.unlink()
 
 
 @pytest.mark.parametrize(
@@ -55,31 +54,29 @@ def without_the_bucket(gang: ShardedGang) -> None:
 def test_a_lost_node_is_replaced_and_no_shard_is_read_from_the_bucket(
     make: Make, layout: str, nodes: int, processes: int, lost: int
 ) -> None:
-    gang = make(
-        nodes=nodes, processes=processes, layout=layout, steps=STEPS, every=EVERY, gate_step=GATE, bits_at=[GATE]
-    )
-    gang.start(*range(nodes))
-    gang.until(lambda: gang.copied(GATE) and gang.noted(GATE) and gang.committed())
+    gang = at_the_gate(make(nodes=nodes, processes=processes, layout=layout, every=EVERY))
+    gang.until(gang.committed)
     survivors = {place: process.pid for place, process in gang.processes.items() if place != lost}
     gang.lose(lost)
-    without_the_bucket(gang)
-    ends_after_a_restore(gang, lost, step=GATE)
+    shards = gang.shards_in_bucket()
+    assert shards
+    for shard in shards:  # a step is committed, and not one byte can come from there
+        shard.unlink()
+    ends_after_a_restore(gang, lost)
     assert all(gang.processes[place].pid == pid for place, pid in survivors.items())
 
 
 def test_a_noticed_node_loses_no_step_and_the_others_stay(make: Make) -> None:
-    gang = make(nodes=3, gate_step=GATE, peer_steps=100, steps=STEPS, every=1000, bits_at=[GATE])
-    gang.start(*range(3))
-    gang.until(lambda: gang.copied(1) and gang.at_gate() and gang.noted(GATE))
+    gang = at_the_gate(make(nodes=3, peer_steps=100), copied=1)
     gang.processes[1].send_signal(signal.SIGTERM)
-    assert gang.processes[1].wait(WAIT_S) == EXIT_PREEMPTED
+    assert gang.ended(1) == EXIT_PREEMPTED
     assert all(gang.processes[place].poll() is None for place in (0, 2))
-    ends_after_a_restore(gang, 1, step=GATE)
-    assert "restored step 5 of run sharded from the memory of nodes" in (gang.folder / "log-0").read_text()
+    ends_after_a_restore(gang, 1)
+    assert "restored step 5 of run sharded from the memory of nodes" in gang.log_of(0)
 
 
 def test_without_copies_a_lost_node_is_replaced_and_the_bucket_is_read(make: Make) -> None:
-    gang = make(nodes=2, gate_step=GATE, copies=0, steps=STEPS, every=EVERY, bits_at=[EVERY])
+    gang = make(nodes=2, copies=0, every=EVERY, bits_at=[EVERY])
     gang.start(0, 1)
     gang.until(lambda: gang.committed() and gang.noted(EVERY))
     assert not any(gang.held().values())
@@ -88,23 +85,18 @@ def test_without_copies_a_lost_node_is_replaced_and_the_bucket_is_read(make: Mak
 
 
 def test_a_node_of_another_size_is_refused_and_the_others_wait_on(make: Make) -> None:
-    two = make(nodes=2, gate_step=GATE, steps=STEPS, every=1000, bits_at=[GATE])
-    two.start(0, 1)
-    two.until(lambda: two.copied(GATE) and two.noted(GATE))
+    two = at_the_gate(make(nodes=2))
     two.lose(1)
     two.processes_of_node = 2
     two.start(1)
-    assert two.processes[1].wait(WAIT_S) == EXIT_BAD_INPUT, two.logs()
+    assert two.ended(1) == EXIT_BAD_INPUT, two.logs()
     assert "2 nodes of 2 processes here, 2 nodes of 1 processes at another node" in two.logs()
     two.processes_of_node = 1
-    ends_after_a_restore(two, 1, step=GATE)
+    ends_after_a_restore(two, 1)
 
 
 def test_copies_are_in_another_zone_so_that_the_nodes_of_one_may_be_lost_together(make: Make) -> None:
-    zones = ["a/rack-1", "b/rack-1", "b/rack-2", "a/rack-2"]
-    four = make(nodes=4, domains=zones, gate_step=GATE, steps=STEPS, every=1000, bits_at=[GATE])
-    four.start(*range(4))
-    four.until(lambda: four.copied(GATE) and four.noted(GATE))
+    four = at_the_gate(make(nodes=4, domains=["a/rack-1", "b/rack-1", "b/rack-2", "a/rack-2"]))
     for place in (1, 2):
         four.lose(place)
-    ends_after_a_restore(four, 1, 2, step=GATE)
+    ends_after_a_restore(four, 1, 2)

@@ -9,8 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from holdfast.training.elastic.gang import ElasticGang
-from workloads.library.tests.training.elastic.gangs import free_ports
+from workloads.library.tests.training.elastic.test_elastic_gang import one_node
 
 TORCH = str(Path(torch.__file__).parent)
 SHARDS, STEPS = 3, 40
@@ -30,9 +29,7 @@ def test_an_undisturbed_step_makes_few_calls_and_seldom_a_tensor(tmp_path: Path)
             steps[-1].append(frame.f_code.co_qualname if event == "call" else called.__qualname__)
 
     model = nn.Linear(2, 2)
-    state = {"model": model, "optimizer": torch.optim.SGD(model.parameters(), lr=0.1)}
-    nodes = (("127.0.0.1", free_ports(1)[0]),)
-    with ElasticGang(str(tmp_path), state, run="run", nodes=nodes, index=0, shards=SHARDS) as gang:
+    with one_node(tmp_path, model, shards=SHARDS) as gang:
         numbers = gang.steps(STEPS + 1)
         for _ in range(STEPS):
             steps.append([])

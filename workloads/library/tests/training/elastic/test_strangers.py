@@ -6,7 +6,7 @@ import secrets
 import signal
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from http.client import HTTPConnection, HTTPException
 from pathlib import Path
@@ -25,61 +25,42 @@ from workloads.library.tests.training.elastic.gangs import free_ports
 pytestmark = [pytest.mark.process, pytest.mark.timeout(240)]
 
 LOCAL = "127.0.0.1"
-FORGED = ("/farewell", "/report", "/join")
-
-
-@pytest.fixture
-def key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    path = tmp_path / "key"
-    path.write_text(secrets.token_hex(32))
-    monkeypatch.setenv(ENV_KEY_FILE, str(path))
-    return str(path)
 
 
 class Stranger:
     """Reads what the stores give away, uses it as the secret of questions, and writes garbage wherever it can."""
 
-    def __init__(self, nodes: list[tuple[str, int]]) -> None:
+    def __init__(self, nodes: Sequence[tuple[str, int]]) -> None:
         self._nodes, self._ended = nodes, threading.Event()
         self.found: list[str] = []
         """Keys of stores."""
         self.answers: list[int] = []
-        self._threads = [
-            threading.Thread(target=self._work, args=(work,), daemon=True)
-            for work in (self._read, self._ask, self._noise)
-        ]
-        for thread in self._threads:
-            thread.start()
+        for work in (self._read, self._ask, self._noise):
+            threading.Thread(target=self._work, args=(work,), daemon=True).start()
 
     def close(self) -> None:
         self._ended.set()
-        for thread in self._threads:
-            thread.join()
 
-    def _work(self, work: object) -> None:
+    def _work(self, work: Callable[[str, int], None]) -> None:
         while not self._ended.wait(0.2):
             for host, port in self._nodes:
                 with contextlib.suppress(OSError, RuntimeError, ValueError, HTTPException):
-                    work(host, port)  # pyright: ignore[reportCallIssue]
+                    work(host, port)
 
     def _read(self, host: str, port: int) -> None:
         store = TCPStore(host, port + 1, is_master=False, wait_for_workers=False, timeout=timedelta(seconds=1))
         self.found += store.list_keys()
         for found in self.found[-20:]:
-            name, _, rest = found.partition("/epoch/")
-            for epoch in range(1, 6):
-                store.set(f"{name}/epoch/{epoch}/{rest.partition('/')[2]}", secrets.token_bytes(64))
+            store.set(found, secrets.token_bytes(64))
 
     def _ask(self, host: str, port: int) -> None:
-        known = {found.partition("/")[0] for found in self.found} or {secrets.token_hex(32)}
-        for secret in known:
-            for path in ("/status", *FORGED):
-                for place in range(len(self._nodes)):
-                    body = {"index": place, "incarnation": "x", "epoch": 1, "step": 0}
-                    headers = {"Holdfast-Join": secret, "Holdfast-Nonce": secret[:32], "Holdfast-Seal": secret}
-                    with contextlib.closing(HTTPConnection(host, port, timeout=1)) as connection:
-                        connection.request("POST", path, json.dumps(body), headers)
-                        self.answers.append(connection.getresponse().status)
+        secret = secrets.token_hex(32)
+        body = {"index": 0, "incarnation": "x", "epoch": 1}
+        headers = {"Holdfast-Nonce": secret[:32], "Holdfast-Seal": secret}
+        for path in ("/status", "/report", "/join"):
+            with contextlib.closing(HTTPConnection(host, port, timeout=1)) as connection:
+                connection.request("POST", path, json.dumps(body), headers)
+                self.answers.append(connection.getresponse().status)
 
     def _noise(self, host: str, port: int) -> None:
         for above in (0, 1):
@@ -87,32 +68,24 @@ class Stranger:
                 connection.sendall(secrets.token_bytes(4096))
 
 
-@pytest.fixture
-def stranger() -> Iterator[list[Stranger]]:
-    strangers: list[Stranger] = []
-    yield strangers
-    for each in strangers:
-        each.close()
-
-
 def test_a_stranger_on_every_port_changes_no_bit_and_ends_no_gang(
-    make: Make, key: str, stranger: list[Stranger]
+    make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    (tmp_path / "key").write_text(secrets.token_hex(32))
+    monkeypatch.setenv(ENV_KEY_FILE, str(tmp_path / "key"))
     alone = make("alone", nodes=1)
     alone.start(0)
     gang = make(nodes=2, gate_step=25)
-    stranger.append(Stranger([(host, port) for host, port in gang.settings["nodes"]]))
-    gang.start(0, 1)
-    gang.until(gang.committed)
-    gang.signal(1, signal.SIGKILL)
-    gang.until(lambda: 1 in gang.sizes())
-    gang.start(1)
-    gang.until(lambda: gang.waiting(1))
-    gang.open_gate()
-    assert gang.all_ended() == {0: EXIT_COMPLETE, 1: EXIT_COMPLETE}, gang.logs()
-    assert alone.ended(0) == EXIT_COMPLETE, alone.logs()
-    assert gang.digests() == alone.digests()
-    (visitor,) = stranger
+    with contextlib.closing(Stranger(gang.addresses)) as visitor:
+        gang.start(0, 1)
+        gang.until(gang.committed)
+        gang.signal(1, signal.SIGKILL)
+        gang.until(lambda: 1 in gang.sizes())
+        gang.start(1)
+        gang.until(lambda: gang.waiting(1))
+        gang.open_gate()
+        assert alone.ended(0) == EXIT_COMPLETE, alone.logs()
+        gang.ends_with(*alone.digests())
     assert not visitor.found, "what a store holds is no stranger's business"
     assert visitor.answers and 200 not in visitor.answers
 

@@ -11,7 +11,7 @@ from typing import Any
 from holdfast.contract.environment import ENV_WINDOW_S
 from workloads.library.tests.fork_server import ForkServer
 from workloads.library.tests.processes import until
-from workloads.library.tests.training.elastic.gangs import free_ports
+from workloads.library.tests.training.elastic.gangs import ranks
 from workloads.library.tests.training.frameworks.waits import ENV_WAIT_AT
 from workloads.library.tests.training.runs import PATIENCE_S, launched
 
@@ -73,31 +73,19 @@ class Gang:
     @contextlib.contextmanager
     def _started(self, env: Mapping[str, str]) -> Iterator[list[Any]]:
         self._starts += 1
-        (port,) = free_ports(1)
-        ranks = [self._start(rank, port, env) for rank in range(self._ranks)]
+        common = {"PYTHONPATH": f"{ROOT}{os.pathsep}{self._site}", **env}
+        started = [self._start(rank, common | own) for rank, own in enumerate(ranks(self._ranks))]
         try:
-            yield ranks
+            yield started
         finally:
-            for rank in ranks:
+            for rank in started:
                 with contextlib.suppress(ProcessLookupError):
                     os.killpg(rank.pid, signal.SIGKILL)
                 rank.wait()
 
-    def _start(self, rank: int, port: int, env: Mapping[str, str]) -> Any:
-        environment = os.environ | self._environment(rank, port) | dict(env)
+    def _start(self, rank: int, variables: dict[str, str]) -> Any:
         with self._path(rank, "out").open("wb") as out, self._path(rank, "err").open("wb") as err:
-            return launched(self._server, self._command, env=environment, out=out, err=err, session=True)
-
-    def _environment(self, rank: int, port: int) -> dict[str, str]:
-        return {
-            "PYTHONPATH": f"{ROOT}{os.pathsep}{self._site}",
-            "MASTER_ADDR": "127.0.0.1",
-            "MASTER_PORT": str(port),
-            "WORLD_SIZE": str(self._ranks),
-            "RANK": str(rank),
-            "LOCAL_RANK": str(rank),
-            **({"GLOO_SOCKET_IFNAME": "lo"} if sys.platform == "linux" else {}),
-        }
+            return launched(self._server, self._command, env=os.environ | variables, out=out, err=err, session=True)
 
     def errors(self) -> str:
         return "\n".join(self._log(rank, "err") for rank in range(self._ranks))
