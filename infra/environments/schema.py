@@ -204,10 +204,13 @@ class Environment:
         return f"{self.project}.svc.id.goog"
 
     @property
+    def identity_pools(self) -> str:
+        return f"projects/{self.project_number.lower()}/locations/global/workloadIdentityPools"
+
+    @property
     def workload_identities(self) -> str:
         """Of Kubernetes accounts, as the policies of Google Cloud name them."""
-        pools = f"projects/{self.project_number.lower()}/locations/global/workloadIdentityPools"
-        return f"iam.googleapis.com/{pools}/{self.workload_pool}"
+        return f"iam.googleapis.com/{self.identity_pools}/{self.workload_pool}"
 
     @property
     def cluster_name(self) -> str:
@@ -272,6 +275,10 @@ class Environment:
 
     def service_account_email(self, role: str) -> str:
         return names.service_account_email(self.project, self.name_prefix, self.name, role)
+
+    def member(self, role: str) -> str:
+        """The service account of a role in a policy."""
+        return f"serviceAccount:{self.service_account_email(role)}"
 
     def all_labels(self) -> dict[str, str]:
         return {"platform": self.name_prefix, "environment": self.name} | dict(self.labels)

@@ -7,7 +7,7 @@ from ipaddress import ip_network
 from holdfast.contract.roles import GOOGLE_APIS_CIDR
 from infra.environments.schema import Environment
 from infra.environments.services import ExistingNetwork
-from infra.specs.resource import Resource
+from infra.specs.resource import Resource, grant
 
 APIS = (
     "artifactregistry",
@@ -65,22 +65,10 @@ def _host_grants(environment: Environment, existing: ExistingNetwork) -> list[Re
     users = {"gke": gke, "instances": f"serviceAccount:{number}@cloudservices.gserviceaccount.com"}
     where = {"project": existing.project, "region": region, "subnetwork": subnet}
     after = tuple(name for each in ("container", "compute", "cloudresourcemanager") for name in api(environment, each))
+    role, agent_role = "roles/compute.networkUser", "roles/container.hostServiceAgentUser"
     return [
-        *(
-            Resource(
-                kind="google_compute_subnetwork_iam_member",
-                id=f"host-{name}",
-                arguments=where | {"role": "roles/compute.networkUser", "member": member},
-                after=after,
-            )
-            for name, member in users.items()
-        ),
-        Resource(
-            kind="google_project_iam_member",
-            id="host-gke",
-            arguments={"project": existing.project, "role": "roles/container.hostServiceAgentUser", "member": gke},
-            after=after,
-        ),
+        *(grant("compute_subnetwork", f"host-{name}", role, user, after, **where) for name, user in users.items()),
+        grant("project", "host-gke", agent_role, gke, after, project=existing.project),
     ]
 
 
@@ -110,11 +98,7 @@ def _vpc(environment: Environment) -> Resource:
     return Resource(
         kind="google_compute_network",
         id="vpc",
-        arguments={
-            "name": environment.network_name,
-            "auto_create_subnetworks": False,
-            "routing_mode": "REGIONAL",
-        },
+        arguments={"name": environment.network_name, "auto_create_subnetworks": False, "routing_mode": "REGIONAL"},
         after=api(environment, "compute"),
     )
 

@@ -42,9 +42,8 @@ def _foundation(environment: Environment) -> dict[str, str]:
     }
     if environment.delivery:
         pool = names.identity_pool(environment.name_prefix, environment.name)
-        pools = f"projects/{environment.project_number}/locations/global/workloadIdentityPools"
         entry = {"env": environment.name, "gate": environment.delivery.environment}
-        entry["provider"] = f"{pools}/{pool}/providers/github"
+        entry["provider"] = f"{environment.identity_pools}/{pool}/providers/github"
         entry |= {role: environment.service_account_email(role) for role in ("planner", "deployer")}
         found["HOLDFAST_ENVIRONMENTS"] = json.dumps([entry])
     if environment.database:

@@ -3,11 +3,10 @@
 from infra.contract.names import BUCKETS
 from infra.environments.runs import READERS, readable
 from infra.environments.schema import Environment
-from infra.specs.bucket_grants import below, grant
 from infra.specs.encryption import encrypted, key_in_force
 from infra.specs.identities import account, bucket_roles
 from infra.specs.network import api
-from infra.specs.resource import Resource, deletion_policy
+from infra.specs.resource import Resource, deletion_policy, grant
 
 DAY_S = 86_400
 OLD_VERSIONS_DAYS = SOFT_DELETE_DAYS = 7
@@ -30,6 +29,13 @@ def resources(environment: Environment) -> list[Resource]:
 
 def bucket_address(purpose: str) -> str:
     return f"google_storage_bucket.{purpose}"
+
+
+def below(environment: Environment, title: str, prefixes: tuple[str, ...]) -> dict[str, str]:
+    """The condition that an object of the checkpoints is below one of them."""
+    bucket = environment.bucket("checkpoints")
+    places = [f'resource.name.startsWith("projects/_/buckets/{bucket}/objects/{prefix}")' for prefix in prefixes]
+    return {"title": title, "expression": " || ".join(places)}
 
 
 def _bucket(environment: Environment, purpose: str) -> Resource:
@@ -65,14 +71,11 @@ def _bucket(environment: Environment, purpose: str) -> Resource:
 
 def _lifecycle(purpose: str) -> list[dict[str, object]]:
     rules: list[dict[str, object]] = [{"action": {"type": "AbortIncompleteMultipartUpload"}, "condition": {"age": 1}}]
+    condition: dict[str, object] = {"days_since_noncurrent_time": OLD_VERSIONS_DAYS, "with_state": "ARCHIVED"}
     if purpose == "checkpoints":
         # A custom time marks an attempt as abandoned. Committed objects have none, so this never reaches them.
         condition = {"days_since_custom_time": UNCOMMITTED_DAYS}
-        rules.append({"action": {"type": "Delete"}, "condition": condition})
-    else:
-        condition = {"days_since_noncurrent_time": OLD_VERSIONS_DAYS, "with_state": "ARCHIVED"}
-        rules.append({"action": {"type": "Delete"}, "condition": condition})
-    return rules
+    return [*rules, {"action": {"type": "Delete"}, "condition": condition}]
 
 
 def _grants(environment: Environment) -> list[Resource]:
@@ -110,11 +113,10 @@ def _reads(environment: Environment, role: str) -> list[Resource]:
 
 
 def _grant(
-    environment: Environment, id: str, purpose: str, role: str, granted: str, condition: dict[str, str] | None = None
+    environment: Environment, id: str, purpose: str, role: str, granted: str, condition: object = None
 ) -> Resource:
-    member = f"serviceAccount:{environment.service_account_email(role)}"
-    after = (bucket_address(purpose), account(role))
-    return grant(environment, id, purpose=purpose, role=granted, member=member, after=after, condition=condition)
+    after, bucket = (bucket_address(purpose), account(role)), environment.bucket(purpose)
+    return grant("storage_bucket", id, granted, environment.member(role), after, condition, bucket=bucket)
 
 
 def _registry(environment: Environment) -> list[Resource]:
@@ -137,24 +139,15 @@ def _registry(environment: Environment) -> list[Resource]:
         "deletion_policy": deletion_policy(not environment.storage.allow_destroy),
         **encrypted(environment, "kms_key_name"),
     }
-    reader = Resource(
-        kind="google_artifact_registry_repository_iam_member",
-        id="images-nodes",
-        arguments={
-            "location": environment.region,
-            "repository": environment.repository_name,
-            "role": "roles/artifactregistry.reader",
-            "member": f"serviceAccount:{environment.service_account_email('nodes')}",
-        },
-        after=("google_artifact_registry_repository.images", account("nodes")),
+    images = Resource(
+        kind="google_artifact_registry_repository",
+        id="images",
+        arguments=arguments,
+        after=(*api(environment, "artifactregistry"), *key_in_force(environment)),
+        protected=not environment.storage.allow_destroy,
     )
-    return [
-        Resource(
-            kind="google_artifact_registry_repository",
-            id="images",
-            arguments=arguments,
-            after=(*api(environment, "artifactregistry"), *key_in_force(environment)),
-            protected=not environment.storage.allow_destroy,
-        ),
-        reader,
-    ]
+    reader = grant(
+        "artifact_registry_repository", "images-nodes", "roles/artifactregistry.reader", environment.member("nodes"),
+        (images.address, account("nodes")), location=environment.region, repository=environment.repository_name,
+    )  # fmt: skip
+    return [images, reader]
