@@ -133,7 +133,7 @@ def doctor(env: Env, as_json: Json = False) -> None:
     from infra.ops import doctor as examination
 
     with working(f"examine {env}"):
-        found = list(checks.examine(loaded(env), examination.probes()))
+        found = list(checks.examine(loaded(env), (*examination.ON_THIS_MACHINE, *examination.OF_THE_PROJECT)))
     raise typer.Exit(checks.show(found, as_json=as_json))
 
 

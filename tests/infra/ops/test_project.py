@@ -16,7 +16,7 @@ from infra.contract.names import LABEL_RUN
 from infra.environments import Environment
 from infra.environments.schema import AcceleratorCap, Budget
 from infra.ops import leftovers
-from infra.ops.project import LISTED_AGENTS, account_checks
+from infra.ops.doctor import LISTED_AGENTS, OF_THE_PROJECT
 from infra.ops.show import leftovers as show_leftovers
 from infra.specs.encryption import agent
 from infra.specs.network import APIS
@@ -48,7 +48,7 @@ def healthy(gcloud: Gcloud) -> Gcloud:
 
 def verdicts(*names: str, environment: Environment = ENVIRONMENT) -> dict[str, tuple[Status, str, str]]:
     """Of the checks with these names, or of all."""
-    checks = [check for check in account_checks() if check[0] in names or not names]
+    checks = [check for check in OF_THE_PROJECT if check[0] in names or not names]
     return {c.name: (c.verdict, c.found, c.fix) for c in examine(environment, checks)}
 
 
@@ -119,7 +119,7 @@ def test_doctor_says_how_to_mend_what_is_broken(
 
 
 def test_doctor_does_not_judge_where_it_has_no_access(gcloud: Gcloud, capsys: pytest.CaptureFixture[str]) -> None:
-    checks = list(examine(ENVIRONMENT, [check for check in account_checks() if check[0] == "project"]))
+    checks = list(examine(ENVIRONMENT, [check for check in OF_THE_PROJECT if check[0] == "project"]))
     assert checks[0].verdict is Status.UNKNOWN and "permission denied" in checks[0].found
     assert show_doctor(checks, as_json=True) == 3
     assert '"not judged"' in capsys.readouterr().out

@@ -17,7 +17,7 @@ from holdfast.platform import Platform, reading
 from infra import describe
 from infra.environments import Environment
 from infra.environments.schema import NodeGroup, Reservation
-from infra.ops.project import account_checks
+from infra.ops.doctor import OF_THE_PROJECT
 from infra.rules import judge_environment
 from infra.specs.pools import resources
 from tests.infra.ops.google import Gcloud
@@ -109,6 +109,6 @@ def listed(name: str, **fields: Any) -> dict[str, Any]:
 )
 def test_doctor_refuses_what_is_not_there_or_too_small(gcloud: Gcloud, found: list[Any], word: str) -> None:
     gcloud.answer("compute reservations list", found)
-    checks = [check for check in account_checks() if check[0] == "reservations"]
+    checks = [check for check in OF_THE_PROJECT if check[0] == "reservations"]
     (verdict,) = examine(reserving(), checks)
     assert (verdict.verdict is Status.OK) == (not word) and word in verdict.found
