@@ -187,9 +187,9 @@ def deploy(env: Env, yes: Yes = False) -> None:
 @app.command(epilog=examples("python -m infra outputs example"))
 def outputs(env: Env, as_json: Json = False) -> None:
     """Show how to reach the cluster, buckets, images, dashboards and accounts, and the node pools. Reads no cloud."""
-    from infra.ops.outputs import show
+    from infra.ops import show
 
-    show(loaded(env), as_json)
+    show.outputs(loaded(env), as_json)
 
 
 @app.command(epilog=examples("python -m infra diff example", "python -m infra diff example --json"))

@@ -12,7 +12,7 @@ from infra.environments.schema import Environment, placeholders
 __all__ = ["Environment", "imports_of", "load", "names", "placeholders", "source_of"]
 
 _FOLDER = Path(__file__).parent
-_SCHEMA = {"__init__", "schema", "capacity", "cluster", "services", "serving", "delivery", "checks", "runs", "teams"}
+_SCHEMA = {"__init__", "schema", "capacity", "cluster", "services", "serving", "checks", "runs", "teams"}
 
 
 def names() -> list[str]:

@@ -14,12 +14,13 @@ from infra.contract.versions import GOOGLE_PROVIDER_SOURCE, GOOGLE_PROVIDER_VERS
 from infra.environments.capacity import AcceleratorCap, AutoProvisioning, NodeGroup, Quota, Reservation
 from infra.environments.checks import PLACEHOLDER, dns_name, forms, matches, numbers, placeholders, require, unique
 from infra.environments.cluster import Cluster
-from infra.environments.delivery import Budget, Delivery
 from infra.environments.runs import Run
 from infra.environments.services import (
     Alerts,
     AuthorizedRange,
+    Budget,
     Database,
+    Delivery,
     ExistingNetwork,
     Network,
     Queue,

@@ -15,7 +15,6 @@ from infra.rules import (
     fit,
     hardening,
     identity,
-    machines,
     network,
     pools,
     refusals,
@@ -30,7 +29,6 @@ __all__ = ["RULES", "Facts", "Finding", "Rule", "judge", "judge_environment", "j
 MODULES = (
     pools,
     fit,
-    machines,
     refusals,
     autoprovisioning,
     hardening,

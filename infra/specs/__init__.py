@@ -10,7 +10,6 @@ from infra.specs import (
     delivery,
     encryption,
     identities,
-    images,
     network,
     pools,
     queue,
@@ -38,7 +37,7 @@ def foundation_area(environment: Environment) -> list[Resource]:
 def cluster_area(environment: Environment) -> list[Resource]:
     """The cluster, its pools, what may run there, and the bindings that need its workload pool."""
     return [
-        *images.resources(environment),
+        *cluster.image_policy(environment),
         cluster.resource(environment),
         *pools.resources(environment),
         *identities.workload_bindings(environment),

@@ -1,4 +1,4 @@
-"""The regional private cluster, with caps for node auto-provisioning."""
+"""The regional private cluster, with caps for node auto-provisioning, and the project's Binary Authorization policy."""
 
 from infra.environments.schema import Environment
 from infra.specs.encryption import encrypted
@@ -226,3 +226,19 @@ def _security(environment: Environment) -> dict[str, object]:
     if security.rbac_security_group:
         settings["authenticator_groups_config"] = {"security_group": security.rbac_security_group}
     return settings
+
+
+def image_policy(environment: Environment) -> list[Resource]:
+    """In the stack of the cluster: without one the policy has no effect. A destroy brings Google's own back."""
+    if environment.image_patterns is None:
+        return []
+    arguments = {
+        # GKE's own agents: Google keeps the list of their images.
+        "global_policy_evaluation_mode": "ENABLE",
+        "admission_whitelist_patterns": [{"name_pattern": pattern} for pattern in environment.image_patterns],
+        "default_admission_rule": {
+            "evaluation_mode": "ALWAYS_DENY",
+            "enforcement_mode": "ENFORCED_BLOCK_AND_AUDIT_LOG",
+        },
+    }
+    return [Resource(kind="google_binary_authorization_policy", id="images", arguments=arguments)]
