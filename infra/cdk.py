@@ -140,10 +140,7 @@ class Stack(cdktf.TerraformStack):
     def _add_own(self, kind: str, id: str, arguments: Mapping[str, object], after: Sequence[str]) -> Any:
         """A resource of Terraform itself. Its class in the CDK looks for an engine during synthesis, which needs none."""
         resource = cdktf.TerraformResource(
-            self,
-            f"{kind}.{id}",
-            terraform_resource_type=kind,
-            depends_on=[self._built[address] for address in after],
+            self, f"{kind}.{id}", terraform_resource_type=kind, depends_on=[self._built[address] for address in after]
         )
         resource.override_logical_id(id)
         for path, value in arguments.items():

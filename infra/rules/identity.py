@@ -8,10 +8,7 @@ from infra.environments.runs import READERS, Run
 from infra.rules.model import Facts, Finding, PlannedResource, each, of_environment, rule
 
 # Repeated here, not read from the specs: a rule that asks the specs what is right agrees with them always.
-PROJECT_ROLES = {
-    "roles/container.defaultNodeServiceAccount": "nodes",
-    "roles/monitoring.metricWriter": "exporter",
-}
+PROJECT_ROLES = {"roles/container.defaultNodeServiceAccount": "nodes", "roles/monitoring.metricWriter": "exporter"}
 READER_ROLE = "roles/monitoring.viewer"
 LISTING_ROLE = "roles/storage.legacyBucketReader"
 # Cloud SQL has no grants on an instance, so these are on the project, with a condition that names the instance.

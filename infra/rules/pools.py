@@ -80,8 +80,7 @@ def grace_has_its_version(facts: Facts) -> Iterator[Finding]:
 
 
 @rule(
-    reason="system pods on Spot are lost together with the jobs that need them",
-    source="GKE documentation on Spot VMs",
+    reason="system pods on Spot are lost together with the jobs that need them", source="GKE documentation on Spot VMs"
 )
 def system_pool_stays(facts: Facts) -> Iterator[Finding]:
     """There is an on-demand pool for system pods, with a taint against other pods."""

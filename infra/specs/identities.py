@@ -13,10 +13,7 @@ from infra.specs.resource import Resource, grant
 
 # The two roles that make sense on a project only: a node logs, pulls and reports under its own name;
 # the exporter writes metrics, which belong to no resource.
-PROJECT_ROLES = {
-    "nodes": "roles/container.defaultNodeServiceAccount",
-    "exporter": "roles/monitoring.metricWriter",
-}
+PROJECT_ROLES = {"nodes": "roles/container.defaultNodeServiceAccount", "exporter": "roles/monitoring.metricWriter"}
 # A listing is asked of the bucket, whatever its prefix, so that no condition on objects admits it.
 LIST_ROLE = "roles/storage.legacyBucketReader"
 # Of people who run the report; metrics too belong to no resource.

@@ -20,11 +20,7 @@ NO_OLD_CHECKPOINTS = {"CKV_GCP_78": "a checkpoint lives for hours, and its old v
 
 
 def resources(environment: Environment) -> list[Resource]:
-    return [
-        *(_bucket(environment, purpose) for purpose in BUCKETS),
-        *_grants(environment),
-        *_registry(environment),
-    ]
+    return [*(_bucket(environment, purpose) for purpose in BUCKETS), *_grants(environment), *_registry(environment)]
 
 
 def bucket_address(purpose: str) -> str:

@@ -68,10 +68,7 @@ def test_people_submit_and_read_in_their_namespace_and_nothing_else(api: Api) ->
         for verb, (group, resource) in product(VERBS, every)
         if may(api, verb, group, resource, "vision")
     }
-    assert allowed == {
-        *product(("get", "list"), READ | EVERYWHERE),
-        *product(("create", "patch"), SUBMITTED),
-    }
+    assert allowed == {*product(("get", "list"), READ | EVERYWHERE), *product(("create", "patch"), SUBMITTED)}
     for space in ("speech", "kube-system", ""):
         found = {
             (verb, r)

@@ -79,12 +79,7 @@ def hardened() -> Environment:
         network=replace(
             EXAMPLE.network, flow_logs=True, authorized_ranges=(AuthorizedRange(name="bastion", cidr="10.50.0.0/28"),)
         ),
-        cluster=replace(
-            EXAMPLE.cluster,
-            min_version="1.35",
-            dns_endpoint_public=False,
-            deletion_protection=True,
-        ),
+        cluster=replace(EXAMPLE.cluster, min_version="1.35", dns_endpoint_public=False, deletion_protection=True),
         security=Security(
             kms_key="projects/acme/locations/us-central1/keyRings/r/cryptoKeys/k",
             binary_authorization=True,

@@ -7,15 +7,7 @@ from hashlib import sha256
 from holdfast.contract.pools import Pool
 from holdfast.manifests.render_context import RenderContext
 from workloads.operators import settings
-from workloads.operators.catalogue import (
-    CRD,
-    LABEL_OPERATOR,
-    LABEL_VERSION,
-    WEBHOOKS,
-    Body,
-    Operator,
-    upstream,
-)
+from workloads.operators.catalogue import CRD, LABEL_OPERATOR, LABEL_VERSION, WEBHOOKS, Body, Operator, upstream
 
 CONFIG_FILE = "controller_manager_config.yaml"
 # A ConfigMap mounted by subPath never changes in a running pod; with this on the template it is another pod.

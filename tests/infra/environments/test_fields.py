@@ -60,8 +60,7 @@ SECURITY, STORAGE, QUEUE = EXAMPLE.security, EXAMPLE.storage, EXAMPLE.queue
 ALERTS, DATABASE = EXAMPLE.alerts, EXAMPLE.database
 
 EXISTING = ExistingNetwork(
-    network="projects/acme-host/global/networks/shared",
-    subnet="projects/acme-host/regions/us-central1/subnetworks/gpu",
+    network="projects/acme-host/global/networks/shared", subnet="projects/acme-host/regions/us-central1/subnetworks/gpu"
 )
 SHARED = replace(NET, existing=EXISTING)
 

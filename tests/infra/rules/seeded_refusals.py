@@ -5,18 +5,7 @@ Found by rules, named by id, or by the schema: then by the words of its error.
 
 from infra.rules import pools
 from tests.infra.rules.broken import CLUSTER, DATABASE, DEFAULTS, GANG, SPOT, SUBNET
-from tests.infra.rules.edits import (
-    Edit,
-    both,
-    caps,
-    cluster,
-    database,
-    group,
-    network,
-    put,
-    security,
-    state,
-)
+from tests.infra.rules.edits import Edit, both, caps, cluster, database, group, network, put, security, state
 
 TOOLKIT = "https://github.com/GoogleCloudPlatform/cluster-toolkit/pull/4027"
 DOCS = "https://docs.cloud.google.com/"

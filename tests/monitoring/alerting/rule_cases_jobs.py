@@ -124,8 +124,7 @@ JOBS: dict[str, tuple[History, ...]] = {
     "HoldfastEventLinesRefused": (
         *risen("event_lines_refused_total", _NOT_AN_EVENT, labels(**JOB_A, reason="not an event"), most=10),
         played(  # jobs and reasons are judged alone
-            *((ours("event_lines_refused_total", own), "0x80 8x90") for own in (_NOT_AN_EVENT, _OF_B, _FUTURE)),
-            at=85,
+            *((ours("event_lines_refused_total", own), "0x80 8x90") for own in (_NOT_AN_EVENT, _OF_B, _FUTURE)), at=85
         ),
     ),
     "HoldfastResultsDatabaseErrors": (
