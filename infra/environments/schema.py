@@ -4,13 +4,11 @@ A value that passes here has the right form; whether the values fit each other o
 """
 
 from dataclasses import dataclass, replace
-from typing import TypedDict
 
 from holdfast.contract import roles
 from holdfast.contract.lifecycle import DEFAULT_WINDOW, EXTENDED_WINDOW, ShutdownWindow
 from holdfast.contract.pools import Pool, Role
 from infra.contract import names
-from infra.contract.versions import GOOGLE_PROVIDER_SOURCE, GOOGLE_PROVIDER_VERSION
 from infra.environments.capacity import AcceleratorCap, AutoProvisioning, NodeGroup, Quota, Reservation
 from infra.environments.checks import PLACEHOLDER, dns_name, forms, matches, numbers, placeholders, require, unique
 from infra.environments.cluster import Cluster
@@ -36,16 +34,6 @@ __all__ = [
     "Database", "Delivery", "Environment", "ExistingNetwork", "Network", "NodeGroup", "Queue",
     "Quota", "Reservation", "Run", "Security", "Serving", "Storage", "Team", "placeholders",
 ]  # fmt: skip
-
-
-class StackArguments(TypedDict):
-    """Keyword arguments of infra.cdk.Stack."""
-
-    project: str
-    region: str
-    provider: tuple[str, str]
-    state_bucket: str
-    placeholders: list[str]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -224,17 +212,6 @@ class Environment:
     @property
     def spot_window(self) -> ShutdownWindow:
         return EXTENDED_WINDOW if self.spot_grace_s == EXTENDED_WINDOW.total_s else DEFAULT_WINDOW
-
-    def stack_arguments(self, *, local_state: bool) -> StackArguments:
-        """What every stack is built with, whatever it holds. Local state may be planned with a CHANGE-ME."""
-        left = placeholders(self)
-        return {
-            "project": self.project,
-            "region": self.region,
-            "provider": (GOOGLE_PROVIDER_SOURCE, GOOGLE_PROVIDER_VERSION),
-            "state_bucket": "" if local_state or left else self.state_bucket,
-            "placeholders": [] if local_state else left,
-        }
 
     def unprotected(self) -> "Environment":
         """The same without what stops a destroy."""
