@@ -8,20 +8,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from holdfast.command_line import run_app
+from holdfast.command_line import new_app, run_app
 from holdfast.contract.errors import InputError
 from holdfast.contract.examples import examples
-from holdfast.contract.exit_codes import EXIT_CODES_HELP, EXIT_FINDINGS
+from holdfast.contract.exit_codes import EXIT_FINDINGS
 from holdfast.contract.progress import working
 
-app = typer.Typer(
-    help="The platform: environments, plan, rules, deployment.",
-    epilog=EXIT_CODES_HELP,
-    no_args_is_help=True,
-    pretty_exceptions_enable=False,
-    rich_markup_mode=None,  # boxes around the help would take as long as all the rest of it
-    add_completion=False,
-)
+app = new_app("The platform: environments, plan, rules, deployment.")
 
 if TYPE_CHECKING:
     from infra.environments import Environment

@@ -129,13 +129,17 @@ class Environment:
 
     def _check_names(self) -> None:
         """Too long after prefixing fails here, not in the middle of an apply."""
-        names.cluster(self.name_prefix, self.name)
         for role in roles.ROLES:
-            names.service_account(self.name_prefix, self.name, role)
+            self.account_id(role)
         for purpose in names.BUCKETS:
             self.bucket(purpose)
 
-    # -- What others ask --
+    # -- What others ask. A name is in use in deployed projects: what is computed otherwise is replaced. --
+
+    @property
+    def stem(self) -> str:
+        """Of most names in the cloud."""
+        return f"{self.name_prefix}-{self.name}"
 
     @property
     def project(self) -> str:
@@ -144,13 +148,13 @@ class Environment:
 
     @property
     def subnet_name(self) -> str:
-        return f"{self.network_name}-nodes"
+        return f"{self.stem}-nodes"
 
     @property
     def network_path(self) -> str:
         """projects/P/global/networks/NAME"""
         existing = self.network.existing
-        return existing.network if existing else f"projects/{self.project}/global/networks/{self.network_name}"
+        return existing.network if existing else f"projects/{self.project}/global/networks/{self.stem}"
 
     @property
     def subnet_path(self) -> str:
@@ -161,7 +165,7 @@ class Environment:
     @property
     def database_name(self) -> str:
         generation = self.database.generation if self.database else 1
-        return f"{self.name_prefix}-{self.name}-results" + (f"-{generation}" if generation > 1 else "")
+        return f"{self.stem}-results" + (f"-{generation}" if generation > 1 else "")
 
     @property
     def database_connection(self) -> str:
@@ -173,13 +177,9 @@ class Environment:
         return self.service_account_email(role).removesuffix(".gserviceaccount.com")
 
     @property
-    def repository_name(self) -> str:
-        return f"{self.name_prefix}-{self.name}"
-
-    @property
     def image_registry(self) -> str:
         """Prefix of image names."""
-        return f"{self.region}-docker.pkg.dev/{self.project}/{self.repository_name}"
+        return f"{self.region}-docker.pkg.dev/{self.project}/{self.stem}"
 
     @property
     def image_patterns(self) -> tuple[str, ...] | None:
@@ -193,6 +193,11 @@ class Environment:
         return f"{self.project}.svc.id.goog"
 
     @property
+    def identity_pool(self) -> str:
+        """Of the workflows that deploy. A deleted one keeps its name for 30 days."""
+        return names.checked(f"{self.stem}-ci", limit=32, what="workload identity pool id")
+
+    @property
     def identity_pools(self) -> str:
         return f"projects/{self.project_number.lower()}/locations/global/workloadIdentityPools"
 
@@ -203,11 +208,7 @@ class Environment:
 
     @property
     def cluster_name(self) -> str:
-        return self.cluster.name or names.cluster(self.name_prefix, self.name)
-
-    @property
-    def network_name(self) -> str:
-        return names.network(self.name_prefix, self.name)
+        return self.cluster.name or self.stem
 
     @property
     def spot_window(self) -> ShutdownWindow:
@@ -234,12 +235,12 @@ class Environment:
         return next(pool for pool in self.pools() if pool.name == name)
 
     def bucket(self, purpose: str) -> str:
-        """`purpose`: checkpoints, data."""
-        return names.bucket(self.project, self.name_prefix, self.name, purpose)
+        """`purpose`: checkpoints, data. Names of buckets are global, so the project is part of them."""
+        return names.checked(f"{self.project}-{self.stem}-{purpose}", limit=63, what="bucket name")
 
     def topic(self, purpose: str) -> str:
         """`purpose`: work, work-2, ..., dead. The subscription has the same name."""
-        return names.topic(self.name_prefix, self.name, purpose)
+        return f"{self.stem}-{purpose}"
 
     @property
     def lanes(self) -> list[str]:
@@ -251,8 +252,11 @@ class Environment:
         """Of all topics: the lanes', and that of dead letters. None where jobs queue in the database."""
         return [*self.lanes, "dead"] if self.lanes else []
 
+    def account_id(self, role: str) -> str:
+        return names.checked(f"{self.stem}-{role}", limit=30, what=f"service account id of {role}")
+
     def service_account_email(self, role: str) -> str:
-        return names.service_account_email(self.project, self.name_prefix, self.name, role)
+        return f"{self.account_id(role)}@{self.project}.iam.gserviceaccount.com"
 
     def member(self, role: str) -> str:
         """The service account of a role in a policy."""

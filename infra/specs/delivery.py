@@ -4,7 +4,6 @@ The pool trusts one repository. Any of its workflows may plan, which reads; to d
 environment of the repository, since that is where a person agrees.
 """
 
-from infra.contract import names
 from infra.environments.schema import Delivery, Environment
 from infra.specs.identities import account, acting_as, project_grant, service_account
 from infra.specs.network import api
@@ -64,11 +63,11 @@ def resources(environment: Environment) -> list[Resource]:
 
 
 def _pool(environment: Environment) -> str:
-    return f"//iam.googleapis.com/{environment.identity_pools}/{names.identity_pool(environment.name_prefix, environment.name)}"
+    return f"//iam.googleapis.com/{environment.identity_pools}/{environment.identity_pool}"
 
 
 def _trust(environment: Environment, delivery: Delivery) -> list[Resource]:
-    pool = names.identity_pool(environment.name_prefix, environment.name)
+    pool = environment.identity_pool
     return [
         Resource(
             kind="google_iam_workload_identity_pool",

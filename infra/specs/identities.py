@@ -5,7 +5,6 @@
 import re
 
 from holdfast.contract import roles
-from infra.contract import names
 from infra.environments.runs import READERS
 from infra.environments.schema import Environment
 from infra.specs.network import api
@@ -42,7 +41,7 @@ def account(role: str) -> str:
 
 def service_account(environment: Environment, role: str) -> Resource:
     arguments = {
-        "account_id": names.service_account(environment.name_prefix, environment.name, role),
+        "account_id": environment.account_id(role),
         "display_name": f"{environment.cluster_name} {role}",
     }
     return Resource(kind="google_service_account", id=role, arguments=arguments, after=api(environment, "iam"))

@@ -98,7 +98,7 @@ def _vpc(environment: Environment) -> Resource:
     return Resource(
         kind="google_compute_network",
         id="vpc",
-        arguments={"name": environment.network_name, "auto_create_subnetworks": False, "routing_mode": "REGIONAL"},
+        arguments={"name": environment.stem, "auto_create_subnetworks": False, "routing_mode": "REGIONAL"},
         after=api(environment, "compute"),
     )
 
@@ -107,7 +107,7 @@ def _subnet(environment: Environment) -> Resource:
     network = environment.network
     arguments: dict[str, object] = {
         "name": environment.subnet_name,
-        "network": environment.network_name,
+        "network": environment.stem,
         "region": environment.region,
         "ip_cidr_range": network.nodes_cidr,
         "private_ip_google_access": True,
@@ -143,7 +143,7 @@ def _firewall(environment: Environment) -> Resource:
         kind="google_compute_firewall",
         id="refuse",
         arguments={
-            "name": f"{environment.network_name}-refuse",
+            "name": f"{environment.stem}-refuse",
             # By reference, so that a reader of the plan sees which network this guards.
             "network": "${google_compute_network.vpc.name}",
             "direction": "INGRESS",
@@ -158,7 +158,7 @@ def _firewall(environment: Environment) -> Resource:
 
 def _nat(environment: Environment) -> list[Resource]:
     """Nodes have no public address; images and package indexes outside Google go through here."""
-    router = f"{environment.network_name}-router"
+    router = f"{environment.stem}-router"
     return [
         Resource(
             kind="google_compute_router",
@@ -170,7 +170,7 @@ def _nat(environment: Environment) -> list[Resource]:
             kind="google_compute_router_nat",
             id="nat",
             arguments={
-                "name": f"{environment.network_name}-nat",
+                "name": f"{environment.stem}-nat",
                 "router": router,
                 "region": environment.region,
                 "nat_ip_allocate_option": "AUTO_ONLY",
@@ -184,7 +184,7 @@ def _nat(environment: Environment) -> list[Resource]:
 
 def _google_apis(environment: Environment) -> list[Resource]:
     """Every name below googleapis.com on private addresses: the only way out that network policies of pods admit."""
-    zone = f"{environment.network_name}-google-apis"
+    zone = f"{environment.stem}-google-apis"
     addresses = [str(address) for address in ip_network(GOOGLE_APIS_CIDR)]
     records = {
         "google-apis": ("private.googleapis.com.", "A", addresses),
@@ -217,7 +217,7 @@ def _google_apis(environment: Environment) -> list[Resource]:
 
 def _managed_services(environment: Environment) -> list[Resource]:
     address, prefix = environment.network.database_cidr.split("/")
-    name = f"{environment.network_name}-managed-services"
+    name = f"{environment.stem}-managed-services"
     return [
         Resource(
             kind="google_compute_global_address",

@@ -117,7 +117,7 @@ def _grant(
 
 def _registry(environment: Environment) -> list[Resource]:
     arguments: dict[str, object] = {
-        "repository_id": environment.repository_name,
+        "repository_id": environment.stem,
         "location": environment.region,
         "format": "DOCKER",
         "description": "Images of this platform",
@@ -144,6 +144,6 @@ def _registry(environment: Environment) -> list[Resource]:
     )
     reader = grant(
         "artifact_registry_repository", "images-nodes", "roles/artifactregistry.reader", environment.member("nodes"),
-        (images.address, account("nodes")), location=environment.region, repository=environment.repository_name,
+        (images.address, account("nodes")), location=environment.region, repository=environment.stem,
     )  # fmt: skip
     return [images, reader]
