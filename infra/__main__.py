@@ -88,8 +88,9 @@ def plan(
     with working(f"plan {env}") as step:
         files = planning.plan(env, step=step)
         step("judge")
-        findings = judge_plans(environment, [json.loads(file.read_text()) for file in files.values()])
-    changes = {stack: planning.changes(file) for stack, file in files.items()}
+        plans = {stack: json.loads(file.read_text()) for stack, file in files.items()}
+        findings = judge_plans(environment, plans.values())
+    changes = {stack: planning.changes_of(planned) for stack, planned in plans.items()}
     show.plan(changes, findings, full=full, as_json=as_json)
     if findings:
         raise typer.Exit(EXIT_FINDINGS)

@@ -54,12 +54,9 @@ def _imported(name: str) -> Environment:
         fix = "correct this line, or the one above"
         raise InputError(what, got=error.msg, allowed="a Python module", fix=fix) from error
     except NameError as error:
-        unknown = InputError(
-            "a name is not imported",
-            got=error.name,
-            allowed="names of infra.environments.schema, imported at the top of the file",
-            fix=f"import {error.name} there, or correct its spelling",
-        )
+        allowed = "names of infra.environments.schema, imported at the top of the file"
+        fix = f"import {error.name} there, or correct its spelling"
+        unknown = InputError("a name is not imported", got=error.name, allowed=allowed, fix=fix)
         raise _placed(unknown.with_traceback(error.__traceback__), name) from error
     # A name or a field that the schema lost or gained, or a value of a type that no check of a field expects.
     except (ArithmeticError, AttributeError, ImportError, TypeError, ValueError) as error:

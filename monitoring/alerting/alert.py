@@ -83,26 +83,6 @@ def filled(text: str, values: Values) -> str:
         ) from error
 
 
-def ours(metric: str, labels: str = "") -> str:
-    """Cloud Monitoring's PromQL name of a metric that the exporter writes."""
-    assert metric in METRICS, metric
-    more = f",{labels}" if labels else ""
-    return f'custom_googleapis_com:holdfast_{metric}{{cluster_name="$cluster"{more}}}'
-
-
-def dcgm(field: str) -> str:
-    """A device's series as managed Prometheus names it, from the exporter of workloads/manifests/gpu_metrics.py."""
-    assert field in GPU_FIELDS, field
-    return f'DCGM_FI_DEV_{field}{{cluster="$cluster"}}'
-
-
-DUTY_CYCLE = (
-    'kubernetes_io:container_accelerator_duty_cycle{monitored_resource="k8s_container",cluster_name="$cluster"}'
-)
-"""Percent of the time that a container used its GPU."""
-DEAD_LETTERS = 'pubsub_googleapis_com:subscription_num_undelivered_messages{subscription_id="$dead_letters"}'
-
-
 # Reasons by which the autoscaler's visibility log reports that no node will come.
 _NO_SCALE_UP = (
     "scale.up.error.out.of.resources",
@@ -123,12 +103,14 @@ _SCALE_FAILURES = (
     f"jsonPayload.noDecisionStatus.noScaleUp.unhandledPodGroups.napFailureReasons.messageId=({_REFUSALS}))"
 )
 SERIES = {
-    **{metric: ours(metric) for metric in METRICS},
-    **{field: dcgm(field) for field in GPU_FIELDS},
+    # As Cloud Monitoring's PromQL names what the exporter writes, and managed Prometheus what it scrapes of devices.
+    **{metric: f'custom_googleapis_com:holdfast_{metric}{{cluster_name="$cluster"}}' for metric in METRICS},
+    **{field: f'DCGM_FI_DEV_{field}{{cluster="$cluster"}}' for field in GPU_FIELDS},
     **serving_series.SERIES,
     "preemptions": preemptions("$cluster"),
-    "gpu_use": DUTY_CYCLE,
-    "dead_letters_held": DEAD_LETTERS,
+    # Percent of the time that a container used its GPU.
+    "gpu_use": 'kubernetes_io:container_accelerator_duty_cycle{monitored_resource="k8s_container",cluster_name="$cluster"}',
+    "dead_letters_held": 'pubsub_googleapis_com:subscription_num_undelivered_messages{subscription_id="$dead_letters"}',
     "scale_failures": _SCALE_FAILURES,
 }
 """Placeholder of a query -> the series, or the log filter."""

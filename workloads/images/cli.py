@@ -41,7 +41,7 @@ def build(
     given = {"pip": pip_conf, "ca": ca_bundle}
     with tempfile.TemporaryDirectory() as scratch:
         more = {
-            "base": pins.base(base).pinned,
+            "base": pins.base(base),
             "plain_http": plain_http,
             "secrets": {key: path.resolve() for key, path in given.items() if path},
             "scratch": Path(scratch),

@@ -20,8 +20,11 @@ def objects(operator: Operator, context: RenderContext) -> list[Body]:
     image, pool = context.image(operator.name), context.system
     made = [_adapted(copy.deepcopy(body), operator, image, pool) for body in upstream(operator) if settings.stays(body)]
     selector = next(body["spec"]["selector"] for body in made if body["kind"] == "Deployment")
-    made += [*settings.bounds(operator.namespace), settings.budget(operator.namespace, selector)]
-    return sorted((_labelled(body, operator) for body in made), key=_rank)
+    made += settings.bounds(operator.namespace, selector)
+    for body in made:
+        labels = body["metadata"].setdefault("labels", {})
+        labels |= {LABEL_OPERATOR: operator.name, LABEL_VERSION: f"v{operator.version}"}
+    return sorted(made, key=_rank)
 
 
 def _rank(body: Body) -> int:
@@ -29,12 +32,6 @@ def _rank(body: Body) -> int:
     if kind in _ORDER:
         return _ORDER.index(kind)
     return len(_ORDER) + {"Deployment": 1}.get(kind, 2 if kind in WEBHOOKS else 0)
-
-
-def _labelled(body: Body, operator: Operator) -> Body:
-    labels = body["metadata"].setdefault("labels", {})
-    labels |= {LABEL_OPERATOR: operator.name, LABEL_VERSION: f"v{operator.version}"}
-    return body
 
 
 def _adapted(body: Body, operator: Operator, image: str, pool: Pool) -> Body:
