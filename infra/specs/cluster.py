@@ -9,21 +9,11 @@ OAUTH_SCOPES = ["https://www.googleapis.com/auth/cloud-platform"]  # what a node
 NODE_IMAGE = "COS_CONTAINERD"
 # enable_components replaces the whole list: without SYSTEM_COMPONENTS the cluster's own metrics stop.
 # The API answers in an order of its own, and the provider compares by position: see IGNORED.
-NODE_METRICS = [
-    "CADVISOR",
-    "DAEMONSET",
-    "DCGM",
-    "DEPLOYMENT",
-    "HPA",
-    "JOBSET",
-    "KUBELET",
-    "POD",
-    "STATEFULSET",
-    "STORAGE",
-]
-CONTROL_PLANE_METRICS = ["APISERVER", "CONTROLLER_MANAGER", "SCHEDULER", "SYSTEM_COMPONENTS"]
-METRICS = sorted(NODE_METRICS + CONTROL_PLANE_METRICS)
-LOGGING = ["APISERVER", "CONTROLLER_MANAGER", "SCHEDULER", "SYSTEM_COMPONENTS", "WORKLOADS"]
+CONTROL_PLANE = ["APISERVER", "CONTROLLER_MANAGER", "SCHEDULER", "SYSTEM_COMPONENTS"]
+LOGGING = [*CONTROL_PLANE, "WORKLOADS"]
+METRICS = sorted([
+    *CONTROL_PLANE, "CADVISOR", "DAEMONSET", "DCGM", "DEPLOYMENT", "HPA", "JOBSET", "KUBELET", "POD", "STATEFULSET", "STORAGE",
+])  # fmt: skip
 # Of the default pool, which exists for a minute, and of the pool that the API shows in its place. The lists of
 # components would differ in every plan (infra/decisions/0016); drift compares them as sets.
 IGNORED = (

@@ -12,37 +12,16 @@ from infra.specs.resource import Resource, grant
 ISSUER = "https://token.actions.githubusercontent.com"
 POOL = "google_iam_workload_identity_pool.github"
 PLANNER = (
-    "artifactregistry.reader",
-    "cloudsql.viewer",
-    "compute.viewer",
-    "container.viewer",
-    "dns.reader",
-    "iam.securityReviewer",
-    "iam.serviceAccountViewer",
-    "iam.workloadIdentityPoolViewer",
-    "logging.viewer",
-    "monitoring.viewer",
-    "pubsub.viewer",
-    "serviceusage.serviceUsageViewer",
-    "storage.bucketViewer",
-)
+    "artifactregistry.reader", "cloudsql.viewer", "compute.viewer", "container.viewer", "dns.reader",
+    "iam.securityReviewer", "iam.serviceAccountViewer", "iam.workloadIdentityPoolViewer", "logging.viewer",
+    "monitoring.viewer", "pubsub.viewer", "serviceusage.serviceUsageViewer", "storage.bucketViewer",
+)  # fmt: skip
 DEPLOYER = (
-    "artifactregistry.admin",
-    "cloudsql.admin",
-    "compute.networkAdmin",
-    "compute.securityAdmin",
-    "container.admin",
-    "dns.admin",
-    "iam.serviceAccountAdmin",
-    "iam.serviceAccountUser",
-    "iam.workloadIdentityPoolAdmin",
-    "logging.admin",
-    "monitoring.admin",
-    "pubsub.admin",
-    "resourcemanager.projectIamAdmin",
-    "serviceusage.serviceUsageAdmin",
-    "storage.admin",
-)
+    "artifactregistry.admin", "cloudsql.admin", "compute.networkAdmin", "compute.securityAdmin",
+    "container.admin", "dns.admin", "iam.serviceAccountAdmin", "iam.serviceAccountUser",
+    "iam.workloadIdentityPoolAdmin", "logging.admin", "monitoring.admin", "pubsub.admin",
+    "resourcemanager.projectIamAdmin", "serviceusage.serviceUsageAdmin", "storage.admin",
+)  # fmt: skip
 
 
 def resources(environment: Environment) -> list[Resource]:

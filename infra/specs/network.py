@@ -10,21 +10,9 @@ from infra.environments.services import ExistingNetwork
 from infra.specs.resource import Resource, grant
 
 APIS = (
-    "artifactregistry",
-    "billingbudgets",
-    "cloudresourcemanager",
-    "compute",
-    "container",
-    "cloudkms",
-    "dns",
-    "iam",
-    "logging",
-    "monitoring",
-    "pubsub",
-    "servicenetworking",
-    "sqladmin",
-    "storage",
-)
+    "artifactregistry", "billingbudgets", "cloudresourcemanager", "compute", "container", "cloudkms", "dns",
+    "iam", "logging", "monitoring", "pubsub", "servicenetworking", "sqladmin", "storage",
+)  # fmt: skip
 PODS_RANGE = "pods"
 SERVICES_RANGE = "services"
 
