@@ -9,12 +9,9 @@ import pytest
 
 from holdfast.contract.errors import InputError, Unjudged
 from infra.ops import engine
+from tests.support import program
 
-
-def program(folder: Path, name: str) -> None:
-    path = folder / name
-    path.write_text('#!/bin/sh\necho \'{"terraform_version": "1.9.8"}\'\n')
-    path.chmod(path.stat().st_mode | stat.S_IXUSR)
+VERSION = '#!/bin/sh\necho \'{"terraform_version": "1.9.8"}\'\n'
 
 
 @pytest.fixture
@@ -32,10 +29,10 @@ def empty_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_the_callers_choice_comes_first_then_terraform_then_opentofu(
     empty_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    program(empty_path, "tofu")
+    program(empty_path / "tofu", VERSION)
     assert engine.command() == ("tofu",)
     assert engine.offline().version() == ("tofu", (1, 9, 8))
-    program(empty_path, "terraform")
+    program(empty_path / "terraform", VERSION)
     assert engine.command() == ("terraform",)
     monkeypatch.setenv("HOLDFAST_ENGINE", "tofu")
     assert engine.command() == ("tofu",)
@@ -106,8 +103,6 @@ def test_a_plan_carries_no_credentials_and_reaches_nothing(monkeypatch: pytest.M
 
 
 def test_what_a_failing_engine_said_reaches_the_user(empty_path: Path, tmp_path: Path) -> None:
-    path = empty_path / "terraform"
-    path.write_text("#!/bin/sh\necho 'Error: no such provider' >&2\nexit 1\n")
-    path.chmod(0o700)
+    program(empty_path / "terraform", "#!/bin/sh\necho 'Error: no such provider' >&2\nexit 1\n")
     with pytest.raises(Unjudged, match="no such provider"):
         engine.offline().run(tmp_path, "plan")

@@ -4,7 +4,6 @@ import fnmatch
 import json
 import os
 import re
-import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,7 @@ from holdfast.manifests.render_context import RenderContext
 from infra import environments
 from infra.describe import platform
 from monitoring.alerting import runbook
+from tests.support import program, ran
 from tests.workloads.manifests import rendered
 
 ENVIRONMENT = environments.load("example")
@@ -40,13 +40,12 @@ def jobs() -> dict[str, str]:
 
 def words(command: str, job: str, folder: Path) -> list[str]:
     """What gcloud would be called with, after the shell."""
-    stand_in = folder / "gcloud"
-    stand_in.write_text('#!/usr/bin/env bash\nprintf "%s\\0" "$@"\n')
-    stand_in.chmod(0o755)
+    program(folder / "gcloud", '#!/usr/bin/env bash\nprintf "%s\\0" "$@"\n')
     variables = {"JOB": job, "PROJECT": ENVIRONMENT.project, "CLUSTER": ENVIRONMENT.cluster_name}
     variables |= {"CHECKPOINTS": CHECKPOINTS, "NAMESPACE": "training"}
     variables |= {"REGION": ENVIRONMENT.region, "POOL": "spot-a100", "PATH": f"{folder}:{os.environ['PATH']}"}
-    done = subprocess.run(["bash", "-uc", command], env=variables, capture_output=True, text=True, check=True)
+    done = ran(["bash", "-uc", command], variables=variables)
+    assert done.returncode == 0, done.stderr
     return done.stdout.split("\0")[:-1]
 
 

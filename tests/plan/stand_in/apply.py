@@ -14,6 +14,7 @@ from infra.ops.deploy import bootstrap
 from tests.plan.stand_in.app import NUMBER, settled
 from tests.plan.stand_in.server import CLOCK, endpoints
 from tests.plan.stand_in.world import World
+from tests.support import program
 
 # The provider waits for seconds after some calls; many of them at once make a whole apply short.
 AT_ONCE = "-parallelism=40"
@@ -86,16 +87,8 @@ class Project:
     def _sleep(self) -> Path:
         script = self.folder / "bin" / "sleep"
         if not script.exists():
-            script.parent.mkdir(parents=True, exist_ok=True)
-            script.write_text(
-                SLEEP.format(
-                    python=sys.executable,
-                    host=self.address.removeprefix("http://"),
-                    world=self.folder.name,
-                    clock=CLOCK,
-                )
-            )
-            script.chmod(0o755)
+            host = self.address.removeprefix("http://")
+            program(script, SLEEP.format(python=sys.executable, host=host, world=self.folder.name, clock=CLOCK))
         return script
 
 

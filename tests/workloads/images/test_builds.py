@@ -2,7 +2,6 @@
 
 import json
 import shutil
-import stat
 import sys
 from pathlib import Path
 
@@ -11,6 +10,7 @@ import pytest
 from holdfast.contract.errors import InputError, Unjudged
 from infra.contract.versions import ENVOY_VERSION
 from tests.platforms import load, names
+from tests.support import program
 from tests.workloads.manifests.rendered import images
 from workloads.images import builders, cli, copying, pins
 from workloads.images.builders import Build
@@ -41,10 +41,8 @@ class Tools:
         self.folder, self._calls = folder, folder / "calls"
 
     def add(self, name: str, answer: str = "") -> None:
-        program = self.folder / name
         values = {"python": sys.executable, "calls": str(self._calls), "name": name, "digest": DIGEST, "answer": answer}
-        program.write_text(TOOL.format(**values))
-        program.chmod(program.stat().st_mode | stat.S_IXUSR)
+        program(self.folder / name, TOOL.format(**values))
 
     def calls(self) -> list[list[str]]:
         return [json.loads(line) for line in self._calls.read_text().splitlines()]
