@@ -13,39 +13,33 @@ from holdfast.lint.engine import Options, lint
 from holdfast.lint.formats import text as as_text
 from holdfast.manifests.render_context import RenderContext
 from infra.describe import described
-from tests.platforms import load, names
+from tests.platforms import load
 from tests.workloads.manifests.rendered import KUSTOMIZATION, RENDERED, Body, bodies, templates
 from workloads.__main__ import app
 from workloads.manifests.rendering import platform, render
 
 
-@pytest.mark.parametrize("name", names())
-def test_make_render_leaves_no_diff(name: str) -> None:
-    assert render(described(name), RENDERED, write=False) == [], "run `make render` and commit the result"
+def test_make_render_leaves_no_diff(env: str) -> None:
+    assert render(described(env), RENDERED, write=False) == [], "run `make render` and commit the result"
 
 
-@pytest.mark.parametrize("name", names())
-def test_nothing_of_the_platform_half_computes_or_needs_a_gpu(name: str) -> None:
+def test_nothing_of_the_platform_half_computes_or_needs_a_gpu(env: str) -> None:
     """Applying it on an empty cluster must start nothing that costs money but what watches and moves."""
-    assert not {b["kind"] for b in bodies(name, "platform")} & {"JobSet", "HorizontalPodAutoscaler"}
-    jobs = {b["metadata"]["labels"]["app.kubernetes.io/name"] for b in bodies(name, "platform") if b["kind"] == "Job"}
-    assert jobs == ({"migrate"} if load(name).database else set())
-    deployments = [b["metadata"]["name"] for b in bodies(name, "platform") if b["kind"] == "Deployment"]
+    assert not {b["kind"] for b in bodies(env, "platform")} & {"JobSet", "HorizontalPodAutoscaler"}
+    jobs = {b["metadata"]["labels"]["app.kubernetes.io/name"] for b in bodies(env, "platform") if b["kind"] == "Job"}
+    assert jobs == ({"migrate"} if load(env).database else set())
+    deployments = [b["metadata"]["name"] for b in bodies(env, "platform") if b["kind"] == "Deployment"]
     assert deployments == ["exporter", "mover"]
     limits = [
-        c["resources"]["limits"]
-        for b in bodies(name, "platform")
-        for t in templates(b)
-        for c in t["spec"]["containers"]
+        c["resources"]["limits"] for b in bodies(env, "platform") for t in templates(b) for c in t["spec"]["containers"]
     ]
     assert limits and not any("nvidia.com/gpu" in each for each in limits)
-    assert {b["kind"] for b in bodies(name, "samples")} >= {"Job", "JobSet", "Deployment"}
+    assert {b["kind"] for b in bodies(env, "samples")} >= {"Job", "JobSet", "Deployment"}
 
 
-@pytest.mark.parametrize("name", names())
 @pytest.mark.parametrize("half", ["platform", "samples"])
-def test_a_kustomization_names_every_file_of_its_half(name: str, half: str) -> None:
-    folder = RENDERED / name / half
+def test_a_kustomization_names_every_file_of_its_half(env: str, half: str) -> None:
+    folder = RENDERED / env / half
     body = YAML(typ="safe").load((folder / KUSTOMIZATION).read_text())
     files = sorted(path.name for path in folder.glob("*.yaml"))
     assert body["kind"] == "Kustomization" and body["resources"] == [file for file in files if file != KUSTOMIZATION]
@@ -84,7 +78,6 @@ def applied(env: str, *kinds: str) -> list[Body]:
     return [body for body in platform(RenderContext(load(env))) if body["kind"] in kinds]
 
 
-@pytest.mark.parametrize("env", names())
 def test_no_work_that_is_over_begins_anew(env: str) -> None:
     """A job that is cleared away when it is over would be made again, at the price of its machines."""
     assert {body["metadata"]["name"] for body in applied(env, *WORK)} >= {"exporter", "verify-checkpoints"}
@@ -95,7 +88,6 @@ def test_no_work_that_is_over_begins_anew(env: str) -> None:
         assert "ttlSecondsAfterFinished" not in body["spec"]
 
 
-@pytest.mark.parametrize("env", names())
 def test_no_field_that_kueue_writes_is_applied(env: str) -> None:
     """Two owners of `spec.suspend` are a conflict, and the one who insists starts what waits, or stops what runs."""
     for body in applied(env, *WORK):

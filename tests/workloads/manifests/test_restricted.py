@@ -1,10 +1,7 @@
 """Every pod under the Pod Security Standard `restricted`, and what else this platform asks of pods and Jobs."""
 
-import pytest
-
 from holdfast.contract.kubernetes import LABEL_NAME
 from holdfast.contract.roles import NAMESPACE_BATCH
-from tests.platforms import names
 from tests.workloads.manifests.rendered import Body, bodies, workloads
 from workloads.manifests import gpu_metrics
 
@@ -13,7 +10,6 @@ def containers(spec: Body) -> list[Body]:
     return [c for key in ("initContainers", "containers", "ephemeralContainers") for c in spec.get(key) or ()]
 
 
-@pytest.mark.parametrize("env", names())
 def test_every_namespace_but_that_of_the_devices_enforces_restricted(env: str) -> None:
     """What the level asks of pods is judged by a real API server, in tests/cluster/test_rendered.py."""
     spaces = {b["metadata"]["name"]: b["metadata"]["labels"] for b in bodies(env) if b["kind"] == "Namespace"}
@@ -26,7 +22,6 @@ def test_every_namespace_but_that_of_the_devices_enforces_restricted(env: str) -
     assert [meta["name"] for meta in pods if meta["namespace"] == gpu_metrics.NAMESPACE] == [gpu_metrics.NAME]
 
 
-@pytest.mark.parametrize("env", names())
 def test_every_container_is_pinned_bounded_and_cannot_write_its_root(env: str) -> None:
     for body, template in workloads(env):
         spec = template["spec"]
@@ -45,7 +40,6 @@ def stays(body: Body) -> bool:
     return body["metadata"]["labels"][LABEL_NAME] == "migrate" and body["metadata"]["namespace"] == NAMESPACE_BATCH
 
 
-@pytest.mark.parametrize("env", names())
 def test_every_job_ends_and_is_cleared_away(env: str) -> None:
     seen = 0
     for body in bodies(env):
