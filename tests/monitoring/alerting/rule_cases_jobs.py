@@ -2,67 +2,62 @@
 
 from monitoring.alerting.alert import EXAMPLE
 from tests.monitoring.alerting.promtool import History
-from tests.monitoring.alerting.rule_series import OTHER, gauge, here, labels, ours, played, risen
+from tests.monitoring.alerting.rule_series import CLUSTER, OTHER, gauge, here, labels, ours, played, risen
 
 JOB_A = {"job": "a", "namespace": "training"}
 A = 'job="a",namespace="training"'
+IN_TEAM_A, IN_TEAM_B = (f'job="a",namespace="team-{team}"' for team in "ab")
 OF_A, HERE = labels(**JOB_A), here(**JOB_A)
 _OF_B, _NOT_AN_EVENT = 'job="b",reason="not an event"', f'{A},reason="not an event"'
+UNDELIVERED = 'pubsub_googleapis_com:subscription_num_undelivered_messages{subscription_id="%s"}'
 _FUTURE = f'{A},reason="from the future"'
+
+
+def _age(values: str, own: str = A, cluster: str = CLUSTER) -> tuple[str, str]:
+    return ours("last_commit_age_seconds", own, cluster), values
+
+
+def _interval(values: str, own: str = A) -> tuple[str, str]:
+    return ours("commit_interval_seconds", own), values
+
+
+def _end(values: str, own: str = A, node: str = "n1", cluster: str = CLUSTER) -> tuple[str, str]:
+    return ours("node_end_seconds", f'{own},node="{node}"', cluster), values
+
+
 JOBS: dict[str, tuple[History, ...]] = {
     "HoldfastFlexNodeEndsUnsaved": (
+        played(_age("0+60x60"), _end("21000-60x60"), _end("400000-60x60", node="n2"), at=36, fires=HERE, quiet=34),
         played(
-            (ours("last_commit_age_seconds", A), "0+60x60"),
-            (ours("node_end_seconds", f'{A},node="n1"'), "21000-60x60"),
-            (ours("node_end_seconds", f'{A},node="n2"'), "400000-60x60"),
-            at=36,
-            fires=HERE,
-            quiet=34,
-        ),
-        played(
-            (ours("last_commit_age_seconds", 'job="saved"'), "1800x90"),
-            (ours("node_end_seconds", 'job="saved",node="n1"'), "9000-60x60"),
-            (ours("last_commit_age_seconds", 'job="young"'), "0+60x90"),
-            (ours("node_end_seconds", 'job="young",node="n2"'), "500000-60x90"),
-            (ours("last_commit_age_seconds", 'job="spot"'), "0+60x90"),
+            _age("1800x90", 'job="saved"'),
+            _end("9000-60x60", 'job="saved"'),
+            _age("0+60x90", 'job="young"'),
+            _end("500000-60x90", 'job="young"', "n2"),
+            _age("0+60x90", 'job="spot"'),
             at=60,
         ),
-        played(
-            (ours("last_commit_age_seconds", A, OTHER), "9999x60"),
-            (ours("node_end_seconds", f'{A},node="n1"', OTHER), "99x60"),
-            at=30,
-        ),
+        played(_age("9999x60", cluster=OTHER), _end("99x60", cluster=OTHER), at=30),
         # six hours and a minute before the end it is too early
-        played(
-            (ours("last_commit_age_seconds", A), "3000x60"),
-            (ours("node_end_seconds", f'{A},node="n1"'), "21600x60"),
-            at=30,
-        ),
+        played(_age("3000x60"), _end("21600x60"), at=30),
     ),
     "HoldfastNoRecentCommit": (
-        played(
-            (ours("last_commit_age_seconds", A), "0+60x30"),
-            (ours("commit_interval_seconds", A), "300x30"),
-            at=13,
-            fires=OF_A,
-            quiet=12,
-        ),
+        played(_age("0+60x30"), _interval("300x30"), at=13, fires=OF_A, quiet=12),
         # no interval is known before the second commit: the environment's limit counts
-        played((ours("last_commit_age_seconds", A), "0+60x70"), at=63, fires=OF_A, quiet=60),
+        played(_age("0+60x70"), at=63, fires=OF_A, quiet=60),
         played(
-            (ours("last_commit_age_seconds", A), "0 60 120 180 240 300 0 60 120 180 240 300 360 _x2 420"),
-            (ours("commit_interval_seconds", A), "300x20"),
-            (ours("last_commit_age_seconds", 'job="tiny"'), "100x20"),  # under two minutes nobody is woken
-            (ours("commit_interval_seconds", 'job="tiny"'), "10x20"),
+            _age("0 60 120 180 240 300 0 60 120 180 240 300 360 _x2 420"),
+            _interval("300x20"),
+            _age("100x20", 'job="tiny"'),  # under two minutes nobody is woken
+            _interval("10x20", 'job="tiny"'),
             at=15,
         ),
-        played((ours("last_commit_age_seconds", A, OTHER), "9999x20"), at=15),
+        played(_age("9999x20", cluster=OTHER), at=15),
         # a job of the same name in another namespace saves
         played(
-            (ours("last_commit_age_seconds", 'job="a",namespace="team-a"'), "0+60x30"),
-            (ours("last_commit_age_seconds", 'job="a",namespace="team-b"'), "10x30"),
-            (ours("commit_interval_seconds", 'job="a",namespace="team-a"'), "300x30"),
-            (ours("commit_interval_seconds", 'job="a",namespace="team-b"'), "900x30"),
+            _age("0+60x30", IN_TEAM_A),
+            _age("10x30", IN_TEAM_B),
+            _interval("300x30", IN_TEAM_A),
+            _interval("900x30", IN_TEAM_B),
             at=13,
             fires=labels(job="a", namespace="team-a"),
             quiet=12,
@@ -104,21 +99,12 @@ JOBS: dict[str, tuple[History, ...]] = {
     ),
     "HoldfastDeadLetters": (
         played(
-            (
-                f'''pubsub_googleapis_com:subscription_num_undelivered_messages{{subscription_id="{EXAMPLE["dead_letters"]}"}}''',
-                "0x5 1x5",
-            ),
+            (UNDELIVERED % EXAMPLE["dead_letters"], "0x5 1x5"),
             at=7,
             fires=labels(subscription_id=EXAMPLE["dead_letters"]),
             quiet=4,
         ),
-        played(
-            (
-                'pubsub_googleapis_com:subscription_num_undelivered_messages{subscription_id="holdfast-example-work"}',
-                "500x90",
-            ),
-            at=80,
-        ),
+        played((UNDELIVERED % "holdfast-example-work", "500x90"), at=80),
         *risen("dead_letters_total", A, OF_A),
     ),
     "HoldfastEventLinesRefused": (
