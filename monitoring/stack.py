@@ -11,8 +11,8 @@ from holdfast.ledger import money
 from infra import cdk
 from infra.environments.schema import Environment, Team
 from infra.stacks import EnvironmentStack
-from monitoring.alerting import dashboard, runbook, serving_series
-from monitoring.alerting.alert import Alert, AlertSource, Values
+from monitoring.alerting import dashboard, runbook
+from monitoring.alerting.alert import BURN, ERROR_BUDGET, Alert, AlertSource, Values
 from monitoring.alerting.alerts import alerts
 
 CLOSE_AFTER = "604800s"
@@ -77,7 +77,7 @@ class MonitoringStack(EnvironmentStack):
         }
         if served := environment.serving:
             promised = {
-                "failed_share": serving_series.BURN * serving_series.ERROR_BUDGET,
+                "failed_share": BURN * ERROR_BUDGET,
                 "inflight_target": served.inflight_target,
                 "promised_per_s": served.promised_per_s,
             }
