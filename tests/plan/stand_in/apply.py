@@ -11,6 +11,7 @@ from typing import Any
 
 from infra.ops import engine
 from infra.ops.deploy import bootstrap
+from infra.ops.plan import take_over
 from tests.plan.stand_in.app import NUMBER, settled
 from tests.plan.stand_in.server import CLOCK, endpoints
 from tests.plan.stand_in.world import World
@@ -100,14 +101,9 @@ def _initialise(folder: Path, shared: Path) -> None:
     with _ONE_AT_A_TIME:
         if not (shared / ".terraform").exists():
             engine.offline().run(folder, "init", "-no-color", "-reconfigure")
-            _copy(folder, shared)
+            take_over(folder, shared)
         else:
-            _copy(shared, folder)
-
-
-def _copy(of: Path, to: Path) -> None:
-    shutil.copytree(of / ".terraform", to / ".terraform", symlinks=True)
-    shutil.copy(of / ".terraform.lock.hcl", to)
+            take_over(shared, folder)
 
 
 def synthesise(out: Path) -> Path:
