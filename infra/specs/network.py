@@ -118,10 +118,6 @@ def _after(environment: Environment, *addresses: str) -> tuple[str, ...]:
     return api(environment, "compute") if environment.network.existing else addresses
 
 
-def _vpc_name(environment: Environment) -> str:
-    return environment.network_path.rpartition("/")[2]
-
-
 def _firewall(environment: Environment) -> Resource:
     """What no other rule admits is refused, and logged; the network's own refusal leaves no trace.
 
@@ -146,12 +142,12 @@ def _firewall(environment: Environment) -> Resource:
 
 def _nat(environment: Environment) -> list[Resource]:
     """Nodes have no public address; images and package indexes outside Google go through here."""
-    router = f"{environment.stem}-router"
+    router, vpc = f"{environment.stem}-router", environment.network_path.rpartition("/")[2]
     return [
         Resource(
             kind="google_compute_router",
             id="nat",
-            arguments={"name": router, "network": _vpc_name(environment), "region": environment.region},
+            arguments={"name": router, "network": vpc, "region": environment.region},
             after=_after(environment, VPC),
         ),
         Resource(

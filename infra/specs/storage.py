@@ -23,10 +23,6 @@ def resources(environment: Environment) -> list[Resource]:
     return [*(_bucket(environment, purpose) for purpose in BUCKETS), *_grants(environment), *_registry(environment)]
 
 
-def bucket_address(purpose: str) -> str:
-    return f"google_storage_bucket.{purpose}"
-
-
 def below(environment: Environment, title: str, prefixes: tuple[str, ...]) -> dict[str, str]:
     """The condition that an object of the checkpoints is below one of them."""
     bucket = environment.bucket("checkpoints")
@@ -111,7 +107,7 @@ def _reads(environment: Environment, role: str) -> list[Resource]:
 def _grant(
     environment: Environment, id: str, purpose: str, role: str, granted: str, condition: object = None
 ) -> Resource:
-    after, bucket = (bucket_address(purpose), account(role)), environment.bucket(purpose)
+    after, bucket = (f"google_storage_bucket.{purpose}", account(role)), environment.bucket(purpose)
     return grant("storage_bucket", id, granted, environment.member(role), after, condition, bucket=bucket)
 
 

@@ -57,8 +57,8 @@ def test_what_a_merge_would_destroy_replace_and_change_is_shown_before_it(fork: 
         ("infra/specs/storage.py", "id=purpose,", 'id=f"bucket-{purpose}",'),
         (
             "infra/specs/storage.py",
-            'return f"google_storage_bucket.{purpose}"',
-            'return f"google_storage_bucket.bucket-{purpose}"',
+            'f"google_storage_bucket.{purpose}"',
+            'f"google_storage_bucket.bucket-{purpose}"',
         ),
         # Every address stays, and every machine goes.
         ("infra/specs/cluster.py", '["https://www.googleapis.com/auth/cloud-platform"]', '["storage-full"]'),
