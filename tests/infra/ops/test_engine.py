@@ -48,13 +48,18 @@ def test_the_wheel_becomes_a_program_that_only_this_user_may_write(empty_path: P
     assert "bundled_terraform.py" in script.read_text()
 
 
-def test_both_engines_find_the_provider_in_a_mirror(
-    empty_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    package = tmp_path / "mirror/registry.terraform.io/hashicorp/google/7.39.0/linux_amd64"
+@pytest.fixture
+def mirror(empty_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Of providers, as the environment names it."""
+    monkeypatch.setenv("HOLDFAST_PROVIDER_MIRROR", str(tmp_path / "mirror"))
+    (tmp_path / "mirror").mkdir()
+    return tmp_path / "mirror"
+
+
+def test_both_engines_find_the_provider_in_a_mirror(mirror: Path) -> None:
+    package = mirror / "registry.terraform.io/hashicorp/google/7.39.0/linux_amd64"
     package.mkdir(parents=True)
     (package / "provider").touch()
-    monkeypatch.setenv("HOLDFAST_PROVIDER_MIRROR", str(tmp_path / "mirror"))
     for _ in range(2):  # a second time finds its own links
         file = Path(engine.offline().environment["TF_CLI_CONFIG_FILE"])
     view = Path(file.read_text().split('path    = "')[1].split('"')[0])
@@ -63,12 +68,9 @@ def test_both_engines_find_the_provider_in_a_mirror(
         assert f'"{registry}/hashicorp/*"' in file.read_text()
 
 
-def test_a_reader_never_finds_half_a_configuration(
-    empty_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.usefixtures("mirror")
+def test_a_reader_never_finds_half_a_configuration() -> None:
     """Plans of several processes share it; one that read an empty file went to the registry."""
-    (tmp_path / "mirror").mkdir()
-    monkeypatch.setenv("HOLDFAST_PROVIDER_MIRROR", str(tmp_path / "mirror"))
     file = Path(engine.offline().environment["TF_CLI_CONFIG_FILE"])
     whole = file.read_text()
     writers = [threading.Thread(target=engine.offline) for _ in range(8)]
@@ -81,13 +83,9 @@ def test_a_reader_never_finds_half_a_configuration(
     assert seen <= {whole} and file.read_text() == whole
 
 
-def test_a_configuration_of_the_callers_own_is_left_in_force(
-    empty_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "mirror").mkdir()
-    own = tmp_path / "own.tfrc"
+def test_a_configuration_of_the_callers_own_is_left_in_force(mirror: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    own = mirror.with_name("own.tfrc")
     own.touch()
-    monkeypatch.setenv("HOLDFAST_PROVIDER_MIRROR", str(tmp_path / "mirror"))
     monkeypatch.setenv("TF_CLI_CONFIG_FILE", str(own))
     assert engine.offline().environment["TF_CLI_CONFIG_FILE"] == str(own)
 
