@@ -7,7 +7,8 @@ from tests.monitoring.alerting.rule_series import CLUSTER, OTHER, gauge, here, l
 JOB_A = {"job": "a", "namespace": "training"}
 A = 'job="a",namespace="training"'
 IN_TEAM_A, IN_TEAM_B = (f'job="a",namespace="team-{team}"' for team in "ab")
-OF_A, HERE = labels(**JOB_A), here(**JOB_A)
+OF_A, HERE, DEAD = labels(**JOB_A), here(**JOB_A), EXAMPLE["dead_letters"]
+FIRES_A = {"fires": HERE, **JOB_A}
 _OF_B, _NOT_AN_EVENT = 'job="b",reason="not an event"', f'{A},reason="not an event"'
 UNDELIVERED = 'pubsub_googleapis_com:subscription_num_undelivered_messages{subscription_id="%s"}'
 _FUTURE = f'{A},reason="from the future"'
@@ -65,15 +66,7 @@ JOBS: dict[str, tuple[History, ...]] = {
     ),
     "HoldfastRestoreSkippedCheckpoint": risen("restores_skipped_total", A, OF_A),
     "HoldfastGoodputBelowBreakEven": gauge(
-        "useful_paid_ratio",
-        "0.9x10 0.79x50",
-        "0.2x20 0.8x60",
-        quiet=38,
-        at=42,
-        end=75,
-        other="0x80",
-        fires=HERE,
-        **JOB_A,
+        "useful_paid_ratio", "0.9x10 0.79x50", "0.2x20 0.8x60", quiet=38, at=42, end=75, other="0x80", **FIRES_A
     ),
     "HoldfastGangBelowSize": (
         played((ours("gang_below_size_seconds", A), "0x5 60+60x50"), at=43, fires=HERE, quiet=38),
@@ -85,25 +78,16 @@ JOBS: dict[str, tuple[History, ...]] = {
             at=60,
         ),
     ),
-    "HoldfastLossNotFinite": gauge(
-        "loss_not_finite", "0x5 1x20", "0x5 1x3 0x20", quiet=10, at=12, end=20, fires=HERE, **JOB_A
-    ),
-    "HoldfastRankSlow": gauge(
-        "slowest_rank_ratio", "1.1x5 2x20", "1x5 2x8 1.2x20", quiet=15, at=17, end=20, fires=HERE, **JOB_A
-    ),
+    "HoldfastLossNotFinite": gauge("loss_not_finite", "0x5 1x20", "0x5 1x3 0x20", quiet=10, at=12, end=20, **FIRES_A),
+    "HoldfastRankSlow": gauge("slowest_rank_ratio", "1.1x5 2x20", "1x5 2x8 1.2x20", quiet=15, at=17, end=20, **FIRES_A),
     "HoldfastRestartsWithoutProgress": gauge(
-        "fruitless_restarts", "0 1 1 2 2 3 3", "2x30", quiet=4, at=5, end=20, fires=HERE, **JOB_A
+        "fruitless_restarts", "0 1 1 2 2 3 3", "2x30", quiet=4, at=5, end=20, **FIRES_A
     ),
     "HoldfastBacklogPastDeadline": gauge(
         "batch_oldest_seconds", "86000+60x30", "86400x30", quiet=8, at=13, end=25, job="a"
     ),
     "HoldfastDeadLetters": (
-        played(
-            (UNDELIVERED % EXAMPLE["dead_letters"], "0x5 1x5"),
-            at=7,
-            fires=labels(subscription_id=EXAMPLE["dead_letters"]),
-            quiet=4,
-        ),
+        played((UNDELIVERED % DEAD, "0x5 1x5"), at=7, fires=labels(subscription_id=DEAD), quiet=4),
         played((UNDELIVERED % "holdfast-example-work", "500x90"), at=80),
         *risen("dead_letters_total", A, OF_A),
     ),
