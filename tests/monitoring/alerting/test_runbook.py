@@ -121,13 +121,10 @@ USED = [
 
 def jobs() -> dict[str, str]:
     """Name of each rendered training job -> the run that its first pod works on."""
-    found: dict[str, str] = {}
-    for body, spec in rendered.jobs("example"):
-        command = spec["template"]["spec"]["containers"][0]["command"]
-        if command[3:5] == ["train", "run"]:
-            run = rendered.option(command, "--run").replace("$(JOB_COMPLETION_INDEX)", "0")
-            found[body["metadata"]["name"]] = run
-    return found
+    return {
+        body["metadata"]["name"]: rendered.option(command, "--run").replace("$(JOB_COMPLETION_INDEX)", "0")
+        for body, _, command in rendered.trainers("example")
+    }
 
 
 def words(command: str, job: str, folder: Path) -> list[str]:

@@ -16,7 +16,7 @@ from holdfast.manifests import training
 from holdfast.manifests.render_context import RenderContext
 from holdfast.training.elastic.places import of_pod
 from tests.platforms import load
-from tests.workloads.manifests.rendered import bodies, jobs, named, option, templates, variables, workloads
+from tests.workloads.manifests.rendered import bodies, jobs, named, option, templates, trainers, variables, workloads
 
 GPU = "nvidia.com/gpu"
 
@@ -73,27 +73,22 @@ def test_an_orderly_stop_before_the_planned_end_is_not_charged(env: str) -> None
 
 
 def test_every_pod_starts_one_rank_for_each_of_its_gpus(env: str) -> None:
-    seen = 0
-    for _, spec in jobs(env):
-        (main,) = spec["template"]["spec"]["containers"]
-        if main["command"][3:5] == ["train", "run"]:
-            assert option(main["command"], "--ranks") == main["resources"]["limits"][GPU]
-            seen += 1
-    assert seen >= 4
+    found = [(command, spec["template"]["spec"]["containers"]) for _, spec, command in trainers(env)]
+    assert len(found) >= 4
+    for command, (main,) in found:
+        assert option(command, "--ranks") == main["resources"]["limits"][GPU]
 
 
 def test_pods_of_one_job_train_one_run_only_as_a_gang(env: str) -> None:
     """Two pods that write one run without meeting would overwrite each other."""
-    for body, spec in jobs(env):
-        (main,) = spec["template"]["spec"]["containers"]
-        if main["command"][3:5] == ["train", "run"] and spec["parallelism"] > 1:
-            if body["kind"] == "JobSet":
-                assert int(option(main["command"], "--nodes")) == spec["parallelism"]
-                head = f"{body['metadata']['name']}-workers-0-0.{body['metadata']['name']}:"
-                job = variables(spec["template"])[ENV_JOB]["value"]
-                assert option(main["command"], "--rendezvous").replace(f"$({ENV_JOB})", job).startswith(head)
-            else:
-                assert "$(JOB_COMPLETION_INDEX)" in option(main["command"], "--run")
+    for body, spec, command in trainers(env):
+        if spec["parallelism"] > 1 and body["kind"] == "JobSet":
+            assert int(option(command, "--nodes")) == spec["parallelism"]
+            head = f"{body['metadata']['name']}-workers-0-0.{body['metadata']['name']}:"
+            job = variables(spec["template"])[ENV_JOB]["value"]
+            assert option(command, "--rendezvous").replace(f"$({ENV_JOB})", job).startswith(head)
+        elif spec["parallelism"] > 1:
+            assert "$(JOB_COMPLETION_INDEX)" in option(command, "--run")
 
 
 def test_pods_with_gpus_have_shared_memory_for_their_ranks_and_loaders(env: str) -> None:
@@ -170,10 +165,7 @@ def runs(found: dict[str, dict[str, Any]]) -> list[str]:
 def test_what_a_rendered_process_writes_of_itself_is_what_the_exporter_reads_of_its_pod(env: str) -> None:
     """Lines join pods by job and index, for gangs, sweeps and flex-start jobs alike."""
     kinds: set[int | None] = set()
-    for body, spec in jobs(env):
-        command = spec["template"]["spec"]["containers"][0]["command"]
-        if command[3:5] != ["train", "run"]:
-            continue
+    for body, spec, command in trainers(env):
         environ = {name: entry.get("value", "") for name, entry in variables(spec["template"]).items()}
         environ[ENV_COMPLETION_INDEX] = "1"
         run = option(command, "--run").replace(f"$({ENV_COMPLETION_INDEX})", "1")
