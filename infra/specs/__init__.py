@@ -4,7 +4,7 @@ Stacks build exactly these; rules read exactly these, before Terraform starts an
 """
 
 from infra.environments.schema import Environment
-from infra.specs import cluster, database, delivery, encryption, identities, network, pools, queue, runs, storage
+from infra.specs import cluster, database, delivery, encryption, identities, network, pools, queue, storage
 from infra.specs.resource import Resource
 
 __all__ = ["AREAS", "Resource", "cluster_area", "foundation_area", "resources"]
@@ -30,7 +30,7 @@ def cluster_area(environment: Environment) -> list[Resource]:
         cluster.resource(environment),
         *pools.resources(environment),
         *identities.workload_bindings(environment),
-        *runs.resources(environment),
+        *storage.run_grants(environment),
     ]
 
 

@@ -1,14 +1,19 @@
-"""Buckets for checkpoints and data, and the image registry; all in the cluster's region."""
+"""Buckets for checkpoints and data, with who may do what in them, and the image registry; all in the cluster's region."""
 
+# Why it is so: infra/decisions/0069.
+
+from holdfast.contract.roles import NAMESPACE_TRAINING
 from infra.contract.names import BUCKETS
-from infra.environments.runs import READERS, readable
+from infra.environments.runs import READERS, Run, readable
 from infra.environments.schema import Environment
 from infra.specs.encryption import encrypted, key_in_force
-from infra.specs.identities import account, bucket_roles
+from infra.specs.identities import LIST_ROLE, account, bucket_roles
 from infra.specs.network import api
 from infra.specs.resource import Resource, deletion_policy, grant
 
 DAY_S = 86_400
+# Of grants to pods: the workload pool exists once a cluster does.
+AFTER = ("google_container_cluster.cluster",)
 OLD_VERSIONS_DAYS = SOFT_DELETE_DAYS = 7
 # The writer deletes attempts that no commit names; this bounds what a killed writer leaves.
 UNCOMMITTED_DAYS = 3
@@ -143,3 +148,35 @@ def _registry(environment: Environment) -> list[Resource]:
         (images.address, account("nodes")), location=environment.region, repository=environment.stem,
     )  # fmt: skip
     return [images, reader]
+
+
+def run_grants(environment: Environment) -> list[Resource]:
+    """What each run may do with the checkpoints: its pods act as themselves, without an account of Google's between.
+
+    Part of the cluster's stack. None where runs are not kept apart.
+    """
+    if not environment.storage.runs:
+        return []
+    spaces = {NAMESPACE_TRAINING: ""} | {
+        team.spaces[0]: f"-{team.spaces[0]}" for team in environment.teams if team.runs
+    }
+    everyone = {"checkpoints": ("runs-list", LIST_ROLE), "data": ("runs-data", "roles/storage.objectViewer")}
+    members = f"principalSet://{environment.workload_identities}/namespace"
+    return [
+        *(
+            grant(
+                "storage_bucket", f"{id}{suffix}", role, f"{members}/{space}", AFTER, bucket=environment.bucket(purpose)
+            )
+            for space, suffix in spaces.items()
+            for purpose, (id, role) in everyone.items()
+        ),
+        *(_own(environment, run) for run in environment.storage.runs),
+    ]
+
+
+def _own(environment: Environment, run: Run) -> Resource:
+    space = next((team.spaces[0] for team in environment.teams if run.name in team.runs), NAMESPACE_TRAINING)
+    member = f"principal://{environment.workload_identities}/subject/ns/{space}/sa/{run.account}"
+    own = below(environment, f"checkpoints of {run.name}", run.prefixes)
+    bucket = environment.bucket("checkpoints")
+    return grant("storage_bucket", run.account, "roles/storage.objectUser", member, AFTER, own, bucket=bucket)
