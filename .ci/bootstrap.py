@@ -6,6 +6,7 @@ import subprocess
 import sys
 import sysconfig
 from pathlib import Path
+from typing import NoReturn
 
 ROOT = Path(__file__).parents[1]
 VENV = ROOT / ".venv"
@@ -16,12 +17,8 @@ CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "hold
 
 def main() -> None:
     if not (3, 11) <= sys.version_info[:2] < (3, 14):
-        fail(
-            "Python",
-            f"{sys.version.split()[0]} at {sys.executable}",
-            "3.11, 3.12 or 3.13",
-            "make setup PYTHON=python3.12",
-        )
+        got = f"{sys.version.split()[0]} at {sys.executable}"
+        refuse("Python", got, "3.11, 3.12 or 3.13", "make setup PYTHON=python3.12")
     uv = find_uv()
     print(f"setup: packages of requirements/{LOCK.name} into .venv (some 7 GB; minutes the first time, then cached)")
     run(uv, "venv", "--quiet", "--allow-existing", "--python", sys.executable, str(VENV))
@@ -44,12 +41,8 @@ def find_uv() -> str:
     try:
         run(sys.executable, "-m", "venv", "--clear", str(home))
     except subprocess.CalledProcessError:
-        fail(
-            "Python cannot make a virtual environment",
-            sys.executable,
-            "a Python with venv and ensurepip",
-            "apt-get install python3-venv",
-        )
+        what, allowed = "Python cannot make a virtual environment", "a Python with venv and ensurepip"
+        refuse(what, sys.executable, allowed, "apt-get install python3-venv")
     run(str(home / "bin/python"), "-m", "pip", "install", "--quiet", UV)
     return str(uv)
 
@@ -85,17 +78,16 @@ def run(*command: str) -> None:
     subprocess.run(command, check=True, env={"UV_SYSTEM_CERTS": "true", **os.environ})
 
 
-def fail(what: str, got: str, allowed: str, fix: str) -> None:
-    sys.exit(f"error:   {what}\n  got:     {got}\n  allowed: {allowed}\n  fix:     {fix}")
+def refuse(what: str, got: object, allowed: str, fix: str) -> NoReturn:
+    print(f"error:   {what}\n  got:     {got}\n  allowed: {allowed}\n  fix:     {fix}", file=sys.stderr)
+    sys.exit(2)
 
 
 if __name__ == "__main__":
     try:
         main()
     except subprocess.CalledProcessError as error:
-        fail(
-            "set-up stopped",
-            f"exit {error.returncode} of {' '.join(map(str, error.cmd))[:120]}",
-            "exit 0",
-            "see the lines above; run make setup again, it goes on where it stopped",
+        got = f"exit {error.returncode} of {' '.join(map(str, error.cmd))[:120]}"
+        refuse(
+            "set-up stopped", got, "exit 0", "see the lines above; run make setup again, it goes on where it stopped"
         )

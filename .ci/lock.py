@@ -5,36 +5,22 @@ Names, versions, hashes; no addresses.
 
 import subprocess
 import sys
-from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parent))
 from bootstrap import ROOT, find_uv
 
 COMMON = ("--quiet", "--universal", "--generate-hashes", "--no-header", "--no-annotate", "--python-version", "3.11")
 
 
 def main() -> None:
-    uv = find_uv()
-    common = [*COMMON, *(["--upgrade"] if "--upgrade" in sys.argv[1:] else [])]
+    command = [find_uv(), "pip", "compile", *COMMON, *(["--upgrade"] if "--upgrade" in sys.argv[1:] else [])]
+    sources: dict[str, list[str]] = {}
     for group in ("dev", "infra", "train", "serve", "monitor"):
-        constraint = () if group == "dev" else ("-c", "requirements/dev.txt")
-        subprocess.run(
-            [uv, "pip", "compile", *common, "--group", group, *constraint, "-o", f"requirements/{group}.txt"],
-            cwd=ROOT,
-            check=True,
-        )
+        sources[group] = ["--group", group, *([] if group == "dev" else ["-c", "requirements/dev.txt"])]
     # Tools whose pins contradict ours live in environments of their own.
     for source in sorted((ROOT / "requirements").glob("*.in")):
-        command = [
-            uv,
-            "pip",
-            "compile",
-            *common,
-            f"requirements/{source.name}",
-            "-o",
-            f"requirements/{source.stem}.txt",
-        ]
-        subprocess.run(command, cwd=ROOT, check=True)
+        sources[source.stem] = [f"requirements/{source.name}"]
+    for name, words in sources.items():
+        subprocess.run([*command, *words, "-o", f"requirements/{name}.txt"], cwd=ROOT, check=True)
 
 
 if __name__ == "__main__":

@@ -9,12 +9,11 @@ import tarfile
 import tempfile
 import tomllib
 from pathlib import Path
-from typing import NoReturn
 
-ROOT = Path(__file__).parents[1]
+from bootstrap import ROOT, refuse
+
 OUT = ROOT / "out" / "release"
 CHANGELOG = ROOT / ".github" / "CHANGELOG.md"
-sys.path.insert(0, str(ROOT))
 
 
 def main(tag: str) -> None:
@@ -56,11 +55,6 @@ def template() -> bytes:
         out = Path(scratch) / "platform"
         subprocess.run([sys.executable, ROOT / ".ci/template.py", out], check=True, stdout=subprocess.DEVNULL)
         return archived(out)
-
-
-def refuse(what: str, got: str, allowed: str, fix: str) -> NoReturn:
-    print(f"error:   {what}\n  got:     {got}\n  allowed: {allowed}\n  fix:     {fix}", file=sys.stderr)
-    sys.exit(2)
 
 
 if __name__ == "__main__":

@@ -8,9 +8,9 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
-from typing import NoReturn
 
-ROOT = Path(__file__).parents[1]
+from bootstrap import ROOT, refuse
+
 # Not of the platform: the library and its tests, its figures and pages, and how releases of this repository are made.
 LEFT_OUT = (
     "workloads/library/*",
@@ -137,11 +137,6 @@ def add_environment(folder: Path, name: str) -> None:
         if done.returncode:
             print(done.stderr, file=sys.stderr, end="")
             sys.exit(done.returncode)
-
-
-def refuse(what: str, got: object, allowed: str, fix: str) -> NoReturn:
-    print(f"error:   {what}\n  got:     {got}\n  allowed: {allowed}\n  fix:     {fix}", file=sys.stderr)
-    sys.exit(2)
 
 
 if __name__ == "__main__":

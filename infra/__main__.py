@@ -8,20 +8,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from holdfast.command_line import run_app
+from holdfast.command_line import new_app, run_app
 from holdfast.contract.errors import InputError
 from holdfast.contract.examples import examples
-from holdfast.contract.exit_codes import EXIT_CODES_HELP, EXIT_FINDINGS
+from holdfast.contract.exit_codes import EXIT_FINDINGS
 from holdfast.contract.progress import working
 
-app = typer.Typer(
-    help="The platform: environments, plan, rules, deployment.",
-    epilog=EXIT_CODES_HELP,
-    no_args_is_help=True,
-    pretty_exceptions_enable=False,
-    rich_markup_mode=None,  # boxes around the help would take as long as all the rest of it
-    add_completion=False,
-)
+app = new_app("The platform: environments, plan, rules, deployment.")
 
 if TYPE_CHECKING:
     from infra.environments import Environment
@@ -95,8 +88,9 @@ def plan(
     with working(f"plan {env}") as step:
         files = planning.plan(env, step=step)
         step("judge")
-        findings = judge_plans(environment, [json.loads(file.read_text()) for file in files.values()])
-    changes = {stack: planning.changes(file) for stack, file in files.items()}
+        plans = {stack: json.loads(file.read_text()) for stack, file in files.items()}
+        findings = judge_plans(environment, plans.values())
+    changes = {stack: planning.changes_of(planned) for stack, planned in plans.items()}
     show.plan(changes, findings, full=full, as_json=as_json)
     if findings:
         raise typer.Exit(EXIT_FINDINGS)
@@ -133,7 +127,7 @@ def doctor(env: Env, as_json: Json = False) -> None:
     from infra.ops import doctor as examination
 
     with working(f"examine {env}"):
-        found = list(checks.examine(loaded(env), examination.probes()))
+        found = list(checks.examine(loaded(env), (*examination.ON_THIS_MACHINE, *examination.OF_THE_PROJECT)))
     raise typer.Exit(checks.show(found, as_json=as_json))
 
 
@@ -187,9 +181,9 @@ def deploy(env: Env, yes: Yes = False) -> None:
 @app.command(epilog=examples("python -m infra outputs example"))
 def outputs(env: Env, as_json: Json = False) -> None:
     """Show how to reach the cluster, buckets, images, dashboards and accounts, and the node pools. Reads no cloud."""
-    from infra.ops.outputs import show
+    from infra.ops import show
 
-    show(loaded(env), as_json)
+    show.outputs(loaded(env), as_json)
 
 
 @app.command(epilog=examples("python -m infra diff example", "python -m infra diff example --json"))

@@ -113,43 +113,31 @@ class Stack(cdktf.TerraformStack):
         protected: bool = False,
     ) -> cdktf.TerraformResource:
         """A resource of the provider's type `kind`; `after` names addresses in this stack that must exist before."""
-        if not kind.startswith("google_"):
-            return self._add_own(kind, id, arguments, after)
-        newer: dict[str, object] = {}
-        binding = _Binding(kind)
-        known = binding.typed(arguments, newer)
-        if ignore_changes or protected:
-            # deletion_policy alone stops in the middle of an apply, when what was unprotected is gone already.
-            known["lifecycle"] = cdktf.TerraformResourceLifecycle(
-                ignore_changes=list(ignore_changes) or None, prevent_destroy=protected or None
-            )
-        if after:
-            known["depends_on"] = [self._built[address] for address in after]
         # Two kinds may share an id, as a bucket and its grant do; a construct id is unique in its stack.
-        resource = binding.resource(self, f"{kind}.{id}", **known)
+        construct, before = f"{kind}.{id}", [self._built[address] for address in after]
+        past_bindings: dict[str, object] = {}
+        if kind.startswith("google_"):
+            binding = _Binding(kind)
+            known = binding.typed(arguments, past_bindings)
+            if ignore_changes or protected:
+                # deletion_policy alone stops in the middle of an apply, when what was unprotected is gone already.
+                known["lifecycle"] = cdktf.TerraformResourceLifecycle(
+                    ignore_changes=list(ignore_changes) or None, prevent_destroy=protected or None
+                )
+            resource = binding.resource(self, construct, depends_on=before or None, **known)
+        else:
+            # Terraform's own, whose class in the CDK looks for an engine during synthesis, which needs none.
+            resource = cdktf.TerraformResource(self, construct, terraform_resource_type=kind, depends_on=before or None)
+            past_bindings |= arguments
         resource.override_logical_id(id)
-        for path, value in newer.items():
+        for path, value in past_bindings.items():
             resource.add_override(path, value)
-        self._built[f"{kind}.{id}"] = resource
+        self._built[construct] = resource
         return resource
 
     def output(self, name: str, value: str) -> None:
         """What `cdktf output` prints of this stack."""
         cdktf.TerraformOutput(self, name.replace(" ", "_"), value=value)
-
-    def _add_own(self, kind: str, id: str, arguments: Mapping[str, object], after: Sequence[str]) -> Any:
-        """A resource of Terraform itself. Its class in the CDK looks for an engine during synthesis, which needs none."""
-        resource = cdktf.TerraformResource(
-            self,
-            f"{kind}.{id}",
-            terraform_resource_type=kind,
-            depends_on=[self._built[address] for address in after],
-        )
-        resource.override_logical_id(id)
-        for path, value in arguments.items():
-            resource.add_override(path, value)
-        self._built[f"{kind}.{id}"] = resource
-        return resource
 
 
 class _Binding:

@@ -2,8 +2,9 @@
 
 import json
 import re
+from dataclasses import fields
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from holdfast.contract.capacity import QUEUES, Capacity
 from holdfast.contract.errors import InputError
@@ -17,12 +18,14 @@ from infra.environments import Environment, load, names
 
 DIGESTS = Path(__file__).parents[1] / "workloads" / "images" / "digests.json"
 _HEX = re.compile("[0-9a-f]{64}")
+T = TypeVar("T", Network, Run, Security, Serving, Team)
 
 
 def platform(environment: Environment, images: dict[str, str] | None = None) -> Platform:
     """`images`: role -> 64 hex digits; by default those that were pushed."""
     accelerators = [cap.accelerator for cap in environment.auto_provisioning.accelerators]
     gpus = [*accelerators, *(pool.name for pool in environment.pools() if pool.gpus_per_node)]
+    reserves = any(group.reservation for group in environment.groups)
     sources = [*(group.name for group in environment.groups), *accelerators]
     return Platform(
         name=environment.name,
@@ -37,7 +40,7 @@ def platform(environment: Environment, images: dict[str, str] | None = None) -> 
         auto_provisioning={cap.accelerator: cap.max_gpus for cap in environment.auto_provisioning.accelerators},
         quotas={source: environment.quota_gpus(source) for source in sources},
         namespaces=KSA_NAMESPACES,
-        queues={c.value: queue for c, queue in QUEUES.items() if c is not Capacity.RESERVED or _reserves(environment)},
+        queues={c.value: queue for c, queue in QUEUES.items() if c is not Capacity.RESERVED or reserves},
         priorities={name: priority.value for name, priority in PRIORITIES.items()},
         accounts={role: environment.service_account_email(role) for role in ROLES},
         workload_pool=environment.workload_pool,
@@ -47,27 +50,25 @@ def platform(environment: Environment, images: dict[str, str] | None = None) -> 
         database=_database(environment),
         topics={purpose: environment.topic(purpose) for purpose in environment.topic_purposes},
         lanes=environment.queue.lanes,
-        runs=tuple(
-            Run(name=run.name, account=run.account, prefixes=run.prefixes, read_by=run.read_by)
-            for run in environment.storage.runs
-        ),
+        runs=tuple(_taken(Run, run) for run in environment.storage.runs),
         default_run=environment.storage.default_run,
         teams=_teams(environment),
-        serving=_serving(environment),
-        network=Network(
-            nodes_cidr=environment.network.nodes_cidr,
-            services_cidr=environment.network.services_cidr,
-            database_cidr=environment.network.database_cidr,
-        ),
-        security=Security(
-            signed_checkpoints=environment.security.signed_checkpoints,
+        serving=environment.serving and _taken(Serving, environment.serving, promise=str(environment.serving)),
+        network=_taken(Network, environment.network),
+        security=_taken(
+            Security,
+            environment.security,
             gpu_exporter=environment.security.gpu_exporter and bool(gpus),
-            faulty_nodes_per_hour=environment.security.faulty_nodes_per_hour,
-            secret_manager=environment.security.secret_manager,
             image_patterns=environment.image_patterns,
         ),
         drills=environment.allow_drills,
     )
+
+
+def _taken(kind: type[T], section: object, **other: Any) -> T:
+    """What the document and a section of the environment call the same, and `other`."""
+    same = {field.name: getattr(section, field.name) for field in fields(kind) if field.name not in other}
+    return kind(**same, **other)
 
 
 def described(name: str) -> Platform:
@@ -100,12 +101,9 @@ def digests(name: str) -> dict[str, str]:
 
 def _damaged(name: str, why: object) -> InputError:
     file = "/".join(DIGESTS.parts[-3:])
-    return InputError(
-        "file of image digests",
-        got=f"{file}: {why}",
-        allowed="environment -> role -> 64 hex digits, as `make images` writes it",
-        fix=f"git checkout {file}, or make images ENV={name}",
-    )
+    allowed = "environment -> role -> 64 hex digits, as `make images` writes it"
+    fix = f"git checkout {file}, or make images ENV={name}"
+    return InputError("file of image digests", got=f"{file}: {why}", allowed=allowed, fix=fix)
 
 
 def _database(environment: Environment) -> Database | None:
@@ -115,35 +113,11 @@ def _database(environment: Environment) -> Database | None:
     return Database(connection=environment.database_connection, users=users)
 
 
-def _reserves(environment: Environment) -> bool:
-    return any(group.reservation for group in environment.groups)
-
-
 def _teams(environment: Environment) -> tuple[Team, ...]:
     return (
         Team(name=DEFAULT_TEAM, namespaces=tuple(dict.fromkeys(KSA_NAMESPACES.values()))),
         *(
-            Team(
-                name=team.name,
-                members=team.members,
-                namespaces=team.spaces,
-                quotas={quota.source: quota.gpus for quota in team.quotas},
-                budget_usd=team.budget_usd,
-                runs=team.runs,
-            )
+            _taken(Team, team, namespaces=team.spaces, quotas={quota.source: quota.gpus for quota in team.quotas})
             for team in environment.teams
         ),
-    )
-
-
-def _serving(environment: Environment) -> Serving | None:
-    wanted = environment.serving
-    if wanted is None:
-        return None
-    return Serving(
-        base_replicas=wanted.base_replicas,
-        base_most=wanted.base_most,
-        overflow_most=wanted.overflow_most,
-        inflight_target=wanted.inflight_target,
-        promise=str(wanted),
     )

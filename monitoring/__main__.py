@@ -7,17 +7,10 @@ from typing import Annotated
 
 import typer
 
-from holdfast.command_line import run_app
+from holdfast.command_line import new_app, run_app
 from holdfast.contract.examples import examples
-from holdfast.contract.exit_codes import EXIT_CODES_HELP
 
-app = typer.Typer(
-    help=f"Alerts and their runbook. {EXIT_CODES_HELP}",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    rich_markup_mode=None,  # boxes around the help would take as long as all the rest of it
-)
+app = new_app("Alerts and their runbook.")
 
 
 @app.callback()

@@ -9,10 +9,10 @@ from typing import Any
 
 from holdfast.ledger import money
 from infra import cdk
-from infra.contract import names
 from infra.environments.schema import Environment, Team
-from monitoring.alerting import dashboard, runbook, serving_series
-from monitoring.alerting.alert import Alert, AlertSource, Values
+from infra.stacks import EnvironmentStack
+from monitoring.alerting import dashboard, runbook
+from monitoring.alerting.alert import BURN, ERROR_BUDGET, Alert, AlertSource, Values
 from monitoring.alerting.alerts import alerts
 
 CLOSE_AFTER = "604800s"
@@ -37,15 +37,10 @@ def limits_of(environment: Environment) -> Values:
     }
 
 
-class MonitoringStack(cdk.Stack):
+class MonitoringStack(EnvironmentStack):
     def __init__(self, scope: cdk.App, environment: Environment, *, local_state: bool) -> None:
-        id = names.stack("monitoring", environment.name)
-        super().__init__(
-            scope,
-            id,
-            billing_project=environment.project if environment.budget else "",
-            **environment.stack_arguments(local_state=local_state),
-        )
+        payer = environment.project if environment.budget else ""
+        super().__init__(scope, "monitoring", environment, local_state=local_state, billing_project=payer)
         channels = [*self._channels(environment), *environment.alerts.channels]
         base_url = environment.alerts.runbook_base_url or runbook.remote_url()
         limits = limits_of(environment)
@@ -82,7 +77,7 @@ class MonitoringStack(cdk.Stack):
         }
         if served := environment.serving:
             promised = {
-                "failed_share": serving_series.BURN * serving_series.ERROR_BUDGET,
+                "failed_share": BURN * ERROR_BUDGET,
                 "inflight_target": served.inflight_target,
                 "promised_per_s": served.promised_per_s,
             }

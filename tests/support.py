@@ -3,13 +3,33 @@
 import fcntl
 import importlib.util
 import os
-from collections.abc import Generator
+import subprocess
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
 from typing import NoReturn
 
 import pytest
+
+ROOT = Path(__file__).parents[1]
+
+
+def ran(
+    words: Sequence[str | Path], folder: Path = ROOT, variables: Mapping[str, str] = os.environ, timeout_s: float = 600
+) -> subprocess.CompletedProcess[str]:
+    """A command with what it printed, whatever it ended with."""
+    return subprocess.run(
+        words, cwd=folder, env=variables, capture_output=True, text=True, timeout=timeout_s, check=False
+    )
+
+
+def program(path: Path, text: str) -> Path:
+    """A script that can be run."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    path.chmod(0o700)
+    return path
 
 
 def require(condition: object, reason: str) -> None:
@@ -26,7 +46,7 @@ def unavailable(reason: str) -> NoReturn:
 
 def needs(environment: str) -> pytest.MarkDecorator:
     """Of a test of one shipped environment, which a template may not have."""
-    there = (Path(__file__).parents[1] / "infra" / "environments" / f"{environment}.py").is_file()
+    there = (ROOT / "infra" / "environments" / f"{environment}.py").is_file()
     return pytest.mark.skipif(not there, reason=f"no environment {environment} here")
 
 
@@ -41,7 +61,7 @@ def locked(file: Path) -> Generator[None]:
 
 def bootstrap() -> ModuleType:
     """The set-up script, which knows where uv and the cache are."""
-    spec = importlib.util.spec_from_file_location("bootstrap", Path(__file__).parents[1] / ".ci" / "bootstrap.py")
+    spec = importlib.util.spec_from_file_location("bootstrap", ROOT / ".ci" / "bootstrap.py")
     assert spec and spec.loader
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)

@@ -2,13 +2,13 @@
 
 import os
 import re
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[1]
+from tests.support import ROOT, ran
+
 PAGE = (ROOT / "AGENTS.md").read_text()
 TARGETS = re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
 
@@ -22,9 +22,7 @@ def commands(heading: str) -> list[str]:
 @pytest.mark.parametrize("line", commands("While you work"))
 def test_a_quick_command_runs(line: str) -> None:
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    done = subprocess.run(
-        line.split(), cwd=ROOT, env=os.environ | {"PATH": path}, capture_output=True, text=True, timeout=300
-    )
+    done = ran(line.split(), ROOT, os.environ | {"PATH": path})
     assert done.returncode == 0, done.stdout + done.stderr
 
 

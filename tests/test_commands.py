@@ -7,16 +7,15 @@ import runpy
 import subprocess
 import sys
 from importlib.util import find_spec
-from pathlib import Path
 
 import pytest
 import typer
 
 from holdfast.contract.environment import ENV_JOB, ENV_TRACEBACK
 from holdfast.contract.exit_codes import EXIT_BUG
+from tests.support import ROOT, ran
 from tests.test_options import COMMANDS, ended
 
-ROOT = Path(__file__).parents[1]
 PROGRAMS = ("holdfast", "infra", "workloads", "monitoring")
 HEAVY = ("torch", "cdktf", "jsii", "altair", "google", "kubernetes", "numpy", "psycopg")
 
@@ -33,7 +32,8 @@ def test_help_tells_the_exit_codes_and_imports_nothing_heavy(name: str) -> None:
         "    assert not end.code\n"
         f"print(json.dumps([m for m in {HEAVY!r} if m in sys.modules]))\n"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    done = ran([sys.executable, "-c", code])
+    assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout.splitlines()[-1]) == []
     assert "0 done" in " ".join(done.stdout.split()), "the exit codes"
 
@@ -42,7 +42,7 @@ def test_help_tells_the_exit_codes_and_imports_nothing_heavy(name: str) -> None:
 @pytest.mark.process
 def test_a_python_that_was_not_set_up_is_told_the_way_out(name: str) -> None:
     bare = [sys.executable, "-S", "-m", name, "--help"]  # without the packages of its environment
-    done = subprocess.run(bare, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
+    done = ran(bare)
     assert (done.returncode, done.stdout) == (2, "")
     assert "without typer" in done.stderr and "fix:     make setup && source .venv/bin/activate" in done.stderr
     assert "Traceback" not in done.stderr
@@ -109,10 +109,7 @@ def test_a_target_runs_one_command_no_two_the_same_and_reads_files_alone_unless_
 def test_a_cloud_is_never_reached_without_a_name(target: str) -> None:
     def make(*words: str) -> subprocess.CompletedProcess[str]:
         environment = {name: value for name, value in os.environ.items() if name != "ENV"}
-        command = ["make", "--dry-run", target, "MAX_USD=1", *words]
-        return subprocess.run(
-            command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=60, check=False
-        )
+        return ran(["make", "--dry-run", target, "MAX_USD=1", *words], ROOT, environment)
 
     refused = make()
     assert refused.returncode == 2

@@ -1,15 +1,14 @@
 """Decisions: one form, an index by room, paths that exist, and each cited where it explains something."""
 
 import re
-import subprocess
 from functools import cache
 from pathlib import Path
 
 import pytest
 
 from tests import decision_index
+from tests.support import ROOT, ran
 
-ROOT = Path(__file__).parents[1]
 FOLDER = decision_index.FOLDER
 DECISIONS = sorted(FOLDER.glob("[0-9]*.md"))
 HEADER = re.compile(
@@ -26,8 +25,7 @@ def number(path: Path) -> str:
 @cache
 def tracked() -> list[str]:
     words = ["git", "ls-files", "--cached", "--others", "--exclude-standard"]
-    listed = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=True).stdout.splitlines()
-    return [name for name in listed if (ROOT / name).is_file()]
+    return [name for name in ran(words).stdout.splitlines() if (ROOT / name).is_file()]
 
 
 @cache

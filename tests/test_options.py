@@ -168,10 +168,7 @@ def judge(name: str, odd: Any, value: str) -> None:
     assert code in DOCUMENTED, (words, code, err)
     assert "Traceback" not in err and not re.search(r"[\x00-\x08\x0b-\x1f\x7f\u202e]", out + err), (words, out, err)
     if code == 2:
-        assert re.search(r"^error:   .*\n  got: .*\n  allowed: .*\n  fix: |^Usage: ", err, re.M), (
-            words,
-            err,
-        )
+        assert re.search(r"^error:   .*\n  got: .*\n  allowed: .*\n  fix: |^Usage: ", err, re.M), (words, err)
 
 
 @pytest.mark.usefixtures("cut_off")

@@ -4,7 +4,6 @@ import importlib
 import os
 import re
 import shlex
-import subprocess
 import sys
 from collections.abc import Callable
 from functools import partial
@@ -17,16 +16,12 @@ import pytest
 from typer.main import get_command
 
 from tests.cluster.sim.waiting import until
+from tests.support import ROOT, ran
 from workloads.library.tests.report.chromium import binary, chromium
 
-ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / ".ci/site"))
 pages = importlib.import_module("pages")
-PAGES = sorted(
-    path
-    for path in subprocess.run(["git", "ls-files", "*.md"], cwd=ROOT, capture_output=True, text=True).stdout.split()
-    if not path.startswith("tests/")
-)
+PAGES = sorted(path for path in ran(["git", "ls-files", "*.md"]).stdout.split() if not path.startswith("tests/"))
 HOMES = {"holdfast": "holdfast.commands"} | {n: f"{n}.__main__" for n in ("infra", "workloads", "monitoring")}
 STARTS = (*(f"python -m {name} " for name in HOMES), "holdfast ")
 CODE = re.compile(r"```(?:sh|bash|console)\n(.*?)```|`([^`\n]+)`", re.DOTALL)
@@ -102,8 +97,7 @@ def test_a_pin_on_the_page_of_pins_is_the_one_in_the_file() -> None:
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("site")
     words = [sys.executable, ROOT / ".ci/site/build.py", "--out-dir", out]
-    env = os.environ | {"PYTHONPATH": str(ROOT)}
-    done = subprocess.run(words, cwd=ROOT, env=env, capture_output=True, text=True, timeout=600, check=False)
+    done = ran(words, ROOT, os.environ | {"PYTHONPATH": str(ROOT)})
     assert done.returncode == 0 and not done.stderr, done.stdout + done.stderr
     return out / "site"
 

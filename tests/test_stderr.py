@@ -1,16 +1,15 @@
 """Standard error holds what the command says, and nothing of the libraries under it."""
 
 import os
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from tests.support import ROOT, ran
 from workloads.library.tests import sample
 
 pytestmark = pytest.mark.process
-ROOT = Path(__file__).parents[1]
 # Each imports what is heavy: numpy, ruamel, the client of Kubernetes, PyTorch, altair, psycopg. test_agents.py runs others.
 COMMANDS = {
     "holdfast prices": (0, "prices of "),
@@ -43,7 +42,7 @@ def test_no_library_warns(words: str, folder: Path) -> None:
     code, line = COMMANDS[words]
     variables = {name: value for name, value in os.environ.items() if name not in ("PYTHONWARNINGS", "KUBECONFIG")}
     command = [sys.executable, "-m", *(word.format(folder=folder) for word in words.split())]
-    done = subprocess.run(command, cwd=ROOT, env=variables, capture_output=True, text=True, timeout=120, check=False)
+    done = ran(command, ROOT, variables)
     assert done.returncode == code, done.stderr
     assert not any(found in done.stderr.lower() for found in ("warn", "deprecat", "traceback", "jsii")), done.stderr
     assert line in done.stderr and bool(line) == bool(done.stderr), done.stderr

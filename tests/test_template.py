@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from tests import tiers
+from tests.support import ROOT, ran
 
 pytestmark = [pytest.mark.plan, pytest.mark.timeout(1200)]
-ROOT = Path(__file__).parents[1]
 MOST_PRODUCT_LINES, MOST_TEST_LINES, MOST_FILES = 16_000, 14_000, 450
 
 
@@ -27,18 +27,14 @@ def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def make(*words: str | Path) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, ROOT / ".ci/template.py", *words]
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=600, check=False)
+    return ran([sys.executable, ROOT / ".ci/template.py", *words])
 
 
 def run(template: Path, *words: str) -> subprocess.CompletedProcess[str]:
     """With the packages of this environment, but the library of the wheel."""
     environment = os.environ | {"PYTHONPATH": str(template.parent / "site")}
     environment.pop("PYTEST_XDIST_WORKER", None)
-    command = [sys.executable, "-m", *words]
-    return subprocess.run(
-        command, cwd=template, env=environment, capture_output=True, text=True, timeout=900, check=False
-    )
+    return ran([sys.executable, *words], template, environment, 900)
 
 
 def lines(paths: list[Path]) -> int:
@@ -71,8 +67,8 @@ def test_it_imports_the_library_of_the_pinned_wheel_and_nothing_of_this_checkout
     (pin,) = [line for line in (template / "requirements/dev.txt").read_text().splitlines() if "./vendor/" in line]
     assert "holdfast-0.1.0-py3-none-any.whl --hash=sha256:" in pin
     code = "import holdfast, infra.main, workloads.__main__; print(holdfast.__file__, infra.main.__file__)"
-    environment = os.environ | {"PYTHONPATH": str(template.parent / "site")}
-    shown = subprocess.check_output([sys.executable, "-c", code], cwd=template, env=environment, text=True).split()
+    shown = run(template, "-c", code).stdout.split()
+    assert len(shown) == 2
     assert all(Path(path).is_relative_to(template.parent) for path in shown), shown
 
 
@@ -90,14 +86,14 @@ IMAGE = "tests/workloads/images/test_layouts.py::test_the_command_of_an_image_st
     ids=["format", "lint", "fast tests", "an image of the pinned wheel"],
 )
 def test_its_own_checks_and_tests_pass(template: Path, words: tuple[str, ...]) -> None:
-    done = run(template, *words)
+    done = run(template, "-m", *words)
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-1000:]
 
 
 def test_its_environment_plans_and_says_what_is_to_be_chosen(template: Path) -> None:
-    planned = run(template, "infra", "plan", "acme", "--json")
+    planned = run(template, "-m", "infra", "plan", "acme", "--json")
     assert planned.returncode == 0, planned.stderr
-    checked = run(template, "infra", "check", "acme")
+    checked = run(template, "-m", "infra", "check", "acme")
     assert checked.returncode == 1 and "CHANGE-ME" in checked.stdout
 
 

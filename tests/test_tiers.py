@@ -2,13 +2,13 @@
 
 import os
 import re
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
 from tests import plugin, tiers
+from tests.support import ran
 
 MARKED = [tree / folder for tree in tiers.TREES for folder in tiers.MARKED_FOLDERS if (tree / folder).is_dir()]
 FAST = tiers.TIERS["fast"]
@@ -110,7 +110,8 @@ def test_the_page_of_the_slowest_names_tests_that_exist() -> None:
 @pytest.mark.process
 def test_a_run_without_the_options_of_a_tier_ends_well() -> None:
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:xdist", "--durations=1"]
-    subprocess.run([*command, "workloads/library/tests/contract/test_checkpoint_interval.py"], check=True)
+    done = ran([*command, "workloads/library/tests/contract/test_checkpoint_interval.py"])
+    assert done.returncode == 0, done.stdout
 
 
 @pytest.mark.process
@@ -118,5 +119,5 @@ def test_a_worker_gets_its_tests_in_that_order() -> None:
     command = [sys.executable, "-m", "pytest", "-q", "--collect-only", "-p", "no:xdist", "-m", "process"]
     files = ["workloads/library/tests/month/test_month.py", "workloads/library/tests/drill/test_demo.py"]
     environment = os.environ | {"PYTEST_XDIST_WORKER_COUNT": "2"}
-    done = subprocess.run([*command, *files], env=environment, cwd=tiers.TESTS.parent, capture_output=True, text=True)
+    done = ran([*command, *files], variables=environment)
     assert done.returncode == 0 and done.stdout.startswith(files[1]), done.stdout + done.stderr

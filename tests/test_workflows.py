@@ -3,7 +3,6 @@
 import json
 import os
 import re
-import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -17,8 +16,8 @@ from infra.specs.delivery import resources
 from infra.specs.outputs import outputs
 from tests.check_workflows import WORKFLOWS, check
 from tests.infra.samples import hardened
+from tests.support import ROOT, program, ran
 
-ROOT = Path(__file__).parents[1]
 FILES = sorted(WORKFLOWS.glob("*.yml"))
 
 
@@ -75,20 +74,16 @@ def test_each_environment_is_deployed_after_the_one_before_and_behind_a_gate_of_
 def test_the_cluster_half_is_applied_once_its_images_are_known(tmp_path: Path, pushed: bool) -> None:
     """The step as it is, with the commands that it calls played."""
     calls, digests, log = tmp_path / "bin", tmp_path / "workloads/images", tmp_path / "calls"
-    for folder in (calls, digests, tmp_path / ".venv/bin"):
-        folder.mkdir(parents=True)
+    digests.mkdir(parents=True)
     (digests / "digests.json").write_text(json.dumps({"example": {}} if pushed else {"other": {}}))
-    played = {name: f'echo "{name} $*" >> {log}' for name in ("make", "gcloud")}
-    python = tmp_path / ".venv/bin/python"
-    commands = {calls / name: text for name, text in played.items()}
-    commands[python] = f'exec {sys.executable} "$@"'
-    for file, text in commands.items():
-        file.write_text(f"#!/bin/sh\n{text}\n")
-        file.chmod(0o755)
+    for name in ("make", "gcloud"):
+        program(calls / name, f'#!/bin/sh\necho "{name} $*" >> {log}\n')
+    program(tmp_path / ".venv/bin/python", f'#!/bin/sh\nexec {sys.executable} "$@"\n')
     step = next(step for step in job_of("deploy")["steps"] if "cluster" in step.get("name", ""))
     variables = {"PATH": f"{calls}:{os.environ['PATH']}", "PYTHONPATH": f"{ROOT}:{ROOT}/workloads/library"}
     variables |= {"ENVIRONMENT": "example", "GITHUB_STEP_SUMMARY": str(tmp_path / "summary")}
-    subprocess.run(["bash", "-e", "-c", step["run"]], env=variables, cwd=tmp_path, check=True, timeout=60)
+    done = ran(["bash", "-e", "-c", step["run"]], tmp_path, variables)
+    assert done.returncode == 0, done.stderr
     if pushed:
         reach, apply = log.read_text().splitlines()
         assert reach.startswith("gcloud container clusters get-credentials holdfast-example ")

@@ -5,12 +5,9 @@ from infra.contract import interpreter as interpreter  # first: all below needs 
 # isort: split
 import sys
 
-import typer
-
-from holdfast.command_line import run_app
+from holdfast.command_line import new_app, run_app
 from holdfast.contract.errors import InputError, run_cli
 from holdfast.contract.examples import examples
-from holdfast.contract.exit_codes import EXIT_CODES_HELP
 from workloads.images.cli import app as images
 from workloads.manifests.cli import render
 from workloads.operators.cli import apply_platform, doctor
@@ -18,14 +15,7 @@ from workloads.operators.cli import apply_platform, doctor
 # Verbs that were here until 0.1; each goes with release 0.3.
 MOVED = ("demo", "drill", "explain", "follow", "lint", "list", "new-job", "rules", "submit", "try")
 
-app = typer.Typer(
-    help="Manifests, images and operators of the platform. Jobs have a command of their own: holdfast.",
-    epilog=EXIT_CODES_HELP,
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    rich_markup_mode=None,  # boxes around the help would take as long as all the rest of it
-)
+app = new_app("Manifests, images and operators of the platform. Jobs have a command of their own: holdfast.")
 app.add_typer(images, name="images")
 app.command(
     "apply", epilog=examples("python -m workloads apply example", "python -m workloads apply example --operators")

@@ -8,6 +8,8 @@ import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
+from posixpath import normpath
+from typing import Any
 
 from typer import Typer
 from typer.cli import get_docs_for_click
@@ -52,7 +54,7 @@ def linked(text: str, page: str, tracked: set[str]) -> str:
         target, hash_, anchor = found["target"].partition("#")
         if not target or "://" in target or target.startswith("mailto:"):
             return found[0]
-        path = _resolved(page, target)
+        path = normpath(PurePosixPath(page).parent / target)
         if f"{path}/README.md" in tracked:
             return f"{found['image']}[{found['text']}]({target.rstrip('/')}/README.md{hash_}{anchor})"
         suffix = PurePosixPath(path).suffix
@@ -77,8 +79,11 @@ def rules() -> str:
 
 
 def commands() -> str:
+    import click
+
+    context: Any = click.Context(click.Command("site"))
     return "# Commands\n\n" + "\n".join(
-        get_docs_for_click(obj=get_command(app), ctx=_context(), name=name, indent=1) for name, app in apps()
+        get_docs_for_click(obj=get_command(app), ctx=context, name=name, indent=1) for name, app in apps()
     )
 
 
@@ -94,25 +99,9 @@ def apps() -> Iterator[tuple[str, Typer]]:
     yield "python -m monitoring", monitoring
 
 
-def _context() -> "typer.Context":  # noqa: F821
-    import click
-
-    return click.Context(click.Command("site"))
-
-
 def _tracked() -> list[str]:
     listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True)
     return [path for path in listed.stdout.split("\0") if path]
-
-
-def _resolved(page: str, target: str) -> str:
-    parts: list[str] = []
-    for part in (PurePosixPath(page).parent / target).parts:
-        if part == ".." and parts:
-            parts.pop()
-        elif part != ".":
-            parts.append(part)
-    return "/".join(parts)
 
 
 def _write(path: Path, text: str) -> None:

@@ -1,7 +1,6 @@
 """One module per environment, each with one literal `ENVIRONMENT`. A fork edits or adds a module here, nothing else."""
 
 import traceback
-from collections.abc import Callable
 from difflib import get_close_matches
 from importlib import import_module
 from pathlib import Path
@@ -12,7 +11,7 @@ from infra.environments.schema import Environment, placeholders
 __all__ = ["Environment", "imports_of", "load", "names", "placeholders", "source_of"]
 
 _FOLDER = Path(__file__).parent
-_SCHEMA = {"__init__", "schema", "capacity", "cluster", "services", "serving", "delivery", "checks", "runs", "teams"}
+_SCHEMA = {"__init__", "schema", "capacity", "cluster", "services", "serving", "checks", "runs", "teams"}
 
 
 def names() -> list[str]:
@@ -37,17 +36,17 @@ def load(name: str) -> Environment:
         near = get_close_matches(name, names(), n=1)
         fix = f"did you mean {near[0]}?" if near else f"`python -m infra new {name}` makes one"
         raise InputError("unknown environment", got=name, allowed=", ".join(names()), fix=fix)
-    environment = built(name, lambda: import_module(f"{__name__}.{name}").ENVIRONMENT)
+    environment = _imported(name)
     if environment.name != name:
         what = f"{source_of(name)}: name"
         raise InputError(what, got=environment.name, allowed=name, fix="set name to the module's name")
     return environment
 
 
-def built(name: str, make: Callable[[], Environment]) -> Environment:
-    """What `make` gives, or an InputError that names the file of the environment."""
+def _imported(name: str) -> Environment:
+    """What the module has, or an InputError that names its file."""
     try:
-        return make()
+        return import_module(f"{__name__}.{name}").ENVIRONMENT
     except InputError as error:
         raise _placed(error, name) from error
     except SyntaxError as error:
@@ -55,22 +54,16 @@ def built(name: str, make: Callable[[], Environment]) -> Environment:
         fix = "correct this line, or the one above"
         raise InputError(what, got=error.msg, allowed="a Python module", fix=fix) from error
     except NameError as error:
-        unknown = InputError(
-            "a name is not imported",
-            got=error.name,
-            allowed="names of infra.environments.schema, imported at the top of the file",
-            fix=f"import {error.name} there, or correct its spelling",
-        )
+        allowed = "names of infra.environments.schema, imported at the top of the file"
+        fix = f"import {error.name} there, or correct its spelling"
+        unknown = InputError("a name is not imported", got=error.name, allowed=allowed, fix=fix)
         raise _placed(unknown.with_traceback(error.__traceback__), name) from error
     # A name or a field that the schema lost or gained, or a value of a type that no check of a field expects.
     except (ArithmeticError, AttributeError, ImportError, TypeError, ValueError) as error:
-        raise _placed(_unknown_field(error), name) from error
-
-
-def _unknown_field(error: Exception) -> InputError:
-    fields = "the fields of infra/environments/schema.py, with values of their types"
-    fix = "add missing fields, remove unknown fields, correct wrong types"
-    return InputError("fields", got=error, allowed=fields, fix=fix).with_traceback(error.__traceback__)
+        fields = "the fields of infra/environments/schema.py, with values of their types"
+        fix = "add missing fields, remove unknown fields, correct wrong types"
+        unfit = InputError("fields", got=error, allowed=fields, fix=fix)
+        raise _placed(unfit.with_traceback(error.__traceback__), name) from error
 
 
 def _placed(error: InputError, name: str) -> InputError:

@@ -4,22 +4,21 @@ A value that passes here has the right form; whether the values fit each other o
 """
 
 from dataclasses import dataclass, replace
-from typing import TypedDict
 
 from holdfast.contract import roles
 from holdfast.contract.lifecycle import DEFAULT_WINDOW, EXTENDED_WINDOW, ShutdownWindow
 from holdfast.contract.pools import Pool, Role
 from infra.contract import names
-from infra.contract.versions import GOOGLE_PROVIDER_SOURCE, GOOGLE_PROVIDER_VERSION
 from infra.environments.capacity import AcceleratorCap, AutoProvisioning, NodeGroup, Quota, Reservation
 from infra.environments.checks import PLACEHOLDER, dns_name, forms, matches, numbers, placeholders, require, unique
 from infra.environments.cluster import Cluster
-from infra.environments.delivery import Budget, Delivery
 from infra.environments.runs import Run
 from infra.environments.services import (
     Alerts,
     AuthorizedRange,
+    Budget,
     Database,
+    Delivery,
     ExistingNetwork,
     Network,
     Queue,
@@ -35,16 +34,6 @@ __all__ = [
     "Database", "Delivery", "Environment", "ExistingNetwork", "Network", "NodeGroup", "Queue",
     "Quota", "Reservation", "Run", "Security", "Serving", "Storage", "Team", "placeholders",
 ]  # fmt: skip
-
-
-class StackArguments(TypedDict):
-    """Keyword arguments of infra.cdk.Stack."""
-
-    project: str
-    region: str
-    provider: tuple[str, str]
-    state_bucket: str
-    placeholders: list[str]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -140,13 +129,17 @@ class Environment:
 
     def _check_names(self) -> None:
         """Too long after prefixing fails here, not in the middle of an apply."""
-        names.cluster(self.name_prefix, self.name)
         for role in roles.ROLES:
-            names.service_account(self.name_prefix, self.name, role)
+            self.account_id(role)
         for purpose in names.BUCKETS:
             self.bucket(purpose)
 
-    # -- What others ask --
+    # -- What others ask. A name is in use in deployed projects: what is computed otherwise is replaced. --
+
+    @property
+    def stem(self) -> str:
+        """Of most names in the cloud."""
+        return f"{self.name_prefix}-{self.name}"
 
     @property
     def project(self) -> str:
@@ -155,13 +148,13 @@ class Environment:
 
     @property
     def subnet_name(self) -> str:
-        return f"{self.network_name}-nodes"
+        return f"{self.stem}-nodes"
 
     @property
     def network_path(self) -> str:
         """projects/P/global/networks/NAME"""
         existing = self.network.existing
-        return existing.network if existing else f"projects/{self.project}/global/networks/{self.network_name}"
+        return existing.network if existing else f"projects/{self.project}/global/networks/{self.stem}"
 
     @property
     def subnet_path(self) -> str:
@@ -172,7 +165,7 @@ class Environment:
     @property
     def database_name(self) -> str:
         generation = self.database.generation if self.database else 1
-        return f"{self.name_prefix}-{self.name}-results" + (f"-{generation}" if generation > 1 else "")
+        return f"{self.stem}-results" + (f"-{generation}" if generation > 1 else "")
 
     @property
     def database_connection(self) -> str:
@@ -184,13 +177,9 @@ class Environment:
         return self.service_account_email(role).removesuffix(".gserviceaccount.com")
 
     @property
-    def repository_name(self) -> str:
-        return f"{self.name_prefix}-{self.name}"
-
-    @property
     def image_registry(self) -> str:
         """Prefix of image names."""
-        return f"{self.region}-docker.pkg.dev/{self.project}/{self.repository_name}"
+        return f"{self.region}-docker.pkg.dev/{self.project}/{self.stem}"
 
     @property
     def image_patterns(self) -> tuple[str, ...] | None:
@@ -204,33 +193,26 @@ class Environment:
         return f"{self.project}.svc.id.goog"
 
     @property
+    def identity_pool(self) -> str:
+        """Of the workflows that deploy. A deleted one keeps its name for 30 days."""
+        return names.checked(f"{self.stem}-ci", limit=32, what="workload identity pool id")
+
+    @property
+    def identity_pools(self) -> str:
+        return f"projects/{self.project_number.lower()}/locations/global/workloadIdentityPools"
+
+    @property
     def workload_identities(self) -> str:
         """Of Kubernetes accounts, as the policies of Google Cloud name them."""
-        pools = f"projects/{self.project_number.lower()}/locations/global/workloadIdentityPools"
-        return f"iam.googleapis.com/{pools}/{self.workload_pool}"
+        return f"iam.googleapis.com/{self.identity_pools}/{self.workload_pool}"
 
     @property
     def cluster_name(self) -> str:
-        return self.cluster.name or names.cluster(self.name_prefix, self.name)
-
-    @property
-    def network_name(self) -> str:
-        return names.network(self.name_prefix, self.name)
+        return self.cluster.name or self.stem
 
     @property
     def spot_window(self) -> ShutdownWindow:
         return EXTENDED_WINDOW if self.spot_grace_s == EXTENDED_WINDOW.total_s else DEFAULT_WINDOW
-
-    def stack_arguments(self, *, local_state: bool) -> StackArguments:
-        """What every stack is built with, whatever it holds. Local state may be planned with a CHANGE-ME."""
-        left = placeholders(self)
-        return {
-            "project": self.project,
-            "region": self.region,
-            "provider": (GOOGLE_PROVIDER_SOURCE, GOOGLE_PROVIDER_VERSION),
-            "state_bucket": "" if local_state or left else self.state_bucket,
-            "placeholders": [] if local_state else left,
-        }
 
     def unprotected(self) -> "Environment":
         """The same without what stops a destroy."""
@@ -253,12 +235,12 @@ class Environment:
         return next(pool for pool in self.pools() if pool.name == name)
 
     def bucket(self, purpose: str) -> str:
-        """`purpose`: checkpoints, data."""
-        return names.bucket(self.project, self.name_prefix, self.name, purpose)
+        """`purpose`: checkpoints, data. Names of buckets are global, so the project is part of them."""
+        return names.checked(f"{self.project}-{self.stem}-{purpose}", limit=63, what="bucket name")
 
     def topic(self, purpose: str) -> str:
         """`purpose`: work, work-2, ..., dead. The subscription has the same name."""
-        return names.topic(self.name_prefix, self.name, purpose)
+        return f"{self.stem}-{purpose}"
 
     @property
     def lanes(self) -> list[str]:
@@ -270,8 +252,15 @@ class Environment:
         """Of all topics: the lanes', and that of dead letters. None where jobs queue in the database."""
         return [*self.lanes, "dead"] if self.lanes else []
 
+    def account_id(self, role: str) -> str:
+        return names.checked(f"{self.stem}-{role}", limit=30, what=f"service account id of {role}")
+
     def service_account_email(self, role: str) -> str:
-        return names.service_account_email(self.project, self.name_prefix, self.name, role)
+        return f"{self.account_id(role)}@{self.project}.iam.gserviceaccount.com"
+
+    def member(self, role: str) -> str:
+        """The service account of a role in a policy."""
+        return f"serviceAccount:{self.service_account_email(role)}"
 
     def all_labels(self) -> dict[str, str]:
         return {"platform": self.name_prefix, "environment": self.name} | dict(self.labels)

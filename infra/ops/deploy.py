@@ -11,7 +11,7 @@ from holdfast.contract.errors import InputError, Unjudged
 from holdfast.contract.exit_codes import EXIT_STOPPED
 from infra.contract import names
 from infra.environments import Environment, placeholders, source_of
-from infra.ops import engine, outputs
+from infra.ops import engine, show
 from infra.ops.synth import ROOT
 from infra.rules import require_clean
 from infra.specs.network import apis
@@ -39,7 +39,7 @@ def deploy(environment: Environment, *, yes: bool) -> int:
     _require_consent(yes)
     code = _cdktf(environment, "deploy", *names.stacks(environment.name), *(["--auto-approve"] if yes else []))
     if code == 0:
-        outputs.show(environment)
+        show.outputs(environment)
     return code
 
 

@@ -63,12 +63,8 @@ def command() -> tuple[str, ...]:
         return bundled
     if chosen:
         if not shutil.which(chosen):
-            raise InputError(
-                "HOLDFAST_ENGINE",
-                got=chosen,
-                allowed="terraform or tofu on PATH, or bundled",
-                fix="install or unset it",
-            )
+            allowed = "terraform or tofu on PATH, or bundled"
+            raise InputError("HOLDFAST_ENGINE", got=chosen, allowed=allowed, fix="install or unset it")
         return (chosen,)
     for name in ("terraform", "tofu"):
         if shutil.which(name):
@@ -106,11 +102,6 @@ def mirror() -> Path | None:
 def connected() -> Engine:
     """For deploy and diff: the caller's own credentials and network."""
     return Engine(command=command(), environment=os.environ | _quiet())
-
-
-def direct() -> Engine:
-    """For checksums: the registry itself, no mirror."""
-    return Engine(command=command(), environment=os.environ | QUIET)
 
 
 def offline() -> Engine:

@@ -62,7 +62,7 @@ Ask = Callable[..., Any]
 
 def find(environment: Environment, run: str = "", ask: Ask = gcloud.ask) -> list[Leftover]:
     """What GKE made for the environment; with `run` instead all in its project that has the run's label."""
-    names = {"cluster": environment.cluster_name, "network": environment.network_name, "run": run}
+    names = {"cluster": environment.cluster_name, "network": environment.stem, "run": run}
     return [
         _leftover(source, item, environment.project)
         for source in (SOURCES_OF_RUN if run else SOURCES)

@@ -95,10 +95,6 @@ def _plan_stack(init: engine.Engine, folder: Path, target: Path, step: Step) -> 
     return target
 
 
-def changes(plan_file: Path) -> list[Change]:
-    return changes_of(json.loads(plan_file.read_text()))
-
-
 def changes_of(plan_json: Mapping[str, Any]) -> list[Change]:
     """What the plan does, without what it leaves as it is."""
     found = [

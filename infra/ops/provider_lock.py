@@ -4,6 +4,7 @@ Needs the registry: a provider from a mirror has checksums of its own. The compo
 each stack that is deployed, so that a changed provider fails `init`.
 """
 
+import os
 import re
 import shutil
 import tempfile
@@ -36,7 +37,8 @@ def write(target: Path = LOCK) -> Path:
         folder = Path(name)
         (folder / "main.tf").write_text(f"terraform {{\n  required_providers {{\n    {requirement}\n  }}\n}}\n")
         try:
-            engine.direct().run(folder, "providers", "lock", *(f"-platform={p}" for p in PLATFORMS))
+            registry = engine.Engine(command=engine.command(), environment=os.environ | engine.QUIET)  # no mirror
+            registry.run(folder, "providers", "lock", *(f"-platform={p}" for p in PLATFORMS))
         except engine.EngineFailed as error:
             raise Unjudged(f"the registry must be reachable for this\n{error}") from error
         shutil.copy(folder / ".terraform.lock.hcl", target)

@@ -27,11 +27,7 @@ def synthesise(name: str, out: Path, *, local_state: bool, root: Path = ROOT) ->
         variables["HOLDFAST_STATE"] = "local"
     # `root` may hold another revision: two of them imported into one process would mix their modules.
     done = subprocess.run(
-        [sys.executable, "-m", "infra.main"],
-        cwd=root,
-        env=os.environ | variables,
-        capture_output=True,
-        text=True,
+        [sys.executable, "-m", "infra.main"], cwd=root, env=os.environ | variables, capture_output=True, text=True
     )
     if done.returncode != 0:
         raise Unjudged(f"synthesis of {name} failed:\n{(done.stdout + done.stderr).strip()[-4000:]}")

@@ -9,37 +9,13 @@ from typing import Any
 
 from holdfast.contract.errors import InputError
 from infra.environments import Environment, source_of
-from infra.rules import (
-    alerts,
-    autoprovisioning,
-    fit,
-    hardening,
-    identity,
-    machines,
-    network,
-    pools,
-    refusals,
-    services,
-    whole,
-)
+from infra.rules import alerts, autoprovisioning, fit, hardening, identity, network, pools, refusals, services, whole
 from infra.rules.model import RULES, Facts, Finding, Rule, facts_of_plans, facts_of_specs
 
 __all__ = ["RULES", "Facts", "Finding", "Rule", "judge", "judge_environment", "judge_plans", "require_clean"]
 
 # Importing a module registers its rules.
-MODULES = (
-    pools,
-    fit,
-    machines,
-    refusals,
-    autoprovisioning,
-    hardening,
-    network,
-    identity,
-    services,
-    alerts,
-    whole,
-)
+MODULES = (pools, fit, refusals, autoprovisioning, hardening, network, identity, services, alerts, whole)
 
 
 def judge(facts: Facts) -> list[Finding]:

@@ -81,9 +81,7 @@ def authorized_networks(facts: Facts) -> Iterator[Finding]:
 def release_channel(facts: Facts) -> Iterator[Finding]:
     """The cluster has a release channel; in production REGULAR or STABLE."""
     allowed = ("REGULAR", "STABLE") if facts.environment.production else ("RAPID", "REGULAR", "STABLE")
-    for cluster in facts.cluster():
-        if cluster.get("release_channel.channel") not in allowed:
-            yield cluster.finding("release_channel.channel", ", ".join(allowed), "set cluster.release_channel")
+    yield from each(facts.cluster(), "release_channel.channel", allowed, "set cluster.release_channel")
 
 
 @rule(
@@ -139,11 +137,8 @@ def image_policy_denies(facts: Facts) -> Iterator[Finding]:
     policies = facts.of("google_binary_authorization_policy")
     yield from each(policies, "default_admission_rule.enforcement_mode", "ENFORCED_BLOCK_AND_AUDIT_LOG", "enforce it")
     yield from each(policies, "global_policy_evaluation_mode", "ENABLE", "admit GKE's system images")
+    yield from each(policies, "default_admission_rule.evaluation_mode", DENIES, "deny images that are not named")
     for policy in policies:
-        if policy.get("default_admission_rule.evaluation_mode") not in DENIES:
-            yield policy.finding(
-                "default_admission_rule.evaluation_mode", ", ".join(DENIES), "deny images that are not named"
-            )
         for block in policy.blocks("admission_whitelist_patterns"):
             pattern = str(block.get("name_pattern"))
             if pattern.partition("*")[0].count("/") < 3:

@@ -5,13 +5,10 @@ from collections.abc import Iterator
 
 from infra.environments import Environment
 from infra.environments.runs import READERS, Run
-from infra.rules.model import Facts, Finding, PlannedResource, of_environment, rule
+from infra.rules.model import Facts, Finding, PlannedResource, each, of_environment, rule
 
 # Repeated here, not read from the specs: a rule that asks the specs what is right agrees with them always.
-PROJECT_ROLES = {
-    "roles/container.defaultNodeServiceAccount": "nodes",
-    "roles/monitoring.metricWriter": "exporter",
-}
+PROJECT_ROLES = {"roles/container.defaultNodeServiceAccount": "nodes", "roles/monitoring.metricWriter": "exporter"}
 READER_ROLE = "roles/monitoring.viewer"
 LISTING_ROLE = "roles/storage.legacyBucketReader"
 # Cloud SQL has no grants on an instance, so these are on the project, with a condition that names the instance.
@@ -61,16 +58,16 @@ def _members(grant: PlannedResource) -> set[str]:
 
 def _may_have(environment: Environment, grant: PlannedResource, member: str) -> bool:
     role = str(grant.get("role"))
-    if environment.delivery and member == f"serviceAccount:{environment.service_account_email('planner')}":
+    if environment.delivery and member == environment.member("planner"):
         return role.lower().endswith(("viewer", "reader", "reviewer")) and role not in BROAD_ROLES
-    if environment.delivery and member == f"serviceAccount:{environment.service_account_email('deployer')}":
+    if environment.delivery and member == environment.member("deployer"):
         # What it deploys includes grants, so it may grant; but not as the owner, nor read what the platform stores.
         return role not in BROAD_ROLES and role.startswith("roles/")
     if role == HOST_ROLE:
         existing = environment.network.existing
         return bool(existing and grant.get("project") == existing.project and SERVICE_AGENT.fullmatch(member))
     if role in PROJECT_ROLES:
-        return member == f"serviceAccount:{environment.service_account_email(PROJECT_ROLES[role])}"
+        return member == environment.member(PROJECT_ROLES[role])
     if role == READER_ROLE:
         return member in environment.alerts.readers
     named = f'resource.name == "projects/{environment.project}/instances/{environment.database_name}"'
@@ -120,8 +117,7 @@ def _of_one_run(environment: Environment, grant: PlannedResource) -> bool:
     """Whether it names one run, and a condition for the prefixes of this run and nothing else."""
     found = _below(environment, grant)
     if not environment.storage.runs:
-        shared = f"serviceAccount:{environment.service_account_email('trainer')}"
-        return _members(grant) == {shared} and found == {"default"}
+        return _members(grant) == {environment.member("trainer")} and found == {"default"}
     owners = {run.name: _numbered(run) for run in environment.storage.runs}
     subjects = [re.sub(r".*/subject/ns/([^/]+)/sa/run-", r"\1/", member) for member in _members(grant)]
     homes = {run: team.spaces[0] for team in environment.teams for run in team.runs}
@@ -135,12 +131,12 @@ def _reads_what_it_may(environment: Environment, grant: PlannedResource) -> bool
         return True
     found = _below(environment, grant)
     named = {
-        f"serviceAccount:{environment.service_account_email(role)}": {
+        environment.member(role): {
             name for run in environment.storage.runs if role in run.read_by for name in _numbered(run)
         }
         for role in READERS
     }
-    verifies = f"serviceAccount:{environment.service_account_email('trainer')}"
+    verifies = environment.member("trainer")
     return all(m == verifies or (found and found <= named.get(m, set[str]())) for m in _members(grant))
 
 
@@ -225,12 +221,10 @@ def one_repository_is_trusted(facts: Facts) -> Iterator[Finding]:
     """A workload identity pool admits one repository."""
     delivery = facts.environment.delivery
     wanted = f'assertion.repository == "{delivery.repository}"' if delivery else "no such resource"
-    for provider in facts.of("google_iam_workload_identity_pool_provider"):
-        if provider.get("attribute_condition") != wanted:
-            yield provider.finding("attribute_condition", wanted, "set delivery.repository")
-        # The operator of the issuer can write anything into the tokens that the condition reads.
-        if provider.get("oidc.issuer_uri") != ISSUER:
-            yield provider.finding("oidc.issuer_uri", ISSUER, "trust only GitHub's issuer")
+    providers = facts.of("google_iam_workload_identity_pool_provider")
+    yield from each(providers, "attribute_condition", wanted, "set delivery.repository")
+    # The operator of the issuer can write anything into the tokens that the condition reads.
+    yield from each(providers, "oidc.issuer_uri", ISSUER, "trust only GitHub's issuer")
 
 
 @rule(

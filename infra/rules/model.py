@@ -139,7 +139,8 @@ def rule(*, reason: str, source: str) -> Callable[[Check], Check]:
 
 
 def each(found: Iterable[PlannedResource], path: str, wanted: object, fix: str) -> Iterator[Finding]:
-    """Every resource has exactly this value there."""
+    """Every resource has exactly this value there, or one of a tuple of values."""
+    allowed = wanted if isinstance(wanted, tuple) else (wanted,)
     for one in found:
-        if one.get(path) != wanted:
-            yield one.finding(path, str(wanted), fix)
+        if one.get(path) not in allowed:
+            yield one.finding(path, ", ".join(map(str, allowed)), fix)

@@ -3,7 +3,6 @@
 from collections.abc import Iterable, Iterator
 from ipaddress import IPv4Network, ip_network
 
-from infra.environments.schema import Environment
 from infra.rules.model import Facts, Finding, rule
 from infra.specs.network import PODS_RANGE, SERVICES_RANGE
 
@@ -13,11 +12,6 @@ MIN_SERVICES = 128
 WIDEST = {4: 16, 6: 32}  # prefix of a range that one owner may have
 MAX_PUBLIC_RANGES = 64
 SURGE_NODES = 1  # of each pool during an upgrade
-
-
-def _most_nodes(environment: Environment) -> int:
-    pools = environment.pools()
-    return sum(pool.max_nodes + SURGE_NODES for pool in pools) + environment.auto_provisioning.max_nodes
 
 
 def _ranges(facts: Facts) -> Iterator[tuple[str, str, IPv4Network]]:
@@ -52,7 +46,8 @@ def address_ranges(facts: Facts) -> Iterator[tuple[str, str, IPv4Network]]:
 )
 def ip_space(facts: Facts) -> Iterator[Finding]:
     """The ranges are large enough for every node that the limits allow, for its pods, and for services."""
-    nodes = _most_nodes(facts.environment)
+    made, pools = facts.environment.auto_provisioning.max_nodes, facts.environment.pools()
+    nodes = made + sum(pool.max_nodes + SURGE_NODES for pool in pools)
     per_node = 1 << (2 * facts.environment.network.max_pods_per_node - 1).bit_length()
     needed = {
         NODES: ("nodes_cidr", nodes + RESERVED_ADDRESSES),

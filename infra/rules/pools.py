@@ -1,14 +1,28 @@
-"""Node pools: which capacity excludes which, taints, zones, windows."""
+"""Node pools: which capacity excludes which, taints, zones, windows, disks."""
 
 from collections.abc import Iterator
 
 from holdfast.contract.lifecycle import EXTENDED_WINDOW
-from holdfast.contract.machines import ACCELERATORS
+from holdfast.contract.machines import ACCELERATORS, MACHINE_TYPES
 from holdfast.contract.pools import GPU_TAINT, LABEL_ROLE, SPOT_TAINT, SYSTEM_TAINT, Effect, Role, Taint
+from infra.rules.autoprovisioning import DEFAULTS
 from infra.rules.model import Facts, Finding, PlannedResource, rule
 
 TOOLKIT = "Cluster Toolkit, gke-node-pool preconditions"
 AUTOSCALER = "published source of the GKE autoscaler"
+# Boot disks, by the beginning of a machine type.
+_PERSISTENT, _HYPERDISK = ("pd-balanced", "pd-ssd"), ("hyperdisk-balanced",)
+BOOT_DISKS = {
+    "e2-": ("pd-standard", *_PERSISTENT),
+    "n2-": ("pd-standard", *_PERSISTENT, *_HYPERDISK),
+    "c3-": (*_PERSISTENT, *_HYPERDISK),
+    "g2-": (*_PERSISTENT, *_HYPERDISK),
+    "a2-": ("pd-standard", *_PERSISTENT),
+    "a3-highgpu-": (*_PERSISTENT, *_HYPERDISK),
+    "a3-ultragpu-": _HYPERDISK,
+    "a4-": _HYPERDISK,
+}
+DISKS_DOC = "https://docs.cloud.google.com/compute/docs/disks/hyperdisks"
 
 
 def _tainted(pool: PlannedResource, taint: Taint) -> bool:
@@ -66,8 +80,7 @@ def grace_has_its_version(facts: Facts) -> Iterator[Finding]:
 
 
 @rule(
-    reason="system pods on Spot are lost together with the jobs that need them",
-    source="GKE documentation on Spot VMs",
+    reason="system pods on Spot are lost together with the jobs that need them", source="GKE documentation on Spot VMs"
 )
 def system_pool_stays(facts: Facts) -> Iterator[Finding]:
     """There is an on-demand pool for system pods, with a taint against other pods."""
@@ -82,3 +95,25 @@ def system_pool_stays(facts: Facts) -> Iterator[Finding]:
     if pools and not keepers:
         allowed = "one pool of role system"
         yield Finding(where="node pools", got="none for system pods", allowed=allowed, fix="add the system group")
+
+
+def boot_disks(machine_type: str) -> tuple[str, ...]:
+    return next((disks for start, disks in BOOT_DISKS.items() if machine_type.startswith(start)), ())
+
+
+@rule(reason="the API refuses a boot disk that the machine series does not take", source=DISKS_DOC)
+def disks_fit(facts: Facts) -> Iterator[Finding]:
+    """Boot disks are of a type that the machine series takes, also where auto-provisioning makes them."""
+    for pool in facts.pools():
+        machine, disk = str(pool.get("node_config.machine_type")), pool.get("node_config.disk_type")
+        allowed = boot_disks(machine)
+        if allowed and disk not in allowed:
+            yield pool.finding("node_config.disk_type", f"{', '.join(allowed)} on {machine}", "set disk_type")
+    capped = {cap.accelerator for cap in facts.environment.auto_provisioning.accelerators}
+    series = [set(boot_disks(m.name)) for m in MACHINE_TYPES.values() if m.accelerator in capped]
+    # With H200 and A100 no one type fits all: then the pod or its class states one.
+    common = set.intersection(*series) if series else set[str]()
+    for cluster in facts.cluster():
+        if common and cluster.get(f"{DEFAULTS}.disk_type") not in common:
+            allowed = ", ".join(sorted(common))
+            yield cluster.finding(f"{DEFAULTS}.disk_type", allowed, "set auto_provisioning.disk_type")

@@ -4,19 +4,7 @@ Stacks build exactly these; rules read exactly these, before Terraform starts an
 """
 
 from infra.environments.schema import Environment
-from infra.specs import (
-    cluster,
-    database,
-    delivery,
-    encryption,
-    identities,
-    images,
-    network,
-    pools,
-    queue,
-    runs,
-    storage,
-)
+from infra.specs import cluster, database, delivery, encryption, identities, network, pools, queue, storage
 from infra.specs.resource import Resource
 
 __all__ = ["AREAS", "Resource", "cluster_area", "foundation_area", "resources"]
@@ -38,11 +26,11 @@ def foundation_area(environment: Environment) -> list[Resource]:
 def cluster_area(environment: Environment) -> list[Resource]:
     """The cluster, its pools, what may run there, and the bindings that need its workload pool."""
     return [
-        *images.resources(environment),
+        *cluster.image_policy(environment),
         cluster.resource(environment),
         *pools.resources(environment),
         *identities.workload_bindings(environment),
-        *runs.resources(environment),
+        *storage.run_grants(environment),
     ]
 
 

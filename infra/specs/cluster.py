@@ -1,4 +1,4 @@
-"""The regional private cluster, with caps for node auto-provisioning."""
+"""The regional private cluster, with caps for node auto-provisioning, and the project's Binary Authorization policy."""
 
 from infra.environments.schema import Environment
 from infra.specs.encryption import encrypted
@@ -9,21 +9,11 @@ OAUTH_SCOPES = ["https://www.googleapis.com/auth/cloud-platform"]  # what a node
 NODE_IMAGE = "COS_CONTAINERD"
 # enable_components replaces the whole list: without SYSTEM_COMPONENTS the cluster's own metrics stop.
 # The API answers in an order of its own, and the provider compares by position: see IGNORED.
-NODE_METRICS = [
-    "CADVISOR",
-    "DAEMONSET",
-    "DCGM",
-    "DEPLOYMENT",
-    "HPA",
-    "JOBSET",
-    "KUBELET",
-    "POD",
-    "STATEFULSET",
-    "STORAGE",
-]
-CONTROL_PLANE_METRICS = ["APISERVER", "CONTROLLER_MANAGER", "SCHEDULER", "SYSTEM_COMPONENTS"]
-METRICS = sorted(NODE_METRICS + CONTROL_PLANE_METRICS)
-LOGGING = ["APISERVER", "CONTROLLER_MANAGER", "SCHEDULER", "SYSTEM_COMPONENTS", "WORKLOADS"]
+CONTROL_PLANE = ["APISERVER", "CONTROLLER_MANAGER", "SCHEDULER", "SYSTEM_COMPONENTS"]
+LOGGING = [*CONTROL_PLANE, "WORKLOADS"]
+METRICS = sorted([
+    *CONTROL_PLANE, "CADVISOR", "DAEMONSET", "DCGM", "DEPLOYMENT", "HPA", "JOBSET", "KUBELET", "POD", "STATEFULSET", "STORAGE",
+])  # fmt: skip
 # Of the default pool, which exists for a minute, and of the pool that the API shows in its place. The lists of
 # components would differ in every plan (infra/decisions/0016); drift compares them as sets.
 IGNORED = (
@@ -226,3 +216,19 @@ def _security(environment: Environment) -> dict[str, object]:
     if security.rbac_security_group:
         settings["authenticator_groups_config"] = {"security_group": security.rbac_security_group}
     return settings
+
+
+def image_policy(environment: Environment) -> list[Resource]:
+    """In the stack of the cluster: without one the policy has no effect. A destroy brings Google's own back."""
+    if environment.image_patterns is None:
+        return []
+    arguments = {
+        # GKE's own agents: Google keeps the list of their images.
+        "global_policy_evaluation_mode": "ENABLE",
+        "admission_whitelist_patterns": [{"name_pattern": pattern} for pattern in environment.image_patterns],
+        "default_admission_rule": {
+            "evaluation_mode": "ALWAYS_DENY",
+            "enforcement_mode": "ENFORCED_BLOCK_AND_AUDIT_LOG",
+        },
+    }
+    return [Resource(kind="google_binary_authorization_policy", id="images", arguments=arguments)]

@@ -3,7 +3,7 @@
 from holdfast.contract.roles import DATABASE_OWNER, DATABASE_ROLES, RESULTS_DATABASE
 from infra.environments.schema import Database, Environment
 from infra.specs.encryption import encrypted, key_in_force
-from infra.specs.identities import account
+from infra.specs.identities import account, project_grant
 from infra.specs.network import PEERING, api, makes_peering
 from infra.specs.resource import Resource, deletion_policy
 
@@ -60,12 +60,7 @@ def _user(environment: Environment, role: str) -> Resource:
     if role == "migrator":
         # A login of IAM may do nothing of itself. The others get their rights from this one, by the Job of the platform.
         arguments["database_roles"] = [DATABASE_OWNER]
-    return Resource(
-        kind="google_sql_user",
-        id=role,
-        arguments=arguments,
-        after=(INSTANCE, account(role)),
-    )
+    return Resource(kind="google_sql_user", id=role, arguments=arguments, after=(INSTANCE, account(role)))
 
 
 def _instance(environment: Environment, database: Database) -> Resource:
@@ -124,17 +119,6 @@ def _settings(environment: Environment, database: Database) -> dict[str, object]
 def _login(environment: Environment, role: str, right: str) -> Resource:
     """Cloud SQL has no grants on an instance; a condition on the project's grant does the same."""
     instance = f"projects/{environment.project}/instances/{environment.database_name}"
-    return Resource(
-        kind="google_project_iam_member",
-        id=f"{role}-sql-{right}",
-        arguments={
-            "project": environment.project,
-            "role": f"roles/cloudsql.{right}",
-            "member": f"serviceAccount:{environment.service_account_email(role)}",
-            "condition": {
-                "title": "results database only",
-                "expression": (f'resource.name == "{instance}" && resource.type == "sqladmin.googleapis.com/Instance"'),
-            },
-        },
-        after=(account(role), *api(environment, "cloudresourcemanager")),
-    )
+    expression = f'resource.name == "{instance}" && resource.type == "sqladmin.googleapis.com/Instance"'
+    condition = {"title": "results database only", "expression": expression}
+    return project_grant(environment, f"{role}-sql-{right}", role, f"roles/cloudsql.{right}", condition)

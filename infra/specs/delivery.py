@@ -4,46 +4,24 @@ The pool trusts one repository. Any of its workflows may plan, which reads; to d
 environment of the repository, since that is where a person agrees.
 """
 
-from infra.contract import names
 from infra.environments.schema import Delivery, Environment
-from infra.specs.identities import account, project_grant, service_account
+from infra.specs.identities import account, acting_as, project_grant, service_account
 from infra.specs.network import api
-from infra.specs.resource import Resource
+from infra.specs.resource import Resource, grant
 
 ISSUER = "https://token.actions.githubusercontent.com"
 POOL = "google_iam_workload_identity_pool.github"
 PLANNER = (
-    "artifactregistry.reader",
-    "cloudsql.viewer",
-    "compute.viewer",
-    "container.viewer",
-    "dns.reader",
-    "iam.securityReviewer",
-    "iam.serviceAccountViewer",
-    "iam.workloadIdentityPoolViewer",
-    "logging.viewer",
-    "monitoring.viewer",
-    "pubsub.viewer",
-    "serviceusage.serviceUsageViewer",
-    "storage.bucketViewer",
-)
+    "artifactregistry.reader", "cloudsql.viewer", "compute.viewer", "container.viewer", "dns.reader",
+    "iam.securityReviewer", "iam.serviceAccountViewer", "iam.workloadIdentityPoolViewer", "logging.viewer",
+    "monitoring.viewer", "pubsub.viewer", "serviceusage.serviceUsageViewer", "storage.bucketViewer",
+)  # fmt: skip
 DEPLOYER = (
-    "artifactregistry.admin",
-    "cloudsql.admin",
-    "compute.networkAdmin",
-    "compute.securityAdmin",
-    "container.admin",
-    "dns.admin",
-    "iam.serviceAccountAdmin",
-    "iam.serviceAccountUser",
-    "iam.workloadIdentityPoolAdmin",
-    "logging.admin",
-    "monitoring.admin",
-    "pubsub.admin",
-    "resourcemanager.projectIamAdmin",
-    "serviceusage.serviceUsageAdmin",
-    "storage.admin",
-)
+    "artifactregistry.admin", "cloudsql.admin", "compute.networkAdmin", "compute.securityAdmin",
+    "container.admin", "dns.admin", "iam.serviceAccountAdmin", "iam.serviceAccountUser",
+    "iam.workloadIdentityPoolAdmin", "logging.admin", "monitoring.admin", "pubsub.admin",
+    "resourcemanager.projectIamAdmin", "serviceusage.serviceUsageAdmin", "storage.admin",
+)  # fmt: skip
 
 
 def resources(environment: Environment) -> list[Resource]:
@@ -64,12 +42,11 @@ def resources(environment: Environment) -> list[Resource]:
 
 
 def _pool(environment: Environment) -> str:
-    pools = f"projects/{environment.project_number.lower()}/locations/global/workloadIdentityPools"
-    return f"//iam.googleapis.com/{pools}/{names.identity_pool(environment.name_prefix, environment.name)}"
+    return f"//iam.googleapis.com/{environment.identity_pools}/{environment.identity_pool}"
 
 
 def _trust(environment: Environment, delivery: Delivery) -> list[Resource]:
-    pool = names.identity_pool(environment.name_prefix, environment.name)
+    pool = environment.identity_pool
     return [
         Resource(
             kind="google_iam_workload_identity_pool",
@@ -97,29 +74,13 @@ def _trust(environment: Environment, delivery: Delivery) -> list[Resource]:
 
 
 def _account(environment: Environment, role: str, granted: tuple[str, ...], state: str, who: str) -> list[Resource]:
-    email = environment.service_account_email(role)
-    member = f"serviceAccount:{email}"
     found = [
         service_account(environment, role),
-        Resource(
-            kind="google_service_account_iam_member",
-            id=f"workflows-{role}",
-            arguments={
-                "service_account_id": f"projects/{environment.project}/serviceAccounts/{email}",
-                "role": "roles/iam.workloadIdentityUser",
-                "member": f"principal{who}",
-            },
-            after=(account(role), POOL),
-        ),
+        acting_as(environment, f"workflows-{role}", role, f"principal{who}", account(role), POOL),
         *(project_grant(environment, f"{role}-{name.replace('.', '-')}", role, f"roles/{name}") for name in granted),
     ]
     if environment.state_bucket:
-        found.append(
-            Resource(
-                kind="google_storage_bucket_iam_member",
-                id=f"state-{role}",
-                arguments={"bucket": environment.state_bucket, "role": f"roles/storage.{state}", "member": member},
-                after=(account(role), *api(environment, "storage")),
-            )
-        )
+        after, bucket = (account(role), *api(environment, "storage")), environment.state_bucket
+        member, right = environment.member(role), f"roles/storage.{state}"
+        found.append(grant("storage_bucket", f"state-{role}", right, member, after, bucket=bucket))
     return found

@@ -4,7 +4,7 @@
 
 from infra.environments.schema import Environment
 from infra.specs.network import api
-from infra.specs.resource import Resource
+from infra.specs.resource import Resource, grant
 
 # Terraform's own: a delay needs no second provider.
 WAIT = "terraform_data"
@@ -39,20 +39,15 @@ def key_in_force(environment: Environment) -> tuple[str, ...]:
 def resources(environment: Environment) -> list[Resource]:
     if not environment.security.kms_key:
         return []
+    role, key = "roles/cloudkms.cryptoKeyEncrypterDecrypter", environment.security.kms_key
     grants = [
-        Resource(
-            kind="google_kms_crypto_key_iam_member",
-            id=service,
-            arguments={
-                "crypto_key_id": environment.security.kms_key,
-                "role": "roles/cloudkms.cryptoKeyEncrypterDecrypter",
-                "member": agent(environment, service),
-            },
-            after=(*api(environment, "cloudkms"), *api(environment, service)),
+        grant(
+            "kms_crypto_key", service, role, agent(environment, service),
+            (*api(environment, "cloudkms"), *api(environment, service)), crypto_key_id=key,
         )
         for service in AGENTS
-    ]
-    return [*grants, _settled(environment, tuple(grant.address for grant in grants))]
+    ]  # fmt: skip
+    return [*grants, _settled(environment, tuple(each.address for each in grants))]
 
 
 def _settled(environment: Environment, grants: tuple[str, ...]) -> Resource:

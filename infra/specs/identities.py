@@ -5,18 +5,14 @@
 import re
 
 from holdfast.contract import roles
-from infra.contract import names
 from infra.environments.runs import READERS
 from infra.environments.schema import Environment
 from infra.specs.network import api
-from infra.specs.resource import Resource
+from infra.specs.resource import Resource, grant
 
 # The two roles that make sense on a project only: a node logs, pulls and reports under its own name;
 # the exporter writes metrics, which belong to no resource.
-PROJECT_ROLES = {
-    "nodes": "roles/container.defaultNodeServiceAccount",
-    "exporter": "roles/monitoring.metricWriter",
-}
+PROJECT_ROLES = {"nodes": "roles/container.defaultNodeServiceAccount", "exporter": "roles/monitoring.metricWriter"}
 # A listing is asked of the bucket, whatever its prefix, so that no condition on objects admits it.
 LIST_ROLE = "roles/storage.legacyBucketReader"
 # Of people who run the report; metrics too belong to no resource.
@@ -45,21 +41,22 @@ def account(role: str) -> str:
 
 def service_account(environment: Environment, role: str) -> Resource:
     arguments = {
-        "account_id": names.service_account(environment.name_prefix, environment.name, role),
+        "account_id": environment.account_id(role),
         "display_name": f"{environment.cluster_name} {role}",
     }
     return Resource(kind="google_service_account", id=role, arguments=arguments, after=api(environment, "iam"))
 
 
-def project_grant(environment: Environment, id: str, role: str, granted: str) -> Resource:
+def project_grant(environment: Environment, id: str, role: str, granted: str, condition: object = None) -> Resource:
     """To the account of `role`."""
-    member = f"serviceAccount:{environment.service_account_email(role)}"
-    return Resource(
-        kind="google_project_iam_member",
-        id=id,
-        arguments={"project": environment.project, "role": granted, "member": member},
-        after=(account(role), *api(environment, "cloudresourcemanager")),
-    )
+    after = (account(role), *api(environment, "cloudresourcemanager"))
+    return grant("project", id, granted, environment.member(role), after, condition, project=environment.project)
+
+
+def acting_as(environment: Environment, id: str, role: str, member: str, *after: str) -> Resource:
+    """`member` may act as the account of `role`."""
+    path = f"projects/{environment.project}/serviceAccounts/{environment.service_account_email(role)}"
+    return grant("service_account", id, "roles/iam.workloadIdentityUser", member, after, service_account_id=path)
 
 
 def resources(environment: Environment) -> list[Resource]:
@@ -69,16 +66,10 @@ def resources(environment: Environment) -> list[Resource]:
 
 
 def _readers(environment: Environment) -> list[Resource]:
-    return [
-        Resource(
-            kind="google_project_iam_member",
-            # From the name, not its place in the list: a reader that is added must not move the others.
-            id=f"reader-{re.sub(r'[^a-z0-9]+', '-', reader.lower())}",
-            arguments={"project": environment.project, "role": READER_ROLE, "member": reader},
-            after=api(environment, "cloudresourcemanager"),
-        )
-        for reader in environment.alerts.readers
-    ]
+    # From the name, not its place in the list: a reader that is added must not move the others.
+    ids = {reader: f"reader-{re.sub(r'[^a-z0-9]+', '-', reader.lower())}" for reader in environment.alerts.readers}
+    after, project = api(environment, "cloudresourcemanager"), environment.project
+    return [grant("project", id, READER_ROLE, reader, after, project=project) for reader, id in ids.items()]
 
 
 def _event_lines(environment: Environment) -> list[Resource]:
@@ -95,25 +86,14 @@ def _event_lines(environment: Environment) -> list[Resource]:
         },
         after=api(environment, "logging"),
     )
+    where = {"parent": f"projects/{environment.project}", "location": "global", "bucket": "_Default", "name": name}
+
+    def reader(id: str, role: str) -> Resource:
+        after = (account(role), view.address)
+        return grant("logging_log_view", id, "roles/logging.viewAccessor", environment.member(role), after, **where)
+
     # The first came alone, and its id is an address of Terraform.
-    readers = {"events": "exporter", "events-mover": "mover"}
-    return [view, *(_view_reader(environment, view, id_, role) for id_, role in readers.items())]
-
-
-def _view_reader(environment: Environment, view: Resource, id_: str, role: str) -> Resource:
-    return Resource(
-        kind="google_logging_log_view_iam_member",
-        id=id_,
-        arguments={
-            "parent": f"projects/{environment.project}",
-            "location": "global",
-            "bucket": "_Default",
-            "name": view.arguments["name"],
-            "role": "roles/logging.viewAccessor",
-            "member": f"serviceAccount:{environment.service_account_email(role)}",
-        },
-        after=(account(role), view.address),
-    )
+    return [view, reader("events", "exporter"), reader("events-mover", "mover")]
 
 
 def workload_bindings(environment: Environment) -> list[Resource]:
@@ -121,18 +101,8 @@ def workload_bindings(environment: Environment) -> list[Resource]:
     places = [(role, namespace, f"workload-{role}") for role, namespace in roles.KSA_NAMESPACES.items()]
     spaces = [space for team in environment.teams for space in team.spaces]
     places += [(role, space, f"workload-{role}-{space}") for space in spaces for role in roles.JOB_ROLES]
+    pods = f"serviceAccount:{environment.workload_pool}"
     return [
-        Resource(
-            kind="google_service_account_iam_member",
-            id=id_,
-            arguments={
-                "service_account_id": (
-                    f"projects/{environment.project}/serviceAccounts/{environment.service_account_email(role)}"
-                ),
-                "role": "roles/iam.workloadIdentityUser",
-                "member": f"serviceAccount:{environment.workload_pool}[{namespace}/{role}]",
-            },
-            after=("google_container_cluster.cluster",),
-        )
-        for role, namespace, id_ in places
+        acting_as(environment, id, role, f"{pods}[{namespace}/{role}]", "google_container_cluster.cluster")
+        for role, namespace, id in places
     ]

@@ -7,24 +7,12 @@ from ipaddress import ip_network
 from holdfast.contract.roles import GOOGLE_APIS_CIDR
 from infra.environments.schema import Environment
 from infra.environments.services import ExistingNetwork
-from infra.specs.resource import Resource
+from infra.specs.resource import Resource, grant
 
 APIS = (
-    "artifactregistry",
-    "billingbudgets",
-    "cloudresourcemanager",
-    "compute",
-    "container",
-    "cloudkms",
-    "dns",
-    "iam",
-    "logging",
-    "monitoring",
-    "pubsub",
-    "servicenetworking",
-    "sqladmin",
-    "storage",
-)
+    "artifactregistry", "billingbudgets", "cloudresourcemanager", "compute", "container", "cloudkms", "dns",
+    "iam", "logging", "monitoring", "pubsub", "servicenetworking", "sqladmin", "storage",
+)  # fmt: skip
 PODS_RANGE = "pods"
 SERVICES_RANGE = "services"
 
@@ -65,22 +53,10 @@ def _host_grants(environment: Environment, existing: ExistingNetwork) -> list[Re
     users = {"gke": gke, "instances": f"serviceAccount:{number}@cloudservices.gserviceaccount.com"}
     where = {"project": existing.project, "region": region, "subnetwork": subnet}
     after = tuple(name for each in ("container", "compute", "cloudresourcemanager") for name in api(environment, each))
+    role, agent_role = "roles/compute.networkUser", "roles/container.hostServiceAgentUser"
     return [
-        *(
-            Resource(
-                kind="google_compute_subnetwork_iam_member",
-                id=f"host-{name}",
-                arguments=where | {"role": "roles/compute.networkUser", "member": member},
-                after=after,
-            )
-            for name, member in users.items()
-        ),
-        Resource(
-            kind="google_project_iam_member",
-            id="host-gke",
-            arguments={"project": existing.project, "role": "roles/container.hostServiceAgentUser", "member": gke},
-            after=after,
-        ),
+        *(grant("compute_subnetwork", f"host-{name}", role, user, after, **where) for name, user in users.items()),
+        grant("project", "host-gke", agent_role, gke, after, project=existing.project),
     ]
 
 
@@ -110,11 +86,7 @@ def _vpc(environment: Environment) -> Resource:
     return Resource(
         kind="google_compute_network",
         id="vpc",
-        arguments={
-            "name": environment.network_name,
-            "auto_create_subnetworks": False,
-            "routing_mode": "REGIONAL",
-        },
+        arguments={"name": environment.stem, "auto_create_subnetworks": False, "routing_mode": "REGIONAL"},
         after=api(environment, "compute"),
     )
 
@@ -123,7 +95,7 @@ def _subnet(environment: Environment) -> Resource:
     network = environment.network
     arguments: dict[str, object] = {
         "name": environment.subnet_name,
-        "network": environment.network_name,
+        "network": environment.stem,
         "region": environment.region,
         "ip_cidr_range": network.nodes_cidr,
         "private_ip_google_access": True,
@@ -146,10 +118,6 @@ def _after(environment: Environment, *addresses: str) -> tuple[str, ...]:
     return api(environment, "compute") if environment.network.existing else addresses
 
 
-def _vpc_name(environment: Environment) -> str:
-    return environment.network_path.rpartition("/")[2]
-
-
 def _firewall(environment: Environment) -> Resource:
     """What no other rule admits is refused, and logged; the network's own refusal leaves no trace.
 
@@ -159,7 +127,7 @@ def _firewall(environment: Environment) -> Resource:
         kind="google_compute_firewall",
         id="refuse",
         arguments={
-            "name": f"{environment.network_name}-refuse",
+            "name": f"{environment.stem}-refuse",
             # By reference, so that a reader of the plan sees which network this guards.
             "network": "${google_compute_network.vpc.name}",
             "direction": "INGRESS",
@@ -174,19 +142,19 @@ def _firewall(environment: Environment) -> Resource:
 
 def _nat(environment: Environment) -> list[Resource]:
     """Nodes have no public address; images and package indexes outside Google go through here."""
-    router = f"{environment.network_name}-router"
+    router, vpc = f"{environment.stem}-router", environment.network_path.rpartition("/")[2]
     return [
         Resource(
             kind="google_compute_router",
             id="nat",
-            arguments={"name": router, "network": _vpc_name(environment), "region": environment.region},
+            arguments={"name": router, "network": vpc, "region": environment.region},
             after=_after(environment, VPC),
         ),
         Resource(
             kind="google_compute_router_nat",
             id="nat",
             arguments={
-                "name": f"{environment.network_name}-nat",
+                "name": f"{environment.stem}-nat",
                 "router": router,
                 "region": environment.region,
                 "nat_ip_allocate_option": "AUTO_ONLY",
@@ -200,7 +168,7 @@ def _nat(environment: Environment) -> list[Resource]:
 
 def _google_apis(environment: Environment) -> list[Resource]:
     """Every name below googleapis.com on private addresses: the only way out that network policies of pods admit."""
-    zone = f"{environment.network_name}-google-apis"
+    zone = f"{environment.stem}-google-apis"
     addresses = [str(address) for address in ip_network(GOOGLE_APIS_CIDR)]
     records = {
         "google-apis": ("private.googleapis.com.", "A", addresses),
@@ -233,7 +201,7 @@ def _google_apis(environment: Environment) -> list[Resource]:
 
 def _managed_services(environment: Environment) -> list[Resource]:
     address, prefix = environment.network.database_cidr.split("/")
-    name = f"{environment.network_name}-managed-services"
+    name = f"{environment.stem}-managed-services"
     return [
         Resource(
             kind="google_compute_global_address",

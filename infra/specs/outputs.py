@@ -41,10 +41,8 @@ def _foundation(environment: Environment) -> dict[str, str]:
         **{f"account {role}": environment.service_account_email(role) for role in roles.ROLES},
     }
     if environment.delivery:
-        pool = names.identity_pool(environment.name_prefix, environment.name)
-        pools = f"projects/{environment.project_number}/locations/global/workloadIdentityPools"
         entry = {"env": environment.name, "gate": environment.delivery.environment}
-        entry["provider"] = f"{pools}/{pool}/providers/github"
+        entry["provider"] = f"{environment.identity_pools}/{environment.identity_pool}/providers/github"
         entry |= {role: environment.service_account_email(role) for role in ("planner", "deployer")}
         found["HOLDFAST_ENVIRONMENTS"] = json.dumps([entry])
     if environment.database:

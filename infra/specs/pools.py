@@ -44,7 +44,9 @@ def pool_resource(environment: Environment, pool: Pool) -> Resource:
     if not flex:
         # Flex-start pools get SHORT_LIVED from GKE, a value the provider does not know: stating any is a
         # permanent difference.
-        arguments["upgrade_settings"] = _upgrade(pool)
+        # GPU quota is usually full, so a GPU pool upgrades by taking a node away, others by adding one.
+        surge = 0 if pool.gpus_per_node else 1
+        arguments["upgrade_settings"] = {"strategy": "SURGE", "max_surge": surge, "max_unavailable": 1 - surge}
     if pool.capacity is Capacity.QUEUED:
         arguments["queued_provisioning"] = {"enabled": True}
     return Resource(
@@ -57,12 +59,6 @@ def pool_resource(environment: Environment, pool: Pool) -> Resource:
         if flex
         else {},
     )
-
-
-def _upgrade(pool: Pool) -> dict[str, object]:
-    """GPU quota is usually full, so a GPU pool upgrades by taking a node away, others by adding one."""
-    surge = 0 if pool.gpus_per_node else 1
-    return {"strategy": "SURGE", "max_surge": surge, "max_unavailable": 1 - surge}
 
 
 def _node_config(environment: Environment, pool: Pool) -> dict[str, object]:

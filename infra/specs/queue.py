@@ -4,7 +4,7 @@ from infra.environments.schema import Environment
 from infra.specs.encryption import agent, encrypted, key_in_force
 from infra.specs.identities import account
 from infra.specs.network import api
-from infra.specs.resource import Resource, deletion_policy
+from infra.specs.resource import Resource, deletion_policy, grant
 from infra.specs.storage import DAY_S
 
 # Short: a killed worker's items come back after it. The worker extends its own leases.
@@ -73,28 +73,19 @@ def _grants(environment: Environment) -> list[Resource]:
 
     No pod may make or remove subscriptions: that right cannot be limited to some of a project's (decision 0045).
     """
-    pubsub = agent(environment, "pubsub")
-    batch = f"serviceAccount:{environment.service_account_email('batch')}"
+    roles = {"subscription": "roles/pubsub.subscriber", "topic": "roles/pubsub.publisher"}
+    members = {"batch": environment.member("batch"), "agent": agent(environment, "pubsub")}
+    rows = [("dead", "topic", "agent")]
+    for lane in environment.lanes:
+        rows += [(lane, "subscription", "batch"), (lane, "topic", "batch"), (lane, "subscription", "agent")]
     return [
-        *(
-            grant
-            for lane in environment.lanes
-            for grant in (
-                _grant(environment, "subscription", lane, "batch", "subscriber", batch, account("batch")),
-                _grant(environment, "topic", lane, "batch", "publisher", batch, account("batch")),
-                _grant(environment, "subscription", lane, "agent", "subscriber", pubsub),
-            )
-        ),
-        _grant(environment, "topic", "dead", "agent", "publisher", pubsub),
+        grant(
+            f"pubsub_{target}",
+            f"{purpose}-{who}",
+            roles[target],
+            members[who],
+            (f"google_pubsub_{target}.{purpose}", *([account(who)] if who == "batch" else [])),
+            **{target: environment.topic(purpose)},
+        )
+        for purpose, target, who in rows
     ]
-
-
-def _grant(
-    environment: Environment, target: str, purpose: str, who: str, role: str, member: str, *after: str
-) -> Resource:
-    return Resource(
-        kind=f"google_pubsub_{target}_iam_member",
-        id=f"{purpose}-{who}",
-        arguments={target: environment.topic(purpose), "role": f"roles/pubsub.{role}", "member": member},
-        after=(f"google_pubsub_{target}.{purpose}", *after),
-    )

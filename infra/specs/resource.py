@@ -33,6 +33,14 @@ class Resource:
         return f"{self.kind}.{self.id}"
 
 
+def grant(
+    on: str, id: str, role: str, member: str, after: tuple[str, ...], condition: object = None, **target: object
+) -> Resource:
+    """For one member on one object: `on` is its kind as the provider calls it, `target` are the arguments that name it."""
+    arguments = {**target, "role": role, "member": member, **({"condition": condition} if condition else {})}
+    return Resource(kind=f"google_{on}_iam_member", id=id, arguments=arguments, after=after)
+
+
 def deletion_policy(protected: bool) -> str:
     """What the provider does when the resource leaves the configuration; kept in the state, unlike a lifecycle."""
     return "PREVENT" if protected else "DELETE"

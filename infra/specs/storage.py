@@ -1,15 +1,19 @@
-"""Buckets for checkpoints and data, and the image registry; all in the cluster's region."""
+"""Buckets for checkpoints and data, with who may do what in them, and the image registry; all in the cluster's region."""
 
+# Why it is so: infra/decisions/0069.
+
+from holdfast.contract.roles import NAMESPACE_TRAINING
 from infra.contract.names import BUCKETS
-from infra.environments.runs import READERS, readable
+from infra.environments.runs import READERS, Run, readable
 from infra.environments.schema import Environment
-from infra.specs.bucket_grants import below, grant
 from infra.specs.encryption import encrypted, key_in_force
-from infra.specs.identities import account, bucket_roles
+from infra.specs.identities import LIST_ROLE, account, bucket_roles
 from infra.specs.network import api
-from infra.specs.resource import Resource, deletion_policy
+from infra.specs.resource import Resource, deletion_policy, grant
 
 DAY_S = 86_400
+# Of grants to pods: the workload pool exists once a cluster does.
+AFTER = ("google_container_cluster.cluster",)
 OLD_VERSIONS_DAYS = SOFT_DELETE_DAYS = 7
 # The writer deletes attempts that no commit names; this bounds what a killed writer leaves.
 UNCOMMITTED_DAYS = 3
@@ -21,15 +25,14 @@ NO_OLD_CHECKPOINTS = {"CKV_GCP_78": "a checkpoint lives for hours, and its old v
 
 
 def resources(environment: Environment) -> list[Resource]:
-    return [
-        *(_bucket(environment, purpose) for purpose in BUCKETS),
-        *_grants(environment),
-        *_registry(environment),
-    ]
+    return [*(_bucket(environment, purpose) for purpose in BUCKETS), *_grants(environment), *_registry(environment)]
 
 
-def bucket_address(purpose: str) -> str:
-    return f"google_storage_bucket.{purpose}"
+def below(environment: Environment, title: str, prefixes: tuple[str, ...]) -> dict[str, str]:
+    """The condition that an object of the checkpoints is below one of them."""
+    bucket = environment.bucket("checkpoints")
+    places = [f'resource.name.startsWith("projects/_/buckets/{bucket}/objects/{prefix}")' for prefix in prefixes]
+    return {"title": title, "expression": " || ".join(places)}
 
 
 def _bucket(environment: Environment, purpose: str) -> Resource:
@@ -65,14 +68,11 @@ def _bucket(environment: Environment, purpose: str) -> Resource:
 
 def _lifecycle(purpose: str) -> list[dict[str, object]]:
     rules: list[dict[str, object]] = [{"action": {"type": "AbortIncompleteMultipartUpload"}, "condition": {"age": 1}}]
+    condition: dict[str, object] = {"days_since_noncurrent_time": OLD_VERSIONS_DAYS, "with_state": "ARCHIVED"}
     if purpose == "checkpoints":
         # A custom time marks an attempt as abandoned. Committed objects have none, so this never reaches them.
         condition = {"days_since_custom_time": UNCOMMITTED_DAYS}
-        rules.append({"action": {"type": "Delete"}, "condition": condition})
-    else:
-        condition = {"days_since_noncurrent_time": OLD_VERSIONS_DAYS, "with_state": "ARCHIVED"}
-        rules.append({"action": {"type": "Delete"}, "condition": condition})
-    return rules
+    return [*rules, {"action": {"type": "Delete"}, "condition": condition}]
 
 
 def _grants(environment: Environment) -> list[Resource]:
@@ -110,16 +110,15 @@ def _reads(environment: Environment, role: str) -> list[Resource]:
 
 
 def _grant(
-    environment: Environment, id: str, purpose: str, role: str, granted: str, condition: dict[str, str] | None = None
+    environment: Environment, id: str, purpose: str, role: str, granted: str, condition: object = None
 ) -> Resource:
-    member = f"serviceAccount:{environment.service_account_email(role)}"
-    after = (bucket_address(purpose), account(role))
-    return grant(environment, id, purpose=purpose, role=granted, member=member, after=after, condition=condition)
+    after, bucket = (f"google_storage_bucket.{purpose}", account(role)), environment.bucket(purpose)
+    return grant("storage_bucket", id, granted, environment.member(role), after, condition, bucket=bucket)
 
 
 def _registry(environment: Environment) -> list[Resource]:
     arguments: dict[str, object] = {
-        "repository_id": environment.repository_name,
+        "repository_id": environment.stem,
         "location": environment.region,
         "format": "DOCKER",
         "description": "Images of this platform",
@@ -137,24 +136,47 @@ def _registry(environment: Environment) -> list[Resource]:
         "deletion_policy": deletion_policy(not environment.storage.allow_destroy),
         **encrypted(environment, "kms_key_name"),
     }
-    reader = Resource(
-        kind="google_artifact_registry_repository_iam_member",
-        id="images-nodes",
-        arguments={
-            "location": environment.region,
-            "repository": environment.repository_name,
-            "role": "roles/artifactregistry.reader",
-            "member": f"serviceAccount:{environment.service_account_email('nodes')}",
-        },
-        after=("google_artifact_registry_repository.images", account("nodes")),
+    images = Resource(
+        kind="google_artifact_registry_repository",
+        id="images",
+        arguments=arguments,
+        after=(*api(environment, "artifactregistry"), *key_in_force(environment)),
+        protected=not environment.storage.allow_destroy,
     )
+    reader = grant(
+        "artifact_registry_repository", "images-nodes", "roles/artifactregistry.reader", environment.member("nodes"),
+        (images.address, account("nodes")), location=environment.region, repository=environment.stem,
+    )  # fmt: skip
+    return [images, reader]
+
+
+def run_grants(environment: Environment) -> list[Resource]:
+    """What each run may do with the checkpoints: its pods act as themselves, without an account of Google's between.
+
+    Part of the cluster's stack. None where runs are not kept apart.
+    """
+    if not environment.storage.runs:
+        return []
+    spaces = {NAMESPACE_TRAINING: ""} | {
+        team.spaces[0]: f"-{team.spaces[0]}" for team in environment.teams if team.runs
+    }
+    everyone = {"checkpoints": ("runs-list", LIST_ROLE), "data": ("runs-data", "roles/storage.objectViewer")}
+    members = f"principalSet://{environment.workload_identities}/namespace"
     return [
-        Resource(
-            kind="google_artifact_registry_repository",
-            id="images",
-            arguments=arguments,
-            after=(*api(environment, "artifactregistry"), *key_in_force(environment)),
-            protected=not environment.storage.allow_destroy,
+        *(
+            grant(
+                "storage_bucket", f"{id}{suffix}", role, f"{members}/{space}", AFTER, bucket=environment.bucket(purpose)
+            )
+            for space, suffix in spaces.items()
+            for purpose, (id, role) in everyone.items()
         ),
-        reader,
+        *(_own(environment, run) for run in environment.storage.runs),
     ]
+
+
+def _own(environment: Environment, run: Run) -> Resource:
+    space = next((team.spaces[0] for team in environment.teams if run.name in team.runs), NAMESPACE_TRAINING)
+    member = f"principal://{environment.workload_identities}/subject/ns/{space}/sa/{run.account}"
+    own = below(environment, f"checkpoints of {run.name}", run.prefixes)
+    bucket = environment.bucket("checkpoints")
+    return grant("storage_bucket", run.account, "roles/storage.objectUser", member, AFTER, own, bucket=bucket)

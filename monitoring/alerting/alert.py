@@ -10,11 +10,11 @@ from enum import StrEnum
 from string import Template
 from typing import Any
 
+from holdfast.contract import serving
 from holdfast.contract.errors import InputError
 from holdfast.contract.kubernetes import preemptions
 from holdfast.contract.telemetry import GPU_FIELDS, METRICS
 from infra.environments.services import Alerts
-from monitoring.alerting import serving_series
 
 
 class Severity(StrEnum):
@@ -83,24 +83,33 @@ def filled(text: str, values: Values) -> str:
         ) from error
 
 
-def ours(metric: str, labels: str = "") -> str:
-    """Cloud Monitoring's PromQL name of a metric that the exporter writes."""
-    assert metric in METRICS, metric
-    more = f",{labels}" if labels else ""
-    return f'custom_googleapis_com:holdfast_{metric}{{cluster_name="$cluster"{more}}}'
+ERROR_BUDGET = 0.001
+"""Of all answers of a month, the share that may be our failure: 99.9 % are promised."""
+BURN, SLOW_BURN = 14.4, 6
+"""Times faster than the budget lasts: 2 % of it are gone within an hour, or 5 % within six (Google's SRE workbook)."""
 
 
-def dcgm(field: str) -> str:
-    """A device's series as managed Prometheus names it, from the exporter of workloads/manifests/gpu_metrics.py."""
-    assert field in GPU_FIELDS, field
-    return f'DCGM_FI_DEV_{field}{{cluster="$cluster"}}'
+def _scraped(metric: str, labels: str = "") -> str:
+    return f'{metric}{{cluster="$cluster"{"," if labels else ""}{labels}}}'
 
 
-DUTY_CYCLE = (
-    'kubernetes_io:container_accelerator_duty_cycle{monitored_resource="k8s_container",cluster_name="$cluster"}'
-)
-"""Percent of the time that a container used its GPU."""
-DEAD_LETTERS = 'pubsub_googleapis_com:subscription_num_undelivered_messages{subscription_id="$dead_letters"}'
+# Answers as clients get them: what a retry of the proxy repaired is no failure.
+_LISTENER = f'envoy_http_conn_manager_prefix="{serving.PROXY_REQUESTS}"'
+SERVING = {
+    "answers": _scraped(serving.PROXY_ANSWERS, _LISTENER),
+    "failed_answers": _scraped(serving.PROXY_ANSWERS, f'{_LISTENER},envoy_response_code_class="5"'),
+    "refused_for_load": _scraped(serving.REFUSED, f'reason=~"{"|".join(serving.REFUSED_FOR_LOAD)}"'),
+    "requests": _scraped(serving.REQUESTS),
+    "ready_base": _scraped(serving.READY, f'{serving.TIER_LABEL}="{serving.TIER_BASE}"'),
+    "queue_buckets": _scraped(f"{serving.QUEUE_SECONDS}_bucket"),
+    "drain_over_budget": serving.OVER_BUDGET,
+    "burn": f"{BURN * ERROR_BUDGET:g}",
+    "slow_burn": f"{SLOW_BURN * ERROR_BUDGET:g}",
+    # Seconds: many batches of a GPU, and a longer wait is a wait for replicas.
+    "queue_s": "1",
+    "shed": "0.05",
+}
+"""What managed Prometheus scrapes from servers and proxies as they are, without an exporter, and the limits on it."""
 
 
 # Reasons by which the autoscaler's visibility log reports that no node will come.
@@ -123,12 +132,14 @@ _SCALE_FAILURES = (
     f"jsonPayload.noDecisionStatus.noScaleUp.unhandledPodGroups.napFailureReasons.messageId=({_REFUSALS}))"
 )
 SERIES = {
-    **{metric: ours(metric) for metric in METRICS},
-    **{field: dcgm(field) for field in GPU_FIELDS},
-    **serving_series.SERIES,
+    # As Cloud Monitoring's PromQL names what the exporter writes, and managed Prometheus what it scrapes of devices.
+    **{metric: f'custom_googleapis_com:holdfast_{metric}{{cluster_name="$cluster"}}' for metric in METRICS},
+    **{field: f'DCGM_FI_DEV_{field}{{cluster="$cluster"}}' for field in GPU_FIELDS},
+    **SERVING,
     "preemptions": preemptions("$cluster"),
-    "gpu_use": DUTY_CYCLE,
-    "dead_letters_held": DEAD_LETTERS,
+    # Percent of the time that a container used its GPU.
+    "gpu_use": 'kubernetes_io:container_accelerator_duty_cycle{monitored_resource="k8s_container",cluster_name="$cluster"}',
+    "dead_letters_held": 'pubsub_googleapis_com:subscription_num_undelivered_messages{subscription_id="$dead_letters"}',
     "scale_failures": _SCALE_FAILURES,
 }
 """Placeholder of a query -> the series, or the log filter."""

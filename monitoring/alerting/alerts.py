@@ -45,11 +45,6 @@ def _rose(series: str, by: str, window: str, more_than: int = 0) -> str:
     return f"sum by ({by}) (increase({series}[{window}])) > {more_than} or {began} > {more_than}"
 
 
-def _of_the_platform() -> tuple[Alert, ...]:
-    listed = tomllib.loads(Path(__file__).with_name("alerts.toml").read_text())["alert"]
-    return tuple(_read(**each) for each in listed)
-
-
 def _read(
     severity: str, query: str = "", source: str = AlertSource.PROMQL, rises: dict[str, Any] | None = None, **text: Any
 ) -> Alert:
@@ -58,6 +53,7 @@ def _read(
     return Alert(severity=Severity(severity), query=" or ".join(parts), source=AlertSource(source), **text)
 
 
-OF_THE_PLATFORM = _of_the_platform()
+_LISTED = tomllib.loads(Path(__file__).with_name("alerts.toml").read_text())["alert"]
+OF_THE_PLATFORM = tuple(_read(**each) for each in _LISTED)
 OF_SERVERS = frozenset(alert.name for alert in OF_THE_PLATFORM if alert.name.startswith("HoldfastServing"))
 """Names of those that read what servers and their proxies write."""

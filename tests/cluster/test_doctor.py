@@ -89,12 +89,8 @@ def test_each_lack_of_a_deployed_cluster_is_named_and_a_whole_one_passes(
 
     google.images["kueue"] = False
     api.merge(_deployment(), {"metadata": {"labels": {"app.kubernetes.io/version": "v0.0.1"}}})
-    webhook = {
-        "name": "mpod.kb.io",
-        "admissionReviewVersions": ["v1"],
-        "sideEffects": "None",
-        "failurePolicy": "Ignore",
-    }
+    webhook = {"name": "mpod.kb.io", "admissionReviewVersions": ["v1"], "sideEffects": "None"}
+    webhook |= {"failurePolicy": "Ignore"}
     webhook |= {"clientConfig": {"url": "https://127.0.0.1:1/"}, "timeoutSeconds": 1}
     webhook |= {"rules": [{"apiGroups": [""], "apiVersions": ["v1"], "operations": ["DELETE"], "resources": ["pods"]}]}
     kind = {"apiVersion": "admissionregistration.k8s.io/v1", "kind": "MutatingWebhookConfiguration"}

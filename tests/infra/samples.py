@@ -1,6 +1,7 @@
 """An environment with everything on, from `example`: forks edit dev and prod, so tests leave those alone."""
 
 from dataclasses import replace
+from typing import Any
 
 from holdfast.contract.capacity import Capacity
 from holdfast.contract.pools import Role
@@ -52,6 +53,16 @@ def two_teams() -> Environment:
     )
 
 
+def a100(name: str, capacity: Capacity, **more: Any) -> NodeGroup:
+    """A group for training of up to four A100."""
+    machine: dict[str, Any] = {
+        "machine_types": ("a2-highgpu-1g",),
+        "accelerator": "nvidia-tesla-a100",
+        "gpus_per_node": 1,
+    }
+    return NodeGroup(name=name, role=Role.TRAINING, capacity=capacity, max_nodes=4, **machine, **more)
+
+
 def standing(group: NodeGroup) -> NodeGroup:
     on_demand = group.capacity is Capacity.ON_DEMAND
     return replace(group, min_nodes=2, max_nodes=6) if on_demand else group
@@ -59,15 +70,7 @@ def standing(group: NodeGroup) -> NodeGroup:
 
 def hardened() -> Environment:
     """Production, extended grace, every kind of capacity."""
-    gang = NodeGroup(
-        name="gang",
-        role=Role.TRAINING,
-        capacity=Capacity.QUEUED,
-        machine_types=("a2-highgpu-1g",),
-        accelerator="nvidia-tesla-a100",
-        gpus_per_node=1,
-        max_nodes=4,
-    )
+    gang = a100("gang", Capacity.QUEUED)
     caps = tuple(AcceleratorCap(accelerator=c.accelerator, max_gpus=64) for c in EXAMPLE.auto_provisioning.accelerators)
     return replace(
         EXAMPLE,
@@ -79,12 +82,7 @@ def hardened() -> Environment:
         network=replace(
             EXAMPLE.network, flow_logs=True, authorized_ranges=(AuthorizedRange(name="bastion", cidr="10.50.0.0/28"),)
         ),
-        cluster=replace(
-            EXAMPLE.cluster,
-            min_version="1.35",
-            dns_endpoint_public=False,
-            deletion_protection=True,
-        ),
+        cluster=replace(EXAMPLE.cluster, min_version="1.35", dns_endpoint_public=False, deletion_protection=True),
         security=Security(
             kms_key="projects/acme/locations/us-central1/keyRings/r/cryptoKeys/k",
             binary_authorization=True,

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import needs
+from tests.support import needs, ran
 
 pytestmark = pytest.mark.process
 
@@ -15,8 +15,7 @@ pytestmark = pytest.mark.process
 def test_no_environment_is_deployed_because_nobody_named_one(tmp_path: Path) -> None:
     """`cdktf deploy '*'` takes every stack that is synthesised."""
     variables = {k: v for k, v in os.environ.items() if k != "HOLDFAST_ENV"} | {"CDKTF_OUTDIR": str(tmp_path / "out")}
-    command = [sys.executable, "-m", "infra.main"]
-    done = subprocess.run(command, env=variables, capture_output=True, text=True, check=False)
+    done = ran([sys.executable, "-m", "infra.main"], variables=variables)
     assert done.returncode == 2 and "fix:     HOLDFAST_ENV=NAME" in done.stderr
     assert not (tmp_path / "out").exists()
 

@@ -98,7 +98,7 @@ def test_each_rendered_pod_that_loads_reads_its_run_and_no_other() -> None:
 
 
 def test_who_verifies_reads_every_run_and_runs_read_the_data_and_neither_writes() -> None:
-    verifies = f"serviceAccount:{PROD.service_account_email('trainer')}"
+    verifies = PROD.member("trainer")
     asked = [(verifies, "checkpoints", f"{run.name}/x") for run in PROD.storage.runs]
     for identity, purpose, name in [*asked, *((identity, "data", "a") for identity, _ in trainers().values())]:
         rights = {each for each in OBJECTS if may(policy(PROD, purpose), identity, each, PROD.bucket(purpose), name)}
@@ -108,10 +108,7 @@ def test_who_verifies_reads_every_run_and_runs_read_the_data_and_neither_writes(
 def test_more_runs_than_a_condition_holds_are_read_by_several_grants() -> None:
     runs = tuple(Run(name=f"r{n}", read_by=("server",)) for n in range(25))
     environment = replace(hardened(), storage=Storage(runs=runs))
-    identity, bucket = (
-        f"serviceAccount:{environment.service_account_email('server')}",
-        environment.bucket("checkpoints"),
-    )
+    identity, bucket = environment.member("server"), environment.bucket("checkpoints")
     grants = [g for g in policy(environment) if g["member"] == identity and "condition" in g]
     assert [g["condition"]["expression"].count("||") for g in grants] == [11, 11, 0]
     assert all(may(grants, identity, "get", bucket, f"{run.name}/x") for run in runs)
@@ -132,7 +129,7 @@ def test_a_name_that_another_begins_with_is_another_run() -> None:
 def test_where_no_runs_are_listed_all_training_writes_below_one_prefix() -> None:
     shared = load("example")
     bucket, granted = shared.bucket("checkpoints"), policy(shared)
-    identity = f"serviceAccount:{shared.service_account_email('trainer')}"
+    identity = shared.member("trainer")
     root = RenderContext(platform(shared)).checkpoints
     assert root == f"gs://{bucket}/default"
     for name in written_by("any"):

@@ -3,14 +3,7 @@
 import re
 from pathlib import Path
 
-from infra.contract.versions import (
-    CUDA_MAJOR,
-    GKE_MINORS,
-    GOOGLE_PROVIDER_VERSION,
-    GPU_DRIVER,
-    GPU_DRIVERS,
-    MIN_DRIVER,
-)
+from infra.contract.versions import CUDA_MAJOR, GKE_MINORS, GOOGLE_PROVIDER_VERSION, GPU_DRIVER, GPU_DRIVERS, MIN_DRIVER
 from infra.ops import provider_lock
 from tests.tools.build import HERE, KUBERNETES_VERSION, OLDEST_KUBERNETES
 

@@ -39,9 +39,7 @@ def typed(words: Sequence[str], root: Path, variables: Mapping[str, str]) -> sub
     path = os.pathsep.join([str(CDKTF.parent), str(engine.node_folder()), variables["PATH"]])
     # As `deploy` starts it: without a terraform on PATH the wheel's is named.
     environment = {**variables, "PATH": path, "TERRAFORM_BINARY_NAME": engine.program(), "CI": "1"}
-    return subprocess.run(
-        [str(CDKTF), *words[1:]], cwd=root, env=environment, capture_output=True, text=True, timeout=400, check=False
-    )
+    return support.ran([CDKTF, *words[1:]], root, environment)
 
 
 def test_an_environment_that_still_says_change_me_is_not_deployed(tmp_path: Path) -> None:

@@ -4,7 +4,6 @@
 
 import json
 import os
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ import pytest
 from infra.environments import load
 from infra.specs import resources
 from tests.plan.isolated import environment
+from tests.support import ran
 
 # The first run installs the tool.
 pytestmark = [pytest.mark.plan, pytest.mark.process, pytest.mark.timeout(900)]
@@ -23,17 +23,10 @@ MOST_SKIPS = 4
 def failed_checks(*plan_files: Path) -> set[tuple[str, str]]:
     """(check, address) of everything that Checkov fails."""
     home = environment("checkov")
-    done = subprocess.run(
-        [
-            *(str(home / "bin" / "python"), str(home / "bin" / "checkov"), "-f", *map(str, plan_files)),
-            *("--framework", "terraform_plan", "--skip-download", "-o", "json", "--soft-fail"),
-        ],
-        capture_output=True,
-        text=True,
-        env={**os.environ, "PYTHONWARNINGS": "ignore"},
-        timeout=300,
-        check=True,
-    )
+    options = ("--framework", "terraform_plan", "--skip-download", "-o", "json", "--soft-fail")
+    command = [home / "bin" / "python", home / "bin" / "checkov", "-f", *plan_files, *options]
+    done = ran(command, variables=os.environ | {"PYTHONWARNINGS": "ignore"})
+    assert done.returncode == 0, done.stderr
     answer = json.loads(done.stdout)
     assert answer["summary"]["passed"] > 20, "Checkov judged next to nothing"
     return {(found["check_id"], found["resource"]) for found in answer["results"]["failed_checks"]}

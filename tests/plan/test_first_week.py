@@ -3,7 +3,6 @@
 import json
 import os
 import re
-import subprocess
 import sys
 from pathlib import Path
 from runpy import run_path
@@ -12,6 +11,7 @@ import pytest
 
 from infra.environments.checks import PLACEHOLDER
 from infra.specs import resources
+from tests import support
 from tests.plan.stand_in.app import NUMBER
 from tests.plan.test_upgrade import ROOT, fork
 from workloads.library.tests import sample
@@ -44,31 +44,17 @@ def settled(file: Path) -> None:
 
 
 def ran(script: str, folder: Path, variables: dict[str, str]) -> str:
-    done = subprocess.run(
-        ["bash", "-e", "-c", script],
-        cwd=folder,
-        env=variables,
-        capture_output=True,
-        text=True,
-        timeout=600,
-        check=False,
-    )
+    done = support.ran(["bash", "-e", "-c", script], folder, variables)
     assert done.returncode == 0, f"{script}\n{done.stdout[-3_000:]}\n{done.stderr[-3_000:]}"
     return done.stdout + done.stderr
-
-
-def played(folder: Path, name: str, text: str) -> None:
-    folder.mkdir(exist_ok=True)
-    (folder / name).write_text(f"#!/bin/sh\n{text}\n")
-    (folder / name).chmod(0o755)
 
 
 def test_the_week_as_the_page_tells_it(fork: Path, tmp_path: Path) -> None:
     (fork / PAGE).write_text((ROOT / PAGE).read_text())
     bin_ = tmp_path / "bin"
-    played(bin_, "python", f'exec {sys.executable} "$@"')
-    played(bin_, "holdfast", f'exec {sys.executable} -m holdfast "$@"')
-    played(bin_, "kubectl", f"cat {tmp_path / 'receipts'}")
+    support.program(bin_ / "python", f'#!/bin/sh\nexec {sys.executable} "$@"\n')
+    support.program(bin_ / "holdfast", f'#!/bin/sh\nexec {sys.executable} -m holdfast "$@"\n')
+    support.program(bin_ / "kubectl", f"#!/bin/sh\ncat {tmp_path / 'receipts'}\n")
     (tmp_path / "receipts").write_text(json.dumps(RECEIPT) + "\n")
     sample.demo(fork / "events")
     variables = os.environ | {

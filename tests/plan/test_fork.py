@@ -2,7 +2,6 @@
 
 import os
 import re
-import subprocess
 import sys
 from pathlib import Path
 
@@ -10,6 +9,7 @@ import pytest
 
 from infra.environments.checks import PLACEHOLDER
 from tests.plan.test_upgrade import fork, git
+from tests.support import ran
 
 __all__ = ["fork"]
 pytestmark = [pytest.mark.plan, pytest.mark.timeout(900)]
@@ -26,8 +26,7 @@ def run(fork: Path, *words: str) -> str:
     """Standard output of a command of the fork: its own code, whatever is installed here."""
     found = os.pathsep.join([str(fork), str(fork / "workloads" / "library")])
     variables = {**os.environ, "PYTHONPATH": found, "PYTHONDONTWRITEBYTECODE": "1"}
-    command = [sys.executable, "-m", *words]
-    done = subprocess.run(command, cwd=fork, env=variables, capture_output=True, text=True, timeout=600, check=False)
+    done = ran([sys.executable, "-m", *words], fork, variables)
     assert done.returncode == 0, f"{words}\n{done.stdout[-3_000:]}\n{done.stderr[-3_000:]}"
     return done.stdout
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from infra.ops.upgrade import Upgrade, report
+from tests.support import ROOT, ran
 
-ROOT = Path(__file__).parents[2]
 pytestmark = [pytest.mark.plan, pytest.mark.timeout(900)]
 
 
@@ -46,15 +46,8 @@ def upstream(fork: Path, *edits: tuple[str, str, str]) -> None:
 
 
 def check(fork: Path, ref: str) -> tuple[int, dict[str, object]]:
-    done = subprocess.run(
-        [sys.executable, "-m", "infra", "plan", "example", "--merge", ref, "--json"],
-        cwd=fork,
-        env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1"},
-        capture_output=True,
-        text=True,
-        timeout=800,
-        check=False,
-    )
+    command = [sys.executable, "-m", "infra", "plan", "example", "--merge", ref, "--json"]
+    done = ran(command, fork, os.environ | {"PYTHONDONTWRITEBYTECODE": "1"}, 800)
     return done.returncode, json.loads(done.stdout) if done.stdout else {"stderr": done.stderr}
 
 
@@ -64,8 +57,8 @@ def test_what_a_merge_would_destroy_replace_and_change_is_shown_before_it(fork: 
         ("infra/specs/storage.py", "id=purpose,", 'id=f"bucket-{purpose}",'),
         (
             "infra/specs/storage.py",
-            'return f"google_storage_bucket.{purpose}"',
-            'return f"google_storage_bucket.bucket-{purpose}"',
+            'f"google_storage_bucket.{purpose}"',
+            'f"google_storage_bucket.bucket-{purpose}"',
         ),
         # Every address stays, and every machine goes.
         ("infra/specs/cluster.py", '["https://www.googleapis.com/auth/cloud-platform"]', '["storage-full"]'),

@@ -4,7 +4,6 @@ The key of a build is the hash of its pins and flags, so a second run costs noth
 builds anew. Prints `name path` for each tool. Two runs at once wait for each other.
 """
 
-import fcntl
 import hashlib
 import os
 import platform
@@ -16,10 +15,11 @@ import tempfile
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
+
+from tests import support
 
 HERE = Path(__file__).parent
 CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "holdfast"
@@ -146,12 +146,8 @@ def _version(match: re.Match[str] | None) -> tuple[int, ...]:
     return tuple(int(part) for part in match.group(1).split(".") if part) if match else ()
 
 
-@contextmanager
-def lock(name: str) -> Iterator[None]:
-    CACHE.mkdir(parents=True, exist_ok=True)
-    with (CACHE / f".{name}.lock").open("w") as handle:
-        fcntl.flock(handle, fcntl.LOCK_EX)
-        yield
+def lock(name: str) -> AbstractContextManager[None]:
+    return support.locked(CACHE / f".{name}.lock")
 
 
 def provider() -> Path | None:

@@ -6,15 +6,11 @@ from typing import Annotated
 
 import typer
 
+from holdfast.command_line import new_app
 from holdfast.contract.examples import examples
 from holdfast.contract.progress import working
 
-app = typer.Typer(
-    help="Images of the roles: build, push, pin by digest.",
-    no_args_is_help=True,
-    pretty_exceptions_enable=False,
-    add_completion=False,
-)
+app = new_app("Images of the roles: build, push, pin by digest.")
 Env = Annotated[str, typer.Argument(metavar="ENV", help="A module of infra/environments, for example example.")]
 Registry = Annotated[str, typer.Option(help="Prefix to push to; default: the environment's repository.")]
 PlainHttp = Annotated[bool, typer.Option("--plain-http", help="The registry is on this host, without TLS.")]
@@ -45,7 +41,7 @@ def build(
     given = {"pip": pip_conf, "ca": ca_bundle}
     with tempfile.TemporaryDirectory() as scratch:
         more = {
-            "base": pins.base(base).pinned,
+            "base": pins.base(base),
             "plain_http": plain_http,
             "secrets": {key: path.resolve() for key, path in given.items() if path},
             "scratch": Path(scratch),

@@ -58,12 +58,9 @@ def wheel(context: Path) -> Path:
 def wheel_in(folder: Path) -> Path:
     found = sorted(folder.glob("holdfast-*.whl"))
     if len(found) != 1:
-        raise InputError(
-            "the wheel of the library",
-            got=", ".join(path.name for path in found) or f"none in {folder}",
-            allowed="one holdfast-VERSION-py3-none-any.whl",
-            fix=f"make images, which builds it; or .venv/bin/python .ci/wheel.py --wheel-only --out-dir {VENDOR}",
-        )
+        got = ", ".join(path.name for path in found) or f"none in {folder}"
+        fix = f"make images, which builds it; or .venv/bin/python .ci/wheel.py --wheel-only --out-dir {VENDOR}"
+        raise InputError("the wheel of the library", got=got, allowed="one holdfast-VERSION-py3-none-any.whl", fix=fix)
     return found[0]
 
 
@@ -85,29 +82,14 @@ def checked_digest(text: str, source: str) -> str:
     return text.strip()
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Base:
-    image: str
-    digest: str
-
-    @property
-    def pinned(self) -> str:
-        """A reference by digest; the tag stays with it for people."""
-        return f"{self.image.partition('@')[0]}@{self.digest}"
-
-
-def base(given: str = "") -> Base:
+def base(given: str = "") -> str:
     """`given`, IMAGE@sha256:..., or the recorded one. InputError for a tag alone: it moves."""
-    recorded = json.loads(BASE.read_text(encoding="utf-8"))
-    image, _, digest = given.partition("@") if given else (recorded["image"], "@", recorded["digest"])
-    if not _DIGEST.fullmatch(digest):
-        raise InputError(
-            "base image",
-            got=f"{image} by tag" if not digest else f"{image}@{digest}",
-            allowed="IMAGE@sha256:... of a Debian image with Python 3.11 to 3.13 as `python`",
-            fix="make images-base, which resolves and records the tag's digest, or --base IMAGE@sha256:...",
-        )
-    return Base(image=image, digest=digest)
+    image = given or "{image}@{digest}".format_map(json.loads(BASE.read_text(encoding="utf-8")))
+    if not _DIGEST.fullmatch(image.partition("@")[2]):
+        allowed = "IMAGE@sha256:... of a Debian image with Python 3.11 to 3.13 as `python`"
+        fix = "make images-base, which resolves and records the tag's digest, or --base IMAGE@sha256:..."
+        raise InputError("base image", got=image, allowed=allowed, fix=fix)
+    return image
 
 
 def record_base(image: str, digest: str) -> None:

@@ -16,12 +16,7 @@ from holdfast.contract.kubernetes import (
     PROVISIONING_API,
     api_group,
 )
-from holdfast.contract.roles import (
-    DATABASE_OWNER,
-    NAMESPACE_BATCH,
-    NAMESPACE_MONITORING,
-    NAMESPACE_TRAINING,
-)
+from holdfast.contract.roles import DATABASE_OWNER, NAMESPACE_BATCH, NAMESPACE_MONITORING, NAMESPACE_TRAINING
 from holdfast.manifests import data, database, training
 from holdfast.manifests.pods import PodSettings, Size, template
 from holdfast.manifests.policies import budget

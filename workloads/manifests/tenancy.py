@@ -63,7 +63,8 @@ def _bounds(context: RenderContext, namespace: str) -> Iterator[Body]:
 
 def _policies(context: RenderContext, of_it: Sequence[str], namespace: str) -> Iterator[Body]:
     yield policy("default-deny", namespace, ["Ingress", "Egress"], None, None)
-    dns = egress_rule(["53/UDP", "53/TCP"], [_kube_system(), *map(block, RESOLVERS)])
+    kube_system = {"namespaceSelector": {"matchLabels": {LABEL_NAMESPACE: "kube-system"}}}
+    dns = egress_rule(["53/UDP", "53/TCP"], [kube_system, *map(block, RESOLVERS)])
     apis = egress_rule(["443/TCP"], [block(GOOGLE_APIS_CIDR)])
     metadata = egress_rule([f"{port}/TCP" for port in METADATA_PORTS], [*map(block, METADATA)])
     egress = [dns, apis, metadata]
@@ -86,10 +87,6 @@ def _api_server(context: RenderContext, namespace: str) -> Body:
     ranges = (context.platform.network.nodes_cidr, context.platform.network.services_cidr)
     rule = egress_rule(["443/TCP"], [block(cidr) for cidr in ranges])
     return policy("api-server", namespace, ["Egress"], None, [rule], CALLS)
-
-
-def _kube_system() -> Body:
-    return {"namespaceSelector": {"matchLabels": {LABEL_NAMESPACE: "kube-system"}}}
 
 
 def priorities() -> Iterator[Body]:

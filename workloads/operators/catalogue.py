@@ -43,10 +43,7 @@ class Operator:
 
 
 JOBSET = Operator(
-    name="jobset",
-    version=JOBSET_VERSION,
-    module="sigs.k8s.io/jobset",
-    released_as="registry.k8s.io/jobset/jobset",
+    name="jobset", version=JOBSET_VERSION, module="sigs.k8s.io/jobset", released_as="registry.k8s.io/jobset/jobset"
 )
 KUEUE = Operator(
     name="kueue", version=KUEUE_VERSION, module="sigs.k8s.io/kueue", released_as="registry.k8s.io/kueue/kueue"

@@ -105,11 +105,7 @@ def apply_platform(
     typer.echo("Next: holdfast try", err=True)
 
 
-def doctor(
-    env: Env,
-    kubeconfig: Kubeconfig = None,
-    as_json: Json = False,
-) -> None:
+def doctor(env: Env, kubeconfig: Kubeconfig = None, as_json: Json = False) -> None:
     """List what the cluster of ENV lacks before a first job, with the fix. Read-only."""
     from functools import partial
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
-from holdfast.checks import Answer
+from holdfast.checks import Answer, lacking
 from holdfast.clients.api import Api, ApiError, Object
 from holdfast.contract.errors import Unjudged
 from holdfast.contract.kubernetes import KUEUE_API, api_path
@@ -50,7 +50,7 @@ def _answering(probe: Callable[[Platform], Answer]) -> Callable[[Platform], Answ
 
 def _operators(api: Api, platform: Platform) -> Answer:
     """Whether those that are pinned are there, each of its version and image, and rolled out."""
-    lacking, context = list[str](), RenderContext(platform)
+    faults, context = list[str](), RenderContext(platform)
     for operator in OPERATORS:
         path = f"/apis/apps/v1/namespaces/{operator.namespace}/deployments/{operator.deployment}"
         found = api.find(path)
@@ -62,9 +62,9 @@ def _operators(api: Api, platform: Platform) -> Answer:
         elif found and image != context.image(operator.name):
             fault = f"image {image.rpartition('/')[2]}"
         if fault:
-            lacking.append(f"{operator.name}: {fault}")
+            faults.append(f"{operator.name}: {fault}")
     listed = ", ".join(f"{operator.name} v{operator.version}" for operator in OPERATORS)
-    return not lacking, "; ".join(lacking) or listed, f"make operators ENV={platform.name}"
+    return lacking(faults, listed, f"make operators ENV={platform.name}")
 
 
 def _webhooks(api: Api, platform: Platform) -> Answer:
@@ -76,11 +76,7 @@ def _webhooks(api: Api, platform: Platform) -> Answer:
                 faults += [
                     f"{each['name']} intercepts {', '.join(bare)}" for each in body["webhooks"] if (bare := _bare(each))
                 ]
-    return (
-        not faults,
-        "; ".join(faults) or "they answer",
-        f"make operators ENV={platform.name}; port 10250 of its nodes",
-    )
+    return lacking(faults, "they answer", f"make operators ENV={platform.name}; port 10250 of its nodes")
 
 
 def _bare(webhook: Object) -> list[str]:
@@ -95,9 +91,9 @@ def _queues(api: Api, platform: Platform) -> Answer:
     """Every ClusterQueue of the environment admits: Kueue says so, and why not."""
     wanted = [b["metadata"]["name"] for b in rendering.platform(RenderContext(platform)) if b["kind"] == "ClusterQueue"]
     there = {item["metadata"]["name"]: item for item in api.items(f"{api_path(KUEUE_API)}/clusterqueues")}
-    lacking = [f"{name} is not there" for name in wanted if name not in there]
-    lacking += [f"{name}: {why}" for name in wanted if name in there and (why := _inactive(there[name]))]
-    return not lacking, "; ".join(lacking) or f"{len(wanted)} admit", f"make apply ENV={platform.name}"
+    wrong = [f"{name} is not there" for name in wanted if name not in there]
+    wrong += [f"{name}: {why}" for name in wanted if name in there and (why := _inactive(there[name]))]
+    return lacking(wrong, f"{len(wanted)} admit", f"make apply ENV={platform.name}")
 
 
 def _inactive(queue: Object) -> str:
@@ -114,7 +110,7 @@ def _migrated(api: Api, platform: Platform) -> Answer:
         return True, "a database of your own", ""
     (job,) = wanted
     namespace, name = job["metadata"]["namespace"], job["metadata"]["name"]
-    found = api.find(_path(job))
+    found = api.find(api.path_of(job))
     ended = next((c for c in (found or {}).get("status", {}).get("conditions", ()) if c["status"] == "True"), None)
     if found is None:
         return False, f"no Job {name}", f"make apply ENV={platform.name}"
@@ -124,27 +120,20 @@ def _migrated(api: Api, platform: Platform) -> Answer:
     return ended["type"] == "Complete", f"Job {name}: {ended.get('message') or ended['type']}", fix
 
 
-def _path(body: Object) -> str:
-    """Of a Job or CronJob."""
-    return (
-        f"/apis/batch/v1/namespaces/{body['metadata']['namespace']}/{body['kind'].lower()}s/{body['metadata']['name']}"
-    )
-
-
 def _images(ask: Ask, platform: Platform) -> Answer:
     """Each digest that manifests name is in the registry."""
     context = RenderContext(platform)
     needed = sorted({*context.platform.images, *_rendered_images(context), *(operator.name for operator in OPERATORS)})
-    lacking = [f"{role} has no digest" for role in needed if role not in context.platform.images]
+    absent = [f"{role} has no digest" for role in needed if role not in context.platform.images]
     for role in sorted(context.platform.images):
         try:
             ask("artifacts", "docker", "images", "describe", context.image(role), project=platform.project)
         except Unjudged as error:
             if "not found" not in str(error).lower() and "NOT_FOUND" not in str(error):
                 raise
-            lacking.append(f"{role} is not in the registry")
+            absent.append(f"{role} is not in the registry")
     fix = f"make images operators-pin ENV={platform.name}, then make render"
-    return not lacking, "; ".join(lacking) or f"{len(needed)} in {platform.registry}", fix
+    return lacking(absent, f"{len(needed)} in {platform.registry}", fix)
 
 
 def _rendered_images(context: RenderContext) -> Iterator[str]:

@@ -119,12 +119,9 @@ def _only(api: Api, path: str, body: Body, stored: Object) -> Object:
 def _refused(name: str, error: ApiError) -> Exception:
     if error.status in (401, 403):
         return Unjudged(f"no right to apply {name}: {error}")
-    return InputError(
-        f"the cluster rejects {name}; the objects before it were applied",
-        got=error,
-        allowed="objects that its API server accepts",
-        fix="fix the cause and run the command again: applied objects are kept",
-    )
+    what = f"the cluster rejects {name}; the objects before it were applied"
+    fix = "fix the cause and run the command again: applied objects are kept"
+    return InputError(what, got=error, allowed="objects that its API server accepts", fix=fix)
 
 
 def prune(api: Api, bodies: Sequence[Body], selector: str) -> Iterator[Change]:

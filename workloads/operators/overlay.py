@@ -7,15 +7,7 @@ from hashlib import sha256
 from holdfast.contract.pools import Pool
 from holdfast.manifests.render_context import RenderContext
 from workloads.operators import settings
-from workloads.operators.catalogue import (
-    CRD,
-    LABEL_OPERATOR,
-    LABEL_VERSION,
-    WEBHOOKS,
-    Body,
-    Operator,
-    upstream,
-)
+from workloads.operators.catalogue import CRD, LABEL_OPERATOR, LABEL_VERSION, WEBHOOKS, Body, Operator, upstream
 
 CONFIG_FILE = "controller_manager_config.yaml"
 # A ConfigMap mounted by subPath never changes in a running pod; with this on the template it is another pod.
@@ -28,8 +20,11 @@ def objects(operator: Operator, context: RenderContext) -> list[Body]:
     image, pool = context.image(operator.name), context.system
     made = [_adapted(copy.deepcopy(body), operator, image, pool) for body in upstream(operator) if settings.stays(body)]
     selector = next(body["spec"]["selector"] for body in made if body["kind"] == "Deployment")
-    made += [*settings.bounds(operator.namespace), settings.budget(operator.namespace, selector)]
-    return sorted((_labelled(body, operator) for body in made), key=_rank)
+    made += settings.bounds(operator.namespace, selector)
+    for body in made:
+        labels = body["metadata"].setdefault("labels", {})
+        labels |= {LABEL_OPERATOR: operator.name, LABEL_VERSION: f"v{operator.version}"}
+    return sorted(made, key=_rank)
 
 
 def _rank(body: Body) -> int:
@@ -37,12 +32,6 @@ def _rank(body: Body) -> int:
     if kind in _ORDER:
         return _ORDER.index(kind)
     return len(_ORDER) + {"Deployment": 1}.get(kind, 2 if kind in WEBHOOKS else 0)
-
-
-def _labelled(body: Body, operator: Operator) -> Body:
-    labels = body["metadata"].setdefault("labels", {})
-    labels |= {LABEL_OPERATOR: operator.name, LABEL_VERSION: f"v{operator.version}"}
-    return body
 
 
 def _adapted(body: Body, operator: Operator, image: str, pool: Pool) -> Body:

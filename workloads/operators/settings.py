@@ -96,7 +96,7 @@ def _plurals(webhook: Body) -> set[str]:
     return {resource.split("/")[0] for rule in webhook["rules"] for resource in rule["resources"]}
 
 
-def bounds(namespace: str) -> list[Body]:
+def bounds(namespace: str, selector: dict[str, Any]) -> list[Body]:
     """GKE grants the system classes by quota, and none outside kube-system; the budget keeps one replica on drains."""
     quota: Body = {
         "apiVersion": "v1",
@@ -109,13 +109,10 @@ def bounds(namespace: str) -> list[Body]:
             },
         },
     }
-    return [quota]
-
-
-def budget(namespace: str, selector: dict[str, Any]) -> Body:
-    return {
+    budget: Body = {
         "apiVersion": "policy/v1",
         "kind": "PodDisruptionBudget",
         "metadata": {"name": "controller-manager", "namespace": namespace},
         "spec": {"maxUnavailable": 1, "selector": selector, "unhealthyPodEvictionPolicy": "AlwaysAllow"},
     }
+    return [quota, budget]

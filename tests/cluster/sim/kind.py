@@ -21,15 +21,13 @@ from typing import Any
 import yaml
 from pytest_kubernetes.options import ClusterOptions
 
-from holdfast.contract.errors import InputError, Unjudged
+from holdfast.contract.errors import Unjudged
 from tests.cluster.sim.host import Host
 from tests.cluster.sim.manager import OwnManager
 from tests.cluster.sim.processes import is_orphan, owner
 from tests.tools.build import KUBERNETES_VERSION
 
-IMAGE_VARIABLE = "HOLDFAST_KIND_IMAGE"
-DEFAULT_IMAGE = f"kindest/node:v{KUBERNETES_VERSION}"  # what the control plane of host processes is built from
-MINIMUM = tuple(int(part) for part in KUBERNETES_VERSION.split(".")[:2])
+IMAGE = f"kindest/node:v{KUBERNETES_VERSION}"  # what the control plane of host processes is built from
 WORKERS = 2  # a drained node's pods need another one
 CREATE_S, COMMAND_S = 300, 120
 BUSYBOX = Path("/bin/busybox")
@@ -84,7 +82,6 @@ class KindManager(OwnManager):
         """Idempotent. A run that was killed cannot clean up: the next one does, by the owner in the name."""
         if self._folder is not None:
             return
-        check_image(node_image())
         self._reap()
         self._folder = Path(tempfile.mkdtemp(prefix="holdfast-kind-"))
         try:
@@ -104,9 +101,6 @@ class KindManager(OwnManager):
         command = ["create", "cluster", "--name", self.name, "--config", config, "--kubeconfig", kubeconfig]
         self._kind([*command, "--wait", f"{CREATE_S}s"], CREATE_S + COMMAND_S)
         self._cluster_options.kubeconfig_path = kubeconfig
-        found = self.version()
-        if found < MINIMUM:
-            raise too_old(f"a cluster of Kubernetes {found[0]}.{found[1]}")
         self.host = Beside(self._folder, kubeconfig, self._gateway())
         self.host.start_kwok(kubeconfig, self.scale)
 
@@ -121,19 +115,15 @@ class KindManager(OwnManager):
             self._folder = None
             self._cluster_options.kubeconfig_path = None
 
-    def ready(self, timeout: int = 20) -> bool:
-        return self._folder is not None and self.kubectl(["get", "--raw=/readyz"], as_dict=False) == "ok"
-
     def load_image(self, image: str) -> None:
         self._kind(["load", "docker-image", image, "--name", self.name])
 
     def _config(self) -> dict[str, Any]:
-        image = node_image()
         mounts = [
             {"hostPath": str(path), "containerPath": f"{HOST_MOUNT}{path}", "readOnly": True} for path in self.mounts
         ]
         mounts.append({"hostPath": str(self.shared), "containerPath": f"{HOST_MOUNT}{self.shared}"})
-        workers = [{"role": "worker", "image": image, "extraMounts": mounts} for _ in range(WORKERS)]
+        workers = [{"role": "worker", "image": IMAGE, "extraMounts": mounts} for _ in range(WORKERS)]
         flags = [{"name": name, "value": value} for name, value in _CONTROLLERS.items()]
         patch = {
             "apiVersion": "kubeadm.k8s.io/v1beta4",
@@ -144,7 +134,7 @@ class KindManager(OwnManager):
             "kind": "Cluster",
             "apiVersion": "kind.x-k8s.io/v1alpha4",
             "kubeadmConfigPatches": [json.dumps(patch)],
-            "nodes": [{"role": "control-plane", "image": image}, *workers],
+            "nodes": [{"role": "control-plane", "image": IMAGE}, *workers],
         }
 
     def _gateway(self) -> str:
@@ -172,27 +162,6 @@ class KindManager(OwnManager):
 def prefix() -> str:
     """The engine may be another host's, so a process id alone says nothing."""
     return f"holdfast-tests-{hashlib.sha256(socket.gethostname().encode()).hexdigest()[:8]}-"
-
-
-def node_image() -> str:
-    return os.environ.get(IMAGE_VARIABLE) or DEFAULT_IMAGE
-
-
-def check_image(image: str) -> None:
-    """By its tag, before minutes are spent; a digest alone says nothing, then the API server is asked."""
-    tag = image.partition("@")[0].rpartition(":v")[2]
-    numbers = [int(part) for part in tag.split(".")[:2] if part.isdigit()]
-    if len(numbers) == 2 and tuple(numbers) < MINIMUM:
-        raise too_old(image)
-
-
-def too_old(got: str) -> InputError:
-    return InputError(
-        "the kind node image is too old for these tests",
-        got=got,
-        allowed=f"Kubernetes {MINIMUM[0]}.{MINIMUM[1]} or newer",
-        fix=f"{IMAGE_VARIABLE}={DEFAULT_IMAGE}, or leave it empty",
-    )
 
 
 def missing() -> str:

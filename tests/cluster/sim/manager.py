@@ -29,21 +29,9 @@ class OwnManager(AClusterManager):
         super().__init__(cluster_name)
 
     def kubectl(self, args: list[str], as_dict: bool = True, timeout: int = 60) -> Any:
-        return self._run([*args, "-o", "json"] if as_dict else args, as_dict, timeout)
-
-    def apply(self, input: Path | dict[str, Any]) -> None:
-        if isinstance(input, dict):
-            self._run(["apply", "-f", "-"], False, 60, json.dumps(input))
-        else:
-            self._run(["apply", "-f", str(input)], False, 60)
-
-    def version(self) -> tuple[int, int]:
-        server = self.kubectl(["version"])["serverVersion"]
-        return int(server["major"]), int("".join(c for c in server["minor"] if c.isdigit()))
-
-    def _run(self, args: list[str], as_dict: bool, timeout: int, text: str | None = None) -> Any:
         command = [str(TOOLS["kubectl"].binary), "--kubeconfig", str(self.kubeconfig), *args]
-        done = subprocess.run(command, input=text, capture_output=True, text=True, timeout=timeout)
+        command += ["-o", "json"] if as_dict else []
+        done = subprocess.run(command, capture_output=True, text=True, timeout=timeout)
         if done.returncode:
             raise RuntimeError(done.stderr)
         return json.loads(done.stdout) if as_dict else done.stdout
@@ -82,9 +70,6 @@ class HostManager(OwnManager):
             shutil.rmtree(self.host.folder, ignore_errors=True)
             self.host = None
             self._cluster_options.kubeconfig_path = None
-
-    def ready(self, timeout: int = 20) -> bool:
-        return self.control_plane is not None and self.control_plane.answers("/readyz")
 
     def load_image(self, image: str) -> None:
         """Simulated nodes run no image."""

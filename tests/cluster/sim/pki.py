@@ -72,9 +72,7 @@ class Authority:
 
     def _write_key(self, name: str, key: ec.EllipticCurvePrivateKey) -> None:
         pem = key.private_bytes(
-            serialization.Encoding.PEM,
-            serialization.PrivateFormat.TraditionalOpenSSL,
-            serialization.NoEncryption(),
+            serialization.Encoding.PEM, serialization.PrivateFormat.TraditionalOpenSSL, serialization.NoEncryption()
         )
         self.key(name).touch(mode=0o600)
         self.key(name).write_bytes(pem)

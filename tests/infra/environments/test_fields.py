@@ -60,10 +60,10 @@ SECURITY, STORAGE, QUEUE = EXAMPLE.security, EXAMPLE.storage, EXAMPLE.queue
 ALERTS, DATABASE = EXAMPLE.alerts, EXAMPLE.database
 
 EXISTING = ExistingNetwork(
-    network="projects/acme-host/global/networks/shared",
-    subnet="projects/acme-host/regions/us-central1/subnetworks/gpu",
+    network="projects/acme-host/global/networks/shared", subnet="projects/acme-host/regions/us-central1/subnetworks/gpu"
 )
-SHARED = replace(NET, existing=EXISTING)
+SHARED, OF_OTHERS = replace(NET, existing=EXISTING), replace(EXISTING, creates=("nat",))
+MANY = tuple(Run(name=f"r{n}", indices=12, read_by=("batch", "server")) for n in range(40))
 
 WRONG: list[tuple[str, str, Make]] = [
     # class.field, a word of the message, how to get there
@@ -73,11 +73,7 @@ WRONG: list[tuple[str, str, Make]] = [
     ("Environment.labels", "labels[Team]", on(ENV, labels=(("Team", "ml"),))),
     ("Network.services_cidr", "overlaps pods_cidr", on(NET, services_cidr="10.20.0.0/22")),
     ("Network.existing", "network.existing.subnet", on(ENV, region="us-east1", zones=("us-east1-b",), network=SHARED)),
-    (
-        "ExistingNetwork.creates",
-        "network.existing.creates",
-        on(ENV, network=replace(NET, existing=replace(EXISTING, creates=("nat",)))),
-    ),
+    ("ExistingNetwork.creates", "network.existing.creates", on(ENV, network=replace(NET, existing=OF_OTHERS))),
     ("ExistingNetwork.creates", "nat", on(EXISTING, creates=("natt",))),
     ("AuthorizedRange.name", "a name", on(RANGE, name="")),
     ("Cluster.maintenance_end", "hours", on(CLUSTER, maintenance_end="2026-01-01T03:00:00Z")),
@@ -92,18 +88,10 @@ WRONG: list[tuple[str, str, Make]] = [
     ("NodeGroup.evict_untolerating", "Spot groups only", on(SYSTEM, evict_untolerating=True)),
     ("AcceleratorCap.accelerator", "nvidia-tesla-a100", on(CAP, accelerator="nvidia.com/gpu")),
     ("Security.rbac_security_group", "gke-security-groups@", on(SECURITY, rbac_security_group="team@example.org")),
-    (
-        "Security.faulty_nodes_per_hour",
-        "0 without gpu_exporter",
-        on(SECURITY, gpu_exporter=False, faulty_nodes_per_hour=1),
-    ),
+    ("Security.faulty_nodes_per_hour", "0 without gpu_exporter", on(SECURITY, gpu_exporter=False, faulty_nodes_per_hour=1)),
     ("Storage.runs", "prefixes", on(STORAGE, runs=(Run(name="a", indices=2), Run(name="a-1")))),
     ("Storage.runs", "at most 90", on(STORAGE, runs=tuple(Run(name=f"r{n}") for n in range(91)))),
-    (
-        "Storage.runs",
-        "bindings",
-        on(STORAGE, runs=tuple(Run(name=f"r{n}", indices=12, read_by=("batch", "server")) for n in range(40))),
-    ),
+    ("Storage.runs", "bindings", on(STORAGE, runs=MANY)),
     ("Run.name", "storage.runs[].name", on(RUN, name="Train/..")),
     ("Cluster.name", "cluster.name", on(CLUSTER, name="ML prod")),
     ("NodeGroup.reservation", "one for capacity reserved", on(SPOT, reservation=RESERVED)),
@@ -133,9 +121,7 @@ WRONG: list[tuple[str, str, Make]] = [
     *wrong(QUOTA, source="", gpus=0),
     *wrong(RUN, indices=13, read_by=("trainer",)),
     *wrong(DELIVERY, repository="https://github.com/a/b", environment="a b"),
-    *wrong(
-        SPOT, role="trainig", min_nodes=9, max_nodes=float("inf"), zones=("us-central1-a", "us-central1-a"), disk_gib=10
-    ),
+    *wrong(SPOT, role="trainig", min_nodes=9, max_nodes=float("inf"), zones=("us-central1-a", "us-central1-a"), disk_gib=10),
     *wrong(SECURITY, secret_manager="on", kms_key="projects/p", binary_authorization="on"),
     *wrong(SECURITY, image_patterns=("docker.io/**",), image_policy_elsewhere=None, signed_kernel_modules=2),
     *wrong(SECURITY, signed_checkpoints="yes", gpu_exporter="on", faulty_nodes_per_hour=61),
@@ -156,7 +142,7 @@ WRONG: list[tuple[str, str, Make]] = [
     *wrong(ALERTS, queue_wait_s=1, spot_pending_s=0, flex_pending_s=10**9, checkpoint_age_s=-3),
     *wrong(ALERTS, preemptions_per_hour=0, goodput_min=80, batch_oldest_s=True, heartbeat_s=1),
     *wrong(BUDGET, billing_account="my account", currency="euro", monthly_usd=0),
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("field", "word", "make"), WRONG, ids=[w[0] for w in WRONG])

@@ -1,10 +1,11 @@
 """A `gcloud` on PATH that answers from a table, and refuses everything that is not read-only."""
 
 import json
-import stat
 import sys
 from pathlib import Path
 from typing import Any
+
+from tests.support import program
 
 SCRIPT = """#!{python} -IS
 import json, sys
@@ -33,9 +34,8 @@ class Gcloud:
         self._answers, self._calls = folder / "answers.json", folder / "calls.jsonl"
         self._table: list[tuple[list[str], Any]] = []
         self._answers.write_text("[]")
-        program = folder / "gcloud"
-        program.write_text(SCRIPT.format(python=sys.executable, calls=str(self._calls), answers=str(self._answers)))
-        program.chmod(program.stat().st_mode | stat.S_IXUSR)
+        files = {"calls": str(self._calls), "answers": str(self._answers)}
+        program(folder / "gcloud", SCRIPT.format(python=sys.executable, **files))
 
     def answer(self, words: str, value: Any) -> None:
         self._table.insert(0, (words.split(), value))

@@ -46,8 +46,7 @@ def test_outputs_are_what_the_stacks_make() -> None:
     assert {value.split("@")[0] for key, value in found.items() if key.startswith("account ")} == accounts
     assert found["images"].rpartition("/")[2] in {m.get("repository_id") for m in made}
     assert found["topic work"].rpartition("/")[2] in {m.get("name") for m in made}
-    assert found["credentials"].startswith(
-        "gcloud container clusters get-credentials holdfast-example --region=us-central1"
-    )
+    reach = "gcloud container clusters get-credentials holdfast-example --region=us-central1"
+    assert found["credentials"].startswith(reach)
     assert found["bucket checkpoints"] == f"gs://{EXAMPLE.bucket('checkpoints')}"
     assert found["account trainer"] == EXAMPLE.service_account_email("trainer")

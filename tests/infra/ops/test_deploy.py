@@ -14,6 +14,7 @@ from infra.specs.encryption import AGENTS
 from infra.specs.network import APIS
 from tests.infra.ops.google import Gcloud
 from tests.infra.samples import EXAMPLE, hardened
+from tests.support import program
 
 ENVIRONMENT = replace(EXAMPLE, state_bucket="acme-state")
 
@@ -54,10 +55,8 @@ def test_destroy_stops_while_anything_is_protected(capsys: pytest.CaptureFixture
 def cdktf(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], list[list[str]]]:
     """A cdktf command that notes how it was called and what it would lift."""
     calls = tmp_path / "calls"
-    program = tmp_path / "cdktf"
-    program.write_text(f'#!/bin/sh\necho "$HOLDFAST_UNPROTECTED|$*" >> {calls}\n')
-    program.chmod(0o700)
-    monkeypatch.setattr(deploy, "CDKTF", program)
+    script = f'#!/bin/sh\necho "$HOLDFAST_UNPROTECTED|$*" >> {calls}\n'
+    monkeypatch.setattr(deploy, "CDKTF", program(tmp_path / "cdktf", script))
     monkeypatch.setattr("sys.stdin", StringIO())
     return lambda: [line.split("|") for line in calls.read_text().splitlines()] if calls.exists() else []
 

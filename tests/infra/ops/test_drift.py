@@ -1,4 +1,4 @@
-"""`drift`: what would change, losses first; the exit code of the command says whether anything would."""
+"""What the commands print of changes, losses first; and what `diff` finds of lists that Terraform ignores."""
 
 import copy
 import json
@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
-from infra.ops import drift
+from infra.ops import drift, show
 from infra.ops.plan import Change, changes_of
+from infra.rules import Finding
 from infra.specs import resources
 from tests.infra.rules.test_rules import as_planned
 from tests.infra.samples import EXAMPLE
@@ -66,3 +67,26 @@ def test_what_terraform_ignores_differs_only_as_a_set() -> None:
     for change in plan["resource_changes"]:
         change["change"]["before"] = None
     assert list(drift.ignored_differences(EXAMPLE, plan)) == [], "before the first deployment"
+
+
+def change(address: str, *actions: str) -> Change:
+    return Change(address=address, kind=address.split(".")[0], actions=actions)
+
+
+CHANGES = {
+    "cluster-x": [change("google_a.keep", "create"), change("google_b.new", "delete", "create")],
+    "foundation-x": [change("google_c.gone", "delete")],
+}
+FINDING = Finding(rule="gpu-taint", where="google_b.new", got="none", allowed="the taint", fix="add it")
+
+
+def test_destroys_and_replacements_come_first_then_broken_rules(capsys: pytest.CaptureFixture[str]) -> None:
+    show.plan(CHANGES, [FINDING], full=True, as_json=False)
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[:2] == ["REPLACE  google_b.new", "DESTROY  google_c.gone"]
+    assert lines[2].startswith("BROKEN   [gpu-taint] google_b.new")
+    assert lines[-1] == "3 changes, 2 destroy or replace, 1 rules broken"
+    show.plan(CHANGES, [FINDING], full=False, as_json=True)
+    output = json.loads(capsys.readouterr().out)
+    assert (output["schema"], output["findings"][0]["rule"]) == ("holdfast.plan/1", "gpu-taint")
+    assert output["destroys"] == ["google_b.new", "google_c.gone"]

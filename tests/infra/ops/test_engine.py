@@ -9,12 +9,9 @@ import pytest
 
 from holdfast.contract.errors import InputError, Unjudged
 from infra.ops import engine
+from tests.support import program
 
-
-def program(folder: Path, name: str) -> None:
-    path = folder / name
-    path.write_text('#!/bin/sh\necho \'{"terraform_version": "1.9.8"}\'\n')
-    path.chmod(path.stat().st_mode | stat.S_IXUSR)
+VERSION = '#!/bin/sh\necho \'{"terraform_version": "1.9.8"}\'\n'
 
 
 @pytest.fixture
@@ -32,10 +29,10 @@ def empty_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_the_callers_choice_comes_first_then_terraform_then_opentofu(
     empty_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    program(empty_path, "tofu")
+    program(empty_path / "tofu", VERSION)
     assert engine.command() == ("tofu",)
     assert engine.offline().version() == ("tofu", (1, 9, 8))
-    program(empty_path, "terraform")
+    program(empty_path / "terraform", VERSION)
     assert engine.command() == ("terraform",)
     monkeypatch.setenv("HOLDFAST_ENGINE", "tofu")
     assert engine.command() == ("tofu",)
@@ -51,13 +48,18 @@ def test_the_wheel_becomes_a_program_that_only_this_user_may_write(empty_path: P
     assert "bundled_terraform.py" in script.read_text()
 
 
-def test_both_engines_find_the_provider_in_a_mirror(
-    empty_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    package = tmp_path / "mirror/registry.terraform.io/hashicorp/google/7.39.0/linux_amd64"
+@pytest.fixture
+def mirror(empty_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Of providers, as the environment names it."""
+    monkeypatch.setenv("HOLDFAST_PROVIDER_MIRROR", str(tmp_path / "mirror"))
+    (tmp_path / "mirror").mkdir()
+    return tmp_path / "mirror"
+
+
+def test_both_engines_find_the_provider_in_a_mirror(mirror: Path) -> None:
+    package = mirror / "registry.terraform.io/hashicorp/google/7.39.0/linux_amd64"
     package.mkdir(parents=True)
     (package / "provider").touch()
-    monkeypatch.setenv("HOLDFAST_PROVIDER_MIRROR", str(tmp_path / "mirror"))
     for _ in range(2):  # a second time finds its own links
         file = Path(engine.offline().environment["TF_CLI_CONFIG_FILE"])
     view = Path(file.read_text().split('path    = "')[1].split('"')[0])
@@ -66,12 +68,9 @@ def test_both_engines_find_the_provider_in_a_mirror(
         assert f'"{registry}/hashicorp/*"' in file.read_text()
 
 
-def test_a_reader_never_finds_half_a_configuration(
-    empty_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.usefixtures("mirror")
+def test_a_reader_never_finds_half_a_configuration() -> None:
     """Plans of several processes share it; one that read an empty file went to the registry."""
-    (tmp_path / "mirror").mkdir()
-    monkeypatch.setenv("HOLDFAST_PROVIDER_MIRROR", str(tmp_path / "mirror"))
     file = Path(engine.offline().environment["TF_CLI_CONFIG_FILE"])
     whole = file.read_text()
     writers = [threading.Thread(target=engine.offline) for _ in range(8)]
@@ -84,13 +83,9 @@ def test_a_reader_never_finds_half_a_configuration(
     assert seen <= {whole} and file.read_text() == whole
 
 
-def test_a_configuration_of_the_callers_own_is_left_in_force(
-    empty_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "mirror").mkdir()
-    own = tmp_path / "own.tfrc"
+def test_a_configuration_of_the_callers_own_is_left_in_force(mirror: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    own = mirror.with_name("own.tfrc")
     own.touch()
-    monkeypatch.setenv("HOLDFAST_PROVIDER_MIRROR", str(tmp_path / "mirror"))
     monkeypatch.setenv("TF_CLI_CONFIG_FILE", str(own))
     assert engine.offline().environment["TF_CLI_CONFIG_FILE"] == str(own)
 
@@ -106,8 +101,6 @@ def test_a_plan_carries_no_credentials_and_reaches_nothing(monkeypatch: pytest.M
 
 
 def test_what_a_failing_engine_said_reaches_the_user(empty_path: Path, tmp_path: Path) -> None:
-    path = empty_path / "terraform"
-    path.write_text("#!/bin/sh\necho 'Error: no such provider' >&2\nexit 1\n")
-    path.chmod(0o700)
+    program(empty_path / "terraform", "#!/bin/sh\necho 'Error: no such provider' >&2\nexit 1\n")
     with pytest.raises(Unjudged, match="no such provider"):
         engine.offline().run(tmp_path, "plan")

@@ -16,16 +16,21 @@ from infra.contract.names import LABEL_RUN
 from infra.environments import Environment
 from infra.environments.schema import AcceleratorCap, Budget
 from infra.ops import leftovers
-from infra.ops.project import LISTED_AGENTS, account_checks
+from infra.ops.doctor import LISTED_AGENTS, OF_THE_PROJECT
 from infra.ops.show import leftovers as show_leftovers
 from infra.specs.encryption import agent
 from infra.specs.network import APIS
 from tests.infra.ops.google import Gcloud
 from tests.infra.samples import EXAMPLE, shared_network
 
+QUOTA = ("GPU quota", "GPU quota of all regions")
 READ_ONLY = {"list", "describe", "get-iam-policy"}
 BUDGET = Budget(billing_account="012345-6789AB-CDEF01", monthly_usd=1_000)
 ENVIRONMENT = replace(EXAMPLE, state_bucket="acme-state", budget=BUDGET)
+
+
+def quotas(limit: float, *metrics: str) -> dict[str, Any]:
+    return {"quotas": [{"metric": metric, "limit": limit} for metric in metrics]}
 
 
 @pytest.fixture
@@ -35,8 +40,8 @@ def healthy(gcloud: Gcloud) -> Gcloud:
     gcloud.answer("projects describe", {"projectNumber": EXAMPLE.project_number})
     gcloud.answer("services list", [{"config": {"name": f"{api}.googleapis.com"}} for api in APIS])
     metrics = ("NVIDIA_L4_GPUS", "PREEMPTIBLE_NVIDIA_L4_GPUS", "PREEMPTIBLE_NVIDIA_A100_GPUS")
-    gcloud.answer("compute regions describe", {"quotas": [{"metric": m, "limit": 64.0} for m in metrics]})
-    gcloud.answer("compute project-info describe", {"quotas": [{"metric": "GPUS_ALL_REGIONS", "limit": 256.0}]})
+    gcloud.answer("compute regions describe", quotas(64.0, *metrics))
+    gcloud.answer("compute project-info describe", quotas(256.0, "GPUS_ALL_REGIONS"))
     sold = [{"name": p.accelerator, "zone": f"z/{zone}"} for p in EXAMPLE.pools() for zone in EXAMPLE.zones]
     gcloud.answer("compute accelerator-types list", sold)
     gcloud.answer("storage buckets describe", {"name": "acme-state"})
@@ -48,7 +53,7 @@ def healthy(gcloud: Gcloud) -> Gcloud:
 
 def verdicts(*names: str, environment: Environment = ENVIRONMENT) -> dict[str, tuple[Status, str, str]]:
     """Of the checks with these names, or of all."""
-    checks = [check for check in account_checks() if check[0] in names or not names]
+    checks = [check for check in OF_THE_PROJECT if check[0] in names or not names]
     return {c.name: (c.verdict, c.found, c.fix) for c in examine(environment, checks)}
 
 
@@ -92,18 +97,8 @@ def test_an_existing_subnet_is_compared_with_what_the_environment_states(
         ("auth list", "", "credentials", "gcloud auth login"),
         ("projects describe", {"projectNumber": "42"}, "project", 'project_number="42"'),
         ("services list", [], "APIs", "cloudresourcemanager"),
-        (
-            "compute regions describe",
-            {"quotas": [{"metric": "NVIDIA_L4_GPUS", "limit": 0.0}]},
-            "GPU quota",
-            "more quota",
-        ),
-        (
-            "compute project-info describe",
-            {"quotas": [{"metric": "GPUS_ALL_REGIONS", "limit": 0}]},
-            "GPU quota of all regions",
-            "GPUS_ALL_REGIONS",
-        ),
+        ("compute regions describe", quotas(0.0, "NVIDIA_L4_GPUS"), QUOTA[0], "more quota"),
+        ("compute project-info describe", quotas(0.0, "GPUS_ALL_REGIONS"), QUOTA[1], "GPUS_ALL_REGIONS"),
         ("compute accelerator-types list", [], "GPU zones", "change zones"),
         ("projects get-iam-policy", {"bindings": []}, "service agents", "make bootstrap"),
         ("billing accounts describe", {"currencyCode": "EUR"}, "budget currency", 'currency="EUR"'),
@@ -119,7 +114,7 @@ def test_doctor_says_how_to_mend_what_is_broken(
 
 
 def test_doctor_does_not_judge_where_it_has_no_access(gcloud: Gcloud, capsys: pytest.CaptureFixture[str]) -> None:
-    checks = list(examine(ENVIRONMENT, [check for check in account_checks() if check[0] == "project"]))
+    checks = list(examine(ENVIRONMENT, [check for check in OF_THE_PROJECT if check[0] == "project"]))
     assert checks[0].verdict is Status.UNKNOWN and "permission denied" in checks[0].found
     assert show_doctor(checks, as_json=True) == 3
     assert '"not judged"' in capsys.readouterr().out
@@ -130,14 +125,10 @@ def with_gpus(accelerator: str, machine_type: str, gpus: int) -> Environment:
     group = next(g for g in EXAMPLE.groups if g.name == "spot-a100")
     ours = replace(group, accelerator=accelerator, machine_types=(machine_type,), gpus_per_node=gpus, max_nodes=2)
     caps = (AcceleratorCap(accelerator=accelerator, max_gpus=24),)
-    return replace(
-        EXAMPLE,
-        groups=(EXAMPLE.groups[0], ours),
-        auto_provisioning=replace(EXAMPLE.auto_provisioning, accelerators=caps),
-    )
+    provisioned = replace(EXAMPLE.auto_provisioning, accelerators=caps)
+    return replace(EXAMPLE, groups=(EXAMPLE.groups[0], ours), auto_provisioning=provisioned)
 
 
-QUOTA = ("GPU quota", "GPU quota of all regions")
 # Public texts name these; none has the memory of H100 and H200 in it, as their label has.
 PREEMPTIBLE = {
     "nvidia-l4": "PREEMPTIBLE_NVIDIA_L4_GPUS",
@@ -157,23 +148,27 @@ def test_the_quota_of_each_accelerator_is_found_and_covers_what_auto_provisionin
     environment = with_gpus(accelerator, machine.name, machine.gpus)
     wanted = max(24, 2 * machine.gpus)
     for limit, verdict in ((wanted, Status.OK), (wanted - 1, Status.BROKEN)):
-        gcloud.answer("compute regions describe", {"quotas": [{"metric": PREEMPTIBLE[accelerator], "limit": limit}]})
-        gcloud.answer("compute project-info describe", {"quotas": [{"metric": "GPUS_ALL_REGIONS", "limit": limit}]})
+        gcloud.answer("compute regions describe", quotas(limit, PREEMPTIBLE[accelerator]))
+        gcloud.answer("compute project-info describe", quotas(limit, "GPUS_ALL_REGIONS"))
         found = verdicts(*QUOTA, environment=environment)
         assert [found[name][0] for name in QUOTA] == [verdict, verdict], found
 
 
 def test_a_figure_that_google_does_not_list_is_not_taken_for_zero(healthy: Gcloud) -> None:
-    healthy.answer("compute regions describe", {"quotas": [{"metric": "NVIDIA_L4_GPUS", "limit": 64.0}]})
-    healthy.answer("compute project-info describe", {"quotas": []})
+    healthy.answer("compute regions describe", quotas(64.0, "NVIDIA_L4_GPUS"))
+    healthy.answer("compute project-info describe", quotas(0.0))
     found = verdicts(*QUOTA)
     assert [found[name][0] for name in QUOTA] == [Status.UNKNOWN, Status.UNKNOWN]
     assert "lists no PREEMPTIBLE_NVIDIA_A100_GPUS for 16" in found["GPU quota"][1]
 
 
+def nothing_left(gcloud: Gcloud) -> None:
+    for source in (*leftovers.SOURCES, *leftovers.SOURCES_OF_RUN):
+        gcloud.answer(f"{source.command} list", [])
+
+
 def test_leftovers_tells_what_bills_and_how_to_remove_it(gcloud: Gcloud, capsys: pytest.CaptureFixture[str]) -> None:
-    for source in leftovers.SOURCES:
-        gcloud.answer(source.command, [])
+    nothing_left(gcloud)
     gcloud.answer("compute disks", [{"name": "pvc-1", "zone": "https://x/zones/us-central1-a"}])
     gcloud.answer("compute firewall-rules", [{"name": "gke-x-all"}])
     found = leftovers.find(EXAMPLE)
@@ -187,8 +182,7 @@ def test_leftovers_tells_what_bills_and_how_to_remove_it(gcloud: Gcloud, capsys:
 
 
 def test_what_a_run_left_is_found_by_its_label_only_and_names_its_place(gcloud: Gcloud) -> None:
-    for source in leftovers.SOURCES_OF_RUN:
-        gcloud.answer(f"{source.command} list", [])
+    nothing_left(gcloud)
     gcloud.answer("compute disks list", [{"name": "pvc-1", "zone": "https://x/zones/us-central1-a"}])
     gcloud.answer("container clusters list", [{"name": "holdfast-example", "location": "us-central1"}])
     gcloud.answer("sql instances list", [{"name": "db", "region": "us-central1"}])
@@ -207,8 +201,7 @@ def test_what_a_run_left_is_found_by_its_label_only_and_names_its_place(gcloud: 
 def test_what_is_removed_is_named_by_its_run_and_looked_for_again(
     gcloud: Gcloud, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    for source in leftovers.SOURCES_OF_RUN:
-        gcloud.answer(f"{source.command} list", [])
+    nothing_left(gcloud)
     gcloud.answer("storage buckets list", [{"storage_url": "gs://b/"}])
     gcloud.refuse("storage rm", "ERROR: locked")
     run = CliRunner()

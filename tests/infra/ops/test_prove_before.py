@@ -37,9 +37,8 @@ SAMPLES = {"train-gang": "training.yaml", "batch-drain": "batch.yaml"}
 
 
 def steps_in(folder: Path) -> dict[str, prove.Step]:
-    usd_per_hour = dict(prove.prices(EXAMPLE, SPOT, TABLE))[
-        f"{prove.MACHINES} x {SPOT.machine_type} Spot ({SPOT.name})"
-    ]
+    what = f"{prove.MACHINES} x {SPOT.machine_type} Spot ({SPOT.name})"
+    usd_per_hour = dict(prove.prices(EXAMPLE, SPOT, TABLE))[what]
     return {step.name: step for step in prove.steps(EXAMPLE, SPOT, folder, "r-1", usd_per_hour)}
 
 

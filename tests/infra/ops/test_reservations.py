@@ -8,7 +8,6 @@ import pytest
 from holdfast.checks import Status, examine
 from holdfast.contract.capacity import Capacity
 from holdfast.contract.errors import InputError
-from holdfast.contract.pools import Role
 from holdfast.jobs import placing, preparing
 from holdfast.jobs.job_file import OwnJob
 from holdfast.manifests.render_context import RenderContext, yaml_text
@@ -16,12 +15,12 @@ from holdfast.place import prices
 from holdfast.platform import Platform, reading
 from infra import describe
 from infra.environments import Environment
-from infra.environments.schema import NodeGroup, Reservation
-from infra.ops.project import account_checks
+from infra.environments.schema import Reservation
+from infra.ops.doctor import OF_THE_PROJECT
 from infra.rules import judge_environment
 from infra.specs.pools import resources
 from tests.infra.ops.google import Gcloud
-from tests.infra.samples import EXAMPLE
+from tests.infra.samples import EXAMPLE, a100
 from workloads.manifests import queueing
 
 OURS = Reservation(name="a100-q4", usd_per_hour=1.25)
@@ -29,17 +28,8 @@ IMAGE = f"us-docker.pkg.dev/p/r/train@sha256:{'a' * 64}"
 
 
 def reserving(**fields: Any) -> Environment:
-    group = NodeGroup(
-        name="reserved-a100",
-        role=Role.TRAINING,
-        capacity=Capacity.RESERVED,
-        machine_types=("a2-highgpu-1g",),
-        accelerator="nvidia-tesla-a100",
-        gpus_per_node=1,
-        max_nodes=4,
-        zones=("us-central1-a",),
-        reservation=replace(OURS, **fields),
-    )
+    zone, reservation = ("us-central1-a",), replace(OURS, **fields)
+    group = a100("reserved-a100", Capacity.RESERVED, zones=zone, reservation=reservation)
     return replace(EXAMPLE, groups=(*EXAMPLE.groups, group))
 
 
@@ -109,6 +99,6 @@ def listed(name: str, **fields: Any) -> dict[str, Any]:
 )
 def test_doctor_refuses_what_is_not_there_or_too_small(gcloud: Gcloud, found: list[Any], word: str) -> None:
     gcloud.answer("compute reservations list", found)
-    checks = [check for check in account_checks() if check[0] == "reservations"]
+    checks = [check for check in OF_THE_PROJECT if check[0] == "reservations"]
     (verdict,) = examine(reserving(), checks)
     assert (verdict.verdict is Status.OK) == (not word) and word in verdict.found

@@ -3,20 +3,9 @@
 Found by rules, named by id, or by the schema: then by the words of its error.
 """
 
-from infra.rules import machines
+from infra.rules import pools
 from tests.infra.rules.broken import CLUSTER, DATABASE, DEFAULTS, GANG, SPOT, SUBNET
-from tests.infra.rules.edits import (
-    Edit,
-    both,
-    caps,
-    cluster,
-    database,
-    group,
-    network,
-    put,
-    security,
-    state,
-)
+from tests.infra.rules.edits import Edit, both, caps, cluster, database, group, network, put, security, state
 
 TOOLKIT = "https://github.com/GoogleCloudPlatform/cluster-toolkit/pull/4027"
 DOCS = "https://docs.cloud.google.com/"
@@ -36,11 +25,11 @@ REFUSED: dict[str, tuple[Edit, str, str]] = {
     "queued and Spot": (put(GANG, "node_config.spot", True), "spot-xor-flex pools-are-tainted", TOOLKIT),
     "queued without flex-start": (put(GANG, "node_config.flex_start", False), "pools-have-jobs", f"{GKE}how-to/provisioningrequest"),
     # Machines
-    "Hyperdisk on an A2": (group("spot-a100", disk_type="hyperdisk-balanced"), "disks-fit", machines.DISKS_DOC),
-    "Hyperdisk on an E2": (group("system", disk_type="hyperdisk-balanced"), "disks-fit", machines.DISKS_DOC),
+    "Hyperdisk on an A2": (group("spot-a100", disk_type="hyperdisk-balanced"), "disks-fit", pools.DISKS_DOC),
+    "Hyperdisk on an E2": (group("system", disk_type="hyperdisk-balanced"), "disks-fit", pools.DISKS_DOC),
     "pd-extreme on a G2": (put("google_container_node_pool.pool-serving", DISK, "pd-extreme"), "disks-fit", DISK_DOC),
     "a disk type with a typo": (put(SPOT, DISK, "pd-balnced"), "disks-fit", DISK_DOC),
-    "Hyperdisk from auto-provisioning": (caps(disk_type="hyperdisk-balanced"), "disks-fit", machines.DISKS_DOC),
+    "Hyperdisk from auto-provisioning": (caps(disk_type="hyperdisk-balanced"), "disks-fit", pools.DISKS_DOC),
     "a disk of 5 GiB": (group("spot-l4", disk_gib=5), "disk_gib", DISK_DOC),
     "5,000 nodes in a pool": (group("spot-l4", max_nodes=5_000), "max_nodes", f"{DOCS}kubernetes-engine/quotas"),
     # Cluster

@@ -8,11 +8,10 @@ import pytest
 from holdfast.contract.errors import InputError
 from infra.environments import load, names
 from infra.rules import RULES, judge, judge_environment, require_clean
-from infra.rules.hardening import MIN_MAINTENANCE_H
 from infra.rules.model import Facts, facts_of_plans, facts_of_specs
 from infra.specs import identities, resources
 from tests.infra.rules.broken import BROKEN, firewall, sound
-from tests.infra.rules.edits import Edit, both
+from tests.infra.rules.edits import Edit, both, cluster
 from tests.infra.rules.seeded_refusals import REFUSED
 from tests.infra.samples import EXAMPLE, hardened
 
@@ -91,6 +90,7 @@ def test_what_is_sound_is_not_refused() -> None:
     tagged = firewall(source_tags=["x"])
     assert judge(facts_of_plans(hardened(), [plan])) == []
     assert judge(both(firewall(source_ranges=["10.0.0.0/8"]), tagged)(sound())) == []
+    assert judge(cluster(maintenance_days="FREQ=DAILY")(sound())) == []
 
 
 def test_every_rule_says_why_and_who_says_so() -> None:
@@ -128,16 +128,3 @@ def test_who_plans_from_a_workflow_may_read_the_image_policy_and_who_deploys_may
     granted = {r.id: str(r.arguments["role"]) for r in resources(hardened()) if r.kind == "google_project_iam_member"}
     assert granted["planner-binaryauthorization-policyViewer"] == "roles/binaryauthorization.policyViewer"
     assert granted["deployer-binaryauthorization-policyEditor"] == "roles/binaryauthorization.policyEditor"
-
-
-# Hours of maintenance in the worst 32 days, as GKE counts them.
-
-CLUSTER = replace(EXAMPLE.cluster, maintenance_start="2026-01-03T02:00:00Z", maintenance_end="2026-01-03T08:00:00Z")
-
-
-@pytest.mark.parametrize(
-    ("days", "hours"),
-    [("FREQ=DAILY", 192), ("FREQ=WEEKLY;BYDAY=SA,SU", MIN_MAINTENANCE_H), ("FREQ=WEEKLY;BYDAY=SU", 24)],
-)
-def test_least_hours(days: str, hours: float) -> None:
-    assert replace(CLUSTER, maintenance_days=days).least_maintenance_h() == hours

@@ -5,23 +5,18 @@ Samples come as what Cloud Monitoring was sent; their names in PromQL follow Goo
 
 import json
 import re
-import subprocess
-import tempfile
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 from monitoring.alerting.alert import Alert, AlertSource
-from tests.monitoring.alerting.promtool import program, rule
+from tests.monitoring.alerting.promtool import Rule, rule, tested
 
-PROMTOOL_S = 900
 # promtool holds a value for each minute of each series, those without a sample too: a month at once fills the memory.
 SLICE_MIN = 2_880
 FAR_MIN = 360
-Rule = dict[str, Any]
 Series = dict[str, dict[int, float]]
 Labels = tuple[tuple[str, str], ...]
 # Two questions a window: the first and the last of its minutes in which an alert fired.
@@ -151,16 +146,12 @@ def _ask(rules: list[Rule], held: Series, minutes: Iterable[int]) -> str:
     series = [{"series": name, "values": _values(values)} for name, values in held.items()]
     asked = [{"expr": expr, "eval_time": f"{minute}m", "exp_samples": []} for minute in minutes for expr in _ASKED]
     test = {"interval": "1m", "input_series": series, "promql_expr_test": asked}
-    with tempfile.TemporaryDirectory(prefix="holdfast-firings-") as folder:
-        (Path(folder) / "rules.json").write_text(json.dumps({"groups": [{"name": "holdfast", "rules": rules}]}))
-        body = {"rule_files": ["rules.json"], "evaluation_interval": "1m", "tests": [test]}
-        (Path(folder) / "test.json").write_text(json.dumps(body))
-        command = [program(), "test", "rules", str(Path(folder) / "test.json")]
-        done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=PROMTOOL_S, check=False)  # fmt: skip
+    printed = tested([(rules, "1m", test)])
     # Expecting nothing makes promtool print whatever there is, and anything else is no answer.
-    assert done.returncode == 0 or "FAILED" in done.stdout, done.stdout[:2000]
-    assert "error" not in done.stdout.lower().replace("errors", ""), done.stdout[:2000]
-    return done.stdout
+    assert ("SUCCESS" in printed or "FAILED" in printed) and "error" not in printed.lower().replace("errors", ""), (
+        printed[:2000]
+    )
+    return printed
 
 
 def _values(held: dict[int, float]) -> str:

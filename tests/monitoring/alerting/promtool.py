@@ -11,13 +11,15 @@ import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from subprocess import PIPE, STDOUT
 from typing import Any
 
 from holdfast.contract.errors import Unjudged
 from monitoring.alerting.alert import Alert
 from tests.tools import build
 
-PROMTOOL_S, AT_ONCE = 240, 100
+PROMTOOL_S, AT_ONCE = 900, 100
+Rule = dict[str, Any]
 VERDICTS = {"  SUCCESS": True, "  FAILED:": False}
 
 
@@ -59,21 +61,25 @@ def run(cases: Sequence[tuple[Alert, History]]) -> list[Outcome]:
 
 def _run(cases: Sequence[tuple[Alert, History]]) -> list[Outcome]:
     """A file for each case, because promtool gives one verdict a file."""
-    with tempfile.TemporaryDirectory(prefix="holdfast-alerts-") as folder:
-        files = [_write(Path(folder), number, alert, history) for number, (alert, history) in enumerate(cases)]
-        # One stream: SUCCESS goes to stdout and FAILED to stderr, and only their common order names the file.
-        done = subprocess.run(
-            [program(), "test", "rules", *files],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            timeout=PROMTOOL_S,
-            check=False,
-        )
+    printed = tested([([rule(alert)], f"{history.step_min}m", _case(alert, history)) for alert, history in cases])
     return [
         Outcome(alert.name, history, held, output)
-        for (held, output), (alert, history) in zip(verdicts(done.stdout, len(files)), cases, strict=True)
+        for (held, output), (alert, history) in zip(verdicts(printed, len(cases)), cases, strict=True)
     ]
+
+
+def tested(files: Sequence[tuple[Sequence[Rule], str, dict[str, Any]]]) -> str:
+    """What promtool prints of files, each with its rules, the interval between evaluations, and one test."""
+    with tempfile.TemporaryDirectory(prefix="holdfast-alerts-") as name:
+        command, folder = [program(), "test", "rules"], Path(name)
+        for number, (rules, interval, test) in enumerate(files):
+            # JSON is YAML, and needs no quoting rules.
+            (folder / f"rules-{number}.json").write_text(json.dumps({"groups": [{"name": "holdfast", "rules": rules}]}))
+            body = {"rule_files": [f"rules-{number}.json"], "evaluation_interval": interval, "tests": [test]}
+            (folder / f"case-{number}.json").write_text(json.dumps(body))
+            command.append(str(folder / f"case-{number}.json"))
+        # One stream: SUCCESS goes to stdout and FAILED to stderr, and only their common order names the file.
+        return subprocess.run(command, stdout=PIPE, stderr=STDOUT, text=True, timeout=PROMTOOL_S, check=False).stdout
 
 
 def verdicts(output: str, count: int) -> list[tuple[bool, str]]:
@@ -94,19 +100,7 @@ def verdicts(output: str, count: int) -> list[tuple[bool, str]]:
     return found
 
 
-def _write(folder: Path, number: int, alert: Alert, history: History) -> str:
-    """JSON is YAML, and needs no quoting rules."""
-    rules = folder / f"rules-{number:04d}.json"
-    rules.write_text(json.dumps({"groups": [{"name": "holdfast", "rules": [rule(alert)]}]}))
-    test = folder / f"case-{number:04d}.json"
-    step = f"{history.step_min}m"
-    test.write_text(
-        json.dumps({"rule_files": [rules.name], "evaluation_interval": step, "tests": [_case(alert, history)]})
-    )
-    return str(test)
-
-
-def rule(alert: Alert) -> dict[str, Any]:
+def rule(alert: Alert) -> Rule:
     return {
         "alert": alert.name,
         "expr": alert.query,

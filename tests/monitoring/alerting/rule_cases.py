@@ -22,17 +22,13 @@ def _pending(capacity: str, limit_min: int) -> tuple[History, ...]:
     )
 
 
+_LOST = labels(node_pool_name="spot-l4")
 _COUNTED = ours("preemptions_total", 'pool="spot-l4",zone="a"')
 CASES: dict[str, tuple[History, ...]] = {
     "HoldfastSpotPreemptionsAboveUsual": (
         # Seven in an hour, one every eight minutes; the series begins with the first loss ever.
-        played(
-            (lost("spot-l4"), "_x5 1 _x7 1 _x7 1 _x7 1 _x7 1 _x7 1 _x7 1"),
-            at=54,
-            fires=labels(node_pool_name="spot-l4"),
-            quiet=50,
-        ),
-        played((lost("spot-l4"), "_x5 7 _x30"), at=20, fires=labels(node_pool_name="spot-l4")),
+        played((lost("spot-l4"), "_x5 1 _x7 1 _x7 1 _x7 1 _x7 1 _x7 1 _x7 1"), at=54, fires=_LOST, quiet=50),
+        played((lost("spot-l4"), "_x5 7 _x30"), at=20, fires=_LOST),
         played(
             (lost("spot-l4"), "1 _x9 1 _x9 1 _x9 1 _x9 1 _x9 1 _x9"),  # six, the usual
             (lost("spot-a100"), "3x1"),  # pools are judged alone
@@ -44,13 +40,13 @@ CASES: dict[str, tuple[History, ...]] = {
         played((lost("spot-l4"), "7 _x90"), at=75),  # an hour later it is over
     ),
     "HoldfastSpotPreemptionBurst": (
-        played((lost("spot-l4"), "_x20 2 2 1 2"), at=23, fires=labels(node_pool_name="spot-l4"), quiet=22),
+        played((lost("spot-l4"), "_x20 2 2 1 2"), at=23, fires=_LOST, quiet=22),
         played(
             (lost("spot-l4"), "1 _x8 1 _x8 1 _x8 1 _x8 1 _x8 1 _x8 1"), (lost("x", reason="AutoResize"), "9x60"), at=54
         ),
         played((lost("spot-l4", cluster=OTHER), "9x60"), (lost("x", kind="TerminationEvent"), "9x60"), at=30),
         played((lost("spot-l4"), "1 1 1 1 1 1 _x30"), at=8),
-        played((lost("spot-l4"), "_x20 1 1 1 _x3 2 2"), at=27, fires=labels(node_pool_name="spot-l4")),
+        played((lost("spot-l4"), "_x20 1 1 1 _x3 2 2"), at=27, fires=_LOST),
         played((lost("spot-l4"), "4 _x13 4"), at=14),
     ),
     "HoldfastOnDemandPendingTooLong": _pending("on-demand", 10),

@@ -11,9 +11,11 @@ from typing import Any
 
 from infra.ops import engine
 from infra.ops.deploy import bootstrap
+from infra.ops.plan import take_over
 from tests.plan.stand_in.app import NUMBER, settled
 from tests.plan.stand_in.server import CLOCK, endpoints
 from tests.plan.stand_in.world import World
+from tests.support import program
 
 # The provider waits for seconds after some calls; many of them at once make a whole apply short.
 AT_ONCE = "-parallelism=40"
@@ -86,16 +88,8 @@ class Project:
     def _sleep(self) -> Path:
         script = self.folder / "bin" / "sleep"
         if not script.exists():
-            script.parent.mkdir(parents=True, exist_ok=True)
-            script.write_text(
-                SLEEP.format(
-                    python=sys.executable,
-                    host=self.address.removeprefix("http://"),
-                    world=self.folder.name,
-                    clock=CLOCK,
-                )
-            )
-            script.chmod(0o755)
+            host = self.address.removeprefix("http://")
+            program(script, SLEEP.format(python=sys.executable, host=host, world=self.folder.name, clock=CLOCK))
         return script
 
 
@@ -107,14 +101,9 @@ def _initialise(folder: Path, shared: Path) -> None:
     with _ONE_AT_A_TIME:
         if not (shared / ".terraform").exists():
             engine.offline().run(folder, "init", "-no-color", "-reconfigure")
-            _copy(folder, shared)
+            take_over(folder, shared)
         else:
-            _copy(shared, folder)
-
-
-def _copy(of: Path, to: Path) -> None:
-    shutil.copytree(of / ".terraform", to / ".terraform", symlinks=True)
-    shutil.copy(of / ".terraform.lock.hcl", to)
+            take_over(shared, folder)
 
 
 def synthesise(out: Path) -> Path:

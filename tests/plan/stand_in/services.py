@@ -163,18 +163,10 @@ def _delete_instance(world: World, call: Call) -> Json:
     return world.delete(call)
 
 
-def _user(world: World, call: Call) -> Json:
-    return world.create(call, f"{call.path}/{call.body['name']}", call.body)
-
-
 def _enabled(world: World, call: Call) -> Json:
-    services = [f"{name}.googleapis.com" for name in sorted(world.enabled)]
-    return {"services": [_service(world, name) for name in services]}
-
-
-def _service(world: World, name: str) -> Json:
-    state = "ENABLED" if name.partition(".")[0] in world.enabled else "DISABLED"
-    return {"name": f"projects/{world.number}/services/{name}", "config": {"name": name}, "state": state}
+    names = [f"{name}.googleapis.com" for name in sorted(world.enabled)]
+    about = ({"name": f"projects/{world.number}/services/{name}", "config": {"name": name}} for name in names)
+    return {"services": [each | {"state": "ENABLED"} for each in about]}
 
 
 def _enable(world: World, call: Call) -> Json:
@@ -188,10 +180,6 @@ def _enable(world: World, call: Call) -> Json:
 
 def _project(world: World, call: Call) -> Json:
     return {"projectId": world.project, "projectNumber": world.number, "lifecycleState": "ACTIVE", "name": "trial"}
-
-
-def _compute_project(world: World, call: Call) -> Json:
-    return {"name": world.project, "id": world.number}
 
 
 def _image_policy(world: World, call: Call) -> Json:
@@ -214,7 +202,7 @@ SPECIAL: dict[str, Callable[[World, Call], Json]] = {
     "binaryauthorization.projects.updatePolicy": _write_image_policy,
     "cloudresourcemanager.projects.get": _project,
     "compute.globalAddresses.setLabels": _label,
-    "compute.projects.get": _compute_project,
+    "compute.projects.get": lambda world, call: {"name": world.project, "id": world.number},
     "container.projects.locations.clusters.create": _cluster,
     "container.projects.locations.clusters.get": _show_cluster,
     "container.projects.locations.clusters.nodePools.create": _node_pool,
@@ -233,7 +221,6 @@ SPECIAL: dict[str, Callable[[World, Call], Json]] = {
     "serviceusage.services.list": _enabled,
     "sql.instances.delete": _delete_instance,
     "sql.instances.insert": _instance,
-    "sql.users.insert": _user,
 }
 FILLED: dict[str, Callable[[World, str, Json], None]] = {
     "container.projects.locations.clusters.create": _fill_cluster,

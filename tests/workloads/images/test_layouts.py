@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.support import ROOT, ran
 from workloads.images import builders, pins
 
 pytestmark = pytest.mark.process
-ROOT = Path(__file__).parents[3]
 _PIN = re.compile(r"^([A-Za-z0-9._-]+)==", re.MULTILINE)
 _ENTRYPOINT = re.compile(r"^ENTRYPOINT (\[.*\])$", re.MULTILINE)
 
@@ -95,4 +95,4 @@ def run(words: list[str], packages: Path) -> subprocess.CompletedProcess[str]:
     environment = {"PATH": os.environ["PATH"], "PYTHONPATH": str(packages), "HOME": str(packages.parent)}
     # -S: this interpreter's own packages are not the image's.
     command = [sys.executable, "-S", *words]
-    return subprocess.run(command, cwd=packages.parent, env=environment, capture_output=True, text=True, timeout=120)
+    return ran(command, packages.parent, environment)

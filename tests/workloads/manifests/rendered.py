@@ -67,6 +67,14 @@ def jobs(env: str) -> Iterator[tuple[Body, Body]]:
             yield body, group["template"]["spec"]
 
 
+def trainers(env: str) -> Iterator[tuple[Body, Body, list[str]]]:
+    """Of these, each that trains as ranks: with the command of its pods."""
+    for body, spec in jobs(env):
+        command = spec["template"]["spec"]["containers"][0]["command"]
+        if command[3:5] == ["train", "run"]:
+            yield body, spec, command
+
+
 def variables(template: Body) -> Body:
     """Environment of the main container: name -> entry."""
     (main,) = (c for c in template["spec"]["containers"] if c["name"] == "main")

@@ -63,7 +63,6 @@ def test_without_cloud_sql_the_connection_comes_from_a_mounted_file(env: str) ->
         assert "initContainers" not in template["spec"]
 
 
-@pytest.mark.parametrize("env", names())
 def test_a_rule_on_exit_codes_names_the_container_that_gives_them(env: str) -> None:
     """A sidecar that is ended after a crash of the worker must not make the crash look like an eviction."""
     rules = [r for b in bodies(env) if b["kind"] == "Job" for r in b["spec"]["podFailurePolicy"]["rules"]]
@@ -71,7 +70,6 @@ def test_a_rule_on_exit_codes_names_the_container_that_gives_them(env: str) -> N
     assert len(judged) >= 8 and set(judged) == {"main"}
 
 
-@pytest.mark.parametrize("env", names())
 def test_whoever_reads_the_dataset_mounts_it_read_only_with_its_sidecar_announced(env: str) -> None:
     readers = 0
     for body, template in workloads(env):
@@ -92,7 +90,6 @@ def test_whoever_reads_the_dataset_mounts_it_read_only_with_its_sidecar_announce
     assert readers >= 5
 
 
-@pytest.mark.parametrize("env", names())
 def test_checkpoints_go_through_the_sdk_and_never_through_a_mount(env: str) -> None:
     found = [
         option(container["command"], "--checkpoints")
@@ -103,7 +100,6 @@ def test_checkpoints_go_through_the_sdk_and_never_through_a_mount(env: str) -> N
     assert len(found) >= 6 and all(url.startswith(f"gs://{load(env).buckets['checkpoints']}") for url in found)
 
 
-@pytest.mark.parametrize("env", names())
 def test_a_worker_is_given_the_window_that_its_pool_grants(env: str) -> None:
     windows = 0
     for _, template in pods(env):
@@ -114,7 +110,6 @@ def test_a_worker_is_given_the_window_that_its_pool_grants(env: str) -> None:
     assert windows == 2
 
 
-@pytest.mark.parametrize("env", names())
 def test_steady_workers_follow_a_metric_that_their_cluster_and_the_exporter_give(env: str) -> None:
     """Nothing is installed for it: GKE's own adapter reads what the exporter sends."""
     sent = promql_name(f"{METRIC_PREFIX}/{WANTED.metric}")

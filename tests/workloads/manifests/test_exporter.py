@@ -3,15 +3,13 @@
 from dataclasses import replace
 from urllib.parse import quote
 
-import pytest
-
 from holdfast.contract.environment import ENV_DATABASE
 from holdfast.contract.kubernetes import LABEL_NAME
 from holdfast.contract.roles import JOB_NAMESPACES, NAMESPACE_MONITORING, NAMESPACE_SERVING
 from holdfast.exporter import lease, watch
 from holdfast.manifests.render_context import RenderContext
 from holdfast.mover import main, view
-from tests.platforms import load, names
+from tests.platforms import load
 from tests.workloads.manifests.rendered import Body, bodies, named, variables, workloads
 from workloads.manifests import faulty_nodes, platform_jobs
 
@@ -57,14 +55,12 @@ def holding(name: str) -> set[Grant]:
     return {(NAMESPACE_MONITORING, "coordination.k8s.io", "leases", of, verb) for of, verb in verbs}
 
 
-@pytest.mark.parametrize("env", names())
 def test_the_exporter_reads_what_it_watches_and_changes_nothing_but_its_lease(env: str) -> None:
     found, own = granted(env, "exporter"), holding(lease.EXPORTER)
     assert {verb for *_, verb in found - own} <= {"get", "list", "watch"}
     assert found == watching([*watch.KINDS, *watch.QUEUED]) | own
 
 
-@pytest.mark.parametrize("env", names())
 def test_the_mover_moves_jobs_where_they_run_and_touches_nothing_else(env: str) -> None:
     watched = [kind for kind in watch.KINDS if kind.held in main.WATCHED]
     acts = {
@@ -101,7 +97,6 @@ def test_only_where_it_may_replace_nodes_it_has_rights_on_them() -> None:
     assert [*faulty_nodes.objects(RenderContext(none))] == []
 
 
-@pytest.mark.parametrize("env", names())
 def test_nothing_else_of_the_namespace_has_rights(env: str) -> None:
     given = {
         subject["name"]
@@ -113,7 +108,6 @@ def test_nothing_else_of_the_namespace_has_rights(env: str) -> None:
     assert given == {"exporter", "mover"}
 
 
-@pytest.mark.parametrize("env", names())
 def test_each_runs_once_on_the_system_pool_under_its_own_account(env: str) -> None:
     for name in ("exporter", "mover"):
         spec = named(env, "Deployment", name, NAMESPACE_MONITORING)["spec"]
@@ -124,7 +118,6 @@ def test_each_runs_once_on_the_system_pool_under_its_own_account(env: str) -> No
         assert budget["selector"] == {"matchLabels": {LABEL_NAME: name}} and budget["maxUnavailable"] == 1
 
 
-@pytest.mark.parametrize("env", names())
 def test_where_there_is_a_database_it_reads_the_backlog_that_the_autoscaler_follows(env: str) -> None:
     """Else the autoscaler of the batch workers waits for a series that nobody writes."""
     (template,) = (t for body, t in workloads(env) if body["metadata"]["name"] == "exporter")

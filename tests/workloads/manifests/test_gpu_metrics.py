@@ -11,7 +11,7 @@ from holdfast.contract.capacity import Capacity
 from holdfast.contract.pools import LABEL_ACCELERATOR
 from holdfast.manifests.render_context import RenderContext
 from monitoring.alerting import alert, alerts, dashboard
-from tests.platforms import load, names
+from tests.platforms import load
 from tests.workloads.manifests.rendered import named
 from workloads.manifests import gpu_metrics
 
@@ -25,7 +25,6 @@ def collected(env: str) -> list[list[str]]:
     return [*csv.reader(text.splitlines(), skipinitialspace=True)]
 
 
-@pytest.mark.parametrize("env", names())
 def test_exactly_what_alerts_and_dashboards_read_is_collected(env: str) -> None:
     read = [each.query for each in alerts.alerts(alert.EXAMPLE)]
     read += [alert.filled(query, alert.EXAMPLE) for chart in dashboard.on_call(()) for _, query in chart.queries]
@@ -38,7 +37,6 @@ def test_only_what_an_alert_reads_as_a_rate_is_a_counter() -> None:
     assert {name for name, kind, _ in collected("example") if kind == "counter"} == {*rates}
 
 
-@pytest.mark.parametrize("env", names())
 def test_it_runs_on_every_gpu_node_and_on_no_other(env: str) -> None:
     spec = daemon(env)["template"]["spec"]
     (term,) = spec["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]

@@ -3,7 +3,6 @@
 import re
 from typing import Any
 
-import pytest
 from typer.main import get_command
 
 from holdfast.commands import app as holdfast
@@ -44,7 +43,6 @@ def test_a_builder_is_sent_locks_and_the_wheel_only() -> None:
     assert {"**/*.tfstate*", "**/.env*"} <= set(lines)
 
 
-@pytest.mark.parametrize("env", names())
 def test_every_pod_runs_the_command_that_its_image_was_tried_with(env: str) -> None:
     """Or another one of the same extra, as the batch image loads, drains and migrates."""
     for _, template in workloads(env):

@@ -15,7 +15,7 @@ from holdfast.jobs import placing, rendered
 from holdfast.jobs.job_file import OwnJob
 from holdfast.manifests.render_context import RenderContext
 from holdfast.place import prices
-from infra.environments import load, names
+from infra.environments import load
 from infra.rules.fit import node_labels, node_taints
 from infra.rules.model import PlannedResource, facts_of_specs
 from tests import platforms
@@ -81,7 +81,6 @@ def own_jobs(env: str) -> Iterator[tuple[str, Body]]:
 
 
 @pytest.mark.parametrize("written", [samples, own_jobs])
-@pytest.mark.parametrize("env", names())
 def test_every_job_fits_a_pool_or_nodes_that_are_made_for_it(env: str, written: Any) -> None:
     pools, caps = gpu_pools(env), platforms.load(env).auto_provisioning
     found = list(written(env))
@@ -92,7 +91,6 @@ def test_every_job_fits_a_pool_or_nodes_that_are_made_for_it(env: str, written: 
 
 
 @pytest.mark.parametrize("written", [samples, own_jobs])
-@pytest.mark.parametrize("env", names())
 def test_every_pool_is_used_by_a_job(env: str, written: Any) -> None:
     """Its GPUs are counted into what a queue lends. A sample need not exist for each kind, a job of one's own must."""
     found = list(written(env))

@@ -4,14 +4,12 @@ from collections.abc import Iterable
 from ipaddress import ip_address, ip_network
 from typing import Any
 
-import pytest
-
 from holdfast.contract import roles as contract
 from holdfast.contract.environment import ENV_KEY_FILE
 from holdfast.contract.kubernetes import LABEL_NAME
 from infra import environments
 from infra.specs import network
-from tests.platforms import load, names
+from tests.platforms import load
 from tests.workloads.manifests.rendered import bodies, named, workloads
 
 LINK_LOCAL = ip_network("169.254.0.0/16")
@@ -39,25 +37,27 @@ def ways(specs: Iterable[dict[str, Any]]) -> set[tuple[str, int]]:
     }
 
 
-@pytest.mark.parametrize("env", names())
 def test_every_namespace_with_pods_is_closed_both_ways(env: str) -> None:
     for namespace in {body["metadata"]["namespace"] for body, _ in workloads(env)}:
         spec = named(env, "NetworkPolicy", "default-deny", namespace)["spec"]
         assert spec == {"podSelector": {}, "policyTypes": ["Ingress", "Egress"]}
 
 
-@pytest.mark.parametrize("env", names())
-def test_every_open_range_is_one_of_the_environment_or_of_google(env: str) -> None:
-    ranges = load(env).network
-    allowed = {ranges.nodes_cidr, ranges.services_cidr, ranges.database_cidr, contract.GOOGLE_APIS_CIDR}
+def test_each_namespace_may_call_what_it_needs_and_nothing_else(env: str) -> None:
+    platform, ranges = load(env), load(env).network
+    # Cloud DNS and the cache of the node; the metadata server, as pods and as Dataplane V2 address it; Google's APIs.
+    everywhere = {("169.254.169.254/32", 53), ("169.254.20.10/32", 53), (contract.GOOGLE_APIS_CIDR, 443)}
+    everywhere |= {(f"169.254.169.{last}/32", port) for last in (252, 254) for port in (80, 988)}
+    api_server = {(ranges.nodes_cidr, 443), (ranges.services_cidr, 443)}
+    database = {(ranges.database_cidr, PORT_OF_PROXY if platform.database else 5432)}
+    own = {
+        contract.NAMESPACE_BATCH: database,
+        contract.NAMESPACE_MONITORING: api_server | (database if platform.database else set()),
+    }
     for namespace in contract.KSA_NAMESPACES.values():
-        found = opened(env, namespace)
-        assert found
-        foreign = {cidr for cidr, _ in found if not ip_network(cidr).subnet_of(LINK_LOCAL)} - allowed
-        assert not foreign, f"{namespace} may call {foreign}"
+        assert opened(env, namespace) == everywhere | own.get(namespace, api_server), namespace
 
 
-@pytest.mark.parametrize("env", names())
 def test_what_google_apis_resolve_to_is_what_policies_admit(env: str) -> None:
     """The zone of the VPC and the policies of the pods are written apart; one without the other cuts every pod off."""
     resources = network.resources(environments.load(env))
@@ -65,27 +65,7 @@ def test_what_google_apis_resolve_to_is_what_policies_admit(env: str) -> None:
     assert records["*.googleapis.com."]["rrdatas"] == ["private.googleapis.com."]
     addresses = records["private.googleapis.com."]["rrdatas"]
     assert isinstance(addresses, list) and len(addresses) == 4
-    for namespace in contract.KSA_NAMESPACES.values():
-        https = [ip_network(cidr) for cidr, port in opened(env, namespace) if port == 443]
-        assert all(any(ip_address(a) in block for block in https) for a in addresses)
-
-
-@pytest.mark.parametrize("env", names())
-def test_names_are_resolved_where_cloud_dns_and_the_nodes_cache_answer(env: str) -> None:
-    for namespace in contract.KSA_NAMESPACES.values():
-        answering = {cidr for cidr, port in opened(env, namespace) if port == 53}
-        assert answering == {"169.254.169.254/32", "169.254.20.10/32"}
-
-
-@pytest.mark.parametrize("env", names())
-def test_only_workers_and_the_exporter_reach_the_database_and_on_the_port_that_they_use(env: str) -> None:
-    environment = load(env)
-    for namespace in contract.KSA_NAMESPACES.values():
-        ports = {port for cidr, port in opened(env, namespace) if cidr == environment.network.database_cidr}
-        wanted = {contract.NAMESPACE_BATCH: {PORT_OF_PROXY if environment.database else 5432}}
-        if environment.database:
-            wanted[contract.NAMESPACE_MONITORING] = {PORT_OF_PROXY}
-        assert ports == wanted.get(namespace, set())
+    assert all(ip_address(address) in ip_network(contract.GOOGLE_APIS_CIDR) for address in addresses)
 
 
 def reaches(env: str, here: dict[str, str], there: dict[str, str]) -> bool:
@@ -109,7 +89,6 @@ def _selects(selector: dict[str, Any], labels: dict[str, str]) -> bool:
     return selector.get("matchLabels", {}).items() <= labels.items()
 
 
-@pytest.mark.parametrize("env", names())
 def test_pods_of_a_gang_reach_each_other_and_no_pod_of_another_run(env: str) -> None:
     pods = {
         body["metadata"]["labels"][LABEL_NAME]: (body["kind"], template["metadata"]["labels"])
@@ -124,7 +103,6 @@ def test_pods_of_a_gang_reach_each_other_and_no_pod_of_another_run(env: str) -> 
             )
 
 
-@pytest.mark.parametrize("env", names())
 def test_the_mover_is_called_by_nothing_and_reaches_no_database(env: str) -> None:
     (labels,) = (t["metadata"]["labels"] for b, t in workloads(env) if b["metadata"]["name"] == "mover")
     its = [
@@ -136,12 +114,10 @@ def test_the_mover_is_called_by_nothing_and_reaches_no_database(env: str) -> Non
     assert outside == {(cidr, 443) for cidr in (ranges.nodes_cidr, ranges.services_cidr, contract.GOOGLE_APIS_CIDR)}
 
 
-@pytest.mark.parametrize("env", names())
 def test_nothing_reaches_batch_pods(env: str) -> None:
     assert not any(policy["spec"].get("ingress") for policy in policies(env, contract.NAMESPACE_BATCH))
 
 
-@pytest.mark.parametrize("env", names())
 def test_each_run_has_a_key_of_its_own_where_checkpoints_are_signed(env: str) -> None:
     for body, template in workloads(env):
         spec = template["spec"]

@@ -1,4 +1,4 @@
-"""The rendered manifests: current, clean, and in agreement with the cluster."""
+"""The rendered manifests: current, clean, within the Pod Security Standard `restricted`, and in agreement with the cluster."""
 
 import re
 import shutil
@@ -9,43 +9,40 @@ from ruamel.yaml import YAML
 from typer.testing import CliRunner, Result
 
 from holdfast.contract.errors import InputError
+from holdfast.contract.kubernetes import LABEL_NAME
+from holdfast.contract.roles import NAMESPACE_BATCH
 from holdfast.lint.engine import Options, lint
 from holdfast.lint.formats import text as as_text
 from holdfast.manifests.render_context import RenderContext
 from infra.describe import described
-from tests.platforms import load, names
-from tests.workloads.manifests.rendered import KUSTOMIZATION, RENDERED, Body, bodies, templates
+from tests.platforms import load
+from tests.workloads.manifests.rendered import KUSTOMIZATION, RENDERED, Body, bodies, templates, workloads
 from workloads.__main__ import app
+from workloads.manifests import gpu_metrics
 from workloads.manifests.rendering import platform, render
 
 
-@pytest.mark.parametrize("name", names())
-def test_make_render_leaves_no_diff(name: str) -> None:
-    assert render(described(name), RENDERED, write=False) == [], "run `make render` and commit the result"
+def test_make_render_leaves_no_diff(env: str) -> None:
+    assert render(described(env), RENDERED, write=False) == [], "run `make render` and commit the result"
 
 
-@pytest.mark.parametrize("name", names())
-def test_nothing_of_the_platform_half_computes_or_needs_a_gpu(name: str) -> None:
+def test_nothing_of_the_platform_half_computes_or_needs_a_gpu(env: str) -> None:
     """Applying it on an empty cluster must start nothing that costs money but what watches and moves."""
-    assert not {b["kind"] for b in bodies(name, "platform")} & {"JobSet", "HorizontalPodAutoscaler"}
-    jobs = {b["metadata"]["labels"]["app.kubernetes.io/name"] for b in bodies(name, "platform") if b["kind"] == "Job"}
-    assert jobs == ({"migrate"} if load(name).database else set())
-    deployments = [b["metadata"]["name"] for b in bodies(name, "platform") if b["kind"] == "Deployment"]
+    assert not {b["kind"] for b in bodies(env, "platform")} & {"JobSet", "HorizontalPodAutoscaler"}
+    jobs = {b["metadata"]["labels"]["app.kubernetes.io/name"] for b in bodies(env, "platform") if b["kind"] == "Job"}
+    assert jobs == ({"migrate"} if load(env).database else set())
+    deployments = [b["metadata"]["name"] for b in bodies(env, "platform") if b["kind"] == "Deployment"]
     assert deployments == ["exporter", "mover"]
     limits = [
-        c["resources"]["limits"]
-        for b in bodies(name, "platform")
-        for t in templates(b)
-        for c in t["spec"]["containers"]
+        c["resources"]["limits"] for b in bodies(env, "platform") for t in templates(b) for c in t["spec"]["containers"]
     ]
     assert limits and not any("nvidia.com/gpu" in each for each in limits)
-    assert {b["kind"] for b in bodies(name, "samples")} >= {"Job", "JobSet", "Deployment"}
+    assert {b["kind"] for b in bodies(env, "samples")} >= {"Job", "JobSet", "Deployment"}
 
 
-@pytest.mark.parametrize("name", names())
 @pytest.mark.parametrize("half", ["platform", "samples"])
-def test_a_kustomization_names_every_file_of_its_half(name: str, half: str) -> None:
-    folder = RENDERED / name / half
+def test_a_kustomization_names_every_file_of_its_half(env: str, half: str) -> None:
+    folder = RENDERED / env / half
     body = YAML(typ="safe").load((folder / KUSTOMIZATION).read_text())
     files = sorted(path.name for path in folder.glob("*.yaml"))
     assert body["kind"] == "Kustomization" and body["resources"] == [file for file in files if file != KUSTOMIZATION]
@@ -84,7 +81,6 @@ def applied(env: str, *kinds: str) -> list[Body]:
     return [body for body in platform(RenderContext(load(env))) if body["kind"] in kinds]
 
 
-@pytest.mark.parametrize("env", names())
 def test_no_work_that_is_over_begins_anew(env: str) -> None:
     """A job that is cleared away when it is over would be made again, at the price of its machines."""
     assert {body["metadata"]["name"] for body in applied(env, *WORK)} >= {"exporter", "verify-checkpoints"}
@@ -95,7 +91,6 @@ def test_no_work_that_is_over_begins_anew(env: str) -> None:
         assert "ttlSecondsAfterFinished" not in body["spec"]
 
 
-@pytest.mark.parametrize("env", names())
 def test_no_field_that_kueue_writes_is_applied(env: str) -> None:
     """Two owners of `spec.suspend` are a conflict, and the one who insists starts what waits, or stops what runs."""
     for body in applied(env, *WORK):
@@ -129,3 +124,52 @@ def test_render_of_an_unknown_environment_names_the_known_ones(tmp_path: Path) -
     done = call("render", "exmaple", "--out", tmp_path)
     assert isinstance(done.exception, InputError) and "example" in str(done.exception)
     assert not any(tmp_path.iterdir())
+
+
+def containers(spec: Body) -> list[Body]:
+    return [c for key in ("initContainers", "containers", "ephemeralContainers") for c in spec.get(key) or ()]
+
+
+def test_every_namespace_but_that_of_the_devices_enforces_restricted(env: str) -> None:
+    """What the level asks of pods is judged by a real API server, in tests/cluster/test_rendered.py."""
+    spaces = {b["metadata"]["name"]: b["metadata"]["labels"] for b in bodies(env) if b["kind"] == "Namespace"}
+    levels = {name: labels["pod-security.kubernetes.io/enforce"] for name, labels in spaces.items()}
+    assert {name: level for name, level in levels.items() if level != "restricted"} == {
+        gpu_metrics.NAMESPACE: "privileged"
+    }
+    pods = [body["metadata"] for body, _ in workloads(env)]
+    assert len(pods) >= 9 and {meta["namespace"] for meta in pods} <= spaces.keys()
+    assert [meta["name"] for meta in pods if meta["namespace"] == gpu_metrics.NAMESPACE] == [gpu_metrics.NAME]
+
+
+def test_every_container_is_pinned_bounded_and_cannot_write_its_root(env: str) -> None:
+    for body, template in workloads(env):
+        spec = template["spec"]
+        assert spec["serviceAccountName"] != "default" and spec["enableServiceLinks"] is False, body["metadata"]["name"]
+        assert isinstance(spec["automountServiceAccountToken"], bool) and spec["priorityClassName"]
+        for container in containers(spec):
+            assert "@sha256:" in container["image"]
+            assert container["securityContext"]["readOnlyRootFilesystem"] is True
+            assert {"cpu", "memory", "ephemeral-storage"} <= set(container["resources"]["limits"])
+        for volume in spec["volumes"]:
+            assert "emptyDir" not in volume or volume["emptyDir"]["sizeLimit"]
+
+
+def stays(body: Body) -> bool:
+    """The migration says that it was done by being there: cleared away, each apply would run it anew."""
+    return body["metadata"]["labels"][LABEL_NAME] == "migrate" and body["metadata"]["namespace"] == NAMESPACE_BATCH
+
+
+def test_every_job_ends_and_is_cleared_away(env: str) -> None:
+    seen = 0
+    for body in bodies(env):
+        spec = body.get("spec", {})
+        if body["kind"] == "CronJob":
+            spec = spec["jobTemplate"]["spec"]
+        if body["kind"] in ("Job", "CronJob", "JobSet"):
+            seen += 1
+            assert spec.get("ttlSecondsAfterFinished", 0) > 0 or stays(body)
+            inner = [group["template"]["spec"] for group in spec.get("replicatedJobs", ())] or [spec]
+            assert all(job["activeDeadlineSeconds"] > 0 for job in inner)
+            assert all(job["template"]["spec"]["restartPolicy"] == "Never" for job in inner)
+    assert seen >= 6

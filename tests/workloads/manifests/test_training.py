@@ -15,13 +15,12 @@ from holdfast.exporter.objects import read_pod
 from holdfast.manifests import training
 from holdfast.manifests.render_context import RenderContext
 from holdfast.training.elastic.places import of_pod
-from tests.platforms import load, names
-from tests.workloads.manifests.rendered import bodies, jobs, named, option, templates, variables, workloads
+from tests.platforms import load
+from tests.workloads.manifests.rendered import bodies, jobs, named, option, templates, trainers, variables, workloads
 
 GPU = "nvidia.com/gpu"
 
 
-@pytest.mark.parametrize("env", names())
 def test_a_pod_may_ask_for_its_node_exactly_where_it_holds_a_token(env: str) -> None:
     holders = set()
     for body, template in workloads(env):
@@ -35,7 +34,6 @@ def test_a_pod_may_ask_for_its_node_exactly_where_it_holds_a_token(env: str) -> 
     assert flex and holders - {"proxy", "vllm-proxy"} == flex | {"exporter", "mover"}
 
 
-@pytest.mark.parametrize("env", names())
 def test_who_trains_may_get_nodes_and_nothing_else(env: str) -> None:
     bindings = [b for b in bodies(env) if b["kind"] in ("ClusterRoleBinding", "RoleBinding")]
     accounts = {
@@ -48,7 +46,6 @@ def test_who_trains_may_get_nodes_and_nothing_else(env: str) -> None:
     assert named(env, "ClusterRole", role)["rules"] == [{"apiGroups": [""], "resources": ["nodes"], "verbs": ["get"]}]
 
 
-@pytest.mark.parametrize("env", names())
 def test_only_pods_with_a_token_reach_the_api_server(env: str) -> None:
     for namespace in {
         b["metadata"]["namespace"] for b, t in workloads(env) if t["spec"]["automountServiceAccountToken"]
@@ -60,7 +57,6 @@ def test_only_pods_with_a_token_reach_the_api_server(env: str) -> None:
                 assert labels and chosen is template["spec"]["automountServiceAccountToken"], body["metadata"]["name"]
 
 
-@pytest.mark.parametrize("env", names())
 def test_an_orderly_stop_before_the_planned_end_is_not_charged(env: str) -> None:
     seen = 0
     for body, spec in jobs(env):
@@ -76,33 +72,25 @@ def test_an_orderly_stop_before_the_planned_end_is_not_charged(env: str) -> None
     assert seen >= 3
 
 
-@pytest.mark.parametrize("env", names())
 def test_every_pod_starts_one_rank_for_each_of_its_gpus(env: str) -> None:
-    seen = 0
-    for _, spec in jobs(env):
-        (main,) = spec["template"]["spec"]["containers"]
-        if main["command"][3:5] == ["train", "run"]:
-            assert option(main["command"], "--ranks") == main["resources"]["limits"][GPU]
-            seen += 1
-    assert seen >= 4
+    found = [(command, spec["template"]["spec"]["containers"]) for _, spec, command in trainers(env)]
+    assert len(found) >= 4
+    for command, (main,) in found:
+        assert option(command, "--ranks") == main["resources"]["limits"][GPU]
 
 
-@pytest.mark.parametrize("env", names())
 def test_pods_of_one_job_train_one_run_only_as_a_gang(env: str) -> None:
     """Two pods that write one run without meeting would overwrite each other."""
-    for body, spec in jobs(env):
-        (main,) = spec["template"]["spec"]["containers"]
-        if main["command"][3:5] == ["train", "run"] and spec["parallelism"] > 1:
-            if body["kind"] == "JobSet":
-                assert int(option(main["command"], "--nodes")) == spec["parallelism"]
-                head = f"{body['metadata']['name']}-workers-0-0.{body['metadata']['name']}:"
-                job = variables(spec["template"])[ENV_JOB]["value"]
-                assert option(main["command"], "--rendezvous").replace(f"$({ENV_JOB})", job).startswith(head)
-            else:
-                assert "$(JOB_COMPLETION_INDEX)" in option(main["command"], "--run")
+    for body, spec, command in trainers(env):
+        if spec["parallelism"] > 1 and body["kind"] == "JobSet":
+            assert int(option(command, "--nodes")) == spec["parallelism"]
+            head = f"{body['metadata']['name']}-workers-0-0.{body['metadata']['name']}:"
+            job = variables(spec["template"])[ENV_JOB]["value"]
+            assert option(command, "--rendezvous").replace(f"$({ENV_JOB})", job).startswith(head)
+        elif spec["parallelism"] > 1:
+            assert "$(JOB_COMPLETION_INDEX)" in option(command, "--run")
 
 
-@pytest.mark.parametrize("env", names())
 def test_pods_with_gpus_have_shared_memory_for_their_ranks_and_loaders(env: str) -> None:
     seen = 0
     for _, template in workloads(env):
@@ -117,7 +105,6 @@ def test_pods_with_gpus_have_shared_memory_for_their_ranks_and_loaders(env: str)
     assert seen >= 5
 
 
-@pytest.mark.parametrize("env", names())
 def test_a_process_knows_how_many_gpus_its_pod_was_promised(env: str) -> None:
     """With the number it ends with an error on a node that shows fewer, and never computes on the CPU in silence."""
     promised = 0
@@ -129,7 +116,6 @@ def test_a_process_knows_how_many_gpus_its_pod_was_promised(env: str) -> None:
     assert promised >= 5
 
 
-@pytest.mark.parametrize("env", names())
 def test_nodes_that_google_makes_get_the_driver_that_the_images_need(env: str) -> None:
     """Pools state it themselves; auto-provisioning reads it from the pod or from each rung of a class."""
     asked = 0
@@ -142,7 +128,6 @@ def test_nodes_that_google_makes_get_the_driver_that_the_images_need(env: str) -
     assert asked and all(rung["gpu"]["driverVersion"] == "latest" for rung in rungs)
 
 
-@pytest.mark.parametrize("env", names())
 def test_one_identity_is_the_name_of_the_object_the_label_and_the_variable(env: str) -> None:
     seen = 0
     for body, template in workloads(env):
@@ -177,14 +162,10 @@ def runs(found: dict[str, dict[str, Any]]) -> list[str]:
     return [option(t["spec"]["containers"][0]["command"], "--run") for body in found.values() for t in templates(body)]
 
 
-@pytest.mark.parametrize("env", names())
 def test_what_a_rendered_process_writes_of_itself_is_what_the_exporter_reads_of_its_pod(env: str) -> None:
     """Lines join pods by job and index, for gangs, sweeps and flex-start jobs alike."""
     kinds: set[int | None] = set()
-    for body, spec in jobs(env):
-        command = spec["template"]["spec"]["containers"][0]["command"]
-        if command[3:5] != ["train", "run"]:
-            continue
+    for body, spec, command in trainers(env):
         environ = {name: entry.get("value", "") for name, entry in variables(spec["template"]).items()}
         environ[ENV_COMPLETION_INDEX] = "1"
         run = option(command, "--run").replace(f"$({ENV_COMPLETION_INDEX})", "1")
@@ -200,7 +181,6 @@ def test_what_a_rendered_process_writes_of_itself_is_what_the_exporter_reads_of_
     assert kinds == {None, 1}
 
 
-@pytest.mark.parametrize("env", names())
 def test_pods_of_an_elastic_gang_find_each_other_by_the_names_that_kubernetes_gives_them(env: str) -> None:
     for body, spec in jobs(env):
         if "successPolicy" not in spec:

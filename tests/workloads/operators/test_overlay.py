@@ -7,7 +7,7 @@ import yaml
 
 from holdfast.contract.kubernetes import LABEL_PART_OF, PART_OF
 from holdfast.manifests.render_context import RenderContext
-from tests.platforms import load, names
+from tests.platforms import load
 from workloads.operators import overlay, settings
 from workloads.operators.catalogue import KUEUE, OPERATORS, WEBHOOKS, Body, Operator
 
@@ -41,11 +41,10 @@ def test_no_webhook_that_fails_closed_stands_before_pods_or_jobs_of_others() -> 
     assert seen > 8
 
 
-@pytest.mark.parametrize("name", names())
-def test_operators_run_twice_on_the_system_pool_by_digest(name: str) -> None:
-    context = RenderContext(load(name))
+def test_operators_run_twice_on_the_system_pool_by_digest(env: str) -> None:
+    context = RenderContext(load(env))
     for operator in OPERATORS:
-        (deployment,) = [b for b in objects(operator, name) if b["kind"] == "Deployment"]
+        (deployment,) = [b for b in objects(operator, env) if b["kind"] == "Deployment"]
         pod = deployment["spec"]["template"]["spec"]
         assert deployment["spec"]["replicas"] == 2
         assert (pod["nodeSelector"], pod["tolerations"]) == (context.system.selector(), context.system.tolerations())

@@ -28,6 +28,11 @@ class Check:
     fix: str = ""
 
 
+def lacking(wrong: Sequence[str], well: str, fix: str) -> Answer:
+    """Broken by all that is wrong; `well` where nothing is."""
+    return not wrong, "; ".join(wrong) or well, fix
+
+
 def examine(subject: T, probes: Sequence[tuple[str, Callable[[T], Answer]]]) -> Iterator[Check]:
     """One check after the other, as they come. A probe raises Unjudged where it cannot know."""
     for name, probe in probes:

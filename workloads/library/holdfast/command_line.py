@@ -7,12 +7,24 @@ from collections.abc import Sequence
 import typer
 
 from holdfast.contract.errors import InputError, run_cli
-from holdfast.contract.exit_codes import EXIT_BAD_INPUT, EXIT_STOPPED
+from holdfast.contract.exit_codes import EXIT_BAD_INPUT, EXIT_CODES_HELP, EXIT_STOPPED
 from holdfast.contract.extras import lacking
 
 # Control characters but for those of text, bytes that are no UTF-8, and what turns the direction of writing: echoed,
 # they would rule the terminal or hide what a command is about to do.
 _UNPRINTABLE = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff\u202a-\u202e\u2066-\u2069]")
+
+
+def new_app(what: str) -> typer.Typer:
+    """A command line of several commands, plain and quick to show its help."""
+    return typer.Typer(
+        help=what,
+        epilog=EXIT_CODES_HELP,
+        no_args_is_help=True,
+        pretty_exceptions_enable=False,
+        rich_markup_mode=None,  # boxes around the help would take as long as all the rest of it
+        add_completion=False,
+    )
 
 
 def run_app(app: typer.Typer, words: Sequence[str] | None = None) -> None:

@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.contract.errors import InputError
 from tests import support
 from tests.cluster.sim import kind
 from tests.cluster.sim.control_plane import NEEDED, missing_tools
@@ -62,17 +61,6 @@ def test_the_kind_tier_names_what_is_missing(tmp_path: Path, monkeypatch: pytest
     assert kind.missing().startswith("DOCKER_HOST=tcp://elsewhere:2375 is no engine of this host")
 
 
-def test_an_old_node_image_is_refused_before_a_cluster_is_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    called = tmp_path / "called"
-    monkeypatch.setenv("PATH", programs(tmp_path / "bin", kind=f": > {called}"))
-    monkeypatch.setenv(kind.IMAGE_VARIABLE, "kindest/node:v1.25.3@sha256:0000")
-    with pytest.raises(InputError, match="too old"):
-        KindManager().create()
-    assert not called.exists()
-    for may_fit in (kind.DEFAULT_IMAGE, "kindest/node:v1.40.0@sha256:1", "registry:5000/node"):
-        kind.check_image(may_fit)
-
-
 def test_only_clusters_of_dead_test_runs_are_removed_and_no_kubeconfig_of_somebody_else_is_touched(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -84,7 +72,6 @@ def test_only_clusters_of_dead_test_runs_are_removed_and_no_kubeconfig_of_somebo
     script = f'echo "$@" >> {log}; [ "$1" = get ] && echo "{" ".join(names)}" && exit 0; [ "$1" = delete ]'
     monkeypatch.setenv("PATH", programs(tmp_path / "bin", kind=script))
     monkeypatch.setenv("TMPDIR", str(tmp_path))
-    monkeypatch.delenv(kind.IMAGE_VARIABLE, raising=False)
     theirs = tmp_path / "config"
     theirs.write_text("somebody else's")
     monkeypatch.setenv("KUBECONFIG", str(theirs))
