@@ -113,8 +113,6 @@ class Drill:
     rollback: str
     usd: float = 0.0
     """What the drill itself may cost; 0 where it runs on what is there anyway."""
-    pool: str = ""
-    """Node pool whose machines alone are hit; empty: any under the named pods."""
     control: bool = False
     """Runs only when named: it shows that the judge can say `broken`."""
 

@@ -13,7 +13,7 @@ from holdfast.drill import remote
 from holdfast.drill.catalogue import find
 from holdfast.drill.errors import DrillError
 from holdfast.drill.plan import Fault, Place
-from holdfast.drill.remote import Where, checked, consent, on_each_pool
+from holdfast.drill.remote import Where, checked, consent
 from holdfast.drill.targets.cluster import Cluster, Named
 from holdfast.drill.targets.evictors import Instance, TaintEvictor, VmEvictor, preempt_by_gcloud, require_gcloud
 from tests import platforms
@@ -151,23 +151,14 @@ def test_gcloud_is_asked_with_project_zone_and_name(tmp_path: Path, monkeypatch:
 MADE = {"a": "2026-01-01T00:09:00Z", "b": "2026-01-01T00:00:00Z", "c": "2026-01-01T00:05:00Z"}
 
 
-POOLS = {"a": "l4-small", "b": "l4-small", "c": "l4-large"}
-
-
 class Listing:
-    """An API with three pods, each alone on a Spot node of one of two pools, and none of anybody else."""
-
-    spot = "true"
+    """An API with three pods, each alone on a Spot node, and none of anybody else."""
 
     def items(self, path: str, **_: object) -> Iterator[dict[str, Any]]:
         for name, made in MADE.items():
-            labels = {"cloud.google.com/gke-spot": self.spot, "cloud.google.com/gke-nodepool": POOLS[name]}
+            labels = {"cloud.google.com/gke-spot": "true"}
             meta = {"name": name, "namespace": "n", "uid": name, "creationTimestamp": made, "labels": labels}
-            spec = {"nodeName": name, "providerID": f"gce://ours/europe-west4-a/{name}"}
-            yield {"metadata": meta, "spec": spec, "status": {"phase": "Running"}}
-
-    def get(self, path: str) -> dict[str, Any]:
-        return next(each for each in self.items("") if each["metadata"]["name"] == path.rpartition("/")[2])
+            yield {"metadata": meta, "spec": {"nodeName": name}, "status": {"phase": "Running"}}
 
 
 @pytest.mark.parametrize("fault", [Fault.EVICT, Fault.PREEMPT])
@@ -175,20 +166,3 @@ def test_the_oldest_goes_first_since_what_fell_lately_waits_longer_each_time(fau
     api: Any = Listing()
     found = Cluster(api, Named(namespace="n", selector="a=b"), fault, TaintEvictor(api)).candidates()
     assert [name.split("/")[1] for name in found] == ["b", "c", "a"]
-
-
-def test_on_each_pool_one_machine_of_it_is_hit_where_one_may_go(monkeypatch: pytest.MonkeyPatch) -> None:
-    api: Any = Listing()
-    monkeypatch.setattr("holdfast.drill.remote.Api", lambda *_: api)
-    where, hit = Where(namespace="n", selector="a=b", project="ours"), list[str]()
-    drills = on_each_pool([find("gke-maintenance"), find("cluster-evict")], where)
-    assert [drill.pool for drill in drills] == ["l4-large", "l4-small", ""]
-    for drill in drills[:2]:
-        evictor = VmEvictor(api, where.project, lambda instance: hit.append(instance.name))
-        target = Cluster(api, Named(namespace="n", selector="a=b"), drill.fault, evictor, drill.pool)
-        found = target.candidates()
-        target.inject(found[: drill.blast.size(len(found))])
-    assert hit == ["c", "b"]
-    api.spot = "false"
-    with pytest.raises(InputError, match="no pool to hit"):
-        on_each_pool([find("gke-maintenance")], where)
