@@ -1,7 +1,6 @@
 """Which nodes are replaced, how many in an hour, and what is written about each."""
 
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,13 +8,10 @@ import pytest
 from holdfast.clients.api import ApiError
 from holdfast.contract.kubernetes import LABEL_NAME
 from holdfast.contract.pools import LABEL_GPU_FAULT, LABEL_SPOT
-from holdfast.exporter import lines
-from holdfast.exporter.jobs import Jobs
 from holdfast.exporter.objects import Node, read_node
-from holdfast.exporter.sources import Folder
-from holdfast.ledger.events import read_folder
 from holdfast.mover.faulty_nodes import FaultyNodes, fault_of
 from workloads.library.tests.exporter.test_cluster import node
+from workloads.library.tests.exporter.written import jobs_of
 
 NOW = 1_790_002_800.0
 LABELS = 'gpu="0",UUID="GPU-1",Hostname="n",err_msg="x} 79"'
@@ -145,12 +141,9 @@ def test_a_disruption_budget_keeps_the_node() -> None:
     assert server.asked == ["evict p"] * 3
 
 
-def test_the_exporter_counts_the_line(tmp_path: Path) -> None:
-    file = tmp_path / "mover.jsonl"
-    lines.append(file, faulty(Server(), 0).step(spot("a"), NOW))
-    assert not read_folder(tmp_path).problems
-    exporter = Jobs(Folder(tmp_path))
-    exporter.read()
+def test_the_exporter_counts_the_line() -> None:
+    exporter = jobs_of(*faulty(Server(), 0).step(spot("a"), NOW))
+    assert not exporter.refused
     counts = [s for s in exporter.samples(NOW, {}) if s.metric == "gpu_faults_total"]
     labels = {"pool": read_node(node("a")).pool, "fault": "xid-79", "answer": "reported"}
     assert [(s.value, dict(s.labels)) for s in counts] == [(1, labels)]

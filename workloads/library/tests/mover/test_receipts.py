@@ -7,7 +7,6 @@ import time
 from collections.abc import Generator
 from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -17,7 +16,6 @@ from kubernetes import client
 from holdfast.clients.api import Api
 from holdfast.contract.pools import LABEL_OWN_PRICE, LABEL_ZONE
 from holdfast.exporter.objects import read_node, read_pod
-from holdfast.exporter.sources import Folder
 from holdfast.ledger.events import Event, parse
 from holdfast.ledger.job_ledger import job_ledgers
 from holdfast.ledger.money import prices_of
@@ -27,11 +25,12 @@ from holdfast.mover.main import Process
 from holdfast.mover.mover import Mover
 from holdfast.mover.node_usage import LONGEST_GAP_S, NodeUsage, NodeUsages
 from holdfast.mover.progress import Progress
-from holdfast.mover.receipts import Order, Receipts, lane_prices, make
+from holdfast.mover.receipts import Receipts, lane_prices
 from holdfast.mover.view import SETTLE_END_S, Ended, View, ending
 from workloads.library.tests import sample
 from workloads.library.tests.exporter.test_cloud import Clock
 from workloads.library.tests.exporter.test_cluster import node, pod
+from workloads.library.tests.exporter.written import Written
 from workloads.library.tests.http_server import answering
 from workloads.library.tests.sample import EPOCH
 
@@ -75,7 +74,7 @@ def job(name: str = "run-7", *, end: str = "Complete", status: str = "True", **m
 
 
 def ended(view: View) -> list[str]:
-    return [one.name for one, _ in view.ended(time.time())]
+    return [one.name for one in view.ended(time.time())]
 
 
 def take(view: View, change: str, found: dict[str, Any], kind: int = 0) -> None:
@@ -185,25 +184,24 @@ def events_of(kind: str) -> list[Event]:
 
 def test_a_job_that_ends_gets_line_json_and_annotation_by_itself(
     kubernetes: tuple[Kubernetes, Api],
-    tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level(logging.INFO)
     server, api = kubernetes
     server.faults = [503]
-    sample.write(tmp_path / "a.jsonl", sample.training("run-7", kills=((13.0, "SIGKILL"),)))
     clock = Clock(EPOCH)
     view = View(clock=clock)
     view.node("ADDED", node("a", labels=MACHINE))
     take(view, "ADDED", job(status="False"))
     view.pod("ADDED", pod("p", on="a", phase="Running"))
-    receipts = Receipts(Folder(tmp_path), partial(leave, api=api), again_s=0.0)
+    reading = parse(sample.encoded(sample.training("run-7", kills=((13.0, "SIGKILL"),))))
+    receipts = Receipts(lambda *asked: reading, partial(leave, api=api), again_s=0.0)
     receipts.start()
     nothing: Any = SimpleNamespace(read=lambda: ([], []))
     process = Process(
-        api=api, view=view, lock=threading.Lock(), progress=Progress(Folder(tmp_path), view.owner_of), mover=Mover(nothing), receipts=receipts,
-        faulty=FaultyNodes(api, 0), lease=None, lines=None, clock=clock,
+        api=api, view=view, lock=threading.Lock(), progress=Progress(Written(), view.owner_of), mover=Mover(nothing), receipts=receipts,
+        faulty=FaultyNodes(api, 0), lease=None, clock=clock,
     )  # fmt: skip
     for step in (0, 15, 15, 3600):
         clock.now += step
@@ -232,18 +230,11 @@ def test_a_job_that_ends_gets_line_json_and_annotation_by_itself(
     ],
 )  # fmt: skip
 def test_what_cannot_be_priced_gets_no_receipt_and_logs_why(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, node_usage: NodeUsage | None, expected: str
+    caplog: pytest.LogCaptureFixture, node_usage: NodeUsage | None, expected: str
 ) -> None:
-    sample.write(tmp_path / "a.jsonl", sample.training("run-7"))
-    receipts = Receipts(Folder(tmp_path), lambda made, _: pytest.fail(f"left {made}"))
-    receipts.order(Ended("training", "run-7", EPOCH, EPOCH + 100), node_usage)
+    reading = parse(sample.encoded(sample.training("run-7")))
+    receipts = Receipts(lambda *asked: reading, lambda made, _: pytest.fail(f"left {made}"))
+    receipts.order(Ended("training", "run-7", EPOCH, EPOCH + 100, node_usage))
     receipts.finish()
     receipts.run()
     assert f"no receipt of run-7: {expected}" in caplog.text
-
-
-def test_lines_of_an_earlier_job_of_that_name_are_not_billed_again(tmp_path: Path) -> None:
-    early = [row | {"t": row["t"] - 50_000, "process": "old"} for row in sample.training("run-7")]
-    sample.write(tmp_path / "a.jsonl", [*early, *sample.training("run-7")])
-    order = Order(Ended("training", "run-7", EPOCH - 60, EPOCH + 100), NodeUsage(node_s={L4: 1.0}, pod_s=1.0, on_s=1.0))
-    assert make(order, Folder(tmp_path)).machine_hours < 0.1
