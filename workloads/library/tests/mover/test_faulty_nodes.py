@@ -60,10 +60,11 @@ class Server:
         self.marked[path.rpartition("/")[2]] = change["metadata"]["labels"][LABEL_GPU_FAULT]
 
     def create(self, path: str, body: Any) -> None:
-        if path == "/api/v1/namespaces/default/events":
-            self._ask(body["reason"], body["involvedObject"]["name"])
-        else:
-            self._ask("evict", path.removesuffix("/eviction"))
+        assert path == "/api/v1/namespaces/default/events"
+        self._ask(body["reason"], body["involvedObject"]["name"])
+
+    def evict(self, namespace: str, pod: str) -> None:
+        self._ask("evict", pod)
 
     def delete(self, path: str) -> None:
         self._ask("delete", path)
