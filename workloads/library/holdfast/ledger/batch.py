@@ -8,7 +8,7 @@ import heapq
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 
-from holdfast.ledger.account import Account, Point, Recovery, totals_us
+from holdfast.ledger.account import JobLedger, Point, Recovery, head, totals_us
 from holdfast.ledger.events import Event
 from holdfast.ledger.processes import ProcessRun, evictions, process_runs
 from holdfast.ledger.timeline import LaneTimeline, Span, State
@@ -18,7 +18,8 @@ ON_ITS_WAY_US = 1_000_000  # a line can be written between the eviction's line a
 KEPT = frozenset({"claimed", "stored", "acked", "item_failed", "dead_lettered"})
 
 
-def account(events: Sequence[Event], begin_us: int, end_us: int) -> Account:
+def ledger(events: Sequence[Event]) -> JobLedger:
+    begin_us, end_us = events[0].t_us, events[-1].t_us
     evicts, workers = evictions(events), process_runs(events)
     victims = _victims(workers, evicts)
     for evict, victim in zip(evicts, victims, strict=True):
@@ -33,7 +34,8 @@ def account(events: Sequence[Event], begin_us: int, end_us: int) -> Account:
         if lane[-1].exit_code == 0:
             timeline.add(lane[-1].ends_us, end_us, State.IDLE)
         spans += timeline.spans()
-    return Account(
+    return JobLedger(
+        **head(events),
         lanes=len(lanes),
         totals_us=totals_us(spans),
         drawn=lambda: spans,

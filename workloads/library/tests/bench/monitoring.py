@@ -54,7 +54,7 @@ def million_events(count: int) -> dict[str, float]:
     found = job_ledgers(reading.events)
     done = time.perf_counter()
     assert not reading.problems
-    unsummed_us = max(abs(sum(x.totals_us().values()) - x.wall_us) for x in found)
+    unsummed_us = max(abs(sum(x.totals_us.values()) - x.wall_us) for x in found)
     began_page = time.perf_counter()
     page = render(build(found, reading.problems, {}, capacities(reading.events)))
     page_s, page_mb = time.perf_counter() - began_page, len(page.encode()) / 1e6

@@ -168,9 +168,3 @@ def test_the_table_ends_with_the_whole_outcome(capsys: pytest.CaptureFixture[str
 def test_a_drill_that_showed_nothing_names_the_step() -> None:
     not_steady = QUIET.run(DRILL, ByHand({"pulse": 0.0})).journal()
     assert "inconclusive; at step `steady state`: not steady: pulse >= 1 wanted" in sentence(not_steady)
-
-
-def test_a_place_that_needs_more_names_it(tmp_path: Path) -> None:
-    with pytest.raises(InputError) as error:
-        CliRunner().invoke(app, ["drill", "--target", "cluster", "--out", str(tmp_path)], catch_exceptions=False)
-    assert "needs the names of its targets" in error.value.lines()

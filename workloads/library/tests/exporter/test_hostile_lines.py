@@ -1,11 +1,8 @@
 """Any pod may print a line: none ends a pass, none speaks for another job, and each that is refused is counted."""
 
 import json
-from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from holdfast.exporter import jobs as followed
 from holdfast.exporter.cluster import Cluster
@@ -13,10 +10,8 @@ from holdfast.exporter.jobs import Jobs
 from holdfast.exporter.main import Exporter
 from holdfast.exporter.sample import Sample
 from holdfast.exporter.sources import Lines
-from holdfast.ledger.border import AHEAD_S, FIELDS, MAX_LINE_BYTES
+from holdfast.ledger.border import AHEAD_S, MAX_LINE_BYTES
 from holdfast.ledger.events import parse
-from holdfast.ledger.job_ledger import job_ledgers
-from holdfast.ledger.job_summary import job_summaries
 from workloads.library.tests import sample
 from workloads.library.tests.exporter.written import Written
 from workloads.library.tests.sample import EPOCH, line
@@ -74,44 +69,6 @@ def test_no_line_ends_a_pass_or_spoils_another(hostile: bytes) -> None:
 def test_null_counts_as_not_given() -> None:
     found = passed(sample.encoded([line(EPOCH, "claimed", **BATCH, items=None), line(EPOCH, "acked", **BATCH)]))
     assert not [s for s in found if s.metric == "event_lines_refused_total"]
-
-
-VALUES = st.recursive(
-    st.none()
-    | st.booleans()
-    | st.integers()
-    | st.floats()
-    | st.text()
-    | st.just(HUGE)
-    | st.just(-1)
-    | st.just("\ud800"),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3),
-    max_leaves=5,
-)
-TYPES = st.sampled_from(["start", "restore", "window", "save", "commit", "exit", "claimed", "stored", "item_failed", "evict", "scheduled", "node_up", 7, None])  # fmt: skip
-
-
-@settings(max_examples=40)
-@given(
-    rows=st.lists(
-        st.tuples(
-            TYPES,
-            st.sampled_from(["training", "batch", "node"]),
-            st.dictionaries(st.sampled_from(sorted(FIELDS)), VALUES),
-        ),
-        max_size=8,
-    )
-)
-def test_whatever_a_line_holds_accounts_can_be_made(rows: list[tuple[Any, str, dict[str, Any]]]) -> None:
-    lines = [
-        json.dumps({"v": 1, "t": EPOCH + n, "event": event, "job": "j", "kind": kind, "process": "p"} | fields).encode()
-        for n, (event, kind, fields) in enumerate(rows)
-    ]
-    events = parse(lines, now_s=NOW).events
-    for ledger in job_ledgers(events):
-        assert sum(ledger.totals_us().values()) == ledger.wall_us
-        assert list(ledger.account.progress) is not None
-    job_summaries(events)
 
 
 def test_lines_from_the_future_are_refused_and_a_clock_a_little_ahead_is_not() -> None:
