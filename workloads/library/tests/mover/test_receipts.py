@@ -15,6 +15,7 @@ from kubernetes import client
 
 from holdfast.clients.api import Api
 from holdfast.contract.pools import LABEL_OWN_PRICE, LABEL_ZONE
+from holdfast.contract.values import unix_s
 from holdfast.exporter.objects import read_node, read_pod
 from holdfast.ledger.events import Event, parse
 from holdfast.ledger.job_ledger import job_ledgers
@@ -81,43 +82,38 @@ def take(view: View, change: str, found: dict[str, Any], kind: int = 0) -> None:
     KINDS[kind].apply(view)(change, found)
 
 
-@pytest.mark.parametrize(("kind", "end"), [(0, "Complete"), (0, "Failed"), (1, "Completed"), (1, "Failed")])
-def test_a_job_or_jobset_that_ended_is_due_once(kind: int, end: str) -> None:
-    view = View()
-    take(view, "ADDED", job(end=end), kind)
-    assert ended(view) == ["run-7"]
-    assert ended(view) == []
+ANNOTATED = {"annotations": {ANNOTATION: "{}"}}
 
 
 @pytest.mark.parametrize(
-    "found",
+    ("kind", "changes", "due"),
     [
-        job(status="False"),
-        job(end="Suspended"),
-        job(ownerReferences=[{"kind": "JobSet"}]),
-        job(annotations={ANNOTATION: "{}"}),
+        *((kind, [("ADDED", job(end=end))], True) for kind, end in ((0, "Complete"), (1, "Completed"), (0, "Failed"), (1, "Failed"))),
+        (0, [("ADDED", job(status="False"))], False),
+        (0, [("ADDED", job(end="Suspended"))], False),
+        (0, [("ADDED", job(ownerReferences=[{"kind": "JobSet"}]))], False),
+        (0, [("ADDED", job(**ANNOTATED))], False),
+        (0, [("ADDED", job()), ("MODIFIED", job(**ANNOTATED))], False),
+        (0, [("ADDED", job()), ("DELETED", job())], False),
     ],
-    ids=["running", "suspended", "of a JobSet", "has one"],
-)
-def test_other_jobs_get_no_receipt(found: dict[str, Any]) -> None:
+    ids=["complete", "a JobSet", "failed", "a JobSet that failed", "running", "suspended", "of a JobSet", "has one",
+         "another mover was faster", "deleted"],
+)  # fmt: skip
+def test_a_job_or_jobset_that_ended_is_due_once(
+    kind: int, changes: list[tuple[str, dict[str, Any]]], due: bool
+) -> None:
     view = View()
-    take(view, "ADDED", found)
+    for change, found in changes:
+        take(view, change, found, kind)
+    assert ended(view) == ["run-7"] * due
     assert ended(view) == []
 
 
 def test_the_last_lines_may_still_be_on_their_way() -> None:
     view = View()
     take(view, "ADDED", job())
-    [waiting] = view.over[KINDS[0].path].values()
-    assert view.ended(waiting.ended_s + SETTLE_END_S - 1) == []
-    assert len(view.ended(waiting.ended_s + SETTLE_END_S)) == 1
-
-
-def test_another_mover_that_was_faster_leaves_nothing_to_do() -> None:
-    view = View()
-    take(view, "ADDED", job())
-    take(view, "MODIFIED", job(annotations={ANNOTATION: "{}"}))
-    assert ended(view) == []
+    over_s = unix_s("2026-09-21T15:00:00Z")
+    assert [len(view.ended(over_s + SETTLE_END_S + late_s)) for late_s in (-1, 0)] == [0, 1]
 
 
 def seated(*pods: tuple[str, str], passes: int = 4, gap_s: float = 15.0) -> NodeUsage:
