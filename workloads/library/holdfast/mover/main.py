@@ -57,44 +57,28 @@ class Process:
         with self.lock:
             self.progress.forget_all_but(self.view.uids)
             self.view.passed(now)
+            seen, nodes, waits = self.view.seen(self.progress.events), dict(self.view.nodes), self.view.without_node()
         if self.lease and not loop.leads(self.lease):
             return
+        silent = [name for name, node in nodes.items() if node.silent]
+        spot = {name: node for name, node in nodes.items() if node.capacity == SPOT}
         # An API server that does not answer stops no other act, and no receipt.
-        for undone, act in (
-            ("nothing is moved", self._move),
-            ("no pod of a silent node is ended", self._end_silent),
-            ("no node is replaced", self._replace_faulty),
-            ("no job is queued again", self._requeue),
-            ("no priority is boosted", self._weigh),
-        ):
+        acts: dict[str, Callable[[], object]] = {
+            "nothing is moved": lambda: lines.write(map(_line, self.mover.step(seen, now))),
+            "no pod of a silent node is ended": lambda: end_pods(self.api, silent, now, self.namespaces),
+            "no node is replaced": lambda: lines.write(self.faulty.step(spot, now)),
+            "no job is queued again": lambda: requeue(self.api, waits, now, self.namespaces),
+            "no priority is boosted": lambda: self._weigh(now),
+        }
+        for undone, act in acts.items():
             try:
-                act(now)
+                act()
             except (ApiError, Unjudged) as error:
                 LOG.warning("%s in this pass: %s", undone, error)
         with self.lock:
             due = self.view.ended(now)
         for ended in due:
             self.receipts.order(ended)
-
-    def _move(self, now_s: float) -> None:
-        with self.lock:
-            seen = self.view.seen(self.progress.events)
-        lines.write(_line(move) for move in self.mover.step(seen, now_s))
-
-    def _end_silent(self, now_s: float) -> None:
-        with self.lock:
-            silent = [name for name, node in self.view.nodes.items() if node.silent]
-        end_pods(self.api, silent, now_s, self.namespaces)
-
-    def _replace_faulty(self, now_s: float) -> None:
-        with self.lock:
-            spot = {name: node for name, node in self.view.nodes.items() if node.capacity == SPOT}
-        lines.write(self.faulty.step(spot, now_s))
-
-    def _requeue(self, now_s: float) -> None:
-        with self.lock:
-            waits = self.view.without_node()
-        requeue(self.api, waits, now_s, self.namespaces)
 
     def _weigh(self, now_s: float) -> None:
         """What is at stake changes slowly, and the list of Workloads may be long."""

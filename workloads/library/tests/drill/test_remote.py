@@ -1,4 +1,4 @@
-"""Somebody else's cluster: what must be named, who is asked, and which VM is hit, with a compute client that only notes."""
+"""Somebody else's cluster: what must be named, who is asked, and which VM is hit, with a gcloud that only notes."""
 
 import json
 from collections.abc import Iterator
@@ -15,7 +15,7 @@ from holdfast.drill.errors import DrillError
 from holdfast.drill.plan import Fault, Place
 from holdfast.drill.remote import Where, checked, consent
 from holdfast.drill.targets.cluster import Cluster, Named
-from holdfast.drill.targets.evictors import Instance, TaintEvictor, VmEvictor, preempt_by_gcloud, require_gcloud
+from holdfast.drill.targets.evictors import TaintEvictor, VmEvictor, require_gcloud
 from tests import platforms
 
 OURS = replace(
@@ -105,7 +105,11 @@ def test_the_targets_are_shown_and_only_the_context_name_is_a_yes(
         consent(asking, lambda _: "y")(find("gke-maintenance"), ["node/a"])
 
 
-class OneNode:
+def node(project: str, name: str = "gke-1") -> dict[str, Any]:
+    return {"metadata": {"name": name}, "spec": {"providerID": f"gce://{project}/europe-west4-a/{name}"}}
+
+
+class Nodes:
     """An API that knows nodes of two projects."""
 
     def get(self, path: str) -> dict[str, Any]:
@@ -113,24 +117,14 @@ class OneNode:
         return node("theirs" if name == "alien" else "ours", name)
 
 
-def node(project: str, name: str = "gke-1") -> dict[str, Any]:
-    return {"metadata": {"name": name}, "spec": {"providerID": f"gce://{project}/europe-west4-a/{name}"}}
-
-
-def test_the_vm_of_the_node_is_hit_and_none_of_another_project() -> None:
-    noted: list[Instance] = []
-    evictor = VmEvictor(OneNode(), "ours", noted.append)  # type: ignore[arg-type]
+def test_gcloud_hits_the_vm_of_the_node_and_none_of_another_project(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    api: Any = Nodes()
+    evictor = VmEvictor(api, "ours")
     assert evictor.check(node("ours")) == ""
     assert "belongs to project theirs" in evictor.check(node("theirs"))
     assert "names no VM" in evictor.check({"spec": {"providerID": "kind://docker/a/b"}})
-    with pytest.raises(DrillError, match="not all"):
-        evictor.evict(["gke-1", "alien"])
-    assert not noted
-    assert "europe-west4-a/gke-1" in evictor.evict(["gke-1"])
-    assert noted == [Instance("ours", "europe-west4-a", "gke-1")]
-
-
-def test_gcloud_is_asked_with_project_zone_and_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path / "none"))
     with pytest.raises(Unjudged, match="not installed"):
         require_gcloud()
@@ -139,11 +133,15 @@ def test_gcloud_is_asked_with_project_zone_and_name(tmp_path: Path, monkeypatch:
     fake.write_text(f'#!/bin/sh\necho "$@" >> {log}\ncase "$4" in gone) echo "not found" >&2; exit 1;; esac\n')
     fake.chmod(0o755)
     require_gcloud()
-    preempt_by_gcloud(Instance("ours", "z-a", "vm"))
+    with pytest.raises(DrillError, match="not all"):
+        evictor.evict(["gke-1", "alien"])
+    assert not log.exists()
+    assert "europe-west4-a/gke-1" in evictor.evict(["gke-1"])
+    assert (
+        log.read_text() == "compute instances simulate-maintenance-event gke-1 --project=ours --zone=europe-west4-a\n"
+    )
     with pytest.raises(Unjudged, match="not found"):
-        preempt_by_gcloud(Instance("ours", "z-a", "gone"))
-    first, _ = log.read_text().splitlines()
-    assert first == "compute instances simulate-maintenance-event vm --project=ours --zone=z-a"
+        evictor.evict(["gone"])
 
 
 # Which pods and nodes of a cluster a drill takes first.
