@@ -149,10 +149,13 @@ def test_a_batch_counts_every_place_and_what_a_killed_worker_held() -> None:
     assert found.wall_us == sum(found.totals_us.values())
 
 
-def test_an_eviction_that_names_no_process_is_given_to_the_one_that_fell_silent() -> None:
-    lines = [row | {"target": "worker-2"} if row["event"] == "evict" else row for row in sample.batch("job", kills=1)]
-    [found] = read(*lines)
-    assert [(r.target, r.lost_steps) for r in found.recoveries] == [("worker-2", 6)]
+def test_an_eviction_finds_its_worker_by_the_pod_of_an_index_and_costs_nothing_where_it_names_none() -> None:
+    rows = sample.batch("job", kills=1)
+    [victim] = [row["target"].removeprefix("pod-") for row in rows if row["event"] == "evict"]
+    rows = [row | {"process": row["process"].replace("host", f"job-{row['process'][5]}")} for row in rows]
+    for target, lost in ((f"job-{victim}-abcde", 6), (f"job-{victim}", 6), ("worker", 0)):
+        [found] = read(*(row | {"target": target} if row["event"] == "evict" else row for row in rows))
+        assert [(r.target, r.lost_steps) for r in found.recoveries] == [(target, lost)]
 
 
 def test_an_empty_history_has_no_goodput_and_no_error() -> None:
