@@ -4,16 +4,14 @@ import json
 import logging
 import threading
 import time
-from collections.abc import Generator
 from dataclasses import dataclass, field
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from kubernetes import client
 
-from holdfast.clients.api import Api
+from holdfast.clients.api import ApiError
 from holdfast.contract.pools import LABEL_OWN_PRICE, LABEL_ZONE
 from holdfast.contract.values import unix_s
 from holdfast.exporter.objects import read_node, read_pod
@@ -32,7 +30,6 @@ from workloads.library.tests import sample
 from workloads.library.tests.exporter.test_cloud import Clock
 from workloads.library.tests.exporter.test_cluster import node, pod
 from workloads.library.tests.exporter.written import Written
-from workloads.library.tests.http_server import answering
 from workloads.library.tests.sample import EPOCH
 
 L4 = ("g2-standard-8", "us-central1", "spot")
@@ -43,29 +40,18 @@ MACHINE = {"node.kubernetes.io/instance-type": "g2-standard-8", "cloud.google.co
 
 @dataclass
 class Kubernetes:
-    """Takes merge patches as the API server would; there is no JobSet."""
+    """Takes annotations after its faults; there is no JobSet, and it lists nothing."""
 
     faults: list[int] = field(default_factory=list[int])
     left: dict[str, Any] = field(default_factory=dict[str, Any])
 
-    def answer(self, path: str, headers: object, body: bytes) -> tuple[int, object]:
-        if not body:
-            return 501, {}  # it is asked for nothing
-        if self.faults:
-            return self.faults.pop(0), {}
-        if "jobsets" in path:
-            return 404, {}
-        self.left[path] = json.loads(json.loads(body)["metadata"]["annotations"][ANNOTATION])
-        return 200, {}
+    def items(self, path: str, **query: str) -> list[Any]:
+        raise ApiError(501, "no lists")
 
-
-@pytest.fixture
-def kubernetes() -> Generator[tuple[Kubernetes, Api]]:
-    server = Kubernetes()
-    with answering(server.answer) as address:
-        api = client.ApiClient(client.Configuration(host=address))
-        yield server, Api.over(api)
-        api.rest_client.pool_manager.clear()
+    def merge(self, path: str, change: Any) -> None:
+        if status := self.faults.pop(0) if self.faults else 404 if "jobsets" in path else 0:
+            raise ApiError(status, "no")
+        self.left[path] = json.loads(change["metadata"]["annotations"][ANNOTATION])
 
 
 def job(name: str = "run-7", *, end: str = "Complete", status: str = "True", **meta: Any) -> dict[str, Any]:
@@ -179,13 +165,11 @@ def events_of(kind: str) -> list[Event]:
 
 
 def test_a_job_that_ends_gets_line_json_and_annotation_by_itself(
-    kubernetes: tuple[Kubernetes, Api],
-    capsys: pytest.CaptureFixture[str],
-    caplog: pytest.LogCaptureFixture,
+    capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
-    server, api = kubernetes
-    server.faults = [503]
+    server = Kubernetes(faults=[503])
+    api: Any = server
     clock = Clock(EPOCH)
     view = View(clock=clock)
     view.node("ADDED", node("a", labels=MACHINE))
