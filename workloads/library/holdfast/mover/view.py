@@ -136,8 +136,4 @@ def ending(namespaces: Iterable[str] = JOB_NAMESPACES) -> list[Kind]:
         for version, kind in ((JOB_API, "jobs"), (JOBSET_API, "jobsets"))
         for namespace in namespaces
     ]
-    return [Kind(path, path, _taking(path), uid, optional=True) for path in paths]
-
-
-def _taking(path: str) -> Callable[[View], partial[None]]:
-    return lambda view: partial(view.job, path)
+    return [Kind(path, path, lambda view, path=path: partial(view.job, path), uid, optional=True) for path in paths]
