@@ -58,14 +58,14 @@ platform               5 workloads apply {e.name} --kubeconfig={out}/kubeconfig 
 try                   60 holdfast try --platform={out}/manifests/{e.name}/platform.json --kubeconfig={out}/kubeconfig {cap} --yes
 submit-train-gang      5 holdfast submit {out}/manifests/{e.name}/samples/training.yaml --job=train-gang --kubeconfig={out}/kubeconfig {cap} --yes
 capacity-train-gang   46 kubectl --kubeconfig={out}/kubeconfig wait jobset -n=training -l=app.kubernetes.io/name=train-gang --timeout=45m --for=jsonpath={{.status.replicatedJobsStatus[*].ready}}=1
-drill-train-gang      25 holdfast drill gke-maintenance --target=gke --each-pool --yes --kubeconfig={out}/kubeconfig --context=gke_{e.project}_{e.region}_{e.cluster_name} --namespace=training --selector=app.kubernetes.io/name=train-gang
+drill-train-gang      25 holdfast drill gke-maintenance --target=gke --yes --kubeconfig={out}/kubeconfig --context=gke_{e.project}_{e.region}_{e.cluster_name} --namespace=training --selector=app.kubernetes.io/name=train-gang
 end-train-gang        46 kubectl --kubeconfig={out}/kubeconfig wait jobset -n=training -l=app.kubernetes.io/name=train-gang --timeout=45m --for=condition=Completed
 receipt-train-gang    11 kubectl --kubeconfig={out}/kubeconfig wait jobset -n=training -l=app.kubernetes.io/name=train-gang --timeout=10m --for=jsonpath={{.metadata.annotations.holdfast\.dev/receipt}}
 submit-batch-load      5 holdfast submit {out}/manifests/{e.name}/samples/batch.yaml --job=batch-load --kubeconfig={out}/kubeconfig --yes
 end-batch-load        31 kubectl --kubeconfig={out}/kubeconfig wait job -n=batch -l=app.kubernetes.io/name=batch-load --timeout=30m --for=condition=Complete
 submit-batch-drain     5 holdfast submit {out}/manifests/{e.name}/samples/batch.yaml --job=batch-drain --kubeconfig={out}/kubeconfig {cap} --yes
 capacity-batch-drain  46 kubectl --kubeconfig={out}/kubeconfig wait job -n=batch -l=app.kubernetes.io/name=batch-drain --timeout=45m --for=jsonpath={{.status.ready}}={pods}
-drill-batch-drain     25 holdfast drill gke-maintenance --target=gke --each-pool --yes --kubeconfig={out}/kubeconfig --context=gke_{e.project}_{e.region}_{e.cluster_name} --namespace=batch --selector=app.kubernetes.io/name=batch-drain
+drill-batch-drain     25 holdfast drill gke-maintenance --target=gke --yes --kubeconfig={out}/kubeconfig --context=gke_{e.project}_{e.region}_{e.cluster_name} --namespace=batch --selector=app.kubernetes.io/name=batch-drain
 end-batch-drain       46 kubectl --kubeconfig={out}/kubeconfig wait job -n=batch -l=app.kubernetes.io/name=batch-drain --timeout=45m --for=condition=Complete
 receipt-batch-drain   11 kubectl --kubeconfig={out}/kubeconfig wait job -n=batch -l=app.kubernetes.io/name=batch-drain --timeout=10m --for=jsonpath={{.metadata.annotations.holdfast\.dev/receipt}}
 destroy               90 infra destroy {e.name} --yes --confirm={e.name}

@@ -18,7 +18,7 @@ from holdfast.contract.kubernetes import (
 )
 from holdfast.contract.roles import DATABASE_OWNER, NAMESPACE_BATCH, NAMESPACE_MONITORING, NAMESPACE_TRAINING
 from holdfast.manifests import data, database, training
-from holdfast.manifests.pods import PodSettings, Size, template
+from holdfast.manifests.pods import PodSettings, Probes, Size, listening, template
 from holdfast.manifests.policies import budget
 from holdfast.manifests.rbac import holding, reading, within
 from holdfast.manifests.render_context import Body, RenderContext, manifest, meta, versioned
@@ -90,6 +90,8 @@ def exporter(context: RenderContext) -> Body:
     words = ["python", "-m", "holdfast", "export", "--project", env.project, "--location", env.region]
     # Without Cloud SQL it says nothing about batches, and needs no secret to start.
     results = database.access(context, "exporter") if env.database else database.Access(env={})
+    get = client.V1HTTPGetAction(path="/metrics", port=EXPORTER_PORT)
+    answers = client.V1Probe(http_get=get, period_seconds=15, failure_threshold=4)
     work = _settings(
         name="exporter",
         role="exporter",
@@ -100,7 +102,8 @@ def exporter(context: RenderContext) -> Body:
         env=results.env,
         sidecars=results.sidecars,
         ports=[EXPORTER_PORT],
-        probe="/metrics",
+        # A slow answer is no reason to kill.
+        probes=Probes(readiness=answers, liveness=listening(EXPORTER_PORT, period_s=30)),
     )
     return _single(context, work)
 

@@ -220,7 +220,7 @@ SUMMARY: dict[str, Any] = {
         "lost_steps": 20,
         "digest": "8f2c",
         "false_completions": 0,
-        "naive": {"lost_steps": 118, "bit_exact": False, "false_completions": 3},
+        "naive": {"lost_steps": 118, "bit_exact": False, "false_completions": 3, "false_completion_steps": [26]},
     },
     "batch": {"documents": 480, "kills": 8, "lost": 0, "duplicated": 0, "recomputed": 24, "same_scores": True},
     "serving": {

@@ -27,9 +27,6 @@ def drill(
     ] = "",
     namespace: Annotated[str, typer.Option(help="cluster, gke: namespace of the targeted pods.")] = "",
     selector: Annotated[str, typer.Option(help="cluster, gke: labels of the targeted pods, as in kubectl -l.")] = "",
-    each_pool: Annotated[
-        bool, typer.Option("--each-pool", help="cluster, gke: once on each node pool that runs the pods.")
-    ] = False,
     yes: Annotated[bool, typer.Option("--yes", help="cluster, gke: do not ask.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object on standard output.")] = False,
 ) -> None:
@@ -40,12 +37,5 @@ def drill(
     if show_list:
         list_all(as_json=as_json)
         return
-    where = Where(
-        kubeconfig=kubeconfig,
-        context=context,
-        namespace=namespace,
-        selector=selector,
-        each_pool=each_pool,
-        yes=yes,
-    )
+    where = Where(kubeconfig=kubeconfig, context=context, namespace=namespace, selector=selector, yes=yes)
     raise typer.Exit(run_drills(names or [], target, out.resolve(), where, as_json=as_json))

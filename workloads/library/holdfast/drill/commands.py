@@ -24,7 +24,7 @@ from holdfast.drill.catalogue import (
 )
 from holdfast.drill.catalogue import drills as known_drills
 from holdfast.drill.plan import Drill, DrillWork, Place
-from holdfast.drill.remote import Where, builder, checked, consent, on_each_pool
+from holdfast.drill.remote import Where, builder, checked, consent
 from holdfast.drill.runner import DrillRunner, Record
 from holdfast.drill.target import Target
 from holdfast.drill.verdict import exit_code
@@ -49,7 +49,6 @@ def run_drills(names: list[str], target: str, out: Path, where: Where, *, as_jso
     runner, build = DrillRunner(log=console.moment), local
     if place is not Place.LOCAL:
         where = checked(place, where)
-        drills = on_each_pool(drills, where) if where.each_pool else drills
         runner, build = replace(runner, consent=consent(where)), builder(place, where)
     code, journals = run_all(drills, out, build, runner, quiet=as_json)
     if as_json:

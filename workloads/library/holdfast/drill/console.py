@@ -7,7 +7,7 @@ from typing import Any
 
 from rich.console import Console
 
-from holdfast.drill.plan import RECOVERED
+from holdfast.drill.plan import RECOVERED, number
 from holdfast.tables import print_table
 
 _MARKS = {"held": "ok", "broken": "XX", "not measured": "--"}
@@ -26,10 +26,6 @@ def verdict(journal: dict[str, Any]) -> None:
     if rows:
         print_table(["", "OBJECTIVE", "VERDICT", "WANTED", "MEASURED"], rows)
     print(sentence(journal))
-
-
-def number(value: float | None) -> str:
-    return "-" if value is None else f"{value:.4g}"
 
 
 def sentence(journal: dict[str, Any]) -> str:

@@ -56,6 +56,11 @@ class Bound:
         return f"{self.metric} {self.operator} {self.value:g}{' ' if self.unit else ''}{self.unit}"
 
 
+def number(measured: float | None) -> str:
+    """As people read it."""
+    return "nothing" if measured is None else f"{measured:.4g}"
+
+
 def bound(text: str) -> Bound:
     """`METRIC <= NUMBER`, also >= and =, and a unit after it where it has one."""
     if not (found := re.fullmatch(r"(\S+) (<=|>=|=) ([\d.]+)(?: (\S+))?", text)):
@@ -113,8 +118,6 @@ class Drill:
     rollback: str
     usd: float = 0.0
     """What the drill itself may cost; 0 where it runs on what is there anyway."""
-    pool: str = ""
-    """Node pool whose machines alone are hit; empty: any under the named pods."""
     control: bool = False
     """Runs only when named: it shows that the judge can say `broken`."""
 

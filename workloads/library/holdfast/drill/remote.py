@@ -14,7 +14,7 @@ from typing import Any
 
 from holdfast.clients.api import Api
 from holdfast.contract.errors import InputError, Stopped, Unjudged
-from holdfast.drill.plan import Drill, Fault, Place
+from holdfast.drill.plan import Drill, Place
 from holdfast.drill.target import Target
 from holdfast.platform.cluster import published
 
@@ -26,8 +26,6 @@ class Where:
     namespace: str = ""
     selector: str = ""
     yes: bool = False
-    each_pool: bool = False
-    """One run for each node pool under the pods."""
     project: str = ""
     """Of the VMs, on GKE: that of the context's environment, never given by hand."""
 
@@ -98,25 +96,9 @@ def builder(place: Place, where: Where) -> Callable[[Drill, Path], Target]:
 
     def build(drill: Drill, _folder: Path) -> Target:
         evictor = VmEvictor(api, where.project) if place is Place.GKE else TaintEvictor(api)
-        return Cluster(api, named, drill.fault, evictor, drill.pool)
+        return Cluster(api, named, drill.fault, evictor)
 
     return build
-
-
-def on_each_pool(drills: Sequence[Drill], where: Where) -> list[Drill]:
-    """Each drill once for every node pool under the named pods."""
-    from holdfast.drill.targets.cluster import Named, node_pools
-
-    named = Named(namespace=where.namespace, selector=where.selector)
-    pools = node_pools(Api(where.kubeconfig, where.context), named)
-    if not pools:
-        got = f"{where.selector} in namespace {where.namespace}"
-        fix = "wait until its pods have nodes: kubectl get pods -o wide"
-        raise InputError("no pool to hit", got=got, allowed="pods on Spot or flex-start nodes of a pool", fix=fix)
-    # An eviction goes through the API and asks for no machine.
-    return [
-        replace(drill, pool=pool) for drill in drills for pool in (pools if drill.fault is not Fault.EVICT else [""])
-    ]
 
 
 def consent(where: Where, ask: Callable[[str], str] = input) -> Callable[[Drill, Sequence[str]], None]:

@@ -17,7 +17,7 @@ from holdfast.clients.api import ApiError
 from holdfast.contract.errors import Stopped, Unjudged
 from holdfast.contract.values import rfc3339
 from holdfast.drill.errors import DrillError
-from holdfast.drill.plan import RECOVERED, Drill
+from holdfast.drill.plan import RECOVERED, Drill, number
 from holdfast.drill.target import Target
 from holdfast.drill.verdict import Result, Verdict, drill_verdict
 
@@ -227,10 +227,6 @@ class _DrillRun:
 
     def _note(self, step: str, text: str) -> None:
         self.runner.note(self.record, step, text)
-
-
-def number(measured: float | None) -> str:
-    return "nothing" if measured is None else f"{measured:.4g}"
 
 
 @contextmanager

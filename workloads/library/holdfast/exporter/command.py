@@ -1,6 +1,5 @@
 """The command `holdfast export`. Its body imports: `--help` must not wait for what only a run needs."""
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -10,10 +9,6 @@ def export(
     project: Annotated[str, typer.Option(help="Cloud project for the metrics; empty: Prometheus only.")] = "",
     location: Annotated[str, typer.Option(help="Region of the cluster.")] = "",
     cluster: Annotated[str, typer.Option(help="Name of the cluster.")] = "",
-    events: Annotated[Path | None, typer.Option(help="Folder with event files to follow.")] = None,
-    lines: Annotated[
-        Path | None, typer.Option(help="File for lines about nodes and waits; none: standard output.")
-    ] = None,
     port: Annotated[int, typer.Option(help="Port of /metrics.")] = 9400,
     every_s: Annotated[float, typer.Option(help="Seconds between two passes.")] = 15.0,
     team: Annotated[
@@ -24,4 +19,4 @@ def export(
     """Watch pods, nodes, event lines and, with HOLDFAST_DATABASE_URL, the batch backlog; publish to Prometheus and the cloud."""
     from holdfast.exporter.main import serve
 
-    serve(project, location, cluster, events, lines, port, every_s, kubeconfig, team or ())
+    serve(project, location, cluster, port, every_s, kubeconfig, team or ())

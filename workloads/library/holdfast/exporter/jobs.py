@@ -165,7 +165,7 @@ class RunRecord:
         if self._standing is None:
             # Lines of a pod and of the watcher come by different ways, so not in the order of their time.
             ledger = job_ledger(sorted(self.events, key=lambda event: event.t_us))
-            sizes = ledger.account.sizes
+            sizes = ledger.sizes
             self._standing = LedgerSummary(ledger.goodput, ledger.useful_paid, bool(sizes), below_size_since_us(sizes))
         return self._standing
 

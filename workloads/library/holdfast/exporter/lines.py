@@ -1,13 +1,12 @@
 """Event lines of exporter and mover: nodes that came and went, pods that got one, jobs that were moved.
 
-Pure but for `append`.
+Pure but for `write`.
 """
 
 import json
 import socket
 import sys
 from collections.abc import Iterable
-from pathlib import Path
 from typing import Any
 
 from holdfast.contract.roles import NAMESPACE_BATCH, NAMESPACE_TRAINING
@@ -68,18 +67,10 @@ def moved(namespace: str, job: str, t: float, source: str, capacity: str, reason
     return head | {"namespace": namespace, "source": source, "capacity": capacity, "reason": reason}
 
 
-def append(target: Path | None, lines: Iterable[Line]) -> None:
-    """To a file, or to standard output, where the cloud's log agent reads it."""
-    text = "".join(json.dumps(line) + "\n" for line in lines)
-    if not text:
-        return
-    if target is None:
-        sys.stdout.write(text)
-        sys.stdout.flush()
-        return
-    target.parent.mkdir(parents=True, exist_ok=True)
-    with target.open("a") as handle:
-        handle.write(text)
+def write(lines: Iterable[Line]) -> None:
+    """To standard output, where the cloud's log agent reads it."""
+    sys.stdout.writelines(json.dumps(line) + "\n" for line in lines)
+    sys.stdout.flush()
 
 
 def _of_pod(event_type: str, name: str, pod: Pod, t: float) -> Line | None:

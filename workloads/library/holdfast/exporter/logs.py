@@ -25,7 +25,7 @@ from holdfast.contract.values import rfc3339, unix_s
 from holdfast.exporter.lines import EVICT, FAULTY, MOVED, SCHEDULED
 from holdfast.exporter.log import logger
 from holdfast.exporter.objects import JOB_LABELS
-from holdfast.exporter.sources import Lines, of
+from holdfast.exporter.sources import Lines
 from holdfast.ledger.events import Reading, parse
 
 LOG = logger("read-lines")
@@ -79,6 +79,7 @@ class CloudLogs(threading.Thread):
         return [Lines(lines, *writer) for writer, lines in waiting.items()]
 
     def of_job(self, job: str, begin_s: float, namespace: str = "") -> Reading:
+        """All that a job of this namespace (empty: of any) wrote since a moment. Unjudged where it cannot be had whole."""
         if not _OF_KUBERNETES.fullmatch(job):
             # Nothing of that name can have run, and in a filter it would ask for something else.
             return Reading()
@@ -89,7 +90,8 @@ class CloudLogs(threading.Thread):
             # What other pods wrote about it is none of its account.
             lines += [line for entry, line in _entries(page) if speaks_for(entry, job, namespace)]
             if not (token := page.get("nextPageToken")):
-                return of(job, begin_s, parse(lines, job=job, now_s=self._clock()))
+                reading = parse(lines, job=job, now_s=self._clock())
+                return Reading([each for each in reading.events if each.t_us >= begin_s * 1e6], reading.problems)
             asked["pageToken"] = token
         raise Unjudged(
             f"{job} wrote more than {PAGES_A_JOB * PAGE:,} lines: copy them from the log, and price them with `holdfast report`"

@@ -4,8 +4,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from pathlib import Path
+from dataclasses import dataclass, field
 
 from holdfast.clients.api import connect
 from holdfast.contract.environment import ENV_DATABASE
@@ -20,7 +19,6 @@ from holdfast.exporter.jobs import Jobs
 from holdfast.exporter.lease import Lease
 from holdfast.exporter.prometheus import Newest
 from holdfast.exporter.sample import Sample, sample
-from holdfast.exporter.sources import Folder
 from holdfast.exporter.watch import KINDS, QUEUED, Watcher
 from holdfast.runtime import logs, shutdown
 
@@ -28,58 +26,62 @@ from holdfast.runtime import logs, shutdown
 HANDOVER_S = 60.0
 
 
+@dataclass(kw_only=True, slots=True)
 class Exporter:
     """One pass reads everything and publishes it at once, so that metrics of one moment fit together."""
 
-    def __init__(
-        self,
-        cluster: Cluster,
-        lock: threading.Lock,
-        jobs: Jobs | None,
-        clock: Callable[[], float],
-        backlog: Backlog | None = None,
-    ) -> None:
-        self.cluster, self._lock, self._jobs, self._clock, self._backlog = cluster, lock, jobs, clock, backlog
-        self.newest = Newest()
+    cluster: Cluster
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    jobs: Jobs | None = None
+    backlog: Backlog | None = None
+    lease: Lease | None = None
+    writer: CloudWriter | None = None
+    clock: Callable[[], float] = time.time
+    newest: Newest = field(default_factory=Newest)
+
+    def one_pass(self) -> None:
+        samples, lease = self.gather(), self.lease
+        if lease is None or loop.leads(lease):
+            self.newest.show(samples)
+            lines.write(self.lines())
+            if self.writer:
+                self.writer.write(samples)
+        elif lease.recently_held:
+            self.newest.show(samples)
+        else:
+            # Two that serve would count everything twice: what the other published until now is left out here.
+            self.newest.show(())
+            if lease.heard:
+                self._begin_anew()
 
     def gather(self) -> list[Sample]:
-        now = self._clock()
-        with self._lock:
+        now = self.clock()
+        with self.lock:
             found, running = list(self.cluster.samples(now)), self.cluster.running_since()
-        if self._jobs:
-            self._jobs.read(now)
-            found += self._jobs.samples(now, running)
-        if self._backlog:
-            found += self._backlog.samples(now)
+        if self.jobs:
+            self.jobs.read(now)
+            found += self.jobs.samples(now, running)
+        if self.backlog:
+            found += self.backlog.samples(now)
         found.append(sample("exporter_heartbeat_seconds", now))
         return found
 
     def lines(self) -> list[lines.Line]:
         """What the watches saw since the last pass."""
-        with self._lock:
-            return self.cluster.lines(self._clock())
+        with self.lock:
+            return self.cluster.lines(self.clock())
 
-    def begin_anew(self) -> None:
-        with self._lock:
+    def _begin_anew(self) -> None:
+        with self.lock:
             self.cluster.begin_anew()
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Outputs:
-    """Where a pass goes. None: not there."""
-
-    lease: Lease | None = None
-    writer: CloudWriter | None = None
-    lines: Path | None = None
-    """File of the node watcher's lines; None: standard output."""
+        if self.writer:
+            self.writer.begin_anew()
 
 
 def serve(
     project: str,
     location: str,
     cluster_name: str,
-    events: Path | None,
-    lines_file: Path | None,
     port: int,
     every_s: float,
     kubeconfig: str,
@@ -94,43 +96,21 @@ def serve(
     api = connect(kubeconfig)
     backlog = Backlog(uri) if (uri := os.environ.get(ENV_DATABASE, "")) else None
     namespaces = loop.team_of(teams)
-    reader = loop.cloud_logs(project, cluster_name, namespaces) if project and not events else None
-    source = Folder(events) if events else reader
+    source = loop.cloud_logs(project, cluster_name, namespaces) if project else None
     cluster, lock = Cluster(namespaces=namespaces), threading.Lock()
     watchers = [Watcher(kind, api.client, cluster, lock) for kind in (*KINDS, *QUEUED)]
-    exporter = Exporter(cluster, lock, Jobs(source, time.time() - HANDOVER_S) if source else None, time.time, backlog)
-    exporter.newest.serve(port, in_pod=not kubeconfig)  # without one it is the pod's account that asks
-    # With a kubeconfig and no project a person looks at a cluster.
-    own = bool(project) or not kubeconfig
-    outputs = Outputs(
-        lease=Lease(api, NAMESPACE_MONITORING) if own else None,
+    exporter = Exporter(
+        cluster=cluster,
+        lock=lock,
+        jobs=Jobs(source, time.time() - HANDOVER_S) if source else None,
+        backlog=backlog,
+        # With a kubeconfig and no project a person looks at a cluster.
+        lease=Lease(api, NAMESPACE_MONITORING) if project or not kubeconfig else None,
         writer=cloud_writer(project, location, cluster_name) if project else None,
-        lines=lines_file,
     )
-    with loop.running([*watchers, backlog, reader]):
-        loop.run(lambda: one_pass(exporter, outputs), watchers, outputs.lease, stop, every_s)
-
-
-def one_pass(exporter: Exporter, outputs: Outputs) -> None:
-    samples, lease = exporter.gather(), outputs.lease
-    if lease is None or loop.leads(lease):
-        exporter.newest.show(samples)
-        lines.append(outputs.lines, exporter.lines())
-        if outputs.writer:
-            outputs.writer.write(samples)
-    elif lease.recently_held:
-        exporter.newest.show(samples)
-    else:
-        stand_by(exporter, outputs, lease)
-
-
-def stand_by(exporter: Exporter, outputs: Outputs, lease: Lease) -> None:
-    """Two that serve would count everything twice: what the other published until now is left out here."""
-    exporter.newest.show(())
-    if lease.heard:
-        exporter.begin_anew()
-        if outputs.writer:
-            outputs.writer.begin_anew()
+    exporter.newest.serve(port, in_pod=not kubeconfig)  # without one it is the pod's account that asks
+    with loop.running([*watchers, backlog, source]):
+        loop.run(exporter.one_pass, watchers, exporter.lease, stop, every_s)
 
 
 def cloud_writer(project: str, location: str, cluster_name: str) -> CloudWriter:

@@ -36,34 +36,20 @@ def uid(found: Mapping[str, Any]) -> Any:
     return found["metadata"]["uid"]
 
 
+def _named(found: Mapping[str, Any]) -> Any:
+    return found["metadata"]["namespace"], found["metadata"]["name"]
+
+
 KINDS = (
     Kind("/api/v1/nodes", "nodes", lambda c: c.node, lambda o: o["metadata"]["name"]),
     Kind("/api/v1/pods", "pods", lambda c: c.pod, uid),
-    Kind(
-        "/apis/policy/v1/poddisruptionbudgets",
-        "budgets",
-        lambda c: c.budget,
-        lambda o: (o["metadata"]["namespace"], o["metadata"]["name"]),
-    ),
+    Kind("/apis/policy/v1/poddisruptionbudgets", "budgets", lambda c: c.budget, _named),
 )
-
-
 # Nothing waits for these: a cluster may have no Kueue, and ProvisioningRequests are GKE's.
+_REQUESTS = f"{api_path(PROVISIONING_API)}/provisioningrequests"
 QUEUED = (
-    Kind(
-        f"{api_path(KUEUE_API)}/workloads",
-        "workloads",
-        lambda c: c.queues.workload,
-        uid,
-        optional=True,
-    ),
-    Kind(
-        f"{api_path(PROVISIONING_API)}/provisioningrequests",
-        "requests",
-        lambda c: c.queues.request,
-        uid,
-        optional=True,
-    ),
+    Kind(f"{api_path(KUEUE_API)}/workloads", "workloads", lambda c: c.queues.workload, uid, optional=True),
+    Kind(_REQUESTS, "requests", lambda c: c.queues.request, uid, optional=True),
 )
 
 

@@ -143,7 +143,7 @@ def bill(job: JobSnapshot, platform: Platform, events: Path, pods: Sequence[Obje
     # What is noted about its pods alone shows no work, and none that was lost.
     if any(event.type not in FOREIGN_TYPES for event in reading.events if event.job == job.name):
         made = receipt(runs, spot * together, demand * together)
-        lost = f", {lost} steps lost" if (lost := sum(run.account.lost for run in runs)) else ", no step lost"
+        lost = f", {lost} steps lost" if (lost := sum(run.lost for run in runs)) else ", no step lost"
         useful = made.useful_hours / made.machine_hours if made.machine_hours else 0.0
         return f"{made.line()}; useful {100 * useful:.1f} % of its time{lost}"
     hours = sum(ran_s(pod, time.time()) for pod in pods) / 3600

@@ -1,13 +1,18 @@
-"""What the rules of training and of batch hand to the ledger of a job."""
+"""The ledger of a run: where its time went. The rules of training and of batch fill it."""
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+from holdfast.contract.job_identity import run_name
+from holdfast.ledger.events import Event
 from holdfast.ledger.timeline import STATES, Span, State
 
+USEFUL = frozenset({State.PRODUCTIVE})
+# A machine that does not exist yet costs nothing.
+UNPAID = frozenset({State.WAITING, State.DEGRADED})
 Point = tuple[int, float, int]
 """(time, steps or items done, number of the process run): one line of the chart for each run."""
 
@@ -50,8 +55,15 @@ class GangSize(NamedTuple):
     places: int
 
 
-@dataclass(frozen=True)
-class Account:
+@dataclass(frozen=True, kw_only=True)
+class JobLedger:
+    """One run. Times in microseconds; `wall_us` counts every lane, so it is worker time for batch, node time for an elastic gang."""
+
+    job: str
+    index: int | None
+    kind: str
+    begin_us: int
+    end_us: int
     lanes: int
     totals_us: Mapping[State, int]
     """Of all lanes."""
@@ -76,6 +88,48 @@ class Account:
     @cached_property
     def progress(self) -> tuple[Point, ...]:
         return tuple(self.points())
+
+    @property
+    def run(self) -> str:
+        """The job's name, with the index where each index trains apart."""
+        return run_name(self.job, self.index)
+
+    @property
+    def wall_us(self) -> int:
+        return (self.end_us - self.begin_us) * self.lanes
+
+    @property
+    def seconds(self) -> float:
+        """From the first event to the last, as a clock on the wall shows it."""
+        return (self.end_us - self.begin_us) / 1e6
+
+    @property
+    def goodput(self) -> float:
+        """The share of wall time that moved the job forward and was kept; 0 for an empty ledger."""
+        return self.useful_us / self.wall_us if self.wall_us else 0.0
+
+    @property
+    def useful_us(self) -> int:
+        return sum(self.totals_us[state] for state in USEFUL)
+
+    @property
+    def useful_paid(self) -> float:
+        """The useful share of the time on machines: what a price is held against."""
+        paid_us = self.wall_us - sum(self.totals_us[state] for state in UNPAID)
+        return self.useful_us / paid_us if paid_us else 0.0
+
+    @property
+    def unused_us(self) -> int:
+        """The rest of the wall time: by this jobs are ranked."""
+        return self.wall_us - self.useful_us
+
+
+def head(events: Sequence[Event]) -> dict[str, Any]:
+    """What the ledger of a run has in common for training and batch. `events`: in time order, at least one."""
+    first = events[0]
+    return {
+        "job": first.job, "index": first.run_index, "kind": first.kind, "begin_us": first.t_us, "end_us": events[-1].t_us,
+    }  # fmt: skip
 
 
 def totals_us(spans: Iterable[Span]) -> Mapping[State, int]:

@@ -6,19 +6,20 @@ once has n lanes from its first event to its last; wall time is their sum (worke
 
 import heapq
 from bisect import bisect_right
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 
-from holdfast.ledger.account import Account, Point, Recovery, totals_us
+from holdfast.ledger.account import JobLedger, Point, Recovery, head, totals_us
 from holdfast.ledger.events import Event
 from holdfast.ledger.processes import ProcessRun, evictions, process_runs
 from holdfast.ledger.timeline import LaneTimeline, Span, State
 
 STARTED = ("claimed", "stored", "acked", "released", "item_failed", "dead_lettered")
-ON_ITS_WAY_US = 1_000_000  # a line can be written between the eviction's line and its effect
 KEPT = frozenset({"claimed", "stored", "acked", "item_failed", "dead_lettered"})
 
 
-def account(events: Sequence[Event], begin_us: int, end_us: int) -> Account:
+def ledger(events: Sequence[Event]) -> JobLedger:
+    begin_us, end_us = events[0].t_us, events[-1].t_us
     evicts, workers = evictions(events), process_runs(events)
     victims = _victims(workers, evicts)
     for evict, victim in zip(evicts, victims, strict=True):
@@ -33,7 +34,8 @@ def account(events: Sequence[Event], begin_us: int, end_us: int) -> Account:
         if lane[-1].exit_code == 0:
             timeline.add(lane[-1].ends_us, end_us, State.IDLE)
         spans += timeline.spans()
-    return Account(
+    return JobLedger(
+        **head(events),
         lanes=len(lanes),
         totals_us=totals_us(spans),
         drawn=lambda: spans,
@@ -46,66 +48,23 @@ def account(events: Sequence[Event], begin_us: int, end_us: int) -> Account:
 
 
 def _victims(workers: Sequence[ProcessRun], evicts: Sequence[Event]) -> list[ProcessRun | None]:
-    """Who each eviction hit: the named process, else one that stopped at that moment and is not taken yet."""
-    names = _names(workers)
-    silent, leaving = _Silent(workers), _Leaving(workers)
-    taken: set[str] = set()
-    found: list[ProcessRun | None] = []
-    for evict in evicts:
-        target, t_us = str(evict.fields.get("target", "")), evict.t_us
-        near = [run for run in (silent.nearest(t_us, taken), leaving.nearest(t_us, taken)) if run]
-        victim = (
-            names.get(target)
-            or names.get(target.removeprefix("pod-"))
-            or min(near, key=lambda run: abs(run.ends_us - t_us), default=None)
-        )
-        found.append(victim)
-        taken |= {victim.process} if victim else set()
-    return found
-
-
-def _names(workers: Sequence[ProcessRun]) -> dict[str, ProcessRun]:
-    """A target is the name of a process, or pod-<process id>; a process is called <host>-<process id>-<random>."""
-    names: dict[str, ProcessRun] = {}
+    """Who each eviction hit: of the processes that its target names, the newest at that moment."""
+    named: dict[str, list[ProcessRun]] = defaultdict(list)
     for run in workers:
-        for part in (run.process, *(p for p in run.process.split("-")[1:-1] if p.isdecimal())):
-            names.setdefault(part, run)
-    return names
+        # A process is called <host>-<process id>-<random>.
+        for name in {run.process, *run.process.rsplit("-", 2)[:2]}:
+            named[name].append(run)
+    return [_victim(named, evict) for evict in evicts]
 
 
-class _Silent:
-    """Killed without a trace: no event after the eviction, but for one on its way. By their last event."""
-
-    def __init__(self, workers: Iterable[ProcessRun]) -> None:
-        self._runs = sorted((w for w in workers if w.exit_code is None), key=lambda run: run.ends_us)
-        self._ends = [run.ends_us for run in self._runs]
-
-    def nearest(self, t_us: int, taken: set[str]) -> ProcessRun | None:
-        """Those taken leave the list, so each is passed by once."""
-        before = at = bisect_right(self._ends, t_us)
-        while before and self._runs[before - 1].process in taken:
-            before -= 1
-        del self._runs[before:at], self._ends[before:at]
-        found = [self._runs[before - 1]] if before else []
-        for run in self._runs[before : bisect_right(self._ends, t_us + ON_ITS_WAY_US)]:
-            found += [run] if run.begins_us <= t_us and run.process not in taken else []
-        return min(found, key=lambda run: abs(run.ends_us - t_us), default=None)
-
-
-class _Leaving:
-    """Left early, with notice: an exit other than 0, at or after the eviction. Asked in the order of time."""
-
-    def __init__(self, workers: Iterable[ProcessRun]) -> None:
-        self._coming = [run for run in reversed(list(workers)) if run.exit_code]
-        self._alive: list[tuple[int, int, ProcessRun]] = []
-
-    def nearest(self, t_us: int, taken: set[str]) -> ProcessRun | None:
-        while self._coming and self._coming[-1].begins_us <= t_us:
-            run = self._coming.pop()
-            heapq.heappush(self._alive, (run.ends_us, len(self._coming), run))
-        while self._alive and (self._alive[0][0] < t_us or self._alive[0][2].process in taken):
-            heapq.heappop(self._alive)
-        return self._alive[0][2] if self._alive else None
+def _victim(named: Mapping[str, Sequence[ProcessRun]], evict: Event) -> ProcessRun | None:
+    """A target is a process, pod-<process id>, or a pod: its host, or that of an index with a random word behind it."""
+    target = str(evict.fields.get("target", ""))
+    for name in (target, target.removeprefix("pod-"), target.rpartition("-")[0]):
+        runs = named.get(name, ())
+        if begun := bisect_right(runs, evict.t_us, key=lambda run: run.begins_us):
+            return runs[begun - 1]
+    return None
 
 
 def _lanes(workers: Sequence[ProcessRun]) -> list[list[ProcessRun]]:

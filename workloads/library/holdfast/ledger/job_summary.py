@@ -88,7 +88,7 @@ def _summary(runs: Sequence[Sequence[Event]]) -> JobSummary:
     ledgers = [job_ledger(rows) for rows in runs]
     wall_us = sum(ledger.wall_us for ledger in ledgers)
     steps = [_step(ledger) for ledger in ledgers]
-    commits = [ledger.account.commits_us[-1:] for ledger in ledgers]
+    commits = [ledger.commits_us[-1:] for ledger in ledgers]
     return JobSummary(
         job=ledgers[0].job,
         kind=ledgers[0].kind,
@@ -96,11 +96,11 @@ def _summary(runs: Sequence[Sequence[Event]]) -> JobSummary:
         useful_ratio=sum(ledger.useful_us for ledger in ledgers) / wall_us if wall_us else None,
         step=min((step for step in steps if step is not None), default=None),
         last_commit_s=min(newest for [newest] in commits) / 1e6 if all(commits) else None,
-        lost=sum(ledger.account.lost for ledger in ledgers),
+        lost=sum(ledger.lost for ledger in ledgers),
         recoveries=tuple(sorted((r for ledger in ledgers for r in ledger.recoveries), key=lambda r: r.t_us)),
         size=_present_size(ledgers),
-        restarts=tuple(sorted(each for ledger in ledgers for each in ledger.account.restarts)),
-        missing_node_s=sum(ledger.totals_us()[State.DEGRADED] for ledger in ledgers) / 1e6,
+        restarts=tuple(sorted(each for ledger in ledgers for each in ledger.restarts)),
+        missing_node_s=sum(ledger.totals_us[State.DEGRADED] for ledger in ledgers) / 1e6,
         orderly_exits=sum(_orderly_exits(ledgers[0].kind, process_runs(rows)) for rows in runs),
     )
 
@@ -113,11 +113,11 @@ def _orderly_exits(kind: str, runs: Iterable[ProcessRun]) -> int:
 def _present_size(ledgers: Sequence[JobLedger]) -> GangSize | None:
     """Newcomers and leavers at once make sizes that follow each other and are equal."""
     present: GangSize | None = None
-    for size in ledgers[-1].account.sizes:
+    for size in ledgers[-1].sizes:
         same = present and (present.nodes, present.places) == (size.nodes, size.places)
         present = size._replace(begin_us=present.begin_us) if present and same else size
     return present
 
 
 def _step(ledger: JobLedger) -> int | None:
-    return int(ledger.account.progress[-1][1]) if ledger.kind == KIND_TRAINING and ledger.account.progress else None
+    return int(ledger.progress[-1][1]) if ledger.kind == KIND_TRAINING and ledger.progress else None

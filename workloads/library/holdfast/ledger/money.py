@@ -136,8 +136,8 @@ def flip(ledgers: Sequence[JobLedger], bills: Iterable[Receipt], at: Prices) -> 
     """Evictions a running node-hour at which Spot costs as much as its cheaper rival, from what was measured here."""
     back_s = [r.seconds for x in ledgers for r in x.recoveries if r.seconds is not None]
     restart_h = (sum(back_s) / len(back_s) if back_s else 0.0) / HOUR_S
-    saves = sum(len(x.account.commits_us) for x in ledgers)
-    stopped_h = sum(us for x in ledgers for state, us in x.totals_us().items() if state == "checkpointing") / 3.6e9
+    saves = sum(len(x.commits_us) for x in ledgers)
+    stopped_h = sum(us for x in ledgers for state, us in x.totals_us.items() if state == "checkpointing") / 3.6e9
     ratio = at.spot / at.rival[1]
     if not saves:  # a queue: an eviction costs the restart, and what it wasted
         wasted_h, count = sum(b.wasted_usd for b in bills) / at.spot, sum(b.evictions for b in bills)

@@ -13,7 +13,7 @@ from holdfast.clients.api import Api, ApiError
 from holdfast.contract.errors import InputError, Unjudged
 from holdfast.contract.kubernetes import JOB_API, JOBSET_API, api_path
 from holdfast.contract.roles import DEFAULT_TEAM
-from holdfast.ledger.job_ledger import UNPAID, JobLedger
+from holdfast.ledger.account import UNPAID, JobLedger
 from holdfast.ledger.timeline import STATES, Span, State
 
 SCHEMA = "holdfast.receipt/1"
@@ -94,7 +94,7 @@ def receipt(
 ) -> Receipt:
     """`runs`: of one job, at least one; prices are those of one lane. `watched_h`: hours of its lanes on machines, where
     the exporter watched; the time beyond them that no line explains was a wait, in a queue or for a node."""
-    hours = {state: sum(run.totals_us()[state] for run in runs) / 3.6e9 for state in STATES}
+    hours = {state: sum(run.totals_us[state] for run in runs) / 3.6e9 for state in STATES}
     accounted_h = sum(h for state, h in hours.items() if state not in UNPAID)
     paid_h = accounted_h if watched_h is None else watched_h
     away_h = max(0.0, accounted_h - paid_h)
@@ -113,9 +113,9 @@ def receipt(
         on_demand_usd=(paid_h - wasted_h) * on_demand_usd_per_hour,
         usd_per_useful_hour=paid_h * usd_per_hour / useful_h if useful_h else None,
         largest_loss_s=max((s.length_us for run in runs for s in run.spans if s.state is State.LOST), default=0) / 1e6,
-        moves=sum(run.account.moves for run in runs),
-        from_memory=sum(each.from_memory for run in runs for each in run.account.restarts),
-        from_store=sum(not each.from_memory for run in runs for each in run.account.restarts),
+        moves=sum(run.moves for run in runs),
+        from_memory=sum(each.from_memory for run in runs for each in run.restarts),
+        from_store=sum(not each.from_memory for run in runs for each in run.restarts),
         missing_node_hours=hours[State.DEGRADED],
         missing_usd=hours[State.DEGRADED] * usd_per_hour,
     )

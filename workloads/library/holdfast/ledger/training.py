@@ -10,7 +10,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from holdfast.ledger.account import Account, Point, Recovery, Restart
+from holdfast.ledger.account import JobLedger, Point, Recovery, Restart, head
 from holdfast.ledger.events import Event
 from holdfast.ledger.gang import gang_sizes, lanes_of, node_time_us
 from holdfast.ledger.processes import ProcessRun, evictions, pairs, process_runs, seconds_before
@@ -34,7 +34,8 @@ class StepWindow(NamedTuple):
         return min(self.steps, max(0, self.last_step - keep))
 
 
-def account(events: Sequence[Event], begin_us: int, end_us: int) -> Account:
+def ledger(events: Sequence[Event]) -> JobLedger:
+    begin_us, end_us = events[0].t_us, events[-1].t_us
     evicts = evictions(events)
     leads = _close(_leads(process_runs(events)), evicts)
     work = [_work(run) for run in leads]
@@ -51,7 +52,8 @@ def account(events: Sequence[Event], begin_us: int, end_us: int) -> Account:
         _add_run(timeline, run, after)
         _add_work(timeline, done, keep, usual)
     lane = timeline.spans()
-    return Account(
+    return JobLedger(
+        **head(events),
         lanes=places,
         totals_us=node_time_us(lane, sizes, places),
         drawn=lambda: lanes_of(lane, sizes, places),

@@ -94,15 +94,10 @@ class PodSettings:
     volumes: list[tuple[client.V1Volume, str]] = field(default_factory=list[tuple[client.V1Volume, str]])
     """Volume and where it is mounted, read-only."""
     annotations: dict[str, str] = field(default_factory=dict[str, str])
-    pre_stop: list[str] = field(default_factory=list[str])
-    """Run in the container before SIGTERM, within the same window."""
-    probe: str = ""
-    """Path answered on the first port."""
+    pre_stop: client.V1LifecycleHandler | None = None
+    """Before SIGTERM, within the same window."""
     probes: Probes | None = None
-    """In place of those that follow from `probe`."""
     labels: dict[str, str] = field(default_factory=dict[str, str])
-    pre_stop_get: client.V1HTTPGetAction | None = None
-    """Asked by the kubelet before SIGTERM, where a neighbour drains the container."""
     spread_over: str = ""
     """Node label over whose values the pods are spread, as far as there are any."""
 
@@ -184,12 +179,12 @@ def _scratch(name: str, size: str) -> client.V1Volume:
 def container(context: RenderContext, work: PodSettings, name: str = MAIN) -> client.V1Container:
     volumes = _scratch_volumes(work.size) + work.volumes
     limits = work.size.limits()
-    probes = work.probes or (_probes(work.probe, work.ports[0]) if work.probe else None)
+    probes = work.probes
     return client.V1Container(
         name=name,
         image=work.image or context.image(work.role),
         image_pull_policy="Always",
-        lifecycle=_hook(work),
+        lifecycle=client.V1Lifecycle(pre_stop=work.pre_stop) if work.pre_stop else None,
         command=work.command,
         env=_env(work),
         ports=[client.V1ContainerPort(container_port=port) for port in work.ports] or None,
@@ -200,14 +195,6 @@ def container(context: RenderContext, work: PodSettings, name: str = MAIN) -> cl
         security_context=restricted(),
         volume_mounts=[_mount(volume, path) for volume, path in volumes],
     )
-
-
-def _hook(work: PodSettings) -> client.V1Lifecycle | None:
-    if work.pre_stop_get:
-        return client.V1Lifecycle(pre_stop=client.V1LifecycleHandler(http_get=work.pre_stop_get))
-    if not work.pre_stop:
-        return None
-    return client.V1Lifecycle(pre_stop=client.V1LifecycleHandler(_exec=client.V1ExecAction(command=work.pre_stop)))
 
 
 def restricted() -> client.V1SecurityContext:
@@ -226,15 +213,6 @@ def restricted() -> client.V1SecurityContext:
 def _mount(volume: Any, path: str) -> client.V1VolumeMount:
     read_only = None if volume.empty_dir else True
     return client.V1VolumeMount(name=volume.name, mount_path=path, read_only=read_only)
-
-
-def _probes(path: str, port: int) -> Probes:
-    """Liveness asks the port alone: a slow answer is no reason to kill."""
-    get = client.V1HTTPGetAction(path=path, port=port)
-    return Probes(
-        readiness=client.V1Probe(http_get=get, period_seconds=15, failure_threshold=4),
-        liveness=listening(port, period_s=30),
-    )
 
 
 def listening(port: int, period_s: int) -> client.V1Probe:

@@ -13,7 +13,7 @@ CALLS = {"holdfast.dev/calls": "kubernetes"}
 
 def reading(name: str, rules: list[client.V1PolicyRule], *, accounts: list[str], namespace: str) -> Iterator[Body]:
     """A ClusterRole, since nodes have no namespace, for ServiceAccounts of one."""
-    yield from _bound("ClusterRole", name, None, rules, accounts, namespace)
+    yield from _role("ClusterRole", name, None, rules, _accounts(accounts, namespace))
 
 
 def holding(lease: str, *, account: str, namespace: str) -> Iterator[Body]:
@@ -30,7 +30,7 @@ def within(
     name: str, rules: list[client.V1PolicyRule], namespace: str, *, account: str, account_namespace: str
 ) -> Iterator[Body]:
     """A Role of one namespace, for one ServiceAccount of the same or another."""
-    yield from _bound("Role", name, namespace, rules, [account], account_namespace)
+    yield from _role("Role", name, namespace, rules, _accounts([account], account_namespace))
 
 
 def for_groups(
@@ -42,12 +42,8 @@ def for_groups(
     )
 
 
-def _bound(
-    kind: str, name: str, namespace: str | None, rules: list[client.V1PolicyRule], accounts: list[str], of: str
-) -> Iterator[Body]:
-    """The role and its binding to `accounts` of the namespace `of`."""
-    subjects = [{"kind": "ServiceAccount", "name": account, "namespace": of} for account in accounts]
-    yield from _role(kind, name, namespace, rules, subjects)
+def _accounts(names: list[str], namespace: str) -> list[dict[str, str]]:
+    return [{"kind": "ServiceAccount", "name": name, "namespace": namespace} for name in names]
 
 
 def _role(

@@ -89,7 +89,7 @@ def _proxy_work(context: RenderContext, hop: FirstHop) -> PodSettings:
         calls_kubernetes=True,
         ports=[serving.PORT, serving.PROXY_METRICS_PORT],
         probes=Probes(readiness=probes(serving.SIDECAR_PORT).readiness, liveness=listening(serving.PORT, period_s=10)),
-        pre_stop_get=DRAIN_HOOK,
+        pre_stop=DRAIN_HOOK,
         sidecars=[
             draining(context, f"{admin}/ready", window_s, "--drain", f"{admin}/healthcheck/fail", "--count", counted),
             _beside(
@@ -105,7 +105,7 @@ def _proxy_work(context: RenderContext, hop: FirstHop) -> PodSettings:
     )
 
 
-DRAIN_HOOK = client.V1HTTPGetAction(path=serving.DRAIN_PATH, port=serving.HOOK_PORT)
+DRAIN_HOOK = client.V1LifecycleHandler(http_get=client.V1HTTPGetAction(path=serving.DRAIN_PATH, port=serving.HOOK_PORT))
 """PreStop of a container in a pod with `draining`."""
 
 

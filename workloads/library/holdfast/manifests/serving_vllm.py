@@ -40,7 +40,7 @@ def samples(context: RenderContext) -> Iterator[Body]:
             # Compiled kernels and what is streamed pass through /tmp.
             size=replace(gpu_size(pool), disk="12Gi", scratch="8Gi"),
             env={"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1"},  # neither is reachable from the namespace
-            probes=_probes(), pre_stop_get=DRAIN_HOOK,
+            probes=_probes(), pre_stop=DRAIN_HOOK,
             sidecars=[draining(context, f"http://127.0.0.1:{serving.PORT}{HEALTH_PATH}", window_s)],
         )  # fmt: skip
 

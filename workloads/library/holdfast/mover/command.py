@@ -1,6 +1,5 @@
 """The command `holdfast move`. Its body imports: `--help` must not wait for what only a run needs."""
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -9,7 +8,6 @@ import typer
 def move(
     project: Annotated[str, typer.Option(help="Cloud project whose log holds the event lines.")],
     cluster: Annotated[str, typer.Option(help="Name of the cluster.")],
-    lines: Annotated[Path | None, typer.Option(help="File for lines about moves; none: standard output.")] = None,
     every_s: Annotated[float, typer.Option(help="Seconds between two passes.")] = 10.0,
     team: Annotated[
         list[str] | None, typer.Option(help="TEAM=NAMESPACE for each namespace of jobs; none: training and batch.")
@@ -22,4 +20,4 @@ def move(
     """Move jobs between Spot, flex-start and on-demand as their plans say, and write the receipts of those that end."""
     from holdfast.mover.main import serve
 
-    serve(project, cluster, lines, every_s, faulty_nodes_per_hour, kubeconfig, team or ())
+    serve(project, cluster, every_s, faulty_nodes_per_hour, kubeconfig, team or ())

@@ -139,10 +139,8 @@ class FaultyNodes:
         meta = pod["metadata"]
         if due := meta.get("deletionTimestamp"):
             return unix_s(due) > now_s
-        path = f"/api/v1/namespaces/{meta['namespace']}/pods/{meta['name']}/eviction"
-        about = {"name": meta["name"], "namespace": meta["namespace"]}
         try:
-            self.api.create(path, {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": about})
+            self.api.evict(meta["namespace"], meta["name"])
         except ApiError as error:
             LOG.warning("%s is not evicted yet: %s", meta["name"], error)
             return error.status != 404

@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 
 from holdfast.clients.api import Api, ApiError, connect
 from holdfast.contract.errors import Unjudged
@@ -48,8 +47,6 @@ class Process:
     receipts: Receipts
     faulty: FaultyNodes
     lease: Lease | None
-    lines: Path | None
-    """File of the lines about moves; None: standard output."""
     namespaces: Collection[str] = JOB_NAMESPACES
     clock: Callable[[], float] = time.time
     weighed_s: float = 0.0
@@ -60,44 +57,28 @@ class Process:
         with self.lock:
             self.progress.forget_all_but(self.view.uids)
             self.view.passed(now)
+            seen, nodes, waits = self.view.seen(self.progress.events), dict(self.view.nodes), self.view.without_node()
         if self.lease and not loop.leads(self.lease):
             return
+        silent = [name for name, node in nodes.items() if node.silent]
+        spot = {name: node for name, node in nodes.items() if node.capacity == SPOT}
         # An API server that does not answer stops no other act, and no receipt.
-        for undone, act in (
-            ("nothing is moved", self._move),
-            ("no pod of a silent node is ended", self._end_silent),
-            ("no node is replaced", self._replace_faulty),
-            ("no job is queued again", self._requeue),
-            ("no priority is boosted", self._weigh),
-        ):
+        acts: dict[str, Callable[[], object]] = {
+            "nothing is moved": lambda: lines.write(map(_line, self.mover.step(seen, now))),
+            "no pod of a silent node is ended": lambda: end_pods(self.api, silent, now, self.namespaces),
+            "no node is replaced": lambda: lines.write(self.faulty.step(spot, now)),
+            "no job is queued again": lambda: requeue(self.api, waits, now, self.namespaces),
+            "no priority is boosted": lambda: self._weigh(now),
+        }
+        for undone, act in acts.items():
             try:
-                act(now)
+                act()
             except (ApiError, Unjudged) as error:
                 LOG.warning("%s in this pass: %s", undone, error)
         with self.lock:
             due = self.view.ended(now)
-        for ended, node_usage in due:
-            self.receipts.order(ended, node_usage)
-
-    def _move(self, now_s: float) -> None:
-        with self.lock:
-            seen = self.view.seen(self.progress.events)
-        lines.append(self.lines, [_line(move) for move in self.mover.step(seen, now_s)])
-
-    def _end_silent(self, now_s: float) -> None:
-        with self.lock:
-            silent = [name for name, node in self.view.nodes.items() if node.silent]
-        end_pods(self.api, silent, now_s, self.namespaces)
-
-    def _replace_faulty(self, now_s: float) -> None:
-        with self.lock:
-            spot = {name: node for name, node in self.view.nodes.items() if node.capacity == SPOT}
-        lines.append(self.lines, self.faulty.step(spot, now_s))
-
-    def _requeue(self, now_s: float) -> None:
-        with self.lock:
-            waits = self.view.without_node()
-        requeue(self.api, waits, now_s, self.namespaces)
+        for ended in due:
+            self.receipts.order(ended)
 
     def _weigh(self, now_s: float) -> None:
         """What is at stake changes slowly, and the list of Workloads may be long."""
@@ -114,7 +95,6 @@ def _line(move: Move) -> Line:
 def serve(
     project: str,
     cluster_name: str,
-    lines_file: Path | None,
     every_s: float,
     faulty_nodes_per_hour: int,
     kubeconfig: str,
@@ -136,12 +116,12 @@ def serve(
 
     kinds = [kind for kind in KINDS if kind.held in WATCHED]
     watchers = [Watcher(kind, api.client, view, lock) for kind in (*kinds, *ending(namespaces))]
-    receipts = Receipts(source, partial(leave, api=api), namespaces)
+    receipts = Receipts(source.of_job, partial(leave, api=api), namespaces)
     lease = Lease(api, NAMESPACE_MONITORING, MOVER)
     faulty = FaultyNodes(api, faulty_nodes_per_hour, namespaces=(*namespaces, NAMESPACE_SERVING))
     process = Process(
         api=api, view=view, lock=lock, progress=Progress(source, owner_of), mover=Mover(ClusterApi(api, namespaces)),
-        receipts=receipts, faulty=faulty, lease=lease, lines=lines_file, namespaces=namespaces,
+        receipts=receipts, faulty=faulty, lease=lease, namespaces=namespaces,
     )  # fmt: skip
     with loop.running([*watchers, receipts, source]):
         loop.run(process.one_pass, watchers, lease, stop, every_s)

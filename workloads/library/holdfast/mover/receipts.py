@@ -10,14 +10,14 @@ import json
 import queue
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from holdfast.contract.capacity import Capacity
 from holdfast.contract.errors import InputError, Unjudged
 from holdfast.contract.roles import DEFAULT_TEAM
 from holdfast.contract.telemetry import KIND_TRAINING
 from holdfast.exporter.log import logger
-from holdfast.exporter.sources import EventSource
+from holdfast.ledger.events import Reading
 from holdfast.ledger.job_ledger import JobLedger, job_ledgers
 from holdfast.ledger.money import Prices, prices_of
 from holdfast.ledger.receipt import Receipt, receipt
@@ -26,33 +26,29 @@ from holdfast.mover.view import Ended
 
 LOG = logger("receipt")
 TRIES, AGAIN_S = 5, 60.0
+Read = Callable[[str, float, str], Reading]
+"""Job, beginning, namespace -> all that it wrote. Raises Unjudged where that cannot be had whole."""
 Leave = Callable[[Receipt, str], str]
-
-
-@dataclass(frozen=True, slots=True)
-class Order:
-    ended: Ended
-    node_usage: NodeUsage | None
 
 
 class Receipts(threading.Thread):
     def __init__(
-        self, source: EventSource, leave_it: Leave, teams: Mapping[str, str] | None = None, *, again_s: float = AGAIN_S
+        self, read: Read, leave_it: Leave, teams: Mapping[str, str] | None = None, *, again_s: float = AGAIN_S
     ) -> None:
         """`teams`: namespace -> team."""
         super().__init__(name="receipts", daemon=True)
         self._teams = teams or {}
-        self._source, self._leave, self._again_s = source, leave_it, again_s
-        self._orders: queue.SimpleQueue[Order | None] = queue.SimpleQueue()
+        self._read, self._leave, self._again_s = read, leave_it, again_s
+        self._orders: queue.SimpleQueue[Ended | None] = queue.SimpleQueue()
         self._closing = threading.Event()
 
-    def order(self, ended: Ended, node_usage: NodeUsage | None) -> None:
-        self._orders.put(Order(ended, node_usage))
+    def order(self, ended: Ended) -> None:
+        self._orders.put(ended)
 
     def run(self) -> None:
-        while (order := self._orders.get()) and not self._closing.is_set():
+        while (ended := self._orders.get()) and not self._closing.is_set():
             for _ in range(TRIES):
-                if self._made(order) or self._closing.wait(self._again_s):
+                if self._made(ended) or self._closing.wait(self._again_s):
                     break
 
     def finish(self) -> None:
@@ -64,13 +60,13 @@ class Receipts(threading.Thread):
         self._closing.set()
         self.finish()
 
-    def _made(self, order: Order) -> bool:
+    def _made(self, ended: Ended) -> bool:
         """Whether it is settled; False: worth another try."""
-        name = order.ended.name
+        name = ended.name
         try:
-            made = make(order, self._source)
-            made = replace(made, team=self._teams.get(order.ended.namespace, DEFAULT_TEAM))
-            where = self._leave(made, order.ended.namespace)
+            made = make(ended, self._read(name, ended.began_s, ended.namespace))
+            made = replace(made, team=self._teams.get(ended.namespace, DEFAULT_TEAM))
+            where = self._leave(made, ended.namespace)
         except Unjudged as error:
             LOG.warning("no receipt of %s yet: %s", name, error)
             return False
@@ -82,21 +78,20 @@ class Receipts(threading.Thread):
         return True
 
 
-def make(order: Order, source: EventSource) -> Receipt:
-    reading = source.of_job(order.ended.name, order.ended.began_s, order.ended.namespace)
+def make(ended: Ended, reading: Reading) -> Receipt:
     if reading.problems:
-        LOG.warning("receipt of %s: unused lines: %s", order.ended.name, dict(reading.problems))
+        LOG.warning("receipt of %s: unused lines: %s", ended.name, dict(reading.problems))
     found = job_ledgers(reading.events)
     if not found:
         raise Unjudged("it wrote no readable event line")
-    if not order.node_usage or not order.node_usage.node_s:
+    if not ended.node_usage or not ended.node_usage.node_s:
         raise InputError(
             "its machines were not observed",
             got="none of its pods was on a node",
             allowed="a job watched while it ran",
             fix="price it with `holdfast report --machine --region`",
         )
-    return receipt(found, *lane_prices(found, order.node_usage))
+    return receipt(found, *lane_prices(found, ended.node_usage))
 
 
 def lane_prices(runs: Sequence[JobLedger], node_usage: NodeUsage) -> tuple[float, float, float]:

@@ -1,7 +1,7 @@
 """What the mover sees: the cluster as the exporter reads it, which jobs ended, and on which machines they ran. Pure."""
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -27,23 +27,12 @@ class Ended:
     name: str
     began_s: float
     ended_s: float
+    node_usage: NodeUsage | None = None
+    """What it ran on; None where its pods were not watched."""
 
 
 # Pods that are gone: their last lines may still come.
 REMEMBERED = 5_000
-
-
-def take_end(held: dict[str, Ended], change: str, found: Mapping[str, Any]) -> None:
-    """`held`: by uid of the Job or JobSet. The receipt's annotation is the memory of it: no job gets a second one."""
-    meta, over_s = found["metadata"], ended_s(found)
-    receipted = ANNOTATION in (meta.get("annotations") or {})
-    # A JobSet or a CronJob speaks for the Jobs that it made.
-    owned = bool(meta.get("ownerReferences"))
-    if change == "DELETED" or receipted or owned or not over_s:
-        held.pop(meta["uid"], None)
-    else:
-        began_s = unix_s(meta.get("creationTimestamp"))
-        held[meta["uid"]] = Ended(meta["namespace"], meta["name"], began_s, over_s)
 
 
 @dataclass
@@ -66,12 +55,18 @@ class View(Cluster):
             del self.writers[next(iter(self.writers))]
 
     def job(self, path: str, change: str, found: Mapping[str, Any]) -> None:
-        parents = self.parents.setdefault(path, {})
+        parents, over = self.parents.setdefault(path, {}), self.over.setdefault(path, {})
+        meta, over_s = found["metadata"], ended_s(found)
+        # The annotation is the memory of a receipt: no job gets a second one.
+        receipted = ANNOTATION in (meta.get("annotations") or {})
+        over.pop(meta["uid"], None)
         if change == "DELETED":
-            parents.pop(found["metadata"]["uid"], None)
-        else:
-            parents[found["metadata"]["uid"]] = controller_of(found)
-        take_end(self.over.setdefault(path, {}), change, found)
+            parents.pop(meta["uid"], None)
+            return
+        parents[meta["uid"]] = controller_of(found)
+        # A JobSet or a CronJob speaks for the Jobs that it made.
+        if over_s and not receipted and not meta.get("ownerReferences"):
+            over[meta["uid"]] = Ended(meta["namespace"], meta["name"], unix_s(meta.get("creationTimestamp")), over_s)
 
     def root(self, uid: str) -> str:
         """Of a Job that a JobSet made, the JobSet; empty for what is neither."""
@@ -94,13 +89,13 @@ class View(Cluster):
         self.node_usages.passed(((self.root(pod.owner), pod) for pod in self.pods.values()), self.nodes, now_s)
         self.lines(now_s)  # the exporter writes them
 
-    def ended(self, now_s: float) -> list[tuple[Ended, NodeUsage | None]]:
-        """Jobs that are due for their receipt, each once, with what they ran on."""
-        due: list[tuple[str, Ended]] = []
+    def ended(self, now_s: float) -> list[Ended]:
+        """Jobs that are due for their receipt, each once."""
+        due: list[Ended] = []
         for held in self.over.values():
             ripe = [uid for uid, one in held.items() if now_s - one.ended_s >= SETTLE_END_S]
-            due += [(uid, held.pop(uid)) for uid in ripe]
-        return [(one, self.node_usages.held.pop(uid, None)) for uid, one in due]
+            due += [replace(held.pop(uid), node_usage=self.node_usages.held.pop(uid, None)) for uid in ripe]
+        return due
 
     def without_node(self) -> dict[str, float]:
         """Uid of a Job or JobSet -> since when a pod of it has found no node, of those that wait now."""
@@ -141,8 +136,4 @@ def ending(namespaces: Iterable[str] = JOB_NAMESPACES) -> list[Kind]:
         for version, kind in ((JOB_API, "jobs"), (JOBSET_API, "jobsets"))
         for namespace in namespaces
     ]
-    return [Kind(path, path, _taking(path), uid, optional=True) for path in paths]
-
-
-def _taking(path: str) -> Callable[[View], partial[None]]:
-    return lambda view: partial(view.job, path)
+    return [Kind(path, path, lambda view, path=path: partial(view.job, path), uid, optional=True) for path in paths]

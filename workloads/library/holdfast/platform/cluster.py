@@ -56,17 +56,12 @@ def choose(api: Api, given: Path | None, near: Path | None = None) -> Platform:
     return found
 
 
-def require_same(given: Platform, found: Platform) -> None:
-    """Raises Stopped unless both documents describe one platform."""
-    if (given.name, given.identity) != (found.name, found.identity):
-        raise _stopped(given, str(found))
-
-
 def require_cluster_of(api: Api, given: Platform) -> bool:
     """Whether the cluster already has the document of `given`. Raises Stopped where it is another platform's cluster."""
     found = published(api)
     if found is not None:
-        require_same(given, found)
+        if (given.name, given.identity) != (found.name, found.identity):
+            raise _stopped(given, str(found))
         return True
     if match := _GKE.fullmatch(api.cluster):
         project, location, name = match.groups()

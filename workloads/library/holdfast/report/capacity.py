@@ -40,10 +40,6 @@ class Capacities:
     spot: tuple[str, str] = ("", "")
     """Machine type and zone of most Spot nodes; empty where no line names one."""
 
-    @property
-    def has_data(self) -> bool:
-        return bool(self.churn or self.waits or self.queue_waits)
-
     def as_json(self) -> dict[str, Any]:
         return {
             "waits": [wait.as_json() for wait in self.waits],

@@ -43,7 +43,7 @@ def progress(ledgers: Sequence[JobLedger], *, slug: str, unit: str, title: str) 
     rows: list[Row] = [
         {"job": x.run, "t": since_begin(x, t, unit_s), "done": done, "life": life}
         for x in ledgers
-        for t, done, life in outline(x.account.progress, MOST_POINTS // len(ledgers))
+        for t, done, life in outline(x.progress, MOST_POINTS // len(ledgers))
     ]
     evictions = every_eviction(ledgers)
     shown = thin(evictions, MOST_MARKS)
@@ -68,7 +68,7 @@ def progress(ledgers: Sequence[JobLedger], *, slug: str, unit: str, title: str) 
     )
     chart = (falls + lines + marks).properties(width=theme.WIDTH + 60, height=250).resolve_legend(shape="independent")
     notes = ["Dotted: nothing is running"]
-    if any(_many_lives(x.account.progress) for x in ledgers):
+    if any(_many_lives(x.progress) for x in ledgers):
         notes.append(f"a job of more than {MOST_LIVES} lives is one line")
     if len(shown) < len(evictions):
         notes.append(f"{count_of(len(shown), len(evictions), 'evictions')} marked")
@@ -92,18 +92,14 @@ def _many_lives(points: Sequence[Point]) -> bool:
 
 def _done_at(ledger: JobLedger, t_us: int) -> float:
     """Progress at a moment, as the chart draws it: the newest point before it."""
-    points = ledger.account.progress
+    points = ledger.progress
     # There may be thousands of points and hundreds of evictions: a search for each, not a scan.
     before = bisect_right(points, t_us, key=lambda point: point[0])
     return points[before - 1][1] if before else 0.0
 
 
 def _ends(ledgers: Sequence[JobLedger]) -> str:
-    return "; ".join(
-        f"{x.run} reached {x.account.progress[-1][1]:.0f} after {x.seconds:.0f} s"
-        for x in ledgers
-        if x.account.progress
-    )
+    return "; ".join(f"{x.run} reached {x.progress[-1][1]:.0f} after {x.seconds:.0f} s" for x in ledgers if x.progress)
 
 
 def goodput(found: Sequence[Bucket]) -> Plot:

@@ -15,7 +15,6 @@ from holdfast.contract.progress import working
 from holdfast.ledger.events import read_folder
 from holdfast.ledger.job_ledger import JobLedger, job_ledgers
 from holdfast.ledger.money import Money, money, prices_of
-from holdfast.place.churn.estimate import span_seconds
 from holdfast.report import teams
 from holdfast.report.capacity import Capacities, capacities
 from holdfast.report.model import Report, build, role_order
@@ -28,7 +27,6 @@ def write_report(
     out: Path,
     *,
     as_json: bool,
-    since: str = "",
     machine: str = "",
     region: str = "",
     receipts: Path | None = None,
@@ -38,7 +36,7 @@ def write_report(
 
     # Judged before anything is drawn: bad input must leave the page of yesterday as it is.
     with working(f"report on {events}"):
-        read = read_report(events, summary, since, machine, region)
+        read = read_report(events, summary, machine, region)
         report = replace(read, teams=teams.read(receipts) if receipts else ())
         write_whole(out, render(report))
     print(json.dumps(report.as_json()) if as_json else report.answer)
@@ -46,17 +44,12 @@ def write_report(
     return exit_code(report)
 
 
-def read_report(events: Path, summary: Path | None, since: str = "", machine: str = "", region: str = "") -> Report:
-    span_s = span_seconds(since) if since else 0.0
+def read_report(events: Path, summary: Path | None, machine: str = "", region: str = "") -> Report:
     reading = read_folder(events)
     # An empty page would look like a quiet week; a wrong folder must not.
     if not reading.events:
         raise Unjudged(f"no usable event line under {events}: {dict(reading.problems) or 'the files are empty'}")
-    # Counted from the newest event: a copied folder may be old, and "the last hour" of it would be empty.
-    newest_us = reading.events[-1].t_us
-    kept = [e for e in reading.events if not span_s or e.t_us >= newest_us - span_s * 1e6]
-    found = job_ledgers(kept)
-    seen = capacities(kept)
+    found, seen = job_ledgers(reading.events), capacities(reading.events)
     return build(found, reading.problems, read_summary(summary), seen, _money(found, seen, machine, region))
 
 

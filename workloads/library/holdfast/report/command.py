@@ -10,7 +10,6 @@ def report(
     events: Annotated[Path, typer.Option(help="Folder with event files (*.jsonl).")],
     summary: Annotated[Path | None, typer.Option(help="Results of a demo or drill, as JSON.")] = None,
     out: Annotated[Path, typer.Option(help="The HTML file to write.")] = Path("out/report.html"),
-    since: Annotated[str, typer.Option(help="Only the last period before the newest event: 7d, 12h.")] = "",
     machine: Annotated[str, typer.Option(help="Machine type for prices; empty: the type in the node events.")] = "",
     region: Annotated[str, typer.Option(help="Region to price in, with --machine.")] = "",
     receipts: Annotated[
@@ -22,7 +21,5 @@ def report(
     from holdfast.report.cli import write_report
 
     raise typer.Exit(
-        write_report(
-            events, summary, out, since=since, machine=machine, region=region, receipts=receipts, as_json=as_json
-        )
+        write_report(events, summary, out, machine=machine, region=region, receipts=receipts, as_json=as_json)
     )

@@ -54,14 +54,14 @@ class Totals:
 def totals_of(name: str, ledgers: Iterable[JobLedger]) -> Totals:
     found, states = list(ledgers), Counter[State]()
     for one in found:
-        states.update(one.totals_us())
+        states.update(one.totals_us)
     return Totals(
         name=name,
         jobs=len(found),
         wall_us=sum(one.wall_us for one in found),
         states_us={state: states[state] for state in STATES},
         evictions=sum(len(one.recoveries) for one in found),
-        lost=sum(one.account.lost for one in found),
+        lost=sum(one.lost for one in found),
     )
 
 

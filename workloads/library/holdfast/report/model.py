@@ -115,9 +115,9 @@ def job_row(ledger: JobLedger) -> dict[str, Any]:
         "lanes": ledger.lanes,
         "goodput": round(ledger.goodput, 4),
         "evictions": len(ledger.recoveries),
-        "lost": ledger.account.lost,
-        "restarts": [each._asdict() for each in ledger.account.restarts],
-        "states_seconds": {state.value: us / 1e6 for state, us in ledger.totals_us().items()},
+        "lost": ledger.lost,
+        "restarts": [each._asdict() for each in ledger.restarts],
+        "states_seconds": {state.value: us / 1e6 for state, us in ledger.totals_us.items()},
         "recoveries": [asdict(r) | {"seconds": r.seconds} for r in ledger.recoveries],
     }
 
@@ -142,7 +142,7 @@ def figures(ledgers: Sequence[JobLedger], summary: Mapping[str, Any]) -> tuple[F
     if back:
         note = f"longest {exactly(max(back))}, n = {len(back)}"
         shown.append(Figure(label="back at work, median", value=exactly(statistics.median(back)), note=note))
-    restarts = [each for ledger in training for each in ledger.account.restarts]
+    restarts = [each for ledger in training for each in ledger.restarts]
     if from_memory := [each.seconds for each in restarts if each.from_memory]:
         note = f"of {len(restarts)}, the slowest in {exactly(max(from_memory))}"
         shown.append(Figure(label="restarts from memory", value=str(len(from_memory)), note=note))

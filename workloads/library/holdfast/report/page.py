@@ -62,7 +62,7 @@ def render(report: Report) -> str:
         turn=turn(report.money) if report.money else "",
         sections=sections(report),
         figure=figure,
-        capacity=_capacity(report.capacity) if report.capacity.has_data else None,
+        capacity=_capacity(report.capacity),
         steps=report.next_steps[:MOST_STEPS],
         meaning=MEANING,
     )

@@ -127,7 +127,7 @@ def _advice(ledger: JobLedger) -> list[str]:
         State.STRAGGLING: "slow steps: look for a throttled or shared machine",
         State.RESTORING: "loading checkpoints: read shards in parallel, from a bucket in the region",
     }
-    totals = ledger.totals_us()
+    totals = ledger.totals_us
     # Productive and idle time have no remedy and must not win.
     state = max(remedies, key=lambda s: totals[s])
     share = totals[state] / ledger.wall_us if ledger.wall_us else 0.0

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import altair as alt
 
 from holdfast.contract.telemetry import KIND_BATCH
-from holdfast.ledger.job_ledger import USEFUL, JobLedger
+from holdfast.ledger.account import USEFUL, JobLedger
 from holdfast.ledger.timeline import Span, State
 from holdfast.report import theme
 from holdfast.report.bounds import MOST_BARS, MOST_LANES, MOST_MARKS, count_of, cut, thin
@@ -37,7 +37,7 @@ def timeline(ledgers: Sequence[JobLedger], *, slug: str, title: str) -> Plot:
         {"lane": _lane(x, r.lane), "t": since_begin(x, r.t_us, unit_s), "signal": theme.signal(r.signal)}
         for x, r in evictions
     ]
-    commits = thin([(x, t) for x in ledgers for t in x.account.commits_us if _lane(x, 0) in lanes], MOST_MARKS)
+    commits = thin([(x, t) for x in ledgers for t in x.commits_us if _lane(x, 0) in lanes], MOST_MARKS)
     saved = [{"lane": _lane(x, 0), "t": since_begin(x, t, unit_s)} for x, t in commits]
     y = alt.Y("lane:N", sort=lanes, title=None, scale=alt.Scale(paddingInner=0.4), axis=theme.rows_axis(lanes))
     step = 44 if len(lanes) < 6 else 32
@@ -116,7 +116,7 @@ def _by_stretch(lane: Lane, most: int) -> Iterable[tuple[int, int, State]]:
 
 
 def _marks_in_words(ledgers: Sequence[JobLedger], evictions: int, commits: int) -> str:
-    every = sum(len(x.recoveries) for x in ledgers), sum(len(x.account.commits_us) for x in ledgers)
+    every = sum(len(x.recoveries) for x in ledgers), sum(len(x.commits_us) for x in ledgers)
     note = f"{count_of(evictions, every[0], 'evictions').capitalize()} above a bar"
     return f"{note}, {count_of(commits, every[1], 'committed checkpoints')} below it" if every[1] else note
 
@@ -125,6 +125,6 @@ def _account_in_words(ledger: JobLedger) -> str:
     what = (
         f"{len(ledger.recoveries)} evictions"
         if ledger.kind == KIND_BATCH
-        else f"{len(ledger.recoveries)} evictions and {ledger.account.lost} steps done again"
+        else f"{len(ledger.recoveries)} evictions and {ledger.lost} steps done again"
     )
     return f"{ledger.run}: {ledger.seconds:.0f} s, {ledger.goodput:.0%} useful, {what}"

@@ -6,7 +6,6 @@ counter under /metrics rises. Prints a table, and as the last line one JSON obje
 
 import argparse
 import json
-import os
 import statistics
 import subprocess
 import sys
@@ -55,7 +54,7 @@ def million_events(count: int) -> dict[str, float]:
     found = job_ledgers(reading.events)
     done = time.perf_counter()
     assert not reading.problems
-    unsummed_us = max(abs(sum(x.totals_us().values()) - x.wall_us) for x in found)
+    unsummed_us = max(abs(sum(x.totals_us.values()) - x.wall_us) for x in found)
     began_page = time.perf_counter()
     page = render(build(found, reading.problems, {}, capacities(reading.events)))
     page_s, page_mb = time.perf_counter() - began_page, len(page.encode()) / 1e6
@@ -66,8 +65,8 @@ def million_events(count: int) -> dict[str, float]:
 @contextmanager
 def exporter(kubeconfig: Path, port: int, every_s: float) -> Iterator[int]:
     command = [sys.executable, "-m", "holdfast", "export", "--kubeconfig", str(kubeconfig)]
-    command += ["--port", str(port), "--every-s", str(every_s), "--lines", os.devnull]
-    process = subprocess.Popen(command, stderr=subprocess.DEVNULL)
+    command += ["--port", str(port), "--every-s", str(every_s)]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
         yield process.pid
     finally:

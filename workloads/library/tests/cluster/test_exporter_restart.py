@@ -32,13 +32,13 @@ def plane() -> Iterator[ControlPlane]:
 
 @pytest.fixture
 def exporter(plane: ControlPlane, tmp_path: Path) -> Iterator[tuple[int, Path]]:
-    """Its port, and the file of its lines."""
-    [port], lines = free_ports(1), tmp_path / "lines" / "watcher.jsonl"
+    """Its port, and the file of its standard output."""
+    [port], output = free_ports(1), tmp_path / "exporter.jsonl"
     command = [sys.executable, "-m", "holdfast", "export", "--kubeconfig", str(plane.kubeconfig("admin"))]
-    command += ["--port", str(port), "--every-s", "0.2", "--lines", str(lines)]
-    with (tmp_path / "exporter.log").open("wb") as log:
-        process = subprocess.Popen(command, stdout=log, stderr=log)
-    yield port, lines
+    command += ["--port", str(port), "--every-s", "0.2"]
+    with output.open("wb") as lines, (tmp_path / "exporter.log").open("wb") as log:
+        process = subprocess.Popen(command, stdout=lines, stderr=log)
+    yield port, output
     assert process.poll() is None, (tmp_path / "exporter.log").read_text()[-2000:]
     process.send_signal(signal.SIGTERM)
     assert process.wait(60) == 0, (tmp_path / "exporter.log").read_text()[-2000:]
@@ -58,9 +58,12 @@ def metrics(port: int) -> dict[str, float]:
     return found
 
 
-def counted(lines: Path) -> list[tuple[str, str, str]]:
-    rows = [json.loads(line) for line in lines.read_text().splitlines()] if lines.exists() else []
-    return [(row["event"], row["node"], row.get("reason", "")) for row in rows if row["event"] != "scheduled"]
+def counted(output: Path) -> list[tuple[str, str, str]]:
+    """Of the lines about nodes."""
+    rows = map(json.loads, output.read_text().splitlines())
+    return [
+        (row["event"], row["node"], row.get("reason", "")) for row in rows if row.get("event", "").startswith("node_")
+    ]
 
 
 def kill_apiserver(plane: ControlPlane) -> None:

@@ -15,7 +15,6 @@ from kubernetes import client
 from holdfast.clients.api import Api
 from holdfast.contract.kubernetes import INTERRUPTIONS_METRIC, PREEMPTION_TYPE
 from holdfast.contract.roles import NAMESPACE_MONITORING, events_view
-from holdfast.exporter import lines
 from holdfast.exporter.cloud import CloudWriter
 from holdfast.exporter.jobs import Jobs
 from holdfast.exporter.logs import CloudLogs
@@ -79,13 +78,14 @@ class Walk:
         self.seen = {f"{s.metric} {' '.join(f'{k}={v}' for k, v in s.labels)}".strip(): s.value for s in samples}
         assert self.writer.write(samples) == len(samples)
         own = self.exporter.lines()
-        lines.append(self.trainers.folder / "exporter.jsonl", own)
+        with (self.trainers.folder / "exporter.jsonl").open("a") as file:
+            file.writelines(json.dumps(line) + "\n" for line in own)
         self.logs.add_lines([json.dumps(line).encode() for line in own], self.labels, NAMESPACE_MONITORING)
         view = self.watched.cluster
         of_jobs = ((view.root(pod.owner), pod) for pod in view.pods.values())
         view.node_usages.passed(of_jobs, view.nodes, self.clock())
-        for ended, usage in view.ended(self.clock()):
-            self.receipts.order(ended, usage)
+        for ended in view.ended(self.clock()):
+            self.receipts.order(ended)
 
 
 def walk(
@@ -104,7 +104,7 @@ def walk(
     return Walk(
         api=api, clock=clock, watched=watched, logs=logs, recorder=recorder, source=source, labels=labels,
         trainers=Trainers(api, clock, folder, logs),
-        exporter=Exporter(watched.cluster, watched.lock, Jobs(source), clock),
+        exporter=Exporter(cluster=watched.cluster, lock=watched.lock, jobs=Jobs(source), clock=clock),
         writer=CloudWriter(playing, project, location, cluster, clock=clock),
-        receipts=Receipts(source, partial(leave, api=Api.over(credentials)), again_s=0.5),
+        receipts=Receipts(source.of_job, partial(leave, api=Api.over(credentials)), again_s=0.5),
     )  # fmt: skip

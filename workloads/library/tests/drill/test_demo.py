@@ -61,17 +61,3 @@ def test_a_demo_killed_at_a_random_moment_runs_again_and_keeps_every_promise(tmp
     assert (out / "report.html").stat().st_size > 1000
     assert not left(out)
     assert clear(f"demo:{out}") == 0
-
-
-def test_a_second_demo_in_the_same_folder_has_to_wait(tmp_path: Path) -> None:
-    import fcntl
-
-    out = tmp_path / "demo"
-    out.mkdir()
-    with (out / ".lock").open("w") as handle:
-        fcntl.flock(handle, fcntl.LOCK_EX)
-        done = subprocess.run(
-            [sys.executable, "-m", "holdfast", "demo", "--out", str(out)], capture_output=True, text=True, timeout=60
-        )
-    assert done.returncode == 2
-    assert "another demo writes to this folder" in done.stderr

@@ -11,24 +11,17 @@ from workloads.library.tests import sample
 from workloads.library.tests.sample import EPOCH, line
 
 
-def test_half_a_line_is_read_when_it_is_whole(tmp_path: Path) -> None:
+def test_whole_lines_are_read_and_a_line_cut_by_a_kill_spoils_no_other(tmp_path: Path) -> None:
     path = tmp_path / "e.jsonl"
     follower = Follower(path)
     assert follower.read() == []
     start, window = sample.encoded([line(EPOCH, "start"), line(EPOCH + 1, "window", last_step=3)])
-    path.write_bytes(start + b"\n" + window[:20])
+    path.write_bytes(b'{"event": "window", "last_st\n' + start + b"\n[1]\n" + window[:20])
     assert [e["event"] for e in follower.read()] == ["start"]
     with path.open("ab") as file:
         file.write(window[20:] + b"\n")
     assert [e["event"] for e in follower.read()] == ["window"]
     assert follower.last("window", "last_step") == 3
-
-
-def test_a_line_cut_by_a_kill_spoils_no_other(tmp_path: Path) -> None:
-    path = tmp_path / "e.jsonl"
-    (stop,) = sample.encoded([line(EPOCH, "stop", step=4)])
-    path.write_bytes(b'{"event": "window", "last_st\n' + stop + b"\n[1]\n")
-    assert [e["event"] for e in Follower(path).read()] == ["stop"]
 
 
 def test_losses_and_recoveries_are_those_of_the_ledger(tmp_path: Path) -> None:

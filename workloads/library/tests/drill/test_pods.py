@@ -58,15 +58,16 @@ def test_a_process_that_becomes_another_program_is_cleared_as_well(
     assert pod.wait(10) == 137
 
 
-def test_an_obedient_pod_leaves_with_its_own_exit_code(tmp_path: Path, owner: str) -> None:
-    assert start(OBEDIENT, tmp_path, owner).preempt(window_s=30) == 143
-
-
-def test_a_pod_deaf_to_the_notice_is_killed_when_the_window_is_over(tmp_path: Path, owner: str) -> None:
-    pod = start(DEAF, tmp_path, owner)
+@pytest.mark.parametrize(
+    ("code", "window_s", "left"), [(OBEDIENT, 30, 143), (DEAF, 0.5, 137)], ids=["obedient", "deaf"]
+)
+def test_a_pod_leaves_with_its_own_exit_code_or_is_killed_when_the_window_is_over(
+    tmp_path: Path, owner: str, code: str, window_s: float, left: int
+) -> None:
+    pod = start(code, tmp_path, owner)
     began = time.monotonic()
-    assert pod.preempt(window_s=0.5) == 137
-    assert time.monotonic() - began >= 0.5
+    assert pod.preempt(window_s) == left
+    assert (time.monotonic() - began >= window_s) is (left == 137)
     assert not psutil.pid_exists(pod.pid)
 
 

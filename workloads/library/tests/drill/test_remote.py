@@ -1,4 +1,4 @@
-"""Somebody else's cluster: what must be named, who is asked, and which VM is hit, with a compute client that only notes."""
+"""Somebody else's cluster: what must be named, who is asked, and which VM is hit, with a gcloud that only notes."""
 
 import json
 from collections.abc import Iterator
@@ -13,9 +13,9 @@ from holdfast.drill import remote
 from holdfast.drill.catalogue import find
 from holdfast.drill.errors import DrillError
 from holdfast.drill.plan import Fault, Place
-from holdfast.drill.remote import Where, checked, consent, on_each_pool
+from holdfast.drill.remote import Where, checked, consent
 from holdfast.drill.targets.cluster import Cluster, Named
-from holdfast.drill.targets.evictors import Instance, TaintEvictor, VmEvictor, preempt_by_gcloud, require_gcloud
+from holdfast.drill.targets.evictors import TaintEvictor, VmEvictor, require_gcloud
 from tests import platforms
 
 OURS = replace(
@@ -105,7 +105,11 @@ def test_the_targets_are_shown_and_only_the_context_name_is_a_yes(
         consent(asking, lambda _: "y")(find("gke-maintenance"), ["node/a"])
 
 
-class OneNode:
+def node(project: str, name: str = "gke-1") -> dict[str, Any]:
+    return {"metadata": {"name": name}, "spec": {"providerID": f"gce://{project}/europe-west4-a/{name}"}}
+
+
+class Nodes:
     """An API that knows nodes of two projects."""
 
     def get(self, path: str) -> dict[str, Any]:
@@ -113,24 +117,14 @@ class OneNode:
         return node("theirs" if name == "alien" else "ours", name)
 
 
-def node(project: str, name: str = "gke-1") -> dict[str, Any]:
-    return {"metadata": {"name": name}, "spec": {"providerID": f"gce://{project}/europe-west4-a/{name}"}}
-
-
-def test_the_vm_of_the_node_is_hit_and_none_of_another_project() -> None:
-    noted: list[Instance] = []
-    evictor = VmEvictor(OneNode(), "ours", noted.append)  # type: ignore[arg-type]
+def test_gcloud_hits_the_vm_of_the_node_and_none_of_another_project(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    api: Any = Nodes()
+    evictor = VmEvictor(api, "ours")
     assert evictor.check(node("ours")) == ""
     assert "belongs to project theirs" in evictor.check(node("theirs"))
     assert "names no VM" in evictor.check({"spec": {"providerID": "kind://docker/a/b"}})
-    with pytest.raises(DrillError, match="not all"):
-        evictor.evict(["gke-1", "alien"])
-    assert not noted
-    assert "europe-west4-a/gke-1" in evictor.evict(["gke-1"])
-    assert noted == [Instance("ours", "europe-west4-a", "gke-1")]
-
-
-def test_gcloud_is_asked_with_project_zone_and_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path / "none"))
     with pytest.raises(Unjudged, match="not installed"):
         require_gcloud()
@@ -139,11 +133,15 @@ def test_gcloud_is_asked_with_project_zone_and_name(tmp_path: Path, monkeypatch:
     fake.write_text(f'#!/bin/sh\necho "$@" >> {log}\ncase "$4" in gone) echo "not found" >&2; exit 1;; esac\n')
     fake.chmod(0o755)
     require_gcloud()
-    preempt_by_gcloud(Instance("ours", "z-a", "vm"))
+    with pytest.raises(DrillError, match="not all"):
+        evictor.evict(["gke-1", "alien"])
+    assert not log.exists()
+    assert "europe-west4-a/gke-1" in evictor.evict(["gke-1"])
+    assert (
+        log.read_text() == "compute instances simulate-maintenance-event gke-1 --project=ours --zone=europe-west4-a\n"
+    )
     with pytest.raises(Unjudged, match="not found"):
-        preempt_by_gcloud(Instance("ours", "z-a", "gone"))
-    first, _ = log.read_text().splitlines()
-    assert first == "compute instances simulate-maintenance-event vm --project=ours --zone=z-a"
+        evictor.evict(["gone"])
 
 
 # Which pods and nodes of a cluster a drill takes first.
@@ -151,23 +149,14 @@ def test_gcloud_is_asked_with_project_zone_and_name(tmp_path: Path, monkeypatch:
 MADE = {"a": "2026-01-01T00:09:00Z", "b": "2026-01-01T00:00:00Z", "c": "2026-01-01T00:05:00Z"}
 
 
-POOLS = {"a": "l4-small", "b": "l4-small", "c": "l4-large"}
-
-
 class Listing:
-    """An API with three pods, each alone on a Spot node of one of two pools, and none of anybody else."""
-
-    spot = "true"
+    """An API with three pods, each alone on a Spot node, and none of anybody else."""
 
     def items(self, path: str, **_: object) -> Iterator[dict[str, Any]]:
         for name, made in MADE.items():
-            labels = {"cloud.google.com/gke-spot": self.spot, "cloud.google.com/gke-nodepool": POOLS[name]}
+            labels = {"cloud.google.com/gke-spot": "true"}
             meta = {"name": name, "namespace": "n", "uid": name, "creationTimestamp": made, "labels": labels}
-            spec = {"nodeName": name, "providerID": f"gce://ours/europe-west4-a/{name}"}
-            yield {"metadata": meta, "spec": spec, "status": {"phase": "Running"}}
-
-    def get(self, path: str) -> dict[str, Any]:
-        return next(each for each in self.items("") if each["metadata"]["name"] == path.rpartition("/")[2])
+            yield {"metadata": meta, "spec": {"nodeName": name}, "status": {"phase": "Running"}}
 
 
 @pytest.mark.parametrize("fault", [Fault.EVICT, Fault.PREEMPT])
@@ -175,20 +164,3 @@ def test_the_oldest_goes_first_since_what_fell_lately_waits_longer_each_time(fau
     api: Any = Listing()
     found = Cluster(api, Named(namespace="n", selector="a=b"), fault, TaintEvictor(api)).candidates()
     assert [name.split("/")[1] for name in found] == ["b", "c", "a"]
-
-
-def test_on_each_pool_one_machine_of_it_is_hit_where_one_may_go(monkeypatch: pytest.MonkeyPatch) -> None:
-    api: Any = Listing()
-    monkeypatch.setattr("holdfast.drill.remote.Api", lambda *_: api)
-    where, hit = Where(namespace="n", selector="a=b", project="ours"), list[str]()
-    drills = on_each_pool([find("gke-maintenance"), find("cluster-evict")], where)
-    assert [drill.pool for drill in drills] == ["l4-large", "l4-small", ""]
-    for drill in drills[:2]:
-        evictor = VmEvictor(api, where.project, lambda instance: hit.append(instance.name))
-        target = Cluster(api, Named(namespace="n", selector="a=b"), drill.fault, evictor, drill.pool)
-        found = target.candidates()
-        target.inject(found[: drill.blast.size(len(found))])
-    assert hit == ["c", "b"]
-    api.spot = "false"
-    with pytest.raises(InputError, match="no pool to hit"):
-        on_each_pool([find("gke-maintenance")], where)

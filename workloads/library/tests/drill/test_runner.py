@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.contract.errors import Stopped
+from holdfast.contract.errors import InputError, Stopped
 from holdfast.drill import store
 from holdfast.drill.commands import run_all
 from holdfast.drill.errors import DrillError
@@ -112,3 +112,9 @@ def test_the_journal_is_whole(tmp_path: Path) -> None:
     assert [each["verdict"] for each in journal["objectives"]] == ["held", "held"]
     (path,) = tmp_path.glob(f"by-hand/*/{store.JOURNAL}")
     assert json.loads(path.read_text()) == json.loads(json.dumps(journal))
+
+
+def test_two_runs_do_not_write_into_one_folder(tmp_path: Path) -> None:
+    refused = pytest.raises(InputError, match="another demo writes to this folder")
+    with store.alone(tmp_path, "demo"), refused, store.alone(tmp_path, "demo"):
+        pytest.fail("both write")

@@ -1,6 +1,5 @@
 """What the exporter tells of batch jobs, read from a real results database."""
 
-import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -46,7 +45,7 @@ def backlog(database: EmbeddedPostgres, now: list[float]) -> Iterator[Backlog]:
 def test_the_backlog_is_shown_until_the_database_is_gone(
     database: EmbeddedPostgres, backlog: Backlog, now: list[float]
 ) -> None:
-    exporter = Exporter(Cluster(), threading.Lock(), None, lambda: now[0], backlog)
+    exporter = Exporter(cluster=Cluster(), backlog=backlog, clock=lambda: now[0])
     shown: Callable[[], dict[str, float]] = lambda: {s.metric: s.value for s in exporter.gather() if s.labels}  # noqa: E731
     until("the backlog is told", lambda: "batch_backlog_items" in shown() or None, 60)
     found = shown()

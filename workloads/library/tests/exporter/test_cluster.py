@@ -1,5 +1,6 @@
 """What the exporter says of a cluster, and that its memory follows what exists."""
 
+from collections.abc import Iterable
 from typing import Any
 
 import pytest
@@ -46,6 +47,16 @@ def values(cluster: Cluster, metric: str) -> dict[tuple[str, ...], float]:
     return {tuple(v for _, v in s.labels): s.value for s in cluster.samples(NOW) if s.metric == metric}
 
 
+def cluster_of(*nodes: Any, pods: Iterable[Any] = ()) -> Cluster:
+    """Nodes and pods as they are first seen."""
+    cluster = Cluster(clock=lambda: NOW)
+    for found in nodes:
+        cluster.node("ADDED", found)
+    for found in pods:
+        cluster.pod("ADDED", found)
+    return cluster
+
+
 BOUND = [{"type": "PodScheduled", "status": "True", "lastTransitionTime": "2026-11-21T00:30:00Z"}]
 WORKED = [{"state": {"terminated": {"startedAt": BORN, "exitCode": 143}}}]
 ENDED = [{"type": "DisruptionTarget", "status": "True", "reason": "TerminationByKubelet"}]
@@ -68,57 +79,42 @@ SIGNS = {
     ids=["sick", "scaled down", "on demand"],
 )
 def test_a_node_that_nobody_takes_is_no_preemption(shut: Any) -> None:
-    cluster = Cluster()
-    cluster.node("ADDED", node("a", **shut | {"ready": "True", "message": ""}))
+    cluster = cluster_of(node("a", **shut | {"ready": "True", "message": ""}))
     for change in ("MODIFIED", "DELETED"):
         cluster.node(change, node("a", **shut))
     assert values(cluster, "preemptions_total") == {("spot-l4", "us-central1-a"): 0}
 
 
 def test_the_longest_wait_is_shown_by_capacity_and_accelerator_and_falls_to_zero() -> None:
-    cluster = Cluster()
-    cluster.pod("ADDED", pod("p"))
+    cluster = cluster_of(node("a"), pods=[pod("p")])
     assert values(cluster, "pending_seconds") == {("nvidia-l4", "spot"): 3600}
-    cluster.node("ADDED", node("a"))
     cluster.pod("MODIFIED", pod("p", on="a", phase="Running"))
     assert values(cluster, "pending_seconds") == {("nvidia-l4", "spot"): 0}
 
 
 def test_system_pods_on_spot_are_counted_but_not_daemonsets() -> None:
-    cluster = Cluster()
-    cluster.node("ADDED", node("a"))
-    cluster.node("ADDED", node("b", labels={}))
-    cluster.pod("ADDED", pod("dns", on="a", namespace="kube-system", owner="ReplicaSet"))
-    cluster.pod("ADDED", pod("proxy", on="a", namespace="kube-system", owner="DaemonSet"))
-    cluster.pod("ADDED", pod("dns2", on="b", namespace="kube-system", owner="ReplicaSet"))
+    places = (("a", "ReplicaSet"), ("a", "DaemonSet"), ("b", "ReplicaSet"))
+    pods = [pod(f"dns-{n}", on=on, namespace="kube-system", owner=owner) for n, (on, owner) in enumerate(places)]
+    cluster = cluster_of(node("a"), node("b", labels={}), pods=pods)
     assert values(cluster, "system_pods_on_interruptible")["kube-system",] == 1
 
 
 def test_pods_of_jobs_on_a_silent_node_are_counted() -> None:
-    cluster = Cluster()
     silent = node("a") | {"spec": {"taints": [{"key": "node.kubernetes.io/unreachable", "effect": "NoExecute"}]}}
-    cluster.node("ADDED", silent)
-    cluster.node("ADDED", node("b"))
-    for uid, on in (("p", "a"), ("q", "b")):
-        cluster.pod("ADDED", pod(uid, on=on, phase="Running"))
+    cluster = cluster_of(silent, node("b"), pods=[pod(on, on=on, phase="Running") for on in "ab"])
     assert values(cluster, "silent_node_pods") == {("training",): 1, ("batch",): 0}
-    cluster.pod("MODIFIED", pod("p", on="a", phase="Failed"))
+    cluster.pod("MODIFIED", pod("a", on="a", phase="Failed"))
     assert values(cluster, "silent_node_pods")["training",] == 0
 
 
 def test_the_planned_end_of_a_job_is_that_of_its_first_node() -> None:
-    cluster = Cluster()
-    cluster.node("ADDED", node("a", ends="2026-11-21T03:00:00Z"))
-    cluster.node("ADDED", node("b", ends="2026-11-21T05:00:00Z"))
-    for uid, on in (("p", "a"), ("q", "b")):
-        cluster.pod("ADDED", pod(uid, on=on, phase="Running"))
-    assert values(cluster, "node_end_seconds") == {("run-7", "training"): 2 * 3600}
+    ends = {"a": "2026-11-21T03:00:00Z", "b": "2026-11-21T05:00:00Z"}
+    nodes, pods = [node(name, ends=end) for name, end in ends.items()], [pod(on, on=on, phase="Running") for on in ends]
+    assert values(cluster_of(*nodes, pods=pods), "node_end_seconds") == {("run-7", "training"): 2 * 3600}
 
 
 def test_pods_that_the_platform_ends_are_written_down_once_each() -> None:
-    cluster = Cluster()
-    cluster.node("ADDED", node("a"))
-    cluster.pod("ADDED", pod("p", on="a", phase="Running"))
+    cluster = cluster_of(node("a"), pods=[pod("p", on="a", phase="Running")])
     for _ in range(2):
         cluster.pod("MODIFIED", pod("p", on="a", phase="Running", conditions=ENDED))
     cluster.pod("MODIFIED", pod("p", on="a", phase="Failed", conditions=ENDED))
@@ -131,30 +127,20 @@ def test_pods_that_the_platform_ends_are_written_down_once_each() -> None:
     assert (evict.job, evict.kind, evict.fields["reason"]) == ("run-7", "training", "TerminationByKubelet")
 
 
-def test_a_budget_of_a_job_is_left_out() -> None:
-    """Without a node, or done, none of its pods is healthy."""
-    cluster = Cluster()
-    meta = {"namespace": "training", "name": "train-gang"}
-    cluster.budget("ADDED", {"metadata": meta, "status": {"desiredHealthy": 1, "currentHealthy": 0}})
-    assert values(cluster, "disruption_budget_shortfall") == {}
-
-
-def test_a_broken_budget_shows_how_many_are_missing() -> None:
-    cluster = Cluster()
-    budget = {
-        "metadata": {"namespace": "serving", "name": "server"},
-        "status": {"desiredHealthy": 3, "currentHealthy": 1},
-    }
-    cluster.budget("ADDED", budget)
-    assert values(cluster, "disruption_budget_shortfall") == {("server", "serving"): 2}
-    cluster.budget("DELETED", budget)
-    assert values(cluster, "disruption_budget_shortfall") == {}
+def test_a_broken_budget_shows_how_many_are_missing_and_a_budget_of_a_job_is_left_out() -> None:
+    """Of a job without a node, or one that is done, no pod is healthy."""
+    for namespace, shown in (("serving", {("b", "serving"): 2}), ("training", {})):
+        meta = {"namespace": namespace, "name": "b"}
+        budget = {"metadata": meta, "status": {"desiredHealthy": 3, "currentHealthy": 1}}
+        cluster = Cluster()
+        cluster.budget("ADDED", budget)
+        assert values(cluster, "disruption_budget_shortfall") == shown
+        cluster.budget("DELETED", budget)
+        assert values(cluster, "disruption_budget_shortfall") == {}
 
 
 def test_what_vanished_while_nobody_watched_is_forgotten() -> None:
-    cluster = Cluster()
-    for uid in ("p", "q"):
-        cluster.pod("ADDED", pod(uid))
+    cluster = cluster_of(pods=[pod("p"), pod("q")])
     cluster.forget_all_but("pods", {"q"})
     assert set(cluster.pods) == {"q"}
 
@@ -171,8 +157,7 @@ def written(cluster: Cluster, now_s: float = NOW + SETTLE_S) -> list[tuple[str, 
 def test_a_node_that_went_counts_once_and_its_line_gives_the_reason_whatever_showed_it_first(
     order: tuple[str, ...],
 ) -> None:
-    cluster = Cluster(clock=lambda: NOW)
-    cluster.node("ADDED", node("a"))
+    cluster = cluster_of(node("a"))
     assert written(cluster) == [("node_up", "", 3600.0)]
     for sign in order:
         SIGNS[sign](cluster)
@@ -184,23 +169,22 @@ def test_a_node_that_went_counts_once_and_its_line_gives_the_reason_whatever_sho
 
 
 def test_a_node_that_went_at_its_planned_end_is_no_preemption() -> None:
-    cluster = Cluster(clock=lambda: NOW)
-    for change in ("ADDED", "MODIFIED", "DELETED"):
-        state = {"ready": "True"} if change == "ADDED" else {"ready": "False", "message": "node is shutting down"}
-        cluster.node(change, node("a", labels={}, ends="2026-11-21T01:05:00Z", **state))
+    planned = {"labels": {}, "ends": "2026-11-21T01:05:00Z"}
+    cluster = cluster_of(node("a", **planned))
+    for change in ("MODIFIED", "DELETED"):
+        cluster.node(change, node("a", **planned, ready="False", message="node is shutting down"))
     assert written(cluster) == [("node_up", "", 3600.0), ("node_down", "expired", 3600.0)]
 
 
 def test_a_machine_that_comes_back_under_its_name_ends_before_it_begins() -> None:
-    cluster = Cluster(clock=lambda: NOW)
-    for change in ("ADDED", "DELETED", "ADDED"):
+    cluster = cluster_of(node("a"))
+    for change in ("DELETED", "ADDED"):
         cluster.node(change, node("a"))
     assert [word for word, _, _ in written(cluster)] == ["node_up", "node_down", "node_up"]
 
 
 def test_a_pod_that_gets_its_node_is_written_once_with_its_wait() -> None:
-    cluster = Cluster(clock=lambda: NOW)
-    cluster.node("ADDED", node("a"))
+    cluster = cluster_of(node("a"))
     waiting, bound = pod("p"), pod("p", on="a", phase="Running", conditions=BOUND)
     for found in (waiting, bound):
         found["metadata"] |= {"name": "run-7-0", "creationTimestamp": BORN}
@@ -213,9 +197,7 @@ def test_a_pod_that_gets_its_node_is_written_once_with_its_wait() -> None:
 
 
 def test_the_lines_are_what_the_churn_estimate_reads() -> None:
-    cluster = Cluster(clock=lambda: NOW)
-    cluster.node("ADDED", node("a"))
-    cluster.node("ADDED", node("b"))
+    cluster = cluster_of(node("a"), node("b"))
     SIGNS["node"](cluster)
     cluster.clock = lambda: NOW + 1800
     cluster.node("DELETED", node("a"))
@@ -228,16 +210,20 @@ def test_the_lines_are_what_the_churn_estimate_reads() -> None:
     assert (band[2].events, band[2].hours) == (1, 1.5)  # both were an hour old when the watch began
 
 
+def running(uid: str, labels: dict[str, str], namespace: str = "training") -> Any:
+    """A pod on a node of its own name."""
+    found = pod(uid, on=uid, namespace=namespace)
+    found["metadata"]["labels"] = labels
+    found["status"]["containerStatuses"] = [{"state": {"running": {"startedAt": "2026-09-21T14:13:20Z"}}}]
+    return found
+
+
 def test_pods_of_two_namespaces_belong_to_two_jobs_of_one_name() -> None:
-    cluster = Cluster()
-    for number, namespace in enumerate(("training", "team-a")):
-        cluster.node("ADDED", node(f"n{number}", ends=f"2026-09-21T15:0{number}:00Z"))
-        found = pod(f"p{number}", on=f"n{number}", namespace=namespace)
-        found["metadata"]["labels"] = {"holdfast.dev/job": "run-7"}
-        found["status"]["containerStatuses"] = [{"state": {"running": {"startedAt": BORN}}}]
-        cluster.pod("ADDED", found)
+    spaces = ("training", "team-a")
+    nodes = [node(space, ends="2026-09-21T15:00:00Z") for space in spaces]
+    cluster = cluster_of(*nodes, pods=[running(space, {"holdfast.dev/job": "run-7"}, space) for space in spaces])
     assert len(cluster.running_since()) == 2
-    assert {key[1] for key in values(cluster, "node_end_seconds")} == {"training", "team-a"}
+    assert {key[1] for key in values(cluster, "node_end_seconds")} == {*spaces}
 
 
 def test_a_pod_belongs_to_the_job_of_its_label_and_its_run_may_be_one_index() -> None:
@@ -247,11 +233,8 @@ def test_a_pod_belongs_to_the_job_of_its_label_and_its_run_may_be_one_index() ->
         "batch.kubernetes.io/job-name": "train-flex-l4",
         "batch.kubernetes.io/job-completion-index": "3",
     }
-    found = pod("p", on="a")
-    found["metadata"]["labels"] = labels
-    found["status"]["containerStatuses"] = [{"state": {"running": {"startedAt": "2026-09-21T14:13:20Z"}}}]
-    cluster = Cluster()
-    cluster.pod("ADDED", found)
+    found = running("p", labels)
+    cluster = cluster_of(pods=[found])
     assert cluster.running_since() == {JobIdentity(namespace="training", job="train-flex-l4", index=3): EPOCH}
     del labels["holdfast.dev/run-per-index"]  # a gang: its pods share one run
     cluster.pod("MODIFIED", found)

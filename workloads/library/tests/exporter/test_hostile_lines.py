@@ -1,25 +1,19 @@
 """Any pod may print a line: none ends a pass, none speaks for another job, and each that is refused is counted."""
 
 import json
-import threading
-from pathlib import Path
-from typing import Any, cast
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from holdfast.exporter import jobs as followed
 from holdfast.exporter.cluster import Cluster
 from holdfast.exporter.jobs import Jobs
 from holdfast.exporter.main import Exporter
 from holdfast.exporter.sample import Sample
-from holdfast.exporter.sources import Folder, Lines
-from holdfast.ledger.border import AHEAD_S, FIELDS, MAX_LINE_BYTES
+from holdfast.exporter.sources import Lines
+from holdfast.ledger.border import AHEAD_S, MAX_LINE_BYTES
 from holdfast.ledger.events import parse
-from holdfast.ledger.job_ledger import job_ledgers
-from holdfast.ledger.job_summary import job_summaries
 from workloads.library.tests import sample
+from workloads.library.tests.exporter.written import Written
 from workloads.library.tests.sample import EPOCH, line
 
 NOW = EPOCH + 100
@@ -27,10 +21,9 @@ BATCH = {"job": "x", "kind": "batch"}
 HUGE = 10**400
 
 
-def passed(folder: Path, lines: list[bytes]) -> list[Sample]:
-    (folder / "a.jsonl").write_bytes(b"\n".join(lines) + b"\n")
-    exporter = Exporter(Cluster(), threading.Lock(), Jobs(Folder(folder)), lambda: NOW)
-    return exporter.gather()
+def passed(lines: list[bytes]) -> list[Sample]:
+    jobs = Jobs(Written([Lines(lines)]))
+    return Exporter(cluster=Cluster(), jobs=jobs, clock=lambda: NOW).gather()
 
 
 HOSTILE: dict[str, bytes] = {
@@ -64,58 +57,18 @@ HOSTILE: dict[str, bytes] = {
 
 
 @pytest.mark.parametrize("hostile", HOSTILE.values(), ids=HOSTILE)
-def test_no_line_ends_a_pass_or_spoils_another(hostile: bytes, tmp_path: Path) -> None:
+def test_no_line_ends_a_pass_or_spoils_another(hostile: bytes) -> None:
     good = sample.encoded(sample.training("good", total=20))
-    found = passed(tmp_path, [*good[:3], hostile, *good[3:]])
+    found = passed([*good[:3], hostile, *good[3:]])
     named = {(s.metric, dict(s.labels).get("job")): s.value for s in found}
     assert named["goodput_ratio", "good"] > 0.5
     assert "x" not in {job for _, job in named}
     assert sum(s.value for s in found if s.metric == "event_lines_refused_total") == 1
 
 
-def test_null_counts_as_not_given(tmp_path: Path) -> None:
-    found = passed(
-        tmp_path, sample.encoded([line(EPOCH, "claimed", **BATCH, items=None), line(EPOCH, "acked", **BATCH)])
-    )
+def test_null_counts_as_not_given() -> None:
+    found = passed(sample.encoded([line(EPOCH, "claimed", **BATCH, items=None), line(EPOCH, "acked", **BATCH)]))
     assert not [s for s in found if s.metric == "event_lines_refused_total"]
-
-
-VALUES = st.recursive(
-    st.none()
-    | st.booleans()
-    | st.integers()
-    | st.floats()
-    | st.text()
-    | st.just(HUGE)
-    | st.just(-1)
-    | st.just("\ud800"),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3),
-    max_leaves=5,
-)
-TYPES = st.sampled_from(["start", "restore", "window", "save", "commit", "exit", "claimed", "stored", "item_failed", "evict", "scheduled", "node_up", 7, None])  # fmt: skip
-
-
-@settings(max_examples=40)
-@given(
-    rows=st.lists(
-        st.tuples(
-            TYPES,
-            st.sampled_from(["training", "batch", "node"]),
-            st.dictionaries(st.sampled_from(sorted(FIELDS)), VALUES),
-        ),
-        max_size=8,
-    )
-)
-def test_whatever_a_line_holds_accounts_can_be_made(rows: list[tuple[Any, str, dict[str, Any]]]) -> None:
-    lines = [
-        json.dumps({"v": 1, "t": EPOCH + n, "event": event, "job": "j", "kind": kind, "process": "p"} | fields).encode()
-        for n, (event, kind, fields) in enumerate(rows)
-    ]
-    events = parse(lines, now_s=NOW).events
-    for ledger in job_ledgers(events):
-        assert sum(ledger.totals_us().values()) == ledger.wall_us
-        assert list(ledger.account.progress) is not None
-    job_summaries(events)
 
 
 def test_lines_from_the_future_are_refused_and_a_clock_a_little_ahead_is_not() -> None:
@@ -125,11 +78,11 @@ def test_lines_from_the_future_are_refused_and_a_clock_a_little_ahead_is_not() -
     assert dict(reading.problems) == {"lines from the future": 1}
 
 
-def test_runs_and_classes_of_error_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_runs_and_classes_of_error_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(followed, "MOST_RUNS", 3)
     many = [line(EPOCH, "item_failed", f"j{n}", "batch", f"p{n}", error_class="e") for n in range(9)]
     classes = [line(EPOCH + n / 100, "item_failed", "j0", "batch", "p0", error_class=f"e{n}") for n in range(99)]
-    found = passed(tmp_path, sample.encoded([*many, *classes]))
+    found = passed(sample.encoded([*many, *classes]))
     assert len({dict(s.labels)["job"] for s in found if s.metric == "goodput_ratio"}) == 3
     of_first = [s for s in found if s.metric == "batch_failures_total" and dict(s.labels)["job"] == "j0"]
     assert len(of_first) == followed.MOST_ERROR_CLASSES + 1
@@ -138,12 +91,8 @@ def test_runs_and_classes_of_error_are_bounded(tmp_path: Path, monkeypatch: pyte
 
 
 def test_reasons_of_refusal_are_bounded_however_many_jobs_give_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Pods:
-        def news(self) -> list[Lines]:
-            return [Lines([b"{"], f"j{n}") for n in range(9)]
-
     monkeypatch.setattr(followed, "MOST_REFUSALS", 3)
-    jobs = followed.Jobs(cast(Any, Pods()))
+    jobs = Jobs(Written([Lines([b"{"], f"j{n}") for n in range(9)]))
     jobs.read(EPOCH)
     assert len(jobs.refused) == 4 and sum(jobs.refused.values()) == 9
 

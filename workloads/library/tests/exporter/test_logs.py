@@ -92,7 +92,8 @@ def test_a_page_that_fails_is_asked_for_again(server: LogServer, source: CloudLo
 def test_all_that_a_job_wrote_is_read_over_all_pages(server: LogServer, source: CloudLogs) -> None:
     server.page = 7
     rows = sample.training("run-7")
-    server.add([*sample.training("run-8"), *rows])
+    earlier = line(EPOCH - 60, "start", "run-7", rank=0)  # a job of the same name
+    server.add([*sample.training("run-8"), earlier, *rows])
     reading = source.of_job("run-7", EPOCH)
     assert {event.job for event in reading.events} == {"run-7"}
     assert len(reading.events) == len(rows)

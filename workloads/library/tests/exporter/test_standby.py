@@ -1,9 +1,7 @@
 """Two exporters beside one cluster: the one that stands by serves nothing, and a change of hands counts nothing twice."""
 
-import threading
 from collections.abc import Generator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,7 +10,7 @@ from holdfast.clients.api import ApiError
 from holdfast.exporter.cloud import CloudWriter
 from holdfast.exporter.cluster import Cluster
 from holdfast.exporter.lease import Lease
-from holdfast.exporter.main import Exporter, Outputs, one_pass
+from holdfast.exporter.main import Exporter
 from holdfast.place.churn.cloud_series import CloudReader
 from workloads.library.tests.exporter.test_cloud import Clock
 from workloads.library.tests.exporter.test_cluster import node
@@ -41,36 +39,22 @@ class Leases:
     create = replace
 
 
-@dataclass
-class Replica:
-    exporter: Exporter
-    outputs: Outputs
-
-    def passes(self) -> None:
-        one_pass(self.exporter, self.outputs)
-
-    @property
-    def serves(self) -> int:
-        return sum(len(family.samples) for family in self.exporter.newest.collect())
-
-    @property
-    def cluster(self) -> Cluster:
-        return self.exporter.cluster
+def serves(exporter: Exporter) -> int:
+    return sum(len(family.samples) for family in exporter.newest.collect())
 
 
 class Pair:
-    def __init__(self, folder: Path) -> None:
+    def __init__(self) -> None:
         self.clock, self.leases = Clock(MIDNIGHT + 10), Leases()
         self.server = MetricServer(self.clock)
         self.client = self.server.start()
-        self.both = [self._replica(folder, name) for name in "ab"]
+        self.both = [self._replica(name) for name in "ab"]
 
-    def _replica(self, folder: Path, name: str) -> Replica:
+    def _replica(self, name: str) -> Exporter:
         api: Any = self.leases
         writer = CloudWriter(self.client, "acme-ai", "us-central1", "holdfast-example", clock=self.clock)
         lease = Lease(api, "monitoring", me=name, clock=self.clock)
-        exporter = Exporter(Cluster(clock=self.clock), threading.Lock(), None, self.clock)
-        return Replica(exporter, Outputs(lease=lease, writer=writer, lines=folder / f"{name}.jsonl"))
+        return Exporter(cluster=Cluster(clock=self.clock), lease=lease, writer=writer, clock=self.clock)
 
     def see(self, change: str, found: Any) -> None:
         for one in self.both:
@@ -82,10 +66,10 @@ class Pair:
         self.see("MODIFIED", gone)
         self.see("DELETED", gone)
 
-    def run(self, passes: int, *replicas: Replica, every_s: float = 15.0) -> None:
+    def run(self, passes: int, *replicas: Exporter, every_s: float = 15.0) -> None:
         for _ in range(passes):
             for one in replicas or self.both:
-                one.passes()
+                one.one_pass()
             self.clock.now += every_s
 
     def written(self) -> float:
@@ -94,13 +78,15 @@ class Pair:
 
 
 @pytest.fixture
-def pair(tmp_path: Path) -> Generator[Pair]:
-    made = Pair(tmp_path)
+def pair() -> Generator[Pair]:
+    made = Pair()
     yield made
     made.server.stop()
 
 
-def test_a_change_of_hands_counts_nothing_twice_and_forgets_nothing(pair: Pair, tmp_path: Path) -> None:
+def test_a_change_of_hands_counts_nothing_twice_and_forgets_nothing(
+    pair: Pair, capsys: pytest.CaptureFixture[str]
+) -> None:
     second = pair.both[1]
     for name in ("a", "b", "c"):
         pair.lose(name)
@@ -108,15 +94,13 @@ def test_a_change_of_hands_counts_nothing_twice_and_forgets_nothing(pair: Pair, 
     pair.run(1, second)  # looks once more after the last sign of life of the first
     pair.lose("d")  # while nobody holds the pen
     pair.run(4, second)
-    assert second.serves > 0
+    assert serves(second) > 0
     pair.lose("e")
     pair.run(2, second)
     assert pair.written() == 5
-    assert second.outputs.writer
-    assert second.outputs.writer.refused == 0
-    for event_type in ("node_up", "node_down"):
-        counts = [(tmp_path / f"{name}.jsonl").read_text().count(f'"{event_type}"') for name in "ab"]
-        assert counts == [3, 2], event_type
+    assert second.writer and second.writer.refused == 0
+    written = capsys.readouterr().out
+    assert [written.count(f'"{event_type}"') for event_type in ("node_up", "node_down")] == [5, 5]
 
 
 def test_the_holder_that_cannot_ask_serves_on_while_nobody_else_can_have_taken_over(pair: Pair) -> None:
@@ -125,12 +109,12 @@ def test_the_holder_that_cannot_ask_serves_on_while_nobody_else_can_have_taken_o
     pair.run(1, first)
     pair.leases.away = True
     pair.run(1, first)
-    assert first.serves > 0
+    assert serves(first) > 0
     pair.run(2, first)
-    assert first.serves == 0
+    assert serves(first) == 0
     pair.leases.away = False
     pair.run(1, first)
-    assert first.serves > 0
+    assert serves(first) > 0
     assert pair.written() == 1
 
 
@@ -144,7 +128,7 @@ def test_one_that_gets_the_lease_back_begins_its_counters_anew(pair: Pair) -> No
     pair.leases.held["spec"] |= {"holderIdentity": ""}
     pair.lose("c")
     pair.run(2)
-    assert first.serves > 0
-    assert second.serves == 0
+    assert serves(first) > 0
+    assert serves(second) == 0
     assert pair.written() == 3
-    assert [one.outputs.writer.refused for one in pair.both if one.outputs.writer] == [0, 0]
+    assert [one.writer.refused for one in pair.both if one.writer] == [0, 0]

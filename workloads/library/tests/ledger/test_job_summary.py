@@ -57,7 +57,7 @@ def test_a_clock_that_runs_backwards_adds_no_time() -> None:
     [bent] = job_ledgers(reading.events)
     assert reading.problems["lines whose clock ran backwards"] == len(rows) - len(rows) // 2 - 1
     assert bent.wall_us < straight.wall_us
-    assert sum(bent.totals_us().values()) == bent.wall_us
+    assert sum(bent.totals_us.values()) == bent.wall_us
 
 
 def test_a_clock_that_jumps_ahead_leaves_idle_time_not_work() -> None:
@@ -68,8 +68,8 @@ def test_a_clock_that_jumps_ahead_leaves_idle_time_not_work() -> None:
         job_ledgers(parse(sample.encoded(rows)).events),
         job_ledgers(parse(sample.encoded(later)).events),
     )
-    assert bent.totals_us()["productive"] == straight.totals_us()["productive"]  # type: ignore[index]
-    assert bent.totals_us()["idle"] - straight.totals_us()["idle"] == pytest.approx(3600e6, rel=0.01)  # type: ignore[index]
+    assert bent.totals_us["productive"] == straight.totals_us["productive"]  # type: ignore[index]
+    assert bent.totals_us["idle"] - straight.totals_us["idle"] == pytest.approx(3600e6, rel=0.01)  # type: ignore[index]
 
 
 def test_a_folder_without_event_files_is_bad_input(tmp_path: Path) -> None:

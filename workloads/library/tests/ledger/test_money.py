@@ -12,7 +12,7 @@ from holdfast.jobs.explain import restarts_text
 from holdfast.ledger import closed_forms as forms
 from holdfast.ledger.account import Restart
 from holdfast.ledger.events import parse
-from holdfast.ledger.job_ledger import job_ledgers
+from holdfast.ledger.job_ledger import JobLedger, job_ledgers
 from holdfast.ledger.job_summary import job_summaries
 from holdfast.ledger.money import money, prices_of
 from holdfast.ledger.receipt import receipt
@@ -20,30 +20,23 @@ from holdfast.report.cli import read_report
 from holdfast.report.model import figures
 from holdfast.report.page import render
 from workloads.library.tests import sample
-from workloads.library.tests.sample import EPOCH, line
+from workloads.library.tests.sample import EPOCH, Line, line
 
 L4 = {"pool": "spot-l4", "zone": "us-central1-a", "machine_type": "g2-standard-8", "capacity": "spot"}
 
 
-def test_an_undisturbed_run_pays_the_price_over_its_useful_share() -> None:
-    at = prices_of("g2-standard-8", "us-central1")
-    found = job_ledgers(parse(sample.encoded(sample.training("job"))).events)
-    result = money(found, at)
-    assert result is not None
-    assert result.pays
-    assert result.wasted_usd == 0
-    assert result.usd_per_useful_h / result.on_demand_usd_per_useful_h == pytest.approx(at.spot / at.on_demand)
+def ledgers(lines: list[Line]) -> list[JobLedger]:
+    return job_ledgers(parse(sample.encoded(lines)).events)
 
 
-def test_evictions_make_the_useful_hour_dearer_and_the_interval_holds_it() -> None:
+def test_evictions_raise_the_price_of_a_useful_hour_and_the_interval_holds_it() -> None:
     at = prices_of("g2-standard-8", "us-central1")
-    found = job_ledgers(parse(sample.encoded(sample.training("job", kills=sample.KILLS))).events)
-    result = money(found, at)
-    assert result is not None
-    assert result.evictions == 6
-    assert result.interval[0] < result.usd_per_useful_h < result.interval[1]
-    assert result.wasted_usd > 0
-    assert result.flip_per_node_h > 1
+    calm, evicted = (money(ledgers(sample.training("job", kills=kills)), at) for kills in ((), sample.KILLS))
+    assert calm and evicted and calm.pays
+    assert (calm.wasted_usd, calm.evictions, evicted.evictions) == (0, 0, 6)
+    assert calm.usd_per_useful_h / calm.on_demand_usd_per_useful_h == pytest.approx(at.spot / at.on_demand)
+    assert evicted.interval[0] < evicted.usd_per_useful_h < evicted.interval[1]
+    assert evicted.wasted_usd > 0 and evicted.flip_per_node_h > 1
 
 
 def test_a_machine_or_region_without_price_is_bad_input() -> None:
@@ -118,6 +111,16 @@ def test_slowdown_and_interval_at_common_churn(churn: float, slow: float, minute
     assert daly(30 * SECOND_H, 1 / churn) / MINUTE_H == pytest.approx(minutes, abs=0.6)
 
 
+@pytest.mark.parametrize(("mean_life_h", "minutes"), [(24, 117), (6, 57), (0.25, 9.1)])
+def test_daly_gives_the_published_intervals(mean_life_h: float, minutes: float) -> None:
+    got = daly(5 * MINUTE_H, mean_life_h) / MINUTE_H
+    assert got == pytest.approx(minutes, abs=0.5 if minutes > 10 else 0.05)
+
+
+def test_daly_stops_at_the_mean_life_when_a_checkpoint_takes_longer_than_two_of_them() -> None:
+    assert daly(10.0, 2.0) == 2.0
+
+
 def test_no_churn_costs_only_the_checkpoints() -> None:
     assert forms.expected_hours(10.0, churn=0.0, interval_h=1.0, checkpoint_h=0.1, restart_h=9.0) == pytest.approx(11.0)
     assert forms.slowdown(churn=0.0, checkpoint_h=0.1, restart_h=9.0) == 1.0
@@ -134,16 +137,12 @@ def test_batch_loses_half_a_micro_batch_and_a_restart() -> None:
 
 def test_a_receipt_counts_what_restarts_read_where_any_read_the_memory_of_nodes() -> None:
     lines = sample.killed_and_restored("job")
-    runs = job_ledgers(parse(sample.encoded(lines)).events)
-    assert "restarted" not in receipt(runs, 1.0, 2.0).line(), (
-        "a first start reads nothing, and others have the bucket alone"
-    )
+    # A first start reads nothing, and others have the bucket alone.
+    assert "restarted" not in receipt(ledgers(lines), 1.0, 2.0).line()
     next(each for each in lines if each["event"] == "restore" and each["step"])["source"] = "memory"
-    made = receipt(job_ledgers(parse(sample.encoded(lines)).events), 1.0, 2.0)
+    made = receipt(ledgers(lines), 1.0, 2.0)
     assert made.line().endswith("; restarted 1 times from memory, 0 from the bucket")
-    shown = [
-        figure for figure in figures(job_ledgers(parse(sample.encoded(lines)).events), {}) if "memory" in figure.label
-    ]
+    shown = [figure for figure in figures(ledgers(lines), {}) if "memory" in figure.label]
     assert [(figure.value, figure.note) for figure in shown] == [("1", "of 1, the slowest in 92 s")]
     summary = job_summaries(parse(sample.encoded(lines)).events)["job"]
     assert restarts_text(summary) == "restarted 1 time from memory, the last time in 92 s"

@@ -5,7 +5,6 @@ own engine. One pass a minute. `python -m workloads.library.tests.bench.month` p
 """
 
 import random
-import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -83,7 +82,7 @@ class Month:
         self.rng = random.Random(self.seed)
         self.cluster = Cluster(clock=self.now_s)
         self.platform = Platform(self.cluster, self.written)
-        self.exporter = Exporter(self.cluster, threading.Lock(), Jobs(self.written), self.now_s)
+        self.exporter = Exporter(cluster=self.cluster, jobs=Jobs(self.written), clock=self.now_s)
         client: Any = self.recorder
         self.writer = CloudWriter(client, "acme-ai", "us-central1", EXAMPLE["cluster"], clock=self.now_s)
 

@@ -14,7 +14,6 @@ from holdfast.contract.pools import LABEL_ACCELERATOR, LABEL_FLEX_START, LABEL_N
 from holdfast.contract.values import rfc3339
 from holdfast.exporter.cluster import Cluster
 from holdfast.exporter.sources import Lines
-from holdfast.ledger.events import Reading
 from workloads.library.tests.sample import EPOCH
 
 Object = dict[str, Any]
@@ -35,9 +34,6 @@ class Written:
     def news(self) -> Iterable[Lines]:
         fresh, self.fresh = self.fresh, {}
         return [Lines(lines, job) for job, lines in fresh.items()]
-
-    def of_job(self, job: str, begin_s: float) -> Reading:
-        raise NotImplementedError
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -1,21 +1,17 @@
 """Which nodes are replaced, how many in an hour, and what is written about each."""
 
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from holdfast.clients.api import ApiError
 from holdfast.contract.kubernetes import LABEL_NAME
 from holdfast.contract.pools import LABEL_GPU_FAULT, LABEL_SPOT
-from holdfast.exporter import lines
-from holdfast.exporter.jobs import Jobs
 from holdfast.exporter.objects import Node, read_node
-from holdfast.exporter.sources import Folder
-from holdfast.ledger.events import read_folder
 from holdfast.mover.faulty_nodes import FaultyNodes, fault_of
 from workloads.library.tests.exporter.test_cluster import node
+from workloads.library.tests.exporter.written import jobs_of
+from workloads.library.tests.mover.server import Server
 
 NOW = 1_790_002_800.0
 LABELS = 'gpu="0",UUID="GPU-1",Hostname="n",err_msg="x} 79"'
@@ -40,13 +36,10 @@ def test_only_faults_after_which_a_gpu_needs_a_reset_count(text: str, fault: str
 
 
 @dataclass
-class Server:
+class Nodes(Server):
     """Two nodes with an exporter each, and pods on them."""
 
-    pods: list[Any] = field(default_factory=list[Any])
-    refuse: dict[str, int] = field(default_factory=dict[str, int])
     marked: dict[str, str] = field(default_factory=dict[str, str])
-    asked: list[str] = field(default_factory=list[str])
 
     def items(self, path: str, **query: str) -> list[Any]:
         if path == "/api/v1/nodes":
@@ -59,24 +52,13 @@ class Server:
         return [p for p in self.pods if p["spec"]["nodeName"] == on and p["metadata"]["namespace"] == space]
 
     def merge(self, path: str, change: Any) -> None:
-        self._ask("cordon", path)
+        self.ask("cordon", path)
         assert change["spec"] == {"unschedulable": True}
         self.marked[path.rpartition("/")[2]] = change["metadata"]["labels"][LABEL_GPU_FAULT]
 
-    def create(self, path: str, body: Any) -> None:
-        if path == "/api/v1/namespaces/default/events":
-            self._ask(body["reason"], body["involvedObject"]["name"])
-        else:
-            self._ask("evict", path.removesuffix("/eviction"))
-
-    def delete(self, path: str) -> None:
-        self._ask("delete", path)
+    def delete(self, path: str, **query: object) -> None:
+        super().delete(path)
         del self.marked[path.rpartition("/")[2]]
-
-    def _ask(self, verb: str, path: str) -> None:
-        self.asked.append(f"{verb} {path.rpartition('/')[2]}")
-        if verb in self.refuse:
-            raise ApiError(self.refuse[verb], "no")
 
 
 def spot(*names: str) -> dict[str, Node]:
@@ -95,7 +77,7 @@ def pod(name: str, *, due: str = "", phase: str = "Running", namespace: str = "t
 
 
 def test_by_default_a_fault_is_reported_once_and_nothing_is_changed() -> None:
-    server = Server()
+    server = Nodes()
     found = faulty(server, 0)
     first, again = found.step(spot("a", "b"), NOW), found.step(spot("a", "b"), NOW + 60)
     assert [(line["node"], line["fault"], line["answer"]) for line in first] == [("a", "xid-79", "reported")]
@@ -103,7 +85,7 @@ def test_by_default_a_fault_is_reported_once_and_nothing_is_changed() -> None:
 
 
 def test_a_node_that_is_not_spot_is_left_to_people() -> None:
-    server = Server()
+    server = Nodes()
     found = faulty(server, 60)
     for at in (0, 60, 120):
         assert found.step(spot("b"), NOW + at) == []
@@ -111,7 +93,7 @@ def test_a_node_that_is_not_spot_is_left_to_people() -> None:
 
 
 def test_the_cap_holds_from_the_start_of_the_mover_on() -> None:
-    server = Server()
+    server = Nodes()
     found = faulty(server, 2, {"a": BROKEN, "b": BROKEN})
     cordoned = []
     for at in range(0, 7_200, 600):
@@ -122,7 +104,7 @@ def test_the_cap_holds_from_the_start_of_the_mover_on() -> None:
 
 
 def test_jobs_leave_before_the_node_goes() -> None:
-    server = Server(
+    server = Nodes(
         [pod("p"), pod("web", namespace="serving"), pod("over", phase="Failed"), pod("q", due="2026-09-21T15:00:31Z")]
     )
     server.marked["a"] = "xid-79"
@@ -137,7 +119,7 @@ def test_jobs_leave_before_the_node_goes() -> None:
 
 
 def test_a_disruption_budget_keeps_the_node() -> None:
-    server = Server([pod("p")], refuse={"evict": 429})
+    server = Nodes([pod("p")], refuse={"evict": 429})
     server.marked["a"] = "xid-79"
     found = faulty(server, 1)
     for at in (0, 30, 60):
@@ -145,12 +127,9 @@ def test_a_disruption_budget_keeps_the_node() -> None:
     assert server.asked == ["evict p"] * 3
 
 
-def test_the_exporter_counts_the_line(tmp_path: Path) -> None:
-    file = tmp_path / "mover.jsonl"
-    lines.append(file, faulty(Server(), 0).step(spot("a"), NOW))
-    assert not read_folder(tmp_path).problems
-    exporter = Jobs(Folder(tmp_path))
-    exporter.read()
+def test_the_exporter_counts_the_line() -> None:
+    exporter = jobs_of(*faulty(Nodes(), 0).step(spot("a"), NOW))
+    assert not exporter.refused
     counts = [s for s in exporter.samples(NOW, {}) if s.metric == "gpu_faults_total"]
     labels = {"pool": read_node(node("a")).pool, "fault": "xid-79", "answer": "reported"}
     assert [(s.value, dict(s.labels)) for s in counts] == [(1, labels)]

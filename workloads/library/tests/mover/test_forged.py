@@ -4,30 +4,19 @@ from typing import Any
 
 import pytest
 
-from holdfast.exporter.sources import Lines
 from holdfast.mover import progress as followed
 from holdfast.mover.progress import Progress
 from holdfast.mover.view import View, ending
-from workloads.library.tests import sample
 from workloads.library.tests.exporter.test_cluster import pod
+from workloads.library.tests.exporter.written import Written
 from workloads.library.tests.sample import EPOCH, line
 
 JOBS, BATCH_JOBS, JOBSETS, _ = ending()
 
 
-class Written:
-    def __init__(self) -> None:
-        self.lines: list[Lines] = []
-
-    def prints(self, name: str, *events: dict[str, Any], namespace: str = "training", label: str = "victim") -> None:
-        self.lines.append(Lines(sample.encoded([*events]), label, namespace, f"pod-{name}"))
-
-    def news(self) -> list[Lines]:
-        found, self.lines = self.lines, []
-        return found
-
-    def of_job(self, job: str, begin_s: float, namespace: str = "") -> Any:
-        raise NotImplementedError
+class Pods(Written):
+    def prints(self, name: str, *events: dict[str, Any], namespace: str = "training") -> None:
+        self.add(*events, job="victim", namespace=namespace, pod=f"pod-{name}")
 
 
 def owned(name: str, *, by: str = "", namespace: str = "training") -> dict[str, Any]:
@@ -60,7 +49,7 @@ def view() -> View:
 
 
 def test_a_line_counts_for_the_job_that_controls_its_pod(view: View) -> None:
-    written = Written()
+    written = Pods()
     progress = Progress(written, view.owner_of)
     written.prints("v", window(10))
     written.prints("f", line(EPOCH + 90, "restore", "victim", step=0, seconds=1))
@@ -77,7 +66,7 @@ def test_pods_count_for_the_job_that_controls_them(view: View) -> None:
 
 
 def test_lines_of_a_pod_that_is_seen_later_wait_and_those_of_none_are_dropped(view: View) -> None:
-    written = Written()
+    written = Pods()
     progress = Progress(written, view.owner_of)
     written.prints("late", window(10))
     written.prints("never", window(10))
@@ -92,7 +81,7 @@ def test_lines_of_a_pod_that_is_seen_later_wait_and_those_of_none_are_dropped(vi
 
 def test_what_is_held_is_bounded_for_each_job_and_goes_with_it(view: View, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(followed, "KEPT_LINES", 3)
-    written = Written()
+    written = Pods()
     progress = Progress(written, view.owner_of)
     written.prints("v", window(1))
     written.prints("f", *(window(n) | {"index": n} for n in range(1, 50)))

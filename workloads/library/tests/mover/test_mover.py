@@ -41,7 +41,7 @@ def test_a_job_that_waits_too_long_goes_to_on_demand_and_everybody_hears_of_it()
     cluster.worked(1.0, LATE_S + 3_600)
     reading = parse([written.encode()], job=NAME)
     assert not reading.problems
-    assert job_ledger([*reading.events, *cluster.events]).account.moves == 1, "the receipt counts them"
+    assert job_ledger([*reading.events, *cluster.events]).moves == 1, "the receipt counts them"
     assert mover.step(cluster.seen(), LATE_S + 60) == [], "it is where it should be"
 
 

@@ -2,16 +2,12 @@
 
 import json
 import threading
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from holdfast.clients.api import ApiError
-from holdfast.exporter.jobs import Jobs
 from holdfast.exporter.lease import MOVER, Lease
-from holdfast.exporter.sources import Folder
-from holdfast.ledger.events import read_folder
 from holdfast.mover.faulty_nodes import FaultyNodes
 from holdfast.mover.main import Process
 from holdfast.mover.mover import Mover
@@ -21,6 +17,7 @@ from holdfast.mover.view import Ended, View, ending
 from workloads.library.tests.exporter.test_cloud import Clock
 from workloads.library.tests.exporter.test_cluster import node, pod
 from workloads.library.tests.exporter.test_standby import Leases
+from workloads.library.tests.exporter.written import Written, jobs_of
 from workloads.library.tests.mover.played import NAME, Played
 from workloads.library.tests.mover.test_mover import GIVEN, LATE_S
 from workloads.library.tests.mover.test_receipts import MACHINE, job
@@ -34,7 +31,7 @@ class Ordered(Receipts):
     def __init__(self) -> None:
         self.names: list[str] = []
 
-    def order(self, ended: Ended, node_usage: Any) -> None:
+    def order(self, ended: Ended) -> None:
         self.names.append(ended.name)
 
 
@@ -43,14 +40,13 @@ class Sound(FaultyNodes):
         return []
 
 
-def process(cluster: Any, folder: Path, leases: Leases, name: str) -> Process:
+def process(cluster: Any, leases: Leases, name: str = "a") -> Process:
     api: Any = leases
     clock = Clock(LATE_S)
     view = View(clock=clock)
     return Process(
-        api=api, view=view, lock=threading.Lock(), progress=Progress(Folder(folder), view.owner_of), mover=Mover(cluster),
-        receipts=Ordered(), faulty=Sound(api, 0), lease=Lease(api, "monitoring", MOVER, me=name, clock=clock), lines=folder / f"{name}.jsonl",
-        clock=clock,
+        api=api, view=view, lock=threading.Lock(), progress=Progress(Written(), view.owner_of), mover=Mover(cluster),
+        receipts=Ordered(), faulty=Sound(api, 0), lease=Lease(api, "monitoring", MOVER, me=name, clock=clock), clock=clock,
     )  # fmt: skip
 
 
@@ -59,9 +55,9 @@ def ordered(made: Process) -> list[str]:
     return made.receipts.names
 
 
-def test_only_the_holder_of_the_lease_moves_and_writes_receipts(tmp_path: Path) -> None:
+def test_only_the_holder_of_the_lease_moves_and_writes_receipts(capsys: pytest.CaptureFixture[str]) -> None:
     leases, clusters = Leases(), [Played(GIVEN), Played(GIVEN)]
-    first, second = (process(c, tmp_path, leases, n) for c, n in zip(clusters, "ab", strict=True))
+    first, second = (process(c, leases, n) for c, n in zip(clusters, "ab", strict=True))
     for each in (first, second):
         JOB_KIND.apply(each.view)("ADDED", job())
         each.view.node("ADDED", node("n", labels=MACHINE))
@@ -72,31 +68,25 @@ def test_only_the_holder_of_the_lease_moves_and_writes_receipts(tmp_path: Path) 
     assert [bool(cluster.asked) for cluster in clusters] == [True, False]
     assert (ordered(first), ordered(second)) == (["run-7"], [])
     assert second.view.node_usages.held["uid-run-7"].pod_s == 15, "it has seen what it may have to price"
-    assert [path.name for path in tmp_path.glob("*.jsonl")] == ["a.jsonl"]
+    assert capsys.readouterr().out.count('"moved"') == 1
 
 
-def test_a_move_is_a_line_that_the_exporter_counts(tmp_path: Path) -> None:
-    made = process(Played(GIVEN), tmp_path, Leases(), "a")
-    made.one_pass()
-    (line,) = map(json.loads, (tmp_path / "a.jsonl").read_text().splitlines())
-    assert (line["event"], line["job"], line["capacity"]) == ("moved", NAME, "on-demand")
-    assert not read_folder(tmp_path).problems
-    exporter = Jobs(Folder(tmp_path))
-    exporter.read()
+def test_a_move_is_a_line_that_the_exporter_counts(capsys: pytest.CaptureFixture[str]) -> None:
+    process(Played(GIVEN), Leases()).one_pass()
+    exporter = jobs_of(*map(json.loads, capsys.readouterr().out.splitlines()))
+    assert not exporter.refused
     moves = [s for s in exporter.samples(LATE_S, {}) if s.metric == "placement_moves_total"]
     assert [(s.value, dict(s.labels)) for s in moves] == [
         (1, {"namespace": "training", "job": NAME, "capacity": "on-demand"})
     ]
 
 
-def test_an_api_server_that_is_away_moves_nothing_and_stops_no_receipt(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_an_api_server_that_is_away_moves_nothing_and_stops_no_receipt(caplog: pytest.LogCaptureFixture) -> None:
     class Away(Played):
         def read(self) -> Any:
             raise ApiError(503, "away")
 
-    made = process(Away(GIVEN), tmp_path, Leases(), "a")
+    made = process(Away(GIVEN), Leases())
     JOB_KIND.apply(made.view)("ADDED", job())
     made.one_pass()
     assert "nothing is moved in this pass" in caplog.text
@@ -109,4 +99,4 @@ def test_a_job_that_vanished_unseen_gets_no_receipt_and_one_of_another_namespace
     JOB_KIND.apply(view)("ADDED", job())
     batch.apply(view)("ADDED", job("run-8", namespace="batch"))
     view.forget_all_but(JOB_KIND.held, set())
-    assert [one.name for one, _ in view.ended(LATE_S)] == ["run-8"]
+    assert [one.name for one in view.ended(LATE_S)] == ["run-8"]

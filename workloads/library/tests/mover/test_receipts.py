@@ -4,20 +4,17 @@ import json
 import logging
 import threading
 import time
-from collections.abc import Generator
 from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from kubernetes import client
 
-from holdfast.clients.api import Api
+from holdfast.clients.api import ApiError
 from holdfast.contract.pools import LABEL_OWN_PRICE, LABEL_ZONE
+from holdfast.contract.values import unix_s
 from holdfast.exporter.objects import read_node, read_pod
-from holdfast.exporter.sources import Folder
 from holdfast.ledger.events import Event, parse
 from holdfast.ledger.job_ledger import job_ledgers
 from holdfast.ledger.money import prices_of
@@ -27,12 +24,12 @@ from holdfast.mover.main import Process
 from holdfast.mover.mover import Mover
 from holdfast.mover.node_usage import LONGEST_GAP_S, NodeUsage, NodeUsages
 from holdfast.mover.progress import Progress
-from holdfast.mover.receipts import Order, Receipts, lane_prices, make
+from holdfast.mover.receipts import Receipts, lane_prices
 from holdfast.mover.view import SETTLE_END_S, Ended, View, ending
 from workloads.library.tests import sample
 from workloads.library.tests.exporter.test_cloud import Clock
 from workloads.library.tests.exporter.test_cluster import node, pod
-from workloads.library.tests.http_server import answering
+from workloads.library.tests.exporter.written import Written
 from workloads.library.tests.sample import EPOCH
 
 L4 = ("g2-standard-8", "us-central1", "spot")
@@ -43,29 +40,18 @@ MACHINE = {"node.kubernetes.io/instance-type": "g2-standard-8", "cloud.google.co
 
 @dataclass
 class Kubernetes:
-    """Takes merge patches as the API server would; there is no JobSet."""
+    """Takes annotations after its faults; there is no JobSet, and it lists nothing."""
 
     faults: list[int] = field(default_factory=list[int])
     left: dict[str, Any] = field(default_factory=dict[str, Any])
 
-    def answer(self, path: str, headers: object, body: bytes) -> tuple[int, object]:
-        if not body:
-            return 501, {}  # it is asked for nothing
-        if self.faults:
-            return self.faults.pop(0), {}
-        if "jobsets" in path:
-            return 404, {}
-        self.left[path] = json.loads(json.loads(body)["metadata"]["annotations"][ANNOTATION])
-        return 200, {}
+    def items(self, path: str, **query: str) -> list[Any]:
+        raise ApiError(501, "no lists")
 
-
-@pytest.fixture
-def kubernetes() -> Generator[tuple[Kubernetes, Api]]:
-    server = Kubernetes()
-    with answering(server.answer) as address:
-        api = client.ApiClient(client.Configuration(host=address))
-        yield server, Api.over(api)
-        api.rest_client.pool_manager.clear()
+    def merge(self, path: str, change: Any) -> None:
+        if status := self.faults.pop(0) if self.faults else 404 if "jobsets" in path else 0:
+            raise ApiError(status, "no")
+        self.left[path] = json.loads(change["metadata"]["annotations"][ANNOTATION])
 
 
 def job(name: str = "run-7", *, end: str = "Complete", status: str = "True", **meta: Any) -> dict[str, Any]:
@@ -75,50 +61,45 @@ def job(name: str = "run-7", *, end: str = "Complete", status: str = "True", **m
 
 
 def ended(view: View) -> list[str]:
-    return [one.name for one, _ in view.ended(time.time())]
+    return [one.name for one in view.ended(time.time())]
 
 
 def take(view: View, change: str, found: dict[str, Any], kind: int = 0) -> None:
     KINDS[kind].apply(view)(change, found)
 
 
-@pytest.mark.parametrize(("kind", "end"), [(0, "Complete"), (0, "Failed"), (1, "Completed"), (1, "Failed")])
-def test_a_job_or_jobset_that_ended_is_due_once(kind: int, end: str) -> None:
-    view = View()
-    take(view, "ADDED", job(end=end), kind)
-    assert ended(view) == ["run-7"]
-    assert ended(view) == []
+ANNOTATED = {"annotations": {ANNOTATION: "{}"}}
 
 
 @pytest.mark.parametrize(
-    "found",
+    ("kind", "changes", "due"),
     [
-        job(status="False"),
-        job(end="Suspended"),
-        job(ownerReferences=[{"kind": "JobSet"}]),
-        job(annotations={ANNOTATION: "{}"}),
+        *((kind, [("ADDED", job(end=end))], True) for kind, end in ((0, "Complete"), (1, "Completed"), (0, "Failed"), (1, "Failed"))),
+        (0, [("ADDED", job(status="False"))], False),
+        (0, [("ADDED", job(end="Suspended"))], False),
+        (0, [("ADDED", job(ownerReferences=[{"kind": "JobSet"}]))], False),
+        (0, [("ADDED", job(**ANNOTATED))], False),
+        (0, [("ADDED", job()), ("MODIFIED", job(**ANNOTATED))], False),
+        (0, [("ADDED", job()), ("DELETED", job())], False),
     ],
-    ids=["running", "suspended", "of a JobSet", "has one"],
-)
-def test_other_jobs_get_no_receipt(found: dict[str, Any]) -> None:
+    ids=["complete", "a JobSet", "failed", "a JobSet that failed", "running", "suspended", "of a JobSet", "has one",
+         "another mover was faster", "deleted"],
+)  # fmt: skip
+def test_a_job_or_jobset_that_ended_is_due_once(
+    kind: int, changes: list[tuple[str, dict[str, Any]]], due: bool
+) -> None:
     view = View()
-    take(view, "ADDED", found)
+    for change, found in changes:
+        take(view, change, found, kind)
+    assert ended(view) == ["run-7"] * due
     assert ended(view) == []
 
 
 def test_the_last_lines_may_still_be_on_their_way() -> None:
     view = View()
     take(view, "ADDED", job())
-    [waiting] = view.over[KINDS[0].path].values()
-    assert view.ended(waiting.ended_s + SETTLE_END_S - 1) == []
-    assert len(view.ended(waiting.ended_s + SETTLE_END_S)) == 1
-
-
-def test_another_mover_that_was_faster_leaves_nothing_to_do() -> None:
-    view = View()
-    take(view, "ADDED", job())
-    take(view, "MODIFIED", job(annotations={ANNOTATION: "{}"}))
-    assert ended(view) == []
+    over_s = unix_s("2026-09-21T15:00:00Z")
+    assert [len(view.ended(over_s + SETTLE_END_S + late_s)) for late_s in (-1, 0)] == [0, 1]
 
 
 def seated(*pods: tuple[str, str], passes: int = 4, gap_s: float = 15.0) -> NodeUsage:
@@ -184,26 +165,23 @@ def events_of(kind: str) -> list[Event]:
 
 
 def test_a_job_that_ends_gets_line_json_and_annotation_by_itself(
-    kubernetes: tuple[Kubernetes, Api],
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    caplog: pytest.LogCaptureFixture,
+    capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
-    server, api = kubernetes
-    server.faults = [503]
-    sample.write(tmp_path / "a.jsonl", sample.training("run-7", kills=((13.0, "SIGKILL"),)))
+    server = Kubernetes(faults=[503])
+    api: Any = server
     clock = Clock(EPOCH)
     view = View(clock=clock)
     view.node("ADDED", node("a", labels=MACHINE))
     take(view, "ADDED", job(status="False"))
     view.pod("ADDED", pod("p", on="a", phase="Running"))
-    receipts = Receipts(Folder(tmp_path), partial(leave, api=api), again_s=0.0)
+    reading = parse(sample.encoded(sample.training("run-7", kills=((13.0, "SIGKILL"),))))
+    receipts = Receipts(lambda *asked: reading, partial(leave, api=api), again_s=0.0)
     receipts.start()
     nothing: Any = SimpleNamespace(read=lambda: ([], []))
     process = Process(
-        api=api, view=view, lock=threading.Lock(), progress=Progress(Folder(tmp_path), view.owner_of), mover=Mover(nothing), receipts=receipts,
-        faulty=FaultyNodes(api, 0), lease=None, lines=None, clock=clock,
+        api=api, view=view, lock=threading.Lock(), progress=Progress(Written(), view.owner_of), mover=Mover(nothing), receipts=receipts,
+        faulty=FaultyNodes(api, 0), lease=None, clock=clock,
     )  # fmt: skip
     for step in (0, 15, 15, 3600):
         clock.now += step
@@ -232,18 +210,11 @@ def test_a_job_that_ends_gets_line_json_and_annotation_by_itself(
     ],
 )  # fmt: skip
 def test_what_cannot_be_priced_gets_no_receipt_and_logs_why(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, node_usage: NodeUsage | None, expected: str
+    caplog: pytest.LogCaptureFixture, node_usage: NodeUsage | None, expected: str
 ) -> None:
-    sample.write(tmp_path / "a.jsonl", sample.training("run-7"))
-    receipts = Receipts(Folder(tmp_path), lambda made, _: pytest.fail(f"left {made}"))
-    receipts.order(Ended("training", "run-7", EPOCH, EPOCH + 100), node_usage)
+    reading = parse(sample.encoded(sample.training("run-7")))
+    receipts = Receipts(lambda *asked: reading, lambda made, _: pytest.fail(f"left {made}"))
+    receipts.order(Ended("training", "run-7", EPOCH, EPOCH + 100, node_usage))
     receipts.finish()
     receipts.run()
     assert f"no receipt of run-7: {expected}" in caplog.text
-
-
-def test_lines_of_an_earlier_job_of_that_name_are_not_billed_again(tmp_path: Path) -> None:
-    early = [row | {"t": row["t"] - 50_000, "process": "old"} for row in sample.training("run-7")]
-    sample.write(tmp_path / "a.jsonl", [*early, *sample.training("run-7")])
-    order = Order(Ended("training", "run-7", EPOCH - 60, EPOCH + 100), NodeUsage(node_s={L4: 1.0}, pod_s=1.0, on_s=1.0))
-    assert make(order, Folder(tmp_path)).machine_hours < 0.1

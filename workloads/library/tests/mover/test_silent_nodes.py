@@ -1,16 +1,12 @@
 """Which pods of a silent node are ended, and in which order."""
 
-from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
 
-from holdfast.clients.api import ApiError
 from holdfast.contract.kubernetes import EXPENDABLE
-from holdfast.contract.pools import UNREACHABLE
-from holdfast.exporter.objects import read_node
 from holdfast.mover.silent_nodes import end_pods
-from workloads.library.tests.exporter.test_cluster import node
+from workloads.library.tests.mover.server import Server
 
 DUE, NOW = "2026-09-21T15:00:00Z", 1_790_002_800.0
 
@@ -21,33 +17,6 @@ def pod(name: str = "p", *, node: str = "n", due: str = DUE, phase: str = "Runni
     return {"metadata": meta, "spec": {"nodeName": node}, "status": {"phase": phase}}
 
 
-@dataclass
-class Server:
-    pods: list[Any]
-    refuse: dict[str, int] = field(default_factory=dict[str, int])
-    asked: list[str] = field(default_factory=list[str])
-
-    def items(self, path: str) -> list[Any]:
-        return self.pods
-
-    def patch(self, path: str, operations: list[Any]) -> None:
-        self._ask("patch", path)
-        assert operations[0] == {"op": "test", "path": "/metadata/resourceVersion", "value": "7"}
-
-    def delete(self, path: str, gracePeriodSeconds: int) -> None:
-        assert gracePeriodSeconds == 0
-        self._ask("delete", path)
-
-    def create(self, path: str, body: Any) -> None:
-        self._ask(body["reason"], path)
-
-    def _ask(self, verb: str, path: str) -> None:
-        name = path.removeprefix("/api/v1/namespaces/training/")
-        self.asked.append(f"{verb} {name}")
-        if verb in self.refuse:
-            raise ApiError(self.refuse[verb], "no")
-
-
 def ended(server: Any, nodes: tuple[str, ...] = ("n",)) -> list[str]:
     return end_pods(server, nodes, NOW, ("training",))
 
@@ -55,7 +24,7 @@ def ended(server: Any, nodes: tuple[str, ...] = ("n",)) -> list[str]:
 def test_a_pod_past_its_grace_period_fails_first_and_is_deleted_then() -> None:
     server = Server([pod()])
     assert ended(server) == ["p"]
-    assert server.asked == ["patch pods/p/status", "delete pods/p", "NodeSilent events"]
+    assert server.asked == ["patch pods/p/status", "kill pods/p", "NodeSilent p"]
 
 
 @pytest.mark.parametrize(
@@ -79,7 +48,7 @@ def test_without_a_silent_node_nothing_is_asked() -> None:
 
 def test_one_that_ended_by_itself_is_only_deleted() -> None:
     server = Server([pod(phase="Failed")])
-    assert ended(server) == ["p"] and server.asked[0] == "delete pods/p"
+    assert ended(server) == ["p"] and server.asked[0] == "kill pods/p"
 
 
 @pytest.mark.parametrize("status", [404, 409, 422])
@@ -87,11 +56,3 @@ def test_a_pod_that_changed_meanwhile_stops_no_other(status: int) -> None:
     server = Server([pod(), pod("q")], refuse={"patch": status})
     assert ended(server) == []
     assert server.asked == ["patch pods/p/status", "patch pods/q/status"]
-
-
-def test_the_taint_of_the_node_controller_says_that_a_node_is_silent() -> None:
-    taint = {"key": UNREACHABLE, "effect": "NoExecute"}
-    body = node("n")
-    assert not read_node(body).silent
-    body["spec"] = {"taints": [taint]}
-    assert read_node(body).silent

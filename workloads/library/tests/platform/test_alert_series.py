@@ -1,10 +1,11 @@
 """`workloads doctor` on the series that alerts read: a Kubernetes API over HTTP and Cloud Monitoring over gRPC, simulated."""
 
 import sys
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import grpc
 import pytest
@@ -12,7 +13,7 @@ from google.cloud import monitoring_v3
 from google.cloud.monitoring_v3.services.metric_service.transports import MetricServiceGrpcTransport
 
 from holdfast.checks import Check, Status, examine
-from holdfast.clients.api import Api, Object
+from holdfast.clients.api import Api
 from tests import platforms
 from workloads.library.tests.jobs.api_server import serving
 from workloads.library.tests.place.churn.metric_server import MetricServer
@@ -36,57 +37,56 @@ OTHERS = [
 THERMAL = "prometheus.googleapis.com/DCGM_FI_DEV_THERMAL_VIOLATION/counter"
 
 
+Judged = Callable[..., Check]
+
+
 @pytest.fixture
-def monitoring() -> Generator[tuple[MetricServer, monitoring_v3.MetricServiceClient]]:
+def server() -> Generator[MetricServer]:
     server = MetricServer(clock=lambda: 0.0)
-    client = server.start()
-    yield server, client
+    yield server
     server.stop()
 
 
-def judged(client: monitoring_v3.MetricServiceClient, nodes: list[Object], folder: Path, modules: tuple[str, ...] = (), platform: platforms.Platform = EXAMPLE) -> Check:  # fmt: skip
-    with serving({"/api/v1/nodes": nodes}, folder) as kubeconfig:
-        probe = partial(alert_series.judged, Api(kubeconfig), modules, client=client)
-        (found,) = examine(platform, [("series", probe)])
-    return found
+@pytest.fixture
+def judged(server: MetricServer, tmp_path: Path) -> Judged:
+    """Judges the example, or `platform`, with `nodes` that have a GPU; `client`: another one than the server's."""
+    own = server.start()
+
+    def judge(nodes: int = 0, *modules: str, platform: platforms.Platform = EXAMPLE, client: Any = own) -> Check:
+        with serving({"/api/v1/nodes": [{}] * nodes}, tmp_path) as kubeconfig:
+            probe = partial(alert_series.judged, Api(kubeconfig), modules, client=client)
+            (found,) = examine(platform, [("series", probe)])
+        return found
+
+    return judge
 
 
-def test_gpu_series_that_were_never_written_are_named_with_their_alert(
-    monitoring: tuple[MetricServer, monitoring_v3.MetricServiceClient], tmp_path: Path
-) -> None:
-    server, client = monitoring
+def test_gpu_series_that_were_never_written_are_named_with_their_alert(server: MetricServer, judged: Judged) -> None:
     server.described = [*GPU, *OTHERS]
-    found = judged(client, [{}], tmp_path)
+    found, without_nodes = judged(nodes=1), judged()
     assert found.verdict is Status.BROKEN
     assert found.found == "never written: DCGM_FI_DEV_THERMAL_VIOLATION (HoldfastGpuThrottled)"
-    without_nodes = judged(client, [], tmp_path)
     assert without_nodes.verdict is Status.UNKNOWN, "no GPU node at present"
     assert without_nodes.found.startswith(found.found)
     server.described.append(THERMAL)
-    assert judged(client, [{}], tmp_path).verdict is Status.OK
+    assert judged(nodes=1).verdict is Status.OK
 
 
-def test_counters_of_the_exporter_begin_with_their_first_event(
-    monitoring: tuple[MetricServer, monitoring_v3.MetricServiceClient], tmp_path: Path
-) -> None:
-    server, client = monitoring
+def test_counters_of_the_exporter_begin_with_their_first_event(server: MetricServer, judged: Judged) -> None:
     server.described = [*GPU, THERMAL, *(each for each in OTHERS if "heartbeat" not in each)]
-    found = judged(client, [{}], tmp_path)
+    found = judged(nodes=1)
     assert found.verdict is Status.UNKNOWN
     assert "holdfast_exporter_heartbeat_seconds (HoldfastMonitoringSilent)" in found.found
     assert "holdfast_dead_letters_total (HoldfastDeadLetters)" in found.found, "no exporter has run"
 
 
 def test_alerts_of_a_server_are_not_expected_without_one_and_own_alerts_are(
-    monitoring: tuple[MetricServer, monitoring_v3.MetricServiceClient],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    server: MetricServer, judged: Judged, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    server, client = monitoring
     server.described = [*GPU, THERMAL, *(each for each in OTHERS if "server" not in each and "envoy" not in each)]
-    assert judged(client, [], tmp_path).verdict is Status.UNKNOWN
+    assert judged().verdict is Status.UNKNOWN
     unserved = replace(EXAMPLE, serving=None)
-    assert judged(client, [], tmp_path, platform=unserved).verdict is Status.OK
+    assert judged(platform=unserved).verdict is Status.OK
     (tmp_path / "team_alerts.py").write_text(
         "from monitoring.alerting.alert import Alert, Severity\n"
         "def alerts():\n"
@@ -94,23 +94,20 @@ def test_alerts_of_a_server_are_not_expected_without_one_and_own_alerts_are(
     )
     monkeypatch.syspath_prepend(str(tmp_path))
     try:
-        found = judged(client, [], tmp_path, ("team_alerts",), unserved)
+        found = judged(0, "team_alerts", platform=unserved)
     finally:
         sys.modules.pop("team_alerts", None)
     assert found.verdict is Status.UNKNOWN
     assert "team_queue (Team)" in found.found
 
 
-def test_without_access_or_answer_nothing_is_judged(
-    monitoring: tuple[MetricServer, monitoring_v3.MetricServiceClient], tmp_path: Path
-) -> None:
-    server, client = monitoring
+def test_without_access_or_answer_nothing_is_judged(server: MetricServer, judged: Judged) -> None:
     server.faults = [grpc.StatusCode.PERMISSION_DENIED]
-    refused = judged(client, [{}], tmp_path)
+    refused = judged(nodes=1)
     assert refused.verdict is Status.UNKNOWN
     assert "roles/monitoring.viewer" in refused.found
     with grpc.insecure_channel("127.0.0.1:1") as channel:
         nowhere = monitoring_v3.MetricServiceClient(transport=MetricServiceGrpcTransport(channel=channel))
-        unreachable = judged(nowhere, [{}], tmp_path)
+        unreachable = judged(nodes=1, client=nowhere)
     assert unreachable.verdict is Status.UNKNOWN
     assert "does not answer" in unreachable.found

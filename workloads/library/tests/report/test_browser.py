@@ -1,7 +1,6 @@
 """The report in a real browser: no complaint, no request, nothing cut off, readable in the dark and on paper."""
 
 from collections.abc import Callable, Generator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -17,14 +16,35 @@ pytestmark = pytest.mark.browser
 
 
 @pytest.fixture(scope="module")
-def page(require: Callable[[object, str], None], tmp_path_factory: pytest.TempPathFactory) -> Generator[Page]:
+def browser(require: Callable[[object, str], None], tmp_path_factory: pytest.TempPathFactory) -> Generator[Page]:
     require(binary(), "chromium is not installed (make system-packages)")
-    folder = tmp_path_factory.mktemp("browser")
-    summary = sample.demo(folder)
-    assert write_report(folder / "events", summary, folder / "report.html", as_json=False) == 0
-    with chromium(folder / "profile") as opened:
-        opened.open(folder / "report.html")
+    with chromium(tmp_path_factory.mktemp("browser") / "profile") as opened:
         yield opened
+
+
+@pytest.fixture(scope="module")
+def pages(browser: Page, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Reports: of the demo; with money, churn and waits; with more jobs, lives and evictions than are drawn."""
+    folders = {name: tmp_path_factory.mktemp(name) for name in ("demo", "priced", "long")}
+    demo, priced, long = folders.values()
+    summaries = {demo: sample.demo(demo)}
+    sample.watched(priced / "events")
+    kills = tuple((10.0 + n % 7, "SIGKILL" if n % 2 else "SIGTERM") for n in range(90))
+    for n in range(9):
+        lines = sample.training(f"train-{n}", seed=n, total=2500, every=10, kills=kills)
+        sample.write(long / "events" / f"{n}.jsonl", lines)
+    sample.write(long / "events" / "batch.jsonl", sample.batch("batch", workers=40, items=3000, kills=150))
+    for folder in folders.values():
+        write_report(folder / "events", summaries.get(folder), folder / "report.html", as_json=False)
+    return {name: folder / "report.html" for name, folder in folders.items()}
+
+
+@pytest.fixture
+def page(browser: Page, pages: dict[str, Path]) -> Page:
+    """That of the demo."""
+    browser.look()
+    browser.open(pages["demo"])
+    return browser
 
 
 def test_the_console_stays_empty_and_nothing_but_the_file_is_asked_for(page: Page) -> None:
@@ -40,17 +60,14 @@ def test_every_plot_is_drawn_and_named(page: Page) -> None:
 
 
 def test_keyboard_reaches_the_tables_and_opens_them(page: Page) -> None:
-    page.look()
     summaries = page.evaluate("document.querySelectorAll('details > summary').length")
     assert summaries == 5
-    opened = "[...document.querySelectorAll('details')].filter(d => d.open).length"
+    key = {"key": "Enter", "code": "Enter", "text": "\r", "windowsVirtualKeyCode": 13}
     for index in range(summaries):
         page.evaluate(f"document.querySelectorAll('summary')[{index}].focus()")
         for kind in ("keyDown", "keyUp"):
-            page.call(
-                "Input.dispatchKeyEvent", type=kind, key="Enter", code="Enter", text="\r", windowsVirtualKeyCode=13
-            )
-    assert page.evaluate(opened) == summaries
+            page.call("Input.dispatchKeyEvent", type=kind, **key)
+    assert page.evaluate("[...document.querySelectorAll('details')].filter(d => d.open).length") == summaries
 
 
 def test_on_paper_the_plots_keep_to_the_width(page: Page) -> None:
@@ -61,59 +78,30 @@ def test_on_paper_the_plots_keep_to_the_width(page: Page) -> None:
     )
 
 
-@contextmanager
-def instead(page: Page, events: Path) -> Generator[Page]:
-    """The page of another report; the first one is back afterwards."""
-    before = page.evaluate("location.href")
-    write_report(events, None, events.parent / "report.html", as_json=False)
-    page.open(events.parent / "report.html")
-    yield page
-    page.open(Path(before.removeprefix("file://")))
-
-
-@pytest.fixture
-def priced(page: Page, tmp_path: Path) -> Generator[Page]:
-    """With money, churn and waits."""
-    with instead(page, sample.watched(tmp_path / "events")) as opened:
-        yield opened
-
-
-@pytest.fixture
-def long(page: Page, tmp_path: Path) -> Generator[Page]:
-    """More jobs, lives and evictions than are drawn."""
-    kills = tuple((10.0 + n % 7, "SIGKILL" if n % 2 else "SIGTERM") for n in range(90))
-    for n in range(9):
-        lines = sample.training(f"train-{n}", seed=n, total=2500, every=10, kills=kills)
-        sample.write(tmp_path / "events" / f"{n}.jsonl", lines)
-    sample.write(tmp_path / "events" / "batch.jsonl", sample.batch("batch", workers=40, items=3000, kills=150))
-    with instead(page, tmp_path / "events") as opened:
-        yield opened
-
-
 @pytest.mark.parametrize(
-    ("shown", "text"), [("page", "Objectives"), ("priced", "Capacity"), ("long", "6 of 9 jobs drawn")]
+    ("shown", "text"), [("demo", "Objectives"), ("priced", "Capacity"), ("long", "6 of 9 jobs drawn")]
 )
 def test_every_page_can_be_read_at_any_width_in_the_dark_and_by_a_screen_reader(
-    require: Callable[[object, str], None], shown: str, text: str, request: pytest.FixtureRequest
+    require: Callable[[object, str], None], page: Page, pages: dict[str, Path], shown: str, text: str
 ) -> None:
-    opened: Page = request.getfixturevalue(shown)
-    assert text in opened.evaluate("document.body.textContent")
+    page.open(pages[shown])
+    assert text in page.evaluate("document.body.textContent")
     for width in (1280, 1100, 480, 400):
-        opened.look(width=width)
-        assert opened.evaluate("document.documentElement.scrollWidth") <= width
-    opened.look()
-    assert opened.evaluate(OUTSIDE) == []
-    assert opened.evaluate(OVERLAPPING) == []
+        page.look(width=width)
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
+    page.look()
+    assert page.evaluate(OUTSIDE) == []
+    assert page.evaluate(OVERLAPPING) == []
     for dark in (False, True):
-        opened.look(dark=dark)
-        ratios = opened.evaluate(CONTRAST)
+        page.look(dark=dark)
+        ratios = page.evaluate(CONTRAST)
         assert len(ratios) > 100
         assert [row for row in ratios if row[1] < 4.5] == []
     require(AXE.exists(), "axe-core is not installed (make cdktf-cli)")
-    opened.evaluate(AXE.read_text() + ";0")
+    page.evaluate(AXE.read_text() + ";0")
     for dark in (False, True):
-        opened.look(dark=dark)
-        found = opened.evaluate("axe.run(document, {resultTypes: ['violations']})")
+        page.look(dark=dark)
+        found = page.evaluate("axe.run(document, {resultTypes: ['violations']})")
         assert len(found["passes"]) > 20
         assert [(v["id"], [node["html"] for node in v["nodes"]]) for v in found["violations"]] == []
 

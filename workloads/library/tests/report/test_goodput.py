@@ -5,8 +5,7 @@ from collections import Counter
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.ledger.account import Account, totals_us
-from holdfast.ledger.job_ledger import JobLedger
+from holdfast.ledger.account import JobLedger, totals_us
 from holdfast.ledger.timeline import STATES, Span, State
 from holdfast.report.goodput import LENGTHS_S, MOST_BUCKETS, SECOND_US, buckets, length_us
 
@@ -21,8 +20,10 @@ def made(*spans: tuple[int, State], begin_us: int = NOON_US) -> JobLedger:
     for length, state in spans:
         found_buckets.append(Span(at, at + length, state))
         at += length
-    account = Account(lanes=1, totals_us=totals_us(found_buckets), drawn=lambda: found_buckets, recoveries=(), lost=0, points=lambda: ())  # fmt: skip
-    return JobLedger(job="job", index=None, kind="training", begin_us=begin_us, end_us=at, account=account)
+    return JobLedger(
+        job="job", index=None, kind="training", begin_us=begin_us, end_us=at, lanes=1, totals_us=totals_us(found_buckets),
+        drawn=lambda: found_buckets, recoveries=(), lost=0, points=lambda: (),
+    )  # fmt: skip
 
 
 @settings(max_examples=60)
@@ -35,7 +36,7 @@ def test_over_all_buckets_each_state_adds_up_to_the_ledger(spans: list[tuple[int
         sums.update(bucket.states_us)
         assert bucket.begin_us % bucket.length_us == 0
         assert 0 < bucket.wall_us <= 2 * bucket.length_us
-    assert {state: sums[state] for state in STATES} == {s: 2 * us for s, us in found.totals_us().items()}
+    assert {state: sums[state] for state in STATES} == {s: 2 * us for s, us in found.totals_us.items()}
     assert len(found_buckets) <= MOST_BUCKETS
 
 

@@ -118,7 +118,7 @@ def test_bars_by_stretch_keep_the_time_of_each_state(report: Report) -> None:
     for row in bars(spec):
         drawn[row["state"]] += row["to"] - row["from"]
     unit = sum(drawn.values()) / worst.seconds
-    for state, us in worst.totals_us().items():
+    for state, us in worst.totals_us.items():
         assert drawn[state.value] == pytest.approx(us / 1e6 * unit, rel=1e-3, abs=1e-3)
     assert all(a["to"] == pytest.approx(b["from"], abs=2e-6) for a, b in pairwise(bars(spec)))
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from holdfast.clients.api import Api, Object
 from holdfast.contract.errors import InputError, Stopped
 from holdfast.contract.kubernetes import ANNOTATION_INDEX, LABEL_JOB, LABEL_JOBSET, SYSTEM_NAMESPACES
-from holdfast.contract.pools import LABEL_FLEX_START, LABEL_NODEPOOL, LABEL_ROLE, LABEL_SPOT, Role
+from holdfast.contract.pools import LABEL_FLEX_START, LABEL_ROLE, LABEL_SPOT, Role
 from holdfast.drill.plan import RECOVERED, Fault
 from holdfast.drill.target import Undo
 from holdfast.drill.targets.evictors import NODES, NodeEvictor
@@ -31,9 +31,8 @@ class Named:
 
 
 class Cluster:
-    def __init__(self, api: Api, named: Named, fault: Fault, evictor: NodeEvictor, pool: str = "") -> None:
-        """`pool`: of the machines that may be hit; empty: any."""
-        self._api, self._named, self._fault, self._evictor, self._pool = api, named, fault, evictor, pool
+    def __init__(self, api: Api, named: Named, fault: Fault, evictor: NodeEvictor) -> None:
+        self._api, self._named, self._fault, self._evictor = api, named, fault, evictor
         self._seen: dict[str, Object] = {}
         """The last look at every pod, by uid: an evicted pod is gone soon after."""
         self._active: dict[str, Object] = {}
@@ -150,8 +149,7 @@ class Cluster:
                 meta = pod["metadata"]
                 others[pod["spec"].get("nodeName", "")] = f"{meta['namespace']}/{meta['name']} runs there too"
         return {
-            name: _refusal(nodes[name], self._pool) or others.get(name, "") or self._evictor.check(nodes[name])
-            for name in hosts
+            name: _refusal(nodes[name]) or others.get(name, "") or self._evictor.check(nodes[name]) for name in hosts
         }
 
     def _charges(self) -> Counter[str]:
@@ -197,19 +195,8 @@ def _follows_the_node(pod: Object) -> bool:
     return pod["metadata"]["namespace"] in SYSTEM_NAMESPACES or any(o["kind"] in ("DaemonSet", "Node") for o in owners)
 
 
-def node_pools(api: Api, named: Named) -> list[str]:
-    """Of the machines that may be hit and on which the named pods run, sorted."""
-    path = f"/api/v1/namespaces/{named.namespace}/pods"
-    pods = api.items(path, labelSelector=named.selector)
-    hosts = {pod["spec"].get("nodeName") for pod in pods if _is_active(pod)}
-    nodes = [node for node in api.items(NODES) if node["metadata"]["name"] in hosts and not _refusal(node)]
-    return sorted({node["metadata"]["labels"].get(LABEL_NODEPOOL, "") for node in nodes} - {""})
-
-
-def _refusal(node: Object, pool: str = "") -> str:
+def _refusal(node: Object) -> str:
     labels = node["metadata"].get("labels", {})
-    if pool and labels.get(LABEL_NODEPOOL) != pool:
-        return f"it is not of pool {pool}"
     if labels.get(LABEL_ROLE) in _NEVER:
         return f"a {labels[LABEL_ROLE]} node is never hit"
     if "true" not in (labels.get(LABEL_SPOT), labels.get(LABEL_FLEX_START)):

@@ -6,7 +6,7 @@ VM. Only VMs of the named project are touched, found by the node's own providerI
 
 import re
 import shutil
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -91,17 +91,12 @@ def require_gcloud() -> None:
         raise Unjudged("gcloud is not installed: drills on GKE go through it")
 
 
-def preempt_by_gcloud(instance: Instance) -> None:
-    """The user's own gcloud with the user's own login; gcloud.GcloudFailed where Compute Engine refuses."""
-    place = (f"--project={instance.project}", f"--zone={instance.zone}")
-    gcloud.run(("compute", "instances", _VERB, instance.name, *place), timeout_s=_GCLOUD_S)
-
-
 @dataclass(frozen=True, slots=True)
 class VmEvictor:
+    """By the user's own gcloud with the user's own login."""
+
     api: Api
     project: str
-    end: Callable[[Instance], None] = preempt_by_gcloud
 
     def check(self, node: Object) -> str:
         instance = Instance.of(node)
@@ -110,13 +105,14 @@ class VmEvictor:
         return "" if instance.project == self.project else f"it belongs to project {instance.project}"
 
     def evict(self, nodes: Sequence[str]) -> str:
-        """Looked up again, so that what is hit is what the cluster says now."""
+        """Looked up again, so that what is hit is what the cluster says now. GcloudFailed: Compute Engine refuses."""
         found = [Instance.of(self.api.get(f"{NODES}/{name}")) for name in nodes]
         instances = [each for each in found if each and each.project == self.project]
         if len(instances) < len(nodes):
             raise DrillError(f"not all of {', '.join(nodes)} are VMs of {self.project} any more")
-        for instance in instances:
-            self.end(instance)
+        for each in instances:
+            place = (f"--project={each.project}", f"--zone={each.zone}")
+            gcloud.run(("compute", "instances", _VERB, each.name, *place), timeout_s=_GCLOUD_S)
         return f"{_VERB} {', '.join(f'{each.zone}/{each.name}' for each in instances)}"
 
     def rollback(self) -> Iterable[Undo]:

@@ -20,15 +20,7 @@ _STEP = re.compile(r"^step (\d+) ", re.MULTILINE)
 
 
 class LocalSharded(Local):
-    def __init__(
-        self,
-        folder: Path,
-        fault: Fault,
-        *,
-        nodes: int,
-        copy_every: int,
-        commit_every: int,
-    ) -> None:
+    def __init__(self, folder: Path, fault: Fault, *, nodes: int, copy_every: int, commit_every: int) -> None:
         """`copy_every`, `commit_every`: steps."""
         super().__init__(folder, KIND_TRAINING, fault=fault)
         self.nodes, self._every = nodes, (str(commit_every), str(copy_every))

@@ -55,7 +55,7 @@ def test_a_death_is_survived_by_the_others_and_a_replacement_comes_in(make: Make
     made = receipt([found], 1.0, 3.0)
     sizes = [line for line in gang.of("resized") if line["nodes"] < line["of"]]
     assert sizes and made.missing_node_hours > 0, "a place without a node is time of its own"
-    assert sum(found.totals_us().values()) == found.wall_us
+    assert sum(found.totals_us.values()) == found.wall_us
     assert made.machine_hours + made.missing_node_hours + made.waited_hours == pytest.approx(found.wall_us / 3.6e9)
 
 

@@ -1,0 +1,31 @@
+"""Event lines in memory, as a source of the exporter and the mover."""
+
+from dataclasses import dataclass, field
+
+from holdfast.exporter.jobs import Jobs
+from holdfast.exporter.sources import Lines
+from workloads.library.tests.sample import Line, encoded
+
+
+@dataclass
+class Written:
+    """What pods wrote since the last look."""
+
+    fresh: list[Lines] = field(default_factory=list[Lines])
+
+    def add(self, *rows: Line, job: str = "", namespace: str = "", pod: str = "") -> None:
+        """Of one pod."""
+        self.fresh.append(Lines(encoded(rows), job, namespace, pod))
+
+    def news(self) -> list[Lines]:
+        fresh, self.fresh = self.fresh, []
+        return fresh
+
+
+def jobs_of(*rows: Line, since_s: float = 0.0) -> Jobs:
+    """The jobs of these lines, which one writer wrote."""
+    source = Written()
+    source.add(*rows)
+    jobs = Jobs(source, since_s)
+    jobs.read()
+    return jobs

@@ -1,0 +1,39 @@
+"""An API server that notes what is asked of it, and refuses by verb."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from holdfast.clients.api import ApiError
+
+
+@dataclass
+class Server:
+    pods: list[Any] = field(default_factory=list[Any])
+    refuse: dict[str, int] = field(default_factory=dict[str, int])
+    """Verb -> status."""
+    asked: list[str] = field(default_factory=list[str])
+    """Verb and path below the namespace."""
+
+    def items(self, path: str, **query: str) -> list[Any]:
+        return self.pods
+
+    def patch(self, path: str, operations: list[Any]) -> None:
+        self.ask("patch", path)
+        assert operations[0] == {"op": "test", "path": "/metadata/resourceVersion", "value": "7"}
+
+    def delete(self, path: str, **query: object) -> None:
+        self.ask("kill" if query == {"gracePeriodSeconds": 0} else "delete", path)
+
+    def create(self, path: str, body: Any) -> None:
+        """An event."""
+        assert path.endswith("/events")
+        self.ask(body["reason"], body["involvedObject"]["name"])
+
+    def evict(self, namespace: str, pod: str) -> None:
+        self.ask("evict", pod)
+
+    def ask(self, verb: str, path: str) -> None:
+        """Notes it, or refuses."""
+        self.asked.append(f"{verb} {path.rpartition('/namespaces/training/')[2].rpartition('/nodes/')[2]}")
+        if verb in self.refuse:
+            raise ApiError(self.refuse[verb], "no")
