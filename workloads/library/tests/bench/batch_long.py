@@ -10,7 +10,7 @@ from typing import Any
 
 from holdfast.contract.exit_codes import EXIT_COMPLETE, EXIT_PREEMPTED
 from holdfast.runtime.shutdown import Shutdown
-from workloads.library.tests.bench.batch_harness import BATCH, DRAIN_BATCH_S, Bench, forked
+from workloads.library.tests.bench.batch_harness import BATCH, DRAIN_BATCH_S, Bench, ended, forked
 from workloads.library.tests.processes import rss_mib
 
 LANES = 6  # drains side by side: they sleep
@@ -23,7 +23,7 @@ def drains(bench: Bench, times: int) -> dict[str, Any]:
     for lane, share in enumerate(shares):
         bench.fill(_lane(lane), 20 * max(1, share) * BATCH)
     pids = [forked(lambda lane=lane, share=share: _drain(bench, lane, share)) for lane, share in enumerate(shares)]
-    codes = [os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in pids]
+    codes = [ended(pid) for pid in pids]
     assert not any(codes), codes
     seconds = sorted(s for lane in range(LANES) for s in json.loads(_measured(bench, lane).read_text()))
     jobs = [_lane(lane) for lane in range(LANES)]
@@ -47,7 +47,7 @@ def _drain(bench: Bench, lane: int, times: int) -> int:
         time.sleep(DRAIN_BATCH_S * ((number * LANES + lane) * 0.618 % 1))  # spread over a micro-batch
         began = time.monotonic()
         os.kill(pid, signal.SIGTERM)
-        code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+        code = ended(pid)
         assert code == EXIT_PREEMPTED, code
         seconds.append(time.monotonic() - began)
     _measured(bench, lane).write_text(json.dumps(seconds))

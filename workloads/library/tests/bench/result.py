@@ -1,0 +1,55 @@
+"""How the benches end: each figure in a row, one JSON line with the goals, and exit code 1 for a missed goal."""
+
+import json
+import sys
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from statistics import median
+from typing import Any, NoReturn
+
+Found = Mapping[str, Any]
+Goal = tuple[str, str, Callable[[Found], bool]]
+"""What is promised, the section that measures it, and whether what was found keeps it."""
+
+
+def ended(found: Found, goals: Mapping[str, bool | str]) -> NoReturn:
+    """`goals`: true, false or "not run"."""
+    print(*rows({**found, "goals": goals}), sep="\n")
+    print(json.dumps({**found, "goals": goals}))
+    sys.exit(0 if all(goals.values()) else 1)
+
+
+def rows(found: Found, margin: str = "") -> Iterator[str]:
+    for name, value in found.items():
+        if isinstance(value, Mapping):
+            yield f"{margin}{name}"
+            yield from rows(value, f"{margin}  ")
+        else:
+            yield f"{margin + name:<70} {_text(value)}"
+
+
+def _text(value: object) -> str:
+    """Of several numbers the median, the least and the most."""
+    if isinstance(value, list | tuple) and value and all(isinstance(each, int | float) for each in value):
+        return f"{median(value):.4g} ({min(value):.4g} to {max(value):.4g})"
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def played(sections: Mapping[str, Callable[[], Found]], chosen: Collection[str]) -> dict[str, Any]:
+    """The figures of the chosen ones, and how long each took, which is shown as it ends."""
+    figures: dict[str, Any] = {}
+    for section in chosen:
+        began = time.monotonic()
+        found = {**sections[section](), f"{section}_section_s": round(time.monotonic() - began, 1)}
+        print(*rows(found), sep="\n", file=sys.stderr, flush=True)
+        figures |= found
+    return figures
+
+
+def judged(goals: Iterable[Goal], found: Found) -> dict[str, bool | str]:
+    """ "not run" for a section that was left out, or that gives a reason why it could not run."""
+
+    def ran(section: str) -> bool:
+        return f"{section}_section_s" in found and f"{section}_not_run" not in found
+
+    return {goal: check(found) if ran(section) else "not run" for goal, section, check in goals}
