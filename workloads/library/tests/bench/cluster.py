@@ -1,31 +1,25 @@
 """`python -m workloads.library.tests.bench.cluster`: a storm takes 30 % of the Spot nodes of a real control plane.
 
-Jobs by index on 1,000 nodes with 5,000 pods. Prints a table, and as the last line one JSON object whose `goals` are true
-or false.
+Jobs by index on 1,000 nodes with 5,000 pods.
 """
 
 import argparse
-import json
-import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from functools import partial
 
-from rich.console import Console
-from rich.table import Table
-
 from holdfast.clients.api import Api, Object
 from holdfast.contract.pools import Pool
 from tests import platforms
 from tests.cluster.sim import control_plane, nodes, storm
-from tests.cluster.sim.control_plane import ControlPlane
 from tests.cluster.sim.host import Scale
 from tests.cluster.sim.waiting import until
 from tests.cluster.sim.world import World
 from tests.tools.build import TOOLS, build
-from workloads.library.tests.processes import MIB, rss_mib
+from workloads.library.tests.bench.result import ended
+from workloads.library.tests.processes import MIB, rss_mib, sampled
 
 GANG = 100
 LOST_SHARE = 0.3
@@ -55,31 +49,14 @@ class Figures:
         return sum(self.rss_mib.values()) * MIB / 1e9
 
 
-class PeakRss:
-    """Of all processes of the control plane together, sampled."""
-
-    def __init__(self, plane: ControlPlane) -> None:
-        self.peak: dict[str, float] = {}
-        self._plane, self._stop = plane, threading.Event()
-        self._thread = threading.Thread(target=self._watch, daemon=True)
-        self._thread.start()
-
-    def _watch(self) -> None:
-        while not self._stop.wait(0.5):
-            now = {name: rss_mib(pid) for name, pid in self._plane.processes.pids().items()}
-            self.peak = max(self.peak, now, key=lambda sample: sum(sample.values()))
-
-    def close(self) -> dict[str, float]:
-        self._stop.set()
-        self._thread.join()
-        return self.peak
-
-
 def measure(pool: Pool, count: int, pods: int, limit_s: float) -> Figures:
     with control_plane.running(scale=LARGE) as plane:
-        rss = PeakRss(plane)
-        found = play(pool, Api(plane.kubeconfig("admin")), Figures(nodes=count, pods=pods, jobs=pods // GANG), limit_s)
-        found.rss_mib = rss.close()
+        of_each = lambda: {name: rss_mib(pid) for name, pid in plane.processes.pids().items()}  # noqa: E731
+        with sampled(of_each, 0.5) as rss:
+            found = play(
+                pool, Api(plane.kubeconfig("admin")), Figures(nodes=count, pods=pods, jobs=pods // GANG), limit_s
+            )
+        found.rss_mib = max(rss, key=lambda each: sum(each.values()))
         return found
 
 
@@ -159,17 +136,6 @@ def steady(world: World, pods: int) -> bool:
     return sum("deletionTimestamp" not in pod["metadata"] for pod in world.pods("Running")) >= pods
 
 
-def show(found: Figures) -> None:
-    table = Table(box=None, pad_edge=False)
-    for head in ("nodes", "pods", "nodes ready s", "pods run s", "hit", "steady again s", "complete", "charged", "GB"):
-        table.add_column(head, justify="right")
-    table.add_row(
-        str(found.nodes), str(found.pods), f"{found.nodes_ready_s:.1f}", f"{found.pods_running_s:.1f}", str(found.pods_hit),
-        f"{found.steady_s:.1f}", f"{found.jobs_complete}/{found.jobs}", str(found.charged), f"{found.memory_gb:.2f}",
-    )  # fmt: skip
-    Console(width=140).print(table)
-
-
 def goals(large: Figures) -> dict[str, bool]:
     return {
         "all_jobs_complete": large.jobs_complete == large.jobs,
@@ -189,9 +155,8 @@ def main() -> None:
         build(TOOLS[name])
     pool = next(p for p in platforms.load("example").pools if p.name.startswith("spot-l4"))
     found = measure(pool, args.nodes, args.pods // GANG * GANG, args.limit)
-    show(found)
     figures = {name: None if value == float("inf") else value for name, value in asdict(found).items()}
-    print(json.dumps({"bench": "cluster", "figures": figures, "goals": goals(found)}))
+    ended({"bench": "cluster", "figures": figures}, goals(found))
 
 
 if __name__ == "__main__":

@@ -9,16 +9,13 @@ Real server processes behind a real Envoy, k6 as the client. Ends with one JSON 
 """
 
 import argparse
-import json
-import sys
 import tempfile
-import time
 from pathlib import Path
-from typing import Any
 
+from workloads.library.tests.bench.result import ended, judged, played
 from workloads.library.tests.bench.server_capacity import batching, overload
 from workloads.library.tests.bench.server_drains import controls, deaths, drains, late, models
-from workloads.library.tests.bench.server_goals import DELAYS_S, verdict
+from workloads.library.tests.bench.server_goals import DELAYS_S, GOALS
 from workloads.library.tests.bench.server_rivals import rivals
 from workloads.library.tests.bench.server_vanished import vanished
 
@@ -29,7 +26,7 @@ DEATH_S = 4.5
 """For each death: with two of four ready at least, so that some wait for a replacement."""
 
 
-def main() -> int:
+def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--posts", type=int, default=112_000)
     parser.add_argument("--rate", type=float, default=400.0, help="of the open loop, a second")
@@ -40,12 +37,10 @@ def main() -> int:
     parser.add_argument("--hangs", type=int, default=8, help="of predicting processes")
     parser.add_argument("--seconds", type=float, default=60.0, help="of overload; of the rest a share")
     parser.add_argument("--sections", nargs="+", choices=SECTIONS, default=SECTIONS)
-    options = parser.parse_args()
-    figures: dict[str, Any] = {}
+    o = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="holdfast-server-bench-") as name:
         folder = Path(name)
-        o = options
-        measured = {
+        sections = {
             "drains": lambda: drains(folder, posts=o.posts, rate=o.rate, evictions=o.evictions, rollouts=o.rollouts),
             "late": lambda: late(folder, rate=o.rate, seconds=LATE_S, delays_s=DELAYS_S),
             "vanished": lambda: vanished(folder, rate=o.rate, seconds=VANISHED_S, count=VANISHED),
@@ -58,19 +53,9 @@ def main() -> int:
             "overload": lambda: overload(folder, seconds=o.seconds),
             "rivals": lambda: rivals(folder, seconds=o.seconds / 6),
         }
-        for section in options.sections:
-            began = time.monotonic()
-            found = measured[section]()
-            print(json.dumps(found), file=sys.stderr, flush=True)
-            figures |= found
-            figures[f"{section}_section_s"] = round(time.monotonic() - began, 1)
-            print(f"{section} done after {figures[f'{section}_section_s']} s", file=sys.stderr, flush=True)
-    goals = verdict(figures)
-    for key, value in figures.items():
-        print(f"{key:<34} {value}")
-    print(json.dumps({**figures, "goals": goals}))
-    return 1 if False in goals.values() else 0
+        figures = played(sections, o.sections)
+    ended(figures, judged(GOALS, figures))
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

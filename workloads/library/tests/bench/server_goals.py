@@ -1,7 +1,6 @@
 """The numbers that are promised of the online server, each judged from what its section of the bench found."""
 
-from collections.abc import Callable, Mapping
-from typing import Any
+from workloads.library.tests.bench.result import Found, Goal
 
 LEAST_FACTOR = 10.0
 LEAST_ANSWERED = 0.9
@@ -10,9 +9,6 @@ MOST_LATE = 0.01
 MOST_GROWTH_MIB = 16.0
 DELAYS_S = (0, 3)
 """Of endpoints, beside the one second of every other run."""
-
-Found = Mapping[str, Any]
-Goal = tuple[str, str, Callable[[Found], bool]]
 
 
 def _lost(found: Found, name: str) -> int:
@@ -71,12 +67,3 @@ GOALS: tuple[Goal, ...] = (
         lambda f: f["holdfast_steady_p99_ms"] <= f["litserve_steady_p99_ms"],
     ),
 )
-
-
-def verdict(found: Found) -> dict[str, bool | str]:
-    """ "not run" for a section that was left out, or that gives a reason why it could not run."""
-
-    def ran(section: str) -> bool:
-        return f"{section}_section_s" in found and f"{section}_not_run" not in found
-
-    return {goal: check(found) if ran(section) else "not run" for goal, section, check in GOALS}
