@@ -11,7 +11,6 @@ from dataclasses import asdict, dataclass, field
 from functools import partial
 
 from holdfast.clients.api import Api, Object
-from holdfast.contract.pools import Pool
 from tests import platforms
 from tests.cluster.sim import control_plane, nodes, storm
 from tests.cluster.sim.host import Scale
@@ -21,6 +20,7 @@ from tests.tools.build import TOOLS, build
 from workloads.library.tests.bench.result import ended
 from workloads.library.tests.processes import MIB, rss_mib, sampled
 
+POOL = platforms.load("example").pool("spot-l4-g2-standard-8")
 GANG = 100
 LOST_SHARE = 0.3
 STEADY_GOAL_S, MEMORY_GOAL_GB = 60.0, 2.5
@@ -49,41 +49,40 @@ class Figures:
         return sum(self.rss_mib.values()) * MIB / 1e9
 
 
-def measure(pool: Pool, count: int, pods: int, limit_s: float) -> Figures:
+def measure(count: int, pods: int, limit_s: float) -> Figures:
     with control_plane.running(scale=LARGE) as plane:
         of_each = lambda: {name: rss_mib(pid) for name, pid in plane.processes.pids().items()}  # noqa: E731
         with sampled(of_each, 0.5) as rss:
-            found = play(
-                pool, Api(plane.kubeconfig("admin")), Figures(nodes=count, pods=pods, jobs=pods // GANG), limit_s
-            )
+            found = Figures(nodes=count, pods=pods, jobs=pods // GANG)
+            play(Api(plane.kubeconfig("admin")), found, limit_s)
         found.rss_mib = max(rss, key=lambda each: sum(each.values()))
         return found
 
 
-def world_of(api: Api, pool: Pool, count: int, limit_s: float) -> tuple[World, list[str]]:
+def world_of(api: Api, count: int, limit_s: float) -> tuple[World, list[str]]:
     """With so many nodes that are ready, and their names."""
     world = World(api, "bench")
     world.create()
     names = [f"node-{n}" for n in range(count)]
-    wanted = [nodes.node(pool, name, labels=world.selector) for name in names]
+    wanted = [nodes.node(POOL, name, labels=world.selector) for name in names]
     with ThreadPoolExecutor(WRITERS) as writers:
         list(writers.map(partial(api.create, nodes.NODES), wanted))
     until("all nodes are ready", lambda: nodes.ready(api, names), limit_s)
     return world, names
 
 
-def play(pool: Pool, api: Api, found: Figures, limit_s: float) -> Figures:
+def play(api: Api, found: Figures, limit_s: float) -> None:
     began = time.monotonic()
-    world, names = world_of(api, pool, found.nodes, limit_s)
+    world, names = world_of(api, found.nodes, limit_s)
     found.nodes_ready_s = time.monotonic() - began
 
     began = time.monotonic()
     for n in range(found.jobs):
-        create(world, pool, f"job-{n}")
+        create(world, f"job-{n}")
     try:
         until("all pods run", lambda: ready_pods(world) >= found.pods, limit_s)
     except AssertionError:
-        return found  # no storm over a cluster that is not steady
+        return  # no storm over a cluster that is not steady
     found.pods_running_s = time.monotonic() - began
 
     began = time.monotonic()
@@ -93,12 +92,11 @@ def play(pool: Pool, api: Api, found: Figures, limit_s: float) -> Figures:
         found.steady_s = time.monotonic() - began
         until("all jobs are complete", lambda: released(world) == found.jobs, limit_s)
     found.jobs_complete, found.charged = complete(world), charged(world)
-    return found
 
 
-def create(world: World, pool: Pool, name: str) -> None:
+def create(world: World, name: str) -> None:
     """Five pods fit a node by their CPU request; no GPU, or one pod would fill it."""
-    spec = world.job_spec(pool, GANG)
+    spec = world.job_spec(POOL, GANG)
     spec["template"]["metadata"] = {}
     spec["template"]["spec"]["containers"][0]["resources"] = {"requests": {"cpu": "1"}}
     world.create_job(name, spec)
@@ -153,8 +151,7 @@ def main() -> None:
     args = parser.parse_args()
     for name in ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubectl", "kwok"):
         build(TOOLS[name])
-    pool = next(p for p in platforms.load("example").pools if p.name.startswith("spot-l4"))
-    found = measure(pool, args.nodes, args.pods // GANG * GANG, args.limit)
+    found = measure(args.nodes, args.pods // GANG * GANG, args.limit)
     figures = {name: None if value == float("inf") else value for name, value in asdict(found).items()}
     ended({"bench": "cluster", "figures": figures}, goals(found))
 
