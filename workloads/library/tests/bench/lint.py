@@ -14,8 +14,10 @@ from holdfast.lint.pages import example_text
 from holdfast.lint.registry import all_rules
 from tests import platforms
 from workloads.library.tests.bench.lint_judged import judged
+from workloads.library.tests.bench.result import ended
 
 COUNT, GOAL_S = 1_000, 10.0
+FALSE_AT_MOST, FOUND_AT_LEAST = 0.05, 0.95
 
 
 def write(folder: Path) -> None:
@@ -40,14 +42,13 @@ def main() -> None:
     assert done.returncode == 1, done.stderr
     cpu = used.ru_utime + used.ru_stime
     report = json.loads(done.stdout)
-    print(f"{'files':>8} {'objects':>8} {'findings':>9} {'seconds':>8} {'CPU s':>6}")
-    print(f"{report['files']:>8} {report['objects']:>8} {len(report['findings']):>9} {seconds:>8.2f} {cpu:>6.2f}")
     quality = judged()
-    print(quality.lines())
-    goals = {"thousand_manifests_under_10_s": seconds < GOAL_S} | quality.goals()
-    spent = {"seconds": round(seconds, 2), "cpu_seconds": round(cpu, 2), "files": report["files"]}
-    found = {"strangers_files": quality.files, "precision": round(quality.precision, 3), "recall": quality.recalled}
-    print(json.dumps(spent | found | {"goals": goals}))
+    goals = {
+        "thousand_manifests_under_10_s": seconds < GOAL_S,
+        "at_most_5_percent_false": 1 - quality["precision"] <= FALSE_AT_MOST,
+        "at_least_95_percent_found": quality["recall"] >= FOUND_AT_LEAST,
+    }
+    ended({"seconds": round(seconds, 2), "cpu_seconds": round(cpu, 2), "files": report["files"]} | quality, goals)
 
 
 if __name__ == "__main__":
