@@ -1,10 +1,7 @@
 """One rank of `make bench-gpu`, and the ways of saving that only a GPU has. Settings and figures as in checkpoint_rank."""
 
 import importlib.util
-import json
-import sys
 import time
-import warnings
 from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path
@@ -16,7 +13,7 @@ import torch.distributed as dist
 
 from holdfast.checkpoint import Checkpointer
 from workloads.library.tests.bench.checkpoint_methods import METHODS, DcpShared, Holdfast, Method, Plain, Tensors
-from workloads.library.tests.bench.checkpoint_rank import COPY, Figures, make_state, settle, written
+from workloads.library.tests.bench.checkpoint_rank import COPY, Figures, Given, make_state, run, settle
 
 
 class HoldfastLock(Holdfast):
@@ -158,15 +155,10 @@ def absent() -> dict[str, str]:
     return {} if found else {Nvrx.name: reason}
 
 
-def main() -> None:
-    given: dict[str, Any] = json.loads(sys.argv[1])
-    warnings.simplefilter("ignore")
-    torch.set_num_threads(1)
-    dist.init_process_group("cpu:gloo,cuda:nccl")
+def measured(folder: Path, given: Given) -> dict[str, Figures]:
     tensors = {name: tensor.cuda() for name, tensor in make_state(given["mib"]).items()}
-    found = saves(Path(given["folder"]), tensors, given["methods"], given["rounds"])
-    written(given, {"saves": found})
+    return {"saves": saves(folder, tensors, given["methods"], given["rounds"])}
 
 
 if __name__ == "__main__":
-    main()
+    run(measured, "cpu:gloo,cuda:nccl")

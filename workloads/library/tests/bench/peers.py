@@ -20,6 +20,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from workloads.library.tests.bench.bucket import bucket
 from workloads.library.tests.bench.peers_losses import (
     CADENCE,
     EVERY,
@@ -29,7 +30,6 @@ from workloads.library.tests.bench.peers_losses import (
     Bench,
     Found,
     Play,
-    bucket,
     dcp_lost,
     lines,
     middle,
@@ -77,7 +77,8 @@ def measured(folder: Path, mb: int, rounds: int) -> tuple[dict[str, list[Found]]
     for name, (nodes, each, work) in parts.items():
         own = folder / name.replace(" ", "-")
         own.mkdir()
-        with bucket(own) as (env, passed):
+        # The emulator is written in Go and would keep objects in memory, which the gangs need.
+        with bucket(own, "peers", "-dir", str(own / "bucket"), GOGC="20", GOMEMLIMIT="1GiB") as (env, passed):
             work(Bench(folder=own, nodes=nodes, mib=each, env=env, passed=passed))
         print(f"{name}: {json.dumps(found.get(name, cost))}", file=sys.stderr, flush=True)
     return found, memory, cost
