@@ -4,13 +4,11 @@ Gangs of real processes on this machine. A time is from the signal to the first 
 others; for growth it is the gap between two steps of a survivor. The cost of an undisturbed step is the gang's loop
 against the same loop with nothing but one all-reduce, turn by turn in the same processes. Beside it the same death
 under the rigid gang of this project, and under torchrun min:max and torchft, each as delivered and tuned; a rival that
-cannot run here is a row with the reason. Prints a table, then one JSON line with the goals.
+cannot run here is a row with the reason.
 """
 
-import json
 import signal
 import statistics
-import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -22,6 +20,7 @@ from typing import Any
 from workloads.library.tests.bench import elastic_rigid
 from workloads.library.tests.bench.elastic_rivals import TUNED, one_killed
 from workloads.library.tests.bench.elastic_step import no_more_than, step_costs
+from workloads.library.tests.bench.result import ended
 from workloads.library.tests.bench.rival_home import CannotRun
 from workloads.library.tests.fork_server import ForkServer
 from workloads.library.tests.processes import until
@@ -112,38 +111,16 @@ def several(once: Callable[[int], dict[str, float]]) -> dict[str, Any]:
     return middle | {"deaths_s": [each["death_s"] for each in played]} | failed
 
 
-def row(found: dict[str, Any], ours_s: float) -> str:
-    """Of a rival: its death, how many times ours that is, what else is known of it, and why a round has no figure."""
-    reason = f"  not run {found['not_run']}" if "not_run" in found else ""
-    if "death_s" not in found:
-        return reason
-    text = f"{found['death_s']:10.2f}{max(found['deaths_s']):10.2f}{found['death_s'] / ours_s:7.0f} times ours"
-    if "all_reduce_ms" in found:
-        return f"{text}; a step of one number {found['all_reduce_ms']:g} ms{reason}"
-    return (
-        f"{text}; {found['lost_steps']:g} steps of {found['step_ms']:g} ms lost, made up after {found['made_up_s']:g} s"
-    )
-
-
 def main() -> None:
     with tempfile.TemporaryDirectory(prefix="holdfast-elastic-") as name:
         folder = Path(name)
         with closing(ForkServer(["torch._dynamo", CHILD])) as server:
             times = measured(folder, server)
-        costs, threads = step_costs(folder / "cost")
+        costs = step_costs(folder / "cost")
         others = rivals(folder / "rivals")
     worst = {what: round(max(found), 3) for what, found in times.items()}
     middle = {what: round(statistics.median(found), 3) for what, found in times.items()}
     step_s = 0.05
-    print(f"{'':24s}{'median s':>10s}{'worst s':>10s}")
-    for what in times:
-        print(f"{what:24s}{middle[what]:10.3f}{worst[what]:10.3f}")
-    for kind, found in others.items():
-        print(f"{'death, ' + kind:24s}{row(found, middle['death'])}")
-    print(f"{'threads of a gang':24s}{100 * threads:9.2f} % of a core")
-    for kind, cost_of in costs.items():
-        cost, lowest, highest = (100 * cost_of[figure] for figure in ("cost", "at_least", "at_most"))
-        print(f"{'a step, ' + kind:24s}{cost:9.2f} % over a bare all-reduce ({lowest:.2f} to {highest:.2f})")
     goals = {
         "notice_at_most_1_s_and_a_step": middle["notice"] <= 1.0 + step_s,
         "death_at_most_2_s": middle["death"] <= 2.0,
@@ -152,8 +129,7 @@ def main() -> None:
         "an_undisturbed_step_costs_at_most_1_percent": no_more_than(0.01, costs),
     }
     result = {"schema": "holdfast.bench.elastic/1", "median_s": middle, "worst_s": worst, "step_cost": costs}
-    print(json.dumps(result | {"threads_of_a_core": threads, "rivals": others, "goals": goals}))
-    sys.exit(0 if all(goals.values()) else 1)
+    ended(result | {"rivals": others}, goals)
 
 
 if __name__ == "__main__":

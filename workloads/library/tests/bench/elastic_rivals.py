@@ -40,12 +40,12 @@ def one_killed(folder: Path, options: Sequence[str] = ()) -> dict[str, float]:
             return [t for t, size, _ in _lines(steps) if size == MEMBERS - 1 and t > began]
 
         try:
-            until(after, within_s=LIMIT_S, pause_s=0.05)
+            (first, *_) = until(after, within_s=LIMIT_S, pause_s=0.05)
         except TimeoutError:
             raise CannotRun(f"the others did not step again within {LIMIT_S:g} s") from None
         together = [seconds for _, size, seconds in _lines(steps) if size == MEMBERS]
         return {
-            "death_s": round(after()[0] - began, 2),
+            "death_s": round(first - began, 2),
             "all_reduce_ms": round(1000 * statistics.median(together), 2),
         }
     finally:
@@ -78,9 +78,7 @@ def _last_line(folder: Path) -> str:
 
 
 def _lines(path: Path) -> list[tuple[float, int, float]]:
-    if not path.exists():
-        return []
-    found = [line.split() for line in path.read_text().splitlines()]
+    found = [line.split() for line in path.read_text().splitlines()] if path.exists() else []
     return [(float(line[0]), int(line[1]), float(line[2])) for line in found if len(line) == 3]
 
 

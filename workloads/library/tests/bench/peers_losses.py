@@ -31,6 +31,7 @@ PACE_S = 1.5
 NEVER = 10**6
 LIMIT_S = 180.0
 PARTS = ("began", "group", "state", "restored")
+"""Of the time until a step: to meet and fork, for the group, the program's state, to take up; then the first step."""
 
 Found = dict[str, Any]
 

@@ -86,9 +86,6 @@ class Slice:
     steps_kept: int
     step_seconds: tuple[float, ...]
     """The mean of each window."""
-    parts: Mapping[str, float]
-    """Of the start, where the variant names them."""
-    exit: int
 
 
 def goodput(folder: Path, evictions: int, *, seeds: int = 3, slice_s: float = SLICE_S) -> dict[str, Any]:
@@ -148,12 +145,10 @@ def _played(variant: Variant, length_s: float) -> Slice:
             process.wait(length_s)
         noticed = time.time()
         _preempt(process)
-        code, ended = process.returncode, time.time()
-    events = run.events()[begun:]
-    windows = [event for event in events if event["event"] == "window"]
+        ended = time.time()
+    windows = [event for event in run.events()[begun:] if event["event"] == "window"]
     counts = [steps_in(event) for event in windows]
     step_seconds = tuple(event["seconds"] / count for event, count in zip(windows, counts, strict=True))
-    startups = [event["phases"] for event in events if event["event"] == "startup"]
     return Slice(
         wall=ended - launched,
         start=(first_step_t(windows[0]) if windows else ended) - launched,
@@ -161,8 +156,6 @@ def _played(variant: Variant, length_s: float) -> Slice:
         steps_done=sum(counts),
         steps_kept=max(0, variant.stored(run) - before),
         step_seconds=step_seconds,
-        parts=startups[0] if startups else {},
-        exit=code,
     )
 
 
@@ -186,17 +179,8 @@ def summary(turns: list[dict[str, Slice]]) -> dict[str, Any]:
         "minutes": {name: round(sum(turn[name].wall for turn in turns) / 60, 1) for name in names},
         "share": {name: round(statistics.mean(found), 3) for name, found in shares.items()},
         "interval": {name: _interval(found) for name, found in shares.items()},
-        "above": {
-            name: {
-                "mean": round(statistics.mean(found), 3),
-                "worst": round(min(found), 3),
-                "won": sum(d > 0 for d in found),
-            }
-            for name, found in pairs.items()
-        },
-        "where the time went": {name: _where([turn[name] for turn in turns], turns) for name in names},
-        "parts of the start": _parts([turn[OURS].parts for turn in turns]),
-        "exits": {name: [turn[name].exit for turn in turns] for name in names},
+        "above": {name: round(statistics.mean(found), 3) for name, found in pairs.items()},
+        "where the time went": {name: _where(name, turns) for name in names},
     }
 
 
@@ -219,22 +203,18 @@ def _step_s(turn: Mapping[str, Slice]) -> float:
     return statistics.median(seconds for one in turn.values() for seconds in one.step_seconds)
 
 
-def _where(slices: list[Slice], turns: list[dict[str, Slice]]) -> dict[str, float]:
+def _where(name: str, turns: list[dict[str, Slice]]) -> dict[str, float]:
     """Seconds of a slice, by cause. `slower`: steps beyond their worth, and waiting for saves."""
-    found: dict[str, list[float]] = {name: [] for name in ("wall", "start", "kept", "lost", "leaving", "slower")}
-    for one, turn in zip(slices, turns, strict=True):
-        step_s = _step_s(turn)
-        kept = one.steps_kept * step_s
-        lost = max(0, one.steps_done - one.steps_kept) * step_s
+
+    def causes(turn: dict[str, Slice]) -> dict[str, float]:
+        one, step_s = turn[name], _step_s(turn)
+        kept, lost = one.steps_kept * step_s, max(0, one.steps_done - one.steps_kept) * step_s
         rest = one.wall - one.start - one.leaving - kept - lost
-        for name, value in zip(found, (one.wall, one.start, kept, lost, one.leaving, rest), strict=True):
-            found[name].append(value)
-    return {name: round(statistics.mean(values), 2) for name, values in found.items()}
+        times = {"start": one.start, "kept": kept, "lost": lost, "leaving": one.leaving}
+        return {"wall": one.wall, **times, "slower": rest}
 
-
-def _parts(startups: list[Mapping[str, float]]) -> dict[str, float]:
-    named = [parts for parts in startups if parts]
-    return {name: round(statistics.median(parts[name] for parts in named), 2) for name in (named[0] if named else ())}
+    found = [causes(turn) for turn in turns]
+    return {cause: round(statistics.mean(each[cause] for each in found), 2) for cause in found[0]}
 
 
 def _preempt(process: subprocess.Popen[str]) -> None:
