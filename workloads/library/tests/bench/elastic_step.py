@@ -17,8 +17,8 @@ import torch.distributed as dist
 
 from holdfast.training.elastic.gang import ElasticGang
 from holdfast.training.model import ByteGPT, ModelConfig, next_byte_loss
+from workloads.library.tests.bench.kill_lane import side_by_side
 from workloads.library.tests.training.elastic.gangs import free_ports
-from workloads.library.tests.training.warm import Fork
 
 RANKS, SHARDS, ROUNDS, WARM = 2, 3, 300, 6
 RESAMPLES = 2_000
@@ -35,9 +35,7 @@ def step_costs(home: Path) -> dict[str, dict[str, float]]:
     and between what 95 of 100 such benches would show it."""
     home.mkdir(parents=True)
     nodes = tuple(("127.0.0.1", port) for port in free_ports(RANKS))
-    ranks = [Fork(lambda rank=rank: _member(rank, nodes, home)) for rank in range(RANKS)]
-    if any([rank.wait() for rank in ranks]):
-        raise RuntimeError("a member of the gang that is measured failed")
+    side_by_side(RANKS, lambda rank: _member(rank, nodes, home))
     costs: dict[str, dict[str, float]] = {}
     for at, clock in enumerate(("", "_cpu")):
         gang, bare, again = np.array(json.loads((home / "times").read_text()))[:, :, at].T

@@ -7,16 +7,16 @@ import statistics
 import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import psutil
 
+from workloads.library.tests.bench.kill_lane import side_by_side
 from workloads.library.tests.bench.training_goodput import ENDLESS
 from workloads.library.tests.fork_server import ForkServer
+from workloads.library.tests.processes import each
 from workloads.library.tests.training.runs import PATIENCE_S, Run, notice, run_server
-from workloads.library.tests.training.warm import Fork
 
 LANES = 2
 
@@ -56,16 +56,12 @@ def one_stop(folder: Path, server: ForkServer, *, frozen: bool) -> Stop:
 
 @contextlib.contextmanager
 def _frozen_uploaders(agent: int) -> Iterator[None]:
-    ranks = psutil.Process(agent).children()
-    uploaders = [child for rank in ranks for child in rank.children()]
-    for uploader in uploaders:
-        uploader.suspend()
+    uploaders = [child for rank in psutil.Process(agent).children() for child in rank.children()]
+    each(uploaders, psutil.Process.suspend)
     try:
         yield
     finally:
-        for uploader in uploaders:
-            with contextlib.suppress(psutil.NoSuchProcess):
-                uploader.kill()
+        each(uploaders, psutil.Process.kill)
 
 
 def stops(folder: Path, samples: int) -> dict[str, Any]:
@@ -80,9 +76,7 @@ def stops(folder: Path, samples: int) -> dict[str, Any]:
                 file.flush()
 
     folder.mkdir()
-    lanes = [Fork(partial(lane, number)) for number in range(LANES)]
-    if any([fork.wait() for fork in lanes]):
-        raise RuntimeError("a stop failed")
+    side_by_side(LANES, lane)
     every = [Stop(**json.loads(line)) for line in found.read_text().splitlines()]
     taken = [stop for stop in every if not stop.frozen]
     exits = sorted(stop.exit_s for stop in taken)
