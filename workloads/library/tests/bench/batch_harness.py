@@ -33,7 +33,6 @@ from holdfast.runtime.shutdown import Shutdown
 
 BATCH = 32
 BATCH_S = 0.020
-DRAIN_BATCH_S = 1.0
 SETTINGS = WorkerSettings(micro_batch=BATCH, pull_wait_s=0.2, lease_s=30.0)
 
 
@@ -52,16 +51,8 @@ class Fixed:
         return [{"score": len(body)} for body in bodies]
 
 
-def gpu_like(spec: PredictorSpec) -> Fixed:
-    return Fixed(BATCH_S)
-
-
-def drained(spec: PredictorSpec) -> Fixed:
-    return Fixed(DRAIN_BATCH_S)
-
-
-def free(spec: PredictorSpec) -> Fixed:
-    return Fixed(0.0)
+def fixed(spec: PredictorSpec) -> Fixed:
+    return Fixed(float(spec.model))
 
 
 def in_process(name: str, **given: str) -> ProcessPredictor:
@@ -113,8 +104,8 @@ class Bench:
                 telemetry=WorkerTelemetry(events, at),
             ).run()
 
-    def work_as_shipped(self, job: str, predictor: str, shutdown: Shutdown | None = None) -> int:
-        with closing(in_process(f"{__name__}:{predictor}")) as made, self.log(job) as events:
+    def work_as_shipped(self, job: str, batch_s: float, shutdown: Shutdown | None = None) -> int:
+        with closing(in_process(f"{__name__}:fixed", model=str(batch_s))) as made, self.log(job) as events:
             return self.run(job, made, SETTINGS, shutdown or Shutdown(), events)
 
     def events(self, job: str) -> list[dict[str, Any]]:
