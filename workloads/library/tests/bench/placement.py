@@ -64,6 +64,7 @@ def main() -> None:
         "bench": "placement",
         "seconds": seconds,
         "cpu_seconds": cpu_s,
+        "percent_of_on_demand": costs,
         "above_optimum_percent": {f"{hours:g} h": each["chosen"] for hours, each in gaps.items()},
     }
     ended(found, goals)

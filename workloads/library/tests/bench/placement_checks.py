@@ -49,7 +49,7 @@ def choice_regret(traces: list[Trace], starts: int) -> bool:
         rng = np.random.default_rng(2)
         for deadline in DEADLINES_H:
             known, seen = (
-                {p.name: share(trace, p, deadline, rng.uniform(low, low + half, starts))[0] for p in policies.IN_TIME}
+                {p.name: share(trace, p, deadline, rng.uniform(low, low + half, starts)) for p in policies.IN_TIME}
                 for low in (0.0, half)
             )
             regrets.append(seen[min(known, key=lambda name: known[name])] - min(seen.values()))

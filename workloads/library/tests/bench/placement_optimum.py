@@ -67,9 +67,9 @@ def optimum_gaps(traces: list[Trace], starts: int) -> dict[float, dict[str, floa
         sums, least = dict.fromkeys(names, 0.0), 0.0
         for trace in traces:
             offset = np.random.default_rng(1).uniform(0, max(trace.hours - deadline, 1.0), starts)
-            usd = {p.name: share(trace, p, deadline, offset)[0] * WORK_H / 100 for p in policies.IN_TIME}
+            usd = {p.name: share(trace, p, deadline, offset) * WORK_H / 100 for p in policies.IN_TIME}
             chosen = min(usd.values())
-            known = min(share(trace, p, deadline, offset)[0] * WORK_H / 100 for p in GRID)
+            known = min(share(trace, p, deadline, offset) * WORK_H / 100 for p in GRID)
             for name, mean in (usd | {"chosen": chosen, "hindsight": min(chosen, known)}).items():
                 sums[name] += mean
             least += float(np.mean([optimum(steps(trace, at, deadline)) for at in offset]))

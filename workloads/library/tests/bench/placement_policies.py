@@ -51,33 +51,24 @@ def made_up() -> list[Trace]:
     ]
 
 
-Costs = dict[tuple[int, float, str], tuple[float, float]]
-"""(trace, deadline, policy) -> mean cost and its standard deviation over starts, % of pure on-demand."""
+Costs = dict[str, dict[str, dict[str, float]]]
+"""Recording -> deadline -> policy -> mean cost, % of pure on-demand."""
 
 
 def side_by_side(traces: list[Trace], starts: int) -> Costs:
     costs: Costs = {}
-    print(f"\n% of on-demand, {starts} starts; columns: " + ", ".join(policy.name for policy in COMPARED))
-    print(f"{'':26}" + " | ".join(f"{f'done by {d:g} h':^23}" for d in DEADLINES_H))
-    for row, trace in enumerate(traces):
+    for trace in traces:
         offset = np.random.default_rng(1).uniform(0, trace.hours, starts)
-        for deadline in DEADLINES_H:
-            for policy in COMPARED:
-                costs[row, deadline, policy.name] = share(trace, policy, deadline, offset)
-        cells = " | ".join(" ".join(f"{costs[row, d, p.name][0]:5.1f}" for p in COMPARED) for d in DEADLINES_H)
-        print(f"{trace.name:18} {trace.up_share:4.0%} up {cells}")
-    means = " | ".join(" ".join(f"{mean_of(costs, d, p.name):5.1f}" for p in COMPARED) for d in DEADLINES_H)
-    print(f"{'mean':26}{means}")
+        costs[trace.name] = {
+            f"{hours:g} h": {policy.name: share(trace, policy, hours, offset) for policy in COMPARED}
+            for hours in DEADLINES_H
+        }
     return costs
 
 
-def mean_of(costs: Costs, deadline_h: float, policy: str) -> float:
-    return float(np.mean([mean for (_, d, name), (mean, _) in costs.items() if (d, name) == (deadline_h, policy)]))
-
-
-def share(trace: Trace, policy: Policy, deadline_h: float, offset_h: Floats) -> tuple[float, float]:
-    usd = simulate(job(offset_h, deadline_h), trace.paths(), policy).usd / WORK_H * 100
-    return float(usd.mean()), float(usd.std())
+def share(trace: Trace, policy: Policy, deadline_h: float, offset_h: Floats) -> float:
+    """The mean cost over starts, % of pure on-demand."""
+    return float(simulate(job(offset_h, deadline_h), trace.paths(), policy).usd.mean()) / WORK_H * 100
 
 
 def job(offset_h: Floats, deadline_h: float) -> Runs:
@@ -88,8 +79,8 @@ def job(offset_h: Floats, deadline_h: float) -> Runs:
 
 
 def dominates(costs: Costs) -> bool:
-    ours, theirs = policies.PATIENT.name, UNIFORM.name
-    pairs = [(costs[r, d, ours][0], costs[r, d, theirs][0]) for r, d, name in costs if name == ours]
+    each = [by_policy for by_deadline in costs.values() for by_policy in by_deadline.values()]
+    pairs = [(by_policy[policies.PATIENT.name], by_policy[UNIFORM.name]) for by_policy in each]
     worst = max(our - their for our, their in pairs)
     gain = sum(their - our for our, their in pairs) / len(pairs)
     print(f"patient against uniform progress: {gain:.1f} points cheaper on average, worst case {worst:+.2f} points")

@@ -21,10 +21,6 @@ class Trace:
     def hours(self) -> float:
         return len(self.up) * self.gap_h
 
-    @property
-    def up_share(self) -> float:
-        return float(self.up.mean())
-
     def paths(self) -> Paths:
         # Wrapping keeps the daily rhythm; extrapolating would invent one.
         up = np.tile(self.up, TILES)
