@@ -14,7 +14,6 @@ import tempfile
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
@@ -33,14 +32,6 @@ class Fate(StrEnum):
     KILLED = "killed"
     SURVIVED = "SURVIVED"
     NOT_JUDGED = "NOT JUDGED"
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Outcome:
-    mutant: Mutant
-    fate: Fate
-    seconds: float
-    output: str
 
 
 def main() -> None:
@@ -66,8 +57,7 @@ def judge(mutants: Sequence[Mutant], jobs: int) -> int:
         snapshot(Path(scratch) / UNBROKEN)
         require_green(mutants, Path(scratch))
         with ThreadPoolExecutor(jobs) as pool:
-            outcomes = [shown(o) for o in pool.map(partial(judged, scratch=Path(scratch)), mutants)]
-    fates = [outcome.fate for outcome in outcomes]
+            fates = [*pool.map(partial(judged, scratch=Path(scratch)), mutants)]
     print(f"{fates.count(Fate.KILLED)} of {len(fates)} mutants killed after {time.monotonic() - began:.0f} s")
     if Fate.SURVIVED in fates:
         return EXIT_FINDINGS
@@ -84,7 +74,8 @@ def require_green(mutants: Sequence[Mutant], scratch: Path) -> None:
         raise Unjudged(f"the tests fail without a mutant:\n{done.stdout[-3000:]}")
 
 
-def judged(mutant: Mutant, scratch: Path) -> Outcome:
+def judged(mutant: Mutant, scratch: Path) -> Fate:
+    """Shown as well, with the tests' output where they did not kill it."""
     began = time.monotonic()
     tree = scratch / mutant.name.replace(" ", "-")
     shutil.copytree(scratch / UNBROKEN, tree, copy_function=os.link)
@@ -95,7 +86,10 @@ def judged(mutant: Mutant, scratch: Path) -> Outcome:
         output = done.stdout
     except subprocess.TimeoutExpired:
         fate, output = Fate.NOT_JUDGED, f"still running after {LIMIT_S} s"
-    return Outcome(mutant=mutant, fate=fate, seconds=time.monotonic() - began, output=output)
+    print(f"{fate:<10} {time.monotonic() - began:5.1f} s  {mutant.name} ({mutant.file})", flush=True)
+    if fate is not Fate.KILLED:
+        print(output[-1500:], file=sys.stderr, flush=True)
+    return fate
 
 
 def run_tests(tests: Sequence[str], tree: Path) -> subprocess.CompletedProcess[str]:
@@ -107,13 +101,6 @@ def run_tests(tests: Sequence[str], tree: Path) -> subprocess.CompletedProcess[s
         command, cwd=tree, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT, text=True, timeout=LIMIT_S, check=False,
     )  # fmt: skip
-
-
-def shown(outcome: Outcome) -> Outcome:
-    print(f"{outcome.fate:<10} {outcome.seconds:5.1f} s  {outcome.mutant.name} ({outcome.mutant.file})", flush=True)
-    if outcome.fate is not Fate.KILLED:
-        print(outcome.output[-1500:], file=sys.stderr, flush=True)
-    return outcome
 
 
 if __name__ == "__main__":

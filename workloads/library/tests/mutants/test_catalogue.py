@@ -12,10 +12,6 @@ from workloads.library.tests.mutants.mutant import MUTANTS, ROOT, Mutant, snapsh
 VERDICT = next(mutant for mutant in MUTANTS if mutant.file.endswith("drill/verdict.py"))
 
 
-def test_there_are_at_least_25_each_with_a_name_of_its_own() -> None:
-    assert len({mutant.name for mutant in MUTANTS}) == len(MUTANTS) >= 25
-
-
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
 def test_a_mutant_changes_one_place_of_today_into_another_program(mutant: Mutant) -> None:
     compile(mutant.mutated((ROOT / mutant.file).read_text()), mutant.file, "exec")
@@ -25,12 +21,10 @@ def test_a_mutant_changes_one_place_of_today_into_another_program(mutant: Mutant
         assert not name or f"def {name.partition('[')[0]}(" in (ROOT / path).read_text(), test
 
 
-def test_a_place_that_is_gone_is_an_error_and_not_a_mutant() -> None:
+def test_a_place_that_is_gone_and_an_unknown_name_are_errors() -> None:
+    assert len({mutant.name for mutant in MUTANTS}) == len(MUTANTS) >= 25
     with pytest.raises(ValueError, match="0 times"):
         replace(VERDICT, old="nowhere").mutated("text")
-
-
-def test_an_unknown_name_is_bad_input() -> None:
     with pytest.raises(InputError, match="no such mutant"):
         chosen(["restore everything"])
 
@@ -41,9 +35,8 @@ def test_a_fault_is_killed_a_comment_survives_and_an_import_that_breaks_is_not_j
     before = (ROOT / VERDICT.file).read_text()
     comment = replace(VERDICT, name="comment", new=VERDICT.old + "        # nothing\n")
     broken = replace(VERDICT, name="broken", new="            return (\n")
-    assert judged(VERDICT, tmp_path).fate is Fate.KILLED
-    assert judged(comment, tmp_path).fate is Fate.SURVIVED
-    assert judged(broken, tmp_path).fate is Fate.NOT_JUDGED
+    fates = [judged(mutant, tmp_path) for mutant in (VERDICT, comment, broken)]
+    assert fates == [Fate.KILLED, Fate.SURVIVED, Fate.NOT_JUDGED]
     assert (ROOT / VERDICT.file).read_text() == before
 
 
