@@ -100,9 +100,13 @@ def steps_beside_one(method: Method, number: int, step: Step) -> dict[str, float
     while not everyone_done(not method.busy()):
         beside.append(step.run())
     method.finish()
-    if not beside:  # through before the first
-        return {}
-    return {"factor": sum(beside) / len(beside) / normal, "extra": sum(beside) - normal * len(beside)}
+    return slowed(beside, normal)
+
+
+def slowed(beside: list[float], normal: float) -> dict[str, float]:
+    """What a save costs the steps beside it; nothing where it was through before the first."""
+    extra = sum(beside) - normal * len(beside)
+    return {"factor": sum(beside) / len(beside) / normal, "extra": extra} if beside else {}
 
 
 def settle() -> None:
