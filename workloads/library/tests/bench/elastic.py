@@ -17,8 +17,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from workloads.library.tests.bench import elastic_rigid
-from workloads.library.tests.bench.elastic_rivals import TUNED, one_killed
+from workloads.library.tests.bench.elastic_rivals import RIGID, TUNED, rigid_killed, torchft_killed
 from workloads.library.tests.bench.elastic_step import no_more_than, step_costs
 from workloads.library.tests.bench.result import ended
 from workloads.library.tests.bench.rival_home import CannotRun
@@ -64,16 +63,13 @@ def growth_stall_s(gang: LedgerGang) -> float:
 
 
 def one_gang(folder: Path, server: ForkServer, number: signal.Signals) -> tuple[float, float]:
-    gang = gang_in(folder, server)
-    try:
+    with closing(gang_in(folder, server)) as gang:
         gang.start(*range(NODES))
         lost = disturbed_s(gang, number)
         if number is signal.SIGSTOP:
             return lost, 0.0
         gang.processes[1].wait()
         return lost, growth_stall_s(gang)
-    finally:
-        gang.close()
 
 
 def measured(folder: Path, server: ForkServer) -> dict[str, list[float]]:
@@ -89,9 +85,9 @@ def measured(folder: Path, server: ForkServer) -> dict[str, list[float]]:
 
 def rivals(folder: Path) -> dict[str, dict[str, Any]]:
     return {
-        elastic_rigid.RIGID: several(lambda n: elastic_rigid.one_killed(folder / f"rigid-{n}")),
-        "torchft tuned": several(lambda n: one_killed(folder / f"tuned-{n}", TUNED)),
-        "torchft stock": several(lambda n: one_killed(folder / f"stock-{n}")),
+        RIGID: several(lambda n: rigid_killed(folder / f"rigid-{n}")),
+        "torchft tuned": several(lambda n: torchft_killed(folder / f"tuned-{n}", TUNED)),
+        "torchft stock": several(lambda n: torchft_killed(folder / f"stock-{n}")),
     }
 
 

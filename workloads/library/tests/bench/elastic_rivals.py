@@ -1,6 +1,10 @@
-"""Three members of which one is killed, under torchft: seconds until the others step again.
+"""Three members of which one is killed, under torchft and as a rigid gang of this project.
 
-The lighthouse that they meet at is a process of its own, as an operator would keep it, so that no loss takes it along. A step is one all-reduce of one number, so its length is what the rival adds to every step.
+Torchft's lighthouse is a process of its own, as an operator would keep it, so that no loss takes it along. A step is one
+all-reduce of one number, so its length is what the rival adds to every step.
+
+The rigid gang starts again whole from the last save. What a JobSet does is done here: the first pod that failed ends the
+others, and all are made anew. On a cluster a JobSet takes some 2 s for that, and here nothing.
 """
 
 import statistics
@@ -8,10 +12,13 @@ import subprocess
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from subprocess import Popen
 
 from holdfast.drill.serving.fleet import free_port
 from workloads.library.tests.bench.rival_home import CannotRun, home
 from workloads.library.tests.processes import kill_family, until
+from workloads.library.tests.training.nodes import Nodes
+from workloads.library.tests.training.runs import PATIENCE_S, Event, notice, power_loss
 
 MEMBERS = 3
 LIMIT_S = 180.0
@@ -21,9 +28,14 @@ TUNED = ("--heartbeat_timeout_ms", "1000", "--join_timeout_ms", "1000")
 """Of its lighthouse; stock is 5 s and 60 s."""
 COLLECTIVE_S = "15"
 """What ours has here."""
+RIGID = "holdfast rigid"
+EVERY = 50
+LOST_AT = 2 * EVERY + EVERY // 2
+"""In the middle between two saves, where the mean loss of work is."""
+ENDLESS = 10_000_000
 
 
-def one_killed(folder: Path, options: Sequence[str] = ()) -> dict[str, float]:
+def torchft_killed(folder: Path, options: Sequence[str] = ()) -> dict[str, float]:
     folder.mkdir(parents=True)
     steps, binaries = folder / "steps", home(TORCHFT) / "bin"
     address = f"127.0.0.1:{free_port()}"
@@ -85,3 +97,39 @@ def _lines(path: Path) -> list[tuple[float, int, float]]:
 def _end(process: subprocess.Popen[bytes]) -> None:
     kill_family(process.pid)
     process.wait()
+
+
+def rigid_killed(folder: Path) -> dict[str, float]:
+    nodes = Nodes(folder, "--set", f"batch={6 * MEMBERS}", count=MEMBERS)
+    for run in nodes.runs:
+        run.steps, run.every = ENDLESS, EVERY
+    with nodes.started() as pods:
+        nodes.wait_for_step(pods, LOST_AT)
+        began = time.time()
+        power_loss(pods[1])
+        _end_pods(pods)
+        reached, before = nodes.furthest, len(_steps(nodes))
+    with nodes.started() as pods:
+        nodes.wait_for_step(pods, reached + 1)
+        again = _steps(nodes)[before:]
+    first = min(event["first_step"] for event in again)
+    made_up = next(event["t"] for event in again if event["last_step"] > reached)
+    return {
+        "death_s": round(again[0]["t"] - began, 2),
+        "lost_steps": reached + 1 - first,
+        "made_up_s": round(made_up - began, 2),
+        "step_ms": round(1000 * statistics.median(event["seconds"] for event in again), 1),
+    }
+
+
+def _end_pods(pods: list[Popen[str]]) -> None:
+    for pod in pods:
+        if pod.poll() is None:
+            notice(pod)
+    for pod in pods:
+        pod.wait(PATIENCE_S)
+
+
+def _steps(nodes: Nodes) -> list[Event]:
+    """In the order of the steps' ends; one rank leads and reports."""
+    return sorted((event for run in nodes.runs for event in run.of("window")), key=lambda event: event["t"])
