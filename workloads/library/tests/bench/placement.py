@@ -25,11 +25,12 @@ from workloads.library.tests.bench.placement_policies import (
     COMPARED,
     ON_DEMAND_ONLY,
     RATIO,
+    Trace,
     dominates,
     made_up,
+    paths_of,
     side_by_side,
 )
-from workloads.library.tests.bench.placement_traces import Trace, paths_of
 from workloads.library.tests.bench.result import ended
 
 ANSWER = ["place", "--gpu", "a100", "--gpus", "8", "--hours", "40", "--deadline", "72h"]

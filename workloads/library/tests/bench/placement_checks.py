@@ -12,8 +12,7 @@ from holdfast.place.belief import World
 from holdfast.place.job import Job
 from holdfast.place.runs import Paths, Runs, runs_of
 from holdfast.place.simulate import simulate
-from workloads.library.tests.bench.placement_policies import DEADLINES_H, share
-from workloads.library.tests.bench.placement_traces import Trace
+from workloads.library.tests.bench.placement_policies import DEADLINES_H, Trace, share
 
 
 def daly_figures() -> bool:

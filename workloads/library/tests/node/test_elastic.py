@@ -52,10 +52,9 @@ def machines(lab: Lab, world: World, rendered: Rendered) -> dict[str, Machine]:
 
 
 def boot(lab: Lab, name: str) -> Machine:
-    """One GPU that a kubelet counts, so that each machine holds one place of the gang; all in one zone."""
-    machine = lab.boot(name, EXAMPLE.pool("spot-a100"))
+    """With a GPU, so that each machine holds one place of the gang; all in one zone."""
+    machine = lab.boot(name, EXAMPLE.pool("spot-a100"), gpu=True)
     lab.api.merge(f"/api/v1/nodes/{name}", {"metadata": {"labels": {LABEL_ZONE: "us-central1-a"}}})
-    lab.api.merge(f"/api/v1/nodes/{name}/status", {"status": {"capacity": {GPU_RESOURCE: "1"}}})
     return machine
 
 

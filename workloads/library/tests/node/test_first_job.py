@@ -33,7 +33,7 @@ from workloads.library.tests.inference.results.test_rights import server as serv
 from workloads.library.tests.node.lab import google
 from workloads.library.tests.node.lab.as_rendered import SIZE, SMALL
 from workloads.library.tests.node.lab.images import Rendered
-from workloads.library.tests.node.lab.lab import Lab, Machine
+from workloads.library.tests.node.lab.lab import Lab
 from workloads.operators import platform
 
 EXAMPLE = platforms.load("example")
@@ -141,24 +141,18 @@ def smaller(prepared: Prepared) -> Prepared:
 
 def follow(lab: Lab, prepared: Prepared, saved: Callable[[], bool]) -> int:
     """Submitted and followed by the platform's own code; a Spot shutdown takes its first machine away."""
-    machines = [with_gpu(lab, f"{prepared.job.name}-a")]
+    pool = EXAMPLE.pool("spot-l4-g2-standard-8")
+    machines = [lab.boot(f"{prepared.job.name}-a", pool, gpu=True)]
 
     def report(line: str) -> None:
         if line.startswith("Running") and len(machines) == 1:
             until("it has saved", saved, LIMIT_S)
             assert lab.preempt(machines[0]), "the kubelet gave its lock back within the window"
-            machines.append(with_gpu(lab, f"{prepared.job.name}-b"))
+            machines.append(lab.boot(f"{prepared.job.name}-b", pool, gpu=True))
 
     code = preparing.follow(lab.api, prepared, Following(timeout_s=LIMIT_S, events=EVENTS / prepared.job.name), report)
     lab.forget(machines[-1])
     return code
-
-
-def with_gpu(lab: Lab, name: str) -> Machine:
-    """A machine whose kubelet counts a GPU, as an extended resource of the node; nothing stands behind it."""
-    machine = lab.boot(name, EXAMPLE.pool("spot-l4-g2-standard-8"))
-    lab.api.merge(f"/api/v1/nodes/{name}/status", {"status": {"capacity": {GPU_RESOURCE: "1"}}})
-    return machine
 
 
 def undisturbed() -> str:

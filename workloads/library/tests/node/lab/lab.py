@@ -18,7 +18,7 @@ from pathlib import Path
 
 from holdfast.clients.api import Api
 from holdfast.contract.lifecycle import ShutdownWindow
-from holdfast.contract.pools import Pool
+from holdfast.contract.pools import GPU_RESOURCE, Pool
 from tests.cluster.sim import nodes
 from tests.cluster.sim.control_plane import ControlPlane
 from tests.cluster.sim.processes import Processes, alive, free_ports, is_orphan, owner
@@ -105,8 +105,11 @@ class Lab:
         """Machines that boot from now on have these images, and take `registry` for every registry there is."""
         self._pulled.pull(registry, images)
 
-    def boot(self, name: str, pool: Pool, window: ShutdownWindow | None = None, *, tainted: bool = True) -> Machine:
-        """A ready node of this pool under a kubelet with the pool's shutdown window; untainted, it is anybody's."""
+    def boot(
+        self, name: str, pool: Pool, window: ShutdownWindow | None = None, *, tainted: bool = True, gpu: bool = False
+    ) -> Machine:
+        """A ready node of this pool under a kubelet with the pool's shutdown window; untainted, it is anybody's. `gpu`: it
+        counts one, as an extended resource of the node; nothing stands behind it."""
         self._boots += 1
         folder = self.folder / f"m{self._boots}"
         folder.mkdir()
@@ -139,6 +142,8 @@ class Lab:
         machine = self.machines[name] = Machine(config, processes, pid)
         processes.wait_until(f"{name} takes its shutdown lock", (folder / "inhibited").exists)
         until(f"{name} is ready", lambda: nodes.ready(self.api, [name]))
+        if gpu:
+            self.api.merge(f"{nodes.NODES}/{name}/status", {"status": {"capacity": {GPU_RESOURCE: "1"}}})
         return machine
 
     def preempt(self, machine: Machine) -> bool:
