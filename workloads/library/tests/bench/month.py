@@ -26,7 +26,7 @@ def main() -> None:
     found = {
         "jobs": jobs,
         "happened": month.happened,
-        "minutes until its alert, and the promise": judged.found,
+        "minutes until its alert": {kind: f"{took} of {promise}" for kind, (took, promise) in judged.found.items()},
         "missed": judged.missed,
         "false pages": [str(firing) for firing in judged.false_pages],
         "tickets": Counter(firing.alert for firing in judged.other),
