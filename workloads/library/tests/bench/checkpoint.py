@@ -17,7 +17,6 @@ from statistics import median
 from typing import Any
 
 from holdfast.drill.serving.fleet import free_port
-from workloads.library.tests.bench.bucket import bucket
 from workloads.library.tests.bench.checkpoint_damage import MESH, count_undetected
 from workloads.library.tests.bench.checkpoint_methods import ASYNC, DCP, METHODS, Holdfast
 from workloads.library.tests.bench.checkpoint_rank import COPY, FRESH_COPY
@@ -111,6 +110,8 @@ def _held(ranks: Ranks) -> int:
 
 def measure_emulator(folder: Path, mib: int) -> dict[str, list[float]]:
     """With each stream limited as a bucket's is."""
+    from workloads.library.tests.bench.bucket import bucket
+
     with bucket(folder, "bench") as (env, _):
         out = folder / "emulator.json"
         return finish(start("checkpoint_gcs", 2, env=env, folder=folder, out=out, mib=mib, bucket="bench"), out)
