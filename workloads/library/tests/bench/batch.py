@@ -8,7 +8,6 @@ Ends with one JSON line; `goals` says true, false or "not run" for each number t
 database fsyncs.
 """
 
-import argparse
 import json
 import subprocess
 import sys
@@ -20,30 +19,24 @@ from workloads.library.tests.bench.batch_drain_phases import drain_phases
 from workloads.library.tests.bench.batch_harness import BATCH, BATCH_S, Bench, Fixed, database
 from workloads.library.tests.bench.batch_kills import GOALS
 from workloads.library.tests.bench.batch_long import drains, long_run
-from workloads.library.tests.bench.result import Goal, ended, judged, played
+from workloads.library.tests.bench.result import Goal, ended, judged, options, played
 
 SECTIONS = ("gpu_like", "drains", "drain_phases", "kills", "long")
 MEMORY_GROWTH_MIB = 64
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--items", type=int, default=1_000_000, help="of the long run; its predictor costs nothing")
-    parser.add_argument("--drains", type=int, default=100)
-    parser.add_argument("--phase-drains", type=int, default=30, help="in each phase of a worker")
-    parser.add_argument("--kills", type=int, default=500)
-    parser.add_argument("--sections", nargs="+", choices=SECTIONS, default=SECTIONS)
-    options = parser.parse_args()
+    o = options(__doc__, items=1_000_000, drains=100, phase_drains=30, kills=500, sections=SECTIONS)
     with database() as bench:
         sections = {
             "gpu_like": lambda: gpu_like(bench),
-            "drains": lambda: drains(bench, options.drains),
-            "drain_phases": lambda: drain_phases(bench, options.phase_drains),
-            "kills": lambda: kills(options.kills),
-            "long": lambda: long_run(bench, options.items),
+            "drains": lambda: drains(bench, o.drains),
+            "drain_phases": lambda: drain_phases(bench, o.phase_drains),
+            "kills": lambda: kills(o.kills),
+            "long": lambda: long_run(bench, o.items),
         }
-        figures = played(sections, options.sections)
-    ended(figures, judged(goals(options.items, options.drains, options.kills), figures))
+        figures = played(sections, o.sections)
+    ended(figures, judged(goals(o.items, o.drains, o.kills), figures))
 
 
 def gpu_like(bench: Bench, batches: int = 500) -> dict[str, Any]:

@@ -6,7 +6,6 @@ Workers are forked from this process, which holds no thread, so that a kill cost
 A trigger in the database notes every commit of a result: "stored once" is counted there, not believed.
 """
 
-import argparse
 import itertools
 import os
 import random
@@ -66,12 +65,9 @@ class Plan:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--kills", type=int, default=500)
-    parser.add_argument("--seed", type=int, default=1)
-    options = parser.parse_args()
-    outcome = play(options.kills, seed=options.seed)
-    result.ended(asdict(outcome), verdict(outcome, options.kills))
+    o = result.options(__doc__, kills=500, seed=1)
+    outcome = play(o.kills, seed=o.seed)
+    result.ended(asdict(outcome), verdict(outcome, o.kills))
 
 
 def play(kills: int, *, seed: int) -> Outcome:

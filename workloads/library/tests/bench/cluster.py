@@ -1,9 +1,8 @@
 """`python -m workloads.library.tests.bench.cluster`: a storm takes 30 % of the Spot nodes of a real control plane.
 
-Jobs by index on 1,000 nodes with 5,000 pods.
+Jobs by index on 1,000 nodes with 5,000 pods. --limit: seconds that a step may take.
 """
 
-import argparse
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -17,7 +16,7 @@ from tests.cluster.sim.host import Scale
 from tests.cluster.sim.waiting import until
 from tests.cluster.sim.world import World
 from tests.tools.build import TOOLS, build
-from workloads.library.tests.bench.result import ended
+from workloads.library.tests.bench.result import ended, options
 from workloads.library.tests.processes import MIB, rss_mib, sampled
 
 POOL = platforms.load("example").pool("spot-l4-g2-standard-8")
@@ -122,11 +121,7 @@ def goals(found: dict[str, Any]) -> dict[str, bool]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--nodes", type=int, default=1000)
-    parser.add_argument("--pods", type=int, default=5000)
-    parser.add_argument("--limit", type=float, default=600.0, help="seconds that a step may take")
-    args = parser.parse_args()
+    args = options(__doc__, nodes=1000, pods=5000, limit=600.0)
     for name in ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubectl", "kwok"):
         build(TOOLS[name])
     found = measure(args.nodes, args.pods // GANG * GANG, args.limit)

@@ -1,10 +1,9 @@
 """`python -m workloads.library.tests.bench.monitoring`: a ledger and a report of a million events, and the exporter beside a large cluster.
 
 The exporter runs as a process of its own. Detection lag is from the notice to a pod on a Spot node until the
-counter under /metrics rises.
+counter under /metrics rises. --limit: seconds that a step may take.
 """
 
-import argparse
 import os
 import statistics
 import subprocess
@@ -32,7 +31,7 @@ from tests.cluster.sim.stages import GOING, PREEMPT
 from tests.cluster.sim.waiting import until
 from workloads.library.tests import sample
 from workloads.library.tests.bench.cluster import GANG, create, ready_pods, world_of
-from workloads.library.tests.bench.result import ended
+from workloads.library.tests.bench.result import ended, options
 from workloads.library.tests.processes import rss_mib
 
 LEDGER_GOAL_S, LAG_GOAL_S, SUM_GOAL_MS, REPORT_GOAL_MB = 5.0, 5.0, 1.0, 1.5
@@ -145,13 +144,7 @@ def take(api: Api, victim: str) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--events", type=int, default=1_000_000)
-    parser.add_argument("--nodes", type=int, default=1000)
-    parser.add_argument("--pods", type=int, default=5000)
-    parser.add_argument("--losses", type=int, default=100)
-    parser.add_argument("--limit", type=float, default=240.0, help="seconds that a step may take")
-    args = parser.parse_args()
+    args = options(__doc__, events=1_000_000, nodes=1000, pods=5000, losses=100, limit=240.0)
     ledger = million_events(args.events)
     cluster = beside_a_cluster(args.nodes, args.pods, args.losses, args.limit) if args.nodes else {}
     goals = {

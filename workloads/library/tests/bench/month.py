@@ -3,10 +3,9 @@
 At least 200 seeded jobs: evictions with and without notice, droughts, cancellations, failed saves, completions.
 """
 
-import argparse
 from collections import Counter
 
-from workloads.library.tests.bench.result import ended
+from workloads.library.tests.bench.result import ended, options
 from workloads.library.tests.month.month import Month, judge
 from workloads.library.tests.month.month_trouble import KINDS, add_trouble
 
@@ -14,10 +13,7 @@ JOBS = 200
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="workloads.library.tests.bench.month", description=__doc__)
-    parser.add_argument("--days", type=int, default=30)
-    parser.add_argument("--seed", type=int, default=7)
-    given = parser.parse_args()
+    given = options(__doc__, days=30, seed=7)
     month = Month(seed=given.seed, days=given.days)
     month.add_ordinary_jobs()
     jobs = len(month.jobs)

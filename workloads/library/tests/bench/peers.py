@@ -5,10 +5,10 @@ is an emulator behind a proxy that limits each stream. Rows: copies, the same ga
 pods start again), and torchrun with DCP. A time is from the moment that the lost node's launcher is back until the whole
 gang has done a step, less that step's own time; of the rows whose processes all start, from their start. Kills are spread
 over the way from one copy, or upload, to the next. What copies cost is measured with and without them in turn, in the
-same processes, which compute all the time.
+same processes, which compute all the time. --mb is the state of the whole gang, and memory takes eight times as much;
+--rounds are losses of the gang with copies, others have half as many.
 """
 
-import argparse
 import json
 import os
 import statistics
@@ -34,7 +34,7 @@ from workloads.library.tests.bench.peers_losses import (
     lines,
     middle,
 )
-from workloads.library.tests.bench.result import ended
+from workloads.library.tests.bench.result import ended, options
 from workloads.library.tests.processes import family, until
 
 MORE_NODES = 8
@@ -136,17 +136,10 @@ def processor_s(processes: Mapping[int, object]) -> float:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument(
-        "--mb", type=int, default=2048, help="state of the whole gang; memory takes eight times as much"
-    )
-    parser.add_argument(
-        "--rounds", type=int, default=3, help="losses of the gang with copies; others have half as many"
-    )
-    options = parser.parse_args()
+    o = options(__doc__, mb=2048, rounds=3)
     began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="holdfast-peers-") as name:
-        found, states, cost = measured(Path(name), options.mb, options.rounds)
+        found, states, cost = measured(Path(name), o.mb, o.rounds)
     memory = states[COPIES] - states[BUCKET]
     rows = {
         name: middle(each) | {"lost_steps_worst": max(one["lost_steps"] for one in each)}
@@ -165,7 +158,7 @@ def main() -> None:
         "at most 2 shards of memory for each": memory <= 2.0,
         "blocking of a save unchanged": cost["blocking"] <= 1.1,
     }
-    facts = {"mb": options.mb, "nodes": [4, MORE_NODES], "cadence": CADENCE, "every": EVERY, "pace_s": PACE_S}
+    facts = {"mb": o.mb, "nodes": [4, MORE_NODES], "cadence": CADENCE, "every": EVERY, "pace_s": PACE_S}
     result = {
         "cores": os.cpu_count(),
         "rows": rows,

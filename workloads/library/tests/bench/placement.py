@@ -1,6 +1,5 @@
 """`make bench-placement`: policies side by side, their speed, and the goals of the placement room."""
 
-import argparse
 import resource
 import subprocess
 import sys
@@ -31,16 +30,13 @@ from workloads.library.tests.bench.placement_policies import (
     paths_of,
     side_by_side,
 )
-from workloads.library.tests.bench.result import ended
+from workloads.library.tests.bench.result import ended, options
 
 ANSWER = ["place", "--gpu", "a100", "--gpus", "8", "--hours", "40", "--deadline", "72h"]
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--starts", type=int, default=2_000)
-    parser.add_argument("--jobs", type=int, default=1_000)
-    asked = parser.parse_args()
+    asked = options(__doc__, starts=2_000, jobs=1_000)
     goals = {
         "daly_117_57_9_minutes": daly_figures(),
         "simulator_equals_closed_forms_within_1_percent": simulator_against_closed_forms(),

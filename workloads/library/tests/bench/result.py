@@ -1,5 +1,6 @@
-"""How the benches end: each figure in a row, one JSON line with the goals, and exit code 1 for a missed goal."""
+"""The frame of a bench: options; sections; each figure in a row, one JSON line with the goals, exit code 1 for a missed one."""
 
+import argparse
 import json
 import sys
 import time
@@ -10,6 +11,16 @@ from typing import Any, NoReturn
 Found = Mapping[str, Any]
 Goal = tuple[str, str, Callable[[Found], bool]]
 """What is promised, the section that measures it, and whether what was found keeps it."""
+
+
+def options(about: str | None, **defaults: Any) -> argparse.Namespace:
+    """Of the command line, by their defaults; of a tuple, one or more of what it holds."""
+    parser = argparse.ArgumentParser(description=about)
+    for name, default in defaults.items():
+        several = isinstance(default, tuple)
+        kind: dict[str, Any] = {"nargs": "+", "choices": default} if several else {"type": type(default)}
+        parser.add_argument(f"--{name.replace('_', '-')}", default=default, help=f"default: {default}", **kind)
+    return parser.parse_args()
 
 
 def ended(found: Found, goals: Mapping[str, bool | str]) -> NoReturn:

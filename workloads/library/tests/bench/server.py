@@ -4,15 +4,14 @@
     python -m workloads.library.tests.bench.server --posts 11200 --evictions 5 --rollouts 1 --sections drains controls
     make bench-server SECTIONS="batching rivals"
 
-Real server processes behind a real Envoy, k6 as the client. Ends with one JSON line; `goals` says true, false or
-"not run" for each number that is promised. Endpoints move as late as in a cluster: see workloads/library/holdfast/drill/serving/fleet.py.
+Real server processes behind a real Envoy, k6 as the client. --rate is that of the open loop, a second; --hangs of
+predicting processes; --seconds of overload, of the rest a share. Endpoints move as late as in a cluster: see workloads/library/holdfast/drill/serving/fleet.py.
 """
 
-import argparse
 import tempfile
 from pathlib import Path
 
-from workloads.library.tests.bench.result import ended, judged, played
+from workloads.library.tests.bench.result import ended, judged, options, played
 from workloads.library.tests.bench.server_capacity import batching, overload
 from workloads.library.tests.bench.server_drains import controls, deaths, drains, late, models
 from workloads.library.tests.bench.server_goals import DELAYS_S, GOALS
@@ -27,17 +26,10 @@ DEATH_S = 4.5
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--posts", type=int, default=112_000)
-    parser.add_argument("--rate", type=float, default=400.0, help="of the open loop, a second")
-    parser.add_argument("--evictions", type=int, default=50)
-    parser.add_argument("--rollouts", type=int, default=10)
-    parser.add_argument("--kills", type=int, default=20)
-    parser.add_argument("--freezes", type=int, default=5)
-    parser.add_argument("--hangs", type=int, default=8, help="of predicting processes")
-    parser.add_argument("--seconds", type=float, default=60.0, help="of overload; of the rest a share")
-    parser.add_argument("--sections", nargs="+", choices=SECTIONS, default=SECTIONS)
-    o = parser.parse_args()
+    o = options(
+        __doc__, posts=112_000, rate=400.0, evictions=50, rollouts=10, kills=20, freezes=5, hangs=8, seconds=60.0,
+        sections=SECTIONS,
+    )  # fmt: skip
     with tempfile.TemporaryDirectory(prefix="holdfast-server-bench-") as name:
         folder = Path(name)
         sections = {

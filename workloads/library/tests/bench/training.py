@@ -2,10 +2,10 @@
 
 Stops under an upload in flight, the price of asking, the plan that Ray published, restarts in parts and goodput under
 evictions, both beside the naive twin and beside torchrun with dcp.async_save, in turns for half an hour; and one run
-of an hour for each.
+of an hour for each. Evictions are of each variant with each seed, of the order and the moments; a slice lasts from a start to
+its eviction.
 """
 
-import argparse
 import os
 import sys
 import tempfile
@@ -17,7 +17,7 @@ from typing import Any
 
 from holdfast.runtime.shutdown import Shutdown
 from holdfast.runtime.stop import StopAgreement
-from workloads.library.tests.bench.result import Goal, ended, rows
+from workloads.library.tests.bench.result import Goal, ended, options, rows
 from workloads.library.tests.bench.training_goodput import (
     LONGEST_SLICE_S,
     OURS,
@@ -92,28 +92,21 @@ def _in_parts(parts: dict[str, float], first_step_s: dict[str, float]) -> bool:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--samples", type=int, default=100)
-    parser.add_argument("--evictions", type=int, default=2, help="of each variant with each seed")
-    parser.add_argument("--seeds", type=int, default=3, help="of the order and the moments of evictions")
-    parser.add_argument("--slice", type=float, default=SLICE_S, help="seconds from a start to its eviction")
-    parser.add_argument("--longest-slice", type=float, default=LONGEST_SLICE_S, help="the same, of the longest runs")
-    parser.add_argument("--only", nargs="*", choices=PARTS, default=PARTS)
-    options = parser.parse_args()
+    o = options(
+        __doc__, samples=100, evictions=2, seeds=3, slice=SLICE_S, longest_slice=LONGEST_SLICE_S, only=PARTS
+    )  # fmt: skip
     with tempfile.TemporaryDirectory(prefix="holdfast-bench-") as name:
         folder = Path(name)
         parts: dict[str, Callable[[], dict[str, Any]]] = {
-            "stops": lambda: stops(folder / "stops", options.samples),
+            "stops": lambda: stops(folder / "stops", o.samples),
             "asking": price_of_asking,
             "plan": lambda: published_plan(folder / "plan"),
             "restarts": lambda: restarts(folder / "restarts"),
-            "goodput": lambda: goodput(
-                folder / "goodput", options.evictions, seeds=options.seeds, slice_s=options.slice
-            ),
-            "longest": lambda: longest(folder / "longest", slice_s=options.longest_slice),
+            "goodput": lambda: goodput(folder / "goodput", o.evictions, seeds=o.seeds, slice_s=o.slice),
+            "longest": lambda: longest(folder / "longest", slice_s=o.longest_slice),
         }  # those that fork come first: a fork takes one thread along
         result: dict[str, Any] = {"schema": "holdfast.bench.training/3", "load_at_start": round(os.getloadavg()[0], 1)}
-        for part in (part for part in parts if part in options.only):
+        for part in (part for part in parts if part in o.only):
             result[part] = parts[part]()
             print(*rows({part: result[part]}), sep="\n", file=sys.stderr, flush=True)
     ended(result, {goal: kept(result[part]) for goal, part, kept in GOALS if part in result})
