@@ -12,16 +12,18 @@ import subprocess
 import sys
 import tempfile
 import time
+import tomllib
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
 
 from holdfast.contract.errors import InputError, Unjudged, run_cli
 from holdfast.contract.exit_codes import EXIT_DONE, EXIT_FINDINGS, EXIT_NOT_JUDGED
-from workloads.library.tests.mutants.mutant import MUTANTS, Mutant, snapshot
 
+ROOT = Path(__file__).parents[4]
 LIMIT_S = 600
 """A test that hangs fails by its own limit, which is shorter."""
 UNBROKEN = "unbroken"
@@ -32,6 +34,48 @@ class Fate(StrEnum):
     KILLED = "killed"
     SURVIVED = "SURVIVED"
     NOT_JUDGED = "NOT JUDGED"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Mutant:
+    """One deliberate fault: a text of the product replaced by another, and the tests that must notice."""
+
+    name: str
+    """What the product now does wrong."""
+    file: str
+    old: str
+    """Occurs in the file exactly once."""
+    new: str
+    tests: list[str]
+    """Of pytest, each fast; the first that fails ends the run."""
+
+    def mutated(self, text: str) -> str:
+        """ValueError where the file no longer has the text: the list must follow the product."""
+        if text.count(self.old) != 1:
+            raise ValueError(f"{self.name}: {self.file} has {text.count(self.old)} times {self.old!r}, 1 is wanted")
+        return text.replace(self.old, self.new)
+
+    def apply(self, tree: Path) -> None:
+        path = tree / self.file
+        text = self.mutated(path.read_text())
+        path.unlink()  # the copy is made of hard links: writing in place would change all of them
+        path.write_text(text)
+
+
+MUTANTS = [Mutant(**each) for each in tomllib.loads(Path(__file__).with_name("mutants.toml").read_text())["mutant"]]
+
+
+def snapshot(into: Path) -> None:
+    """What git tracks or would track, as it is now: who edits the tree meanwhile changes no verdict."""
+    listed = subprocess.run(
+        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
+        cwd=ROOT, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    for name in filter(None, listed.stdout.split("\0")):
+        source, target = ROOT / name, into / name
+        if source.is_file():
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(source, target)
 
 
 def main() -> None:
@@ -48,7 +92,7 @@ def chosen(names: Sequence[str]) -> list[Mutant]:
     known = {mutant.name: mutant for mutant in MUTANTS}
     if unknown := [name for name in names if name not in known]:
         raise InputError("no such mutant", got=unknown[0], allowed=", ".join(known), fix="leave it out for all")
-    return [known[name] for name in names] or list(MUTANTS)
+    return [known[name] for name in names] or MUTANTS
 
 
 def judge(mutants: Sequence[Mutant], jobs: int) -> int:

@@ -6,8 +6,17 @@ from pathlib import Path
 import pytest
 
 from holdfast.contract.errors import InputError, Unjudged
-from workloads.library.tests.mutants.__main__ import UNBROKEN, Fate, chosen, judged, require_green
-from workloads.library.tests.mutants.mutant import MUTANTS, ROOT, Mutant, snapshot
+from workloads.library.tests.mutants.__main__ import (
+    MUTANTS,
+    ROOT,
+    UNBROKEN,
+    Fate,
+    Mutant,
+    chosen,
+    judged,
+    require_green,
+    snapshot,
+)
 
 VERDICT = next(mutant for mutant in MUTANTS if mutant.file.endswith("drill/verdict.py"))
 
@@ -44,4 +53,4 @@ def test_a_fault_is_killed_a_comment_survives_and_an_import_that_breaks_is_not_j
 def test_a_test_that_fails_anyway_proves_nothing(tmp_path: Path) -> None:
     snapshot(tmp_path / UNBROKEN)
     with pytest.raises(Unjudged, match="fail without a mutant"):
-        require_green([replace(VERDICT, tests=("tests/no_such_test.py",))], tmp_path)
+        require_green([replace(VERDICT, tests=["tests/no_such_test.py"])], tmp_path)
