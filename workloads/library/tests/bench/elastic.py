@@ -91,20 +91,16 @@ def rivals(folder: Path) -> dict[str, dict[str, Any]]:
     }
 
 
-def several(once: Callable[[int], dict[str, float]]) -> dict[str, Any]:
-    """The median of each figure, and every death; why a round has none where not all do."""
-    played: list[dict[str, float]] = []
-    without: list[str] = []
+def several(once: Callable[[int], float]) -> dict[str, Any]:
+    """The median of the deaths, and each; why a round has none where not all do."""
+    deaths_s, without = list[float](), list[str]()
     for n in range(ROUNDS):
         try:
-            played.append(once(n))
+            deaths_s.append(round(once(n), 2))
         except CannotRun as error:
             without.append(str(error))
     failed = {"not_run": f"{len(without)} of {ROUNDS} times: {without[0]}"} if without else {}
-    if not played:
-        return failed
-    middle = {what: statistics.median(each[what] for each in played) for what in played[0]}
-    return middle | {"deaths_s": [each["death_s"] for each in played]} | failed
+    return ({"death_s": statistics.median(deaths_s), "deaths_s": deaths_s} if deaths_s else {}) | failed
 
 
 def main() -> None:

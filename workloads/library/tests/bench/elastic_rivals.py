@@ -1,13 +1,12 @@
-"""Three members of which one is killed, under torchft and as a rigid gang of this project.
+"""Three members of which one is killed, under torchft and as a rigid gang of this project: seconds to the next step.
 
 Torchft's lighthouse is a process of its own, as an operator would keep it, so that no loss takes it along. A step is one
-all-reduce of one number, so its length is what the rival adds to every step.
+all-reduce of one number.
 
 The rigid gang starts again whole from the last save. What a JobSet does is done here: the first pod that failed ends the
 others, and all are made anew. On a cluster a JobSet takes some 2 s for that, and here nothing.
 """
 
-import statistics
 import subprocess
 import time
 from collections.abc import Sequence
@@ -35,7 +34,7 @@ LOST_AT = 2 * EVERY + EVERY // 2
 ENDLESS = 10_000_000
 
 
-def torchft_killed(folder: Path, options: Sequence[str] = ()) -> dict[str, float]:
+def torchft_killed(folder: Path, options: Sequence[str] = ()) -> float:
     folder.mkdir(parents=True)
     steps, binaries = folder / "steps", home(TORCHFT) / "bin"
     address = f"127.0.0.1:{free_port()}"
@@ -49,17 +48,13 @@ def torchft_killed(folder: Path, options: Sequence[str] = ()) -> dict[str, float
         began = time.monotonic()
 
         def after() -> list[float]:
-            return [t for t, size, _ in _lines(steps) if size == MEMBERS - 1 and t > began]
+            return [t for t, size in _lines(steps) if size == MEMBERS - 1 and t > began]
 
         try:
             (first, *_) = until(after, within_s=LIMIT_S, pause_s=0.05)
         except TimeoutError:
             raise CannotRun(f"the others did not step again within {LIMIT_S:g} s") from None
-        together = [seconds for _, size, seconds in _lines(steps) if size == MEMBERS]
-        return {
-            "death_s": round(first - began, 2),
-            "all_reduce_ms": round(1000 * statistics.median(together), 2),
-        }
+        return first - began
     finally:
         for process in (*members, server):
             _end(process)
@@ -76,7 +71,7 @@ def _met(steps: Path, members: Sequence[subprocess.Popen[bytes]], folder: Path) 
     def together() -> bool:
         if gone := [each.returncode for each in members if each.poll() is not None]:
             raise CannotRun(f"a member ended with {gone[0]}: {_last_line(folder)}")
-        return sum(size == MEMBERS for _, size, _ in _lines(steps)) > 20 * MEMBERS
+        return sum(size == MEMBERS for _, size in _lines(steps)) > 20 * MEMBERS
 
     try:
         until(together, within_s=LIMIT_S, pause_s=0.05)
@@ -89,9 +84,9 @@ def _last_line(folder: Path) -> str:
     return lines[-1][:200] if lines else "it said nothing"
 
 
-def _lines(path: Path) -> list[tuple[float, int, float]]:
+def _lines(path: Path) -> list[tuple[float, int]]:
     found = [line.split() for line in path.read_text().splitlines()] if path.exists() else []
-    return [(float(line[0]), int(line[1]), float(line[2])) for line in found if len(line) == 3]
+    return [(float(line[0]), int(line[1])) for line in found if len(line) == 2]
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
@@ -99,7 +94,7 @@ def _end(process: subprocess.Popen[bytes]) -> None:
     process.wait()
 
 
-def rigid_killed(folder: Path) -> dict[str, float]:
+def rigid_killed(folder: Path) -> float:
     nodes = Nodes(folder, "--set", f"batch={6 * MEMBERS}", count=MEMBERS)
     for run in nodes.runs:
         run.steps, run.every = ENDLESS, EVERY
@@ -111,15 +106,7 @@ def rigid_killed(folder: Path) -> dict[str, float]:
         reached, before = nodes.furthest, len(_steps(nodes))
     with nodes.started() as pods:
         nodes.wait_for_step(pods, reached + 1)
-        again = _steps(nodes)[before:]
-    first = min(event["first_step"] for event in again)
-    made_up = next(event["t"] for event in again if event["last_step"] > reached)
-    return {
-        "death_s": round(again[0]["t"] - began, 2),
-        "lost_steps": reached + 1 - first,
-        "made_up_s": round(made_up - began, 2),
-        "step_ms": round(1000 * statistics.median(event["seconds"] for event in again), 1),
-    }
+    return _steps(nodes)[before]["t"] - began
 
 
 def _end_pods(pods: list[Popen[str]]) -> None:
