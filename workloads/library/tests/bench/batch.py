@@ -19,7 +19,7 @@ from workloads.library.tests.bench.batch_drain_phases import drain_phases
 from workloads.library.tests.bench.batch_harness import BATCH, BATCH_S, Bench, Fixed, database
 from workloads.library.tests.bench.batch_kills import GOALS
 from workloads.library.tests.bench.batch_long import drains, long_run
-from workloads.library.tests.bench.result import Goal, ended, judged, options, played
+from workloads.library.tests.bench.result import Goals, ended, judged, options, played
 
 SECTIONS = ("gpu_like", "drains", "drain_phases", "kills", "long")
 MEMORY_GROWTH_MIB = 64
@@ -63,20 +63,22 @@ def kills(count: int) -> dict[str, Any]:
     return {f"kills_{name}" if name != "kills" else name: value for name, value in found.items()}
 
 
-def goals(items: int, drains: int, kills: int) -> list[Goal]:
-    return [
-        ("throughput_95_percent", "gpu_like", lambda f: f["ours_share_of_bare_loop"] >= 0.95),
-        (f"drain_p99_under_5_s_of_{drains}", "drains", lambda f: f["drain_p99_s"] < 5.0),
-        ("drain_p99_under_5_s_in_every_phase", "drain_phases", lambda f: f["drain_phases_worst_p99_s"] < 5.0),
-        ("drain_redoes_nothing_committed", "drains", lambda f: f["drain_recommitted"] == 0),
-        (f"long_run_of_{items}_complete", "long", lambda f: f["long_done"] == items),
-        ("memory_flat", "long", lambda f: f["long_memory_growth_mib"] < MEMORY_GROWTH_MIB),
-        ("enqueue_memory_flat", "long", lambda f: f["enqueue_memory_growth_mib"] < MEMORY_GROWTH_MIB),
-        *(
-            (f"kills_{kills}" if name == "kills" else f"kills_{name}", "kills", lambda f, n=name: f["kills_goals"][n])
-            for name in GOALS
-        ),
-    ]
+def goals(items: int, drains: int, kills: int) -> Goals:
+    of_kills = {f"kills_{kills}" if name == "kills" else f"kills_{name}": name for name in GOALS}
+    return {
+        "gpu_like": {"throughput_95_percent": lambda f: f["ours_share_of_bare_loop"] >= 0.95},
+        "drains": {
+            f"drain_p99_under_5_s_of_{drains}": lambda f: f["drain_p99_s"] < 5.0,
+            "drain_redoes_nothing_committed": lambda f: f["drain_recommitted"] == 0,
+        },
+        "drain_phases": {"drain_p99_under_5_s_in_every_phase": lambda f: f["drain_phases_worst_p99_s"] < 5.0},
+        "long": {
+            f"long_run_of_{items}_complete": lambda f: f["long_done"] == items,
+            "memory_flat": lambda f: f["long_memory_growth_mib"] < MEMORY_GROWTH_MIB,
+            "enqueue_memory_flat": lambda f: f["enqueue_memory_growth_mib"] < MEMORY_GROWTH_MIB,
+        },
+        "kills": {goal: lambda f, name=name: f["kills_goals"][name] for goal, name in of_kills.items()},
+    }
 
 
 if __name__ == "__main__":

@@ -4,13 +4,13 @@ import argparse
 import json
 import sys
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from statistics import median
 from typing import Any, NoReturn
 
 Found = Mapping[str, Any]
-Goal = tuple[str, str, Callable[[Found], bool]]
-"""What is promised, the section that measures it, and whether what was found keeps it."""
+Goals = Mapping[str, Mapping[str, Callable[[Any], bool]]]
+"""Of each section what it promises, and whether what was found keeps it."""
 
 
 def options(about: str | None, **defaults: Any) -> argparse.Namespace:
@@ -57,10 +57,12 @@ def played(sections: Mapping[str, Callable[[], Found]], chosen: Collection[str])
     return figures
 
 
-def judged(goals: Iterable[Goal], found: Found) -> dict[str, bool | str]:
+def judged(goals: Goals, found: Found) -> dict[str, bool | str]:
     """ "not run" for a section that was left out, or that gives a reason why it could not run."""
 
     def ran(section: str) -> bool:
         return f"{section}_section_s" in found and f"{section}_not_run" not in found
 
-    return {goal: check(found) if ran(section) else "not run" for goal, section, check in goals}
+    return {
+        goal: kept(found) if ran(section) else "not run" for section, of in goals.items() for goal, kept in of.items()
+    }
