@@ -147,10 +147,8 @@ class Play:
         return max((one["step"] for held in self.gang.held().values() for one in held), default=0)
 
     def _waiting(self, place: int) -> bool:
-        return "keeps its memory and waits" in self._log_since_start(place)
-
-    def _log_since_start(self, place: int) -> str:
-        return (self.gang.folder / f"log-{place}").read_text().rpartition("ranks started")[2]
+        since_start = (self.gang.folder / f"log-{place}").read_text().rpartition("ranks started")[2]
+        return "keeps its memory and waits" in since_start
 
     def _steps(self) -> list[Found]:
         return lines(self.gang.settings["log"])

@@ -22,14 +22,6 @@ COUNTING = "drains"
 Action = Callable[[Fleet, Replica], None]
 
 
-def freeze(fleet: Fleet, replica: Replica) -> None:
-    fleet.freeze(replica, FREEZE_S)
-
-
-def hang_model(fleet: Fleet, replica: Replica) -> None:
-    fleet.freeze_model(replica, HANG_S)
-
-
 def under_load(fleet: Fleet, actions: Sequence[Action], name: str, *, rate: float, seconds: float) -> dict[str, Any]:
     """The actions spread over the load, each on a ready replica, and never below LEAST_READY of them."""
     done = 0
@@ -91,13 +83,15 @@ def late(folder: Path, *, rate: float, seconds: float, delays_s: Sequence[int]) 
 
 
 def deaths(folder: Path, *, rate: float, seconds: float, kills: int, freezes: int) -> dict[str, Any]:
-    actions = shuffled(8, *[Fleet.kill] * kills, *[freeze] * freezes)
+    actions = shuffled(8, *[Fleet.kill] * kills, *[lambda fleet, replica: fleet.freeze(replica, FREEZE_S)] * freezes)
     return under_load(fleet_of(folder, "deaths"), actions, "deaths", rate=rate, seconds=seconds)
 
 
 def models(folder: Path, *, posts: int, rate: float, hangs: int, kills: int) -> dict[str, Any]:
     """Predicting processes that hang or are killed, in servers that live."""
-    actions = shuffled(9, *[hang_model] * hangs, *[Fleet.kill_model] * kills)
+    actions = shuffled(
+        9, *[lambda fleet, replica: fleet.freeze_model(replica, HANG_S)] * hangs, *[Fleet.kill_model] * kills
+    )
     return under_load(fleet_of(folder, "models"), actions, "models", rate=rate, seconds=posts / rate)
 
 
