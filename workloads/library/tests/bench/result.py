@@ -41,7 +41,7 @@ def rows(found: Found, margin: str = "") -> Iterator[str]:
 
 def _text(value: object) -> str:
     """Of several numbers the median, the least and the most."""
-    if isinstance(value, list | tuple) and value and all(isinstance(each, int | float) for each in value):
+    if isinstance(value, list | tuple) and len(value) > 2 and all(isinstance(each, int | float) for each in value):
         return f"{median(value):.4g} ({min(value):.4g} to {max(value):.4g})"
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
