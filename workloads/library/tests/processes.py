@@ -1,9 +1,10 @@
 """Processes of tests and benches: what they and their children hold, their end, and what is awaited of them."""
 
 import time
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import suppress
+from collections.abc import Callable, Generator, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from threading import Event, Thread
 from typing import TypeVar
 
 import psutil
@@ -74,6 +75,24 @@ def until(
             raise kind(f"{reason}: {what if isinstance(what, str) else what()}")
         time.sleep(pause_s)
     return found
+
+
+@contextmanager
+def sampled(look: Callable[[], T], every_s: float) -> Generator[list[T]]:
+    """What `look` finds now and then, in a thread, until the end of the block."""
+    found, ended = list[T](), Event()
+
+    def watch() -> None:
+        while not ended.wait(every_s):
+            found.append(look())
+
+    thread = Thread(target=watch)
+    thread.start()
+    try:
+        yield found
+    finally:
+        ended.set()
+        thread.join()
 
 
 def held(pids: list[int]) -> int:

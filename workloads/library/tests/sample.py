@@ -3,6 +3,7 @@
 Every function returns event dicts as the trainer, the batch worker and the drill would write them.
 """
 
+import itertools
 import json
 import random
 from collections.abc import Iterable, Sequence
@@ -34,70 +35,43 @@ def training(
     saves: bool = True,
 ) -> list[Line]:
     """A trainer that is killed `kills` = (seconds after its attempt began, signal) and comes back each time."""
-    rng = random.Random(seed)
-    lines: list[Line] = []
-    t, committed = EPOCH, 0
+    rng, lines, t, step, committed = random.Random(seed), list[Line](), EPOCH, 0, 0
+
+    def emit(event: str, *, at: float | None = None, by: str = "", **fields: Any) -> None:
+        lines.append(line(round(t if at is None else at, 6), event, job, process=by or process, **fields))
+
     for attempt, (life_s, signal) in enumerate([*kills, (float("inf"), "")]):
-        t, committed, done = _attempt(
-            lines, rng, job, attempt, t, committed, total, every, life_s, signal, step_s, saves
-        )
-        if done:
+        process, begin = f"host-{1000 + attempt}-ab{attempt}", t
+        emit("start", rank=0, world_size=2, attempt=attempt)
+        t += 2.0
+        emit("restore", step=committed, seconds=0.3, skipped=[])
+        step, window_first, window_began, ended = committed, committed + 1, t, ""
+        while step < total and not ended:
+            t += step_s * rng.uniform(0.9, 1.15)
+            step += 1
+            ended = signal if t - begin >= life_s else ""
+            if ended == "SIGKILL":
+                break
+            if step % 5 == 0 or step == total or ended:
+                fields = {"first_step": window_first, "last_step": step, "seconds": round(t - window_began, 6)}
+                emit("window", **fields, loss=round(5 / (1 + step / 60), 4))
+                window_first, window_began = step + 1, t
+            if (step % every == 0 or step == total or ended) and saves:
+                t += 0.05
+                emit("save", step=step, blocking_seconds=0.05, bytes=2_400_000)
+                emit("commit", step=step, seconds=0.4, bytes=2_400_000)
+                committed, window_began = step, t
+        if not ended:
+            t += 0.3
+            emit("exit", code=0, step=step, digest="8f2c")
             break
-        t += restart_s / 2
-    return lines
-
-
-def _attempt(
-    lines: list[Line],
-    rng: random.Random,
-    job: str,
-    attempt: int,
-    t: float,
-    committed: int,
-    total: int,
-    every: int,
-    life_s: float,
-    signal: str,
-    step_s: float,
-    saves: bool,
-) -> tuple[float, int, bool]:
-    process, begin = f"host-{1000 + attempt}-ab{attempt}", t
-
-    def emit(event: str, **fields: Any) -> None:
-        lines.append(line(round(t, 6), event, job, "training", process, **fields))
-
-    emit("start", rank=0, world_size=2, attempt=attempt)
-    t += 2.0
-    emit("restore", step=committed, seconds=0.3, skipped=[])
-    step, window_first = committed, committed + 1
-    window_began = t
-    while step < total:
-        t += step_s * rng.uniform(0.9, 1.15)
-        step += 1
-        stopping = signal == "SIGTERM" and t - begin >= life_s
-        killed = signal == "SIGKILL" and t - begin >= life_s
-        if killed:
-            lines.append(line(round(t, 6), "evict", job, "training", "driver", signal=signal, target="pod-77"))
-            return t, committed, False
-        if step % 5 == 0 or step == total or stopping:
-            fields = {"first_step": window_first, "last_step": step, "seconds": round(t - window_began, 6)}
-            emit("window", **fields, loss=round(5 / (1 + step / 60), 4))
-            window_first, window_began = step + 1, t
-        if (step % every == 0 or step == total or stopping) and saves:
-            t += 0.05
-            emit("save", step=step, blocking_seconds=0.05, bytes=2_400_000)
-            emit("commit", step=step, seconds=0.4, bytes=2_400_000)
-            committed, window_began = step, t
-        if stopping:
-            evicted = line(round(t - 0.6, 6), "evict", job, "training", "driver", signal=signal, target="pod-77")
-            lines.append(evicted)
+        emit("evict", at=t if ended == "SIGKILL" else t - 0.6, by="driver", signal=ended, target="pod-77")
+        if ended == "SIGTERM":
             emit("stop", step=step, reason="SIGTERM")
             t += 0.4
             emit("exit", code=143, step=step)
-            return t, committed, False
-    t += 0.3
-    emit("exit", code=0, step=step, digest="8f2c")
-    return t, committed, True
+        t += restart_s / 2
+    return lines
 
 
 def killed_and_restored(job: str) -> list[Line]:
@@ -133,39 +107,40 @@ def elastic(job: str) -> list[Line]:
 
 def batch(job: str, *, workers: int = 4, items: int = 240, kills: int = 0, seed: int = 3) -> list[Line]:
     """Workers that take chunks of 6; a killed one is replaced two seconds later and its chunk comes back."""
-    rng = random.Random(seed)
-    lines: list[Line] = []
-    ready = [(EPOCH + rng.random(), n) for n in range(workers)]
-    number, left, last = workers, items, EPOCH
+    rng, lines, left, last = random.Random(seed), list[Line](), items, EPOCH
     doomed = set(range(2, 2 * kills + 1, 2))
-    turn = 0
-    for t, n in list(ready):
-        lines.append(line(t, "start", job, "batch", f"host-{n}-w", rank=n, world_size=1, attempt=0))
-    ready = [(t + 1.5, n) for t, n in ready]
-    while left > 0:
+
+    def emit(t: float, event: str, worker: int, **fields: Any) -> None:
+        lines.append(line(t, event, job, "batch", f"host-{worker}-w", **fields))
+
+    ready = [(EPOCH + rng.random(), n) for n in range(workers)]
+    for t, n in ready:
+        emit(t, "start", n, rank=n, world_size=1, attempt=0)
+    ready, number = [(t + 1.5, n) for t, n in ready], workers
+    for turn in itertools.count(1):
+        if left <= 0:
+            break
         ready.sort()
-        t, n = ready.pop(0)
-        process, chunk = f"host-{n}-w", min(6, left)
-        lines.append(line(t, "claimed", job, "batch", process, items=chunk))
+        (t, n), chunk = ready.pop(0), min(6, left)
+        emit(t, "claimed", n, items=chunk)
         spent = rng.uniform(0.8, 1.4)
-        turn += 1
         if turn in doomed:
-            signal = "SIGKILL" if turn % 4 else "SIGTERM"
-            died = t + spent / 2
+            signal, died = "SIGKILL" if turn % 4 else "SIGTERM", t + spent / 2
             lines.append(line(died, "evict", job, "batch", "driver", signal=signal, target=f"pod-{n}"))
             if signal == "SIGTERM":
-                lines.append(line(died + 0.1, "released", job, "batch", process, items=chunk))
-                lines.append(line(died + 0.2, "exit", job, "batch", process, code=143))
-            lines.append(line(died + 2, "start", job, "batch", f"host-{number}-w", rank=n, world_size=1, attempt=1))
+                emit(died + 0.1, "released", n, items=chunk)
+                emit(died + 0.2, "exit", n, code=143)
+            emit(died + 2, "start", number, rank=n, world_size=1, attempt=1)
             ready.append((died + 3.5, number))
             number += 1
-            continue
-        left -= chunk
-        lines.append(line(t + spent, "stored", job, "batch", process, items=chunk, seconds=0.02))
-        lines.append(line(t + spent + 0.01, "acked", job, "batch", process, items=chunk))
-        last = max(last, t + spent + 0.01)
-        ready.append((t + spent + 0.02, n))
-    lines += [line(last + 0.2, "exit", job, "batch", f"host-{n}-w", code=0) for _, n in ready]
+        else:
+            left -= chunk
+            emit(t + spent, "stored", n, items=chunk, seconds=0.02)
+            last = max(last, t + spent + 0.01)
+            emit(t + spent + 0.01, "acked", n, items=chunk)
+            ready.append((t + spent + 0.02, n))
+    for _, n in ready:
+        emit(last + 0.2, "exit", n, code=0)
     return sorted(lines, key=lambda row: row["t"])
 
 

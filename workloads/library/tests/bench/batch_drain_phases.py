@@ -68,7 +68,6 @@ def drain_phases(bench: Bench, times: int) -> dict[str, Any]:
         seconds = sorted(_drain(bench, phase, number, times) for number in range(times))
         figures[f"drain_{phase}_p50_s"] = round(at(seconds, 50), 2)
         figures[f"drain_{phase}_p99_s"] = round(at(seconds, 99), 2)
-        print(f"drain_{phase:<20} n {times} p50 {at(seconds, 50):.2f} p99 {at(seconds, 99):.2f} s", flush=True)
     figures["drain_phases_worst_p99_s"] = max(figures[f"drain_{phase}_p99_s"] for phase in PHASES)
     return figures
 
@@ -83,9 +82,7 @@ def _drain(bench: Bench, phase: str, number: int, times: int) -> float:
     if phase == "committing":
         _execute(bench, "ALTER TABLE holdfast.result ENABLE ALWAYS TRIGGER lingering")
     predictor = ("--predictor", f"{__name__}:marking", "--model", str(folder), "--run", phase)
-    worker = start_command(
-        bench, "run", job, *predictor, "--events", str(bench.folder / f"{job}.jsonl"), environment={}
-    )
+    worker = start_command(bench, "run", job, *predictor, "--events", str(bench.folder / f"{job}.jsonl"))
     try:
         if phase == "starting":
             signal_at = time.monotonic() + 0.1 + 1.5 * number / times  # spread over imports

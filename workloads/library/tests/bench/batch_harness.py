@@ -4,9 +4,10 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,8 +20,9 @@ from holdfast.inference.items import Item
 from holdfast.inference.predictor.proxy import ProcessPredictor
 from holdfast.inference.predictor.spec import PredictorSpec
 from holdfast.inference.queue.postgres import PostgresQueue
-from holdfast.inference.results import jobs
+from holdfast.inference.results import jobs, schema
 from holdfast.inference.results.connect import connect, open_pool
+from holdfast.inference.results.embedded_postgres import EmbeddedPostgres
 from holdfast.inference.results.postgres import PostgresResults
 from holdfast.inference.values import Value
 from holdfast.inference.worker.batch_worker import Worker
@@ -32,7 +34,6 @@ from holdfast.runtime.shutdown import Shutdown
 
 BATCH = 32
 BATCH_S = 0.020
-DRAIN_BATCH_S = 1.0
 SETTINGS = WorkerSettings(micro_batch=BATCH, pull_wait_s=0.2, lease_s=30.0)
 
 
@@ -51,21 +52,13 @@ class Fixed:
         return [{"score": len(body)} for body in bodies]
 
 
-def gpu_like(spec: PredictorSpec) -> Fixed:
-    return Fixed(BATCH_S)
+def fixed(spec: PredictorSpec) -> Fixed:
+    return Fixed(float(spec.model))
 
 
-def drained(spec: PredictorSpec) -> Fixed:
-    return Fixed(DRAIN_BATCH_S)
-
-
-def free(spec: PredictorSpec) -> Fixed:
-    return Fixed(0.0)
-
-
-def in_process(name: str) -> ProcessPredictor:
-    """As `batch run` predicts: in a process of its own."""
-    predictor = ProcessPredictor(PredictorSpec(name=f"{__name__}:{name}"), timeout_s=60.0)
+def in_process(name: str, **given: str) -> ProcessPredictor:
+    """As `batch run` predicts: in a process of its own. `name`: MODULE:FUNCTION."""
+    predictor = ProcessPredictor(PredictorSpec(name=name, **given), timeout_s=60.0)
     predictor.load()
     return predictor
 
@@ -109,8 +102,8 @@ class Bench:
             )
             return Worker(parts, predictor).run()
 
-    def work_as_shipped(self, job: str, predictor: str, shutdown: Shutdown | None = None) -> int:
-        with closing(in_process(predictor)) as made, self.log(job) as events:
+    def work_as_shipped(self, job: str, batch_s: float, shutdown: Shutdown | None = None) -> int:
+        with closing(in_process(f"{__name__}:fixed", model=str(batch_s))) as made, self.log(job) as events:
             return self.run(job, made, SETTINGS, shutdown or Shutdown(), events)
 
     def events(self, job: str) -> list[dict[str, Any]]:
@@ -129,9 +122,20 @@ class Bench:
         return int(row[0]) if row else 0
 
 
-def start_command(bench: Bench, *arguments: str, environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
+@contextmanager
+def database(*settings: str) -> Generator[Bench]:
+    with (
+        tempfile.TemporaryDirectory(prefix="holdfast-batch-bench-") as name,
+        EmbeddedPostgres((folder := Path(name)) / "db", settings=settings) as server,
+        connect(server.uri) as connection,
+    ):
+        schema.migrate(connection)
+        yield Bench(uri=server.uri, connection=connection, folder=folder)
+
+
+def start_command(bench: Bench, *arguments: str) -> subprocess.Popen[bytes]:
     command = [sys.executable, "-m", "holdfast", "batch", *arguments, "--database", bench.uri]
-    return subprocess.Popen(command, env={**os.environ, **environment}, stderr=subprocess.DEVNULL)
+    return subprocess.Popen(command, stderr=subprocess.DEVNULL)
 
 
 def forked(work: Callable[[], int]) -> int:
@@ -146,10 +150,8 @@ def forked(work: Callable[[], int]) -> int:
     return pid
 
 
-def timed(work: Callable[[], object]) -> float:
-    began = time.monotonic()
-    work()
-    return time.monotonic() - began
+def ended(pid: int) -> int:
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 
 def items(job: str, count: int) -> Iterator[Item]:

@@ -6,17 +6,12 @@ Workers are forked from this process, which holds no thread, so that a kill cost
 A trigger in the database notes every commit of a result: "stored once" is counted there, not believed.
 """
 
-import argparse
 import itertools
-import json
 import os
 import random
 import signal
-import sys
-import tempfile
-import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -27,28 +22,17 @@ from psycopg import Connection
 from holdfast.contract.exit_codes import EXIT_COMPLETE
 from holdfast.inference.predictor.proxy import ProcessPredictor
 from holdfast.inference.predictor.spec import PredictorSpec
-from holdfast.inference.results import schema
-from holdfast.inference.results.connect import connect
-from holdfast.inference.results.embedded_postgres import EmbeddedPostgres
 from holdfast.inference.values import Value
 from holdfast.inference.worker.settings import WorkerSettings
 from holdfast.inference.worker.telemetry import Failpoint
 from holdfast.runtime.shutdown import Shutdown
-from workloads.library.tests.bench.batch_harness import Bench, forked
+from workloads.library.tests.bench import result
+from workloads.library.tests.bench.batch_harness import Bench, database, ended, forked
 from workloads.library.tests.bench.batch_recorder import recorder
 
 MICRO_BATCH = 8
 # Jobs in turn: as shipped, predicted in a process of its own, and without that process.
 MODES = ("shipped", "here")
-GOALS = (
-    "kills",
-    "every_step_killed",
-    "lost_0",
-    "duplicated_0",
-    "dead_lettered_0",
-    "equal_to_uninterrupted",
-    "a_kill_costs_what_is_uncommitted",
-)
 ITEMS = 400
 WORKERS = 3
 KILLS_PER_JOB = 50
@@ -66,12 +50,10 @@ WHEN (NEW.status = 'done') EXECUTE FUNCTION note();
 class Outcome:
     kills: int = 0
     by_step: dict[str, int] = field(default_factory=dict[str, int])
-    items: int = 0
     lost: int = 0
     duplicated: int = 0
     dead_lettered: int = 0
     different: int = 0
-    recomputed: int = 0
     worst_kill: dict[str, int] = field(default_factory=lambda: dict.fromkeys(MODES, 0))
     """By mode: the items that one kill cost, predicted by the killed worker and not committed by it."""
 
@@ -85,28 +67,17 @@ class Plan:
     delay_s: float = 0.0
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--kills", type=int, default=500)
-    parser.add_argument("--seed", type=int, default=1)
-    options = parser.parse_args()
-    began = time.monotonic()
-    with tempfile.TemporaryDirectory(prefix="holdfast-batch-kills-") as folder:
-        outcome = play(options.kills, seed=options.seed, folder=Path(folder))
-    for name, value in asdict(outcome).items():
-        print(f"{name:<26} {value}")
-    goals = verdict(outcome, options.kills)
-    print(json.dumps({**asdict(outcome), "seconds": round(time.monotonic() - began, 1), "goals": goals}))
-    return 0 if all(goals.values()) else 1
+def main() -> None:
+    o = result.options(__doc__, kills=500, seed=1)
+    outcome = play(o.kills, seed=o.seed)
+    result.ended(asdict(outcome), verdict(outcome, o.kills))
 
 
-def play(kills: int, *, seed: int, folder: Path) -> Outcome:
+def play(kills: int, *, seed: int) -> Outcome:
     outcome, dice = Outcome(), random.Random(seed)
-    with EmbeddedPostgres(folder / "db", settings=("fsync=off",)) as server, connect(server.uri) as connection:
-        schema.migrate(connection)
-        with connection.transaction():
-            connection.execute(_AUDIT)
-        bench = Bench(uri=server.uri, connection=connection, folder=folder)
+    with database("fsync=off") as bench:
+        with bench.connection.transaction():
+            bench.connection.execute(_AUDIT)
         expected = _uninterrupted(bench)
         per_job = min(KILLS_PER_JOB, -(-kills // len(MODES)))
         modes = itertools.cycle(MODES)
@@ -118,7 +89,7 @@ def play(kills: int, *, seed: int, folder: Path) -> Outcome:
 
 def _uninterrupted(bench: Bench) -> dict[str, str]:
     bench.fill("undisturbed", ITEMS)
-    assert _wait(_fork(bench, "undisturbed", None, "here")) == EXIT_COMPLETE
+    assert ended(_fork(bench, "undisturbed", None, "here")) == EXIT_COMPLETE
     return _values(bench.connection, "undisturbed")
 
 
@@ -132,8 +103,8 @@ def _one_job(
     waiting = plans[WORKERS:]
     killed: set[int] = set()
     while living:
-        pid, code = _next_end(living)
-        plan = living.pop(pid)
+        pid, status = os.waitpid(-1, 0)
+        plan, code = living.pop(pid), os.waitstatus_to_exitcode(status)
         if code == -signal.SIGKILL:
             outcome.kills += 1
             killed.add(pid)
@@ -144,7 +115,7 @@ def _one_job(
         if waiting:
             plan = waiting.pop(0)
             living[_fork(bench, job, plan, mode)] = plan
-    assert _wait(_fork(bench, job, None, mode)) == EXIT_COMPLETE
+    assert ended(_fork(bench, job, None, mode)) == EXIT_COMPLETE
     _judge(bench, job, outcome, expected)
     outcome.worst_kill[mode] = max(outcome.worst_kill[mode], _worst_kill(bench, job, killed))
 
@@ -155,16 +126,6 @@ def _plan(dice: random.Random, n: int) -> Plan:
         return Plan(step=None, delay_s=dice.uniform(0.02, 0.15))
     steps = list(Failpoint)
     return Plan(step=steps[n // 2 % len(steps)], times=1 if n < 2 * len(steps) else dice.randint(1, 3))
-
-
-def _next_end(living: Mapping[int, Plan | None]) -> tuple[int, int]:
-    pid, status = os.waitpid(-1, 0)
-    assert pid in living, pid
-    return pid, os.waitstatus_to_exitcode(status)
-
-
-def _wait(pid: int) -> int:
-    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 
 def _fork(bench: Bench, job: str, plan: Plan | None, mode: str) -> int:
@@ -214,7 +175,8 @@ class _Here(ProcessPredictor):
 
 def _predictor(log: Path, worker: str, plan: Plan | None, mode: str) -> ProcessPredictor:
     """Random kills count from a loaded model where it is in a process: its start would outlast them."""
-    spec = PredictorSpec(name="workloads.library.tests.bench.batch_recorder:recorder", model=str(log), run=worker)
+    name = "workloads.library.tests.bench.batch_recorder:recorder"
+    spec = PredictorSpec(name=name, model=str(log), run=worker)
     made = ProcessPredictor(spec, timeout_s=60.0) if mode == "shipped" else _Here(spec)
     made.load()
     _arm(plan)
@@ -222,17 +184,19 @@ def _predictor(log: Path, worker: str, plan: Plan | None, mode: str) -> ProcessP
 
 
 def verdict(outcome: Outcome, kills: int) -> dict[str, bool]:
-    held = (
-        outcome.kills >= kills,
-        all(outcome.by_step.get(step, 0) > 0 for step in (*Failpoint, "random")),
-        outcome.lost == 0,
-        outcome.duplicated == 0,
-        outcome.dead_lettered == 0,
-        outcome.different == 0,
+    return {
+        "kills": outcome.kills >= kills,
+        "every_step_killed": all(outcome.by_step.get(step, 0) > 0 for step in (*Failpoint, "random")),
+        "lost_0": outcome.lost == 0,
+        "duplicated_0": outcome.duplicated == 0,
+        "dead_lettered_0": outcome.dead_lettered == 0,
+        "equal_to_uninterrupted": outcome.different == 0,
         # The one being predicted and the one being committed.
-        max(outcome.worst_kill.values()) <= 2 * MICRO_BATCH,
-    )
-    return dict(zip(GOALS, held, strict=True))
+        "a_kill_costs_what_is_uncommitted": max(outcome.worst_kill.values()) <= 2 * MICRO_BATCH,
+    }
+
+
+GOALS = (*verdict(Outcome(), 0),)
 
 
 def _values(connection: Connection, job: str) -> dict[str, str]:
@@ -247,14 +211,11 @@ def _judge(bench: Bench, job: str, outcome: Outcome, expected: dict[str, str]) -
     values = _values(connection, job)
     committed = Counter(item for (item,) in connection.execute("SELECT item FROM audit WHERE job = %s", (job,)))
     dead_letters = connection.execute("SELECT count(*) FROM holdfast.dead_letter WHERE job = %s", (job,)).fetchone()
-    computed = len((bench.folder / f"{job}.computed").read_text().splitlines())
     assert dead_letters is not None
-    outcome.items += ITEMS
     outcome.lost += ITEMS - len(values)
     outcome.duplicated += sum(count - 1 for count in committed.values())
     outcome.dead_lettered += dead_letters[0]
     outcome.different += sum(values.get(item) != value for item, value in expected.items())
-    outcome.recomputed += computed - ITEMS
 
 
 def _worst_kill(bench: Bench, job: str, killed: set[int]) -> int:
@@ -270,4 +231,4 @@ def _worst_kill(bench: Bench, job: str, killed: set[int]) -> int:
 
 if __name__ == "__main__":
     assert psycopg  # imported before the first fork
-    sys.exit(main())
+    main()

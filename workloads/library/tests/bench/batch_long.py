@@ -10,10 +10,11 @@ from typing import Any
 
 from holdfast.contract.exit_codes import EXIT_COMPLETE, EXIT_PREEMPTED
 from holdfast.runtime.shutdown import Shutdown
-from workloads.library.tests.bench.batch_harness import BATCH, DRAIN_BATCH_S, Bench, forked
+from workloads.library.tests.bench.batch_harness import BATCH, Bench, ended, forked
 from workloads.library.tests.processes import rss_mib
 
 LANES = 6  # drains side by side: they sleep
+DRAIN_BATCH_S = 1.0
 SAMPLE_S = 0.25
 
 
@@ -23,7 +24,7 @@ def drains(bench: Bench, times: int) -> dict[str, Any]:
     for lane, share in enumerate(shares):
         bench.fill(_lane(lane), 20 * max(1, share) * BATCH)
     pids = [forked(lambda lane=lane, share=share: _drain(bench, lane, share)) for lane, share in enumerate(shares)]
-    codes = [os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in pids]
+    codes = [ended(pid) for pid in pids]
     assert not any(codes), codes
     seconds = sorted(s for lane in range(LANES) for s in json.loads(_measured(bench, lane).read_text()))
     jobs = [_lane(lane) for lane in range(LANES)]
@@ -41,13 +42,13 @@ def _drain(bench: Bench, lane: int, times: int) -> int:
     seconds: list[float] = []
     for number in range(times):
         seen = _stored(bench, lane)
-        pid = forked(lambda: bench.work_as_shipped(_lane(lane), "drained", Shutdown().install()))
+        pid = forked(lambda: bench.work_as_shipped(_lane(lane), DRAIN_BATCH_S, Shutdown().install()))
         while _stored(bench, lane) == seen:
             time.sleep(0.01)
         time.sleep(DRAIN_BATCH_S * ((number * LANES + lane) * 0.618 % 1))  # spread over a micro-batch
         began = time.monotonic()
         os.kill(pid, signal.SIGTERM)
-        code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+        code = ended(pid)
         assert code == EXIT_PREEMPTED, code
         seconds.append(time.monotonic() - began)
     _measured(bench, lane).write_text(json.dumps(seconds))
@@ -73,7 +74,7 @@ def long_run(bench: Bench, count: int) -> dict[str, Any]:
     enqueue_mib, code = _watched(forked(lambda: bench.fill("long", count)))
     seconds = time.monotonic() - began
     assert code == 0, code
-    memory_mib, code = _watched(forked(lambda: bench.work_as_shipped("long", "free")))
+    memory_mib, code = _watched(forked(lambda: bench.work_as_shipped("long", 0.0)))
     assert code == EXIT_COMPLETE, code
     return {
         "long_items": count,

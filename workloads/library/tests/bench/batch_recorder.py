@@ -27,6 +27,8 @@ class Recorder:
         time.sleep(0.002)
         return ByteEntropy().predict(bodies)
 
+    def close(self) -> None: ...
+
 
 def recorder(spec: PredictorSpec) -> Recorder:
     return Recorder(log=spec.model, worker=spec.run)

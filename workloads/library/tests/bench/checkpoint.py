@@ -1,7 +1,7 @@
 """`python -m workloads.library.tests.bench.checkpoint`: our saves beside every mode of DCP, torchsnapshot and Orbax, in one run.
 
 Two ranks, 512 MiB each by default. Every method saves once in each round, so that a noisy minute
-hits all of them. Prints a table, and as the last line one JSON object whose `goals` are true or false.
+hits all of them.
 """
 
 import argparse
@@ -11,29 +11,24 @@ import os
 import subprocess
 import sys
 import tempfile
-import threading
-import time
+from collections.abc import Callable
 from pathlib import Path
 from statistics import median
 from typing import Any
-
-from rich.console import Console
-from rich.table import Table
 
 from holdfast.drill.serving.fleet import free_port
 from workloads.library.tests.bench.checkpoint_damage import MESH, count_undetected
 from workloads.library.tests.bench.checkpoint_methods import ASYNC, DCP, METHODS, Holdfast
 from workloads.library.tests.bench.checkpoint_rank import COPY, FRESH_COPY
 from workloads.library.tests.bench.checkpoint_rivals import RIVALS, environment
-from workloads.library.tests.processes import MIB, family, held
+from workloads.library.tests.bench.result import ended
+from workloads.library.tests.processes import MIB, family, held, sampled
 
 ROOT = Path(__file__).parents[4]
 OURS = Holdfast.name
 # Rounds for each of the others': the 95th percentile of a few rounds of steps says nothing.
 SPARE_ROUNDS = 8
 FIRST_STARTS = 5
-# Published for one stream to a standard bucket: about 100 MB/s. A quarter of it keeps the proxy off the cores.
-STREAM_MB_PER_S = 25.0
 Ranks = list["subprocess.Popen[bytes]"]
 
 
@@ -103,46 +98,23 @@ def measure_memory(folder: Path, mib: int) -> float:
     out = folder / "memory.json"
     settings = {"folder": folder, "out": out, "mib": mib, "rounds": 2, "methods": [OURS], "announce": True}
     ranks = start("checkpoint_rank", 2, **settings)
-    peak = base = 0
-    done = threading.Event()
+    with sampled(lambda: _held(ranks) if (folder / "state-is-there").exists() else 0, 0.05) as seen:
+        finish(ranks, out)
+    with_state = [each for each in seen if each]
+    return (max(with_state) - with_state[0]) / (2 * mib * MIB)
 
-    def watch() -> None:
-        nonlocal peak, base
-        while not done.wait(0.05):
-            now = held([one.pid for process in ranks for one in family(process.pid)])
-            if (folder / "state-is-there").exists():
-                base = base or now
-                peak = max(peak, now)
 
-    watcher = threading.Thread(target=watch)
-    watcher.start()
-    finish(ranks, out)
-    done.set()
-    watcher.join()
-    return (peak - base) / (2 * mib * MIB)
+def _held(ranks: Ranks) -> int:
+    return held([one.pid for process in ranks for one in family(process.pid)])
 
 
 def measure_emulator(folder: Path, mib: int) -> dict[str, list[float]]:
     """With each stream limited as a bucket's is."""
-    from tests.tools.build import TOOLS, build
+    from workloads.library.tests.bench.bucket import bucket
 
-    straight, limited = free_port(), free_port()
-    quiet: dict[str, Any] = {"cwd": ROOT, "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-    shaped = ["--port", str(limited), "--target", str(straight), "--mb-per-s", str(STREAM_MB_PER_S)]
-    commands = [
-        [build(TOOLS["gcsemulator"]), "-host", "127.0.0.1", "-port", str(straight)],
-        [sys.executable, "-m", "workloads.library.tests.bench.shaped", *shaped],
-    ]
-    servers = [subprocess.Popen(command, **quiet) for command in commands]
-    try:
-        time.sleep(2)
+    with bucket(folder, "bench") as (env, _):
         out = folder / "emulator.json"
-        env = {"STORAGE_EMULATOR_HOST": f"http://127.0.0.1:{limited}"}
-        return finish(start("checkpoint_gcs", 2, env=env, out=out, mib=mib, bucket="bench"), out)
-    finally:
-        for server in servers:
-            server.kill()
-            server.wait()
+        return finish(start("checkpoint_gcs", 2, env=env, folder=folder, out=out, mib=mib, bucket="bench"), out)
 
 
 def judged(result: dict[str, Any]) -> dict[str, bool]:
@@ -194,55 +166,26 @@ def _no_more(ratio: dict[str, Any]) -> bool:
     return lowest <= 1 and ratio["p95"] <= 1.03
 
 
-def show(result: dict[str, Any], console: Console) -> None:
-    table = Table("method", "blocking s", "first s", "durable s", "step factor", "steps lost s")
-    for name, figures in result["saves"].items():
-        cells = [median(figures["blocking"]), figures["blocking"][0]]
-        cells += [median(figures[kind]) for kind in ("total", "factor", "extra") if kind in figures]
-        table.add_row(name, *(f"{value:.3f}" for value in cells))
-    for name, reason in result["absent"].items():
-        table.add_row(name, f"does not run: {reason}")
-    console.print(table)
-    for name, seconds in result["restores"].items():
-        console.print(f"restore, {name}: {median(seconds):.2f} s")
-    console.print(f"first save, medians of {FIRST_STARTS} starts of ours alone: {result['first_save']}")
-    console.print(f"memory beyond the state, in states: {result['memory']}")
-    for kind, ratio in result["spare_core"].items():
-        low, high = ratio["p95_95_percent"]
-        console.print(
-            f"95th percentile of a step with a spare core, {kind}: {ratio['p95']:.3f} ({low:.3f} to {high:.3f})"
-        )
-    console.print(f"to the storage emulator, {STREAM_MB_PER_S:.0f} MB/s a stream, s: {result['emulator']}")
-    console.print(f"damages: {result['corruption']}")
-
-
 def main() -> None:
     options = given(__doc__, mib=512, rounds=5)
-    console = Console(stderr=True)
     logging.getLogger("holdfast").addHandler(logging.StreamHandler())  # standard output is data
-    result: dict[str, Any] = {"schema": "holdfast.bench.checkpoint/1", "mib": options.mib, "cores": os.cpu_count()}
+    mib, rounds = options.mib, options.rounds
+    parts: dict[str, Callable[[Path], Any]] = {
+        "corruption": count_undetected,
+        "emulator": lambda folder: measure_emulator(folder, min(mib, 128)),
+        "memory": lambda folder: {OURS: measure_memory(folder, mib)},
+        "spare_core": lambda folder: measure_spare(folder, mib, SPARE_ROUNDS * rounds),
+        "first_save": lambda folder: measure_first(folder, mib, rounds),
+        "main": lambda folder: measure(folder, mib, rounds),
+    }
+    result: dict[str, Any] = {"schema": "holdfast.bench.checkpoint/1", "mib": mib, "cores": os.cpu_count()}
     with tempfile.TemporaryDirectory(dir=options.folder) as scratch:
-
-        def folder(name: str) -> Path:
-            path = Path(scratch) / name
-            path.mkdir()
-            return path
-
-        console.print("damages ...")
-        result["corruption"] = count_undetected(folder("damage"))
-        console.print("emulator ...")
-        result["emulator"] = measure_emulator(folder("emulator"), min(options.mib, 128))
-        console.print("memory ...")
-        result["memory"] = {OURS: measure_memory(folder("memory"), options.mib)}
-        console.print("spare core ...")
-        result["spare_core"] = measure_spare(folder("spare"), options.mib, SPARE_ROUNDS * options.rounds)
-        console.print("first saves ...")
-        result["first_save"] = measure_first(folder("first"), options.mib, options.rounds)
-        console.print("saves and restores ...")
-        result |= measure(folder("main"), options.mib, options.rounds)
-    result["goals"] = judged(result)
-    show(result, console)
-    print(json.dumps(result))
+        for name, part in parts.items():
+            print(f"{name} ...", file=sys.stderr, flush=True)
+            (own := Path(scratch) / name).mkdir()
+            result[name] = part(own)
+    result |= result.pop("main")
+    ended(result, judged(result))
 
 
 if __name__ == "__main__":

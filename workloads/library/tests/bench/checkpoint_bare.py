@@ -43,6 +43,8 @@ def copy_all(tensors: Iterable[torch.Tensor], to: torch.Tensor) -> None:
 
 
 class BareCopy:
+    name = "bare copy"
+
     def __init__(self, folder: Path, tensors: Iterable[torch.Tensor], *, training_threads: int) -> None:
         self._tensors = list(tensors)
         length = sum(tensor.nbytes for tensor in self._tensors)
@@ -55,10 +57,10 @@ class BareCopy:
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, pass_fds=[descriptor], bufsize=0
         )
         os.close(descriptor)
-        self.begin()
+        self.begin(0)
         self.finish()  # the first write also pays for the start of the process
 
-    def begin(self) -> None:
+    def begin(self, number: int) -> None:
         copy_all(self._tensors, self._copy)
         assert self._writer.stdin is not None
         self._writer.stdin.write(b"\n")

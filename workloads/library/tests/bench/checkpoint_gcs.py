@@ -1,33 +1,20 @@
 """One rank of the upload comparison: our writer against DCP's FsspecWriter through gcsfs, to one emulator."""
 
-import json
 import os
-import sys
 import time
-import warnings
-from typing import Any
+from pathlib import Path
 
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
-from google.cloud import storage as gcs
 
 from holdfast.checkpoint import Checkpointer, PerRank
-from workloads.library.tests.bench.checkpoint_rank import make_state, slowest, written
+from workloads.library.tests.bench.checkpoint_rank import Given, make_state, run, slowest
 
 ROUNDS = 3
 
 
-def main() -> None:
-    given: dict[str, Any] = json.loads(sys.argv[1])
-    warnings.simplefilter("ignore")
-    # Before gcsfs is imported: it would ask for the kind of bucket by gRPC, which the emulator does not speak.
-    os.environ["GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT"] = "false"
-    dist.init_process_group("gloo")
-    bucket = given["bucket"]
-    if dist.get_rank() == 0:
-        gcs.Client().create_bucket(bucket)
-    dist.barrier()
-    tensors = make_state(given["mib"])
+def measured(_: Path, given: Given) -> dict[str, list[float]]:
+    bucket, tensors = given["bucket"], make_state(given["mib"])
     figures: dict[str, list[float]] = {"holdfast": [], "fsspec": []}
     with Checkpointer(f"gs://{bucket}/ours", {"t": PerRank(tensors)}, run="bench", every=10**9, keep=1) as ckpt:
         ckpt.tick(1)
@@ -47,8 +34,10 @@ def main() -> None:
                     )
                     dcp.save(tensors, storage_writer=writer)
                 figures[name].append(slowest(time.perf_counter() - began))
-    written(given, figures)
+    return figures
 
 
 if __name__ == "__main__":
-    main()
+    # Before gcsfs is imported: it would ask for the kind of bucket by gRPC, which the emulator does not speak.
+    os.environ["GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT"] = "false"
+    run(measured)

@@ -2,7 +2,7 @@
 
 import shutil
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -15,25 +15,46 @@ from holdfast.checkpoint import Checkpointer, PerRank
 Tensors = dict[str, torch.Tensor]
 
 
-class Method(Protocol):
-    name: str
+class Method:
+    """As a synchronous save into a fresh folder has it; the folder before is removed, so that disks do not fill."""
+
+    name = ""
+
+    def __init__(self, folder: Path, tensors: Tensors) -> None:
+        self._folder, self._tensors = folder / self.name, tensors
+        self._last: Path | None = None
+
+    def target(self, number: int) -> Path:
+        target = self._folder / str(number)
+        if dist.get_rank() == 0 and self._last is not None:
+            shutil.rmtree(self._last, ignore_errors=True)
+        self._last = target
+        return target
 
     def begin(self, number: int) -> None:
         """Returns when training may go on."""
+        raise NotImplementedError
 
-    def busy(self) -> bool: ...
+    def busy(self) -> bool:
+        return False
 
     def finish(self) -> None:
         """Returns when the save is durable."""
 
+    def staged(self) -> None:
+        """Returns when the state may change, where `begin` returns earlier."""
+
     def close(self) -> None: ...
 
 
-class Holdfast:
+class Holdfast(Method):
     name = "holdfast"
 
     def __init__(self, folder: Path, tensors: Tensors) -> None:
-        self._ckpt = Checkpointer(str(folder / self.name), {"t": PerRank(tensors)}, run="bench", every=10**9, keep=1)
+        self.open(folder, {"t": PerRank(tensors)})
+
+    def open(self, folder: Path, state: dict[str, Any]) -> None:
+        self._ckpt = Checkpointer(str(folder / self.name), state, run="bench", every=10**9, keep=1)
         self._ckpt.__enter__()
         self._ckpt.tick(1)
 
@@ -51,38 +72,14 @@ class Holdfast:
         self._ckpt.close()
 
 
-class Plain:
-    """A synchronous save into a fresh folder; the one before is removed, so that disks do not fill."""
-
-    name = ""
-
-    def __init__(self, folder: Path, tensors: Tensors) -> None:
-        self._folder, self._tensors = folder / self.name, tensors
-        self._last: Path | None = None
-
-    def target(self, number: int) -> Path:
-        target = self._folder / str(number)
-        if dist.get_rank() == 0 and self._last is not None:
-            shutil.rmtree(self._last, ignore_errors=True)
-        self._last = target
-        return target
-
-    def busy(self) -> bool:
-        return False
-
-    def finish(self) -> None: ...
-
-    def close(self) -> None: ...
-
-
-class DcpSave(Plain):
+class DcpSave(Method):
     name = "dcp.save"
 
     def begin(self, number: int) -> None:
         dcp.save(self._tensors, checkpoint_id=self.target(number))
 
 
-class _DcpAsync(Plain):
+class _DcpAsync(Method):
     kind = AsyncCheckpointerType.THREAD
     shared = overlaps = False
 

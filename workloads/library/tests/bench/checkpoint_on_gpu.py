@@ -1,10 +1,7 @@
 """One rank of `make bench-gpu`, and the ways of saving that only a GPU has. Settings and figures as in checkpoint_rank."""
 
 import importlib.util
-import json
-import sys
 import time
-import warnings
 from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path
@@ -14,9 +11,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from holdfast.checkpoint import Checkpointer
-from workloads.library.tests.bench.checkpoint_methods import METHODS, DcpShared, Holdfast, Method, Plain, Tensors
-from workloads.library.tests.bench.checkpoint_rank import COPY, Figures, make_state, settle, written
+from workloads.library.tests.bench.checkpoint_methods import METHODS, DcpShared, Holdfast, Method, Tensors
+from workloads.library.tests.bench.checkpoint_rank import COPY, Figures, Given, make_state, run, settle, slowed
 
 
 class HoldfastLock(Holdfast):
@@ -25,10 +21,7 @@ class HoldfastLock(Holdfast):
     name = "holdfast lock()"
 
     def __init__(self, folder: Path, tensors: Tensors) -> None:
-        model = torch.nn.ParameterList(torch.nn.Parameter(tensor) for tensor in tensors.values())
-        self._ckpt = Checkpointer(str(folder / "lock"), {"model": model}, run="bench", every=10**9, keep=1)
-        self._ckpt.__enter__()
-        self._ckpt.tick(1)
+        self.open(folder, {"model": torch.nn.ParameterList(map(torch.nn.Parameter, tensors.values()))})
         self.staged()
 
     def staged(self) -> None:
@@ -47,21 +40,15 @@ class DcpOverlap(DcpShared):
         self._stager.synchronize_staging()
 
 
-class Nvrx(Plain):
+class Nvrx(Method):
     """Local checkpointing of nvidia-resiliency-ext, without replication. It does not sync the file to the disk."""
 
     name = "nvrx local"
 
     def __init__(self, folder: Path, tensors: Tensors) -> None:
-        from nvidia_resiliency_ext.checkpointing.async_ckpt.core import (  # pyright: ignore[reportMissingImports]
-            AsyncCallsQueue,
-        )
-        from nvidia_resiliency_ext.checkpointing.local.basic_state_dict import (  # pyright: ignore[reportMissingImports]
-            BasicTensorAwareStateDict,
-        )
-        from nvidia_resiliency_ext.checkpointing.local.ckpt_managers.local_manager import (  # pyright: ignore[reportMissingImports]
-            LocalCheckpointManager,
-        )
+        from nvidia_resiliency_ext.checkpointing.async_ckpt.core import AsyncCallsQueue
+        from nvidia_resiliency_ext.checkpointing.local.basic_state_dict import BasicTensorAwareStateDict
+        from nvidia_resiliency_ext.checkpointing.local.ckpt_managers.local_manager import LocalCheckpointManager
 
         super().__init__(folder, tensors)
         self._state: Any = BasicTensorAwareStateDict
@@ -98,7 +85,7 @@ class Step:
         self._a = torch.randn(8192, 8192, device="cuda", dtype=torch.bfloat16)
         self._one = torch.ones(1)
 
-    def run(self, before_update: Callable[[], object] = lambda: None) -> float:
+    def run(self, before_update: Callable[[], None] = lambda: None) -> float:
         began = time.perf_counter()
         for _ in range(30):
             self._a @ self._a
@@ -117,13 +104,9 @@ def one_save(method: Method, number: int, step: Step) -> dict[str, float]:
     blocking = time.perf_counter() - began
     beside: list[float] = []
     while method.busy():
-        beside.append(step.run(getattr(method, "staged", lambda: None)))
+        beside.append(step.run(method.staged))
     method.finish()
-    figures = {"blocking": blocking, "total": time.perf_counter() - began}
-    if beside:
-        figures["factor"] = sum(beside) / len(beside) / normal
-        figures["extra"] = sum(beside) - normal * len(beside)
-    return figures
+    return {"blocking": blocking, "total": time.perf_counter() - began} | slowed(beside, normal)
 
 
 def copy_seconds(tensors: Tensors, pinned: list[torch.Tensor]) -> float:
@@ -158,15 +141,10 @@ def absent() -> dict[str, str]:
     return {} if found else {Nvrx.name: reason}
 
 
-def main() -> None:
-    given: dict[str, Any] = json.loads(sys.argv[1])
-    warnings.simplefilter("ignore")
-    torch.set_num_threads(1)
-    dist.init_process_group("cpu:gloo,cuda:nccl")
+def measured(folder: Path, given: Given) -> dict[str, Figures]:
     tensors = {name: tensor.cuda() for name, tensor in make_state(given["mib"]).items()}
-    found = saves(Path(given["folder"]), tensors, given["methods"], given["rounds"])
-    written(given, {"saves": found})
+    return {"saves": saves(folder, tensors, given["methods"], given["rounds"])}
 
 
 if __name__ == "__main__":
-    main()
+    run(measured, "cpu:gloo,cuda:nccl")

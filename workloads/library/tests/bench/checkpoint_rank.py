@@ -10,6 +10,7 @@ import sys
 import time
 import warnings
 from collections import defaultdict
+from collections.abc import Callable
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -26,14 +27,16 @@ from holdfast.checkpoint.stores.opening import open_storage
 from workloads.library.tests.bench.checkpoint_bare import copy_all, fresh
 from workloads.library.tests.bench.checkpoint_methods import METHODS, DcpSave, Holdfast, Method, Tensors
 from workloads.library.tests.bench.checkpoint_rivals import RIVALS
+from workloads.library.tests.processes import MIB
 
-MIB = 1 << 20
 TENSOR_MIB = 16
 WARM_UP_S = 10.0
 
 COPY, FRESH_COPY = "plain copy", "plain copy to fresh memory"
 
 Figures = dict[str, dict[str, list[float]]]
+Given = dict[str, Any]
+"""Settings of the bench."""
 
 
 def make_state(mib: int) -> Tensors:
@@ -97,9 +100,13 @@ def steps_beside_one(method: Method, number: int, step: Step) -> dict[str, float
     while not everyone_done(not method.busy()):
         beside.append(step.run())
     method.finish()
-    if not beside:  # through before the first
-        return {}
-    return {"factor": sum(beside) / len(beside) / normal, "extra": sum(beside) - normal * len(beside)}
+    return slowed(beside, normal)
+
+
+def slowed(beside: list[float], normal: float) -> dict[str, float]:
+    """What a save costs the steps beside it; nothing where it was through before the first."""
+    extra = sum(beside) - normal * len(beside)
+    return {"factor": sum(beside) / len(beside) / normal, "extra": extra} if beside else {}
 
 
 def settle() -> None:
@@ -176,12 +183,7 @@ def forget(folder: Path) -> None:
             os.close(descriptor)
 
 
-def main() -> None:
-    given: dict[str, Any] = json.loads(sys.argv[1])
-    folder, rounds = Path(given["folder"]), given["rounds"]
-    warnings.simplefilter("ignore")
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo")
+def measured(folder: Path, given: Given) -> dict[str, Any]:
     tensors = make_state(given["mib"])
     if given.get("announce"):
         for _ in range(5):  # what training itself allocates is none of the checkpoint's
@@ -190,19 +192,24 @@ def main() -> None:
         (folder / "state-is-there").touch()
         time.sleep(1)
     controls = not given.get("announce")  # whoever measures memory counts no copies of ours
-    result: dict[str, Any] = {"saves": saves(folder, tensors, given["methods"], rounds, controls=controls)}
+    found: dict[str, Any] = {"saves": saves(folder, tensors, given["methods"], given["rounds"], controls=controls)}
     if given.get("restore"):
-        result["restores"] = restores(folder, tensors, rounds)
-    written(given, result)
+        found["restores"] = restores(folder, tensors, given["rounds"])
+    return found
 
 
-def written(given: dict[str, Any], result: object) -> None:
-    """By rank 0, and the end of the ranks."""
+def run(measured: Callable[[Path, Given], object], backend: str = "gloo") -> None:
+    """A rank from its settings to its end; rank 0 writes what was measured."""
+    given: Given = json.loads(sys.argv[1])
+    warnings.simplefilter("ignore")
+    torch.set_num_threads(1)
+    dist.init_process_group(backend)
+    found = measured(Path(given["folder"]), given)
     if dist.get_rank() == 0:
-        Path(given["out"]).write_text(json.dumps(result))
+        Path(given["out"]).write_text(json.dumps(found))
     dist.barrier()
     dist.destroy_process_group()
 
 
 if __name__ == "__main__":
-    main()
+    run(measured)

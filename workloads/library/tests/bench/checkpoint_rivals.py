@@ -15,19 +15,16 @@ import torch.distributed as dist
 
 from holdfast.drill.serving.fleet import free_port
 from tests.tools import frameworks
-from workloads.library.tests.bench.checkpoint_methods import Plain, Tensors
+from workloads.library.tests.bench.checkpoint_methods import Method, Tensors
 
 MODULES = {"torchsnapshot": "torchsnapshot", "orbax": "orbax.checkpoint"}
 
 
-class TorchSnapshot(Plain):
+class TorchSnapshot(Method):
     name = "torchsnapshot"
 
     def __init__(self, folder: Path, tensors: Tensors) -> None:
-        from torchsnapshot import (  # pyright: ignore[reportMissingImports]
-            Snapshot,
-            StateDict,
-        )
+        from torchsnapshot import Snapshot, StateDict
 
         super().__init__(folder, tensors)
         self._take: Any = Snapshot.async_take
@@ -44,7 +41,7 @@ class TorchSnapshot(Plain):
         self._pending.wait()
 
 
-class Orbax(Plain):
+class Orbax(Method):
     """Of JAX arrays that exist: these never change in place, so a save on a CPU need not copy them, as it must
     copy tensors. That is in its favour."""
 
@@ -52,8 +49,8 @@ class Orbax(Plain):
 
     def __init__(self, folder: Path, tensors: Tensors) -> None:
         os.environ["JAX_PLATFORMS"] = "cpu"
-        import jax  # pyright: ignore[reportMissingImports]
-        import orbax.checkpoint as ocp  # pyright: ignore[reportMissingImports]
+        import jax
+        import orbax.checkpoint as ocp
 
         super().__init__(folder, tensors)
         self._jax: Any = jax

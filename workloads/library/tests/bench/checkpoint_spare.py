@@ -6,22 +6,19 @@ core, so its ratio is what any neighbour costs here: sibling threads of one core
 `copy` saves the same bytes without a library: its ratio is what the copy, the memory and the disk cost.
 """
 
-import json
 import random
 import subprocess
 import sys
-import warnings
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import torch
-import torch.distributed as dist
 
 from workloads.library.tests.bench.checkpoint_bare import BareCopy
-from workloads.library.tests.bench.checkpoint_methods import Holdfast
-from workloads.library.tests.bench.checkpoint_rank import Step, make_state, warm_up, written
+from workloads.library.tests.bench.checkpoint_methods import Holdfast, Method
+from workloads.library.tests.bench.checkpoint_rank import Step, make_state, run, warm_up
 
 STEPS = 30
 RESAMPLES = 1000
@@ -34,24 +31,18 @@ Round = list[float]
 @contextmanager
 def spinning() -> Generator[None]:
     program = "print(flush=True)\nwhile True: pass"
-    process = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE)
-    assert process.stdout is not None
-    process.stdout.readline()
-    try:
-        yield
-    finally:
-        process.kill()
-        process.communicate()
+    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        try:
+            yield
+        finally:
+            process.kill()
 
 
-class Save(Protocol):
-    def busy(self) -> bool: ...
-
-    def finish(self) -> None: ...
-
-
-def beside(save: Save, step: Step) -> Round:
+def beside(save: Method, number: int, step: Step) -> Round:
     found: Round = []
+    save.begin(number)
     while save.busy():
         found.append(step.run())
     save.finish()
@@ -66,31 +57,23 @@ def measure(folder: Path, mib: int, rounds: int) -> dict[str, dict[str, Any]]:
     def quiet() -> Round:
         return [step.run() for _ in range(STEPS)]
 
-    def beside_an_upload(number: int) -> Round:
-        method.begin(number)
-        return beside(method, step)
-
-    def beside_a_copy(_: int) -> Round:
-        bare.begin()
-        return beside(bare, step)
-
     def beside_a_spinner(_: int) -> Round:
         with spinning():
             return quiet()
 
     warm_up(step)
     kinds: dict[str, Callable[[int], Round]] = {
-        "upload": beside_an_upload,
-        "copy": beside_a_copy,
+        "upload": lambda number: beside(method, number, step),
+        "copy": lambda number: beside(bare, number, step),
         "nothing": lambda _: quiet(),
         "spin": beside_a_spinner,
     }
     alone: dict[str, list[Round]] = {kind: [] for kind in kinds}
     beside_it: dict[str, list[Round]] = {kind: [] for kind in kinds}
     for number in range(2, 2 + rounds):
-        for kind, run in kinds.items():
+        for kind, steps in kinds.items():
             alone[kind].append(quiet())
-            beside_it[kind].append(run(number))
+            beside_it[kind].append(steps(number))
     method.close()
     bare.close()
     figures = {kind: ratio(beside_it[kind], alone[kind]) for kind in kinds}
@@ -118,13 +101,5 @@ def _p95(rounds: Sequence[Round]) -> float:
     return steps[min(len(steps) - 1, int(0.95 * len(steps)))]
 
 
-def main() -> None:
-    given: dict[str, Any] = json.loads(sys.argv[1])
-    warnings.simplefilter("ignore")
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo")
-    written(given, measure(Path(given["folder"]), given["mib"], given["rounds"]))
-
-
 if __name__ == "__main__":
-    main()
+    run(lambda folder, given: measure(folder, given["mib"], given["rounds"]))

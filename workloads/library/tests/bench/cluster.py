@@ -1,32 +1,25 @@
 """`python -m workloads.library.tests.bench.cluster`: a storm takes 30 % of the Spot nodes of a real control plane.
 
-Jobs by index on 1,000 nodes with 5,000 pods. Prints a table, and as the last line one JSON object whose `goals` are true
-or false.
+Jobs by index on 1,000 nodes with 5,000 pods. --limit: seconds that a step may take.
 """
 
-import argparse
-import json
-import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
 from functools import partial
-
-from rich.console import Console
-from rich.table import Table
+from typing import Any
 
 from holdfast.clients.api import Api, Object
-from holdfast.contract.pools import Pool
 from tests import platforms
 from tests.cluster.sim import control_plane, nodes, storm
-from tests.cluster.sim.control_plane import ControlPlane
 from tests.cluster.sim.host import Scale
 from tests.cluster.sim.waiting import until
 from tests.cluster.sim.world import World
 from tests.tools.build import TOOLS, build
-from workloads.library.tests.processes import MIB, rss_mib
+from workloads.library.tests.bench.result import ended, options
+from workloads.library.tests.processes import MIB, rss_mib, sampled
 
+POOL = platforms.load("example").pool("spot-l4-g2-standard-8")
 GANG = 100
 LOST_SHARE = 0.3
 STEADY_GOAL_S, MEMORY_GOAL_GB = 60.0, 2.5
@@ -35,93 +28,52 @@ WRITERS = 16
 JOBS = "/apis/batch/v1"
 
 
-@dataclass(kw_only=True)
-class Figures:
-    nodes: int
-    pods: int
-    nodes_ready_s: float = 0.0
-    pods_running_s: float = float("inf")
-    pods_hit: int = 0
-    steady_s: float = float("inf")
-    """From the notice to as many ready pods as before; inf: not within the limit."""
-    jobs_complete: int = 0
-    jobs: int = 0
-    charged: int = 0
-    rss_mib: dict[str, float] = field(default_factory=dict)
-    """Of each process, when their sum was largest."""
-
-    @property
-    def memory_gb(self) -> float:
-        return sum(self.rss_mib.values()) * MIB / 1e9
-
-
-class PeakRss:
-    """Of all processes of the control plane together, sampled."""
-
-    def __init__(self, plane: ControlPlane) -> None:
-        self.peak: dict[str, float] = {}
-        self._plane, self._stop = plane, threading.Event()
-        self._thread = threading.Thread(target=self._watch, daemon=True)
-        self._thread.start()
-
-    def _watch(self) -> None:
-        while not self._stop.wait(0.5):
-            now = {name: rss_mib(pid) for name, pid in self._plane.processes.pids().items()}
-            self.peak = max(self.peak, now, key=lambda sample: sum(sample.values()))
-
-    def close(self) -> dict[str, float]:
-        self._stop.set()
-        self._thread.join()
-        return self.peak
-
-
-def measure(pool: Pool, count: int, pods: int, limit_s: float) -> Figures:
+def measure(count: int, pods: int, limit_s: float) -> dict[str, Any]:
     with control_plane.running(scale=LARGE) as plane:
-        rss = PeakRss(plane)
-        found = play(pool, Api(plane.kubeconfig("admin")), Figures(nodes=count, pods=pods, jobs=pods // GANG), limit_s)
-        found.rss_mib = rss.close()
-        return found
+        of_each = lambda: {name: rss_mib(pid) for name, pid in plane.processes.pids().items()}  # noqa: E731
+        with sampled(of_each, 0.5) as rss:
+            found = play(Api(plane.kubeconfig("admin")), count, pods, limit_s)
+    # Of each process, when their sum was largest.
+    return found | {"rss_mib": max(rss, key=lambda each: sum(each.values()))}
 
 
-def world_of(api: Api, pool: Pool, count: int, limit_s: float) -> tuple[World, list[str]]:
+def world_of(api: Api, count: int, limit_s: float) -> tuple[World, list[str]]:
     """With so many nodes that are ready, and their names."""
     world = World(api, "bench")
     world.create()
     names = [f"node-{n}" for n in range(count)]
-    wanted = [nodes.node(pool, name, labels=world.selector) for name in names]
+    wanted = [nodes.node(POOL, name, labels=world.selector) for name in names]
     with ThreadPoolExecutor(WRITERS) as writers:
         list(writers.map(partial(api.create, nodes.NODES), wanted))
     until("all nodes are ready", lambda: nodes.ready(api, names), limit_s)
     return world, names
 
 
-def play(pool: Pool, api: Api, found: Figures, limit_s: float) -> Figures:
+def play(api: Api, count: int, pods: int, limit_s: float) -> dict[str, Any]:
+    """`steady_s`: from the notice to as many ready pods as before; none: not within the limit."""
+    found: dict[str, Any] = {"nodes": count, "pods": pods, "jobs": pods // GANG, "steady_s": None}
     began = time.monotonic()
-    world, names = world_of(api, pool, found.nodes, limit_s)
-    found.nodes_ready_s = time.monotonic() - began
+    world, names = world_of(api, count, limit_s)
+    found["nodes_ready_s"] = time.monotonic() - began
 
     began = time.monotonic()
-    for n in range(found.jobs):
-        create(world, pool, f"job-{n}")
-    try:
-        until("all pods run", lambda: ready_pods(world) >= found.pods, limit_s)
-    except AssertionError:
-        return found  # no storm over a cluster that is not steady
-    found.pods_running_s = time.monotonic() - began
+    for n in range(pods // GANG):
+        create(world, f"job-{n}")
+    until("all pods run", lambda: ready_pods(world) >= pods, limit_s)
+    found["pods_running_s"] = time.monotonic() - began
 
     began = time.monotonic()
-    found.pods_hit = storm.preempt(api, names[: int(found.nodes * LOST_SHARE)], timeout_s=limit_s)
+    found["pods_hit"] = storm.preempt(api, names[: int(count * LOST_SHARE)], timeout_s=limit_s)
     with suppress(AssertionError):  # the figures say how far it got
-        until("as many pods run as before", lambda: steady(world, found.pods), limit_s)
-        found.steady_s = time.monotonic() - began
-        until("all jobs are complete", lambda: released(world) == found.jobs, limit_s)
-    found.jobs_complete, found.charged = complete(world), charged(world)
-    return found
+        until("as many pods run as before", lambda: steady(world, pods), limit_s)
+        found["steady_s"] = time.monotonic() - began
+        until("all jobs are complete", lambda: released(world) == found["jobs"], limit_s)
+    return found | {"jobs_complete": complete(world), "charged": charged(world)}
 
 
-def create(world: World, pool: Pool, name: str) -> None:
+def create(world: World, name: str) -> None:
     """Five pods fit a node by their CPU request; no GPU, or one pod would fill it."""
-    spec = world.job_spec(pool, GANG)
+    spec = world.job_spec(POOL, GANG)
     spec["template"]["metadata"] = {}
     spec["template"]["spec"]["containers"][0]["resources"] = {"requests": {"cpu": "1"}}
     world.create_job(name, spec)
@@ -159,39 +111,21 @@ def steady(world: World, pods: int) -> bool:
     return sum("deletionTimestamp" not in pod["metadata"] for pod in world.pods("Running")) >= pods
 
 
-def show(found: Figures) -> None:
-    table = Table(box=None, pad_edge=False)
-    for head in ("nodes", "pods", "nodes ready s", "pods run s", "hit", "steady again s", "complete", "charged", "GB"):
-        table.add_column(head, justify="right")
-    table.add_row(
-        str(found.nodes), str(found.pods), f"{found.nodes_ready_s:.1f}", f"{found.pods_running_s:.1f}", str(found.pods_hit),
-        f"{found.steady_s:.1f}", f"{found.jobs_complete}/{found.jobs}", str(found.charged), f"{found.memory_gb:.2f}",
-    )  # fmt: skip
-    Console(width=140).print(table)
-
-
-def goals(large: Figures) -> dict[str, bool]:
+def goals(found: dict[str, Any]) -> dict[str, bool]:
     return {
-        "all_jobs_complete": large.jobs_complete == large.jobs,
-        "no_failure_charged": large.charged == 0,
-        "steady_under_60_s": large.steady_s < STEADY_GOAL_S,
-        "memory_under_2_5_gb": large.memory_gb < MEMORY_GOAL_GB,
+        "all_jobs_complete": found["jobs_complete"] == found["jobs"],
+        "no_failure_charged": found["charged"] == 0,
+        "steady_under_60_s": found["steady_s"] is not None and found["steady_s"] < STEADY_GOAL_S,
+        "memory_under_2_5_gb": sum(found["rss_mib"].values()) * MIB / 1e9 < MEMORY_GOAL_GB,
     }
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--nodes", type=int, default=1000)
-    parser.add_argument("--pods", type=int, default=5000)
-    parser.add_argument("--limit", type=float, default=600.0, help="seconds that a step may take")
-    args = parser.parse_args()
+    args = options(__doc__, nodes=1000, pods=5000, limit=600.0)
     for name in ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubectl", "kwok"):
         build(TOOLS[name])
-    pool = next(p for p in platforms.load("example").pools if p.name.startswith("spot-l4"))
-    found = measure(pool, args.nodes, args.pods // GANG * GANG, args.limit)
-    show(found)
-    figures = {name: None if value == float("inf") else value for name, value in asdict(found).items()}
-    print(json.dumps({"bench": "cluster", "figures": figures, "goals": goals(found)}))
+    found = measure(args.nodes, args.pods // GANG * GANG, args.limit)
+    ended({"bench": "cluster", "figures": found}, goals(found))
 
 
 if __name__ == "__main__":

@@ -4,13 +4,11 @@ Gangs of real processes on this machine. A time is from the signal to the first 
 others; for growth it is the gap between two steps of a survivor. The cost of an undisturbed step is the gang's loop
 against the same loop with nothing but one all-reduce, turn by turn in the same processes. Beside it the same death
 under the rigid gang of this project, and under torchrun min:max and torchft, each as delivered and tuned; a rival that
-cannot run here is a row with the reason. Prints a table, then one JSON line with the goals.
+cannot run here is a row with the reason.
 """
 
-import json
 import signal
 import statistics
-import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -19,9 +17,9 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from workloads.library.tests.bench import elastic_rigid
-from workloads.library.tests.bench.elastic_rivals import TUNED, one_killed
+from workloads.library.tests.bench.elastic_rivals import RIGID, TUNED, rigid_killed, torchft_killed
 from workloads.library.tests.bench.elastic_step import no_more_than, step_costs
+from workloads.library.tests.bench.result import ended
 from workloads.library.tests.bench.rival_home import CannotRun
 from workloads.library.tests.fork_server import ForkServer
 from workloads.library.tests.processes import until
@@ -65,16 +63,13 @@ def growth_stall_s(gang: LedgerGang) -> float:
 
 
 def one_gang(folder: Path, server: ForkServer, number: signal.Signals) -> tuple[float, float]:
-    gang = gang_in(folder, server)
-    try:
+    with closing(gang_in(folder, server)) as gang:
         gang.start(*range(NODES))
         lost = disturbed_s(gang, number)
         if number is signal.SIGSTOP:
             return lost, 0.0
         gang.processes[1].wait()
         return lost, growth_stall_s(gang)
-    finally:
-        gang.close()
 
 
 def measured(folder: Path, server: ForkServer) -> dict[str, list[float]]:
@@ -90,39 +85,22 @@ def measured(folder: Path, server: ForkServer) -> dict[str, list[float]]:
 
 def rivals(folder: Path) -> dict[str, dict[str, Any]]:
     return {
-        elastic_rigid.RIGID: several(lambda n: elastic_rigid.one_killed(folder / f"rigid-{n}")),
-        "torchft tuned": several(lambda n: one_killed(folder / f"tuned-{n}", TUNED)),
-        "torchft stock": several(lambda n: one_killed(folder / f"stock-{n}")),
+        RIGID: several(lambda n: rigid_killed(folder / f"rigid-{n}")),
+        "torchft tuned": several(lambda n: torchft_killed(folder / f"tuned-{n}", TUNED)),
+        "torchft stock": several(lambda n: torchft_killed(folder / f"stock-{n}")),
     }
 
 
-def several(once: Callable[[int], dict[str, float]]) -> dict[str, Any]:
-    """The median of each figure, and every death; why a round has none where not all do."""
-    played: list[dict[str, float]] = []
-    without: list[str] = []
+def several(once: Callable[[int], float]) -> dict[str, Any]:
+    """The median of the deaths, and each; why a round has none where not all do."""
+    deaths_s, without = list[float](), list[str]()
     for n in range(ROUNDS):
         try:
-            played.append(once(n))
+            deaths_s.append(round(once(n), 2))
         except CannotRun as error:
             without.append(str(error))
     failed = {"not_run": f"{len(without)} of {ROUNDS} times: {without[0]}"} if without else {}
-    if not played:
-        return failed
-    middle = {what: statistics.median(each[what] for each in played) for what in played[0]}
-    return middle | {"deaths_s": [each["death_s"] for each in played]} | failed
-
-
-def row(found: dict[str, Any], ours_s: float) -> str:
-    """Of a rival: its death, how many times ours that is, what else is known of it, and why a round has no figure."""
-    reason = f"  not run {found['not_run']}" if "not_run" in found else ""
-    if "death_s" not in found:
-        return reason
-    text = f"{found['death_s']:10.2f}{max(found['deaths_s']):10.2f}{found['death_s'] / ours_s:7.0f} times ours"
-    if "all_reduce_ms" in found:
-        return f"{text}; a step of one number {found['all_reduce_ms']:g} ms{reason}"
-    return (
-        f"{text}; {found['lost_steps']:g} steps of {found['step_ms']:g} ms lost, made up after {found['made_up_s']:g} s"
-    )
+    return ({"death_s": statistics.median(deaths_s), "deaths_s": deaths_s} if deaths_s else {}) | failed
 
 
 def main() -> None:
@@ -130,20 +108,11 @@ def main() -> None:
         folder = Path(name)
         with closing(ForkServer(["torch._dynamo", CHILD])) as server:
             times = measured(folder, server)
-        costs, threads = step_costs(folder / "cost")
+        costs = step_costs(folder / "cost")
         others = rivals(folder / "rivals")
     worst = {what: round(max(found), 3) for what, found in times.items()}
     middle = {what: round(statistics.median(found), 3) for what, found in times.items()}
     step_s = 0.05
-    print(f"{'':24s}{'median s':>10s}{'worst s':>10s}")
-    for what in times:
-        print(f"{what:24s}{middle[what]:10.3f}{worst[what]:10.3f}")
-    for kind, found in others.items():
-        print(f"{'death, ' + kind:24s}{row(found, middle['death'])}")
-    print(f"{'threads of a gang':24s}{100 * threads:9.2f} % of a core")
-    for kind, cost_of in costs.items():
-        cost, lowest, highest = (100 * cost_of[figure] for figure in ("cost", "at_least", "at_most"))
-        print(f"{'a step, ' + kind:24s}{cost:9.2f} % over a bare all-reduce ({lowest:.2f} to {highest:.2f})")
     goals = {
         "notice_at_most_1_s_and_a_step": middle["notice"] <= 1.0 + step_s,
         "death_at_most_2_s": middle["death"] <= 2.0,
@@ -152,8 +121,7 @@ def main() -> None:
         "an_undisturbed_step_costs_at_most_1_percent": no_more_than(0.01, costs),
     }
     result = {"schema": "holdfast.bench.elastic/1", "median_s": middle, "worst_s": worst, "step_cost": costs}
-    print(json.dumps(result | {"threads_of_a_core": threads, "rivals": others, "goals": goals}))
-    sys.exit(0 if all(goals.values()) else 1)
+    ended(result | {"rivals": others}, goals)
 
 
 if __name__ == "__main__":

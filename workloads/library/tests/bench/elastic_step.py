@@ -3,8 +3,7 @@
 Two members of a gang, by the library's own loop. A step of it and two bare ones, each with one flat buffer, the same
 backward passes and one all-reduce of the same group, take turns in the same processes, each first as often as the
 others, so that a busy moment of the machine meets all. What the second bare one costs beyond the first is noise. By the
-clock, where ranks that share cores wait for each other, and by rank 0's own CPU time. The gang's threads run beside
-all: their CPU time is that of a gang that stands still.
+clock, where ranks that share cores wait for each other, and by rank 0's own CPU time.
 """
 
 import json
@@ -19,12 +18,11 @@ import torch.distributed as dist
 from holdfast.training.elastic.gang import ElasticGang
 from holdfast.training.elastic.places import Places
 from holdfast.training.model import ByteGPT, ModelConfig, next_byte_loss
+from workloads.library.tests.bench.kill_lane import side_by_side
 from workloads.library.tests.training.elastic.gangs import free_ports
-from workloads.library.tests.training.warm import Fork
 
 RANKS, SHARDS, ROUNDS, WARM = 2, 3, 300, 6
 RESAMPLES = 2_000
-STILL_S = 3.0
 NEVER = 10**6
 MODEL = ModelConfig(context=64, width=96, layers=2, heads=2)
 SAMPLES = 4
@@ -33,20 +31,18 @@ Times = tuple[float, float]
 Step = Callable[[], None]
 
 
-def step_costs(folder: Path) -> tuple[dict[str, dict[str, float]], float]:
+def step_costs(home: Path) -> dict[str, dict[str, float]]:
     """Kind -> its cost over a bare step, and of a bare one over another: the median of the ratios of neighbours, less 1,
-    and between what 95 of 100 such benches would show it. With it what the threads of a gang that stands still take of
-    a core."""
+    and between what 95 of 100 such benches would show it."""
+    home.mkdir(parents=True)
+    nodes = tuple(("127.0.0.1", port) for port in free_ports(RANKS))
+    side_by_side(RANKS, lambda rank: _member(rank, nodes, home))
     costs: dict[str, dict[str, float]] = {}
-    threads: list[float] = []
-    for kind in ("plain", "exact"):
-        still, rounds = _measured(folder / kind, exact=kind == "exact")
-        for at, clock in enumerate(("", "_cpu")):
-            gang, bare, again = np.array(rounds)[:, :, at].T
-            costs[kind + clock] = _over(gang, bare)
-            costs[f"{kind}_noise{clock}"] = _over(again, bare)
-        threads.append(still)
-    return costs, round(max(threads), 4)
+    for at, clock in enumerate(("", "_cpu")):
+        gang, bare, again = np.array(json.loads((home / "times").read_text()))[:, :, at].T
+        costs[f"plain{clock}"] = _over(gang, bare)
+        costs[f"plain_noise{clock}"] = _over(again, bare)
+    return costs
 
 
 def no_more_than(cost: float, costs: dict[str, dict[str, float]]) -> bool:
@@ -63,16 +59,7 @@ def _over(ours: np.ndarray, others: np.ndarray) -> dict[str, float]:
     return {name: round(float(value), 4) for name, value in figures.items()}
 
 
-def _measured(home: Path, *, exact: bool) -> tuple[float, list[list[Times]]]:
-    home.mkdir(parents=True)
-    nodes = tuple(("127.0.0.1", port) for port in free_ports(RANKS))
-    ranks = [Fork(lambda rank=rank: _member(rank, nodes, home, exact=exact)) for rank in range(RANKS)]
-    if any([rank.wait() for rank in ranks]):
-        raise RuntimeError("a member of the gang that is measured failed")
-    return json.loads((home / "times").read_text())
-
-
-def _member(rank: int, nodes: tuple[tuple[str, int], ...], home: Path, *, exact: bool) -> None:
+def _member(rank: int, nodes: tuple[tuple[str, int], ...], home: Path) -> None:
     torch.set_num_threads(1)
     torch.manual_seed(0)
     model = ByteGPT(MODEL)
@@ -84,7 +71,7 @@ def _member(rank: int, nodes: tuple[tuple[str, int], ...], home: Path, *, exact:
 
     gang = ElasticGang(
         str(home / "checkpoints"), {"model": model, "optimizer": optimizer}, run="cost",
-        places=Places(nodes=nodes, index=rank, min_nodes=RANKS), shards=RANKS * SHARDS, exact=exact, every=NEVER,
+        places=Places(nodes=nodes, index=rank, min_nodes=RANKS), shards=RANKS * SHARDS, every=NEVER,
     )  # fmt: skip
     with gang:
         steps = gang.steps(NEVER)
@@ -99,12 +86,8 @@ def _member(rank: int, nodes: tuple[tuple[str, int], ...], home: Path, *, exact:
                 optimizer.step()
 
         rounds = [_round([elastic, bare, again], number) for number in range(WARM + ROUNDS)][WARM:]
-        used = time.process_time()
-        time.sleep(STILL_S)
-        still = (time.process_time() - used) / STILL_S
-        dist.barrier()
     if rank == 0:
-        (home / "times").write_text(json.dumps([still, rounds]))
+        (home / "times").write_text(json.dumps(rounds))
 
 
 def _bare(model: torch.nn.Module, optimizer: torch.optim.Optimizer, loss: Callable[[], torch.Tensor]) -> Step:

@@ -3,23 +3,19 @@ NVRx's local checkpoints, in one run.
 
 One rank. "Blocking" lasts until the GPU may compute again; "lost" is what a save costs the training in all, with the
 steps beside it, until it is durable. The plain copy is the same state copied to pinned memory, and nothing else.
-Prints a table, and as the last line one JSON object whose `goals` are true or false.
 """
 
 import itertools
-import json
 import os
 import sys
 import tempfile
 from pathlib import Path
 from statistics import median
 
-from rich.console import Console
-from rich.table import Table
-
 from workloads.library.tests.bench.checkpoint import finish, given, start
 from workloads.library.tests.bench.checkpoint_methods import ASYNC, DCP, METHODS, Holdfast
 from workloads.library.tests.bench.checkpoint_on_gpu import COPY, ON_GPU, DcpOverlap, HoldfastLock, Nvrx, absent
+from workloads.library.tests.bench.result import ended
 
 OURS, LOCK = Holdfast.name, HoldfastLock.name
 
@@ -62,18 +58,9 @@ def main() -> None:
         settings = {"mib": options.mib, "rounds": options.rounds, "methods": methods}
         saves = finish(start("checkpoint_on_gpu", 1, folder=folder, out=folder / "out", **settings), folder / "out")
     rows = middle(saves["saves"])
-    table = Table("method", "blocking s", "durable s", "step factor", "lost s")
-    for name, row in rows.items():
-        cells = [f"{row[kind]:.3f}" if kind in row else "" for kind in ("blocking", "total", "factor", "lost")]
-        table.add_row(name, *cells)
-    for name, reason in lacking.items():
-        table.add_row(name, reason)
-    Console(stderr=True, width=140).print(table)
-    goals = judged(rows)
     facts = {"gpu": torch.cuda.get_device_name(), "torch": torch.__version__, "cores": os.cpu_count()}
     about = {"schema": "holdfast.bench.gpu/1", "mib": options.mib, "rounds": options.rounds}
-    print(json.dumps(about | facts | {"rows": rows, "absent": lacking, "saves": saves["saves"], "goals": goals}))
-    sys.exit(0 if all(goals.values()) else 1)
+    ended(about | facts | {"rows": rows, "absent": lacking, "saves": saves["saves"]}, judged(rows))
 
 
 if __name__ == "__main__":

@@ -10,9 +10,10 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import suppress
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
@@ -20,8 +21,10 @@ import psutil
 
 from holdfast.checkpoint.failpoints import POINTS
 from holdfast.contract.environment import ENV_KILL_AT
-from workloads.library.tests.processes import alive
-from workloads.library.tests.training.runs import PATIENCE_S, Run
+from workloads.library.tests.bench.result import ended
+from workloads.library.tests.processes import alive, each, family
+from workloads.library.tests.training.runs import PATIENCE_S, Event, Run
+from workloads.library.tests.training.warm import Fork
 
 TARGETS = ("rank 0", "rank 1", "agent", "uploader", "all")
 STEPS, EVERY = 60, 4
@@ -90,12 +93,11 @@ def played(
     about: str | None,
     kind: Callable[..., RecordsT],
     play: Callable[..., None],
-    show: Callable[[RecordsT], None],
     verdict: Callable[[RecordsT, int], dict[str, Any]],
     *,
     kills: int,
 ) -> NoReturn:
-    """The command line of a kill matrix: plays it, prints a table and one JSON line, and ends with 1 for a missed goal."""
+    """The command line of a kill matrix."""
     parser = argparse.ArgumentParser(description=about)
     parser.add_argument("--kills", type=int, default=kills)
     parser.add_argument("--seed", type=int, default=1)
@@ -104,11 +106,27 @@ def played(
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="holdfast-kills-") as folder:
         results = kind(path=options.results or Path(folder) / "results.jsonl")
-        play(Path(folder), results, kills=options.kills, seed=options.seed, minutes=options.minutes)
-        show(results)
-        result = verdict(results, options.kills)
-    print(json.dumps(result))
-    sys.exit(0 if all(result["goals"].values()) else 1)
+        until = time.monotonic() + options.minutes * 60
+        play(Path(folder), results, kills=options.kills, seed=options.seed, until=until)
+        found = verdict(results, options.kills)
+    ended(found, found.pop("goals"))
+
+
+def side_by_side(lanes: int, lane: Callable[[int], object]) -> None:
+    """Each in a fork, by its number."""
+    forks = [Fork(partial(lane, number)) for number in range(lanes)]
+    if any([fork.wait() for fork in forks]):
+        raise RuntimeError("a lane ended early")
+
+
+def share(plan: Iterator[Any], done: Collection[int], over: Callable[[], bool]) -> Iterator[Any]:
+    """One lane's part of an endless plan of what has a number, from where an earlier slice ended, until it is over."""
+    for planned in plan:
+        if planned.number not in done:
+            if over():
+                return
+            print(f"next: {planned}", file=sys.stderr, flush=True)
+            yield planned
 
 
 class Results(Records):
@@ -133,7 +151,7 @@ class Lane:
             if self._strike(run, kill):
                 self._compare(run)
                 run = self._new_run()
-        before = Before.of(run)
+        before = run.events()
         run.env = {}
         code = run.complete()
         self._note(run, Kill(number=-1, target="nothing"), before, struck=False)
@@ -157,10 +175,10 @@ class Lane:
 
     def _strike(self, run: Run, kill: Kill) -> bool:
         """One start of the run with one kill; true when the run came to its end nevertheless."""
-        before = Before.of(run)
+        before = run.events()
         run.env = {ENV_KILL_AT: f"{kill.target}:{kill.after_steps}" if kill.is_point else ""}
         with run.started() as process:
-            struck = _at_point(process) if kill.is_point else _at_random(run, process, kill, before.events)
+            struck = _at_point(process) if kill.is_point else _at_random(run, process, kill, len(before))
             code = process.wait(PATIENCE_S)
         code = 128 - code if code < 0 else code
         if kill.is_point and code == 0:
@@ -169,36 +187,20 @@ class Lane:
         self._note(run, kill, before, struck=struck, wrong="" if fine else f"{kill}: exit {code}: {run.log()[-600:]}")
         return code == 0
 
-    def _note(self, run: Run, kill: Kill, before: "Before", *, struck: bool, wrong: str = "") -> None:
-        restored = [event["step"] for event in run.events()[before.events :] if event["event"] == "restore"]
+    def _note(self, run: Run, kill: Kill, before: list[Event], *, struck: bool, wrong: str = "") -> None:
+        """`before`: what the run had reported when the start began."""
+        restored = [event["step"] for event in run.events()[len(before) :] if event["event"] == "restore"]
+        reached = max((event["last_step"] for event in before if event["event"] == "window"), default=0)
         self.results.add(
             Start(
                 number=kill.number,
                 target=kill.target,
                 struck=struck,
-                lost_steps=max(0, before.reached - restored[0]) if restored and before.reached else None,
+                lost_steps=max(0, reached - restored[0]) if restored and reached else None,
                 restored=restored[0] if restored else None,
-                committed=before.committed,
+                committed=max((event["step"] for event in before if event["event"] == "commit"), default=0),
                 wrong=wrong,
             )
-        )
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Before:
-    """What a run had reported when a start began."""
-
-    events: int
-    reached: int
-    committed: int
-
-    @classmethod
-    def of(cls, run: Run) -> "Before":
-        events = run.events()
-        return cls(
-            events=len(events),
-            reached=max((event["last_step"] for event in events if event["event"] == "window"), default=0),
-            committed=max((event["step"] for event in events if event["event"] == "commit"), default=0),
         )
 
 
@@ -222,10 +224,10 @@ def _at_point(process: subprocess.Popen[str]) -> bool:
 
     False when the run ended by itself before the point was reached as often as planned.
     """
-    until, known = time.monotonic() + PATIENCE_S, set[int]()
+    until, known = time.monotonic() + PATIENCE_S, set[psutil.Process]()
     while process.poll() is None and time.monotonic() < until:
         ranks, uploaders = _pod(process.pid)
-        living = {p.pid for p in uploaders if alive(p)}
+        living = {p for p in uploaders if alive(p)}
         if known - living and len(ranks) == 2 and all(alive(r) for r in ranks):
             return _kill_target(process.pid, "all")
         known |= living
@@ -238,11 +240,13 @@ def _kill_target(agent: int, target: str) -> bool:
     victims = {
         "rank 0": ranks[:1],
         "rank 1": ranks[1:2],
-        "agent": [psutil.Process(agent)],
+        "agent": family(agent)[:1],
         "uploader": uploaders[:1],
-        "all": [psutil.Process(agent), *ranks, *uploaders],
+        "all": [*family(agent)[:1], *ranks, *uploaders],
     }[target]
-    return any([_kill(victim) for victim in victims])  # a list: every one of them is to die
+    there = [victim for victim in victims if victim.is_running()]
+    each(there, psutil.Process.kill)
+    return bool(there)
 
 
 def _pod(agent: int) -> tuple[list[psutil.Process], list[psutil.Process]]:
@@ -256,11 +260,3 @@ def _pod(agent: int) -> tuple[list[psutil.Process], list[psutil.Process]]:
         with suppress(psutil.NoSuchProcess):
             uploaders += rank.children()
     return ranks, uploaders
-
-
-def _kill(victim: psutil.Process) -> bool:
-    try:
-        victim.kill()
-    except psutil.NoSuchProcess:
-        return False
-    return True

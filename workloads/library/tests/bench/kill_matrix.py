@@ -4,21 +4,31 @@ A run is killed again and again until it is done; then its loss curve and its di
 a run that nothing disturbed, to the last bit. Kills hit a rank, the agent, the uploader or all of them, after
 a random number of steps, or the process that reaches a named point of staging, upload, commit, restore or
 retention. Two runs at a time, each forked from its own import of torch. With --minutes it stops early, and with the same
---results file the next call goes on. Prints a table, then one JSON line with the goals.
+--results file the next call goes on.
 """
 
 import itertools
 import random
-import sys
 import time
+from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 from holdfast.checkpoint.failpoints import POINTS
-from workloads.library.tests.bench.kill_lane import LOST_STEPS_MAX, TARGETS, Kill, Lane, Results, new_run, played
+from workloads.library.tests.bench.kill_lane import (
+    LOST_STEPS_MAX,
+    TARGETS,
+    Kill,
+    Lane,
+    Results,
+    new_run,
+    played,
+    share,
+    side_by_side,
+)
 from workloads.library.tests.training.runs import Run, run_server
-from workloads.library.tests.training.warm import Fork
 
 LANES = 2
 MAY_GO_UNREACHED = ("retention.uncommitted",)  # needs an abandoned attempt of a certain age
@@ -40,38 +50,25 @@ def plan(kills: int, seed: int) -> list[Kill]:
 def endless(kills: int, seed: int) -> Iterator[Kill]:
     """Some kills fall due after their run has ended; the next seeds' plans make up for them."""
     plans = itertools.chain.from_iterable(plan(kills, later) for later in itertools.count(seed))
-    for number, kill in enumerate(plans):
-        yield Kill(number=number, target=kill.target, after_steps=kill.after_steps, delay_s=kill.delay_s)
+    return (replace(kill, number=number) for number, kill in enumerate(plans))
 
 
-def share(lane: int, results: Results, *, kills: int, seed: int, until: float) -> Iterator[Kill]:
-    """One lane's kills, from where an earlier slice ended, until enough have struck or the time is up."""
-    played = {start.number for start in results.starts()}
-    for kill in endless(kills, seed):
-        if kill.number % LANES != lane or kill.number in played:
-            continue
-        struck = sum(start.struck for start in results.starts())
-        if struck >= kills or time.monotonic() > until:
-            return
-        print(f"{struck:4d} struck, next: {kill.target}", file=sys.stderr, flush=True)
-        yield kill
-
-
-def play(folder: Path, results: Results, *, kills: int, seed: int, minutes: float) -> None:
-    until = time.monotonic() + minutes * 60
+def play(folder: Path, results: Results, *, kills: int, seed: int, until: float) -> None:
     reference = new_run(Run, folder / "undisturbed")
     if reference.complete() != 0:
         raise RuntimeError(f"the undisturbed run failed:\n{reference.log()}")
 
+    def over() -> bool:
+        return sum(start.struck for start in results.starts()) >= kills or time.monotonic() > until
+
     def lane(number: int) -> None:
-        mine = share(number, results, kills=kills, seed=seed, until=until)
+        done = {start.number for start in results.starts()}
+        mine = share(itertools.islice(endless(kills, seed), number, None, LANES), done, over)
         with run_server() as server:
             kind = partial(Run, server=server)
             Lane(folder=folder / f"lane-{number}", reference=reference, results=results, kind=kind).play(mine)
 
-    lanes = [Fork(lambda number=number: lane(number)) for number in range(LANES)]
-    if any([fork.wait() for fork in lanes]):
-        raise RuntimeError("a lane ended early")
+    side_by_side(LANES, lane)
 
 
 def verdict(results: Results, wanted: int) -> dict[str, object]:
@@ -84,6 +81,7 @@ def verdict(results: Results, wanted: int) -> dict[str, object]:
     return {
         "schema": "holdfast.bench.kill-matrix/1",
         "kills": len(struck),
+        "kills_by_target": Counter(struck),
         "runs_compared": len(comparisons),
         "lost_steps_max": lost,
         "restores": sum(step > 0 for step, _ in restored),
@@ -101,14 +99,5 @@ def verdict(results: Results, wanted: int) -> dict[str, object]:
     }
 
 
-def show(results: Results) -> None:
-    print(f"{'target':26s}{'kills':>6s}{'lost steps, max':>17s}{'wrong':>7s}")
-    starts = results.starts()
-    for target in sorted({start.target for start in starts}):
-        row = [start for start in starts if start.target == target]
-        lost = max(start.lost_steps or 0 for start in row)
-        print(f"{target:26s}{sum(s.struck for s in row):6d}{lost:17d}{sum(bool(s.wrong) for s in row):7d}")
-
-
 if __name__ == "__main__":
-    played(__doc__, Results, play, show, verdict, kills=200)
+    played(__doc__, Results, play, verdict, kills=200)

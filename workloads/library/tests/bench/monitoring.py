@@ -1,16 +1,16 @@
 """`python -m workloads.library.tests.bench.monitoring`: a ledger and a report of a million events, and the exporter beside a large cluster.
 
 The exporter runs as a process of its own. Detection lag is from the notice to a pod on a Spot node until the
-counter under /metrics rises. Prints a table, and as the last line one JSON object whose `goals` are true or false.
+counter under /metrics rises. --limit: seconds that a step may take.
 """
 
-import argparse
-import json
+import os
 import statistics
 import subprocess
 import sys
 import time
 import urllib.request
+from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -24,13 +24,14 @@ from holdfast.ledger.job_ledger import job_ledgers
 from holdfast.report.capacity import capacities
 from holdfast.report.model import build
 from holdfast.report.page import render
-from tests import platforms
 from tests.cluster.sim import control_plane, nodes
 from tests.cluster.sim.host import Scale
+from tests.cluster.sim.processes import free_ports
 from tests.cluster.sim.stages import GOING, PREEMPT
 from tests.cluster.sim.waiting import until
 from workloads.library.tests import sample
 from workloads.library.tests.bench.cluster import GANG, create, ready_pods, world_of
+from workloads.library.tests.bench.result import ended, options
 from workloads.library.tests.processes import rss_mib
 
 LEDGER_GOAL_S, LAG_GOAL_S, SUM_GOAL_MS, REPORT_GOAL_MB = 5.0, 5.0, 1.0, 1.5
@@ -38,7 +39,7 @@ OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
 def million_events(count: int) -> dict[str, float]:
-    """Lines of many jobs that are killed and come back; reading, accounting and the report timed apart."""
+    """Lines of many jobs that are killed and come back; reading and accounting timed apart."""
     kills = tuple((10.0 + n % 7, "SIGKILL" if n % 2 else "SIGTERM") for n in range(400))
     one = sample.encoded(sample.training("job", total=20_000, every=20, kills=kills))
     text = b"\n".join(one)
@@ -55,55 +56,59 @@ def million_events(count: int) -> dict[str, float]:
     done = time.perf_counter()
     assert not reading.problems
     unsummed_us = max(abs(sum(x.totals_us.values()) - x.wall_us) for x in found)
-    began_page = time.perf_counter()
     page = render(build(found, reading.problems, {}, capacities(reading.events)))
-    page_s, page_mb = time.perf_counter() - began_page, len(page.encode()) / 1e6
-    sizes = {"events": len(lines), "jobs": len(found), "unsummed_ms": unsummed_us / 1e3, "report_mb": page_mb}
-    return sizes | {"read_s": read - began, "ledger_s": done - read, "report_s": page_s}
+    sizes = {"events": len(lines), "jobs": len(found), "unsummed_ms": unsummed_us / 1e3}
+    return sizes | {"report_mb": len(page.encode()) / 1e6, "read_s": read - began, "ledger_s": done - read}
 
 
 @contextmanager
-def exporter(kubeconfig: Path, port: int, every_s: float) -> Iterator[int]:
+def exporter(kubeconfig: Path, *, every_s: float, lines: Path = Path(os.devnull)) -> Iterator[tuple[int, int]]:
+    """Its process and its port. Ends it as a kubelet does, and fails where it did not stay until then."""
+    (port,), log = free_ports(1), kubeconfig.with_name("exporter.log")
     command = [sys.executable, "-m", "holdfast", "export", "--kubeconfig", str(kubeconfig)]
     command += ["--port", str(port), "--every-s", str(every_s)]
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    with log.open("wb") as errors, lines.open("wb") as out:
+        process = subprocess.Popen(command, stdout=out, stderr=errors)
     try:
-        yield process.pid
+        yield process.pid, port
+        assert process.poll() is None, log.read_text()[-2000:]
     finally:
         process.terminate()
-        process.wait(30)
+        code = process.wait(60)
+    assert code == 0, log.read_text()[-2000:]
 
 
-def metric(port: int, name: str) -> float:
-    """Sum over its series; below zero while nothing is served."""
+def metrics(port: int) -> dict[str, float]:
+    """Summed over their series; empty while nothing is served."""
     try:
         with OPENER.open(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
-            rows = answer.read().decode().splitlines()
+            rows = [row.rpartition(" ") for row in answer.read().decode().splitlines() if row.startswith("holdfast_")]
     except OSError:
-        return -1.0
-    values = [float(row.rpartition(" ")[2]) for row in rows if row.startswith(f"holdfast_{name}")]
-    return sum(values) if values else -1.0
+        return {}
+    found = defaultdict[str, float](float)
+    for name, _, value in rows:
+        found[name.partition("{")[0].removeprefix("holdfast_")] += float(value)
+    return found
 
 
-def beside_a_cluster(count: int, pods: int, losses: int, port: int, limit_s: float) -> dict[str, float]:
-    pool = next(p for p in platforms.load("example").pools if p.name.startswith("spot-l4"))
+def beside_a_cluster(count: int, pods: int, losses: int, limit_s: float) -> dict[str, float]:
     with control_plane.running(scale=Scale(lease_s=40, parallelism=8)) as plane:
         kubeconfig = plane.kubeconfig("admin")
         api = Api(kubeconfig)
-        world, _ = world_of(api, pool, count, limit_s)
+        world, _ = world_of(api, count, limit_s)
         for n in range(pods // GANG):
-            create(world, pool, f"job-{n}")
+            create(world, f"job-{n}")
         with suppress(AssertionError):  # the figure says how many do
             until("pods run", lambda: ready_pods(world) >= pods, limit_s)
         running = ready_pods(world)
-        return measured(api, kubeconfig, port, losses) | {"nodes": count, "pods": pods, "pods_running": running}
+        return measured(api, kubeconfig, losses) | {"nodes": count, "pods": pods, "pods_running": running}
 
 
-def measured(api: Api, kubeconfig: Path, port: int, losses: int) -> dict[str, float]:
+def measured(api: Api, kubeconfig: Path, losses: int) -> dict[str, float]:
     victims = sorted({pod["spec"]["nodeName"] for pod in api.items("/api/v1/pods") if pod["spec"].get("nodeName")})
-    with exporter(kubeconfig, port, every_s=1.0) as pid:
+    with exporter(kubeconfig, every_s=1.0) as (pid, port):
         began = time.monotonic()
-        until("the exporter has seen the cluster", lambda: metric(port, "exporter_heartbeat_seconds") > 0 or None, 120)
+        until("the exporter has seen the cluster", lambda: metrics(port).get("exporter_heartbeat_seconds"), 120)
         first_s, cpu, started = time.monotonic() - began, psutil.Process(pid).cpu_times(), time.monotonic()
         lags = [lag(api, port, victims[n], n + 1) for n in range(losses)]
         elapsed, used = time.monotonic() - started, psutil.Process(pid).cpu_times()
@@ -122,7 +127,7 @@ def lag(api: Api, port: int, victim: str, expected: int) -> float:
     """One node is taken; the clock starts before the notice is written."""
     began = time.monotonic()
     take(api, victim)
-    until(f"{expected} preemptions are told", lambda: metric(port, "preemptions_total") >= expected or None, 60)
+    until(f"{expected} preemptions are told", lambda: metrics(port).get("preemptions_total", 0) >= expected, 60)
     seen = time.monotonic() - began
     nodes.remove(api, [victim])
     return seen
@@ -139,18 +144,9 @@ def take(api: Api, victim: str) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--events", type=int, default=1_000_000)
-    parser.add_argument("--nodes", type=int, default=1000)
-    parser.add_argument("--pods", type=int, default=5000)
-    parser.add_argument("--losses", type=int, default=100)
-    parser.add_argument("--port", type=int, default=19_400)
-    parser.add_argument("--limit", type=float, default=240.0, help="seconds that a step may take")
-    args = parser.parse_args()
+    args = options(__doc__, events=1_000_000, nodes=1000, pods=5000, losses=100, limit=240.0)
     ledger = million_events(args.events)
-    cluster = beside_a_cluster(args.nodes, args.pods, args.losses, args.port, args.limit) if args.nodes else {}
-    for name, value in (ledger | cluster).items():
-        print(f"{name:>16} {value:12.3f}")
+    cluster = beside_a_cluster(args.nodes, args.pods, args.losses, args.limit) if args.nodes else {}
     goals = {
         "ledger_of_a_million_events_under_5_s": ledger["ledger_s"] < LEDGER_GOAL_S,
         "states_sum_to_wall_time_within_1_ms": ledger["unsummed_ms"] < SUM_GOAL_MS,
@@ -158,7 +154,7 @@ def main() -> None:
     }
     if cluster:
         goals["detection_lag_p99_under_5_s"] = cluster["lag_p99_s"] < LAG_GOAL_S
-    print(json.dumps({"bench": "monitoring", "figures": ledger | cluster, "goals": goals}))
+    ended({"bench": "monitoring", "figures": ledger | cluster}, goals)
 
 
 if __name__ == "__main__":

@@ -3,7 +3,6 @@
 import signal
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,7 @@ import psutil
 
 from holdfast.checkpoint.peers.storage import whole_offers
 from holdfast.contract.exit_codes import EXIT_COMPLETE, EXIT_PREEMPTED, EXIT_RETRY
-from workloads.library.tests.bench.peer_kinds import IN_AN_EPOCH_CHANGE, NODES, SPOILT, TOGETHER, Blow
+from workloads.library.tests.bench.peer_kinds import DAMAGED, IN_AN_EPOCH_CHANGE, NODES, SPOILT, TOGETHER, Blow
 from workloads.library.tests.processes import alive, each, family
 from workloads.library.tests.training.elastic import sharded_gangs
 from workloads.library.tests.training.elastic.gangs import Commits
@@ -36,15 +35,6 @@ class Stuck(Exception):
     """What it has not come to."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Mark:
-    """When a node was lost."""
-
-    restores: int = 0
-    start: int = 0
-    """Number of the newest start of which a version is in memory."""
-
-
 class Blows:
     """Each returns how many nodes it has cost."""
 
@@ -55,8 +45,8 @@ class Blows:
         self.unreached = 0
         self.spoilt = 0
         """Step of the version that was spoilt last."""
-        self._mark = Mark()
-        """Of the last loss."""
+        self._restores, self._start = 0, 0
+        """When a node was lost last: how many there had been, and the newest start of which a version was in memory."""
         self._orphans: list[psutil.Process] = []
         self._came_back: set[int] = set()
         """Places that had ended by themselves since a blow began."""
@@ -64,20 +54,12 @@ class Blows:
 
     def strike(self, blow: Blow) -> int:
         self._came_back.clear()
-        name = blow.kind.replace(" ", "_") if blow.kind in (*TOGETHER, *SPOILT) else "point"
+        if blow.kind in TOGETHER:
+            return self._replace([(blow.place + by) % NODES for by in TOGETHER[blow.kind]])
+        if blow.kind in DAMAGED:
+            return self._damaged(blow.place, (blow.place + DAMAGED[blow.kind]) % NODES)
+        name = blow.kind.replace(" ", "_") if blow.kind in SPOILT else "point"
         return getattr(self, f"_{name}")(blow)
-
-    def _one(self, blow: Blow) -> int:
-        return self._replace([blow.place])
-
-    def _neighbours(self, blow: Blow) -> int:
-        return self._replace([blow.place, (blow.place + 1) % NODES])
-
-    def _two_others(self, blow: Blow) -> int:
-        return self._replace([blow.place, (blow.place + 2) % NODES])
-
-    def _all(self, _: Blow) -> int:
-        return self._replace([*range(NODES)])
 
     def _point(self, blow: Blow) -> int:
         """Two are lost, and the replacement of one dies at the point, or at that of the epoch that the second begins."""
@@ -98,7 +80,7 @@ class Blows:
     def _stopped(self, blow: Blow) -> int:
         """All of a node, until the others have lost it."""
         tree = family(self._gang.processes[blow.place].pid)
-        self._mark = self._marked()
+        self._mark()
         each(tree, psutil.Process.suspend)
         try:
             self._until_lost((blow.place + 1) % NODES)
@@ -121,14 +103,6 @@ class Blows:
         ends = time.monotonic() + ZOMBIE_S
         self.wait(lambda: not any(alive(one) for one in zombies) or time.monotonic() > ends)
         return 1
-
-    def _staged_damaged(self, blow: Blow) -> int:
-        return self._damaged(blow.place, (blow.place + 2) % NODES, sharded_gangs.staging_memories)
-
-    def _all_damaged(self, blow: Blow) -> int:
-        return self._damaged(blow.place, (blow.place + 1) % NODES, sharded_gangs.staging_memories)
-
-    _uncommitted_damaged = _all_damaged
 
     def _copy_damaged(self, blow: Blow) -> int:
         lost = (blow.place - 1) % NODES
@@ -188,17 +162,17 @@ class Blows:
 
     def _lose(self, places: Sequence[int]) -> None:
         """At one moment, but for the processes that are frozen."""
-        self._mark = self._marked()
+        self._mark()
         trees = [one for place in places for one in family(self._gang.processes[place].pid)]
         each([one for one in trees if one not in self._orphans], psutil.Process.kill)
         for place in places:
             self._gang.processes[place].wait(SILENT_S)
 
-    def _damaged(self, place: int, lost: int, memories: Callable[[int], list[Path]]) -> int:
+    def _damaged(self, place: int, lost: int) -> int:
         """Once no rank writes there any more."""
         self._lose([lost])
         self._until_lost(place, spare=lost)
-        sharded_gangs.damage(memories(self._gang.processes[place].pid))
+        sharded_gangs.damage(sharded_gangs.staging_memories(self._gang.processes[place].pid))
         self._gang.start(lost)
         return 1
 
@@ -242,22 +216,22 @@ class Blows:
             {(one["start"], one["step"], one["attempt"]) for one in held[(place + 1) % NODES] if one["rank"] == place}
             for place in range(NODES)
         ]
-        return [step for start, step, _ in set.intersection(*versions) if start > self._mark.start]
+        return [step for start, step, _ in set.intersection(*versions) if start > self._start]
 
     def settled(self) -> None:
         """The gang has restored since the last loss, and a version of its new start is whole."""
         self.wait(lambda: self._past(1))
 
     def _past(self, steps: int) -> bool:
-        found, mark = self._gang.of("restore"), self._mark
-        if len(found) <= mark.restores:
+        found = self._gang.of("restore")
+        if len(found) <= self._restores:
             return False
         above = found[-1]["step"] + steps
-        return bool(whole_offers(self._gang.places(), NODES, above=above, start=mark.start + 1))
+        return bool(whole_offers(self._gang.places(), NODES, above=above, start=self._start + 1))
 
-    def _marked(self) -> Mark:
-        starts = (one["start"] for held in self._gang.held().values() for one in held)
-        return Mark(restores=len(self._gang.of("restore")), start=max(starts, default=0))
+    def _mark(self) -> None:
+        self._restores = len(self._gang.of("restore"))
+        self._start = max((one["start"] for held in self._gang.held().values() for one in held), default=0)
 
     def wait(self, condition: Callable[[], bool], *, spare: int = -1, pause_s: float = 0.1) -> None:
         """Keeps the gang's places filled meanwhile. Raises Over, Stuck."""

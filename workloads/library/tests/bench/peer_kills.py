@@ -2,57 +2,48 @@
 
 Four nodes as processes with a small state. A gang is struck until it has done its steps, then the next one begins, three
 gangs at a time. The bits of each restore and of each end are held against those of a run that nothing disturbed. With
---minutes it stops early, and with the same --results file the next call goes on. Prints a table, then one JSON line
-with the goals.
+--minutes it stops early, and with the same --results file the next call goes on.
 """
 
-import sys
 import time
 from collections import Counter
-from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from workloads.library.tests.bench.kill_lane import played
-from workloads.library.tests.bench.peer_kinds import IN_AN_EPOCH_CHANGE, KINDS, POINTS, Blow, endless
-from workloads.library.tests.bench.peer_play import FALLBACKS, Lane, Results, undisturbed
-from workloads.library.tests.training.warm import Fork
+from workloads.library.tests.bench.kill_lane import played, share, side_by_side
+from workloads.library.tests.bench.peer_kinds import KINDS, endless
+from workloads.library.tests.bench.peer_play import FALLBACKS, Lane, Results, Struck, undisturbed
 
 LANES = 3
 FEWEST = 10
 """Times that each fall-back must have been taken, of 300 kills."""
 
 
+def taken(struck: list[Struck]) -> dict[str, int]:
+    """How often each fall-back was taken."""
+    found = Counter(name for each in struck for name in each.taken)
+    return {name: found[name] for name in FALLBACKS}
+
+
 def enough(results: Results, kills: int) -> bool:
-    taken = Counter(name for each in results.struck() for name in each.taken)
-    return results.kills() >= kills and all(taken[name] >= FEWEST * kills / 300 for name in FALLBACKS)
+    fewest = FEWEST * kills / 300
+    return results.kills() >= kills and all(times >= fewest for times in taken(results.struck()).values())
 
 
-def share(lane: int, results: Results, *, kills: int, seed: int, until: float) -> Iterator[Blow]:
-    """One lane's blows, from where an earlier slice ended, until all that is wanted has come or the time is up."""
-    played = {each.number for each in results.struck()}
-    for blow in endless(seed):
-        if blow.number % LANES != lane or blow.number in played:
-            continue
-        if enough(results, kills) or time.monotonic() > until:
-            return
-        print(f"{results.kills():4d} killed, next: {blow.kind}", file=sys.stderr, flush=True)
-        yield blow
-
-
-def play(folder: Path, results: Results, *, kills: int, seed: int, minutes: float) -> None:
-    until = time.monotonic() + minutes * 60
+def play(folder: Path, results: Results, *, kills: int, seed: int, until: float) -> None:
     reference = undisturbed(folder / "undisturbed")
 
+    def over() -> bool:
+        return enough(results, kills) or time.monotonic() > until
+
     def lane(number: int) -> None:
-        mine = share(number, results, kills=kills, seed=seed, until=until)
-        own = folder / f"lane-{number}"
-        own.mkdir()
+        done = {each.number for each in results.struck()}
+        (own := folder / f"lane-{number}").mkdir()
+        mine = share(islice(endless(seed), number, None, LANES), done, over)
         Lane(folder=own, reference=reference, results=results).play(mine)
 
-    lanes = [Fork(lambda number=number: lane(number)) for number in range(LANES)]
-    if any([fork.wait() for fork in lanes]):
-        raise RuntimeError("a lane ended early")
+    side_by_side(LANES, lane)
 
 
 def verdict(results: Results, wanted: int) -> dict[str, Any]:
@@ -61,8 +52,7 @@ def verdict(results: Results, wanted: int) -> dict[str, Any]:
     wrong = [text[:2000] for each in found for text in each.wrong]
     zombies = [text for each in found for text in each.zombies]
     stuck = [each.stuck[:2000] for each in ended if each.stuck]
-    taken = Counter(name for each in struck for name in each.taken)
-    kinds = Counter[str]()
+    fallbacks, kinds = taken(struck), Counter[str]()
     for each in struck:
         kinds[each.kind] += each.kills if each.reached else 0
     seconds = sorted(each.seconds for each in struck) or [0.0]
@@ -72,7 +62,7 @@ def verdict(results: Results, wanted: int) -> dict[str, Any]:
         "wrong_0": bool(ended) and not wrong,
         "stuck_0": bool(ended) and not stuck,
         "commits_by_zombies_0": bool(ended) and not zombies,
-        "each_fallback_10_times": all(taken[name] >= FEWEST * wanted / 300 for name in FALLBACKS),
+        "each_fallback_10_times": min(fallbacks.values()) >= FEWEST * wanted / 300,
     }
     return {
         "schema": "holdfast.bench.peer-kills/1",
@@ -82,7 +72,7 @@ def verdict(results: Results, wanted: int) -> dict[str, Any]:
         "points_not_reached": sum(not each.reached for each in struck),
         "gangs": len(ended),
         "starts_compared": sum(each.starts for each in found),
-        "fallbacks": {name: taken[name] for name in FALLBACKS},
+        "fallbacks": fallbacks,
         "whole_again_s": {"median": seconds[len(seconds) // 2], "worst": seconds[-1]},
         "wrong": len(wrong),
         "commits_by_zombies": len(zombies),
@@ -92,16 +82,5 @@ def verdict(results: Results, wanted: int) -> dict[str, Any]:
     }
 
 
-def show(results: Results) -> None:
-    print(f"{'a node is lost':22s}{'blows':>6s}{'kills':>6s}{'reached':>8s}  fall-backs taken")
-    struck = results.struck()
-    for kind in KINDS:
-        row = [each for each in struck if each.kind == kind]
-        taken = Counter(name for each in row for name in each.taken)
-        reached = str(sum(each.reached for each in row)) if kind in (*POINTS, *IN_AN_EPOCH_CHANGE) else ""
-        names = ", ".join(f"{name} {times}" for name, times in taken.items())
-        print(f"{kind:22s}{len(row):6d}{sum(each.kills for each in row):6d}{reached:>8s}  {names}")
-
-
 if __name__ == "__main__":
-    played(__doc__, Results, play, show, verdict, kills=300)
+    played(__doc__, Results, play, verdict, kills=300)

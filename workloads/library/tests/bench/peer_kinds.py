@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from itertools import chain, count
 
 NODES = 4
-TOGETHER = ("one", "neighbours", "two others", "all")
+TOGETHER = {"one": (0,), "neighbours": (0, 1), "two others": (0, 2), "all": (0, 1, 2, 3)}
+"""Who is lost at one moment, by the distance to the place of the blow."""
 POINTS = (
     "stage.begin",
     "stage.end",
@@ -23,6 +24,8 @@ IN_AN_EPOCH_CHANGE = ("gang.report", "gang.propose", "gang.proposed")
 """Of a survivor, so another node is lost first."""
 STAGED, OLDER, STORE, FULL, LIAR = "staged damaged", "newest damaged", "all damaged", "full", "liar"
 UNCOMMITTED = "uncommitted damaged"
+DAMAGED = {STAGED: 2, STORE: 1, UNCOMMITTED: 1}
+"""The distance to the node that is lost when the memory of one is damaged."""
 SPOILT = ("stopped", "zombie", STAGED, OLDER, STORE, "copy damaged", FULL, LIAR, UNCOMMITTED)
 KINDS = (*TOGETHER, *POINTS, *IN_AN_EPOCH_CHANGE, *SPOILT)
 TIMES = {"neighbours": 2, STORE: 2, LIAR: 3, OLDER: 4, STAGED: 3, FULL: 3, UNCOMMITTED: 3}

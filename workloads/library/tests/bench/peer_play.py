@@ -7,7 +7,9 @@ an undisturbed run. Every blow leaves one JSON line in the results, so that a ma
 
 import time
 from collections.abc import Iterator, Mapping
+from contextlib import closing
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -27,14 +29,12 @@ MEMORY, COPIES, VERSION = "memory", "the copy of what was staged", "an older ver
 BUCKET, INSTEAD = "bucket", "bucket, since memory does not verify"
 CLEAN, WITHOUT = "ends with 75 and begins clean", "no room: training goes on without a copy"
 FALLBACKS = (MEMORY, COPIES, VERSION, BUCKET, INSTEAD, CLEAN, WITHOUT)
-NOTHING = "step 0, since nothing is there"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Found:
     """Since the record before of the same gang."""
 
-    gang: str
     wrong: list[str]
     zombies: list[str]
     starts: int
@@ -48,13 +48,9 @@ class Struck(Found):
 
     number: int
     kind: str
-    place: int
     kills: int
     reached: bool
     """The named point, if any."""
-    copied: int
-    """Newest step of which every rank's shard had a copy on the next node."""
-    restored: int
     seconds: float
     """From the blow to the first whole version after it."""
     taken: list[str]
@@ -77,26 +73,16 @@ class Lane:
     reference: dict[int, str]
     """Digest of the state by step."""
     results: Results
-    _gangs: int = 0
 
     def play(self, blows: Iterator[Blow]) -> None:
         """Those for gangs without a commit come first in a gang; the others in their order."""
-        server, early, waiting = ForkServer(MODULES), list[Blow](), list[Blow]()
-        try:
-            while True:
-                gang = self._gang(server)
-                try:
+        early, waiting = list[Blow](), list[Blow]()
+        with closing(ForkServer(MODULES)) as server:
+            for number in count(1):
+                folder = self.folder / f"{self.folder.name}-{number}"
+                with closing(ShardedGang(folder, server, nodes=NODES, wait_s=SILENT_S, **SETTINGS)) as gang:
                     if not self._until_over(gang, blows, early, waiting):
                         return
-                finally:
-                    gang.close()
-        finally:
-            server.close()
-
-    def _gang(self, server: ForkServer) -> ShardedGang:
-        self._gangs += 1
-        folder = self.folder / f"{self.folder.name}-{self._gangs}"
-        return ShardedGang(folder, server, nodes=NODES, wait_s=SILENT_S, **SETTINGS)
 
     def _until_over(self, gang: ShardedGang, blows: Iterator[Blow], early: list[Blow], waiting: list[Blow]) -> bool:
         """False: no blow is left. A blow that a gang did not live through comes again in the next."""
@@ -125,15 +111,14 @@ class Lane:
 
 def undisturbed(folder: Path) -> dict[int, str]:
     """By step the digest of what a gang has that nothing happens to."""
-    server, settings = ForkServer(MODULES), SETTINGS | {"pace_s": 0.0}
-    gang = ShardedGang(folder, server, nodes=NODES, copies=0, bits_at=[*range(SETTINGS["steps"])], **settings)
-    try:
+    options = SETTINGS | {"pace_s": 0.0, "bits_at": [*range(SETTINGS["steps"])]}
+    with (
+        closing(ForkServer(MODULES)) as server,
+        closing(ShardedGang(folder, server, nodes=NODES, copies=0, **options)) as gang,
+    ):
         gang.start(*range(NODES))
         assert gang.all_ended() == [0] * NODES, gang.logs()
         return dict(gang.bits()) | {SETTINGS["steps"]: gang.digest}
-    finally:
-        gang.close()
-        server.close()
 
 
 class Play(Blows):
@@ -152,7 +137,7 @@ class Play(Blows):
         wrong, zombies = [*self.wrong], self.commits.of_zombies()[self._zombies :]
         self.wrong.clear()
         self._compared, self._zombies = self._compared + len(starts), self._zombies + len(zombies)
-        return {"gang": self._gang.folder.name, "wrong": wrong, "zombies": zombies, "starts": len(starts)}
+        return {"wrong": wrong, "zombies": zombies, "starts": len(starts)}
 
     def struck(self, blow: Blow) -> Struck:
         needed = COPIED.get(blow.kind, 0)
@@ -172,11 +157,8 @@ class Play(Blows):
             **self.found(),
             number=blow.number,
             kind=blow.kind,
-            place=blow.place,
             kills=kills,
             reached=self.unreached == unreached,
-            copied=before,
-            restored=restored,
             seconds=round(time.monotonic() - began, 2),
             taken=[*self._taken(blow, restored, texts["log-0"], "".join(texts.values()))],
         )
@@ -191,7 +173,6 @@ class Play(Blows):
             BUCKET: " MB, committed " in first,
             INSTEAD: "reading the store" in first,
             CLEAN: "has no checkpoint in the store yet" in first,
-            NOTHING: "beginning at step 0" in first,
             WITHOUT: REFUSED in every,
         }
         return (name for name, there in found.items() if there)

@@ -12,17 +12,11 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from google.auth.credentials import AnonymousCredentials
-from google.cloud import storage as gcs
-
-from tests.cluster.sim.processes import free_ports
-from tests.tools.build import TOOLS, build
-from workloads.library.tests.bench.checkpoint import STREAM_MB_PER_S
 from workloads.library.tests.processes import MIB, family, held, kill_family, shared_mappings, until
 from workloads.library.tests.training.elastic.sharded_gangs import ShardedGang
 
@@ -37,6 +31,7 @@ PACE_S = 1.5
 NEVER = 10**6
 LIMIT_S = 180.0
 PARTS = ("began", "group", "state", "restored")
+"""Of the time until a step: to meet and fork, for the group, the program's state, to take up; then the first step."""
 
 Found = dict[str, Any]
 
@@ -71,38 +66,6 @@ class Bench:
         for process in gang.processes.values():
             process.wait()
         shutil.rmtree(self.passed.parent / "bucket" / "peers" / gang.folder.name, ignore_errors=True)
-
-
-@contextmanager
-def bucket(folder: Path) -> Iterator[tuple[dict[str, str], Path]]:
-    """Variables by which a client finds it, and the file that counts what it gives."""
-    (straight, limited), passed = free_ports(2), folder / "passed"
-    passed.write_text("0")
-    shaped = ["--port", str(limited), "--target", str(straight), "--mb-per-s", str(STREAM_MB_PER_S)]
-    commands = [
-        [build(TOOLS["gcsemulator"]), "-host", "127.0.0.1", "-port", str(straight), "-dir", str(folder / "bucket")],
-        [sys.executable, "-m", "workloads.library.tests.bench.shaped", *shaped, "--passed", str(passed)],
-    ]
-    # The emulator is written in Go and keeps objects that arrive in memory, which the gangs need.
-    environment, quiet = os.environ | {"GOGC": "20", "GOMEMLIMIT": "1GiB"}, subprocess.DEVNULL
-    servers = [subprocess.Popen(each, cwd=ROOT, env=environment, stdout=quiet, stderr=quiet) for each in commands]
-    address = f"http://127.0.0.1:{limited}"
-    try:
-        client = gcs.Client(project="p", credentials=AnonymousCredentials(), client_options={"api_endpoint": address})
-        until(lambda: _made(client), "the bucket", pause_s=0.2)
-        yield {"STORAGE_EMULATOR_HOST": address}, passed
-    finally:
-        for server in servers:
-            server.kill()
-            server.wait()
-
-
-def _made(client: gcs.Client) -> bool:
-    try:
-        client.create_bucket("peers", timeout=2.0, retry=None)
-    except OSError:  # not up yet
-        return False
-    return True
 
 
 def lines(path: str) -> list[Found]:
@@ -184,10 +147,8 @@ class Play:
         return max((one["step"] for held in self.gang.held().values() for one in held), default=0)
 
     def _waiting(self, place: int) -> bool:
-        return "keeps its memory and waits" in self._log_since_start(place)
-
-    def _log_since_start(self, place: int) -> str:
-        return (self.gang.folder / f"log-{place}").read_text().rpartition("ranks started")[2]
+        since_start = (self.gang.folder / f"log-{place}").read_text().rpartition("ranks started")[2]
+        return "keeps its memory and waits" in since_start
 
     def _steps(self) -> list[Found]:
         return lines(self.gang.settings["log"])

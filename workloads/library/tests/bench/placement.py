@@ -1,12 +1,9 @@
 """`make bench-placement`: policies side by side, their speed, and the goals of the placement room."""
 
-import argparse
-import json
 import resource
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 
 import numpy as np
 
@@ -27,20 +24,19 @@ from workloads.library.tests.bench.placement_policies import (
     COMPARED,
     ON_DEMAND_ONLY,
     RATIO,
+    Trace,
     dominates,
     made_up,
+    paths_of,
     side_by_side,
 )
-from workloads.library.tests.bench.placement_traces import Trace, paths_of
+from workloads.library.tests.bench.result import ended, options
 
 ANSWER = ["place", "--gpu", "a100", "--gpus", "8", "--hours", "40", "--deadline", "72h"]
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--starts", type=int, default=2_000)
-    parser.add_argument("--jobs", type=int, default=1_000)
-    asked = parser.parse_args()
+    asked = options(__doc__, starts=2_000, jobs=1_000)
     goals = {
         "daly_117_57_9_minutes": daly_figures(),
         "simulator_equals_closed_forms_within_1_percent": simulator_against_closed_forms(),
@@ -60,18 +56,15 @@ def main() -> None:
     answers_s = command_cpu_s(ANSWER)
     goals["an_answer_under_0.6_cpu_s"] = answers_s < 0.6
     goals["help_under_0.3_cpu_s"] = command_cpu_s(["place", "--help"]) < 0.3
-    print(
-        json.dumps(
-            {
-                "schema": "holdfast.bench/1",
-                "bench": "placement",
-                "seconds": seconds,
-                "cpu_seconds": cpu_s,
-                "above_optimum_percent": {f"{hours:g} h": each["chosen"] for hours, each in gaps.items()},
-                "goals": goals,
-            }
-        )
-    )
+    found = {
+        "schema": "holdfast.bench/1",
+        "bench": "placement",
+        "seconds": seconds,
+        "cpu_seconds": cpu_s,
+        "percent_of_on_demand": costs,
+        "above_optimum_percent": {f"{hours:g} h": each["chosen"] for hours, each in gaps.items()},
+    }
+    ended(found, goals)
 
 
 def speed(traces: list[Trace], jobs: int, starts: int) -> tuple[float, float]:
@@ -90,15 +83,11 @@ def speed(traces: list[Trace], jobs: int, starts: int) -> tuple[float, float]:
     everything: tuple[Policy, ...] = (policies.WAIT, ON_DEMAND_ONLY, *COMPARED)
     # In parts: more at once, and the arrays outgrow the caches.
     parts = [slice(at, at + 100_000) for at in range(0, count, 100_000)]
-    total, cpu = 0.0, time.process_time()
-    print(f"\n{jobs} jobs x {starts} starts")
+    began, cpu = time.perf_counter(), time.process_time()
     for policy in everything:
-        took = timed(lambda policy=policy: [simulate(take(runs, part), paths, policy) for part in parts])
-        total += took
-        print(f"  {policy.name:18} {took:5.2f} s")
-    used = time.process_time() - cpu
-    print(f"  {'all':18} {total:5.2f} s, {used:.2f} s of CPU")
-    return total, used
+        for part in parts:
+            simulate(take(runs, part), paths, policy)
+    return time.perf_counter() - began, time.process_time() - cpu
 
 
 def command_cpu_s(arguments: list[str]) -> float:
@@ -111,12 +100,6 @@ def command_cpu_s(arguments: list[str]) -> float:
         used.append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
     print(f"`holdfast {' '.join(arguments)}`: {min(used):.2f} s of CPU")
     return min(used)
-
-
-def timed(work: Callable[[], object]) -> float:
-    begin = time.perf_counter()
-    work()
-    return time.perf_counter() - begin
 
 
 if __name__ == "__main__":

@@ -12,8 +12,7 @@ from holdfast.place.belief import World
 from holdfast.place.job import Job
 from holdfast.place.runs import Paths, Runs, runs_of
 from holdfast.place.simulate import simulate
-from workloads.library.tests.bench.placement_policies import DEADLINES_H, share
-from workloads.library.tests.bench.placement_traces import Trace
+from workloads.library.tests.bench.placement_policies import DEADLINES_H, Trace, share
 
 
 def daly_figures() -> bool:
@@ -49,7 +48,7 @@ def choice_regret(traces: list[Trace], starts: int) -> bool:
         rng = np.random.default_rng(2)
         for deadline in DEADLINES_H:
             known, seen = (
-                {p.name: share(trace, p, deadline, rng.uniform(low, low + half, starts))[0] for p in policies.IN_TIME}
+                {p.name: share(trace, p, deadline, rng.uniform(low, low + half, starts)) for p in policies.IN_TIME}
                 for low in (0.0, half)
             )
             regrets.append(seen[min(known, key=lambda name: known[name])] - min(seen.values()))

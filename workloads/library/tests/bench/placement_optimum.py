@@ -11,8 +11,7 @@ import numpy as np
 from holdfast.place import policies
 from holdfast.place.policies import Policy
 from holdfast.place.runs import Bools, Floats
-from workloads.library.tests.bench.placement_policies import DEADLINES_H, RATIO, RESTART_H, WORK_H, share
-from workloads.library.tests.bench.placement_traces import Trace
+from workloads.library.tests.bench.placement_policies import DEADLINES_H, RATIO, RESTART_H, WORK_H, Trace, share
 
 TICK_H = 0.05
 # Straight lines, on a grid that is wider than what was ever shipped.
@@ -67,9 +66,9 @@ def optimum_gaps(traces: list[Trace], starts: int) -> dict[float, dict[str, floa
         sums, least = dict.fromkeys(names, 0.0), 0.0
         for trace in traces:
             offset = np.random.default_rng(1).uniform(0, max(trace.hours - deadline, 1.0), starts)
-            usd = {p.name: share(trace, p, deadline, offset)[0] * WORK_H / 100 for p in policies.IN_TIME}
+            usd = {p.name: share(trace, p, deadline, offset) * WORK_H / 100 for p in policies.IN_TIME}
             chosen = min(usd.values())
-            known = min(share(trace, p, deadline, offset)[0] * WORK_H / 100 for p in GRID)
+            known = min(share(trace, p, deadline, offset) * WORK_H / 100 for p in GRID)
             for name, mean in (usd | {"chosen": chosen, "hindsight": min(chosen, known)}).items():
                 sums[name] += mean
             least += float(np.mean([optimum(steps(trace, at, deadline)) for at in offset]))

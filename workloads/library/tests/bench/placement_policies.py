@@ -1,17 +1,21 @@
-"""The policies side by side on made-up recordings of one zone."""
+"""The policies side by side on made-up recordings of one zone: availability of Spot machines, with a seed, as paths."""
+
+import math
+from dataclasses import dataclass
 
 import numpy as np
 
 from holdfast.place import policies
 from holdfast.place.policies import Lines, Policy, lines_of, net
-from holdfast.place.runs import Floats, Runs, runs_of
+from holdfast.place.runs import Bools, Floats, Paths, Runs, runs_of
 from holdfast.place.simulate import simulate
-from workloads.library.tests.bench.placement_traces import Trace, synthetic
 
 WORK_H, RESTART_H, RATIO = 48.0, 0.2, 3.145
 DEADLINES_H = (52.0, 70.0, 92.0)
 NOISE_POINTS = 0.5
 
+TILES = 4
+"""A run that outlasts the recording goes on at its beginning; a job this many recordings long never ends."""
 # Mean and median hours of spells with Spot and without, as published of five zones.
 SPELLS = {
     "us-east-1a": ((0.72, 0.33), (3.55, 0.54)),
@@ -44,6 +48,52 @@ UNIFORM = Policy(name="uniform progress", lines=_uniform)
 COMPARED = (GREEDY, UNIFORM, policies.HYBRID, *policies.IN_TIME)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trace:
+    name: str
+    gap_h: float
+    up: Bools
+
+    @property
+    def hours(self) -> float:
+        return len(self.up) * self.gap_h
+
+    def paths(self) -> Paths:
+        # Wrapping keeps the daily rhythm; extrapolating would invent one.
+        up = np.tile(self.up, TILES)
+        edges = np.flatnonzero(up[1:] != up[:-1]) + 1
+        return Paths(edges_h=np.append(edges * self.gap_h, np.inf)[None, :], starts_up=up[:1])
+
+
+def paths_of(traces: list[Trace]) -> Paths:
+    """Several recordings, for runs that each take one of them."""
+    each = [trace.paths() for trace in traces]
+    # Beyond its last edge a path never changes again.
+    edges = np.full((len(each), max(p.edges_h.shape[1] for p in each)), np.inf)
+    for row, path in enumerate(each):
+        edges[row, : path.edges_h.shape[1]] = path.edges_h[0]
+    return Paths(edges_h=edges, starts_up=np.concatenate([path.starts_up for path in each]))
+
+
+def synthetic(
+    name: str, *, up_h: tuple[float, float], down_h: tuple[float, float], hours: float, seed: int, gap_s: float = 195.0
+) -> Trace:
+    """A recording with spells of the given (mean, median), lognormal: means far above medians, as in real ones."""
+    rng = np.random.default_rng(seed)
+    # Three times what the means need: with tails like these the first draws may fall far short.
+    count = int(hours / (up_h[0] + down_h[0]) * 3) + 50
+    spells = np.stack([_lognormal(rng, *down_h, count), _lognormal(rng, *up_h, count)], axis=1).ravel()
+    edges = np.cumsum(spells)
+    ticks = np.arange(0.0, min(hours, float(edges[-1])), gap_s / 3600.0)
+    return Trace(name=name, gap_h=gap_s / 3600.0, up=np.searchsorted(edges, ticks, side="right") % 2 == 1)
+
+
+def _lognormal(rng: np.random.Generator, mean: float, median: float, count: int) -> Floats:
+    # Of a lognormal, mean over median is exp(sigma^2 / 2).
+    sigma = math.sqrt(2.0 * math.log(max(mean / median, 1.0 + 1e-9)))
+    return rng.lognormal(math.log(median), sigma, count)
+
+
 def made_up() -> list[Trace]:
     return [
         synthetic(name, up_h=up, down_h=down, hours=1092, seed=seed)
@@ -51,33 +101,24 @@ def made_up() -> list[Trace]:
     ]
 
 
-Costs = dict[tuple[int, float, str], tuple[float, float]]
-"""(trace, deadline, policy) -> mean cost and its standard deviation over starts, % of pure on-demand."""
+Costs = dict[str, dict[str, dict[str, float]]]
+"""Recording -> deadline -> policy -> mean cost, % of pure on-demand."""
 
 
 def side_by_side(traces: list[Trace], starts: int) -> Costs:
     costs: Costs = {}
-    print(f"\n% of on-demand, {starts} starts; columns: " + ", ".join(policy.name for policy in COMPARED))
-    print(f"{'':26}" + " | ".join(f"{f'done by {d:g} h':^23}" for d in DEADLINES_H))
-    for row, trace in enumerate(traces):
+    for trace in traces:
         offset = np.random.default_rng(1).uniform(0, trace.hours, starts)
-        for deadline in DEADLINES_H:
-            for policy in COMPARED:
-                costs[row, deadline, policy.name] = share(trace, policy, deadline, offset)
-        cells = " | ".join(" ".join(f"{costs[row, d, p.name][0]:5.1f}" for p in COMPARED) for d in DEADLINES_H)
-        print(f"{trace.name:18} {trace.up_share:4.0%} up {cells}")
-    means = " | ".join(" ".join(f"{mean_of(costs, d, p.name):5.1f}" for p in COMPARED) for d in DEADLINES_H)
-    print(f"{'mean':26}{means}")
+        costs[trace.name] = {
+            f"{hours:g} h": {policy.name: share(trace, policy, hours, offset) for policy in COMPARED}
+            for hours in DEADLINES_H
+        }
     return costs
 
 
-def mean_of(costs: Costs, deadline_h: float, policy: str) -> float:
-    return float(np.mean([mean for (_, d, name), (mean, _) in costs.items() if (d, name) == (deadline_h, policy)]))
-
-
-def share(trace: Trace, policy: Policy, deadline_h: float, offset_h: Floats) -> tuple[float, float]:
-    usd = simulate(job(offset_h, deadline_h), trace.paths(), policy).usd / WORK_H * 100
-    return float(usd.mean()), float(usd.std())
+def share(trace: Trace, policy: Policy, deadline_h: float, offset_h: Floats) -> float:
+    """The mean cost over starts, % of pure on-demand."""
+    return float(simulate(job(offset_h, deadline_h), trace.paths(), policy).usd.mean()) / WORK_H * 100
 
 
 def job(offset_h: Floats, deadline_h: float) -> Runs:
@@ -88,8 +129,8 @@ def job(offset_h: Floats, deadline_h: float) -> Runs:
 
 
 def dominates(costs: Costs) -> bool:
-    ours, theirs = policies.PATIENT.name, UNIFORM.name
-    pairs = [(costs[r, d, ours][0], costs[r, d, theirs][0]) for r, d, name in costs if name == ours]
+    each = [by_policy for by_deadline in costs.values() for by_policy in by_deadline.values()]
+    pairs = [(by_policy[policies.PATIENT.name], by_policy[UNIFORM.name]) for by_policy in each]
     worst = max(our - their for our, their in pairs)
     gain = sum(their - our for our, their in pairs) / len(pairs)
     print(f"patient against uniform progress: {gain:.1f} points cheaper on average, worst case {worst:+.2f} points")

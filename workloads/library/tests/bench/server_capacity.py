@@ -1,16 +1,12 @@
 """What batching brings, and what overload does: one server, no proxy."""
 
-import threading
-from collections.abc import Generator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
-
-import psutil
 
 from workloads.library.tests.bench.server_client import INFER, k6
 from workloads.library.tests.inference.server.playing_predictors import BATCH_S, ITEM_S
 from workloads.library.tests.inference.server.serving import Served, served
+from workloads.library.tests.processes import rss_mib, sampled
 
 BATCH = 32
 USERS = 4 * BATCH
@@ -45,7 +41,7 @@ def overload(folder: Path, *, seconds: float) -> dict[str, Any]:
     batch_s = SCALE * (BATCH_S + ITEM_S * BATCH)
     capacity = BATCH / batch_s
     options = ("--model", str(SCALE), "--longest-request", str(DEADLINE_S), "--batch", str(BATCH))
-    with served(folder, *options) as server, _memory(server) as seen:
+    with served(folder, *options) as server, sampled(lambda: rss_mib(server.process.pid), 0.5) as seen:
         counted = k6(url(server), rate=OVERLOAD * capacity, seconds=seconds, users=1000, folder=folder)
     return {
         "overload_capacity_per_s": round(capacity, 1),
@@ -58,22 +54,5 @@ def overload(folder: Path, *, seconds: float) -> dict[str, Any]:
         "overload_late_share": round(counted.codes.get("504", 0) / counted.asked, 4),
         "overload_dropped": counted.dropped,
         # After the first tenth: by then every buffer has been needed once.
-        "overload_rss_growth_mib": round((max(seen[-len(seen) // 2 :]) - seen[len(seen) // 10]) / 2**20, 1),
+        "overload_rss_growth_mib": round(max(seen[-len(seen) // 2 :]) - seen[len(seen) // 10], 1),
     }
-
-
-@contextmanager
-def _memory(server: Served) -> Generator[list[int]]:
-    process, seen, ended = psutil.Process(server.process.pid), list[int](), threading.Event()
-
-    def watch() -> None:
-        while not ended.wait(0.5):
-            seen.append(process.memory_info().rss)
-
-    thread = threading.Thread(target=watch)
-    thread.start()
-    try:
-        yield seen
-    finally:
-        ended.set()
-        thread.join()

@@ -6,10 +6,10 @@ import subprocess
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from tests.tools.build import TOOLS, build
 
+TRENDS = ("answered_ms", "refused_ms")
 SCRIPT = Path(__file__).with_name("server_load.js")
 INFER = "/v2/models/model/infer"
 BODY = json.dumps(
@@ -64,23 +64,10 @@ def k6(
     finally:
         process.kill()
         process.wait()
-    return _counted(json.loads(summary.read_text()))
-
-
-def _counted(metrics: dict[str, Any]) -> Counted:
-    codes = {
-        name.removeprefix("code_"): int(metric["values"]["count"])
-        for name, metric in metrics.items()
-        if name.startswith("code_") and metric["values"]["count"]
-    }
+    values = {name: metric["values"] for name, metric in json.loads(summary.read_text()).items()}
+    codes = {name.removeprefix("code_"): int(each["count"]) for name, each in values.items() if "code_" in name}
     return Counted(
-        codes=codes,
-        dropped=int(metrics.get("dropped_iterations", {}).get("values", {}).get("count", 0)),
-        answered_ms=_trend(metrics, "answered_ms"),
-        refused_ms=_trend(metrics, "refused_ms"),
+        codes={code: count for code, count in codes.items() if count},
+        dropped=int(values.get("dropped_iterations", {}).get("count", 0)),
+        **{name: {key: round(ms, 1) for key, ms in values.get(name, {}).items()} for name in TRENDS},
     )
-
-
-def _trend(metrics: dict[str, Any], name: str) -> dict[str, float]:
-    values = metrics.get(name, {}).get("values", {})
-    return {key: round(value, 1) for key, value in values.items()}

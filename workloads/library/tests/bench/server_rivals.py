@@ -8,9 +8,8 @@ import http.client
 import json
 import os
 import sys
-import time
 from collections.abc import Generator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -21,6 +20,7 @@ from workloads.library.tests.bench.rival_home import CannotRun, home
 from workloads.library.tests.bench.server_capacity import BATCH, USERS, url
 from workloads.library.tests.bench.server_client import BODY, k6
 from workloads.library.tests.inference.server.serving import served
+from workloads.library.tests.processes import until
 
 ROOT = Path(__file__).parents[4]
 OURS, LITSERVE = "holdfast", "litserve"
@@ -73,21 +73,19 @@ def _started(folder: Path) -> Generator[int]:
         log = folder / "logs" / f"{LITSERVE}.log"
         words = ("-m", "workloads.library.tests.bench.server_rival_litserve", str(BATCH), str(port))
         pod = Pod([str(python), *words], log=log, owner=_OWNER, env=env)
-        ends = time.monotonic() + _START_S
-        while not _answers(port, ONE):
-            if pod.exit_code is not None or time.monotonic() > ends:
-                print(pod.tail(40), file=sys.stderr)
-                raise CannotRun(f"did not answer: {pod.tail(1)}")
-            time.sleep(0.1)
+        try:
+            alive = lambda: pod.exit_code is None  # noqa: E731
+            until(lambda: _answers(port), alive=alive, within_s=_START_S, pause_s=0.1)
+        except (TimeoutError, ChildProcessError):
+            print(pod.tail(40), file=sys.stderr)
+            raise CannotRun(f"did not answer: {pod.tail(1)}") from None
         yield port
 
 
-def _answers(port: int, body: str) -> bool:
-    connection = http.client.HTTPConnection(HOST, port, timeout=10)
-    try:
-        connection.request("POST", "/predict", body, {"Content-Type": "application/json"})
-        return connection.getresponse().status == 200
-    except (OSError, http.client.HTTPException):
-        return False
-    finally:
-        connection.close()
+def _answers(port: int) -> bool:
+    with closing(http.client.HTTPConnection(HOST, port, timeout=10)) as connection:
+        try:
+            connection.request("POST", "/predict", ONE, {"Content-Type": "application/json"})
+            return connection.getresponse().status == 200
+        except (OSError, http.client.HTTPException):
+            return False

@@ -60,10 +60,10 @@ def main(folder: str, rate: str, seconds: str, count: str) -> None:
     fleet = Fleet(folder=Path(folder) / "vanished", owner="bench-server-vanished", command=OURS)
     lost = list[threading.Timer]()
     actions = [partial(_vanish, lost=lost)] * int(count)
-    outcome = under_load(fleet, actions, rate=float(rate), seconds=float(seconds))
+    found = under_load(fleet, actions, "vanished", rate=float(rate), seconds=float(seconds))
     for each in lost:
         each.cancel()
-    print(json.dumps(outcome.figures("vanished")))
+    print(json.dumps(found))
 
 
 if __name__ == "__main__":

@@ -5,7 +5,6 @@ same Node; the fastest run of each counts, since others may load the machine. Me
 memory over Python and its Node. Linux only: it reads /proc.
 """
 
-import json
 import os
 import subprocess
 import sys
@@ -14,6 +13,7 @@ import time
 from pathlib import Path
 
 from infra.ops import engine
+from workloads.library.tests.bench.result import ended
 from workloads.library.tests.processes import rss_mib
 
 ROOT = Path(__file__).parents[4]
@@ -49,10 +49,6 @@ def main() -> None:
     (wall, rss), (plain_wall, plain_rss) = (
         (min(run[0] for run in runs), max(run[1] for run in runs)) for runs in zip(*pairs, strict=True)
     )
-    print(f"{'':14}{'wall s':>8}{'RSS MB':>9}   of {RUNS} runs each, load {os.getloadavg()[0]:.1f}")
-    print(f"{'this checkout':14}{wall:8.2f}{rss:9.0f}")
-    print(f"{'plain imports':14}{plain_wall:8.2f}{plain_rss:9.0f}")
-    print(f"speed-up {plain_wall / wall:.1f}x")
     goals = {
         "wall_under_5_s": wall < MAX_WALL_S,
         "memory_under_650_mb": rss < MAX_RSS_MB,
@@ -64,9 +60,8 @@ def main() -> None:
         "rss_mb": round(rss),
         "plain_wall_s": round(plain_wall, 2),
         "plain_rss_mb": round(plain_rss),
-        "goals": goals,
     }
-    print(json.dumps(result))
+    ended(result, goals)
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -53,24 +53,35 @@ OURS, THEIRS = "holdfast", "naive"
 TORCHRUN = "torchrun + dcp.async_save"
 
 
-class DcpRun(Run):
+class Variant(Run):
+    """Ours."""
+
+    def stored(self) -> int:
+        """The step that one more start would go on from."""
+        return max((event["step"] for event in self.of("commit")), default=0)
+
+
+class NaiveRun(Variant):
+    def stored(self) -> int:
+        """A torn file is worth nothing."""
+        import torch
+
+        with contextlib.suppress(Exception):
+            return int(torch.load(self.folder / "checkpoints/job/checkpoint.pt", weights_only=True)["step"])
+        return 0
+
+
+class DcpRun(Variant):
     def command(self) -> list[str]:
         torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-        script = [
-            "-m",
-            "workloads.library.tests.bench.dcp_twin",
-            str(self.folder / "checkpoints"),
-            str(self.events_path),
-        ]
-        return [*torchrun, *script, str(self.steps), str(self.every), str(self.report_every)]
+        script = ["-m", "workloads.library.tests.bench.dcp_twin", str(self.folder / "checkpoints")]
+        numbers = [str(self.steps), str(self.every), str(self.report_every)]
+        return [*torchrun, *script, str(self.events_path), *numbers]
 
+    def stored(self) -> int:
+        from workloads.library.tests.bench.dcp_twin import newest
 
-@dataclass(frozen=True, kw_only=True)
-class Variant:
-    name: str
-    run: Run
-    stored: Callable[[Run], int]
-    """The step that one more start would go on from."""
+        return newest(self.folder / "checkpoints")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,9 +97,6 @@ class Slice:
     steps_kept: int
     step_seconds: tuple[float, ...]
     """The mean of each window."""
-    parts: Mapping[str, float]
-    """Of the start, where the variant names them."""
-    exit: int
 
 
 def goodput(folder: Path, evictions: int, *, seeds: int = 3, slice_s: float = SLICE_S) -> dict[str, Any]:
@@ -96,13 +104,11 @@ def goodput(folder: Path, evictions: int, *, seeds: int = 3, slice_s: float = SL
     turns: list[dict[str, Slice]] = []
     for seed in range(seeds):
         rng = random.Random(seed)
-        variants = _variants(folder / str(seed))
-        for variant in variants:
-            _leave_a_checkpoint(variant.run)
+        variants = [*_variants(folder / str(seed)).items()]
         for _ in range(evictions):
             rng.shuffle(variants)
             length_s = slice_s + rng.uniform(-0.5, 0.5) * min(JITTER_S, slice_s / 2)
-            turns.append({variant.name: _played(variant, length_s) for variant in variants})
+            turns.append({name: _played(variant, length_s) for name, variant in variants})
     return summary(turns)
 
 
@@ -111,58 +117,50 @@ def longest(folder: Path, *, evictions: int = LONGEST_EVICTIONS, slice_s: float 
     rng = random.Random(0)
     lengths_s = [slice_s + rng.uniform(-0.5, 0.5) * min(JITTER_S, slice_s / 2) for _ in range(evictions)]
     variants = _variants(folder, env=before_import(folder / "hook", "holdfast.training.meter", WAITING))
-    for variant in variants:
-        _leave_a_checkpoint(variant.run)
 
-    def lane(place: int) -> list[Slice]:
+    def lane(place: int, variant: Variant) -> list[Slice]:
         time.sleep(place * slice_s / len(variants))
-        return [_played(variants[place], length_s) for length_s in lengths_s]
+        return [_played(variant, length_s) for length_s in lengths_s]
 
     with ThreadPoolExecutor(len(variants)) as pool:
-        lanes = [*pool.map(lane, range(len(variants)))]
-    names = [variant.name for variant in variants]
-    return summary([dict(zip(names, slices, strict=True)) for slices in zip(*lanes, strict=True)])
+        lanes = [*pool.map(lane, range(len(variants)), variants.values())]
+    return summary([dict(zip(variants, slices, strict=True)) for slices in zip(*lanes, strict=True)])
 
 
-def _variants(folder: Path, **more: Any) -> list[Variant]:
+def _variants(folder: Path, **more: Any) -> dict[str, Variant]:
+    """Each has left a checkpoint, so that every slice begins with a restore."""
     options: dict[str, Any] = {"steps": EVERY, "every": EVERY, "report_every": TrainConfig.report_every, **more}
-    return [
-        Variant(name=OURS, run=Run(folder=folder / "holdfast", **options), stored=_committed),
-        Variant(name=THEIRS, run=Run(folder=folder / "naive", module=NAIVE, **options), stored=_in_file),
-        Variant(name=TORCHRUN, run=DcpRun(folder=folder / "dcp", **options), stored=_in_dcp),
-    ]
+    found = {
+        OURS: Variant(folder=folder / "holdfast", **options),
+        THEIRS: NaiveRun(folder=folder / "naive", module=NAIVE, **options),
+        TORCHRUN: DcpRun(folder=folder / "dcp", **options),
+    }
+    for run in found.values():
+        if run.complete() != 0:
+            raise RuntimeError(f"the first start failed:\n{run.log()}")
+        run.steps = ENDLESS
+    return found
 
 
-def _leave_a_checkpoint(run: Run) -> None:
-    """So that every slice begins with a restore."""
-    if run.complete() != 0:
-        raise RuntimeError(f"the first start failed:\n{run.log()}")
-    run.steps = ENDLESS
-
-
-def _played(variant: Variant, length_s: float) -> Slice:
-    run, before, begun = variant.run, variant.stored(variant.run), len(variant.run.events())
+def _played(run: Variant, length_s: float) -> Slice:
+    before, begun = run.stored(), len(run.events())
     launched = time.time()
     with run.started() as process:
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(length_s)
         noticed = time.time()
         _preempt(process)
-        code, ended = process.returncode, time.time()
-    events = run.events()[begun:]
-    windows = [event for event in events if event["event"] == "window"]
+        ended = time.time()
+    windows = [event for event in run.events()[begun:] if event["event"] == "window"]
     counts = [steps_in(event) for event in windows]
     step_seconds = tuple(event["seconds"] / count for event, count in zip(windows, counts, strict=True))
-    startups = [event["phases"] for event in events if event["event"] == "startup"]
     return Slice(
         wall=ended - launched,
         start=(first_step_t(windows[0]) if windows else ended) - launched,
         leaving=ended - noticed,
         steps_done=sum(counts),
-        steps_kept=max(0, variant.stored(run) - before),
+        steps_kept=max(0, run.stored() - before),
         step_seconds=step_seconds,
-        parts=startups[0] if startups else {},
-        exit=code,
     )
 
 
@@ -186,17 +184,8 @@ def summary(turns: list[dict[str, Slice]]) -> dict[str, Any]:
         "minutes": {name: round(sum(turn[name].wall for turn in turns) / 60, 1) for name in names},
         "share": {name: round(statistics.mean(found), 3) for name, found in shares.items()},
         "interval": {name: _interval(found) for name, found in shares.items()},
-        "above": {
-            name: {
-                "mean": round(statistics.mean(found), 3),
-                "worst": round(min(found), 3),
-                "won": sum(d > 0 for d in found),
-            }
-            for name, found in pairs.items()
-        },
-        "where the time went": {name: _where([turn[name] for turn in turns], turns) for name in names},
-        "parts of the start": _parts([turn[OURS].parts for turn in turns]),
-        "exits": {name: [turn[name].exit for turn in turns] for name in names},
+        "above": {name: round(statistics.mean(found), 3) for name, found in pairs.items()},
+        "where the time went": {name: _where(name, turns) for name in names},
     }
 
 
@@ -219,22 +208,18 @@ def _step_s(turn: Mapping[str, Slice]) -> float:
     return statistics.median(seconds for one in turn.values() for seconds in one.step_seconds)
 
 
-def _where(slices: list[Slice], turns: list[dict[str, Slice]]) -> dict[str, float]:
+def _where(name: str, turns: list[dict[str, Slice]]) -> dict[str, float]:
     """Seconds of a slice, by cause. `slower`: steps beyond their worth, and waiting for saves."""
-    found: dict[str, list[float]] = {name: [] for name in ("wall", "start", "kept", "lost", "leaving", "slower")}
-    for one, turn in zip(slices, turns, strict=True):
-        step_s = _step_s(turn)
-        kept = one.steps_kept * step_s
-        lost = max(0, one.steps_done - one.steps_kept) * step_s
+
+    def causes(turn: dict[str, Slice]) -> dict[str, float]:
+        one, step_s = turn[name], _step_s(turn)
+        kept, lost = one.steps_kept * step_s, max(0, one.steps_done - one.steps_kept) * step_s
         rest = one.wall - one.start - one.leaving - kept - lost
-        for name, value in zip(found, (one.wall, one.start, kept, lost, one.leaving, rest), strict=True):
-            found[name].append(value)
-    return {name: round(statistics.mean(values), 2) for name, values in found.items()}
+        times = {"start": one.start, "kept": kept, "lost": lost, "leaving": one.leaving}
+        return {"wall": one.wall, **times, "slower": rest}
 
-
-def _parts(startups: list[Mapping[str, float]]) -> dict[str, float]:
-    named = [parts for parts in startups if parts]
-    return {name: round(statistics.median(parts[name] for parts in named), 2) for name in (named[0] if named else ())}
+    found = [causes(turn) for turn in turns]
+    return {cause: round(statistics.mean(each[cause] for each in found), 2) for cause in found[0]}
 
 
 def _preempt(process: subprocess.Popen[str]) -> None:
@@ -245,22 +230,3 @@ def _preempt(process: subprocess.Popen[str]) -> None:
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()
-
-
-def _committed(run: Run) -> int:
-    return max((event["step"] for event in run.of("commit")), default=0)
-
-
-def _in_file(run: Run) -> int:
-    """What the naive twin's own resume would find; a torn file is worth nothing."""
-    import torch
-
-    with contextlib.suppress(Exception):
-        return int(torch.load(run.folder / "checkpoints/job/checkpoint.pt", weights_only=True)["step"])
-    return 0
-
-
-def _in_dcp(run: Run) -> int:
-    from workloads.library.tests.bench.dcp_twin import newest
-
-    return newest(run.folder / "checkpoints")

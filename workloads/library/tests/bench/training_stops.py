@@ -6,34 +6,22 @@ import math
 import statistics
 import time
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import psutil
 
+from workloads.library.tests.bench.kill_lane import side_by_side
 from workloads.library.tests.bench.training_goodput import ENDLESS
 from workloads.library.tests.fork_server import ForkServer
+from workloads.library.tests.processes import each
 from workloads.library.tests.training.runs import PATIENCE_S, Run, notice, run_server
-from workloads.library.tests.training.warm import Fork
 
 LANES = 2
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Stop:
-    exit_s: float
-    consensus_s: float
-    extra_steps: int
-    step_s: float
-    committed: bool
-    frozen: bool
-    """Whether the uploaders stood still."""
-
-
-def one_stop(folder: Path, server: ForkServer, *, frozen: bool) -> Stop:
-    """SIGTERM while every step starts an upload; the worst upload in flight is one that never moves again."""
+def one_stop(folder: Path, server: ForkServer, *, frozen: bool) -> dict[str, Any]:
+    """SIGTERM while every step starts an upload; the worst upload in flight is one that never moves again: `frozen`."""
     run = Run(folder=folder, steps=ENDLESS, every=1, server=server)
     with run.started() as process:
         run.wait_for_step(process, 8)
@@ -42,30 +30,25 @@ def one_stop(folder: Path, server: ForkServer, *, frozen: bool) -> Stop:
             notice(process)
             process.wait(PATIENCE_S)
             exit_s = time.time() - noticed_at
-    stops, windows = run.of("stop"), run.of("window")[2:]
-    stopped = stops[-1] if stops else {"t": noticed_at + exit_s, "step": before}
-    return Stop(
-        exit_s=exit_s,
-        consensus_s=stopped["t"] - noticed_at,
-        extra_steps=stopped["step"] - before,
-        step_s=statistics.median(e["seconds"] for e in windows),
-        committed=any(e["step"] == stopped["step"] for e in run.of("commit")),
-        frozen=frozen,
-    )
+    (*_, stopped) = run.of("stop") or [{"t": noticed_at + exit_s, "step": before}]
+    step_s = statistics.median(e["seconds"] for e in run.of("window")[2:])
+    return {
+        "frozen": frozen,
+        "exit_s": exit_s,
+        "consensus_beyond_step_s": stopped["t"] - noticed_at - step_s,
+        "extra_steps": stopped["step"] - before,
+        "committed": any(e["step"] == stopped["step"] for e in run.of("commit")),
+    }
 
 
 @contextlib.contextmanager
 def _frozen_uploaders(agent: int) -> Iterator[None]:
-    ranks = psutil.Process(agent).children()
-    uploaders = [child for rank in ranks for child in rank.children()]
-    for uploader in uploaders:
-        uploader.suspend()
+    uploaders = [child for rank in psutil.Process(agent).children() for child in rank.children()]
+    each(uploaders, psutil.Process.suspend)
     try:
         yield
     finally:
-        for uploader in uploaders:
-            with contextlib.suppress(psutil.NoSuchProcess):
-                uploader.kill()
+        each(uploaders, psutil.Process.kill)
 
 
 def stops(folder: Path, samples: int) -> dict[str, Any]:
@@ -76,23 +59,21 @@ def stops(folder: Path, samples: int) -> dict[str, Any]:
         with run_server() as server, found.open("a") as file:
             for n in range(number, samples + LANES, LANES):
                 stop = one_stop(folder / str(n), server, frozen=n >= samples)
-                file.write(json.dumps(asdict(stop)) + "\n")
+                file.write(json.dumps(stop) + "\n")
                 file.flush()
 
     folder.mkdir()
-    lanes = [Fork(partial(lane, number)) for number in range(LANES)]
-    if any([fork.wait() for fork in lanes]):
-        raise RuntimeError("a stop failed")
-    every = [Stop(**json.loads(line)) for line in found.read_text().splitlines()]
-    taken = [stop for stop in every if not stop.frozen]
-    exits = sorted(stop.exit_s for stop in taken)
+    side_by_side(LANES, lane)
+    every = [json.loads(line) for line in found.read_text().splitlines()]
+    taken = [stop for stop in every if not stop["frozen"]]
+    exits = sorted(stop["exit_s"] for stop in taken)
     return {
         "samples": len(taken),
         "exit_s_median": round(statistics.median(exits), 2),
         "exit_s_p99": round(exits[math.ceil(0.99 * len(exits)) - 1], 2),  # the worst of fewer than 100
         "exit_s_worst": round(exits[-1], 2),
-        "exit_s_frozen_uploader": round(max(stop.exit_s for stop in every if stop.frozen), 2),
-        "consensus_beyond_step_s_worst": round(max(s.consensus_s - s.step_s for s in taken), 3),
-        "extra_steps_worst": max(stop.extra_steps for stop in taken),
-        "last_step_committed": sum(stop.committed for stop in taken),
+        "exit_s_frozen_uploader": round(max(stop["exit_s"] for stop in every if stop["frozen"]), 2),
+        "consensus_beyond_step_s_worst": round(max(stop["consensus_beyond_step_s"] for stop in taken), 3),
+        "extra_steps_worst": max(stop["extra_steps"] for stop in taken),
+        "last_step_committed": sum(stop["committed"] for stop in taken),
     }

@@ -4,7 +4,6 @@ import copy
 import json
 import time
 from dataclasses import dataclass, replace
-from typing import Self
 
 from holdfast.clients.api import Api, ApiError, Object
 from holdfast.contract.exit_codes import EXIT_COMPLETE, EXIT_PREEMPTED
@@ -31,9 +30,13 @@ OVER = ("Complete", "Completed", "Failed")
 
 def sized(kind: str, name: str, pods: int) -> Object:
     doc = copy.deepcopy(rendered.named("example", kind, name))
-    spec = doc["spec"] if kind == "Job" else doc["spec"]["replicatedJobs"][0]["template"]["spec"]
-    spec |= {"parallelism": pods, "completions": pods}
+    job_spec(doc).update(parallelism=pods, completions=pods)
     return doc
+
+
+def job_spec(doc: Object) -> Object:
+    """Of a Job, or of the only one of a JobSet."""
+    return doc["spec"] if doc["kind"] == "Job" else doc["spec"]["replicatedJobs"][0]["template"]["spec"]
 
 
 def answer(api: Api, request: str, *kinds: str) -> None:
@@ -63,8 +66,7 @@ class Submitted:
 
     @property
     def selector(self) -> dict[str, str]:
-        spec = self.doc["spec"] if self.doc["kind"] == "Job" else self.doc["spec"]["replicatedJobs"][0]["template"]["spec"]  # fmt: skip
-        return spec["template"]["spec"]["nodeSelector"]
+        return job_spec(self.doc)["template"]["spec"]["nodeSelector"]
 
     def workload(self) -> Object | None:
         """Kueue's record of it."""
@@ -118,31 +120,16 @@ class Submitted:
         return Receipt(**{name: value for name, value in fields.items() if name != "schema"})
 
 
-@dataclass
 class Cast:
     """The jobs of the story, and where they run."""
 
-    gang: Submitted
-    sweep: Submitted
-    flex: Submitted
-    queued: Submitted
-    world: World
-    story: Walk
-
-    @classmethod
-    def of(cls, world: World, story: Walk) -> Self:
-        return cls(
-            gang=Submitted(world.api, sized("JobSet", "train-gang", 4)),
-            sweep=Submitted(world.api, sized("Job", "train-sweep", 2)),
-            flex=Submitted(world.api, sized("Job", "train-flex-tesla-a100", 2)),
-            queued=Submitted(world.api, sized("JobSet", "train-queued-tesla-a100", 2)),
-            world=world,
-            story=story,
-        )
-
-    @property
-    def jobs(self) -> tuple[Submitted, ...]:
-        return self.gang, self.sweep, self.flex, self.queued
+    def __init__(self, world: World, story: Walk) -> None:
+        self.world, self.story = world, story
+        self.gang = Submitted(world.api, sized("JobSet", "train-gang", 4))
+        self.sweep = Submitted(world.api, sized("Job", "train-sweep", 2))
+        self.flex = Submitted(world.api, sized("Job", "train-flex-tesla-a100", 2))
+        self.queued = Submitted(world.api, sized("JobSet", "train-queued-tesla-a100", 2))
+        self.jobs = self.gang, self.sweep, self.flex, self.queued
 
     def add_spot(self) -> list[str]:
         """As many as the queue lends."""

@@ -3,7 +3,7 @@
 import base64
 import json
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -31,43 +31,34 @@ def node(api: Api) -> Iterator[str]:
     api.delete(f"/api/v1/nodes/{name}")
 
 
-class Pod:
-    """What the kubelet puts into a pod of a service account: the token, the authority, the address."""
-
-    def __init__(self, api: Api, cluster: AClusterManager, folder: Path, patch: pytest.MonkeyPatch) -> None:
-        assert cluster.kubeconfig is not None
-        self._api, self._folder, self._patch = api, folder, patch
-        kubeconfig = YAML(typ="safe", pure=True).load(cluster.kubeconfig.read_text())
-        self._cluster: Object = kubeconfig["clusters"][0]["cluster"]
-
-    def become(self, namespace: str, account: str) -> None:
-        metadata = {"name": account, "namespace": namespace}
-        self._api.apply(f"/api/v1/namespaces/{namespace}", _body("Namespace", {"name": namespace}))
-        path = f"/api/v1/namespaces/{namespace}/serviceaccounts/{account}"
-        self._api.apply(path, _body("ServiceAccount", metadata))
-        answer = self._api.create(f"{path}/token", {"spec": {"expirationSeconds": 600}})
-        (self._folder / "token").write_text(answer["status"]["token"])
-        (self._folder / "ca.crt").write_bytes(self._authority())
-        host, _, port = self._cluster["server"].removeprefix("https://").rpartition(":")
-        self._patch.setenv("KUBERNETES_SERVICE_HOST", host)
-        self._patch.setenv("KUBERNETES_SERVICE_PORT", port)
-        self._patch.setattr(api_server, "ACCOUNT", self._folder)
-
-    def _authority(self) -> bytes:
-        inline = self._cluster.get("certificate-authority-data")
-        return base64.b64decode(inline) if inline else Path(self._cluster["certificate-authority"]).read_bytes()
-
-
-def _body(kind: str, metadata: Object) -> Object:
-    return {"apiVersion": "v1", "kind": kind, "metadata": metadata}
-
-
 @pytest.fixture
-def pod(api: Api, cluster: AClusterManager, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pod:
-    return Pod(api, cluster, tmp_path, monkeypatch)
+def become(
+    api: Api, cluster: AClusterManager, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Callable[[str, str], None]:
+    """What the kubelet puts into a pod of this namespace and service account: the token, the authority, the address."""
+    assert cluster.kubeconfig is not None
+    at: Object = YAML(typ="safe", pure=True).load(cluster.kubeconfig.read_text())["clusters"][0]["cluster"]
+    inline = at.get("certificate-authority-data")
+
+    def pod_of(namespace: str, account: str) -> None:
+        path = f"/api/v1/namespaces/{namespace}/serviceaccounts/{account}"
+        for kind, name, where in (("Namespace", namespace, path.rsplit("/", 2)[0]), ("ServiceAccount", account, path)):
+            api.apply(where, {"apiVersion": "v1", "kind": kind, "metadata": {"name": name}})
+        token = api.create(f"{path}/token", {"spec": {"expirationSeconds": 600}})["status"]["token"]
+        (tmp_path / "token").write_text(token)
+        authority = base64.b64decode(inline) if inline else Path(at["certificate-authority"]).read_bytes()
+        (tmp_path / "ca.crt").write_bytes(authority)
+        host, _, port = at["server"].removeprefix("https://").rpartition(":")
+        monkeypatch.setenv("KUBERNETES_SERVICE_HOST", host)
+        monkeypatch.setenv("KUBERNETES_SERVICE_PORT", port)
+        monkeypatch.setattr(api_server, "ACCOUNT", tmp_path)
+
+    return pod_of
 
 
-def test_the_rendered_trainer_may_read_when_its_node_ends(api: Api, pod: Pod, node: str) -> None:
+def test_the_rendered_trainer_may_read_when_its_node_ends(
+    api: Api, become: Callable[[str, str], None], node: str
+) -> None:
     body, template = next(
         (b, t)
         for b, t in workloads("example")
@@ -75,7 +66,7 @@ def test_the_rendered_trainer_may_read_when_its_node_ends(api: Api, pod: Pod, no
     )
     for right in (each for each in bodies("example") if each["kind"] in RIGHTS):
         api.apply(api.path_of(right), right)
-    pod.become(body["metadata"]["namespace"], template["spec"]["serviceAccountName"])
+    become(body["metadata"]["namespace"], template["spec"]["serviceAccountName"])
     # The authorizer hears of a binding a moment after it is stored.
     output = until(
         "the right counts", lambda: deadline.planned_end({ENV_NODE: node}, annotations=deadline.node_annotations, now=0)
@@ -83,8 +74,10 @@ def test_the_rendered_trainer_may_read_when_its_node_ends(api: Api, pod: Pod, no
     assert output == END.timestamp()
 
 
-def test_a_pod_without_the_right_trains_on_and_logs_it(pod: Pod, node: str, capsys: pytest.CaptureFixture[str]) -> None:
-    pod.become("default", "nobody")
+def test_a_pod_without_the_right_trains_on_and_logs_it(
+    become: Callable[[str, str], None], node: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    become("default", "nobody")
     assert deadline.planned_end({ENV_NODE: node}, annotations=deadline.node_annotations, now=0) is None
     line = json.loads(capsys.readouterr().out)
     assert line["severity"] == "WARNING" and "403" in line["message"]

@@ -1,11 +1,10 @@
 """The proxy's watcher beside a real API server: EndpointSlices that its controller writes, read with rendered rights."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from pytest_kubernetes.providers.base import AClusterManager
 
 from holdfast.clients.api import Api, Object
 from holdfast.contract.roles import NAMESPACE_SERVING
@@ -14,15 +13,13 @@ from holdfast.inference.proxy.endpoints import Follower
 from tests.cluster.sim.waiting import until
 from tests.cluster.sim.world import World
 from tests.workloads.manifests.rendered import named
-from workloads.library.tests.cluster.test_deadline import Pod
+from workloads.library.tests.cluster.test_deadline import become as become
 
 
 @pytest.fixture
-def followed(
-    world: World, api: Api, cluster: AClusterManager, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[Path]:
+def followed(world: World, api: Api, become: Callable[[str, str], None], tmp_path: Path) -> Iterator[Path]:
     """The file that a proxy reads, while a watcher with the account and the rights of the rendered proxy writes it."""
-    Pod(api, cluster, tmp_path, monkeypatch).become(world.name, "proxy")
+    become(world.name, "proxy")
     for kind, name in (("Role", "endpoints"), ("RoleBinding", "endpoints"), ("Service", "server")):
         text = json.dumps(named("example", kind, name, NAMESPACE_SERVING))
         body: Object = json.loads(text.replace(f'"namespace": "{NAMESPACE_SERVING}"', f'"namespace": "{world.name}"'))

@@ -1,13 +1,7 @@
-"""The exporter as a process of its own beside an API server that is killed and comes back.
-
-Each test has a control plane of its own: the shared one may not be killed under the others.
-"""
+"""The exporter as a process of its own beside an API server that is killed and comes back, and who may write of two."""
 
 import json
-import signal
-import subprocess
-import sys
-import urllib.request
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,52 +9,24 @@ import pytest
 
 from holdfast.clients.api import Api
 from holdfast.contract.pools import Pool
+from holdfast.exporter.lease import Lease
 from tests.cluster.sim import control_plane, nodes, storm
 from tests.cluster.sim.control_plane import ControlPlane
-from tests.cluster.sim.processes import free_ports
 from tests.cluster.sim.waiting import until
 from tests.cluster.sim.world import World
-
-OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+from workloads.library.tests.bench.monitoring import exporter, metrics
 
 
 @pytest.fixture
 def plane() -> Iterator[ControlPlane]:
+    """Of this test alone: the shared one may not be killed under the others."""
     with control_plane.running() as made:
         yield made
 
 
-@pytest.fixture
-def exporter(plane: ControlPlane, tmp_path: Path) -> Iterator[tuple[int, Path]]:
-    """Its port, and the file of its standard output."""
-    [port], output = free_ports(1), tmp_path / "exporter.jsonl"
-    command = [sys.executable, "-m", "holdfast", "export", "--kubeconfig", str(plane.kubeconfig("admin"))]
-    command += ["--port", str(port), "--every-s", "0.2"]
-    with output.open("wb") as lines, (tmp_path / "exporter.log").open("wb") as log:
-        process = subprocess.Popen(command, stdout=lines, stderr=log)
-    yield port, output
-    assert process.poll() is None, (tmp_path / "exporter.log").read_text()[-2000:]
-    process.send_signal(signal.SIGTERM)
-    assert process.wait(60) == 0, (tmp_path / "exporter.log").read_text()[-2000:]
-
-
-def metrics(port: int) -> dict[str, float]:
-    """Summed over their series; empty while nothing is served."""
-    try:
-        with OPENER.open(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
-            rows = [row.rpartition(" ") for row in answer.read().decode().splitlines() if row.startswith("holdfast_")]
-    except OSError:
-        return {}
-    found: dict[str, float] = {}
-    for name, _, value in rows:
-        metric = name.partition("{")[0].removeprefix("holdfast_")
-        found[metric] = found.get(metric, 0.0) + float(value)
-    return found
-
-
-def counted(output: Path) -> list[tuple[str, str, str]]:
+def counted(lines: Path) -> list[tuple[str, str, str]]:
     """Of the lines about nodes."""
-    rows = map(json.loads, output.read_text().splitlines())
+    rows = map(json.loads, lines.read_text().splitlines() if lines.exists() else [])
     return [
         (row["event"], row["node"], row.get("reason", "")) for row in rows if row.get("event", "").startswith("node_")
     ]
@@ -80,10 +46,18 @@ def restart_apiserver(plane: ControlPlane) -> None:
     plane.processes.wait_until("the API server is ready again", lambda: plane.answers("/readyz"))
 
 
+@pytest.fixture
+def watched(plane: ControlPlane, tmp_path: Path) -> Iterator[tuple[int, Path]]:
+    """The exporter's port, and the file of its lines."""
+    lines = tmp_path / "lines" / "watcher.jsonl"
+    with exporter(plane.kubeconfig("admin"), every_s=0.2, lines=lines) as (_, port):
+        yield port, lines
+
+
 def test_preemptions_are_counted_after_the_api_server_was_killed_and_none_is_counted_twice(
-    plane: ControlPlane, exporter: tuple[int, Path], spot: Pool
+    plane: ControlPlane, watched: tuple[int, Path], spot: Pool
 ) -> None:
-    (port, lines), api = exporter, Api(plane.kubeconfig("admin"))
+    (port, lines), api = watched, Api(plane.kubeconfig("admin"))
     world = World(api, "restart")
     world.create()
     names = world.add_nodes(spot, 3)
@@ -106,11 +80,18 @@ def test_preemptions_are_counted_after_the_api_server_was_killed_and_none_is_cou
     fresh.delete(f"/api/v1/nodes/{names[2]}")
     until("every end is counted", lambda: len(counted(lines)) == 6 or None, 120)
     assert metrics(port)["preemptions_total"] == 2
-    assert sorted(counted(lines)) == sorted(
-        [("node_up", name, "") for name in names]
-        + [
-            ("node_down", names[0], "preempted"),
-            ("node_down", names[1], "preempted"),
-            ("node_down", names[2], "deleted"),
-        ]
-    )
+    down = zip(names, ("preempted", "preempted", "deleted"), strict=True)
+    expected = [*(("node_up", name, "") for name in names), *(("node_down", name, why) for name, why in down)]
+    assert sorted(counted(lines)) == sorted(expected)
+
+
+def test_one_of_two_exporters_writes_until_it_lets_go_or_its_term_is_over(world: World, api: Api) -> None:
+    now = time.time()
+    first, second = (Lease(api, world.name, me=name, clock=lambda: now) for name in ("a", "b"))
+    assert first.held() and first.held()
+    assert not second.held()
+    first.release()
+    assert second.held()
+    assert not first.held()
+    for after_s, held in ((29, False), (31, True)):
+        assert Lease(api, world.name, me="next", clock=lambda late_s=after_s: now + late_s).held() is held

@@ -17,7 +17,8 @@ from holdfast.mover.faulty_nodes import REASON, FaultyNodes
 from tests.cluster.sim import nodes
 from tests.cluster.sim.waiting import until
 from tests.platforms import load
-from workloads.library.tests.cluster.test_silent_nodes import OWN, pods, sent
+from workloads.library.tests.cluster.test_mover import pods
+from workloads.library.tests.cluster.test_silent_nodes import OWN, sent
 from workloads.library.tests.cluster.test_silent_nodes import pool as pool
 from workloads.manifests import faulty_nodes
 

@@ -64,8 +64,8 @@ def sent(api: Api, name: str, nodes: int) -> Iterator[Object]:
         yield job
 
 
-def pods(api: Api, body: Object) -> list[Object]:
-    return list(api.items(f"{SPACE}/pods", labelSelector=f"holdfast.dev/job={body['metadata']['name']}"))
+def pods(api: Api, job: str) -> list[Object]:
+    return list(api.items(f"{SPACE}/pods", labelSelector=f"holdfast.dev/job={job}"))
 
 
 @dataclass
@@ -79,7 +79,7 @@ class Watched:
 
     def look(self) -> set[str]:
         """The capacities of its pods."""
-        look(self.seen, self.api, pods(self.api, self.body))
+        look(self.seen, self.api, pods(self.api, self.body["metadata"]["name"]))
         return {pod.capacity for pod in self.seen.pods.values()}
 
     def step(self, mover: Mover, hours: float) -> int:
@@ -101,11 +101,11 @@ def look(view: View, api: Api, found: list[Object]) -> None:
 
 
 def where(api: Api, body: Object) -> set[str]:
-    return {pod["spec"].get("nodeName", "") for pod in pods(api, body)}
+    return {pod["spec"].get("nodeName", "") for pod in pods(api, body["metadata"]["name"])}
 
 
 def run_on(api: Api, body: Object, pool_class: str) -> bool:
-    found = pods(api, body)
+    found = pods(api, body["metadata"]["name"])
     wanted = body["spec"].get("parallelism") or 2
     on = [p["spec"].get("nodeSelector", {}).get(LABEL_POOL_CLASS) for p in found if p["status"]["phase"] == "Running"]
     return on == [pool_class] * wanted

@@ -20,7 +20,8 @@ from tests.cluster.sim import nodes
 from tests.cluster.sim.stages import MANAGED
 from tests.cluster.sim.waiting import until
 from tests.platforms import load
-from workloads.library.tests.cluster.test_mover import SPACE, applied, bodies_of
+from workloads.library.tests.cluster.cast import job_spec
+from workloads.library.tests.cluster.test_mover import SPACE, applied, bodies_of, pods
 
 OWN = "tests.holdfast.dev/silent"  # nodes that only the jobs of one test select
 pytestmark = pytest.mark.timeout(400)
@@ -51,19 +52,14 @@ def silent(api: Api) -> Iterator[Callable[[Pool], str]]:
 def report(api: Api, name: str) -> None:
     """What a kubelet writes: the node is ready now."""
     now = rfc3339(time.time())
-    ready = {
-        "type": "Ready",
-        "status": "True",
-        "reason": "KubeletReady",
-        "lastHeartbeatTime": now,
-        "lastTransitionTime": now,
-    }
+    ready = {"type": "Ready", "status": "True", "reason": "KubeletReady"}
+    ready |= {"lastHeartbeatTime": now, "lastTransitionTime": now}
     api.merge(f"{nodes.NODES}/{name}/status", {"status": {"conditions": [ready]}})
 
 
 def sent(api: Api, silent: str, count: int, on_notice: OnNotice) -> Iterator[str]:
     bodies = bodies_of(name=f"quiet-{uuid.uuid4().hex[:5]}", nodes=count, on_notice=on_notice)
-    selector_of(bodies[-1])[OWN] = silent
+    job_spec(bodies[-1])["template"]["spec"]["nodeSelector"][OWN] = silent
     with applied(api, bodies) as job:
         yield job["metadata"]["name"]
     until("its pods are gone", lambda: not forced(api, bodies[-1]["metadata"]["name"]), 60)
@@ -78,17 +74,8 @@ def forced(api: Api, job: str) -> list[Object]:
     return left
 
 
-def selector_of(body: Object) -> dict[str, str]:
-    spec = body["spec"] if body["kind"] == "Job" else body["spec"]["replicatedJobs"][0]["template"]["spec"]
-    return spec["template"]["spec"]["nodeSelector"]
-
-
 def add(api: Api, pool: Pool, silent: str, kind: str, count: int) -> list[str]:
     return nodes.add(api, [nodes.node(pool, f"{silent}-{kind}-{i}", labels={OWN: silent}) for i in range(count)])
-
-
-def pods(api: Api, job: str) -> list[Object]:
-    return list(api.items(f"{SPACE}/pods", labelSelector=f"holdfast.dev/job={job}"))
 
 
 def placed(api: Api, job: str, silent: str, count: int) -> list[Object]:

@@ -80,15 +80,11 @@ def replaced(world: World, old: set[str]) -> dict[str, float] | None:
     return made if len(made) == 2 else None
 
 
-def test_a_bug_ends_the_job_at_once(world: World, spot: Pool) -> None:
+def test_a_bug_ends_a_job_at_once_and_a_jobset_without_a_restart(world: World, spot: Pool, jobset: None) -> None:
     world.add_nodes(spot, 2)
     world.create_job("buggy", world.job_spec(spot, 2, run_s=1, code=EXIT_BUG))
     assert world.wait_condition("buggy") == "Failed:PodFailurePolicy"
     assert len(world.pods()) <= 2, "nothing was retried"
-
-
-def test_a_bug_ends_a_jobset_without_a_restart(world: World, spot: Pool, jobset: None) -> None:
-    world.add_nodes(spot, 2)
     path = world.path("jobsets", GROUP)
     world.api.create(path, jobsets.jobset("buggy", world.job_spec(spot, 2, run_s=1, code=EXIT_BUG)))
     status: dict[str, object] = until(

@@ -9,7 +9,6 @@ import pytest
 from holdfast.clients.api import Object
 from holdfast.contract.capacity import QUEUES, Capacity
 from holdfast.contract.kubernetes import KUEUE_API
-from holdfast.contract.pools import Pool
 from holdfast.jobs.cluster_snapshot import PROVISIONING
 from tests.cluster.sim import flex, queues
 from tests.cluster.sim.waiting import until
@@ -69,12 +68,3 @@ def test_no_queue_stops_a_job_whose_nodes_are_still_to_come_and_it_runs_when_the
     world.wait_running(PODS)
     assert uids(world) == before
     assert not [name for name, found in conditions(world).items() if "PodsReady" in found]
-
-
-def test_a_job_with_a_part_of_its_pods_is_not_waited_for(world: World, spot: Pool) -> None:
-    world.add_nodes(spot, 2)
-    queues.lend(world, spot, 3)
-    queues.submit(world, spot, "partial", completions=3, parallelism=3)
-    world.wait_running(2)
-    found = until("it is admitted", lambda: c if "Admitted" in (c := conditions(world)["partial"]) else None)
-    assert "PodsReady" not in found

@@ -30,7 +30,7 @@ from tests.cluster.sim.world import World
 from tests.monitoring.alerting.firings import Firing
 from tests.workloads.manifests import rendered
 from workloads.library.tests.cluster.cast import SYSTEM, Cast
-from workloads.library.tests.cluster.walk import ENVIRONMENT, LIMITS, Walk, walk
+from workloads.library.tests.cluster.walk import ENVIRONMENT, LIMITS, Walk
 from workloads.library.tests.exporter.log_server import LogServer, serving
 
 pytestmark = pytest.mark.usefixtures("kueue")
@@ -46,7 +46,7 @@ def story(api: Api, exporter: client.ApiClient, mover_account: client.ApiClient,
     rights = exporter, mover_account
     with serving(LogServer()) as logs, requests.Session() as session, watching(*rights, clock) as watched:
         session.trust_env = False
-        made = walk(api, clock, watched, logs, session, mover_account, tmp_path)
+        made = Walk(api, clock, watched, logs, session, mover_account, tmp_path)
         made.receipts.start()
         yield made
         made.receipts.close()
@@ -55,7 +55,7 @@ def story(api: Api, exporter: client.ApiClient, mover_account: client.ApiClient,
 
 @pytest.fixture
 def cast(world: World, story: Walk) -> Generator[Cast]:
-    made = Cast.of(world, story)
+    made = Cast(world, story)
     yield made
     for job in made.jobs:
         job.cancel()
@@ -192,10 +192,9 @@ def same_share_everywhere(cast: Cast, events: Path) -> None:
     rows, reported = listed(cast, events), report(events)
     seen = cast.story.seen
     for job in (cast.gang, cast.queued):
-        assert rows[job.name].useful_ratio == seen[f"goodput_ratio job={job.name} namespace={NAMESPACE_TRAINING}"]
-        assert reported[job.name]["goodput"] == round(
-            seen[f"goodput_ratio job={job.name} namespace={NAMESPACE_TRAINING}"], 4
-        )
+        shown = seen[f"goodput_ratio job={job.name} namespace={NAMESPACE_TRAINING}"]
+        assert rows[job.name].useful_ratio == shown
+        assert reported[job.name]["goodput"] == round(shown, 4)
     shares = [
         seen[f"goodput_ratio index={index} job={cast.flex.name} namespace={NAMESPACE_TRAINING}"] for index in (0, 1)
     ]

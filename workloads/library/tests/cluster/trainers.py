@@ -21,10 +21,9 @@ STEP_S, COMMIT_EVERY_MIN = 6.0, 10
 STEPS_A_MINUTE = round(60 / STEP_S)
 
 
-def run_of(pod: Object) -> str:
-    words: list[str] = pod["spec"]["containers"][0]["command"]
-    run = words[words.index("--run") + 1]
-    return expanded(run, environment(pod))
+def agent_labels(pod: Object) -> dict[str, str]:
+    """As the log agent copies them."""
+    return {f"k8s-pod/{name.replace('.', '_')}": value for name, value in pod["metadata"]["labels"].items()}
 
 
 @dataclass(slots=True)
@@ -38,13 +37,16 @@ class Trainer:
     minutes: int = 0
 
     @property
+    def words(self) -> list[str]:
+        return self.pod["spec"]["containers"][0]["command"]
+
+    @property
     def run(self) -> str:
-        return run_of(self.pod)
+        return expanded(self.words[self.words.index("--run") + 1], environment(self.pod))
 
     @property
     def leads(self) -> bool:
-        words = self.pod["spec"]["containers"][0]["command"]
-        return "--nodes" not in words or environment(self.pod)["JOB_COMPLETION_INDEX"] == "0"
+        return "--nodes" not in self.words or environment(self.pod)["JOB_COMPLETION_INDEX"] == "0"
 
     def emit(self, event: str, /, agent: bool = False, **fields: Any) -> None:
         host, uid = self.pod["spec"].get("hostname") or self.pod["metadata"]["name"], self.pod["metadata"]["uid"][:6]
@@ -109,13 +111,13 @@ class Trainers:
         for uid in running.keys() - self.alive.keys():
             path = self.folder / f"{running[uid]['metadata']['name']}.jsonl"
             made = self.alive[uid] = Trainer(running[uid], self.clock, path)
-            self._labels[path] = {f"k8s-pod/{k.replace('.', '_')}": v for k, v in running[uid]["metadata"]["labels"].items()}  # fmt: skip
+            self._labels[path] = agent_labels(running[uid])
             made.start(self.saved.get(made.run, 0))
 
     def minute(self) -> None:
         for trainer in self.alive.values():
             self._keep(trainer, trainer.minute(saves=trainer.run not in self.hung))
-        self.send()
+        self._send()
 
     def leave(self, job: str, code: int) -> None:
         """Every process of a job ends."""
@@ -123,13 +125,13 @@ class Trainers:
             if environment(trainer.pod)["HOLDFAST_JOB"] == job:
                 self._keep(trainer, trainer.leave(code))
                 del self.alive[uid]
-        self.send()
+        self._send()
 
     def _keep(self, trainer: Trainer, saved: int | None) -> None:
         if saved is not None:
             self.saved[trainer.run] = saved
 
-    def send(self) -> None:
+    def _send(self) -> None:
         """As the log agent does: each whole line once."""
         for path, labels in self._labels.items():
             text = path.read_bytes()

@@ -4,7 +4,6 @@
 """
 
 import json
-from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -28,29 +27,33 @@ from tests import platforms
 from tests.cluster.sim.story import StoryClock, Watched
 from tests.monitoring.alerting.firings import Firing, Recorder, firings
 from tests.workloads.manifests import rendered
-from workloads.library.tests.cluster.trainers import Trainers
+from workloads.library.tests.cluster.trainers import Trainers, agent_labels
 from workloads.library.tests.exporter.log_server import LogServer
 
 ENVIRONMENT = platforms.load("example")
 LIMITS = limits_of(environments.load("example"))
 
 
-@dataclass(slots=True)
 class Walk:
-    api: Api
-    clock: StoryClock
-    watched: Watched
-    logs: LogServer
-    trainers: Trainers
-    exporter: Exporter
-    recorder: Recorder
-    writer: CloudWriter
-    source: CloudLogs
-    receipts: Receipts
-    labels: dict[str, str]
-    """Of the exporter's pod, as the log agent copies them."""
-    seen: dict[str, float] = field(default_factory=dict[str, float])
-    """Of the last minute: metric and labels -> value."""
+    def __init__(
+        self, api: Api, clock: StoryClock, watched: Watched, logs: LogServer, session: requests.Session,
+        credentials: client.ApiClient, folder: Path,
+    ) -> None:  # fmt: skip
+        """With the arguments that the rendered Deployment gives the exporter."""
+        template = rendered.named("example", "Deployment", "exporter")["spec"]["template"]
+        words: list[str] = template["spec"]["containers"][0]["command"]
+        project, location, cluster = (rendered.option(words, name) for name in ("--project", "--location", "--cluster"))
+        logs.view = events_view(project, cluster)
+        self.api, self.clock, self.watched, self.logs = api, clock, watched, logs
+        self.source = CloudLogs(session, project, cluster, url=logs.url, clock=clock)
+        self.recorder: Any = Recorder(began_s=clock.began_s)
+        self.trainers = Trainers(api, clock, folder, logs)
+        self.exporter = Exporter(cluster=watched.cluster, lock=watched.lock, jobs=Jobs(self.source), clock=clock)
+        self.writer = CloudWriter(self.recorder, project, location, cluster, clock=clock)
+        self.receipts = Receipts(self.source.of_job, partial(leave, api=Api.over(credentials)), again_s=0.5)
+        self.seen: dict[str, float] = {}
+        """Of the last minute: metric and labels -> value."""
+        self._labels = agent_labels(template)
 
     def minutes(self, count: int) -> None:
         self.watched.catch_up(self.api)
@@ -80,31 +83,9 @@ class Walk:
         own = self.exporter.lines()
         with (self.trainers.folder / "exporter.jsonl").open("a") as file:
             file.writelines(json.dumps(line) + "\n" for line in own)
-        self.logs.add_lines([json.dumps(line).encode() for line in own], self.labels, NAMESPACE_MONITORING)
+        self.logs.add_lines([json.dumps(line).encode() for line in own], self._labels, NAMESPACE_MONITORING)
         view = self.watched.cluster
         of_jobs = ((view.root(pod.owner), pod) for pod in view.pods.values())
         view.node_usages.passed(of_jobs, view.nodes, self.clock())
         for ended in view.ended(self.clock()):
             self.receipts.order(ended)
-
-
-def walk(
-    api: Api, clock: StoryClock, watched: Watched, logs: LogServer, session: requests.Session,
-    credentials: client.ApiClient, folder: Path,
-) -> Walk:  # fmt: skip
-    """With the arguments that the rendered Deployment gives the exporter."""
-    deployment = rendered.named("example", "Deployment", "exporter")
-    words: list[str] = deployment["spec"]["template"]["spec"]["containers"][0]["command"]
-    project, location, cluster = (rendered.option(words, name) for name in ("--project", "--location", "--cluster"))
-    logs.view = events_view(project, cluster)
-    source = CloudLogs(session, project, cluster, url=logs.url, clock=clock)
-    recorder = Recorder(began_s=clock.began_s)
-    playing: Any = recorder
-    labels = {f"k8s-pod/{k.replace('.', '_')}": v for k, v in deployment["spec"]["template"]["metadata"]["labels"].items()}  # fmt: skip
-    return Walk(
-        api=api, clock=clock, watched=watched, logs=logs, recorder=recorder, source=source, labels=labels,
-        trainers=Trainers(api, clock, folder, logs),
-        exporter=Exporter(cluster=watched.cluster, lock=watched.lock, jobs=Jobs(source), clock=clock),
-        writer=CloudWriter(playing, project, location, cluster, clock=clock),
-        receipts=Receipts(source.of_job, partial(leave, api=Api.over(credentials)), again_s=0.5),
-    )  # fmt: skip

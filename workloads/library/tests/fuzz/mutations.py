@@ -5,6 +5,7 @@ Everything is drawn from the generator that is handed in, so one number gives on
 
 import json
 import random
+from collections.abc import Callable
 from typing import Any
 
 HUGE = 10**400
@@ -94,6 +95,10 @@ def spoilt(data: bytes, draw: random.Random) -> bytes:
         else:
             data = data[:at] + draw.randbytes(end - at) + data[end:]
     return data[: 1 << 20]
+
+
+def seeded(*seeds: Any) -> Callable[[random.Random], bytes]:
+    return lambda draw: hostile(seeds, draw)
 
 
 def hostile(seeds: tuple[Any, ...], draw: random.Random) -> bytes:

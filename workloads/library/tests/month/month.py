@@ -5,8 +5,9 @@ own engine. One pass a minute. `python -m workloads.library.tests.bench.month` p
 """
 
 import random
+from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from holdfast.contract.kubernetes import INTERRUPTIONS_METRIC, PREEMPTION_TYPE
@@ -22,7 +23,7 @@ from tests.platforms import load
 from workloads.library.tests.month.month_jobs import COMMIT_EVERY_MIN, Job, Kind, Platform, Written
 from workloads.library.tests.sample import EPOCH
 
-DAY_MIN = 1_440
+DAY_MIN, JOBS_A_DAY = 1_440, 7
 # As deployed: the threshold comes from prices. At a share of 0.8 each young job with one eviction gave a ticket.
 SHOWN = load("example")
 LIMITS = {**EXAMPLE, "goodput_min": money.break_even_share(SHOWN.pools, SHOWN.region) or 0.0}
@@ -36,7 +37,7 @@ EVICTION = 1 / 480
 WITHOUT_NOTICE, CANCELLED, DROUGHT = 0.1, 0.1, 0.05
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Incident:
     """Trouble that somebody put in, and the alert that is promised for it."""
 
@@ -47,50 +48,39 @@ class Incident:
     begins_min: int
     promise_min: int
 
-    def found_by(self, firing: Firing) -> bool:
+    def about(self, firing: Firing) -> bool:
+        """The thing that it is about, once it has begun."""
         key, _, value = self.label.partition("=")
-        in_time = self.begins_min - 1 <= firing.first_min <= self.begins_min + self.promise_min
-        return firing.alert == self.alert and in_time and (not key or firing.label(key) == value)
+        return firing.first_min >= self.begins_min - 1 and (not key or firing.label(key) == value)
+
+    def found_by(self, firing: Firing) -> bool:
+        in_time = firing.first_min <= self.begins_min + self.promise_min
+        return firing.alert == self.alert and in_time and self.about(firing)
 
     def explains(self, firing: Firing) -> bool:
-        key, _, value = self.label.partition("=")
-        about_it = bool(key) and firing.label(key) == value and firing.first_min >= self.begins_min - 1
-        return about_it or self.found_by(firing)
+        return self.found_by(firing) or (self.label != "" and self.about(firing))
 
 
-@dataclass(slots=True)
 class Month:
-    seed: int
-    days: int
-    jobs_a_day: int = 7
-    minute: int = 0
-    incidents: list[Incident] = field(default_factory=list[Incident])
-    jobs: list[Job] = field(default_factory=list[Job])
-    happened: dict[str, int] = field(default_factory=dict[str, int])
-    recorder: Recorder = field(default_factory=lambda: Recorder(began_s=EPOCH))
-    written: Written = field(default_factory=Written)
-    blind: range = range(0)
-    """Minutes without an exporter."""
-    scripts: list[tuple[int, Iterator[None]]] = field(default_factory=list[tuple[int, Iterator[None]]])
-    rng: random.Random = field(init=False)
-    cluster: Cluster = field(init=False)
-    platform: Platform = field(init=False)
-    exporter: Exporter = field(init=False)
-    writer: CloudWriter = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.rng = random.Random(self.seed)
-        self.cluster = Cluster(clock=self.now_s)
+    def __init__(self, *, seed: int, days: int) -> None:
+        self.days, self.minute, self.rng = days, 0, random.Random(seed)
+        self.jobs: list[Job] = []
+        self.incidents: list[Incident] = []
+        self.happened = Counter[str]()
+        self.blind = range(0)
+        """Minutes without an exporter."""
+        self.scripts: list[tuple[int, Iterator[None]]] = []
+        self.recorder: Any = Recorder(began_s=EPOCH)
+        self.written, self.cluster = Written(), Cluster(clock=self.now_s)
         self.platform = Platform(self.cluster, self.written)
         self.exporter = Exporter(cluster=self.cluster, jobs=Jobs(self.written), clock=self.now_s)
-        client: Any = self.recorder
-        self.writer = CloudWriter(client, "acme-ai", "us-central1", EXAMPLE["cluster"], clock=self.now_s)
+        self.writer = CloudWriter(self.recorder, "acme-ai", "us-central1", EXAMPLE["cluster"], clock=self.now_s)
 
     def now_s(self) -> float:
         return EPOCH + 60 * self.minute
 
     def add_ordinary_jobs(self) -> None:
-        for number in range(self.days * self.jobs_a_day):
+        for number in range(self.days * JOBS_A_DAY):
             kind = self.rng.choice(ORDINARY)
             self.jobs.append(
                 Job(
@@ -108,7 +98,7 @@ class Month:
 
     def incident(self, kind: str, alert: str, label: str, begins_min: int, promise_min: int) -> None:
         """`promise_min`: until the alert fires, with two minutes for a sample and a look of the rule."""
-        self.incidents.append(Incident(kind=kind, alert=alert, label=label, begins_min=begins_min, promise_min=promise_min + 2))  # fmt: skip
+        self.incidents.append(Incident(kind, alert, label, begins_min, promise_min + 2))
 
     def script(self, begins_min: int, steps: Iterator[None]) -> None:
         """Runs up to its next `yield` in each minute from then on."""
@@ -147,11 +137,11 @@ class Month:
         if not job.kind.flex and job.step > job.saved and job.rng.random() < EVICTION:
             notice = job.rng.random() >= WITHOUT_NOTICE
             job.unplaced_min = job.rng.randrange(60, 600) if job.rng.random() < DROUGHT else job.rng.randrange(1, 25)
-            self._count("evictions" if notice else "losses without notice")
-            self._count("droughts") if job.unplaced_min >= 60 else None
+            self.happened["evictions" if notice else "losses without notice"] += 1
+            self.happened["droughts"] += job.unplaced_min >= 60
             self.platform.evict(job, notice=notice)
         elif job.rng.random() < CANCELLED / job.work_min:
-            self._count("cancellations")
+            self.happened["cancellations"] += 1
             self.platform.end(job, 143)
 
     def _note_lost_saves(self, job: Job) -> None:
@@ -159,14 +149,11 @@ class Month:
         which is what the alert promises to find; before a few commits nobody knows its interval."""
         unsaved_min = job.done_min - (job.save_at_min - 3 * COMMIT_EVERY_MIN)
         if job.failed_in_a_row == 2 and unsaved_min == 24 and job.commits >= 5:
-            self._count("two failed saves in a row")
+            self.happened["two failed saves in a row"] += 1
             self.incident(f"two saves of {job.name} fail", "HoldfastNoRecentCommit", f"job={job.name}", self.minute - 4, 3)  # fmt: skip
 
     def _used(self, queue: str) -> bool:
         return any(job.kind.queue == queue and self.minute - job.born_min > job.queued_min for job in self.jobs)
-
-    def _count(self, what: str) -> None:
-        self.happened[what] = self.happened.get(what, 0) + 1
 
     def _publish(self) -> None:
         for pool, count in self.platform.lost.items():

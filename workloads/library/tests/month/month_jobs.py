@@ -107,7 +107,7 @@ class Platform:
         if job.gone or age < 0:
             return
         if age == 0 or age == job.queued_min:
-            self._workload(job, admitted=age == job.queued_min)
+            self.cluster.queues.workload("MODIFIED", self._kueue(job, admitted=age == job.queued_min))
         if age < job.queued_min:
             return
         if job.pending_since < 0:
@@ -180,8 +180,8 @@ class Platform:
         """Complete, or cancelled with the notice's code: nothing of it is left."""
         if job.placed_min >= 0:
             self._each(job, "exit", code=code, step=job.step)
-        for index in range(job.kind.pods) if job.placed_min >= 0 else ():
-            self._remove_node(job, index, taken=False)
+            for index in range(job.kind.pods):
+                self._remove_node(job, index, taken=False)
         self._pods(job, "DELETED", "Succeeded")
         self.cluster.queues.workload("DELETED", self._kueue(job, admitted=True))
         job.gone = True
@@ -207,9 +207,6 @@ class Platform:
         process = f"{job.name}-{index}-{job.attempt}-ab"
         apart = {"index": index} if job.kind.by_index else {}
         self.written.add(job.name, named | apart | {"process": process} | fields)
-
-    def _workload(self, job: Job, *, admitted: bool) -> None:
-        self.cluster.queues.workload("MODIFIED", self._kueue(job, admitted=admitted))
 
     def _kueue(self, job: Job, *, admitted: bool) -> Object:
         met = [{"type": each, "status": "True", "reason": "", "lastTransitionTime": self.time(self.minute)} for each in ("QuotaReserved", "Admitted")]  # fmt: skip

@@ -10,8 +10,7 @@ from holdfast.contract.pools import LABEL_ACCELERATOR, LABEL_FLEX_START, LABEL_S
 from monitoring.alerting.alert import EXAMPLE
 from workloads.library.tests.month.month import SPOT, Month
 from workloads.library.tests.month.month_jobs import Job, Kind
-from workloads.library.tests.month.month_trouble_platform import PLATFORM, Steps, pass_minutes, shown
-from workloads.library.tests.sample import EPOCH
+from workloads.library.tests.month.month_trouble_platform import PLATFORM, Steps, in_turn, pass_minutes, shown
 
 QUEUE_MIN = EXAMPLE["queue_wait_s"] // 60
 KINDS = 24
@@ -55,8 +54,7 @@ def _kind(name: str, **more: Any) -> Kind:
 
 
 def _stop(month: Month, job: Job) -> Steps:
-    month.platform.end(job, 143)
-    yield
+    return in_turn(lambda: month.platform.end(job, 143))
 
 
 def _hangs(month: Month, at: int) -> None:
@@ -121,12 +119,10 @@ def _damaged(month: Month, at: int) -> None:
     }
     line |= {"step": 1, "seconds": 1.0}
 
-    def steps() -> Steps:
-        for skipped in ([], [[9, "crc"]]):
-            month.written.add("trouble-damaged", line | {"t": EPOCH + 60 * month.minute, "skipped": skipped})
-            yield
+    def restored(skipped: list[Any]) -> None:
+        month.written.add("trouble-damaged", line | {"t": month.now_s(), "skipped": skipped})
 
-    month.script(at, steps())
+    month.script(at, in_turn(partial(restored, []), partial(restored, [[9, "crc"]])))
     month.incident("a damaged checkpoint", "HoldfastRestoreSkippedCheckpoint", "job=trouble-damaged", at + 1, 1)
 
 
@@ -177,15 +173,10 @@ def _held(kind: str, name: str, minutes: int, reason: str, alert: str, promise_m
 
 
 def _request(month: Month, at: int) -> None:
-    def steps() -> Steps:
-        meta = {"uid": "trouble-request", "name": "request"}
-        month.cluster.queues.request("ADDED", {"metadata": meta, "status": {"conditions": []}})
-        yield
-        failed = {"type": "BookingExpired", "status": "True"}
-        month.cluster.queues.request("MODIFIED", {"metadata": meta, "status": {"conditions": [failed]}})
-        yield
-
-    month.script(at, steps())
+    asked = {"metadata": {"uid": "trouble-request", "name": "request"}, "status": {"conditions": []}}
+    failed = asked | {"status": {"conditions": [{"type": "BookingExpired", "status": "True"}]}}
+    seen = month.cluster.queues.request
+    month.script(at, in_turn(partial(seen, "ADDED", asked), partial(seen, "MODIFIED", failed)))
     month.incident("Google takes a booking back", "HoldfastProvisioningLost", "reason=BookingExpired", at + 1, 1)
 
 
@@ -211,12 +202,9 @@ def _item(kind: str, name: str, alert: str, lines: int, month: Month, at: int, *
     job = f"trouble-{name}"
     line = {"v": 1, "job": job, "kind": "batch", "process": f"{job}-0-1-ab"}
 
-    def steps() -> Steps:
-        month.written.add(job, line | {"t": EPOCH + 60 * month.minute, "event": "start", "rank": 0})
-        yield
-        for n in range(lines):
-            month.written.add(job, line | {"t": EPOCH + 60 * month.minute + n} | fields)
-        yield
+    def write(count: int, **more: Any) -> None:
+        for n in range(count):
+            month.written.add(job, line | {"t": month.now_s() + n} | more)
 
-    month.script(at, steps())
+    month.script(at, in_turn(partial(write, 1, event="start", rank=0), partial(write, lines, **fields)))
     month.incident(kind, alert, f"job={job}", at + 1, 1)

@@ -16,6 +16,13 @@ def pass_minutes(count: int) -> Steps:
         yield
 
 
+def in_turn(*actions: Callable[[], object]) -> Steps:
+    """One a minute."""
+    for action in actions:
+        action()
+        yield
+
+
 def shown(change: Callable[[str, Any], object], found: Any, minutes: int) -> Steps:
     """An object that is there for so long."""
     change("ADDED", found)
@@ -46,25 +53,14 @@ def blind(month: Month, at: int) -> None:
 
 def counts(month: Month, at: int) -> None:
     """GKE counts nodes that the exporter does not know."""
-
-    def steps() -> Steps:
-        month.interrupted("trouble-pool", 5.0)
-        yield
-
-    month.script(at, steps())
+    month.script(at, in_turn(lambda: month.interrupted("trouble-pool", 5.0)))
     month.incident("the counts of losses differ", "HoldfastPreemptionCountsDisagree", "", at, 60)
 
 
 def _gpu(kind: str, alert: str, metric: str, values: tuple[float, ...], promise_min: int, month: Month, at: int, **labels: str) -> None:  # fmt: skip
     label = "Hostname" if "pod_name" not in labels else "pod_name"
     named = {"Hostname": f"trouble-{kind}"} | labels
-
-    def steps() -> Steps:
-        for value in values:
-            month.gauge(metric, value, **named)
-            yield
-
-    month.script(at, steps())
+    month.script(at, in_turn(*(partial(month.gauge, metric, value, **named) for value in values)))
     month.incident(kind, alert, f"{label}={named[label]}", at + sum(not v for v in values[:20]), promise_min)
 
 

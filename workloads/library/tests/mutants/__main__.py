@@ -12,6 +12,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import tomllib
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -21,8 +22,8 @@ from pathlib import Path
 
 from holdfast.contract.errors import InputError, Unjudged, run_cli
 from holdfast.contract.exit_codes import EXIT_DONE, EXIT_FINDINGS, EXIT_NOT_JUDGED
-from workloads.library.tests.mutants.mutant import MUTANTS, Mutant, snapshot
 
+ROOT = Path(__file__).parents[4]
 LIMIT_S = 600
 """A test that hangs fails by its own limit, which is shorter."""
 UNBROKEN = "unbroken"
@@ -36,11 +37,45 @@ class Fate(StrEnum):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Outcome:
-    mutant: Mutant
-    fate: Fate
-    seconds: float
-    output: str
+class Mutant:
+    """One deliberate fault: a text of the product replaced by another, and the tests that must notice."""
+
+    name: str
+    """What the product now does wrong."""
+    file: str
+    old: str
+    """Occurs in the file exactly once."""
+    new: str
+    tests: list[str]
+    """Of pytest, each fast; the first that fails ends the run."""
+
+    def mutated(self, text: str) -> str:
+        """ValueError where the file no longer has the text: the list must follow the product."""
+        if text.count(self.old) != 1:
+            raise ValueError(f"{self.name}: {self.file} has {text.count(self.old)} times {self.old!r}, 1 is wanted")
+        return text.replace(self.old, self.new)
+
+    def apply(self, tree: Path) -> None:
+        path = tree / self.file
+        text = self.mutated(path.read_text())
+        path.unlink()  # the copy is made of hard links: writing in place would change all of them
+        path.write_text(text)
+
+
+MUTANTS = [Mutant(**each) for each in tomllib.loads(Path(__file__).with_name("mutants.toml").read_text())["mutant"]]
+
+
+def snapshot(into: Path) -> None:
+    """What git tracks or would track, as it is now: who edits the tree meanwhile changes no verdict."""
+    listed = subprocess.run(
+        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
+        cwd=ROOT, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    for name in filter(None, listed.stdout.split("\0")):
+        source, target = ROOT / name, into / name
+        if source.is_file():
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(source, target)
 
 
 def main() -> None:
@@ -57,7 +92,7 @@ def chosen(names: Sequence[str]) -> list[Mutant]:
     known = {mutant.name: mutant for mutant in MUTANTS}
     if unknown := [name for name in names if name not in known]:
         raise InputError("no such mutant", got=unknown[0], allowed=", ".join(known), fix="leave it out for all")
-    return [known[name] for name in names] or list(MUTANTS)
+    return [known[name] for name in names] or MUTANTS
 
 
 def judge(mutants: Sequence[Mutant], jobs: int) -> int:
@@ -66,8 +101,7 @@ def judge(mutants: Sequence[Mutant], jobs: int) -> int:
         snapshot(Path(scratch) / UNBROKEN)
         require_green(mutants, Path(scratch))
         with ThreadPoolExecutor(jobs) as pool:
-            outcomes = [shown(o) for o in pool.map(partial(judged, scratch=Path(scratch)), mutants)]
-    fates = [outcome.fate for outcome in outcomes]
+            fates = [*pool.map(partial(judged, scratch=Path(scratch)), mutants)]
     print(f"{fates.count(Fate.KILLED)} of {len(fates)} mutants killed after {time.monotonic() - began:.0f} s")
     if Fate.SURVIVED in fates:
         return EXIT_FINDINGS
@@ -84,7 +118,8 @@ def require_green(mutants: Sequence[Mutant], scratch: Path) -> None:
         raise Unjudged(f"the tests fail without a mutant:\n{done.stdout[-3000:]}")
 
 
-def judged(mutant: Mutant, scratch: Path) -> Outcome:
+def judged(mutant: Mutant, scratch: Path) -> Fate:
+    """Shown as well, with the tests' output where they did not kill it."""
     began = time.monotonic()
     tree = scratch / mutant.name.replace(" ", "-")
     shutil.copytree(scratch / UNBROKEN, tree, copy_function=os.link)
@@ -95,7 +130,10 @@ def judged(mutant: Mutant, scratch: Path) -> Outcome:
         output = done.stdout
     except subprocess.TimeoutExpired:
         fate, output = Fate.NOT_JUDGED, f"still running after {LIMIT_S} s"
-    return Outcome(mutant=mutant, fate=fate, seconds=time.monotonic() - began, output=output)
+    print(f"{fate:<10} {time.monotonic() - began:5.1f} s  {mutant.name} ({mutant.file})", flush=True)
+    if fate is not Fate.KILLED:
+        print(output[-1500:], file=sys.stderr, flush=True)
+    return fate
 
 
 def run_tests(tests: Sequence[str], tree: Path) -> subprocess.CompletedProcess[str]:
@@ -107,13 +145,6 @@ def run_tests(tests: Sequence[str], tree: Path) -> subprocess.CompletedProcess[s
         command, cwd=tree, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT, text=True, timeout=LIMIT_S, check=False,
     )  # fmt: skip
-
-
-def shown(outcome: Outcome) -> Outcome:
-    print(f"{outcome.fate:<10} {outcome.seconds:5.1f} s  {outcome.mutant.name} ({outcome.mutant.file})", flush=True)
-    if outcome.fate is not Fate.KILLED:
-        print(outcome.output[-1500:], file=sys.stderr, flush=True)
-    return outcome
 
 
 if __name__ == "__main__":

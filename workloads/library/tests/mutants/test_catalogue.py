@@ -6,14 +6,19 @@ from pathlib import Path
 import pytest
 
 from holdfast.contract.errors import InputError, Unjudged
-from workloads.library.tests.mutants.__main__ import UNBROKEN, Fate, chosen, judged, require_green
-from workloads.library.tests.mutants.mutant import MUTANTS, ROOT, Mutant, snapshot
+from workloads.library.tests.mutants.__main__ import (
+    MUTANTS,
+    ROOT,
+    UNBROKEN,
+    Fate,
+    Mutant,
+    chosen,
+    judged,
+    require_green,
+    snapshot,
+)
 
 VERDICT = next(mutant for mutant in MUTANTS if mutant.file.endswith("drill/verdict.py"))
-
-
-def test_there_are_at_least_25_each_with_a_name_of_its_own() -> None:
-    assert len({mutant.name for mutant in MUTANTS}) == len(MUTANTS) >= 25
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
@@ -25,12 +30,10 @@ def test_a_mutant_changes_one_place_of_today_into_another_program(mutant: Mutant
         assert not name or f"def {name.partition('[')[0]}(" in (ROOT / path).read_text(), test
 
 
-def test_a_place_that_is_gone_is_an_error_and_not_a_mutant() -> None:
+def test_a_place_that_is_gone_and_an_unknown_name_are_errors() -> None:
+    assert len({mutant.name for mutant in MUTANTS}) == len(MUTANTS) >= 25
     with pytest.raises(ValueError, match="0 times"):
         replace(VERDICT, old="nowhere").mutated("text")
-
-
-def test_an_unknown_name_is_bad_input() -> None:
     with pytest.raises(InputError, match="no such mutant"):
         chosen(["restore everything"])
 
@@ -41,9 +44,8 @@ def test_a_fault_is_killed_a_comment_survives_and_an_import_that_breaks_is_not_j
     before = (ROOT / VERDICT.file).read_text()
     comment = replace(VERDICT, name="comment", new=VERDICT.old + "        # nothing\n")
     broken = replace(VERDICT, name="broken", new="            return (\n")
-    assert judged(VERDICT, tmp_path).fate is Fate.KILLED
-    assert judged(comment, tmp_path).fate is Fate.SURVIVED
-    assert judged(broken, tmp_path).fate is Fate.NOT_JUDGED
+    fates = [judged(mutant, tmp_path) for mutant in (VERDICT, comment, broken)]
+    assert fates == [Fate.KILLED, Fate.SURVIVED, Fate.NOT_JUDGED]
     assert (ROOT / VERDICT.file).read_text() == before
 
 
@@ -51,4 +53,4 @@ def test_a_fault_is_killed_a_comment_survives_and_an_import_that_breaks_is_not_j
 def test_a_test_that_fails_anyway_proves_nothing(tmp_path: Path) -> None:
     snapshot(tmp_path / UNBROKEN)
     with pytest.raises(Unjudged, match="fail without a mutant"):
-        require_green([replace(VERDICT, tests=("tests/no_such_test.py",))], tmp_path)
+        require_green([replace(VERDICT, tests=["tests/no_such_test.py"])], tmp_path)

@@ -8,13 +8,11 @@ import pytest
 
 from holdfast.clients.api import Object
 from holdfast.contract.environment import ENV_CHECKPOINTS, ENV_GANG_MIN_NODES, ENV_GANG_NODES, ENV_RUN
-from holdfast.contract.exit_codes import EXIT_PREEMPTED
 from holdfast.contract.pools import GPU_RESOURCE, LABEL_ZONE
-from holdfast.jobs.job_snapshot import exit_code
 from holdfast.jobs.pod_parts import RANKS
 from tests import platforms
 from tests.cluster.sim.waiting import until
-from tests.cluster.sim.world import World, disruption
+from tests.cluster.sim.world import World
 from workloads.library.tests.node.lab import as_rendered, google, names, seen
 from workloads.library.tests.node.lab.google import Bucket
 from workloads.library.tests.node.lab.images import Rendered
@@ -54,10 +52,9 @@ def machines(lab: Lab, world: World, rendered: Rendered) -> dict[str, Machine]:
 
 
 def boot(lab: Lab, name: str) -> Machine:
-    """One GPU that a kubelet counts, so that each machine holds one place of the gang; all in one zone."""
-    machine = lab.boot(name, EXAMPLE.pool("spot-a100"))
+    """With a GPU, so that each machine holds one place of the gang; all in one zone."""
+    machine = lab.boot(name, EXAMPLE.pool("spot-a100"), gpu=True)
     lab.api.merge(f"/api/v1/nodes/{name}", {"metadata": {"labels": {LABEL_ZONE: "us-central1-a"}}})
-    lab.api.merge(f"/api/v1/nodes/{name}/status", {"status": {"capacity": {GPU_RESOURCE: "1"}}})
     return machine
 
 
@@ -108,25 +105,16 @@ def digest(lab: Lab, world: World, doc: Object) -> str:
 
 
 def test_the_other_node_goes_on_alone_takes_the_replacement_in_and_ends_with_the_same_bits(
-    lab: Lab,
-    world: World,
-    rendered: Rendered,
-    machines: dict[str, Machine],
-    bucket: Bucket,
-    data: Path,
-    capsys: pytest.CaptureFixture[str],
+    lab: Lab, world: World, rendered: Rendered, machines: dict[str, Machine], bucket: Bucket, data: Path
 ) -> None:
     disturbed = gang(rendered, world, bucket, data, run="disturbed", nodes=NODES)
-    world.api.create(world.path("jobs", "/apis/batch/v1"), disturbed, fieldValidation="Strict")
-    first = {place(pod): pod for pod in world.wait_running(NODES, LIMIT_S)}
+    first = started(world, disturbed)
     lead, other = first["0"], first["1"]
     kept = machines[lead["spec"]["nodeName"]]
     until("both train", lambda: sizes(kept, lead)[-1:] == [NODES], LIMIT_S)
     until("a first checkpoint is committed", lambda: bucket.names(f"{EXAMPLE.default_run}/disturbed/"), LIMIT_S)
 
-    assert lab.preempt(machines[other["spec"]["nodeName"]]), "the kubelet gave its lock back within the window"
-    ended = world.pod(other["metadata"]["name"])
-    assert (disruption(ended), exit_code(ended)) == ("TerminationByKubelet", EXIT_PREEMPTED)
+    seen.preempted(lab, machines[other["spec"]["nodeName"]], other)
     until("the other trains alone", lambda: sizes(kept, lead)[-1:] == [1], LIMIT_S)
     boot(lab, "spot-c")
     until("the replacement is a member", lambda: sizes(kept, lead)[-1:] == [NODES], LIMIT_S)
@@ -136,15 +124,10 @@ def test_the_other_node_goes_on_alone_takes_the_replacement_in_and_ends_with_the
     assert world.pod(lead["metadata"]["name"])["metadata"]["uid"] == lead["metadata"]["uid"], "it went on in its pod"
     assert not world.job(disturbed["metadata"]["name"])["status"].get("failedIndexes")
 
-    resized = [(event["t"], event["nodes"], event["seconds"]) for event in seen.events(kept, lead, "resized")]
-
     remove(world, disturbed)
     quiet = gang(rendered, world, bucket, data, run="undisturbed", nodes=1)
     world.api.create(world.path("jobs", "/apis/batch/v1"), quiet, fieldValidation="Strict")
     assert digest(lab, world, quiet) == disturbed_bits
-    with capsys.disabled():
-        start = resized[0][0]
-        print("\n" + ", ".join(f"at {t - start:.1f} s {n} nodes after {s:.2f} s" for t, n, s in resized))
 
 
 def sharded(rendered: Rendered, world: World, bucket: Bucket, data: Path, run: str) -> Object:
@@ -186,9 +169,7 @@ def test_a_sharded_gang_waits_in_place_and_gets_a_lost_nodes_shard_from_its_neig
     lead, other = first["0"], first["1"]
     kept = machines[lead["spec"]["nodeName"]]
     until_step(kept, lead, STEPS // 20)
-    assert lab.preempt(machines[other["spec"]["nodeName"]]), "the kubelet gave its lock back within the window"
-    ended = world.pod(other["metadata"]["name"])
-    assert (disruption(ended), exit_code(ended)) == ("TerminationByKubelet", EXIT_PREEMPTED)
+    seen.preempted(lab, machines[other["spec"]["nodeName"]], other)
     done = len(losses(kept, lead))
     assert done < STEPS, "the notice came while they trained"
     boot(lab, "spot-c")

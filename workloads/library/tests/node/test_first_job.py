@@ -6,9 +6,7 @@ registry, bucket, proxy of the database. Of what is rendered only the size of th
 
 import hashlib
 import re
-import time
-from collections.abc import Callable, Generator, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -35,7 +33,7 @@ from workloads.library.tests.inference.results.test_rights import server as serv
 from workloads.library.tests.node.lab import google
 from workloads.library.tests.node.lab.as_rendered import SIZE, SMALL
 from workloads.library.tests.node.lab.images import Rendered
-from workloads.library.tests.node.lab.lab import Lab, Machine
+from workloads.library.tests.node.lab.lab import Lab
 from workloads.operators import platform
 
 EXAMPLE = platforms.load("example")
@@ -61,19 +59,6 @@ def api(empty: Lab) -> Api:
     return empty.api
 
 
-class Watch:
-    """Seconds by name."""
-
-    def __init__(self) -> None:
-        self.took: dict[str, float] = {}
-
-    @contextmanager
-    def __call__(self, what: str) -> Generator[None]:
-        started = time.monotonic()
-        yield
-        self.took[what] = time.monotonic() - started
-
-
 @pytest.mark.usefixtures("gke_kinds")
 def test_from_an_empty_cluster_to_the_receipt_of_an_evicted_job_of_somebody_elses(
     empty: Lab,
@@ -84,12 +69,9 @@ def test_from_an_empty_cluster_to_the_receipt_of_an_evicted_job_of_somebody_else
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    watch = Watch()
-    with watch("operators"):
-        flex.install(empty.api)
-        for operator in (operators.JOBSET, operators.KUEUE):
-            operators.install(operator, empty.plane, empty.api)
-    watch.took["images"] = rendered.took_s
+    flex.install(empty.api)
+    for operator in (operators.JOBSET, operators.KUEUE):
+        operators.install(operator, empty.plane, empty.api)
     place = EXAMPLE.registry.partition("/")[2]
     proxy = rendered.builder.stranger(f"{place}/cloud-sql-proxy:v1", STRANGERS / "cloud_sql_proxy.py")
     theirs = rendered.builder.stranger("them/train:v1", STRANGERS / "train.py")
@@ -101,34 +83,27 @@ def test_from_an_empty_cluster_to_the_receipt_of_an_evicted_job_of_somebody_else
     document = tmp_path / "platform.json"
     document.write_text(reading.text(pinned))
     context = RenderContext(pinned)
-    with watch("platform"):
-        assert {change.verb for change in platform.apply(empty.api, context)} == {"created"}
+    assert {change.verb for change in platform.apply(empty.api, context)} == {"created"}
     assert {change.verb for change in platform.apply(empty.api, context)} == {"unchanged"}
     with (
         google.database(empty.bridge.address, server.uri),
         google.bucket(empty, EXAMPLE.buckets["checkpoints"]) as storage,
     ):
-        with watch("database"):
-            empty.boot("system-a", EXAMPLE.pool("system"))
-            until("the migration is complete", lambda: migrated(empty.api), LIMIT_S)
-        with watch("own job"):
-            image = f"{rendered.registry.host}/them/train@{theirs}"
-            prepared = written(document, NAME, image, storage, ["python", "/app/train.py", str(STEPS)])
-            saved = lambda: storage.read(f"{BELOW}{NAME}/state.json").get("step", 0) >= SAVED  # noqa: E731
-            assert follow(empty, prepared, saved, watch) == 0
+        empty.boot("system-a", EXAMPLE.pool("system"))
+        until("the migration is complete", lambda: migrated(empty.api), LIMIT_S)
+        image = f"{rendered.registry.host}/them/train@{theirs}"
+        prepared = written(document, NAME, image, storage, ["python", "/app/train.py", str(STEPS)])
+        assert follow(empty, prepared, lambda: storage.read(f"{BELOW}{NAME}/state.json").get("step", 0) >= SAVED) == 0
         state = storage.read(f"{BELOW}{NAME}/state.json")
         assert state == {"step": STEPS, "weights": undisturbed(), "starts": 2}
         assert "1 evictions; on demand $" in capsys.readouterr().out
-        with watch("a loop"):
-            loop = ["python", "-c", (STRANGERS / "loop.py").read_text(), str(STEPS)]
-            prepared = written(document, LOOP, "trainer", storage, loop)
-            assert follow(empty, prepared, lambda: bool(storage.names(f"{BELOW}{LOOP}/")), Watch()) == 0
+        loop = ["python", "-c", (STRANGERS / "loop.py").read_text(), str(STEPS)]
+        prepared = written(document, LOOP, "trainer", storage, loop)
+        assert follow(empty, prepared, lambda: bool(storage.names(f"{BELOW}{LOOP}/"))) == 0
         found = re.search(
             r"by 1 evictions; .*; useful ([0-9.]+) % of its time, (no|\d+) steps? lost", out := capsys.readouterr().out
         )
         assert found and 0 < float(found[1]) < 100, (out, (EVENTS / LOOP / "follower.jsonl").read_text())
-    with capsys.disabled():
-        print("\n" + "\n".join(f"{name:10} {seconds:6.1f} s" for name, seconds in watch.took.items()))
 
 
 def migrated(api: Api) -> bool:
@@ -164,31 +139,20 @@ def smaller(prepared: Prepared) -> Prepared:
     return prepared
 
 
-def follow(lab: Lab, prepared: Prepared, saved: Callable[[], bool], watch: Watch) -> int:
+def follow(lab: Lab, prepared: Prepared, saved: Callable[[], bool]) -> int:
     """Submitted and followed by the platform's own code; a Spot shutdown takes its first machine away."""
-    machines = [with_gpu(lab, f"{prepared.job.name}-a")]
-    resumed = ExitStack()
+    pool = EXAMPLE.pool("spot-l4-g2-standard-8")
+    machines = [lab.boot(f"{prepared.job.name}-a", pool, gpu=True)]
 
     def report(line: str) -> None:
         if line.startswith("Running") and len(machines) == 1:
             until("it has saved", saved, LIMIT_S)
-            with watch("eviction"):
-                assert lab.preempt(machines[0]), "the kubelet gave its lock back within the window"
-            resumed.enter_context(watch("resume"))
-            machines.append(with_gpu(lab, f"{prepared.job.name}-b"))
-        elif line.startswith("Running"):
-            resumed.close()  # it runs again, as its owner sees it
+            assert lab.preempt(machines[0]), "the kubelet gave its lock back within the window"
+            machines.append(lab.boot(f"{prepared.job.name}-b", pool, gpu=True))
 
     code = preparing.follow(lab.api, prepared, Following(timeout_s=LIMIT_S, events=EVENTS / prepared.job.name), report)
     lab.forget(machines[-1])
     return code
-
-
-def with_gpu(lab: Lab, name: str) -> Machine:
-    """A machine whose kubelet counts a GPU, as an extended resource of the node; nothing stands behind it."""
-    machine = lab.boot(name, EXAMPLE.pool("spot-l4-g2-standard-8"))
-    lab.api.merge(f"/api/v1/nodes/{name}/status", {"status": {"capacity": {GPU_RESOURCE: "1"}}})
-    return machine
 
 
 def undisturbed() -> str:

@@ -3,6 +3,7 @@
 import json
 import time
 import urllib.request
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -10,22 +11,19 @@ import pytest
 from holdfast.clients.api import Object
 from holdfast.contract import serving
 from holdfast.contract.environment import ENV_DATABASE
-from holdfast.contract.exit_codes import EXIT_PREEMPTED
 from holdfast.contract.kubernetes import LABEL_NAME
 from holdfast.contract.lifecycle import DEFAULT_WINDOW
 from holdfast.contract.pools import Pool
 from holdfast.contract.roles import NAMESPACE_SERVING
-from holdfast.jobs.job_snapshot import exit_code, when
+from holdfast.jobs.job_snapshot import when
 from tests import platforms
 from tests.cluster.sim.batch import batch, database
 from tests.cluster.sim.waiting import until
-from tests.cluster.sim.world import World, disruption
-from workloads.library.tests.checkpoint.conftest import gcs_emulator as gcs_emulator
+from tests.cluster.sim.world import World
 from workloads.library.tests.node.lab import as_rendered, google, seen
 from workloads.library.tests.node.lab.as_rendered import SIZE
 from workloads.library.tests.node.lab.images import Rendered
 from workloads.library.tests.node.lab.lab import Lab
-from workloads.library.tests.node.lab.seen import Process
 
 STEPS, EVERY, ITEMS, LIMIT_S = 60, 10, 200, 420
 BACKLOG = "holdfast_batch_backlog_items"
@@ -35,25 +33,22 @@ pytestmark = pytest.mark.timeout(3600)
 
 
 @pytest.fixture
-def bucket(gcs_emulator: str) -> dict[str, str]:
+def bucket(lab: Lab) -> Iterator[dict[str, str]]:
     """Environment of pods that reach the environment's checkpoints bucket."""
-    name = platforms.load("example").buckets["checkpoints"]
-    url = f"{gcs_emulator}/storage/v1/b?project=p"
-    request = urllib.request.Request(url, json.dumps({"name": name}).encode(), {"Content-Type": "application/json"})
-    urllib.request.urlopen(request, timeout=10).close()
-    return {"STORAGE_EMULATOR_HOST": gcs_emulator, "OMP_NUM_THREADS": "1"}
+    with google.bucket(lab, platforms.load("example").buckets["checkpoints"]) as made:
+        yield {"STORAGE_EMULATOR_HOST": made.url, "OMP_NUM_THREADS": "1"}
 
 
 def account(world: World, name: str) -> None:
     world.api.create(world.path("serviceaccounts"), {"metadata": {"name": name}})
 
 
-def assert_confined(process: Process, command: list[str]) -> None:
+def assert_confined(process: dict[str, object], command: list[str]) -> None:
     """As the manifest asks, by what the kernel says."""
-    assert (process.user, process.group) == (USER, USER)
-    assert (process.seccomp, process.no_new_privileges, process.capabilities) == (FILTERED, True, 0)
-    assert process.root_read_only and process.memory_limit == 2 * GIB == int(SIZE["memory"][0]) * GIB
-    assert process.command == command
+    assert process == {
+        "command": command, "user": USER, "group": USER, "seccomp": FILTERED, "no_new_privileges": True, "capabilities": 0,
+        "root_read_only": True, "memory_limit": int(SIZE["memory"][0]) * GIB,
+    }  # fmt: skip
 
 
 def test_the_trainer_is_preempted_and_resumes_from_its_image(
@@ -75,9 +70,7 @@ def test_the_trainer_is_preempted_and_resumes_from_its_image(
     command[command.index("--run") + 1] = "train-sweep-0"
     assert_confined(seen.process(name), command)
     noticed = time.time()
-    assert lab.preempt(first), "the kubelet gave its lock back within the window"
-    ended = world.pod(pod["metadata"]["name"])
-    assert (disruption(ended), exit_code(ended)) == ("TerminationByKubelet", EXIT_PREEMPTED)
+    ended = seen.preempted(lab, first, pod)
     terminated = ended["status"]["containerStatuses"][0]["state"]["terminated"]
     assert when(terminated["finishedAt"]) - noticed <= DEFAULT_WINDOW.pod_s
     committed = max(event["step"] for event in seen.events(first, pod, "commit"))
@@ -141,9 +134,7 @@ def test_the_server_answers_from_its_image_and_leaves_in_order_with_its_machine(
     (pod,) = lab.api.items(
         f"/api/v1/namespaces/{NAMESPACE_SERVING}/pods", labelSelector=f"{LABEL_NAME}=server-overflow"
     )
-    assert lab.preempt(machine), "the kubelet gave its lock back within the window"
-    ended = lab.api.get(lab.api.path_of(pod | {"apiVersion": "v1", "kind": "Pod"}))
-    assert (disruption(ended), exit_code(ended)) == ("TerminationByKubelet", EXIT_PREEMPTED)
+    seen.preempted(lab, machine, pod)
     lab.api.delete(path, propagationPolicy="Foreground")
 
 

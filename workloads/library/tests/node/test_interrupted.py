@@ -4,14 +4,17 @@ import os
 import signal
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
+import psutil
 import pytest
 
 from tests.cluster.sim.processes import alive
 from tests.cluster.sim.waiting import until
 from workloads.library.tests.node.lab.lab import CGROUP_PREFIX, CGROUPS, Lab, remove_orphans
 from workloads.library.tests.node.lab.machine import PLACES, SYSCTLS
+from workloads.library.tests.processes import family
 
 ROOT = Path(__file__).parents[4]
 VICTIM = "workloads/library/tests/node/test_preemption.py::test_the_extended_window_lets_a_long_save_finish"
@@ -37,9 +40,8 @@ def test_an_interrupted_run_leaves_no_process_mount_or_cgroup(blow: signal.Signa
     before = host()
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:xdist", f"--basetemp={tmp_path / 'inner'}", VICTIM]
     with subprocess.Popen(command, cwd=ROOT, env=os.environ | {"TMPDIR": str(tmp_path)}) as run:
-        kubelet = lambda: [pid for pid in descendants(run.pid) if b"kubelet" in command_of(pid)]  # noqa: E731
-        until("a kubelet runs on its machine", kubelet)
-        inside = [pid for pid in descendants(run.pid) if pid != run.pid]
+        until("a kubelet runs on its machine", lambda: runs_kubelet(run.pid))
+        inside = [process.pid for process in family(run.pid)[1:]]
         assert groups(run.pid)
         run.send_signal(blow)
         until("every process is gone", lambda: not any(alive(pid) for pid in [*inside, run.pid]))
@@ -52,22 +54,10 @@ def test_an_interrupted_run_leaves_no_process_mount_or_cgroup(blow: signal.Signa
     assert lab.plane.answers("/readyz")
 
 
-def command_of(pid: int) -> bytes:
-    try:
-        return Path(f"/proc/{pid}/cmdline").read_bytes().partition(b"\0")[0]
-    except (FileNotFoundError, ProcessLookupError):
-        return b""
-
-
-def descendants(pid: int) -> list[int]:
-    """All processes below `pid`, by their parents."""
-    parents: dict[int, int] = {}
-    for path in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            parents[int(path.parent.name)] = int(path.read_text().rpartition(")")[2].split()[1])
-        except (FileNotFoundError, ProcessLookupError):
-            continue
-    found = [pid]
-    for each in found:
-        found += [child for child, parent in parents.items() if parent == each]
-    return found
+def runs_kubelet(pid: int) -> bool:
+    """A process below `pid` does."""
+    for process in family(pid):
+        with suppress(psutil.NoSuchProcess):
+            if any("kubelet" in word for word in process.cmdline()[:1]):
+                return True
+    return False

@@ -1,11 +1,8 @@
 """How the real kubelet ends a pod, by every way a pod ends, and what the Job controller makes of it."""
 
-import json
-import os
-import signal
 import time
-from pathlib import Path
 
+import psutil
 import pytest
 
 from holdfast.clients.api import Object
@@ -18,16 +15,18 @@ from holdfast.mover.silent_nodes import end_pods
 from tests.cluster.sim.nodes import NODES
 from tests.cluster.sim.waiting import until
 from tests.cluster.sim.world import World, disruption
-from workloads.library.tests.node.lab import pods
+from workloads.library.tests.node.lab import pods, seen
 from workloads.library.tests.node.lab.lab import Lab, Machine
 
 pytestmark = pytest.mark.timeout(420)
 
 
-def start(world: World, template: Object, name: str = "job", **spec: object) -> Object:
-    """The running pod of a new Job, once its own first line is out."""
-    world.create_job(name, pods.job(template, **spec))
+def start(lab: Lab, world: World, template: Object, name: str = "job") -> Object:
+    """The running pod of a new Job, once its script's first line is in the log: its trap is set."""
+    world.create_job(name, pods.job(template))
     (pod,) = world.wait_running(1)
+    folder = lab.machines[pod["spec"]["nodeName"]].config.path / "logs"
+    until("the script is up", lambda: any("up" in p.read_text() for p in folder.rglob("*.log")))
     return pod
 
 
@@ -41,12 +40,6 @@ def ended(world: World, pod: Object, timeout_s: float = 60.0) -> Object:
     return until(f"{name} has ended", terminal, timeout_s)
 
 
-def wait_up(lab: Lab, pod: Object) -> None:
-    """The script's first line is in the log: its trap is set."""
-    folder = lab.machines[pod["spec"]["nodeName"]].config.path / "logs"
-    until("the script is up", lambda: any("up" in p.read_text() for p in folder.rglob("*.log")))
-
-
 def charged(world: World, job: str = "job") -> bool:
     status = world.job(job)["status"]
     return bool(status.get("failed") or status.get("failedIndexes"))
@@ -54,20 +47,14 @@ def charged(world: World, job: str = "job") -> bool:
 
 def test_a_node_shutdown_notifies_the_pod_and_the_job_is_not_charged(lab: Lab, world: World, spot: Pool) -> None:
     machine = lab.boot("spot-a", spot)
-    pod = start(world, pods.shell(spot, pods.STOPS_IN_ORDER))
-    wait_up(lab, pod)
-    assert lab.preempt(machine), "the kubelet gave its lock back within the window"
-    found = ended(world, pod)
-    assert found["status"]["reason"] == "Terminated"
-    assert disruption(found) == "TerminationByKubelet"
-    assert exit_code(found) == EXIT_PREEMPTED
+    pod = start(lab, world, pods.shell(spot, pods.STOPS_IN_ORDER))
+    assert seen.preempted(lab, machine, pod)["status"]["reason"] == "Terminated"
     assert not charged(world)
 
 
 def test_a_deaf_pod_is_killed_at_the_end_of_its_window_not_of_its_own_grace(lab: Lab, world: World, spot: Pool) -> None:
     machine = lab.boot("spot-a", spot)
-    pod = start(world, pods.shell(spot, pods.DEAF, terminationGracePeriodSeconds=30))
-    wait_up(lab, pod)
+    pod = start(lab, world, pods.shell(spot, pods.DEAF, terminationGracePeriodSeconds=30))
     began = time.monotonic()
     machine.notice()
     found = ended(world, pod)
@@ -80,16 +67,14 @@ def test_the_extended_window_lets_a_long_save_finish(lab: Lab, world: World, spo
     machine = lab.boot("spot-a", spot, EXTENDED_WINDOW)
     longer = DEFAULT_WINDOW.pod_s + 5
     script = pods.slow_to_stop(longer)
-    pod = start(world, pods.shell(spot, script, terminationGracePeriodSeconds=EXTENDED_WINDOW.pod_s))
-    wait_up(lab, pod)
+    pod = start(lab, world, pods.shell(spot, script, terminationGracePeriodSeconds=EXTENDED_WINDOW.pod_s))
     assert lab.preempt(machine)
     assert exit_code(ended(world, pod)) == EXIT_PREEMPTED, f"{longer} s were granted"
 
 
 def test_an_eviction_is_free_and_a_deletion_is_charged(lab: Lab, world: World, spot: Pool) -> None:
     lab.boot("spot-a", spot)
-    evicted = start(world, pods.shell(spot, pods.STOPS_IN_ORDER), "evicted")
-    wait_up(lab, evicted)
+    evicted = start(lab, world, pods.shell(spot, pods.STOPS_IN_ORDER), "evicted")
     assert world.evict(evicted["metadata"]["name"]) == 201
     found = ended(world, evicted)
     assert (disruption(found), exit_code(found)) == ("EvictionByEvictionAPI", EXIT_PREEMPTED)
@@ -97,16 +82,14 @@ def test_an_eviction_is_free_and_a_deletion_is_charged(lab: Lab, world: World, s
     world.api.delete(f"{world.path('jobs', '/apis/batch/v1')}/evicted", propagationPolicy="Background")
     until("its pods are gone", lambda: not world.pods())
 
-    deleted = start(world, pods.shell(spot, pods.STOPS_IN_ORDER), "deleted")
-    wait_up(lab, deleted)
+    deleted = start(lab, world, pods.shell(spot, pods.STOPS_IN_ORDER), "deleted")
     world.api.delete(f"{world.path('pods')}/{deleted['metadata']['name']}")
     assert world.wait_condition("deleted") == "Failed:FailedIndexes"
 
 
 def test_a_no_execute_taint_ends_the_pod_by_the_taint_manager(lab: Lab, world: World, spot: Pool) -> None:
     lab.boot("spot-a", spot)
-    pod = start(world, pods.shell(spot, pods.STOPS_IN_ORDER))
-    wait_up(lab, pod)
+    pod = start(lab, world, pods.shell(spot, pods.STOPS_IN_ORDER))
     taints = [{"key": "maintenance", "effect": "NoExecute"}]
     lab.api.merge(f"{NODES}/spot-a", {"spec": {"taints": taints}})
     found = ended(world, pod)
@@ -116,7 +99,7 @@ def test_a_no_execute_taint_ends_the_pod_by_the_taint_manager(lab: Lab, world: W
 
 def test_a_power_loss_is_replaced_once_the_node_is_gone_and_not_charged(lab: Lab, world: World, spot: Pool) -> None:
     machine = lab.boot("spot-a", spot)
-    lost = start(world, pods.shell(spot, pods.STOPS_IN_ORDER))
+    lost = start(lab, world, pods.shell(spot, pods.STOPS_IN_ORDER))
     lab.forget(machine)
     lab.boot("spot-b", spot)
 
@@ -134,13 +117,10 @@ DEFAULT_S = 300.0
 
 def freeze(machine: Machine) -> None:
     """The kubelet alone; its containers go on."""
-    for task in Path("/proc").glob("[0-9]*"):
-        try:
-            words = (task / "cmdline").read_bytes().split(b"\0")
-        except OSError:
-            continue
-        if words[0].endswith(b"kubelet") and f"--hostname-override={machine.name}".encode() in words:
-            os.kill(int(task.name), signal.SIGSTOP)
+    for process in psutil.process_iter(["cmdline"]):
+        words = process.info["cmdline"] or [""]
+        if words[0].endswith("kubelet") and f"--hostname-override={machine.name}" in words:
+            process.suspend()
 
 
 def test_a_job_leaves_a_node_whose_kubelet_froze(lab: Lab, world: World, spot: Pool) -> None:
@@ -164,7 +144,6 @@ def test_a_job_leaves_a_node_whose_kubelet_froze(lab: Lab, world: World, spot: P
 
     until("a replacement runs", replaced, 240)
     took_s = time.monotonic() - began
-    print(json.dumps({"frozen_to_running_s": round(took_s, 1)}))
     assert taints, "the node controller found it silent; nothing else ended the pod"
     assert not world.job("job")["status"].get("failedIndexes"), "the job is not charged"
     assert took_s < DEFAULT_S, "the default toleration alone takes longer"

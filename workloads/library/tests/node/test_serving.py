@@ -155,23 +155,16 @@ def site(lab: Lab, rendered: Rendered) -> Iterator[Site]:
         lab.forget(machine)
 
 
-def test_no_request_fails_while_spot_machines_are_taken_and_pods_deleted(
-    site: Site, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_no_request_fails_while_spot_machines_are_taken_and_pods_deleted(site: Site) -> None:
     """And none is repeated by the proxy: the pod's own readiness alone ends its traffic, within the time it accepts."""
-    load, took = Load(HOST, PORT, INFER_PATH, INFER_BODY), list[tuple[str, dict[str, float]]]()
+    load, took = Load(HOST, PORT, INFER_PATH, INFER_BODY), list[dict[str, float]]()
     pod = site.settled()
     with load.asking(RATE):
         for n in range(EVICTIONS):
-            take = site.delete if n % 2 else site.shutdown
-            took.append((take.__name__, take(pod)))
+            took.append((site.delete if n % 2 else site.shutdown)(pod))
             pod = site.settled()
     retries = admin(PROXY_ADMIN_PORT, "/stats?filter=^cluster.servers.upstream_rq_retry$")[1].rpartition(":")[2]
-    with capsys.disabled():
-        print(f"\n{load.asked} requests over {len(took)} evictions: {dict(load.codes)}, {int(retries)} retries")
-        for how, seconds in took:
-            print(f"{how:9}", *(f"{name} {value:.1f} s " for name, value in seconds.items()))
     assert (load.failed, int(retries)) == (0, 0)
     assert load.asked > EVICTIONS * RATE
     accept_s = drain_budget(DEFAULT_WINDOW.pod_s).accept_s
-    assert max(seconds["proxy"] for _, seconds in took) < accept_s, "what a server accepts after its notice suffices"
+    assert max(seconds["proxy"] for seconds in took) < accept_s, "what a server accepts after its notice suffices"

@@ -20,7 +20,7 @@ from holdfast.contract.errors import InputError
 from workloads.library.tests.checkpoint.forgeries import encoded, envelope
 from workloads.library.tests.fuzz.borders.memory import Memory
 from workloads.library.tests.fuzz.campaign import Border
-from workloads.library.tests.fuzz.mutations import hostile
+from workloads.library.tests.fuzz.mutations import hostile, seeded
 
 RUN, STEP = "r", 3
 COMMIT = object_names.commit_object(RUN, STEP)
@@ -90,7 +90,5 @@ BORDERS = {
     "manifests": Border(make=_make_manifest, enter=_enter_manifest, refusals=REFUSALS),
     "checkpoints": Border(make=_make_manifest, enter=_enter_checkpoint, refusals=REFUSALS),
     "lists of checkpoints": Border(make=_make_manifest, enter=_enter_listing),
-    "epochs": Border(
-        make=lambda draw: hostile(({"pid": 7, "host": "a-host"},), draw), enter=_enter_epoch, refusals=(Fenced,)
-    ),
+    "epochs": Border(make=seeded({"pid": 7, "host": "a-host"}), enter=_enter_epoch, refusals=(Fenced,)),
 }

@@ -19,7 +19,7 @@ from holdfast.place import prices
 from infra import environments
 from tests import platforms
 from workloads.library.tests.fuzz.campaign import Border
-from workloads.library.tests.fuzz.mutations import ODD, hostile
+from workloads.library.tests.fuzz.mutations import ODD, hostile, seeded
 from workloads.manifests import rendering
 
 
@@ -106,7 +106,7 @@ def _enter_plan(data: bytes) -> None:
 
 
 BORDERS = {
-    "placement plans": Border(make=lambda draw: hostile((PLAN,), draw), enter=_enter_plan, refusals=(InputError,)),
+    "placement plans": Border(make=seeded(PLAN), enter=_enter_plan, refusals=(InputError,)),
     "linted files": Border(make=_make_lint, enter=_enter_lint, refusals=(InputError,)),
     "job files": Border(make=_make_yaml, enter=_enter_submit, refusals=(InputError, Unjudged)),
     "environments": Border(make=_make_field, enter=_enter_environment, refusals=(InputError,)),

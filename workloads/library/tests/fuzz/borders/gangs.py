@@ -1,14 +1,13 @@
 """What members of an elastic gang read of each other: epochs in the bucket, answers over HTTP."""
 
 import json
-import random
 
 from holdfast.contract import object_names
 from holdfast.contract.errors import InputError
 from holdfast.training.elastic import asking, membership
 from workloads.library.tests.fuzz.borders.memory import Memory
 from workloads.library.tests.fuzz.campaign import Border
-from workloads.library.tests.fuzz.mutations import hostile
+from workloads.library.tests.fuzz.mutations import seeded
 
 RUN = "run"
 MEMBERS = (membership.Member(index=0, incarnation="a"), membership.Member(index=2, incarnation="b"))
@@ -16,20 +15,15 @@ EPOCH = json.loads(json.dumps(membership.Epoch(number=1, members=MEMBERS).to_jso
 ANSWER = {"index": 0, "incarnation": "a", "phase": "member", "epoch": EPOCH}
 
 
-def _make_epoch(draw: random.Random) -> bytes:
-    return hostile((EPOCH,), draw)
-
-
 def _enter_epoch(data: bytes) -> None:
     membership.newest(Memory({object_names.gang_object(RUN, 1): data}), RUN)
 
 
 def _enter_answer(data: bytes) -> None:
-    answer = asking.read_answer(data)
-    asking.epoch_of(answer)
+    asking.epoch_of(asking.read_answer(data))
 
 
 BORDERS = {
-    "gang epochs": Border(make=_make_epoch, enter=_enter_epoch, refusals=(InputError,)),
-    "gang answers": Border(make=lambda draw: hostile((ANSWER,), draw), enter=_enter_answer),
+    "gang epochs": Border(make=seeded(EPOCH), enter=_enter_epoch, refusals=(InputError,)),
+    "gang answers": Border(make=seeded(ANSWER), enter=_enter_answer),
 }

@@ -2,13 +2,11 @@
 
 import io
 import json
-import random
 import struct
 import tempfile
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 from holdfast.contract.errors import InputError
 from holdfast.inference import items, sources
@@ -17,7 +15,7 @@ from holdfast.inference.predictor import frames
 from holdfast.inference.server import tensors
 from holdfast.inference.values import encode_value
 from workloads.library.tests.fuzz.campaign import Border
-from workloads.library.tests.fuzz.mutations import hostile
+from workloads.library.tests.fuzz.mutations import hostile, seeded
 
 ITEM = items.encode(items.Item(job="job", id="an-id", body=b"some text"))
 ROWS = b'{"id": 1, "text": "one"}\n{"id": "b", "text": "two", "more": [1, {"a": null}]}\n'
@@ -61,10 +59,6 @@ INFER = {
         {"name": "n", "datatype": "INT32", "shape": [2, 2], "data": [1, 2, 3, 4]},
     ],
 }
-
-
-def seeded(*seeds: Any) -> Callable[[random.Random], bytes]:
-    return lambda draw: hostile(seeds, draw)
 
 
 BORDERS = {

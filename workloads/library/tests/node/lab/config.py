@@ -5,8 +5,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from holdfast.contract.lifecycle import ShutdownWindow
-
 IMAGE = "holdfast.test/busybox:1"
 CLUSTER_DOMAIN = "cluster.local"
 CNI_PLUGINS = "/usr/lib/cni"
@@ -34,10 +32,6 @@ class MachineConfig:
     """Configuration of the container network, JSON."""
     registry: str = ""
     """HOST:PORT that answers for every registry; "" leaves each name to its own."""
-
-    @property
-    def window(self) -> ShutdownWindow:
-        return ShutdownWindow(total_s=self.total_s, critical_s=self.critical_s)
 
     @property
     def path(self) -> Path:

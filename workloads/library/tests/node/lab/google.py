@@ -83,11 +83,18 @@ def database(address: str, uri: str) -> Generator[str]:
         allow_reuse_address = True
         daemon_threads = True
 
-    with Listener((address, POSTGRES), Forward) as listener:
+    with listening(Listener((address, POSTGRES), Forward)):
+        yield f"postgresql://{parsed.username}@{address}:{POSTGRES}{parsed.path}?sslmode=disable"
+
+
+@contextmanager
+def listening(listener: socketserver.BaseServer) -> Generator[None]:
+    """In a thread, until the end of the block."""
+    with listener:
         thread = threading.Thread(target=listener.serve_forever, kwargs={"poll_interval": 0.05})
         thread.start()
         try:
-            yield f"postgresql://{parsed.username}@{address}:{POSTGRES}{parsed.path}?sslmode=disable"
+            yield
         finally:
             listener.shutdown()
             thread.join()

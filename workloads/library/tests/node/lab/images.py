@@ -13,7 +13,6 @@ import re
 import shutil
 import subprocess
 import sys
-import time
 import zipfile
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -49,22 +48,12 @@ RUN ln -s python3 /usr/bin/python
 
 
 @dataclass(frozen=True, kw_only=True)
-class Built:
-    role: str
-    digest: str
-    took_s: float
-    """0: it was there."""
-
-
-@dataclass(frozen=True, kw_only=True)
 class Rendered:
     """Manifests with the digests of images that stand in a registry of this host."""
 
     folder: Path
     builder: "Builder"
     digests: dict[str, str]
-    took_s: float
-    """To build what was not kept, and to render."""
 
     @property
     def registry(self) -> Registry:
@@ -95,7 +84,8 @@ class Builder:
         self._tree = HOME / "tree"
         self._env = os.environ | {"BUILDAH_ISOLATION": "chroot", "CONTAINERS_STORAGE_CONF": str(_storage())}
 
-    def build(self, roles: Sequence[str]) -> dict[str, Built]:
+    def build(self, roles: Sequence[str]) -> dict[str, str]:
+        """Their digests."""
         with lock("node-images"):
             self._copy_tree()
             base = self._base()
@@ -106,13 +96,12 @@ class Builder:
 
     def rendered(self, roles: Sequence[str]) -> Rendered:
         """The environment's manifests with the digests of its images, by the platform's own `render`."""
-        started = time.monotonic()
-        digests = {role: each.digest for role, each in self.build(roles).items()}
+        digests = self.build(roles)
         hexes = {role: digest.removeprefix("sha256:") for role, digest in digests.items()}
         (self._tree / "workloads/images/digests.json").write_text(json.dumps({ENVIRONMENT: hexes}))
         self._run([sys.executable, "-m", "workloads", "render", ENVIRONMENT])
         folder = self._tree / "workloads/rendered" / ENVIRONMENT
-        return Rendered(folder=folder, builder=self, digests=digests, took_s=time.monotonic() - started)
+        return Rendered(folder=folder, builder=self, digests=digests)
 
     def stranger(self, place: str, program: Path, target: str = "/app/") -> str:
         """The digest of somebody's own image at `place`: the same Debian and one program. Nothing of ours is in it."""
@@ -126,13 +115,12 @@ class Builder:
             (folder / "Dockerfile").write_text("\n".join(lines) + "\n")
             return self._pushed(folder, f"{self.registry.host}/{place}")
 
-    def _role(self, role: str, base: str) -> Built:
+    def _role(self, role: str, base: str) -> str:
         known = HOME / "built.json"
         digests = json.loads(known.read_text()) if known.exists() else {}
         key = f"{role}-{self._inputs(role, base)}"
         if key in digests and self.registry.blob(digests[key]).exists():
-            return Built(role=role, digest=digests[key], took_s=0)
-        started = time.monotonic()
+            return digests[key]
         (HOME / "pip.conf").write_text("[install]\nno-deps = true\n")
         target = f"{self.registry.host}/{self.repository.partition('/')[2]}"
         command = [sys.executable, "-m", "workloads", "images", "build", ENVIRONMENT, role, "--with=buildah"]
@@ -140,7 +128,7 @@ class Builder:
         out = self._run([*command, *options, f"--pip-conf={HOME / 'pip.conf'}", f"--ca-bundle={CERTIFICATES}"])
         digest = out.strip().rpartition("@")[2]
         known.write_text(json.dumps(self._newest(role, digests | {key: digest})))
-        return Built(role=role, digest=digest, took_s=time.monotonic() - started)
+        return digest
 
     def _newest(self, role: str, digests: dict[str, str]) -> dict[str, str]:
         """Without the older images of this role, whose layers go: those of a trainer are gigabytes."""

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from holdfast.clients.api import Api
 from holdfast.contract.lifecycle import ShutdownWindow
-from holdfast.contract.pools import Pool
+from holdfast.contract.pools import GPU_RESOURCE, Pool
 from tests.cluster.sim import nodes
 from tests.cluster.sim.control_plane import ControlPlane
 from tests.cluster.sim.processes import Processes, alive, free_ports, is_orphan, owner
@@ -66,21 +66,6 @@ class Machine:
         until(f"{self.name} is off", lambda: not first or not alive(first))
         remove_cgroups(self.config.cgroup)
 
-    def log(self, component: str) -> str:
-        return (self.config.path / f"{component}.log").read_text(errors="replace")
-
-
-@dataclass
-class Images:
-    """What new machines have from their start: gigabytes, unpacked once."""
-
-    folder: Path
-    pulled: Pulled | None = None
-
-    def pull(self, registry: str, images: Sequence[str]) -> None:
-        self.pulled = self.pulled or Pulled(self.folder, registry)
-        self.pulled.pull(images)
-
 
 class Lab:
     _made = itertools.count(1)
@@ -92,7 +77,7 @@ class Lab:
         self.machines: dict[str, Machine] = {}
         self.bridge = Bridge(self._number)
         self._boots = 0
-        self._images: Images = beside._images if beside else Images(self.folder / "pulled")
+        self._pulled: Pulled = beside._pulled if beside else Pulled(self.folder / "pulled")
         remove_orphans()
         bridge.remove_orphans()
         self.plane = ControlPlane(self.folder / "cp", simulate_nodes=False)
@@ -118,10 +103,13 @@ class Lab:
 
     def pull(self, registry: str, images: Sequence[str]) -> None:
         """Machines that boot from now on have these images, and take `registry` for every registry there is."""
-        self._images.pull(registry, images)
+        self._pulled.pull(registry, images)
 
-    def boot(self, name: str, pool: Pool, window: ShutdownWindow | None = None, *, tainted: bool = True) -> Machine:
-        """A ready node of this pool under a kubelet with the pool's shutdown window; untainted, it is anybody's."""
+    def boot(
+        self, name: str, pool: Pool, window: ShutdownWindow | None = None, *, tainted: bool = True, gpu: bool = False
+    ) -> Machine:
+        """A ready node of this pool under a kubelet with the pool's shutdown window; untainted, it is anybody's. `gpu`: it
+        counts one, as an extended resource of the node; nothing stands behind it."""
         self._boots += 1
         folder = self.folder / f"m{self._boots}"
         folder.mkdir()
@@ -142,10 +130,10 @@ class Lab:
             critical_s=granted.critical_s,
             address=self.bridge.address,
             network=self.bridge.network(self._boots),
-            registry=self._images.pulled.registry if self._images.pulled else "",
+            registry=self._pulled.registry,
         )
-        if self._images.pulled:
-            self._images.pulled.copy_to(folder)
+        if self._pulled.registry:
+            self._pulled.copy_to(folder)
         make_cgroups(config.cgroup)
         processes = Processes(folder)
         entry = ["unshare", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc"]
@@ -154,6 +142,8 @@ class Lab:
         machine = self.machines[name] = Machine(config, processes, pid)
         processes.wait_until(f"{name} takes its shutdown lock", (folder / "inhibited").exists)
         until(f"{name} is ready", lambda: nodes.ready(self.api, [name]))
+        if gpu:
+            self.api.merge(f"{nodes.NODES}/{name}/status", {"status": {"capacity": {GPU_RESOURCE: "1"}}})
         return machine
 
     def preempt(self, machine: Machine) -> bool:

@@ -5,13 +5,13 @@ A datagram server on the lab's bridge; pods with an address of their own are giv
 
 import socketserver
 import struct
-import threading
 from collections.abc import Generator
 from contextlib import contextmanager
 from ipaddress import IPv4Address
 
 from holdfast.clients.api import Api
 from workloads.library.tests.node.lab.config import CLUSTER_DOMAIN
+from workloads.library.tests.node.lab.google import listening
 from workloads.library.tests.node.lab.lab import Lab
 
 PORT = 53
@@ -31,14 +31,8 @@ def served(lab: Lab) -> Generator[None]:
         allow_reuse_address = True
         daemon_threads = True
 
-    with Listener((lab.bridge.address, PORT), Names) as listener:
-        thread = threading.Thread(target=listener.serve_forever, kwargs={"poll_interval": 0.05})
-        thread.start()
-        try:
-            yield
-        finally:
-            listener.shutdown()
-            thread.join()
+    with listening(Listener((lab.bridge.address, PORT), Names)):
+        yield
 
 
 def answer(api: Api, datagram: bytes) -> bytes:

@@ -15,15 +15,18 @@ LIMIT_S = 900
 
 
 class Pulled:
-    def __init__(self, folder: Path, registry: str) -> None:
-        self.folder, self.registry = folder, registry
+    registry = ""
+    """Of all images; empty while there are none."""
 
-        folder.mkdir()
-        config.mirror(folder, registry)
-        self._settings = folder / "containerd.toml"
-        self._settings.write_text(config.containerd(folder, state=f"{folder}/state"))
+    def __init__(self, folder: Path) -> None:
+        self.folder, self._settings = folder, folder / "containerd.toml"
 
-    def pull(self, images: Sequence[str]) -> None:
+    def pull(self, registry: str, images: Sequence[str]) -> None:
+        if not self.registry:
+            self.registry = registry
+            self.folder.mkdir()
+            config.mirror(self.folder, registry)
+            self._settings.write_text(config.containerd(self.folder, state=f"{self.folder}/state"))
         processes = Processes(self.folder)
         processes.start("containerd", ["containerd", "--config", self._settings])
         try:

@@ -1,12 +1,15 @@
 """What a machine shows of its pods: the lines that they printed, and the processes as the kernel runs them."""
 
 import json
-from dataclasses import dataclass
 from pathlib import Path
 
 from holdfast.clients.api import Object
 from holdfast.contract.environment import ENV_JOB
-from workloads.library.tests.node.lab.lab import Machine
+from holdfast.contract.exit_codes import EXIT_PREEMPTED
+from holdfast.jobs.job_snapshot import exit_code
+from tests.cluster.sim import pods
+from tests.cluster.sim.world import disruption
+from workloads.library.tests.node.lab.lab import Lab, Machine
 
 
 def printed(machine: Machine, pod: Object) -> list[str]:
@@ -24,49 +27,41 @@ def events(machine: Machine, pod: Object, event: str) -> list[Object]:
     return [each for each in parsed if each.get("event") == event]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Process:
-    """As the kernel sees the first process of a container."""
-
-    user: int
-    group: int
-    seccomp: int
-    """2: filtered."""
-    no_new_privileges: bool
-    capabilities: int
-    root_read_only: bool
-    memory_limit: int
-    command: list[str]
+def preempted(lab: Lab, machine: Machine, pod: Object) -> Object:
+    """The pod as it ended when its Spot machine was taken: noticed, and within the window."""
+    assert lab.preempt(machine), "the kubelet gave its lock back within the window"
+    ended = lab.api.get(pods.path(pod))
+    assert (disruption(ended), exit_code(ended)) == ("TerminationByKubelet", EXIT_PREEMPTED)
+    return ended
 
 
-def process(job: str) -> Process:
-    """Of the pod that was given this name of a job."""
+def process(job: str) -> dict[str, object]:
+    """How the kernel runs the first process of the pod that was given this name of a job."""
     mine = f"{ENV_JOB}={job}".encode()
     for folder in sorted(Path("/proc").glob("[0-9]*"), key=lambda path: int(path.name)):
         try:
             command = (folder / "cmdline").read_bytes().split(b"\0")
             if command[0] == b"python" and mine in (folder / "environ").read_bytes().split(b"\0"):
-                return _read(folder, [part.decode() for part in command if part])
+                return {"command": [part.decode() for part in command if part]} | _confinement(folder)
         except (FileNotFoundError, ProcessLookupError):
             continue  # it has ended meanwhile
     raise LookupError(f"no process of {job} runs")
 
 
-def _read(folder: Path, command: list[str]) -> Process:
+def _confinement(folder: Path) -> dict[str, object]:
     lines = (folder / "status").read_text().splitlines()
     status = {key: value.split() for key, _, value in (line.partition(":") for line in lines)}
     mounts = [line.split() for line in (folder / "mountinfo").read_text().splitlines()]
     options = next(mount[5] for mount in mounts if mount[4] == "/")
-    return Process(
-        user=int(status["Uid"][1]),
-        group=int(status["Gid"][1]),
-        seccomp=int(status["Seccomp"][0]),
-        no_new_privileges=status["NoNewPrivs"] == ["1"],
-        capabilities=int(status["CapEff"][0], 16),
-        root_read_only="ro" in options.split(","),
-        memory_limit=_memory_limit(folder),
-        command=command,
-    )
+    return {
+        "user": int(status["Uid"][1]),
+        "group": int(status["Gid"][1]),
+        "seccomp": int(status["Seccomp"][0]),
+        "no_new_privileges": status["NoNewPrivs"] == ["1"],
+        "capabilities": int(status["CapEff"][0], 16),
+        "root_read_only": "ro" in options.split(","),
+        "memory_limit": _memory_limit(folder),
+    }
 
 
 def _memory_limit(folder: Path) -> int:
