@@ -96,7 +96,7 @@ def choose(asked: str) -> str:
         raise InputError("builder", got=asked, allowed=", ".join(BUILDERS), fix="name a builder, or none")
     found = next((name for name, words in _PROGRAMS.items() if _works(words)), None)
     if found is None:
-        raise Unjudged("nothing here builds or copies images: install Docker with buildx, or buildah")
+        raise Unjudged("nothing here builds images: install Docker with buildx, or buildah")
     return found
 
 

@@ -1,31 +1,69 @@
 """Copy an image of others into the environment's registry, and ask a registry what a tag means today."""
 
 import json
+import shutil
+from dataclasses import dataclass
 
-from workloads.images.builders import choose, run
+from holdfast.contract.errors import Unjudged
+from workloads.images.builders import run
 from workloads.images.pins import checked_digest
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Tool:
+    """Command lines; a word that begins with `?` is for a registry without TLS."""
+
+    copies: tuple[str, ...]
+    asks: tuple[str, ...]
+    """The last one prints the digest of {target}, or JSON that has it under `key`."""
+    key: str = ""
+
+
+TOOLS = {
+    "crane": Tool(copies=("crane ?--insecure copy {source} {target}",), asks=("crane ?--insecure digest {target}",)),
+    "skopeo": Tool(
+        copies=("skopeo copy --all ?--dest-tls-verify=false docker://{source} docker://{target}",),
+        asks=("skopeo inspect ?--tls-verify=false --format={{{{.Digest}}}} docker://{target}",),
+    ),
+    "docker": Tool(
+        copies=("docker buildx imagetools create --tag {target} {source}",),
+        asks=("docker buildx imagetools inspect --format={{{{json_.Manifest}}}} {target}",),
+        key="digest",
+    ),
+    "buildah": Tool(
+        copies=(
+            "buildah pull --policy=always ?--tls-verify=false {source}",
+            "buildah push ?--tls-verify=false {source} docker://{target}",
+        ),
+        asks=("buildah pull --policy=always ?--tls-verify=false {target}", "buildah inspect --type=image {target}"),
+        key="FromImageDigest",
+    ),
+}
 
 
 def copy(source: str, target: str, *, plain_http: bool = False) -> str:
     """The digest under which `target` holds it; all platforms, but for buildah, which takes this machine's."""
-    if choose("") == "buildx":
-        run(["docker", "buildx", "imagetools", "create", "--tag", target, source])
-    else:
-        tls = _tls(plain_http)
-        run(["buildah", "pull", "--policy=always", *tls, source])
-        run(["buildah", "push", *tls, source, f"docker://{target}"])
+    for line in _tool().copies:
+        _run(line, plain_http, source=source, target=target)
     return resolve(target, plain_http=plain_http)
 
 
 def resolve(image: str, *, plain_http: bool = False) -> str:
     """`sha256:...` of a tag, as its registry answers now."""
-    if choose("") == "buildx":
-        ask, key = ["docker", "buildx", "imagetools", "inspect", "--format={{json .Manifest}}", image], "digest"
-    else:
-        run(["buildah", "pull", "--policy=always", *_tls(plain_http), image])
-        ask, key = ["buildah", "inspect", "--type=image", image], "FromImageDigest"
-    return checked_digest(str(json.loads(run(ask)).get(key, "")), " ".join(ask))
+    tool, answer = _tool(), ""
+    for line in tool.asks:
+        answer = _run(line, plain_http, target=image)
+    return checked_digest(str(json.loads(answer).get(tool.key, "")) if tool.key else answer, tool.asks[-1])
 
 
-def _tls(plain_http: bool) -> list[str]:
-    return ["--tls-verify=false"] if plain_http else []
+def _run(line: str, plain_http: bool, **values: str) -> str:
+    words = [word.removeprefix("?") for word in line.split() if plain_http or not word.startswith("?")]
+    return run([word.format(**values).replace("json_", "json ") for word in words])
+
+
+def _tool() -> Tool:
+    found = next((tool for program, tool in TOOLS.items() if shutil.which(program)), None)
+    if found is None:
+        fix = "install crane (github.com/google/go-containerregistry), skopeo, Docker with buildx, or buildah"
+        raise Unjudged(f"nothing here copies images: {fix}")
+    return found

@@ -4,7 +4,6 @@ The control plane is real and new. Stood in for are the builder of images, the r
 are simulated; the operators' pods are processes of this host, started when their Deployment is there.
 """
 
-import json
 import os
 import pty
 import re
@@ -64,11 +63,12 @@ def checkout(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def variables(tmp_path: Path, plane: ControlPlane) -> dict[str, str]:
-    """Of a shell whose gcloud and docker are ours, and whose kubeconfig is that of the new cluster."""
+    """Of a shell whose gcloud, docker and crane are ours, and whose kubeconfig is that of the new cluster."""
     folder = tmp_path / "bin"
     folder.mkdir()
     tools = Tools(folder)
-    tools.add("docker", json.dumps({"digest": DIGEST}))
+    tools.add("docker")
+    tools.add("crane", DIGEST)
     Gcloud(folder)
     path = os.pathsep.join([str(ROOT / ".venv/bin"), str(folder), os.environ["PATH"]])
     kubeconfig = str(plane.kubeconfig("admin"))
