@@ -26,7 +26,7 @@ def plane() -> Iterator[ControlPlane]:
 
 def counted(lines: Path) -> list[tuple[str, str, str]]:
     """Of the lines about nodes."""
-    rows = map(json.loads, lines.read_text().splitlines() if lines.exists() else [])
+    rows = map(json.loads, lines.read_text().splitlines())
     return [
         (row["event"], row["node"], row.get("reason", "")) for row in rows if row.get("event", "").startswith("node_")
     ]
@@ -49,7 +49,7 @@ def restart_apiserver(plane: ControlPlane) -> None:
 @pytest.fixture
 def watched(plane: ControlPlane, tmp_path: Path) -> Iterator[tuple[int, Path]]:
     """The exporter's port, and the file of its lines."""
-    lines = tmp_path / "lines" / "watcher.jsonl"
+    lines = tmp_path / "watcher.jsonl"
     with exporter(plane.kubeconfig("admin"), every_s=0.2, lines=lines) as (_, port):
         yield port, lines
 
