@@ -216,6 +216,10 @@ def _run(
             raise Unjudged(
                 f"no end in time: choose a longer --timeout or fewer --steps; its output ends: {log.read_text()[-600:]}"
             ) from error
+        except OSError as error:
+            raise InputError(
+                "command cannot be started", got=str(error), allowed="a program", fix="check what follows --"
+            ) from error
     if bool(done.returncode) != dies:
         raise Unjudged(f"the command ended with {done.returncode}; its output ends: {log.read_text()[-600:]}")
     return {path.stem.removeprefix(f"{trace}-"): _lines(path) for path in sorted(folder.glob(f"{trace}-*.jsonl"))}
