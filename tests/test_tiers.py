@@ -110,7 +110,7 @@ def test_the_page_of_the_slowest_names_tests_that_exist() -> None:
 @pytest.mark.process
 def test_a_run_without_the_options_of_a_tier_ends_well() -> None:
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:xdist", "--durations=1"]
-    done = ran([*command, "workloads/library/tests/contract/test_checkpoint_interval.py"])
+    done = ran([*command, "workloads/library/tests/contract/test_progress.py"])
     assert done.returncode == 0, done.stdout
 
 

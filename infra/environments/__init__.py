@@ -1,6 +1,7 @@
 """One module per environment, each with one literal `ENVIRONMENT`. A fork edits or adds a module here, nothing else."""
 
 import traceback
+from collections.abc import Callable
 from difflib import get_close_matches
 from importlib import import_module
 from pathlib import Path
@@ -36,17 +37,17 @@ def load(name: str) -> Environment:
         near = get_close_matches(name, names(), n=1)
         fix = f"did you mean {near[0]}?" if near else f"`python -m infra new {name}` makes one"
         raise InputError("unknown environment", got=name, allowed=", ".join(names()), fix=fix)
-    environment = _imported(name)
+    environment = built(name, lambda: import_module(f"{__name__}.{name}").ENVIRONMENT)
     if environment.name != name:
         what = f"{source_of(name)}: name"
         raise InputError(what, got=environment.name, allowed=name, fix="set name to the module's name")
     return environment
 
 
-def _imported(name: str) -> Environment:
-    """What the module has, or an InputError that names its file."""
+def built(name: str, make: Callable[[], Environment]) -> Environment:
+    """What `make` gives, or an InputError that names the file of the environment."""
     try:
-        return import_module(f"{__name__}.{name}").ENVIRONMENT
+        return make()
     except InputError as error:
         raise _placed(error, name) from error
     except SyntaxError as error:

@@ -1,5 +1,6 @@
 """explain, list and dashboard show one number for a job that Kueue holds, and the report once it has started."""
 
+import json
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -10,7 +11,6 @@ import pytest
 from holdfast.clients.api import Api, Object
 from holdfast.contract.pools import LABEL_ACCELERATOR
 from holdfast.contract.values import rfc3339
-from holdfast.exporter import lines
 from holdfast.exporter.cloud import CloudWriter
 from holdfast.exporter.cluster import Cluster
 from holdfast.jobs import cluster_snapshot, explain
@@ -89,12 +89,10 @@ def test_the_chart_has_one_line_with_that_wait() -> None:
     assert {("accelerator", "nvidia-l4"), ("queue", "spot")} <= set(found.labels)
 
 
-def test_once_it_has_started_the_report_of_event_lines_shows_that_wait(tmp_path: Path) -> None:
+def test_once_it_has_started_the_report_of_event_lines_shows_that_wait() -> None:
     cluster = watched(lambda: NOW, held())
     cluster.queues.workload("MODIFIED", workload(*ADMITTED))
-    target = tmp_path / "watcher.jsonl"
-    lines.append(target, cluster.lines(NOW))
-    found: Capacities = capacities(parse(target.read_bytes().splitlines()).events)
+    found: Capacities = capacities(parse(json.dumps(line).encode() for line in cluster.lines(NOW)).events)
     (wait,) = found.queue_waits
     assert (wait.kind["queue"], wait.kind["accelerator"], wait.n) == ("spot", "nvidia-l4", 1)
     assert (wait.p50_s, wait.p95_s, wait.longest_s) == (WAITED_S, WAITED_S, WAITED_S)
