@@ -157,9 +157,9 @@ def _route(proxy: Proxy, prefix: str = "/") -> dict[str, Any]:
 
 def _servers(proxy: Proxy, folder: str) -> dict[str, Any]:
     most = int(PROXY_MEMORY_MIB * 2**20 * _REQUESTS_SHARE) // _REQUEST_BYTES
-    # Those that wait for a connection are counted apart. A machine that vanished looks least loaded, so nearly all
-    # requests of one connect timeout wait for it.
-    limits = {"max_connections": most // 2, "max_pending_requests": most // 2, "max_requests": most}
+    # Those that wait for a connection are counted apart, and hold twice as much. A machine that vanished looks least
+    # loaded, so nearly all requests of one connect timeout wait for it.
+    limits = {"max_connections": most // 2, "max_pending_requests": most * 3 // 8, "max_requests": most}
     if proxy.max_retries is not None:
         limits["max_retries"] = proxy.max_retries
     source = {"path_config_source": {"path": proxy.endpoints_file, "watched_directory": {"path": folder}}}
