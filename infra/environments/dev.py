@@ -74,7 +74,7 @@ ENVIRONMENT = Environment(
     security=Security(secret_manager=True),
     storage=Storage(allow_destroy=True),
     queue=Queue(),
-    # Cloud SQL is the dearest part of an idle cluster; batch results go to a database of yours, or set one here.
+    # Cloud SQL is the most expensive part of an idle cluster; batch results go to a database of yours, or set one here.
     database=None,
     serving=Serving(
         promised_per_s=40,

@@ -42,10 +42,8 @@ def documentation(alert: Alert, base_url: str) -> Documentation:
     subject = f"[{alert.severity.value}] {alert.name}"
     fits = len(text) <= MAX_CHARACTERS and len(text.encode()) <= MAX_BYTES
     if not (fits and len(subject) <= MAX_SUBJECT and len(url) <= MAX_URL):
-        what, allowed = (
-            f"runbook section {alert.slug} does not fit",
-            f"{MAX_CHARACTERS} characters and {MAX_BYTES} bytes",
-        )
+        what = f"runbook section {alert.slug} does not fit into a notification"
+        allowed = f"{MAX_CHARACTERS} characters and {MAX_BYTES} bytes"
         fix = "shorten the section in monitoring/alerting/runbook.md"
         raise InputError(what, got=f"{len(text)} characters", allowed=allowed, fix=fix)
     return Documentation(subject, text, url)

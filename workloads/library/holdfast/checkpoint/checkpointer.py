@@ -230,8 +230,9 @@ class Checkpointer:
             check_state(self._state, self._ranks)
             self.stop.shutdown.takes_s = self._window_s
             storage = on_every_rank(self._ranks, lambda: reliable_storage(self._url, self._tuning, create=True))
-            asked = lambda: self.stop.requested  # noqa: E731
-            began = start(storage, self._url, self._run, self._state, self._ranks, self._tuning, asked)
+            began = start(
+                storage, self._url, self._run, self._state, self._ranks, self._tuning, lambda: self.stop.requested
+            )
             self._reports.of_restore(began.restored)
             if self.stop.should_stop(began.restored.step):
                 raise Preempted(began.restored.step)

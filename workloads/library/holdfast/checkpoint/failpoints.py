@@ -10,14 +10,37 @@ from functools import cache
 
 from holdfast.contract.environment import ENV_KILL_AT
 
-# All that one trainer and its uploader reach: a kill at each is tested.
 POINTS = (
-    *("stage.begin", "stage.end"),
-    *("upload.begin", "upload.shard", "upload.manifest", "upload.end"),
-    *("commit.verified", "commit.written"),
-    *("restore.chosen", "restore.verified", "restore.applied"),
-    *("retention.begin", "retention.uncommitted", "retention.end"),
+    "stage.begin",
+    "stage.end",
+    "upload.begin",
+    "upload.shard",
+    "upload.manifest",
+    "upload.end",
+    "commit.verified",
+    "commit.written",
+    "restore.chosen",
+    "restore.verified",
+    "restore.applied",
+    "retention.begin",
+    "retention.uncommitted",
+    "retention.end",
 )
+
+# Of elastic gangs.
+GANG_POINTS = (
+    "gang.join",
+    "gang.report",
+    "gang.propose",
+    "gang.proposed",
+    "gang.connect",
+    "gang.synchronize",
+    "gang.reduce",
+    "gang.reduced",
+)
+
+# Of copies in neighbours' memory.
+PEER_POINTS = ("peer.agree", "peer.copy", "peer.send", "peer.receive", "peer.copied", "peer.restore")
 
 _seen: Counter[str] = Counter()
 
@@ -35,7 +58,7 @@ def failpoint(name: str) -> None:
     wanted = _wanted()
     if not wanted:
         return
-    assert name in POINTS or name.startswith(("gang.", "peer.")), name
+    assert name in (*POINTS, *GANG_POINTS, *PEER_POINTS), name
     _seen[name] += 1
     point, _, count = wanted.partition(":")
     if point == name and _seen[name] == int(count or 1):

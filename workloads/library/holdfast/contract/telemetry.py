@@ -64,10 +64,10 @@ GPU_FIELDS: dict[str, tuple[str, str]] = {
 METRIC_PREFIX = "custom.googleapis.com/holdfast"
 # Name -> help; times are in seconds, and their names say so. The exporter serves them to Prometheus with '/' as '_' and the prefix `holdfast_`.
 METRICS: dict[str, str] = {
-    "preemptions_total": "Spot nodes taken away, by pool and zone",
+    "preemptions_total": "preempted Spot nodes, by pool and zone",
     # Written together, read by the churn estimate. age_h: lower end of the band of node age, in hours.
     "spot_node_seconds_total": "time that Spot nodes were at risk, by pool, machine_type, zone and age_h",
-    "spot_node_losses_total": "Spot nodes taken away, by pool, machine_type, zone and age_h",
+    "spot_node_losses_total": "lost Spot nodes, by pool, machine_type, zone and age_h",
     "goodput_ratio": "productive share of wall time, by namespace and job",
     "useful_paid_ratio": "productive share of the time on machines: without waits for capacity, by namespace and job",
     "gang_below_size_seconds": "since when an elastic gang has fewer nodes than places, by namespace and job; 0: it has all",
@@ -89,7 +89,7 @@ METRICS: dict[str, str] = {
     "fruitless_restarts": "crashes in a row without a new commit or result; evictions do not count, by namespace and job",
     "dead_letters_total": "items given up, by namespace and job",
     "batch_failures_total": "items that failed and were tried again, by namespace, job and class of error",
-    "system_pods_on_interruptible": "system pods, other than DaemonSets, on nodes that can be taken away",
+    "system_pods_on_interruptible": "system pods, other than DaemonSets, on nodes that can be preempted",
     "silent_node_pods": "pods of jobs on nodes that stopped reporting, by namespace",
     "gpu_faults_total": "Spot nodes found with a broken GPU, by pool, fault and answer: replaced or reported",
     "disruption_budget_shortfall": "pods missing from what a PodDisruptionBudget wants, by namespace and budget",

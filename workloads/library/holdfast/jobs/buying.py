@@ -36,7 +36,7 @@ class Purchase:
     pods: int
     gpus: int
     usd_per_hour: float | None
-    """Of the dearest pool that may serve it, or of the machine that auto-provisioning would take; None where
+    """Of the most expensive pool that may serve it, or of the machine that auto-provisioning would take; None where
     the table has no price."""
 
 

@@ -31,12 +31,27 @@ def ended(found: Found, goals: Mapping[str, bool | str]) -> NoReturn:
 
 
 def rows(found: Found, margin: str = "") -> Iterator[str]:
+    """Several of one kind, as the ways of saving, are one table."""
     for name, value in found.items():
-        if isinstance(value, Mapping):
+        if not isinstance(value, Mapping):
+            yield f"{margin + name:<70} {_text(value)}"
+        elif len(value) > 1 and all(isinstance(each, Mapping) and not _nested(each) for each in value.values()):
+            yield from (margin + line for line in _table(name, value))
+        else:
             yield f"{margin}{name}"
             yield from rows(value, f"{margin}  ")
-        else:
-            yield f"{margin + name:<70} {_text(value)}"
+
+
+def _nested(found: Found) -> bool:
+    return any(isinstance(each, Mapping) for each in found.values())
+
+
+def _table(name: str, found: Mapping[str, Found]) -> Iterator[str]:
+    columns = list(dict.fromkeys(column for each in found.values() for column in each))
+    cells = [[kind, *(_text(each[c]) if c in each else "" for c in columns)] for kind, each in found.items()]
+    widths = [max(map(len, column)) for column in zip([name, *columns], *cells, strict=True)]
+    for line in ([name, *columns], *cells):
+        yield "  ".join(f"{cell:<{width}}" for cell, width in zip(line, widths, strict=True)).rstrip()
 
 
 def _text(value: object) -> str:

@@ -44,7 +44,7 @@ GOALS: Goals = {
             f["drains_posts"] == f["drains_by_proxy"] == f["drains_by_servers"]
         ),
         "every eviction and roll-out was played": lambda f: f["drains_actions"] == f["drains_actions_wanted"],
-        "every server left in order": lambda f: f["drains_exit_codes"] == [143],
+        "every server exited cleanly": lambda f: f["drains_exit_codes"] == [143],
     },
     "late": {
         "none failed or was retried with endpoints 0 and 3 s late": lambda f: (

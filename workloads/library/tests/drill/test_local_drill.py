@@ -59,7 +59,7 @@ def test_the_naive_twin_is_found_out(tmp_path: Path) -> None:
     code, journal = run_drill("naive-notice", tmp_path)
     arguments = verdicts(journal)
     assert (code, journal["verdict"]) == (1, "broken"), journal
-    assert arguments["not taken for finished"] == arguments["left in order"] == "broken"
+    assert arguments["not reported as complete"] == arguments["exited cleanly"] == "broken"
     assert journal["fail_step"] == "recovery"
     assert not left(tmp_path)
 

@@ -98,7 +98,7 @@ def parse_manifest(data: bytes) -> Manifest:
     for part in manifest.tensors:
         axes = zip(part.offset, part.extent, part.shape, strict=True)
         if part.at + part.bytes > length or any(start + extent > size for start, extent, size in axes):
-            raise Damaged(f"tensor {printable(part.key, 80)} lies outside its shards or its shape")
+            raise Damaged(f"tensor {printable(part.key, 80)} is outside its shards or its shape")
     return manifest
 
 

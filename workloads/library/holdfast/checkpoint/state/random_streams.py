@@ -111,5 +111,5 @@ def _numpy_state(saved: Mapping[str, Any]) -> tuple[Any, ...]:
     keys = saved["keys"].numpy().astype("uint32")
     # NumPy does not look at it, and would read the memory there.
     if not 0 <= saved["at"] <= len(keys):
-        raise ValueError("the position lies outside the state")
+        raise ValueError("the position is outside the state")
     return "MT19937", keys, saved["at"], saved["gauss"], saved["cached"]

@@ -151,7 +151,7 @@ class Control:
             return self._joined(asks)
         if path == "/report":
             return self._reported(asks, int(body["epoch"]))
-        raise ValueError(f"nobody asks for {path}")
+        raise ValueError(f"no such path: {path}")
 
     def _reported(self, asks: Member, number: int) -> dict[str, Any]:
         with self._changed:
