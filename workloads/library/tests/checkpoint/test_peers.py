@@ -17,7 +17,6 @@ from holdfast.checkpoint.peers import wire
 from holdfast.checkpoint.peers.keeper import Keeper
 from holdfast.checkpoint.peers.places import PeerPlaces
 from holdfast.checkpoint.peers.storage import Offer, PeerStorage, whole_offers
-from holdfast.checkpoint.peers.wire import Question
 from holdfast.checkpoint.restore.reading import open_step
 from holdfast.checkpoint.stores.storage import crc32c
 from holdfast.contract.environment import ENV_KEY_FILE
@@ -90,7 +89,7 @@ def test_a_rank_reads_its_own_memory_without_its_keeper(
     offer = pair.offer()
     assert offer
     asked: list[object] = []
-    monkeypatch.setattr(storage_room, "Question", lambda *about: asked.append(about[2]) or Question(*about))
+    monkeypatch.setattr(storage_room, "ask", lambda *about, into: asked.append(about[2]) or wire.ask(*about, into=into))
     storage = PeerStorage(pair.places[1], [offer], 1, copies_first=copies_first)
     opened = open_step(storage, RUN, 5)
     asked.clear()

@@ -15,7 +15,7 @@ from holdfast.checkpoint.errors import Damaged, Denied, NotFound
 from holdfast.checkpoint.format import Commit, ManifestDigest
 from holdfast.checkpoint.format.decoding import parse_manifest
 from holdfast.checkpoint.peers.places import PeerPlaces, Version
-from holdfast.checkpoint.peers.wire import Head, Question
+from holdfast.checkpoint.peers.wire import Head, ask
 from holdfast.checkpoint.stores.storage import Stat
 from holdfast.contract import object_names
 
@@ -113,11 +113,7 @@ class PeerStorage:
                 return
             question = {"op": "read", "name": name, "from": start, "bytes": len(into)}
             try:
-                found = Question(self._places.keepers[place], self._places.key, question)
-                try:
-                    found.read_into(into)
-                finally:
-                    found.close()
+                ask(self._places.keepers[place], self._places.key, question, into=into)
             except NotFound as error:
                 why = str(error)
                 continue
