@@ -143,12 +143,3 @@ def test_a_full_disk_recovers_by_itself_once_there_is_room_for_one_save(tmp_path
         ckpt.step = 4
     assert not left.exists()
     assert load_tensors(str(url), RUN)[0] == 4
-
-
-def test_a_store_that_refuses_the_upload_which_measures_it_is_named(
-    jobs: Jobs, tmp_path: Path, proxy: FaultyProxy, bucket: str
-) -> None:
-    """And saves are tried all the same."""
-    log, proxy.rule = tmp_path / "log", refused_put("step-0000000000")
-    assert jobs.run(f"gs://{bucket}/runs", tmp_path, env=proxy.env, log=str(log)) == [0]
-    assert "the store takes no object of job as yet: " in log.read_text() and "403" in log.read_text()

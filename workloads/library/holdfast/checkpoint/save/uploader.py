@@ -33,13 +33,13 @@ main()
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Report:
-    """`done`: probed, unprobed, staged, uploaded, committed, sound, failed or fenced; copied or uncopied."""
+    """`done`: staged, uploaded, committed, sound, failed or fenced; copied or uncopied."""
 
     save: int
     done: str
     step: int = 0
     seconds: float = 0.0
-    """Since its staging began; of `staged` how long training was held, of `probed` the probe's own."""
+    """Since its staging began; of `staged` how long training was held."""
     bytes: int = 0
     processor_s: float = 0.0
     """Of `copied`: what this node's share of sending and receiving takes."""
@@ -196,8 +196,6 @@ class Uploader:
             self._take(json.loads(line))
 
     def _take(self, fields: dict[str, Any]) -> None:
-        if fields["done"] == "ready":
-            return
         report = Report(**fields)
         if report.done in ("copied", "uncopied"):
             self._reports.append(report)
