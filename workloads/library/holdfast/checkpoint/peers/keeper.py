@@ -195,11 +195,9 @@ class Keeper:
         failpoint("peer.receive")
         data = slot.room[: manifest.length]
         wire.receive_into(connection, data)
-        at = 0
-        for shard in manifest.shards:
-            if crc32c(data[at : at + shard.bytes]) != shard.crc32c:
+        for shard, stretch in zip(manifest.shards, manifest.stretches(), strict=True):
+            if crc32c(data[stretch]) != shard.crc32c:
                 raise Refused(f"rank {manifest.rank}: the bytes that came are not those that were sent")
-            at += shard.bytes
         with self._lock:
             check_epoch(int(head["epoch"]), self.epoch)
             slot.held = Held(manifest=manifest, payload=payload, data=data, start=int(head["start"]))
@@ -239,11 +237,9 @@ class Keeper:
             for held in self._all():
                 manifest = held.manifest
                 whole = memoryview(held.payload) if name == manifest.name else None
-                at = 0
-                for index, shard in enumerate(manifest.shards):
+                for index, stretch in enumerate(manifest.stretches()):
                     if name == manifest.shard_name(index):
-                        whole = held.data[at : at + shard.bytes]
-                    at += shard.bytes
+                        whole = held.data[stretch]
                 if whole is not None:
                     if not 0 <= start <= start + length <= len(whole):
                         raise Refused(f"{name} has {len(whole)} bytes")

@@ -155,8 +155,8 @@ class PeerStorage:
                 if size < manifest.length:
                     return None
                 view = memoryview(mmap.mmap(descriptor, size)) if size else memoryview(b"")
-                for index, shard in enumerate(manifest.shards):
-                    self._mine[manifest.shard_name(index)], view = view[: shard.bytes], view[shard.bytes :]
+                for index, stretch in enumerate(manifest.stretches()):
+                    self._mine[manifest.shard_name(index)] = view[stretch]
             return self._mine[name]
 
     def _of(self, name: str) -> tuple[Offer, int]:

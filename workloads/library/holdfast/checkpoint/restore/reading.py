@@ -176,13 +176,8 @@ class Transfer:
 
     def _shards_of(self, source: ShardSource) -> list[tuple[int, int]]:
         start, end = source.part.at, source.part.at + source.part.bytes
-        found: list[tuple[int, int]] = []
-        at = 0
-        for index, shard in enumerate(self._opened.manifests[source.rank].shards):
-            if at < end and at + shard.bytes > start:
-                found.append((source.rank, index))
-            at += shard.bytes
-        return found
+        stretches = self._opened.manifests[source.rank].stretches()
+        return [(source.rank, n) for n, one in enumerate(stretches) if one.start < end and one.stop > start]
 
     def _fetch(self, which: tuple[int, int]) -> None:
         rank, index = which
