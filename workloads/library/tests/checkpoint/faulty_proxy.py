@@ -49,15 +49,6 @@ def none(method: str, path: str) -> str:
     return PASS
 
 
-def refused_put(*parts: str) -> Rule:
-    """Of an object whose name has all these parts."""
-
-    def rule(method: str, path: str) -> str:
-        return REFUSE_403 if method == "POST" and all(part in path for part in parts) else PASS
-
-    return rule
-
-
 class FaultyProxy:
     def __init__(self, emulator: str) -> None:
         self.counts: Counter[str] = Counter()

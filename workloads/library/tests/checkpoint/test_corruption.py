@@ -1,10 +1,9 @@
-"""Injected damages, half of them on a mesh of two axes: none loads, each falls back to the checkpoint before."""
+"""Injected damages: none loads, each falls back to the checkpoint before."""
 
 import random
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -14,52 +13,26 @@ from holdfast.checkpoint.restore import restore
 from holdfast.checkpoint.settings import Tuning
 from holdfast.checkpoint.stores.opening import open_storage
 from holdfast.contract.errors import InputError
-from workloads.library.tests.checkpoint import mesh_checkpoints
 from workloads.library.tests.checkpoint.corruptions import DAMAGES, shards
-from workloads.library.tests.checkpoint.jobs import RUN, Jobs, build, newest
+from workloads.library.tests.checkpoint.jobs import RUN, build, newest
 from workloads.library.tests.checkpoint.made import alone
-from workloads.library.tests.checkpoint.mesh_checkpoints import NEW, OLD
 
 pytestmark = pytest.mark.process
-# Fixture that wrote two checkpoints -> what gives the step of the newest that is sound.
-LAYOUTS: dict[str, Callable[[Path, Path], int]] = {
-    "pristine": lambda url, _: newest(url),
-    "of_a_mesh": mesh_checkpoints.verified,
-}
-PER_KIND = 4
+PER_KIND, OLD, NEW = 8, 3, 6
 
 
-@pytest.fixture(scope="module")
-def of_a_mesh(jobs: Jobs, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return mesh_checkpoints.write(jobs, tmp_path_factory.mktemp("mesh"))
-
-
-@pytest.mark.parametrize("of", LAYOUTS)
 @pytest.mark.parametrize("kind", DAMAGES)
-def test_damage_is_detected_and_the_checkpoint_before_it_is_restored(
-    request: pytest.FixtureRequest, tmp_path: Path, kind: str, of: str
-) -> None:
-    sound: Path = request.getfixturevalue(of)
-    newest = LAYOUTS[of]
-    rng = random.Random(kind)
-    done = 0
+def test_damage_is_detected_and_the_checkpoint_before_it_is_restored(pristine: Path, tmp_path: Path, kind: str) -> None:
+    """On a mesh of two axes too, in `make bench-checkpoint`."""
+    rng, done = random.Random(kind), 0
     while done < PER_KIND:
         url = tmp_path / str(done)
-        shutil.copytree(sound, url)
-        step = {n: url / RUN / f"step-{n:010d}" for n in (OLD, NEW)}
-        applied = DAMAGES[kind](step[NEW], step[OLD], rng)
-        if applied:
-            assert newest(url, sound.parent) == OLD, f"injection {done} of {kind} went unnoticed"
+        shutil.copytree(pristine, url)
+        old, new = (url / RUN / f"step-{step:010d}" for step in (OLD, NEW))
+        if DAMAGES[kind](new, old, rng):
+            assert newest(url) == OLD, f"injection {done} of {kind} went unnoticed"
             done += 1
         shutil.rmtree(url)
-
-
-def test_a_trainer_logs_what_it_passed_over_and_why(jobs: Jobs, url: Path, tmp_path: Path) -> None:
-    shards(url / RUN / f"step-{NEW:010d}")[0].unlink()
-    log = tmp_path / "log"
-    assert jobs.run(url, tmp_path, world=2, log=str(log)) == [0, 0]
-    assert f"skipped step {NEW}: rank" in log.read_text() and "is missing" in log.read_text()
-    assert newest(url) == 12
 
 
 def hostile_pickle(canary: Path) -> bytes:

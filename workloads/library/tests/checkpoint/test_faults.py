@@ -18,7 +18,7 @@ from holdfast.checkpoint.stores.opening import Retrying, open_storage
 from holdfast.checkpoint.stores.storage import crc32c
 from holdfast.contract.exit_codes import EXIT_RETRY
 from workloads.library.tests.checkpoint import faulty_proxy as faults
-from workloads.library.tests.checkpoint.faulty_proxy import FaultyProxy, refused_put, storm
+from workloads.library.tests.checkpoint.faulty_proxy import FaultyProxy, storm
 from workloads.library.tests.checkpoint.jobs import RUN, STEPS, TUNING, Jobs, newest
 
 pytestmark = pytest.mark.process
@@ -70,28 +70,6 @@ def test_a_slow_upload_is_not_taken_for_a_silent_one(
     monkeypatch.setenv(*proxy.env.popitem())
     Retrying(open_storage(f"gs://{bucket}/runs", request_s=2.0), budget_s=60).put("slow", data, crc32c(data))
     assert proxy.taken == len(data)
-
-
-def test_a_refusal_on_one_rank_is_known_on_every_rank_and_later_saves_commit(
-    jobs: Jobs, tmp_path: Path, proxy: FaultyProxy, bucket: str
-) -> None:
-    url, log = f"gs://{bucket}/runs", tmp_path / "log"
-    proxy.rule = refused_put("step-0000000003", "rank-00001")
-    assert jobs.run(url, tmp_path, world=2, env=proxy.env, log=str(log), wait=True) == [0, 0], log.read_text()
-    assert "step 3 failed" in log.read_text()
-    for rank in (0, 1):
-        assert f"rank {rank} knows: " in log.read_text()
-    names = {found.name for found in open_storage(url).list(f"{RUN}/step-0000000003")}
-    assert not any(name.endswith("COMMIT.json") for name in names)
-    assert newest(url) == STEPS
-
-
-def test_a_bucket_that_refuses_ends_every_rank_at_the_start(
-    jobs: Jobs, tmp_path: Path, proxy: FaultyProxy, bucket: str
-) -> None:
-    log, proxy.rule = tmp_path / "log", lambda method, path: faults.REFUSE_403
-    assert jobs.run(f"gs://{bucket}/runs", tmp_path, world=2, env=proxy.env, log=str(log)) == [1, 1]
-    assert log.read_text().count("cannot be used") >= 2
 
 
 @pytest.fixture

@@ -8,6 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from holdfast.checkpoint.errors import NotFound
 from holdfast.checkpoint.format import Manifest, Shard
@@ -15,7 +17,7 @@ from holdfast.checkpoint.peers import keeper as keeping
 from holdfast.checkpoint.peers import storage as storage_room
 from holdfast.checkpoint.peers import wire
 from holdfast.checkpoint.peers.keeper import Keeper
-from holdfast.checkpoint.peers.places import PeerPlaces
+from holdfast.checkpoint.peers.places import PeerPlaces, neighbour_of
 from holdfast.checkpoint.peers.storage import Offer, PeerStorage, whole_offers
 from holdfast.checkpoint.restore.reading import open_step
 from holdfast.checkpoint.stores.storage import crc32c
@@ -219,3 +221,20 @@ def test_an_uploader_of_ranks_that_were_ended_comes_too_late(pair: Pair) -> None
 def test_the_answer_to_a_copy_is_how_long_the_processors_of_the_neighbour_took_it(pair: Pair) -> None:
     manifest, data = shard(0, 5, b"x" * (32 << 20))
     assert 0 < pair.places[0].copy(manifest, memoryview(bytearray(data)), NONE, START) < 30
+
+
+@given(st.lists(st.sampled_from(["", "a", "b", "c"]), min_size=2, max_size=12))
+def test_each_place_keeps_the_copies_of_one_other_in_another_zone_where_possible(zones: list[str]) -> None:
+    places = range(len(zones))
+    found = [neighbour_of(place, zones) for place in places]
+    assert sorted(found) == [*places] and all(found[place] != place for place in places)
+    alike = sum(zones[place] == zones[found[place]] for place in places)
+    assert alike == max(0, 2 * max(map(zones.count, zones)) - len(zones)), "no other choice has fewer"
+
+
+def test_the_largest_level_decides_in_which_domains_differ_and_else_the_place() -> None:
+    assert [neighbour_of(place, [""] * 4) for place in range(4)] == [1, 2, 3, 0]
+    racks = ["z/r1", "z/r1", "z/r2", "z/r2"]
+    assert [neighbour_of(place, racks) for place in range(4)] == [2, 3, 0, 1]
+    zones = ["y/r1", "y/r2", "z/r3", "z/r4"]
+    assert [neighbour_of(place, zones) for place in range(4)] == [2, 3, 0, 1]

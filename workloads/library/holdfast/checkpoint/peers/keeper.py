@@ -124,21 +124,28 @@ class Keeper:
                 self._free.release()
 
     def _talk(self, connection: socket.socket, head: Head, nonce: bytes) -> None:
-        side, slot, data = b"answer", None, memoryview(b"")
+        side, slot, answer, data = b"answer", None, Head(), memoryview(b"")
         try:
-            if head["op"] in ("own", "copy"):
-                slot = self._slot(head)
-                wire.send_head(connection, self._key, side, nonce, {})
-                side = b"taken"
-                manifest = self._manifest(connection, head)
-                answer: Head = {}
-                if slot:
-                    self._take_copy(connection, head, manifest, slot)
-                    answer = {"processor_s": time.thread_time()}
-                else:
-                    self._take_own(head, manifest)
-            else:
-                answer, data = self._answer(head)
+            match head["op"]:
+                case "own" | "copy":
+                    slot = self._slot(head)
+                    wire.send_head(connection, self._key, side, nonce, {})
+                    side = b"taken"
+                    manifest, payload = self._manifest(connection, head)
+                    if slot:
+                        self._take_copy(connection, head, manifest, payload, slot)
+                        answer = {"processor_s": time.thread_time()}
+                    else:
+                        self._take_own(head, manifest, payload)
+                case "hello":
+                    self._add_uploader(int(head["epoch"]), int(head["pid"]))
+                case "have":
+                    with self._lock:
+                        answer = {"held": [held.describe() for held in self._all()]}
+                case "read":
+                    data = self._read(str(head["name"]), int(head["from"]), int(head["bytes"]))
+                case _:
+                    raise Refused("no such question")
         except (Refused, Damaged, InputError) as error:
             answer = {"refused": str(error)[:300]}
         finally:
@@ -147,23 +154,12 @@ class Keeper:
         wire.send_head(connection, self._key, side, nonce, answer)
         connection.sendall(data)
 
-    def _answer(self, head: Head) -> tuple[Head, memoryview]:
-        nothing = memoryview(b"")
-        match head["op"]:
-            case "hello":
-                with self._lock:
-                    check_epoch(int(head["epoch"]), self.epoch)
-                    if self.epoch == self._ended:
-                        raise Refused("its ranks were ended")
-                    self._uploaders.append(os.pidfd_open(int(head["pid"])))
-            case "have":
-                with self._lock:
-                    return {"held": [held.describe() for held in self._all()]}, nothing
-            case "read":
-                return {}, self._read(str(head["name"]), int(head["from"]), int(head["bytes"]))
-            case _:
-                raise Refused("no such question")
-        return {}, nothing
+    def _add_uploader(self, epoch: int, pid: int) -> None:
+        with self._lock:
+            check_epoch(epoch, self.epoch)
+            if self.epoch == self._ended:
+                raise Refused("its ranks were ended")
+            self._uploaders.append(os.pidfd_open(pid))
 
     def _all(self) -> list[Held]:
         copies = [slot.held for slots in self._copies.values() for slot in slots if slot.held]
@@ -179,8 +175,7 @@ class Keeper:
             raise Refused("the description is of another shard")
         return manifest, payload
 
-    def _take_own(self, head: Head, found: tuple[Manifest, bytes]) -> None:
-        manifest, payload = found
+    def _take_own(self, head: Head, manifest: Manifest, payload: bytes) -> None:
         index = int(head["memory"])
         descriptor = self._memories[int(head["local"])][index]
         # Of a rank that writes nothing, as a second replica may, the memory is empty and cannot be mapped.
@@ -190,8 +185,9 @@ class Keeper:
         with self._lock:
             self._own[manifest.rank, index] = held
 
-    def _take_copy(self, connection: socket.socket, head: Head, found: tuple[Manifest, bytes], slot: Slot) -> None:
-        manifest, payload = found
+    def _take_copy(
+        self, connection: socket.socket, head: Head, manifest: Manifest, payload: bytes, slot: Slot
+    ) -> None:
         failpoint("peer.receive")
         data = slot.room[: manifest.length]
         wire.receive_into(connection, data)
