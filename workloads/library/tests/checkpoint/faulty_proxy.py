@@ -23,7 +23,8 @@ BREAK_AFTER = "break after"
 """The request is done, and its answer is lost."""
 BREAK_MIDWAY = "break midway"
 """Half of the answer arrives."""
-
+SPOILT = "spoilt"
+"""The answer has one other bit."""
 SILENT = "silent"
 """The request is taken and never answered; the connection stays open."""
 SLOW_INTAKE = "slow intake"
@@ -99,6 +100,8 @@ class _Handler(BaseHTTPRequestHandler):
             self.close_connection = True
             return
         status, answer, headers = forward(proxy.target, self.command, self.path, body, self.headers)
+        if kind == SPOILT:
+            answer = bytes([answer[0] ^ 1]) + answer[1:]
         if kind == BREAK_AFTER:
             self.close_connection = True
         else:

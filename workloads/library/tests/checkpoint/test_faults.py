@@ -19,7 +19,7 @@ from holdfast.checkpoint.stores.storage import crc32c
 from holdfast.contract.exit_codes import EXIT_RETRY
 from workloads.library.tests.checkpoint import faulty_proxy as faults
 from workloads.library.tests.checkpoint.faulty_proxy import FaultyProxy, storm
-from workloads.library.tests.checkpoint.jobs import RUN, STEPS, TUNING, Jobs, newest
+from workloads.library.tests.checkpoint.jobs import RUN, STEPS, TUNING, Jobs, committed, newest
 
 pytestmark = pytest.mark.process
 
@@ -72,6 +72,22 @@ def test_a_slow_upload_is_not_taken_for_a_silent_one(
     assert proxy.taken == len(data)
 
 
+def test_a_store_that_spoils_what_it_takes_is_found_by_the_first_save_and_costs_no_checkpoint(
+    jobs: Jobs, tmp_path: Path, proxy: FaultyProxy, bucket: str
+) -> None:
+    url, log = f"gs://{bucket}/runs", tmp_path / "log"
+
+    def rule(method: str, path: str) -> str:
+        return faults.SPOILT if method == "GET" and "step-0000000006" in path and ".bin" in path else faults.PASS
+
+    proxy.rule = rule
+    for steps, code in ((3, 0), (6, EXIT_RETRY)):
+        more: dict[str, Any] = {"steps": steps, "keep": 1, "wait": True, "log": str(log)}
+        assert jobs.run(url, tmp_path, env=proxy.env, **more) == [code], log.read_text()
+    assert "gives back other bytes than it was sent" in log.read_text()
+    assert committed(url) == [3], "retention would have replaced it"
+
+
 @pytest.fixture
 def small_disk(tmp_path: Path, require: Callable[[object, str], None]) -> Iterator[Path]:
     folder = tmp_path / "small"
@@ -82,22 +98,6 @@ def small_disk(tmp_path: Path, require: Callable[[object, str], None]) -> Iterat
     require(mounted, "mounting a small tmpfs needs root and mount (util-linux)")
     yield folder
     subprocess.run(["umount", "-l", str(folder)], check=True)
-
-
-def test_a_full_disk_fails_saves_and_not_steps_and_is_never_counted_as_complete(
-    jobs: Jobs, tmp_path: Path, small_disk: Path
-) -> None:
-    filler, log = small_disk / "filler", tmp_path / "log"
-    filler.write_bytes(bytes(4 * 2**20 - 2**17))
-    url = small_disk / "url"
-    assert jobs.run(url, tmp_path, world=2, wait=True, log=str(log)) == [EXIT_RETRY, EXIT_RETRY]
-    for rank in (0, 1):
-        assert f"rank {rank} knows: " in log.read_text()
-    assert "Full: " in log.read_text()
-    assert not list(url.rglob("COMMIT.json")) and not list((url / ".incoming").iterdir())
-    filler.unlink()
-    assert jobs.run(url, tmp_path) == [0]
-    assert newest(url) == STEPS
 
 
 def test_a_full_disk_recovers_by_itself_once_there_is_room_for_one_save(tmp_path: Path, small_disk: Path) -> None:
@@ -114,7 +114,7 @@ def test_a_full_disk_recovers_by_itself_once_there_is_room_for_one_save(tmp_path
         for step in (2, 3):
             ckpt.save(step)
             assert not ckpt.wait()
-        assert "Full" in ckpt.failure
+        assert "Full" in ckpt.failure and not list((url / ".incoming").iterdir())
         filler.unlink()
         ckpt.save(4)
         assert ckpt.wait(), ckpt.failure
