@@ -20,7 +20,6 @@ from holdfast.checkpoint.errors import Superseded as Superseded
 if TYPE_CHECKING:
     from holdfast.checkpoint.checkpointer import Checkpointer as Checkpointer
     from holdfast.checkpoint.format.commit import committed_steps as committed_steps
-    from holdfast.checkpoint.format.commit import runs as runs
     from holdfast.checkpoint.restore.loading import load_tensors as load_tensors
     from holdfast.checkpoint.settings import Tuning as Tuning
     from holdfast.checkpoint.state import PerRank as PerRank
@@ -32,7 +31,6 @@ _HOME = {
     "Tuning": "settings",
     "committed_steps": "format.commit",
     "load_tensors": "restore.loading",
-    "runs": "format.commit",
     "track": "state.tracking",
 }
 

@@ -20,6 +20,7 @@ from holdfast.contract.exit_codes import EXIT_RETRY
 from workloads.library.tests.checkpoint import faulty_proxy as faults
 from workloads.library.tests.checkpoint.faulty_proxy import FaultyProxy, storm
 from workloads.library.tests.checkpoint.jobs import RUN, STEPS, TUNING, Jobs, committed, newest
+from workloads.library.tests.processes import until
 
 pytestmark = pytest.mark.process
 
@@ -53,10 +54,10 @@ def test_connections_that_fall_silent_are_given_up_and_their_requests_made_again
         return faults.SILENT if first else faults.PASS
 
     url, log, proxy.rule = f"gs://{bucket}/runs", tmp_path / "log", rule
-    more: dict[str, Any] = {"tuning": replace(TUNING, request_s=1.0, retry_s=60.0), "wait": True, "log": str(log)}
+    more: dict[str, Any] = {"tuning": replace(TUNING, request_s=1.0, retry_s=60.0), "keep": 1, "log": str(log)}
     for steps in (3, 6):
         assert jobs.run(url, tmp_path, world=2, env=proxy.env, steps=steps, **more) == [0, 0], log.read_text()
-    assert len(seen) >= 5 and proxy.counts[faults.SILENT] == len(seen)
+    until(lambda: proxy.counts[faults.SILENT] == len(seen) == 5)
     assert "failed" not in log.read_text() and "restored step 3" in log.read_text()
     assert newest(url) == 6
 

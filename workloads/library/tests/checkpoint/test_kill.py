@@ -73,7 +73,8 @@ def test_an_uploader_killed_at_a_named_point_is_replaced_and_training_goes_on(
     assert codes == ([0] if known else [EXIT_RETRY]), log.read_text()
     if nth == 1 and point not in REACHED_WHEN_DURABLE:
         assert "the uploader process is gone" in log.read_text(), f"{point} was not reached"
-    assert nth == 1 or committed(url)[0] > 2 * EVERY, "by the second uploader"
+    if nth == 2 and point != "upload.shard":  # a save has several
+        assert committed(url)[0] > 2 * EVERY, "the second uploader has committed"
     # A new uploader has the same orders in its environment, so it dies at the same point again.
     completes(jobs, url, tmp_path)
 

@@ -185,9 +185,7 @@ class Keeper:
         with self._lock:
             self._own[manifest.rank, index] = held
 
-    def _take_copy(
-        self, connection: socket.socket, head: Head, manifest: Manifest, payload: bytes, slot: Slot
-    ) -> None:
+    def _take_copy(self, connection: socket.socket, head: Head, manifest: Manifest, payload: bytes, slot: Slot) -> None:
         failpoint("peer.receive")
         data = slot.room[: manifest.length]
         wire.receive_into(connection, data)

@@ -83,12 +83,11 @@ def restore(
     live = capture(state)
     before = {name: sketch(live, name) for name, value in targets(state) if unproven(value)}
     sources = [storage] if again is None else [storage, again]
+    make = partial(_Attempt, run=run, state=state, ranks=ranks, tuning=tuning, live=live, stop_asked=stop_asked)
     for step in candidates:
         failpoint("restore.chosen")
         # Every rank tries the same step: a gang that resumes at two steps trains garbage without an error.
-        shared: dict[str, Any] = {"run": run, "step": step, "state": state, "ranks": ranks, "tuning": tuning}
-        shared |= {"live": live, "stop_asked": stop_asked}
-        attempt, reason = _first_sound(ranks, [_Attempt(storage=copy, **shared) for copy in sources])
+        attempt, reason = _first_sound(ranks, [make(storage=copy, step=step) for copy in sources])
         if not reason:
             # load_state_dict() is code of the user's, and may raise on one rank only.
             agreed(ranks, outcome(attempt.apply))
