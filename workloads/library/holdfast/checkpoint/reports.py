@@ -92,7 +92,7 @@ class Reports:
         lost, seconds = step - writer.durable_step, time.monotonic() - writer.durable_since
         if lost > 0:
             newest = f"leaving at step {step}, the newest checkpoint is of step {writer.durable_step}"
-            kept = ", unless the save in flight is through by itself" if writer.busy else ""
+            kept = ", unless the save in flight still completes" if writer.busy else ""
             line = f"{newest}: {lost} steps ({seconds:.0f} s) are lost{kept}{peer and f'; {peer}'}"
             self.log(logs.warning, "stop", line, everywhere=bool(peer))
 

@@ -118,12 +118,12 @@ class Survivors:
         """A launcher ends the rank that writes with the first that goes."""
         while not _answer(lambda: self._ranks.store.check([f"survivor/{step}/done"])):
             if time.monotonic() > ends:
-                return "the rank that stores it is not through"
+                return "the rank that stores it has not finished"
             time.sleep(_POLL_S)
         return ""
 
     def _not_whole(self) -> str:
-        """Asked before the state is captured, which is a collective where a module gathers its shards."""
+        """Before the state is captured, which is a collective where a module gathers its shards."""
         if self._ranks.world_size == 1:
             return "no other rank"
         if any(isinstance(entry, PerRank) for entry in self._state.values()):

@@ -1,6 +1,6 @@
 """`verify-exact`: a short training undisturbed, and killed at several points and resumed; the bits compared.
 
-The trainer's side (`Trial`) writes down what each step left and ends the process where asked. It is off unless
+The trainer's side (`Trial`) writes down what each step left and ends the process where the orders say so. It is off unless
 HOLDFAST_TRIAL names a file of orders; checkpoints then go to a folder of the trial, never to the run's own. The first
 thing that differs is named, with the line to add. The part of a killed run before its kill is compared as well: where
 that differs, the training itself gives other bits each time, and no checkpoint can be at fault.

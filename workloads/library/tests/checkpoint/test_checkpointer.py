@@ -72,7 +72,7 @@ def test_another_model_or_optimizer_is_refused_and_nothing_is_changed(tmp_path: 
         train(tmp_path, other, 6)
     assert bits(other) == before
     state["optimizer"] = torch.optim.SGD(state["model"].parameters(), lr=0.1)
-    with pytest.raises(InputError, match=r"optimizer optimizer is of another kind.*SGD, with .*saved were .*betas"):
+    with pytest.raises(InputError, match=r"optimizer optimizer is not of the type.*SGD, with .*saved were .*betas"):
         train(tmp_path, state, 6)
 
 

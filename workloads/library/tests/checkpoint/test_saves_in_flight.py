@@ -98,9 +98,9 @@ def test_a_stuck_upload_is_announced_and_holds_the_training_for_a_bounded_time(
             began = time.monotonic()
             save(ckpt, tensor, 2)
             assert time.monotonic() - began > 1.0
-            assert "training waits for room: the upload of step 1 is not through" in caplog.text
+            assert "training waits for room: the upload of step 1 has not finished" in caplog.text
             assert "checkpoint of step 2 failed: rank 0: the upload of step 1" in caplog.text
-            assert "step 1 is not through" in ckpt.failure
+            assert "step 1 has not finished" in ckpt.failure
             began = time.monotonic()
             for step in range(3, 23):
                 save(ckpt, tensor, step)

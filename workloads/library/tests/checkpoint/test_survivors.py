@@ -63,7 +63,7 @@ def test_what_is_not_whole_or_does_not_fit_is_left_alone(
 def test_a_survivor_that_waits_in_vain_says_so(tmp_path: Path) -> None:
     store = HashStore()
     store.add(f"survivor/{STEP}", 1)
-    assert "is not through" in survivor(tmp_path, {"model": nn.Linear(2, 2)}, 2, store).commit(STEP, {}, "gone", 0.2)
+    assert "has not finished" in survivor(tmp_path, {"model": nn.Linear(2, 2)}, 2, store).commit(STEP, {}, "gone", 0.2)
 
 
 def test_a_store_on_a_frozen_machine_holds_no_survivor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -172,7 +172,7 @@ class Keeper:
         manifest = parse_manifest(payload)
         about = (manifest.run, manifest.rank, manifest.step, manifest.attempt, manifest.length)
         if about != (self._run, head["rank"], head["step"], head["attempt"], head["bytes"]):
-            raise Refused("the description is of another shard")
+            raise Refused("the description belongs to another shard")
         return manifest, payload
 
     def _take_own(self, head: Head, manifest: Manifest, payload: bytes) -> None:
@@ -244,7 +244,7 @@ class Keeper:
 def check_epoch(asked: int, own: int) -> None:
     """Raises Refused."""
     if asked != own:
-        raise Refused(f"it is of epoch {asked}, and this node is in epoch {own}")
+        raise Refused(f"the message is from epoch {asked}, and this node is in epoch {own}")
 
 
 def giving_way(slots: Sequence[Slot], version: Version, keep: tuple[Any, ...]) -> Slot:

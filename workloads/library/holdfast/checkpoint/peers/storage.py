@@ -48,7 +48,7 @@ def whole_offers(places: PeerPlaces, world_size: int, *, above: int, start: int)
     found: dict[int, Offer] = {}
     for step, start_of, attempt in sorted(by_version, reverse=True):
         ranks = by_version[step, start_of, attempt]
-        # Two that differ under one name: one of them lies, and nothing says which.
+        # Two that differ under one name: one of them is wrong, and nothing shows which.
         alike = all(len({one["sha256"] for _, one in found}) == 1 for found in ranks.values())
         if len(ranks) == world_size and alike and step not in found:
             found[step] = _offered(places.run, (step, attempt), [ranks[rank] for rank in range(world_size)])
@@ -126,7 +126,7 @@ class PeerStorage:
         for name, offer in self._offers.items():
             if name.startswith(f"{prefix}/"):
                 yield Stat(name=name, bytes=len(offer.commit.encode()), modified=0.0)
-        # Asked once the manifests are compared with the commit; their shards are when their bytes are read.
+        # Called after the manifests were compared with the commit; shards are compared when they are read.
         for name, payload in self._manifests.items():
             if name.startswith(f"{prefix}/"):
                 manifest = parse_manifest(payload)

@@ -69,7 +69,7 @@ def restore(
     again: Storage | None = None,
 ) -> Restored:
     """Fills `state`. `again`: a second source of the same checkpoints, for what does not verify in the first. Raises on
-    every rank InputError where nothing verifies or the state is another one, and Preempted when any rank is asked to stop
+    every rank InputError where nothing verifies or the state is another one, and Preempted after a notice on any rank
     before all bytes are there."""
     began = time.monotonic()
     skipped: Skipped = []
@@ -151,7 +151,7 @@ def check_ranks(state: dict[str, Any], world_size: int, commit: Commit) -> None:
     own = [name for name, entry in state.items() if isinstance(entry, PerRank)]
     if own and commit.world_size != world_size:
         raise InputError(
-            f"entry {own[0]} is of each rank's own and fits only as many ranks as saved it",
+            f"entry {own[0]} is marked PerRank and fits only the number of ranks that saved it",
             got=f"{world_size} ranks; step {commit.step} was saved by {commit.world_size}",
             allowed=f"{commit.world_size} ranks, or entries that any number can share: whole ones, and DTensors",
             fix=f"start {commit.world_size} ranks, or shard the entry by fully_shard (FSDP2)",

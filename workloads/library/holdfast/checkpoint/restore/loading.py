@@ -65,7 +65,7 @@ def only_run(storage: Storage) -> str:
     if len(found) == 1:
         return found[0]
     raise InputError(
-        "which run's checkpoint is meant is not clear",
+        "the URL holds no run, or more than one",
         got=", ".join(found) or "no run with a committed checkpoint",
         allowed="one run, or its name",
         fix="name the run",

@@ -58,7 +58,7 @@ class Report:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class InFlight:
-    """A save that was handed over and is not through, and the staging memory that it holds until then."""
+    """A save that was handed over and has not finished, and the staging memory that it holds until then."""
 
     step: int
     memory: int
@@ -117,7 +117,7 @@ class Uploader:
 
     def why_full(self) -> str:
         step = min((one.step for one in self._in_flight.values()), default=0)
-        return f"the upload of step {step} is not through after {self.oldest_s:.0f} s"
+        return f"the upload of step {step} has not finished after {self.oldest_s:.0f} s"
 
     def submit(self, job: Job, began: float, *, after: Callable[[], object] | None = None) -> None:
         """`began`: when its staging did. `after`: wait for it first, in a thread; the save is in flight from now on."""
@@ -165,7 +165,7 @@ class Uploader:
         return reports
 
     def finish(self, timeout_s: float, *, give_up: Callable[[], bool] = lambda: False) -> list[Report]:
-        """Until none is in flight, the time is over or `give_up` says so (asked some 20 times a second)."""
+        """Until none is in flight, the time is over or `give_up` says so (called some 20 times a second)."""
         deadline = time.monotonic() + timeout_s
         reports = self.poll()
         while self._in_flight and (left := deadline - time.monotonic()) > 0 and not give_up():

@@ -114,7 +114,7 @@ class Saves:
         self._failed, self._known, self._read_back = FailedAttempts(storage), Known(), False
 
     def serve(self) -> None:
-        """Until the trainer is gone and its last save is through."""
+        """Until the trainer is gone and its last save has finished."""
         while (job := self._mailbox.next()) is not None:
             self._failed.clear()
             try:

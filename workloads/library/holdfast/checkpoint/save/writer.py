@@ -112,7 +112,7 @@ class CheckpointWriter:
     def save(
         self, step: int, state: dict[str, Any], notes: dict[str, Any] | None = None, *, in_any_case: bool = False
     ) -> bool:
-        """False: not done, because the upload before is not through and the ranks stop, or have waited long enough."""
+        """False: not done, because the upload before has not finished and the ranks stop, or have waited long enough."""
         self._wait_for_room(in_any_case)
         began = time.monotonic()
         # A state that was copied already is not copied again, on any rank.
@@ -242,7 +242,7 @@ class CheckpointWriter:
     def check_durable(self, step: int, *, timeout_s: float | None = None) -> None:
         """Raises on every rank Superseded, or NotDurable unless `step` is committed by now."""
         missing = self._ranks.coordinator and self.durable_step < step
-        reason = self._failure or ("its save is not through" if missing or self.busy else "")
+        reason = self._failure or ("its save has not finished" if missing or self.busy else "")
         mine = {"fenced": self.fenced, "failed": reason}
         ending = self._ranks.agree(mine, worst_ending, timeout_s=timeout_s)
         if ending["fenced"]:

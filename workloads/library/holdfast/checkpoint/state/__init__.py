@@ -115,7 +115,7 @@ def _fix(value: Any) -> str:
     if isinstance(value, tuple):
         return "store its _asdict(), and make the named tuple again in load_state_dict()"
     if hasattr(value, "state_dict"):
-        return "give it an entry of its own in the state: only entries are asked for their state_dict()"
+        return "make it an entry of its own in the state: state_dict() is called on entries only"
     if type(value).__module__ == "numpy":
         return "store torch.from_numpy(...) of it"
     if isinstance(value, set | frozenset):

@@ -32,7 +32,7 @@ NO_KERNEL = {f"{sign}int{bits}" for sign in ("", "u") for bits in range(1, 8)} |
 
 def storable(tensor: torch.Tensor, key: str) -> torch.Tensor:
     """The live tensor without its graph. Raises InputError."""
-    # Before anything else is asked of it: a lazy parameter raises at every question but this one.
+    # First: every other call on a lazy parameter raises.
     if torch.nn.parameter.is_lazy(tensor):
         raise _refused(key, "a parameter without a shape", "run one batch through the lazy module before the start")
     if type(tensor).__name__ == "ShardedTensor":
@@ -169,7 +169,7 @@ def _box(key: str, local: torch.Tensor, shape: tuple[int, ...], chosen: tuple[St
     return Box(key=key, local=local, shape=shape, offset=tuple(at for _, at, _ in chosen), owned=owned)
 
 
-@lru_cache(maxsize=65_536)  # asked for every tensor of every save
+@lru_cache(maxsize=65_536)  # called for every tensor of every save
 def _stretches(
     shape: tuple[int, ...], mesh: "DeviceMesh", placements: "tuple[Placement, ...]"
 ) -> tuple[tuple[Stretch, ...], ...]:

@@ -31,7 +31,7 @@ DIRECT_MIN_BYTES = 1 << 20
 _KINDS: dict[int, type[StorageError]] = {
     errno.EEXIST: AlreadyExists,
     errno.ENOENT: NotFound,
-    # A folder, a link to itself or a file in the place of a folder: no object of that name, however often it is asked.
+    # A folder, a link to itself or a file in the place of a folder: no object of that name, and a retry does not help.
     errno.EISDIR: NotFound,
     errno.ELOOP: NotFound,
     errno.ENOTDIR: NotFound,
