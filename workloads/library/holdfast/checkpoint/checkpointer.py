@@ -211,7 +211,7 @@ class Checkpointer:
                 if peer and self._survivors.at_last_step:
                     lost = self._survivors.commit(self.step, self._hazard.notes(), peer, self._seconds_left())
                 if lost or not peer:
-                    self.wait(max(0.0, self._seconds_left()))
+                    self.wait(self._seconds_left())
                 self._reports.of_loss(self._writer, self.step, lost)
                 if peer and self.stop.requested:  # one was faster
                     raise Preempted(self.step) from error
@@ -261,14 +261,14 @@ class Checkpointer:
         try:
             if self.stop.agreed:
                 self._writer.copy_last(self.step, self._state, self._hazard.notes(), self._seconds_left())
-            if self.stop.agreed or lost:
-                self._writer.wait(max(0.0, self._seconds_left()))
-            if self.stop.agreed and self._unsaved and self._writer.last_save_fits(self._seconds_left()):
-                self.save(self.step)
-                self._writer.wait(max(0.0, self._seconds_left()))
-            if self.stop.agreed:
+                self._writer.wait(self._seconds_left())
+                if self._unsaved and self._writer.last_save_fits(self._seconds_left()):
+                    self.save(self.step)
+                    self._writer.wait(self._seconds_left())
                 # A launcher ends the other ranks with the first that goes: none goes before the commit.
                 self._ranks.agree(None, lambda _: None, timeout_s=max(0.1, self._seconds_left()))
+            elif lost:
+                self._writer.wait(self._seconds_left())
         except (RankLost, InputError) as error:
             lost = f"no last checkpoint: {error}"
         self._reports.of_loss(self._writer, self.step, lost)
@@ -276,7 +276,7 @@ class Checkpointer:
 
     def _seconds_left(self) -> float:
         left = self.stop.shutdown.seconds_left(self._window_s)
-        return self._window_s if math.isinf(left) else left
+        return self._window_s if math.isinf(left) else max(0.0, left)
 
     @property
     def _unsaved(self) -> bool:

@@ -18,7 +18,7 @@ from holdfast.checkpoint.errors import Damaged
 from holdfast.checkpoint.format import Manifest, TensorPart
 from holdfast.checkpoint.format.commit import CommitState, commit, committed_steps
 from holdfast.checkpoint.format.soundness import check_manifests, tiles
-from holdfast.checkpoint.save.orders import Job
+from holdfast.checkpoint.save.uploader import Job
 from holdfast.checkpoint.save.uploader_process import upload
 from holdfast.checkpoint.stores.local import LocalStorage
 from workloads.library.tests.checkpoint.jobs import RUN, TUNING, Jobs

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.checkpoint.errors import NotFound
-from holdfast.checkpoint.format import Manifest, Shard
+from holdfast.checkpoint.format import Manifest, Shard, hex_digest
 from holdfast.checkpoint.peers import keeper as keeping
 from holdfast.checkpoint.peers import storage as storage_room
 from holdfast.checkpoint.peers import wire
@@ -183,7 +183,7 @@ def test_a_stranger_reads_nothing_and_a_cut_off_copy_counts_for_nothing(
     manifest, data = shard(0, 5)
     payload = manifest.encode()
     with socket.create_connection(pair.places[0].keepers[1], 5) as half:
-        about = {"rank": 0, "length": len(payload), "sha256": wire.digest(payload), "bytes": manifest.length}
+        about = {"rank": 0, "length": len(payload), "sha256": hex_digest(payload), "bytes": manifest.length}
         about |= {"step": 5, "attempt": manifest.attempt}
         head = {"op": "copy", "keep": list(NONE), "start": START, "epoch": 1, "nonce": "00", **about}
         wire.send_head(half, pair.places[0].key, b"ask", wire.receive(half, 32), head)

@@ -20,12 +20,12 @@ from typing import Any
 
 from holdfast.checkpoint.errors import Damaged
 from holdfast.checkpoint.failpoints import failpoint
-from holdfast.checkpoint.format import Manifest
+from holdfast.checkpoint.format import Manifest, hex_digest
 from holdfast.checkpoint.format.decoding import MAX_MANIFEST_BYTES, parse_manifest
 from holdfast.checkpoint.peers import wire
 from holdfast.checkpoint.peers.places import Version
 from holdfast.checkpoint.peers.wire import Head
-from holdfast.checkpoint.stores.storage import crc32c
+from holdfast.checkpoint.stores.storage import crc32c, fill
 from holdfast.contract.errors import HoldfastError, InputError
 
 MOST_CONNECTIONS = 256
@@ -57,7 +57,7 @@ class Held:
     def describe(self) -> Head:
         found = self.manifest
         about = {"rank": found.rank, "step": found.step, "attempt": found.attempt, "world_size": found.world_size}
-        digests = {"length": len(self.payload), "sha256": wire.digest(self.payload), "bytes": found.length}
+        digests = {"length": len(self.payload), "sha256": hex_digest(self.payload), "bytes": found.length}
         return about | digests | {"start": self.start, "memory": self.memory}
 
 
@@ -167,7 +167,7 @@ class Keeper:
 
     def _manifest(self, connection: socket.socket, head: Head) -> tuple[Manifest, bytes]:
         payload = wire.receive(connection, int(head["length"]))
-        if wire.digest(payload) != head["sha256"]:
+        if hex_digest(payload) != head["sha256"]:
             raise Refused("the description is not what was sent")
         manifest = parse_manifest(payload)
         about = (manifest.run, manifest.rank, manifest.step, manifest.attempt, manifest.length)
@@ -188,7 +188,7 @@ class Keeper:
     def _take_copy(self, connection: socket.socket, head: Head, manifest: Manifest, payload: bytes, slot: Slot) -> None:
         failpoint("peer.receive")
         data = slot.room[: manifest.length]
-        wire.receive_into(connection, data)
+        fill(data, "the copy", connection.recv_into)
         for shard, stretch in zip(manifest.shards, manifest.stretches(), strict=True):
             if crc32c(data[stretch]) != shard.crc32c:
                 raise Refused(f"rank {manifest.rank}: the bytes that came are not those that were sent")

@@ -5,7 +5,6 @@ neither can be replayed, the key is never sent, and nothing is parsed before its
 a question or an answer: they are no part of the seal, and the receiver compares their digests, which are.
 """
 
-import hashlib
 import hmac
 import json
 import os
@@ -15,6 +14,7 @@ from typing import Any
 from holdfast.checkpoint.errors import NotFound
 from holdfast.checkpoint.failpoints import failpoint
 from holdfast.checkpoint.format import signing_key
+from holdfast.checkpoint.stores.storage import fill
 
 TIMEOUT_S = 15.0
 """Between two pieces of a message: a peer that is stopped and not gone must not hold an uploader for ever."""
@@ -31,24 +31,11 @@ def peer_key(run: str) -> bytes:
     return hmac.digest(key, f"peer copies {run}".encode(), "sha256") if key else run.encode()
 
 
-def digest(data: bytes) -> str:
-    return hashlib.sha256(data).hexdigest()
-
-
 def receive(connection: socket.socket, length: int) -> bytes:
     """Raises EOFError, OSError."""
     into = bytearray(length)
-    receive_into(connection, memoryview(into))
+    fill(memoryview(into), "the message", connection.recv_into)
     return bytes(into)
-
-
-def receive_into(connection: socket.socket, into: memoryview) -> None:
-    at = 0
-    while at < len(into):
-        count = connection.recv_into(into[at : at + (1 << 20)])
-        if not count:
-            raise EOFError("the other end is gone")
-        at += count
 
 
 def send_head(connection: socket.socket, key: bytes, side: bytes, challenge: bytes, head: Head) -> None:
@@ -86,7 +73,7 @@ def ask(address: Address, key: bytes, head: Head, *raw: bytes | memoryview, into
                     failpoint("peer.send")
                 answer = receive_head(connection, key, b"taken", nonce)
             if into is not None and "refused" not in answer:
-                receive_into(connection, into)
+                fill(into, "the copy", connection.recv_into)
     except (OSError, EOFError, ValueError) as error:
         raise NotFound(f"{address[0]}:{address[1]} keeps no copy for this process: {error}") from error
     if "refused" in answer:

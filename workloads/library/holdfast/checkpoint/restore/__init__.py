@@ -19,9 +19,8 @@ from holdfast.checkpoint.format import Commit
 from holdfast.checkpoint.format.commit import committed_steps
 from holdfast.checkpoint.format.soundness import NOTES_KEY
 from holdfast.checkpoint.ranks import Ranks, agreed, outcome, worst
-from holdfast.checkpoint.restore.comparison import check_same, compare, sketch, unproven, versions
 from holdfast.checkpoint.restore.reading import Transfer, open_step, plan
-from holdfast.checkpoint.restore.target import Target
+from holdfast.checkpoint.restore.target import Target, check_same, compare, sketch, unproven, versions
 from holdfast.checkpoint.settings import Tuning
 from holdfast.checkpoint.state import Captured, PerRank, capture, targets
 from holdfast.checkpoint.stores.storage import Storage

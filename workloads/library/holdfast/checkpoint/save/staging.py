@@ -20,7 +20,7 @@ import torch
 
 from holdfast.checkpoint.failpoints import failpoint
 from holdfast.checkpoint.format import Manifest
-from holdfast.checkpoint.save.orders import Job
+from holdfast.checkpoint.save.uploader import Job
 from holdfast.checkpoint.save.uploader_process import upload
 from holdfast.checkpoint.settings import Tuning
 from holdfast.checkpoint.state import Captured, targets

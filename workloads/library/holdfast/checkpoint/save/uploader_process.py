@@ -30,8 +30,8 @@ from holdfast.checkpoint.format import Manifest, Shard
 from holdfast.checkpoint.format.commit import CommitState, commit
 from holdfast.checkpoint.format.soundness import read_shard
 from holdfast.checkpoint.peers.places import PeerPlaces
-from holdfast.checkpoint.save.orders import Job, UploadOrders
 from holdfast.checkpoint.save.retention import FailedAttempts, Known, retain
+from holdfast.checkpoint.save.uploader import Job, UploadOrders
 from holdfast.checkpoint.stores.opening import reliable_storage
 from holdfast.checkpoint.stores.storage import Storage, crc32c, put_object
 from holdfast.contract.errors import InputError

@@ -20,9 +20,8 @@ from holdfast.checkpoint.ranks import Ranks, failure_of
 from holdfast.checkpoint.restore.starting import Start
 from holdfast.checkpoint.save.copies import NONE, Copies
 from holdfast.checkpoint.save.decision import NOTHING, decided, layout_digest, manifest_of, step_not_grown, worst_ending
-from holdfast.checkpoint.save.orders import Job, UploadOrders
 from holdfast.checkpoint.save.staging import Staging, steady_keys
-from holdfast.checkpoint.save.uploader import Report, Uploader
+from holdfast.checkpoint.save.uploader import Job, Report, Uploader, UploadOrders
 from holdfast.checkpoint.settings import Tuning
 from holdfast.checkpoint.state import Captured, capture
 from holdfast.checkpoint.state.tensors import Piece, pieces_of
