@@ -12,15 +12,18 @@ uploader process and the command line start without torch.
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from holdfast.checkpoint.errors import CheckpointExit, NotDurable, Preempted, Superseded
+from holdfast.checkpoint.errors import CheckpointExit as CheckpointExit
+from holdfast.checkpoint.errors import NotDurable as NotDurable
+from holdfast.checkpoint.errors import Preempted as Preempted
+from holdfast.checkpoint.errors import Superseded as Superseded
 
 if TYPE_CHECKING:
-    from holdfast.checkpoint.checkpointer import Checkpointer
-    from holdfast.checkpoint.format.commit import committed_steps, runs
-    from holdfast.checkpoint.restore.loading import load_tensors
-    from holdfast.checkpoint.settings import Tuning
-    from holdfast.checkpoint.state import PerRank
-    from holdfast.checkpoint.state.tracking import track
+    from holdfast.checkpoint.checkpointer import Checkpointer as Checkpointer
+    from holdfast.checkpoint.format.commit import committed_steps as committed_steps
+    from holdfast.checkpoint.restore.loading import load_tensors as load_tensors
+    from holdfast.checkpoint.settings import Tuning as Tuning
+    from holdfast.checkpoint.state import PerRank as PerRank
+    from holdfast.checkpoint.state.tracking import track as track
 
 _HOME = {
     "Checkpointer": "checkpointer",
@@ -28,23 +31,8 @@ _HOME = {
     "Tuning": "settings",
     "committed_steps": "format.commit",
     "load_tensors": "restore.loading",
-    "runs": "format.commit",
     "track": "state.tracking",
 }
-
-__all__ = [
-    "CheckpointExit",
-    "Checkpointer",
-    "NotDurable",
-    "PerRank",
-    "Preempted",
-    "Superseded",
-    "Tuning",
-    "committed_steps",
-    "load_tensors",
-    "runs",
-    "track",
-]
 
 
 def __getattr__(name: str) -> object:

@@ -27,7 +27,7 @@ class EverySteps:
 
 
 class EverySeconds:
-    """`interval_s` is asked on the coordinator at each plan point, so it may change as measurements come."""
+    """The coordinator calls `interval_s` at each plan point, so it may change as measurements come."""
 
     def __init__(
         self, interval_s: Callable[[], float], ranks: Ranks, step: int, *, clock: Callable[[], float] = time.monotonic

@@ -1,8 +1,8 @@
 """Checkpointer: what a training loop holds. Restores on entry, saves when due, exits cleanly when preempted.
 
 Guarantees: a tick between saves costs two comparisons and no communication; a save blocks for the copy into the staging
-memory and one exchange through the store; nothing that fails in the background stops the training; `with` is left in
-order only when the last state is durable on the store, else by NotDurable (exit code 75).
+memory and one exchange through the store; nothing that fails in the background stops the training; `with` ends
+normally only when the last state is durable on the store, else by NotDurable (exit code 75).
 """
 
 import contextlib
@@ -68,7 +68,7 @@ class Checkpointer:
         self.restored: Restored | None = None
 
     def __enter__(self) -> Self:
-        """Restores. Raises Preempted when asked to stop before the first step, InputError on every rank."""
+        """Restores. Raises Preempted after a notice before the first step, InputError on every rank."""
         # Here and not in __init__: the process group must exist, and a failed start must leave no process behind.
         self._ranks = Ranks.of_job(timeout_s=self._tuning.agree_timeout_s)
         self._reports.begin(self._ranks.coordinator, self._ranks.world_size)
@@ -124,7 +124,7 @@ class Checkpointer:
         self._ticked_at = self._reports.stepped(step)
 
     def poll(self) -> None:
-        """Inside long phases without steps, equally often on every rank: raises Preempted when asked to stop."""
+        """Inside long phases without steps, equally often on every rank. Raises Preempted after a notice."""
         self._check_use()
         self._writer.poll()
         if self.stop.should_stop(self.step):
@@ -180,7 +180,7 @@ class Checkpointer:
         return self._entered_by == os.getpid() and not self._over
 
     def _check_use(self, *, or_after: bool = False) -> None:
-        """Raises InputError. `or_after`: what may be asked when the block is over."""
+        """Raises InputError. `or_after`: also valid after the block."""
         if self._in_use or (or_after and self._entered_by == os.getpid()):
             return
         outside = f"{'after' if self._entered_by else 'before'} its `with` block"
@@ -211,7 +211,7 @@ class Checkpointer:
                 if peer and self._survivors.at_last_step:
                     lost = self._survivors.commit(self.step, self._hazard.notes(), peer, self._seconds_left())
                 if lost or not peer:
-                    self.wait(max(0.0, self._seconds_left()))
+                    self.wait(self._seconds_left())
                 self._reports.of_loss(self._writer, self.step, lost)
                 if peer and self.stop.requested:  # one was faster
                     raise Preempted(self.step) from error
@@ -239,7 +239,7 @@ class Checkpointer:
         except BaseException as error:
             if isinstance(error, Preempted):
                 self._reports.emit("stop", step=error.step, reason=self.stop.reason)
-                self._reports.log(logs.info, "stop", "asked to stop before the first step: nothing to save")
+                self._reports.log(logs.info, "stop", "notice before the first step: nothing to save")
             self._give_back()
             raise
         return began
@@ -261,14 +261,14 @@ class Checkpointer:
         try:
             if self.stop.agreed:
                 self._writer.copy_last(self.step, self._state, self._hazard.notes(), self._seconds_left())
-            if self.stop.agreed or lost:
-                self._writer.wait(max(0.0, self._seconds_left()))
-            if self.stop.agreed and self._unsaved and self._writer.last_save_fits(self._seconds_left()):
-                self.save(self.step)
-                self._writer.wait(max(0.0, self._seconds_left()))
-            if self.stop.agreed:
+                self._writer.wait(self._seconds_left())
+                if self._unsaved and self._writer.last_save_fits(self._seconds_left()):
+                    self.save(self.step)
+                    self._writer.wait(self._seconds_left())
                 # A launcher ends the other ranks with the first that goes: none goes before the commit.
                 self._ranks.agree(None, lambda _: None, timeout_s=max(0.1, self._seconds_left()))
+            elif lost:
+                self._writer.wait(self._seconds_left())
         except (RankLost, InputError) as error:
             lost = f"no last checkpoint: {error}"
         self._reports.of_loss(self._writer, self.step, lost)
@@ -276,7 +276,7 @@ class Checkpointer:
 
     def _seconds_left(self) -> float:
         left = self.stop.shutdown.seconds_left(self._window_s)
-        return self._window_s if math.isinf(left) else left
+        return self._window_s if math.isinf(left) else max(0.0, left)
 
     @property
     def _unsaved(self) -> bool:

@@ -1,59 +1,39 @@
 """What the other trainers and servers of the library are built from, in addition to Checkpointer. Loads torch."""
 
-from holdfast.checkpoint.cadence import Hazard
-from holdfast.checkpoint.format import fence, signing_key
-from holdfast.checkpoint.format.commit import survey
-from holdfast.checkpoint.peers.keeper import Keeper
-from holdfast.checkpoint.peers.places import PeerPlaces
-from holdfast.checkpoint.ranks import Json, Ranks, error_of, failure_of, is_lost_peer
-from holdfast.checkpoint.restore import Restored, restore
-from holdfast.checkpoint.restore.loading import only_run, read_whole
-from holdfast.checkpoint.restore.reading import open_step
-from holdfast.checkpoint.restore.starting import Start, behind_fence
-from holdfast.checkpoint.restore.target import load_entry
-from holdfast.checkpoint.save.uploader import Report
-from holdfast.checkpoint.save.writer import CheckpointWriter
-from holdfast.checkpoint.state import RNG_KEY, Captured, Skeleton, capture, checked_state, decode, targets
-from holdfast.checkpoint.state.random_streams import Generators, packed_streams, set_streams
-from holdfast.checkpoint.state.shielding import Shielded, obey_only
-from holdfast.checkpoint.state.tensors import NO_KERNEL, as_dtensor, dtype_of, local_of
-
-__all__ = [
-    "NO_KERNEL",
-    "RNG_KEY",
-    "Captured",
-    "CheckpointWriter",
-    "Generators",
-    "Hazard",
-    "Json",
-    "Keeper",
-    "PeerPlaces",
-    "Ranks",
-    "Report",
-    "Restored",
-    "Shielded",
-    "Skeleton",
-    "Start",
-    "as_dtensor",
-    "behind_fence",
-    "capture",
-    "checked_state",
-    "decode",
-    "dtype_of",
-    "error_of",
-    "failure_of",
-    "fence",
-    "is_lost_peer",
-    "load_entry",
-    "local_of",
-    "obey_only",
-    "only_run",
-    "open_step",
-    "packed_streams",
-    "read_whole",
-    "restore",
-    "set_streams",
-    "signing_key",
-    "survey",
-    "targets",
-]
+from holdfast.checkpoint.cadence import Hazard as Hazard
+from holdfast.checkpoint.format import fence as fence
+from holdfast.checkpoint.format import signing_key as signing_key
+from holdfast.checkpoint.format.commit import survey as survey
+from holdfast.checkpoint.peers.keeper import Keeper as Keeper
+from holdfast.checkpoint.peers.places import PeerPlaces as PeerPlaces
+from holdfast.checkpoint.ranks import Json as Json
+from holdfast.checkpoint.ranks import Ranks as Ranks
+from holdfast.checkpoint.ranks import error_of as error_of
+from holdfast.checkpoint.ranks import failure_of as failure_of
+from holdfast.checkpoint.ranks import is_lost_peer as is_lost_peer
+from holdfast.checkpoint.restore import Restored as Restored
+from holdfast.checkpoint.restore import restore as restore
+from holdfast.checkpoint.restore.loading import only_run as only_run
+from holdfast.checkpoint.restore.loading import read_whole as read_whole
+from holdfast.checkpoint.restore.reading import open_step as open_step
+from holdfast.checkpoint.restore.starting import Start as Start
+from holdfast.checkpoint.restore.starting import behind_fence as behind_fence
+from holdfast.checkpoint.restore.target import load_entry as load_entry
+from holdfast.checkpoint.save.uploader import Report as Report
+from holdfast.checkpoint.save.writer import CheckpointWriter as CheckpointWriter
+from holdfast.checkpoint.state import RNG_KEY as RNG_KEY
+from holdfast.checkpoint.state import Captured as Captured
+from holdfast.checkpoint.state import Skeleton as Skeleton
+from holdfast.checkpoint.state import capture as capture
+from holdfast.checkpoint.state import checked_state as checked_state
+from holdfast.checkpoint.state import decode as decode
+from holdfast.checkpoint.state import targets as targets
+from holdfast.checkpoint.state.random_streams import Generators as Generators
+from holdfast.checkpoint.state.random_streams import packed_streams as packed_streams
+from holdfast.checkpoint.state.random_streams import set_streams as set_streams
+from holdfast.checkpoint.state.shielding import Shielded as Shielded
+from holdfast.checkpoint.state.shielding import obey_only as obey_only
+from holdfast.checkpoint.state.tensors import NO_KERNEL as NO_KERNEL
+from holdfast.checkpoint.state.tensors import as_dtensor as as_dtensor
+from holdfast.checkpoint.state.tensors import dtype_of as dtype_of
+from holdfast.checkpoint.state.tensors import local_of as local_of

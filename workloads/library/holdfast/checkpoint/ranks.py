@@ -9,6 +9,7 @@ Decision: infra/decisions/0021.
 
 import json
 import os
+import re
 import time
 from collections.abc import Callable
 from datetime import timedelta
@@ -106,14 +107,8 @@ def default_store() -> c10d.Store:
 
 
 # What torch's RuntimeErrors contain when another rank is gone (gloo; nccl raises DistError).
-_PEER_LOST = (
-    "closed by peer",
-    "reset by peer",
-    "Connection refused",
-    "Broken pipe",
-    "Timed out",
-    "recv header",
-    "caused pair closure",
+_PEER_LOST = re.compile(
+    "closed by peer|reset by peer|Connection refused|Broken pipe|Timed out|recv header|caused pair closure"
 )
 
 
@@ -121,7 +116,7 @@ def is_lost_peer(error: BaseException) -> bool:
     """Whether it says that another rank is gone: worth another start, and no bug of the program's."""
     # RankLost: a peer that is silent while a start or a save is agreed on, which no socket reports.
     return isinstance(error, (dist.DistError, RankLost)) or (
-        isinstance(error, RuntimeError) and any(text in str(error) for text in _PEER_LOST)
+        isinstance(error, RuntimeError) and _PEER_LOST.search(str(error)) is not None
     )
 
 

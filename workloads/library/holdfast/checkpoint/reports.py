@@ -26,7 +26,6 @@ class Reports:
     def __init__(self, events: EventLog | None, run: str) -> None:
         self._whole = events is None and bool(os.environ.get(ENV_JOB))
         self._events = EventLog.open(None, job=run, kind=KIND_TRAINING) if self._whole else events
-        self._run = run
         self._first = self._last = 0
         """Steps of the window that is open."""
         self._since_s = 0.0
@@ -79,8 +78,6 @@ class Reports:
     def of_save(self, report: Report) -> None:
         if report.done in ("committed", "sound"):
             self.failure = ""
-        elif report.done == "unprobed":
-            self.log(logs.warning, "save", f"the store takes no object of {self._run} as yet: {report.reason}")
         elif report.done in ("failed", "fenced"):
             self.failure = report.reason
             self.log(
@@ -95,22 +92,22 @@ class Reports:
         lost, seconds = step - writer.durable_step, time.monotonic() - writer.durable_since
         if lost > 0:
             newest = f"leaving at step {step}, the newest checkpoint is of step {writer.durable_step}"
-            kept = ", unless the save in flight is through by itself" if writer.busy else ""
+            kept = ", unless the save in flight still completes" if writer.busy else ""
             line = f"{newest}: {lost} steps ({seconds:.0f} s) are lost{kept}{peer and f'; {peer}'}"
             self.log(logs.warning, "stop", line, everywhere=bool(peer))
 
     def of_window(self, writer: CheckpointWriter, window_s: float, every: Cadence) -> None:
-        """Once, as soon as the bandwidth is known: what a notice will leave time for."""
+        """Once, after the first save: what a notice will leave time for."""
         # Logged early: at the notice it is too late to choose a longer window or a smaller state.
-        if self._announced or not writer.upload_rate or not writer.state_bytes:
+        save_s = writer.save_cost.persist_s
+        if self._announced or not save_s:
             return
         self._announced = True
-        save_s = writer.full_save_s()
         verdict = "a last save fits" if save_s < window_s - WINDOW_MARGIN_S else "no save in the window"
         (kind, value), cost = every, writer.save_cost
         interval_s = {"steps": value * cost.step_s, "seconds": value, "auto": cost.interval_s()}[kind]
         line = (
-            f"window {window_s:.0f} s, upload {writer.upload_rate / 1e6:.0f} MB/s, "
+            f"window {window_s:.0f} s, upload {writer.state_bytes / save_s / 1e6:.0f} MB/s, "
             f"full save {save_s:.1f} s: {verdict}, at most {(interval_s + save_s) / 60:.1f} min lost"
         )
         self.log(logs.info, "save", line)

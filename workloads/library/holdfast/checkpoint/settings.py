@@ -29,7 +29,7 @@ class Tuning:
     parallel: int = 8
     """Objects in flight per rank, writing and reading."""
     wait_s: float = 30.0
-    """How long training waits, in all, for an upload that is not through when the next save is due; then it goes on
+    """How long training waits, in all, for an upload that has not finished when the next save is due; then it goes on
     without that save."""
     commit_timeout_s: float = 1800.0
     """How long the coordinator waits for the other ranks' shards."""
@@ -71,7 +71,7 @@ def checked_url(url: object) -> str:
     if isinstance(found, str) and found:
         return found
     raise InputError(
-        "checkpoint URL is no text",
+        "checkpoint URL is neither a string nor a path",
         got=f"{url!r:.80} (a {type(url).__name__})",
         allowed="file:///absolute/dir, a path, or a bucket's URL such as gs://bucket/prefix",
         fix="pass a str or a pathlib.Path",

@@ -12,7 +12,6 @@ of ranks.
 # Why it is so: infra/decisions/0030.
 
 import json
-import math
 import threading
 import time
 from collections.abc import Callable, Generator, Iterator
@@ -119,12 +118,12 @@ class Survivors:
         """A launcher ends the rank that writes with the first that goes."""
         while not _answer(lambda: self._ranks.store.check([f"survivor/{step}/done"])):
             if time.monotonic() > ends:
-                return "the rank that stores it is not through"
+                return "the rank that stores it has not finished"
             time.sleep(_POLL_S)
         return ""
 
     def _not_whole(self) -> str:
-        """Asked before the state is captured, which is a collective where a module gathers its shards."""
+        """Before the state is captured, which is a collective where a module gathers its shards."""
         if self._ranks.world_size == 1:
             return "no other rank"
         if any(isinstance(entry, PerRank) for entry in self._state.values()):
@@ -133,10 +132,13 @@ class Survivors:
         return _SHARDED if sharded else ""
 
     def _too_long(self, left_s: float) -> str:
-        # One rank uploads what all of them did; as long as nothing is known, to try costs nothing.
-        needs_s = self._writer.full_save_s() * self._ranks.world_size
-        fits = left_s > 0 and (math.isinf(needs_s) or needs_s < left_s)
-        return "" if fits else f"one rank needs {needs_s:.0f} s to store it, and {max(0.0, left_s):.0f} s are left"
+        # One rank uploads what all of them did; 0 as long as nothing is known: to try costs nothing.
+        needs_s = self._writer.save_cost.persist_s * self._ranks.world_size
+        return (
+            ""
+            if needs_s < left_s
+            else f"one rank needs {needs_s:.0f} s to store it, and {max(0.0, left_s):.0f} s are left"
+        )
 
     def _signs(self) -> list[object] | None:
         """Versions of buffers, and all values of what is neither module nor optimizer: between the optimizer's steps

@@ -1,6 +1,6 @@
 """`verify-exact`: a short training undisturbed, and killed at several points and resumed; the bits compared.
 
-The trainer's side (`Trial`) writes down what each step left and ends the process where asked. It is off unless
+The trainer's side (`Trial`) writes down what each step left and ends the process where the orders say so. It is off unless
 HOLDFAST_TRIAL names a file of orders; checkpoints then go to a folder of the trial, never to the run's own. The first
 thing that differs is named, with the line to add. The part of a killed run before its kill is compared as well: where
 that differs, the training itself gives other bits each time, and no checkpoint can be at fault.
@@ -222,23 +222,18 @@ def _run(
             ) from error
     if bool(done.returncode) != dies:
         raise Unjudged(f"the command ended with {done.returncode}; its output ends: {log.read_text()[-600:]}")
-    return {path.stem.removeprefix(f"{trace}-"): _lines(path) for path in sorted(folder.glob(f"{trace}-*.jsonl"))}
-
-
-def _lines(path: Path) -> dict[int, Line]:
-    found = [json.loads(line) for line in path.read_text().splitlines()]
-    return {line["step"]: line for line in found}
+    return {
+        path.stem.removeprefix(f"{trace}-"): {
+            line["step"]: line for line in map(json.loads, path.read_text().splitlines())
+        }
+        for path in sorted(folder.glob(f"{trace}-*.jsonl"))
+    }
 
 
 def _by_hashes(command: list[str], folder: Path, orders: Orders, step: int, ends: float) -> str:
     """Whether it is repeatable once strings have the same hash at each start."""
-    runs: list[dict[str, dict[int, Line]]] = []
-    for n in range(2):
-        short, env = Orders(steps=step, every=orders.every), {"PYTHONHASHSEED": "0"}
-        runs.append(_run(command, folder / f"hashes-{n}", short, ends, env=env))
-    alike = all(not first_difference(runs[0][rank], lines, streams_in(lines)) for rank, lines in runs[1].items())
-    return (
-        "it depends on the order of a set, which is another at each start; iterate over sorted(...), or set PYTHONHASHSEED"
-        if alike
-        else "the training itself is not repeatable"
-    )
+    short, env = Orders(steps=step, every=orders.every), {"PYTHONHASHSEED": "0"}
+    one, other = (_run(command, folder / f"hashes-{n}", short, ends, env=env) for n in range(2))
+    if any(first_difference(one[rank], lines, streams_in(lines)) for rank, lines in other.items()):
+        return "the training itself is not repeatable"
+    return "it depends on the order of a set, which differs between starts; iterate over sorted(...), or set PYTHONHASHSEED"

@@ -23,7 +23,8 @@ BREAK_AFTER = "break after"
 """The request is done, and its answer is lost."""
 BREAK_MIDWAY = "break midway"
 """Half of the answer arrives."""
-
+SPOILT = "spoilt"
+"""The answer has one other bit."""
 SILENT = "silent"
 """The request is taken and never answered; the connection stays open."""
 SLOW_INTAKE = "slow intake"
@@ -47,15 +48,6 @@ def storm(seed: int, share: float, *kinds: str) -> Rule:
 
 def none(method: str, path: str) -> str:
     return PASS
-
-
-def refused_put(*parts: str) -> Rule:
-    """Of an object whose name has all these parts."""
-
-    def rule(method: str, path: str) -> str:
-        return REFUSE_403 if method == "POST" and all(part in path for part in parts) else PASS
-
-    return rule
 
 
 class FaultyProxy:
@@ -108,6 +100,8 @@ class _Handler(BaseHTTPRequestHandler):
             self.close_connection = True
             return
         status, answer, headers = forward(proxy.target, self.command, self.path, body, self.headers)
+        if kind == SPOILT:
+            answer = bytes([answer[0] ^ 1]) + answer[1:]
         if kind == BREAK_AFTER:
             self.close_connection = True
         else:

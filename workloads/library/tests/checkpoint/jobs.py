@@ -31,7 +31,6 @@ IMPORTS = (
     "torch.distributed.checkpoint",
     "torch.distributed.fsdp",
     "torch.distributed.tensor.parallel",
-    "hypothesis.strategies",
     "pytest",
     "holdfast.checkpoint.checkpointer",
 )

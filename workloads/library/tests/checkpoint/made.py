@@ -8,8 +8,8 @@ import torch
 from holdfast.checkpoint.cadence import Hazard
 from holdfast.checkpoint.ranks import Ranks
 from holdfast.checkpoint.save.decision import manifest_of
-from holdfast.checkpoint.save.orders import Job
 from holdfast.checkpoint.save.staging import copy_into
+from holdfast.checkpoint.save.uploader import Job
 from holdfast.checkpoint.state import capture
 from holdfast.checkpoint.state.tensors import memory_of, pieces_of, stream_bytes
 from holdfast.runtime.stop import OneProcessStore

@@ -1,7 +1,7 @@
 """Entries whose state_dict() returns copies: their values come back, or the start is refused."""
 
 import copy
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,23 +15,21 @@ from holdfast.contract.errors import InputError
 pytestmark = pytest.mark.process
 
 
-class Plain(nn.Linear):
+class Overridden(nn.Linear):
+    """As frameworks do that clean names or move to the CPU, by this or by a hook."""
+
     def __init__(self) -> None:
         super().__init__(4, 4)
-
-
-class Overridden(Plain):
-    """As frameworks do that clean names or move to the CPU, by this or by a hook."""
 
     def state_dict(self, *args: Any, **more: Any) -> Any:
         return {name: tensor.cpu().clone() for name, tensor in super().state_dict(*args, **more).items()}
 
 
-class Extra(Plain):
+class Extra(nn.Linear):
     """A tensor that is neither a parameter nor a buffer."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__(4, 4)
         self.scale = torch.rand(3)
 
     def get_extra_state(self) -> torch.Tensor:
@@ -89,29 +87,24 @@ def saved(url: Path, entry: Any) -> Any:
     """What was saved, after a change of the entry."""
     with Checkpointer(url, {"entry": entry}, run="r", every=1) as ckpt:
         if isinstance(entry, nn.Module):
-            with torch.no_grad():
-                for value in values(entry):
-                    value.fill_(7.0)
+            nn.init.constant_(entry.weight, 7.0)
+            entry.scale = torch.full((3,), 7.0)
         else:
             entry.value, entry.count = torch.ones(3), 5
         ckpt.tick(1)
     return copy.deepcopy(entry)
 
 
-def values(model: nn.Module) -> list[torch.Tensor]:
-    return [*model.parameters(), *([model.scale] if isinstance(model, Extra) else [])]
-
-
-@pytest.mark.parametrize("make", [Plain, Overridden, Extra])
-def test_a_module_whose_state_is_a_copy_comes_back(tmp_path: Path, make: Callable[[], nn.Module]) -> None:
+@pytest.mark.parametrize("make", [Overridden, Extra])
+def test_a_module_whose_state_is_a_copy_comes_back(tmp_path: Path, make: type[Any]) -> None:
     truth = saved(tmp_path, make())
-    with Checkpointer(tmp_path, {"entry": (again := make())}, run="r", every=1) as ckpt:
-        assert ckpt.step == 1
-        assert all(torch.equal(a, b) for a, b in zip(values(again), values(truth), strict=True))
+    with Checkpointer(tmp_path, {"entry": (again := make())}, run="r"):
+        assert torch.equal(again.weight, truth.weight)
+        assert make is not Extra or torch.equal(again.scale, truth.scale)
 
 
 @pytest.mark.parametrize("make", [Forgetful, Unloaded, UnloadedNumbers])
-def test_what_loads_nothing_is_refused_by_its_name(tmp_path: Path, make: Callable[[], Any]) -> None:
+def test_what_loads_nothing_is_refused_by_its_name(tmp_path: Path, make: type[Any]) -> None:
     saved(tmp_path, make())
     refused = pytest.raises(InputError, match=r"was not restored.*entry")
     with refused, Checkpointer(tmp_path, {"entry": make()}, run="r"):

@@ -3,12 +3,16 @@
 import os
 
 import pytest
+import torch
 
 from holdfast.checkpoint.peers.places import PeerPlaces
 from holdfast.checkpoint.restore import Restored
 from holdfast.checkpoint.save.copies import Copies
+from holdfast.checkpoint.save.staging import Staging
 from holdfast.checkpoint.save.uploader import Report
 from holdfast.checkpoint.settings import Tuning
+from holdfast.checkpoint.state import capture
+from holdfast.checkpoint.state.tensors import pieces_of
 from workloads.library.tests.checkpoint.made import alone
 
 PLACES = PeerPlaces(
@@ -54,3 +58,16 @@ def test_copies_take_at_most_two_percent_of_the_nodes_processors(monkeypatch: py
     own.take(Report(save=1, done="copied", processor_s=2.0))
     own.agree(alone(), 6, 0.5)
     assert not own.due(89) and own.due(90), "half a second of all cores in 84 steps of 0.5 s"
+
+
+def test_a_memory_that_outlives_a_start_keeps_what_it_held_when_the_state_has_grown() -> None:
+    size, held = 1 << 20, b"a copy that a restore may need"
+    outliving = os.memfd_create("outliving")
+    os.ftruncate(outliving, size)
+    os.pwrite(outliving, held, 4321)
+    staging = Staging(os.dup(outliving))
+    staging.prepare(pieces_of(capture({"t": torch.ones(2 * size, dtype=torch.uint8)}), 0, 1))
+    staging.close()
+    assert os.fstat(outliving).st_size >= 2 * size
+    assert os.pread(outliving, len(held), 4321) == held
+    os.close(outliving)

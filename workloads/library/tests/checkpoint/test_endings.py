@@ -2,11 +2,12 @@
 
 import json
 import os
+import re
 import signal
 import socket
-import threading
 import time
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from holdfast.contract.environment import ENV_EVENTS, ENV_JOB
 from holdfast.contract.errors import InputError
 from holdfast.contract.exit_codes import EXIT_BAD_INPUT, EXIT_PREEMPTED, EXIT_RETRY
 from workloads.library.tests.checkpoint import faulty_proxy as faults
-from workloads.library.tests.checkpoint.faulty_proxy import FaultyProxy, refused_put
+from workloads.library.tests.checkpoint.faulty_proxy import FaultyProxy
 from workloads.library.tests.checkpoint.jobs import STEPS, TUNING, Jobs, committed, finish, newest, steps_on
 from workloads.library.tests.processes import children, until
 
@@ -60,32 +61,13 @@ def test_two_jobs_of_two_ranks_under_one_name_end_with_one_complete(jobs: Jobs, 
     assert "another trainer writes run" in log.read_text()
 
 
-def test_a_trainer_that_cannot_begin_takes_the_run_from_nobody(tmp_path: Path) -> None:
-    tensor = torch.zeros(4)
-    with trainer(tmp_path, tensor) as ckpt:
-        ckpt.save(1)
-        assert ckpt.wait()
-        with pytest.raises(InputError, match="another model"), trainer(tmp_path, torch.zeros(5)):
-            pytest.fail("its tensor is of another shape")
-        ckpt.tick(2)
-    assert committed(tmp_path, "r") == [2, 1]
-
-
 def test_starts_leave_few_objects_behind(tmp_path: Path) -> None:
     storage = open_storage(str(tmp_path))
     assert [fence.take(storage, "r") for _ in range(8)] == [*range(1, 9)]
     assert len(list((tmp_path / "r" / "epochs").iterdir())) <= 5
 
 
-def test_a_start_at_step_0_names_the_runs_that_are_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    with trainer(tmp_path, torch.zeros(4)) as ckpt:
-        ckpt.tick(1)
-    with Checkpointer(str(tmp_path), {"w": torch.zeros(4)}, run="typo"):
-        pass
-    assert "it holds other runs: r): beginning at step 0" in capsys.readouterr().out
-
-
-def test_a_number_that_does_not_grow_is_refused(tmp_path: Path) -> None:
+def test_a_number_that_does_not_grow_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with trainer(tmp_path, torch.zeros(4)) as ckpt:
         ckpt.tick(5)
         ckpt.save(5)
@@ -96,16 +78,26 @@ def test_a_number_that_does_not_grow_is_refused(tmp_path: Path) -> None:
     assert committed(tmp_path, "r") == [6, 5]
     with trainer(tmp_path, torch.zeros(4)) as ckpt, pytest.raises(InputError, match="after step 6"):
         ckpt.tick(1)
+    with Checkpointer(str(tmp_path), {"w": torch.zeros(4)}, run="typo"):
+        assert "it holds other runs: r): beginning at step 0" in capsys.readouterr().out
 
 
-def test_a_last_save_that_fails_is_not_complete_and_the_next_start_does_its_work(
+def test_a_save_that_one_rank_cannot_store_is_known_on_both_and_a_last_one_is_not_complete(
     jobs: Jobs, tmp_path: Path, proxy: FaultyProxy, bucket: str
 ) -> None:
-    url, log, proxy.rule = f"gs://{bucket}/runs", tmp_path / "log", refused_put(f"step-{STEPS:010d}")
-    assert jobs.run(url, tmp_path, world=2, env=proxy.env, log=str(log)) == [EXIT_RETRY, EXIT_RETRY], log.read_text()
-    assert "the last state is not stored" in log.read_text()
+    """The saves between are committed, and the next start does the work that is missing."""
+    url, log = f"gs://{bucket}/runs", tmp_path / "log"
+    steps = (f"step-{step:010d}" for step in (3, STEPS))
+    refused = re.compile(f"({'|'.join(steps)}).*rank-00001")
+    proxy.rule = lambda method, path: faults.REFUSE_403 if method == "POST" and refused.search(path) else faults.PASS
+    run = partial(jobs.run, url, tmp_path, world=2, env=proxy.env, wait=True, log=str(log))
+    assert run() == [EXIT_RETRY, EXIT_RETRY], log.read_text()
+    logged = log.read_text()
+    assert all(part in logged for part in ("step 3 failed", "rank 0 knows: ", "rank 1 knows: "))
+    assert "the last state is not stored" in logged
+    assert committed(url) == [9, 6]
     proxy.rule = faults.none
-    assert jobs.run(url, tmp_path, world=2, env=proxy.env) == [0, 0]
+    assert run() == [0, 0]
     assert newest(url) == STEPS
 
 
@@ -159,32 +151,13 @@ def test_the_survivor_of_a_stop_leaves_in_order_and_says_what_is_lost(jobs: Jobs
     assert "are lost" in log.read_text() and "Traceback" not in log.read_text(), log.read_text()
 
 
-def test_the_first_last_save_is_tried_while_nobody_knows_yet_how_long_an_upload_takes(
-    jobs: Jobs, tmp_path: Path, proxy: FaultyProxy, bucket: str
-) -> None:
-    """The upload that measures the store is on its way when the notice comes."""
-    url, events, answered = f"gs://{bucket}/runs", tmp_path / "events", threading.Event()
-    held: list[str] = []
-
-    def rule(method: str, path: str) -> str:
-        if method == "POST" and "step-0000000000" in path:
-            held.append(path)
-            answered.wait(60)
-        return faults.PASS
-
-    proxy.rule = rule
-    env = {**proxy.env, ENV_JOB: "job", ENV_EVENTS: str(events)}
+def test_a_last_save_is_tried_when_no_upload_time_is_known_yet(jobs: Jobs, tmp_path: Path) -> None:
+    url, events = tmp_path / "url", tmp_path / "events"
+    env = {ENV_JOB: "job", ENV_EVENTS: str(events)}
     (job,) = jobs.start(url, tmp_path, every=10**9, steps=10**9, window_s=60.0, env=env)
-    until(lambda: bool(held))
+    until(lambda: events.exists() and '"restore"' in events.read_text())
     steps_on(job)
     os.kill(job.pid or 0, signal.SIGTERM)
-    until(lambda: "save" in happened(events) or not job.is_alive())
-    assert job.is_alive(), "it left without a try"
-    answered.set()
     assert finish([job]) == [EXIT_PREEMPTED]
-    assert committed(url) == [happened(events)["stop"]["step"]]
-
-
-def happened(events: Path) -> dict[str, dict[str, Any]]:
-    """The last of each kind."""
-    return {event["event"]: event for event in map(json.loads, events.read_text().splitlines())}
+    (stop,) = (event for event in map(json.loads, events.read_text().splitlines()) if event["event"] == "stop")
+    assert committed(url) == [stop["step"]]

@@ -1,5 +1,6 @@
 """Whatever the newest commit holds, restore ends with the checkpoint before it, says why, and takes no memory for it."""
 
+import os
 import shutil
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from holdfast.checkpoint.inspection import rows
 from holdfast.checkpoint.restore import restore
 from holdfast.checkpoint.stores.opening import open_storage
 from holdfast.contract.environment import ENV_KEY_FILE
-from workloads.library.tests.checkpoint.forgeries import FORGERIES, forge, make_pipe, spoil_random_state
+from workloads.library.tests.checkpoint.forgeries import FORGERIES, forge, spoil_random_state
 from workloads.library.tests.checkpoint.made import alone
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(120)]
@@ -73,7 +74,9 @@ def test_a_random_state_that_no_generator_takes_is_passed_over(url: Path) -> Non
 
 
 def test_a_pipe_in_the_place_of_a_commit_is_no_commit(url: Path) -> None:
-    make_pipe(url / RUN / f"step-{NEW:010d}" / "COMMIT.json")
+    commit = url / RUN / f"step-{NEW:010d}" / "COMMIT.json"
+    commit.unlink()
+    os.mkfifo(commit)
     assert passed_over(url) == []
 
 

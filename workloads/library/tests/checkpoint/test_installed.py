@@ -9,7 +9,6 @@ import subprocess
 import sys
 import tomllib
 import venv
-from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
 
@@ -45,29 +44,17 @@ print("ended with", sum(float(p.double().sum()) for p in model.parameters()).hex
 """
 
 
-def requirements(distribution: str) -> Iterator[str]:
-    """Names that it needs here, without extras."""
-    for line in metadata.requires(distribution) or []:
-        needed = Requirement(line)
-        if needed.marker is None or needed.marker.evaluate({"extra": ""}):
-            yield needed.name
-            for extra in needed.extras:
-                yield from (
-                    Requirement(more).name
-                    for more in metadata.requires(needed.name) or []
-                    if re.search(rf"extra == .{re.escape(extra)}.", more)
-                )
-
-
-def closure(*distributions: str) -> set[str]:
-    found: set[str] = set()
-    waiting = list(distributions)
+def closure(*names: str) -> set[str]:
+    """These distributions, and all that they need here."""
+    found, waiting = set[tuple[str, ...]](), [Requirement(name) for name in names]
     while waiting:
-        name = waiting.pop()
-        if name not in found:
-            found.add(name)
-            waiting += requirements(name)
-    return found
+        one = waiting.pop()
+        if (key := (one.name, *sorted(one.extras))) not in found:
+            found.add(key)
+            needed = [Requirement(line) for line in metadata.requires(one.name) or []]
+            chosen = [{"extra": extra} for extra in ("", *one.extras)]
+            waiting += [each for each in needed if not each.marker or any(map(each.marker.evaluate, chosen))]
+    return {name for name, *_ in found}
 
 
 def link(distribution: str, site: Path) -> None:

@@ -14,7 +14,7 @@ from holdfast.checkpoint.format.commit import survey
 from holdfast.checkpoint.stores.opening import open_storage
 from holdfast.contract.exit_codes import EXIT_RETRY
 from tests.support import commits
-from workloads.library.tests.checkpoint.jobs import RUN, STEPS, Jobs, finish, newest
+from workloads.library.tests.checkpoint.jobs import EVERY, RUN, STEPS, Jobs, committed, finish, newest
 from workloads.library.tests.processes import children
 
 pytestmark = pytest.mark.process
@@ -73,6 +73,8 @@ def test_an_uploader_killed_at_a_named_point_is_replaced_and_training_goes_on(
     assert codes == ([0] if known else [EXIT_RETRY]), log.read_text()
     if nth == 1 and point not in REACHED_WHEN_DURABLE:
         assert "the uploader process is gone" in log.read_text(), f"{point} was not reached"
+    if nth == 2 and point != "upload.shard":  # a save has several
+        assert committed(url)[0] > 2 * EVERY, "the second uploader has committed"
     # A new uploader has the same orders in its environment, so it dies at the same point again.
     completes(jobs, url, tmp_path)
 

@@ -8,16 +8,17 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from holdfast.checkpoint.errors import NotFound
-from holdfast.checkpoint.format import Manifest, Shard
+from holdfast.checkpoint.format import Manifest, Shard, hex_digest
 from holdfast.checkpoint.peers import keeper as keeping
 from holdfast.checkpoint.peers import storage as storage_room
 from holdfast.checkpoint.peers import wire
 from holdfast.checkpoint.peers.keeper import Keeper
-from holdfast.checkpoint.peers.places import PeerPlaces
+from holdfast.checkpoint.peers.places import PeerPlaces, neighbour_of
 from holdfast.checkpoint.peers.storage import Offer, PeerStorage, whole_offers
-from holdfast.checkpoint.peers.wire import Question
 from holdfast.checkpoint.restore.reading import open_step
 from holdfast.checkpoint.stores.storage import crc32c
 from holdfast.contract.environment import ENV_KEY_FILE
@@ -90,7 +91,7 @@ def test_a_rank_reads_its_own_memory_without_its_keeper(
     offer = pair.offer()
     assert offer
     asked: list[object] = []
-    monkeypatch.setattr(storage_room, "Question", lambda *about: asked.append(about[2]) or Question(*about))
+    monkeypatch.setattr(storage_room, "ask", lambda *about, into: asked.append(about[2]) or wire.ask(*about, into=into))
     storage = PeerStorage(pair.places[1], [offer], 1, copies_first=copies_first)
     opened = open_step(storage, RUN, 5)
     asked.clear()
@@ -182,7 +183,7 @@ def test_a_stranger_reads_nothing_and_a_cut_off_copy_counts_for_nothing(
     manifest, data = shard(0, 5)
     payload = manifest.encode()
     with socket.create_connection(pair.places[0].keepers[1], 5) as half:
-        about = {"rank": 0, "length": len(payload), "sha256": wire.digest(payload), "bytes": manifest.length}
+        about = {"rank": 0, "length": len(payload), "sha256": hex_digest(payload), "bytes": manifest.length}
         about |= {"step": 5, "attempt": manifest.attempt}
         head = {"op": "copy", "keep": list(NONE), "start": START, "epoch": 1, "nonce": "00", **about}
         wire.send_head(half, pair.places[0].key, b"ask", wire.receive(half, 32), head)
@@ -220,3 +221,20 @@ def test_an_uploader_of_ranks_that_were_ended_comes_too_late(pair: Pair) -> None
 def test_the_answer_to_a_copy_is_how_long_the_processors_of_the_neighbour_took_it(pair: Pair) -> None:
     manifest, data = shard(0, 5, b"x" * (32 << 20))
     assert 0 < pair.places[0].copy(manifest, memoryview(bytearray(data)), NONE, START) < 30
+
+
+@given(st.lists(st.sampled_from(["", "a", "b", "c"]), min_size=2, max_size=12))
+def test_each_place_keeps_the_copies_of_one_other_in_another_zone_where_possible(zones: list[str]) -> None:
+    places = range(len(zones))
+    found = [neighbour_of(place, zones) for place in places]
+    assert sorted(found) == [*places] and all(found[place] != place for place in places)
+    alike = sum(zones[place] == zones[found[place]] for place in places)
+    assert alike == max(0, 2 * max(map(zones.count, zones)) - len(zones)), "no other choice has fewer"
+
+
+def test_the_largest_level_decides_in_which_domains_differ_and_else_the_place() -> None:
+    assert [neighbour_of(place, [""] * 4) for place in range(4)] == [1, 2, 3, 0]
+    racks = ["z/r1", "z/r1", "z/r2", "z/r2"]
+    assert [neighbour_of(place, racks) for place in range(4)] == [2, 3, 0, 1]
+    zones = ["y/r1", "y/r2", "z/r3", "z/r4"]
+    assert [neighbour_of(place, zones) for place in range(4)] == [2, 3, 0, 1]

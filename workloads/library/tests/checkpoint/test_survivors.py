@@ -1,10 +1,9 @@
 """What a survivor may commit alone: only state that it holds whole, as of the last step, and one rank only."""
 
 import threading
-from collections.abc import Mapping
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import pytest
 import torch
@@ -19,9 +18,11 @@ from tests.support import commits
 STEP = 7
 
 
-def survivor(folder: Path, state: dict[str, Any], rank: int = 1, store: Any = None, **of_writer: Any) -> Survivors:
-    found: Mapping[str, Any] = {"last_step": -1, "durable_step": 0, "tuning": Tuning(), "full_save_s": lambda: 0.1}
-    writer = cast(Any, SimpleNamespace(**{**found, **of_writer}))
+def survivor(
+    folder: Path, state: dict[str, Any], rank: int = 1, store: Any = None, *, last_step: int = -1, save_s: float = 0.0
+) -> Survivors:
+    cost = SimpleNamespace(persist_s=save_s)
+    writer: Any = SimpleNamespace(last_step=last_step, durable_step=0, tuning=Tuning(), save_cost=cost)
     return Survivors(folder.as_uri(), "run", state, Ranks(store or HashStore(), rank, 3), writer, 0)
 
 
@@ -47,7 +48,7 @@ def sharded() -> nn.Module:
     [
         ({"model": sharded()}, {}, "sharded"),
         ({"model": nn.Linear(2, 2), "mine": PerRank({"a": 1})}, {}, "state of its own"),
-        ({"model": nn.Linear(2, 2)}, {"full_save_s": lambda: 2.0}, "needs 6 s"),
+        ({"model": nn.Linear(2, 2)}, {"save_s": 2.0}, "needs 6 s"),
         ({"model": nn.Linear(2, 2)}, {"last_step": STEP}, "rank 0 is gone"),
     ],
     ids=["FSDP", "each its own", "no time", "handed over before"],
@@ -62,9 +63,7 @@ def test_what_is_not_whole_or_does_not_fit_is_left_alone(
 def test_a_survivor_that_waits_in_vain_says_so(tmp_path: Path) -> None:
     store = HashStore()
     store.add(f"survivor/{STEP}", 1)
-    assert "is not through" in survivor(tmp_path, {"model": nn.Linear(2, 2)}, 2, store, full_save_s=lambda: 0.0).commit(
-        STEP, {}, "gone", 0.2
-    )
+    assert "has not finished" in survivor(tmp_path, {"model": nn.Linear(2, 2)}, 2, store).commit(STEP, {}, "gone", 0.2)
 
 
 def test_a_store_on_a_frozen_machine_holds_no_survivor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -132,7 +132,7 @@ def test_batches_that_a_loop_has_drawn_ahead_are_drawn_again(ahead: int) -> None
 def test_what_cannot_be_begun_anew_is_refused_with_the_line_that_can() -> None:
     with pytest.raises(InputError, match=r"track\(loader\) instead of track\(iter\(loader\)\)"):
         track(iter([1]))
-    with pytest.raises(InputError, match="no data"):
+    with pytest.raises(InputError, match="cannot be tracked"):
         track(3)
     with pytest.raises(InputError, match="keeps its own place"):
         track(torch.nn.Linear(1, 1))

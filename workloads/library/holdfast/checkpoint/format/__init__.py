@@ -12,6 +12,7 @@ Decision: infra/decisions/0025.
 
 import hashlib
 import hmac
+import itertools
 import json
 import os
 from dataclasses import dataclass
@@ -87,6 +88,11 @@ class Manifest:
     @property
     def length(self) -> int:
         return sum(shard.bytes for shard in self.shards)
+
+    def stretches(self) -> list[slice]:
+        """Which bytes of this rank's stream each shard holds."""
+        ends = [*itertools.accumulate((shard.bytes for shard in self.shards), initial=0)]
+        return [slice(*both) for both in itertools.pairwise(ends)]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

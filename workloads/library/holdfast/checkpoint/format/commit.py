@@ -106,7 +106,7 @@ def commit(
     """`abandoned(seconds)` waits that long and returns whether to give up.
 
     Raises StorageError when a rank's manifest is missing for `timeout_s`, Damaged when the store holds something
-    else than was sent, Abandoned when asked to give up, Fenced when a newer trainer has the right to commit."""
+    else than was sent, Abandoned when it gives up, Fenced when a newer trainer has the right to commit."""
     # A manifest is written after its shards, so manifests of all ranks mean that every shard was sent.
     names = _wait_for_manifests(storage, own, timeout_s, abandoned)
     # One listing for all objects: a stat for each would be thousands of requests in the commit's way.
@@ -143,7 +143,7 @@ def _wait_for_manifests(
     pause = FIRST_PAUSE_S
     missing = [rank for rank in range(own.world_size) if rank != own.rank]
     while True:
-        # Only what was missing is asked for again: each round costs one request for a rank.
+        # Only for what was missing: each round costs one request per missing rank.
         missing = [rank for rank in missing if not exists(storage, names[rank])]
         if not missing:
             return names

@@ -201,7 +201,7 @@ def _check_schema(body: Mapping[str, Json]) -> None:
     if not isinstance(found, str) or not _OTHER_VERSION.fullmatch(found):
         raise Damaged("it has no schema of a checkpoint")
     raise InputError(
-        "checkpoint is of another format version",
+        "checkpoint has another format version",
         got=found,
         allowed=SCHEMA,
         fix="read it with the release that wrote it (`checkpoints export`), or choose another run name",

@@ -20,12 +20,12 @@ from typing import Any
 
 from holdfast.checkpoint.errors import Damaged
 from holdfast.checkpoint.failpoints import failpoint
-from holdfast.checkpoint.format import Manifest
+from holdfast.checkpoint.format import Manifest, hex_digest
 from holdfast.checkpoint.format.decoding import MAX_MANIFEST_BYTES, parse_manifest
 from holdfast.checkpoint.peers import wire
 from holdfast.checkpoint.peers.places import Version
 from holdfast.checkpoint.peers.wire import Head
-from holdfast.checkpoint.stores.storage import crc32c
+from holdfast.checkpoint.stores.storage import crc32c, fill
 from holdfast.contract.errors import HoldfastError, InputError
 
 MOST_CONNECTIONS = 256
@@ -57,7 +57,7 @@ class Held:
     def describe(self) -> Head:
         found = self.manifest
         about = {"rank": found.rank, "step": found.step, "attempt": found.attempt, "world_size": found.world_size}
-        digests = {"length": len(self.payload), "sha256": wire.digest(self.payload), "bytes": found.length}
+        digests = {"length": len(self.payload), "sha256": hex_digest(self.payload), "bytes": found.length}
         return about | digests | {"start": self.start, "memory": self.memory}
 
 
@@ -124,21 +124,28 @@ class Keeper:
                 self._free.release()
 
     def _talk(self, connection: socket.socket, head: Head, nonce: bytes) -> None:
-        side, slot, data = b"answer", None, memoryview(b"")
+        side, slot, answer, data = b"answer", None, Head(), memoryview(b"")
         try:
-            if head["op"] in ("own", "copy"):
-                slot = self._slot(head)
-                wire.send_head(connection, self._key, side, nonce, {})
-                side = b"taken"
-                manifest = self._manifest(connection, head)
-                answer: Head = {}
-                if slot:
-                    self._take_copy(connection, head, manifest, slot)
-                    answer = {"processor_s": time.thread_time()}
-                else:
-                    self._take_own(head, manifest)
-            else:
-                answer, data = self._answer(head)
+            match head["op"]:
+                case "own" | "copy":
+                    slot = self._slot(head)
+                    wire.send_head(connection, self._key, side, nonce, {})
+                    side = b"taken"
+                    manifest, payload = self._manifest(connection, head)
+                    if slot:
+                        self._take_copy(connection, head, manifest, payload, slot)
+                        answer = {"processor_s": time.thread_time()}
+                    else:
+                        self._take_own(head, manifest, payload)
+                case "hello":
+                    self._add_uploader(int(head["epoch"]), int(head["pid"]))
+                case "have":
+                    with self._lock:
+                        answer = {"held": [held.describe() for held in self._all()]}
+                case "read":
+                    data = self._read(str(head["name"]), int(head["from"]), int(head["bytes"]))
+                case _:
+                    raise Refused("no such question")
         except (Refused, Damaged, InputError) as error:
             answer = {"refused": str(error)[:300]}
         finally:
@@ -147,23 +154,12 @@ class Keeper:
         wire.send_head(connection, self._key, side, nonce, answer)
         connection.sendall(data)
 
-    def _answer(self, head: Head) -> tuple[Head, memoryview]:
-        nothing = memoryview(b"")
-        match head["op"]:
-            case "hello":
-                with self._lock:
-                    check_epoch(int(head["epoch"]), self.epoch)
-                    if self.epoch == self._ended:
-                        raise Refused("its ranks were ended")
-                    self._uploaders.append(os.pidfd_open(int(head["pid"])))
-            case "have":
-                with self._lock:
-                    return {"held": [held.describe() for held in self._all()]}, nothing
-            case "read":
-                return {}, self._read(str(head["name"]), int(head["from"]), int(head["bytes"]))
-            case _:
-                raise Refused("no such question")
-        return {}, nothing
+    def _add_uploader(self, epoch: int, pid: int) -> None:
+        with self._lock:
+            check_epoch(epoch, self.epoch)
+            if self.epoch == self._ended:
+                raise Refused("its ranks were ended")
+            self._uploaders.append(os.pidfd_open(pid))
 
     def _all(self) -> list[Held]:
         copies = [slot.held for slots in self._copies.values() for slot in slots if slot.held]
@@ -171,16 +167,15 @@ class Keeper:
 
     def _manifest(self, connection: socket.socket, head: Head) -> tuple[Manifest, bytes]:
         payload = wire.receive(connection, int(head["length"]))
-        if wire.digest(payload) != head["sha256"]:
+        if hex_digest(payload) != head["sha256"]:
             raise Refused("the description is not what was sent")
         manifest = parse_manifest(payload)
         about = (manifest.run, manifest.rank, manifest.step, manifest.attempt, manifest.length)
         if about != (self._run, head["rank"], head["step"], head["attempt"], head["bytes"]):
-            raise Refused("the description is of another shard")
+            raise Refused("the description belongs to another shard")
         return manifest, payload
 
-    def _take_own(self, head: Head, found: tuple[Manifest, bytes]) -> None:
-        manifest, payload = found
+    def _take_own(self, head: Head, manifest: Manifest, payload: bytes) -> None:
         index = int(head["memory"])
         descriptor = self._memories[int(head["local"])][index]
         # Of a rank that writes nothing, as a second replica may, the memory is empty and cannot be mapped.
@@ -190,16 +185,13 @@ class Keeper:
         with self._lock:
             self._own[manifest.rank, index] = held
 
-    def _take_copy(self, connection: socket.socket, head: Head, found: tuple[Manifest, bytes], slot: Slot) -> None:
-        manifest, payload = found
+    def _take_copy(self, connection: socket.socket, head: Head, manifest: Manifest, payload: bytes, slot: Slot) -> None:
         failpoint("peer.receive")
         data = slot.room[: manifest.length]
-        wire.receive_into(connection, data)
-        at = 0
-        for shard in manifest.shards:
-            if crc32c(data[at : at + shard.bytes]) != shard.crc32c:
+        fill(data, "the copy", connection.recv_into)
+        for shard, stretch in zip(manifest.shards, manifest.stretches(), strict=True):
+            if crc32c(data[stretch]) != shard.crc32c:
                 raise Refused(f"rank {manifest.rank}: the bytes that came are not those that were sent")
-            at += shard.bytes
         with self._lock:
             check_epoch(int(head["epoch"]), self.epoch)
             slot.held = Held(manifest=manifest, payload=payload, data=data, start=int(head["start"]))
@@ -239,11 +231,9 @@ class Keeper:
             for held in self._all():
                 manifest = held.manifest
                 whole = memoryview(held.payload) if name == manifest.name else None
-                at = 0
-                for index, shard in enumerate(manifest.shards):
+                for index, stretch in enumerate(manifest.stretches()):
                     if name == manifest.shard_name(index):
-                        whole = held.data[at : at + shard.bytes]
-                    at += shard.bytes
+                        whole = held.data[stretch]
                 if whole is not None:
                     if not 0 <= start <= start + length <= len(whole):
                         raise Refused(f"{name} has {len(whole)} bytes")
@@ -254,7 +244,7 @@ class Keeper:
 def check_epoch(asked: int, own: int) -> None:
     """Raises Refused."""
     if asked != own:
-        raise Refused(f"it is of epoch {asked}, and this node is in epoch {own}")
+        raise Refused(f"the message is from epoch {asked}, and this node is in epoch {own}")
 
 
 def giving_way(slots: Sequence[Slot], version: Version, keep: tuple[Any, ...]) -> Slot:

@@ -9,8 +9,8 @@ from dataclasses import asdict, dataclass
 from typing import Self
 
 from holdfast.checkpoint.errors import NotFound
-from holdfast.checkpoint.format import Manifest
-from holdfast.checkpoint.peers.wire import Address, Head, ask, digest, peer_key
+from holdfast.checkpoint.format import Manifest, hex_digest
+from holdfast.checkpoint.peers.wire import Address, Head, ask, peer_key
 from holdfast.contract.environment import ENV_PEERS
 
 Version = tuple[int, str]
@@ -67,7 +67,7 @@ class PeerPlaces:
 
     def _put(self, place: int, head: Head, manifest: Manifest, *raw: memoryview) -> Head:
         payload = manifest.encode()
-        about = {"rank": manifest.rank, "length": len(payload), "sha256": digest(payload), "bytes": manifest.length}
+        about = {"rank": manifest.rank, "length": len(payload), "sha256": hex_digest(payload), "bytes": manifest.length}
         about |= {"step": manifest.step, "attempt": manifest.attempt}
         return ask(self.keepers[place], self.key, head | about | {"epoch": self.epoch}, payload, *raw)
 

@@ -15,7 +15,7 @@ from holdfast.checkpoint.errors import Damaged, Denied, NotFound
 from holdfast.checkpoint.format import Commit, ManifestDigest
 from holdfast.checkpoint.format.decoding import parse_manifest
 from holdfast.checkpoint.peers.places import PeerPlaces, Version
-from holdfast.checkpoint.peers.wire import Head, Question
+from holdfast.checkpoint.peers.wire import Head, ask
 from holdfast.checkpoint.stores.storage import Stat
 from holdfast.contract import object_names
 
@@ -48,7 +48,7 @@ def whole_offers(places: PeerPlaces, world_size: int, *, above: int, start: int)
     found: dict[int, Offer] = {}
     for step, start_of, attempt in sorted(by_version, reverse=True):
         ranks = by_version[step, start_of, attempt]
-        # Two that differ under one name: one of them lies, and nothing says which.
+        # Two that differ under one name: one of them is wrong, and nothing shows which.
         alike = all(len({one["sha256"] for _, one in found}) == 1 for found in ranks.values())
         if len(ranks) == world_size and alike and step not in found:
             found[step] = _offered(places.run, (step, attempt), [ranks[rank] for rank in range(world_size)])
@@ -113,11 +113,7 @@ class PeerStorage:
                 return
             question = {"op": "read", "name": name, "from": start, "bytes": len(into)}
             try:
-                found = Question(self._places.keepers[place], self._places.key, question)
-                try:
-                    found.read_into(into)
-                finally:
-                    found.close()
+                ask(self._places.keepers[place], self._places.key, question, into=into)
             except NotFound as error:
                 why = str(error)
                 continue
@@ -130,7 +126,7 @@ class PeerStorage:
         for name, offer in self._offers.items():
             if name.startswith(f"{prefix}/"):
                 yield Stat(name=name, bytes=len(offer.commit.encode()), modified=0.0)
-        # Asked once the manifests are compared with the commit; their shards are when their bytes are read.
+        # Called after the manifests were compared with the commit; shards are compared when they are read.
         for name, payload in self._manifests.items():
             if name.startswith(f"{prefix}/"):
                 manifest = parse_manifest(payload)
@@ -159,8 +155,8 @@ class PeerStorage:
                 if size < manifest.length:
                     return None
                 view = memoryview(mmap.mmap(descriptor, size)) if size else memoryview(b"")
-                for index, shard in enumerate(manifest.shards):
-                    self._mine[manifest.shard_name(index)], view = view[: shard.bytes], view[shard.bytes :]
+                for index, stretch in enumerate(manifest.stretches()):
+                    self._mine[manifest.shard_name(index)] = view[stretch]
             return self._mine[name]
 
     def _of(self, name: str) -> tuple[Offer, int]:

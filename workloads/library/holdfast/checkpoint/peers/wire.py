@@ -5,7 +5,6 @@ neither can be replayed, the key is never sent, and nothing is parsed before its
 a question or an answer: they are no part of the seal, and the receiver compares their digests, which are.
 """
 
-import hashlib
 import hmac
 import json
 import os
@@ -15,6 +14,7 @@ from typing import Any
 from holdfast.checkpoint.errors import NotFound
 from holdfast.checkpoint.failpoints import failpoint
 from holdfast.checkpoint.format import signing_key
+from holdfast.checkpoint.stores.storage import fill
 
 TIMEOUT_S = 15.0
 """Between two pieces of a message: a peer that is stopped and not gone must not hold an uploader for ever."""
@@ -31,24 +31,11 @@ def peer_key(run: str) -> bytes:
     return hmac.digest(key, f"peer copies {run}".encode(), "sha256") if key else run.encode()
 
 
-def digest(data: bytes) -> str:
-    return hashlib.sha256(data).hexdigest()
-
-
 def receive(connection: socket.socket, length: int) -> bytes:
     """Raises EOFError, OSError."""
     into = bytearray(length)
-    receive_into(connection, memoryview(into))
+    fill(memoryview(into), "the message", connection.recv_into)
     return bytes(into)
-
-
-def receive_into(connection: socket.socket, into: memoryview) -> None:
-    at = 0
-    while at < len(into):
-        count = connection.recv_into(into[at : at + (1 << 20)])
-        if not count:
-            raise EOFError("the other end is gone")
-        at += count
 
 
 def send_head(connection: socket.socket, key: bytes, side: bytes, challenge: bytes, head: Head) -> None:
@@ -69,46 +56,26 @@ def receive_head(connection: socket.socket, key: bytes, side: bytes, challenge: 
     return found
 
 
-class Question:
-    """Raises NotFound where the keeper does not answer, does not know the key or refuses."""
-
-    def __init__(self, address: Address, key: bytes, head: Head, *raw: bytes | memoryview) -> None:
-        # Not by `secrets`: a file of that name next to the user's script would be imported instead.
-        self._nonce = os.urandom(CHALLENGE_BYTES)
-        self._connection: socket.socket | None = None
-        try:
-            connection = self._connection = socket.create_connection(address, TIMEOUT_S)
-            with_nonce = head | {"nonce": self._nonce.hex()}
-            send_head(connection, key, b"ask", receive(connection, CHALLENGE_BYTES), with_nonce)
-            # Asked before they are sent: who refuses closes, and the reason would be lost with the bytes.
-            self.answer = receive_head(connection, key, b"answer", self._nonce)
-            if raw and "refused" not in self.answer:
+def ask(address: Address, key: bytes, head: Head, *raw: bytes | memoryview, into: memoryview | None = None) -> Head:
+    """The keeper's answer. `raw` is sent after the head; `into` is filled with the bytes after the answer. Raises NotFound
+    where the keeper does not answer, does not know the key or refuses."""
+    # Not by `secrets`: a file of that name next to the user's script would be imported instead.
+    nonce = os.urandom(CHALLENGE_BYTES)
+    try:
+        with socket.create_connection(address, TIMEOUT_S) as connection:
+            challenge = receive(connection, CHALLENGE_BYTES)
+            send_head(connection, key, b"ask", challenge, head | {"nonce": nonce.hex()})
+            # Before the bytes are sent: a keeper that refuses closes, and its reason would be lost with them.
+            answer = receive_head(connection, key, b"answer", nonce)
+            if raw and "refused" not in answer:
                 for data in raw:
                     connection.sendall(data)
                     failpoint("peer.send")
-                self.answer = receive_head(connection, key, b"taken", self._nonce)
-        except (OSError, EOFError, ValueError) as error:
-            self.close()
-            raise NotFound(f"{address[0]}:{address[1]} keeps no copy for this process: {error}") from error
-        if "refused" in self.answer:
-            self.close()
-            raise NotFound(f"{address[0]}:{address[1]} refused: {self.answer['refused']}"[:500])
-
-    def read_into(self, into: memoryview) -> None:
-        """The bytes after the answer. Raises NotFound."""
-        assert self._connection
-        try:
-            receive_into(self._connection, into)
-        except (OSError, EOFError) as error:
-            raise NotFound(f"a copy was cut off: {error}") from error
-
-    def close(self) -> None:
-        if self._connection:
-            self._connection.close()
-
-
-def ask(address: Address, key: bytes, head: Head, *raw: bytes | memoryview) -> Head:
-    """The answer. Raises NotFound as Question."""
-    question = Question(address, key, head, *raw)
-    question.close()
-    return question.answer
+                answer = receive_head(connection, key, b"taken", nonce)
+            if into is not None and "refused" not in answer:
+                fill(into, "the copy", connection.recv_into)
+    except (OSError, EOFError, ValueError) as error:
+        raise NotFound(f"{address[0]}:{address[1]} keeps no copy for this process: {error}") from error
+    if "refused" in answer:
+        raise NotFound(f"{address[0]}:{address[1]} refused: {answer['refused']}"[:500])
+    return answer

@@ -19,9 +19,8 @@ from holdfast.checkpoint.format import Commit
 from holdfast.checkpoint.format.commit import committed_steps
 from holdfast.checkpoint.format.soundness import NOTES_KEY
 from holdfast.checkpoint.ranks import Ranks, agreed, outcome, worst
-from holdfast.checkpoint.restore.comparison import check_same, compare, sketch, unproven, versions
 from holdfast.checkpoint.restore.reading import Transfer, open_step, plan
-from holdfast.checkpoint.restore.target import Target
+from holdfast.checkpoint.restore.target import Target, check_same, compare, sketch, unproven, versions
 from holdfast.checkpoint.settings import Tuning
 from holdfast.checkpoint.state import Captured, PerRank, capture, targets
 from holdfast.checkpoint.stores.storage import Storage
@@ -69,7 +68,7 @@ def restore(
     again: Storage | None = None,
 ) -> Restored:
     """Fills `state`. `again`: a second source of the same checkpoints, for what does not verify in the first. Raises on
-    every rank InputError where nothing verifies or the state is another one, and Preempted when any rank is asked to stop
+    every rank InputError where nothing verifies or the state is another one, and Preempted after a notice on any rank
     before all bytes are there."""
     began = time.monotonic()
     skipped: Skipped = []
@@ -83,12 +82,11 @@ def restore(
     live = capture(state)
     before = {name: sketch(live, name) for name, value in targets(state) if unproven(value)}
     sources = [storage] if again is None else [storage, again]
+    make = partial(_Attempt, run=run, state=state, ranks=ranks, tuning=tuning, live=live, stop_asked=stop_asked)
     for step in candidates:
         failpoint("restore.chosen")
         # Every rank tries the same step: a gang that resumes at two steps trains garbage without an error.
-        shared: dict[str, Any] = {"run": run, "step": step, "state": state, "ranks": ranks, "tuning": tuning}
-        shared |= {"live": live, "stop_asked": stop_asked}
-        attempt, reason = _first_sound(ranks, [_Attempt(storage=copy, **shared) for copy in sources])
+        attempt, reason = _first_sound(ranks, [make(storage=copy, step=step) for copy in sources])
         if not reason:
             # load_state_dict() is code of the user's, and may raise on one rank only.
             agreed(ranks, outcome(attempt.apply))
@@ -152,7 +150,7 @@ def check_ranks(state: dict[str, Any], world_size: int, commit: Commit) -> None:
     own = [name for name, entry in state.items() if isinstance(entry, PerRank)]
     if own and commit.world_size != world_size:
         raise InputError(
-            f"entry {own[0]} is of each rank's own and fits only as many ranks as saved it",
+            f"entry {own[0]} is marked PerRank and fits only the number of ranks that saved it",
             got=f"{world_size} ranks; step {commit.step} was saved by {commit.world_size}",
             allowed=f"{commit.world_size} ranks, or entries that any number can share: whole ones, and DTensors",
             fix=f"start {commit.world_size} ranks, or shard the entry by fully_shard (FSDP2)",

@@ -65,7 +65,7 @@ def only_run(storage: Storage) -> str:
     if len(found) == 1:
         return found[0]
     raise InputError(
-        "which run's checkpoint is meant is not clear",
+        "it is unclear which run's checkpoint to read",
         got=", ".join(found) or "no run with a committed checkpoint",
         allowed="one run, or its name",
         fix="name the run",

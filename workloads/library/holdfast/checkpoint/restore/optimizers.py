@@ -99,7 +99,7 @@ def check_kind(name: str, optimizer: torch.optim.Optimizer, saved: Any) -> None:
         )
         if missing and foreign:
             raise InputError(
-                f"optimizer {name} is of another kind than the one that was saved",
+                f"optimizer {name} is not of the type that was saved",
                 got=f"{type(optimizer).__name__}, with {_few(missing)}; saved were {_few(foreign)}",
                 allowed="the optimizer that was saved",
                 fix="use the optimizer that was saved; or begin with load_tensors(url, keys=[...]) of the model, under another run "

@@ -122,13 +122,8 @@ def _overlap(source: ShardSource, want: Box) -> Copy | None:
     return Copy(source=source, into=into, start=tuple(start), extent=tuple(extent))
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ByteRange:
-    """A range of a rank's stream, and the memory that it goes to."""
-
-    at: int
-    into: torch.Tensor
-    """Its bytes."""
+ByteRange = tuple[int, torch.Tensor]
+"""Where in a rank's stream some bytes begin, and the memory that they go to."""
 
 
 class Transfer:
@@ -155,9 +150,10 @@ class Transfer:
                 dtype = saved_dtype(part)
                 whole = copy.extent == part.extent and copy.into.is_contiguous() and copy.into.dtype == dtype
                 boxes[place] = copy.into if whole else torch.empty(part.extent, dtype=dtype)
-                self._add_range(copy.source, boxes[place])
+                into = boxes[place].detach().view(-1).view(torch.uint8)
+                self._ranges.setdefault(copy.source.rank, []).append((part.at, into))
         for ranges in self._ranges.values():
-            ranges.sort(key=lambda one: one.at)
+            ranges.sort(key=_begin)
         needed = sorted({shard for copy in copies for shard in self._shards_of(copy.source)})
         # Where a read is a request, many wait at once; where it is a copy, more threads than cores only queue.
         largest = max((shard.bytes for m in self._opened.manifests for shard in m.shards), default=0)
@@ -170,19 +166,10 @@ class Transfer:
             if box is not copy.into:
                 copy.into.copy_(_narrowed(box, copy))
 
-    def _add_range(self, source: ShardSource, into: torch.Tensor) -> None:
-        one = ByteRange(at=source.part.at, into=into.detach().view(-1).view(torch.uint8))
-        self._ranges.setdefault(source.rank, []).append(one)
-
     def _shards_of(self, source: ShardSource) -> list[tuple[int, int]]:
         start, end = source.part.at, source.part.at + source.part.bytes
-        found: list[tuple[int, int]] = []
-        at = 0
-        for index, shard in enumerate(self._opened.manifests[source.rank].shards):
-            if at < end and at + shard.bytes > start:
-                found.append((source.rank, index))
-            at += shard.bytes
-        return found
+        stretches = self._opened.manifests[source.rank].stretches()
+        return [(source.rank, n) for n, one in enumerate(stretches) if one.start < end and one.stop > start]
 
     def _fetch(self, which: tuple[int, int]) -> None:
         rank, index = which
@@ -216,24 +203,28 @@ class Transfer:
     def _within_one(self, rank: int, at: int, length: int) -> memoryview | None:
         """The memory of the tensor that takes all of this stretch, where there is one that the CPU can write."""
         ranges = self._ranges[rank]
-        found = bisect_right(ranges, at, key=lambda one: one.at) - 1
-        if found < 0 or ranges[found].at + len(ranges[found].into) < at + length:
+        found = bisect_right(ranges, at, key=_begin) - 1
+        begin, into = ranges[max(0, found)]
+        if found < 0 or begin + len(into) < at + length:
             return None
-        into = ranges[found].into
-        low = at - ranges[found].at
+        low = at - begin
         return memory_of(into[low : low + length]) if into.device.type == "cpu" else None
 
     def _scatter(self, rank: int, at: int, chunk: memoryview) -> None:
         data = torch.frombuffer(chunk, dtype=torch.uint8)
         ranges = self._ranges[rank]
         # Parts of a stream do not overlap, so only the one before the chunk's start can reach into it.
-        first = max(0, bisect_left(ranges, at, key=lambda one: one.at) - 1)
-        for one in itertools.islice(ranges, first, None):
-            if one.at >= at + len(chunk):
+        first = max(0, bisect_left(ranges, at, key=_begin) - 1)
+        for begin, into in itertools.islice(ranges, first, None):
+            if begin >= at + len(chunk):
                 break
-            low, high = max(at, one.at), min(at + len(chunk), one.at + len(one.into))
+            low, high = max(at, begin), min(at + len(chunk), begin + len(into))
             if low < high:
-                one.into[low - one.at : high - one.at].copy_(data[low - at : high - at])
+                into[low - begin : high - begin].copy_(data[low - at : high - at])
+
+
+def _begin(one: ByteRange) -> int:
+    return one[0]
 
 
 def _narrowed(box: torch.Tensor, copy: Copy) -> torch.Tensor:

@@ -32,7 +32,7 @@ class CopyingWriter(CheckpointWriter):
             self.copy(step, state, notes())
 
     def copy(self, step: int, state: dict[str, Any], notes: dict[str, Any], *, timeout_s: float | None = None) -> bool:
-        """To a neighbour's memory only. False: an earlier copy is not through on some rank. Raises RankLost."""
+        """To a neighbour's memory only. False: an earlier copy has not finished on some rank. Raises RankLost."""
         began = time.monotonic()
         if not self._copies or not self._copies.agree(self._ranks, step, self.save_cost.step_s, timeout_s=timeout_s):
             return False

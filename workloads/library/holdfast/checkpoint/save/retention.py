@@ -55,8 +55,9 @@ def retain(storage: Storage, run: str, policy: Policy, *, known: Known | None = 
     oldest = time.time() - ORPHAN_AGE_S
     for entry in steps.values():
         commit = commits.get(entry.step)
+        newest = max((found.modified for objects in entry.attempts.values() for found in objects), default=0.0)
         # Damage may be a bad read: what restore passed over stays a day, for a person to look at.
-        spoilt = commit is not None and commit.attempt in policy.damaged and _newest(entry) < oldest
+        spoilt = commit is not None and commit.attempt in policy.damaged and newest < oldest
         if spoilt or entry.step in going:
             gone += _drop_step(storage, run, entry)
         # A commit that cannot be read is no checkpoint, and no reason to delete anything.
@@ -72,10 +73,6 @@ def _commits(storage: Storage, run: str, entries: Iterable[StepObjects], known: 
     known.clear()
     known.update((stat, commit) for stat, commit in found.items() if commit is not None)
     return {commit.step: commit for commit in known.values()}
-
-
-def _newest(entry: StepObjects) -> float:
-    return max((found.modified for objects in entry.attempts.values() for found in objects), default=0.0)
 
 
 def _drop_step(storage: Storage, run: str, entry: StepObjects) -> Iterator[str]:
@@ -121,12 +118,8 @@ class FailedAttempts:
     def clear(self) -> None:
         """To be called again before each save: ranks that failed later, or not at all, wrote on meanwhile."""
         for manifest in self._failed:
+            mine = object_names.rank_prefix(*manifest.attempt_id, manifest.rank)
             with suppress(StorageError, OSError):
-                self._clear(manifest)
-
-    def _clear(self, manifest: Manifest) -> None:
-        prefix = object_names.attempt_prefix(manifest.run, manifest.step, manifest.attempt)
-        mine = object_names.rank_prefix(manifest.run, manifest.step, manifest.attempt, manifest.rank)
-        for found in list(self._storage.list(prefix)):
-            if manifest.rank == 0 or found.name.startswith(mine):
-                self._storage.delete(found.name)
+                for found in list(self._storage.list(object_names.attempt_prefix(*manifest.attempt_id))):
+                    if manifest.rank == 0 or found.name.startswith(mine):
+                        self._storage.delete(found.name)

@@ -20,7 +20,7 @@ import torch
 
 from holdfast.checkpoint.failpoints import failpoint
 from holdfast.checkpoint.format import Manifest
-from holdfast.checkpoint.save.orders import Job
+from holdfast.checkpoint.save.uploader import Job
 from holdfast.checkpoint.save.uploader_process import upload
 from holdfast.checkpoint.settings import Tuning
 from holdfast.checkpoint.state import Captured, targets
@@ -78,7 +78,7 @@ class Staging:
         return stream_bytes(pieces)
 
     def _stream_of(self, device: torch.device) -> torch.cuda.Stream:
-        """One for copies, which begin when the GPU has done what it was asked for by now."""
+        """One for copies, which begin when the GPU has done its present work."""
         if device not in self._streams:
             self._streams[device] = torch.cuda.Stream(device)
         self._streams[device].wait_stream(torch.cuda.current_stream(device))
@@ -90,7 +90,7 @@ class Staging:
 
     @property
     def copying(self) -> bool:
-        """Whether a GPU is still copying what the last `stage` asked for."""
+        """Whether a GPU is still copying for the last `stage`."""
         return not all(copied.query() for copied in self._copied)
 
     def wait(self) -> None:
@@ -153,7 +153,7 @@ def steady_keys(state: Mapping[str, Any], captured: Captured) -> frozenset[str]:
 
 
 def copy_into(stream: torch.Tensor, pieces: list[Piece]) -> None:
-    """Each piece to its place; from a GPU to pinned memory this only asks for the copies."""
+    """Each piece to its place; from a GPU to pinned memory this only starts the copies."""
     for piece in pieces:
         part = piece.part
         if part.bytes:

@@ -1,4 +1,4 @@
-"""The trainer's side of the uploader process: hand over a save, receive reports, never block on storage."""
+"""The trainer's side of the uploader process: its orders and jobs, its reports; it never blocks on storage."""
 
 import json
 import math
@@ -16,7 +16,10 @@ from pathlib import Path
 from typing import Any
 from weakref import WeakSet
 
-from holdfast.checkpoint.save.orders import Job, UploadOrders
+from holdfast.checkpoint.format import Manifest, TensorPart, fields_of
+from holdfast.checkpoint.peers.places import Version
+from holdfast.checkpoint.save.retention import Policy
+from holdfast.checkpoint.settings import Tuning
 
 ROOT = Path(__file__).parents[3]
 # Not `python -m`: that puts the current folder first, and a queue.py there would be imported for the library's own.
@@ -32,14 +35,80 @@ main()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class UploadOrders:
+    """What an uploader is started with, as its one argument."""
+
+    url: str
+    run: str
+    tuning: Tuning
+    keep: int
+    commit_count: int
+    """Commits that this run has."""
+    epoch: int
+    """Number of this start."""
+    damaged: tuple[str, ...] = ()
+    """Attempts whose commit restore passed over."""
+    stale: tuple[str, ...] = ()
+    """Attempts that get no commit any more."""
+    training_threads: int = 1
+    """That all ranks of this machine compute with."""
+
+    def encode(self) -> str:
+        return json.dumps(self, default=fields_of)
+
+    @classmethod
+    def decode(cls, text: str) -> "UploadOrders":
+        body = json.loads(text)
+        return cls(**(body | {"tuning": Tuning(**body["tuning"])}))
+
+    @property
+    def policy(self) -> Policy:
+        damaged, stale = frozenset(self.damaged), frozenset(self.stale)
+        return Policy(keep=self.keep, keep_every=self.tuning.keep_every, damaged=damaged, stale=stale)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Job:
+    """One save of one rank: the first `length` bytes of a staging memory hold its stream."""
+
+    save: int
+    memory: int = 0
+    """Which of the staging memories."""
+    length: int
+    shard_bytes: int
+    manifest: Manifest
+    """Without shards: their checksums are computed by the uploader."""
+    upload: bool = True
+    copy: bool = False
+    """Whether a neighbour gets it."""
+    keep: Version = (-1, "")
+    """Which copy the neighbour has to keep meanwhile."""
+
+    def encode(self) -> bytes:
+        return json.dumps(self, default=fields_of, separators=(",", ":"), allow_nan=False).encode()
+
+    @classmethod
+    def decode(cls, body: dict[str, Any]) -> "Job":
+        # Not parse_manifest: this one comes from the trainer itself, and its many parts are not worth a second check.
+        fields: dict[str, Any] = body["manifest"]
+        tensors = tuple(
+            TensorPart(**(part | {name: tuple(part[name]) for name in ("shape", "offset", "extent")}))
+            for part in fields.pop("tensors")
+        )
+        del fields["shards"]
+        body |= {"manifest": Manifest(**fields, tensors=tensors, shards=()), "keep": tuple(body["keep"])}
+        return cls(**body)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Report:
-    """`done`: probed, unprobed, staged, uploaded, committed, sound, failed or fenced; copied or uncopied."""
+    """`done`: staged, uploaded, committed, sound, failed or fenced; copied or uncopied."""
 
     save: int
     done: str
     step: int = 0
     seconds: float = 0.0
-    """Since its staging began; of `staged` how long training was held, of `probed` the probe's own."""
+    """Since its staging began; of `staged` how long training was held."""
     bytes: int = 0
     processor_s: float = 0.0
     """Of `copied`: what this node's share of sending and receiving takes."""
@@ -51,14 +120,14 @@ class Report:
             return "commit", {"step": self.step, "seconds": round(self.seconds, 3), "bytes": self.bytes}
         if self.done == "staged":
             return "save", {"step": self.step, "blocking_seconds": round(self.seconds, 6), "bytes": self.bytes}
-        return (
-            ("save_failed", {"step": self.step, "reason": self.reason}) if self.done in ("failed", "fenced") else None
-        )
+        if self.done in ("failed", "fenced"):
+            return "save_failed", {"step": self.step, "reason": self.reason}
+        return None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class InFlight:
-    """A save that was handed over and is not through, and the staging memory that it holds until then."""
+    """A save that was handed over and has not finished, and the staging memory that it holds until then."""
 
     step: int
     memory: int
@@ -117,7 +186,7 @@ class Uploader:
 
     def why_full(self) -> str:
         step = min((one.step for one in self._in_flight.values()), default=0)
-        return f"the upload of step {step} is not through after {self.oldest_s:.0f} s"
+        return f"the upload of step {step} has not finished after {self.oldest_s:.0f} s"
 
     def submit(self, job: Job, began: float, *, after: Callable[[], object] | None = None) -> None:
         """`began`: when its staging did. `after`: wait for it first, in a thread; the save is in flight from now on."""
@@ -139,9 +208,8 @@ class Uploader:
 
     def _hand_over(self, job: Job, after: Callable[[], object]) -> None:
         after()
-        if (
-            job.save in self._in_flight or job.save in self._copying
-        ):  # else its uploader is gone, and the memory may hold the next save
+        # Else its uploader is gone, and the memory may hold the next save.
+        if job.save in self._in_flight or job.save in self._copying:
             self._order(job.encode())
 
     def _order(self, line: bytes) -> None:
@@ -165,7 +233,7 @@ class Uploader:
         return reports
 
     def finish(self, timeout_s: float, *, give_up: Callable[[], bool] = lambda: False) -> list[Report]:
-        """Until none is in flight, the time is over or `give_up` says so (asked some 20 times a second)."""
+        """Until none is in flight, the time is over or `give_up` says so (called some 20 times a second)."""
         deadline = time.monotonic() + timeout_s
         reports = self.poll()
         while self._in_flight and (left := deadline - time.monotonic()) > 0 and not give_up():
@@ -180,9 +248,6 @@ class Uploader:
         # A child that outlives its parent is the point; without this the interpreter warns about it.
         self._process.returncode = self._process.returncode or 0
 
-    def disown(self) -> None:
-        self._socket.close()
-
     def _receive(self) -> None:
         try:
             data = self._socket.recv(65536)
@@ -196,8 +261,6 @@ class Uploader:
             self._take(json.loads(line))
 
     def _take(self, fields: dict[str, Any]) -> None:
-        if fields["done"] == "ready":
-            return
         report = Report(**fields)
         if report.done in ("copied", "uncopied"):
             self._reports.append(report)
@@ -214,13 +277,10 @@ class Uploader:
 
     def _died(self) -> None:
         self.replace()  # its socket closes a moment before it can be waited for; a save handed over then would be lost
-        for save, one in self._in_flight.items():
-            self._reports.append(Report(save=save, done="failed", step=one.step, reason="the uploader process is gone"))
-        self._reports += [
-            Report(save=save, done="uncopied", reason="the uploader process is gone") for save in self._copying
-        ]
-        self._in_flight.clear()
-        self._copying.clear()
+        for done, of in (("failed", self._in_flight), ("uncopied", self._copying)):
+            for save, one in of.items():
+                self._reports.append(Report(save=save, done=done, step=one.step, reason="the uploader process is gone"))
+            of.clear()
 
 
 _uploaders: WeakSet[Uploader] = WeakSet()
@@ -231,7 +291,7 @@ def _disown() -> None:
     # A worker of a loader may live on when the trainer is killed. With a copy of this end of the socket it would keep
     # the uploader waiting for a trainer that is gone.
     for uploader in _uploaders:
-        uploader.disown()
+        uploader._socket.close()
 
 
 os.register_at_fork(after_in_child=_disown)

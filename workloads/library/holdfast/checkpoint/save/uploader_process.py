@@ -30,18 +30,15 @@ from holdfast.checkpoint.format import Manifest, Shard
 from holdfast.checkpoint.format.commit import CommitState, commit
 from holdfast.checkpoint.format.soundness import read_shard
 from holdfast.checkpoint.peers.places import PeerPlaces
-from holdfast.checkpoint.save.orders import Job, UploadOrders
 from holdfast.checkpoint.save.retention import FailedAttempts, Known, retain
+from holdfast.checkpoint.save.uploader import Job, UploadOrders
 from holdfast.checkpoint.stores.opening import reliable_storage
-from holdfast.checkpoint.stores.storage import Storage, crc32c, put_object, random_hex
-from holdfast.contract import object_names
+from holdfast.checkpoint.stores.storage import Storage, crc32c, put_object
 from holdfast.contract.errors import InputError
 
 # How long a committed checkpoint is still hoped for once the trainer is gone.
 ORPHAN_PATIENCE_S = 60.0
 NICENESS = 5
-# Large enough to show the bandwidth and not the latency of one request.
-PROBE_BYTES = 8 << 20
 # The reason of a save that failed on the coordinator only because another rank's part did.
 ANOTHER_RANK_FAILED = "another rank failed"
 
@@ -117,7 +114,7 @@ class Saves:
         self._failed, self._known, self._read_back = FailedAttempts(storage), Known(), False
 
     def serve(self) -> None:
-        """Until the trainer is gone and its last save is through."""
+        """Until the trainer is gone and its last save has finished."""
         while (job := self._mailbox.next()) is not None:
             self._failed.clear()
             try:
@@ -216,21 +213,6 @@ def hand_over_copies(mailbox: Mailbox, memories: list[Memory], places: PeerPlace
             mailbox.report(save=job.save, done="uncopied", reason=str(error)[:500])
 
 
-def _probe(mailbox: Mailbox, storage: Storage, run: str) -> None:
-    """Reports how long a small object takes to become durable: before the first save, so that a notice finds a number."""
-    # Under a name of the run, so that retention finds what a kill leaves behind.
-    name = object_names.shard_object(run, 0, random_hex(6), 0, 0)
-    data = memoryview(bytearray(PROBE_BYTES))
-    try:
-        began = time.monotonic()
-        storage.put(name, data, crc32c(data))
-        seconds = time.monotonic() - began
-        storage.delete(name)
-        mailbox.report(save=0, done="probed", seconds=seconds, bytes=PROBE_BYTES)
-    except (StorageError, InputError, OSError) as error:
-        mailbox.report(save=0, done="unprobed", reason=f"{type(error).__name__}: {error}"[:500])
-
-
 def _keep_to_spare_cores(training_threads: int) -> None:
     """Where more cores than training threads are: the scheduler wakes a process of any priority next to a thread that
     computes, and parts the two a tick later, which that step pays for."""
@@ -260,6 +242,4 @@ def main() -> None:
         copying = partial(hand_over_copies, mailbox, mapped, places, orders.epoch)
         threading.Thread(target=copying, name="copies", daemon=True).start()
     storage = reliable_storage(orders.url, orders.tuning, create=True)
-    mailbox.report(save=0, done="ready")
-    _probe(mailbox, storage, orders.run)
     Saves(mailbox, mapped, storage, orders).serve()

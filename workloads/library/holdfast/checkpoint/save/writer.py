@@ -5,7 +5,6 @@ the bandwidth, and the older, which alone protects in the meantime, would become
 the save in flight, which is reported, and the next save starts another uploader.
 """
 
-import math
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -21,9 +20,8 @@ from holdfast.checkpoint.ranks import Ranks, failure_of
 from holdfast.checkpoint.restore.starting import Start
 from holdfast.checkpoint.save.copies import NONE, Copies
 from holdfast.checkpoint.save.decision import NOTHING, decided, layout_digest, manifest_of, step_not_grown, worst_ending
-from holdfast.checkpoint.save.orders import Job, UploadOrders
 from holdfast.checkpoint.save.staging import Staging, steady_keys
-from holdfast.checkpoint.save.uploader import Report, Uploader
+from holdfast.checkpoint.save.uploader import Job, Report, Uploader, UploadOrders
 from holdfast.checkpoint.settings import Tuning
 from holdfast.checkpoint.state import Captured, capture
 from holdfast.checkpoint.state.tensors import Piece, pieces_of
@@ -83,8 +81,6 @@ class CheckpointWriter:
         """Which other trainer has taken the right to commit."""
         self._waited_s, self._announced = 0.0, False
         """How long training has waited for room since the last save was handed over, and whether that was logged."""
-        self.upload_rate = 0.0
-        """Bytes per second to durability that this rank has seen; 0 before the start-up probe is back."""
         self.save_cost = SaveCostModel(hazard, floor_s=tuning.min_interval_s, ceiling_s=tuning.max_interval_s)
 
     @property
@@ -96,15 +92,10 @@ class CheckpointWriter:
     def busy(self) -> bool:
         return bool(self._uploader.in_flight)
 
-    def full_save_s(self) -> float:
-        """How long a save takes until it is durable: as the last one did, or by the probe before there is one."""
-        return self.save_cost.persist_s or (self.state_bytes / self.upload_rate if self.upload_rate else math.inf)
-
     def last_save_fits(self, left_s: float) -> bool:
         """Whether every rank may try one more save in what is left of the grace period."""
-        known_s = self.full_save_s()
-        # Unknown, as no upload has ended yet: to try costs nothing, and not to try loses the steps for certain.
-        mine = not self.busy and left_s > 0 and (math.isinf(known_s) or known_s < left_s)
+        # 0 before the first upload has ended: to try costs nothing, and not to try loses the steps for certain.
+        mine = not self.busy and self.save_cost.persist_s < left_s
         return bool(self._ranks.agree(mine, all, timeout_s=max(0.1, left_s)))
 
     def prepare(self, state: dict[str, Any]) -> None:
@@ -120,7 +111,7 @@ class CheckpointWriter:
     def save(
         self, step: int, state: dict[str, Any], notes: dict[str, Any] | None = None, *, in_any_case: bool = False
     ) -> bool:
-        """False: not done, because the upload before is not through and the ranks stop, or have waited long enough."""
+        """False: not done, because the upload before has not finished and the ranks stop, or have waited long enough."""
         self._wait_for_room(in_any_case)
         began = time.monotonic()
         # A state that was copied already is not copied again, on any rank.
@@ -241,7 +232,7 @@ class CheckpointWriter:
 
     def poll(self) -> None:
         """Raises Superseded where this rank alone trains and has learnt of a newer trainer."""
-        if self.busy or not self.upload_rate or self._uploader.copying:
+        if self.busy or self._uploader.copying:
             self._handle(self._uploader.poll())
         # Several ranks learn it together, in the next save: one that left alone would leave the others waiting.
         if self.fenced and self._ranks.world_size == 1:
@@ -250,7 +241,7 @@ class CheckpointWriter:
     def check_durable(self, step: int, *, timeout_s: float | None = None) -> None:
         """Raises on every rank Superseded, or NotDurable unless `step` is committed by now."""
         missing = self._ranks.coordinator and self.durable_step < step
-        reason = self._failure or ("its save is not through" if missing or self.busy else "")
+        reason = self._failure or ("its save has not finished" if missing or self.busy else "")
         mine = {"fenced": self.fenced, "failed": reason}
         ending = self._ranks.agree(mine, worst_ending, timeout_s=timeout_s)
         if ending["fenced"]:
@@ -269,9 +260,6 @@ class CheckpointWriter:
 
     def _handle(self, reports: list[Report]) -> None:
         for report in reports:
-            if report.done == "probed":
-                self.upload_rate = report.bytes / max(report.seconds, 1e-6)
-                continue
             if report.done in ("copied", "uncopied"):
                 if self._copies:
                     self._copies.take(report)
@@ -285,7 +273,7 @@ class CheckpointWriter:
                 # The coordinator's uploader would wait for this rank's manifest until its time-out.
                 if not self._ranks.coordinator:
                     self._ranks.store.set(f"failed/{report.save}", report.reason)
-            elif report.save:
+            else:
                 self.save_cost.persist_s = report.seconds
             self._on_report(report)
 

@@ -115,7 +115,7 @@ def _fix(value: Any) -> str:
     if isinstance(value, tuple):
         return "store its _asdict(), and make the named tuple again in load_state_dict()"
     if hasattr(value, "state_dict"):
-        return "give it an entry of its own in the state: only entries are asked for their state_dict()"
+        return "make it an entry of its own in the state: state_dict() is called on entries only"
     if type(value).__module__ == "numpy":
         return "store torch.from_numpy(...) of it"
     if isinstance(value, set | frozenset):
@@ -139,23 +139,19 @@ def decode(skeleton: Skeleton, tensor_of: Callable[[str], torch.Tensor | None]) 
         return defaultdict(_FACTORIES[value[0]], _named(value[1], tensor_of))
     if kind == "$tuple":
         return tuple(decode(item, tensor_of) for item in value)
-    return _decode_scalar(kind, value)
+    return _SCALARS[kind](value)
 
 
 def _named(pairs: Iterable[tuple[Any, Skeleton]], tensor_of: Callable[[str], torch.Tensor | None]) -> dict[Any, Any]:
     return {name: decode(item, tensor_of) for name, item in pairs}
 
 
-def _decode_scalar(kind: str, value: Any) -> Any:
-    if kind == "$float":
-        return float(value)
-    if kind == "$bytes":
-        return bytes.fromhex(value)
-    if kind == "$size":
-        return torch.Size(value)
-    if kind == "$numpy":
-        return import_module("numpy").frombuffer(bytes.fromhex(value[1]), dtype=value[0])[0]
-    raise ValueError(f"unknown mark {kind!r} in a skeleton")
+_SCALARS: dict[str, Callable[[Any], Any]] = {
+    "$float": float,
+    "$bytes": bytes.fromhex,
+    "$size": torch.Size,
+    "$numpy": lambda value: import_module("numpy").frombuffer(bytes.fromhex(value[1]), dtype=value[0])[0],
+}
 
 
 def tensor_keys(skeleton: Skeleton) -> list[str]:

@@ -100,7 +100,7 @@ def check_rng_state(state: Any) -> None:
         if "numpy" in state and find_spec("numpy") is not None:
             import_module("numpy.random").RandomState().set_state(_numpy_state(state["numpy"]))
     except (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
-        raise Damaged(f"its random state is none: {printable(repr(error))}") from error
+        raise Damaged(f"no generator accepts its random state: {printable(repr(error))}") from error
 
 
 def _python_state(saved: Mapping[str, Any]) -> tuple[Any, ...]:

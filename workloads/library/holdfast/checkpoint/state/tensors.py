@@ -10,7 +10,7 @@ import ctypes
 import itertools
 import math
 import sys
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, cast
 
@@ -32,7 +32,7 @@ NO_KERNEL = {f"{sign}int{bits}" for sign in ("", "u") for bits in range(1, 8)} |
 
 def storable(tensor: torch.Tensor, key: str) -> torch.Tensor:
     """The live tensor without its graph. Raises InputError."""
-    # Before anything else is asked of it: a lazy parameter raises at every question but this one.
+    # First: every other call on a lazy parameter raises.
     if torch.nn.parameter.is_lazy(tensor):
         raise _refused(key, "a parameter without a shape", "run one batch through the lazy module before the start")
     if type(tensor).__name__ == "ShardedTensor":
@@ -169,7 +169,7 @@ def _box(key: str, local: torch.Tensor, shape: tuple[int, ...], chosen: tuple[St
     return Box(key=key, local=local, shape=shape, offset=tuple(at for _, at, _ in chosen), owned=owned)
 
 
-@lru_cache(maxsize=65_536)  # asked for every tensor of every save
+@lru_cache(maxsize=65_536)  # called for every tensor of every save
 def _stretches(
     shape: tuple[int, ...], mesh: "DeviceMesh", placements: "tuple[Placement, ...]"
 ) -> tuple[tuple[Stretch, ...], ...]:
@@ -247,29 +247,20 @@ def pieces_of(captured: "Captured", rank: int, world_size: int) -> list[Piece]:
         load[writer] += box.bytes
         if writer == rank:
             mine.append(box)
-    return laid_out([(_part_of(box), box.local) for box in mine])
+    places = itertools.accumulate((math.ceil(box.bytes / ALIGN) * ALIGN for box in mine), initial=0)
+    return [Piece(part=_part_of(box, at), local=box.local) for box, at in zip(mine, places, strict=False)]
 
 
-def _part_of(box: Box) -> TensorPart:
+def _part_of(box: Box, at: int) -> TensorPart:
     return TensorPart(
         key=box.key,
         dtype=dtype_name(box.local.dtype),
         shape=box.shape,
         offset=box.offset,
         extent=tuple(box.local.shape),
-        at=0,
+        at=at,
         bytes=box.bytes,
     )
-
-
-def laid_out(parts: list[tuple[TensorPart, torch.Tensor]]) -> list[Piece]:
-    """The parts one after the other in a stream."""
-    at = 0
-    pieces: list[Piece] = []
-    for part, local in parts:
-        pieces.append(Piece(part=replace(part, at=at), local=local))
-        at += math.ceil(part.bytes / ALIGN) * ALIGN
-    return pieces
 
 
 def stream_bytes(pieces: list[Piece]) -> int:

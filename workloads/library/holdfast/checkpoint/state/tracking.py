@@ -42,7 +42,7 @@ def track(source: Any, *, ahead: int = 0) -> Any:
         return TrackedLoader(source) if plain else TrackedIterable(source)
     if isinstance(source, Iterator):
         raise InputError(
-            "an iterator cannot be begun again",
+            "an iterator cannot restart",
             got=type(source).__name__,
             allowed="what an iterator is made of, or a function that draws a batch",
             fix="track(loader) instead of track(iter(loader)), or track(draw, ahead=1)",
@@ -52,7 +52,7 @@ def track(source: Any, *, ahead: int = 0) -> Any:
     if callable(source):
         return TrackedDraw(source, ahead)
     raise InputError(
-        "no data that can be tracked",
+        "this object cannot be tracked",
         got=type(source).__name__,
         allowed="a DataLoader, an iterable, or a function that draws a batch",
         fix="give an object of your own state_dict() and load_state_dict()",
@@ -72,7 +72,7 @@ class TrackedIterable:
         return len(self._source)  # pyright: ignore[reportArgumentType]
 
     def __iter__(self) -> Iterator[Any]:
-        iterator = self._again() if self._resumed else self._anew()
+        iterator = self._resume() if self._resumed else self._new_epoch()
         self._resumed = False
         for item in iterator:
             self._done += 1
@@ -80,11 +80,11 @@ class TrackedIterable:
         # Only here: a loop that leaves by `break` is still within its epoch, and resumes there.
         self.epoch, self._done = self.epoch + 1, 0
 
-    def _anew(self) -> Iterator[Any]:
+    def _new_epoch(self) -> Iterator[Any]:
         self._done, self._began = 0, packed_streams()
         return iter(self._source)
 
-    def _again(self) -> Iterator[Any]:
+    def _resume(self) -> Iterator[Any]:
         now = packed_streams()
         set_streams(self._began)
         iterator = iter(self._source)
@@ -124,12 +124,12 @@ class TrackedLoader(TrackedIterable):
             persistent_workers=loader.persistent_workers,
         )
 
-    def _anew(self) -> Iterator[Any]:
+    def _new_epoch(self) -> Iterator[Any]:
         self._done = 0
         self._order.begin(0, None, f"{self._seed}/{self.epoch}", self.epoch)
         return iter(self._source)
 
-    def _again(self) -> Iterator[Any]:
+    def _resume(self) -> Iterator[Any]:
         self._order.begin(self._done, self._began, f"{self._seed}/{self.epoch}", self.epoch)
         # To make an iterator draws a seed, which the interrupted run had drawn long before.
         now = packed_streams()

@@ -168,13 +168,11 @@ def _translated(name: str) -> Generator[None]:
 
 
 _BY_STATUS: dict[int, type[StorageError]] = {
-    401: Denied,
-    403: Denied,
+    **dict.fromkeys((401, 403), Denied),
     404: NotFound,
-    408: Transient,
-    409: Transient,  # two conditional writes of one name at once: the next try shows who won
     412: AlreadyExists,
-    429: Transient,
+    # 409: two conditional writes of one name at once; the next try shows who won.
+    **dict.fromkeys((408, 409, 429), Transient),
 }
 
 

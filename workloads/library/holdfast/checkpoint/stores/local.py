@@ -30,17 +30,10 @@ DIRECT_MIN_BYTES = 1 << 20
 
 _KINDS: dict[int, type[StorageError]] = {
     errno.EEXIST: AlreadyExists,
-    errno.ENOENT: NotFound,
-    # A folder, a link to itself or a file in the place of a folder: no object of that name, however often it is asked.
-    errno.EISDIR: NotFound,
-    errno.ELOOP: NotFound,
-    errno.ENOTDIR: NotFound,
-    errno.EACCES: Denied,
-    errno.EPERM: Denied,
-    errno.EROFS: Denied,
-    errno.ENOSPC: Full,
-    errno.EDQUOT: Full,
-    errno.EFBIG: Full,
+    # A folder, a link to itself or a file in the place of a folder: no object of that name, and a retry does not help.
+    **dict.fromkeys((errno.ENOENT, errno.EISDIR, errno.ELOOP, errno.ENOTDIR), NotFound),
+    **dict.fromkeys((errno.EACCES, errno.EPERM, errno.EROFS), Denied),
+    **dict.fromkeys((errno.ENOSPC, errno.EDQUOT, errno.EFBIG), Full),
 }
 # File systems without hard links, such as FUSE mounts of buckets, answer one of these.
 _NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK)

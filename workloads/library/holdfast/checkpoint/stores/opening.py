@@ -1,4 +1,4 @@
-"""From a URL to the store behind it, asked again where that helps.
+"""From a URL to its store, with retries where they help.
 
 A put whose first try did arrive and whose answer was lost ends in AlreadyExists; `put_object` compares the object with
 its own bytes.
@@ -41,8 +41,8 @@ def open_storage(url: str, *, request_s: float = REQUEST_S) -> Storage:
 
 
 def reliable_storage(url: str, tuning: Tuning, *, create: bool = False) -> Storage:
-    """The store of a URL, asked again for `tuning.retry_s` where it may help. `create`: for writers. Raises InputError for
-    a URL of no known kind or a store that cannot be used."""
+    """The store of a URL; requests that may succeed later are retried for `tuning.retry_s`. `create`: for writers. Raises InputError for
+    a URL of an unknown form or a store that cannot be used."""
     parts = _split(url)
     # Opening creates the folder, and a mistyped path would become an empty store.
     # Not Path.is_dir(), which raises for a name that no file system takes.
@@ -52,7 +52,7 @@ def reliable_storage(url: str, tuning: Tuning, *, create: bool = False) -> Stora
 
 
 def client_of(url: str) -> str:
-    """The package that a store of this URL is asked through; empty where none is needed, or none is installed."""
+    """The client package of this URL's store; empty where none is needed or installed."""
     return GCS_CLIENT if url.startswith("gs://") and _installed(GCS_CLIENT) else ""
 
 
@@ -110,7 +110,7 @@ def _installed(module: str) -> bool:
 
 def _no_known_kind(url: str) -> InputError:
     return InputError(
-        "checkpoint URL is of no known kind", got=url[:200], allowed=ALLOWED, fix="write the URL in one of these forms"
+        "checkpoint URL has an unknown form", got=url[:200], allowed=ALLOWED, fix="write the URL in one of these forms"
     )
 
 

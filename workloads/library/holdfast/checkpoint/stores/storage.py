@@ -90,9 +90,9 @@ def checked_name(name: str) -> str:
 
 
 def read_object(storage: Storage, name: str, *, limit: int, listed: Stat | None = None) -> bytes:
-    """A small object whole. `listed`: as a listing shows it, else it is asked for. Raises NotFound; EOFError for one over
+    """A small object whole. `listed`: as a listing shows it; without it, a request is made. Raises NotFound; EOFError for one over
     `limit`, which is not read."""
-    # Asked before the memory is taken: who can write to the bucket chooses the size.
+    # Before memory is allocated: anyone who can write to the bucket chooses the size.
     size = (listed or storage.stat(name)).bytes
     if size > limit:
         raise EOFError(f"{name} has {size} bytes, more than {limit}")

@@ -112,7 +112,7 @@ def of_each_rank(world: int, url: str) -> None:
             ckpt.tick(1)
         assert world == WORLDS[0]
     except InputError as error:
-        assert "is of each rank's own and fits only as many ranks as saved it" in error.what
+        assert "is marked PerRank and fits only the number of ranks that saved it" in error.what
         assert world < WORLDS[0]
 
 
