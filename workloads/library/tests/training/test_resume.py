@@ -13,8 +13,6 @@ from holdfast.contract.environment import ENV_DEADLINE
 from holdfast.runtime.deadline import DEFAULT_LEAD_S
 from workloads.library.tests.fork_server import ForkServer
 from workloads.library.tests.processes import children, until
-from workloads.library.tests.training.frameworks import waits
-from workloads.library.tests.training.frameworks.waits import COMPILING, ENV_WAIT_AT
 from workloads.library.tests.training.hooks import replaced
 from workloads.library.tests.training.runs import PATIENCE_S, Run, notice, power_loss
 
@@ -90,14 +88,11 @@ def test_a_planned_end_stops_the_run_ahead_of_it(tmp_path: Path, server: ForkSer
 
 
 def test_a_first_compile_that_does_not_end_is_left_inside_the_window(tmp_path: Path, server: ForkServer) -> None:
-    module = replaced(
-        tmp_path / "run.py", LOSS, f"changed = importlib.import_module('{waits.__name__}').compiled(good)"
-    )
-    env = {ENV_WAIT_AT: COMPILING, "PYTHONUNBUFFERED": "1"}
-    run = Run(server=server, folder=tmp_path, module=module, options=("--window", "6"), env=env)
+    never = "import time\nchanged = lambda *_: (print('compiling', flush=True), time.sleep(600))"
+    module = replaced(tmp_path / "run.py", LOSS, never)
+    run = Run(server=server, folder=tmp_path, module=module, options=("--window", "6"))
     with run.started() as process:
-        compiling = lambda: run.log().count(COMPILING) >= run.ranks  # noqa: E731
-        until(compiling, run.log, alive=lambda: process.poll() is None, within_s=PATIENCE_S)
+        until(lambda: run.log().count("compiling") >= run.ranks, run.log, within_s=PATIENCE_S)
         noticed = time.monotonic()
         os.kill(children(process.pid)[-1], signal.SIGTERM)
         assert process.wait(PATIENCE_S) == 143
