@@ -133,9 +133,10 @@ class Gang(Launched):
     def addresses(self) -> tuple[Address, ...]:
         return tuple((host, port) for host, port in self.settings["nodes"])
 
-    def start(self, *places: int, kill_at: str = "") -> None:
+    def start(self, *places: int, kill_at: str = "", **changed: Any) -> None:
+        """`changed`: settings of these places alone."""
         for place in places:
-            command = [sys.executable, "-m", self._child, json.dumps({**self.settings, "index": place})]
+            command = [sys.executable, "-m", self._child, json.dumps({**self.settings, "index": place, **changed})]
             self.launch(place, command, **{ENV_KILL_AT: kill_at, ENV_ATTEMPT: ATTEMPT}, **self.of_place(place))
 
     def start_node(self, node: int, kill_at: str = "", *, rank: int = -1) -> None:
