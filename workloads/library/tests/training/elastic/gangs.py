@@ -167,6 +167,13 @@ class Gang(Launched):
         assert self.digests() == {digest}, self.logs()
         assert not sizes or self.sizes() == [*sizes], self.logs()
 
+    def digest_of_one_node(self) -> str:
+        """That nothing happens to."""
+        self.start_node(0)
+        assert {*self.all_ended()} == {EXIT_COMPLETE}, self.logs()
+        (digest,) = self.digests()
+        return digest
+
     def digests(self) -> set[str]:
         return {line["digest"] for line in self.of("exit") if "digest" in line}
 

@@ -73,9 +73,9 @@ def test_a_lead_without_its_fence_saves_nothing_and_takes_the_fence_at_a_later_s
     saves = saves_in(storage, tmp_path)
     saves.lead(0)
     saves.after_step(1)
-    with pytest.raises(NotDurable, match="503"):
+    with pytest.raises(NotDurable) as end:
         saves.make_durable(1, 20)
-    assert committed(storage) == []
+    assert "503" in end.value.reason and committed(storage) == []
     saves.make_durable(2, 20)
     assert committed(storage) == [2]
     # A zombie without a fence would go on here.

@@ -15,7 +15,6 @@ import pytest
 from torch.distributed import TCPStore  # pyright: ignore[reportPrivateImportUsage]
 
 from holdfast.contract.environment import ENV_KEY_FILE
-from holdfast.contract.exit_codes import EXIT_COMPLETE
 from workloads.library.tests.training.elastic.conftest import Make
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(240)]
@@ -65,8 +64,7 @@ def test_a_stranger_on_every_port_changes_no_bit_and_ends_no_gang(
 ) -> None:
     (tmp_path / "key").write_text(secrets.token_hex(32))
     monkeypatch.setenv(ENV_KEY_FILE, str(tmp_path / "key"))
-    alone = make("alone", nodes=1)
-    alone.start(0)
+    digest = make("alone", nodes=1).digest_of_one_node()
     gang = make(nodes=2, gate_step=25)
     with contextlib.closing(Stranger(gang.addresses)) as visitor:
         gang.start(0, 1)
@@ -76,7 +74,6 @@ def test_a_stranger_on_every_port_changes_no_bit_and_ends_no_gang(
         gang.start(1)
         gang.until(lambda: gang.waiting(1))
         gang.open_gate()
-        assert alone.ended(0) == EXIT_COMPLETE, alone.logs()
-        gang.ends_with(*alone.digests())
+        gang.ends_with(digest)
     assert not visitor.found, "what a store holds is no stranger's business"
     assert visitor.answers and 200 not in visitor.answers
