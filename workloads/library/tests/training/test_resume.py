@@ -24,10 +24,17 @@ def one_rank(process: subprocess.Popen[str]) -> None:
     os.kill(children(process.pid)[-1], signal.SIGKILL)
 
 
+def again_and_again(process: subprocess.Popen[str]) -> None:
+    """A preStop that kills, and then the kubelet: a second SIGTERM costs no last save."""
+    while process.poll() is None:
+        notice(process)
+        time.sleep(0.05)
+
+
 def test_notices_and_power_losses_change_nothing(tmp_path: Path, undisturbed: Run, server: ForkServer) -> None:
     # On a busy machine the last save of seven megabytes may take more than fifteen seconds.
     run = Run(server=server, folder=tmp_path, options=("--window", "90"))
-    assert run.interrupted(12, notice) == 143
+    assert run.interrupted(12, again_and_again) == 143
     (stop,) = run.of("stop")
     assert stop["step"] >= 12, "all ranks stop at one step, which is saved"
     assert run.of("exit")[-1]["step"] == run.of("commit")[-1]["step"] == stop["step"], run.log()
@@ -65,19 +72,6 @@ def test_another_world_size_continues_with_the_same_samples_and_says_so(tmp_path
     run.options = ("--set", "seed=7")
     assert run.complete() == 2, "a changed seed is bad input and not retried"
     assert "written with another value of seed" in run.log()
-
-
-def test_a_second_sigterm_costs_no_last_save(tmp_path: Path, server: ForkServer) -> None:
-    """A preStop that kills, and then the kubelet."""
-    run = Run(server=server, folder=tmp_path, steps=100_000, every=50_000)
-
-    def again_and_again(process: subprocess.Popen[str]) -> None:
-        while process.poll() is None:
-            notice(process)
-            time.sleep(0.05)
-
-    assert run.interrupted(3, again_and_again) == 143
-    assert run.of("commit")[-1]["step"] == run.of("stop")[-1]["step"], run.log()
 
 
 def test_a_planned_end_stops_the_run_ahead_of_it(tmp_path: Path, server: ForkServer) -> None:

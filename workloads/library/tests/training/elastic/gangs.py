@@ -55,6 +55,11 @@ class Launched:
         with (self.folder / f"log-{place}").open("a") as log:
             self.processes[place] = launched(self._server, command, env=environment, out=log, err=log, session=True)
 
+    def remove_logs(self) -> None:
+        """Of an earlier start."""
+        for log in self.folder.glob("log-*"):
+            log.unlink()
+
     def ended(self, place: int) -> int:
         return self.processes[place].wait(WAIT_S)
 

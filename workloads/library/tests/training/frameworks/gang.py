@@ -57,8 +57,7 @@ class Gang(Launched):
         return int(self._printed("step ").split()[1])
 
     def _start(self, **variables: str) -> None:
-        for log in self.folder.glob("log-*"):  # of the start before
-            log.unlink()
+        self.remove_logs()
         for rank, own in enumerate(ranks(self._size)):
             self.launch(rank, self._command, PYTHONPATH=self._path, **own, **variables)
 
