@@ -63,17 +63,6 @@ def slowest_of(seconds: Mapping[int, float]) -> dict[str, Any]:
     return {"slowest_rank": rank, "slowest_by": round(seconds[rank] / others_s, 2)}
 
 
-class Alone(Stopwatch):
-    def __init__(self, device: torch.device, gather: Callable[[float], list[float]]) -> None:
-        """`gather`: the seconds of all ranks from those of this one; every rank calls it after the same steps."""
-        super().__init__(device)
-        self._gather = gather
-
-    def slowest(self) -> dict[str, Any]:
-        """Of the steps since the last call."""
-        return slowest_of(dict(enumerate(self._gather(self.taken_s()))))
-
-
 class Meter:
     """Writes a `window` event every few steps. Asking a GPU for the loss waits for it, so not every step."""
 

@@ -15,8 +15,8 @@ def check_facts(facts: Mapping[str, Any], state: Mapping[str, Any]) -> None:
         if state.get(name, value) != value:
             raise InputError(
                 f"the checkpoint was written with another value of {name}",
-                got=value,
-                allowed=f"{state[name]}, as in the checkpoint: batches, random draws or sums would differ",
+                got=repr(value),
+                allowed=f"{state[name]!r}, as in the checkpoint: batches, random draws or sums would differ",
                 fix=f"use the {name} of that run, or another run name to start from zero",
             )
 

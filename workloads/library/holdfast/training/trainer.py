@@ -16,7 +16,7 @@ from holdfast.runtime import gpu
 from holdfast.runtime.events import EventLog
 from holdfast.training.config import TrainConfig
 from holdfast.training.data import Corpus, Samples, mixed_seed, seed_draws
-from holdfast.training.meter import Alone, Meter, digest
+from holdfast.training.meter import Meter, Stopwatch, digest, slowest_of
 from holdfast.training.model import ByteGPT, next_byte_loss
 from holdfast.training.progress import Progress
 from holdfast.training.replicas import replicate
@@ -52,8 +52,8 @@ def train(config: TrainConfig, corpus: Corpus, events: EventLog, meter: Meter) -
         meter.begin(ckpt.step, lead=rank == 0)
         if rank == 0:
             progress.log_resized()
-        alone = Alone(device, of_all_ranks)
-        meter.slowest = alone.slowest
+        alone = Stopwatch(device)
+        meter.slowest = lambda: slowest_of(dict(enumerate(of_all_ranks(alone.taken_s()))))
         for step in range(ckpt.step, config.steps):
             seed_draws(mixed_seed(config.seed, step, rank), device)  # dropout: nothing to save, nothing to restore
             with ckpt.computing():

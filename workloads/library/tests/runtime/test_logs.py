@@ -5,8 +5,8 @@ import os
 import pty
 import subprocess
 import sys
+from contextlib import suppress
 from datetime import datetime
-from typing import Any
 
 from holdfast.ledger.events import parse
 
@@ -31,31 +31,18 @@ def written(code: str = WRITER) -> subprocess.CompletedProcess[bytes]:
     return done
 
 
-def log_lines(output: bytes) -> list[dict[str, Any]]:
-    return [line for text in output.splitlines() if "event" not in (line := json.loads(text))]
-
-
 def test_off_a_terminal_a_line_is_json_on_standard_output_that_a_reader_of_events_passes_over() -> None:
     done = written()
     assert done.stderr == b""  # on GKE, severity ERROR whatever it holds
-    first, second = log_lines(done.stdout)
+    first, second = (line for text in done.stdout.splitlines() if "event" not in (line := json.loads(text)))
     assert datetime.fromisoformat(first.pop("time")).tzinfo is not None
-    assert first == {
-        "severity": "INFO",
-        "message": "resumed at step 40",
-        "job": "run-1",
-        "attempt": 3,
-        "action": "restore",
-        "rank": 1,
-        "step": 40,
-    }
-    assert second["severity"] == "ERROR"
-    assert second["loss"] is None
+    own = {"job": "run-1", "attempt": 3, "rank": 1}
+    assert first == own | {"severity": "INFO", "message": "resumed at step 40", "action": "restore", "step": 40}
+    assert (second["severity"], second["loss"]) == ("ERROR", None)
     assert second["message"].startswith("a rank failed\nTraceback")
     assert second["message"].endswith("RuntimeError: boom")
     reading = parse(done.stdout.splitlines())
-    assert len(reading.events) == 2
-    assert not reading.problems
+    assert len(reading.events) == 2 and not reading.problems
 
 
 def test_on_a_terminal_it_is_text() -> None:
@@ -63,15 +50,12 @@ def test_on_a_terminal_it_is_text() -> None:
     process = subprocess.Popen([sys.executable, "-c", WRITER], env=ENVIRONMENT, stdout=follower, stderr=follower)
     os.close(follower)
     shown = b""
-    try:
+    with suppress(OSError):  # Linux: the last writer has closed the terminal
         while chunk := os.read(leader, 4096):
             shown += chunk
-    except OSError:  # Linux: the last writer has closed the terminal
-        pass
     assert process.wait() == 0
     os.close(leader)
-    assert b"restore: resumed at step 40\r\n" in shown
-    assert b"error: train: a rank failed\r\n" in shown
+    assert b"restore: resumed at step 40\r\n" in shown and b"error: train: a rank failed\r\n" in shown
     assert b"severity" not in shown
 
 

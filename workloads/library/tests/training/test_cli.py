@@ -29,10 +29,10 @@ def ended(*arguments: str) -> int:
         (("--ranks", "3"), "batch 16 over 3 ranks"),
         (("--steps", "0"), "steps is out of range"),
         (("--device", "tpu"), "unknown device"),
-        (("--nodes", "2"), "several nodes need a rendezvous address"),
-        (("--nodes", "2", "--rendezvous", "first-pod"), "several nodes need a rendezvous address"),
-        (("--nodes", "2", "--rendezvous", "tcp://first-pod:29500"), "several nodes need a rendezvous address"),
-        (("--nodes", "2", "--rendezvous", "first-pod:70000"), "several nodes need a rendezvous address"),
+        *[
+            (("--nodes", "2", "--rendezvous", address), "several nodes need a rendezvous address")
+            for address in ("", "first-pod", "tcp://first-pod:29500", "first-pod:70000")
+        ],
         (("--set", "peer_timeout_s=0"), "peer_timeout_s is out of range"),
         (("--window", "2"), "grace period is too short"),
         (("--run", "../up"), "run name"),

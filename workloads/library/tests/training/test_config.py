@@ -32,8 +32,8 @@ def test_the_pod_exits_with_what_its_job_should_do(codes: list[int], noticed: bo
 @pytest.mark.parametrize(
     ("error", "noticed", "expected"),
     [
-        (RuntimeError("[pair.cc:561] Connection closed by peer [127.0.0.1]"), False, 75),
-        (RuntimeError("[pair.cc:561] Connection closed by peer [127.0.0.1]"), True, 143),
+        (RuntimeError("[pair.cc:561] Connection closed by peer"), False, 75),
+        (RuntimeError("[pair.cc:561] Connection closed by peer"), True, 143),
         # By gloo, of the other waits on a connection of which one has timed out.
         (RuntimeError("Application timeout caused pair closure"), False, 75),
         (RuntimeError("mat1 and mat2 shapes cannot be multiplied"), True, 70),
@@ -47,17 +47,11 @@ def test_a_lost_peer_is_retried_and_a_bug_is_not(error: Exception, noticed: bool
     assert (code in FATAL_EXIT_CODES) == (expected == 70)
 
 
-def test_progress_goes_on_at_the_sample_and_notes_the_resize() -> None:
-    written = Progress(TrainConfig(checkpoints="x", ranks=4), fingerprint="f")
+def test_progress_goes_on_at_the_sample_notes_the_resize_and_refuses_another_run() -> None:
+    written, read = (Progress(TrainConfig(checkpoints="x", ranks=ranks), fingerprint="f") for ranks in (4, 2))
     written.advance()
-    read = Progress(TrainConfig(checkpoints="x", ranks=2), fingerprint="f")
     read.load_state_dict(written.state_dict())
     assert (read.consumed, read.resized_from) == (16, 4)
-
-
-@pytest.mark.parametrize("change", ["seed", "data", "model"])
-def test_progress_refuses_another_run(change: str) -> None:
-    state = Progress(TrainConfig(checkpoints="x"), fingerprint="f").state_dict()
-    state[change] = "other"
-    with pytest.raises(InputError, match="written with another"):
-        Progress(TrainConfig(checkpoints="x"), fingerprint="f").load_state_dict(state)
+    for changed in ("seed", "data", "model"):
+        with pytest.raises(InputError, match=f"written with another value of {changed}"):
+            read.load_state_dict(written.state_dict() | {changed: "other"})

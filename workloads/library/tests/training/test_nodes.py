@@ -6,6 +6,7 @@ import socket
 import threading
 import time
 from concurrent.futures import Future
+from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
 from types import SimpleNamespace
@@ -22,6 +23,7 @@ from holdfast.training.config import TrainConfig
 from holdfast.training.launch import AFTER_THE_NOTICED_S
 from workloads.library.tests.fork_server import ForkServer
 from workloads.library.tests.processes import until
+from workloads.library.tests.training.elastic.gangs import free_ports
 from workloads.library.tests.training.nodes import Nodes
 from workloads.library.tests.training.runs import PATIENCE_S, Run, power_loss
 
@@ -41,17 +43,21 @@ def test_a_first_node_that_never_comes_is_worth_another_try(monkeypatch: pytest.
 
 
 def test_a_port_of_this_node_that_something_else_holds_is_bad_input() -> None:
+    def hang_up_on_all() -> None:
+        with suppress(OSError):
+            while True:
+                other.accept()[0].close()
+
     with socket.create_server(("127.0.0.1", 0)) as other:
-        port = other.getsockname()[1]
-        threading.Thread(target=hang_up_on_all, args=(other,), daemon=True).start()
+        threading.Thread(target=hang_up_on_all, daemon=True).start()
         with pytest.raises(InputError, match="rendezvous cannot be opened") as caught:
-            rendezvous.rendezvous_handler(config(f"127.0.0.1:{port}"))
+            rendezvous.rendezvous_handler(config(f"127.0.0.1:{other.getsockname()[1]}"))
     assert "free port" in caught.value.lines()
 
 
 def test_an_agent_without_the_key_of_the_run_is_not_joined(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        here = f"127.0.0.1:{probe.getsockname()[1]}"
+    (port,) = free_ports(1)
+    here = f"127.0.0.1:{port}"
     (tmp_path / "key").write_text("k" * 64)
 
     def agent(key: str) -> Future[Any]:
@@ -74,18 +80,17 @@ def test_an_agent_without_the_key_of_the_run_is_not_joined(tmp_path: Path, monke
     with pytest.raises(InputError, match="rendezvous cannot be opened"):  # this machine is the first node's
         agent("")
     with pytest.raises((DistError, RuntimeError)):  # nor does any client of torch's get to what agents unpickle
-        TCPStore("127.0.0.1", int(here.rpartition(":")[2]), is_master=False, timeout=timedelta(seconds=1))
+        TCPStore("127.0.0.1", port, is_master=False, timeout=timedelta(seconds=1))
     second = agent(key)
     found = [first.result(PATIENCE_S), second.result(PATIENCE_S)]
     assert {info.rank for info in found} == {0, 1}
     assert {info.bootstrap_store_info.master_addr for info in found} == {"127.0.0.1"}, "no port but the gate's"
 
 
-@pytest.mark.parametrize("noticed", ["before", "meanwhile"])
 def test_an_agent_whose_ranks_have_left_after_a_notice_does_not_wait_for_a_node_that_is_gone(
-    monkeypatch: pytest.MonkeyPatch, noticed: str
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    notice = SimpleNamespace(requested=noticed == "before")
+    notice = SimpleNamespace(requested=False)
     monkeypatch.setattr(launch.notices, "of_process", lambda: notice)
     monkeypatch.setattr(launch, "LAST_ANSWERS_S", 0.1)
     agent: Any = object.__new__(launch.Agent)
@@ -97,14 +102,6 @@ def test_an_agent_whose_ranks_have_left_after_a_notice_does_not_wait_for_a_node_
     notice.requested = True
     left.join(PATIENCE_S)
     assert not left.is_alive()
-
-
-def hang_up_on_all(server: socket.socket) -> None:
-    try:
-        while True:
-            server.accept()[0].close()
-    except OSError:
-        return
 
 
 def test_the_first_node_knows_itself_by_address_and_by_name_before_the_dns_does() -> None:

@@ -13,8 +13,6 @@ from holdfast.contract.environment import ENV_DEADLINE
 from holdfast.runtime.deadline import DEFAULT_LEAD_S
 from workloads.library.tests.fork_server import ForkServer
 from workloads.library.tests.processes import children, until
-from workloads.library.tests.training.frameworks import waits
-from workloads.library.tests.training.frameworks.waits import COMPILING, ENV_WAIT_AT
 from workloads.library.tests.training.hooks import replaced
 from workloads.library.tests.training.runs import PATIENCE_S, Run, notice, power_loss
 
@@ -26,10 +24,17 @@ def one_rank(process: subprocess.Popen[str]) -> None:
     os.kill(children(process.pid)[-1], signal.SIGKILL)
 
 
+def again_and_again(process: subprocess.Popen[str]) -> None:
+    """A preStop that kills, and then the kubelet: a second SIGTERM costs no last save."""
+    while process.poll() is None:
+        notice(process)
+        time.sleep(0.05)
+
+
 def test_notices_and_power_losses_change_nothing(tmp_path: Path, undisturbed: Run, server: ForkServer) -> None:
     # On a busy machine the last save of seven megabytes may take more than fifteen seconds.
     run = Run(server=server, folder=tmp_path, options=("--window", "90"))
-    assert run.interrupted(12, notice) == 143
+    assert run.interrupted(12, again_and_again) == 143
     (stop,) = run.of("stop")
     assert stop["step"] >= 12, "all ranks stop at one step, which is saved"
     assert run.of("exit")[-1]["step"] == run.of("commit")[-1]["step"] == stop["step"], run.log()
@@ -69,19 +74,6 @@ def test_another_world_size_continues_with_the_same_samples_and_says_so(tmp_path
     assert "written with another value of seed" in run.log()
 
 
-def test_a_second_sigterm_costs_no_last_save(tmp_path: Path, server: ForkServer) -> None:
-    """A preStop that kills, and then the kubelet."""
-    run = Run(server=server, folder=tmp_path, steps=100_000, every=50_000)
-
-    def again_and_again(process: subprocess.Popen[str]) -> None:
-        while process.poll() is None:
-            notice(process)
-            time.sleep(0.05)
-
-    assert run.interrupted(3, again_and_again) == 143
-    assert run.of("commit")[-1]["step"] == run.of("stop")[-1]["step"], run.log()
-
-
 def test_a_planned_end_stops_the_run_ahead_of_it(tmp_path: Path, server: ForkServer) -> None:
     soon = datetime.fromtimestamp(time.time() + DEFAULT_LEAD_S + 1, tz=UTC).isoformat()
     run = Run(server=server, folder=tmp_path, steps=100_000, env={ENV_DEADLINE: soon})
@@ -90,14 +82,11 @@ def test_a_planned_end_stops_the_run_ahead_of_it(tmp_path: Path, server: ForkSer
 
 
 def test_a_first_compile_that_does_not_end_is_left_inside_the_window(tmp_path: Path, server: ForkServer) -> None:
-    module = replaced(
-        tmp_path / "run.py", LOSS, f"changed = importlib.import_module('{waits.__name__}').compiled(good)"
-    )
-    env = {ENV_WAIT_AT: COMPILING, "PYTHONUNBUFFERED": "1"}
-    run = Run(server=server, folder=tmp_path, module=module, options=("--window", "6"), env=env)
+    never = "import time\nchanged = lambda *_: (print('compiling', flush=True), time.sleep(600))"
+    module = replaced(tmp_path / "run.py", LOSS, never)
+    run = Run(server=server, folder=tmp_path, module=module, options=("--window", "6"))
     with run.started() as process:
-        compiling = lambda: run.log().count(COMPILING) >= run.ranks  # noqa: E731
-        until(compiling, run.log, alive=lambda: process.poll() is None, within_s=PATIENCE_S)
+        until(lambda: run.log().count("compiling") >= run.ranks, run.log, within_s=PATIENCE_S)
         noticed = time.monotonic()
         os.kill(children(process.pid)[-1], signal.SIGTERM)
         assert process.wait(PATIENCE_S) == 143

@@ -55,6 +55,11 @@ class Launched:
         with (self.folder / f"log-{place}").open("a") as log:
             self.processes[place] = launched(self._server, command, env=environment, out=log, err=log, session=True)
 
+    def remove_logs(self) -> None:
+        """Of an earlier start."""
+        for log in self.folder.glob("log-*"):
+            log.unlink()
+
     def ended(self, place: int) -> int:
         return self.processes[place].wait(WAIT_S)
 
@@ -133,9 +138,10 @@ class Gang(Launched):
     def addresses(self) -> tuple[Address, ...]:
         return tuple((host, port) for host, port in self.settings["nodes"])
 
-    def start(self, *places: int, kill_at: str = "") -> None:
+    def start(self, *places: int, kill_at: str = "", **changed: Any) -> None:
+        """`changed`: settings of these places alone."""
         for place in places:
-            command = [sys.executable, "-m", self._child, json.dumps({**self.settings, "index": place})]
+            command = [sys.executable, "-m", self._child, json.dumps({**self.settings, "index": place, **changed})]
             self.launch(place, command, **{ENV_KILL_AT: kill_at, ENV_ATTEMPT: ATTEMPT}, **self.of_place(place))
 
     def start_node(self, node: int, kill_at: str = "", *, rank: int = -1) -> None:
@@ -165,6 +171,13 @@ class Gang(Launched):
         assert self.all_ended() == wanted, self.logs()
         assert self.digests() == {digest}, self.logs()
         assert not sizes or self.sizes() == [*sizes], self.logs()
+
+    def digest_of_one_node(self) -> str:
+        """That nothing happens to."""
+        self.start_node(0)
+        assert {*self.all_ended()} == {EXIT_COMPLETE}, self.logs()
+        (digest,) = self.digests()
+        return digest
 
     def digests(self) -> set[str]:
         return {line["digest"] for line in self.of("exit") if "digest" in line}

@@ -51,7 +51,7 @@ class ShardedGang(Launched):
         own = {"gate_step": -1, "steps": 18, "every": 10, "peer_steps": 1, "bits": str(folder / "bits.jsonl")}
         super().__init__(folder, server, own | settings)
         self.nodes, self.processes_of_node = nodes, processes
-        self._copies, self._domains, self._wait_s = copies, domains or [""] * nodes, wait_s
+        self._copies, self._domains, self._wait_s = copies, tuple(domains or [""] * nodes), wait_s
         self._port, self._child, self._env = free_run(2 * nodes), child, env or {}
 
     @property
@@ -65,16 +65,9 @@ class ShardedGang(Launched):
         options += [] if self._copies else ["--copies", "0"]
         command = [sys.executable, "-m", module, "train", "ranks", *options, "--", *program]
         for place in places:
-            variables = {
-                ENV_KILL_AT: kill_at,
-                ENV_GANG_DOMAIN: self._domains[place],
-                ENV_GANG_NODES: str(self.nodes),
-                ENV_COMPLETION_INDEX: str(place),
-                ENV_GANG_PORT: str(self._port),
-                ENV_GANG_ADDRESS: "127.0.0.1",
-                "OMP_NUM_THREADS": "1",
-            }
-            self.launch(place, command, **{**self._env, **LOOPBACK, **variables})
+            gang = {ENV_GANG_NODES: str(self.nodes), ENV_GANG_PORT: str(self._port), ENV_GANG_ADDRESS: "127.0.0.1"}
+            own = {ENV_COMPLETION_INDEX: str(place), ENV_GANG_DOMAIN: self._domains[place], ENV_KILL_AT: kill_at}
+            self.launch(place, command, **{**self._env, **LOOPBACK, **gang, **own, "OMP_NUM_THREADS": "1"})
 
     def lose(self, place: int) -> None:
         """As a machine without power: the launcher, its ranks and their uploaders."""
@@ -89,22 +82,15 @@ class ShardedGang(Launched):
         """As one that asks from outside the gang."""
         found = self.peers.look([*range(self.nodes)])
         keepers = tuple(("127.0.0.1", int(found.get(place, {}).get("keeper", 1))) for place in range(self.nodes))
-        size, domains = self.processes_of_node, tuple(self._domains)
-        return PeerPlaces(
-            run=self.run, epoch=0, place=0, keepers=keepers, ranks_per_node=size, memories=(), domains=domains
-        )
+        asks: dict[str, Any] = {"run": self.run, "epoch": 0, "place": 0, "memories": (), "domains": self._domains}
+        return PeerPlaces(keepers=keepers, ranks_per_node=self.processes_of_node, **asks)
 
     def copied(self, step: int) -> bool:
         """Whether each rank's shard of that step is on its neighbour too."""
         places, size = self.places(), self.processes_of_node
-        held = places.held()
-        return all(
-            any(
-                one["rank"] == rank and one["step"] == step
-                for one in held[replace(places, place=rank // size).neighbour]
-            )
-            for rank in range(self.nodes * size)
-        )
+        held = {place: {(one["rank"], one["step"]) for one in kept} for place, kept in places.held().items()}
+        copies = [replace(places, place=rank // size).neighbour for rank in range(self.nodes * size)]
+        return all((rank, step) in held[place] for rank, place in enumerate(copies))
 
     @property
     def digest(self) -> str:
@@ -117,9 +103,7 @@ class ShardedGang(Launched):
         return [*self.checkpoints.rglob("*.bin")]
 
     def logs(self) -> str:
-        return "\n".join(
-            [super().logs(), *map(str, self.held().items()), *map(str, self.of("restore") + self.of("save"))]
-        )
+        return "\n".join(map(str, [super().logs(), *self.held().items(), *self.of("restore"), *self.of("save")]))
 
     def bits(self) -> list[tuple[int, str]]:
         """Step and digest of the whole state that each start of the ranks began with."""
@@ -146,22 +130,22 @@ def damage(memories: Iterable[Path]) -> None:
     """One bit of each."""
     for memory in memories:
         if memory.stat().st_size:
-            with memory.open("r+b") as opened:
-                first = opened.read(1)
-                opened.seek(0)
-                opened.write(bytes([first[0] ^ 1]))
+            _flip(memory, [0])
 
 
 def damage_copies(launcher: int) -> None:
     """One bit of each that it keeps for the node before."""
     maps = Path(f"/proc/{launcher}/maps").read_text().splitlines()
-    starts = [int(line.partition("-")[0], 16) for line in maps if "/dev/zero" in line]
-    with Path(f"/proc/{launcher}/mem").open("r+b", buffering=0) as memory:
+    _flip(Path(f"/proc/{launcher}/mem"), [int(line.partition("-")[0], 16) for line in maps if "/dev/zero" in line])
+
+
+def _flip(memory: Path, starts: Iterable[int]) -> None:
+    with memory.open("r+b", buffering=0) as opened:
         for start in starts:
-            memory.seek(start)
-            first = memory.read(1)
-            memory.seek(start)
-            memory.write(bytes([first[0] ^ 1]))
+            opened.seek(start)
+            first = opened.read(1)
+            opened.seek(start)
+            opened.write(bytes([first[0] ^ 1]))
 
 
 def lie(gang: ShardedGang, step: int, rank: int, *, to: int) -> None:

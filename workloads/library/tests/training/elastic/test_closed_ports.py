@@ -6,7 +6,6 @@ import socket
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -31,12 +30,8 @@ pytestmark = [pytest.mark.process, pytest.mark.timeout(240)]
 
 LOCAL = "127.0.0.1"
 TEXT = "members of the gang cannot reach each other"
-
-
-@pytest.fixture
-def make(make: Make) -> Make:
-    """Connecting is given up early: that a port is closed is counted, and not timed."""
-    return partial(make, connect_s=2.0, gather_s=4.0, gate_step=1)
+EARLY = {"connect_s": 2.0, "gate_step": 1}
+"""Connecting is given up early: that a port is closed is counted, and not timed."""
 
 
 class Door(_Relay):
@@ -71,14 +66,12 @@ def door() -> Iterator[Callable[[Address], Door]]:
 
 def start(gang: Gang, place: int, instead: dict[int, Door]) -> None:
     """With other ways to some places."""
-    nodes = gang.settings["nodes"]
-    gang.settings["nodes"] = [instead[n].address if n in instead else address for n, address in enumerate(nodes)]
-    gang.start(place)
-    gang.settings["nodes"] = nodes
+    nodes = [instead[n].address if n in instead else address for n, address in enumerate(gang.addresses)]
+    gang.start(place, nodes=nodes)
 
 
 def test_a_gang_whose_data_ports_are_closed_ends_and_says_which(make: Make, door: Callable[[Address], Door]) -> None:
-    gang = make(nodes=2, min_nodes=2, hold_s=5.0)
+    gang = make(nodes=2, min_nodes=2, hold_s=5.0, gather_s=4.0, **EARLY)
     ways = [door(address) for address in gang.addresses]
     for place in range(2):
         start(gang, place, {1 - place: ways[1 - place]})
@@ -94,7 +87,7 @@ def test_a_gang_whose_data_ports_are_closed_ends_and_says_which(make: Make, door
 def test_a_newcomer_on_a_node_that_reaches_nobody_leaves_the_gang_at_work(
     make: Make, door: Callable[[Address], Door]
 ) -> None:
-    gang = make(nodes=3, min_nodes=2, gather_s=1.0, steps=3)
+    gang = make(nodes=3, min_nodes=2, gather_s=1.0, steps=3, **EARLY)
     ways = [door(address) for address in gang.addresses]
     for place in (0, 1):
         start(gang, place, {2: ways[2]})
@@ -112,52 +105,51 @@ def test_ports_that_the_system_chooses_are_tried_as_well() -> None:
     """gloo and NCCL meet there: a policy that opens the two known ports alone is not enough."""
     members = (Member(index=0, incarnation="a"), Member(index=1, incarnation="b"))
     addresses = tuple((LOCAL, port) for port in free_ports(2))
-    controls = [Control(member, addresses[member.index][1], b"s") for member in members]
-    chosen = controls[1].ear
-    controls[1]._ear.close()  # pyright: ignore[reportPrivateUsage]
-    reach, epoch = Reach(controls[0], Peers(addresses, b"s")), Epoch(number=1, members=members)
-    with socket.create_server((LOCAL, addresses[1][1] + 1)):
+    with contextlib.ExitStack() as closing:
+        ours, theirs = (Control(member, addresses[member.index][1], b"s") for member in members)
+        closing.callback(ours.close)
+        closing.callback(theirs.close)
+        theirs._ear.close()
+        closing.enter_context(socket.create_server((LOCAL, addresses[1][1] + 1)))
+        reach, epoch = Reach(ours, Peers(addresses, b"s")), Epoch(number=1, members=members)
         for _ in range(TRIES - 1):
             reach.lost(epoch, 0)
-        with pytest.raises(InputError, match=f"{LOCAL}:{chosen} is closed") as end:
+        with pytest.raises(InputError, match=f"{LOCAL}:{theirs.ear} is closed") as end:
             reach.lost(epoch, 0)
     assert "NetworkPolicy" in end.value.fix and "1024 to 65535" in end.value.allowed
-    for control in controls:
-        control.close()
 
 
 def test_a_newcomer_that_the_lead_cannot_ask_back_leaves_and_says_why(tmp_path: Path) -> None:
-    lead, asks, closed = free_ports(3)
-    ways = ((LOCAL, lead), (LOCAL, closed)), ((LOCAL, lead), (LOCAL, asks))
+    lead, asks, closed = ((LOCAL, port) for port in free_ports(3))
     limits, storage = Limits(min_members=2, gather_s=60.0, hold_s=60.0), LocalStorage.open(str(tmp_path))
-    noticed = threading.Event()
+    noticed, found = threading.Event(), list[Regroup]()
     with contextlib.ExitStack() as closing:
-        found: list[Regroup] = []
-        for place, port in enumerate((lead, asks)):
-            control = Control(Member(index=place, incarnation=f"p{place}"), port, b"s")
+        for place, ways in enumerate([(lead, closed), (lead, asks)]):
+            control = Control(Member(index=place, incarnation=f"p{place}"), (lead, asks)[place][1], b"s")
             closing.callback(control.close)
-            peers = Peers(ways[place], b"s")
+            peers = Peers(ways, b"s")
             found.append(Regroup(storage, "run", control, peers, limits, Lag(2.0), stop_asked=noticed.is_set))
         founding = ThreadPoolExecutor(max_workers=1).submit(found[0].first)
         with pytest.raises(CutOff) as end:
             found[1].first()
         noticed.set()
         assert isinstance(founding.exception(60), Preempted), "the lead waits on for others"
-    assert end.value.code == EXIT_RETRY
-    assert TEXT in end.value.reason and "on place 1: other members cannot reach" in end.value.reason
+    assert end.value.code == EXIT_RETRY and TEXT in end.value.reason
+    assert "on place 1: other members cannot reach" in end.value.reason
 
 
 @pytest.mark.parametrize(
-    ("bars", "leave"),
+    ("closed", "leave"),
     [
-        ({0: {2}, 1: set(), 2: set()}, {2}),
-        ({0: set(), 1: set(), 2: {0}}, {2}),
+        ([{2}, {}, {}], {2}),
+        ([{}, {}, {0}], {2}),
         # The node that reaches nobody, or that nobody reaches, and not those that reach each other.
-        ({0: {1, 2}, 1: set(), 2: set()}, {0}),
-        ({0: set(), 1: {0}, 2: {0}}, {0}),
-        ({0: set(), 1: {3}, 2: set(), 3: {0}}, {3}),
-        ({0: set(), 1: set(), 2: set()}, set()),
+        ([{1, 2}, {}, {}], {0}),
+        ([{}, {0}, {0}], {0}),
+        ([{}, {3}, {}, {0}], {3}),
+        ([{}, {}, {}], set()),
     ],
 )
-def test_of_two_with_a_closed_port_one_gives_way(bars: dict[int, set[int]], leave: set[int]) -> None:
+def test_of_two_with_a_closed_port_one_gives_way(closed: list[set[int]], leave: set[int]) -> None:
+    bars = {place: {*found} for place, found in enumerate(closed)}
     assert {place for place in bars if gives_way(place, bars)} == leave

@@ -32,12 +32,8 @@ KILLED = -signal.SIGKILL
 
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """Digest of a run on one node that nothing happens to, started from nothing."""
-    gang = Gang(tmp_path_factory.mktemp("undisturbed"), nodes=1)
-    gang.start(0)
-    assert gang.all_ended() == [EXIT_COMPLETE], gang.logs()
-    (digest,) = gang.digests()
-    return digest
+    """Digest of a run that is started from nothing."""
+    return Gang(tmp_path_factory.mktemp("undisturbed"), nodes=1).digest_of_one_node()
 
 
 def test_a_death_is_survived_by_the_others_and_a_replacement_comes_in(make: Make, undisturbed: str) -> None:
@@ -52,11 +48,7 @@ def test_a_death_is_survived_by_the_others_and_a_replacement_comes_in(make: Make
     gang.ends_with(undisturbed, 3, 2, 3)
     assert len(gang.of("restore")) == 1, "neither survivors nor the newcomer need a checkpoint"
     (found,) = job_ledgers(read_folder(gang.folder).events)
-    made = receipt([found], 1.0, 3.0)
-    sizes = [line for line in gang.of("resized") if line["nodes"] < line["of"]]
-    assert sizes and made.missing_node_hours > 0, "a place without a node is time of its own"
-    assert sum(found.totals_us.values()) == found.wall_us
-    assert made.machine_hours + made.missing_node_hours + made.waited_hours == pytest.approx(found.wall_us / 3.6e9)
+    assert receipt([found], 1.0, 3.0).missing_node_hours > 0, "a place without a node is time of its own"
 
 
 def test_a_member_that_is_slower_than_the_others_is_named(make: Make) -> None:
@@ -183,8 +175,7 @@ def test_a_member_with_another_number_of_steps_is_refused(make: Make, undisturbe
     gang = make(nodes=2, gate_step=15, gather_s=1.0)
     gang.start(0)
     gang.until(gang.committed)
-    gang.settings["steps"] = 60
-    gang.start(1)
+    gang.start(1, steps=60)
     gang.until(lambda: gang.waiting(1))
     gang.open_gate()
     gang.ends_with(undisturbed, codes={1: EXIT_BAD_INPUT})

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -17,7 +18,6 @@ from holdfast.runtime.shutdown import Shutdown
 from holdfast.training.elastic.asking import Peers
 from holdfast.training.elastic.control import Control
 from holdfast.training.elastic.crew import Crew
-from holdfast.training.elastic.gang import ElasticGang
 from holdfast.training.elastic.group import Group
 from holdfast.training.elastic.membership import Epoch, Member, newest, propose
 from holdfast.training.elastic.regroup import Limits, Regroup
@@ -69,11 +69,13 @@ def committed(storage: LocalStorage) -> list[int]:
 
 def test_a_lead_without_its_fence_saves_nothing_and_takes_the_fence_at_a_later_save(tmp_path: Path) -> None:
     storage = Flaky.open(str(tmp_path))
-    storage.refusals = 2
+    storage.refusals = 3
     saves = saves_in(storage, tmp_path)
     saves.lead(0)
     saves.after_step(1)
-    assert committed(storage) == []
+    with pytest.raises(NotDurable) as end:
+        saves.make_durable(1, 20)
+    assert "503" in end.value.reason and committed(storage) == []
     saves.make_durable(2, 20)
     assert committed(storage) == [2]
     # A zombie without a fence would go on here.
@@ -84,73 +86,52 @@ def test_a_lead_without_its_fence_saves_nothing_and_takes_the_fence_at_a_later_s
     assert committed(storage) == [2]
 
 
-def test_a_lead_that_never_gets_its_fence_ends_as_not_durable(tmp_path: Path) -> None:
-    storage = Flaky.open(str(tmp_path))
-    storage.refusals = 100
-    saves = saves_in(storage, tmp_path)
-    saves.lead(0)
-    with pytest.raises(NotDurable) as end:
-        saves.make_durable(1, 20)
-    assert "503" in end.value.reason
-    saves.follow()
-
-
 # Which epoch follows, where the others of the gang are gone.
 
 
-class Survivor:
-    def __init__(self, folder: Path, place: int, addresses: tuple[tuple[str, int], ...]) -> None:
-        self.control = Control(FIRST.members[place], addresses[place][1], b"run")
-        self.control.enter(FIRST, "member")
-        self.peers, self.storage = Peers(addresses, b"run"), LocalStorage.open(str(folder))
-        self.regroup = Regroup(
-            self.storage, "run", self.control, self.peers, LIMITS, Lag(2.0), stop_asked=lambda: False
-        )
-
-    def next_epoch(self) -> Epoch:
-        """As Crew looks for it."""
-        try:
-            return self.regroup.after(FIRST)
-        except Expelled:
-            return self.regroup.first()
-
-
-def crew_of(survivor: Survivor, folder: Path, step: int) -> Crew:
-    group = Group(survivor.peers.addresses, survivor.control.me, torch.device("cpu"), key=b"run")
-    saves = saves_in(survivor.storage, folder)
-    crew = Crew(survivor.regroup, group, saves, Shutdown(), silent_s=2.0, window_s=15.0)
-    crew.epoch, crew.step = FIRST, step
-    return crew
-
-
 @pytest.fixture
-def survivors(tmp_path: Path) -> Iterator[list[Survivor]]:
+def survivors(storage: LocalStorage) -> Iterator[list[Regroup]]:
     addresses = tuple(("127.0.0.1", port) for port in free_ports(3))
-    found = [Survivor(tmp_path, place, addresses) for place in (1, 2)]
-    yield found
-    for each in found:
-        each.control.close()
+    peers, never = Peers(addresses, b"run"), lambda: False
+    with ExitStack() as closing:
+        found: list[Regroup] = []
+        for place in (1, 2):
+            control = Control(FIRST.members[place], addresses[place][1], b"run")
+            closing.callback(control.close)
+            control.enter(FIRST, "member")
+            found.append(Regroup(storage, "run", control, peers, LIMITS, Lag(2.0), stop_asked=never))
+        yield found
+
+
+def next_epoch(survivor: Regroup) -> Epoch:
+    """As Crew looks for it."""
+    try:
+        return survivor.after(FIRST)
+    except Expelled:
+        return survivor.first()
 
 
 def test_members_whom_a_dead_lead_went_on_without_leave_the_old_epoch_together(
-    tmp_path: Path, survivors: list[Survivor]
+    storage: LocalStorage, survivors: list[Regroup]
 ) -> None:
     """Each still offers the other a place in the epoch that is over, and only one of them has read that it is."""
-    propose(LocalStorage.open(str(tmp_path)), "run", Epoch(number=2, members=FIRST.members[:1]))
-    asked = [ThreadPoolExecutor(max_workers=1).submit(each.next_epoch) for each in survivors]
+    propose(storage, "run", Epoch(number=2, members=FIRST.members[:1]))
+    asked = [ThreadPoolExecutor(max_workers=1).submit(next_epoch, each) for each in survivors]
     found = [each.result(timeout=60) for each in asked]
     assert found == [Epoch(number=3, members=FIRST.members[1:])] * 2
 
 
 def test_who_has_done_the_last_step_commits_it_although_a_lower_place_lives_that_was_left_out(
-    tmp_path: Path, survivors: list[Survivor]
+    tmp_path: Path, storage: LocalStorage, survivors: list[Regroup]
 ) -> None:
     """That one asks to come in, and would be waited for by whom it asks."""
     lower, last = survivors
     lower.control.enter(Epoch(number=2, members=FIRST.members[:1]), "waiting")
-    crew = crew_of(last, tmp_path, step=5)
+    group = Group(last.peers.addresses, last.control.me, torch.device("cpu"), key=b"run")
+    crew = Crew(last, group, saves_in(storage, tmp_path), Shutdown(), silent_s=2.0, window_s=15.0)
+    crew.epoch, crew.step = FIRST, 5
     ThreadPoolExecutor(max_workers=1).submit(crew.finish, 5, 30.0).result(timeout=60)
-    assert committed(last.storage) == [5] and last.control.phase == "complete"
+    assert committed(storage) == [5] and last.control.phase == "complete"
     crew.close()
 
 
@@ -158,31 +139,24 @@ def test_who_has_done_the_last_step_commits_it_although_a_lower_place_lives_that
 
 
 @pytest.fixture
-def gang(tmp_path: Path) -> ElasticGang:
-    return one_node(tmp_path, every=1)
+def doing(tmp_path: Path) -> Iterator[int]:
+    """Steps of a gang, of which each is done once the next is asked for; the first is under way."""
 
+    def steps() -> Iterator[int]:
+        with one_node(tmp_path, every=1) as gang:
+            for step in gang.steps(STEPS):
+                yield step
+                gang.reduce()
 
-def steps(gang: ElasticGang) -> Iterator[int]:
-    """Each is done once the next is asked for."""
-    with gang:
-        for step in gang.steps(STEPS):
-            yield step
-            gang.reduce()
-
-
-def beyond(storage: LocalStorage) -> None:
-    """A member that cannot be reached forms the epoch after the newest."""
-    found = newest(storage, "run")
-    assert found
-    propose(storage, "run", Epoch(number=found.number + 1, members=(Member(index=0, incarnation="beyond"),)))
+    begun = steps()
+    next(begun)
+    return begun
 
 
 def test_a_former_lead_that_takes_the_fence_late_does_not_end_the_gang(
-    storage: LocalStorage, gang: ElasticGang
+    storage: LocalStorage, doing: Iterator[int]
 ) -> None:
     """Frozen between its last look at the gang and its fence."""
-    doing = steps(gang)
-    next(doing)
     own = fence.newest_gang(storage, "run")
     assert own
     late = fence.take(storage, "run", gang=own)
@@ -195,11 +169,12 @@ def test_a_former_lead_that_takes_the_fence_late_does_not_end_the_gang(
 # A code that fails the Job would end the half of the own gang that works; another Job of the same name keeps the run.
 @pytest.mark.parametrize(("own", "error", "code"), [(True, CutOff, EXIT_RETRY), (False, Superseded, EXIT_BAD_INPUT)])
 def test_who_is_cut_off_asks_to_be_started_again_unless_another_job_has_the_run(
-    storage: LocalStorage, gang: ElasticGang, own: bool, error: type[CheckpointExit], code: int
+    storage: LocalStorage, doing: Iterator[int], own: bool, error: type[CheckpointExit], code: int
 ) -> None:
-    doing = steps(gang)
-    next(doing)
-    beyond(storage)
+    found = newest(storage, "run")
+    assert found
+    # A member that cannot be reached forms the epoch after the newest.
+    propose(storage, "run", Epoch(number=found.number + 1, members=(Member(index=0, incarnation="beyond"),)))
     fence.take(storage, "run", gang=(fence.newest_gang(storage, "run") or "") if own else "other places")
     with pytest.raises(error) as end:
         list(doing)

@@ -4,14 +4,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
-from holdfast.checkpoint.errors import CheckpointExit, Preempted, StorageError
+from holdfast.checkpoint.errors import Preempted, StorageError
 from holdfast.contract.errors import InputError
 from holdfast.training.elastic import node as nodes
 from holdfast.training.elastic.gang import ElasticGang
@@ -31,10 +30,6 @@ def two_processes() -> Iterator[None]:
     dist.destroy_process_group()
 
 
-def whole(model: nn.Sequential) -> None:
-    pass
-
-
 def sharded(model: nn.Sequential) -> None:
     fully_shard(model, mesh=init_device_mesh("cpu", (2,)))
 
@@ -45,15 +40,6 @@ def partly(model: nn.Sequential) -> None:
 
 def in_replicas(model: nn.Sequential) -> None:
     fully_shard(model, mesh=init_device_mesh("cpu", (2, 1), mesh_dim_names=("replicate", "shard")))
-
-
-def gang_of(folder: Path, shard: Callable[[nn.Sequential], None], *, index: int = 0, ranks_per_node: int = 2) -> None:
-    model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
-    shard(model)
-    nodes = tuple(("127.0.0.1", port) for port in free_ports(4))
-    state = {"model": model, "optimizer": torch.optim.SGD(model.parameters(), lr=0.1)}
-    places = Places(nodes=nodes, index=index, ranks_per_node=ranks_per_node)
-    ElasticGang(str(folder), state, run="run", places=places)
 
 
 @pytest.mark.usefixtures("two_processes")
@@ -70,32 +56,14 @@ def gang_of(folder: Path, shard: Callable[[nn.Sequential], None], *, index: int 
 def test_what_a_lost_node_would_take_along_is_refused(
     tmp_path: Path, shard: Callable[[nn.Sequential], None], index: int, ranks_per_node: int, got: str
 ) -> None:
+    model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
+    shard(model)
+    nodes = tuple(("127.0.0.1", port) for port in free_ports(4))
+    places = Places(nodes=nodes, index=index, ranks_per_node=ranks_per_node)
     with pytest.raises(InputError, match="sharded over processes") as refused:
-        gang_of(tmp_path, shard, index=index, ranks_per_node=ranks_per_node)
+        ElasticGang(str(tmp_path), {"model": model}, run="run", places=places)
     assert got in refused.value.got
     assert "join_node()" in refused.value.fix and "holdfast train run" in refused.value.fix
-
-
-def found_by_the_first(monkeypatch: pytest.MonkeyPatch, error: BaseException) -> BaseException:
-    """What another rank raises when the one that speaks has raised `error`."""
-    sent: list[object] = []
-
-    def broadcast(value: object, *_: object) -> object:
-        sent.append(value or sent[0])
-        return sent[-1]
-
-    def fail() -> None:
-        raise error
-
-    monkeypatch.setattr(nodes, "broadcast_json", broadcast)
-    first, second = Node(), Node()
-    first.size = second.size = 2
-    second.rank = 1
-    with pytest.raises(type(error)):
-        first.decided(fail)
-    with pytest.raises(BaseException) as found:
-        second.decided(lambda: pytest.fail("only the first rank may ask"))
-    return found.value
 
 
 @pytest.mark.usefixtures("two_processes")
@@ -109,7 +77,17 @@ def found_by_the_first(monkeypatch: pytest.MonkeyPatch, error: BaseException) ->
 def test_what_the_rank_that_speaks_raises_all_ranks_raise(
     monkeypatch: pytest.MonkeyPatch, error: BaseException
 ) -> None:
-    found = found_by_the_first(monkeypatch, error)
-    assert type(found) is type(error) and str(found) == str(error)
-    if isinstance(error, CheckpointExit) and isinstance(found, CheckpointExit):
-        assert (found.step, found.reason) == (error.step, error.reason)
+    sent: list[object] = []
+    monkeypatch.setattr(nodes, "broadcast_json", lambda value, *_: sent.append(value or sent[0]) or sent[-1])
+    first, second = Node(), Node()
+    first.size = second.size = 2
+    second.rank = 1
+
+    def fail() -> None:
+        raise error
+
+    with pytest.raises(type(error)):
+        first.decided(fail)
+    with pytest.raises(type(error)) as found:
+        second.decided(lambda: pytest.fail("only the first rank may ask"))
+    assert str(found.value) == str(error) and vars(found.value) == vars(error)

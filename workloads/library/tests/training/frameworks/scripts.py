@@ -59,20 +59,16 @@ class Progress(TrainerCallback):
 
 def hf(url: str, steps: int, out: str) -> nn.Module:
     model = Net()
+    quiet = {"report_to": [], "disable_tqdm": True, "logging_strategy": "no", "save_strategy": "no", "output_dir": out}
+    loading = {
+        "per_device_train_batch_size": 4,
+        "dataloader_num_workers": 2,
+        "eval_strategy": "steps",
+        "eval_steps": 10,
+    }
+    unused = int(os.environ["WORLD_SIZE"]) > 2
     args = TrainingArguments(
-        output_dir=out,
-        max_steps=steps,
-        per_device_train_batch_size=4,
-        learning_rate=1e-2,
-        save_strategy="no",
-        eval_strategy="steps",
-        eval_steps=10,
-        report_to=[],
-        use_cpu=True,
-        dataloader_num_workers=2,
-        disable_tqdm=True,
-        logging_strategy="no",
-        ddp_find_unused_parameters=int(os.environ["WORLD_SIZE"]) > 2,
+        max_steps=steps, learning_rate=1e-2, use_cpu=True, ddp_find_unused_parameters=unused, **loading, **quiet
     )
     callbacks = [Progress(), huggingface.HoldfastCallback(url, run="hf", every=4, window_s=WINDOW_S)]
     Trainer(model=model, args=args, train_dataset=Lines(), eval_dataset=Lines(), callbacks=callbacks).train()
@@ -116,11 +112,8 @@ def lit_trainer(callback: lightning.HoldfastCallback, steps: int, **options: Any
 
 
 def lit(url: str, steps: int, _: str) -> nn.Module:
-    callback, ranks = (
-        lightning.HoldfastCallback(url, run="pl", every=4, window_s=WINDOW_S),
-        int(os.environ["WORLD_SIZE"]),
-    )
-    model = Lit(callback)
+    callback = lightning.HoldfastCallback(url, run="pl", every=4, window_s=WINDOW_S)
+    model, ranks = Lit(callback), int(os.environ["WORLD_SIZE"])
     strategy = "ddp_find_unused_parameters_true" if ranks > 2 else "ddp"
     validation = {"check_val_every_n_epoch": None, "val_check_interval": 10}
     loaders = [DataLoader(Points(), batch_size=4, shuffle=shuffle, num_workers=2) for shuffle in (True, False)]
