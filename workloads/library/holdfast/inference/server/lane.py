@@ -60,7 +60,7 @@ class Lane:
         self._predictor = ProcessPredictor(spec, timeout_s=_PREDICT_TIMEOUT_S, stopping=lambda: self._closed)
         # A thread of its own that lasts as long as the lane: the kernel ends the child with the thread that made it.
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="predictor")
-        self.batcher = Batcher[Request](settings.limits)
+        self.batcher = Batcher[Request](settings.batch_items, settings.queue_requests)
         self._wake = asyncio.Event()
         self._closed = False
         self.loaded = False
@@ -89,7 +89,7 @@ class Lane:
 
     async def _warm_up(self) -> None:
         try:
-            for items in (1, self._settings.limits.batch_items):
+            for items in (1, self._settings.batch_items):
                 [self.sample, *_] = await self._in_thread(self._predictor.predict, [_WARM_UP] * items)
                 self.batcher.timing.observe(items, self._predictor.seconds)
         except ItemFault:
