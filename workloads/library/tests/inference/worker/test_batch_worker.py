@@ -63,13 +63,13 @@ def test_a_zombie_cannot_write_after_its_fence_is_void(harness: Harness) -> None
     zombie, heir = harness.results(CountingPredictor(), "zombie"), harness.results(CountingPredictor(), "heir")
     old = zombie.claim(["item-00000"])["item-00000"]
     new = heir.claim(["item-00000"])["item-00000"]
-    assert zombie.store({old: '{"score": 1}'}).stale == {"item-00000"}
+    assert zombie.store({old: '{"score": 1}'}) == (set(), {"item-00000"})
     assert harness.rows()["item-00000"] == ("held", None)
     # Once more where the answer was lost: the same answer.
     for _ in range(2):
-        assert heir.store({new: '{"score": 2}'}).done == {"item-00000"}
+        assert heir.store({new: '{"score": 2}'}) == ({"item-00000"}, set())
     # Late once more: done is done, and the zombie may ack, but nothing changed.
-    assert zombie.store({old: '{"score": 1}'}).done == {"item-00000"}
+    assert zombie.store({old: '{"score": 1}'}) == ({"item-00000"}, set())
     assert harness.rows()["item-00000"] == ("done", {"score": 2})
     assert heir.claim(["item-00000"]) == {}
 
