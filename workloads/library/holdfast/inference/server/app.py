@@ -70,13 +70,13 @@ class App:
                     if predicts:
                         self._metrics.requests.labels(str(message["status"])).inc()
                         self._metrics.request_seconds.observe(time.monotonic() - scope["state"][BEGAN])
-                    # A kept connection would stay with this pod whatever endpoints say.
+                    # A connection that stays open would stay with this pod after its endpoint is removed.
                     if self._drain.leaving:
                         message["headers"] = [*message["headers"], *_LEAVING]
                 await send(message)
 
             if predicts:
-                self._drain.asked(time.monotonic())
+                self._drain.predicting(time.monotonic())
             await app(scope, receive, marked)
 
         return outer
@@ -164,7 +164,7 @@ class App:
         held.require(length)
 
     async def predicted(self, request: HttpRequest, lane: Lane, bodies: list[bytes], until: Deadline) -> Values:
-        """Refused when the queue, the deadline or the model refuses, or when the client is gone."""
+        """Refused when the queue, the deadline or the model refuses, or when the client disconnects."""
         now = time.monotonic()
         wanted = Request(items=len(bodies), arrived_s=now, deadline_s=until.at_s, bodies=bodies, tries=until.tries)
         if refused := lane.refusal(wanted, now):

@@ -1,4 +1,4 @@
-"""The queue of one model: who is let in, who waits, who goes into the next batch. Pure: no clock, no I/O.
+"""The queue of one model: which requests are accepted, wait, and go into the next batch. Pure: no clock, no I/O.
 
 Guarantees: a request leaves the queue once, in a batch, as late or as discarded; a batch holds at most
 `batch_items` and is taken in the order of arrival; a request that cannot be answered by its deadline is
@@ -54,10 +54,10 @@ class Batcher(Generic[T]):
         if self.waiting >= self.queue_requests:
             return "queue", wait_s
         queued = self._items % self.batch_items
-        # Spare for a batch that takes longer than those before: who is let in and dropped late has cost everybody.
+        # Spare for a batch that takes longer than those before: a request that is accepted and then late costs all others.
         answer_s = SPARE * (wait_s + self.timing.seconds(queued + ticket.items))
         late_s = now + answer_s - ticket.deadline_s
-        # An idle device takes it whatever the estimate: one slow batch would else refuse everybody for ever, as no
+        # An idle device takes it whatever the estimate: otherwise one slow batch would close the server for ever, as no
         # other batch could correct it.
         idle = not self._queue and not self.running
         return None if late_s <= 0 or idle else ("deadline", late_s)
@@ -67,7 +67,7 @@ class Batcher(Generic[T]):
         self._items += ticket.items
 
     def discard(self, ticket: T) -> bool:
-        """Forget one whose client is gone; false when it is computed already."""
+        """Remove a request whose client has disconnected; false when it is already in a batch."""
         if ticket not in self._queue:
             return False
         self._queue.remove(ticket)

@@ -9,7 +9,7 @@ from starlette.requests import Request as HttpRequest
 from holdfast.inference.errors import Refused
 
 GONE = 499
-"""The client is gone: only our metrics read this code."""
+"""The client has disconnected: only our metrics read this code."""
 _MOST_BYTES = 64 * 1024 * 1024
 _SMALL_BYTES = 64 * 1024
 _FOR_SMALL_BYTES = _MOST_BYTES // 8

@@ -41,7 +41,7 @@ def test_it_goes_on_accepting_while_endpoints_move_and_then_until_it_is_quiet() 
     assert server.serving
     assert server.advance(104.9) is Phase.ACCEPTING
     server.began()
-    server.asked(104.8)
+    server.predicting(104.8)
     server.ended()
     assert server.advance(105.1) is Phase.ACCEPTING
     assert server.advance(104.8 + QUIET_S) is Phase.GONE
@@ -53,11 +53,11 @@ def test_requests_that_never_stop_coming_do_not_hold_it_beyond_its_window() -> N
     server.notice(0.0)
     for tenth in range(109):
         server.began()
-        server.asked(tenth / 10)
+        server.predicting(tenth / 10)
         server.ended()
         assert server.advance(tenth / 10) is Phase.ACCEPTING
     server.began()
-    server.asked(11.0)
+    server.predicting(11.0)
     assert server.advance(11.0) is Phase.FINISHING
     assert not server.serving
     server.ended()
@@ -78,7 +78,7 @@ def test_whoever_is_accepted_has_the_time_that_was_promised(window_s: float, req
         server.advance(at)
         if server.serving:
             server.began()
-            server.asked(at)
+            server.predicting(at)
             assert at + server.longest_request_s <= server.budget.leave_s + 1e-6
             server.ended()
 
