@@ -24,7 +24,7 @@ from holdfast.inference.results.embedded_postgres import EmbeddedPostgres
 
 pytestmark = pytest.mark.process
 BATCH = (sys.executable, "-m", "holdfast", "batch")
-FAULTY = "workloads.library.tests.inference.faulty_predictors:faulty"
+FAULTY = "workloads.library.tests.inference.server.playing_predictors:faulty"
 
 
 @dataclass
@@ -165,5 +165,5 @@ def test_bad_input_ends_with_exit_2_and_names_the_fix(
 
 def test_a_loader_with_a_bug_ends_the_worker_as_a_bug(server: EmbeddedPostgres, job: str, documents: Path) -> None:
     run_command("enqueue", job, "--source", documents, uri=server.uri)
-    run = ("run", job, "--predictor", FAULTY.replace(":faulty", ":odd"))
+    run = ("run", job, "--predictor", FAULTY.replace(":faulty", ":bug"))
     assert "RuntimeError" in run_command(*run, uri=server.uri, code=EXIT_BUG).stderr
