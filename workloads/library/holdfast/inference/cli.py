@@ -117,14 +117,17 @@ def enqueue(
     as_json: AsJson = False,
 ) -> None:
     """Queue every item of a source. Safe to repeat: each item is queued once."""
+    from holdfast.inference.enqueue import enqueue as write
     from holdfast.inference.results.jobs import deadline_of
-    from holdfast.inference.run import PubSubOptions, enqueue_source
+    from holdfast.inference.run import PubSubOptions, publishing
     from holdfast.inference.sources import items_of
 
     items = items_of(job, source, id_column=id_column, body_column=body_column)
-    with working(f"enqueue {job}") as step:
-        broker, at = PubSubOptions(topic, subscription), deadline_of(deadline)
-        done = enqueue_source(database, job, items, broker, lambda seen: step(f"{seen} items"), at)
+    at, broker = deadline_of(deadline), PubSubOptions(topic, subscription)
+    with working(f"enqueue {job}") as step, publishing(database, job, broker) as (connection, queue):
+        done = write(
+            connection, queue, job, items, lambda seen: step(f"{seen} items"), deadline=at, subscription=subscription
+        )
     if as_json:
         print(json.dumps({"schema": "holdfast.batch-enqueue/1", "job": job, **done}))
     print(f"{job}: {done['seen']} items, {done['new']} new\nNext: python -m holdfast batch run {job}", file=sys.stderr)
@@ -204,10 +207,12 @@ def failures(
     from holdfast.contract.printable import printable
     from holdfast.inference.results.connect import connect, database_uri
     from holdfast.inference.results.dead_letters import newest
-    from holdfast.inference.run import PubSubOptions, redrive_job
+    from holdfast.inference.results.dead_letters import redrive as put_back
+    from holdfast.inference.run import PubSubOptions, publishing
 
     if redrive:
-        revived = redrive_job(database, job, item or [], PubSubOptions(topic, subscription))
+        with publishing(database, job, PubSubOptions(topic, subscription)) as (connection, queue):
+            revived = put_back(connection, queue, job, item or [], subscription)
         print(f"{job}: {len(revived)} items back in the queue", file=sys.stderr)
         return
     with connect(database_uri(database)) as connection:

@@ -1,16 +1,4 @@
-"""Exceptions of batch and online inference, and what of their text may be seen.
-
-BatchError
-├── MalformedMessage       a message is no item
-├── QueueUnavailable       the queue does not answer now
-└── PredictorError
-    ├── PredictorBroken    the device or the model is at fault
-    ├── ProcessDied        the predicting process ended
-    │   └── TimedOut       it did not answer in time, and was ended
-    ├── LoaderFailed       load() has a bug
-    └── ItemFault          predict() raised
-Refused                    a request gets no prediction: a status, one sentence, and when to come back
-"""
+"""Exceptions of batch and online inference, and which part of their text may be shown."""
 
 import math
 import os
@@ -24,11 +12,11 @@ class BatchError(HoldfastError):
 
 
 class MalformedMessage(BatchError, ValueError):
-    """The text never repeats the message's content."""
+    """A message is no item. The text never repeats the message's content."""
 
 
 class QueueUnavailable(BatchError, RuntimeError):
-    """The same call may work later."""
+    """The queue does not answer now; the same call may work later."""
 
 
 class PredictorError(BatchError, RuntimeError):
@@ -36,19 +24,19 @@ class PredictorError(BatchError, RuntimeError):
 
 
 class PredictorBroken(PredictorError):
-    """Not an item's fault: exit, and let another node try."""
+    """The device or the model is at fault, not an item: exit, and let another node try."""
 
 
 class ProcessDied(PredictorError):
-    """An item's fault, or the device's; triage decides which."""
+    """The predicting process ended: an item's fault, or the device's; triage decides which."""
 
 
 class TimedOut(ProcessDied):
-    """It hung, or takes longer than it is given."""
+    """It did not answer in time, and was ended."""
 
 
 class LoaderFailed(PredictorError):
-    """Another node would meet the same bug."""
+    """load() has a bug, which every node would meet."""
 
 
 class ItemFault(PredictorError):
@@ -60,7 +48,7 @@ class ItemFault(PredictorError):
 
 
 class Refused(HoldfastError):
-    """400 malformed, 404 no such model, 408 too slow, 413 too large, 422 the model refuses it, 429 load, 500 it ends
+    """A request gets no prediction: 400 malformed, 404 no such model, 408 too slow, 413 too large, 422 the model refuses it, 429 load, 500 it ends
     the predictor, 503 this server not now (another may), 504 too late."""
 
     def __init__(self, status: int, message: str, *, retry_after_s: float | None = None, reason: str = "") -> None:

@@ -4,7 +4,6 @@ Everything here comes from outside and is checked before it is stored, sent or c
 """
 
 import base64
-import binascii
 import hashlib
 import json
 import unicodedata
@@ -53,17 +52,13 @@ def decode(data: bytes) -> Item:
         raise MalformedMessage("job, item and body must be text")
     if (why := job_fault(job)) or (why := id_fault(name)):
         raise MalformedMessage(why)
-    return Item(job=job, id=name, body=_decoded(body))
-
-
-def _decoded(body: str) -> bytes:
     try:
         decoded = base64.b64decode(body, validate=True)
-    except (binascii.Error, ValueError):
+    except ValueError:
         raise MalformedMessage("body is not base64") from None
     if len(decoded) > MAX_BODY_BYTES:
         raise MalformedMessage(f"body has {len(decoded)} bytes, allowed {MAX_BODY_BYTES}")
-    return decoded
+    return Item(job=job, id=name, body=decoded)
 
 
 def id_fault(name: str) -> str:

@@ -1,10 +1,9 @@
 """Composition: from the options of the batch commands to a worker, a queue and a store."""
 
 import time
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Generator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
-from datetime import datetime
 from pathlib import Path
 
 from psycopg import Connection
@@ -13,16 +12,13 @@ from psycopg_pool import ConnectionPool
 from holdfast.contract.errors import InputError
 from holdfast.contract.exit_codes import EXIT_BUG, EXIT_PREEMPTED
 from holdfast.contract.telemetry import KIND_BATCH
-from holdfast.inference.enqueue import enqueue
 from holdfast.inference.errors import LoaderFailed, PredictorBroken, redacted
-from holdfast.inference.items import Item
 from holdfast.inference.predictor.proxy import ProcessPredictor
 from holdfast.inference.predictor.spec import PredictorSpec
 from holdfast.inference.queue.postgres import PostgresQueue
 from holdfast.inference.queue.protocol import Queue
 from holdfast.inference.results import jobs, schema
 from holdfast.inference.results.connect import TRANSIENT, connect, database_uri, open_pool
-from holdfast.inference.results.dead_letters import redrive
 from holdfast.inference.results.postgres import PostgresResults
 from holdfast.inference.worker.batch_worker import EXIT_DEVICE_LOST, Worker
 from holdfast.inference.worker.micro_batch import Parts
@@ -60,31 +56,14 @@ class Launch:
     broker: PubSubOptions
 
 
-def enqueue_source(
-    database: str,
-    job: str,
-    items: Iterable[Item],
-    broker: PubSubOptions,
-    progress: Callable[[int], None],
-    deadline: datetime | None,
-) -> dict[str, int]:
+@contextmanager
+def publishing(database: str, job: str, broker: PubSubOptions) -> Generator[tuple[Connection, Queue]]:
+    """For a command that puts items in the job's queue."""
     uri = database_uri(database)
     with connect(uri) as connection:
         schema.require_current(connection)
         with open_pool(uri) as pool, opened_queue(pool, job, broker) as queue:
-            return enqueue(connection, queue, job, items, progress, deadline=deadline, subscription=broker.subscription)
-
-
-def redrive_job(database: str, job: str, items: list[str], broker: PubSubOptions) -> list[str]:
-    uri = database_uri(database)
-    with connect(uri) as connection:
-        schema.require_current(connection)
-        jobs.require(connection, job)
-        jobs.bind(connection, broker.subscription, job)
-        with open_pool(uri) as pool, opened_queue(pool, job, broker) as queue:
-            revived = redrive(connection, job, items)
-            jobs.publish(connection, queue, job)
-    return revived
+            yield connection, queue
 
 
 @contextmanager
@@ -119,58 +98,38 @@ def run_worker(launch: Launch) -> int:
     # No item is leased before the model is loaded, so a notice ends the process at once.
     shutdown.nothing_at_stake = True
     logs.set_job(launch.job)
-    began = time.monotonic()
+    began, settings = time.monotonic(), launch.settings
     uri = database_uri(launch.database)
     with EventLog.open(launch.events, job=launch.job, kind=KIND_BATCH) as events:
+        telemetry = WorkerTelemetry(events)
         try:
-            predictor, fingerprint = _loaded(launch, uri, shutdown, WorkerTelemetry(events))
+            predictor, fingerprint = _loaded(launch, uri, shutdown, telemetry)
+            events.emit("start", rank=0, world_size=1, attempt=0)
+            load_s = time.monotonic() - began
+            with (
+                closing(predictor),
+                open_pool(uri) as pool,
+                opened_queue(pool, launch.job, launch.broker, lease_s=settings.lease_s, sleep=shutdown.wait) as queue,
+            ):
+                results = PostgresResults(
+                    pool,
+                    job=launch.job,
+                    fingerprint=fingerprint,
+                    worker=events.process,
+                    max_failures=settings.max_failures,
+                    load_s=load_s,
+                )
+                shutdown.begin()
+                parts = Parts(queue=queue, results=results, settings=settings, shutdown=shutdown, telemetry=telemetry)
+                code = Worker(parts, predictor).run()
         except (PredictorBroken, LoaderFailed) as error:
             logs.error("load", f"the model cannot be loaded: {redacted(str(error))}")
             return EXIT_DEVICE_LOST if isinstance(error, PredictorBroken) else EXIT_BUG
         except TRANSIENT as error:
-            return _gave_up(error, shutdown)
-        events.emit("start", rank=0, world_size=1, attempt=0)
-        with closing(predictor):
-            load_s = time.monotonic() - began
-            code = _work(launch, uri, predictor, fingerprint, shutdown, events, load_s)
+            logs.error("retry", f"gave up waiting for the database or the queue: {type(error).__name__}")
+            code = EXIT_PREEMPTED if shutdown.requested else EXIT_DEVICE_LOST
         events.emit("exit", code=code, step=0)
     return code
-
-
-def _work(
-    launch: Launch,
-    uri: str,
-    predictor: ProcessPredictor,
-    fingerprint: str,
-    shutdown: Shutdown,
-    events: EventLog,
-    load_s: float,
-) -> int:
-    settings = launch.settings
-    try:
-        with (
-            open_pool(uri) as pool,
-            opened_queue(pool, launch.job, launch.broker, lease_s=settings.lease_s, sleep=shutdown.wait) as queue,
-        ):
-            results = PostgresResults(
-                pool,
-                job=launch.job,
-                fingerprint=fingerprint,
-                worker=events.process,
-                max_failures=settings.max_failures,
-                load_s=load_s,
-            )
-            shutdown.begin()
-            telemetry = WorkerTelemetry(events)
-            parts = Parts(queue=queue, results=results, settings=settings, shutdown=shutdown, telemetry=telemetry)
-            return Worker(parts, predictor).run()
-    except TRANSIENT as error:
-        return _gave_up(error, shutdown)
-
-
-def _gave_up(error: Exception, shutdown: Shutdown) -> int:
-    logs.error("retry", f"gave up waiting for the database or the queue: {type(error).__name__}")
-    return EXIT_PREEMPTED if shutdown.requested else EXIT_DEVICE_LOST
 
 
 def _loaded(launch: Launch, uri: str, shutdown: Shutdown, telemetry: WorkerTelemetry) -> tuple[ProcessPredictor, str]:

@@ -19,7 +19,7 @@ _PARALLEL = 16
 
 
 def items_of(job: str, source: str, *, id_column: str, body_column: str) -> Iterator[Item]:
-    """The items of whatever `source` names; opened at once, so a wrong source fails before the first item."""
+    """The items of the folder or file `source`; opened at once, so a wrong source fails before the first item."""
     path = Path(source)
     if path.is_dir():
         return folder_items(job, path)
@@ -84,8 +84,6 @@ def rows(path: Path) -> Iterator[Row]:
     try:
         yield from _parquet_rows(path) if path.suffix == ".parquet" else _json_rows(path)
     except (ValueError, OSError, RecursionError, NotImplementedError) as error:
-        if isinstance(error, InputError):
-            raise
         raise InputError(
             "the file of rows cannot be read",
             got=f"{path}: {str(error)[:200]}",
@@ -109,22 +107,19 @@ def id_of(row: Row, column: str, where: str) -> str:
 
 def content_of(row: Row, column: str, where: str) -> bytes:
     """Of one column, or where none is named the whole row as JSON, in which NaN is null."""
+    why = f"nothing in column {column}"
     try:
         value = row[column] if column else json.dumps(finite(dict(row)), sort_keys=True, default=str)
     except (RecursionError, ValueError, TypeError) as error:
-        raise _no_content(f"{where}: {type(error).__name__}") from None
+        value, why = None, type(error).__name__
     if value is None:
-        raise _no_content(f"{where}: nothing in column {column}")
+        raise InputError(
+            "a row has no content",
+            got=f"{where}: {why}",
+            allowed="text, bytes or a number; the whole row must be plain JSON",
+            fix="give another --body-column, or remove the row",
+        )
     return value if isinstance(value, bytes) else str(value).encode("utf-8", "surrogatepass")
-
-
-def _no_content(got: str) -> InputError:
-    return InputError(
-        "a row has no content",
-        got=got,
-        allowed="text, bytes or a number; the whole row must be plain JSON",
-        fix="give another --body-column, or remove the row",
-    )
 
 
 def _json_rows(path: Path) -> Iterator[Row]:

@@ -24,7 +24,7 @@ from holdfast.inference.results.embedded_postgres import EmbeddedPostgres
 
 pytestmark = pytest.mark.process
 BATCH = (sys.executable, "-m", "holdfast", "batch")
-FAULTY = "workloads.library.tests.inference.faulty_predictors:faulty"
+FAULTY = "workloads.library.tests.inference.server.playing_predictors:faulty"
 
 
 @dataclass
@@ -153,16 +153,17 @@ def test_bad_input_ends_with_exit_2_and_names_the_fix(
         ("must be given together", ("enqueue", job, "--source", documents, "--topic", "t"), server.uri),
         ("rejects this user", ("status", job), server.uri.replace("postgres@", "nobody-knows@")),
         ("no database is named", ("status", job), ""),
+        ("URI cannot be read", ("status", job), "postgresql://user:canary@[/db"),
         ("older than the code", ("failures", job, "--redrive"), server.uri.replace("/postgres?", "/template1?")),
     ]
     for expected, words, uri in cases:
         done = run_command(*words, uri=uri, code=EXIT_BAD_INPUT)
         assert expected in done.stderr, (expected, done.stderr)
         assert "fix:" in done.stderr
-        assert "Traceback" not in done.stderr
+        assert "Traceback" not in done.stderr and "canary" not in done.stderr
 
 
 def test_a_loader_with_a_bug_ends_the_worker_as_a_bug(server: EmbeddedPostgres, job: str, documents: Path) -> None:
     run_command("enqueue", job, "--source", documents, uri=server.uri)
-    run = ("run", job, "--predictor", FAULTY.replace(":faulty", ":odd"))
+    run = ("run", job, "--predictor", FAULTY.replace(":faulty", ":bug"))
     assert "RuntimeError" in run_command(*run, uri=server.uri, code=EXIT_BUG).stderr

@@ -29,7 +29,6 @@ from holdfast.inference.items import (
 )
 from holdfast.inference.predictor.frames import configuration_of, values_of
 from holdfast.inference.results import jobs
-from holdfast.inference.results.connect import database_uri
 from holdfast.inference.results.embedded_postgres import EmbeddedPostgres
 from holdfast.inference.results.export import export
 from holdfast.inference.values import MAX_NESTING, Value, encode_value
@@ -93,12 +92,6 @@ def test_errors_are_shown_without_secrets_and_content(raw: str, content: bytes) 
     assert text
 
 
-def test_a_password_in_an_unreadable_uri_is_not_repeated() -> None:
-    with pytest.raises(InputError) as error:
-        database_uri("postgresql://user:canary@[/db")
-    assert "canary" not in str(error.value)
-
-
 def test_sql_is_never_built_from_text() -> None:
     """psycopg's types let only literals be executed: the type checker finds any other text, but for a cast."""
     casts = [path.name for path in ROOM.rglob("*.py") if re.search(r'cast\("?LiteralString', path.read_text())]
@@ -114,9 +107,8 @@ def test_hostile_ids_are_stored_and_found_as_they_are(harness: Harness, names: l
     harness.enqueue([Item(job=harness.job, id=name, body=name.encode()) for name in names])
     assert sorted(lease.item.id for lease in harness.queue.pull(100, 0.0) if lease.item) == sorted(names)
     results = harness.results(CountingPredictor())
-    claims = results.claim(names)
     value = json.dumps({"text": "'; DROP TABLE holdfast.result;--"})
-    assert results.store({claim: value for claim in claims.values()}).done == set(names)
+    assert results.store(dict.fromkeys(results.claim(names).values(), value)) == (set(names), set())
 
 
 def nested(depth: int) -> object:
@@ -148,14 +140,11 @@ def test_what_is_accepted_of_a_predictor_can_be_stored(connection: Connection, v
     try:
         text = encode_value({"value": value})
     except ValueError:
-        assert "\x00" in str(value) or re.search(r"nan|inf|[\ud800-\udfff]|\\x00|\\ud[89a-f]", repr(value)), (
-            "refused for nothing"
-        )
+        odd = r"nan|inf|[\ud800-\udfff]|\\x00|\\ud[89a-f]"
+        assert "\x00" in str(value) or re.search(odd, repr(value)), "refused for nothing"
         return
-    row = connection.execute("SELECT %s::jsonb -> 'value'", (text,)).fetchone()
-    assert row is not None
-    if isinstance(value, str):
-        assert row[0] == value
+    ((stored,),) = connection.execute("SELECT %s::jsonb -> 'value'", (text,))
+    assert stored == value or not isinstance(value, str)
 
 
 @pytest.mark.process

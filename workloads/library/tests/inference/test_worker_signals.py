@@ -15,7 +15,7 @@ from workloads.library.tests.inference.test_commands import enqueue, run_command
 from workloads.library.tests.processes import until
 
 pytestmark = pytest.mark.process
-FAULTY = "workloads.library.tests.inference.faulty_predictors"
+FAULTY = "workloads.library.tests.inference.server.playing_predictors"
 Starter = Callable[..., subprocess.Popen[bytes]]
 
 

@@ -19,10 +19,6 @@ _LENGTH = struct.Struct(">I")
 MAX_HEADER_BYTES = 1024 * 1024 * 1024  # values of the largest micro-batch
 
 
-def send(link: socket.socket, header: Mapping[str, object], bodies: Sequence[bytes] = ()) -> None:
-    link.sendall(encoded(header, bodies))
-
-
 def encoded(header: Mapping[str, object], bodies: Sequence[bytes] = ()) -> bytes:
     """ValueError or TypeError for a header that JSON cannot hold."""
     head = json.dumps({**header, "sizes": [len(body) for body in bodies]}, allow_nan=False).encode()
@@ -30,7 +26,7 @@ def encoded(header: Mapping[str, object], bodies: Sequence[bytes] = ()) -> bytes
 
 
 def receive(stream: BinaryIO) -> tuple[dict[str, Any], list[bytes]]:
-    """EOFError or ConnectionError when the other side is gone."""
+    """EOFError or ConnectionError when the other side has closed."""
     (length,) = _LENGTH.unpack(_exactly(stream, _LENGTH.size))
     header = json.loads(_exactly(stream, length))
     return header, [_exactly(stream, size) for size in header.pop("sizes")]
@@ -79,12 +75,12 @@ class Link:
         self._unsent, self._unread = bytearray(), bytearray()
 
     def send(self, frame: bytes) -> None:
-        """Never waits. No error for an end that is gone: what it answered before can still be received."""
+        """Never waits. No error when the other end has closed: its earlier answers can still be received."""
         self._unsent += frame
         self._push()
 
     def receive(self, timeout_s: float) -> dict[str, Any]:
-        """The next answer. EOFError when the other end is gone, TimeoutError when it takes too long."""
+        """The next answer. EOFError when the other end has closed, TimeoutError when it takes too long."""
         until = time.monotonic() + timeout_s
         while (answer := pop_message(self._unread)) is None:
             self._pump(until)

@@ -1,8 +1,8 @@
 """Loss of a document under the byte-level GPT of a committed checkpoint, in nats for each byte.
 
 Imports torch, so it is imported only by a worker that predicts with it. Every forward pass has the
-same shape, filled with windows of whichever documents are at hand: the kernels, and with them each
-row's rounding, are the same whatever the other rows hold. A document's windows are added with
+same shape, filled with windows of any documents that wait: the kernels, and with them each row's
+rounding, do not depend on the other rows. A document's windows are added with
 fsum, which is exact in any order.
 """
 
@@ -42,13 +42,6 @@ class Model:
     tensors: Mapping[str, torch.Tensor]
 
 
-@dataclass(frozen=True, slots=True)
-class _Window:
-    body: int
-    inputs: bytes
-    following: bytes
-
-
 class GptLoss:
     """Scores the first `score_bytes` of a body; a body too short to have a following byte has no score."""
 
@@ -75,12 +68,18 @@ class GptLoss:
         torch.use_deterministic_algorithms(True)
         # One thread: the split of a sum over threads would depend on how many there are.
         torch.set_num_threads(1)
-        network = ByteGPT(_config(self._model))
         tensors = {key.removeprefix(MODEL_PREFIX): tensor for key, tensor in self._model.tensors.items()}
         try:
+            # The class itself checks what it is given.
+            network = ByteGPT(ModelConfig(**self._model.config))  # pyright: ignore[reportArgumentType]
             network.load_state_dict(tensors)
-        except RuntimeError as error:
-            raise _does_not_fit(self._model, str(error)) from None
+        except (TypeError, ValueError, RuntimeError) as error:
+            raise InputError(
+                "the checkpoint does not fit the predictor",
+                got=f"{self._model.identity}: {' '.join(str(error).split())[:300]}",
+                allowed="a checkpoint of holdfast.training's ByteGPT",
+                fix="name the run of such a training with --run, or choose another --predictor",
+            ) from None
         self._network = network.to(self._device).eval()
         self._context = network.config.context
 
@@ -89,21 +88,21 @@ class GptLoss:
         windows = list(self._windows(bodies))
         for first in range(0, len(windows), ROWS):
             rows = windows[first : first + ROWS]
-            for window, loss in zip(rows, self._losses(rows), strict=True):
-                nats[window.body].append(loss)
+            for (body, _), loss in zip(rows, self._losses([text for _, text in rows]), strict=True):
+                nats[body].append(loss)
         return [_value(body[: self._score_bytes], losses) for body, losses in zip(bodies, nats, strict=True)]
 
-    def _windows(self, bodies: Sequence[bytes]) -> Iterator[_Window]:
+    def _windows(self, bodies: Sequence[bytes]) -> Iterator[tuple[int, bytes]]:
+        """Of each body, by its number; they overlap by a byte, which the first only predicts."""
         for n, body in enumerate(bodies):
             text = body[: self._score_bytes]
             for at in range(0, len(text) - 1, self._context):
-                window = text[at : at + self._context + 1]
-                yield _Window(n, window[:-1], window[1:])
+                yield n, text[at : at + self._context + 1]
 
-    def _losses(self, windows: Sequence[_Window]) -> list[float]:
-        inputs = _grid((w.inputs for w in windows), self._context)
-        following = _grid((w.following for w in windows), self._context)
-        lengths = torch.tensor([len(w.inputs) for w in windows] + [0] * (ROWS - len(windows)))
+    def _losses(self, windows: Sequence[bytes]) -> list[float]:
+        inputs = _grid((window[:-1] for window in windows), self._context)
+        following = _grid((window[1:] for window in windows), self._context)
+        lengths = torch.tensor([len(window) - 1 for window in windows] + [0] * (ROWS - len(windows)))
         counted = torch.arange(self._context) < lengths[:, None]
         try:
             with torch.inference_mode(), torch.autocast(self._device.type, torch.bfloat16, enabled=self._bf16):
@@ -126,33 +125,12 @@ def _value(text: bytes, nats: Sequence[float]) -> Value:
     return {"score": math.fsum(nats) / count if count else None, "bytes": count}
 
 
-def _config(model: Model) -> ModelConfig:
-    try:
-        return ModelConfig(**model.config)  # pyright: ignore[reportArgumentType]  checked by the class itself
-    except (TypeError, ValueError) as error:
-        raise _does_not_fit(model, str(error)) from None
-
-
-def _does_not_fit(model: Model, why: str) -> InputError:
-    return InputError(
-        "the checkpoint does not fit the predictor",
-        got=f"{model.identity}: {' '.join(why.split())[:300]}",
-        allowed="a checkpoint of holdfast.training's ByteGPT",
-        fix="name the run of such a training with --run, or choose another --predictor",
-    )
-
-
 def load_model(url: str, run: str, pinned: Mapping[str, object]) -> Model:
     """The commit that the job is pinned to, or the newest that verifies when it is not pinned yet."""
     storage = open_storage(url)
     run = run or str(pinned.get("run") or only_run(storage))
-    if pinned.get("run") == run and isinstance(step := pinned.get("step"), int):
-        return _at(storage, run, step)
-    step, tensors = load_tensors(url, run, [MODEL_PREFIX])
-    return _model(storage, run, step, tensors)
-
-
-def _at(storage: Storage, run: str, step: int) -> Model:
+    if pinned.get("run") != run or not isinstance(step := pinned.get("step"), int):
+        return _model(storage, run, *load_tensors(url, run, [MODEL_PREFIX]))
     try:
         return _model(storage, run, step, read_whole(storage, open_step(storage, run, step), [MODEL_PREFIX]))
     except Damaged as error:

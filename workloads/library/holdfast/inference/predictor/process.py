@@ -14,9 +14,7 @@ import socket
 import sys
 import time
 import traceback
-from collections.abc import Mapping
 from pathlib import Path
-from typing import cast
 
 from holdfast.contract.errors import InputError
 from holdfast.inference.errors import PredictorBroken
@@ -34,7 +32,8 @@ def main(descriptor: int, parent: int) -> None:
     with socket.socket(fileno=descriptor) as link, contextlib.suppress(EOFError, ConnectionError):
         stream = link.makefile("rb")
         header, _ = frames.receive(stream)
-        predictor = _loaded(link, PredictorSpec(**header))
+        predictor, reply = _loaded(PredictorSpec(**header))
+        link.sendall(frames.encoded(reply))
         while predictor is not None:
             _, bodies = frames.receive(stream)
             link.sendall(_answer(predictor, bodies))
@@ -52,34 +51,25 @@ def _stay_below(parent: int) -> None:
         os._exit(1)  # it died before the line above could hold
 
 
-def _loaded(link: socket.socket, spec: PredictorSpec) -> Predictor | None:
+def _loaded(spec: PredictorSpec) -> tuple[Predictor | None, dict[str, object]]:
     try:
         gpu.require()
         predictor = build(spec)
         predictor.load()
-        configuration = configuration_of(predictor.configuration)
+        return predictor, {"configuration": configuration_of(predictor.configuration)}
     except InputError as error:
-        fields = {"what": error.what, "got": error.got, "allowed": error.allowed, "fix": error.fix}
-        return frames.send(link, {"input": fields})
+        return None, {"input": {"what": error.what, "got": error.got, "allowed": error.allowed, "fix": error.fix}}
     except (PredictorBroken, GpuLost) as error:
-        return frames.send(link, {"broken": str(error)})
+        return None, {"broken": str(error)}
     except Exception as error:  # noqa: BLE001  a model's loader is a user's code and may raise anything
         traceback.print_exc()
-        return frames.send(link, {"bug": type(error).__name__})
-    frames.send(link, {"configuration": configuration})
-    return predictor
-
-
-def _object(value: object) -> dict[str, object]:
-    if not isinstance(value, Mapping):
-        raise TypeError(f"a value must be an object, not {type(value).__name__}")
-    return dict(cast("Mapping[str, object]", value))
+        return None, {"bug": type(error).__name__}
 
 
 def _answer(predictor: Predictor, bodies: list[bytes]) -> bytes:
     began = time.monotonic()
     try:
-        values = [_object(value) for value in predictor.predict(bodies)]
+        values = [{**value} for value in predictor.predict(bodies)]
         return frames.encoded({"values": values, "seconds": time.monotonic() - began})
     except PredictorBroken as error:
         return frames.encoded({"broken": str(error)})

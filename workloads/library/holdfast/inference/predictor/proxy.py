@@ -44,7 +44,7 @@ class ProcessPredictor:
         self._in_flight: deque[list[bytes]] = deque()
         """Sent and not answered; the child is at the first. Empty: no answer is awaited."""
         self._finished: list[tuple[list[bytes], dict[str, Any]]] = []
-        """Answered before `predict` asked for it."""
+        """Answers that arrived before their `predict` call."""
         self.seconds = 0.0
 
     @property
@@ -127,7 +127,7 @@ class ProcessPredictor:
         return None if found is None else self._finished.pop(found)[1]
 
     def _await_answer(self, wanted: list[bytes]) -> None:
-        """Of whatever the child is at. Where that ended the child and was not `wanted`, `wanted` is sent again."""
+        """Of what the child computes now. If that ends the child and is not `wanted`, `wanted` is sent again."""
         assert self._link is not None
         try:
             reply = self._received(self._link)
@@ -153,7 +153,7 @@ class ProcessPredictor:
             return link.receive(self.timeout_s * 2 / 3)
 
     def _reap(self, *, late: bool = False) -> str:
-        """Make sure that it is gone, with all that it was sent; returns how it ended."""
+        """Make sure that it has ended, and forget all that it was sent; returns how it ended."""
         assert self._process is not None
         assert self._link is not None
         self._link.close()

@@ -1,6 +1,6 @@
 """What computes: bodies in, one JSON value for each out, in order; and which one a worker's options name.
 
-A predictor must answer the same for an item whatever else is in its micro-batch, on whichever worker: that is what
+A predictor must give an item the same value with any other items in its micro-batch, on any worker: that is what
 makes a run with evictions equal to one without. It is built in the process that predicts, which has no business with
 the database: no module of it is imported here.
 """

@@ -42,7 +42,7 @@ def chosen(slices: Iterable[Mapping[str, Any]]) -> list[Endpoint]:
 
 
 def discovery(cluster: str, endpoints: Sequence[Endpoint], health_port: int = 0) -> dict[str, Any]:
-    """A discovery response as Envoy reads it from a file. `health_port`: where readiness is asked, if elsewhere."""
+    """A discovery response as Envoy reads it from a file. `health_port`: of the readiness check, if another."""
     apart = {"health_check_config": {"port_value": health_port}} if health_port else {}
     listed = [
         {"endpoint": {"address": {"socket_address": {"address": e.address, "port_value": e.port}}} | apart}

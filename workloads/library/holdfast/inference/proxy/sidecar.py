@@ -1,9 +1,9 @@
-"""A drain for a server that has none of its own: it has the readiness probe, and the preStop hook of its neighbour.
+"""A drain for a server that has none: it answers the readiness probe and the preStop hook of its neighbour.
 
 A server that refuses requests from SIGTERM on (vLLM, Envoy) must be out of its Service before the signal. On a delete
-that is so at once; on a Spot notice nothing but the proxy's check takes it out. So the probe asks here: 200 while the server's
+that is so at once; on a Spot notice only the proxy's check takes it out. So the probe comes here: 200 while the server's
 own health answers 200, 503 from the moment the preStop hook has begun. The hook is answered once `hold_s` have passed
-and, where a count of requests can be asked, when none is left or `most_s` are over. SIGTERM then finds it quiet.
+and, where the server reports its open requests, none is left or `most_s` are over. SIGTERM then finds it quiet.
 """
 
 import http.client
@@ -30,7 +30,7 @@ class Sidecar:
     hold_s: float
     most_s: float
     drain_url: str = ""
-    """Posted when the drain begins: what tells the neighbour to close connections."""
+    """Gets a POST when the drain begins, so that the neighbour closes connections."""
     count_url: str = ""
     """Its last number is how many requests the neighbour has."""
     _draining: threading.Event = field(default_factory=threading.Event)
@@ -39,7 +39,7 @@ class Sidecar:
         return not self._draining.is_set() and _asked("GET", self.health_url)[0] == 200
 
     def drain(self) -> None:
-        """Returns when the neighbour may be ended."""
+        """Returns when the neighbour may stop."""
         self._draining.set()
         began = time.monotonic()
         logs.info("drain", f"not ready, holding for {self.hold_s:g} s")

@@ -6,7 +6,6 @@ given, so the same code runs on Google's service, its emulator and the fake brok
 
 import hashlib
 from collections.abc import Callable, Sequence
-from itertools import islice
 from typing import Any, TypeVar
 
 from google.api_core import exceptions
@@ -75,22 +74,21 @@ class PubSubQueue:
         return [_lease(m.ack_id, m.message.data) for m in pulled.received_messages]
 
     def extend(self, leases: Sequence[Lease], seconds: float) -> None:
-        for ack_ids in _chunks(leases):
-            request = {
-                "subscription": self._subscription,
-                "ack_ids": ack_ids,
-                # Whole seconds only, and 0 means now.
-                "ack_deadline_seconds": min(_MAX_DEADLINE_S, round(seconds) or (1 if seconds > 0 else 0)),
-            }
-            _call(lambda request=request: self._subscriber.modify_ack_deadline(request=request, timeout=10.0))
+        # Whole seconds only, and 0 means now.
+        whole = min(_MAX_DEADLINE_S, round(seconds) or (1 if seconds > 0 else 0))
+        self._change(self._subscriber.modify_ack_deadline, leases, ack_deadline_seconds=whole)
 
     def ack(self, leases: Sequence[Lease]) -> None:
-        for ack_ids in _chunks(leases):
-            request = {"subscription": self._subscription, "ack_ids": ack_ids}
-            _call(lambda request=request: self._subscriber.acknowledge(request=request, timeout=10.0))
+        self._change(self._subscriber.acknowledge, leases)
 
     def release(self, leases: Sequence[Lease], delay_s: float = 0.0) -> None:
         self.extend(leases, delay_s)
+
+    def _change(self, change: Callable[..., object], leases: Sequence[Lease], **values: int) -> None:
+        for first in range(0, len(leases), _ACK_IDS):
+            ack_ids = [lease.ack_id for lease in leases[first : first + _ACK_IDS]]
+            request = {"subscription": self._subscription, "ack_ids": ack_ids, **values}
+            _call(lambda request=request: change(request=request, timeout=10.0))
 
 
 def _call(call: Callable[[], _T]) -> _T:
@@ -106,8 +104,3 @@ def _lease(ack_id: str, data: bytes) -> Lease:
     except MalformedMessage as fault:
         digest = hashlib.sha256(data).hexdigest()
         return Lease(ack_id=ack_id, item=None, fault=str(fault), digest=digest)
-
-
-def _chunks(leases: Sequence[Lease]) -> list[list[str]]:
-    ids = iter([lease.ack_id for lease in leases])
-    return list(iter(lambda: list(islice(ids, _ACK_IDS)), []))

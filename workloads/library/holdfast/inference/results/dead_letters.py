@@ -3,6 +3,7 @@
 from psycopg import Connection
 
 from holdfast.contract.errors import InputError
+from holdfast.inference.queue.protocol import Queue
 from holdfast.inference.results import jobs
 
 
@@ -44,10 +45,11 @@ ON CONFLICT (job, item) DO UPDATE SET item = excluded.item RETURNING item
 """
 
 
-def redrive(connection: Connection, job: str, items: list[str]) -> list[str]:
-    """Dead items of the job back into its outbox, in one transaction; the caller publishes the outbox. Named ones that
-    are not done as well: Pub/Sub may have given them up, of which no row tells."""
+def redrive(connection: Connection, queue: Queue, job: str, items: list[str], subscription: str = "") -> list[str]:
+    """Put the job's dead items back in its queue. Named ones that are not done as well: Pub/Sub may have given them up,
+    which no row shows. Returns their ids."""
     jobs.require(connection, job)
+    jobs.bind(connection, subscription, job)
     with connection.transaction():
         rows = connection.execute(_REVIVE, {"job": job, "items": items or None}).fetchall()
         rows += connection.execute(_QUEUE_AGAIN, {"job": job, "items": items}).fetchall()
@@ -59,4 +61,5 @@ def redrive(connection: Connection, job: str, items: list[str]) -> list[str]:
                 allowed="ids that `batch failures` lists, and ids of items without a result",
                 fix="omit --item to requeue all failed items",
             )
+    jobs.publish(connection, queue, job)
     return revived

@@ -97,7 +97,7 @@ class EmbeddedPostgres:
         self._process = None
 
     def wait(self, timeout_s: float) -> bool:
-        """True once the server is gone by itself."""
+        """True once the server has ended by itself."""
         assert self._process is not None, "not started"
         try:
             self._process.wait(timeout_s)

@@ -129,7 +129,7 @@ WHERE o.job = %(job)s ORDER BY o.item LIMIT %(limit)s FOR UPDATE OF o SKIP LOCKE
 
 
 def publish(connection: Connection, queue: Queue, job: str, *, limit: int = 1000) -> int:
-    """Hand over whatever is registered and not yet queued; returns how many."""
+    """Queue all registered items that are not queued yet; returns how many."""
     published = 0
     while True:
         with connection.transaction():

@@ -116,14 +116,6 @@ class Claim:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Stored:
-    done: frozenset[str]
-    """Committed, by this call or by an earlier one: may be acked."""
-    stale: frozenset[str]
-    """Another worker claimed these meanwhile and will write them."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
 class Failure:
     claim: Claim
     error_class: str
@@ -152,8 +144,11 @@ class PostgresResults:
         rows = self._rows(_CLAIM, items=list(items))
         return {item: Claim(item=item, fence=fence, failures=failures) for item, fence, failures in rows}
 
-    def store(self, values: Mapping[Claim, str]) -> Stored:
-        """Values as `encode_value` made them. One transaction. Repeating it after a lost answer changes nothing and answers the same."""
+    def store(self, values: Mapping[Claim, str]) -> tuple[set[str], set[str]]:
+        """Values as `encode_value` made them. One transaction. Repeating it after a lost answer changes nothing and answers the same.
+
+        Returns the items that are committed, by this call or by an earlier one, and may be acked; and those that
+        another worker has claimed meanwhile and will write."""
         items = [claim.item for claim in values]
         fences = [claim.fence for claim in values]
         rows = self._rows(_STORE, durable=True, items=items, fences=fences, values=list(values.values()))
@@ -161,7 +156,7 @@ class PostgresResults:
         if missing := [item for item in items if item not in done]:
             # Stored before (the answer of an earlier try was lost), or taken over by another worker.
             done |= {item for (item,) in self._rows(_DONE_AMONG, items=missing)}
-        return Stored(done=frozenset(done), stale=frozenset(items) - done)
+        return done, set(items) - done
 
     def fail(self, failures: Sequence[Failure]) -> tuple[dict[str, int], dict[str, int]]:
         """Count a processing failure of each; the last one allowed makes the item dead and writes its dead letter.

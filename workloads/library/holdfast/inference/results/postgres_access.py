@@ -84,7 +84,7 @@ def make_private(folder: Path) -> None:
 
 
 def settings(folder: Path) -> list[str]:
-    """Rules of access, written at each start: a database of an earlier version may hold some that trust everybody.
+    """Rules of access, written at each start: a database of an earlier version may hold rules that trust all users.
 
     `folder` is ours: in the data folder root would write where the server's account can put links.
     """

@@ -6,7 +6,6 @@ and of no other.
 
 import hashlib
 import os
-import re
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -19,7 +18,6 @@ from holdfast.contract.environment import ENV_SCHEMA_WAIT_S
 from holdfast.contract.errors import InputError
 
 FOLDER = Path(__file__).parent / "migrations"
-_FILE = re.compile(r"(\d{4})_[a-z0-9_]+\.sql")
 # Any number does, as long as every migrator takes the same one.
 _LOCK = 0x686F6C64
 POLL_S = 1.0
@@ -38,13 +36,10 @@ class Migration:
 
 
 def migrations() -> list[Migration]:
-    found = [
-        Migration(version=int(match.group(1)), name=path.name, sql=path.read_text())
+    return [
+        Migration(version=int(path.name.partition("_")[0]), name=path.name, sql=path.read_text())
         for path in sorted(FOLDER.glob("*.sql"))
-        if (match := _FILE.fullmatch(path.name))
     ]
-    assert len({m.version for m in found}) == len(found), "two migrations have one number"
-    return found
 
 
 def migrate(connection: Connection) -> list[str]:
@@ -60,7 +55,13 @@ def migrate(connection: Connection) -> list[str]:
         known = _known(connection)
         for migration in migrations():
             if migration.version in known:
-                _require_unchanged(migration, known[migration.version])
+                if known[migration.version] != migration.digest:
+                    raise InputError(
+                        "a migration was changed after it was applied",
+                        got=migration.name,
+                        allowed="the file as it was applied",
+                        fix="restore the file and add the change as a new migration",
+                    )
                 continue
             # A file of this repository, never input: the one place where SQL is not a literal.
             connection.execute(cast(LiteralString, migration.sql))
@@ -98,16 +99,6 @@ def _known(connection: Connection) -> dict[int, str]:
     return {int(version): str(digest) for version, digest in rows}
 
 
-def _require_unchanged(migration: Migration, digest: str) -> None:
-    if migration.digest != digest:
-        raise InputError(
-            "a migration was changed after it was applied",
-            got=migration.name,
-            allowed="the file as it was applied",
-            fix="restore the file and add the change as a new migration",
-        )
-
-
 def grants_of(texts: Iterable[str]) -> dict[str, str]:
     """`LOGIN=ROLE` -> login and role."""
     found: dict[str, str] = {}
@@ -120,7 +111,7 @@ def grants_of(texts: Iterable[str]) -> dict[str, str]:
 
 
 def act_as(connection: Connection, role: str) -> None:
-    """What is made from here on belongs to `role`, whichever login migrates next time.
+    """What is made from here on belongs to `role`, so that another login can migrate next time.
 
     Attributes as CREATEROLE do not come with membership, so a member has to become the role.
     """
@@ -148,18 +139,13 @@ def grant(connection: Connection, wanted: dict[str, str]) -> list[str]:
                     sql.SQL("REVOKE {role} FROM {login}").format(**names | {"role": sql.Identifier(surplus)})
                 )
                 changes.append(f"revoked {surplus} from {login}")
-            _require_only(connection, login, role)
+            # A revocation takes back what the acting role granted, and passes over the rest in silence.
+            if left := sorted(_memberships(connection, login) & set(ROLES) - {role}):
+                raise InputError(
+                    f"rights of {login}", got=", ".join([role, *left]), allowed=role,
+                    fix=f'as the role that granted it: REVOKE {left[0]} FROM "{login}"',
+                )  # fmt: skip
     return changes
-
-
-def _require_only(connection: Connection, login: str, role: str) -> None:
-    """A revocation takes back what the acting role granted, and passes over the rest in silence."""
-    left = sorted(_memberships(connection, login) & set(ROLES) - {role})
-    if left:
-        raise InputError(
-            f"rights of {login}", got=", ".join([role, *left]), allowed=role,
-            fix=f'as the role that granted it: REVOKE {left[0]} FROM "{login}"',
-        )  # fmt: skip
 
 
 def _exists(connection: Connection, role: str) -> bool:

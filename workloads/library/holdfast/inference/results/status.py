@@ -23,7 +23,7 @@ class Status:
     """Dead: every allowed try of the processing failed."""
     waiting: int
     retried: int
-    """Items claimed more than once, for whatever reason."""
+    """Items claimed more than once, for any reason."""
     failures: int
     workers: int
     """Seen in the last 30 s and not ended."""

@@ -6,7 +6,10 @@ Edges only: state is elsewhere.
 import asyncio
 import json
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from functools import partial
 
 from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.applications import Starlette
@@ -20,16 +23,18 @@ from holdfast.contract.serving import LIVE_PATH, READY_PATH
 from holdfast.inference.errors import Refused
 from holdfast.inference.server import tensors
 from holdfast.inference.server.batcher import Ticket
-from holdfast.inference.server.connection import Deadline, began_at, deadline
+from holdfast.inference.server.connection import BEGAN, Deadline, deadline
 from holdfast.inference.server.drain import Drain, Phase
 from holdfast.inference.server.lane import Lane, Request, Values
 from holdfast.inference.server.metrics import Metrics
-from holdfast.inference.server.reading import GONE, Budget, Held, Parser, declared_bytes, read_body
+from holdfast.inference.server.reading import GONE, Budget, Held, declared_bytes, read_body
 from holdfast.inference.server.settings import ServerSettings
 
-Handler = Callable[[HttpRequest], Awaitable[Response]]
 _BINARY = "inference-header-content-length"
 """The length of the JSON before binary tensors, of the protocol's extension."""
+_INFER = "/infer"
+_OFF_LOOP_BYTES = 256 * 1024
+"""A larger body is parsed in a thread, one at a time: it becomes many times its text, and takes up to a second."""
 # An Envoy that checks health takes this server out with the first such answer, and not after its next check.
 _OUT = {"x-envoy-immediate-health-check-fail": "true"}
 _LEAVING = ((b"connection", b"close"), *((name.encode(), value.encode()) for name, value in _OUT.items()))
@@ -38,7 +43,7 @@ _LEAVING = ((b"connection", b"close"), *((name.encode(), value.encode()) for nam
 class App:
     def __init__(self, settings: ServerSettings, drain: Drain, lane: Lane, metrics: Metrics) -> None:
         self._settings, self._drain, self._lane, self._metrics = settings, drain, lane, metrics
-        self._budget, self._parser = Budget(), Parser()
+        self._budget, self._parsing = Budget(), ThreadPoolExecutor(1, thread_name_prefix="parser")
 
     def routes(self) -> list[Route]:
         model = "/v2/models/{model}"
@@ -47,21 +52,39 @@ class App:
             Route(LIVE_PATH, self.live),
             Route(READY_PATH, self.ready),
             Route("/v2", self.server),
-            *(Route(at + "/ready", self.refusing(self.model_ready)) for at in (one, model)),
-            *(Route(at + "/infer", self.counted(self.infer), methods=["POST"]) for at in (one, model)),
-            *(Route(at, self.refusing(self.metadata)) for at in (one, model)),
+            *(Route(at + "/ready", self.model_ready) for at in (one, model)),
+            *(Route(at + _INFER, self.infer, methods=["POST"]) for at in (one, model)),
+            *(Route(at, self.metadata) for at in (one, model)),
             Route("/metrics", self.scrape),
         ]
 
     def asgi(self) -> ASGIApp:
-        handlers = dict.fromkeys((404, 405), no_route) | {Exception: self._failed}
-        return closing_when_leaving(Starlette(routes=self.routes(), exception_handlers=handlers), self._drain)
+        handlers = {404: no_route, 405: no_route, Refused: self._refused, Exception: failed}
+        app = Starlette(routes=self.routes(), exception_handlers=handlers)
 
-    async def _failed(self, request: HttpRequest, _: Exception) -> Response:
-        """A bug of the server, whose traceback is in the log."""
-        if request.method == "POST":
-            self._count(request, 500)
-        return refusal(Refused(500, "internal error"))
+        async def outer(scope: Scope, receive: Receive, send: Send) -> None:
+            predicts = scope["method"] == "POST" and scope["path"].endswith(_INFER)
+
+            async def marked(message: Message) -> None:
+                if message["type"] == "http.response.start":
+                    if predicts:
+                        self._metrics.requests.labels(str(message["status"])).inc()
+                        self._metrics.request_seconds.observe(time.monotonic() - scope["state"][BEGAN])
+                    # A connection that stays open would stay with this pod after its endpoint is removed.
+                    if self._drain.leaving:
+                        message["headers"] = [*message["headers"], *_LEAVING]
+                await send(message)
+
+            if predicts:
+                self._drain.predicting(time.monotonic())
+            await app(scope, receive, marked)
+
+        return outer
+
+    async def _refused(self, _: HttpRequest, error: Exception) -> Response:
+        assert isinstance(error, Refused)
+        self._metrics.refused.labels(error.reason).inc()
+        return refusal(error)
 
     async def live(self, _: HttpRequest) -> Response:
         """200 for as long as this process can answer at all: a kubelet must not end a server that drains."""
@@ -94,17 +117,19 @@ class App:
     async def infer(self, request: HttpRequest) -> Response:
         until = deadline(request, self._settings.request_s)
         lane = self.lane(request)
-        with Held(self._budget) as held:
+        with closing(Held(self._budget)) as held:
             self.refuse_unread(request, held, lane, until.at_s)
             if _BINARY in request.headers:
                 raise Refused(400, "binary tensors are not supported; send data as JSON")
             body = await read_body(request, held, most_bytes=self._settings.body_bytes, until_s=until.at_s)
-            most = self._settings.limits.batch_items
-            asked = await self._parser.parsed(lambda given: tensors.parse(given, most), body)
-            del body
-            values = await self.predicted(request, lane, asked.bodies, until)
+            most = self._settings.batch_items
+            parse = partial(tensors.parse, body, most)
+            large = len(body) > _OFF_LOOP_BYTES
+            wanted = await asyncio.get_running_loop().run_in_executor(self._parsing, parse) if large else parse()
+            del body, parse
+            values = await self.predicted(request, lane, wanted.bodies, until)
             commit = lane.commit
-            content = tensors.answer(values, model=self._settings.model, commit=commit, request=asked)
+            content = tensors.answer(values, model=self._settings.model, commit=commit, request=wanted)
             return json_response(content, headers={"x-model-commit": commit})
 
     async def scrape(self, _: HttpRequest) -> Response:
@@ -139,7 +164,7 @@ class App:
         held.require(length)
 
     async def predicted(self, request: HttpRequest, lane: Lane, bodies: list[bytes], until: Deadline) -> Values:
-        """Refused when the queue, the deadline or the model refuses, or when the client is gone."""
+        """Refused when the queue, the deadline or the model refuses, or when the client disconnects."""
         now = time.monotonic()
         wanted = Request(items=len(bodies), arrived_s=now, deadline_s=until.at_s, bodies=bodies, tries=until.tries)
         if refused := lane.refusal(wanted, now):
@@ -160,32 +185,6 @@ class App:
             raise Refused(GONE, "the client disconnected")
         return wanted.answer.result()
 
-    def counted(self, handler: Handler) -> Handler:
-        """A route that predicts: it keeps a drain from being quiet, and its answers are counted."""
-        inner = self.refusing(handler)
-
-        async def handle(request: HttpRequest) -> Response:
-            self._drain.asked(time.monotonic())
-            response = await inner(request)
-            self._count(request, response.status_code)
-            return response
-
-        return handle
-
-    def _count(self, request: HttpRequest, code: int) -> None:
-        self._metrics.requests.labels(str(code)).inc()
-        self._metrics.request_seconds.observe(time.monotonic() - began_at(request))
-
-    def refusing(self, handler: Handler) -> Handler:
-        async def handle(request: HttpRequest) -> Response:
-            try:
-                return await handler(request)
-            except Refused as refused:
-                self._metrics.refused.labels(refused.reason).inc()
-                return refusal(refused)
-
-        return handle
-
 
 async def no_route(request: HttpRequest, error: Exception) -> Response:
     """No such route, or no such method."""
@@ -193,6 +192,11 @@ async def no_route(request: HttpRequest, error: Exception) -> Response:
     response = refusal(Refused(error.status_code, error.detail))
     response.headers.update(error.headers or {})
     return response
+
+
+async def failed(_: HttpRequest, __: Exception) -> Response:
+    """A bug of the server, whose traceback is in the log."""
+    return refusal(Refused(500, "internal error"))
 
 
 def refusal(refused: Refused) -> Response:
@@ -203,20 +207,6 @@ def refusal(refused: Refused) -> Response:
     if refused.reason in ("overdue", "restarting"):
         headers |= _OUT
     return json_response({"error": refused.message}, refused.status, headers)
-
-
-def closing_when_leaving(app: ASGIApp, drain: Drain) -> ASGIApp:
-    """Each answer of a leaving server ends its connection: a kept one would stay with this pod whatever endpoints say."""
-
-    async def outer(scope: Scope, receive: Receive, send: Send) -> None:
-        async def marked(message: Message) -> None:
-            if message["type"] == "http.response.start" and drain.leaving:
-                message["headers"] = [*message["headers"], *_LEAVING]
-            await send(message)
-
-        await app(scope, receive, marked)
-
-    return outer
 
 
 def json_response(value: object, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:

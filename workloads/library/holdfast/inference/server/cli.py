@@ -47,7 +47,6 @@ def run(
 ) -> None:
     """Serve until SIGTERM (exit 143), then drain: become unready, finish open requests, exit."""
     from holdfast.inference.predictor.spec import PredictorSpec
-    from holdfast.inference.server.batcher import Limits
     from holdfast.inference.server.process import serve
     from holdfast.inference.server.settings import ServerSettings
     from holdfast.runtime.shutdown import leave_now
@@ -57,7 +56,8 @@ def run(
         port=port,
         window_s=window,
         longest_request_s=longest_request,
-        limits=Limits(batch_items=batch, queue_requests=queue),
+        batch_items=batch,
+        queue_requests=queue,
         **assigned(others or (), ServerSettings, SETTINGS),
     )
     spec = PredictorSpec(name=predictor, model=model, checkpoints=checkpoints, run=run_name)

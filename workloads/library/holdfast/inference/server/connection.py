@@ -133,10 +133,6 @@ _TRY_SPARE_S = 0.5
 """Of a try's time, a tenth at most: the proxy must have the answer before it gives the try up."""
 
 
-def began_at(request: HttpRequest) -> float:
-    return request.scope["state"][BEGAN]
-
-
 @dataclass(frozen=True, slots=True)
 class Deadline:
     at_s: float
@@ -152,7 +148,7 @@ def deadline(request: HttpRequest, longest_s: float) -> Deadline:
     own_s = min(longest_s, client_s)
     attempt = request.headers.get(ATTEMPT_HEADER, "1")
     tries = (2 if attempt != "1" else 1) if try_s < own_s else 0
-    return Deadline(began_at(request) + min(own_s, try_s), tries)
+    return Deadline(request.scope["state"][BEGAN] + min(own_s, try_s), tries)
 
 
 def _stated_s(request: HttpRequest, name: str) -> float:

@@ -46,8 +46,8 @@ class Drain:
         """The first byte of any request."""
         self.in_flight += 1
 
-    def asked(self, now: float) -> None:
-        """It is for a prediction: probes and scrapes go on for ever, and must not keep a server from being quiet."""
+    def predicting(self, now: float) -> None:
+        """A request is for a prediction: probes and scrapes never stop, and must not keep a server from being quiet."""
         self._last_request_s = now
 
     def ended(self) -> None:

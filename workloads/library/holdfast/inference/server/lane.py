@@ -31,7 +31,7 @@ _PREDICT_TIMEOUT_S = 30.0
 """A batch that takes longer is ended, and tried again in halves."""
 _OVERDUE_S, _OVERDUE_TIMES = 1.0, 5.0
 """A batch is overdue after this many times what it should take, and after half a try of the proxy, or a second, at least:
-what takes long now and then is no hang, and who waits can still be asked elsewhere in time."""
+a slow batch now and then is no hang, and a waiting request can still go to another server in time."""
 _WARM_UP = b"warm-up"
 """A body that is predicted before the server is ready."""
 R = TypeVar("R")
@@ -60,7 +60,7 @@ class Lane:
         self._predictor = ProcessPredictor(spec, timeout_s=_PREDICT_TIMEOUT_S, stopping=lambda: self._closed)
         # A thread of its own that lasts as long as the lane: the kernel ends the child with the thread that made it.
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="predictor")
-        self.batcher = Batcher[Request](settings.limits)
+        self.batcher = Batcher[Request](settings.batch_items, settings.queue_requests)
         self._wake = asyncio.Event()
         self._closed = False
         self.loaded = False
@@ -89,7 +89,7 @@ class Lane:
 
     async def _warm_up(self) -> None:
         try:
-            for items in (1, self._settings.limits.batch_items):
+            for items in (1, self._settings.batch_items):
                 [self.sample, *_] = await self._in_thread(self._predictor.predict, [_WARM_UP] * items)
                 self.batcher.timing.observe(items, self._predictor.seconds)
         except ItemFault:
@@ -125,7 +125,9 @@ class Lane:
                 await self._next()
         except PredictorBroken:
             self.loaded = False
-            self._refuse_all()
+            while waiting := self.batcher.take(time.monotonic()):
+                for request in waiting:
+                    request.fail(_lost())
             raise
         finally:
             self.close()
@@ -217,20 +219,15 @@ class Lane:
         self._metrics.predictor_deaths.inc()
         logs.warning("predictor", str(died))
         self.hindered = "restarting"
-        # Who comes now waits for the model, and is refused where there is no time for that.
+        # A new request waits for the model, and is refused where its deadline is sooner.
         self.batcher.free_at_s = time.monotonic() + self._load_s
         try:
             await self._in_thread(self._predictor.load_again)
         finally:
             self.hindered = ""
 
-    def _refuse_all(self) -> None:
-        while waiting := self.batcher.take(time.monotonic()):
-            for request in waiting:
-                request.fail(_lost())
-
     def close(self) -> None:
-        """End the process, whatever it does; its thread then finds it gone."""
+        """Kill the process, even in the middle of a prediction; its thread then ends."""
         self._closed = True
         if pid := self._predictor.pid:
             with contextlib.suppress(ProcessLookupError):

@@ -34,7 +34,7 @@ def serve(spec: PredictorSpec, settings: ServerSettings) -> int:
     shutdown = of_process()  # before the model loads: a notice may come first
     # The interpreter's default lets a parsing thread keep the loop waiting for 5 ms at a time.
     sys.setswitchinterval(0.0005)
-    # An alert goes by this line.
+    # An alert matches this line.
     shutdown.last_words = lambda: logs.warning("drain", OVER_BUDGET)
     shutdown.leave_after(settings.window_s)
     with _listening(settings.host, settings.port) as listener:

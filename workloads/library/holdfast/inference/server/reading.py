@@ -1,10 +1,7 @@
-"""Bodies: read within one budget of bytes, from the first one to the answer, and parsed where that stops no probe."""
+"""Bodies: read within one budget of bytes, from the first one to the answer."""
 
 import asyncio
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Self, TypeVar
 
 from starlette.requests import ClientDisconnect
 from starlette.requests import Request as HttpRequest
@@ -12,13 +9,11 @@ from starlette.requests import Request as HttpRequest
 from holdfast.inference.errors import Refused
 
 GONE = 499
-"""The client is gone: only our metrics read this code."""
+"""The client has disconnected: only our metrics read this code."""
 _MOST_BYTES = 64 * 1024 * 1024
 _SMALL_BYTES = 64 * 1024
 _FOR_SMALL_BYTES = _MOST_BYTES // 8
 """For bodies that are small: a few large ones do not shut out all others."""
-_OFF_LOOP_BYTES = 256 * 1024
-T = TypeVar("T")
 
 
 @dataclass
@@ -28,33 +23,28 @@ class Budget:
     left: int = _MOST_BYTES
 
 
+@dataclass
 class Held:
-    """The part of one request, which it has until the block ends."""
+    """The part of one request, which it has until it is closed."""
 
-    def __init__(self, budget: Budget) -> None:
-        self._budget, self._size = budget, 0
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.release()
+    budget: Budget
+    size: int = 0
 
     def require(self, more: int) -> None:
         """Refused with 429 where there is no room for as much."""
-        kept = 0 if self._size + more <= _SMALL_BYTES else _FOR_SMALL_BYTES
-        if more > self._budget.left - kept:
+        kept = 0 if self.size + more <= _SMALL_BYTES else _FOR_SMALL_BYTES
+        if more > self.budget.left - kept:
             reason = "the requests that are read and wait are too large together"
             raise Refused(429, reason, retry_after_s=1.0, reason="bytes")
 
     def take(self, more: int) -> None:
         self.require(more)
-        self._budget.left -= more
-        self._size += more
+        self.budget.left -= more
+        self.size += more
 
-    def release(self) -> None:
-        self._budget.left += self._size
-        self._size = 0
+    def close(self) -> None:
+        self.budget.left += self.size
+        self.size = 0
 
 
 def declared_bytes(request: HttpRequest) -> int | None:
@@ -92,22 +82,10 @@ async def _read(request: HttpRequest, held: Held, keep_bytes: int) -> tuple[byte
             held.take(len(chunk))
             body += chunk
         elif body:
-            held.release()
+            held.close()
             body.clear()
     return bytes(body), size
 
 
 def _too_large(most_bytes: int) -> Refused:
     return Refused(413, f"the maximum body size is {most_bytes} bytes")
-
-
-class Parser:
-    """One large body at a time, in a thread: what is parsed is many times its text, and takes up to a second."""
-
-    def __init__(self) -> None:
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="parser")
-
-    async def parsed(self, parse: Callable[[bytes], T], body: bytes) -> T:
-        if len(body) <= _OFF_LOOP_BYTES:
-            return parse(body)
-        return await asyncio.get_running_loop().run_in_executor(self._thread, parse, body)

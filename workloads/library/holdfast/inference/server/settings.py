@@ -1,12 +1,11 @@
 """The dials of a server, few and checked; everything else follows from them."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from holdfast.contract.errors import InputError
 from holdfast.contract.lifecycle import DEFAULT_WINDOW, WINDOW_MARGIN_S
 from holdfast.contract.serving import LEAST_ACCEPT_S, PORT, DrainBudget, drain_budget
 from holdfast.contract.values import between
-from holdfast.inference.server.batcher import Limits
 
 MIB = 1024 * 1024
 
@@ -23,7 +22,8 @@ class ServerSettings:
     longest_request_s: float = 0.0
     """From the first byte of a request to the last of its answer; 0: as long as the window allows."""
     body_bytes: int = 8 * MIB
-    limits: Limits = field(default_factory=Limits)
+    batch_items: int = 32
+    queue_requests: int = 1024
 
     def __post_init__(self) -> None:
         least = WINDOW_MARGIN_S + LEAST_ACCEPT_S + 1.0
@@ -38,8 +38,8 @@ class ServerSettings:
             )
         between("the port is out of range", self.port, 0, 65_535)
         between("the largest body is out of range", self.body_bytes, 1, 1024 * MIB)
-        between("the items of a batch are out of range", self.limits.batch_items, 1, 4096)
-        between("the queue is out of range", self.limits.queue_requests, 1, 1_000_000)
+        between("the items of a batch are out of range", self.batch_items, 1, 4096)
+        between("the queue is out of range", self.queue_requests, 1, 1_000_000)
 
     @property
     def budget(self) -> DrainBudget:

@@ -56,28 +56,29 @@ class Worker:
         threading.Thread(target=self._abandon_when_late, name="abandon", daemon=True).start()
         for thread in (self._keeper, self._feeder, self._writer):
             thread.start()
+        code, outcome = EXIT_COMPLETE, "complete"
         try:
             while batch := self._next():
                 self._writer.put(self._predict(batch))
-        except PredictorBroken as broken:
             preempted = self._shutdown.requested
+        except PredictorBroken as broken:
+            code, outcome, preempted = EXIT_DEVICE_LOST, "failed", self._shutdown.requested
             why = redacted(str(broken))
             (logs.info if preempted else logs.error)("predict", f"the predictor is broken: {why}")
             self._telemetry.emit("stop", step=0, reason=why)
             self._shutdown.request("predictor broken")
-            self._drain("preempted" if preempted else "failed")
-            return EXIT_PREEMPTED if preempted else EXIT_DEVICE_LOST
         except BaseException:
             self._release_leases()
             raise
-        preempted = self._shutdown.requested
-        self._drain("preempted" if preempted else "complete")
-        return EXIT_PREEMPTED if preempted else EXIT_COMPLETE
+        if preempted:
+            code, outcome = EXIT_PREEMPTED, "preempted"
+        self._drain(outcome)
+        return code
 
     def _drain(self, outcome: str) -> None:
         """The order matters; each line relies on the ones above it."""
         # 1. No more pulls: the feeder saw the stop too. A pull under way ends within pull_wait_s.
-        # 2. The micro-batch under way is finished: take() was asked only after put() returned.
+        # 2. The micro-batch under way is finished: take() is called only after put() has returned.
         #    If it outlasts the window, _abandon_when_late has ended the process instead.
         # 3. Commit what was predicted, then ack it. The leases are still being kept meanwhile.
         self._writer.finish()

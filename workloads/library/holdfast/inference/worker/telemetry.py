@@ -20,12 +20,8 @@ class Failpoint(StrEnum):
     ACKED = "acked"
 
 
-def _pass(failpoint: Failpoint) -> None:
-    """No test is watching."""
-
-
 class WorkerTelemetry:
-    def __init__(self, events: EventLog, failpoint: Callable[[Failpoint], None] = _pass) -> None:
+    def __init__(self, events: EventLog, failpoint: Callable[[Failpoint], None] = lambda _: None) -> None:
         self.failpoint = failpoint
         self.emit = events.emit
 

@@ -104,7 +104,7 @@ class Triage:
             wanted_s = bound_s(self._timing, len(batch), max(w.claim.failures for w in batch), most_s=self._most_s)
             self._predictor.timeout_s = max(wanted_s, min(again_s, self._most_s))
         answers = self._predictor.predict(bodies)
-        seconds = self._predictor.seconds  # it began before it was asked
+        seconds = self._predictor.seconds  # it may have begun before this call
         self._timing.observe(len(bodies), seconds)
         self._first_s, self._worked = self._first_s or seconds, self._predictor.pid or 0
         found.seconds += seconds

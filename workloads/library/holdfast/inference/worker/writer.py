@@ -7,7 +7,7 @@ at most the micro-batch being committed and the one being predicted.
 import queue as handoff
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Sequence
 
 from holdfast.inference.results.postgres import Failure
 from holdfast.inference.worker.lease_keeper import LeaseKeeper
@@ -61,13 +61,13 @@ class Writer(threading.Thread):
         if not outcome.values:
             return
         began = time.monotonic()
-        stored = self._retry(lambda: self._results.store(outcome.values))
-        self._telemetry.emit("stored", items=len(stored.done), seconds=time.monotonic() - began)
+        stored, stale = self._retry(lambda: self._results.store(outcome.values))
+        self._telemetry.emit("stored", items=len(stored), seconds=time.monotonic() - began)
         self._telemetry.failpoint(Failpoint.COMMITTED)
         # Neither ack nor release of stale ones: their new holder acks. A release now would deliver
         # them a third time and make that holder's claim stale in turn.
-        self._keeper.drop(stored.stale)
-        self._ack(stored.done)
+        self._keeper.drop(stale)
+        self._ack(stored)
         self._telemetry.failpoint(Failpoint.ACKED)
 
     def _count(self, failures: Sequence[Failure]) -> None:
@@ -84,7 +84,7 @@ class Writer(threading.Thread):
             self._telemetry.emit("dead_lettered", item=item, reason=classes[item])
         self._ack(dead)
 
-    def _ack(self, items: Sequence[str] | frozenset[str] | Mapping[str, int]) -> None:
+    def _ack(self, items: Iterable[str]) -> None:
         if leases := self._keeper.drop(items):
             self._retry(lambda: self._queue.ack(leases))
             self._telemetry.emit("acked", items=len(leases))

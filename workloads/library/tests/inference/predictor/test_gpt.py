@@ -17,9 +17,14 @@ def model() -> Model:
     return Model(identity={"run": "r", "step": 1, "attempt": "a"}, config=CONFIG.to_json(), tensors=tensors)
 
 
-def test_a_score_is_the_same_to_the_last_bit_in_any_company(model: Model) -> None:
-    predictor = GptLoss(model, score_bytes=200)
+def loaded(model: Model, **settings: int) -> GptLoss:
+    predictor = GptLoss(model, **settings)
     predictor.load()
+    return predictor
+
+
+def test_a_score_is_the_same_to_the_last_bit_in_any_company(model: Model) -> None:
+    predictor = loaded(model, score_bytes=200)
     bodies = [bytes((n * k + k) % 256 for k in range(n * 7)) for n in range(20)]
     alone = [predictor.predict([body])[0] for body in bodies]
     assert predictor.predict(bodies) == alone
@@ -28,30 +33,24 @@ def test_a_score_is_the_same_to_the_last_bit_in_any_company(model: Model) -> Non
 
 
 def test_the_score_is_the_mean_loss_of_the_following_bytes(model: Model) -> None:
-    predictor = GptLoss(model, score_bytes=CONFIG.context + 1)
-    predictor.load()
     network = ByteGPT(CONFIG).eval()
     network.load_state_dict({key.removeprefix("model/"): value for key, value in model.tensors.items()})
     body = bytes(range(100))
     rows = torch.tensor([list(body[: CONFIG.context + 1])])
     expected = network.loss(rows[:, :-1], rows[:, 1:]).item()
-    (value,) = predictor.predict([body])
+    (value,) = loaded(model, score_bytes=CONFIG.context + 1).predict([body])
     assert value["bytes"] == CONFIG.context
     assert value["score"] == pytest.approx(expected, rel=1e-5)
 
 
 def test_more_windows_than_one_pass_holds_are_all_scored(model: Model) -> None:
-    predictor = GptLoss(model, score_bytes=10**6)
-    predictor.load()
-    (value,) = predictor.predict([b"x" * (CONFIG.context * (2 * ROWS + 1) + 1)])
-    assert value["bytes"] == CONFIG.context * (2 * ROWS + 1)
+    count = CONFIG.context * (2 * ROWS + 1)
+    (value,) = loaded(model, score_bytes=10**6).predict([b"x" * (count + 1)])
+    assert value["bytes"] == count
 
 
-@pytest.mark.parametrize("body", [b"", b"x"])
-def test_a_body_without_a_following_byte_has_no_score(model: Model, body: bytes) -> None:
-    predictor = GptLoss(model)
-    predictor.load()
-    assert predictor.predict([body]) == [{"score": None, "bytes": 0}]
+def test_a_body_without_a_following_byte_has_no_score(model: Model) -> None:
+    assert loaded(model).predict([b"", b"x"]) == [{"score": None, "bytes": 0}] * 2
 
 
 @pytest.mark.parametrize("config", [{}, {"context": 32, "width": 64, "layers": 3, "heads": 4, "dropout": 0.1}])

@@ -27,7 +27,7 @@ from workloads.library.tests.inference.harness import QUICK, Harness
 from workloads.library.tests.processes import until
 
 pytestmark = pytest.mark.process
-FAULTY = "workloads.library.tests.inference.faulty_predictors"
+FAULTY = "workloads.library.tests.inference.server.playing_predictors:faulty"
 SETTINGS = replace(QUICK, settle_s=0.05)
 BOUND_S = 6.0
 
@@ -39,8 +39,8 @@ def harness(harness: Harness) -> Harness:
 
 
 @contextmanager
-def process(name: str, *, timeout_s: float = 60.0) -> Generator[ProcessPredictor]:
-    with closing(ProcessPredictor(PredictorSpec(name=f"{FAULTY}:{name}"), timeout_s=timeout_s)) as predictor:
+def process(*, timeout_s: float = 60.0) -> Generator[ProcessPredictor]:
+    with closing(ProcessPredictor(PredictorSpec(name=FAULTY), timeout_s=timeout_s)) as predictor:
         predictor.load()
         yield predictor
 
@@ -54,10 +54,10 @@ def failures(harness: Harness) -> int:
 
 
 def test_items_that_kill_the_process_are_dead_lettered_once_and_the_others_are_done(harness: Harness) -> None:
-    deadly = ("segfault", "exit", "out of memory")
-    wanted = bodies(harness.job, *(f"good {n}" for n in range(6)), *deadly, *(f"good {n}" for n in range(6)))
+    deadly, good = ("segfault", "exit", "kill"), ["good"] * 6
+    wanted = bodies(harness.job, *good, *deadly, *good)
     harness.enqueue(wanted)
-    with process("faulty") as predictor:
+    with process() as predictor:
         assert harness.worker(predictor).run() == EXIT_COMPLETE
     states = {item: status for item, (status, _) in harness.rows().items()}
     assert states == {item.id: "dead" if item.body.decode() in deadly else "done" for item in wanted}
@@ -67,13 +67,15 @@ def test_items_that_kill_the_process_are_dead_lettered_once_and_the_others_are_d
     assert all(text in messages for text in ("SIGSEGV", "exited with 3", "SIGKILL"))
 
 
-@pytest.mark.parametrize("device", ["dying", "broken"])
-def test_a_device_on_which_everything_dies_counts_against_no_item(harness: Harness, device: str) -> None:
-    harness.enqueue(bodies(harness.job, "a", "b", "c"))
-    with process(device) as predictor:
+@pytest.mark.parametrize(("fault", "timeout_s"), [("segfault", 60.0), ("broken", 60.0), ("hang", 1.0)])
+def test_a_device_on_which_everything_fails_counts_against_no_item(
+    harness: Harness, fault: str, timeout_s: float
+) -> None:
+    harness.enqueue(bodies(harness.job, *[fault] * 4))
+    with process(timeout_s=timeout_s) as predictor:
         assert harness.worker(predictor).run() == EXIT_DEVICE_LOST
     assert failures(harness) == 0
-    assert len(harness.queue.pull(9, 0.0)) == 3, "given back at once"
+    assert len(harness.queue.pull(9, 0.0)) == 4, "given back at once"
 
 
 def test_a_process_that_dies_with_an_eviction_counts_against_no_item(harness: Harness) -> None:
@@ -81,7 +83,7 @@ def test_a_process_that_dies_with_an_eviction_counts_against_no_item(harness: Ha
     harness.settings = replace(QUICK, settle_s=60.0)
     harness.enqueue(bodies(harness.job, "segfault"))
     shutdown = Shutdown()
-    with process("faulty") as predictor:
+    with process() as predictor:
 
         def evict_once_dead() -> None:
             until(lambda: predictor.pid is None)
@@ -95,54 +97,42 @@ def test_a_process_that_dies_with_an_eviction_counts_against_no_item(harness: Ha
 def test_the_predicting_process_sees_no_way_into_the_database(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(ENV_DATABASE, "postgresql://user:secret@host/db")
     monkeypatch.setenv("PGPASSWORD", "secret")
-    with process("faulty") as predictor:
-        values = predictor.predict([ENV_DATABASE.encode(), b"PGPASSWORD", b"PATH"])
-    assert [value["environment"] for value in values] == [False, False, True]
+    with process() as predictor:
+        assert said(predictor, f"environment {ENV_DATABASE}", "environment PGPASSWORD") == ["nothing", "nothing"]
+        assert said(predictor, "environment PATH") != ["nothing"]
 
 
-@pytest.fixture(scope="module")
-def echo() -> Generator[ProcessPredictor]:
-    """One for all tests that ask it for everything that they handed over."""
-    with process("echo") as predictor:
-        yield predictor
+def said(predictor: ProcessPredictor, *texts: str) -> list[object]:
+    return [value["said"] for value in predictor.predict([text.encode() for text in texts])]
 
 
-def test_the_process_goes_on_with_what_was_handed_over_ahead_before_anybody_asks(
-    echo: ProcessPredictor, tmp_path: Path
-) -> None:
-    first, second = ([str(tmp_path / name).encode()] for name in ("first", "second"))
-    echo.prepare(first)
-    echo.prepare(second)
-    until((tmp_path / "second").exists)
-    assert echo.predict(second) == [{"body": second[0].decode()}]
-    assert echo.predict(first) == [{"body": first[0].decode()}], "kept until it is asked for"
-
-
-def test_requests_and_answers_larger_than_a_pipe_do_not_wait_for_each_other(echo: ProcessPredictor) -> None:
-    batches = [[byte * 300_000] * 10 for byte in (b"a", b"b", b"c")]
-    for batch in batches:
-        echo.prepare(batch)
-    assert [len(echo.predict(batch)) for batch in batches] == [10] * 3
-
-
-def test_what_is_handed_over_ahead_kills_only_itself_and_who_asks_meanwhile_is_not_blamed(
-    echo: ProcessPredictor,
-) -> None:
+def test_what_was_handed_over_ahead_is_predicted_at_once_and_kills_only_itself(tmp_path: Path) -> None:
     """As when a micro-batch fails and is tried in halves: the next ones are in the process by then."""
-    for batch in ([b"raise", b"good"], [b"segfault"], [b"behind"]):
-        echo.prepare(batch)
-    with pytest.raises(ItemFault, match="asked to"):
-        echo.predict([b"raise", b"good"])
-    assert echo.predict([b"good"]) == [{"body": "good"}]
-    with pytest.raises(ProcessDied, match="SIGSEGV"):
-        echo.predict([b"segfault"])
-    assert echo.predict([b"behind"]) == [{"body": "behind"}]
+    first, second = (str(tmp_path / name) for name in ("first", "second"))
+    with process() as predictor:
+        for text in (first, second):
+            predictor.prepare([text.encode()])
+        until((tmp_path / "second").exists)
+        assert [said(predictor, text) for text in (second, first)] == [[second], [first]]
+        for batch in ([b"raise", b"good"], [b"segfault"], [b"behind"]):
+            predictor.prepare(batch)
+        with pytest.raises(ItemFault, match="asked to"):
+            predictor.predict([b"raise", b"good"])
+        assert said(predictor, "good") == ["good"], "not blamed"
+        with pytest.raises(ProcessDied, match="SIGSEGV"):
+            predictor.predict([b"segfault"])
+        assert said(predictor, "behind") == ["behind"]
+        # Requests and answers larger than a pipe do not wait for each other.
+        batches = [[byte * 300_000] * 10 for byte in (b"a", b"b", b"c")]
+        for batch in batches:
+            predictor.prepare(batch)
+        assert [len(predictor.predict(batch)) for batch in batches] == [10] * 3
 
 
 def test_a_promised_gpu_that_is_not_there_is_bad_input(monkeypatch: pytest.MonkeyPatch) -> None:
     """Never the CPU at the price of a GPU, whatever the predictor computes on."""
     monkeypatch.setenv(ENV_GPUS, "64")
-    with pytest.raises(InputError, match="the pod has GPUs configured"), process("faulty"):
+    with pytest.raises(InputError, match="the pod has GPUs configured"), process():
         pass
 
 
@@ -155,7 +145,7 @@ def test_a_stop_gives_back_what_was_handed_over_ahead(harness: Harness, tmp_path
         if step is Failpoint.PREDICTED and (tmp_path / "07").exists():  # the second micro-batch is there already
             shutdown.request("eviction")
 
-    with process("echo") as predictor:
+    with process() as predictor:
         assert harness.worker(predictor, shutdown, at).run() == EXIT_PREEMPTED
     states = Counter(status for status, _ in harness.rows().values())
     assert len(harness.queue.pull(99, 0.0)) == 40 - states["done"], "all that is not done can be had at once"
@@ -178,7 +168,7 @@ def test_a_hanging_item_is_counted_within_three_bounds_and_others_can_be_had_mea
     other = threading.Thread(target=another_worker, daemon=True)
     other.start()
     began = time.monotonic()
-    with process("faulty", timeout_s=BOUND_S) as predictor:
+    with process(timeout_s=BOUND_S) as predictor:
         assert harness.worker(predictor).run() == EXIT_COMPLETE
     assert time.monotonic() - began < 3 * BOUND_S, "with all that was done before and after"
     other.join(10)
@@ -186,13 +176,6 @@ def test_a_hanging_item_is_counted_within_three_bounds_and_others_can_be_had_mea
     assert [item for item, (status, _) in harness.rows().items() if status == "dead"] == ["40 hang"]
     assert harness.event_lines("overdue")[0]["seconds"] <= BOUND_S / 2
     assert "overdue" in capsys.readouterr().out
-
-
-def test_a_device_that_hangs_with_everything_counts_against_no_item(harness: Harness) -> None:
-    harness.enqueue(bodies(harness.job, *["hang"] * 8))
-    with process("faulty", timeout_s=1.0) as predictor:
-        assert harness.worker(predictor).run() == EXIT_DEVICE_LOST
-    assert not harness.event_lines("item_failed")
 
 
 def test_the_bound_is_learned_and_grows_with_the_failures_of_an_item() -> None:

@@ -6,14 +6,12 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable, Generator
-from contextlib import contextmanager
 from pathlib import Path
 
 import grpc
 import pytest
 from google.cloud import pubsub_v1
 from psycopg import Connection
-from psycopg_pool import ConnectionPool
 
 from holdfast.drill.serving.fleet import free_port
 from holdfast.inference.enqueue import enqueue
@@ -37,10 +35,49 @@ def lease_s() -> float:
     return LEASE_S
 
 
-@pytest.fixture(params=["postgres", "client", "emulator"])
-def queue(request: pytest.FixtureRequest, lease_s: float) -> Queue:
+@pytest.fixture(scope="session")
+def fake() -> Generator[str]:
+    with fake_broker_server.serve(FakeBroker()) as address:
+        yield address
+
+
+@pytest.fixture(scope="session")
+def emulator() -> Generator[str]:
+    gcloud = shutil.which("gcloud")
+    folder = Path(os.path.realpath(gcloud)).parents[1] / "platform" / "pubsub-emulator" if gcloud else Path("/nowhere")
+    if not (folder / "bin" / "cloud-pubsub-emulator").exists() or not shutil.which("java"):
+        # Never fails CI: the component comes with gcloud alone, and the suite runs on the fake broker too. The Go client's
+        # pstest can be built anywhere, but an ack of an ended lease works there and not on the service.
+        pytest.skip("gcloud's pubsub-emulator is not installed")
+    port = free_port()
+    command = [str(folder / "bin" / "cloud-pubsub-emulator"), "--host=127.0.0.1", f"--port={port}"]
+    process = subprocess.Popen(command, start_new_session=True)
+    try:
+        with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
+            grpc.channel_ready_future(channel).result(timeout=90)
+        yield f"127.0.0.1:{port}"
+    finally:
+        os.killpg(process.pid, signal.SIGKILL)  # the wrapper's java child too
+        process.wait()
+
+
+@pytest.fixture(params=["postgres", "fake", "emulator"])
+def queue(request: pytest.FixtureRequest, job: str, lease_s: float) -> Generator[Queue]:
     """`lease_s` is what a test may choose."""
-    return request.getfixturevalue(f"queue_{request.param}")
+    if request.param == "postgres":
+        yield PostgresQueue(request.getfixturevalue("pool"), job, lease_s=lease_s)
+        return
+    topic, subscription = f"projects/test/topics/{job}", f"projects/test/subscriptions/{job}"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PUBSUB_EMULATOR_HOST", request.getfixturevalue(request.param))
+        publisher, subscriber = pubsub_v1.PublisherClient(), pubsub_v1.SubscriberClient()
+    with subscriber:
+        if request.param == "emulator":
+            publisher.create_topic(request={"name": topic})
+            subscriber.create_subscription(request={"name": subscription, "topic": topic, "ack_deadline_seconds": 10})
+        yield PubSubQueue(publisher, subscriber, job=job, topic=topic, subscription=subscription, lease_s=lease_s)
+        publisher.stop()
+        publisher.transport.close()
 
 
 @pytest.fixture
@@ -51,62 +88,6 @@ def enqueued(queue: Queue, connection: Connection, job: str) -> Enqueued:
         return wanted
 
     return enqueued
-
-
-@pytest.fixture
-def queue_postgres(pool: ConnectionPool[Connection], job: str, lease_s: float) -> Queue:
-    return PostgresQueue(pool, job, lease_s=lease_s)
-
-
-@contextmanager
-def real_clients(address: str) -> Generator[tuple[pubsub_v1.PublisherClient, pubsub_v1.SubscriberClient]]:
-    os.environ["PUBSUB_EMULATOR_HOST"] = address
-    try:
-        publisher, subscriber = pubsub_v1.PublisherClient(), pubsub_v1.SubscriberClient()
-    finally:
-        del os.environ["PUBSUB_EMULATOR_HOST"]
-    with subscriber:
-        yield publisher, subscriber
-        publisher.stop()
-        publisher.transport.close()
-
-
-@pytest.fixture
-def queue_client(job: str, lease_s: float) -> Generator[Queue]:
-    broker = FakeBroker(ack_deadline_s=lease_s)
-    with fake_broker_server.serve(broker) as address, real_clients(address) as clients:
-        yield PubSubQueue(*clients, job=job, topic=job, subscription=job, lease_s=lease_s)
-
-
-@pytest.fixture(scope="session")
-def emulator(tmp_path_factory: pytest.TempPathFactory) -> Generator[str]:
-    gcloud = shutil.which("gcloud")
-    folder = Path(os.path.realpath(gcloud)).parents[1] / "platform" / "pubsub-emulator" if gcloud else Path("/nowhere")
-    if not (folder / "bin" / "cloud-pubsub-emulator").exists() or not shutil.which("java"):
-        # Never fails CI: the component comes with gcloud alone, and the suite runs on the fake broker too. The Go client's
-        # pstest can be built anywhere, but an ack of an ended lease works there and not on the service.
-        pytest.skip("gcloud's pubsub-emulator is not installed")
-    port = free_port()
-    log = (tmp_path_factory.mktemp("emulator") / "log").open("wb")
-    command = [str(folder / "bin" / "cloud-pubsub-emulator"), "--host=127.0.0.1", f"--port={port}"]
-    process = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
-    try:
-        with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
-            grpc.channel_ready_future(channel).result(timeout=90)
-        yield f"127.0.0.1:{port}"
-    finally:
-        os.killpg(process.pid, signal.SIGKILL)  # the wrapper's java child too
-        process.wait()
-        log.close()
-
-
-@pytest.fixture
-def queue_emulator(emulator: str, job: str, lease_s: float) -> Generator[Queue]:
-    topic, subscription = f"projects/test/topics/{job}", f"projects/test/subscriptions/{job}"
-    with real_clients(emulator) as (publisher, subscriber):
-        publisher.create_topic(request={"name": topic})
-        subscriber.create_subscription(request={"name": subscription, "topic": topic, "ack_deadline_seconds": 10})
-        yield PubSubQueue(publisher, subscriber, job=job, topic=topic, subscription=subscription, lease_s=lease_s)
 
 
 def pulled(queue: Queue, count: int, *, within_s: float = 30.0) -> list[Lease]:

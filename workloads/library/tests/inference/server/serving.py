@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Generator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -47,25 +47,16 @@ class Answer:
 
 
 @dataclass
-class Served:
-    process: "subprocess.Popen[bytes]"
-    log: Path
+class Client:
     port: int
 
     def request(
-        self,
-        method: str,
-        path: str,
-        body: bytes | None = None,
-        headers: Mapping[str, str] | None = None,
+        self, method: str, path: str, body: bytes | None = None, headers: Mapping[str, str] | None = None
     ) -> Answer:
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=PATIENCE_S)
-        try:
+        with closing(http.client.HTTPConnection("127.0.0.1", self.port, timeout=PATIENCE_S)) as connection:
             connection.request(method, path, body, dict(headers or {}))
             response = connection.getresponse()
             return Answer(response.status, {k.lower(): v for k, v in response.getheaders()}, response.read())
-        finally:
-            connection.close()
 
     def infer(self, *bodies: str, **headers: str) -> Answer:
         return self.request("POST", INFER, texts(*bodies), {k.replace("_", "-"): v for k, v in headers.items()})
@@ -77,14 +68,17 @@ class Served:
         text = self.request("GET", "/metrics").body.decode()
         return sum(float(line.split()[-1]) for line in text.splitlines() if re.match(rf"{name}(\{{|\s)", line))
 
-    def connect(self) -> socket.socket:
-        return socket.create_connection(("127.0.0.1", self.port), timeout=PATIENCE_S)
-
     def send(self, *parts: bytes) -> socket.socket:
-        end = self.connect()
+        end = socket.create_connection(("127.0.0.1", self.port), timeout=PATIENCE_S)
         for part in parts:
             end.sendall(part)
         return end
+
+
+@dataclass
+class Served(Client):
+    process: "subprocess.Popen[bytes]"
+    log: Path
 
     def model(self) -> psutil.Process:
         """What predicts."""
@@ -109,11 +103,8 @@ def head(length: int, path: str = INFER, *more: bytes) -> bytes:
 
 def received(end: socket.socket) -> bytes:
     """Everything until the other end closes."""
-    data = bytearray()
-    while chunk := end.recv(65536):
-        data += chunk
-    end.close()
-    return bytes(data)
+    with end, end.makefile("rb") as stream:
+        return stream.read()
 
 
 @contextmanager
@@ -139,10 +130,9 @@ def served(
     """`env`: settings of ours; those of this process do not reach the server."""
     log = folder / f"server-{time.monotonic_ns()}.log"
     command = [sys.executable, "-m", "holdfast", "serve", "run", "--predictor", predictor, "--port", "0", *options]
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("HOLDFAST_")}
-    environment |= env or {}
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("HOLDFAST_")} | dict(env or {})
     with log.open("wb") as out, running([*command, "--set", "host=127.0.0.1"], out, environment) as process:
-        server = Served(process, log, 0)
+        server = Served(0, process, log)
         server.port = until(lambda: _port(server), "the server's port")
         if ready:
             until(lambda: server.ready() == 200, "a ready server")

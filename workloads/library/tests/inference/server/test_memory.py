@@ -41,7 +41,7 @@ def test_unfinished_bodies_share_one_budget(server: Served, declared: bool) -> N
     begin = head(size) if declared else chunked
 
     def begun(_: int) -> socket.socket:
-        end = server.connect()
+        end = server.send()
         end.settimeout(0.5)
         with contextlib.suppress(TimeoutError):  # it is refused, and not read to its end
             end.sendall(begin + part)
@@ -49,22 +49,19 @@ def test_unfinished_bodies_share_one_budget(server: Served, declared: bool) -> N
 
     with ThreadPoolExecutor(16) as pool:
         ends = list(pool.map(begun, range(30)))
-    try:
-        until(lambda: refused(ends) >= 20, "the budget to be spent")
-        assert process.memory_info().rss - before < 140 * MIB, "64 MiB, and buffers"
-        assert server.infer("small").status == 200, "what is small has a part of its own"
-    finally:
-        for end in ends:
-            end.close()
+    until(lambda: refused(ends) >= 20, "the budget to be spent")
+    assert process.memory_info().rss - before < 140 * MIB, "64 MiB, and buffers"
+    assert server.infer("small").status == 200, "what is small has a part of its own"
+    for end in ends:
+        end.close()
     large = texts("x" * (7 * MIB))
     until(lambda: server.request("POST", INFER, large).status == 200, "the budget to be whole again")
 
 
-def test_large_bodies_are_parsed_beside_the_probes(server: Served) -> None:
+def test_large_bodies_are_parsed_while_probes_are_answered(server: Served) -> None:
     count = 480_000
-    body = json.dumps(
-        {"inputs": [{"name": "x", "datatype": "FP64", "shape": [1, count], "data": [0.123456789012] * count}]}
-    ).encode()
+    tensor = {"name": "x", "datatype": "FP64", "shape": [1, count], "data": [0.123456789012] * count}
+    body = json.dumps({"inputs": [tensor]}).encode()
     assert 7 * MIB < len(body) < 8 * MIB
     slowest, all_began = 0.0, time.monotonic()
     with ThreadPoolExecutor(2) as pool:

@@ -11,6 +11,7 @@ import pytest
 from holdfast.contract.serving import drain_budget
 from workloads.library.tests.inference.server.serving import (
     INFER,
+    PREDICTORS,
     Answer,
     Served,
     head,
@@ -22,7 +23,6 @@ from workloads.library.tests.processes import until
 
 pytestmark = pytest.mark.process
 BUDGET = drain_budget(15)
-FAULTY = "workloads.library.tests.inference.faulty_predictors"
 
 
 def begun(pool: ThreadPoolExecutor, server: Served, gate: Path) -> Future[Answer]:
@@ -33,7 +33,7 @@ def begun(pool: ThreadPoolExecutor, server: Served, gate: Path) -> Future[Answer
 
 
 def test_a_server_that_is_still_loading_answers_probes_and_leaves_at_once(tmp_path: Path) -> None:
-    with served(tmp_path, "--model", str(tmp_path / "never"), predictor=f"{FAULTY}:slow", ready=False) as loading:
+    with served(tmp_path, "--model", str(tmp_path / "never"), predictor=f"{PREDICTORS}:slow", ready=False) as loading:
         assert loading.ready() == 503
         assert loading.request("GET", "/v2/health/live").status == 200
         refused = loading.infer("early")
@@ -43,7 +43,7 @@ def test_a_server_that_is_still_loading_answers_probes_and_leaves_at_once(tmp_pa
         assert time.monotonic() - noticed < BUDGET.accept_s
 
 
-@pytest.mark.parametrize(("predictor", "code"), [(f"{FAULTY}:odd", 70), ("nothing-such", 2)])
+@pytest.mark.parametrize(("predictor", "code"), [(f"{PREDICTORS}:bug", 70), ("nothing-such", 2)])
 def test_a_model_that_cannot_be_loaded_ends_the_server_with_the_right_code(
     tmp_path: Path, predictor: str, code: int
 ) -> None:
@@ -88,9 +88,9 @@ def test_a_model_that_hangs_does_not_hold_a_server_beyond_its_window(tmp_path: P
 
 
 def test_an_answer_leaves_whole(server: Served) -> None:
-    """Whoever has its headers has its body: a server that dies in between would have begun what nobody can repeat."""
+    """Headers and body together: a server that dies in between would have begun an answer that cannot be repeated."""
     body = texts("x")
-    end = server.connect()
+    end = server.send()
     for _ in range(20):
         end.sendall(head(len(body)) + body)
         headers, _, answer = end.recv(65536).partition(b"\r\n\r\n")
@@ -144,7 +144,7 @@ def test_load_is_refused_with_the_time_to_come_back_and_a_gone_client_leaves_the
 
 def _accepts(server: Served) -> bool:
     try:
-        server.connect().close()
+        server.send().close()
     except (ConnectionRefusedError, ConnectionResetError):  # reset: it closed while this one waited to be accepted
         return False
     return True

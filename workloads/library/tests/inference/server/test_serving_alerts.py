@@ -4,9 +4,6 @@ import re
 import signal
 import time
 from collections.abc import Callable
-from contextlib import closing
-from http import HTTPStatus
-from http.client import HTTPConnection
 from pathlib import Path
 
 import pytest
@@ -18,7 +15,7 @@ from monitoring.alerting.alert import EXAMPLE
 from monitoring.alerting.alerts import OF_SERVERS, alerts
 from tests.monitoring.alerting import logfilter, promtool
 from tests.monitoring.alerting.promtool import History
-from workloads.library.tests.inference.server.serving import INFER, PREDICTORS, served, texts
+from workloads.library.tests.inference.server.serving import INFER, PREDICTORS, Client, served, texts
 from workloads.library.tests.processes import until
 from workloads.library.tests.training.hooks import before_import
 
@@ -32,7 +29,7 @@ def scrape(port: int, path: str) -> Scrape:
     return {(match[1], match[2] or ""): float(match[3]) for match in found if match}
 
 
-def history(before: Scrape, after: Scrape, *, at_min: int, fires: bool) -> History:
+def history(before: Scrape, after: Scrape, *, fires: bool) -> History:
     """Twenty minutes as `before`, then each minute what came between the two scrapes, labelled as the collector does."""
     target = f'cluster="{EXAMPLE["cluster"]}",namespace="serving",pod="server-base-1",{serving.TIER_LABEL}="{serving.TIER_BASE}"'
     series: list[tuple[str, str]] = []
@@ -42,20 +39,10 @@ def history(before: Scrape, after: Scrape, *, at_min: int, fires: bool) -> Histo
         first = before.get((name, labels), 0.0)
         legs = f"{first:g}x19 {first:g}+{value - first:g}x20" if value >= first else f"{first:g}x19 {value:g}x20"
         series.append((f"{name}{{{labels.rstrip(',')}{',' if labels else ''}{target}}}", legs))
-    return History(series=tuple(series), at_min=at_min, fires=((),) if fires else ())
+    return History(series=tuple(series), at_min=38, fires=((),) if fires else ())
 
 
-def _ask_one_after_the_other(port: int) -> None:
-    """None is refused, however slow the machine."""
-    with closing(HTTPConnection(HOST, port, timeout=60)) as connection:
-        for _ in range(6):
-            connection.request("POST", INFER, texts("a request"))
-            answer = connection.getresponse()
-            assert answer.status == HTTPStatus.OK, answer.read()
-            answer.read()
-
-
-def _ask(port: int, seconds: float, rate: float) -> Load:
+def _load(port: int, seconds: float, rate: float) -> Load:
     clients = Load(HOST, port, INFER, texts("a request"))
     with clients.asking(rate):
         time.sleep(seconds)
@@ -68,11 +55,8 @@ def test_the_alerts_fire_on_what_server_and_proxy_really_export(
 ) -> None:
     require(promtool.program(), "no promtool")
     # One request waits, another is computed: what comes in a burst is refused, and without a server all fails.
-    fleet = Fleet(
-        folder=tmp_path,
-        owner=f"test:{tmp_path}",
-        command=holdfast_server(f"{PREDICTORS}:gpu_like", "--batch", "1", "--queue", "1"),
-    )
+    command = holdfast_server(f"{PREDICTORS}:gpu_like", "--batch", "1", "--queue", "1")
+    fleet = Fleet(folder=tmp_path, owner=f"test:{tmp_path}", command=command)
     with fleet.running(1):
         [only] = fleet.ready()
 
@@ -83,28 +67,27 @@ def test_the_alerts_fire_on_what_server_and_proxy_really_export(
             return scrape(fleet.metrics_port, serving.PROXY_METRICS_PATH)
 
         server_before, proxy_before = of_server(), of_proxy()
-        _ask_one_after_the_other(fleet.port)
+        for _ in range(6):  # one after the other: none is refused, however slow the machine
+            assert Client(fleet.port).infer("a request").status == 200
         server_calm, proxy_calm = of_server(), of_proxy()
-        loaded = _ask(fleet.port, 1.5, 300)
+        loaded = _load(fleet.port, 1.5, 300)
         server_loaded = of_server()
         only.pod.kill()
         until(lambda: not only.ready, "the only server to leave the proxy")
-        lost = _ask(fleet.port, 0.5, 60)
+        lost = _load(fleet.port, 0.5, 60)
         proxy_lost = of_proxy()
     assert loaded.codes["429"], loaded.codes
     assert lost.codes["503"], lost.codes
-    sheds, errors, base = (
-        ALERTS[f"HoldfastServing{name}"] for name in ("Sheds", "ErrorsBurnBudget", "BaseBelowPromise")
+    cases = (
+        ("Sheds", server_calm, server_loaded, True),
+        ("Sheds", server_before, server_calm, False),
+        ("ErrorsBurnBudget", proxy_calm, proxy_lost, True),
+        ("ErrorsBurnBudget", proxy_before, proxy_calm, False),
+        ("BaseBelowPromise", server_before, server_calm, True),  # one, of the two that are promised
+        ("QueueSlow", server_calm, server_loaded, False),
     )
     outcomes = promtool.run(
-        [
-            (sheds, history(server_calm, server_loaded, at_min=38, fires=True)),
-            (sheds, history(server_before, server_calm, at_min=38, fires=False)),
-            (errors, history(proxy_calm, proxy_lost, at_min=38, fires=True)),
-            (errors, history(proxy_before, proxy_calm, at_min=38, fires=False)),
-            (base, history(server_before, server_calm, at_min=38, fires=True)),  # one, of the two that are promised
-            (ALERTS["HoldfastServingQueueSlow"], history(server_calm, server_loaded, at_min=38, fires=False)),
-        ]
+        [(ALERTS[f"HoldfastServing{name}"], history(then, now, fires=fires)) for name, then, now, fires in cases]
     )
     assert [f"{outcome.alert}: {outcome.output}" for outcome in outcomes if not outcome.held] == []
 
@@ -112,19 +95,16 @@ def test_the_alerts_fire_on_what_server_and_proxy_really_export(
 @pytest.mark.process
 def test_a_real_drain_over_its_budget_is_a_line_that_the_log_alert_takes(tmp_path: Path) -> None:
     # The server gives up whatever it waits for by itself: only something that holds its event loop is left.
-    stuck = before_import(
-        tmp_path / "site",
-        "holdfast.inference.server.process",
-        "import time\nfrom holdfast.inference.server.drain import Drain\nDrain.notice = lambda *_: time.sleep(600)\n",
+    hanging = (
+        "import time\nfrom holdfast.inference.server.drain import Drain\nDrain.notice = lambda *_: time.sleep(600)\n"
     )
+    stuck = before_import(tmp_path / "site", "holdfast.inference.server.process", hanging)
     with served(tmp_path, "--window", "9", env=stuck) as server:
         server.signal(signal.SIGTERM)
         assert server.ended() == 143
         lines = server.lines()
-    entries = [
-        {"resource": {"type": "k8s_container", "labels": {"cluster_name": EXAMPLE["cluster"]}}, "jsonPayload": line}
-        for line in lines
-    ]
+    resource = {"type": "k8s_container", "labels": {"cluster_name": EXAMPLE["cluster"]}}
+    entries = [{"resource": resource, "jsonPayload": line} for line in lines]
     query = ALERTS["HoldfastServingDrainOverBudget"].query
     assert [e["jsonPayload"]["message"] for e in entries if logfilter.matches(query, e)] == [serving.OVER_BUDGET]
 

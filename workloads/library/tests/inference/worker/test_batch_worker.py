@@ -34,28 +34,24 @@ def test_a_stop_gives_back_what_is_held_and_says_preempted(harness: Harness) -> 
     assert len(harness.queue.pull(500, 0.0)) == 200 - len(done), "the rest can be had at once"
 
 
-def test_one_bad_item_costs_its_neighbours_nothing(harness: Harness) -> None:
+def test_an_item_that_fails_or_whose_value_cannot_be_stored_costs_its_neighbours_nothing(harness: Harness) -> None:
+    odd = {b"nan": float("nan"), b"nul": "\x00", b"object": object()}
     wanted = items(harness.job, 40)
-    bad = Item(job=harness.job, id="bad", body=b"\x00never the less, secret-content-of-item")
-    harness.enqueue([*wanted, bad])
-    assert harness.worker(CountingPredictor()).run() == EXIT_COMPLETE
-    rows = harness.rows()
-    assert rows.pop("bad")[0] == "dead"
-    assert rows == expected(wanted)
-    assert [e["failures"] for e in harness.event_lines("item_failed")] == [1, 2, 3]
-    assert [e["item"] for e in harness.event_lines("dead_lettered")] == ["bad"]
-
-
-def test_a_value_that_cannot_be_stored_is_the_items_failure(harness: Harness) -> None:
-    odd = (float("nan"), "\x00", object(), 1.0)
-    harness.enqueue(items(harness.job, len(odd)))
+    bad = [Item(job=harness.job, id=f"bad-{body}", body=body) for body in (b"\x00never", *odd)]
 
     class Odd(CountingPredictor):
         def predict(self, bodies):  # type: ignore[no-untyped-def]
-            return [{"score": odd[int(body.split()[1])]} for body in bodies]
+            values = zip(bodies, super().predict(bodies), strict=True)
+            return [{"score": odd[body]} if body in odd else value for body, value in values]
 
+    harness.enqueue([*wanted, *bad])
     assert harness.worker(Odd()).run() == EXIT_COMPLETE
-    assert [status for _, (status, _) in sorted(harness.rows().items())] == ["dead", "dead", "dead", "done"]
+    rows = harness.rows()
+    assert {rows.pop(item.id)[0] for item in bad} == {"dead"}
+    assert rows == expected(wanted)
+    failures = [e["failures"] for e in harness.event_lines("item_failed") if e["item"] == bad[0].id]
+    assert failures == [1, 2, 3]
+    assert {e["item"] for e in harness.event_lines("dead_lettered")} == {item.id for item in bad}
 
 
 def test_a_zombie_cannot_write_after_its_fence_is_void(harness: Harness) -> None:
@@ -63,13 +59,13 @@ def test_a_zombie_cannot_write_after_its_fence_is_void(harness: Harness) -> None
     zombie, heir = harness.results(CountingPredictor(), "zombie"), harness.results(CountingPredictor(), "heir")
     old = zombie.claim(["item-00000"])["item-00000"]
     new = heir.claim(["item-00000"])["item-00000"]
-    assert zombie.store({old: '{"score": 1}'}).stale == {"item-00000"}
+    assert zombie.store({old: '{"score": 1}'}) == (set(), {"item-00000"})
     assert harness.rows()["item-00000"] == ("held", None)
     # Once more where the answer was lost: the same answer.
     for _ in range(2):
-        assert heir.store({new: '{"score": 2}'}).done == {"item-00000"}
+        assert heir.store({new: '{"score": 2}'}) == ({"item-00000"}, set())
     # Late once more: done is done, and the zombie may ack, but nothing changed.
-    assert zombie.store({old: '{"score": 1}'}).done == {"item-00000"}
+    assert zombie.store({old: '{"score": 1}'}) == ({"item-00000"}, set())
     assert harness.rows()["item-00000"] == ("done", {"score": 2})
     assert heir.claim(["item-00000"]) == {}
 
@@ -81,12 +77,11 @@ def test_an_item_leaves_the_queue_only_after_its_result_is_durable(harness: Harn
 
     def look(point: Failpoint) -> None:
         with harness.pool.connection() as connection:
-            (waiting,) = connection.execute(
-                "SELECT count(*) FROM holdfast.queue WHERE job = %s", (harness.job,)
-            ).fetchone() or (-1,)
-            (done,) = connection.execute(
-                "SELECT count(*) FROM holdfast.result WHERE job = %s AND status = 'done'", (harness.job,)
-            ).fetchone() or (-1,)
+            query = (
+                "SELECT (SELECT count(*) FROM holdfast.queue WHERE job = %(job)s), (SELECT count(*)"
+                " FROM holdfast.result WHERE job = %(job)s AND status = 'done')"
+            )
+            ((waiting, done),) = connection.execute(query, {"job": harness.job})
         steps.append((point, waiting, done))
 
     harness.worker(CountingPredictor(), at=look).run()

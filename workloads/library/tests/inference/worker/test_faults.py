@@ -13,7 +13,7 @@ from psycopg_pool import ConnectionPool
 from holdfast.contract.errors import InputError
 from holdfast.contract.exit_codes import EXIT_COMPLETE
 from holdfast.inference.queue.pubsub import PubSubQueue
-from holdfast.inference.results import dead_letters, jobs
+from holdfast.inference.results import dead_letters
 from workloads.library.tests.inference.fake_broker import FakeBroker
 from workloads.library.tests.inference.harness import CountingPredictor, Harness, expected, items, working
 from workloads.library.tests.processes import until
@@ -66,13 +66,12 @@ def test_what_only_the_broker_gave_up_is_brought_back_by_its_name(
         harness.queue.release(harness.queue.pull(100, 0.1))  # evicted each time
     assert len(broker.dead) == 7 and harness.rows() == {}
     broker.max_attempts, names = 0, [item.id for item in wanted]
-    assert dead_letters.redrive(connection, harness.job, names) == names
-    jobs.publish(connection, harness.queue, harness.job)
+    assert dead_letters.redrive(connection, harness.queue, harness.job, names) == names
     assert harness.worker(CountingPredictor()).run() == EXIT_COMPLETE
     assert harness.rows() == expected(wanted)
     for name in (names[0], "no such item"):
         with pytest.raises(InputError, match="the item is done, or not of this job"):
-            dead_letters.redrive(connection, harness.job, [name])
+            dead_letters.redrive(connection, harness.queue, harness.job, [name])
 
 
 def test_a_worker_that_stood_still_cannot_write_what_another_has_claimed(
