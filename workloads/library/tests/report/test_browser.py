@@ -53,7 +53,7 @@ def test_the_console_stays_empty_and_nothing_but_the_file_is_asked_for(page: Pag
 
 
 def test_every_plot_is_drawn_and_named(page: Page) -> None:
-    assert page.evaluate("document.querySelectorAll('svg[role=img] title').length") == 5
+    assert page.evaluate("document.querySelectorAll('svg[role=img] title').length") == 4
     boxes = page.evaluate("[...document.querySelectorAll('svg')].map(s => s.getBoundingClientRect().width)")
     assert all(width > 500 for width in boxes)
     assert page.evaluate("document.querySelectorAll('svg path, svg rect').length") > 60
@@ -61,7 +61,7 @@ def test_every_plot_is_drawn_and_named(page: Page) -> None:
 
 def test_keyboard_reaches_the_tables_and_opens_them(page: Page) -> None:
     summaries = page.evaluate("document.querySelectorAll('details > summary').length")
-    assert summaries == 5
+    assert summaries == 4
     key = {"key": "Enter", "code": "Enter", "text": "\r", "windowsVirtualKeyCode": 13}
     for index in range(summaries):
         page.evaluate(f"document.querySelectorAll('summary')[{index}].focus()")

@@ -104,9 +104,9 @@ def test_the_file_stands_alone(html: str) -> None:
 
 def test_a_table_stands_behind_every_plot(html: str) -> None:
     found = Elements(html)
-    assert found.tags["svg"] == 5
-    assert found.tags["details"] == 5  # states and evictions, for training and for batch; goodput by time
-    assert html.count("<desc ") == 5
+    assert found.tags["svg"] == 4
+    assert found.tags["details"] == 4  # states and evictions, for training and for batch
+    assert html.count("<desc ") == 4
 
 
 def test_every_colour_of_the_plots_has_one_for_the_dark() -> None:
@@ -128,7 +128,7 @@ def test_exit_code_shows_a_broken_objective(report: Report, tmp_path: Path, caps
     summary = sample.demo(tmp_path)
     summary.write_text(json.dumps(sample.SUMMARY | {"batch": sample.SUMMARY["batch"] | {"lost": 1}}))
     assert write_report(tmp_path / "events", summary, tmp_path / "a.html", as_json=True) == EXIT_FINDINGS
-    assert json.loads(capsys.readouterr().out)["schema"] == "holdfast.report/3"
+    assert json.loads(capsys.readouterr().out)["schema"] == "holdfast.report/4"
     assert [path.name for path in tmp_path.glob("*.html")] == ["a.html"]
 
 
