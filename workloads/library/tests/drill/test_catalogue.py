@@ -15,7 +15,7 @@ from holdfast.drill import console
 from holdfast.drill.catalogue import BUILT_IN, GROUP, drills, of
 from holdfast.drill.commands import chosen, local
 from holdfast.drill.plan import RECOVERED, Blast, Drill, Place, promised
-from holdfast.drill.runner import DrillRunner
+from holdfast.drill.runner import DrillRun
 from holdfast.drill.targets import cluster
 from holdfast.drill.targets.local import Local
 from workloads.library.tests import distribution
@@ -155,7 +155,7 @@ def test_one_that_cannot_be_used_is_named_with_its_distribution(
 
 def test_the_table_ends_with_the_whole_outcome_or_the_step_that_failed(capsys: pytest.CaptureFixture[str]) -> None:
     for target in (ByHand(), ByHand({"pulse": 0.0})):
-        console.verdict(DrillRunner(log=no_log).run(DRILL, target).journal())
+        console.verdict(DrillRun(DRILL, target, no_log).run().journal())
     head, first, *_, held, not_steady = capsys.readouterr().out.splitlines()
     assert head.split()[-1] == "MEASURED" and first.split()[-1] == "0.1"
     assert held.startswith("by-hand: held; 2 of 2 objectives held; back after 0.1 s")
