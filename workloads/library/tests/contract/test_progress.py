@@ -24,15 +24,8 @@ with working("soon over"):
 def at_a_terminal(command: list[str], *, until: str = "", **variables: str) -> tuple[str, str, int]:
     """Standard output, what the terminal got as standard error, exit code. A line goes in once `until` was shown."""
     ours, theirs = pty.openpty()
-    with subprocess.Popen(
-        command,
-        cwd=ROOT,
-        env=os.environ | variables,
-        text=True,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=theirs,
-    ) as running:
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": theirs}
+    with subprocess.Popen(command, cwd=ROOT, env=os.environ | variables, text=True, **pipes) as running:
         os.close(theirs)
         assert running.stdin and running.stdout
         shown = b""
