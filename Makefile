@@ -122,7 +122,7 @@ doctor-cluster: setup ## Check what the cluster of ENV needs before a first job
 
 snapshots: setup provider ## Record the plan inventories, addresses and chart specifications
 	@$(PY) -m tests.plan.inventory
-	@$(if $(wildcard workloads/library/tests),$(PY) -m workloads.library.tests.report.chart_goldens)
+	@$(if $(wildcard workloads/library/tests),$(PY) -m workloads.library.tests.report.test_chart_goldens)
 
 inventory: setup provider ## Record the plan of your environment ENV; make test-plan then compares with it
 	@$(PY) -m tests.plan.inventory $(ENV)

@@ -1,52 +1,15 @@
 """Which extra of the distribution brings a package that a command lacks. Extras: pyproject.toml of the library."""
 
 import re
+import tomllib
 from collections.abc import Sequence
+from pathlib import Path
 
 from holdfast.contract.errors import InputError
 
-# Commands with an extra of their own.
-OF_COMMAND = {
-    "demo": "drill",
-    "drill": "drill",
-    "explain": "jobs",
-    "export": "exporter",
-    "lint": "lint",
-    "move": "mover",
-    "new-job": "jobs",
-    "place": "place",
-    "report": "report",
-    "submit": "jobs",
-}
-# Imported package -> extra, for what any other command may lack. The longest name that fits decides.
-OF_PACKAGE = {
-    "accelerate": "accelerate",
-    "altair": "report",
-    "google": "gcs",
-    "google.cloud.monitoring_v3": "report",
-    "google.cloud.pubsub_v1": "pubsub",
-    "google.pubsub_v1": "pubsub",
-    "httptools": "server",
-    "jinja2": "report",
-    "kubernetes": "jobs",
-    "lightning": "lightning",
-    "markupsafe": "report",
-    "numpy": "place",
-    "prometheus_client": "server",
-    "psutil": "drill",
-    "psycopg": "postgres",
-    "psycopg_pool": "postgres",
-    "pyarrow": "postgres",
-    "requests": "gcs",
-    "ruamel": "lint",
-    "starlette": "server",
-    "torch": "torch",
-    "transformers": "transformers",
-    "urllib3": "gcs",
-    "uvicorn": "server",
-    "vl_convert": "report",
-    "yaml": "lint",
-}
+_TABLES = tomllib.loads(Path(__file__).with_name("extras.toml").read_text())
+OF_COMMAND: dict[str, str] = _TABLES["command"]
+OF_PACKAGE: dict[str, str] = _TABLES["package"]
 # Of a package whose folder several distributions share, Python raises no ModuleNotFoundError.
 _FROM_SHARED = re.compile(r"cannot import name '(\w+)' from '(google(?:\.cloud)?)'")
 

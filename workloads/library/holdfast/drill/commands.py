@@ -4,7 +4,8 @@ import json
 import os
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,13 +26,14 @@ from holdfast.drill.catalogue import (
 from holdfast.drill.catalogue import drills as known_drills
 from holdfast.drill.plan import Drill, DrillWork, Place
 from holdfast.drill.remote import Where, builder, checked, consent
-from holdfast.drill.runner import DrillRunner, Record
+from holdfast.drill.runner import DrillRun, Record
 from holdfast.drill.target import Target
 from holdfast.drill.verdict import exit_code
 from holdfast.tables import print_json, print_table
 
 Builder = Callable[[Drill, Path], Target]
 """Drill and folder of its run -> the place where it runs."""
+Runner = Callable[[Drill, Target], DrillRun]
 
 
 def list_all(*, as_json: bool) -> None:
@@ -46,10 +48,10 @@ def list_all(*, as_json: bool) -> None:
 def run_drills(names: list[str], target: str, out: Path, where: Where, *, as_json: bool) -> int:
     drills = chosen(names, target)
     place = drills[0].place
-    runner, build = DrillRunner(log=console.moment), local
+    runner, build = partial(DrillRun, log=console.moment), local
     if place is not Place.LOCAL:
         where = checked(place, where)
-        runner, build = replace(runner, consent=consent(where)), builder(place, where)
+        runner, build = partial(runner, consent=consent(where)), builder(place, where)
     code, journals = run_all(drills, out, build, runner, quiet=as_json)
     if as_json:
         print(json.dumps({"schema": "holdfast.drills/1", "drills": journals}, default=str))
@@ -57,7 +59,7 @@ def run_drills(names: list[str], target: str, out: Path, where: Where, *, as_jso
 
 
 def run_all(
-    drills: Sequence[Drill], out: Path, build: Builder, runner: DrillRunner, *, quiet: bool = False
+    drills: Sequence[Drill], out: Path, build: Builder, runner: Runner, *, quiet: bool = False
 ) -> tuple[int, list[dict[str, Any]]]:
     """Exit code, and the journals. A signal ends it all."""
     records: list[Record] = []
@@ -70,10 +72,10 @@ def run_all(
     return code, [record.journal() for record in records]
 
 
-def _run(drill: Drill, out: Path, build: Builder, runner: DrillRunner, *, quiet: bool) -> Record:
+def _run(drill: Drill, out: Path, build: Builder, runner: Runner, *, quiet: bool) -> Record:
     print(f"drill {drill.name}: {drill.question}", file=sys.stderr)
     folder = store.fresh(out, drill.name)
-    record = runner.run(drill, build(drill, folder))
+    record = runner(drill, build(drill, folder)).run()
     path = store.write(folder, record.journal())
     if not quiet:
         console.verdict(record.journal())

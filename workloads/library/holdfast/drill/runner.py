@@ -89,56 +89,32 @@ def _consents(_drill: Drill, _victims: Sequence[str]) -> None:
     """Agrees to everything: the processes are the drill's own."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class DrillRunner:
+@dataclass
+class DrillRun:
+    """One drill, from its first step to its last number."""
+
+    drill: Drill
+    target: Target
     log: Callable[[float, str, str], None]
     """(when, step, what happened), at once."""
     consent: Callable[[Drill, Sequence[str]], None] = _consents
-    """Raises Stopped. Called with the names of the targets before the first fault."""
+    """Called with the names of the targets before the first fault; raises Stopped."""
 
-    def run(self, drill: Drill, target: Target) -> Record:
-        record = Record(drill=drill)
+    def run(self) -> Record:
+        self.record = record = Record(drill=self.drill)
         with _handled(_interrupt):
             try:
-                _DrillRun(self, drill, target, record).run_steps()
+                self._run_steps()
             except Interrupted as notice:
                 record.stopped, record.signal = True, notice.signum
                 record.fail("interrupted", f"by {notice}")
             finally:
                 with _handled(signal.SIG_IGN):
-                    self._roll_back(target, record)
+                    self._roll_back()
         record.ended = time.time()
         return record
 
-    def note(self, record: Record, step: str, text: str) -> None:
-        now = time.time()
-        record.timeline.append((now, step, text))
-        self.log(now, step, text)
-
-    def _roll_back(self, target: Target, record: Record) -> None:
-        for name, undo in target.rollback():
-            failed = ""
-            try:
-                undo()
-            except Exception as error:  # noqa: BLE001  # the other steps must still run, and the journal has it
-                failed = f"{type(error).__name__}: {error}"
-                record.fail("rollback", f"{name}: {error}")
-            record.rollbacks.append({"name": name, "succeeded": not failed, "output": failed})
-        done = sum(step["succeeded"] for step in record.rollbacks)
-        steps = f"{done} of {len(record.rollbacks)} steps done" if record.rollbacks else "nothing to put back"
-        self.note(record, "rollback", steps)
-
-
-@dataclass(frozen=True)
-class _DrillRun:
-    """One drill, from its first step to its last number."""
-
-    runner: DrillRunner
-    drill: Drill
-    target: Target
-    record: Record
-
-    def run_steps(self) -> None:
+    def _run_steps(self) -> None:
         step = "prepare"
         try:
             self.target.prepare()
@@ -176,7 +152,7 @@ class _DrillRun:
         if not victims:
             raise DrillError(f"nothing to hit: no {self.drill.blast.of} there")
         self._note("targets", f"{', '.join(victims)} (of {len(found)})")
-        self.runner.consent(self.drill, victims)
+        self.consent(self.drill, victims)
         return victims
 
     def _recover(self) -> float:
@@ -226,7 +202,21 @@ class _DrillRun:
         self._note(step, why.splitlines()[0])
 
     def _note(self, step: str, text: str) -> None:
-        self.runner.note(self.record, step, text)
+        now = time.time()
+        self.record.timeline.append((now, step, text))
+        self.log(now, step, text)
+
+    def _roll_back(self) -> None:
+        for name, undo in self.target.rollback():
+            failed = ""
+            try:
+                undo()
+            except Exception as error:  # noqa: BLE001  # the other steps must still run, and the journal has it
+                failed = f"{type(error).__name__}: {error}"
+                self.record.fail("rollback", f"{name}: {error}")
+            self.record.rollbacks.append({"name": name, "succeeded": not failed, "output": failed})
+        done, of = sum(step["succeeded"] for step in self.record.rollbacks), len(self.record.rollbacks)
+        self._note("rollback", f"{done} of {of} steps done" if of else "nothing to put back")
 
 
 @contextmanager

@@ -5,7 +5,7 @@ that wrote it, by uid; the job that the line names is not asked. Guarantee: what
 another writes, and goes when the job does.
 """
 
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 from itertools import chain
@@ -29,8 +29,6 @@ class Progress:
     """Namespace and name of a pod -> uid of what controls it; empty: no such pod was seen."""
     held: dict[str, deque[Event]] = field(default_factory=dict[str, deque[Event]])
     """By uid."""
-    unused: Counter[str] = field(default_factory=Counter[str])
-    """Reason -> writers whose lines were dropped."""
     _waiting: list[tuple[float, Lines]] = field(default_factory=list[tuple[float, Lines]])
 
     def read(self, now_s: float) -> None:
@@ -42,8 +40,6 @@ class Progress:
                     self.held.setdefault(uid, deque(maxlen=KEPT_LINES)).extend(shown)
             elif now_s - since_s < PATIENCE_S and len(self._waiting) < MOST_WAITING:
                 self._waiting.append((since_s, written))
-            else:
-                self.unused["no pod of that name was seen"] += 1
 
     def events(self, job: Movable) -> Iterable[Event]:
         """The newest ones that show how far a job is."""

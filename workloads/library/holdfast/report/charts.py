@@ -12,16 +12,11 @@ import altair as alt
 
 from holdfast.ledger.account import Point, Recovery
 from holdfast.ledger.job_ledger import JobLedger
-from holdfast.ledger.timeline import State
 from holdfast.report import theme
 from holdfast.report.bounds import MOST_LIVES, MOST_MARKS, MOST_POINTS, count_of, thin
-from holdfast.report.goodput import DAY_S, HOUR_S, MINUTE_S, SECOND_US, Bucket
-from holdfast.report.text import plural
 from holdfast.report.theme import Plot
 
 Row = dict[str, Any]
-# Of the axis: a single hour would be a bar as wide as the plot.
-LEAST_S = 12 * HOUR_S
 
 
 def every_eviction(ledgers: Iterable[JobLedger]) -> list[tuple[JobLedger, Recovery]]:
@@ -100,53 +95,3 @@ def _done_at(ledger: JobLedger, t_us: int) -> float:
 
 def _ends(ledgers: Sequence[JobLedger]) -> str:
     return "; ".join(f"{x.run} reached {x.progress[-1][1]:.0f} after {x.seconds:.0f} s" for x in ledgers if x.progress)
-
-
-def goodput(found: Sequence[Bucket]) -> Plot:
-    """The time of all jobs, bucket by bucket, stacked by what it went to."""
-    length = found[0].length_us // SECOND_US
-    unit, unit_s = next((n, s) for n, s in (("hours", HOUR_S), ("minutes", MINUTE_S), ("seconds", 1)) if length >= s)
-    rows: list[Row] = [
-        {
-            "from": b.begin_us // 1000,
-            "state": s.value,
-            "amount": round(us / 1e6 / unit_s, 6),
-            "order": theme.ORDER.index(s),
-        }
-        for b in found
-        for s, us in b.states_us.items()
-    ]
-    wall = sum(b.wall_us for b in found)
-    kept = sum(b.states_us.get(State.PRODUCTIVE, 0) for b in found)
-    # Buckets without time are left out before, so each has a goodput.
-    worst = min(found, key=lambda b: b.goodput)
-    described = (
-        f"{kept / wall:.0%} of {wall / 1e6 / unit_s:.1f} {unit} were productive; "
-        f"the least productive bar is {worst.begin} with {worst.goodput:.0%}."
-    )
-    # Each bar is as wide as its bucket but for a gap.
-    wide = [row | {"to": row["from"] + length * 11_000 // 12} for row in rows]
-    begin, end = found[0].begin_us // 1000, (found[-1].begin_us + found[-1].length_us) // 1000
-    if length >= HOUR_S:
-        end = max(end, begin + LEAST_S * 1000)
-    form = "%H:%M:%S" if length < 60 else "%H:%M" if length < 1800 else "%b %d %H:%M"
-    axis = alt.Axis(format=form, grid=False, tickCount=5, labelOverlap=True, labelSeparation=24, labelBound=True)
-    x = alt.X("from:T", title="UTC", scale=alt.Scale(type="utc", domain=[begin, end], nice=False), axis=axis)
-    y, color = alt.Y("amount:Q", title=f"{unit} of all jobs"), theme.state_color({row["state"] for row in rows})
-    chart = (
-        alt.Chart(alt.Data(values=wide))
-        # Said here: of bars with two ends in time Vega-Lite would make horizontal ones.
-        .mark_bar(orient="vertical")
-        .encode(x=x, x2="to:T", y=y.stack("zero"), color=color, order="order:Q")
-        .properties(width=theme.WIDTH, height=220)
-    )
-    return Plot(
-        "goodput", "Where the time of all jobs went", described, theme.spec(chart), f"One bar: {_length(length)}"
-    )
-
-
-def _length(length_s: int) -> str:
-    """One bucket, in words."""
-    units = ((DAY_S, "day"), (HOUR_S, "hour"), (MINUTE_S, "minute"), (1, "second"))
-    size, name = next((s, n) for s, n in units if length_s >= s)
-    return f"one {name}" if length_s == size else plural(length_s // size, name)

@@ -13,14 +13,14 @@ from holdfast.contract.values import finite
 from holdfast.ledger.job_ledger import KINDS, JobLedger
 from holdfast.ledger.money import Money
 from holdfast.report.capacity import Capacities
-from holdfast.report.goodput import Bucket, buckets, totals_of
 from holdfast.report.objectives import Objective, objectives
 from holdfast.report.sentences import answer, next_steps, pays
 from holdfast.report.teams import TeamCost
 from holdfast.report.text import exactly
+from holdfast.report.totals import totals_of
 
 # Others read this JSON: a field that goes or changes its unit needs a new number.
-SCHEMA = "holdfast.report/3"
+SCHEMA = "holdfast.report/4"
 # Jobs of one experiment share a stem; the suffix names what a job is compared as.
 BASELINE, NAIVE = "-baseline", "-naive"
 
@@ -45,8 +45,6 @@ class Report:
     summary: Mapping[str, Any] = field(default_factory=dict[str, Any])
     capacity: Capacities = field(default_factory=Capacities)
     money: Money | None = None
-    goodput: tuple[Bucket, ...] = ()
-    """Of the jobs that are no comparison."""
     teams: tuple[TeamCost, ...] = ()
     """Receipts by team."""
 
@@ -60,7 +58,6 @@ class Report:
             "objectives": [asdict(o) for o in self.objectives],
             "totals": {kind: totals_of(kind, found).as_json() for kind in KINDS if (found := self.of_kind(kind))},
             "jobs": [job_row(ledger) for ledger in self.ledgers],
-            "goodput": [bucket.as_json() for bucket in self.goodput],
             "capacity": self.capacity.as_json(),
             "money": money_row(self.money) if self.money else None,
             "teams": [asdict(cost) for cost in self.teams],
@@ -92,8 +89,6 @@ def build(
         summary=summary,
         capacity=capacity,
         money=money,
-        # A comparison would count as our own loss; where a folder holds nothing else, it is what was asked for.
-        goodput=buckets([x for x in ordered if role_order(x.run) == 1] or ordered),
     )
 
 

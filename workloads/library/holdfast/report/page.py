@@ -71,8 +71,6 @@ def render(report: Report) -> str:
 def sections(report: Report) -> list[dict[str, Any]]:
     """Heading, plots and tables of each part that shows jobs."""
     found: list[dict[str, Any]] = []
-    if report.goodput:
-        found.append(_section("Goodput over time", [charts.goodput(report.goodput)], tables.goodput(report.goodput)))
     for kind, title, unit, does in KINDS:
         if ledgers := report.of_kind(kind):
             worst = _worst(ledgers)

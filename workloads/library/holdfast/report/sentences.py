@@ -8,9 +8,9 @@ from holdfast.contract.telemetry import KIND_TRAINING
 from holdfast.ledger.job_ledger import JobLedger
 from holdfast.ledger.money import Money
 from holdfast.ledger.timeline import State
-from holdfast.report.goodput import totals_of
 from holdfast.report.objectives import Objective, ObjectiveVerdict
 from holdfast.report.text import duration, plural
+from holdfast.report.totals import totals_of
 
 
 def answer(ledgers: Sequence[JobLedger], summary: Mapping[str, Any]) -> str:

@@ -12,10 +12,10 @@ from holdfast.ledger.money import Money
 from holdfast.place.churn.estimate import Exposure
 from holdfast.report.bounds import MOST_EVICTIONS, MOST_OPEN_ROWS, MOST_ROWS, cut
 from holdfast.report.capacity import Capacities, Wait
-from holdfast.report.goodput import Bucket, Totals, totals_of
 from holdfast.report.objectives import Objective
 from holdfast.report.text import percent, plural, seconds
 from holdfast.report.theme import ORDER
+from holdfast.report.totals import Totals, totals_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,9 +27,6 @@ class Table:
     title: str = ""
     note: str = ""
     """What was left out."""
-
-
-STATE_COLUMNS = ("#wall, s", "#useful %", *(f"#{state.value}" for state in ORDER))
 
 
 def objectives(goals: Iterable[Objective]) -> list[tuple[str, str, str, str]]:
@@ -50,18 +47,6 @@ def money(found: Money) -> Table:
     return Table(("Capacity", "#$ an hour", "#$ per useful hour", "Basis"), list(shown), "Money")
 
 
-def goodput(found: Iterable[Bucket]) -> Table:
-    return Table(("From, UTC", *STATE_COLUMNS), [(b.begin, *_states(b)) for b in found], "goodput over time in seconds")
-
-
-def _states(found: Totals | Bucket) -> tuple[str, ...]:
-    return (
-        seconds(found.wall_us),
-        percent(found.goodput),
-        *(seconds(found.states_us.get(state, 0)) for state in ORDER),
-    )
-
-
 def job_rows(ledgers: Sequence[JobLedger]) -> list[Totals]:
     """One for each job; of many jobs the worst, the others together, and all."""
     found = cut(ledgers, MOST_ROWS, lambda one: one.unused_us)
@@ -73,8 +58,14 @@ def job_rows(ledgers: Sequence[JobLedger]) -> list[Totals]:
 
 
 def jobs(ledgers: Sequence[JobLedger], title: str) -> Table:
-    rows = [(row.name, *_states(row), str(row.evictions), str(row.lost)) for row in job_rows(ledgers)]
-    return Table(("Job", *STATE_COLUMNS, "#evictions", "#done again"), rows, f"{title} in seconds")
+    rows = [
+        (row.name, seconds(row.wall_us), percent(row.goodput), *(seconds(row.states_us[state]) for state in ORDER),
+         str(row.evictions), str(row.lost))
+        for row in job_rows(ledgers)
+    ]  # fmt: skip
+    states = (f"#{state.value}" for state in ORDER)
+    head = ("Job", "#wall, s", "#useful %", *states, "#evictions", "#done again")
+    return Table(head, rows, f"{title} in seconds")
 
 
 def evictions(ledgers: Sequence[JobLedger]) -> Table:

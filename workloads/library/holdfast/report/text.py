@@ -1,6 +1,4 @@
-"""Numbers, lengths of time and moments as text. Pure."""
-
-from datetime import UTC, datetime
+"""Numbers and lengths of time as text. Pure."""
 
 
 def plural(number: int, noun: str) -> str:
@@ -19,12 +17,6 @@ def duration(seconds: float) -> str:
     if seconds < 7200:
         return f"{seconds / 60:.0f} min"
     return f"{seconds / 3600:.1f} h" if seconds < 172_800 else f"{seconds / 86_400:.1f} days"
-
-
-def moment(t_s: float, bucket_s: int = 60) -> str:
-    """As precise as the bucket that begins there needs."""
-    form = "%Y-%m-%dT%H:%M:%SZ" if bucket_s < 60 else "%Y-%m-%dT%H:%MZ"
-    return f"{datetime.fromtimestamp(t_s, UTC):{form}}"
 
 
 def percent(share: float) -> str:

@@ -12,7 +12,6 @@ from holdfast.ledger.timeline import Span, State
 from holdfast.report import theme
 from holdfast.report.bounds import MOST_BARS, MOST_LANES, MOST_MARKS, count_of, cut, thin
 from holdfast.report.charts import every_eviction, since_begin, time_of_run
-from holdfast.report.goodput import split
 from holdfast.report.theme import Plot
 
 
@@ -106,8 +105,13 @@ def _by_stretch(lane: Lane, most: int) -> Iterable[tuple[int, int, State]]:
     # Rounded up: rounded down, the last microseconds would need a stretch more than there is room for.
     length = -(-(lane.spans[-1].end_us - begin) // count)
     sums: dict[int, Counter[State]] = defaultdict(Counter)
-    for number, state, us in split(lane.spans, length, begin):
-        sums[number][state] += us
+    for low, high, state, _ in lane.spans:
+        while low < high:
+            # Integers throughout: floats lose microseconds, and the states would no longer add up.
+            number = (low - begin) // length
+            until = min(high, begin + (number + 1) * length)
+            sums[number][state] += until - low
+            low = until
     for number, states in sorted(sums.items()):
         at = begin + number * length
         for state in (s for s in theme.ORDER if states[s]):

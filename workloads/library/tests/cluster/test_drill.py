@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from pytest_kubernetes.providers.base import AClusterManager
 from holdfast.clients.api import Object
 from holdfast.contract.pools import Pool
 from holdfast.drill.catalogue import find
-from holdfast.drill.runner import DrillRunner
+from holdfast.drill.runner import DrillRun
 from holdfast.drill.targets.evictors import TAINT, TaintEvictor
 from holdfast.drill.verdict import Verdict
 from tests import platforms
@@ -24,7 +25,7 @@ from workloads.library.tests.drill.by_hand import no_log
 from workloads.library.tests.drill.rig import JOB, RigEvictor, target
 
 PODS, SPARE = 6, 3
-QUIET = DrillRunner(log=no_log)
+QUIET = partial(DrillRun, log=no_log)
 
 
 @pytest.fixture
@@ -70,7 +71,7 @@ def test_a_lone_node_is_taken_by_the_api_alone_and_given_back(
 def test_a_storm_hits_thirty_percent_and_the_job_pays_nothing(work: World) -> None:
     evictor = RigEvictor("notice and end of", work.preempt)
     drill = find("cluster-storm")
-    record = QUIET.run(drill, target(work.api, work, drill, evictor))
+    record = QUIET(drill, target(work.api, work, drill, evictor)).run()
     assert {each.verdict for each in record.results} == {Verdict.HELD}, record.why
     assert len(evictor.evicted) == PODS * 30 // 100
 
@@ -82,7 +83,7 @@ def test_a_job_that_pays_for_evictions_is_found_out(world: World, spot: Pool) ->
     world.create_job(JOB, spec)
     world.wait_running(PODS)
     drill = find("cluster-lone-node")
-    record = QUIET.run(drill, target(world.api, world, drill, RigEvictor("end of", world.preempt)))
+    record = QUIET(drill, target(world.api, world, drill, RigEvictor("end of", world.preempt))).run()
     broken = [each.objective.promise for each in record.results if each.verdict is Verdict.BROKEN]
     assert (record.verdict, broken) == (Verdict.BROKEN, ["no failure charged"])
 
@@ -92,7 +93,7 @@ def test_nodes_that_would_not_go_by_themselves_are_refused(world: World, serving
     world.create_job(JOB, world.job_spec(serving, 1))
     world.wait_running(1)
     drill = find("cluster-lone-node")
-    record = QUIET.run(drill, target(world.api, world, drill, TaintEvictor(world.api)))
+    record = QUIET(drill, target(world.api, world, drill, TaintEvictor(world.api))).run()
     assert (record.verdict, record.fail_step) == (Verdict.STOPPED, "targets")
     assert "a serving node is never hit" in record.why
     assert not tainted(world)
@@ -105,7 +106,7 @@ def test_a_node_with_somebody_elses_pod_is_refused(work: World, spot: Pool) -> N
         alien["spec"]["nodeName"] = pod["spec"]["nodeName"]
         work.create_pod(f"alien-{pod['metadata']['name']}", alien)
     drill = find("cluster-lone-node")
-    record = QUIET.run(drill, target(work.api, work, drill, TaintEvictor(work.api)))
+    record = QUIET(drill, target(work.api, work, drill, TaintEvictor(work.api))).run()
     assert (record.verdict, record.fail_step) == (Verdict.STOPPED, "targets")
     assert "runs there too" in record.why
 

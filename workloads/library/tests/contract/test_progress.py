@@ -5,6 +5,7 @@ import pty
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -24,15 +25,8 @@ with working("soon over"):
 def at_a_terminal(command: list[str], *, until: str = "", **variables: str) -> tuple[str, str, int]:
     """Standard output, what the terminal got as standard error, exit code. A line goes in once `until` was shown."""
     ours, theirs = pty.openpty()
-    with subprocess.Popen(
-        command,
-        cwd=ROOT,
-        env=os.environ | variables,
-        text=True,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=theirs,
-    ) as running:
+    pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": theirs}
+    with subprocess.Popen(command, cwd=ROOT, env=os.environ | variables, text=True, **pipes) as running:
         os.close(theirs)
         assert running.stdin and running.stdout
         shown = b""

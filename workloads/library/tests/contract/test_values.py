@@ -12,16 +12,8 @@ from holdfast.contract.values import assigned, between, duration_s, finite, mome
 
 @pytest.mark.parametrize("got", [True, "3", None, math.nan, math.inf, 0, 11])
 def test_only_a_finite_number_in_the_range_passes(got: object) -> None:
-    with pytest.raises(InputError, match="1 to 10"):
+    with pytest.raises(InputError, match=f"got {got!r}; allowed: 1 to 10"):
         between("field", got, 1, 10)
-
-
-def test_a_text_is_shown_as_one() -> None:
-    with pytest.raises(InputError, match="got '8'; allowed: 1 to 10"):
-        between("field", "8", 1, 10)
-
-
-def test_a_range_without_an_upper_end_says_so() -> None:
     between("field", 10**9, 1, math.inf)
     with pytest.raises(InputError, match="1 or more"):
         between("field", 0, 1, math.inf)
@@ -40,13 +32,8 @@ def test_what_is_no_duration(text: str) -> None:
 
 def test_moments_are_read_in_every_form_that_is_written_here() -> None:
     noon = unix_s("2027-01-31T12:00:00Z")
-    for same in (
-        "2027-01-31T13:00:00+01:00",
-        "2027-01-31t12:00:00z",
-        "2027-01-31T12:00:00.000000000Z",
-        "2027-01-31 12:00:00",
-    ):
-        assert unix_s(same) == noon
+    same = ("31T13:00:00+01:00", "31t12:00:00z", "31T12:00:00.000000000Z", "31 12:00:00")
+    assert {unix_s(f"2027-01-{text}") for text in same} == {noon}
     assert rfc3339(noon) == "2027-01-31T12:00:00Z"
 
 

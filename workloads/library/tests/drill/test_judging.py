@@ -31,9 +31,9 @@ def test_an_objective_is_judged_by_its_bound(wanted: Bound, measured: float | No
     assert Result(objective=Objective(promise="p", bound=wanted), measured=measured).verdict is verdict
 
 
-HELD = Result(objective=Objective(promise="a", bound=bound("x <= 1")), measured=1)
-BROKEN = Result(objective=Objective(promise="b", bound=bound("x <= 1")), measured=2)
-UNSEEN = Result(objective=Objective(promise="c", bound=bound("x <= 1")), measured=None)
+HELD, BROKEN, UNSEEN = (
+    Result(objective=Objective(promise="p", bound=bound("x <= 1")), measured=measured) for measured in (1, 2, None)
+)
 
 
 @pytest.mark.parametrize(
@@ -69,17 +69,14 @@ def test_the_worst_drill_decides_and_none_is_never_zero(verdicts: list[Verdict],
     assert exit_code(verdicts) == code
 
 
-def test_a_promise_is_read_with_its_bound_and_its_unit() -> None:
+def test_a_promise_is_read_with_its_bound_and_its_unit_and_what_is_none_refused() -> None:
     (found,) = promised("back in time: recovered_s <= 1.5 s")
     wanted = Bound(metric="recovered_s", operator="<=", value=1.5, unit="s")
     assert found == Objective(promise="back in time", bound=wanted)
     assert str(found.bound) == "recovered_s <= 1.5 s" and bound(str(found.bound)) == wanted
-
-
-@pytest.mark.parametrize("text", ["", "x", "x < 3", "x<=3", "x <= three", "x <= 3 s more"])
-def test_what_is_no_bound_is_refused(text: str) -> None:
-    with pytest.raises(InputError, match="cannot be read"):
-        bound(text)
+    for text in ("", "x", "x < 3", "x<=3", "x <= three", "x <= 3 s more"):
+        with pytest.raises(InputError, match="cannot be read"):
+            bound(text)
 
 
 # The last line of the demo names each objective that was not met.
@@ -97,11 +94,8 @@ def test_the_last_line_names_the_objective_that_is_missed(
     batch = sample.SUMMARY["batch"] | {"lost": lost}
     assert verdict(DEMO, sample.SUMMARY | {"seconds": 1.0, "batch": batch}) == code
     assert capsys.readouterr().out.startswith(shown)
-
-
-def test_a_twin_that_fared_well_is_not_slandered() -> None:
     fared = {"lost_steps": 9, "bit_exact": True, "false_completion_steps": []}
-    assert twin_outcome(fared, 240) == "9 steps done again, same result"
+    assert twin_outcome(fared, 240) == "9 steps done again, same result", "a twin that fared well is not slandered"
 
 
 def test_a_command_may_exit_with_findings_where_that_is_expected() -> None:

@@ -20,17 +20,16 @@ pytestmark = pytest.mark.process
 OBEDIENT = "import signal,sys,time; signal.signal(signal.SIGTERM, lambda *_: sys.exit(143)); print('up', flush=True); time.sleep(60)"
 DEAF = "import signal,time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('up', flush=True); time.sleep(60)"
 # The child leaves the session and the process group, as an uploader does, and is orphaned by exec order.
-ESCAPING = (
-    "import os,signal,time\n"
-    "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
-    "pid = os.fork()\n"
-    "if pid == 0:\n"
-    "    os.setsid()\n"
-    "    print('child', os.getpid(), flush=True)\n"
-    "    time.sleep(60)\n"
-    "print('up', flush=True)\n"
-    "time.sleep(60)\n"
-)
+ESCAPING = """
+import os, signal, time
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+if os.fork() == 0:
+    os.setsid()
+    print('child', os.getpid(), flush=True)
+    time.sleep(60)
+print('up', flush=True)
+time.sleep(60)
+"""
 
 
 @pytest.fixture
@@ -78,12 +77,17 @@ def test_power_loss_takes_processes_that_left_the_session_too(tmp_path: Path, ow
     until(lambda: not psutil.pid_exists(child) or psutil.Process(child).status() == psutil.STATUS_ZOMBIE)
 
 
-def test_what_a_killed_run_left_behind_is_cleared_by_the_next(tmp_path: Path, owner: str) -> None:
+def test_what_a_killed_run_left_behind_is_cleared_by_the_next_and_no_pod_of_another_owner(
+    tmp_path: Path, owner: str
+) -> None:
+    other = start(OBEDIENT, tmp_path, owner + "x")
     code = f"from holdfast.drill.pods import Pod; from pathlib import Path; import os, sys\nPod([sys.executable, '-c', {DEAF!r}], log=Path({str(tmp_path / 'left.log')!r}), owner={owner!r}); os.kill(os.getpid(), 9)"
     subprocess.run([sys.executable, "-c", code], check=False, timeout=60)
     until(lambda: "up" in (tmp_path / "left.log").read_text())
-    assert clear(owner) == 1
-    assert clear(owner) == 0
+    assert [clear(owner), clear(owner)] == [1, 0]
+    assert other.exit_code is None
+    os.kill(other.pid, signal.SIGTERM)
+    assert other.wait(30) == 143
 
 
 def test_a_process_that_takes_long_to_die_is_one_process(
@@ -95,14 +99,6 @@ def test_a_process_that_takes_long_to_die_is_one_process(
     monkeypatch.setattr(psutil.Process, "send_signal", lambda p, number: missed.pop() if missed else send(p, number))
     assert clear(owner) == 1
     assert not missed and pod.wait(10) == 137
-
-
-def test_a_pod_of_another_owner_is_not_touched(tmp_path: Path, owner: str) -> None:
-    pod = start(OBEDIENT, tmp_path, owner)
-    assert clear(owner + "x") == 0
-    assert pod.exit_code is None
-    os.kill(pod.pid, signal.SIGTERM)
-    assert pod.wait(30) == 143
 
 
 def test_what_a_pod_leaves_in_its_temporary_folder_goes_with_it(tmp_path: Path, owner: str) -> None:

@@ -28,26 +28,20 @@ OURS = replace(
 )
 PROD = replace(OURS, name="prod", cluster="holdfast-prod", drills=False)
 CONTEXT = "gke_acme-ours_europe-west4_holdfast-dev"
-KNOWN = (
-    CONTEXT,
-    "gke_acme-ours_europe-west4-a_holdfast-dev",
-    "gke_acme-ours_europe-west4_holdfast-prod",
-    "gke_theirs_x_prod",
-    "kind-a",
-)
+ZONAL, IN_PROD = "gke_acme-ours_europe-west4-a_holdfast-dev", "gke_acme-ours_europe-west4_holdfast-prod"
+KNOWN = (CONTEXT, ZONAL, IN_PROD, "gke_theirs_x_prod", "kind-a")
 
 
 @pytest.fixture
 def where(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Where:
-    documents = {KNOWN[0]: OURS, KNOWN[1]: OURS, KNOWN[2]: PROD}
+    documents = {CONTEXT: OURS, ZONAL: OURS, IN_PROD: PROD}
     monkeypatch.setattr(remote, "published", lambda api: documents.get(api.context))
-    contexts = [{"name": name, "context": {"cluster": "c", "user": "u"}} for name in KNOWN]
     body = {
         "apiVersion": "v1",
         "kind": "Config",
         "clusters": [{"name": "c", "cluster": {"server": "https://127.0.0.1:1"}}],
         "users": [{"name": "u", "user": {}}],
-        "contexts": contexts,
+        "contexts": [{"name": name, "context": {"cluster": "c", "user": "u"}} for name in KNOWN],
         "current-context": "gke_theirs_x_prod",
     }
     path = tmp_path / "kubeconfig"
@@ -57,7 +51,7 @@ def where(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Where:
 
 @pytest.mark.parametrize(
     ("place", "context", "project"),
-    [(Place.GKE, KNOWN[0], "acme-ours"), (Place.GKE, KNOWN[1], "acme-ours"), (Place.CLUSTER, "kind-a", "")],
+    [(Place.GKE, CONTEXT, "acme-ours"), (Place.GKE, ZONAL, "acme-ours"), (Place.CLUSTER, "kind-a", "")],
     ids=["regional", "zonal", "of no environment, through its API only"],
 )
 def test_what_is_named_is_taken_with_the_project_of_its_environment(
@@ -88,8 +82,8 @@ def test_what_is_not_named_or_does_not_match_is_refused(where: Where, change: di
 @pytest.mark.parametrize("place", [Place.GKE, Place.CLUSTER])
 def test_an_environment_that_allows_no_drills_is_not_hit_by_any(where: Where, place: Place) -> None:
     with pytest.raises(InputError) as error:
-        checked(place, replace(where, context=KNOWN[2]))
-    assert error.value.got == f"{KNOWN[2]}, which is {PROD}"
+        checked(place, replace(where, context=IN_PROD))
+    assert error.value.got == f"{IN_PROD}, which is {PROD}"
     assert "allow_drills=True" in error.value.fix
 
 
@@ -110,11 +104,17 @@ def node(project: str, name: str = "gke-1") -> dict[str, Any]:
 
 
 class Nodes:
-    """An API that knows nodes of two projects."""
+    """An API that knows nodes of two projects, and three pods, each alone on a Spot node."""
 
     def get(self, path: str) -> dict[str, Any]:
         name = path.rsplit("/", 1)[1]
         return node("theirs" if name == "alien" else "ours", name)
+
+    def items(self, path: str, **_: object) -> Iterator[dict[str, Any]]:
+        for name, made in MADE.items():
+            labels = {"cloud.google.com/gke-spot": "true"}
+            meta = {"name": name, "namespace": "n", "uid": name, "creationTimestamp": made, "labels": labels}
+            yield {"metadata": meta, "spec": {"nodeName": name}, "status": {"phase": "Running"}}
 
 
 def test_gcloud_hits_the_vm_of_the_node_and_none_of_another_project(
@@ -137,9 +137,8 @@ def test_gcloud_hits_the_vm_of_the_node_and_none_of_another_project(
         evictor.evict(["gke-1", "alien"])
     assert not log.exists()
     assert "europe-west4-a/gke-1" in evictor.evict(["gke-1"])
-    assert (
-        log.read_text() == "compute instances simulate-maintenance-event gke-1 --project=ours --zone=europe-west4-a\n"
-    )
+    words = "compute instances simulate-maintenance-event gke-1 --project=ours --zone=europe-west4-a\n"
+    assert log.read_text() == words
     with pytest.raises(Unjudged, match="not found"):
         evictor.evict(["gone"])
 
@@ -149,18 +148,8 @@ def test_gcloud_hits_the_vm_of_the_node_and_none_of_another_project(
 MADE = {"a": "2026-01-01T00:09:00Z", "b": "2026-01-01T00:00:00Z", "c": "2026-01-01T00:05:00Z"}
 
 
-class Listing:
-    """An API with three pods, each alone on a Spot node, and none of anybody else."""
-
-    def items(self, path: str, **_: object) -> Iterator[dict[str, Any]]:
-        for name, made in MADE.items():
-            labels = {"cloud.google.com/gke-spot": "true"}
-            meta = {"name": name, "namespace": "n", "uid": name, "creationTimestamp": made, "labels": labels}
-            yield {"metadata": meta, "spec": {"nodeName": name}, "status": {"phase": "Running"}}
-
-
 @pytest.mark.parametrize("fault", [Fault.EVICT, Fault.PREEMPT])
 def test_the_oldest_goes_first_since_what_fell_lately_waits_longer_each_time(fault: Fault) -> None:
-    api: Any = Listing()
+    api: Any = Nodes()
     found = Cluster(api, Named(namespace="n", selector="a=b"), fault, TaintEvictor(api)).candidates()
     assert [name.split("/")[1] for name in found] == ["b", "c", "a"]

@@ -73,22 +73,21 @@ def test_counters_begin_anew_when_they_fall(server: MetricServer, writer: CloudW
 
 
 @pytest.mark.parametrize(
-    "fault", [grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.RESOURCE_EXHAUSTED, grpc.StatusCode.INTERNAL]
+    ("fault", "times", "taken"),
+    [
+        (grpc.StatusCode.UNAVAILABLE, 2, 201),
+        (grpc.StatusCode.RESOURCE_EXHAUSTED, 2, 201),
+        (grpc.StatusCode.INTERNAL, 2, 201),
+        (grpc.StatusCode.PERMISSION_DENIED, 1, 1),
+        (grpc.StatusCode.INVALID_ARGUMENT, 1, 1),
+    ],
 )
-def test_a_passing_fault_is_tried_again(server: MetricServer, writer: CloudWriter, fault: grpc.StatusCode) -> None:
-    server.faults = [fault, fault]
-    assert writer.write(ages(2)) == 2
-    assert server.faults == []
-    assert writer.refused == 0
-
-
-@pytest.mark.parametrize("fault", [grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.INVALID_ARGUMENT])
-def test_a_lasting_fault_is_counted_and_the_other_batches_still_go(
-    server: MetricServer, writer: CloudWriter, clock: Clock, fault: grpc.StatusCode
+def test_a_passing_fault_is_tried_again_and_a_lasting_one_is_counted_and_stops_no_other_batch(
+    server: MetricServer, writer: CloudWriter, clock: Clock, fault: grpc.StatusCode, times: int, taken: int
 ) -> None:
-    server.faults = [fault]
-    assert writer.write(ages(201)) == 1
-    assert writer.refused == 200
+    server.faults = [fault] * times
+    assert writer.write(ages(201)) == taken
+    assert (server.faults, writer.refused) == ([], 201 - taken)
     clock.now += 15
     assert writer.write(ages(201)) == 201
 

@@ -15,6 +15,7 @@ from workloads.library.tests.sample import EPOCH
 BORN = "2026-11-21T00:00:00Z"
 NOW = 1_795_219_200.0 + 3600  # an hour later
 SPOT = {"cloud.google.com/gke-spot": "true"}
+SHUTS_DOWN = "node is shutting down"
 
 
 def node(name: str, *, labels: dict[str, str] = SPOT, ready: str = "True", message: str = "", ends: str = "") -> Any:
@@ -64,25 +65,9 @@ ENDED = [{"type": "DisruptionTarget", "status": "True", "reason": "TerminationBy
 
 SIGNS = {
     "pod": lambda c: c.pod("MODIFIED", pod("p", on="a", phase="Failed", conditions=ENDED)),
-    "node": lambda c: c.node("MODIFIED", node("a", ready="False", message="node is shutting down")),
+    "node": lambda c: c.node("MODIFIED", node("a", ready="False", message=SHUTS_DOWN)),
     "gone": lambda c: c.node("DELETED", node("a")),
 }
-
-
-@pytest.mark.parametrize(
-    "shut",
-    [
-        {"ready": "False", "message": "container runtime is down"},
-        {"ready": "True"},
-        {"labels": {}, "ready": "False", "message": "node is shutting down"},
-    ],
-    ids=["sick", "scaled down", "on demand"],
-)
-def test_a_node_that_nobody_takes_is_no_preemption(shut: Any) -> None:
-    cluster = cluster_of(node("a", **shut | {"ready": "True", "message": ""}))
-    for change in ("MODIFIED", "DELETED"):
-        cluster.node(change, node("a", **shut))
-    assert values(cluster, "preemptions_total") == {("spot-l4", "us-central1-a"): 0}
 
 
 def test_the_longest_wait_is_shown_by_capacity_and_accelerator_and_falls_to_zero() -> None:
@@ -99,12 +84,15 @@ def test_system_pods_on_spot_are_counted_but_not_daemonsets() -> None:
     assert values(cluster, "system_pods_on_interruptible")["kube-system",] == 1
 
 
-def test_pods_of_jobs_on_a_silent_node_are_counted() -> None:
+def test_pods_of_jobs_on_a_silent_node_are_counted_until_they_end_or_vanish_unseen() -> None:
     silent = node("a") | {"spec": {"taints": [{"key": "node.kubernetes.io/unreachable", "effect": "NoExecute"}]}}
-    cluster = cluster_of(silent, node("b"), pods=[pod(on, on=on, phase="Running") for on in "ab"])
-    assert values(cluster, "silent_node_pods") == {("training",): 1, ("batch",): 0}
-    cluster.pod("MODIFIED", pod("a", on="a", phase="Failed"))
-    assert values(cluster, "silent_node_pods")["training",] == 0
+    pods = [pod(uid, on=on, phase="Running") for uid, on in (("p", "a"), ("q", "a"), ("r", "b"))]
+    cluster = cluster_of(silent, node("b"), pods=pods)
+    assert values(cluster, "silent_node_pods") == {("training",): 2, ("batch",): 0}
+    cluster.pod("MODIFIED", pod("p", on="a", phase="Failed"))
+    assert values(cluster, "silent_node_pods")["training",] == 1
+    cluster.forget_all_but("pods", {"r"})
+    assert set(cluster.pods) == {"r"}
 
 
 def test_the_planned_end_of_a_job_is_that_of_its_first_node() -> None:
@@ -139,12 +127,6 @@ def test_a_broken_budget_shows_how_many_are_missing_and_a_budget_of_a_job_is_lef
         assert values(cluster, "disruption_budget_shortfall") == {}
 
 
-def test_what_vanished_while_nobody_watched_is_forgotten() -> None:
-    cluster = cluster_of(pods=[pod("p"), pod("q")])
-    cluster.forget_all_but("pods", {"q"})
-    assert set(cluster.pods) == {"q"}
-
-
 def written(cluster: Cluster, now_s: float = NOW + SETTLE_S) -> list[tuple[str, str, float]]:
     return [(line["event"], line.get("reason", ""), line["seconds"]) for line in cluster.lines(now_s)]
 
@@ -168,12 +150,22 @@ def test_a_node_that_went_counts_once_and_its_line_gives_the_reason_whatever_sho
     assert values(cluster, "preemptions_total") == {("spot-l4", "us-central1-a"): taken}
 
 
-def test_a_node_that_went_at_its_planned_end_is_no_preemption() -> None:
-    planned = {"labels": {}, "ends": "2026-11-21T01:05:00Z"}
-    cluster = cluster_of(node("a", **planned))
+@pytest.mark.parametrize(
+    ("fields", "reason"),
+    [
+        ({"ready": "False", "message": "container runtime is down"}, "deleted"),
+        ({}, "deleted"),
+        ({"labels": {}, "ready": "False", "message": SHUTS_DOWN}, "preempted"),
+        ({"labels": {}, "ready": "False", "message": SHUTS_DOWN, "ends": "2026-11-21T01:05:00Z"}, "expired"),
+    ],
+    ids=["sick", "scaled down", "on demand", "at its planned end"],
+)
+def test_a_node_that_nobody_takes_is_no_preemption(fields: Any, reason: str) -> None:
+    cluster = cluster_of(node("a", **fields | {"ready": "True", "message": ""}))
     for change in ("MODIFIED", "DELETED"):
-        cluster.node(change, node("a", **planned, ready="False", message="node is shutting down"))
-    assert written(cluster) == [("node_up", "", 3600.0), ("node_down", "expired", 3600.0)]
+        cluster.node(change, node("a", **fields))
+    assert values(cluster, "preemptions_total") == {("spot-l4", "us-central1-a"): 0}
+    assert written(cluster) == [("node_up", "", 3600.0), ("node_down", reason, 3600.0)]
 
 
 def test_a_machine_that_comes_back_under_its_name_ends_before_it_begins() -> None:

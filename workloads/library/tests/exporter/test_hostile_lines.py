@@ -66,11 +66,6 @@ def test_no_line_ends_a_pass_or_spoils_another(hostile: bytes) -> None:
     assert sum(s.value for s in found if s.metric == "event_lines_refused_total") == 1
 
 
-def test_null_counts_as_not_given() -> None:
-    found = passed(sample.encoded([line(EPOCH, "claimed", **BATCH, items=None), line(EPOCH, "acked", **BATCH)]))
-    assert not [s for s in found if s.metric == "event_lines_refused_total"]
-
-
 def test_lines_from_the_future_are_refused_and_a_clock_a_little_ahead_is_not() -> None:
     ahead = sample.encoded([line(NOW + AHEAD_S - 1, "commit", step=1), line(NOW + AHEAD_S + 1, "commit", step=2)])
     reading = parse(ahead, now_s=NOW)
@@ -78,7 +73,7 @@ def test_lines_from_the_future_are_refused_and_a_clock_a_little_ahead_is_not() -
     assert dict(reading.problems) == {"lines from the future": 1}
 
 
-def test_runs_and_classes_of_error_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_runs_classes_of_error_and_reasons_of_refusal_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(followed, "MOST_RUNS", 3)
     many = [line(EPOCH, "item_failed", f"j{n}", "batch", f"p{n}", error_class="e") for n in range(9)]
     classes = [line(EPOCH + n / 100, "item_failed", "j0", "batch", "p0", error_class=f"e{n}") for n in range(99)]
@@ -88,16 +83,13 @@ def test_runs_and_classes_of_error_are_bounded(monkeypatch: pytest.MonkeyPatch) 
     assert len(of_first) == followed.MOST_ERROR_CLASSES + 1
     assert sum(s.value for s in of_first) == 100
     assert sum(s.value for s in found if s.metric == "event_lines_refused_total") == 6
-
-
-def test_reasons_of_refusal_are_bounded_however_many_jobs_give_them(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(followed, "MOST_REFUSALS", 3)
     jobs = Jobs(Written([Lines([b"{"], f"j{n}") for n in range(9)]))
     jobs.read(EPOCH)
     assert len(jobs.refused) == 4 and sum(jobs.refused.values()) == 9
 
 
-def test_the_longest_line_that_the_cloud_takes_is_read() -> None:
+def test_null_and_the_longest_line_that_the_cloud_takes_are_read() -> None:
     text = json.dumps(line(EPOCH, "claimed", **BATCH, items=[f"doc-{n:020d}" for n in range(9_000)])).encode()
     assert len(text) < MAX_LINE_BYTES
-    assert len(parse([text]).events) == 1
+    assert len(parse([text, *sample.encoded([line(EPOCH, "claimed", **BATCH, items=None)])]).events) == 2

@@ -35,6 +35,8 @@ def values(rows: list[Line], after_s: float) -> dict[str, float]:
 def test_commit_age_and_its_usual_interval() -> None:
     found = values([START, *map(commit, (10, 40, 70, 130))], 200)
     assert (found["last_commit_age_seconds"], found["commit_interval_seconds"]) == (70, 30)
+    assert values([START], 50)["last_commit_age_seconds"] == 50, "without a commit it ages from its start"
+    assert "last_commit_age_seconds" not in values([START, line(EPOCH + 5, "exit", code=0, step=9)], 50)
 
 
 def test_loss_and_slowest_rank_are_those_of_the_newest_window() -> None:
@@ -43,11 +45,6 @@ def test_loss_and_slowest_rank_are_those_of_the_newest_window() -> None:
     assert found["loss_not_finite"] == 1 and "slowest_rank_ratio" not in found
     found = values([*rows, line(EPOCH + 2, "window", seconds=1, loss=0.5, slowest_rank=3, slowest_by=2.5)], 5)
     assert (found["loss_not_finite"], found["slowest_rank_ratio"]) == (0, 2.5)
-
-
-def test_a_job_without_a_commit_ages_from_its_start_and_a_complete_one_does_not() -> None:
-    assert values([START], 50)["last_commit_age_seconds"] == 50
-    assert "last_commit_age_seconds" not in values([START, line(EPOCH + 5, "exit", code=0, step=9)], 50)
 
 
 def test_crashes_count_until_the_next_save_or_result_and_evictions_never() -> None:
@@ -97,12 +94,6 @@ def test_a_wait_for_capacity_lowers_the_share_of_wall_time_and_not_that_of_paid_
     found = values(rows, 500)
     assert (found["goodput_ratio"], found["useful_paid_ratio"]) == (0.4, 1.0)
     assert values(rows[3:4], 9000) == {}, "it waits for its first node"
-
-
-def test_a_silent_job_is_dropped_after_a_week() -> None:
-    jobs = jobs_of(START)
-    assert shown(jobs, 8 * 86_400, {}) == {}
-    assert jobs.runs == {}
 
 
 def test_one_pass_is_served_to_prometheus() -> None:
@@ -174,10 +165,8 @@ def test_runs_by_index_age_apart() -> None:
     assert found == [(("index", "1"), ("job", "job"), ("namespace", "training"))]
 
 
-def test_what_an_ended_job_was_like_is_no_news_after_an_hour() -> None:
-    jobs, states = (
-        jobs_of(*COMMITS, line(EPOCH + 230, "exit", code=1, step=230)),
-        {"goodput_ratio", "fruitless_restarts"},
-    )
+def test_what_an_ended_job_was_like_is_no_news_after_an_hour_and_it_is_dropped_after_a_week() -> None:
+    jobs, states = jobs_of(*COMMITS, line(EPOCH + 230, "exit", code=1)), {"goodput_ratio", "fruitless_restarts"}
     assert states <= shown(jobs, 600, {}).keys()
     assert not states & shown(jobs, 4000, {}).keys()
+    assert shown(jobs, 8 * 86_400, {}) == {} and jobs.runs == {}

@@ -14,7 +14,7 @@ from holdfast.exporter.logs import CloudLogs
 from workloads.library.tests import sample
 from workloads.library.tests.exporter.log_server import LogServer, serving
 from workloads.library.tests.exporter.test_cloud import Clock
-from workloads.library.tests.sample import EPOCH, line
+from workloads.library.tests.sample import EPOCH, Line, line
 
 
 @pytest.fixture
@@ -42,25 +42,24 @@ def followed(source: CloudLogs) -> Jobs:
     return jobs
 
 
-def test_a_line_is_handed_on_once_however_often_it_is_read(server: LogServer, source: CloudLogs) -> None:
-    server.add([line(EPOCH + n, "commit", step=n, seconds=1, bytes=1) for n in range(3)])
+def commits(*steps: int) -> list[Line]:
+    return [line(EPOCH + step, "commit", step=step, seconds=1, bytes=1) for step in steps]
+
+
+def test_a_line_is_handed_on_once_however_often_it_is_read_and_one_that_comes_late_is_not_missed(
+    server: LogServer, source: CloudLogs
+) -> None:
+    server.add(commits(198, 199, 200))
     assert [news(source), news(source)] == [3, 0]
-    server.add([line(EPOCH + 3, "commit", step=3, seconds=1, bytes=1)])
-    assert news(source) == 1
-
-
-def test_a_line_that_comes_late_is_not_missed(server: LogServer, source: CloudLogs) -> None:
-    server.add([line(EPOCH + 200, "commit", step=2, seconds=1, bytes=1)])
-    assert news(source) == 1
-    server.add([line(EPOCH + 200 - logs.LATE_S + 1, "commit", step=1, seconds=1, bytes=1)])
-    assert news(source) == 1
+    server.add(commits(201 - int(logs.LATE_S)))
+    assert [news(source), news(source)] == [1, 0]
 
 
 def test_more_than_a_turn_can_read_comes_with_the_next_ones(
     server: LogServer, source: CloudLogs, caplog: pytest.LogCaptureFixture
 ) -> None:
     server.page = 2
-    server.add([line(EPOCH + n, "commit", step=n, seconds=1, bytes=1) for n in range(2 * logs.PAGES_A_TURN + 3)])
+    server.add(commits(*range(2 * logs.PAGES_A_TURN + 3)))
     assert [news(source), news(source), news(source)] == [2 * logs.PAGES_A_TURN, 3, 0]
     assert "more than can be read at once" in caplog.text
 
@@ -79,17 +78,18 @@ def test_what_could_not_be_read_is_logged_and_read_the_next_time(
     assert news(source) == 1
 
 
-def test_a_page_that_fails_is_asked_for_again(server: LogServer, source: CloudLogs) -> None:
+def test_a_page_that_fails_is_read_again(server: LogServer, source: CloudLogs) -> None:
     server.page = 2
-    server.add([line(EPOCH + n, "commit", step=n, seconds=1, bytes=1) for n in range(5)])
+    server.add(commits(*range(5)))
     source.turn()
-    server.add([line(EPOCH + n, "commit", step=n, seconds=1, bytes=1) for n in range(5, 9)])
+    server.add(commits(*range(5, 9)))
     server.faults = [503]
-    assert news(source) == 5
-    assert news(source) == 4
+    assert [news(source), news(source)] == [5, 4]
 
 
-def test_all_that_a_job_wrote_is_read_over_all_pages(server: LogServer, source: CloudLogs) -> None:
+def test_all_that_a_job_wrote_is_read_over_all_pages_and_too_much_gets_no_half_account(
+    server: LogServer, source: CloudLogs, monkeypatch: pytest.MonkeyPatch
+) -> None:
     server.page = 7
     rows = sample.training("run-7")
     earlier = line(EPOCH - 60, "start", "run-7", rank=0)  # a job of the same name
@@ -97,6 +97,9 @@ def test_all_that_a_job_wrote_is_read_over_all_pages(server: LogServer, source: 
     reading = source.of_job("run-7", EPOCH)
     assert {event.job for event in reading.events} == {"run-7"}
     assert len(reading.events) == len(rows)
+    monkeypatch.setattr(logs, "PAGES_A_JOB", 2)
+    with pytest.raises(Unjudged, match="more than 2,000 lines"):
+        source.of_job("run-7", EPOCH)
 
 
 @pytest.mark.parametrize("name", ['run-7" OR jsonPayload.job="run-8', "run-7\\", 'run-7"', "", "a b"])
@@ -106,16 +109,6 @@ def test_a_name_that_kubernetes_does_not_know_gets_into_no_filter(
     server.add(sample.training("run-8"))
     assert source.of_job(name, EPOCH).events == []
     assert server.asked == []
-
-
-def test_a_job_that_wrote_too_much_has_no_half_account(
-    server: LogServer, source: CloudLogs, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(logs, "PAGES_A_JOB", 2)
-    server.page = 5
-    server.add(sample.training("run-7"))
-    with pytest.raises(Unjudged, match="more than 2,000 lines"):
-        source.of_job("run-7", EPOCH)
 
 
 def test_a_server_that_is_away_is_a_passing_fault() -> None:
@@ -134,9 +127,8 @@ def test_waits_evictions_and_moves_that_the_platform_wrote_count_for_the_job_the
     evict = line(EPOCH + 1, "evict", "run-7", signal="SIGTERM", target="pod")
     move = line(EPOCH + 2, "moved", "run-7", source="spot", capacity="on-demand", reason="r")
     lies = line(EPOCH + 3, "commit", "run-7", step=9, seconds=1, bytes=1)
-    server.add_lines(
-        sample.encoded([wait, evict, move, lies]), {"k8s-pod/app_kubernetes_io/name": "exporter"}, "monitoring"
-    )
+    exporter = {"k8s-pod/app_kubernetes_io/name": "exporter"}
+    server.add_lines(sample.encoded([wait, evict, move, lies]), exporter, "monitoring")
     server.writer = "run-8"
     server.add([evict | {"t": EPOCH + 4}, move | {"t": EPOCH + 5}])
     jobs = followed(source)
@@ -144,10 +136,7 @@ def test_waits_evictions_and_moves_that_the_platform_wrote_count_for_the_job_the
     assert [event.type for event in run.events] == ["scheduled", "evict", "moved"]
     assert [event.type for event in source.of_job("run-7", EPOCH).events] == ["scheduled", "evict", "moved"]
     found = {s.metric: (s.value, dict(s.labels)) for s in jobs.samples(EPOCH + 9, {})}
-    assert found["placement_moves_total"] == (
-        1,
-        {"namespace": "training", "job": "run-7", "capacity": "on-demand"},
-    )
+    assert found["placement_moves_total"] == (1, {"namespace": "training", "job": "run-7", "capacity": "on-demand"})
 
 
 def test_jobs_of_one_name_in_two_namespaces_are_two_runs(server: LogServer, source: CloudLogs) -> None:
@@ -164,9 +153,7 @@ def test_jobs_of_one_name_in_two_namespaces_are_two_runs(server: LogServer, sour
     assert [event.type for event in jobs.runs[first].events] == ["start", "commit"]
     assert [event.type for event in jobs.runs[second].events] == ["start", "commit", "evict"]
     found = {s.series: s.value for s in jobs.samples(EPOCH + 100, {first: EPOCH, second: EPOCH})}
-    ages = {
-        dict(labels)["namespace"]: v for (metric, labels), v in found.items() if metric == "last_commit_age_seconds"
-    }
+    ages = {dict(at)["namespace"]: v for (metric, at), v in found.items() if metric == "last_commit_age_seconds"}
     assert ages == {"training": 95, "batch": 10}
     refused = [dict(labels) for metric, labels in found if metric == "event_lines_refused_total"]
     assert [(each["namespace"], each["job"]) for each in refused] == [("batch", "run-7")]
@@ -193,15 +180,12 @@ def test_a_pod_cannot_speak_for_another_job(server: LogServer, source: CloudLogs
     [victim] = [run for name, run in jobs.runs.items() if name.job == "victim"]
     assert list(victim.commits) == [EPOCH + 5]
     assert {name.job for name in jobs.runs} == {"victim", "forger"}
-    assert dict(jobs.refused) == {
-        ("training", "forger", "lines about a job other than the one whose pod wrote them"): 1
-    }
+    foreign = "lines about a job other than the one whose pod wrote them"
+    assert dict(jobs.refused) == {("training", "forger", foreign): 1}
     assert len(source.of_job("victim", EPOCH).events) == 2
-
-
-def test_a_pod_that_names_no_job_of_its_own_speaks_for_none(server: LogServer, source: CloudLogs) -> None:
-    server.add([line(EPOCH, "start", "a", rank=0)])
-    server.entries[0]["labels"] = {"k8s-pod/app": "a"}
-    jobs = followed(source)
-    assert jobs.runs == {}
-    assert sum(jobs.refused.values()) == 1
+    server.add([line(EPOCH + 92, "start", "a", rank=0)])
+    server.entries[-1]["labels"] = {"k8s-pod/app": "a"}
+    source.turn()
+    jobs.read()
+    assert {name.job for name in jobs.runs} == {"victim", "forger"}, "a pod that names no job speaks for none"
+    assert sum(jobs.refused.values()) == 2

@@ -11,6 +11,8 @@ class Server:
     pods: list[Any] = field(default_factory=list[Any])
     refuse: dict[str, int] = field(default_factory=dict[str, int])
     """Verb -> status."""
+    merged: dict[str, Any] = field(default_factory=dict[str, Any])
+    """Name -> the last change."""
     asked: list[str] = field(default_factory=list[str])
     """Verb and path below the namespace."""
 
@@ -20,6 +22,10 @@ class Server:
     def patch(self, path: str, operations: list[Any]) -> None:
         self.ask("patch", path)
         assert operations[0] == {"op": "test", "path": "/metadata/resourceVersion", "value": "7"}
+
+    def merge(self, path: str, change: Any) -> None:
+        self.ask("merge", path)
+        self.merged[path.rpartition("/")[2]] = change
 
     def delete(self, path: str, **query: object) -> None:
         self.ask("kill" if query == {"gracePeriodSeconds": 0} else "delete", path)

@@ -36,19 +36,15 @@ def view() -> View:
     JOBS.apply(found)("ADDED", owned("victim-workers-0", by="uid-victim"))
     JOBS.apply(found)("ADDED", owned("forger"))
     BATCH_JOBS.apply(found)("ADDED", owned("same", namespace="batch"))
-    for name, owner, namespace in (
-        ("v", "victim-workers-0", "training"),
-        ("f", "forger", "training"),
-        ("s", "same", "batch"),
-    ):
-        label = {"holdfast.dev/job": "victim"}
+    pods = (("v", "victim-workers-0", "training"), ("f", "forger", "training"), ("s", "same", "batch"))
+    for name, owner, namespace in pods:
         made = pod(name, on="n", phase="Running", owner_uid=f"uid-{owner}", namespace=namespace)
-        made["metadata"]["labels"] = label
+        made["metadata"]["labels"] = {"holdfast.dev/job": "victim"}
         found.pod("ADDED", made)
     return found
 
 
-def test_a_line_counts_for_the_job_that_controls_its_pod(view: View) -> None:
+def test_a_line_and_a_pod_count_for_the_job_that_controls_them(view: View) -> None:
     written = Pods()
     progress = Progress(written, view.owner_of)
     written.prints("v", window(10))
@@ -58,11 +54,8 @@ def test_a_line_counts_for_the_job_that_controls_its_pod(view: View) -> None:
     assert {uid: [e.type for e in held] for uid, held in progress.held.items()} == {
         "uid-victim": ["window"], "uid-forger": ["restore"], "uid-same": ["restore"]
     }  # fmt: skip
-
-
-def test_pods_count_for_the_job_that_controls_them(view: View) -> None:
-    seen = view.seen(lambda _: [])
-    assert {uid: pods.known for uid, pods in seen.pods.items()} == {"uid-victim": 1, "uid-forger": 1, "uid-same": 1}
+    seen = view.seen(progress.events)
+    assert {uid: pods.known for uid, pods in seen.pods.items()} == dict.fromkeys(progress.held, 1)
 
 
 def test_lines_of_a_pod_that_is_seen_later_wait_and_those_of_none_are_dropped(view: View) -> None:
@@ -76,7 +69,9 @@ def test_lines_of_a_pod_that_is_seen_later_wait_and_those_of_none_are_dropped(vi
     progress.read(EPOCH + 115)
     assert list(progress.held) == ["uid-forger"]
     progress.read(EPOCH + 100 + followed.PATIENCE_S)
-    assert progress.unused == {"no pod of that name was seen": 1}
+    view.pod("ADDED", pod("never", on="n", owner_uid="uid-same"))
+    progress.read(EPOCH + 101 + followed.PATIENCE_S)
+    assert list(progress.held) == ["uid-forger"]
 
 
 def test_what_is_held_is_bounded_for_each_job_and_goes_with_it(view: View, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -25,6 +25,7 @@ LATE_S = CREATED_S + 3.5 * 3_600  # nothing done, and half an hour of slack left
 
 
 def test_a_job_that_waits_too_long_goes_to_on_demand_and_everybody_hears_of_it() -> None:
+    assert plan.read(GIVEN.text()) == GIVEN
     cluster = Played(GIVEN)
     mover = Mover(cluster)
     assert mover.step(cluster.seen(), CREATED_S + 60) == [], "there is time"
@@ -90,9 +91,7 @@ def test_a_jobset_that_waits_with_the_marks_of_the_flavor_it_left_gets_its_own_t
     cluster = Played(GIVEN, queue="on-demand", admitted=False, held=moved_once())
     cluster.job_template, cluster.workload_template = job, workload
     assert Mover(cluster).step(cluster.seen(), LATE_S) == []
-    assert [asked.split()[0] for asked in cluster.asked] == ["patch", "delete"], (
-        "of a selector alone Kueue takes no notice"
-    )
+    assert [asked.split()[0] for asked in cluster.asked] == ["patch", "delete"], "Kueue ignores a selector alone"
     ops = {op["path"]: op["value"] for op in cluster.patches[0]}
     assert ops[f"{PODS}/spec/nodeSelector"] == SELECTOR
     assert ops[f"{PODS}/metadata/labels"] == {}
@@ -128,7 +127,3 @@ def test_an_annotation_that_is_no_plan_is_refused_once_and_moves_nothing(
     with caplog.at_level("WARNING"):
         assert mover.step(cluster.seen(), LATE_S) == mover.step(cluster.seen(), LATE_S + 9) == []
     assert (len(caplog.records), cluster.asked) == (1, [])
-
-
-def test_a_plan_reads_back_as_it_was_written() -> None:
-    assert plan.read(GIVEN.text()) == GIVEN

@@ -35,18 +35,13 @@ class Ordered(Receipts):
         self.names.append(ended.name)
 
 
-class Sound(FaultyNodes):
-    def step(self, nodes: Any, now_s: float) -> list[Any]:
-        return []
-
-
 def process(cluster: Any, leases: Leases, name: str = "a") -> Process:
     api: Any = leases
     clock = Clock(LATE_S)
     view = View(clock=clock)
     return Process(
         api=api, view=view, lock=threading.Lock(), progress=Progress(Written(), view.owner_of), mover=Mover(cluster),
-        receipts=Ordered(), faulty=Sound(api, 0), lease=Lease(api, "monitoring", MOVER, me=name, clock=clock), clock=clock,
+        receipts=Ordered(), faulty=FaultyNodes(api, 0), lease=Lease(api, "monitoring", MOVER, me=name, clock=clock), clock=clock,
     )  # fmt: skip
 
 

@@ -3,7 +3,6 @@
 import json
 import logging
 import threading
-import time
 from dataclasses import dataclass, field
 from functools import partial
 from types import SimpleNamespace
@@ -60,10 +59,6 @@ def job(name: str = "run-7", *, end: str = "Complete", status: str = "True", **m
     return {"metadata": named | meta, "status": {"conditions": conditions}}
 
 
-def ended(view: View) -> list[str]:
-    return [one.name for one in view.ended(time.time())]
-
-
 def take(view: View, change: str, found: dict[str, Any], kind: int = 0) -> None:
     KINDS[kind].apply(view)(change, found)
 
@@ -71,10 +66,13 @@ def take(view: View, change: str, found: dict[str, Any], kind: int = 0) -> None:
 ANNOTATED = {"annotations": {ANNOTATION: "{}"}}
 
 
+ENDS = [*((0, job(end=end)) for end in ("Complete", "Failed")), *((1, job(end=end)) for end in ("Completed", "Failed"))]
+
+
 @pytest.mark.parametrize(
     ("kind", "changes", "due"),
     [
-        *((kind, [("ADDED", job(end=end))], True) for kind, end in ((0, "Complete"), (1, "Completed"), (0, "Failed"), (1, "Failed"))),
+        *((kind, [("ADDED", found)], True) for kind, found in ENDS),
         (0, [("ADDED", job(status="False"))], False),
         (0, [("ADDED", job(end="Suspended"))], False),
         (0, [("ADDED", job(ownerReferences=[{"kind": "JobSet"}]))], False),
@@ -82,24 +80,17 @@ ANNOTATED = {"annotations": {ANNOTATION: "{}"}}
         (0, [("ADDED", job()), ("MODIFIED", job(**ANNOTATED))], False),
         (0, [("ADDED", job()), ("DELETED", job())], False),
     ],
-    ids=["complete", "a JobSet", "failed", "a JobSet that failed", "running", "suspended", "of a JobSet", "has one",
+    ids=["complete", "failed", "a JobSet", "a JobSet that failed", "running", "suspended", "of a JobSet", "has one",
          "another mover was faster", "deleted"],
 )  # fmt: skip
-def test_a_job_or_jobset_that_ended_is_due_once(
+def test_a_job_or_jobset_that_ended_is_due_once_when_its_last_lines_have_come(
     kind: int, changes: list[tuple[str, dict[str, Any]]], due: bool
 ) -> None:
-    view = View()
+    view, over_s = View(), unix_s("2026-09-21T15:00:00Z")
     for change, found in changes:
         take(view, change, found, kind)
-    assert ended(view) == ["run-7"] * due
-    assert ended(view) == []
-
-
-def test_the_last_lines_may_still_be_on_their_way() -> None:
-    view = View()
-    take(view, "ADDED", job())
-    over_s = unix_s("2026-09-21T15:00:00Z")
-    assert [len(view.ended(over_s + SETTLE_END_S + late_s)) for late_s in (-1, 0)] == [0, 1]
+    shown = [[one.name for one in view.ended(over_s + SETTLE_END_S + late_s)] for late_s in (-1, 0, 1)]
+    assert shown == [[], ["run-7"] * due, []]
 
 
 def seated(*pods: tuple[str, str], passes: int = 4, gap_s: float = 15.0) -> NodeUsage:
@@ -116,12 +107,9 @@ def seated(*pods: tuple[str, str], passes: int = 4, gap_s: float = 15.0) -> Node
     return view.node_usages.held["uid-run-7"]
 
 
-def test_the_seat_of_a_gang_is_all_of_its_nodes() -> None:
+def test_the_seat_of_a_gang_is_all_of_its_nodes_and_time_in_which_nothing_watched_is_not_guessed_at() -> None:
     node_usage = seated(("p", "a"), ("q", "b"), ("r", "b"))
     assert (dict(node_usage.node_s), node_usage.pod_s, node_usage.on_s) == ({L4: 120.0}, 180.0, 60.0)
-
-
-def test_time_in_which_nobody_looked_is_not_guessed_at() -> None:
     assert seated(("p", "a"), gap_s=LONGEST_GAP_S + 1).node_s == {}
 
 

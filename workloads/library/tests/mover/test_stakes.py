@@ -1,16 +1,13 @@
 """What is at stake in a job becomes a bounded boost of its priority, and costs fewer node-hours than Kueue's own order."""
 
 import random
-from dataclasses import dataclass, field
 from typing import Any
 
-import pytest
-
-from holdfast.clients.api import ApiError
 from holdfast.contract.kubernetes import PRIORITIES, PRIORITY_FLEX, PRIORITY_SPOT
 from holdfast.contract.values import rfc3339
 from holdfast.ledger.events import Event
 from holdfast.mover.stakes import ANNOTATION_BOOST, MIN_RUN_S, MOST, at_stake_s, boost, write
+from workloads.library.tests.mover.server import Server
 
 NOW = 10_000.0
 
@@ -26,25 +23,11 @@ def workload(uid: str = "u", *, count: int = 1, present: str = "", **conditions:
     return {"metadata": meta, "spec": {"podSets": [{"count": count}]}, "status": {"conditions": rows}}
 
 
-@dataclass
-class Server:
-    workloads: list[Any]
-    refuse: int = 0
-    written: dict[str, str] = field(default_factory=dict[str, str])
-
-    def items(self, path: str) -> list[Any]:
-        return self.workloads
-
-    def merge(self, path: str, change: Any) -> None:
-        if self.refuse:
-            raise ApiError(self.refuse, "no")
-        self.written[path.rpartition("/")[2]] = change["metadata"]["annotations"][ANNOTATION_BOOST]
-
-
-def written(*workloads: Any, hours: float = 1.0) -> dict[str, str]:
-    server: Any = Server(list(workloads))
-    write(server, lambda uid: [event("commit", hours * 3_600)], NOW, ["training"])
-    return server.written
+def written(*workloads: Any, hours: float = 1.0, **refuse: int) -> dict[str, str]:
+    server: Any = Server(list(workloads), refuse=refuse)
+    count = write(server, lambda uid: [event("commit", hours * 3_600)], NOW, ["training"])
+    assert count == (0 if refuse else len(server.merged))
+    return {name: change["metadata"]["annotations"][ANNOTATION_BOOST] for name, change in server.merged.items()}
 
 
 def test_work_since_the_newest_save_restore_or_start_is_at_stake() -> None:
@@ -53,12 +36,8 @@ def test_work_since_the_newest_save_restore_or_start_is_at_stake() -> None:
     assert at_stake_s([event("window", 10)], NOW) == at_stake_s([], NOW) == 0, "it says nothing of what it has saved"
 
 
-@pytest.mark.parametrize(("minutes", "level"), [(0, 0), (7.9, 0), (8, 1), (16, 2), (32, 3), (64, 4), (10_000, MOST)])
-def test_each_level_takes_twice_as_many_node_minutes(minutes: float, level: int) -> None:
-    assert boost(minutes * 60) == level
-
-
-def test_a_level_is_left_by_two_or_for_good_so_that_nothing_flaps() -> None:
+def test_each_level_takes_twice_as_many_node_minutes_and_is_left_by_two_or_for_good_so_that_nothing_flaps() -> None:
+    assert [boost(60 * minutes) for minutes in (0, 7.9, 8, 16, 32, 64, 10_000)] == [0, 0, 1, 2, 3, 4, MOST]
     assert [boost(60 * minutes, before=3) for minutes in (33, 31, 17, 15, 0)] == [3, 3, 3, 1, 0]
 
 
@@ -93,8 +72,7 @@ def test_what_is_written_already_is_not_written_again_and_what_a_stranger_wrote_
 
 
 def test_a_refused_boost_stops_no_other() -> None:
-    server: Any = Server([workload("a"), workload("b")], refuse=409)
-    assert write(server, lambda uid: [event("commit", 3_600)], NOW, ["training"]) == 0
+    assert written(workload("a"), workload("b"), merge=409) == {}
 
 
 def lost_node_h(by_stake: bool, seed: int) -> float:

@@ -39,69 +39,50 @@ def pages(browser: Page, tmp_path_factory: pytest.TempPathFactory) -> dict[str, 
     return {name: folder / "report.html" for name, folder in folders.items()}
 
 
-@pytest.fixture
-def page(browser: Page, pages: dict[str, Path]) -> Page:
-    """That of the demo."""
+def test_the_page_of_the_demo_asks_for_nothing_and_opens_by_keyboard(browser: Page, pages: dict[str, Path]) -> None:
     browser.look()
     browser.open(pages["demo"])
-    return browser
-
-
-def test_the_console_stays_empty_and_nothing_but_the_file_is_asked_for(page: Page) -> None:
-    assert page.complaints == []
-    assert [url for url in page.requests if not url.startswith(("file://", "data:"))] == []
-
-
-def test_every_plot_is_drawn_and_named(page: Page) -> None:
-    assert page.evaluate("document.querySelectorAll('svg[role=img] title').length") == 5
-    boxes = page.evaluate("[...document.querySelectorAll('svg')].map(s => s.getBoundingClientRect().width)")
+    assert browser.complaints == []
+    assert [url for url in browser.requests if not url.startswith(("file://", "data:"))] == []
+    assert browser.evaluate("document.querySelectorAll('svg[role=img] title').length") == 4
+    boxes = browser.evaluate("[...document.querySelectorAll('svg')].map(s => s.getBoundingClientRect().width)")
     assert all(width > 500 for width in boxes)
-    assert page.evaluate("document.querySelectorAll('svg path, svg rect').length") > 60
-
-
-def test_keyboard_reaches_the_tables_and_opens_them(page: Page) -> None:
-    summaries = page.evaluate("document.querySelectorAll('details > summary').length")
-    assert summaries == 5
+    assert browser.evaluate("document.querySelectorAll('svg path, svg rect').length") > 60
     key = {"key": "Enter", "code": "Enter", "text": "\r", "windowsVirtualKeyCode": 13}
-    for index in range(summaries):
-        page.evaluate(f"document.querySelectorAll('summary')[{index}].focus()")
+    for index in range(4):
+        browser.evaluate(f"document.querySelectorAll('summary')[{index}].focus()")
         for kind in ("keyDown", "keyUp"):
-            page.call("Input.dispatchKeyEvent", type=kind, **key)
-    assert page.evaluate("[...document.querySelectorAll('details')].filter(d => d.open).length") == summaries
-
-
-def test_on_paper_the_plots_keep_to_the_width(page: Page) -> None:
-    page.look(media="print", width=700)
-    assert (
-        page.evaluate("Math.max(...[...document.querySelectorAll('svg')].map(s => s.getBoundingClientRect().right))")
-        <= 700
-    )
+            browser.call("Input.dispatchKeyEvent", type=kind, **key)
+    assert browser.evaluate("[...document.querySelectorAll('details')].filter(d => d.open).length") == 4
+    browser.look(media="print", width=700)
+    edges = "[...document.querySelectorAll('svg')].map(s => s.getBoundingClientRect().right)"
+    assert browser.evaluate(f"Math.max(...{edges})") <= 700
 
 
 @pytest.mark.parametrize(
     ("shown", "text"), [("demo", "Objectives"), ("priced", "Capacity"), ("long", "6 of 9 jobs drawn")]
 )
 def test_every_page_can_be_read_at_any_width_in_the_dark_and_by_a_screen_reader(
-    require: Callable[[object, str], None], page: Page, pages: dict[str, Path], shown: str, text: str
+    require: Callable[[object, str], None], browser: Page, pages: dict[str, Path], shown: str, text: str
 ) -> None:
-    page.open(pages[shown])
-    assert text in page.evaluate("document.body.textContent")
+    browser.open(pages[shown])
+    assert text in browser.evaluate("document.body.textContent")
     for width in (1280, 1100, 480, 400):
-        page.look(width=width)
-        assert page.evaluate("document.documentElement.scrollWidth") <= width
-    page.look()
-    assert page.evaluate(OUTSIDE) == []
-    assert page.evaluate(OVERLAPPING) == []
+        browser.look(width=width)
+        assert browser.evaluate("document.documentElement.scrollWidth") <= width
+    browser.look()
+    assert browser.evaluate(OUTSIDE) == []
+    assert browser.evaluate(OVERLAPPING) == []
     for dark in (False, True):
-        page.look(dark=dark)
-        ratios = page.evaluate(CONTRAST)
+        browser.look(dark=dark)
+        ratios = browser.evaluate(CONTRAST)
         assert len(ratios) > 100
         assert [row for row in ratios if row[1] < 4.5] == []
     require(AXE.exists(), "axe-core is not installed (make cdktf-cli)")
-    page.evaluate(AXE.read_text() + ";0")
+    browser.evaluate(AXE.read_text() + ";0")
     for dark in (False, True):
-        page.look(dark=dark)
-        found = page.evaluate("axe.run(document, {resultTypes: ['violations']})")
+        browser.look(dark=dark)
+        found = browser.evaluate("axe.run(document, {resultTypes: ['violations']})")
         assert len(found["passes"]) > 20
         assert [(v["id"], [node["html"] for node in v["nodes"]]) for v in found["violations"]] == []
 
