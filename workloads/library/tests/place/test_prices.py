@@ -56,12 +56,6 @@ def test_a_part_without_a_price_leaves_the_machine_without_one(table: Table) -> 
     assert without_gpu.quote(machine, "us-central1", Capacity.SPOT) is None
 
 
-def test_inferred_prices_are_marked(table: Table) -> None:
-    l4, a100 = MACHINE_TYPES["g2-standard-8"], MACHINE_TYPES["a2-highgpu-1g"]
-    flex = [table.quote(m, "us-central1", Capacity.FLEX_START) for m in (l4, a100)]
-    assert [quote is not None and quote.inferred for quote in flex] == [True, False]
-
-
 def test_each_note_of_the_table_explains_a_disorder_that_is_there(table: Table) -> None:
     found = {(accelerator, region) for accelerator, region, _ in prices.disorders(table)}
     assert {(note.accelerator, note.region) for note in table.notes} == found
@@ -116,14 +110,16 @@ def test_a_damaged_table_is_refused(tmp_path: Path, damage: object) -> None:
         prices.load(path)
 
 
-def test_each_price_has_its_own_date_and_a_machine_that_of_its_oldest_part(table: Table) -> None:
-    def date(table: Table, machine: str) -> str | None:
-        found = table.quote(MACHINE_TYPES[machine], "us-central1", Capacity.SPOT)
-        return found and found.as_of
+def test_a_machine_has_the_date_of_its_oldest_part_and_the_mark_of_an_inferred_one(table: Table) -> None:
+    def known(table: Table, machine: str, capacity: Capacity = Capacity.SPOT) -> tuple[str, bool] | None:
+        found = table.quote(MACHINE_TYPES[machine], "us-central1", capacity)
+        return found and (found.as_of, found.inferred)
 
-    assert (date(table, "a2-highgpu-1g"), date(table, "g2-standard-8")) == ("2026-08-02", "")
+    assert (known(table, "a2-highgpu-1g"), known(table, "g2-standard-8")) == (("2026-08-02", False), ("", False))
+    flex = known(table, "g2-standard-8", Capacity.FLEX_START)
+    assert flex and flex[1]
     aged = tuple(replace(s, as_of="2025-01-01") if s.part == GPU and s.as_of else s for s in table.skus)
-    assert date(replace(table, skus=aged), "a2-highgpu-1g") == "2025-01-01"
+    assert known(replace(table, skus=aged), "a2-highgpu-1g") == ("2025-01-01", False)
 
 
 def test_a_slice_of_a_machine_holds_its_share_of_the_host(table: Table) -> None:
