@@ -20,9 +20,7 @@ UNKNOWN = np.zeros(len(hazard.AGES_H))
 
 
 def test_mean_life_is_one_over_the_churn_and_a_machine_that_survived_its_first_hours_is_safer() -> None:
-    lives = {
-        churn: hazard.lifetimes(np.random.default_rng(1), np.full(2_000, churn), 100) for churn in (0.01, 0.1, 1.0)
-    }
+    lives = {c: hazard.lifetimes(np.random.default_rng(1), np.full(2_000, c), 100) for c in (0.01, 0.1, 1.0)}
     assert all(hours.mean() == pytest.approx(1 / churn, rel=0.02) for churn, hours in lives.items())
     young, old = (np.mean(lives[0.1][lives[0.1] > age] < age + 1.0) for age in (0.0, 12.0))
     assert young == pytest.approx(0.46, abs=0.03) and old < 0.1 * young
@@ -124,9 +122,7 @@ def measured_after(hours_each: float, churn: float, machines: int) -> hazard.Chu
 
 
 @pytest.mark.parametrize(("hours_each", "machines"), [(1.0, 20_000), (400.0, 4_000)])
-def test_churn_is_measured_the_same_on_young_machines_and_on_those_of_all_ages(
-    hours_each: float, machines: int
-) -> None:
+def test_churn_is_measured_the_same_on_machines_of_all_ages(hours_each: float, machines: int) -> None:
     assert measured_after(hours_each, 0.05, machines).per_hour == pytest.approx(0.05, rel=0.15)
 
 

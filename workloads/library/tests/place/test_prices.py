@@ -36,18 +36,16 @@ def test_a_gpu_has_prices_where_it_is_sold_within_the_discounts_of_the_matrix(ta
 
 
 @pytest.mark.parametrize(
-    ("machine", "spot", "flex", "demand"),
+    ("machine", "expected"),
     [
-        ("g2-standard-8", 0.3406, 0.8536, 0.8536),
-        ("a2-highgpu-1g", 1.9277, 2.0204, 3.6736),
-        ("a2-highgpu-8g", 15.4214, 16.1630, 29.3890),
-        ("a3-highgpu-1g", 3.3537, 4.7078, 10.9790),
+        ("g2-standard-8", [0.3406, 0.8536, 0.8536]),
+        ("a2-highgpu-1g", [1.9277, 2.0204, 3.6736]),
+        ("a2-highgpu-8g", [15.4214, 16.1630, 29.3890]),
+        ("a3-highgpu-1g", [3.3537, 4.7078, 10.9790]),
     ],
 )
-def test_a_machine_costs_its_cores_memory_and_gpus(
-    table: Table, machine: str, spot: float, flex: float, demand: float
-) -> None:
-    assert usd(table, machine, "us-central1") == pytest.approx([spot, flex, demand], rel=2e-4)
+def test_a_machine_costs_its_cores_memory_and_gpus(table: Table, machine: str, expected: list[float]) -> None:
+    assert usd(table, machine, "us-central1") == pytest.approx(expected, rel=2e-4)
 
 
 def test_a_part_without_a_price_leaves_the_machine_without_one(table: Table) -> None:
@@ -72,9 +70,7 @@ def repriced(table: Table, capacity: Capacity, usd: float, of: str = "") -> Tabl
     [(Capacity.ON_DEMAND, 1.0, A100, A100), (Capacity.SPOT, 0.0, "", "each above 0"), (Capacity.SPOT, -1.0, "", "each above 0")],
     ids=["flex-start's price in the on-demand column", "free", "negative"],
 )  # fmt: skip
-def test_prices_out_of_order_are_refused_unless_a_note_explains_them(
-    table: Table, capacity: Capacity, usd: float, of: str, shown: str
-) -> None:
+def test_disorder_needs_a_note(table: Table, capacity: Capacity, usd: float, of: str, shown: str) -> None:
     wrong = repriced(table, capacity, usd, of)
     with pytest.raises(InputError, match=shown):
         prices.check(wrong)
