@@ -126,17 +126,17 @@ def parse(text: str) -> list[Any]:
 
 
 def whole(base: str, change: str) -> list[Any]:
-    """The objects of an example: the base with the change merged in, or the text itself."""
+    """The objects of an example: the base with the first document merged in, and the others; or the text itself."""
     known = BASES[base]
     if not known.text or change.startswith("apiVersion:"):
         return parse(change)
     body = deepcopy(_base(known.text))
-    (patch,) = parse(change) if change else [{}]
+    patch, *others = parse(change) if change else [{}]
     if not known.root:
-        return [merge(body, patch)]
+        return [merge(body, patch), *others]
     target = _at(body, known.root[:-1])
     target[known.root[-1]] = merge(target[known.root[-1]], patch)
-    return [body]
+    return [body, *others]
 
 
 def _at(body: Any, path: tuple[str | int, ...]) -> Any:

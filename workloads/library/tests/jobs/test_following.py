@@ -51,23 +51,17 @@ def looked(folder: Path, *shown: Printed) -> list[str]:
     return [line for path in sorted(events.glob("*.jsonl")) for line in path.read_text().splitlines()]
 
 
-@pytest.mark.parametrize("piece", [2_000, 1 << 20])
-def test_each_line_is_kept_once_however_it_comes(
-    tmp_path: Path, printed: Printed, monkeypatch: pytest.MonkeyPatch, piece: int
-) -> None:
-    monkeypatch.setattr(following, "PIECE", piece)
-    kept = looked(
-        tmp_path, printed[:30], printed[30:33], printed[33:]
-    )  # the second within the last second that was read
-    assert kept == [line for _, line in printed[1::2]]
-
-
-def test_a_second_that_prints_more_than_a_piece_holds_up_nothing(
-    tmp_path: Path, printed: Printed, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(following, "PIECE", 2_000)
-    flood = [(f"{printed[0][0][:19]}.{n:09}Z", "x" * 100) for n in range(100)]
-    assert looked(tmp_path, flood + printed[14:]) == [line for _, line in printed[15::2]]
+@pytest.mark.parametrize(("piece", "flooded"), [(2_000, False), (1 << 20, False), (2_000, True)])
+def test_each_line_is_kept_once(tmp_path: Path, printed: Printed, piece: int, flooded: bool) -> None:
+    """However it comes, also after a second that prints more than a piece."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(following, "PIECE", piece)
+        if flooded:
+            flood = [(f"{printed[0][0][:19]}.{n:09}Z", "x" * 100) for n in range(100)]
+            assert looked(tmp_path, flood + printed[14:]) == [line for _, line in printed[15::2]]
+        else:  # the second look begins within the last second that was read
+            kept = looked(tmp_path, printed[:30], printed[30:33], printed[33:])
+            assert kept == [line for _, line in printed[1::2]]
 
 
 def test_an_ended_job_has_a_receipt_with_useful_time_and_its_lines_stay(tmp_path: Path, printed: Printed) -> None:

@@ -25,6 +25,12 @@ time.sleep(60)
 """
 
 
+RANK = """\
+import os, pathlib, sys
+(pathlib.Path(sys.argv[1]) / os.environ["RANK"]).write_text(os.environ["WORLD_SIZE"])
+"""
+
+
 def started(job: OwnJob, **replaced: str) -> tuple[list[str], dict[str, str]]:
     """Command and environment of the pod; `replaced` is what only a cluster knows."""
     (container,) = pod_of(made(job))["containers"]
@@ -34,16 +40,13 @@ def started(job: OwnJob, **replaced: str) -> tuple[list[str], dict[str, str]]:
 
 def test_torchrun_without_options_makes_one_world_of_a_gang(tmp_path: Path) -> None:
     script = tmp_path / "train.py"
-    script.write_text(
-        "import os, pathlib, sys\n(pathlib.Path(sys.argv[1]) / os.environ['RANK']).write_text(os.environ['WORLD_SIZE'])\n"
-    )
+    script.write_text(RANK)
     job = own(gpus="1xa100", nodes=2, capacity="spot", processes=2, command=(str(TORCHRUN), str(script), str(tmp_path)))
     (port,) = map(str, free_ports(1))
     nodes: list[subprocess.Popen[bytes]] = []
     for rank in ("0", "1"):
-        command, env = started(
-            job, PET_MASTER_ADDR="127.0.0.1", PET_MASTER_PORT=port, PET_NODE_RANK=rank, NODE_RANK=rank
-        )
+        head = {"PET_MASTER_ADDR": "127.0.0.1", "PET_MASTER_PORT": port}
+        command, env = started(job, **head, PET_NODE_RANK=rank, NODE_RANK=rank)
         nodes.append(subprocess.Popen(command, env=env))
     assert [node.wait(timeout=240) for node in nodes] == [0, 0]
     assert {rank: (tmp_path / rank).read_text() for rank in "0123"} == dict.fromkeys("0123", "4")

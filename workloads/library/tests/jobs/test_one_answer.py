@@ -27,9 +27,8 @@ def write_events(path: Path, job: str, lines: list[sample.Line]) -> None:
     try:
         for line in sorted(lines, key=lambda line: line["t"]):
             fields = {key: line[key] for key in line if key not in ("v", "t", "event", "job", "kind", "process")}
-            log = EventLog(
-                descriptor, job=job, kind=line["kind"], process=line["process"], clock=lambda now=line["t"]: now
-            )
+            about = {"job": job, "kind": line["kind"], "process": line["process"]}
+            log = EventLog(descriptor, **about, clock=lambda now=line["t"]: now)
             log.emit(line["event"], **fields)
     finally:
         os.close(descriptor)
@@ -41,11 +40,8 @@ def running_job(name: str) -> dict[str, list[Object]]:
     container = {"name": "main", "image": "i", "resources": {"limits": {"nvidia.com/gpu": "1"}}}
     spec = {"containers": [container], "nodeSelector": {}, "nodeName": "n"}
     status = {"phase": "Running", "startTime": START, "conditions": [], "containerStatuses": []}
-    pod = {
-        "metadata": meta | {"name": f"{name}-0", "uid": f"{name}-p", "labels": labels},
-        "spec": spec,
-        "status": status,
-    }
+    about = meta | {"name": f"{name}-0", "uid": f"{name}-p", "labels": labels}
+    pod = {"metadata": about, "spec": spec, "status": status}
     job = {"metadata": meta, "spec": {"parallelism": 1, "template": {"spec": spec}}, "status": {"startTime": START}}
     return {"/apis/batch/v1/jobs": [job], "/api/v1/pods": [pod], "/api/v1/nodes": [], "/api/v1/events": []}
 
@@ -78,9 +74,7 @@ def test_report_explain_and_list_agree_to_the_digit_on_every_history(tmp_path: P
         options = ("--events", str(events), "--kubeconfig", str(config))
         listed = {row["name"]: row for row in json.loads(command("explain", *options, "--json"))["jobs"]}
         table = {row.split()[0]: row for row in command("explain", *options).splitlines() if row.split()}
-        blockers = {
-            name: json.loads(command("explain", name, *options, "--json"))["cause"]["blocker"] for name in HISTORIES
-        }
+        causes = {name: json.loads(command("explain", name, *options, "--json"))["cause"] for name in HISTORIES}
     report = command("report", "--events", str(events), "--json", "--out", str(tmp_path / "report.html"))
     reported = {row["job"]: row for row in json.loads(report)["jobs"]}
     assert listed.keys() == reported.keys() == HISTORIES.keys()
@@ -89,7 +83,7 @@ def test_report_explain_and_list_agree_to_the_digit_on_every_history(tmp_path: P
         shown = f"{100 * row['useful_ratio']:.1f}"
         assert f" {shown} " in table[name]
         step = "" if row["step"] is None else f", step {row['step']}"
-        assert f"useful {shown} % of its time{step}" in blockers[name]
+        assert f"useful {shown} % of its time{step}" in causes[name]["blocker"]
     known = {name: (f"{100 * row['useful_ratio']:.1f}", row["step"]) for name, row in listed.items()}
     assert (known["set-back"], known["elastic"]) == (("27.6", 60), ("87.5", 60))
     assert listed["elastic"]["why"].startswith("8/8 nodes for ") and listed["calm"]["why"] == "none"

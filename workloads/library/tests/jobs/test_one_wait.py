@@ -51,9 +51,7 @@ def held(kind: str = "quota") -> Object:
 
 
 @pytest.mark.parametrize("kind", HELD)
-def test_a_job_that_waits_has_waited_the_same_wherever_one_looks(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
-) -> None:
+def test_explain_and_its_list_show_one_wait(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
     take_snapshot = cluster_snapshot.take_snapshot
     monkeypatch.setattr(explain, "time", SimpleNamespace(time=lambda: NOW))
     monkeypatch.setattr(cluster_snapshot, "take_snapshot", lambda *asked: replace(take_snapshot(*asked), taken_s=NOW))
@@ -70,27 +68,19 @@ def test_a_job_that_waits_has_waited_the_same_wherever_one_looks(
     assert (row.waited_s, f"for {WAITED_S} s" in position) == (WAITED_S, True), position
 
 
-def watched(clock: Any, waits: Object) -> Cluster:
-    cluster = Cluster(clock=clock)
-    cluster.queues.workload("ADDED", waits)
-    return cluster
-
-
-def test_the_chart_has_one_line_with_that_wait() -> None:
+def test_the_chart_has_one_line_with_that_wait_and_the_report_shows_it_once_the_job_has_started() -> None:
     """Prometheus' own engine asks the chart's query."""
+    cluster = Cluster(clock=lambda: NOW)
+    cluster.queues.workload("ADDED", held())
     chart = next(chart for chart in on_call(()) if chart.title.startswith("Longest wait in"))
     ((_, query),) = chart.queries
     recorder: Any = Recorder(minute=1)
-    samples = list(watched(lambda: NOW, held()).samples(NOW))
-    CloudWriter(recorder, "acme-ai", "us-central1", EXAMPLE["cluster"], clock=lambda: NOW).write(samples)
+    writer = CloudWriter(recorder, "acme-ai", "us-central1", EXAMPLE["cluster"], clock=lambda: NOW)
+    writer.write(list(cluster.samples(NOW)))
     recorder.minute = 2
     asked = Alert(name="Charted", severity=Severity.INFO, why="", query=filled(f"{query} == {WAITED_S}", EXAMPLE))
-    (found,) = firings([asked], recorder)
-    assert {("accelerator", "nvidia-l4"), ("queue", "spot")} <= set(found.labels)
-
-
-def test_once_it_has_started_the_report_of_event_lines_shows_that_wait() -> None:
-    cluster = watched(lambda: NOW, held())
+    (charted,) = firings([asked], recorder)
+    assert {("accelerator", "nvidia-l4"), ("queue", "spot")} <= set(charted.labels)
     cluster.queues.workload("MODIFIED", workload(*ADMITTED))
     found: Capacities = capacities(parse(json.dumps(line).encode() for line in cluster.lines(NOW)).events)
     (wait,) = found.queue_waits

@@ -76,17 +76,7 @@ def test_what_is_wrong_is_refused_with_its_fix_and_nothing_is_written(work: Path
 
 
 @pytest.mark.process
-def test_a_file_with_something_else_in_it_stays(work: Path) -> None:
-    (work / "my-run.yaml").write_text("mine")
-    with pytest.raises(InputError, match="something else in it"):
-        new_job()
-    assert (work / "my-run.yaml").read_text() == "mine" and len(list(work.iterdir())) == 1
-
-
-@pytest.mark.process
-def test_a_job_is_written_as_a_file_and_as_manifests_and_submit_reads_it(
-    work: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_job_is_written_and_submit_reads_it(work: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(ENV_PLATFORM, str(platforms.file("example")))
     done = new_job()
     assert "wrote my-run.yaml" in done.stderr and "my-run-" in done.stdout
@@ -97,18 +87,19 @@ def test_a_job_is_written_as_a_file_and_as_manifests_and_submit_reads_it(
     assert again.exit_code == 0 and "wrote gitops/my-run.yaml" in again.stderr, "its own manifest is replaced"
     linted = called("lint", "gitops")
     assert linted.exit_code == 0, linted.stdout
+    (work / "my-run.yaml").write_text("mine")
+    with pytest.raises(InputError, match="something else in it"):
+        new_job()
+    assert (work / "my-run.yaml").read_text() == "mine"
 
 
 @pytest.mark.process
 def test_the_right_on_a_bucket_of_ones_own_is_named_with_its_account(gcloud: Gcloud) -> None:
-    env = load("example")
+    job, env = own(data="gs://near/x"), load("example")
+    assert any("was not checked" in line for line in outside.check(job, env)), "Google does not answer"
     gcloud.answer("storage buckets describe gs://near", {"location": "US-CENTRAL1"})
-    (granted,) = outside.check(own(data="gs://near/x"), env)
+    (granted,) = outside.check(job, env)
     assert "--member=serviceAccount:holdfast-example-trainer@" in granted
-
-
-def test_where_google_cannot_be_asked_a_line_says_so(gcloud: Gcloud) -> None:
-    assert any("was not checked" in line for line in outside.check(own(data="gs://near/x"), load("example")))
 
 
 def test_a_folder_of_the_bucket_that_the_job_may_not_write_is_refused(gcloud: Gcloud) -> None:

@@ -46,12 +46,10 @@ def server() -> Iterator[ForkServer]:
     server.close()
 
 
-def started(
-    server: ForkServer, folder: Path, env: dict[str, str], stuck_at: int = STEPS, steps: int = STEPS
-) -> Started:
+def started(server: ForkServer, folder: Path, env: dict[str, str], stuck_at: int = STEPS) -> Started:
     """What it prints goes to `out` in the folder."""
     (folder / "loop.py").write_text(LOOP)
-    words = [sys.executable, str(folder / "loop.py"), f"file://{folder}/store", str(steps), str(stuck_at)]
+    words = [sys.executable, str(folder / "loop.py"), f"file://{folder}/store", str(STEPS), str(stuck_at)]
     ours = {key: value for key, value in os.environ.items() if key not in (ENV_JOB, ENV_EVENTS)}
     with (folder / "out").open("a") as out:
         return server.start(words, env=ours | env, out=out, err=out, session=True)
@@ -72,9 +70,7 @@ def steps_of(log: Path) -> float:
     return max((window["last_step"] for window in written(log, "window")), default=0)
 
 
-def test_a_receipt_of_a_plain_loop_has_useful_time_and_the_steps_that_a_kill_lost(
-    server: ForkServer, tmp_path: Path
-) -> None:
+def test_a_receipt_has_the_useful_time_and_the_lost_steps_of_a_plain_loop(server: ForkServer, tmp_path: Path) -> None:
     log = tmp_path / "events" / "pod.jsonl"
     env = {ENV_JOB: JOB, ENV_EVENTS: str(log)}
     first = started(server, tmp_path, env, stuck_at=SAVED + 50)
@@ -101,5 +97,5 @@ def test_a_receipt_of_a_plain_loop_has_useful_time_and_the_steps_that_a_kill_los
 
 
 def test_elsewhere_a_loop_writes_nothing_but_its_own(server: ForkServer, tmp_path: Path) -> None:
-    assert started(server, tmp_path, {}, stuck_at=3, steps=3).wait(240) == EXIT_COMPLETE
+    assert started(server, tmp_path, {}).wait(240) == EXIT_COMPLETE
     assert '"event"' not in (tmp_path / "out").read_text()

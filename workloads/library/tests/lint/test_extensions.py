@@ -9,6 +9,7 @@ import pytest
 
 from workloads.library.tests import distribution
 
+pytestmark = pytest.mark.process
 RULES = """\
 from holdfast.lint.finding import Hit, Severity
 from holdfast.lint.objects import Object
@@ -26,11 +27,10 @@ def team_label(obj, context):
 """
 
 
-def install(folder: Path, *, rule_id: str = "ACME001", module: str = "acme_rules") -> None:
-    distribution.install(folder, "acme-rules", RULES.format(id=rule_id), "holdfast.lint_rules", f"team = {module}")
-
-
-def linted(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+def linted(folder: Path, rules: str, module: str = "acme_rules", *words: str) -> subprocess.CompletedProcess[str]:
+    """By a distribution with these rules, whose entry point names the module."""
+    if not words:
+        distribution.install(folder, "acme-rules", rules, "holdfast.lint_rules", f"team = {module}")
     (folder / "pod.yaml").write_text("apiVersion: v1\nkind: Pod\nmetadata: {name: a}\n")
     path = os.pathsep.join([str(folder), *sys.path])
     command = [sys.executable, "-m", "holdfast", "lint", *(words or ("pod.yaml",))]
@@ -38,26 +38,20 @@ def linted(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, timeout=120, check=False)
 
 
-@pytest.mark.process
 def test_a_rule_of_another_distribution_finds_and_has_a_page_also_without_examples(tmp_path: Path) -> None:
-    bare = "".join(line for line in RULES.splitlines(keepends=True) if "Namespace" not in line)
-    distribution.install(tmp_path, "acme-rules", bare.format(id="ACME001"), "holdfast.lint_rules", "team = acme_rules")
-    done = linted(tmp_path)
+    bare = "".join(line for line in RULES.splitlines(keepends=True) if "Namespace" not in line).format(id="ACME001")
+    done = linted(tmp_path, bare)
     assert done.returncode == 1, done.stderr
     assert "Pod/a has no team [ACME001]" in done.stdout and "fix: add team" in done.stdout
-    page = linted(tmp_path, "--rule", "ACME001", "--json")
+    page = linted(tmp_path, bare, "acme_rules", "--rule", "ACME001", "--json")
     assert (page.returncode, page.stderr) == (0, "") and "No team." in page.stdout
 
 
-@pytest.mark.process
-@pytest.mark.parametrize(
-    ("how", "named"),
-    [
-        ({"rule_id": "HF101"}, "HF101"),
-        ({"module": "acme_gone"}, "No module named 'acme_gone'"),
-    ],
-)
-def test_a_rule_that_takes_an_id_or_is_not_there_is_bad_input(tmp_path: Path, how: dict[str, str], named: str) -> None:
-    install(tmp_path, **how)
-    done = linted(tmp_path)
-    assert done.returncode == 2 and named in done.stderr and "Traceback" not in done.stderr
+def test_a_rule_that_takes_an_id_or_is_not_there_is_bad_input(tmp_path: Path) -> None:
+    for rule_id, module, named in (
+        ("HF101", "acme_rules", "HF101"),
+        ("ACME001", "acme_gone", "No module named 'acme_gone'"),
+    ):
+        (tmp_path / rule_id).mkdir()
+        done = linted(tmp_path / rule_id, RULES.format(id=rule_id), module)
+        assert done.returncode == 2 and named in done.stderr and "Traceback" not in done.stderr

@@ -25,24 +25,19 @@ KEY = "apiVersion: v1\nkind: ServiceAccount\nmetadata:\n  annotations:\n    iam.
 
 
 @pytest.mark.parametrize(
-    ("text", "place", "marked"),
+    ("text", "place", "marked", "more"),
     [
-        ((CORPUS / "b6-grace.yaml").read_text(), r"\d+:\d+: error: grace period of 25 s", "25"),
-        (KEY, "5:5: error: GKE does not read ", "iam.gke.io/gcp-serviceaccount"),
+        ((CORPUS / "b6-grace.yaml").read_text(), r"\d+:\d+: error: grace period of 25 s", "25", "(platform document of example: pools."),
+        (KEY, "5:5: error: GKE does not read ", "iam.gke.io/gcp-serviceaccount", "fix:"),
     ],
     ids=["value", "key"],
-)
-def test_text_shows_the_line_with_a_caret_under_what_is_wrong(
-    tmp_path: Path, text: str, place: str, marked: str
-) -> None:
+)  # fmt: skip
+def test_text_shows_a_caret_under_what_is_wrong(tmp_path: Path, text: str, place: str, marked: str, more: str) -> None:
     (tmp_path / "a.yaml").write_text(text)
     block = re.search(rf"a\.yaml:{place}.*?\n(.*)\n(.*)\n", shown := formats.text(lint([tmp_path], Options())))
-    assert block
+    assert block and more in shown
     line, caret = block.groups()
     assert line[caret.index("^") : caret.rindex("^") + 1] == marked
-    assert "fix:" in shown and (
-        marked != "25" or "(platform document of example: pools.spot-l4-g2-standard-8)" in shown
-    )
 
 
 def test_json_names_its_schema_and_every_finding_a_rule_and_a_fix(report: Report) -> None:
@@ -70,14 +65,11 @@ def test_all_rules_are_listed_as_text_and_as_json() -> None:
     assert body["schema"] == "holdfast.rules/1" and {rule["id"] for rule in body["rules"]} == set(all_rules())
 
 
-@pytest.mark.parametrize("asked", ["HF101", "HF101-grace-exceeds-window"])
-def test_one_rule_shows_what_why_both_examples_and_the_fix(asked: str) -> None:
+def test_one_rule_shows_what_why_both_examples_and_the_fix_and_an_unknown_one_is_bad_input() -> None:
     rule = all_rules()["HF101"]
-    shown = " ".join(call("lint", "--rule", asked).stdout.split())
-    for part in (rule.what, rule.why, rule.fix, rule.bad, rule.source):
-        assert " ".join(part.split()) in shown
-
-
-def test_an_unknown_rule_is_bad_input() -> None:
+    for name in (rule.id, rule.name):
+        shown = " ".join(call("lint", "--rule", name).stdout.split())
+        parts = (rule.what, rule.why, rule.fix, rule.bad, rule.source)
+        assert all(" ".join(part.split()) in shown for part in parts)
     done = call("lint", "--rule", "HF999")
     assert isinstance(done.exception, InputError) and "HF999" in str(done.exception)

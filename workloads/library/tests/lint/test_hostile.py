@@ -138,8 +138,7 @@ def test_a_files_name_is_no_workflow_command_either(tmp_path: Path) -> None:
     done = command(".")
     assert done.returncode == 1, done.stderr
     assert interpreted(done.stdout) == []
-    assert all(
-        "injected" not in line.split("::")[1] or "file=" in line for line in done.stderr.splitlines() if "::" in line
-    )
+    told = [line for line in done.stderr.splitlines() if "::" in line]
+    assert all("injected" not in line.split("::")[1] or "file=" in line for line in told)
     missing = command("b\n::error::c.yaml")
     assert missing.returncode == 2 and interpreted(missing.stderr) == []

@@ -56,13 +56,9 @@ def test_no_option_is_dropped_when_its_price_is_missing() -> None:
     for placement in (Placement.ON_DEMAND, Placement.HYBRID):
         assert "no on-demand price of a2-highgpu-1g in us-central1" in options[placement].refused
     assert not options[Placement.SPOT].refused
-
-
-def test_no_option_with_a_price_is_not_judged() -> None:
-    empty = replace(world().prices, skus=tuple(s for s in world().prices.skus if s.part == prices.GPU))
-    asked = Job(accelerator=A100, gpus=1, hours=5)
+    empty = replace(table, skus=tuple(s for s in table.skus if s.part == prices.GPU))
     with pytest.raises(Unjudged, match="no spot price"):
-        picked(asked, replace(world(), prices=empty))
+        picked(Job(accelerator=A100, gpus=1, hours=5), replace(there, prices=empty))
 
 
 @pytest.mark.parametrize(
@@ -81,17 +77,19 @@ def test_the_cheapest_capacity_depends_on_gpu_and_churn(accelerator: str, churn:
 
 
 SPOT, FLEX, MIX, DEMAND = Placement.SPOT, Placement.FLEX_START, Placement.HYBRID, Placement.ON_DEMAND
+EARLY = option(FLEX, 100.0, 70, late=0.005)
+LATE_AT_WORST = [option(SPOT, 100.0, 70, worst_late=0.5), option(MIX, 130.0, 70)]
 
 
 @pytest.mark.parametrize(
     ("deadline_h", "rows", "taken"),
     [
-        (72, [option(FLEX, 100.0, 70, late=0.005), option(MIX, 100.9, 70)], MIX),
-        (72, [option(FLEX, 100.0, 70, late=0.005), option(MIX, 101.1, 70)], FLEX),
-        (math.inf, [option(FLEX, 100.0, 70, late=0.005), option(MIX, 100.9, 70)], FLEX),
+        (72, [EARLY, option(MIX, 100.9, 70)], MIX),
+        (72, [EARLY, option(MIX, 101.1, 70)], FLEX),
+        (math.inf, [EARLY, option(MIX, 100.9, 70)], FLEX),
         (72, [option(FLEX, 100.0, 70, late=0.02), option(DEMAND, 900.0, 41)], DEMAND),
-        (72, [option(SPOT, 100.0, 70, worst_late=0.5), option(MIX, 130.0, 70)], MIX),
-        (math.inf, [option(SPOT, 100.0, 70, worst_late=0.5), option(MIX, 130.0, 70)], SPOT),
+        (72, LATE_AT_WORST, MIX),
+        (math.inf, LATE_AT_WORST, SPOT),
         (math.inf, [option(SPOT, 100.0, 100), option(FLEX, 104.0, 89)], FLEX),
         (math.inf, [option(SPOT, 100.0, 100), option(FLEX, 104.0, 91)], SPOT),
         (math.inf, [option(SPOT, 100.0, 100), option(FLEX, 106.0, 89)], SPOT),
@@ -101,17 +99,14 @@ SPOT, FLEX, MIX, DEMAND = Placement.SPOT, Placement.FLEX_START, Placement.HYBRID
         "late without a deadline", "a little money for a much earlier end", "not much earlier", "too much money",
     ],
 )  # fmt: skip
-def test_the_cheapest_is_taken_that_keeps_the_deadline_in_every_scenario(
-    deadline_h: float, rows: list[Option], taken: Placement
-) -> None:
+def test_the_cheapest_that_keeps_the_deadline_is_taken(deadline_h: float, rows: list[Option], taken: Placement) -> None:
     assert ask.choose(Job(accelerator=L4, gpus=1, hours=40, deadline_h=deadline_h), rows).placement is taken
 
 
 def test_where_no_row_keeps_the_deadline_each_says_why() -> None:
-    dated = Job(accelerator=L4, gpus=1, hours=40, deadline_h=72)
-    rows = [option(SPOT, 100.0, 70, worst_late=0.5), replace(option(MIX, 130.0, 70), refused="not sold")]
+    rows = [LATE_AT_WORST[0], replace(LATE_AT_WORST[1], refused="not sold")]
     with pytest.raises(Unjudged, match=r"50% late in the worst scenario.*not sold"):
-        ask.choose(dated, rows)
+        ask.choose(Job(accelerator=L4, gpus=1, hours=40, deadline_h=72), rows)
 
 
 def test_a_tight_deadline_takes_what_is_never_late() -> None:
@@ -141,12 +136,6 @@ def test_a_job_that_cannot_resume_does_not_go_to_spot_under_churn() -> None:
     assert picked(longer, world(0.1)).placement is Placement.ON_DEMAND
 
 
-def test_a_job_that_churn_never_lets_finish_is_refused_not_priced() -> None:
-    asked = Job(accelerator=L4, gpus=1, hours=50, restart_h=2.0)
-    spot = advice.on_spot(asked, world(5.0), REGION, policies.WAIT)[0]
-    assert "over 4 machine-hours for an hour of work" in spot.refused
-
-
 def test_batch_hardly_notices_churn_where_training_without_checkpoints_would_not_end() -> None:
     asked = Job(accelerator=L4, gpus=4, hours=50, batch=True)
     calm, rough = (by(advice.options(asked, world(c), REGION))[Placement.SPOT].mean_usd for c in (0.01, 0.3))
@@ -164,35 +153,29 @@ def test_a_gang_is_stopped_by_each_group_of_its_nodes_and_survivors_are_billed()
     assert queue.usual.evictions < 0.5 * gang.usual.evictions
 
 
-@pytest.mark.parametrize(("nodes", "groups"), [(1, 1), (2, 2), (6, 3), (7, 7), (12, 4), (64, 8)])
-def test_nodes_are_lost_in_equal_groups_of_about_the_square_root(nodes: int, groups: int) -> None:
-    assert advice.groups(Job(accelerator=H100, gpus=8 * nodes, hours=1)) == groups
-    assert advice.groups(Job(accelerator=H100, gpus=8 * nodes, hours=1, batch=True)) == 1
-
-
-def test_gangs_of_the_record_are_lost_no_more_often_than_is_assumed() -> None:
+def test_nodes_are_lost_in_groups_of_about_the_square_root_and_in_the_record_no_more_often() -> None:
     """Per hour in which the gang could start; single nodes of the same zones give the scale."""
+    groups = {nodes: advice.groups(Job(accelerator=H100, gpus=8 * nodes, hours=1)) for nodes in range(1, 65)}
+    assert [groups[nodes] for nodes in (1, 2, 6, 7, 12, 64)] == [1, 2, 3, 7, 4, 8]
+    assert advice.groups(Job(accelerator=H100, gpus=512, hours=1, batch=True)) == 1
 
     def rate(nodes: int) -> float:
         ups = [up for counts in scenarios.record().values() if (up := counts >= nodes).mean() >= scenarios.HOPELESS]
         return sum(np.count_nonzero(up[:-1] & ~up[1:]) for up in ups) / sum(np.count_nonzero(up) for up in ups)
 
     for nodes in (4, 8, 16):
-        times = rate(nodes) / rate(1)
-        assert 0.5 < times / advice.groups(Job(accelerator=H100, gpus=8 * nodes, hours=1)) <= 1.0
+        assert 0.5 < rate(nodes) / rate(1) / groups[nodes] <= 1.0
 
 
 def test_the_spread_of_the_answer_includes_the_doubt_about_churn() -> None:
     asked = Job(accelerator=A100, gpus=1, hours=100)
     sure, unsure = world(0.1), replace(world(), churn=hazard.prior(A100))
-    spread = [
-        np.ptp(np.percentile(by(advice.options(asked, w, REGION))[Placement.SPOT].usual.usd, [5, 95]))
-        for w in (sure, unsure)
-    ]
+    usd = [by(advice.options(asked, w, REGION))[Placement.SPOT].usual.usd for w in (sure, unsure)]
+    spread = [np.ptp(np.percentile(each, [5, 95])) for each in usd]
     assert spread[1] > 1.3 * spread[0]
 
 
-# Where the data of a job may lie, in the answer of `place`.
+# The regions in which the data of a job may be, in the answer of `place`.
 
 ASKED = Job(accelerator=A100_80, gpus=1, hours=10)
 BELIEVED = ask.world_of(ASKED, "0.05")
@@ -203,7 +186,7 @@ CHEAPEST = "us-east5"
     ("region", "beginnings"),
     [("europe", ("europe-",)), ("us-central1", ("us-central1",)), ("us-central1, EUROPE", ("us-central1", "europe-"))],
 )
-def test_a_job_goes_to_no_region_in_which_its_data_may_not_lie(region: str, beginnings: tuple[str, ...]) -> None:
+def test_a_job_goes_only_to_regions_that_are_allowed_for_its_data(region: str, beginnings: tuple[str, ...]) -> None:
     found = ask.answer(ASKED, BELIEVED, region)
     allowed = {name for name in prices.load().regions(A100_80) if name.startswith(beginnings)}
     assert {found.region, *(each.region for each in found.elsewhere)} == allowed
@@ -236,24 +219,6 @@ def test_a_loss_needs_the_bucket_as_often_as_it_takes_two_neighbours(nodes: int)
     assert held_h / kept_h == pytest.approx(0.02 + asked.checkpoint_h / upload_h)
 
 
-# Jobs of days on gangs and of years: nothing may be refused for a limit of the simulation's own.
-
-
-@pytest.mark.parametrize(
-    ("asked", "region", "usd"),
-    [
-        (Job(accelerator=L4, gpus=1, hours=8_760, batch=True), "us-east4", 2_998),
-        (Job(accelerator=A100_80, gpus=8, hours=8_760), "us-east5", 120_771),
-    ],
-    ids=["a queue for a year", "training for a year"],
-)
-def test_a_year_on_spot_is_priced_not_refused(asked: Job, region: str, usd: float) -> None:
-    options = advice.options(asked, ask.world_of(asked), region)
-    chosen = ask.choose(asked, options)
-    assert chosen.placement is Placement.SPOT
-    assert chosen.mean_usd == pytest.approx(usd, rel=0.03)
-
-
 def test_a_shortened_job_costs_in_proportion_what_the_whole_one_does(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = Job(accelerator=H100, gpus=32, hours=150)
     there = world(0.2)
@@ -265,8 +230,12 @@ def test_a_shortened_job_costs_in_proportion_what_the_whole_one_does(monkeypatch
     assert short.finish_at(50) == pytest.approx(whole.finish_at(50), rel=0.05)
 
 
-def test_a_gang_of_hundreds_is_answered_for_a_year() -> None:
-    asked = Job(accelerator=A100_80, gpus=512, hours=8_760)
-    spot = advice.on_spot(asked, ask.world_of(asked), "us-east5", policies.WAIT)[0]
-    assert "evictions" not in spot.refused
+def test_what_spot_cannot_finish_is_refused_and_a_year_is_priced_on_one_machine_and_on_a_gang_of_hundreds() -> None:
+    endless = Job(accelerator=L4, gpus=1, hours=50, restart_h=2.0)
+    assert "over 4 machine-hours" in advice.on_spot(endless, world(5.0), REGION, policies.WAIT)[0].refused
+    year = Job(accelerator=A100_80, gpus=8, hours=8_760)
+    chosen = ask.choose(year, advice.options(year, ask.world_of(year), CHEAPEST))
+    assert chosen.placement is Placement.SPOT and chosen.mean_usd == pytest.approx(120_771, rel=0.03)
+    gang = replace(year, gpus=512)
+    spot = advice.on_spot(gang, ask.world_of(gang), CHEAPEST, policies.WAIT)[0]
     assert "machine-hours" in spot.refused or spot.usual.evictions > 5_000

@@ -26,9 +26,8 @@ def counts(*spells: tuple[float, int]) -> Counts:
 
 
 def test_the_simulator_keeps_to_the_closed_forms_within_two_percent() -> None:
-    assert abs(placement_gangs.apart(8, 0.1, 1, 0.25)) < 0.02
-    assert abs(placement_gangs.apart(8, 0.1, 2, 0.25)) < 0.02
-    assert abs(placement_gangs.rigid_apart(8, 0.1, 0.25)) < 0.02
+    apart = [placement_gangs.apart(8, 0.1, together, 0.25) for together in (1, 2)]
+    assert all(abs(each) < 0.02 for each in (*apart, placement_gangs.rigid_apart(8, 0.1, 0.25)))
 
 
 def test_a_gang_short_of_a_node_goes_on_with_its_share_and_pays_for_those_that_are_there() -> None:
@@ -74,18 +73,14 @@ def test_the_churn_believed_of_an_a100_is_that_of_the_public_record() -> None:
     assert hazard.prior("nvidia-tesla-a100").per_hour == pytest.approx(per_hour, rel=0.02)
 
 
-def test_the_answer_to_a_range_of_nodes_takes_the_elastic_gang_where_it_is_cheapest() -> None:
+def test_an_elastic_gang_is_taken_where_it_is_cheapest_and_not_for_a_deadline_that_the_worst_week_breaks() -> None:
     answer = ask.answer(ASKED, ask.world_of(ASKED, "0.02"), "me-west1")
-    assert answer.chosen.policy == "elastic 4..8, wait for Spot"
-    assert answer.chosen.placement is Placement.SPOT
+    assert (answer.chosen.policy, answer.chosen.placement) == ("elastic 4..8, wait for Spot", Placement.SPOT)
     assert answer.flip is None and "the gang is elastic" in answer.reason
-
-
-def test_an_elastic_gang_that_only_waits_for_spot_is_not_taken_for_a_deadline_that_the_worst_week_breaks() -> None:
-    rows = {o.policy: o for o in ask.answer(replace(ASKED, deadline_h=45), ask.world_of(ASKED), "us-central1").options}
-    row = rows["elastic 4..8, wait for Spot"]
-    assert row.late > 0.5 > row.cases[0].late
-    assert row not in ask.keeping(replace(ASKED, deadline_h=45), list(rows.values()))
+    dated = replace(ASKED, deadline_h=45)
+    rows = ask.answer(dated, ask.world_of(ASKED), "us-central1").options
+    row = next(each for each in rows if each.policy == answer.chosen.policy)
+    assert row.late > 0.5 > row.cases[0].late and row not in ask.keeping(dated, rows)
 
 
 @pytest.mark.parametrize("wrong", [{"batch": True}, {"checkpoint_h": math.inf}, {"min_nodes": 8}, {"gpus": 12}])

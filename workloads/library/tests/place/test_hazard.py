@@ -19,20 +19,15 @@ from workloads.library.tests.place.worlds import A100, REGION, world
 UNKNOWN = np.zeros(len(hazard.AGES_H))
 
 
-@pytest.mark.parametrize("churn", [0.01, 0.1, 1.0])
-def test_mean_life_is_one_over_the_churn(churn: float) -> None:
-    hours = hazard.lifetimes(np.random.default_rng(1), np.full(2_000, churn), 100)
-    assert hours.mean() == pytest.approx(1 / churn, rel=0.02)
-
-
-def test_a_machine_that_survived_its_first_hours_is_safer() -> None:
-    hours = hazard.lifetimes(np.random.default_rng(1), np.full(1_000, 0.1), 100).ravel()
-    young, old = (np.mean(hours[hours > age] < age + 1.0) for age in (0.0, 12.0))
-    assert young == pytest.approx(0.46, abs=0.03)
-    assert old < 0.1 * young
+def test_mean_life_is_one_over_the_churn_and_a_machine_that_survived_its_first_hours_is_safer() -> None:
+    lives = {c: hazard.lifetimes(np.random.default_rng(1), np.full(2_000, c), 100) for c in (0.01, 0.1, 1.0)}
+    assert all(hours.mean() == pytest.approx(1 / churn, rel=0.02) for churn, hours in lives.items())
+    young, old = (np.mean(lives[0.1][lives[0.1] > age] < age + 1.0) for age in (0.0, 12.0))
+    assert young == pytest.approx(0.46, abs=0.03) and old < 0.1 * young
 
 
 def test_measurement_replaces_the_prior_as_exposure_grows() -> None:
+    assert set(hazard.PRIOR_CHURN) == set(ACCELERATORS)
     belief = hazard.prior("nvidia-l4")
     assert belief.per_hour == pytest.approx(0.05)
     few = hazard.measure(belief, events=1, exposure_h=4, ages_h=UNKNOWN)
@@ -44,24 +39,21 @@ def test_measurement_replaces_the_prior_as_exposure_grows() -> None:
     assert hazard.measure(belief, events=0, exposure_h=960, ages_h=UNKNOWN).per_hour == pytest.approx(0.002)
 
 
+ROW = '{{"ages": [], "groups": [{{"machine_type": "g2-standard-8", "events": {}, "node_hours": {}}}]}}'
+
+
 @pytest.mark.parametrize(
-    "text", ["", "[]", '{"groups": [{"machine_type": "g2-standard-8"}]}', '{"groups": 3}', '{"groups": []}']
-)
-def test_a_file_that_is_no_ledger_is_refused(tmp_path: Path, text: str) -> None:
+    "text",
+    [
+        "", "[]", '{"groups": [{"machine_type": "g2-standard-8"}]}', '{"groups": 3}', '{"groups": []}',
+        ROW.format(1, 0), ROW.format(-1, 10), ROW.format(1, "NaN"),
+    ],
+)  # fmt: skip
+def test_a_file_that_is_no_ledger_or_measures_what_cannot_be_is_refused(tmp_path: Path, text: str) -> None:
     path = tmp_path / "churn.json"
     path.write_text(text)
     with pytest.raises(InputError, match="measured churn"):
         hazard.read_measured(path, "nvidia-l4")
-
-
-@pytest.mark.parametrize(("events", "hours"), [(1, 0), (-1, 10), (1, float("nan"))])
-def test_impossible_measurements_are_refused(events: float, hours: float) -> None:
-    with pytest.raises(InputError, match="measured churn"):
-        hazard.measure(hazard.prior("nvidia-l4"), events=events, exposure_h=hours, ages_h=UNKNOWN)
-
-
-def test_every_accelerator_of_the_vocabulary_has_a_prior() -> None:
-    assert set(hazard.PRIOR_CHURN) == set(ACCELERATORS)
 
 
 def test_spot_paths_begin_with_a_wait_and_flex_paths_end_as_planned() -> None:
@@ -69,12 +61,9 @@ def test_spot_paths_begin_with_a_wait_and_flex_paths_end_as_planned() -> None:
     waits = scenarios.lognormal(2.0, 0.5)
     spans = hazard.gang_lives(rng, np.full(500, 0.1), units=1, per_path=40)
     spot = hazard.spot_paths(spans, waits.draw(rng, 500, 40))
-    assert not spot.starts_up.any()
-    assert not spot.planned
-    assert np.all(np.diff(spot.edges_h) >= 0)
+    assert not spot.starts_up.any() and not spot.planned and np.all(np.diff(spot.edges_h) >= 0)
     flex = hazard.flex_paths(rng, 20_000, max_run_h=168, rounds=3, waits=waits)
-    assert flex.planned
-    assert np.allclose(flex.edges_h[:, 1] - flex.edges_h[:, 0], 168)
+    assert flex.planned and np.allclose(flex.edges_h[:, 1] - flex.edges_h[:, 0], 168)
     assert np.median(flex.edges_h[:, 0]) == pytest.approx(0.5, rel=0.05)
 
 
@@ -111,7 +100,7 @@ def test_the_printed_flip_of_a_gang_is_the_simulated_one(monkeypatch: pytest.Mon
     monkeypatch.setattr(advice, "RUNS", 8_000)
     asked = Job(accelerator=A100, gpus=32, hours=40.0)
     flip = break_even.flip(asked, world(0.1), REGION)
-    assert flip is not None
+    assert flip
     rows = advice.options(asked, world(flip.churn_per_hour), REGION)
     found = {o.placement: o.mean_usd for o in rows if not o.refused}
     rival = min(found[Placement.FLEX_START], found[Placement.ON_DEMAND])
@@ -120,9 +109,7 @@ def test_the_printed_flip_of_a_gang_is_the_simulated_one(monkeypatch: pytest.Mon
 
 def test_short_jobs_flip_at_a_far_lower_churn_because_their_machines_are_young() -> None:
     short, long = (break_even.flip(Job(accelerator=A100, gpus=1, hours=h), world(0.1), REGION) for h in (1.0, 400.0))
-    assert short is not None
-    assert long is not None
-    assert short.churn_per_hour < 0.3 * long.churn_per_hour
+    assert short and long and short.churn_per_hour < 0.3 * long.churn_per_hour
 
 
 def measured_after(hours_each: float, churn: float, machines: int) -> hazard.Churn:
@@ -135,7 +122,7 @@ def measured_after(hours_each: float, churn: float, machines: int) -> hazard.Chu
 
 
 @pytest.mark.parametrize(("hours_each", "machines"), [(1.0, 20_000), (400.0, 4_000)])
-def test_churn_is_measured_alike_on_young_machines_and_on_those_of_all_ages(hours_each: float, machines: int) -> None:
+def test_churn_is_measured_the_same_on_machines_of_all_ages(hours_each: float, machines: int) -> None:
     assert measured_after(hours_each, 0.05, machines).per_hour == pytest.approx(0.05, rel=0.15)
 
 

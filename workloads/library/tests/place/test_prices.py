@@ -36,30 +36,22 @@ def test_a_gpu_has_prices_where_it_is_sold_within_the_discounts_of_the_matrix(ta
 
 
 @pytest.mark.parametrize(
-    ("machine", "spot", "flex", "demand"),
+    ("machine", "expected"),
     [
-        ("g2-standard-8", 0.3406, 0.8536, 0.8536),
-        ("a2-highgpu-1g", 1.9277, 2.0204, 3.6736),
-        ("a2-highgpu-8g", 15.4214, 16.1630, 29.3890),
-        ("a3-highgpu-1g", 3.3537, 4.7078, 10.9790),
+        ("g2-standard-8", [0.3406, 0.8536, 0.8536]),
+        ("a2-highgpu-1g", [1.9277, 2.0204, 3.6736]),
+        ("a2-highgpu-8g", [15.4214, 16.1630, 29.3890]),
+        ("a3-highgpu-1g", [3.3537, 4.7078, 10.9790]),
     ],
 )
-def test_a_machine_costs_its_cores_memory_and_gpus(
-    table: Table, machine: str, spot: float, flex: float, demand: float
-) -> None:
-    assert usd(table, machine, "us-central1") == pytest.approx([spot, flex, demand], rel=2e-4)
+def test_a_machine_costs_its_cores_memory_and_gpus(table: Table, machine: str, expected: list[float]) -> None:
+    assert usd(table, machine, "us-central1") == pytest.approx(expected, rel=2e-4)
 
 
 def test_a_part_without_a_price_leaves_the_machine_without_one(table: Table) -> None:
     machine = MACHINE_TYPES["a2-highgpu-1g"]
     without_gpu = replace(table, skus=tuple(s for s in table.skus if s.part != GPU))
     assert without_gpu.quote(machine, "us-central1", Capacity.SPOT) is None
-
-
-def test_inferred_prices_are_marked(table: Table) -> None:
-    l4, a100 = MACHINE_TYPES["g2-standard-8"], MACHINE_TYPES["a2-highgpu-1g"]
-    flex = [table.quote(m, "us-central1", Capacity.FLEX_START) for m in (l4, a100)]
-    assert [quote is not None and quote.inferred for quote in flex] == [True, False]
 
 
 def test_each_note_of_the_table_explains_a_disorder_that_is_there(table: Table) -> None:
@@ -78,9 +70,7 @@ def repriced(table: Table, capacity: Capacity, usd: float, of: str = "") -> Tabl
     [(Capacity.ON_DEMAND, 1.0, A100, A100), (Capacity.SPOT, 0.0, "", "each above 0"), (Capacity.SPOT, -1.0, "", "each above 0")],
     ids=["flex-start's price in the on-demand column", "free", "negative"],
 )  # fmt: skip
-def test_prices_out_of_order_are_refused_unless_a_note_explains_them(
-    table: Table, capacity: Capacity, usd: float, of: str, shown: str
-) -> None:
+def test_disorder_needs_a_note(table: Table, capacity: Capacity, usd: float, of: str, shown: str) -> None:
     wrong = repriced(table, capacity, usd, of)
     with pytest.raises(InputError, match=shown):
         prices.check(wrong)
@@ -116,14 +106,16 @@ def test_a_damaged_table_is_refused(tmp_path: Path, damage: object) -> None:
         prices.load(path)
 
 
-def test_each_price_has_its_own_date_and_a_machine_that_of_its_oldest_part(table: Table) -> None:
-    def date(table: Table, machine: str) -> str | None:
-        found = table.quote(MACHINE_TYPES[machine], "us-central1", Capacity.SPOT)
-        return found and found.as_of
+def test_a_machine_has_the_date_of_its_oldest_part_and_the_mark_of_an_inferred_one(table: Table) -> None:
+    def known(table: Table, machine: str, capacity: Capacity = Capacity.SPOT) -> tuple[str, bool] | None:
+        found = table.quote(MACHINE_TYPES[machine], "us-central1", capacity)
+        return found and (found.as_of, found.inferred)
 
-    assert (date(table, "a2-highgpu-1g"), date(table, "g2-standard-8")) == ("2026-08-02", "")
+    assert (known(table, "a2-highgpu-1g"), known(table, "g2-standard-8")) == (("2026-08-02", False), ("", False))
+    flex = known(table, "g2-standard-8", Capacity.FLEX_START)
+    assert flex and flex[1]
     aged = tuple(replace(s, as_of="2025-01-01") if s.part == GPU and s.as_of else s for s in table.skus)
-    assert date(replace(table, skus=aged), "a2-highgpu-1g") == "2025-01-01"
+    assert known(replace(table, skus=aged), "a2-highgpu-1g") == ("2025-01-01", False)
 
 
 def test_a_slice_of_a_machine_holds_its_share_of_the_host(table: Table) -> None:

@@ -3,7 +3,6 @@
 from collections.abc import Iterator
 
 from holdfast.contract.kubernetes import PRIORITIES
-from holdfast.lint.examples import SILENT
 from holdfast.lint.finding import Hit, Severity
 from holdfast.lint.objects import Object, Pod, as_int, as_map, as_text, dig
 from holdfast.lint.registry import Context, rule
@@ -19,31 +18,12 @@ def _budget(least: str, reason: str = "") -> str:
     """A budget over the pods of a Job on Spot."""
     annotations = f", annotations: {{holdfast.dev/reason: {reason}}}" if reason else ""
     return f"""\
+spec: {{template: {{metadata: {{labels: {{app: train}}}}}}}}
+---
 apiVersion: policy/v1
 kind: PodDisruptionBudget
 metadata: {{name: train, namespace: training{annotations}}}
 spec: {{{least}, unhealthyPodEvictionPolicy: AlwaysAllow, selector: {{matchLabels: {{app: train}}}}}}
----
-apiVersion: batch/v1
-kind: Job
-metadata: {{name: train, namespace: training}}
-spec:
-  completionMode: Indexed
-  completions: 2
-  parallelism: 2
-  backoffLimitPerIndex: 1
-  activeDeadlineSeconds: 60
-  ttlSecondsAfterFinished: 60
-  podFailurePolicy: {{rules: [{{action: Ignore, onPodConditions: [{{type: DisruptionTarget}}]}}]}}
-  template:
-    metadata: {{labels: {{app: train}}}}
-    spec:
-      priorityClassName: spot-workload-low
-      restartPolicy: Never
-      terminationGracePeriodSeconds: 15
-      nodeSelector: {{cloud.google.com/gke-spot: "true", holdfast.dev/pool-class: spot-l4}}
-      tolerations: [{{key: provisioning-tier, operator: Equal, value: preemptible, effect: NoSchedule}}, {SILENT}]
-      containers: [{{name: main, image: train, resources: {{limits: {{nvidia.com/gpu: 1}}}}}}]
 """
 
 
@@ -51,7 +31,7 @@ spec:
     what="All pods of a PodDisruptionBudget run on Spot.",
     why="Preemption does not ask a budget. There it only slows voluntary drains.",
     source=DOC_PDB, fix="say in annotation holdfast.dev/reason which eviction it is for",
-    bad=_budget("minAvailable: 1"), good=_budget("minAvailable: 1", "drains of a gang"))  # fmt: skip
+    base="job", bad=_budget("minAvailable: 1"), good=_budget("minAvailable: 1", "drains of a gang"))  # fmt: skip
 def pdb_on_spot(obj: Object, context: Context) -> Iterator[Hit]:
     pods = context.world.selected(obj.namespace, obj.spec.get("selector"))
     explained = "holdfast.dev/reason" in as_map(obj.metadata.get("annotations"))
@@ -63,7 +43,7 @@ def pdb_on_spot(obj: Object, context: Context) -> Iterator[Hit]:
     what="A PodDisruptionBudget over pods of a Job has maxUnavailable or a percentage.",
     why="Both need the controller's total, and a Job has none: the budget does not sync and blocks every eviction.",
     source=DOC_PDB + "#arbitrary-controllers-and-selectors", fix="write minAvailable as a number",
-    bad=_budget("maxUnavailable: 1", "gang"), good=_budget("minAvailable: 1", "gang"))  # fmt: skip
+    base="job", bad=_budget("maxUnavailable: 1", "gang"), good=_budget("minAvailable: 1", "gang"))  # fmt: skip
 def pdb_needs_count(obj: Object, context: Context) -> Iterator[Hit]:
     field = "minAvailable" if as_text(obj.spec.get("minAvailable")) else "maxUnavailable"
     pods = context.world.selected(obj.namespace, obj.spec.get("selector"))
@@ -75,7 +55,7 @@ def pdb_needs_count(obj: Object, context: Context) -> Iterator[Hit]:
     what="A PodDisruptionBudget lets no pod go.",
     why="Each drain of a node waits for its timeout, an hour on an upgrade of GKE, and then ends the pods all the same.",
     source=DOC_PDB, fix="let one pod go: maxUnavailable: 1, for a Job minAvailable below its pods",
-    bad=_budget("minAvailable: 100%", "gang"), good=_budget("minAvailable: 0", "gang"))  # fmt: skip
+    base="job", bad=_budget("minAvailable: 100%", "gang"), good=_budget("minAvailable: 0", "gang"))  # fmt: skip
 def budget_stops_drains(obj: Object, context: Context) -> Iterator[Hit]:
     least, most = obj.spec.get("minAvailable"), obj.spec.get("maxUnavailable")
     pods = context.world.selected(obj.namespace, obj.spec.get("selector"))

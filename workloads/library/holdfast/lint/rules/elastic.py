@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from holdfast.contract.environment import ENV_GANG_MIN_NODES, ENV_GANG_NODES
 from holdfast.contract.kubernetes import ANNOTATION_STATE
 from holdfast.contract.values import GIB, quantity
-from holdfast.lint.examples import SILENT
 from holdfast.lint.finding import Hit, Severity
 from holdfast.lint.objects import Container, Job, Pod, as_int, as_list, as_text, dig
 from holdfast.lint.registry import Context, rule
@@ -15,53 +14,40 @@ from holdfast.lint.registry import Context, rule
 DOC_INDEXED = "https://kubernetes.io/docs/concepts/workloads/controllers/job/#backoff-limit-per-index"
 DOC_SUCCESS = "https://kubernetes.io/docs/concepts/workloads/controllers/job/#success-policy"
 DOC_DNS = "https://kubernetes.io/docs/concepts/services-networking/dns-pod-service/"
-_LABELS = "{app.kubernetes.io/name: wide}"
-_POLICY = "[{action: Ignore, onPodConditions: [{type: DisruptionTarget}]}, {action: FailJob, onExitCodes: {operator: In, values: [2, 70]}}]"
+_LABELS = "{app.kubernetes.io/name: train}"
+# A change of the Job on Spot, and what its gang needs.
 GOOD = f"""\
-apiVersion: v1
-kind: Service
-metadata: {{name: wide, namespace: training}}
-spec: {{clusterIP: None, publishNotReadyAddresses: true, selector: {_LABELS}}}
----
-apiVersion: networking.k8s.io/v1
-kind: NetworkPolicy
-metadata: {{name: wide, namespace: training}}
 spec:
-  podSelector: {{matchLabels: {_LABELS}}}
-  ingress: [{{from: [{{podSelector: {{matchLabels: {_LABELS}}}}}], ports: [{{port: 1024, endPort: 65535, protocol: TCP}}]}}]
----
-apiVersion: policy/v1
-kind: PodDisruptionBudget
-metadata: {{name: wide, namespace: training, annotations: {{holdfast.dev/reason: the least that the gang works with}}}}
-spec: {{minAvailable: 2, selector: {{matchLabels: {_LABELS}}}}}
----
-apiVersion: batch/v1
-kind: Job
-metadata: {{name: wide, namespace: training}}
-spec:
-  completionMode: Indexed
   completions: 4
   parallelism: 4
-  backoffLimitPerIndex: 3
-  activeDeadlineSeconds: 86400
-  ttlSecondsAfterFinished: 86400
   successPolicy: {{rules: [{{succeededCount: 1}}]}}
-  podFailurePolicy: {{rules: {_POLICY}}}
   template:
     metadata: {{labels: {_LABELS}}}
     spec:
-      priorityClassName: spot-workload-low
-      restartPolicy: Never
-      subdomain: wide
-      terminationGracePeriodSeconds: 15
-      nodeSelector: {{holdfast.dev/pool-class: spot-l4, cloud.google.com/gke-spot: "true"}}
-      tolerations: [{{key: provisioning-tier, operator: Equal, value: preemptible, effect: NoSchedule}}, {SILENT}]
+      subdomain: train
       containers:
       - name: main
         image: trainer
         command: [python, train.py]
         env: [{{name: {ENV_GANG_NODES}, value: "4"}}, {{name: {ENV_GANG_MIN_NODES}, value: "2"}}]
         resources: {{limits: {{nvidia.com/gpu: 1}}}}
+---
+apiVersion: v1
+kind: Service
+metadata: {{name: train, namespace: training}}
+spec: {{clusterIP: None, publishNotReadyAddresses: true, selector: {_LABELS}}}
+---
+apiVersion: networking.k8s.io/v1
+kind: NetworkPolicy
+metadata: {{name: train, namespace: training}}
+spec:
+  podSelector: {{matchLabels: {_LABELS}}}
+  ingress: [{{from: [{{podSelector: {{matchLabels: {_LABELS}}}}}], ports: [{{port: 1024, endPort: 65535, protocol: TCP}}]}}]
+---
+apiVersion: policy/v1
+kind: PodDisruptionBudget
+metadata: {{name: train, namespace: training, annotations: {{holdfast.dev/reason: the least that the gang works with}}}}
+spec: {{minAvailable: 2, selector: {{matchLabels: {_LABELS}}}}}
 """
 
 
@@ -70,11 +56,10 @@ def but(old: str, new: str) -> str:
     return GOOD.replace(old, new)
 
 
+_LAUNCHER = "python, -m, holdfast, train, ranks, --processes, '1', --sharded, --"
 SHARDED = (
     but("metadata: {labels: ", f"metadata: {{annotations: {{{ANNOTATION_STATE}: 16Gi}}, labels: ")
-    .replace(
-        "[python, train.py]", "[python, -m, holdfast, train, ranks, --processes, '1', --sharded, --, python, train.py]"
-    )
+    .replace("[python, train.py]", f"[{_LAUNCHER}, python, train.py]")
     .replace("minAvailable: 2", "minAvailable: 3")
     .replace("nvidia.com/gpu: 1}", "nvidia.com/gpu: 1, memory: 24Gi}")
 )
@@ -96,7 +81,7 @@ def sharded(main: Container) -> bool:
     why="Without backoffLimitPerIndex the back-off or failure of one index applies to all. In a JobSet a lost pod restarts"
         " the others; with fewer pods at once than indices some never start.",
     source=DOC_INDEXED, fix="a plain Job: completionMode Indexed, backoffLimitPerIndex, completions and parallelism = nodes",
-    bad=but("  backoffLimitPerIndex: 3\n", "  backoffLimit: 3\n"), good=GOOD)  # fmt: skip
+    base="job", bad=but("  parallelism: 4\n", "  parallelism: 4\n  backoffLimitPerIndex: null\n"), good=GOOD)  # fmt: skip
 def elastic_not_by_index(job: Job, context: Context) -> Iterator[Hit]:
     main = member(job.pod)
     if main is None:
@@ -115,7 +100,7 @@ def elastic_not_by_index(job: Job, context: Context) -> Iterator[Hit]:
     why="An index that got no new node never succeeds: the Job stays open after the work is done, and its pending pod"
         " gets a node that has nothing to do.",
     source=DOC_SUCCESS, fix="add successPolicy: {rules: [{succeededCount: 1}]}",
-    bad=but("  successPolicy: {rules: [{succeededCount: 1}]}\n", ""), good=GOOD)  # fmt: skip
+    base="job", bad=but("  successPolicy: {rules: [{succeededCount: 1}]}\n", ""), good=GOOD)  # fmt: skip
 def elastic_job_never_ends(job: Job, context: Context) -> Iterator[Hit]:
     rules = as_list(dig(job.spec, "successPolicy", "rules"))
     if member(job.pod) and not job.in_jobset and 1 not in [as_int(dig(each, "succeededCount")) for each in rules]:
@@ -127,7 +112,7 @@ def elastic_job_never_ends(job: Job, context: Context) -> Iterator[Hit]:
     why="Without it a drain may leave fewer nodes than the gang needs. With a higher number a drain waits without need.",
     source="https://kubernetes.io/docs/tasks/run-application/configure-pdb/",
     fix="one PodDisruptionBudget over its pods, minAvailable = the gang's least number of nodes",
-    bad=but("minAvailable: 2", "minAvailable: 3"), good=GOOD)  # fmt: skip
+    base="job", bad=but("minAvailable: 2", "minAvailable: 3"), good=GOOD)  # fmt: skip
 def elastic_budget(job: Job, context: Context) -> Iterator[Hit]:
     main = member(job.pod)
     if main is None or job.pod is None:
@@ -146,7 +131,7 @@ def elastic_budget(job: Job, context: Context) -> Iterator[Hit]:
     why="A pod has a DNS name only with a headless Service of its subdomain, and before it is ready only with"
         " publishNotReadyAddresses. Without it a new pod waits for the gang, and the gang for the pod.",
     source=DOC_DNS, fix="set subdomain, and a Service of that name: clusterIP None, publishNotReadyAddresses true",
-    bad=but("publishNotReadyAddresses: true, ", ""), good=GOOD)  # fmt: skip
+    base="job", bad=but("publishNotReadyAddresses: true, ", ""), good=GOOD)  # fmt: skip
 def elastic_without_names(pod: Pod, context: Context) -> Iterator[Hit]:
     if member(pod) is None or pod.job is None:
         return
@@ -166,7 +151,7 @@ _AGENTS = (("-m", "torch.distributed.run"), ("-m", "torch.distributed.launch"), 
     why="torchrun's agent ends with 1 when a node is lost, so that each eviction counts as a crash. Under a launcher that"
         " torchrun starts, each process of a node would be a launcher of its own, on the same ports.",
     source="infra/decisions/0115", fix="the job file starts the processes of a node: command: [python, train.py], processes: 8",
-    bad=SHARDED.replace("--, python, train.py", "--, torchrun, train.py"), good=SHARDED)  # fmt: skip
+    base="job", bad=SHARDED.replace("--, python, train.py", "--, torchrun, train.py"), good=SHARDED)  # fmt: skip
 def gang_under_torchrun(pod: Pod, context: Context) -> Iterator[Hit]:
     main = member(pod)
     if main and (
@@ -185,7 +170,7 @@ MEMORIES, ALONE = 5, 1
     why="Each node stages its own shards and keeps those of another node. Without the room the copies are refused, and a lost"
         " node costs an upload interval; a program that needs the memory too is killed.",
     source="infra/decisions/0115", fix="more nodes, a machine with more memory, or copies: 0, which needs a fifth",
-    bad=SHARDED.replace("16Gi", "32Gi"), good=SHARDED)  # fmt: skip
+    base="job", bad=SHARDED.replace("16Gi", "32Gi"), good=SHARDED)  # fmt: skip
 def copies_do_not_fit(pod: Pod, context: Context) -> Iterator[Hit]:
     main, state = member(pod), quantity(pod.annotations.get(ANNOTATION_STATE))
     limit = quantity(main.limit("memory")) if main else None

@@ -10,9 +10,7 @@ from holdfast.lint.objects import Object, Pod, as_list, as_map, as_text, dig, ne
 from holdfast.lint.registry import Context, rule
 
 DOC_IDENTITY = "https://cloud.google.com/kubernetes-engine/docs/how-to/workload-identity"
-_ACCOUNT = (
-    "apiVersion: v1\nkind: ServiceAccount\nmetadata: {{name: trainer, namespace: training, annotations: {{{}}}}}\n"
-)
+_ACCOUNT = "apiVersion: v1\nkind: ServiceAccount\nmetadata: {{name: trainer, annotations: {{{}}}}}\n"
 _BINDING = """\
 ---
 apiVersion: rbac.authorization.k8s.io/v1
@@ -78,19 +76,13 @@ def identity_annotation_wrong(obj: Object, context: Context) -> Iterator[Hit]:
 
 
 _ROLE = """\
+spec: {{template: {{spec: {{serviceAccountName: trainer}}}}}}
+---
 apiVersion: rbac.authorization.k8s.io/v1
 kind: Role
 metadata: {{name: reads, namespace: training}}
 rules: [{{apiGroups: [""], resources: [{}], verbs: [get]}}]
-{}---
-apiVersion: batch/v1
-kind: Job
-metadata: {{name: train, namespace: training}}
-spec:
-  activeDeadlineSeconds: 60
-  ttlSecondsAfterFinished: 60
-  template: {{spec: {{restartPolicy: Never, serviceAccountName: trainer, containers: [{{name: main, image: train}}]}}}}
-"""
+{}"""
 _WHOLE_ROLES = ("cluster-admin", "admin", "edit")
 
 
@@ -98,7 +90,7 @@ _WHOLE_ROLES = ("cluster-admin", "admin", "edit")
     what="A binding lets a job, or a pod of the platform, read all secrets, run commands in pods, or do everything.",
     why="Code that comes with a model or a dependency then has these rights too.",
     source="https://kubernetes.io/docs/concepts/security/rbac-good-practices/", fix="name the secrets by resourceNames; give no exec",
-    bad=_ROLE.format("secrets", _BINDING), good=_ROLE.format("pods", _BINDING))  # fmt: skip
+    base="job", bad=_ROLE.format("secrets", _BINDING), good=_ROLE.format("pods", _BINDING))  # fmt: skip
 def rights_beyond_the_job(obj: Object, context: Context) -> Iterator[Hit]:
     kind, name = as_text(dig(obj.body, "roleRef", "kind")), as_text(dig(obj.body, "roleRef", "name"))
     role = context.world.named(kind, name, obj.namespace if kind == "Role" else None)

@@ -18,6 +18,8 @@ ELASTIC_PORT = 29_500
 ANY_PORT = 49_152  # in place of the free ports that gloo and NCCL use
 _SELECTING = ("Service", "PodDisruptionBudget", "PodMonitoring", "NetworkPolicy")
 _SERVED = """\
+ports: [{containerPort: 8080}]
+---
 apiVersion: v1
 kind: Service
 metadata: {name: server, namespace: serving}
@@ -29,14 +31,6 @@ metadata: {name: answer, namespace: serving}
 spec:
   podSelector: {matchLabels: {app: server}}
   ingress: [{from: [{podSelector: {matchLabels: {app: proxy}}}], ports: [{port: OPENED}]}]
----
-apiVersion: apps/v1
-kind: Deployment
-metadata: {name: server, namespace: serving}
-spec:
-  template:
-    metadata: {labels: {app: server}}
-    spec: {containers: [{name: main, image: server, ports: [{containerPort: 8080}]}]}
 """
 
 
@@ -48,7 +42,7 @@ def _served(selected: str = "server", opened: int = 8080) -> str:
     what="A Service, budget, monitor or NetworkPolicy selects none of the pods in its file, or a port that they have not.",
     why="Requests get no answer, a budget protects nothing, a policy opens nothing; and no event says so.",
     source=DOC_SERVICE, fix="select by the labels of the pod template, and a port of its containers",
-    bad=_served("servers"), good=_served())  # fmt: skip
+    base="serving-container", bad=_served("servers"), good=_served())  # fmt: skip
 def reaches_no_pod(obj: Object, context: Context) -> Iterator[Hit]:
     selector = selector_of(obj) if obj.kind in _SELECTING else {}
     if not any(selector.values()):
@@ -84,7 +78,7 @@ def _declared(port: int | str, containers: list[dict[int, str]]) -> int:
     what="A NetworkPolicy closes ports that members of a gang use among themselves.",
     why="A gang then waits for its members until the deadline. Those of an elastic one take each other for lost.",
     source=DOC_POLICY, fix="allow TCP 1024 to 65535 from and to the gang's own pods: gloo and NCCL use any free port",
-    bad=but("port: 1024, endPort: 65535", "port: 29500"), good=GOOD)  # fmt: skip
+    base="job", bad=but("port: 1024, endPort: 65535", "port: 29500"), good=GOOD)  # fmt: skip
 def gang_port_closed(pod: Pod, context: Context) -> Iterator[Hit]:
     for port in _gang_ports(pod):
         names = _closed(context, pod, pod, port)
@@ -140,7 +134,8 @@ def _is(each: Any, pod: Pod, peer: Pod) -> bool:
 @rule("HF160", "port-closed", Severity.ERROR, on=Object,
     what="NetworkPolicies close a port to those that need it: a Service's clients, its proxy, or what scrapes it.",
     why="Each request to it hangs until the client's timeout.",
-    source=DOC_POLICY, fix="allow the port in a NetworkPolicy over these pods", bad=_served(opened=80), good=_served())  # fmt: skip
+    source=DOC_POLICY, fix="allow the port in a NetworkPolicy over these pods", base="serving-container",
+    bad=_served(opened=80), good=_served())  # fmt: skip
 def port_closed(obj: Object, context: Context) -> Iterator[Hit]:
     pods = context.world.selected(obj.namespace, selector_of(obj)) if any(selector_of(obj).values()) else []
     for at, port in _ports(obj):
@@ -170,8 +165,8 @@ def _cut_off(proxy: Pod, context: Context) -> Iterator[Hit]:
     what="A NetworkPolicy lets pods of all namespaces reach members of a gang, servers on Spot, or every pod.",
     why="Members of a gang trust each other's state. A client that goes past the proxy loses requests at each preemption.",
     source=DOC_POLICY, fix="name the pods that may connect: from: [{podSelector: ...}]",
-    bad=but("from: [{podSelector: {matchLabels: {app.kubernetes.io/name: wide}}}]", "from: [{namespaceSelector: {}}]"),
-    good=GOOD)  # fmt: skip
+    base="job", good=GOOD,
+    bad=but("from: [{podSelector: {matchLabels: {app.kubernetes.io/name: train}}}]", "from: [{namespaceSelector: {}}]"))  # fmt: skip
 def open_to_all_namespaces(obj: Object, context: Context) -> Iterator[Hit]:
     if "Ingress" not in _types(obj):
         return

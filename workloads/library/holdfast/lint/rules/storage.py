@@ -112,24 +112,14 @@ def checkpoint_through_fuse(pod: Pod, context: Context) -> Iterator[Hit]:
 
 
 def _claim(access: str, storage_class: str) -> str:
-    """A claim, and four pods of a Job that use it."""
+    """A claim, and a Job of two pods that use it."""
     return f"""\
+spec: {{template: {{spec: {{volumes: [{{name: data, persistentVolumeClaim: {{claimName: data}}}}]}}}}}}
+---
 apiVersion: v1
 kind: PersistentVolumeClaim
 metadata: {{name: data, namespace: training}}
 spec: {{accessModes: [{access}], storageClassName: {storage_class}, resources: {{requests: {{storage: 10Gi}}}}}}
----
-apiVersion: batch/v1
-kind: Job
-metadata: {{name: train, namespace: training}}
-spec:
-  parallelism: 4
-  activeDeadlineSeconds: 60
-  ttlSecondsAfterFinished: 60
-  template:
-    spec:
-      containers: [{{name: main, image: train}}]
-      volumes: [{{name: data, persistentVolumeClaim: {{claimName: data}}}}]
 """
 
 
@@ -138,7 +128,7 @@ spec:
     why="One node at a time can mount it. The pods on other nodes wait for ever.",
     source="https://kubernetes.io/docs/concepts/storage/persistent-volumes/#access-modes",
     fix="use a bucket, ReadOnlyMany, or one claim for each pod",
-    bad=_claim("ReadWriteOnce", "regional-rwo"), good=_claim("ReadOnlyMany", "regional-rwo"))  # fmt: skip
+    base="job", bad=_claim("ReadWriteOnce", "regional-rwo"), good=_claim("ReadOnlyMany", "regional-rwo"))  # fmt: skip
 def rwo_volume_shared(pod: Pod, context: Context) -> Iterator[Hit]:
     for at, volume in _volumes(pod).values() if pod.replicas > 1 else []:
         claim = _claim_of(volume, pod, context)
@@ -181,7 +171,7 @@ def fuse_without_annotation(pod: Pod, context: Context) -> Iterator[Hit]:
     why="A zonal disk ties its pod to one zone, and Spot capacity moves between zones.",
     source="https://cloud.google.com/kubernetes-engine/docs/how-to/persistent-volumes/regional-pd",
     fix="use a regional disk class, or a bucket",
-    bad=_claim("ReadOnlyMany", "standard-rwo"), good=_claim("ReadOnlyMany", "regional-rwo"))  # fmt: skip
+    base="job", bad=_claim("ReadOnlyMany", "standard-rwo"), good=_claim("ReadOnlyMany", "regional-rwo"))  # fmt: skip
 def zonal_disk(obj: Object, context: Context) -> Iterator[Hit]:
     if obj.namespace in ("training", "batch") and obj.spec.get("storageClassName") in (
         "standard",

@@ -16,12 +16,12 @@ from google.rpc import status_pb2
 
 SERVICE = "google.monitoring.v3.MetricService"
 MIN_GAP_S = 5.0
+PROJECT = "projects/[a-z0-9-]+"
 LABELS_OF = {"k8s_cluster": {"project_id", "location", "cluster_name"}}
 CUMULATIVE = metric_pb2.MetricDescriptor.MetricKind.CUMULATIVE
 DELTA = monitoring_v3.Aggregation.Aligner.ALIGN_DELTA
-FILTER = re.compile(
-    r'metric\.type = "([^"]+)" AND resource\.type = "k8s_cluster"(?: AND resource\.labels\.cluster_name = "([^"]+)")?'
-)
+_OF_ONE = r'(?: AND resource\.labels\.cluster_name = "([^"]+)")?'
+FILTER = re.compile(rf'metric\.type = "([^"]+)" AND resource\.type = "k8s_cluster"{_OF_ONE}')
 
 
 class Refused(Exception):
@@ -93,10 +93,7 @@ class MetricServer:
 
     def _create(self, request: monitoring_v3.CreateTimeSeriesRequest) -> empty_pb2.Empty:
         keys = [_key(series) for series in request.time_series]
-        known = (
-            re.fullmatch(r"projects/[a-z0-9-]+", request.name) and 1 <= len(keys) <= 200 and len({*keys}) == len(keys)
-        )
-        if not known:
+        if not (re.fullmatch(PROJECT, request.name) and 1 <= len(keys) <= 200 and len({*keys}) == len(keys)):
             raise Refused(f"{len(keys)} series in {request.name}: at most 200 a call, none twice")
         for series, key in zip(request.time_series, keys, strict=True):
             for complaint in self._complaints(series, key):
@@ -135,14 +132,11 @@ class MetricServer:
         if held and end - held[-1][0] < MIN_GAP_S:
             yield "older than the newest point, or closer than the sampling period"
 
-    def _describe(
-        self, request: monitoring_v3.ListMetricDescriptorsRequest
-    ) -> monitoring_v3.ListMetricDescriptorsResponse:
+    def _describe(self, request: Any) -> monitoring_v3.ListMetricDescriptorsResponse:
         at = int(request.page_token or 0)
-        return monitoring_v3.ListMetricDescriptorsResponse(
-            metric_descriptors=[metric_pb2.MetricDescriptor(type=each) for each in self.described[at : at + 1]],
-            next_page_token=str(at + 1) if at + 1 < len(self.described) else "",
-        )
+        found = [metric_pb2.MetricDescriptor(type=each) for each in self.described[at : at + 1]]
+        rest = str(at + 1) if at + 1 < len(self.described) else ""
+        return monitoring_v3.ListMetricDescriptorsResponse(metric_descriptors=found, next_page_token=rest)
 
     def _list(self, request: monitoring_v3.ListTimeSeriesRequest) -> monitoring_v3.ListTimeSeriesResponse:
         first = int(request.page_token or 0)
@@ -151,7 +145,7 @@ class MetricServer:
         matched = FILTER.fullmatch(request.filter)
         begin, end = request.interval.start_time.timestamp(), request.interval.end_time.timestamp()
         period = request.aggregation.alignment_period.total_seconds()
-        if not matched or not re.fullmatch(r"projects/[a-z0-9-]+", request.name) or not 60 <= period == end - begin:
+        if not matched or not re.fullmatch(PROJECT, request.name) or not 60 <= period == end - begin:
             raise Refused(f"{request.name} {request.filter} {begin} {end} {period}")
         metric, wanted = matched.groups()
         if metric not in self.kinds:
