@@ -51,6 +51,24 @@ def unknown(line: str) -> str:
     return next((word for word in asked if word not in known), "")
 
 
+AGENTS = (ROOT / "AGENTS.md").read_text()
+QUICK = re.findall(r"^(?:python|holdfast) .*?(?=  +#)", AGENTS.partition("## Before you commit")[0], re.M)
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("line", QUICK)
+def test_a_quick_command_of_agents_runs(line: str) -> None:
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    done = ran(line.split(), ROOT, os.environ | {"PATH": path})
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_rooms_of_agents_exist() -> None:
+    folders = re.findall(r"`([a-z/]+/)`", AGENTS.partition("## Rooms\n")[2].partition("\n## ")[0])
+    assert len(QUICK) >= 5 and len(folders) > 10
+    assert [name for name in folders if not (ROOT / name).is_dir()] == []
+
+
 @pytest.mark.parametrize("page", PAGES)
 def test_what_a_page_names_exists(page: str) -> None:
     assert not re.search(r"pip install [\"']?holdfast\b", (ROOT / page).read_text()), "no package index has that name"
