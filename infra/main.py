@@ -15,9 +15,10 @@ from infra import cdk
 from infra.environments import Environment, imports_of, load
 from infra.environments import names as environment_names
 from infra.rules import require_clean
+from infra.specs import AREAS
 from infra.specs.outputs import outputs
-from infra.stacks import AreaStack
-from monitoring.stack import MonitoringStack
+from infra.stacks import stack
+from monitoring.stack import resources as monitoring
 
 # Checksums of the provider on every platform, written by `python -m infra.ops.provider_lock`.
 LOCK = Path(__file__).with_name("provider.lock.hcl")
@@ -26,16 +27,16 @@ LOCK = Path(__file__).with_name("provider.lock.hcl")
 def build(app: cdk.App, environment: Environment, *, local_state: bool) -> None:
     """The stacks of one environment, in the order in which they are deployed."""
     require_clean(environment)
-    foundation = AreaStack(app, "foundation", environment, local_state=local_state)
-    cluster = AreaStack(app, "cluster", environment, local_state=local_state)
-    cluster.add_dependency(foundation)
-    if (adopted := imports_of(environment.name)).exists():
-        cluster.add_override("import", json.loads(adopted.read_text()))
-    monitoring = MonitoringStack(app, environment, local_state=local_state)
-    monitoring.add_dependency(cluster)
-    for stack, shown in zip((foundation, cluster, monitoring), outputs(environment).values(), strict=True):
-        for name, value in shown.items():
-            stack.output(name, value)
+    shown, before = outputs(environment), None
+    for area, specs in {**AREAS, "monitoring": monitoring}.items():
+        made = stack(app, area, environment, specs(environment), local_state=local_state)
+        if before is not None:
+            made.add_dependency(before)
+        if area == "cluster" and (adopted := imports_of(environment.name)).exists():
+            made.add_override("import", json.loads(adopted.read_text()))
+        for name, value in shown[area].items():
+            made.output(name, value)
+        before = made
 
 
 def main() -> None:
@@ -59,8 +60,8 @@ def main() -> None:
         build(app, environment, local_state=local_state)
     app.synth()
     if LOCK.exists() and not local_state:
-        for stack in Path(outdir, "stacks").iterdir():
-            shutil.copy(LOCK, stack / ".terraform.lock.hcl")
+        for folder in Path(outdir, "stacks").iterdir():
+            shutil.copy(LOCK, folder / ".terraform.lock.hcl")
 
 
 if __name__ == "__main__":

@@ -5,12 +5,10 @@ Every policy is one alert of alerts.py; nothing here decides a threshold.
 
 from collections.abc import Sequence
 from dataclasses import asdict
-from typing import Any
 
 from holdfast.ledger import money
-from infra import cdk
 from infra.environments.schema import Environment, Team
-from infra.stacks import EnvironmentStack
+from infra.specs import Resource
 from monitoring.alerting import dashboard, runbook
 from monitoring.alerting.alert import BURN, ERROR_BUDGET, Alert, AlertSource, Values
 from monitoring.alerting.alerts import alerts
@@ -37,55 +35,54 @@ def limits_of(environment: Environment) -> Values:
     }
 
 
-class MonitoringStack(EnvironmentStack):
-    def __init__(self, scope: cdk.App, environment: Environment, *, local_state: bool) -> None:
-        payer = environment.project if environment.budget else ""
-        super().__init__(scope, "monitoring", environment, local_state=local_state, billing_project=payer)
-        channels = [*self._channels(environment), *environment.alerts.channels]
-        base_url = environment.alerts.runbook_base_url or runbook.remote_url()
-        limits = limits_of(environment)
-        for alert in alerts(limits, environment.alerts.modules):
-            if alert.source is not AlertSource.BUDGET:
-                self.add("google_monitoring_alert_policy", alert.slug, policy(alert, environment, channels, base_url))
-        self._dashboards(environment, limits)
-        if environment.budget:
-            self.add("google_billing_budget", "month", budget(environment, channels))
-            for team in environment.teams:
-                if team.budget_usd:
-                    self.add("google_billing_budget", f"month-{team.name}", budget(environment, channels, team))
+def resources(environment: Environment) -> list[Resource]:
+    emails = {f"email-{number}": email for number, email in enumerate(environment.alerts.emails)}
+    channels = [f"${{google_monitoring_notification_channel.{id}.name}}" for id in emails]  # Google gives the names
+    channels += environment.alerts.channels
+    base_url = environment.alerts.runbook_base_url or runbook.remote_url()
+    limits = limits_of(environment)
+    policies = {
+        alert.slug: policy(alert, environment, channels, base_url)
+        for alert in alerts(limits, environment.alerts.modules)
+        if alert.source is not AlertSource.BUDGET
+    }
+    # A dashboard's own variables look like Terraform's.
+    screens = {
+        id: {"dashboard_json": text.replace("${", "$${")} for id, text in _dashboards(environment, limits).items()
+    }
+    budgets = {"month": budget(environment, channels)} if environment.budget else {}
+    budgets |= {f"month-{t.name}": budget(environment, channels, t) for t in environment.teams if t.budget_usd}
+    made: dict[str, dict[str, dict[str, object]]] = {
+        "google_monitoring_notification_channel": {id: _channel(environment, email) for id, email in emails.items()},
+        "google_monitoring_alert_policy": policies,
+        "google_monitoring_dashboard": screens,
+        "google_billing_budget": budgets,
+    }
+    return [Resource(kind=kind, id=id, arguments=given) for kind, of in made.items() for id, given in of.items()]
 
-    def _channels(self, environment: Environment) -> list[str]:
-        """One for each address. Chat and pager need a secret or a consent: make them by hand, name them in `channels`."""
-        created: list[str] = []
-        for number, email in enumerate(environment.alerts.emails):
-            arguments = {
-                "display_name": f"{environment.cluster_name}: {email}",
-                "type": "email",
-                "labels": {"email_address": email},
-                "user_labels": environment.all_labels(),
-            }
-            channel: Any = self.add("google_monitoring_notification_channel", f"email-{number}", arguments)
-            created.append(channel.name)
-        return created
 
-    def _dashboards(self, environment: Environment, limits: Values) -> None:
-        labels = {"environment": environment.name}
-        usd = money.usd_by_pool(environment.pools(), environment.region)
-        screens = {
-            "on-call": dashboard.render("$cluster: on call", dashboard.on_call(usd), labels, limits),
-            "job": dashboard.render("$cluster: job", dashboard.charts("job"), labels, limits, choose="job"),
-        }
-        if served := environment.serving:
-            promised = {
-                "failed_share": BURN * ERROR_BUDGET,
-                "inflight_target": served.inflight_target,
-                "promised_per_s": served.promised_per_s,
-            }
-            charts = dashboard.charts("serving")
-            screens["serving"] = dashboard.render("$cluster: serving", charts, labels, {**limits, **promised})
-        for slug, text in screens.items():
-            # The dashboard's own variables look like Terraform's.
-            self.add("google_monitoring_dashboard", slug, {"dashboard_json": text.replace("${", "$${")})
+def _channel(environment: Environment, email: str) -> dict[str, object]:
+    """Chat and pager need a secret or a consent: create them by hand, and name them in `channels`."""
+    return {
+        "display_name": f"{environment.cluster_name}: {email}",
+        "type": "email",
+        "labels": {"email_address": email},
+        "user_labels": environment.all_labels(),
+    }
+
+
+def _dashboards(environment: Environment, limits: Values) -> dict[str, str]:
+    labels = {"environment": environment.name}
+    usd = money.usd_by_pool(environment.pools(), environment.region)
+    screens = {
+        "on-call": dashboard.render("$cluster: on call", dashboard.on_call(usd), labels, limits),
+        "job": dashboard.render("$cluster: job", dashboard.charts("job"), labels, limits, choose="job"),
+    }
+    if served := environment.serving:
+        charts, shown = dashboard.charts("serving"), {"failed_share": BURN * ERROR_BUDGET}
+        shown |= {"inflight_target": served.inflight_target, "promised_per_s": served.promised_per_s}
+        screens["serving"] = dashboard.render("$cluster: serving", charts, labels, {**limits, **shown})
+    return screens
 
 
 def policy(alert: Alert, environment: Environment, channels: Sequence[str], base_url: str) -> dict[str, object]:

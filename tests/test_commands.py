@@ -13,8 +13,9 @@ import typer
 
 from holdfast.contract.environment import ENV_JOB, ENV_TRACEBACK
 from holdfast.contract.exit_codes import EXIT_BUG
+from tests.command_lines import COMMANDS
 from tests.support import ROOT, ran
-from tests.test_options import COMMANDS, ended
+from tests.test_options import ended
 
 PROGRAMS = ("holdfast", "infra", "workloads", "monitoring")
 HEAVY = ("torch", "cdktf", "jsii", "altair", "google", "kubernetes", "numpy", "psycopg")

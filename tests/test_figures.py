@@ -2,6 +2,7 @@
 
 import json
 import re
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -48,35 +49,32 @@ def test_a_missed_goal_is_shown(tmp_path: Path) -> None:
     assert "- Met: exact.\n- **Missed**: fast enough.\n- Not run: alone.\n" in text
 
 
-@pytest.mark.parametrize(
-    ("recipe", "kept"),
-    [
-        ('@echo a table; echo \'{"n": 1, "goals": {"met": false}}\'; exit 1', True),
-        ("@echo '{\"n\": 1}'", False),
-        ("@echo no figures", False),
-        ("@echo '{half'", False),
-    ],
-)
-def test_only_a_bench_that_ends_with_goals_is_recorded(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, recipe: str, kept: bool
-) -> None:
-    (tmp_path / "Makefile").write_text(f"bench-x:\n\t{recipe}\n")
+@pytest.fixture
+def printing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    """`printing(text)`: a bench-x that prints this and fails, with records in a folder of the test."""
     monkeypatch.setattr(figures, "ROOT", tmp_path)
-    monkeypatch.setattr(figures, "RECORDED", tmp_path / "recorded")
-    if kept:
+    monkeypatch.setattr(figures, "RECORDED", tmp_path)
+
+    def made(text: str) -> None:
+        (tmp_path / "Makefile").write_text(f"bench-x:\n\t@echo '{text}'; exit 1\n")
+
+    return made
+
+
+@pytest.mark.parametrize("text", ['{"n": 1}', "no figures", "{half"])
+def test_a_bench_that_does_not_end_with_goals_is_not_recorded(
+    tmp_path: Path, printing: Callable[[str], None], text: str
+) -> None:
+    printing(text)
+    with pytest.raises(SystemExit, match="nothing was recorded"):
         figures.record("bench-x")
-    else:
-        with pytest.raises(SystemExit, match="nothing was recorded"):
-            figures.record("bench-x")
-    assert (tmp_path / "recorded/bench-x.json").exists() == kept
+    assert not (tmp_path / "bench-x.json").exists()
 
 
 def test_a_part_that_is_recorded_leaves_the_others_as_they_were(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, printing: Callable[[str], None]
 ) -> None:
-    (tmp_path / "Makefile").write_text('bench-x:\n\t@echo \'{"n": 2, "new": {"n": 1}, "goals": {"met": true}}\'\n')
-    monkeypatch.setattr(figures, "ROOT", tmp_path)
-    monkeypatch.setattr(figures, "RECORDED", tmp_path)
+    printing('{"n": 2, "new": {"n": 1}, "goals": {"met": true}}')
     result = {"n": 1, "old": {"n": 1}, "goals": {"met": False, "exact": True}}
     facts = {"command": "make bench-x", "day": "2026-11-23", "machine": "2 cores", "result": result}
     (tmp_path / "bench-x.json").write_text(json.dumps(facts))

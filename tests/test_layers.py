@@ -1,7 +1,9 @@
-"""Imports go one way. The table is the design; a new arrow is a decision."""
+"""Imports go one way. The table, layers.toml, is the design; a new arrow is a decision."""
 
 import ast
 import builtins
+import sys
+import tomllib
 from collections.abc import Iterator
 from functools import cache
 from importlib.util import find_spec
@@ -9,29 +11,31 @@ from pathlib import Path
 
 import pytest
 
-from tests.layers import CONTRACT, FACES, INSIDERS, LIBRARY, MAY_IMPORT, MOST_MODULES, PACKAGES, ROOT
+from tests.support import ROOT
 
-
-def room_of(module: str) -> str | None:
-    parts = module.split(".")
-    return next((r for n in range(len(parts), 0, -1) if (r := ".".join(parts[:n])) in MAY_IMPORT), None)
-
-
-def ours(module: str) -> bool:
-    return module.split(".")[0] in PACKAGES
+CONTRACT = "holdfast.contract"
+TABLE = tomllib.loads((ROOT / "tests" / "layers.toml").read_text())
+MAY_IMPORT: dict[str, set[str]] = {
+    f"holdfast.{room}": {CONTRACT, *(f"holdfast.{other}" for other in others)}
+    for room, others in TABLE["library"].items()
+} | {room: {*TABLE["public"], *others} for room, others in TABLE["platform"].items()}
+FACES = {room: {*modules} for room, modules in TABLE["faces"].items()}
+MOST_MODULES = 25
+PACKAGES = ("holdfast", "infra", "workloads", "monitoring")
+LIBRARY = ROOT / "workloads" / "library"
 
 
 @cache
-def imports(path: Path) -> set[str]:
+def imports(path: Path) -> frozenset[str]:
+    """What a file imports, at any depth; `from infra import cdk` imports the module infra.cdk."""
     found: set[str] = set()
     for node in statements(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module:
-            # `from infra import cdk` imports the module infra.cdk
-            full = {alias.name: f"{node.module}.{alias.name}" for alias in node.names}
-            found |= {full[name] if is_module(full[name]) else node.module for name in full}
-    return {m for m in found if ours(m)}
+            full = (f"{node.module}.{alias.name}" for alias in node.names)
+            found |= {name if is_module(name) else node.module for name in full}
+    return frozenset(found)
 
 
 def statements(node: ast.AST) -> Iterator[ast.stmt]:
@@ -61,45 +65,23 @@ def is_module(name: str) -> bool:
 
 
 def modules() -> list[tuple[str, Path]]:
-    files = [f for p in PACKAGES[1:] for f in sorted((ROOT / p).rglob("*.py")) if not f.is_relative_to(LIBRARY)]
-    return [(dotted(f, ROOT), f) for f in files] + [
-        (dotted(f, LIBRARY), f) for f in sorted((LIBRARY / "holdfast").rglob("*.py"))
-    ]
+    files = [(ROOT, f) for p in PACKAGES[1:] for f in sorted((ROOT / p).rglob("*.py")) if not f.is_relative_to(LIBRARY)]
+    files += [(LIBRARY, f) for f in sorted((LIBRARY / "holdfast").rglob("*.py"))]
+    return [(".".join(f.relative_to(root).with_suffix("").parts).removesuffix(".__init__"), f) for root, f in files]
 
 
-def dotted(path: Path, root: Path) -> str:
-    return ".".join(path.relative_to(root).with_suffix("").parts).removesuffix(".__init__")
-
-
-def not_allowed(module: str, imported: set[str]) -> str | None:
+def not_allowed(module: str, imported: frozenset[str]) -> str | None:
     """What is wrong with what `module` imports."""
-    room = room_of(module)
+    ours, parts = {name for name in imported if name.split(".")[0] in PACKAGES}, module.split(".")
+    room = next((r for n in range(len(parts), 0, -1) if (r := ".".join(parts[:n])) in MAY_IMPORT), None)
     if room is None:
-        return None if module in PACKAGES and not imported else f"{module} stands in no room of the table"
+        return None if module in PACKAGES and not ours else f"{module} is in no room of the table"
     allowed = MAY_IMPORT[room] | {room}
-    wrong = {m for m in imported if not any(m == a or m.startswith(a + ".") for a in allowed)}
+    wrong = {m for m in ours if not any(m == a or m.startswith(a + ".") for a in allowed)}
     return f"{module} (room {room}) must not import {sorted(wrong)}; allowed: {sorted(allowed)}" if wrong else None
 
 
-def test_modules_import_only_what_their_rooms_may() -> None:
-    found = [wrong for module, path in modules() if (wrong := not_allowed(module, imports(path)))]
-    assert not found, "\n".join(found)
-
-
-def test_a_wrong_import_is_found_wherever_it_stands(tmp_path: Path) -> None:
-    (tmp_path / "a.py").write_text(
-        "import os, infra.main\ndef f(x=lambda: 1):\n if x:\n  try: from infra import cdk\n  finally: pass\n"
-        "match 1:\n case 1:\n  with f() as g:\n   from monitoring.stack import X\n"
-        "try: pass\nexcept OSError:\n import holdfast.clients.api as api\n"
-    )
-    imported = imports(tmp_path / "a.py")
-    assert imported == {"infra.main", "infra.cdk", "monitoring.stack", "holdfast.clients.api"}
-    assert "must not import ['infra.cdk', " in (not_allowed("infra.specs.pools", imported) or "")
-    assert not_allowed("infra", {"infra.cdk"}) == "infra stands in no room of the table"
-    assert not_allowed("infra", set()) is None
-
-
-def behind_a_face(path: Path, imported: set[str]) -> list[str]:
+def behind_a_face(path: Path, imported: frozenset[str]) -> list[str]:
     """Inner modules of rooms that have a face, imported from outside of them."""
     inside = str(path.relative_to(LIBRARY)) if path.is_relative_to(LIBRARY) else str(path)
     return [
@@ -107,8 +89,13 @@ def behind_a_face(path: Path, imported: set[str]) -> list[str]:
         for room, face in FACES.items()
         for module in sorted(imported)
         if module.startswith(f"{room}.") and module not in face
-        if not inside.startswith((room.replace(".", "/"), *(f"tests/{part}" for part in INSIDERS[room])))
+        if not inside.startswith((room.replace(".", "/"), *(f"tests/{part}" for part in TABLE["insiders"][room])))
     ]
+
+
+def test_modules_import_only_what_their_rooms_may() -> None:
+    found = [wrong for module, path in modules() if (wrong := not_allowed(module, imports(path)))]
+    assert not found, "\n".join(found)
 
 
 def test_others_import_public_modules_only() -> None:
@@ -119,12 +106,20 @@ def test_others_import_public_modules_only() -> None:
     assert not found, "\n".join(found)
 
 
-def test_an_import_behind_a_face_is_found() -> None:
-    inner = {"holdfast.checkpoint.save.writer"}
-    assert behind_a_face(LIBRARY / "holdfast/training/rank.py", inner)
-    assert behind_a_face(LIBRARY / "tests/training/test_cli.py", inner)
-    assert not behind_a_face(LIBRARY / "tests/checkpoint/test_cli.py", inner)
-    assert not behind_a_face(LIBRARY / "holdfast/training/rank.py", {"holdfast.checkpoint.stores"})
+def test_a_wrong_import_is_found_at_any_depth(tmp_path: Path) -> None:
+    (tmp_path / "a.py").write_text(
+        "import infra.main\ndef f(x=lambda: 1):\n if x:\n  try: from infra import cdk\n  finally: pass\n"
+        "match 1:\n case 1:\n  with f() as g:\n   from monitoring.stack import X\n"
+        "try: pass\nexcept OSError:\n import holdfast.checkpoint.save.writer as api\n"
+    )
+    inner = "holdfast.checkpoint.save.writer"
+    imported = imports(tmp_path / "a.py")
+    assert imported == {"infra.main", "infra.cdk", "monitoring.stack", inner}
+    assert f"must not import ['{inner}', 'infra.cdk', " in (not_allowed("infra.specs.pools", imported) or "")
+    assert not_allowed("infra", imported) and not not_allowed("infra", frozenset())
+    outside = (LIBRARY / "holdfast/training/rank.py", LIBRARY / "tests/training/test_cli.py")
+    assert all(behind_a_face(path, imported) for path in outside)
+    assert not behind_a_face(LIBRARY / "tests/checkpoint/test_cli.py", imported)
 
 
 def test_no_folder_of_a_room_with_a_face_holds_many_modules() -> None:
@@ -134,46 +129,24 @@ def test_no_folder_of_a_room_with_a_face_holds_many_modules() -> None:
             assert len(list(folder.glob("*.py"))) <= MOST_MODULES, folder
 
 
-def bases_by_class() -> dict[str, set[str]]:
-    """Classes of the library by name, with the names of their bases; a name that is used twice has the bases of both."""
-    found: dict[str, set[str]] = {}
+@pytest.mark.skipif(not LIBRARY.is_dir(), reason="the library is installed, not part of this checkout")
+def test_every_exception_of_the_library_has_one_root() -> None:
+    """What is no Exception, as SystemExit, has no part in it."""
+    classes: dict[str, set[str]] = {}  # a name that is used twice has the bases of both
     for path in (LIBRARY / "holdfast").rglob("*.py"):
         for node in statements(ast.parse(path.read_text())):
             if isinstance(node, ast.ClassDef):
-                found.setdefault(node.name, set()).update(ast.unparse(base).split(".")[-1] for base in node.bases)
-    return found
-
-
-def is_exception(name: str) -> bool:
-    kind = getattr(builtins, name, None)
-    return isinstance(kind, type) and issubclass(kind, Exception)
-
-
-def rootless(classes: dict[str, set[str]]) -> list[str]:
-    """Exceptions that no `except HoldfastError` takes. What is no Exception, as SystemExit, has no part in it."""
+                classes.setdefault(node.name, set()).update(ast.unparse(base).split(".")[-1] for base in node.bases)
+    assert {"InputError", "Unjudged", "StorageError", "BatchError", "GroupLost"} <= classes.keys()
     rooted = {"HoldfastError"}
     while more := {name for name, bases in classes.items() if bases & rooted} - rooted:
         rooted |= more
-    return sorted(name for name, bases in classes.items() if any(map(is_exception, bases)) and name not in rooted)
-
-
-@pytest.mark.skipif(not LIBRARY.is_dir(), reason="the library is installed, not part of this checkout")
-def test_every_exception_of_the_library_has_one_root() -> None:
-    classes = bases_by_class()
-    assert {"InputError", "Unjudged", "StorageError", "BatchError", "GroupLost"} <= classes.keys()
-    assert not rootless(classes), "derive them from holdfast.contract.errors.HoldfastError"
-    assert rootless({"HoldfastError": {"Exception"}, "A": {"HoldfastError", "ValueError"}, "B": {"OSError"}}) == ["B"]
+    python = {name for name, kind in vars(builtins).items() if isinstance(kind, type) and issubclass(kind, Exception)}
+    rootless = sorted(name for name, bases in classes.items() if bases & python and name not in rooted)
+    assert not rootless, "derive them from holdfast.contract.errors.HoldfastError"
 
 
 def test_contract_needs_the_standard_library_only() -> None:
-    import sys
-
     for path in sorted([*(ROOT / "infra/contract").glob("*.py"), *(LIBRARY / "holdfast/contract").glob("*.py")]):
-        for node in statements(ast.parse(path.read_text())):
-            names = [a.name for a in node.names] if isinstance(node, ast.Import) else []
-            names += [node.module] if isinstance(node, ast.ImportFrom) and node.module else []
-            for name in names:
-                assert name.split(".")[0] in sys.stdlib_module_names or name.startswith((CONTRACT, "infra.contract")), (
-                    path,
-                    name,
-                )
+        others = {name for name in imports(path) if not name.startswith((CONTRACT, "infra.contract"))}
+        assert {name.split(".")[0] for name in others} <= sys.stdlib_module_names, path

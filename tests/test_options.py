@@ -1,7 +1,6 @@
 """Every option and argument of every command refuses odd values by an exit code and an error of ours."""
 
 import contextlib
-import functools
 import io
 import re
 import shlex
@@ -9,7 +8,7 @@ import shutil
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NoReturn
@@ -17,21 +16,16 @@ from typing import Any, NoReturn
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
-from typer.main import get_command
 
 from holdfast.command_line import run_app
-from holdfast.commands import app as holdfast
 from holdfast.contract.errors import Unjudged
-from infra.__main__ import app as infra
 from infra.environments import names
 from infra.ops import synth
-from monitoring.__main__ import app as monitoring
 from tests import platforms
-from workloads.__main__ import app as workloads
+from tests.command_lines import APPS, COMMANDS, build, parsed
 
 pytestmark = pytest.mark.process
 
-APPS = {"holdfast": holdfast, "infra": infra, "workloads": workloads, "monitoring": monitoring}
 DOCUMENTED = {0, 1, 2, 3, 4}
 WRITES_INTO_THE_TREE = {"monitoring alerts --write"}
 TEXTS = (
@@ -67,18 +61,6 @@ spec: {template: {spec: {restartPolicy: Never, containers: [{name: c, image: d}]
 """
 
 
-def walk(command: Any, path: tuple[str, ...]) -> Iterator[tuple[str, Any]]:
-    if not hasattr(command, "commands"):
-        yield " ".join(path), command
-        return
-    for name, below in command.commands.items():
-        yield from walk(below, (*path, name))
-
-
-build = functools.cache(get_command)  # anew for each of a thousand calls it would take longer than all else
-COMMANDS = {name: command for app in APPS for name, command in walk(build(APPS[app]), (app,))}
-
-
 def refuse(*_: object, **__: object) -> NoReturn:
     raise Unjudged("nothing leaves this process")
 
@@ -103,7 +85,9 @@ def cut_off(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     import torch  # asks for programs when it is imported for the first time
 
     assert torch.__version__
-    monkeypatch.setattr("typer.main.get_command", build)
+    monkeypatch.setattr(
+        "typer.main.get_command", build
+    )  # built for each of a thousand calls it takes longer than all else
     stopped = SimpleNamespace(wait=answering(True), requested=True, begin=answering(None), leave_after=answering(None))
     monkeypatch.setattr("holdfast.runtime.shutdown.of_process", lambda: stopped)
     monkeypatch.setattr("holdfast.runtime.shutdown.leave_now", sys.exit)
@@ -191,10 +175,8 @@ def test_a_help_text_ends_with_examples_that_the_command_line_takes(name: str) -
     at = next(n for n, line in enumerate(shown) if line.strip() in ("Example:", "Examples:"))
     for line in shown[at + 1 :]:
         words = shlex.split(line.removeprefix("    python -m ").strip())
-        path = name.split()
-        assert words[: len(path)] == path, line
-        context = COMMANDS[name].make_context(name, words[len(path) :])  # raises what Typer refuses
-        given = {parameter.name: context.params[parameter.name] for parameter in COMMANDS[name].params}
+        assert words[: len(name.split())] == name.split(), line
+        given = parsed(words)
         if environments := [given[key] for key in ("env", "environment") if isinstance(given.get(key), str)]:
             assert set(environments) <= {"", *names()}, line
 

@@ -10,20 +10,18 @@ from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
-from typing import Any
 
 import pytest
-from typer.main import get_command
 
 from tests.cluster.sim.waiting import until
+from tests.command_lines import APPS, named
 from tests.support import ROOT, ran
 from workloads.library.tests.report.chromium import binary, chromium
 
 sys.path.insert(0, str(ROOT / ".ci/site"))
 pages = importlib.import_module("pages")
 PAGES = sorted(path for path in ran(["git", "ls-files", "*.md"]).stdout.split() if not path.startswith("tests/"))
-HOMES = {"holdfast": "holdfast.commands"} | {n: f"{n}.__main__" for n in ("infra", "workloads", "monitoring")}
-STARTS = (*(f"python -m {name} " for name in HOMES), "holdfast ")
+STARTS = (*(f"python -m {name} " for name in APPS), "holdfast ")
 CODE = re.compile(r"```(?:sh|bash|console)\n(.*?)```|`([^`\n]+)`", re.DOTALL)
 MAKEFILES = [ROOT / "Makefile", ROOT / "workloads/library/library.mk"]
 FOUND = "document.querySelectorAll('.md-search-result__item a').length"
@@ -40,24 +38,35 @@ def typed(page: str) -> list[str]:
     return found
 
 
-def command_of(words: list[str]) -> tuple[Any, list[str]]:
-    """The command that the words name, and what is left of them."""
-    command: Any = get_command(importlib.import_module(HOMES[words[0]]).app)
-    rest = words[1:]
-    while hasattr(command, "commands") and rest and not rest[0].startswith("-"):
-        assert rest[0] in command.commands, f"{' '.join(words)}: no command {rest[0]}"
-        command, rest = command.commands[rest[0]], rest[1:]
-    return command, rest
-
-
 def unknown(line: str) -> str:
     """The first option that does not exist; empty where all do."""
     words = [word for word in shlex.split(line, comments=True) if word]
-    command, rest = command_of(words[2:] if words[0] == "python" else words)
+    words = words[2:] if words[0] == "python" else words
+    if len(words) < 2 or words[1].startswith("-"):
+        return ""  # of a program as a whole
+    command, rest = named(words)
     known = {name for given in command.params for name in (*given.opts, *given.secondary_opts)} | {"--help"}
     rest = rest[: rest.index("--")] if "--" in rest else rest
     asked = [word.partition("=")[0] for word in rest if word.startswith("--")]
     return next((word for word in asked if word not in known), "")
+
+
+AGENTS = (ROOT / "AGENTS.md").read_text()
+QUICK = re.findall(r"^(?:python|holdfast) .*?(?=  +#)", AGENTS.partition("## Before you commit")[0], re.M)
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("line", QUICK)
+def test_a_quick_command_of_agents_runs(line: str) -> None:
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    done = ran(line.split(), ROOT, os.environ | {"PATH": path})
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_rooms_of_agents_exist() -> None:
+    folders = re.findall(r"`([a-z/]+/)`", AGENTS.partition("## Rooms\n")[2].partition("\n## ")[0])
+    assert len(QUICK) >= 5 and len(folders) > 10
+    assert [name for name in folders if not (ROOT / name).is_dir()] == []
 
 
 @pytest.mark.parametrize("page", PAGES)

@@ -10,7 +10,7 @@ from tests.support import ROOT, ran
 from workloads.library.tests import sample
 
 pytestmark = pytest.mark.process
-# Each imports what is heavy: numpy, ruamel, the client of Kubernetes, PyTorch, altair, psycopg. test_agents.py runs others.
+# Each imports what is heavy: numpy, ruamel, the client of Kubernetes, PyTorch, altair, psycopg. test_pages.py runs others.
 COMMANDS = {
     "holdfast prices": (0, "prices of "),
     "holdfast submit workloads/rendered/example/samples/training.yaml --platform workloads/rendered/example/platform.json --dry-run": (

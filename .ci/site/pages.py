@@ -6,12 +6,11 @@ A link to a file that is no page becomes its text, so that the site is complete.
 import re
 import shutil
 import subprocess
-from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path, PurePosixPath
 from posixpath import normpath
 from typing import Any
 
-from typer import Typer
 from typer.cli import get_docs_for_click
 from typer.main import get_command
 
@@ -28,14 +27,15 @@ PUBLIC = (
     "holdfast.contract.exit_codes",
     "holdfast.contract.environment",
 )
+PROGRAMS = {"holdfast": "holdfast.commands"}
+PROGRAMS |= {f"python -m {name}": f"{name}.__main__" for name in ("infra", "workloads", "monitoring")}
 
 
-def gather(folder: Path) -> list[str]:
-    """Writes all pages into `folder`, which is emptied first; their paths in it."""
+def gather(folder: Path) -> None:
+    """Write all pages into `folder`, which is emptied first."""
     shutil.rmtree(folder, ignore_errors=True)
     tracked = _tracked()
-    pages = {path for path in tracked if path.endswith(".md")}
-    for path in sorted(pages):
+    for path in (path for path in tracked if path.endswith(".md")):
         _write(folder / path, linked((ROOT / path).read_text(encoding="utf-8"), path, set(tracked)))
     for path in (path for path in tracked if PurePosixPath(path).suffix in IMAGES):
         (folder / path).parent.mkdir(parents=True, exist_ok=True)
@@ -44,7 +44,6 @@ def gather(folder: Path) -> list[str]:
     made = {"reference/library.md": library(), "reference/rules.md": rules(), "reference/commands.md": commands()}
     for path, text in made.items():
         _write(folder / path, text)
-    return sorted(pages | set(made))
 
 
 def linked(text: str, page: str, tracked: set[str]) -> str:
@@ -83,20 +82,9 @@ def commands() -> str:
 
     context: Any = click.Context(click.Command("site"))
     return "# Commands\n\n" + "\n".join(
-        get_docs_for_click(obj=get_command(app), ctx=context, name=name, indent=1) for name, app in apps()
+        get_docs_for_click(obj=get_command(import_module(module).app), ctx=context, name=name, indent=1)
+        for name, module in PROGRAMS.items()
     )
-
-
-def apps() -> Iterator[tuple[str, Typer]]:
-    from holdfast.commands import app as holdfast
-    from infra.__main__ import app as infra
-    from monitoring.__main__ import app as monitoring
-    from workloads.__main__ import app as workloads
-
-    yield "holdfast", holdfast
-    yield "python -m infra", infra
-    yield "python -m workloads", workloads
-    yield "python -m monitoring", monitoring
 
 
 def _tracked() -> list[str]:

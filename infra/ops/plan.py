@@ -37,17 +37,13 @@ class Change:
 Step = Callable[[str], object]
 
 
-def _unseen(_: str) -> None:
-    """For callers that show no progress."""
-
-
-def plan(name: str, out: Path = OUT, *, step: Step = _unseen) -> dict[str, Path]:
-    """Stack -> its plan as `terraform show -json` prints it. `step` is given what begins, in words."""
+def plan(name: str, out: Path = OUT, *, step: Step = lambda _: None) -> dict[str, Path]:
+    """Stack -> its plan as `terraform show -json` prints it. `step` gets each part that begins, in words."""
     step("synthesise")
     return plan_stacks(synthesise(name, out / name / "synth", local_state=True), out / name, step=step)
 
 
-def plan_stacks(stacks: Mapping[str, Path], out: Path, *, step: Step = _unseen) -> dict[str, Path]:
+def plan_stacks(stacks: Mapping[str, Path], out: Path, *, step: Step = lambda _: None) -> dict[str, Path]:
     """Stack -> its plan from an empty state, in a file of `out`."""
     init = engine.offline()
     step("find the provider")

@@ -7,7 +7,6 @@ differences that no real state has: compare two plans against one state, and wha
 """
 
 import json
-import shutil
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -56,17 +55,6 @@ def _recorded(resource: Mapping[str, Any]) -> dict[str, Any]:
         "provider": f'provider["{resource["provider_name"]}"]',
         "instances": [instance],
     }
-
-
-def replan(stack: Path, state: Mapping[str, Any], folder: Path, *, initialised: Path | None = None) -> Plan:
-    """The plan of a synthesised stack against `state`, in `folder`, which is created again.
-
-    `initialised`: a folder that was planned with the same providers, whose initialisation is taken over.
-    Protections are left out: a protected resource that must go shows as such, instead of ending the plan.
-    """
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir(parents=True)
-    return plan_against(unprotected(stack), state, folder, initialised=initialised)
 
 
 def unprotected(stack: Path) -> dict[str, Any]:
@@ -143,16 +131,19 @@ def _stack(stack: str, now: Path | None, then: Path | None, plan: Plan | None, f
         return [("destroyed", f"{stack} {resource['address']}") for resource in planned]
     state = state_of(plan)
     known = now if _providers(now) == _providers(then) else None
-    after = replan(then, state, folder / "replay-then" / stack, initialised=known)
-    before = _changes(replan(now, state, folder / "replay-now" / stack, initialised=now))
+    before = _replanned(now, state, folder / "replay-now" / stack, now)
+    after = _replanned(then, state, folder / "replay-then" / stack, known)
     return [
         effect
-        for address, change in _changes(after).items()
+        for address, change in after.items()
         for effect in _effect(f"{stack} {address}", change, before.get(address, {}))
     ]
 
 
-def _changes(plan: Plan) -> dict[str, Change]:
+def _replanned(stack: Path, state: Mapping[str, Any], folder: Path, initialised: Path | None) -> dict[str, Change]:
+    """Address -> change. Without protections: a protected resource that must go is shown, and does not end the plan."""
+    folder.mkdir(parents=True)
+    plan = plan_against(unprotected(stack), state, folder, initialised=initialised)
     return {c["address"]: c["change"] for c in plan["resource_changes"]}
 
 

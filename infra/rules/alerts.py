@@ -11,15 +11,10 @@ POLICY = "google_monitoring_alert_policy"
 STEP_S = 30
 
 
-def _queries(facts: Facts) -> Iterator[PlannedResource]:
-    """Every PromQL condition, bearing its policy's address."""
-    for policy in facts.of(POLICY):
-        for block in policy.blocks("conditions"):
-            query = PlannedResource(kind="", address=policy.address, values=block).get(
-                "condition_prometheus_query_language"
-            )
-            if query:
-                yield PlannedResource(kind="", address=policy.address, values=query)
+def _queries(facts: Facts) -> list[PlannedResource]:
+    """Every PromQL condition."""
+    conditions = [condition for policy in facts.of(POLICY) for condition in policy.blocks("conditions")]
+    return [query for each in conditions for query in each.blocks("condition_prometheus_query_language")]
 
 
 @rule(

@@ -5,8 +5,7 @@ the pool at 8 and leaves nothing for flex-start; the pods say only that no scale
 every pool at its maximum.
 """
 
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator
 
 from holdfast.contract.machines import ACCELERATORS, MACHINE_TYPES
 from infra.rules.model import Facts, Finding, PlannedResource, of_environment, rule
@@ -19,7 +18,7 @@ CEILINGS = {"cpu": 20_000, "memory": 160_000}
 MAX_GPUS = 2_048
 
 
-def _limits(cluster: PlannedResource) -> Mapping[str, Mapping[str, Any]]:
+def _limits(cluster: PlannedResource) -> dict[str, PlannedResource]:
     return {str(limit.get("resource_type")): limit for limit in cluster.blocks(LIMITS)}
 
 

@@ -24,9 +24,7 @@ def node_labels(pool: PlannedResource) -> dict[str, str]:
     labels = dict(pool.get("node_config.labels") or {})
     for gpu in pool.blocks("node_config.guest_accelerator"):
         labels[LABEL_ACCELERATOR] = str(gpu.get("type"))
-        driver = PlannedResource(kind="", address="", values=gpu).get(
-            "gpu_driver_installation_config.gpu_driver_version"
-        )
+        driver = gpu.get("gpu_driver_installation_config.gpu_driver_version")
         labels |= {LABEL_DRIVER: str(driver).lower()} if driver else {}
     for label, path in ((LABEL_SPOT, "node_config.spot"), (LABEL_FLEX_START, "node_config.flex_start")):
         labels |= {label: "true"} if pool.get(path) else {}

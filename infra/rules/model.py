@@ -29,9 +29,10 @@ class Finding:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PlannedResource:
-    """One resource, as asked for or as planned. Paths are dotted; a block that occurs once needs no index."""
+    """One resource, or one block of it, as asked for or as planned. Paths are dotted; a block that occurs once needs no
+    index."""
 
-    kind: str
+    kind: str = ""
     address: str
     values: Mapping[str, Any]
 
@@ -43,14 +44,11 @@ class PlannedResource:
             value = _unwrapped(value[part])
         return value
 
-    def blocks(self, path: str) -> list[Mapping[str, Any]]:
+    def blocks(self, path: str) -> list["PlannedResource"]:
         """A repeatable block as a list, whatever its value."""
-        *parents, last = path.split(".")
-        holder = self.get(".".join(parents)) if parents else self.values
-        value = holder.get(last) if isinstance(holder, Mapping) else None
-        if isinstance(value, Mapping):
-            return [value]
-        return [item for item in value if isinstance(item, Mapping)] if isinstance(value, Sequence) else []
+        value = self.get(path)
+        items = value if isinstance(value, Sequence) else [value]
+        return [PlannedResource(address=self.address, values=item) for item in items if isinstance(item, Mapping)]
 
     def finding(self, path: str, allowed: str, fix: str, got: Any = None) -> Finding:
         """`got` is the value at `path` unless given."""

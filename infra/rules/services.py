@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from infra.rules.model import BUCKET, Facts, Finding, PlannedResource, rule
+from infra.rules.model import BUCKET, Facts, Finding, rule
 
 INSTANCE = "google_sql_database_instance"
 SUPERUSER = "cloudsqlsuperuser"
@@ -25,24 +25,18 @@ def database_by_identity(facts: Facts) -> Iterator[Finding]:
             yield user.finding("type", "CLOUD_IAM_SERVICE_ACCOUNT", "use an identity", user.get("type", "password"))
 
 
-def _checkpoints(facts: Facts) -> list[PlannedResource]:
-    return [b for b in facts.of(BUCKET) if b.get("name") == facts.environment.bucket("checkpoints")]
-
-
-def _lifecycle(bucket: PlannedResource) -> Iterator[tuple[str, PlannedResource]]:
-    for i, block in enumerate(bucket.blocks("lifecycle_rule")):
-        yield f"lifecycle_rule[{i}]", PlannedResource(kind="", address=bucket.address, values=block)
-
-
 @rule(
     reason="an age rule would delete the only checkpoint of a run that waits for capacity",
     source="flex-start waits in GKE documentation",
 )
 def checkpoints_do_not_age(facts: Facts) -> Iterator[Finding]:
     """Lifecycle rules delete only checkpoints that their writer marked as abandoned."""
-    for bucket in _checkpoints(facts):
-        for path, part in _lifecycle(bucket):
+    for bucket in facts.of(BUCKET):
+        lifecycle = bucket.blocks("lifecycle_rule")
+        for number, part in enumerate(
+            lifecycle if bucket.get("name") == facts.environment.bucket("checkpoints") else ()
+        ):
             # Whatever else the condition says: without this one it reaches objects that a commit names.
             if part.get("action.type") == "Delete" and not part.get("condition.days_since_custom_time"):
-                allowed = "days_since_custom_time of 1 or more"
+                path, allowed = f"lifecycle_rule[{number}]", "days_since_custom_time of 1 or more"
                 yield bucket.finding(path, allowed, "let the writer prune", part.get("condition"))

@@ -48,7 +48,7 @@ def build_of(role: str, context: Path, registry: str, **more: Any) -> Build:
     dirty = "-dirty" if _git(context, "status", "--porcelain", "--untracked-files=no") else ""
     arguments = {
         "GROUP": pins.ROLES[role].group,
-        "WHEEL": pins.wheel(context).name,
+        "WHEEL": pins.wheel_in(context / pins.VENDOR).name,
         "COMMAND": pins.ROLES[role].command,
         "REVISION": revision + dirty,
         "LOCK": sha256(pins.lock_of(context, role).read_bytes()).hexdigest(),

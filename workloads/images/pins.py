@@ -50,12 +50,8 @@ def lock_of(context: Path, role: str) -> Path:
     return context / f"requirements/{ROLES[role].group}.txt"
 
 
-def wheel(context: Path) -> Path:
-    """The one wheel of the library that images install. InputError for none, or several."""
-    return wheel_in(context / VENDOR)
-
-
 def wheel_in(folder: Path) -> Path:
+    """The one wheel of the library that images install. InputError for none, or several."""
     found = sorted(folder.glob("holdfast-*.whl"))
     if len(found) != 1:
         got = ", ".join(path.name for path in found) or f"none in {folder}"

@@ -1,5 +1,6 @@
 """Objects of an environment to files: the platform, which is applied as a whole, and samples, started one by one."""
 
+import re
 from collections.abc import Callable, Iterator
 from itertools import chain
 from pathlib import Path
@@ -74,6 +75,11 @@ def document(context: RenderContext) -> Body:
 def platform(context: RenderContext) -> list[Body]:
     """Everything that is applied as it is, in order."""
     return [body for file in HALVES[PLATFORM_HALF] for body in objects(PLATFORM_HALF, file, context)]
+
+
+def images(context: RenderContext, text: str) -> list[str]:
+    """Of the environment's registry, those that rendered objects name."""
+    return sorted({*re.findall(rf"{re.escape(context.platform.registry)}/([\w-]+)@", text)})
 
 
 def small(platform: Platform, pool: str, workers: int, items: str) -> Small:

@@ -11,7 +11,10 @@ from holdfast.contract.exit_codes import EXIT_STOPPED
 from holdfast.contract.progress import working
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from holdfast.clients.api import Api
+    from holdfast.manifests.render_context import RenderContext
     from holdfast.platform import Platform
     from workloads.operators.install import Change
 
@@ -36,33 +39,31 @@ def require_consent(api: "Api", platform: "Platform", *, yes: bool) -> None:
         raise typer.Exit(EXIT_STOPPED)
 
 
-def _listed(changed: "list[Change]") -> list[dict[str, str]]:
-    return [{"verb": change.verb, "object": change.name} for change in changed]
+def _applied(what: str, changes: "Iterable[Change]", as_json: bool) -> tuple[list[dict[str, str]], str]:
+    """The objects that changed, which are printed here unless `as_json`, and their number, of how many."""
+    with working(what):
+        every = list(changes)
+    changed = [change for change in every if change.verb != "unchanged"]
+    for change in changed if not as_json else ():
+        print(f"{change.verb} {change.name}")
+    return [{"verb": change.verb, "object": change.name} for change in changed], f"{len(changed)} of {len(every)}"
 
 
-def _apply_operators(env: str, kubeconfig: Path | None, timeout_s: float, *, yes: bool, as_json: bool) -> None:
-    from holdfast.clients.api import Api
-    from holdfast.manifests.render_context import RenderContext
+def _apply_operators(api: "Api", context: "RenderContext", timeout_s: float, *, as_json: bool) -> None:
     from holdfast.tables import print_json
-    from infra.describe import described
     from workloads.operators import install, overlay
     from workloads.operators.catalogue import OPERATORS
 
-    context = RenderContext(described(env))
-    api, report = Api(kubeconfig), list[dict[str, object]]()
-    require_consent(api, context.platform, yes=yes)
+    env, report = context.platform.name, list[dict[str, object]]()
     # Before anything is applied: by a tag an operator would change by itself.
     context.require_digests([each.name for each in OPERATORS])
     for operator in OPERATORS:
-        with working(f"apply {operator.name}"):
-            every = list(install.apply(api, operator, overlay.objects(operator, context)))
-        changed = [change for change in every if change.verb != "unchanged"]
-        for change in changed if not as_json else ():
-            print(f"{change.verb} {change.name}")
+        bodies = overlay.objects(operator, context)
+        changes, count = _applied(f"apply {operator.name}", install.apply(api, operator, bodies), as_json)
         with working(f"wait until {operator.name} answers"):
             install.wait_ready(api, operator, timeout_s)
-        typer.echo(f"{operator.name} v{operator.version}: {len(changed)} of {len(every)} changed, it answers", err=True)
-        report.append({"operator": operator.name, "version": operator.version, "changes": _listed(changed)})
+        typer.echo(f"{operator.name} v{operator.version}: {count} changed, it answers", err=True)
+        report.append({"operator": operator.name, "version": operator.version, "changes": changes})
     if as_json:
         print_json("operators", environment=env, operators=report)
     typer.echo(f"Next: make apply ENV={env}", err=True)
@@ -89,19 +90,15 @@ def apply_platform(
     from infra.describe import described
     from workloads.operators import platform
 
-    if operators:
-        _apply_operators(env, kubeconfig, timeout_s, yes=yes, as_json=as_json)
-        return
     api, context = Api(kubeconfig), RenderContext(described(env))
     require_consent(api, context.platform, yes=yes)
-    with working(f"apply the platform of {env}"):
-        every = list(platform.apply(api, context))
-    changed = [change for change in every if change.verb != "unchanged"]
+    if operators:
+        _apply_operators(api, context, timeout_s, as_json=as_json)
+        return
+    changes, count = _applied(f"apply the platform of {env}", platform.apply(api, context), as_json)
     if as_json:
-        print_json("apply", environment=env, changes=_listed(changed))
-    for change in changed if not as_json else ():
-        print(f"{change.verb} {change.name}")
-    typer.echo(f"{len(changed)} of {len(every)} objects changed; nothing among them needs a GPU", err=True)
+        print_json("apply", environment=env, changes=changes)
+    typer.echo(f"{count} objects changed; nothing among them needs a GPU", err=True)
     typer.echo("Next: holdfast try", err=True)
 
 

@@ -3,7 +3,7 @@
 Read-only: a dry-run create is all that is ever sent. Each probe answers whether it is well, what was found, and the fix.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -123,9 +123,10 @@ def _migrated(api: Api, platform: Platform) -> Answer:
 def _images(ask: Ask, platform: Platform) -> Answer:
     """Each digest that manifests name is in the registry."""
     context = RenderContext(platform)
-    needed = sorted({*context.platform.images, *_rendered_images(context), *(operator.name for operator in OPERATORS)})
-    absent = [f"{role} has no digest" for role in needed if role not in context.platform.images]
-    for role in sorted(context.platform.images):
+    rendered = rendering.images(context, "".join(rendering.texts(platform).values()))
+    needed = sorted({*platform.images, *rendered, *(operator.name for operator in OPERATORS)})
+    absent = [f"{role} has no digest" for role in needed if role not in platform.images]
+    for role in sorted(platform.images):
         try:
             ask("artifacts", "docker", "images", "describe", context.image(role), project=platform.project)
         except Unjudged as error:
@@ -134,13 +135,3 @@ def _images(ask: Ask, platform: Platform) -> Answer:
             absent.append(f"{role} is not in the registry")
     fix = f"make images operators-pin ENV={platform.name}, then make render"
     return lacking(absent, f"{len(needed)} in {platform.registry}", fix)
-
-
-def _rendered_images(context: RenderContext) -> Iterator[str]:
-    yield from ("trainer", "batch", "exporter", "mover")
-    if context.platform.security.gpu_exporter:
-        yield "dcgm-exporter"
-    if context.platform.database:
-        yield "cloud-sql-proxy"
-    if context.platform.serving:
-        yield from ("server", "envoy")

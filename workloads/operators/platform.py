@@ -5,41 +5,22 @@ from collections.abc import Iterator
 from holdfast.clients.api import Api, ApiError, fix_of_unchangeable
 from holdfast.contract.errors import InputError
 from holdfast.contract.kubernetes import LABEL_HALF, PLATFORM_HALF
-from holdfast.manifests.render_context import Body, RenderContext
-from workloads.manifests.rendering import platform
+from holdfast.manifests.render_context import Body, RenderContext, yaml_text
+from workloads.manifests.rendering import images, platform
 from workloads.operators.install import Change, prune, put
 
 MANAGER = "holdfast-platform"
-_ABSENT = "0" * 64
 
 
 def apply(api: Api, context: RenderContext) -> Iterator[Change]:
     """One change for each object. The cluster judges all of them first: InputError, and nothing was applied."""
     bodies = platform(context)
-    _require_images(context, bodies)
+    # A pod of zeros would wait for its image forever.
+    context.require_digests(images(context, yaml_text(bodies)))
     _try(api, bodies)
     for body in bodies:
         yield put(api, body, MANAGER)
     yield from prune(api, bodies, f"{LABEL_HALF}={PLATFORM_HALF}")
-
-
-def _require_images(context: RenderContext, bodies: list[Body]) -> None:
-    """A pod of zeros would wait for its image for ever."""
-    registry = f"{context.platform.registry}/"
-    absent = {image.removeprefix(registry).partition("@")[0] for image in _images(bodies) if image.endswith(_ABSENT)}
-    context.require_digests(sorted(absent))
-
-
-def _images(value: object) -> Iterator[str]:
-    if isinstance(value, dict):
-        for key, each in value.items():
-            if key == "image" and isinstance(each, str):
-                yield each
-            else:
-                yield from _images(each)
-    elif isinstance(value, list):
-        for each in value:
-            yield from _images(each)
 
 
 def _try(api: Api, bodies: list[Body]) -> None:

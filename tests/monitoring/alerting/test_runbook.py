@@ -92,25 +92,6 @@ def test_commands_use_only_what_the_notification_carries(alert: Alert) -> None:
         assert {LABEL_OF.get(name, name.lower()) for name in used} <= carried, command
 
 
-def test_selectors_of_commands_match_pods_as_they_are_rendered() -> None:
-    commands = [c for body in runbook.sections().values() for c in runbook.commands(body)]
-    asked = [
-        (re.findall(r"-n (\S+)", command), selector.partition("=")[0], selector.partition("=")[2])
-        for command in commands
-        for selector in re.findall(r"--selector [\"]?([^\s\"]+)", command)
-        if "pods" in command or "logs" in command
-    ]
-    assert len(asked) >= 5
-    pods = [(b["metadata"]["namespace"], t["metadata"]["labels"]) for b, t in rendered.workloads("example")]
-    for namespaces, label, value in asked:
-        anywhere = namespaces == ['"$NAMESPACE"']
-        found = [
-            labels[label] for namespace, labels in pods if (anywhere or [namespace] == namespaces) and label in labels
-        ]
-        assert found, f"no pod in {namespaces} has the label {label}"
-        assert value.startswith("$") or value in found
-
-
 ENVIRONMENT = environments.load("example")
 CHECKPOINTS = RenderContext(platform(ENVIRONMENT)).checkpoints
 INVENTORY = Path(__file__).parents[2] / "snapshots" / "plan" / "example" / "foundation-example.yaml"

@@ -15,7 +15,7 @@ from infra import environments
 from infra.specs import resources
 from tests.monitoring.alerting.firings import promql_name
 from tests.platforms import load, names
-from tests.workloads.manifests.rendered import Body, bodies, named, option, variables, workloads
+from tests.workloads.manifests.rendered import Body, named, option, variables, workloads
 from workloads.manifests.queueing import objects
 
 BATCH = "batch"
@@ -63,13 +63,6 @@ def test_without_cloud_sql_the_connection_comes_from_a_mounted_file(env: str) ->
         assert "initContainers" not in template["spec"]
 
 
-def test_a_rule_on_exit_codes_names_the_container_that_gives_them(env: str) -> None:
-    """A sidecar that is ended after a crash of the worker must not make the crash look like an eviction."""
-    rules = [r for b in bodies(env) if b["kind"] == "Job" for r in b["spec"]["podFailurePolicy"]["rules"]]
-    judged = [rule["onExitCodes"]["containerName"] for rule in rules if "onExitCodes" in rule]
-    assert len(judged) >= 8 and set(judged) == {"main"}
-
-
 def test_whoever_reads_the_dataset_mounts_it_read_only_with_its_sidecar_announced(env: str) -> None:
     readers = 0
     for body, template in workloads(env):
@@ -88,26 +81,6 @@ def test_whoever_reads_the_dataset_mounts_it_read_only_with_its_sidecar_announce
             assert volume["spec"]["csi"]["volumeHandle"] == load(env).buckets["data"]
             assert volume["spec"]["claimRef"]["namespace"] == body["metadata"]["namespace"]
     assert readers >= 5
-
-
-def test_checkpoints_go_through_the_sdk_and_never_through_a_mount(env: str) -> None:
-    found = [
-        option(container["command"], "--checkpoints")
-        for _, template in workloads(env)
-        for container in template["spec"]["containers"]
-        if "--checkpoints" in container.get("command", ())
-    ]
-    assert len(found) >= 6 and all(url.startswith(f"gs://{load(env).buckets['checkpoints']}") for url in found)
-
-
-def test_a_worker_is_given_the_window_that_its_pool_grants(env: str) -> None:
-    windows = 0
-    for _, template in pods(env):
-        (main,) = template["spec"]["containers"]
-        if "--window" in main["command"]:
-            windows += 1
-            assert int(option(main["command"], "--window")) == template["spec"]["terminationGracePeriodSeconds"]
-    assert windows == 2
 
 
 def test_steady_workers_follow_a_metric_that_their_cluster_and_the_exporter_give(env: str) -> None:

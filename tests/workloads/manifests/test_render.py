@@ -9,8 +9,6 @@ from ruamel.yaml import YAML
 from typer.testing import CliRunner, Result
 
 from holdfast.contract.errors import InputError
-from holdfast.contract.kubernetes import LABEL_NAME
-from holdfast.contract.roles import NAMESPACE_BATCH
 from holdfast.lint.engine import Options, lint
 from holdfast.lint.formats import text as as_text
 from holdfast.manifests.render_context import RenderContext
@@ -59,17 +57,6 @@ def test_no_priority_of_ours_reaches_the_system_classes() -> None:
     values = {b["metadata"]["name"]: b["value"] for b in bodies("example") if b["kind"] == "PriorityClass"}
     assert values["spot-workload-low"] == -5
     assert max(values.values()) < 1_000_000
-
-
-def test_each_quota_is_bounded_by_what_the_environment_can_have() -> None:
-    env = load("example")
-    lent = 0
-    for queue in (b for b in bodies("example") if b["kind"] == "ClusterQueue"):
-        for flavor in queue["spec"]["resourceGroups"][0]["flavors"]:
-            lent += int(next(r["nominalQuota"] for r in flavor["resources"] if r["name"] == "nvidia.com/gpu"))
-    most = sum(p.max_nodes * p.gpus_per_node for p in env.pools)
-    most += sum(env.auto_provisioning.values())
-    assert 0 < lent <= most
 
 
 # What a second apply of the platform half would do: nothing to jobs, and nothing to what Kueue owns of them.
@@ -153,23 +140,3 @@ def test_every_container_is_pinned_bounded_and_cannot_write_its_root(env: str) -
             assert {"cpu", "memory", "ephemeral-storage"} <= set(container["resources"]["limits"])
         for volume in spec["volumes"]:
             assert "emptyDir" not in volume or volume["emptyDir"]["sizeLimit"]
-
-
-def stays(body: Body) -> bool:
-    """The migration says that it was done by being there: cleared away, each apply would run it anew."""
-    return body["metadata"]["labels"][LABEL_NAME] == "migrate" and body["metadata"]["namespace"] == NAMESPACE_BATCH
-
-
-def test_every_job_ends_and_is_cleared_away(env: str) -> None:
-    seen = 0
-    for body in bodies(env):
-        spec = body.get("spec", {})
-        if body["kind"] == "CronJob":
-            spec = spec["jobTemplate"]["spec"]
-        if body["kind"] in ("Job", "CronJob", "JobSet"):
-            seen += 1
-            assert spec.get("ttlSecondsAfterFinished", 0) > 0 or stays(body)
-            inner = [group["template"]["spec"] for group in spec.get("replicatedJobs", ())] or [spec]
-            assert all(job["activeDeadlineSeconds"] > 0 for job in inner)
-            assert all(job["template"]["spec"]["restartPolicy"] == "Never" for job in inner)
-    assert seen >= 6

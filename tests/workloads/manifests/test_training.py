@@ -5,16 +5,14 @@ from typing import Any
 
 import pytest
 
-from holdfast.contract.environment import ENV_COMPLETION_INDEX, ENV_GANG_ADDRESS, ENV_GPUS, ENV_JOB, ENV_NODE
+from holdfast.contract.environment import ENV_COMPLETION_INDEX, ENV_GPUS, ENV_NODE
 from holdfast.contract.exit_codes import EXIT_PREEMPTED, EXIT_RETRY, FATAL_EXIT_CODES
-from holdfast.contract.job_identity import LABEL_HOLDFAST_JOB, LABEL_RUN_PER_INDEX, JobIdentity
-from holdfast.contract.kubernetes import LABEL_DRIVER
+from holdfast.contract.job_identity import JobIdentity
 from holdfast.contract.pools import LABEL_FLEX_START
 from holdfast.contract.values import quantity
 from holdfast.exporter.objects import read_pod
 from holdfast.manifests import training
 from holdfast.manifests.render_context import RenderContext
-from holdfast.training.elastic.places import of_pod
 from tests.platforms import load
 from tests.workloads.manifests.rendered import bodies, jobs, named, option, templates, trainers, variables, workloads
 
@@ -72,25 +70,6 @@ def test_an_orderly_stop_before_the_planned_end_is_not_charged(env: str) -> None
     assert seen >= 3
 
 
-def test_every_pod_starts_one_rank_for_each_of_its_gpus(env: str) -> None:
-    found = [(command, spec["template"]["spec"]["containers"]) for _, spec, command in trainers(env)]
-    assert len(found) >= 4
-    for command, (main,) in found:
-        assert option(command, "--ranks") == main["resources"]["limits"][GPU]
-
-
-def test_pods_of_one_job_train_one_run_only_as_a_gang(env: str) -> None:
-    """Two pods that write one run without meeting would overwrite each other."""
-    for body, spec, command in trainers(env):
-        if spec["parallelism"] > 1 and body["kind"] == "JobSet":
-            assert int(option(command, "--nodes")) == spec["parallelism"]
-            head = f"{body['metadata']['name']}-workers-0-0.{body['metadata']['name']}:"
-            job = variables(spec["template"])[ENV_JOB]["value"]
-            assert option(command, "--rendezvous").replace(f"$({ENV_JOB})", job).startswith(head)
-        elif spec["parallelism"] > 1:
-            assert "$(JOB_COMPLETION_INDEX)" in option(command, "--run")
-
-
 def test_pods_with_gpus_have_shared_memory_for_their_ranks_and_loaders(env: str) -> None:
     seen = 0
     for _, template in workloads(env):
@@ -114,33 +93,6 @@ def test_a_process_knows_how_many_gpus_its_pod_was_promised(env: str) -> None:
         assert entry.get("value") == main["resources"]["limits"].get(GPU)
         promised += bool(entry)
     assert promised >= 5
-
-
-def test_nodes_that_google_makes_get_the_driver_that_the_images_need(env: str) -> None:
-    """Pools state it themselves; auto-provisioning reads it from the pod or from each rung of a class."""
-    asked = 0
-    for body, template in workloads(env):
-        selector = template["spec"].get("nodeSelector", {})
-        if LABEL_FLEX_START in selector:
-            assert selector[LABEL_DRIVER] == "latest", body["metadata"]["name"]
-            asked += 1
-    rungs = [rung for b in bodies(env) if b["kind"] == "ComputeClass" for rung in b["spec"]["priorities"]]
-    assert asked and all(rung["gpu"]["driverVersion"] == "latest" for rung in rungs)
-
-
-def test_one_identity_is_the_name_of_the_object_the_label_and_the_variable(env: str) -> None:
-    seen = 0
-    for body, template in workloads(env):
-        entry = variables(template).get(ENV_JOB)
-        label = template["metadata"]["labels"].get(LABEL_HOLDFAST_JOB)
-        assert (entry or {}).get("value") == label
-        if label is not None:
-            assert label == body["metadata"]["name"]
-            (main,) = template["spec"]["containers"]
-            apart = "$(JOB_COMPLETION_INDEX)" in " ".join(main["command"])
-            assert (template["metadata"]["labels"].get(LABEL_RUN_PER_INDEX) == "true") is apart
-            seen += 1
-    assert seen >= 5
 
 
 def test_a_jobs_name_changes_with_its_image_and_its_run_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -179,25 +131,3 @@ def test_what_a_rendered_process_writes_of_itself_is_what_the_exporter_reads_of_
         )
         kinds.add(identity.index)
     assert kinds == {None, 1}
-
-
-def test_pods_of_an_elastic_gang_find_each_other_by_the_names_that_kubernetes_gives_them(env: str) -> None:
-    for body, spec in jobs(env):
-        if "successPolicy" not in spec:
-            continue
-        pod = spec["template"]["spec"]
-        given = {name: entry.get("value", "") for name, entry in variables(spec["template"]).items()}
-        assert list(given).index(ENV_JOB) < list(given).index(ENV_GANG_ADDRESS), "Kubernetes expands what stands before"
-        expanded = given[ENV_GANG_ADDRESS].replace(f"$({ENV_JOB})", body["metadata"]["name"])
-        gang = of_pod(given | {ENV_GANG_ADDRESS: expanded, ENV_COMPLETION_INDEX: "1"})
-        assert gang.index == 1
-        # An Indexed Job calls its pods <job>-<index>, and a subdomain makes that a name in DNS.
-        service = named(env, "Service", pod["subdomain"])
-        assert service["spec"]["clusterIP"] == "None"
-        labels = spec["template"]["metadata"]["labels"]
-        assert service["spec"]["selector"].items() <= labels.items()
-        assert [host for host, _ in gang.nodes] == [
-            f"{body['metadata']['name']}-{index}.{pod['subdomain']}" for index in range(spec["completions"])
-        ]
-        policy = named(env, "PodDisruptionBudget", pod["subdomain"])
-        assert policy["spec"]["minAvailable"] == gang.min_nodes

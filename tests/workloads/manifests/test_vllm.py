@@ -5,9 +5,8 @@ from typing import Any
 import pytest
 
 from holdfast.contract.serving import DRAIN_PATH, HOOK_PORT, PORT, READY_PATH, SIDECAR_PORT, sidecar_budget
-from holdfast.lint.engine import Options, lint_texts
 from tests.platforms import load, names
-from tests.workloads.manifests.rendered import RENDERED, bodies, named, option
+from tests.workloads.manifests.rendered import bodies, named, option
 
 SERVING = [name for name in names() if load(name).serving]
 ONE = SERVING[-1]
@@ -47,16 +46,3 @@ def test_the_proxy_asks_the_sidecar_for_health_and_may_reach_it(env: str) -> Non
         for port in rule["ports"]
     }
     assert admitted == {PORT, SIDECAR_PORT}
-
-
-@pytest.mark.parametrize("option_left_out", ["", "--shutdown-timeout"])
-def test_the_linter_holds_the_timeout(option_left_out: str) -> None:
-    text = (RENDERED / ONE / "samples/vllm.yaml").read_text()
-    _, timeout_s = sidecar_budget(float(pod(ONE, "vllm-overflow")["terminationGracePeriodSeconds"]))
-    stated = f"            - --shutdown-timeout\n            - '{int(timeout_s)}'\n"
-    assert text.count(stated) == 2
-    report = lint_texts(
-        {f"{ONE}/vllm.yaml": text.replace(stated, "") if option_left_out else text}, Options(platforms=[load(ONE)])
-    )
-    found = [finding for finding in report.findings if finding.rule == "HF145"]
-    assert len(found) == (1 if option_left_out else 0), "the overflow; the base is taken away by nobody"

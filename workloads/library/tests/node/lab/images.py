@@ -188,7 +188,7 @@ class Builder:
         image, dockerfile = pins.ROLES[role], (self._tree / builders.DOCKERFILE).read_text()
         locked = pins.lock_of(self._tree, role).read_text()
         # Not the file: the time of each commit is in it.
-        with zipfile.ZipFile(pins.wheel(self._tree)) as wheel:
+        with zipfile.ZipFile(pins.wheel_in(self._tree / pins.VENDOR)) as wheel:
             content = [
                 f"{each.filename} {each.CRC}" for each in wheel.infolist() if not each.filename.endswith("RECORD")
             ]
