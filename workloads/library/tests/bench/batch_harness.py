@@ -37,7 +37,14 @@ class Bench:
         return subprocess.Popen(command, stderr=subprocess.DEVNULL)
 
     def worker(self, job: str, predictor: type[Any], model: object, run: str = "") -> subprocess.Popen[bytes]:
-        given = ("--predictor", f"{batch_predictors.__name__}:{predictor.__name__}", "--model", str(model), "--run", run)
+        given = (
+            "--predictor",
+            f"{batch_predictors.__name__}:{predictor.__name__}",
+            "--model",
+            str(model),
+            "--run",
+            run,
+        )
         return self.start("run", job, *given, "--events", str(self._log(job)))
 
     def events(self, job: str, word: str) -> list[dict[str, Any]]:
