@@ -15,14 +15,17 @@ import time
 from typing import Any
 
 from holdfast.contract.exit_codes import EXIT_COMPLETE
-from workloads.library.tests.bench.batch_drain_phases import drain_phases
-from workloads.library.tests.bench.batch_harness import BATCH, BATCH_S, Bench, Fixed, database
+from holdfast.inference.predictor.spec import PredictorSpec
+from workloads.library.tests.bench.batch_drains import drain_phases, drains
+from workloads.library.tests.bench.batch_harness import Bench, database
 from workloads.library.tests.bench.batch_kills import GOALS
-from workloads.library.tests.bench.batch_long import drains, long_run
+from workloads.library.tests.bench.batch_predictors import Fixed
 from workloads.library.tests.bench.result import Goals, ended, judged, options, played
+from workloads.library.tests.processes import rss_mib, sampled
 
 SECTIONS = ("gpu_like", "drains", "drain_phases", "kills", "long")
 MEMORY_GROWTH_MIB = 64
+BATCH, BATCH_S = 32, 0.020
 
 
 def main() -> None:
@@ -41,18 +44,53 @@ def main() -> None:
 
 def gpu_like(bench: Bench, batches: int = 500) -> dict[str, Any]:
     """20 ms for 32 items: ours, beside the bare loop."""
-    count, device, began = batches * BATCH, Fixed(BATCH_S), time.monotonic()
+    count, device, began = batches * BATCH, Fixed(PredictorSpec(name="fixed", model=str(BATCH_S))), time.monotonic()
     for _ in range(batches):
         device.predict([b""] * BATCH)
     bare = count / (time.monotonic() - began)
     bench.fill("ours", count)
-    assert bench.work_as_shipped("ours", BATCH_S) == EXIT_COMPLETE
+    assert bench.worker("ours", Fixed, BATCH_S).wait() == EXIT_COMPLETE
     ours = bench.rate("ours", count)
     return {
         "bare_items_per_s": round(bare),
         "ours_items_per_s": round(ours),
         "ours_share_of_bare_loop": round(ours / bare, 4),
     }
+
+
+def long_run(bench: Bench, count: int) -> dict[str, Any]:
+    """Enqueue and drain with a predictor that costs nothing; the rate and memory of both."""
+    source = bench.folder / "long.source.jsonl"
+    with source.open("w") as file:
+        file.writelines(f'{{"id": {number}, "text": "document {number}"}}\n' for number in range(count))
+    began = time.monotonic()
+    enqueue_mib = watched(bench.start("enqueue", "long", "--source", str(source), "--body-column", "text"))
+    seconds = time.monotonic() - began
+    memory_mib = watched(bench.worker("long", Fixed, 0.0))
+    return {
+        "long_items": count,
+        "long_enqueue_items_per_s": round(count / seconds),
+        "long_drain_items_per_s": round(bench.rate("long", count)),
+        "long_done": bench.done("long"),
+        "long_memory_mib": max(memory_mib),
+        "long_memory_growth_mib": growth(memory_mib),
+        "enqueue_memory_mib": max(enqueue_mib),
+        "enqueue_memory_growth_mib": growth(enqueue_mib),
+    }
+
+
+def watched(process: subprocess.Popen[bytes]) -> list[float]:
+    """Resident memory of a command and its children now and then until it is complete."""
+    with sampled(lambda: round(rss_mib(process.pid, with_children=True), 1), 0.25) as seen:
+        code = process.wait()
+    assert code == EXIT_COMPLETE, code
+    return seen
+
+
+def growth(samples: list[float]) -> float:
+    """From the end of the first tenth, when all is loaded, to the highest after it."""
+    early = len(samples) // 10
+    return round(max(samples[early:]) - samples[early], 1)
 
 
 def kills(count: int) -> dict[str, Any]:

@@ -1,10 +1,9 @@
 """`python -m workloads.library.tests.bench.checkpoint`: our saves beside every mode of DCP, torchsnapshot and Orbax, in one run.
 
 Two ranks, 512 MiB each by default. Every method saves once in each round, so that a noisy minute
-hits all of them.
+hits all of them. --folder: on the disk to measure.
 """
 
-import argparse
 import json
 import logging
 import os
@@ -16,105 +15,79 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from holdfast.drill.serving.fleet import free_port
+from workloads.library.tests.bench.bucket import bucket
 from workloads.library.tests.bench.checkpoint_damage import MESH, count_undetected
 from workloads.library.tests.bench.checkpoint_methods import ASYNC, DCP, METHODS, Holdfast
 from workloads.library.tests.bench.checkpoint_rank import COPY, FRESH_COPY
 from workloads.library.tests.bench.checkpoint_rivals import RIVALS, environment
-from workloads.library.tests.bench.result import ended
+from workloads.library.tests.bench.result import ended, options
 from workloads.library.tests.processes import MIB, family, held, sampled
+from workloads.library.tests.training.elastic.gangs import ranks
 
 ROOT = Path(__file__).parents[4]
 OURS = Holdfast.name
 # Rounds for each of the others': the 95th percentile of a few rounds of steps says nothing.
 SPARE_ROUNDS = 8
 FIRST_STARTS = 5
-Ranks = list["subprocess.Popen[bytes]"]
 
 
-def given(about: str | None, *, mib: int, rounds: int) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=about)
-    parser.add_argument("--mib", type=int, default=mib)
-    parser.add_argument("--rounds", type=int, default=rounds)
-    parser.add_argument("--folder", type=Path, help="on the disk to measure; default: the temporary folder")
-    return parser.parse_args()
-
-
-def start(module: str, world: int, *, env: dict[str, str] | None = None, **settings: object) -> Ranks:
-    command = [sys.executable, "-W", "ignore", "-m", f"workloads.library.tests.bench.{module}"]
-    here = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "OMP_NUM_THREADS": "1"}
-    common = os.environ | (env or {}) | here
-    return [
-        subprocess.Popen(
-            [*command, json.dumps(settings, default=str)],
-            cwd=ROOT,
-            env=common | {"WORLD_SIZE": str(world), "RANK": str(rank), "LOCAL_RANK": str(rank)},
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL if not os.environ.get("BENCH_VERBOSE") else None,
-        )
-        for rank in range(world)
+def measured(
+    module: str, world: int, folder: Path, *, env: dict[str, str] | None = None, **settings: object
+) -> dict[str, Any]:
+    """By so many ranks of a job, until their end."""
+    folder.mkdir(exist_ok=True)
+    words = json.dumps(settings | {"folder": folder, "out": (out := folder / "figures.json")}, default=str)
+    command = [sys.executable, "-W", "ignore", "-m", f"workloads.library.tests.bench.{module}", words]
+    common = os.environ | (env or {}) | {"OMP_NUM_THREADS": "1"}
+    quiet = None if os.environ.get("BENCH_VERBOSE") else subprocess.DEVNULL
+    started = [
+        subprocess.Popen(command, cwd=ROOT, env=common | rank, stdout=subprocess.DEVNULL, stderr=quiet)
+        for rank in ranks(world)
     ]
-
-
-def finish(ranks: Ranks, out: Path) -> dict[str, Any]:
-    codes = [process.wait() for process in ranks]
+    codes = [process.wait() for process in started]
     if any(codes):
         raise SystemExit(f"ranks ended with {codes}; BENCH_VERBOSE=1 shows why")
     return json.loads(out.read_text())
 
 
-def measure(folder: Path, mib: int, rounds: int) -> dict[str, Any]:
+def side_by_side(folder: Path, mib: int, rounds: int) -> dict[str, Any]:
     """Every method and every rival that runs here, in one run."""
-    out = folder / "figures.json"
     env, absent = environment()
     methods = [*METHODS, *(name for name in RIVALS if name not in absent)]
-    settings = {"folder": folder, "out": out, "mib": mib, "rounds": rounds, "methods": methods, "restore": True}
-    return finish(start("checkpoint_rank", 2, env=env, **settings), out) | {"absent": absent}
+    settings = {"mib": mib, "rounds": rounds, "methods": methods, "restore": True}
+    return measured("checkpoint_rank", 2, folder, env=env, **settings) | {"absent": absent}
 
 
-def measure_spare(folder: Path, mib: int, rounds: int) -> dict[str, Any]:
-    """One rank with one thread of torch, which leaves the other cores idle."""
-    out = folder / "spare.json"
-    return finish(start("checkpoint_spare", 1, folder=folder, out=out, mib=mib, rounds=rounds), out)
-
-
-def measure_first(folder: Path, mib: int, rounds: int) -> dict[str, Any]:
-    """First saves of ranks that hold our library alone, in several starts; each beside copies of the same bytes without a
-    library, in the same process just before."""
-    out = folder / "first.json"
+def first_saves(folder: Path, mib: int, rounds: int) -> dict[str, Any]:
+    """Of ranks that hold our library alone, in several starts; each beside copies of the same bytes without a library,
+    in the same process just before."""
     each: list[dict[str, float]] = []
-    for start_no in range(FIRST_STARTS):
-        (mine := folder / str(start_no)).mkdir()
-        ranks = start("checkpoint_rank", 2, folder=mine, out=out, mib=mib, rounds=rounds, methods=[OURS])
-        saves = finish(ranks, out)["saves"]
+    for number in range(FIRST_STARTS):
+        given = {"mib": mib, "rounds": rounds, "methods": [OURS]}
+        saves = measured("checkpoint_rank", 2, folder / str(number), **given)["saves"]
         ours, copy, fresh = (saves[name]["blocking"] for name in (OURS, COPY, FRESH_COPY))
         first = {"over_median": ours[0] / median(ours), "over_fresh_copy": ours[0] / fresh[0]}
         each.append(first | {"copy_over_median": copy[0] / median(copy)})
     return {name: median(one[name] for one in each) for name in each[0]} | {"each": each}
 
 
-def measure_memory(folder: Path, mib: int) -> float:
+def extra_memory(folder: Path, mib: int) -> float:
     """Peak of what both ranks and all their children hold beyond the state, as a multiple of the state."""
-    out = folder / "memory.json"
-    settings = {"folder": folder, "out": out, "mib": mib, "rounds": 2, "methods": [OURS], "announce": True}
-    ranks = start("checkpoint_rank", 2, **settings)
-    with sampled(lambda: _held(ranks) if (folder / "state-is-there").exists() else 0, 0.05) as seen:
-        finish(ranks, out)
+
+    def held_now() -> int:
+        there = (folder / "state-is-there").exists()
+        return held([one.pid for one in family(os.getpid())[1:]]) if there else 0
+
+    with sampled(held_now, 0.05) as seen:
+        measured("checkpoint_rank", 2, folder, mib=mib, rounds=2, methods=[OURS], announce=True)
     with_state = [each for each in seen if each]
     return (max(with_state) - with_state[0]) / (2 * mib * MIB)
 
 
-def _held(ranks: Ranks) -> int:
-    return held([one.pid for process in ranks for one in family(process.pid)])
-
-
-def measure_emulator(folder: Path, mib: int) -> dict[str, list[float]]:
+def emulated(folder: Path, mib: int) -> dict[str, list[float]]:
     """With each stream limited as a bucket's is."""
-    from workloads.library.tests.bench.bucket import bucket
-
     with bucket(folder, "bench") as (env, _):
-        out = folder / "emulator.json"
-        return finish(start("checkpoint_gcs", 2, env=env, folder=folder, out=out, mib=mib, bucket="bench"), out)
+        return measured("checkpoint_gcs", 2, folder, env=env, mib=mib, bucket="bench")
 
 
 def judged(result: dict[str, Any]) -> dict[str, bool]:
@@ -167,19 +140,19 @@ def _no_more(ratio: dict[str, Any]) -> bool:
 
 
 def main() -> None:
-    options = given(__doc__, mib=512, rounds=5)
+    o = options(__doc__, mib=512, rounds=5, folder=tempfile.gettempdir())
     logging.getLogger("holdfast").addHandler(logging.StreamHandler())  # standard output is data
-    mib, rounds = options.mib, options.rounds
     parts: dict[str, Callable[[Path], Any]] = {
         "corruption": count_undetected,
-        "emulator": lambda folder: measure_emulator(folder, min(mib, 128)),
-        "memory": lambda folder: {OURS: measure_memory(folder, mib)},
-        "spare_core": lambda folder: measure_spare(folder, mib, SPARE_ROUNDS * rounds),
-        "first_save": lambda folder: measure_first(folder, mib, rounds),
-        "main": lambda folder: measure(folder, mib, rounds),
+        "emulator": lambda folder: emulated(folder, min(o.mib, 128)),
+        "memory": lambda folder: {OURS: extra_memory(folder, o.mib)},
+        # One rank with one thread of torch, which leaves the other cores idle.
+        "spare_core": lambda folder: measured("checkpoint_spare", 1, folder, mib=o.mib, rounds=SPARE_ROUNDS * o.rounds),
+        "first_save": lambda folder: first_saves(folder, o.mib, o.rounds),
+        "main": lambda folder: side_by_side(folder, o.mib, o.rounds),
     }
-    result: dict[str, Any] = {"schema": "holdfast.bench.checkpoint/1", "mib": mib, "cores": os.cpu_count()}
-    with tempfile.TemporaryDirectory(dir=options.folder) as scratch:
+    result: dict[str, Any] = {"schema": "holdfast.bench.checkpoint/1", "mib": o.mib, "cores": os.cpu_count()}
+    with tempfile.TemporaryDirectory(dir=o.folder) as scratch:
         for name, part in parts.items():
             print(f"{name} ...", file=sys.stderr, flush=True)
             (own := Path(scratch) / name).mkdir()

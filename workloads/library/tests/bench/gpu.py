@@ -12,10 +12,10 @@ import tempfile
 from pathlib import Path
 from statistics import median
 
-from workloads.library.tests.bench.checkpoint import finish, given, start
+from workloads.library.tests.bench.checkpoint import measured
 from workloads.library.tests.bench.checkpoint_methods import ASYNC, DCP, METHODS, Holdfast
 from workloads.library.tests.bench.checkpoint_on_gpu import COPY, ON_GPU, DcpOverlap, HoldfastLock, Nvrx, absent
-from workloads.library.tests.bench.result import ended
+from workloads.library.tests.bench.result import ended, options
 
 OURS, LOCK = Holdfast.name, HoldfastLock.name
 
@@ -46,21 +46,19 @@ def judged(rows: dict[str, dict[str, float]]) -> dict[str, bool | str]:
 
 
 def main() -> None:
-    options = given(__doc__, mib=2048, rounds=3)
+    o = options(__doc__, mib=2048, rounds=3, folder=tempfile.gettempdir())
     import torch
 
     if not torch.cuda.is_available():
         sys.exit("error: got no GPU; allowed: a machine with one; fix: run it there")
     lacking = absent()
     methods = [name for name in METHODS | ON_GPU if name not in lacking]
-    with tempfile.TemporaryDirectory(dir=options.folder) as name:
-        folder = Path(name)
-        settings = {"mib": options.mib, "rounds": options.rounds, "methods": methods}
-        saves = finish(start("checkpoint_on_gpu", 1, folder=folder, out=folder / "out", **settings), folder / "out")
-    rows = middle(saves["saves"])
+    with tempfile.TemporaryDirectory(dir=o.folder) as name:
+        saves = measured("checkpoint_on_gpu", 1, Path(name), mib=o.mib, rounds=o.rounds, methods=methods)["saves"]
+    rows = middle(saves)
     facts = {"gpu": torch.cuda.get_device_name(), "torch": torch.__version__, "cores": os.cpu_count()}
-    about = {"schema": "holdfast.bench.gpu/1", "mib": options.mib, "rounds": options.rounds}
-    ended(about | facts | {"rows": rows, "absent": lacking, "saves": saves["saves"]}, judged(rows))
+    about = {"schema": "holdfast.bench.gpu/1", "mib": o.mib, "rounds": o.rounds}
+    ended(about | facts | {"rows": rows, "absent": lacking, "saves": saves}, judged(rows))
 
 
 if __name__ == "__main__":

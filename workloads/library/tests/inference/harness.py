@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import os
 import threading
 import time
 from collections import Counter
@@ -95,7 +96,7 @@ class Harness:
         log = EventLog.open(self.events, job=self.job, kind=KIND_BATCH)
         parts = Parts(
             queue=self.queue,
-            results=self.results(predictor, f"w{next(_numbers)}"),
+            results=self.results(predictor, f"w{os.getpid()}-{next(_numbers)}"),
             settings=self.settings,
             shutdown=shutdown or Shutdown(),
             telemetry=WorkerTelemetry(log, at) if at else WorkerTelemetry(log),

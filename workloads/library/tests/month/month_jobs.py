@@ -1,8 +1,7 @@
 """Jobs of a simulated month: objects as Kubernetes shows them, and the lines that their processes write. Seeded."""
 
-import json
 import random
-from collections.abc import Iterable
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,27 +12,13 @@ from holdfast.contract.lifecycle import ANNOTATION_TERMINATION
 from holdfast.contract.pools import LABEL_ACCELERATOR, LABEL_FLEX_START, LABEL_NODEPOOL, LABEL_SPOT, LABEL_ZONE
 from holdfast.contract.values import rfc3339
 from holdfast.exporter.cluster import Cluster
-from holdfast.exporter.sources import Lines
-from workloads.library.tests.sample import EPOCH
+from workloads.library.tests.exporter.written import Written
+from workloads.library.tests.sample import EPOCH, line
 
 Object = dict[str, Any]
 STEPS_A_MINUTE = 10
 COMMIT_EVERY_MIN = 10
 FAILED_SAVES = 0.01
-
-
-@dataclass(slots=True)
-class Written:
-    """A source that holds what pods wrote since the last look."""
-
-    fresh: dict[str, list[bytes]] = field(default_factory=dict[str, list[bytes]])
-
-    def add(self, job: str, line: Object) -> None:
-        self.fresh.setdefault(job, []).append(json.dumps(line).encode())
-
-    def news(self) -> Iterable[Lines]:
-        fresh, self.fresh = self.fresh, {}
-        return [Lines(lines, job) for job, lines in fresh.items()]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -163,28 +148,33 @@ class Platform:
             self._each(job, "exit", code=EXIT_PREEMPTED, step=job.step)
         else:
             self._each(job, "exit", first=1, code=EXIT_RETRY, step=job.step)
-        taken = range(job.kind.pods if notice else 1)
-        self._pods(job, "MODIFIED", "Failed", disrupted=taken)
-        for index in range(job.kind.pods):
-            self._remove_node(job, index, taken=index in taken)
+        self._down(job, "MODIFIED", "Failed", taken=range(job.kind.pods if notice else 1))
         self._again(job)
 
     def crash(self, job: Job, code: int) -> None:
         self._each(job, "exit", code=code, step=job.step)
-        self._pods(job, "DELETED", "Failed")
-        for index in range(job.kind.pods):
-            self._remove_node(job, index, taken=False)
+        self._down(job, "DELETED", "Failed")
         self._again(job)
 
     def end(self, job: Job, code: int) -> None:
         """Complete, or cancelled with the notice's code: nothing of it is left."""
         if job.placed_min >= 0:
             self._each(job, "exit", code=code, step=job.step)
-            for index in range(job.kind.pods):
-                self._remove_node(job, index, taken=False)
-        self._pods(job, "DELETED", "Succeeded")
+        self._down(job, "DELETED", "Succeeded")
         self.cluster.queues.workload("DELETED", self._kueue(job, admitted=True))
         job.gone = True
+
+    def _down(self, job: Job, change: str, phase: str, taken: Collection[int] = ()) -> None:
+        """Its pods end, and their nodes go: those in `taken` because GKE takes them."""
+        self._pods(job, change, phase, disrupted=taken)
+        if job.placed_min < 0:
+            return
+        for index in range(job.kind.pods):
+            if index in taken:
+                self.cluster.node("MODIFIED", self._node(job, index, taken=True))
+                if not job.kind.flex:
+                    self.lost[job.kind.pool] = self.lost.get(job.kind.pool, 0) + 1
+            self.cluster.node("DELETED", self._node(job, index, taken=index in taken))
 
     def _again(self, job: Job) -> None:
         job.attempt += 1
@@ -202,11 +192,10 @@ class Platform:
             self._line(job, index, event, fields | ranked)
 
     def _line(self, job: Job, index: int, event: str, fields: dict[str, Any]) -> None:
-        at = EPOCH + 60 * self.minute + 0.001 * index
-        named = {"v": 1, "t": at, "event": event, "job": job.name, "kind": "training"}
         process = f"{job.name}-{index}-{job.attempt}-ab"
         apart = {"index": index} if job.kind.by_index else {}
-        self.written.add(job.name, named | apart | {"process": process} | fields)
+        at = EPOCH + 60 * self.minute + 0.001 * index
+        self.written.add(line(at, event, job.name, process=process, **apart, **fields), job=job.name)
 
     def _kueue(self, job: Job, *, admitted: bool) -> Object:
         met = [{"type": each, "status": "True", "reason": "", "lastTransitionTime": self.time(self.minute)} for each in ("QuotaReserved", "Admitted")]  # fmt: skip
@@ -215,7 +204,7 @@ class Platform:
         spec = {"queueName": job.kind.queue, "podSets": [pods], "active": True}
         return {"metadata": meta, "spec": spec, "status": {"conditions": met if admitted else []}}
 
-    def _pods(self, job: Job, change: str, phase: str, disrupted: Iterable[int] = ()) -> None:
+    def _pods(self, job: Job, change: str, phase: str, disrupted: Collection[int] = ()) -> None:
         for index in range(job.kind.pods):
             self.cluster.pod(change, self._pod(job, index, phase, disrupted=index in disrupted))
 
@@ -240,10 +229,3 @@ class Platform:
         meta = {"name": job.node(index), "labels": labels, "annotations": ends, "creationTimestamp": self.time(max(0, job.placed_min))}  # fmt: skip
         ready = {"type": "Ready", "status": "False" if taken else "True", "message": "node is shutting down" if taken else ""}  # fmt: skip
         return {"metadata": meta, "spec": {}, "status": {"conditions": [ready]}}
-
-    def _remove_node(self, job: Job, index: int, *, taken: bool) -> None:
-        if taken:
-            self.cluster.node("MODIFIED", self._node(job, index, taken=True))
-            if not job.kind.flex:
-                self.lost[job.kind.pool] = self.lost.get(job.kind.pool, 0) + 1
-        self.cluster.node("DELETED", self._node(job, index, taken=taken))

@@ -11,6 +11,7 @@ from monitoring.alerting.alert import EXAMPLE
 from workloads.library.tests.month.month import SPOT, Month
 from workloads.library.tests.month.month_jobs import Job, Kind
 from workloads.library.tests.month.month_trouble_platform import PLATFORM, Steps, in_turn, pass_minutes, shown
+from workloads.library.tests.sample import line
 
 QUEUE_MIN = EXAMPLE["queue_wait_s"] // 60
 KINDS = 24
@@ -110,20 +111,13 @@ def _crash_three_times(month: Month, job: Job, at: int, code: int, what: str, *,
 
 
 def _damaged(month: Month, at: int) -> None:
-    line = {
-        "v": 1,
-        "event": "restore",
-        "job": "trouble-damaged",
-        "kind": "training",
-        "process": "trouble-damaged-0-1-ab",
-    }
-    line |= {"step": 1, "seconds": 1.0}
+    def restored(*skipped: list[object]) -> None:
+        found = {"step": 1, "seconds": 1.0, "skipped": skipped}
+        month.written.add(line(month.now_s(), "restore", job, process=f"{job}-0-1-ab", **found), job=job)
 
-    def restored(skipped: list[Any]) -> None:
-        month.written.add("trouble-damaged", line | {"t": month.now_s(), "skipped": skipped})
-
-    month.script(at, in_turn(partial(restored, []), partial(restored, [[9, "crc"]])))
-    month.incident("a damaged checkpoint", "HoldfastRestoreSkippedCheckpoint", "job=trouble-damaged", at + 1, 1)
+    job = "trouble-damaged"
+    month.script(at, in_turn(restored, partial(restored, [9, "crc"])))
+    month.incident("a damaged checkpoint", "HoldfastRestoreSkippedCheckpoint", f"job={job}", at + 1, 1)
 
 
 def _burst(month: Month, at: int) -> None:
@@ -192,19 +186,17 @@ def _thrashes(month: Month, at: int) -> None:
         yield from _stop(month, job)
 
     month.script(at + 5, steps())
-    month.incident(
-        "starting takes longer than working", "HoldfastGoodputBelowBreakEven", f"job={job.name}", at + 12, 75
-    )
+    month.incident("starting takes long", "HoldfastGoodputBelowBreakEven", f"job={job.name}", at + 12, 75)
 
 
 def _item(kind: str, name: str, alert: str, lines: int, month: Month, at: int, **fields: Any) -> None:
     """What a worker of a batch writes, after its start."""
     job = f"trouble-{name}"
-    line = {"v": 1, "job": job, "kind": "batch", "process": f"{job}-0-1-ab"}
 
-    def write(count: int, **more: Any) -> None:
+    def write(count: int, event: str, **more: Any) -> None:
         for n in range(count):
-            month.written.add(job, line | {"t": month.now_s() + n} | more)
+            found = line(month.now_s() + n, event, job, "batch", f"{job}-0-1-ab", **more)
+            month.written.add(found, job=job)
 
     month.script(at, in_turn(partial(write, 1, event="start", rank=0), partial(write, lines, **fields)))
     month.incident(kind, alert, f"job={job}", at + 1, 1)

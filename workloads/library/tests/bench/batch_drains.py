@@ -1,0 +1,97 @@
+"""SIGTERM at a worker process, in each phase from its first import to an idle queue, and anywhere in its work: seconds
+until it is gone."""
+
+import signal
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from holdfast.contract.exit_codes import EXIT_PREEMPTED
+from holdfast.report.capacity import at
+from workloads.library.tests.bench.batch_harness import Bench
+from workloads.library.tests.bench.batch_predictors import Marking
+from workloads.library.tests.processes import until
+
+LANES = 3  # drains side by side: they mostly sleep
+PHASES = ("starting", "loading", "loading_again", "predicting", "committing", "idle")
+ANYWHERE = "anywhere"
+"""In micro-batches that last a second."""
+_SLOW_COMMIT = """
+CREATE OR REPLACE FUNCTION public.linger() RETURNS trigger LANGUAGE plpgsql AS
+$$ BEGIN PERFORM pg_sleep(0.5); RETURN NULL; END $$;
+CREATE OR REPLACE TRIGGER lingering AFTER UPDATE ON holdfast.result
+FOR EACH STATEMENT EXECUTE FUNCTION public.linger();
+ALTER TABLE holdfast.result DISABLE TRIGGER lingering;
+"""
+
+
+def drains(bench: Bench, times: int) -> dict[str, Any]:
+    with ThreadPoolExecutor(LANES) as pool:
+        seconds = sorted(pool.map(lambda number: _drain(bench, ANYWHERE, number, times), range(times)))
+    jobs = [_job(ANYWHERE, number) for number in range(times)]
+    committed = sum(event["items"] for job in jobs for event in bench.events(job, "stored"))
+    return {
+        "drains": len(seconds),
+        "drain_p50_s": round(at(seconds, 50), 2),
+        "drain_p99_s": round(at(seconds, 99), 2),
+        "drain_recommitted": committed - sum(bench.done(job) for job in jobs),
+    }
+
+
+def drain_phases(bench: Bench, times: int) -> dict[str, Any]:
+    bench.rows(_SLOW_COMMIT)
+    figures: dict[str, Any] = {}
+    for phase in PHASES:
+        seconds = sorted(_drain(bench, phase, number, times) for number in range(times))
+        figures[f"drain_{phase}_p50_s"] = round(at(seconds, 50), 2)
+        figures[f"drain_{phase}_p99_s"] = round(at(seconds, 99), 2)
+    figures["drain_phases_worst_p99_s"] = max(figures[f"drain_{phase}_p99_s"] for phase in PHASES)
+    return figures
+
+
+def _job(phase: str, number: int) -> str:
+    return f"drain-{phase.replace('_', '-')}-{number}"
+
+
+def _drain(bench: Bench, phase: str, number: int, times: int) -> float:
+    job = _job(phase, number)
+    (folder := bench.folder / job).mkdir()
+    bench.fill(job, 200)
+    if phase == "idle":
+        bench.rows("DELETE FROM holdfast.queue WHERE job = %s", job)
+    if phase == "committing":
+        bench.rows("ALTER TABLE holdfast.result ENABLE ALWAYS TRIGGER lingering")
+    worker = bench.worker(job, Marking, folder, phase)
+    try:
+        signal_at = time.monotonic() + 0.1 + 1.5 * number / times  # of `starting`: spread over imports
+        until(lambda: _reached(bench, phase, job, folder, signal_at), within_s=60)
+        if phase == ANYWHERE:
+            time.sleep(number * 0.618 % 1)  # spread over a micro-batch
+        began = time.monotonic()
+        worker.send_signal(signal.SIGTERM)
+        code = worker.wait(60)
+        seconds = time.monotonic() - began
+    finally:
+        worker.kill()
+        worker.wait()
+        if phase == "committing":
+            bench.rows("ALTER TABLE holdfast.result DISABLE TRIGGER lingering")
+    # Before its handlers stand a process ends by the signal itself, which Kubernetes shows as the same 143.
+    assert code in ((EXIT_PREEMPTED, -signal.SIGTERM) if phase == "starting" else (EXIT_PREEMPTED,)), (phase, code)
+    return seconds
+
+
+def _reached(bench: Bench, phase: str, job: str, folder: Path, signal_at: float) -> bool:
+    known = "SELECT 1 FROM holdfast.worker WHERE job = %s"  # its start is over
+    match phase:
+        case "starting":
+            return time.monotonic() >= signal_at or bool(bench.rows(known, job))
+        case "committing":
+            return bool(bench.rows("SELECT 1 FROM pg_stat_activity WHERE wait_event = 'PgSleep'"))
+        case "idle":
+            return bool(bench.rows(known, job))
+        case "anywhere":
+            return bool(bench.events(job, "stored"))
+        case _:
+            return (folder / "reached").exists()

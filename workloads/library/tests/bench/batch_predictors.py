@@ -1,0 +1,66 @@
+"""Predictors of the batch benchmarks. Light to import: each kill of the kill matrix starts a process with one."""
+
+import os
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from holdfast.inference.predictor.spec import ByteEntropy, PredictorSpec
+from holdfast.inference.values import Value
+
+FOR_EVER_S = 600.0
+
+
+class Fixed:
+    """A device that takes `model` seconds for a micro-batch, however full; zero: nothing at all."""
+
+    configuration: Mapping[str, object] = {"predictor": "fixed"}
+
+    def __init__(self, spec: PredictorSpec) -> None:
+        self._seconds = float(spec.model)
+
+    def load(self) -> None: ...
+
+    def predict(self, bodies: Sequence[bytes]) -> list[Value]:
+        if self._seconds:
+            time.sleep(self._seconds)
+        return [{"score": len(body)} for body in bodies]
+
+
+class Marking:
+    """Leaves a file in the folder `model` when its phase, `run`, is reached."""
+
+    configuration: Mapping[str, object] = {"predictor": "marking"}
+
+    def __init__(self, spec: PredictorSpec) -> None:
+        self._folder, self._phase = Path(spec.model), spec.run
+
+    def load(self) -> None:
+        loads = len(list(self._folder.glob("load-*")))
+        (self._folder / f"load-{loads}").touch()
+        if (self._phase, loads) in (("loading", 0), ("loading_again", 1)):
+            self._reached()
+            time.sleep(FOR_EVER_S)
+
+    def predict(self, bodies: Sequence[bytes]) -> list[Value]:
+        if self._phase == "loading_again":
+            os._exit(3)
+        if self._phase in ("predicting", "anywhere"):
+            self._reached()
+            time.sleep(1.0)  # the longest that the sizer of micro-batches allows
+        return [{"score": len(body)} for body in bodies]
+
+    def _reached(self) -> None:
+        (self._folder / "reached").touch()
+
+
+class Recording(ByteEntropy):
+    """Records in the file `model` for whom it predicted, `run`: the memory of a killed worker dies with it."""
+
+    def __init__(self, spec: PredictorSpec) -> None:
+        self._file, self._worker = os.open(spec.model, os.O_WRONLY | os.O_CREAT | os.O_APPEND), spec.run
+
+    def predict(self, bodies: Sequence[bytes]) -> list[Value]:
+        os.write(self._file, f"{self._worker}\n".encode() * len(bodies))
+        time.sleep(0.002)
+        return super().predict(bodies)
