@@ -45,6 +45,13 @@ def answer(api: Api, request: str, *kinds: str) -> None:
     api.merge(f"{request}/status", {"status": {"conditions": [met | {"type": kind} for kind in kinds]}})
 
 
+def limited(api: Api) -> list[Object]:
+    """Workloads of which Kueue waits for ready pods. Upstream's default stops a job after half an hour without a node,
+    again and again, and the queues of flex-start have none for minutes to days."""
+    found = api.items(f"{KUEUE}/namespaces/training/workloads")
+    return [each for each in found if any(c["type"] == "PodsReady" for c in each["status"].get("conditions", ()))]
+
+
 @dataclass
 class Submitted:
     """One rendered job in the cluster."""

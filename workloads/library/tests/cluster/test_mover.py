@@ -25,6 +25,7 @@ from holdfast.place.plan import Plan
 from tests.cluster.sim.waiting import until
 from tests.cluster.sim.world import World
 from tests.platforms import load
+from workloads.library.tests.cluster.cast import limited
 from workloads.library.tests.jobs.test_job_file import own
 
 KUEUE = api_path(KUEUE_API)
@@ -146,6 +147,7 @@ def test_a_job_goes_to_on_demand_and_back_and_a_mover_that_dies_halfway_leaves_i
     assert api.get(api.path_of(body))["metadata"]["labels"][LABEL_QUEUE] == "on-demand"
     assert step(mover, 3.7) == 0, "the move is finished, not made once more"
     until("it waits for on-demand", lambda: kept(mover, 3.7) and look() == {"on-demand"})
+    assert not limited(api), "in the queue of on-demand"
     world.add_nodes(serving, 2, labels={})
     until("it runs on demand", lambda: kept(mover, 3.7) and run_on(api, body, "serving"))
     assert api.get(api.path_of(body))["metadata"]["annotations"][ANNOTATION_PLAN] == PLAN.text()
