@@ -29,7 +29,7 @@ from tests.cluster.sim.waiting import until
 from tests.cluster.sim.world import World
 from tests.monitoring.alerting.firings import Firing
 from tests.workloads.manifests import rendered
-from workloads.library.tests.cluster.cast import SYSTEM, Cast, limited
+from workloads.library.tests.cluster.cast import SYSTEM, Cast, limited, provision
 from workloads.library.tests.cluster.walk import ENVIRONMENT, LIMITS, Walk
 from workloads.library.tests.exporter.log_server import LogServer, serving
 
@@ -73,7 +73,7 @@ def test_a_rendered_job_is_one_job_from_the_queue_to_its_receipt_and_only_real_t
     assert not story.fired(), "whoever waits for what it asked for wakes nobody"
     flex_machines = cast.add_flex(cast.flex, ends_s=story.clock() + 330 * 60)
     cast.flex.wait("Running", 2)
-    cast.provision(cast.queued)
+    provision(cast.world, cast.queued)
     story.minutes(55)
     assert not limited(api), "in the queues of Spot and of flex-start"
     same_wait_everywhere(cast, tmp_path)
