@@ -24,6 +24,7 @@ SPOT, FLEX, SYSTEM = (ENVIRONMENT.pool(name) for name in ("spot-a100", "flex-a10
 # GKE keeps other flex-start jobs off these nodes.
 QUEUED = replace(FLEX, taints=(*FLEX.taints, QUEUED_TAINT))
 ZONE = "us-central1-a"
+REQUESTS = f"{PROVISIONING}/namespaces/training/provisioningrequests"
 EXIT_CRASH = 1
 OVER = ("Complete", "Completed", "Failed")
 
@@ -39,10 +40,18 @@ def job_spec(doc: Object) -> Object:
     return doc["spec"] if doc["kind"] == "Job" else doc["spec"]["replicatedJobs"][0]["template"]["spec"]
 
 
-def answer(api: Api, request: str, *kinds: str) -> None:
-    """Google's, to the request for nodes at this path: its conditions."""
+def answer(api: Api, request: Object, *kinds: str) -> None:
+    """Google's, to a request for nodes: its conditions."""
     met = {"status": "True", "reason": "Met", "message": "", "lastTransitionTime": rfc3339(time.time())}
-    api.merge(f"{request}/status", {"status": {"conditions": [met | {"type": kind} for kind in kinds]}})
+    path = f"{REQUESTS}/{request['metadata']['name']}/status"
+    api.merge(path, {"status": {"conditions": [met | {"type": kind} for kind in kinds]}})
+
+
+def limited(api: Api) -> list[Object]:
+    """Workloads of which Kueue waits for ready pods. Upstream's default stops a job after half an hour without a node,
+    again and again, and the queues of flex-start have none for minutes to days."""
+    found = api.items(f"{KUEUE}/namespaces/training/workloads")
+    return [each for each in found if any(c["type"] == "PodsReady" for c in each["status"].get("conditions", ()))]
 
 
 @dataclass
@@ -120,6 +129,20 @@ class Submitted:
         return Receipt(**{name: value for name, value in fields.items() if name != "schema"})
 
 
+def provision(world: World, job: Submitted, *spent: Object) -> tuple[Object, list[str]]:
+    """Google's answer to the request that Kueue made for a job, which is none of those that are spent. Its nodes, too."""
+    uids = {each["metadata"]["uid"] for each in spent}
+
+    def asked() -> Object | None:
+        return next((each for each in world.api.items(REQUESTS) if each["metadata"]["uid"] not in uids), None)
+
+    request = until("Kueue asks for nodes", asked)
+    machines = world.add_nodes(QUEUED, 2, zone=ZONE, labels=job.selector)
+    answer(world.api, request, "Accepted", "Provisioned")
+    job.wait("Running", 2)
+    return request, machines
+
+
 class Cast:
     """The jobs of the story, and where they run."""
 
@@ -166,11 +189,3 @@ class Cast:
             return len(fresh) == len(before)
 
         until(f"{job.name} runs again", anew)
-
-    def provision(self, job: Submitted) -> None:
-        """Google's answer to the request that Kueue made."""
-        requests = f"{PROVISIONING}/namespaces/training/provisioningrequests"
-        (request,) = until("Kueue asks for nodes", lambda: list(job.api.items(requests)))
-        self.world.add_nodes(QUEUED, 2, zone=ZONE, labels=job.selector)
-        answer(job.api, f"{requests}/{request['metadata']['name']}", "Accepted", "Provisioned")
-        job.wait("Running", 2)

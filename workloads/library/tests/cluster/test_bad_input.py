@@ -1,6 +1,7 @@
 """Machines and wishes that the tier refuses: each with its reason, and with nothing touched."""
 
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -15,13 +16,17 @@ from tests.tools import build
 DEAD = 2**22 + 1  # above the kernel's largest process id
 
 
-def programs(folder: Path, **scripts: str) -> str:
-    """A PATH that holds these and nothing else."""
-    folder.mkdir(exist_ok=True)
-    for name, script in scripts.items():
-        (folder / name).write_text(f"#!/bin/sh\n{script}\n")
-        (folder / name).chmod(0o755)
-    return str(folder)
+@pytest.fixture
+def programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Makes scripts, and a PATH that holds nothing else."""
+    folder = tmp_path / "bin"
+    monkeypatch.setenv("PATH", str(folder))
+
+    def add(**scripts: str) -> None:
+        for name, script in scripts.items():
+            support.program(folder / name, f"#!/bin/sh\n{script}\n")
+
+    return add
 
 
 @pytest.mark.parametrize("ci", [True, False])
@@ -31,48 +36,45 @@ def test_without_the_tools_a_laptop_skips_and_ci_fails(
     monkeypatch.setattr(build, "CACHE", tmp_path)
     assert missing_tools() == list(NEEDED)
     monkeypatch.setenv("CI", "true" if ci else "")
-    outcome = pytest.fail.Exception if ci else pytest.skip.Exception
-    with pytest.raises(outcome, match="has not built etcd"):
+    with pytest.raises(pytest.fail.Exception if ci else pytest.skip.Exception, match="has not built etcd"):
         support.require(not missing_tools(), f"`make tools` has not built {', '.join(missing_tools())}")
 
 
+@pytest.mark.usefixtures("programs")
 def test_without_go_the_build_names_the_version_it_wants(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PATH", programs(tmp_path / "bin"))
     monkeypatch.setattr(sys, "executable", str(tmp_path / "bin" / "python"))
     with pytest.raises(
-        SystemExit, match=r"no Go for etcd\n  got:     none\n  allowed: .* or newer\n  fix:     make setup"
+        SystemExit, match=r"no Go for etcd\n  got:     none\n  allowed: .* or newer\n  fix: +make setup"
     ):
         build.find_go(build.TOOLS["etcd"])
 
 
-def test_the_kind_tier_names_what_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_kind_tier_names_what_is_missing(
+    tmp_path: Path, programs: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(kind, "BUSYBOX", tmp_path / "busybox")
-    monkeypatch.setenv("PATH", programs(tmp_path / "bin"))
     assert kind.missing() == "docker and kind not on PATH"
-    monkeypatch.setenv("PATH", programs(tmp_path / "bin", kind="", docker="echo cannot connect >&2; exit 1"))
+    programs(kind="", docker="echo cannot connect >&2; exit 1")
     assert "is not static" in kind.missing()
     kind.BUSYBOX.write_bytes(Path(sys.executable).resolve().read_bytes())
     assert "is not static" in kind.missing()
     kind.BUSYBOX.write_bytes(b"\x7fELF, without a loader")
     assert kind.missing() == "no Docker engine answers: cannot connect"
-    monkeypatch.setenv("PATH", programs(tmp_path / "bin", docker="exit 0"))
+    programs(docker="exit 0")
     assert kind.missing() == ""
     monkeypatch.setenv("DOCKER_HOST", "tcp://elsewhere:2375")
     assert kind.missing().startswith("DOCKER_HOST=tcp://elsewhere:2375 is no engine of this host")
 
 
 def test_only_clusters_of_dead_test_runs_are_removed_and_no_kubeconfig_of_somebody_else_is_touched(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, programs: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    log = tmp_path / "log"
+    log, theirs = tmp_path / "log", tmp_path / "config"
     mine, start = owner().split("x")
-    reused = f"{kind.prefix()}{mine}x{int(start, 16) ^ 1:02x}"
-    orphans = [f"{kind.prefix()}{DEAD}x00", reused]
+    orphans = [f"{kind.prefix()}{DEAD}x00", f"{kind.prefix()}{mine}x{int(start, 16) ^ 1:02x}"]
     names = ["kind", "holdfast-tests", f"holdfast-tests-00000000-{DEAD}x00", f"{kind.prefix()}{owner()}", *orphans]
-    script = f'echo "$@" >> {log}; [ "$1" = get ] && echo "{" ".join(names)}" && exit 0; [ "$1" = delete ]'
-    monkeypatch.setenv("PATH", programs(tmp_path / "bin", kind=script))
+    programs(kind=f'echo "$@" >> {log}; [ "$1" = get ] && echo "{" ".join(names)}" && exit 0; [ "$1" = delete ]')
     monkeypatch.setenv("TMPDIR", str(tmp_path))
-    theirs = tmp_path / "config"
     theirs.write_text("somebody else's")
     monkeypatch.setenv("KUBECONFIG", str(theirs))
     made = KindManager()
@@ -83,7 +85,3 @@ def test_only_clusters_of_dead_test_runs_are_removed_and_no_kubeconfig_of_somebo
     assert deleted == [*orphans, made.name], "the orphans, and what this run began itself"
     assert all("--kubeconfig /" in line and str(theirs) not in line for line in asked if not line.startswith("get"))
     assert theirs.read_text() == "somebody else's"
-    assert made.kubeconfig is None
-    log.unlink()
-    made.delete()
-    assert not log.exists(), "a second delete touches nothing"

@@ -14,7 +14,10 @@ from tests.platforms import load
 POOL = next(pool for pool in load("example").pools if pool.name.startswith("spot-l4"))
 ELSEWHERE = {"matchExpressions": [{"key": "disk", "operator": "In", "values": ["nvme"]}]}
 APART = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [ELSEWHERE]}}}
-HUNGRY = {"name": "main", "image": "none", "resources": {"limits": {GPU_RESOURCE: "1", "memory": "9Ti"}}}
+HUNGRY = {
+    "containers": [{"name": "main", "image": "none", "resources": {"limits": {GPU_RESOURCE: "1", "memory": "9Ti"}}}]
+}
+TYPO = {"nodeSelector": {LABEL_POOL_CLASS: "spot-l5"}}
 CLAIMS = {"unbound": "", "classless": "fast"}  # name -> storage class
 
 
@@ -30,22 +33,32 @@ class Case(NamedTuple):
     evidence: str = "kubectl "
     spec: Object = {}  # noqa: RUF012
     annotations: dict[str, str] | None = None
+    scaling: tuple[str, ...] = ()
+    """Reason and message of an event as GKE's autoscaler writes it; there is none here."""
 
 
 CASES = {
     "naive": Case("taint", f"pods have no node: 2 nodes bear {SPOT_TAINT}", spec={"tolerations": POOL.tolerations()[1:]}),
-    "typo": Case("selector", "no node matches holdfast.dev/pool-class=spot-l5", spec={"nodeSelector": {LABEL_POOL_CLASS: "spot-l5"}}),
+    "typo": Case("selector", "no node matches holdfast.dev/pool-class=spot-l5", spec=TYPO),
     "picky": Case("selector", "didn't match Pod's node affinity", spec={"affinity": APART}),
     "flexible": Case("flex-queue", "", spec={"nodeSelector": {"cloud.google.com/gke-flex-start": "true"}}),
     "gated": Case("gate", "held by the gate example.com/quota", spec={"schedulingGates": [{"name": "example.com/quota"}]}),
     "imageless": Case("image", "ImagePullBackOff: none on ", annotations={WAITING: "ImagePullBackOff"}),
-    "hungry": Case("capacity", "Insufficient memory", spec={"containers": [HUNGRY]}),
+    "hungry": Case("capacity", "Insufficient memory", spec=HUNGRY),
     "reader": Case("volume", "claim missing does not exist in ", "kubectl get pvc", of_claim("missing")),
     "unbound": Case("volume", "claim unbound is Pending, 100Gi of no storage class: no persistent volumes", "kubectl describe pvc", of_claim("unbound")),
     "classless": Case("volume", 'storageclass.storage.k8s.io "fast" not found', "kubectl describe pvc", of_claim("classless")),
     "accountless": Case("refused", "service account trainer does not exist", "kubectl get serviceaccounts", {"serviceAccountName": "trainer"}),
     "classed": Case("refused", "PriorityClass urgent does not exist", "kubectl get priorityclasses", {"priorityClassName": "urgent"}),
     "contained": Case("refused", "RuntimeClass gvisor does not exist", "kubectl get runtimeclasses", {"runtimeClassName": "gvisor"}),
+    "sold-out": Case("stock-out", "GCE out of resources", spec=HUNGRY, scaling=("FailedScaleUp", "Node scale up in zones europe-west4-a associated with this pod failed: GCE out of resources. Pod is at risk of not being scheduled.")),
+    "sold-out-by-code": Case("stock-out", "GCE_STOCKOUT", spec=HUNGRY, scaling=("FailedScaleUp", "Node scale up in zones a associated with this pod failed: GCE_STOCKOUT")),
+    "backed-off": Case("stock-out", "1 in backoff", spec=HUNGRY, scaling=("NotTriggerScaleUp", "pod didn't trigger scale-up: 1 in backoff after failed scale-up")),
+    "limited": Case("quota", "GCE quota exceeded", spec=HUNGRY, scaling=("FailedScaleUp", "Node scale up in zones europe-west4-a associated with this pod failed: GCE quota exceeded. Pod is at risk of not being scheduled.")),
+    "limited-by-code": Case("quota", "GCE_QUOTA_EXCEEDED", spec=HUNGRY, scaling=("FailedScaleUp", "Node scale up failed: GCE_QUOTA_EXCEEDED")),
+    "grown": Case("pool-limit", "3 max node group size reached", spec=HUNGRY, scaling=("NotTriggerScaleUp", "pod didn't trigger scale-up: 12 node(s) didn't match Pod's node affinity/selector, 3 max node group size reached")),
+    "nowhere": Case("selector", "", spec=TYPO, scaling=("NotTriggerScaleUp", "pod didn't trigger scale-up: 2 node(s) didn't match Pod's node affinity/selector")),
+    "growing": Case("scale-up", "instanceGroups/gke-spot-l4 0->1 (max: 4)", spec=HUNGRY, scaling=("TriggeredScaleUp", "pod triggered scale-up: [{https://www.googleapis.com/x/instanceGroups/gke-spot-l4 0->1 (max: 4)}]")),
 }  # fmt: skip
 
 
@@ -65,6 +78,11 @@ def test_what_keeps_a_pod_from_its_node_is_named_with_its_evidence(world: World)
         claim(world, name, storageClassName=storage_class)
     for job, case in CASES.items():
         world.create_job(job, one_pod(world, POOL, case.annotations, **case.spec))
+    for job, case in CASES.items():
+        if case.scaling:
+            mine = {"labelSelector": f"batch.kubernetes.io/job-name={job}"}
+            (pod,) = until("its pod is there", lambda mine=mine: world.pods(**mine))
+            world.add_event(pod, *case.scaling)
     for job, case in CASES.items():
         require_explained(world, job, case)
     assert "no ETA" in ask(world, "flexible", "flex-queue").similar
@@ -100,33 +118,6 @@ def test_a_disk_of_another_zone_is_named(world: World) -> None:
         assert "a disk serves one zone" in found.action
     finally:
         world.api.delete(f"/api/v1/persistentvolumes/{world.name}")
-
-
-AUTOSCALER = [
-    ("stock-out", "FailedScaleUp", "Node scale up in zones europe-west4-a associated with this pod failed: GCE out of resources. Pod is at risk of not being scheduled."),
-    ("quota", "FailedScaleUp", "Node scale up in zones europe-west4-a associated with this pod failed: GCE quota exceeded. Pod is at risk of not being scheduled."),
-    ("stock-out", "FailedScaleUp", "Node scale up in zones a associated with this pod failed: GCE_STOCKOUT"),
-    ("quota", "FailedScaleUp", "Node scale up failed: GCE_QUOTA_EXCEEDED"),
-    ("pool-limit", "NotTriggerScaleUp", "pod didn't trigger scale-up: 12 node(s) didn't match Pod's node affinity/selector, 3 max node group size reached"),
-    ("stock-out", "NotTriggerScaleUp", "pod didn't trigger scale-up: 1 in backoff after failed scale-up"),
-    ("selector", "NotTriggerScaleUp", "pod didn't trigger scale-up: 2 node(s) didn't match Pod's node affinity/selector"),
-    ("scale-up", "TriggeredScaleUp", "pod triggered scale-up: [{https://www.googleapis.com/x/instanceGroups/gke-spot-l4 0->1 (max: 4)}]"),
-]  # fmt: skip
-
-
-def test_the_autoscalers_event_is_sorted_by_what_can_be_done(world: World) -> None:
-    """There is no autoscaler here: the test writes the event that GKE's would, into the real API server."""
-    for number in range(len(AUTOSCALER)):
-        world.create_job(f"waiting-{number}", one_pod(world, POOL))
-    pods = until("their pods are there", lambda: p if len(p := world.pods()) == len(AUTOSCALER) else None)
-    of_job = {pod["metadata"]["labels"]["batch.kubernetes.io/job-name"]: pod for pod in pods}
-    for number, (_, reason, message) in enumerate(AUTOSCALER):
-        world.add_event(of_job[f"waiting-{number}"], reason, message)
-    for number, (cause, _, message) in enumerate(AUTOSCALER):
-        quoted = (
-            "" if cause == "selector" else message.removesuffix(" Pod is at risk of not being scheduled.").rstrip(".")
-        )
-        require_explained(world, f"waiting-{number}", Case(cause, quoted))
 
 
 # Pods that the API server refuses to make: there is no pod to look at.

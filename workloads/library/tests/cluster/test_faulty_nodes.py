@@ -2,6 +2,7 @@
 
 import uuid
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 
 import pytest
@@ -10,8 +11,7 @@ from kubernetes import client
 from holdfast.clients.api import Api, ApiError, Object
 from holdfast.contract.pools import LABEL_GPU_FAULT, Pool
 from holdfast.contract.telemetry import GPU_EXPORTER_NAMESPACE
-from holdfast.exporter.objects import Node, read_node
-from holdfast.jobs.job_file import OnNotice
+from holdfast.exporter.objects import read_node
 from holdfast.manifests.render_context import RenderContext
 from holdfast.mover.faulty_nodes import REASON, FaultyNodes
 from tests.cluster.sim import nodes
@@ -19,7 +19,6 @@ from tests.cluster.sim.waiting import until
 from tests.platforms import load
 from workloads.library.tests.cluster.test_mover import pods
 from workloads.library.tests.cluster.test_silent_nodes import OWN, sent
-from workloads.library.tests.cluster.test_silent_nodes import pool as pool
 from workloads.manifests import faulty_nodes
 
 BROKEN = 'DCGM_FI_DEV_XID_ERRORS{gpu="0",err_code="79"} 79\n'
@@ -40,20 +39,30 @@ def mover(mover_account: client.ApiClient, api: Api) -> Iterator[Api]:
         api.delete(api.path_of(body))
 
 
+@contextmanager
+def added(api: Api, pool: Pool, name: str, **labels: str) -> Iterator[str]:
+    """A ready node."""
+    nodes.add(api, [nodes.node(pool, name, labels=labels)])
+    try:
+        until(f"{name} is ready", lambda: nodes.ready(api, [name]), 60)
+        yield name
+    finally:
+        nodes.remove(api, [name])
+
+
 @pytest.fixture
-def broken(api: Api, mover: Api, pool: Pool) -> Iterator[str]:
+def broken(api: Api, mover: Api, spot: Pool) -> Iterator[str]:
     """A Spot node on which the rendered DaemonSet runs the exporter."""
     name = f"broken-{uuid.uuid4().hex[:5]}"
-    added = nodes.add(api, [nodes.node(pool, name, labels={OWN: name})])
-    until("the node is ready", lambda: nodes.ready(api, added), 60)
-    until("its exporter runs", lambda: exporter_on(api, name), 120)
-    yield name
-    nodes.remove(api, [name])
+    with added(api, spot, name, **{OWN: name}):
+        until("its exporter runs", lambda: exporter_on(api, name), 120)
+        yield name
 
 
 @pytest.fixture
 def job(api: Api, broken: str) -> Iterator[str]:
-    yield from sent(api, broken, 1, OnNotice.HANDLES)
+    with sent(api, broken, 1) as name:
+        yield name
 
 
 def exporter_on(api: Api, name: str) -> str:
@@ -61,23 +70,9 @@ def exporter_on(api: Api, name: str) -> str:
     return next((pod["status"].get("podIP", "") for pod in found), "")
 
 
-def running_on(api: Api, job: str) -> str:
-    found = [
-        pod
-        for pod in pods(api, job)
-        if pod["status"]["phase"] == "Running" and "deletionTimestamp" not in pod["metadata"]
-    ]
-    return found[0]["spec"]["nodeName"] if found else ""
-
-
-def spot(api: Api, name: str) -> dict[str, Node]:
-    return {name: read_node(api.get(f"{nodes.NODES}/{name}"))}
-
-
-def events(api: Api, name: str) -> list[Object]:
-    """The mover's: the node controller writes others."""
-    found = api.items("/api/v1/namespaces/default/events")
-    return [e for e in found if e["involvedObject"]["name"] == name and e["reason"] == REASON]
+def running_on(api: Api, job: str) -> list[str]:
+    running = [pod for pod in pods(api, job) if pod["status"]["phase"] == "Running"]
+    return [pod["spec"]["nodeName"] for pod in running if "deletionTimestamp" not in pod["metadata"]]
 
 
 def answer(mover: Api, name: str, change: Object | None) -> str:
@@ -89,47 +84,39 @@ def answer(mover: Api, name: str, change: Object | None) -> str:
     return ""
 
 
-def test_its_job_moves_and_the_node_goes(api: Api, mover: Api, pool: Pool, broken: str, job: str) -> None:
-    until("the job runs there", lambda: running_on(api, job) == broken, 60)
-    address = exporter_on(api, broken)
-    found = FaultyNodes(mover, 2, {address: BROKEN}.get)  # type: ignore[arg-type]
-    seen = spot(api, broken)
+def test_its_job_moves_and_the_node_goes(api: Api, mover: Api, spot: Pool, broken: str, job: str) -> None:
+    until("the job runs there", lambda: running_on(api, job) == [broken], 60)
+    found = FaultyNodes(mover, 2, {exporter_on(api, broken): BROKEN}.get)  # type: ignore[arg-type]
+    path = f"{nodes.NODES}/{broken}"
+    seen = {broken: read_node(api.get(path))}
     assert found.step(seen, NOW) == [], "a mover that starts waits its turn"
-    spare = nodes.add(api, [nodes.node(pool, f"{broken}-spare", labels={OWN: broken})])
-    until("there is another node", lambda: nodes.ready(api, spare), 60)
-    try:
+    with added(api, spot, f"{broken}-spare", **{OWN: broken}) as spare:
         (line,) = found.step(seen, NOW + 1_800)
         assert (line["node"], line["fault"], line["answer"]) == (broken, "xid-79", "replaced")
-        held = api.get(f"{nodes.NODES}/{broken}")
+        held = api.get(path)
         assert held["spec"]["unschedulable"] and held["metadata"]["labels"][LABEL_GPU_FAULT] == "xid-79"
         turns = iter(range(1_830, 3_600, 30))
 
         def gone() -> bool:
             assert found.step(seen, NOW + next(turns)) == []
-            return api.find(f"{nodes.NODES}/{broken}") is None
+            return api.find(path) is None
 
         until("its pods have left, and the node is gone", gone, 60)
-        until("the job runs elsewhere", lambda: running_on(api, job) == spare[0], 60)
-    finally:
-        nodes.remove(api, spare)
-    (event,) = events(api, broken)
-    assert (event["reason"], event["type"]) == (REASON, "Warning")
+        until("the job runs elsewhere", lambda: running_on(api, job) == [spare], 60)
+    events = [e for e in api.items("/api/v1/namespaces/default/events") if e["involvedObject"]["name"] == broken]
+    assert [event["type"] for event in events if event["reason"] == REASON] == ["Warning"]
 
 
 def test_no_other_node_and_no_other_change(api: Api, mover: Api, broken: str, serving: Pool) -> None:
-    other = f"{broken}-on-demand"
-    added = nodes.add(api, [nodes.node(serving, other)])
     cordon = {"spec": {"unschedulable": True}}
-    refused = [
-        (other, cordon, "Spot nodes only"),
-        (other, None, "Spot nodes only"),
-        (broken, {"spec": {"taints": []}}, "nothing else"),
-        (broken, {"metadata": {"labels": {"cloud.google.com/gke-nodepool": "mine"}}}, "nothing else"),
-    ]
-    try:
+    with added(api, serving, f"{broken}-on-demand") as other:
+        refused = [
+            (other, cordon, "Spot nodes only"),
+            (other, None, "Spot nodes only"),
+            (broken, {"spec": {"taints": []}}, "nothing else"),
+            (broken, {"metadata": {"labels": {"cloud.google.com/gke-nodepool": "mine"}}}, "nothing else"),
+        ]
         until("the policy holds", lambda: "Spot nodes only" in answer(mover, other, {"spec": {}}), 60)
         for name, change, why in refused:
             assert why in answer(mover, name, change)
         mover.merge(f"{nodes.NODES}/{broken}", cordon)
-    finally:
-        nodes.remove(api, added)

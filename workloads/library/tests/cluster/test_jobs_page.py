@@ -60,8 +60,11 @@ def test_five_commands_and_a_kubeconfig_run_a_job(
 
     install, *typed = commands(PAGE.read_text())
     assert install == 'pip install "$(ls holdfast-*.whl)[jobs]"' and len(typed) == 4
-    written, sent, followed, listed = [ran(line, folder, variables, watch) for line in typed]
+    # Only below the price that somebody allows, which is tried before the page's own line.
+    typed.insert(1, "holdfast submit my-run.yaml --max-usd-per-hour 0.01; [ $? = 4 ]")
+    written, refused, sent, followed, listed = [ran(line, folder, variables, watch) for line in typed]
     assert "wrote my-run.yaml" in written
+    assert "over the cap of $0.01" in refused and "applied" not in refused
     assert re.search(r"applied Job(Set)?/my-run", sent)
     assert "Complete" in followed and "on demand $" in followed
     assert "my-run" in listed

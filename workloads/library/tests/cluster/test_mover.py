@@ -25,6 +25,7 @@ from holdfast.place.plan import Plan
 from tests.cluster.sim.waiting import until
 from tests.cluster.sim.world import World
 from tests.platforms import load
+from workloads.library.tests.cluster.cast import limited
 from workloads.library.tests.jobs.test_job_file import own
 
 KUEUE = api_path(KUEUE_API)
@@ -37,7 +38,9 @@ PLAN = Plan(
 
 @pytest.fixture(params=[1, 2], ids=["job", "jobset"])
 def body(request: pytest.FixtureRequest, api: Api) -> Iterator[Object]:
-    yield from sent(api, f"moved-{request.param}", request.param)
+    with applied(api, bodies_of(PLAN, name=f"moved-{request.param}", nodes=request.param)) as job:
+        assert job["metadata"]["labels"][LABEL_MOVES] == "true"
+        yield job
 
 
 def bodies_of(plan: Plan | None = None, **fields: Any) -> list[Object]:
@@ -56,12 +59,6 @@ def applied(api: Api, bodies: list[Object]) -> Iterator[Object]:
     yield bodies[-1]
     for each in bodies:
         api.delete(api.path_of(each), propagationPolicy="Background")
-
-
-def sent(api: Api, name: str, nodes: int) -> Iterator[Object]:
-    with applied(api, bodies_of(PLAN, name=name, nodes=nodes)) as job:
-        assert job["metadata"]["labels"][LABEL_MOVES] == "true"
-        yield job
 
 
 def pods(api: Api, job: str) -> list[Object]:
@@ -100,10 +97,6 @@ def look(view: View, api: Api, found: list[Object]) -> None:
         view.pod("ADDED", pod)
 
 
-def where(api: Api, body: Object) -> set[str]:
-    return {pod["spec"].get("nodeName", "") for pod in pods(api, body["metadata"]["name"])}
-
-
 def run_on(api: Api, body: Object, pool_class: str) -> bool:
     found = pods(api, body["metadata"]["name"])
     wanted = body["spec"].get("parallelism") or 2
@@ -127,9 +120,10 @@ def test_a_job_goes_to_on_demand_and_back_and_a_mover_that_dies_halfway_leaves_i
     until("it runs on Spot", lambda: run_on(api, body, spot.pool_class) or None)
     world.preempt(gone)
     there = world.add_nodes(spot, 2, zone="us-central1-b", labels={})
+    name = body["metadata"]["name"]
     until(
         "it runs in another zone, moved by nobody",
-        lambda: where(api, body) <= {*there} and run_on(api, body, spot.pool_class),
+        lambda: run_on(api, body, spot.pool_class) and {p["spec"].get("nodeName") for p in pods(api, name)} <= {*there},
     )
 
     mover = Mover(ClusterApi(Api.over(mover_account)))
@@ -146,6 +140,7 @@ def test_a_job_goes_to_on_demand_and_back_and_a_mover_that_dies_halfway_leaves_i
     assert api.get(api.path_of(body))["metadata"]["labels"][LABEL_QUEUE] == "on-demand"
     assert step(mover, 3.7) == 0, "the move is finished, not made once more"
     until("it waits for on-demand", lambda: kept(mover, 3.7) and look() == {"on-demand"})
+    assert not limited(api), "in the queue of on-demand"
     world.add_nodes(serving, 2, labels={})
     until("it runs on demand", lambda: kept(mover, 3.7) and run_on(api, body, "serving"))
     assert api.get(api.path_of(body))["metadata"]["annotations"][ANNOTATION_PLAN] == PLAN.text()
@@ -153,12 +148,11 @@ def test_a_job_goes_to_on_demand_and_back_and_a_mover_that_dies_halfway_leaves_i
     # Far ahead of its deadline now, and another mover leads.
     mover = Mover(ClusterApi(Api.over(mover_account)))
     fields = {"first_step": 1, "last_step": 16_000, "seconds": 16 * 3_600.0}
-    events.append(Event(1, "window", body["metadata"]["name"], "training", "p", fields))
+    events.append(Event(1, "window", name, "training", "p", fields))
     assert step(mover, 1.0) == 0, "nobody knows yet how long Spot has been there"
     until("it is sent back", lambda: step(mover, 1.8) or None)
     until("it is back on Spot", lambda: kept(mover, 1.8) and run_on(api, body, spot.pool_class))
     assert look() == {"spot"}
-    name = body["metadata"]["name"]
     announced = [e for e in api.items(f"{SPACE}/events") if e["involvedObject"]["name"] == name]
     moves = [e["message"] for e in announced if e["reason"] == "PlacementMoved"]
     assert len(moves) == 1 and "on-demand to spot" in moves[0], "the one that died announced nothing"
@@ -178,7 +172,8 @@ def held_queue(api: Api, platform: None) -> Iterator[Callable[[str], object]]:
 
 @pytest.fixture
 def gang(api: Api, held_queue: Callable[[str], object]) -> Iterator[Object]:
-    yield from sent(api, "marked", 2)
+    with applied(api, bodies_of(PLAN, name="marked", nodes=2)) as job:
+        yield job
 
 
 def test_a_jobset_that_a_move_left_with_the_selector_of_its_old_flavor_is_mended(

@@ -17,7 +17,6 @@ from holdfast.clients.api import Api, Object
 from holdfast.contract.lifecycle import ANNOTATION_TERMINATION
 from holdfast.contract.roles import NAMESPACE_MONITORING, NAMESPACE_SERVING
 from holdfast.exporter.lease import Lease
-from holdfast.jobs.cluster_snapshot import PROVISIONING
 from holdfast.ledger.receipt import ANNOTATION
 from monitoring.alerting import runbook
 from tests.cluster.sim import nodes
@@ -28,7 +27,7 @@ from tests.cluster.sim.world import World
 from tests.platforms import load
 from tests.tools.build import TOOLS
 from tests.workloads.manifests import rendered
-from workloads.library.tests.cluster.cast import FLEX, SPOT, SYSTEM, Submitted, sized
+from workloads.library.tests.cluster.cast import FLEX, REQUESTS, SPOT, SYSTEM, Submitted, sized
 
 pytestmark = pytest.mark.usefixtures("kueue")
 SERVERS = f"/api/v1/namespaces/{NAMESPACE_SERVING}"
@@ -87,7 +86,7 @@ def trouble(world: World, api: Api, exporter: client.ApiClient, jobs: dict[str, 
     busy = {pod["spec"]["nodeName"] for pod in gang.wait("Running", 4)}
     jobs["batch-drain"].wait("Running", 1)
     jobs["train-flex-tesla-a100"].wait("Pending", 2)
-    until("Kueue asks for nodes", lambda: list(api.items(f"{PROVISIONING}/namespaces/training/provisioningrequests")))
+    until("Kueue asks for nodes", lambda: list(api.items(REQUESTS)))
     api.merge(api.path_of(gang.doc), {"metadata": {"annotations": {ANNOTATION: "{}"}}})
     assert Lease(Api.over(exporter), NAMESPACE_MONITORING).held()
     (ending,) = world.add_nodes(FLEX, 1)

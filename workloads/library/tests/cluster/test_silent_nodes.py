@@ -3,14 +3,13 @@
 import contextlib
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import pytest
 from kubernetes import client
 
 from holdfast.clients.api import Api, ApiError, Object
-from holdfast.contract.capacity import Capacity
 from holdfast.contract.kubernetes import ANNOTATION_EXPENDABLE
 from holdfast.contract.pools import UNREACHABLE, Pool
 from holdfast.contract.values import rfc3339
@@ -19,7 +18,6 @@ from holdfast.mover.silent_nodes import REASON, end_pods
 from tests.cluster.sim import nodes
 from tests.cluster.sim.stages import MANAGED
 from tests.cluster.sim.waiting import until
-from tests.platforms import load
 from workloads.library.tests.cluster.cast import job_spec
 from workloads.library.tests.cluster.test_mover import SPACE, applied, bodies_of, pods
 
@@ -27,26 +25,16 @@ OWN = "tests.holdfast.dev/silent"  # nodes that only the jobs of one test select
 pytestmark = pytest.mark.timeout(400)
 
 
-@pytest.fixture
-def pool() -> Pool:
-    return next(p for p in load("example").pools if p.capacity is Capacity.SPOT and p.accelerator == "nvidia-l4")
-
-
-@pytest.fixture
-def silent(api: Api) -> Iterator[Callable[[Pool], str]]:
-    """Makes nodes that report once. No simulator keeps them alive, so the control plane finds them silent by its own clock."""
-    made: list[str] = []
-
-    def one(pool: Pool) -> str:
-        made.append(f"silent-{uuid.uuid4().hex[:5]}")
-        body = nodes.node(pool, made[-1], labels={OWN: made[-1]})
-        del body["metadata"]["annotations"][MANAGED]
-        api.create(nodes.NODES, body)
-        report(api, made[-1])
-        return made[-1]
-
-    yield one
-    nodes.remove(api, made)
+@contextlib.contextmanager
+def silent(api: Api, pool: Pool) -> Iterator[str]:
+    """A node that reports once. No simulator keeps it alive, so the control plane finds it silent by its own clock."""
+    name = f"silent-{uuid.uuid4().hex[:5]}"
+    body = nodes.node(pool, name, labels={OWN: name})
+    del body["metadata"]["annotations"][MANAGED]
+    api.create(nodes.NODES, body)
+    report(api, name)
+    yield name
+    nodes.remove(api, [name])
 
 
 def report(api: Api, name: str) -> None:
@@ -57,8 +45,9 @@ def report(api: Api, name: str) -> None:
     api.merge(f"{nodes.NODES}/{name}/status", {"status": {"conditions": [ready]}})
 
 
-def sent(api: Api, silent: str, count: int, on_notice: OnNotice) -> Iterator[str]:
-    bodies = bodies_of(name=f"quiet-{uuid.uuid4().hex[:5]}", nodes=count, on_notice=on_notice)
+@contextlib.contextmanager
+def sent(api: Api, silent: str, count: int) -> Iterator[str]:
+    bodies = bodies_of(name=f"quiet-{uuid.uuid4().hex[:5]}", nodes=count, on_notice=OnNotice.HANDLES)
     job_spec(bodies[-1])["template"]["spec"]["nodeSelector"][OWN] = silent
     with applied(api, bodies) as job:
         yield job["metadata"]["name"]
@@ -116,23 +105,23 @@ class Held:
         return len(running) == len(self.before) and not self.stuck & {p["metadata"]["uid"] for p in now}
 
 
-def test_a_job_and_a_jobset_leave_their_silent_nodes(
-    api: Api, mover_account: client.ApiClient, pool: Pool, silent: Callable[[Pool], str]
-) -> None:
+def test_a_job_and_a_jobset_leave_their_silent_nodes(api: Api, mover_account: client.ApiClient, spot: Pool) -> None:
     acting = Api.over(mover_account)
     with contextlib.ExitStack() as stack:
         held: list[Held] = []
         for count in (1, 2):  # a Job, a JobSet
-            node = silent(pool)
-            stack.callback(nodes.remove, api, add(api, pool, node, "other", count - 1))
-            job = stack.enter_context(contextlib.contextmanager(sent)(api, node, count, OnNotice.HANDLES))
+            node = stack.enter_context(silent(api, spot))
+            stack.callback(nodes.remove, api, add(api, spot, node, "other", count - 1))
+            job = stack.enter_context(sent(api, node, count))
             held.append(Held(node, job, placed(api, job, node, count)))
+        wrapped = job_spec(bodies_of(on_notice=OnNotice.WRAP)[-1])["template"]["metadata"]
+        assert ANNOTATION_EXPENDABLE not in wrapped["annotations"], "what a second copy of it would do, nobody knows"
         silent_nodes = [each.node for each in held]
         assert not end_pods(acting, silent_nodes, time.time()), "they are not asked to go yet"
         until("the control plane finds the nodes silent", lambda: all(marked(api, each) for each in silent_nodes), 120)
         for each in held:
             assert len(each.stuck) == 1
-            stack.callback(nodes.remove, api, add(api, pool, each.node, "spare", len(each.before)))
+            stack.callback(nodes.remove, api, add(api, spot, each.node, "spare", len(each.before)))
         ended: set[str] = set()
 
         def both_ended() -> bool:
@@ -144,17 +133,3 @@ def test_a_job_and_a_jobset_leave_their_silent_nodes(
         for each in held:
             events = [e for e in api.items(f"{SPACE}/events") if e["involvedObject"].get("uid") in each.stuck]
             assert REASON in {event["reason"] for event in events}
-
-
-def test_a_wrapped_program_is_left_alone(
-    api: Api, mover_account: client.ApiClient, pool: Pool, silent: Callable[[Pool], str]
-) -> None:
-    """Nothing is known of what a second copy of it would do."""
-    node = silent(pool)
-    with contextlib.contextmanager(sent)(api, node, 1, OnNotice.WRAP) as job:
-        (pod,) = placed(api, job, node, 1)
-        assert pod["metadata"]["annotations"].get(ANNOTATION_EXPENDABLE) != "true"
-        name = pod["metadata"]["name"]
-        api.delete(f"{SPACE}/pods/{name}", gracePeriodSeconds=1)
-        assert end_pods(Api.over(mover_account), [node], time.time() + 60) == []
-        assert api.get(f"{SPACE}/pods/{name}")["metadata"]["deletionTimestamp"]

@@ -2,7 +2,6 @@
 
 import time
 
-from holdfast.clients.api import Object
 from holdfast.contract.exit_codes import EXIT_BUG
 from holdfast.contract.kubernetes import LABEL_JOBSET
 from holdfast.contract.pools import Pool
@@ -25,7 +24,8 @@ def test_a_spot_job_survives_repeated_storms_without_a_charged_failure(world: Wo
     for _ in range(2):
         world.wait_running(SIZE)
         assert world.preempt(world.nodes[:LOST]) == LOST
-        ended |= {pod["metadata"]["name"]: pod["status"]["reason"] for pod in preempted(world)}
+        lost = [pod for pod in world.pods("Failed") if disruption(pod) == SHUTDOWN_REASON]
+        ended |= {pod["metadata"]["name"]: pod["status"]["reason"] for pod in lost}
         world.add_nodes(spot, LOST)
     world.wait_running(SIZE)
     world.release()
@@ -35,20 +35,6 @@ def test_a_spot_job_survives_repeated_storms_without_a_charged_failure(world: Wo
     assert not status.get("failedIndexes")
     assert len(ended) == 2 * LOST, "the storms must have been real"
     assert set(ended.values()) == {"Terminated"}
-
-
-def preempted(world: World) -> list[Object]:
-    return [pod for pod in world.pods("Failed") if disruption(pod) == SHUTDOWN_REASON]
-
-
-def test_the_same_job_without_the_policy_fails(world: World, spot: Pool) -> None:
-    world.add_nodes(spot, SIZE)
-    spec = world.job_spec(spot, SIZE, backoffLimit=LOST - 1)
-    del spec["podFailurePolicy"], spec["backoffLimitPerIndex"]
-    world.create_job("naive", spec)
-    world.wait_running(SIZE)
-    world.preempt(world.nodes[:LOST])
-    assert world.wait_condition("naive") == "Failed:BackoffLimitExceeded"
 
 
 def test_a_plain_job_waits_ever_longer_after_evictions_that_it_ignores_and_a_jobset_does_not(

@@ -1,10 +1,10 @@
-"""The real Kueue preempts the job with the least at stake, though another one was admitted last."""
+"""The real Kueue preempts the job with the least at stake; by its own order it would take the one admitted last."""
 
 import time
 
 import pytest
 
-from holdfast.contract.kubernetes import JOB_API, KUEUE_API, api_path
+from holdfast.contract.kubernetes import KUEUE_API, api_path
 from holdfast.contract.pools import Pool
 from holdfast.exporter.objects import since_s
 from holdfast.ledger.events import Event
@@ -17,55 +17,47 @@ pytestmark = pytest.mark.timeout(300)
 
 
 def suspended(world: World, name: str) -> bool:
-    return world.api.get(f"{api_path(JOB_API)}/namespaces/{world.name}/jobs/{name}")["spec"]["suspend"]
+    return world.job(name)["spec"]["suspend"]
 
 
-def submitted(world: World, spot: Pool, name: str) -> None:
-    """It runs, and is the only one that was admitted in its second: Kueue compares whole ones."""
-    queues.submit(world, spot, name)
-    until(f"{name} runs", lambda: not suspended(world, name), 60)
-    until("the next second", lambda since=int(time.time()): int(time.time()) > since)
-
-
-def later_s() -> float:
-    """All jobs have run their minimum by then."""
-    return time.time() + stakes.MIN_RUN_S + 60
-
-
-def test_of_two_equal_jobs_the_one_that_saved_just_now_yields(world: World, spot: Pool, kueue: None) -> None:
-    """Though the other one was admitted last, which is the one that Kueue takes by its own order."""
+@pytest.fixture
+def uids(world: World, spot: Pool, kueue: None) -> dict[str, str]:
+    """Of two equal jobs that run: -> name. Each is the only one admitted in its second: Kueue compares whole ones."""
     world.add_nodes(spot, 2)
     queues.lend(world, spot, 2)
-    uids: dict[str, str] = {}
-    for name in ("saved", "unsaved"):  # in the order of their admission
-        submitted(world, spot, name)
-        uids[world.job(name)["metadata"]["uid"]] = name
-    ago_s = {"saved": 5.0, "unsaved": 3_600.0}
+    for name in ("first", "second"):
+        queues.submit(world, spot, name)
+        until(f"{name} runs", lambda name=name: not suspended(world, name), 60)
+        until("the next second", lambda since=int(time.time()): int(time.time()) > since)
+    return {world.job(name)["metadata"]["uid"]: name for name in ("first", "second")}
+
+
+def assert_the_first_yields(world: World, spot: Pool) -> None:
+    queues.submit(world, spot, "urgent", queues.priority(world, "urgent", 100))
+    until("the urgent job runs", lambda: not suspended(world, "urgent"), 60)
+    assert {name: suspended(world, name) for name in ("first", "second")} == {"first": True, "second": False}
+
+
+def test_of_two_equal_jobs_the_one_that_saved_just_now_yields(world: World, spot: Pool, uids: dict[str, str]) -> None:
+    # Both have run their minimum by then.
+    later_s = time.time() + stakes.MIN_RUN_S + 60
+    saved_s = {"first": later_s - 5, "second": later_s - 3_600}
 
     def events(uid: str) -> list[Event]:
-        name = uids.get(uid, "")
-        at_us = int((later_s() - ago_s[name]) * 1e6) if name else 0
-        return [Event(at_us, "commit", name, "training", "p", {})] if name else []
+        name = uids.get(uid)
+        return [Event(int(saved_s[name] * 1e6), "commit", name, "training", "p", {})] if name else []
 
-    assert stakes.write(world.api, events, later_s(), [world.name]) == 1, "only one has something at stake"
-    urgent = queues.priority(world, "urgent", 100)
-    queues.submit(world, spot, "urgent", urgent)
-    until("the urgent job runs", lambda: not suspended(world, "urgent"), 60)
-    assert {name: suspended(world, name) for name in ago_s} == {"saved": True, "unsaved": False}
+    assert stakes.write(world.api, events, later_s, [world.name]) == 1, "only one has something at stake"
+    assert_the_first_yields(world, spot)
     # What waits must not push out what runs.
-    until("its boost is gone", lambda: stakes.write(world.api, events, later_s(), [world.name]) == 0, 30)
+    until("its boost is gone", lambda: stakes.write(world.api, events, later_s, [world.name]) == 0, 30)
 
 
-def test_of_two_equal_jobs_the_one_that_ran_its_minimum_yields(world: World, spot: Pool, kueue: None) -> None:
-    """Kueue's own order takes the newest, which would never get anywhere."""
-    world.add_nodes(spot, 2)
-    queues.lend(world, spot, 2)
-    for name in ("old", "new"):
-        submitted(world, spot, name)
+@pytest.mark.usefixtures("uids")
+def test_of_two_equal_jobs_the_one_that_ran_its_minimum_yields(world: World, spot: Pool) -> None:
+    """The newest would never get anywhere."""
     listed = world.api.items(f"{api_path(KUEUE_API)}/namespaces/{world.name}/workloads")
     first_s = min(since_s(workload, "Admitted") for workload in listed)
     now_s = first_s + stakes.MIN_RUN_S
     assert stakes.write(world.api, lambda _: (), now_s, [world.name]) == 1, "one has run its minimum"
-    queues.submit(world, spot, "urgent", queues.priority(world, "urgent", 100))
-    until("the urgent job runs", lambda: not suspended(world, "urgent"), 60)
-    assert {name: suspended(world, name) for name in ("old", "new")} == {"old": True, "new": False}
+    assert_the_first_yields(world, spot)
