@@ -75,7 +75,7 @@ def test_an_export_of_two_entries_with_one_name_or_to_a_file_that_exists_is_refu
         ckpt.tick(1)
     assert "one name" in refusal("export", tmp_path / "runs", "--keys", "model/,other/", "--out", tmp_path / "m")
     (tmp_path / "m").write_text("")
-    assert "file exists" in refusal("export", tmp_path / "runs", "--out", tmp_path / "m")
+    assert "output exists" in refusal("export", tmp_path / "runs", "--out", tmp_path / "m")
 
 
 def test_an_export_of_a_state_without_a_model_names_what_it_has(tmp_path: Path) -> None:

@@ -97,8 +97,7 @@ def no_such_keys(keys: str, storage: Storage, run: str | None, step: int) -> Inp
 def refuse_existing(out: Path) -> None:
     """Raises InputError."""
     if out.exists():
-        what = f"{'folder' if out.is_dir() else 'file'} exists"
-        raise InputError(what, got=str(out), allowed="a new name", fix="choose another --out")
+        raise InputError("output exists", got=str(out), allowed="a new name", fix="choose another --out")
 
 
 def in_one_entry(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:

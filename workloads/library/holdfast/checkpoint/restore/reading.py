@@ -164,7 +164,8 @@ class Transfer:
         for copy in copies:
             box = boxes[(copy.source.rank, copy.source.part.at)]
             if box is not copy.into:
-                copy.into.copy_(_narrowed(box, copy))
+                part = (slice(at, at + length) for at, length in zip(copy.start, copy.extent, strict=True))
+                copy.into.copy_(box[tuple(part)])
 
     def _shards_of(self, source: ShardSource) -> list[tuple[int, int]]:
         start, end = source.part.at, source.part.at + source.part.bytes
@@ -225,12 +226,6 @@ class Transfer:
 
 def _begin(one: ByteRange) -> int:
     return one[0]
-
-
-def _narrowed(box: torch.Tensor, copy: Copy) -> torch.Tensor:
-    for axis, (start, length) in enumerate(zip(copy.start, copy.extent, strict=True)):
-        box = box.narrow(axis, start, length)
-    return box
 
 
 def empty_like_saved(part: TensorPart) -> torch.Tensor:
