@@ -238,7 +238,7 @@ class Checkpointer:
                 raise Preempted(began.restored.step)
         except BaseException as error:
             if isinstance(error, Preempted):
-                self._reports.emit("stop", step=error.step, reason=self.stop.reason)
+                self._reports.of_stop(error.step, self.stop.reason)
                 self._reports.log(logs.info, "stop", "notice before the first step: nothing to save")
             self._give_back()
             raise
@@ -254,7 +254,7 @@ class Checkpointer:
 
     def _leave(self) -> None:
         """What the grace period allows: a neighbour's copy, the save in flight, then one more if it fits on every rank."""
-        self._reports.emit("stop", step=self.step, reason=self.stop.reason)
+        self._reports.of_stop(self.step, self.stop.reason)
         lost = "" if self.stop.agreed else str(self.stop.lost or "another rank does not answer")
         if lost:
             lost = self._survivors.commit(self.step, self._hazard.notes(), lost, self._seconds_left())

@@ -91,16 +91,16 @@ def export(
 ) -> None:
     """Write a checkpoint that verifies, the newest by default, as a safetensors file. As model.safetensors next to a
     config.json, from_pretrained() loads it."""
-    from holdfast.checkpoint.restore.loading import load_tensors, no_such_keys
-    from holdfast.checkpoint.safetensors_file import in_one_entry, refuse_existing, write_safetensors
+    from holdfast.checkpoint.restore import loading
 
     # Before the download: it may take minutes, and would end in the same refusal.
-    refuse_existing(out)
+    loading.refuse_existing(out)
     with working(f"read {url}"):
-        found, tensors = load_tensors(url, run, keys=keys.split(","), step=step)
+        found, tensors = loading.load_tensors(url, run, keys=keys.split(","), step=step)
     if not tensors:
-        raise no_such_keys(keys, _storage(url), run, found)
-    size = write_safetensors(out, in_one_entry(tensors), {"format": "pt", "step": str(found), "source": url})
+        raise loading.no_such_keys(keys, _storage(url), run, found)
+    notes = {"format": "pt", "step": str(found), "source": url}
+    size = loading.write_safetensors(out, loading.in_one_entry(tensors), notes)
     print(f"{out}: step {found}, {len(tensors)} tensors, {size / 1e6:.1f} MB")
 
 

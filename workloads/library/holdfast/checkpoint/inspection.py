@@ -6,6 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
 from holdfast.checkpoint.errors import Damaged, StorageError
+from holdfast.checkpoint.format import Manifest
 from holdfast.checkpoint.format.commit import StepObjects, runs, survey
 from holdfast.checkpoint.format.soundness import read_shard
 from holdfast.checkpoint.restore.reading import Opened, open_step
@@ -75,7 +76,10 @@ def _committed(storage: Storage, run: str, entry: StepObjects, read: bool) -> Ro
 
 def verify(storage: Storage, opened: Opened) -> None:
     """Raises Damaged unless every shard is what was committed."""
-    places = [(found, n) for found in opened.manifests for n in range(len(found.shards))]
+
+    def one(place: tuple[Manifest, int]) -> int:
+        return len(read_shard(storage, *place))  # and not the bytes: all of them would be kept
+
     # Each thread holds a whole shard, so the memory needed does not grow with the checkpoint.
     with ThreadPoolExecutor(4) as pool:
-        list(pool.map(lambda place: len(read_shard(storage, *place)), places))
+        list(pool.map(one, [(found, n) for found in opened.manifests for n in range(len(found.shards))]))

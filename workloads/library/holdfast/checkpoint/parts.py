@@ -31,9 +31,9 @@ from holdfast.checkpoint.state import targets as targets
 from holdfast.checkpoint.state.random_streams import Generators as Generators
 from holdfast.checkpoint.state.random_streams import packed_streams as packed_streams
 from holdfast.checkpoint.state.random_streams import set_streams as set_streams
-from holdfast.checkpoint.state.shielding import Shielded as Shielded
-from holdfast.checkpoint.state.shielding import obey_only as obey_only
 from holdfast.checkpoint.state.tensors import NO_KERNEL as NO_KERNEL
 from holdfast.checkpoint.state.tensors import as_dtensor as as_dtensor
 from holdfast.checkpoint.state.tensors import dtype_of as dtype_of
 from holdfast.checkpoint.state.tensors import local_of as local_of
+from holdfast.checkpoint.state.tracking import Shielded as Shielded
+from holdfast.checkpoint.state.tracking import obey_only as obey_only

@@ -58,12 +58,6 @@ class Reports:
         self._first, self._since_s = self._last + 1, now_s
 
     def emit(self, event: str, **fields: object) -> None:
-        if event == "restore":
-            self._last = int(str(fields["step"]))
-            self._first, self._since_s = self._last + 1, time.monotonic()
-        elif event == "stop":
-            self._last = int(str(fields["step"]))
-            self.flush()  # what comes now is no work
         if self._events is not None and self.coordinator:
             self._events.emit(event, **fields)
 
@@ -71,7 +65,13 @@ class Reports:
         if self.coordinator or everywhere:
             write(action, message)
 
+    def of_stop(self, step: int, reason: str) -> None:
+        self._last = step
+        self.flush()  # what comes now is no work
+        self.emit("stop", step=step, reason=reason)
+
     def of_restore(self, found: Restored) -> None:
+        self._last, self._first, self._since_s = found.step, found.step + 1, time.monotonic()
         seconds, source = round(found.seconds, 3), "store" if found.durable_step is None else "memory"
         self.emit("restore", step=found.step, seconds=seconds, skipped=found.skipped, source=source)
 

@@ -44,13 +44,7 @@ _SHARDED = "the state is sharded, and no rank has all of it"
 
 class Survivors:
     def __init__(
-        self,
-        url: str,
-        run: str,
-        state: dict[str, Any],
-        ranks: Ranks,
-        writer: CheckpointWriter,
-        epoch: int,
+        self, url: str, run: str, state: dict[str, Any], ranks: Ranks, writer: CheckpointWriter, epoch: int
     ) -> None:
         """`epoch`: of this start, by which its commits are fenced."""
         self._url, self._run, self._state, self._ranks, self._writer = url, run, state, ranks, writer
@@ -144,7 +138,7 @@ class Survivors:
         """Versions of buffers, and all values of what is neither module nor optimizer: between the optimizer's steps
         those two keep the rest. None where that would take long."""
         large: list[str] = []
-        found: list[object] = [buffer._version for module in _modules(self._state) for buffer in module.buffers()]
+        found: list[object] = []
 
         def put(key: str, tensor: torch.Tensor) -> None:
             if tensor.numel() > _LARGE:
@@ -153,7 +147,9 @@ class Survivors:
                 found.append((key, tensor.tolist()))
 
         for name, entry in targets(self._state):
-            if not isinstance(entry, torch.nn.Module | torch.optim.Optimizer):
+            if isinstance(entry, torch.nn.Module):
+                found += [buffer._version for buffer in entry.buffers()]
+            elif not isinstance(entry, torch.optim.Optimizer):
                 value = entry.state_dict() if isinstance(entry, Stateful) else entry
                 found.append(json.dumps(encode_value(value, name, put)))
         return None if large else found
@@ -171,10 +167,6 @@ def _answer(ask: Callable[[], T]) -> T:
 
     threading.Thread(target=asking, name="ask-store", daemon=True).start()
     return answer.result(_ANSWER_S)
-
-
-def _modules(state: dict[str, Any]) -> Iterator[torch.nn.Module]:
-    return (entry for _, entry in targets(state) if isinstance(entry, torch.nn.Module))
 
 
 def _parameters(state: dict[str, Any]) -> Iterator[torch.Tensor]:

@@ -63,10 +63,8 @@ class Trial:
         loop = frame.f_back if frame else None
         line = {"step": step, "state": digests(state), "unsaved": _unsaved(loop, state)}
         self._file.write(json.dumps(line) + "\n")
-        if step == self.orders.die_at and self.orders.death == KILL:
-            os.kill(os.getpid(), signal.SIGKILL)
-        if step == self.orders.die_at and self.orders.death == NOTICE:
-            os.kill(os.getpid(), signal.SIGTERM)
+        if step == self.orders.die_at and self.orders.death in (KILL, NOTICE):
+            os.kill(os.getpid(), signal.SIGKILL if self.orders.death == KILL else signal.SIGTERM)
 
     def saved(self, step: int) -> None:
         """After what was due. Raises SystemExit where the trial is over."""

@@ -91,10 +91,6 @@ def held(state: State) -> dict[int, list[dict[str, Any]]]:
     }
 
 
-def versions(state: State) -> set[Version]:
-    return {(one["step"], one["attempt"]) for found in held(state).values() for one in found}
-
-
 def has(node: Node, own: bool, version: Version) -> bool:
     """Its bytes, and not its name alone."""
     if own:
@@ -106,7 +102,7 @@ def best(state: State) -> Version:
     count = len(state.nodes)
     there = [
         version
-        for version in versions(state)
+        for version in {(one["step"], one["attempt"]) for found in held(state).values() for one in found}
         if all(
             has(node, True, version) or has(state.nodes[(place + 1) % count], False, version)
             for place, node in enumerate(state.nodes)

@@ -17,11 +17,6 @@ def shards(folder: Path) -> list[Path]:
     return sorted(p for p in folder.rglob("*") if p.suffix in (".bin", ".distcp"))
 
 
-def zero_first_shard(step: Path) -> None:
-    shard = shards(step)[0]
-    shard.write_bytes(bytes(shard.stat().st_size))
-
-
 def described(folder: Path) -> list[Path]:
     return sorted(p for p in folder.rglob("*") if p.suffix == ".json" or p.name == ".metadata")
 

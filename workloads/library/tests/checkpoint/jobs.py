@@ -15,6 +15,7 @@ from functools import cache
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import psutil
 import torch
@@ -121,14 +122,8 @@ def set_up(rank: int, world: int, rendezvous: str, options: dict[str, Any]) -> N
     os.dup2(sys.stderr.fileno(), 2)
     torch.set_num_threads(1)
     if world > 1:
-        timeout = timedelta(seconds=60)
-        dist.init_process_group(
-            "gloo",
-            init_method=options.get("meet", f"file://{rendezvous}"),
-            rank=rank,
-            world_size=world,
-            timeout=timeout,
-        )
+        meet, timeout = options.get("meet", f"file://{rendezvous}"), timedelta(seconds=60)
+        dist.init_process_group("gloo", init_method=meet, rank=rank, world_size=world, timeout=timeout)
 
 
 def steps_on(job: BaseProcess, cpu_s: float = 0.3) -> None:
@@ -144,12 +139,10 @@ class Jobs:
     def __init__(self) -> None:
         self.context = mp.get_context("forkserver")
         self.context.set_forkserver_preload([*IMPORTS, __name__])
-        self._rendezvous_count = 0
         self._started: list[BaseProcess] = []
 
     def start(self, url: str | Path, folder: Path, *, world: int = 1, **options: Any) -> list[BaseProcess]:
-        self._rendezvous_count += 1
-        rendezvous = str(folder / f"rendezvous-{self._rendezvous_count}")
+        rendezvous = str(folder / f"rendezvous-{uuid4().hex}")
         ranks = [
             self.context.Process(target=train, args=(str(url), rank, world, rendezvous, options))
             for rank in range(world)

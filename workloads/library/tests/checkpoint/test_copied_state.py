@@ -18,9 +18,6 @@ pytestmark = pytest.mark.process
 class Overridden(nn.Linear):
     """As frameworks do that clean names or move to the CPU, by this or by a hook."""
 
-    def __init__(self) -> None:
-        super().__init__(4, 4)
-
     def state_dict(self, *args: Any, **more: Any) -> Any:
         return {name: tensor.cpu().clone() for name, tensor in super().state_dict(*args, **more).items()}
 
@@ -28,8 +25,8 @@ class Overridden(nn.Linear):
 class Extra(nn.Linear):
     """A tensor that is neither a parameter nor a buffer."""
 
-    def __init__(self) -> None:
-        super().__init__(4, 4)
+    def __init__(self, *sizes: int) -> None:
+        super().__init__(*sizes)
         self.scale = torch.rand(3)
 
     def get_extra_state(self) -> torch.Tensor:
@@ -46,7 +43,7 @@ class Forgetful(Overridden):
 class Average:
     """Of the loop's own: its state is a copy, and so are numbers in it."""
 
-    def __init__(self) -> None:
+    def __init__(self, *_: int) -> None:
         self.value, self.count = torch.zeros(3), 0
 
     def state_dict(self) -> dict[str, Any]:
@@ -97,17 +94,17 @@ def saved(url: Path, entry: Any) -> Any:
 
 @pytest.mark.parametrize("make", [Overridden, Extra])
 def test_a_module_whose_state_is_a_copy_comes_back(tmp_path: Path, make: type[Any]) -> None:
-    truth = saved(tmp_path, make())
-    with Checkpointer(tmp_path, {"entry": (again := make())}, run="r"):
+    truth = saved(tmp_path, make(4, 4))
+    with Checkpointer(tmp_path, {"entry": (again := make(4, 4))}, run="r"):
         assert torch.equal(again.weight, truth.weight)
         assert make is not Extra or torch.equal(again.scale, truth.scale)
 
 
 @pytest.mark.parametrize("make", [Forgetful, Unloaded, UnloadedNumbers])
 def test_what_loads_nothing_is_refused_by_its_name(tmp_path: Path, make: type[Any]) -> None:
-    saved(tmp_path, make())
+    saved(tmp_path, make(4, 4))
     refused = pytest.raises(InputError, match=r"was not restored.*entry")
-    with refused, Checkpointer(tmp_path, {"entry": make()}, run="r"):
+    with refused, Checkpointer(tmp_path, {"entry": make(4, 4)}, run="r"):
         pytest.fail("training began with fresh weights")
 
 
@@ -115,8 +112,8 @@ def test_what_loads_nothing_is_refused_by_its_name(tmp_path: Path, make: type[An
 def test_an_object_that_cannot_be_compared_is_restored_and_named(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], make: type[Average], named: bool
 ) -> None:
-    saved(tmp_path, make())
-    with Checkpointer(tmp_path, {"entry": (again := make())}, run="r"):
+    saved(tmp_path, make(4, 4))
+    with Checkpointer(tmp_path, {"entry": (again := make(4, 4))}, run="r"):
         assert not isinstance(again, Lazy) or list(again) == [5]
         assert again.count == 5
     assert ("entry: could not be checked" in capsys.readouterr().out) is named

@@ -15,14 +15,7 @@ from holdfast.checkpoint.state import capture
 from holdfast.checkpoint.state.tensors import pieces_of
 from workloads.library.tests.checkpoint.made import alone
 
-PLACES = PeerPlaces(
-    run="job",
-    epoch=1,
-    place=0,
-    keepers=(("127.0.0.1", 1), ("127.0.0.1", 2)),
-    ranks_per_node=1,
-    memories=(0, 1, 2),
-)
+PLACES = PeerPlaces(run="job", epoch=1, place=0, keepers=(("", 1), ("", 2)), ranks_per_node=1, memories=(0, 1, 2))
 """No copy is handed over, so no keeper is asked."""
 
 

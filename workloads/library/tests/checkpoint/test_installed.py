@@ -7,7 +7,6 @@ import re
 import signal
 import subprocess
 import sys
-import tomllib
 import venv
 from importlib import import_module
 from pathlib import Path
@@ -115,7 +114,7 @@ def test_a_script_that_is_killed_beside_torch_alone_ends_in_the_bits_of_a_quiet_
     assert len({one.stdout.splitlines()[-1] for one in ended}) == 1
 
 
-def test_the_wheel_alone_carries_its_types_its_command_and_every_extra(python: Path, tmp_path: Path) -> None:
+def test_the_wheel_alone_carries_its_types_and_its_command(python: Path, tmp_path: Path) -> None:
     """And nothing of this repository or of the extras is there, or the test above would prove nothing."""
     program = (
         "import importlib.metadata as m, importlib.util as u, json, holdfast\n"
@@ -123,23 +122,14 @@ def test_the_wheel_alone_carries_its_types_its_command_and_every_extra(python: P
         "def there(name):\n"
         "    try: return u.find_spec(name) is not None\n"
         "    except ModuleNotFoundError: return False\n"
-        "found = m.distribution('holdfast')\n"
-        "command, = found.entry_points\n"
+        "command, = m.distribution('holdfast').entry_points\n"
         "typed = Path(holdfast.__file__).with_name('py.typed').is_file()\n"
-        f"print(json.dumps([holdfast.__file__, [*filter(there, {ABSENT!r})], typed, command.name, callable(command.load()),"
-        " found.metadata.get_all('Provides-Extra'), found.requires]))"
+        f"print(json.dumps([holdfast.__file__, [*filter(there, {ABSENT!r})], typed, command.name, callable(command.load())]))"
     )
     result = run(python, tmp_path, "-c", program)
     assert result.returncode == 0, result.stderr
-    home, others, typed, command, callable_, extras, requires = json.loads(result.stdout)
-    assert Path(home).is_relative_to(python.parents[1]) and not others
-    declared = tomllib.loads((ROOT / "workloads" / "library" / "pyproject.toml").read_text())["project"]
-    assert (typed, [command], callable_) == (True, list(declared["scripts"]), True)
-    assert sorted(extras) == sorted(declared["optional-dependencies"])
-    needed = [Requirement(line) for line in requires]
-    assert [one.name for one in needed if not one.marker] == ["google-crc32c"]
-    for extra in extras:  # an extra that brings nothing would install, and fail in the pod
-        assert any(one.marker and one.marker.evaluate({"extra": extra}) for one in needed), extra
+    home, *found = json.loads(result.stdout)
+    assert Path(home).is_relative_to(python.parents[1]) and found == [[], True, "holdfast", True]
 
 
 def test_the_command_without_an_extra_names_the_extra(python: Path, tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ import pytest
 
 from holdfast.checkpoint.format import Commit, Manifest, digest_of
 from holdfast.checkpoint.format.commit import committed_steps
-from holdfast.checkpoint.save.retention import Policy, retain
+from holdfast.checkpoint.save.retention import Known, Policy, retain
 from holdfast.checkpoint.stores.local import LocalStorage
 from holdfast.checkpoint.stores.storage import put_new
 from holdfast.contract import object_names
@@ -81,6 +81,16 @@ def test_what_restore_found_damaged_pushes_out_no_checkpoint_and_goes_when_it_is
     storage.age("c" * 12 + "/*")
     retain(storage, RUN, policy)
     assert committed_steps(storage, RUN) == [20, 10] and storage.steps() == {10, 20}
+
+
+def test_no_commit_is_read_twice(storage: Stored, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many checkpoints are kept, a save does not read them again."""
+    read, read_into, known = list[str](), storage.read_into, Known()
+    monkeypatch.setattr(storage, "read_into", lambda name, *into: read.append(name) or read_into(name, *into))
+    for step in (10, 20, 30):
+        storage.attempt(step)
+        retain(storage, RUN, Policy(keep=9), known=known)
+    assert read == [object_names.commit_object(RUN, step) for step in (10, 20, 30)]
 
 
 def test_of_a_step_that_goes_the_commit_goes_first(storage: Stored) -> None:

@@ -93,17 +93,13 @@ def check_kind(name: str, optimizer: torch.optim.Optimizer, saved: Any) -> None:
     """Raises InputError where a saved group has settings of another optimizer and lacks this one's: PyTorch would take
     it, and fail in the first step. Versions and schedulers add settings, so that one kind of difference is none."""
     for group, theirs in zip(optimizer.param_groups, saved["param_groups"], strict=False):
-        missing, foreign = (
-            sorted(group.keys() - theirs.keys() - {NAMES}),
-            sorted(theirs.keys() - group.keys() - {NAMES}),
-        )
+        missing, foreign = (one.keys() - other.keys() - {NAMES} for one, other in ((group, theirs), (theirs, group)))
         if missing and foreign:
             raise InputError(
                 f"optimizer {name} is not of the type that was saved",
                 got=f"{type(optimizer).__name__}, with {_few(missing)}; saved were {_few(foreign)}",
                 allowed="the optimizer that was saved",
-                fix="use the optimizer that was saved; or begin with load_tensors(url, keys=[...]) of the model, under another run "
-                "name",
+                fix="use the saved optimizer; or start another run from load_tensors(url, keys=[...]) of the model",
             )
 
 

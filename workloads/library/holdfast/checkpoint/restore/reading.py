@@ -12,6 +12,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from operator import itemgetter
 
 import torch
 
@@ -153,7 +154,7 @@ class Transfer:
                 into = boxes[place].detach().view(-1).view(torch.uint8)
                 self._ranges.setdefault(copy.source.rank, []).append((part.at, into))
         for ranges in self._ranges.values():
-            ranges.sort(key=_begin)
+            ranges.sort(key=itemgetter(0))
         needed = sorted({shard for copy in copies for shard in self._shards_of(copy.source)})
         # Where a read is a request, many wait at once; where it is a copy, more threads than cores only queue.
         largest = max((shard.bytes for m in self._opened.manifests for shard in m.shards), default=0)
@@ -164,7 +165,8 @@ class Transfer:
         for copy in copies:
             box = boxes[(copy.source.rank, copy.source.part.at)]
             if box is not copy.into:
-                copy.into.copy_(_narrowed(box, copy))
+                part = (slice(at, at + length) for at, length in zip(copy.start, copy.extent, strict=True))
+                copy.into.copy_(box[tuple(part)])
 
     def _shards_of(self, source: ShardSource) -> list[tuple[int, int]]:
         start, end = source.part.at, source.part.at + source.part.bytes
@@ -203,7 +205,7 @@ class Transfer:
     def _within_one(self, rank: int, at: int, length: int) -> memoryview | None:
         """The memory of the tensor that takes all of this stretch, where there is one that the CPU can write."""
         ranges = self._ranges[rank]
-        found = bisect_right(ranges, at, key=_begin) - 1
+        found = bisect_right(ranges, at, key=itemgetter(0)) - 1
         begin, into = ranges[max(0, found)]
         if found < 0 or begin + len(into) < at + length:
             return None
@@ -214,23 +216,13 @@ class Transfer:
         data = torch.frombuffer(chunk, dtype=torch.uint8)
         ranges = self._ranges[rank]
         # Parts of a stream do not overlap, so only the one before the chunk's start can reach into it.
-        first = max(0, bisect_left(ranges, at, key=_begin) - 1)
+        first = max(0, bisect_left(ranges, at, key=itemgetter(0)) - 1)
         for begin, into in itertools.islice(ranges, first, None):
             if begin >= at + len(chunk):
                 break
             low, high = max(at, begin), min(at + len(chunk), begin + len(into))
             if low < high:
                 into[low - begin : high - begin].copy_(data[low - at : high - at])
-
-
-def _begin(one: ByteRange) -> int:
-    return one[0]
-
-
-def _narrowed(box: torch.Tensor, copy: Copy) -> torch.Tensor:
-    for axis, (start, length) in enumerate(zip(copy.start, copy.extent, strict=True)):
-        box = box.narrow(axis, start, length)
-    return box
 
 
 def empty_like_saved(part: TensorPart) -> torch.Tensor:

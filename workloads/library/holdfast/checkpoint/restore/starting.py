@@ -52,9 +52,7 @@ def start(
             logs.warning("copy", f"run {run} gets no copies in memory: the launcher keeps them for --run {places.run}")
         places = None
 
-    def take_up(source: Storage, again: Storage | None = None) -> Restored:
-        return restore(source, run, state, ranks, tuning, stop_asked, again=again)
-
+    take_up = partial(restore, run=run, state=state, ranks=ranks, tuning=tuning, stop_asked=stop_asked)
     found = from_memory(storage, run, ranks, places, take_up) if places else None
     found = found or take_up(storage)
     epoch, newest, stale = agreed(ranks, outcome(partial(_on_coordinator, storage, run, ranks)))["value"]
@@ -70,10 +68,7 @@ def from_memory(
 ) -> Restored | None:
     """None where no version is whole, the store has a newer one, or what memory holds does not verify. Raises Later where
     it does not and the store has nothing."""
-    offered = agreed(
-        ranks, outcome(partial(_offers, storage, run, ranks, places) if ranks.coordinator else lambda: None)
-    )
-    bodies, committed = offered["value"]
+    bodies, committed = agreed(ranks, outcome(partial(_offers, storage, run, ranks, places)))["value"]
     if not bodies:
         return None
     offers = [Offer(**body) for body in bodies]
@@ -101,11 +96,11 @@ def from_memory(
 
 
 def _offers(storage: Storage, run: str, ranks: Ranks, places: PeerPlaces) -> tuple[list[dict[str, Any]], list[int]]:
-    committed = committed_steps(storage, run)
+    committed = committed_steps(storage, run) if ranks.coordinator else []
     newest = read_commit(storage, run, committed[0]) if committed else None
     # Not next to the work of another trainer, which took the run and has committed since.
     above, start = (newest.step, newest.epoch) if newest else (max(committed, default=0), 0)
-    offers = whole_offers(places, ranks.world_size, above=above, start=start)
+    offers = whole_offers(places, ranks.world_size, above=above, start=start) if ranks.coordinator else []
     return [asdict(offer) for offer in offers], committed
 
 

@@ -50,7 +50,7 @@ class Target:
 
     def _renumberings(self, live: Captured) -> dict[str, Renumbering]:
         names = [name for name, value in self._entries if isinstance(value, torch.optim.Optimizer)]
-        pairs = [(name, *(decode(one[name], _no_tensor) for one in (self._saved, live.skeleton))) for name in names]
+        pairs = [(name, *(decode(one[name], lambda _: None) for one in (self._saved, live.skeleton))) for name in names]
         return {pair[0]: found for pair in pairs if (found := renumbering(*pair))}
 
     def saved_keys(self, live: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
@@ -135,9 +135,6 @@ class Target:
         return empty_like_saved(part)
 
 
-def _no_tensor(_: str) -> None: ...
-
-
 def load_entry(name: str, value: Any, saved: Any) -> None:
     """Put `saved` into the entry's object; dicts and lists are filled in place. Raises InputError where an optimizer does not take it."""
     if isinstance(value, torch.optim.Optimizer):
@@ -193,12 +190,10 @@ def unlike(name: str, saved: Skeleton, tensors: Mapping[str, torch.Tensor], afte
     return {
         f"{name}/{key}".rstrip("/"): key in theirs
         for key, item in mine.items()
-        if theirs.get(key, _ABSENT) != item
+        if key not in theirs
+        or theirs[key] != item
         or not all(_same(after.tensors[one], tensors[one]) for one in tensor_keys(item))
     }
-
-
-_ABSENT = object()
 
 
 def _items(skeleton: Skeleton) -> dict[str, Skeleton]:

@@ -149,9 +149,9 @@ class Uploader:
     def _start(self) -> None:
         self._buffer = b""
         # A socket and not a pipe: each side sees at once that the other is gone, whatever killed it.
-        self._socket, theirs = socket.socketpair()
+        self.connection, theirs = socket.socketpair()
         self._arrivals = select.poll()
-        self._arrivals.register(self._socket, select.POLLIN)
+        self._arrivals.register(self.connection, select.POLLIN)
         orders = replace(self._orders, commit_count=self._commit_count).encode()
         descriptors = (theirs.fileno(), *self._memories)
         self._process = subprocess.Popen(
@@ -194,7 +194,7 @@ class Uploader:
         if self._process.poll() is not None:  # killed since: a new one has the same memory
             while self._in_flight or self._copying:
                 self._receive()
-            self._socket.close()
+            self.connection.close()
             self._start()
         one = InFlight(step=job.manifest.step, memory=job.memory, began=began)
         if job.upload:
@@ -214,7 +214,7 @@ class Uploader:
 
     def _order(self, line: bytes) -> None:
         with self._sending, suppress(OSError):  # a dead uploader is noticed by the next poll
-            self._socket.sendall(line + b"\n")
+            self.connection.sendall(line + b"\n")
 
     def replace(self) -> None:
         """An uploader that is stuck beyond every timeout: end it; the next save starts another."""
@@ -242,7 +242,7 @@ class Uploader:
 
     def close(self) -> None:
         """Let it go: it finishes what is in flight and ends by itself."""
-        self._socket.close()
+        self.connection.close()
         with suppress(subprocess.TimeoutExpired):
             self._process.wait(5.0 if not self._in_flight else 0.0)
         # A child that outlives its parent is the point; without this the interpreter warns about it.
@@ -250,7 +250,7 @@ class Uploader:
 
     def _receive(self) -> None:
         try:
-            data = self._socket.recv(65536)
+            data = self.connection.recv(65536)
         except OSError:
             data = b""
         if not data:
@@ -291,7 +291,7 @@ def _disown() -> None:
     # A worker of a loader may live on when the trainer is killed. With a copy of this end of the socket it would keep
     # the uploader waiting for a trainer that is gone.
     for uploader in _uploaders:
-        uploader._socket.close()
+        uploader.connection.close()
 
 
 os.register_at_fork(after_in_child=_disown)

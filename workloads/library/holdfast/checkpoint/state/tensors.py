@@ -148,7 +148,13 @@ def boxes_of(key: str, tensor: torch.Tensor) -> list[Box]:
     local, shape = local_of(tensor), tuple(tensor.shape)
     if (sharded := as_dtensor(tensor)) is None:
         return [Box(key=key, local=local, shape=shape, offset=(0,) * tensor.ndim, owned=True)]
-    _check_placements(key, sharded)
+    if any(placement.is_partial() for placement in sharded.placements):
+        raise InputError(
+            f"tensor {key} is a partial sum",
+            got=str(sharded.placements),
+            allowed="Shard and Replicate placements",
+            fix="redistribute it before it is part of the state",
+        )
     coordinate = sharded.device_mesh.get_coordinate()
     # Of a replicated mesh axis the first writes. Not by isinstance(Shard): strided shards are of another class.
     first = coordinate is not None and all(
@@ -159,14 +165,11 @@ def boxes_of(key: str, tensor: torch.Tensor) -> list[Box]:
         return [Box(key=key, local=local, shape=shape, offset=(0,) * tensor.ndim, owned=owned)]
     axes = _stretches(shape, sharded.device_mesh, tuple(sharded.placements))
     _check_local(key, local, axes)
-    return [_box(key, local, shape, chosen, owned=first) for chosen in itertools.product(*axes)]
-
-
-def _box(key: str, local: torch.Tensor, shape: tuple[int, ...], chosen: tuple[Stretch, ...], *, owned: bool) -> Box:
-    for axis, (start, _, length) in enumerate(chosen):
-        if length != local.shape[axis]:
-            local = local.narrow(axis, start, length)
-    return Box(key=key, local=local, shape=shape, offset=tuple(at for _, at, _ in chosen), owned=owned)
+    boxes: list[Box] = []
+    for chosen in itertools.product(*axes):
+        part = local[tuple(slice(start, start + length) for start, _, length in chosen)]
+        boxes.append(Box(key=key, local=part, shape=shape, offset=tuple(at for _, at, _ in chosen), owned=first))
+    return boxes
 
 
 @lru_cache(maxsize=65_536)  # called for every tensor of every save
@@ -210,16 +213,6 @@ def _check_local(key: str, local: torch.Tensor, axes: tuple[tuple[Stretch, ...],
             got=f"a local part of {list(local.shape)}, computed {list(computed)}",
             allowed="placements that describe the local part",
             fix="redistribute it to Shard and Replicate placements before it is part of the state",
-        )
-
-
-def _check_placements(key: str, tensor: "DTensor") -> None:
-    if any(placement.is_partial() for placement in tensor.placements):
-        raise InputError(
-            f"tensor {key} is a partial sum",
-            got=str(tensor.placements),
-            allowed="Shard and Replicate placements",
-            fix="redistribute it before it is part of the state",
         )
 
 

@@ -4,8 +4,12 @@ What was consumed counts, and not what workers have read ahead. An order that a 
 drawn again from the stream as it was, and what comes before the place is skipped without being read.
 """
 
+import multiprocessing
+import os
 import random
+import signal
 import sys
+import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from itertools import chain, islice
@@ -16,7 +20,6 @@ from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
 from holdfast.checkpoint.state import Stateful
 from holdfast.checkpoint.state.random_streams import Generators, Packed, packed_streams, set_streams
-from holdfast.checkpoint.state.shielding import Shielded
 from holdfast.contract.errors import InputError
 
 
@@ -250,3 +253,33 @@ def _seed_all(seed: str) -> None:
     random.seed(stream.getrandbits(63))
     if (numpy := sys.modules.get("numpy.random")) is not None:
         numpy.seed(stream.getrandbits(32))
+
+
+class Shielded:
+    """The start of a DataLoader worker that leaves SIGTERM to the trainer. A class, so that spawned workers can have it.
+
+    torchrun sends SIGTERM to the whole process group. A worker that dies of it makes the trainer's next batch
+    raise, in the very step that was to be finished."""
+
+    def __init__(self, then: Callable[[int], object] | None) -> None:
+        self._then = then
+
+    def __call__(self, worker: int) -> None:
+        if (trainer := multiprocessing.parent_process()) and trainer.pid:
+            obey_only(trainer.pid)
+        if self._then is not None:
+            self._then(worker)
+
+
+def obey_only(trainer: int) -> None:
+    """This process ends by SIGTERM from `trainer` only."""
+    # Never ignored: multiprocessing ends what is left of an epoch by SIGTERM when the trainer exits, and then waits
+    # for it without end. Blocked and not handled: Python code of a handler would run only after the batch.
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+    threading.Thread(target=_wait_for, args=(trainer,), name="shield", daemon=True).start()
+
+
+def _wait_for(trainer: int) -> None:
+    while signal.sigwaitinfo({signal.SIGTERM}).si_pid != trainer:
+        pass
+    os._exit(0)

@@ -150,17 +150,13 @@ class Retrying:
 
     def _keep_trying(self, call: Callable[[], T]) -> T:
         ends = self._clock() + self._budget_s
-
-        def sleep(seconds: float) -> None:
-            # The last pause ends with the budget, so that one more try is made there.
-            self._sleep(max(0.0, min(ends - self._clock(), seconds)))
-
         kept = Retry(
             transient=(Transient,),
             give_up=lambda: self._clock() >= ends,
             first_pause_s=FIRST_PAUSE_S,
             longest_pause_s=LONGEST_PAUSE_S,
-            sleep=sleep,
+            # The last pause ends with the budget, so that one more try is made there.
+            sleep=lambda seconds: self._sleep(max(0.0, min(ends - self._clock(), seconds))),
         )
         try:
             return kept(call)

@@ -158,7 +158,6 @@ def storages() -> dict[str, Object]:
         "views of one storage that do not overlap": lambda: [*torch.zeros(6).split(3)],
         "views of one storage that overlap": lambda: (lambda base: [base[:4], base[2:]])(torch.zeros(6)),
         "one tensor twice": lambda: [torch.zeros(3)] * 2,
-        "transposed": lambda: [torch.zeros(2, 3).T],
         "every second element": lambda: [torch.zeros(8)[::2]],
         "channels last": lambda: [torch.zeros(1, 2, 3, 4).to(memory_format=torch.channels_last)],
         "a scalar": lambda: [torch.tensor(0.0)],
