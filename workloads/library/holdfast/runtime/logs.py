@@ -78,8 +78,8 @@ def as_json(record: logging.LogRecord) -> str:
         "attempt": attempt_of(),
         "action": vars(record).get("action", ""),
     }
-    if (rank := _number("RANK")) is not None:
-        own["rank"] = rank
+    if (rank := os.environ.get("RANK", "")).isdecimal():
+        own["rank"] = int(rank)
     fields: dict[str, object] = vars(record).get("fields", {})
     return json.dumps(finite(fields) | own, default=str)
 
@@ -92,11 +92,6 @@ def as_text(record: logging.LogRecord) -> str:
 def _message(record: logging.LogRecord) -> str:
     text = record.getMessage()
     return f"{text}\n{logging.Formatter().formatException(record.exc_info)}" if record.exc_info else text
-
-
-def _number(variable: str) -> int | None:
-    text = os.environ.get(variable, "")
-    return int(text) if text.isdecimal() else None
 
 
 def _is_terminal(stream: TextIO | None) -> bool:

@@ -126,16 +126,12 @@ class Shutdown:
         self._leave(EXIT_PREEMPTED)
 
     def _announce(self) -> None:
-        if not self.announces:
-            return
-        if self.nothing_at_stake:
-            logs.warning("stop", "Ctrl-C: leaving at once, no step has begun")
-        else:
-            logs.warning(
-                "stop",
-                "Ctrl-C: the step in progress ends, then what fits is saved; at most "
-                f"{self.takes_s:.0f} s. Press again to leave at once",
-            )
+        then = "leaving at once, no step has begun"
+        if not self.nothing_at_stake:
+            bound = f"at most {self.takes_s:.0f} s. Press again to leave at once"
+            then = f"the step in progress ends, then what fits is saved; {bound}"
+        if self.announces:
+            logs.warning("stop", f"Ctrl-C: {then}")
 
     def leave_after(self, window_s: float) -> None:
         """Leave when the window closes, whatever then hangs: a collective, an upload, a destructor."""

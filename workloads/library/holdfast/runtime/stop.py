@@ -9,6 +9,7 @@ same boundary, at most one step later; when peers are dead it answers true after
 import threading
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 
 from holdfast.runtime import shutdown as notices
 from holdfast.runtime.ballot import REQUEST, Ballot, BallotResult, Boundary, Phase, Store
@@ -111,16 +112,10 @@ class StopAgreement:
             waiting = self._ballot.phase is Phase.AWAIT
             if waiting and self._closing:
                 return
-            self._step()
+            with self._lock if self._ballot.is_local else nullcontext():
+                self._ballot.advance(self._store, asked="")
             if waiting:
                 time.sleep(_ANSWER_POLL_S)
-
-    def _step(self) -> None:
-        if self._ballot.is_local:
-            with self._lock:
-                self._ballot.advance(self._store, asked="")
-        else:
-            self._ballot.advance(self._store, asked="")
 
 
 class OneProcessStore:

@@ -7,7 +7,7 @@ and a resumed run continues with position `consumed`.
 
 import hashlib
 import sysconfig
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -38,7 +38,7 @@ class Corpus:
             raise InputError(
                 "the data folder does not exist", got=root, allowed="a folder of text files", fix="check the path"
             )
-        is_part = _is_text if folder else _is_source
+        is_part: Callable[[Path], bool] = _is_text if folder else lambda path: path.suffix == ".py"
         digest, parts, total = hashlib.sha256(), list[bytes](), 0
         for path in filter(is_part, _walk(root)):
             content = path.read_bytes()[: max_bytes - total]
@@ -68,10 +68,6 @@ def _walk(folder: Path) -> Iterator[Path]:
             yield from _walk(path)
         elif path.is_file():
             yield path
-
-
-def _is_source(path: Path) -> bool:
-    return path.suffix == ".py"
 
 
 def _is_text(path: Path) -> bool:

@@ -2,8 +2,7 @@
 
 import hashlib
 import time
-from collections.abc import Callable, Generator, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
 from statistics import median
 from typing import Any
 
@@ -33,12 +32,6 @@ class Stopwatch:
 
     def stop(self) -> None:
         self._parts.append((self._began, self._now()))
-
-    @contextmanager
-    def part(self) -> Generator[None]:
-        self.start()
-        yield
-        self.stop()
 
     def taken_s(self) -> float:
         """Of the parts since the last call. Waits for a GPU that has not come to the end of the last one."""

@@ -57,9 +57,10 @@ def train(config: TrainConfig, corpus: Corpus, events: EventLog, meter: Meter) -
         for step in range(ckpt.step, config.steps):
             seed_draws(mixed_seed(config.seed, step, rank), device)  # dropout: nothing to save, nothing to restore
             with ckpt.computing():
-                with alone.part():
-                    inputs, following = share(samples, progress.consumed, config, rank)
-                    loss = next_byte_loss(replicas(inputs.to(device)), following.to(device))
+                alone.start()
+                inputs, following = share(samples, progress.consumed, config, rank)
+                loss = next_byte_loss(replicas(inputs.to(device)), following.to(device))
+                alone.stop()
                 optimizer.zero_grad()
                 loss.backward()
             optimizer.step()

@@ -74,7 +74,7 @@ class Crew:
     def check_total(self, total: int) -> None:
         """Of two members with different numbers of steps the one that comes later is refused: the first to end would
         end the Job. Raises InputError."""
-        self._control.total = total
+        self._control.shown["total"] = total
         self._node.decided(lambda: self._compare_totals(total))
 
     def _compare_totals(self, total: int) -> None:
@@ -118,7 +118,9 @@ class Crew:
             logs.info("stop", f"leaving at step {self.step}")
             self._emit_as_lead("stop", step=self.step, reason=self._shutdown.reason)
             raise Preempted(self.step)
-        self._go_on(leaving)
+        began = time.monotonic()
+        self._leave()
+        self._enter(self._after(self.epoch, leaving), began=began)
 
     def finish(self, total: int, within_s: float) -> None:
         """The last step is done on all: complete only once its checkpoint is committed, by whichever lead is left."""
@@ -132,7 +134,9 @@ class Crew:
     def _others_commit(self) -> bool:
         """False: this is the lead that is left."""
         while True:
-            lead = next(iter(self._peers.at_work([*self.epoch.members])), self.me)
+            answers = self._peers.answers([*self.epoch.members])
+            # Who was left out of the gang and asks to come in ends nothing.
+            lead = next((member for member, found in answers.items() if found.get("phase") != "waiting"), self.me)
             if lead == self.me:
                 return False
             status = self._peers.ask(lead.index, "/status", 1.0) or {}
@@ -182,11 +186,6 @@ class Crew:
             return self._regroup.went_on_without(self.epoch)
         except StorageError:
             return True  # unknown: a newcomer asks
-
-    def _go_on(self, without: frozenset[int]) -> None:
-        began = time.monotonic()
-        self._leave()
-        self._enter(self._after(self.epoch, without), began=began)
 
     def _leave(self) -> None:
         self._control.lose(self.epoch)

@@ -126,7 +126,7 @@ def _serve(connection: socket.socket, command: Sequence[str], preloaded: Sequenc
     woken, waker = socket.socketpair()
     woken.setblocking(False)
     waker.setblocking(False)
-    signal.signal(signal.SIGCHLD, _noted)
+    signal.signal(signal.SIGCHLD, lambda *_: None)  # without a handler nothing is written to the waker
     signal.set_wakeup_fd(waker.fileno())
     running, orders = set[int](), connection.makefile("rb")
     while True:
@@ -147,10 +147,6 @@ def _serve(connection: socket.socket, command: Sequence[str], preloaded: Sequenc
         with suppress(ProcessLookupError):
             os.killpg(pid, signal.SIGKILL)
     os._exit(0)
-
-
-def _noted(*_: object) -> None:
-    """Without a handler nothing is written to the waker."""
 
 
 def _codes(running: set[int]) -> Iterator[int]:

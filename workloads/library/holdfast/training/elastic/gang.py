@@ -49,7 +49,7 @@ from holdfast.training.elastic.group import Group, opening
 from holdfast.training.elastic.membership import Member
 from holdfast.training.elastic.node import node_of, parameters_of
 from holdfast.training.elastic.pace import Pace
-from holdfast.training.elastic.places import Address, Places, gang_id, of_pod
+from holdfast.training.elastic.places import Places, gang_id, of_pod
 from holdfast.training.elastic.regroup import Limits, Regroup
 from holdfast.training.elastic.saves import GangSaves, open_store
 from holdfast.training.elastic.shards import GangProgress
@@ -98,7 +98,7 @@ class ElasticGang:
         self._gather_s, self._window_s = gather_s, window_s
         self._shutdown, self._tuning = notices.of_process(), tuning or Tuning()
         key = join_key(checked_run(run))
-        peers = Peers(pod.nodes[:: node.size], key, stores=_stores(pod.nodes, node.size))
+        peers = Peers(pod.nodes[:: node.size], key, ranks=node.size)
         storage = open_store(url, self._tuning, peers, hold_s=hold_s)
         progress = GangProgress(shards=self._shards, seed=seed, facts=facts, gradients=self._gradients)
         saves = GangSaves(
@@ -131,10 +131,6 @@ class ElasticGang:
     def shard_count(self) -> int:
         """V: shards of one step, over the whole gang."""
         return self._shards
-
-    @property
-    def rank(self) -> int:
-        return self._crew.rank * self._node.size + self._node.rank
 
     @property
     def world_size(self) -> int:
@@ -247,8 +243,3 @@ class ElasticGang:
         if isinstance(error, CheckpointExit) and error.reason:
             self._crew.last_words(error.reason, ask=True)
         self._crew.close()
-
-
-def _stores(nodes: tuple[Address, ...], size: int) -> list[list[int]]:
-    """Ports of each node's stores."""
-    return [[port + 1 for _, port in nodes[first : first + size]] for first in range(0, len(nodes), size)]

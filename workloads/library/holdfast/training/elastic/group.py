@@ -86,17 +86,16 @@ class Group:
             return
         failpoint("gang.connect")
         try:
-            with self._bounded(epoch.lead):
+            with self._store_of(epoch.lead) as store:
                 before = _sockets()
-                self._connect(epoch, rank)
+                self._connect(PrefixStore(f"epoch/{epoch.number}", store), epoch, rank)
                 self._sockets = _sockets() - before
                 _set_timeout(timedelta(seconds=lag_s), self.handle)
         except (RuntimeError, ValueError) as error:  # torch's store and group errors are RuntimeErrors
             self.close()
             raise GroupLost(str(error)[:200]) from error
 
-    def _connect(self, epoch: Epoch, rank: int) -> None:
-        store = PrefixStore(f"epoch/{epoch.number}", self._store_of(epoch.lead))
+    def _connect(self, store: Store, epoch: Epoch, rank: int) -> None:
         # Who is lost while the others connect is noticed only by the time limit: shorter than that of a step.
         connect = timedelta(seconds=self._connect_s)
         store.set_timeout(connect)
@@ -112,14 +111,14 @@ class Group:
         dist.barrier(self.handle)
 
     @contextlib.contextmanager
-    def _bounded(self, lead: Member) -> Generator[None]:
+    def _store_of(self, lead: Member) -> Generator[Store]:
         """For at most half as long again as torch's own limit.
 
         A client of torch's store waits without limit for an answer that has begun: a lead that is frozen while others
         connect would hold them for as long as it is.
         """
         if lead == self._me:
-            yield
+            yield self._own
             return
         host, port = self._addresses[lead.index]
         self._tunnel = Tunnel((host, port + 1), self._key)
@@ -127,15 +126,9 @@ class Group:
         ending.daemon = True
         ending.start()
         try:
-            yield
+            yield client_store(self._tunnel.port, timedelta(seconds=self._connect_s))
         finally:
             ending.cancel()
-
-    def _store_of(self, lead: Member) -> Store:
-        if lead == self._me:
-            return self._own
-        assert self._tunnel
-        return client_store(self._tunnel.port, timedelta(seconds=self._connect_s))
 
     def abort(self) -> None:
         """Make the collective that is under way fail. From another thread."""

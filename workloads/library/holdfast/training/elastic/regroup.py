@@ -71,7 +71,9 @@ class Regroup:
                 if _times_unheard(answer, self._me) >= TRIES:
                     raise CutOff(0, str(unreachable(self.peers, self._me.index, {})))
                 if found and self._me in found.members:
-                    if self._is_news(found):
+                    # A member that has not heard yet still offers the epoch that is over for this one: both would wait
+                    # there for ever.
+                    if self._left_out_by is None or found.number > self._left_out_by.number:
                         return self._entered(found)
                     self.control.wait(_LOOK_S)  # that answer came at once
             elif epoch := self._found(began):
@@ -185,10 +187,6 @@ class Regroup:
             raise GangTooSmall(0, reason) from error
         logs.warning("gang", f"{reason}; asking again for at most {self._limits.hold_s:g} s")
         self.control.wait(POLL_S)
-
-    def _is_news(self, epoch: Epoch) -> bool:
-        """A member that has not heard yet still offers the epoch that is over for this one: both would wait there for ever."""
-        return self._left_out_by is None or epoch.number > self._left_out_by.number
 
     def _entered(self, epoch: Epoch) -> Epoch:
         """Raises Expelled."""

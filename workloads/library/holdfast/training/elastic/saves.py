@@ -115,18 +115,16 @@ class GangSaves:
 
     def after_step(self, step: int) -> None:
         self._poll()
-        if self._leads and step % self._every == 0:
-            self.save(step)
+        if not self._leads or step % self._every:
+            return
+        # The storage may have been silent when this member became the lead: the fence is requested again.
+        self.lead(step)
+        if self._writer and step > max(self._writer.last_step, self._writer.durable_step):
+            self._writer.save(step, self.state)
 
     def _poll(self) -> None:
         if self._writer:
             self._writer.poll()
-
-    def save(self, step: int) -> None:
-        # The storage may have been silent when this member became the lead: the fence is asked for again.
-        self.lead(step)
-        if self._writer and step > max(self._writer.last_step, self._writer.durable_step):
-            self._writer.save(step, self.state)
 
     def make_durable(self, step: int, within_s: float) -> None:
         """Raises NotDurable or Superseded unless `step` is committed in time. On the lead."""
