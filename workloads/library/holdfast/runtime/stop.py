@@ -33,7 +33,7 @@ class StopAgreement:
         interval_s: float | None = None,
     ) -> None:
         self._store = store
-        self._shutdown = shutdown
+        self.shutdown = shutdown
         self._patience_s = patience_s
         # One store request per rank and interval: keeps a thousand ranks under 5,000 requests a second.
         self._interval_s = interval_s if interval_s is not None else 0.1 + world_size / 10_000
@@ -51,7 +51,7 @@ class StopAgreement:
     @property
     def requested(self) -> bool:
         """Whether any rank has a notice, as far as this rank knows."""
-        return self._shutdown.requested
+        return self.shutdown.requested
 
     @property
     def agreed(self) -> bool:
@@ -60,11 +60,7 @@ class StopAgreement:
 
     @property
     def reason(self) -> str:
-        return self._shutdown.reason
-
-    @property
-    def shutdown(self) -> Shutdown:
-        return self._shutdown
+        return self.shutdown.reason
 
     def should_stop(self, step: int) -> bool:
         """Whether to leave now, `step` steps being done. Ask equally often on every rank."""
@@ -101,13 +97,13 @@ class StopAgreement:
 
     def _take_part(self) -> None:
         while self._ballot.phase is Phase.WATCH and not self._closing:
-            reason = self._shutdown.reason if self._shutdown.wait(self._interval_s) else ""
+            reason = self.shutdown.reason if self.shutdown.wait(self._interval_s) else ""
             self._ballot.advance(self._store, asked=reason)
         if self._ballot.phase is Phase.WATCH:
             self._ballot.retire()
         # The peers' notice becomes this process's own, or its window would not begin and nothing would enforce it.
-        elif not self._shutdown.requested:
-            self._shutdown.request(self._store.get(REQUEST).decode())
+        elif not self.shutdown.requested:
+            self.shutdown.request(self._store.get(REQUEST).decode())
         while self._ballot.phase is not Phase.DECIDED:
             waiting = self._ballot.phase is Phase.AWAIT
             if waiting and self._closing:

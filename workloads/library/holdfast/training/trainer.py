@@ -26,7 +26,10 @@ from holdfast.training.replicas import replicate
 
 def train(config: TrainConfig, corpus: Corpus, events: EventLog, meter: Meter) -> str:
     """Run to the last step and return the digest of the result; Preempted after a notice."""
-    rank, device = init_process_group(config)
+    device = chosen_device(config.device, local_rank=int(os.environ["LOCAL_RANK"]))
+    patience = timedelta(seconds=config.peer_timeout_s)
+    dist.init_process_group("cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo", timeout=patience)
+    rank = dist.get_rank()
     meter.lap("process group")
     events.emit("start", rank=rank, world_size=config.world_size, attempt=attempt_of())
     samples = Samples(text=corpus.text, context=config.model.context, seed=config.seed)
@@ -70,14 +73,6 @@ def train(config: TrainConfig, corpus: Corpus, events: EventLog, meter: Meter) -
         meter.flush()
     destroy_process_group(config.peer_timeout_s)
     return digest(model, optimizer)
-
-
-def init_process_group(config: TrainConfig) -> tuple[int, torch.device]:
-    """Enter the process group that the agent has prepared; this rank's number and device."""
-    device = chosen_device(config.device, local_rank=int(os.environ["LOCAL_RANK"]))
-    patience = timedelta(seconds=config.peer_timeout_s)
-    dist.init_process_group("cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo", timeout=patience)
-    return dist.get_rank(), device
 
 
 def of_all_ranks(seconds: float) -> list[float]:

@@ -73,20 +73,17 @@ class Control:
         with self._changed:
             self._epoch, self.phase = epoch, phase
             if epoch:
-                self._know(epoch)
+                self._epochs[epoch.number] = epoch
+                # A report of an older epoch changes nothing any more, and a Job has more epochs than it should remember.
+                for old in sorted(self._epochs)[:-EPOCHS]:
+                    del self._epochs[old]
+                    self._reports.pop(old, None)
                 for member in epoch.members:
                     known = self._joins.get(member.index)
                     # A replacement may have asked since: it is in no epoch yet, and must not be forgotten.
                     if known and known[0] == member:
                         del self._joins[member.index]
             self._changed.notify_all()
-
-    def _know(self, epoch: Epoch) -> None:
-        self._epochs[epoch.number] = epoch
-        # A report of an older epoch changes nothing any more, and a Job has more epochs than it should remember.
-        for old in sorted(self._epochs)[:-EPOCHS]:
-            del self._epochs[old]
-            self._reports.pop(old, None)
 
     def lose(self, epoch: Epoch) -> None:
         """Others may still wait in a collective of it, for a member that they hear."""

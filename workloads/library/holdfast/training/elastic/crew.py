@@ -13,7 +13,7 @@ from functools import partial
 
 from torch.distributed import ProcessGroup
 
-from holdfast.checkpoint.errors import CheckpointExit, Preempted, StorageError, Superseded
+from holdfast.checkpoint.errors import CheckpointExit, Preempted, Superseded
 from holdfast.checkpoint.failpoints import failpoint
 from holdfast.contract.errors import InputError
 from holdfast.contract.job_identity import attempt_of
@@ -174,18 +174,12 @@ class Crew:
             except Superseded as end:
                 if not self._saves.fenced_by_own_gang():
                     raise
-                if self._node.decided(self._gone_on):
+                if self._node.decided(lambda: self._regroup.went_on_without(self.epoch)):
                     raise CutOff(end.step, "the gang went on beyond a torn network, and commits there") from end
                 # The lead of an epoch before this one, frozen or slow, took the fence late. It commits nothing any more.
                 logs.warning("save", "taking the right to commit back from a former lead")
                 self._saves.follow()
                 self._saves.lead(self.step)
-
-    def _gone_on(self) -> bool:
-        try:
-            return self._regroup.went_on_without(self.epoch)
-        except StorageError:
-            return True  # unknown: a newcomer asks
 
     def _leave(self) -> None:
         self._control.lose(self.epoch)

@@ -111,8 +111,10 @@ class Regroup:
         )
 
     def went_on_without(self, epoch: Epoch) -> bool:
-        """Raises StorageError."""
-        return newest_number(self._storage, self._run) > epoch.number
+        try:
+            return newest_number(self._storage, self._run) > epoch.number
+        except StorageError:
+            return True  # unknown: a newcomer asks
 
     def _found(self, began: float) -> Epoch | None:
         """On the lowest of those who wait: the first epoch, once enough have come."""
