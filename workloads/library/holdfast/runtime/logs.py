@@ -42,7 +42,7 @@ def warning(action: str, message: str, /, **fields: object) -> None:
 
 
 def error(action: str, message: str, /, *, cause: BaseException | None = None, **fields: object) -> None:
-    """The process, or what it was asked for, has failed. The traceback of `cause` becomes part of the message:
+    """The process, or what it was to do, has failed. The traceback of `cause` becomes part of the message:
     one entry in a log that takes each line of its own for another error."""
     _write(logging.ERROR, action, message, fields, cause)
 

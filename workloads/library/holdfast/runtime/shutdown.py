@@ -82,7 +82,7 @@ class Shutdown:
             self._leave(EXIT_PREEMPTED)
 
     def wait(self, timeout_s: float | None = None) -> bool:
-        """Sleep until asked to stop or until `timeout_s` is over; true when asked."""
+        """Sleep until a stop is requested or `timeout_s` has passed; true in the first case."""
         return self._asked.wait(timeout_s)
 
     def seconds_left(self, window_s: float, margin_s: float = WINDOW_MARGIN_S) -> float:
@@ -115,7 +115,7 @@ class Shutdown:
         if signum == signal.SIGTERM and self._clock() - began < self.takes_s:
             logs.info("stop", "another SIGTERM: the stop goes on")
             return
-        logs.warning("stop", "leaving at once: asked again")
+        logs.warning("stop", "leaving at once, as a second signal requests")
         self._depart()
 
     def _depart(self) -> None:

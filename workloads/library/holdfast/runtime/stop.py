@@ -1,7 +1,7 @@
 """StopAgreement: a notice on any rank stops all ranks at one boundary, with no collective in any step.
 
 Guarantees: `should_stop` costs a lock and a
-comparison while no stop is asked for (no store, no collective); after a notice it answers true on all ranks at the
+comparison while no stop is requested (no store, no collective); after a notice it answers true on all ranks at the
 same boundary, at most one step later; when peers are dead it answers true after `patience_s` with
 `agreed` false, and then no joint checkpoint may be attempted. The protocol itself is ballot.py.
 """
@@ -43,7 +43,7 @@ class StopAgreement:
         self._settled = threading.Event()  # decided, or the store is lost
         self._closing = False
         self.lost: BaseException | None = None
-        """Why the store cannot be asked any more."""
+        """Why the store no longer answers."""
         self._gave_up = False
         self._watcher = threading.Thread(target=self._watch, name="stop-agreement", daemon=True)
         self._watcher.start()

@@ -5,6 +5,7 @@ import json
 import secrets
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from http import HTTPStatus
 from http.client import HTTPConnection, HTTPException
 from typing import Any
@@ -57,8 +58,8 @@ class Peers:
             connection.close()
 
     def look(self, indices: list[int]) -> dict[int, dict[str, Any]]:
-        """The status of those that answer, all asked at once."""
-        found = self._pool.map(lambda index: self.ask(index, "/status", PROBE_S), indices)
+        """The status of those that answer, all requested at once."""
+        found = self._pool.map(partial(self.ask, path="/status", timeout_s=PROBE_S), indices)
         return {index: status for index, status in zip(indices, found, strict=True) if status is not None}
 
     def answers(self, members: list[Member]) -> dict[Member, dict[str, Any]]:

@@ -52,7 +52,7 @@ class Control:
         """Epoch -> indices that have lost its group."""
         self._joins: dict[int, tuple[Member, float]] = {}
         self._unheard: dict[int, tuple[str, int]] = {}
-        """Index -> incarnation that asked to come in and did not answer, and how often."""
+        """Index -> incarnation that wanted to join and did not answer, and how often."""
         self.shown: dict[str, int | str | list[int]] = {"total": 0, "closed": []}
         """What else its status says. `total`: steps of the whole training, 0: not known yet. `closed`: places that live
         and have a port closed to this one."""

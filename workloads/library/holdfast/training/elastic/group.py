@@ -12,7 +12,7 @@ import os
 import socket
 import stat
 import threading
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, cast
@@ -137,8 +137,8 @@ class Group:
             group.abort()
         # gloo has no abort, and its time limit is that of a slow member.
         ports = {port + above for _, port in self._addresses for above in (0, 1)}
-        for descriptor in self._sockets:
-            _shut(descriptor[0], lambda local, peer: not {local[1], peer[1]} & ports, inode=descriptor[1])
+        for number, inode in self._sockets:
+            _shut(number, inode, ports)
 
     def close(self) -> None:
         """In a thread of its own: with a peer that is gone it may never end."""
@@ -201,10 +201,9 @@ def _sockets() -> set[_Descriptor]:
     return found
 
 
-def _shut(number: int, meant: Callable[[Address, Address], bool], *, inode: int) -> None:
-    """A connection over the network, if it is `meant` by its two addresses."""
+def _shut(number: int, inode: int, ports: set[int]) -> None:
+    """A connection over the network, unless one of its ends is one of `ports`."""
     with contextlib.suppress(OSError), socket.socket(fileno=os.dup(number)) as found:  # closed, or only listening
-        if found.family in (socket.AF_INET, socket.AF_INET6) and os.fstat(found.fileno()).st_ino == inode:
-            local, peer = found.getsockname()[:2], found.getpeername()[:2]
-            if meant(local, (peer[0].removeprefix("::ffff:"), peer[1])):  # torch's sockets take both families
-                found.shutdown(socket.SHUT_RDWR)
+        same = found.family in (socket.AF_INET, socket.AF_INET6) and os.fstat(found.fileno()).st_ino == inode
+        if same and not {found.getsockname()[1], found.getpeername()[1]} & ports:
+            found.shutdown(socket.SHUT_RDWR)

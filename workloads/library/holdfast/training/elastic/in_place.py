@@ -35,7 +35,7 @@ from holdfast.training.elastic.forked_ranks import ForkedRanks
 from holdfast.training.elastic.group import opening
 from holdfast.training.elastic.membership import Epoch, Member
 from holdfast.training.elastic.places import MAX_RANKS, Address
-from holdfast.training.elastic.regroup import Limits, Regroup
+from holdfast.training.elastic.regroup import Regroup
 from holdfast.training.elastic.saves import open_store
 from holdfast.training.elastic.watch import Lag, Watch
 from holdfast.training.errors import Expelled
@@ -105,12 +105,13 @@ class _Launcher:
         self._keeper = Keeper(node.run, self._memories)
         self._control.shown |= {"keeper": self._keeper.port, "domain": domain, "shape": shape}
         self._peers = Peers(node.nodes, key)
-        limits = Limits(min_members=len(node.nodes), gather_s=20.0, hold_s=node.wait_s)
         storage = open_store(node.checkpoints, Tuning(), self._peers, hold_s=node.wait_s)
         self._lag = Lag(120.0)
         # A notice to this node ends this node: the others' memory is needed.
-        stop_asked = lambda: False  # noqa: E731
-        self._regroup = Regroup(storage, node.run, self._control, self._peers, limits, self._lag, stop_asked=stop_asked)
+        self._regroup = Regroup(
+            storage, node.run, self._control, self._peers, self._lag, min_members=len(node.nodes), gather_s=20.0,
+            hold_s=node.wait_s, stop_asked=lambda: False,
+        )  # fmt: skip
         self._ended: SimpleQueue[int | None] = SimpleQueue()
         """Exit codes of ranks; None: another node is lost."""
         self._watch = Watch(me, self._peers, lambda: self._ended.put(None), silent_s=SILENT_S, only_lead_asks_all=True)

@@ -7,6 +7,7 @@ says which port.
 import socket
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from typing import Any
 
 from holdfast.contract.errors import InputError
@@ -82,11 +83,10 @@ def unreachable(peers: Peers, me: int, closed: Mapping[int, int]) -> InputError:
 
 
 def _connects(host: str, port: int) -> bool:
-    try:
+    with suppress(OSError):
         socket.create_connection((host, port), timeout=PROBE_S).close()
-    except OSError:
-        return False
-    return True
+        return True
+    return False
 
 
 def _places(answer: Mapping[str, object]) -> set[int]:

@@ -2,7 +2,7 @@
 shares one state write and read together, and call each method equally often.
 
 A member that becomes the lead takes the run's fence, so a former lead that wakes up from a long
-sleep can commit nothing. Without the fence nothing is saved: it is asked for again at each save.
+sleep can commit nothing. Without the fence nothing is saved: each save requests it again.
 """
 
 import os
@@ -137,16 +137,12 @@ class GangSaves:
             # It waits for the upload before it, where a save on the way would be dropped: no later one comes.
             self._writer.save(step, self.state, in_any_case=True)
         self._writer.wait(within_s)
-        end: CheckpointExit | None = None
         try:
             self._writer.check_durable(step)
-        except CheckpointExit as error:
-            end = error
-        # Before any rank acts on it: the one that the others hear the end from may leave next, with what they hear by.
-        with self.node.together():
-            pass
-        if end:
-            raise end
+        finally:
+            # Before any rank acts on it: the one that the others hear the end from may leave next, with what they hear by.
+            with self.node.together():
+                pass
 
     def try_last(self, step: int, within_s: float) -> None:
         """Before this member leaves: whatever fits."""
