@@ -1,7 +1,7 @@
 """The stop agreement as a state machine: every rank stops at the same boundary, found without a collective.
 
-A boundary is a place in the loop where a rank may stop: (steps done, how often it asked there). A rank that
-is let through a boundary is bound for the next one, and its ballot says so. As soon as anyone asks for a
+A boundary is a place in the loop where a rank may stop: (steps done, how often it checked there). A rank that
+is let through a boundary is bound for the next one, and its ballot says so. As soon as any rank requests a
 stop, every rank's watcher thread freezes its main thread's ballot, publishes it, and the last to publish
 announces the largest: the nearest boundary that no rank has passed.
 

@@ -3,6 +3,7 @@
 import socket
 import threading
 import time
+from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from socketserver import TCPServer
 from typing import Any, cast
@@ -53,11 +54,9 @@ class BoundedServer(ThreadingHTTPServer):
         self._reading.pop(request, None)
 
     def _cut(self, request: socket.socket | None) -> None:
-        try:
+        with suppress(OSError):  # it has ended by itself
             if request is not None:
                 request.shutdown(socket.SHUT_RDWR)
-        except OSError:
-            return  # it has ended by itself
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """A client that is gone in the middle of an answer is no news here."""

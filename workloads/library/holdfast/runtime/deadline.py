@@ -9,6 +9,7 @@ import json
 import threading
 import time
 from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
 
 from holdfast.contract.environment import ENV_DEADLINE, ENV_NODE
 from holdfast.contract.errors import InputError
@@ -32,23 +33,15 @@ def planned_end(env: Mapping[str, str], *, annotations: Annotations, now: float)
     if not text:
         return None
     at = moment(text)
-    if at is None:
-        raise InputError(
-            "the deadline is not a valid time",
-            got=text,
-            allowed="RFC 3339, such as 2027-01-31T12:00:00Z",
-            fix="correct it",
-        )
-    end = at.timestamp()
     # Not a stop at once: the job would start, stop and be started again for ever.
-    if end <= now:
+    if at is None or at.timestamp() <= now:
         raise InputError(
-            "the deadline has passed",
-            got=f"{text}, {now - end:.0f} s ago",
-            allowed="a time in the future",
+            "the deadline is not a time in the future",
+            got=text,
+            allowed=f"RFC 3339, such as 2027-01-31T12:00:00Z, after {datetime.fromtimestamp(now, UTC):%FT%TZ}",
             fix=f"submit the job again, or correct {ENV_DEADLINE}",
         )
-    return end
+    return at.timestamp()
 
 
 def stop_before(shutdown: Shutdown, end: float, *, lead_s: float) -> threading.Thread:

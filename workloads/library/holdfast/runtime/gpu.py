@@ -25,7 +25,6 @@ from holdfast.runtime.errors import GpuLost
 LIBRARY = "libcuda.so.1"
 FOLDER = "/usr/local/nvidia/lib64"
 DEVICES = Path("/dev")
-_DRIVER = Path("/proc/driver/nvidia/version")
 _NAME_BYTES = 256
 # cuInit: no device, driver and library of different releases, library newer than the device's driver allows.
 _WRONG_IMAGE_OR_POOL = (100, 803, 804)
@@ -76,7 +75,7 @@ def check(count: int, *, torch_cuda: str | None, devices: Path = DEVICES) -> str
     if seen.value < count:
         raise GpuLost(f"{seen.value} of {count} promised GPUs answer")
     cards = ", ".join(_gpu(library, number) for number in range(seen.value))
-    return f"{seen.value} GPU: {cards}; driver {_driver() or 'unknown'}, CUDA {cuda[0]}.{cuda[1]}"
+    return f"{seen.value} GPU: {cards}; CUDA {cuda[0]}.{cuda[1]}"
 
 
 def start_check(*, devices: Path = DEVICES, torch_cuda: str | None = None) -> BaseProcess | None:
@@ -154,15 +153,6 @@ def _gpu(library: ctypes.CDLL, number: int) -> str:
     if failed:
         raise GpuLost(f"GPU {number} answered {failed}")
     return f"{name.value.decode(errors='replace')} ({memory.value / 2**30:.1f} GiB)"
-
-
-def _driver() -> str:
-    """Release, such as 580.126.20; empty where the kernel does not show it."""
-    try:
-        match = re.search(r"\b(\d{3,}\.\d+(\.\d+)?)\b", _DRIVER.read_text())
-    except OSError:
-        return ""
-    return match[1] if match else ""
 
 
 def _no_gpu(got: str, fix: str) -> InputError:

@@ -42,7 +42,7 @@ def warning(action: str, message: str, /, **fields: object) -> None:
 
 
 def error(action: str, message: str, /, *, cause: BaseException | None = None, **fields: object) -> None:
-    """The process, or what it was asked for, has failed. The traceback of `cause` becomes part of the message:
+    """The process, or what it was to do, has failed. The traceback of `cause` becomes part of the message:
     one entry in a log that takes each line of its own for another error."""
     _write(logging.ERROR, action, message, fields, cause)
 
@@ -78,8 +78,8 @@ def as_json(record: logging.LogRecord) -> str:
         "attempt": attempt_of(),
         "action": vars(record).get("action", ""),
     }
-    if (rank := _number("RANK")) is not None:
-        own["rank"] = rank
+    if (rank := os.environ.get("RANK", "")).isdecimal():
+        own["rank"] = int(rank)
     fields: dict[str, object] = vars(record).get("fields", {})
     return json.dumps(finite(fields) | own, default=str)
 
@@ -92,11 +92,6 @@ def as_text(record: logging.LogRecord) -> str:
 def _message(record: logging.LogRecord) -> str:
     text = record.getMessage()
     return f"{text}\n{logging.Formatter().formatException(record.exc_info)}" if record.exc_info else text
-
-
-def _number(variable: str) -> int | None:
-    text = os.environ.get(variable, "")
-    return int(text) if text.isdecimal() else None
 
 
 def _is_terminal(stream: TextIO | None) -> bool:

@@ -16,7 +16,7 @@ class Retry:
     """Repeats a call while it fails with one of `transient`; pauses double up to the longest, with jitter."""
 
     transient: tuple[type[Exception], ...]
-    """Nothing else: a refusal stays one, however often it is asked."""
+    """Nothing else: a refusal stays one, however often the call is repeated."""
     give_up: Callable[[], bool]
     """Asked after each failure; true raises it."""
     on_error: Callable[[Exception], object] = lambda _: None

@@ -82,7 +82,7 @@ class Shutdown:
             self._leave(EXIT_PREEMPTED)
 
     def wait(self, timeout_s: float | None = None) -> bool:
-        """Sleep until asked to stop or until `timeout_s` is over; true when asked."""
+        """Sleep until a stop is requested or `timeout_s` has passed; true in the first case."""
         return self._asked.wait(timeout_s)
 
     def seconds_left(self, window_s: float, margin_s: float = WINDOW_MARGIN_S) -> float:
@@ -115,7 +115,7 @@ class Shutdown:
         if signum == signal.SIGTERM and self._clock() - began < self.takes_s:
             logs.info("stop", "another SIGTERM: the stop goes on")
             return
-        logs.warning("stop", "leaving at once: asked again")
+        logs.warning("stop", "leaving at once, as a second signal requests")
         self._depart()
 
     def _depart(self) -> None:
@@ -126,16 +126,12 @@ class Shutdown:
         self._leave(EXIT_PREEMPTED)
 
     def _announce(self) -> None:
-        if not self.announces:
-            return
-        if self.nothing_at_stake:
-            logs.warning("stop", "Ctrl-C: leaving at once, no step has begun")
-        else:
-            logs.warning(
-                "stop",
-                "Ctrl-C: the step in progress ends, then what fits is saved; at most "
-                f"{self.takes_s:.0f} s. Press again to leave at once",
-            )
+        then = "leaving at once, no step has begun"
+        if not self.nothing_at_stake:
+            bound = f"at most {self.takes_s:.0f} s. Press again to leave at once"
+            then = f"the step in progress ends, then what fits is saved; {bound}"
+        if self.announces:
+            logs.warning("stop", f"Ctrl-C: {then}")
 
     def leave_after(self, window_s: float) -> None:
         """Leave when the window closes, whatever then hangs: a collective, an upload, a destructor."""

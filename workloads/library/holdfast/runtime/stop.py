@@ -1,7 +1,7 @@
 """StopAgreement: a notice on any rank stops all ranks at one boundary, with no collective in any step.
 
 Guarantees: `should_stop` costs a lock and a
-comparison while no stop is asked for (no store, no collective); after a notice it answers true on all ranks at the
+comparison while no stop is requested (no store, no collective); after a notice it answers true on all ranks at the
 same boundary, at most one step later; when peers are dead it answers true after `patience_s` with
 `agreed` false, and then no joint checkpoint may be attempted. The protocol itself is ballot.py.
 """
@@ -9,6 +9,7 @@ same boundary, at most one step later; when peers are dead it answers true after
 import threading
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 
 from holdfast.runtime import shutdown as notices
 from holdfast.runtime.ballot import REQUEST, Ballot, BallotResult, Boundary, Phase, Store
@@ -32,7 +33,7 @@ class StopAgreement:
         interval_s: float | None = None,
     ) -> None:
         self._store = store
-        self._shutdown = shutdown
+        self.shutdown = shutdown
         self._patience_s = patience_s
         # One store request per rank and interval: keeps a thousand ranks under 5,000 requests a second.
         self._interval_s = interval_s if interval_s is not None else 0.1 + world_size / 10_000
@@ -42,7 +43,7 @@ class StopAgreement:
         self._settled = threading.Event()  # decided, or the store is lost
         self._closing = False
         self.lost: BaseException | None = None
-        """Why the store cannot be asked any more."""
+        """Why the store no longer answers."""
         self._gave_up = False
         self._watcher = threading.Thread(target=self._watch, name="stop-agreement", daemon=True)
         self._watcher.start()
@@ -50,7 +51,7 @@ class StopAgreement:
     @property
     def requested(self) -> bool:
         """Whether any rank has a notice, as far as this rank knows."""
-        return self._shutdown.requested
+        return self.shutdown.requested
 
     @property
     def agreed(self) -> bool:
@@ -59,11 +60,7 @@ class StopAgreement:
 
     @property
     def reason(self) -> str:
-        return self._shutdown.reason
-
-    @property
-    def shutdown(self) -> Shutdown:
-        return self._shutdown
+        return self.shutdown.reason
 
     def should_stop(self, step: int) -> bool:
         """Whether to leave now, `step` steps being done. Ask equally often on every rank."""
@@ -100,27 +97,21 @@ class StopAgreement:
 
     def _take_part(self) -> None:
         while self._ballot.phase is Phase.WATCH and not self._closing:
-            reason = self._shutdown.reason if self._shutdown.wait(self._interval_s) else ""
+            reason = self.shutdown.reason if self.shutdown.wait(self._interval_s) else ""
             self._ballot.advance(self._store, asked=reason)
         if self._ballot.phase is Phase.WATCH:
             self._ballot.retire()
         # The peers' notice becomes this process's own, or its window would not begin and nothing would enforce it.
-        elif not self._shutdown.requested:
-            self._shutdown.request(self._store.get(REQUEST).decode())
+        elif not self.shutdown.requested:
+            self.shutdown.request(self._store.get(REQUEST).decode())
         while self._ballot.phase is not Phase.DECIDED:
             waiting = self._ballot.phase is Phase.AWAIT
             if waiting and self._closing:
                 return
-            self._step()
+            with self._lock if self._ballot.is_local else nullcontext():
+                self._ballot.advance(self._store, asked="")
             if waiting:
                 time.sleep(_ANSWER_POLL_S)
-
-    def _step(self) -> None:
-        if self._ballot.is_local:
-            with self._lock:
-                self._ballot.advance(self._store, asked="")
-        else:
-            self._ballot.advance(self._store, asked="")
 
 
 class OneProcessStore:

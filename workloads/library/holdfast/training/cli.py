@@ -55,11 +55,6 @@ Events = Annotated[Path | None, typer.Option(help="Event file; default: HOLDFAST
 Window = Annotated[float, typer.Option(help="Seconds from SIGTERM to SIGKILL.", envvar=ENV_WINDOW_S)]
 
 
-@app.callback()
-def train() -> None:
-    """Train the reference model."""
-
-
 @app.command(
     epilog=examples(
         "python -m holdfast train run --steps 300 --checkpoints out/checkpoints",

@@ -8,7 +8,7 @@ from pathlib import Path
 from holdfast.contract.errors import InputError
 from holdfast.contract.lifecycle import DEFAULT_WINDOW, WINDOW_MARGIN_S
 from holdfast.contract.object_names import checked_run
-from holdfast.contract.values import LARGEST, between
+from holdfast.contract.values import between
 from holdfast.training.model import ModelConfig
 
 DEVICES = ("auto", "cpu", "cuda")
@@ -77,13 +77,8 @@ class TrainConfig(Training):
                 allowed=f"a multiple of {self.world_size}",
                 fix=f"--set batch={math.ceil(self.batch / self.world_size) * self.world_size}, or another --ranks",
             )
-        if not WINDOW_MARGIN_S < self.window_s < LARGEST:
-            raise InputError(
-                "the grace period is too short",
-                got=f"{self.window_s:g} s",
-                allowed=f"more than the margin of {WINDOW_MARGIN_S:g} s; ordinary Spot pods get {DEFAULT_WINDOW.pod_s} s",
-                fix=f"--window {DEFAULT_WINDOW.pod_s}",
-            )
+        fix = f"--window {DEFAULT_WINDOW.pod_s}, the grace period of ordinary Spot pods"
+        between("grace period in seconds is out of range", self.window_s, WINDOW_MARGIN_S + 0.1, math.inf, fix=fix)
         stated = _ENDPOINT.fullmatch(self.rendezvous)
         if (self.nodes > 1 or self.rendezvous) and not (stated and 0 < self.first_node[1] < 65536):
             raise InputError(

@@ -7,7 +7,7 @@ and a resumed run continues with position `consumed`.
 
 import hashlib
 import sysconfig
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -34,13 +34,9 @@ class Corpus:
 
         Raises InputError where there is no text."""
         root = folder or Path(sysconfig.get_path("stdlib"))
-        if not root.is_dir():
-            raise InputError(
-                "the data folder does not exist", got=root, allowed="a folder of text files", fix="check the path"
-            )
-        is_part = _is_text if folder else _is_source
+        is_part: Callable[[Path], bool] = _is_text if folder else lambda path: path.suffix == ".py"
         digest, parts, total = hashlib.sha256(), list[bytes](), 0
-        for path in filter(is_part, _walk(root)):
+        for path in filter(is_part, _walk(root) if root.is_dir() else ()):
             content = path.read_bytes()[: max_bytes - total]
             # Relative: the same data below another mount point must not look like other data to a resumed run.
             digest.update(f"{path.relative_to(root).as_posix()}\0{len(content)}\0".encode())
@@ -52,7 +48,7 @@ class Corpus:
         if not total:
             raise InputError(
                 "the data folder contains no text",
-                got=root,
+                got=root if root.is_dir() else f"{root}, which is no folder",
                 allowed="a folder with at least one readable text file (no NUL byte in its first KiB)",
                 fix="use another folder, or omit the option to train on Python's own sources",
             )
@@ -68,10 +64,6 @@ def _walk(folder: Path) -> Iterator[Path]:
             yield from _walk(path)
         elif path.is_file():
             yield path
-
-
-def _is_source(path: Path) -> bool:
-    return path.suffix == ".py"
 
 
 def _is_text(path: Path) -> bool:

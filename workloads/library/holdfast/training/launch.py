@@ -84,12 +84,9 @@ def launch(config: TrainConfig, phases: Phases) -> int:
     code = exit_codes.of_ranks([ending["code"] for ending in endings], noticed=noticed)
     digests = {ending["digest"] for ending in endings if "digest" in ending}
     events.emit("exit", code=code, step=status.furthest, **({"digest": digests.pop()} if digests else {}))
-    if config.nodes > 1 and not noticed and code in _OF_OTHERS:
+    if config.nodes > 1 and not noticed and code in (exit_codes.EXIT_PREEMPTED, exit_codes.EXIT_RETRY):
         shutdown.wait(AFTER_THE_NOTICED_S)
     return code
-
-
-_OF_OTHERS = (exit_codes.EXIT_PREEMPTED, exit_codes.EXIT_RETRY)
 
 
 def _run_agent(config: TrainConfig, corpus: Corpus, status: SharedStatus, phases: Phases) -> list[Ending]:
@@ -100,7 +97,15 @@ def _run_agent(config: TrainConfig, corpus: Corpus, status: SharedStatus, phases
     os.environ["TORCHELASTIC_SIGNALS_TO_HANDLE"] = "SIGHUP,SIGQUIT"  # on SIGTERM it would kill the ranks
     with tempfile.TemporaryDirectory(prefix="holdfast-agent-") as scratch:
         try:
-            spec = _spec(config, corpus, status, phases)
+            spec = WorkerSpec(
+                role="trainer",
+                local_world_size=config.ranks,
+                entrypoint=run_rank,
+                args=(config, corpus, status, phases),
+                rdzv_handler=rendezvous_handler(config),
+                max_restarts=0,  # restarting is the controller's work: it counts, backs off and moves nodes
+                monitor_interval=0.05,
+            )
             agent = Agent(spec, DefaultLogsSpecs(log_dir=scratch), start_method="fork")
             gc.freeze()  # what exists now stays shared with the forked ranks
             notices.of_process().begin()
@@ -129,15 +134,3 @@ def _signal(pids: Iterable[int], signum: signal.Signals) -> None:
     for pid in pids:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signum)
-
-
-def _spec(config: TrainConfig, corpus: Corpus, status: SharedStatus, phases: Phases) -> WorkerSpec:
-    return WorkerSpec(
-        role="trainer",
-        local_world_size=config.ranks,
-        entrypoint=run_rank,
-        args=(config, corpus, status, phases),
-        rdzv_handler=rendezvous_handler(config),
-        max_restarts=0,  # restarting is the controller's work: it counts, backs off and moves nodes
-        monitor_interval=0.05,
-    )

@@ -2,8 +2,7 @@
 
 import hashlib
 import time
-from collections.abc import Callable, Generator, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
 from statistics import median
 from typing import Any
 
@@ -33,12 +32,6 @@ class Stopwatch:
 
     def stop(self) -> None:
         self._parts.append((self._began, self._now()))
-
-    @contextmanager
-    def part(self) -> Generator[None]:
-        self.start()
-        yield
-        self.stop()
 
     def taken_s(self) -> float:
         """Of the parts since the last call. Waits for a GPU that has not come to the end of the last one."""
@@ -113,20 +106,12 @@ class Meter:
         try:
             slowest = self.slowest() if self.slowest else {}
         finally:  # a rank that is gone ends the exchange, and the others may commit this step
-            self._report(**slowest)
-
-    def _report(self, **slowest: Any) -> None:
-        if self._lead and self._loss is not None:
-            self._warn(**slowest)
-            self._events.emit(
-                "window",
-                first_step=self._first,
-                last_step=self._last,
-                seconds=round(time.monotonic() - self._since, 6),
-                loss=float(self._loss),
-                **slowest,
-            )
-        self._open_window(self._last)
+            if self._lead:
+                self._warn(**slowest)
+                steps = {"first_step": self._first, "last_step": self._last}
+                seconds = round(time.monotonic() - self._since, 6)
+                self._events.emit("window", seconds=seconds, loss=float(self._loss), **steps, **slowest)
+            self._open_window(self._last)
 
     def _warn(self, slowest_rank: int | None = None, slowest_by: float = 0.0) -> None:
         """Once for each rank that becomes slow."""

@@ -89,20 +89,12 @@ def is_named(host: str, hostname: str) -> bool:
 
 def is_local(host: str) -> bool:
     """Whether `host` is this machine; a name that cannot be looked up yet is another's."""
-    try:
-        found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
-    except OSError:
-        return False
-    return any(_ours(family, address[0]) for family, _, _, _, address in found)
-
-
-def _ours(family: int, address: str | int) -> bool:
-    try:
-        with socket.socket(family, socket.SOCK_STREAM) as probe:
-            probe.bind((address, 0))
-    except OSError:
-        return False
-    return True
+    with contextlib.suppress(OSError):
+        for family, _, _, _, address in socket.getaddrinfo(host, None, type=socket.SOCK_STREAM):
+            with contextlib.suppress(OSError), socket.socket(family, socket.SOCK_STREAM) as probe:
+                probe.bind((address[0], 0))
+                return True
+    return False
 
 
 def _wait_for(host: str, port: int) -> None:

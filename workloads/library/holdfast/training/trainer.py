@@ -26,7 +26,10 @@ from holdfast.training.replicas import replicate
 
 def train(config: TrainConfig, corpus: Corpus, events: EventLog, meter: Meter) -> str:
     """Run to the last step and return the digest of the result; Preempted after a notice."""
-    rank, device = init_process_group(config)
+    device = chosen_device(config.device, local_rank=int(os.environ["LOCAL_RANK"]))
+    patience = timedelta(seconds=config.peer_timeout_s)
+    dist.init_process_group("cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo", timeout=patience)
+    rank = dist.get_rank()
     meter.lap("process group")
     events.emit("start", rank=rank, world_size=config.world_size, attempt=attempt_of())
     samples = Samples(text=corpus.text, context=config.model.context, seed=config.seed)
@@ -57,9 +60,10 @@ def train(config: TrainConfig, corpus: Corpus, events: EventLog, meter: Meter) -
         for step in range(ckpt.step, config.steps):
             seed_draws(mixed_seed(config.seed, step, rank), device)  # dropout: nothing to save, nothing to restore
             with ckpt.computing():
-                with alone.part():
-                    inputs, following = share(samples, progress.consumed, config, rank)
-                    loss = next_byte_loss(replicas(inputs.to(device)), following.to(device))
+                alone.start()
+                inputs, following = share(samples, progress.consumed, config, rank)
+                loss = next_byte_loss(replicas(inputs.to(device)), following.to(device))
+                alone.stop()
                 optimizer.zero_grad()
                 loss.backward()
             optimizer.step()
@@ -69,14 +73,6 @@ def train(config: TrainConfig, corpus: Corpus, events: EventLog, meter: Meter) -
         meter.flush()
     destroy_process_group(config.peer_timeout_s)
     return digest(model, optimizer)
-
-
-def init_process_group(config: TrainConfig) -> tuple[int, torch.device]:
-    """Enter the process group that the agent has prepared; this rank's number and device."""
-    device = chosen_device(config.device, local_rank=int(os.environ["LOCAL_RANK"]))
-    patience = timedelta(seconds=config.peer_timeout_s)
-    dist.init_process_group("cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo", timeout=patience)
-    return dist.get_rank(), device
 
 
 def of_all_ranks(seconds: float) -> list[float]:

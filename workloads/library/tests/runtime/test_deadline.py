@@ -33,13 +33,11 @@ def test_a_node_that_cannot_be_asked_is_no_reason_to_fail(
     assert "planned end of node flex-1 is unknown" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [("2027-01-31T10:59:00Z", "has passed"), ("in seven days", "not a valid time"), ("1800000000", "not a valid time")],
-)
-def test_a_past_or_unreadable_deadline_is_bad_input(text: str, message: str) -> None:
-    with pytest.raises(InputError, match=message):
+@pytest.mark.parametrize("text", ["2027-01-31T10:59:00Z", "in seven days", "1800000000"])
+def test_a_past_or_unreadable_deadline_is_bad_input(text: str) -> None:
+    with pytest.raises(InputError, match="not a time in the future") as refused:
         end({"HOLDFAST_DEADLINE": text})
+    assert "after 2027-01-31T11:00:00Z" in refused.value.allowed
 
 
 def test_the_stop_is_requested_ahead_of_the_end_with_the_lead_as_its_window() -> None:

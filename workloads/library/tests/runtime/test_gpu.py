@@ -56,7 +56,7 @@ ALL = ("nvidiactl", "nvidia0", "nvidia1")
 @pytest.mark.parametrize(
     ("driver", "found", "code", "says"),
     [
-        ({}, ALL, 0, "2 GPU: L4 (24.0 GiB), L4 (24.0 GiB); driver "),
+        ({}, ALL, 0, "2 GPU: L4 (24.0 GiB), L4 (24.0 GiB); CUDA 13.0"),
         ({}, ("nvidiactl",), 2, "no device /dev/nvidia*"),
         (None, ALL, 2, "LD_LIBRARY_PATH=/usr/local/nvidia/lib64"),
         ({"version": 12020}, ALL, 2, "a driver for CUDA 12.2, and torch built with CUDA 13.2"),

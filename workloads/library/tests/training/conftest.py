@@ -1,5 +1,6 @@
 import subprocess
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -37,6 +38,5 @@ def site() -> Path:
 @pytest.fixture(scope="session")
 def framework_server(site: Path) -> Iterator[ForkServer]:
     """Its imports take longer than what most tests start in it."""
-    server = fork_server(site)
-    yield server
-    server.close()
+    with closing(fork_server(site)) as server:
+        yield server

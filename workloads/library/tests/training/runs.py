@@ -22,32 +22,20 @@ NAIVE = ("-m", "holdfast.drill.naive")
 Event = dict[str, Any]
 
 
-@contextlib.contextmanager
-def run_server() -> Iterator[ForkServer]:
+def run_server() -> contextlib.closing[ForkServer]:
     """For runs whose start from nothing is not what is tested."""
-    server = ForkServer(["holdfast.commands", "holdfast.training.launch", "holdfast.runtime.deadline"])
-    try:
-        yield server
-    finally:
-        server.close()
-
-
-def launched(
-    server: ForkServer | None,
-    command: Sequence[str],
-    *,
-    env: Mapping[str, str],
-    out: IO[Any],
-    err: IO[Any],
-    session: bool,
-) -> Any:
-    """A process forked by `server`, or without one started from nothing: a subprocess.Popen or like one."""
-    if server:
-        return server.start(command, env=env, out=out, err=err, session=session)
-    leave_no_orphan = partial(die_with, os.getpid())
-    return subprocess.Popen(
-        command, env=env, stdout=out, stderr=err, text=True, start_new_session=session, preexec_fn=leave_no_orphan
+    return contextlib.closing(
+        ForkServer(["holdfast.commands", "holdfast.training.launch", "holdfast.runtime.deadline"])
     )
+
+
+def launched(server: ForkServer | None, command: Sequence[str], *, env: Mapping[str, str], log: IO[Any]) -> Any:
+    """A process forked by `server`, or without one started from nothing: a subprocess.Popen or like one, in a session of
+    its own."""
+    if server:
+        return server.start(command, env=env, out=log, err=log, session=True)
+    own: dict[str, Any] = {"start_new_session": True, "preexec_fn": partial(die_with, os.getpid())}
+    return subprocess.Popen(command, env=env, stdout=log, stderr=log, text=True, **own)
 
 
 @dataclass(kw_only=True)
@@ -81,7 +69,7 @@ class Run:
         command = self.command()  # may add to the environment
         environment = {**os.environ, **self.env}
         with (self.folder / "log").open("a") as log:
-            process = launched(self.server, command, env=environment, out=log, err=log, session=True)
+            process = launched(self.server, command, env=environment, log=log)
         try:
             yield process
         finally:
@@ -94,24 +82,27 @@ class Run:
             return process.wait(PATIENCE_S)
 
     def interrupted(self, at_step: int, take_down: Callable[[Any], object]) -> int:
-        """Start, wait until `at_step` of this start is done, take down; the exit code as a shell shows it."""
+        """As `ended_when` `at_step` of this start is done."""
         begun = len(self.events())
+        return self.ended_when(lambda: self.has_done(at_step, begun), take_down)
+
+    def ended_when(self, ready: Callable[[], object], take_down: Callable[[Any], object]) -> int:
+        """Start, wait until `ready`, take down; the exit code as a shell shows it."""
         with self.started() as process:
-            self.wait_for_step(process, at_step, begun)
+            self.wait_until(process, ready)
             take_down(process)
             code = process.wait(PATIENCE_S)
         return 128 - code if code < 0 else code
 
-    def wait_for_step(self, process: Any, step: int, begun: int = 0) -> None:
-        def done() -> bool:
-            return any(e["event"] == "window" and e["last_step"] >= step for e in self.events()[begun:])
+    def wait_for_step(self, process: Any, step: int) -> None:
+        self.wait_until(process, lambda: self.has_done(step))
 
-        until(
-            done,
-            lambda: f"step {step}; exit code {process.returncode}\n{self.log()}",
-            alive=lambda: process.poll() is None,
-            within_s=PATIENCE_S,
-        )
+    def wait_until(self, process: Any, ready: Callable[[], object]) -> None:
+        until(ready, self.log, alive=lambda: process.poll() is None, within_s=PATIENCE_S)
+
+    def has_done(self, step: int, begun: int = 0) -> bool:
+        """Among its events from that number on."""
+        return any(e["event"] == "window" and e["last_step"] >= step for e in self.events()[begun:])
 
     def events(self) -> list[Event]:
         if not self.events_path.exists():

@@ -34,7 +34,7 @@ def ended(*arguments: str) -> int:
             for address in ("", "first-pod", "tcp://first-pod:29500", "first-pod:70000")
         ],
         (("--set", "peer_timeout_s=0"), "peer_timeout_s is out of range"),
-        (("--window", "2"), "grace period is too short"),
+        (("--window", "2"), "grace period in seconds is out of range"),
         (("--run", "../up"), "run name"),
         (("--stpes", "3"), "--stpes"),
         (("--steps", "many"), "--steps"),

@@ -67,12 +67,12 @@ def played(
     elif program == "torchrun" or (job.elastic and processes > 1):
         own = ranks(processes)
     for place, variables in enumerate(own):
-        started.launch(place, command, **common, **variables)
+        started.launch(place, command, **(common | variables))
     if loses is not None:
         started.until(started.committed)
         kill_family(started.processes[loses].pid)
         (folder / f"log-{loses}").unlink()
-        started.launch(loses, command, **common, **own[loses])
+        started.launch(loses, command, **(common | own[loses]))
     assert started.all_ended() == [code] * len(own), started.logs()
     return "".join(started.log_of(place) for place in range(len(own)))
 

@@ -5,7 +5,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from ipaddress import ip_address
 from pathlib import Path
 
@@ -16,33 +15,25 @@ from holdfast.contract.environment import ENV_RUN_DIR
 from holdfast.contract.object_names import parse_step
 from tests.support import commits
 from workloads.library.tests.fork_server import ForkServer
-from workloads.library.tests.processes import children, until
+from workloads.library.tests.processes import children
 from workloads.library.tests.training.hooks import before_import, holding, replaced
-from workloads.library.tests.training.runs import COMMAND, PATIENCE_S, Run, notice, power_loss
+from workloads.library.tests.training.runs import COMMAND, Run, notice, power_loss
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(900)]  # several starts of torch in each
 
 NOTICED = "notices.of_process().requested"
 
 
-def ended_when(run: Run, ready: Callable[[], bool], take_down: Callable[[subprocess.Popen[str]], object]) -> int:
-    """Start, wait until `ready`, take down; Python's return code: negative where a signal killed it."""
-    with run.started() as process:
-        until(ready, run.log, alive=lambda: process.poll() is None, within_s=PATIENCE_S)
-        take_down(process)
-        return process.wait(PATIENCE_S)
-
-
 def test_a_notice_before_torch_is_imported_is_heard_and_leaves_at_once(tmp_path: Path) -> None:
     # By default the first process of a container does not get the signal at all: dying of it would be a failure.
     stuck = before_import(tmp_path / "site", "torch", "print('importing', flush=True)\nimport time\ntime.sleep(600)")
     run = Run(folder=tmp_path, env=stuck)
-    assert ended_when(run, lambda: "importing" in run.log(), notice) == 143
+    assert run.ended_when(lambda: "importing" in run.log(), notice) == 143
 
 
 def test_a_notice_while_the_first_node_is_awaited_leaves_at_once(tmp_path: Path, server: ForkServer) -> None:
     run = Run(server=server, folder=tmp_path, options=("--nodes", "2", "--rendezvous", "[100::1]:29500"))
-    assert ended_when(run, lambda: "waiting for the first node" in run.log(), notice) == 143
+    assert run.ended_when(lambda: "waiting for the first node" in run.log(), notice) == 143
 
 
 def test_notices_in_a_restore_and_in_the_last_save_cost_no_bit(
@@ -63,7 +54,7 @@ def test_notices_in_a_restore_and_in_the_last_save_cost_no_bit(
     failpoint = "holdfast.checkpoint.failpoints:failpoint"
     run.module = replaced(tmp_path / "run.py", failpoint, holding("restore.chosen", tmp_path, NOTICED))
     begun = len(run.events())
-    assert ended_when(run, lambda: len(reached("restore.chosen")) == 2, notice) == 143
+    assert run.ended_when(lambda: len(reached("restore.chosen")) == 2, notice) == 143
     assert not [event for event in run.events()[begun:] if event["event"] in ("restore", "window")], "no step is done"
 
     # An uploader is a process of its own, which no fork of the trainer changes.
@@ -78,7 +69,7 @@ def test_notices_in_a_restore_and_in_the_last_save_cost_no_bit(
         notice(process)
         noticed.append(time.monotonic())
 
-    assert ended_when(run, lambda: len(reached("upload.begin")) == 2, never_goes_on) == 143
+    assert run.ended_when(lambda: len(reached("upload.begin")) == 2, never_goes_on) == 143
     assert time.monotonic() - noticed[0] < 5
     for uploader in reached("upload.begin"):
         os.kill(uploader, signal.SIGKILL)
@@ -89,7 +80,7 @@ def test_notices_in_a_restore_and_in_the_last_save_cost_no_bit(
         go.touch()
 
     run.options = ()
-    assert ended_when(run, lambda: len(reached("upload.begin")) == 4, goes_on) == 0, run.log()
+    assert run.ended_when(lambda: len(reached("upload.begin")) == 4, goes_on) == 0, run.log()
     assert run.of("commit")[-1]["step"] == run.steps
     assert run.digest == undisturbed.digest
 

@@ -12,9 +12,9 @@ import pytest
 from holdfast.contract.environment import ENV_DEADLINE
 from holdfast.runtime.deadline import DEFAULT_LEAD_S
 from workloads.library.tests.fork_server import ForkServer
-from workloads.library.tests.processes import children, until
+from workloads.library.tests.processes import children
 from workloads.library.tests.training.hooks import replaced
-from workloads.library.tests.training.runs import PATIENCE_S, Run, notice, power_loss
+from workloads.library.tests.training.runs import Run, notice, power_loss
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(900)]  # several starts of torch in each
 LOSS = "holdfast.training.model:next_byte_loss"
@@ -84,13 +84,14 @@ def test_a_planned_end_stops_the_run_ahead_of_it(tmp_path: Path, server: ForkSer
 def test_a_first_compile_that_does_not_end_is_left_inside_the_window(tmp_path: Path, server: ForkServer) -> None:
     never = "import time\nchanged = lambda *_: (print('compiling', flush=True), time.sleep(600))"
     module = replaced(tmp_path / "run.py", LOSS, never)
-    run = Run(server=server, folder=tmp_path, module=module, options=("--window", "6"))
-    with run.started() as process:
-        until(lambda: run.log().count("compiling") >= run.ranks, run.log, within_s=PATIENCE_S)
-        noticed = time.monotonic()
+    run, noticed = Run(server=server, folder=tmp_path, module=module, options=("--window", "6")), list[float]()
+
+    def one_is_noticed(process: subprocess.Popen[str]) -> None:
+        noticed.append(time.monotonic())
         os.kill(children(process.pid)[-1], signal.SIGTERM)
-        assert process.wait(PATIENCE_S) == 143
-    assert time.monotonic() - noticed < 6
+
+    assert run.ended_when(lambda: run.log().count("compiling") >= run.ranks, one_is_noticed) == 143
+    assert time.monotonic() - noticed[0] < 6
 
 
 def test_a_bug_in_one_rank_is_told_apart_from_an_eviction(tmp_path: Path, server: ForkServer) -> None:

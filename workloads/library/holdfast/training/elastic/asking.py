@@ -3,8 +3,9 @@
 import hmac
 import json
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from http import HTTPStatus
 from http.client import HTTPConnection, HTTPException
 from typing import Any
@@ -23,12 +24,11 @@ MAX_ANSWER = 1 << 20
 class Peers:
     """The other members, by their place in the Job."""
 
-    def __init__(
-        self, addresses: tuple[Address, ...], key: bytes, *, stores: Sequence[Sequence[int]] | None = None
-    ) -> None:
-        """`stores`: of each member the ports at which groups meet; None: the one above that for questions."""
+    def __init__(self, addresses: tuple[Address, ...], key: bytes, *, ranks: int = 1) -> None:
+        """`ranks`: of each member; their ports follow each other, two for each."""
         self.addresses, self._key = addresses, key
-        self.stores = [[port + 1] for _, port in addresses] if stores is None else stores
+        self.stores = [[port + 2 * rank + 1 for rank in range(ranks)] for _, port in addresses]
+        """Of each member the ports at which groups meet."""
         self._refusing: set[int] = set()
         # All at once: each place that is gone takes PROBE_S, and a lead looks at all of them many times.
         self._pool = ThreadPoolExecutor(max_workers=min(64, len(addresses) + 1), thread_name_prefix="gang-probe")
@@ -58,16 +58,9 @@ class Peers:
             connection.close()
 
     def look(self, indices: list[int]) -> dict[int, dict[str, Any]]:
-        """The status of those that answer, all asked at once."""
-        found = self._pool.map(self._status, indices)
+        """The status of those that answer, all requested at once."""
+        found = self._pool.map(partial(self.ask, path="/status", timeout_s=PROBE_S), indices)
         return {index: status for index, status in zip(indices, found, strict=True) if status is not None}
-
-    def _status(self, index: int) -> dict[str, Any] | None:
-        return self.ask(index, "/status", PROBE_S)
-
-    def at_work(self, members: list[Member]) -> list[Member]:
-        """Those of the living that have an epoch: who was left out of the gang and asks to come in ends nothing."""
-        return [member for member, found in self.answers(members).items() if found.get("phase") != "waiting"]
 
     def answers(self, members: list[Member]) -> dict[Member, dict[str, Any]]:
         """The status of those that live; one that was replaced has another incarnation."""

@@ -46,21 +46,18 @@ class Control:
         self._epochs: dict[int, Epoch] = {}
         """The newest that this member entered."""
         self._changed = threading.Condition()
-        self._phase = "waiting"
+        self.phase = "waiting"
         self._epoch: Epoch | None = None
         self._reports: dict[int, set[int]] = {}
         """Epoch -> indices that have lost its group."""
         self._joins: dict[int, tuple[Member, float]] = {}
         self._unheard: dict[int, tuple[str, int]] = {}
-        """Index -> incarnation that asked to come in and did not answer, and how often."""
-        self.shown: dict[str, int | str] = {}
-        """What else its status says."""
-        self.total = 0
-        """Steps of the whole training; 0: not known yet."""
+        """Index -> incarnation that wanted to join and did not answer, and how often."""
+        self.shown: dict[str, int | str | list[int]] = {"total": 0, "closed": []}
+        """What else its status says. `total`: steps of the whole training, 0: not known yet. `closed`: places that live
+        and have a port closed to this one."""
         self._lost = 0
         """Newest epoch whose group this member has lost."""
-        self.closed: frozenset[int] = frozenset()
-        """Places that live and have a port closed to this one."""
         # Never accepted from: a client that connects learns whether ports that the system chooses are open.
         self._ear = socket.create_server(("", 0), backlog=1024)
         self.ear = int(self._ear.getsockname()[1])
@@ -72,28 +69,21 @@ class Control:
         self._server.server_close()
         self._ear.close()
 
-    @property
-    def phase(self) -> str:
-        return self._phase
-
     def enter(self, epoch: Epoch | None, phase: str) -> None:
         with self._changed:
-            self._epoch, self._phase = epoch, phase
+            self._epoch, self.phase = epoch, phase
             if epoch:
-                self._know(epoch)
+                self._epochs[epoch.number] = epoch
+                # A report of an older epoch changes nothing any more, and a Job has more epochs than it should remember.
+                for old in sorted(self._epochs)[:-EPOCHS]:
+                    del self._epochs[old]
+                    self._reports.pop(old, None)
                 for member in epoch.members:
                     known = self._joins.get(member.index)
                     # A replacement may have asked since: it is in no epoch yet, and must not be forgotten.
                     if known and known[0] == member:
                         del self._joins[member.index]
             self._changed.notify_all()
-
-    def _know(self, epoch: Epoch) -> None:
-        self._epochs[epoch.number] = epoch
-        # A report of an older epoch changes nothing any more, and a Job has more epochs than it should remember.
-        for old in sorted(self._epochs)[:-EPOCHS]:
-            del self._epochs[old]
-            self._reports.pop(old, None)
 
     def lose(self, epoch: Epoch) -> None:
         """Others may still wait in a collective of it, for a member that they hear."""
@@ -177,12 +167,10 @@ class Control:
 
     def _status(self) -> dict[str, Any]:
         return asdict(self.me) | self.shown | {
-            "phase": self._phase,
+            "phase": self.phase,
             "epoch": self._epoch.to_json() if self._epoch else None,
-            "closed": sorted(self.closed),
             "ear": self.ear,
             "lost": self._lost,
-            "total": self.total,
             "unheard": dict(self._unheard.values()),
         }  # fmt: skip
 

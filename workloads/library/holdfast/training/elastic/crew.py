@@ -11,9 +11,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from functools import partial
 
-from torch.distributed import ProcessGroup
-
-from holdfast.checkpoint.errors import CheckpointExit, Preempted, StorageError, Superseded
+from holdfast.checkpoint.errors import CheckpointExit, Preempted, Superseded
 from holdfast.checkpoint.failpoints import failpoint
 from holdfast.contract.errors import InputError
 from holdfast.contract.job_identity import attempt_of
@@ -24,7 +22,7 @@ from holdfast.training.elastic.membership import Epoch
 from holdfast.training.elastic.reach import Reach
 from holdfast.training.elastic.regroup import Regroup
 from holdfast.training.elastic.saves import GangSaves
-from holdfast.training.elastic.transfer import furthest, synchronize
+from holdfast.training.elastic.transfer import all_applied, synchronize
 from holdfast.training.elastic.watch import Watch
 from holdfast.training.errors import CutOff, Expelled, GangTooSmall, GroupLost
 
@@ -44,7 +42,7 @@ class Crew:
         window_s: float,
         members_per_node: int = 1,
     ) -> None:
-        self._regroup, self._group, self._saves, self._shutdown = regroup, group, saves, shutdown
+        self._regroup, self.group, self._saves, self._shutdown = regroup, group, saves, shutdown
         self._control, self._peers, self._lag, self._node = regroup.control, regroup.peers, regroup.lag, saves.node
         self._window_s, self._members_per_node = window_s, members_per_node
         self.me = self._control.me
@@ -62,10 +60,6 @@ class Crew:
         """Whether this member leads; of a node each rank."""
         return self.rank == 0
 
-    @property
-    def group(self) -> ProcessGroup | None:
-        return self._group.handle
-
     def join(self) -> None:
         """Be a member, with the state that the others hold. Raises Preempted, GangTooSmall."""
         began = time.monotonic()
@@ -74,7 +68,7 @@ class Crew:
     def check_total(self, total: int) -> None:
         """Of two members with different numbers of steps the one that comes later is refused: the first to end would
         end the Job. Raises InputError."""
-        self._control.total = total
+        self._control.shown["total"] = total
         self._node.decided(lambda: self._compare_totals(total))
 
     def _compare_totals(self, total: int) -> None:
@@ -118,11 +112,13 @@ class Crew:
             logs.info("stop", f"leaving at step {self.step}")
             self._emit_as_lead("stop", step=self.step, reason=self._shutdown.reason)
             raise Preempted(self.step)
-        self._go_on(leaving)
+        began = time.monotonic()
+        self._leave()
+        self._enter(self._after(self.epoch, leaving), began=began)
 
     def finish(self, total: int, within_s: float) -> None:
         """The last step is done on all: complete only once its checkpoint is committed, by whichever lead is left."""
-        self._group.close()
+        self.group.close()
         if self._node.decided(self._others_commit):
             return
         self._saves.lead(total)
@@ -132,7 +128,9 @@ class Crew:
     def _others_commit(self) -> bool:
         """False: this is the lead that is left."""
         while True:
-            lead = next(iter(self._peers.at_work([*self.epoch.members])), self.me)
+            answers = self._peers.answers([*self.epoch.members])
+            # Who was left out of the gang and asks to come in ends nothing.
+            lead = next((member for member, found in answers.items() if found.get("phase") != "waiting"), self.me)
             if lead == self.me:
                 return False
             status = self._peers.ask(lead.index, "/status", 1.0) or {}
@@ -158,7 +156,7 @@ class Crew:
     def close(self) -> None:
         self._watch.close()
         self._saves.follow()
-        self._group.close()
+        self.group.close()
         self._control.close()
 
     def _keep(self, save: Callable[[], None]) -> None:
@@ -170,33 +168,22 @@ class Crew:
             except Superseded as end:
                 if not self._saves.fenced_by_own_gang():
                     raise
-                if self._node.decided(self._gone_on):
+                if self._node.decided(lambda: self._regroup.went_on_without(self.epoch)):
                     raise CutOff(end.step, "the gang went on beyond a torn network, and commits there") from end
                 # The lead of an epoch before this one, frozen or slow, took the fence late. It commits nothing any more.
                 logs.warning("save", "taking the right to commit back from a former lead")
                 self._saves.follow()
                 self._saves.lead(self.step)
 
-    def _gone_on(self) -> bool:
-        try:
-            return self._regroup.went_on_without(self.epoch)
-        except StorageError:
-            return True  # unknown: a newcomer asks
-
-    def _go_on(self, without: frozenset[int]) -> None:
-        began = time.monotonic()
-        self._leave()
-        self._enter(self._after(self.epoch, without), began=began)
-
     def _leave(self) -> None:
         self._control.lose(self.epoch)
-        self._group.close()
+        self.group.close()
 
     def _after(self, epoch: Epoch, without: frozenset[int] = frozenset()) -> Epoch:
         try:
             return self._decided(lambda: self._regroup.after(epoch, without=without))
         except Expelled:
-            logs.warning("gang", "the gang went on without this node: asking to come in again")
+            logs.warning("gang", "the gang went on without this node, which now joins it again")
             self._saves.follow()
             self.step = NO_STATE
             return self._decided(self._regroup.first)
@@ -213,7 +200,7 @@ class Crew:
             self.epoch, self.rank = epoch, epoch.members.index(self.me)
             try:
                 with self._node.together():
-                    self._group.open(epoch, self._lag.bound_s)
+                    self.group.open(epoch, self._lag.bound_s)
                 self._hold_what_others_hold()
                 break
             except (GroupLost, RuntimeError) as error:  # of the group, and of a collective
@@ -247,11 +234,11 @@ class Crew:
             self._control.enter(self.epoch, "restoring")
         # A gang of newcomers has no one to ask: its lead takes up the newest checkpoint, and gives it to the others.
         with self.together(), self._node.together():
-            most = furthest(self.step, self.group)
-        if most == NO_STATE:
+            steps = all_applied(self.step, self.group.handle)
+        if max(steps) == NO_STATE:
             self._restore_on_lead()
         with self.together():
-            self.step = synchronize(self._saves.state, self.step, self._group.device, self.group, self._node)
+            self.step = synchronize(self._saves.state, self.step, self.group.device, self.group.handle, self._node)
 
     def _restore_on_lead(self) -> None:
         # Not in a collective: a restore may take minutes, and a silent peer counts as lost after seconds.

@@ -40,7 +40,6 @@ PRELOADED = (
 COMPILER = "torch._dynamo.eval_frame"
 """A part of it: the whole is deferred under its name."""
 
-
 # The ranks leave a margin before the window ends.
 KILL_MARGIN_S = 0.5
 
@@ -63,7 +62,7 @@ class ForkedRanks:
         theirs.close()
         self._lines = self._socket.makefile("rb")
         self._changed = threading.Condition()
-        self._pids: set[int] = set()
+        self.running: set[int] = set()
         self._reported = False
         self._ended: SimpleQueue[int | None] = SimpleQueue()
         threading.Thread(target=self._listen, name="forked-ranks", daemon=True).start()
@@ -75,13 +74,9 @@ class ForkedRanks:
             self._socket.sendall(json.dumps([dict(own) for own in variables]).encode() + b"\n")
             self._changed.wait_for(lambda: self._reported)
 
-    @property
-    def running(self) -> bool:
-        return bool(self._pids)
-
     def signal(self, number: signal.Signals) -> None:
         with self._changed:
-            for pid in self._pids:
+            for pid in self.running:
                 with suppress(ProcessLookupError):
                     os.killpg(pid, number) if number is signal.SIGKILL else os.kill(pid, number)
 
@@ -95,7 +90,7 @@ class ForkedRanks:
     def end(self) -> None:
         self.signal(signal.SIGKILL)
         with self._changed:
-            self._changed.wait_for(lambda: not self._pids)
+            self._changed.wait_for(lambda: not self.running)
 
     def _listen(self) -> None:
         with suppress(OSError):
@@ -104,12 +99,12 @@ class ForkedRanks:
                 with self._changed:
                     for code in report.get("codes", ()):
                         self._ended.put(code)
-                    self._pids, self._reported = {*report["running"]}, True
+                    self.running, self._reported = {*report["running"]}, True
                     self._changed.notify_all()
         with self._changed:  # what forks is gone, and has taken its ranks along
-            for _ in self._pids or {0}:
+            for _ in self.running or {0}:
                 self._ended.put(EXIT_RETRY)
-            self._pids, self._reported = set(), True
+            self.running, self._reported = set(), True
             self._changed.notify_all()
 
 
@@ -126,7 +121,7 @@ def _serve(connection: socket.socket, command: Sequence[str], preloaded: Sequenc
     woken, waker = socket.socketpair()
     woken.setblocking(False)
     waker.setblocking(False)
-    signal.signal(signal.SIGCHLD, _noted)
+    signal.signal(signal.SIGCHLD, lambda _number, _frame: None)  # without a handler nothing is written to the waker
     signal.set_wakeup_fd(waker.fileno())
     running, orders = set[int](), connection.makefile("rb")
     while True:
@@ -147,10 +142,6 @@ def _serve(connection: socket.socket, command: Sequence[str], preloaded: Sequenc
         with suppress(ProcessLookupError):
             os.killpg(pid, signal.SIGKILL)
     os._exit(0)
-
-
-def _noted(*_: object) -> None:
-    """Without a handler nothing is written to the waker."""
 
 
 def _codes(running: set[int]) -> Iterator[int]:

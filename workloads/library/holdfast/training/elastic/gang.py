@@ -49,8 +49,8 @@ from holdfast.training.elastic.group import Group, opening
 from holdfast.training.elastic.membership import Member
 from holdfast.training.elastic.node import node_of, parameters_of
 from holdfast.training.elastic.pace import Pace
-from holdfast.training.elastic.places import Address, Places, gang_id, of_pod
-from holdfast.training.elastic.regroup import Limits, Regroup
+from holdfast.training.elastic.places import Places, gang_id, of_pod
+from holdfast.training.elastic.regroup import Regroup
 from holdfast.training.elastic.saves import GangSaves, open_store
 from holdfast.training.elastic.shards import GangProgress
 from holdfast.training.elastic.watch import Lag
@@ -97,8 +97,9 @@ class ElasticGang:
         self._pace = Pace(self._gradients.device, shards=self._shards)
         self._gather_s, self._window_s = gather_s, window_s
         self._shutdown, self._tuning = notices.of_process(), tuning or Tuning()
+        self._stop_asked = lambda: self._shutdown.requested
         key = join_key(checked_run(run))
-        peers = Peers(pod.nodes[:: node.size], key, stores=_stores(pod.nodes, node.size))
+        peers = Peers(pod.nodes[:: node.size], key, ranks=node.size)
         storage = open_store(url, self._tuning, peers, hold_s=hold_s)
         progress = GangProgress(shards=self._shards, seed=seed, facts=facts, gradients=self._gradients)
         saves = GangSaves(
@@ -111,8 +112,10 @@ class ElasticGang:
         with opening(port):
             self._control = Control(me, port, key)
         per_node = pod.ranks_per_node // node.size
-        limits = Limits(min_members=pod.min_nodes * per_node, gather_s=gather_s, hold_s=hold_s)
-        regroup = Regroup(storage, run, self._control, peers, limits, Lag(lag_s), stop_asked=self._stop_asked)
+        regroup = Regroup(
+            storage, run, self._control, peers, Lag(lag_s), min_members=pod.min_nodes * per_node, gather_s=gather_s,
+            hold_s=hold_s, stop_asked=self._stop_asked,
+        )  # fmt: skip
         added_up, device = pod.nodes[node.rank :: node.size], self._gradients.device
         group = Group(added_up, me, device, key=key, beside_node=node.mesh is not None)
         self._crew = Crew(
@@ -133,10 +136,6 @@ class ElasticGang:
         return self._shards
 
     @property
-    def rank(self) -> int:
-        return self._crew.rank * self._node.size + self._node.rank
-
-    @property
     def world_size(self) -> int:
         return len(self._crew.epoch.members) * self._node.size
 
@@ -144,9 +143,6 @@ class ElasticGang:
     def coordinator(self) -> bool:
         """One process of the gang, which may become another."""
         return self._crew.coordinator and self._node.speaks
-
-    def _stop_asked(self) -> bool:
-        return self._shutdown.requested
 
     def __enter__(self) -> Self:
         self._shutdown.takes_s = self._window_s
@@ -213,7 +209,7 @@ class ElasticGang:
         flags[self._members + 1 + self._index] = units
         try:
             with crew.together():
-                numbers = self._gradients.reduce(flags, crew.group, self._node)
+                numbers = self._gradients.reduce(flags, crew.group.handle, self._node)
         except (GroupLost, RuntimeError) as error:  # gloo's and nccl's errors both
             crew.lost(error)
             return False
@@ -221,17 +217,13 @@ class ElasticGang:
         # Too large for the exact sum, on every member: the step comes again with a larger exponent.
         if numbers is None:
             return False
-        if any(numbers):
-            self._heed(numbers[: self._members + 1], numbers[self._members + 1 :])
+        if any(numbers[self._members + 1 :]):
+            self._pace.took(numbers[self._members + 1 :], tuple(member.index for member in crew.epoch.members))
+        # Only now: a call that came while the sum was under way would be known to some members and not to others.
+        if any(numbers[: self._members + 1]):
+            self._called = frozenset(member for member in range(self._members) if numbers[member])
         self._reduced = True
         return True
-
-    def _heed(self, flags: list[int], units: list[int]) -> None:
-        if any(units):
-            self._pace.took(units, tuple(member.index for member in self._crew.epoch.members))
-        # Only now: a call that came while the sum was under way would be known to some members and not to others.
-        if any(flags):
-            self._called = frozenset(member for member, flag in enumerate(flags[:-1]) if flag)
 
     def _newcomers_ready(self) -> bool:
         # Newcomers ask the lead alone.
@@ -247,8 +239,3 @@ class ElasticGang:
         if isinstance(error, CheckpointExit) and error.reason:
             self._crew.last_words(error.reason, ask=True)
         self._crew.close()
-
-
-def _stores(nodes: tuple[Address, ...], size: int) -> list[list[int]]:
-    """Ports of each node's stores."""
-    return [[port + 1 for _, port in nodes[first : first + size]] for first in range(0, len(nodes), size)]

@@ -12,7 +12,7 @@ import os
 import socket
 import stat
 import threading
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, cast
@@ -86,17 +86,16 @@ class Group:
             return
         failpoint("gang.connect")
         try:
-            with self._bounded(epoch.lead):
+            with self._store_of(epoch.lead) as store:
                 before = _sockets()
-                self._connect(epoch, rank)
+                self._connect(PrefixStore(f"epoch/{epoch.number}", store), epoch, rank)
                 self._sockets = _sockets() - before
                 _set_timeout(timedelta(seconds=lag_s), self.handle)
         except (RuntimeError, ValueError) as error:  # torch's store and group errors are RuntimeErrors
             self.close()
             raise GroupLost(str(error)[:200]) from error
 
-    def _connect(self, epoch: Epoch, rank: int) -> None:
-        store = PrefixStore(f"epoch/{epoch.number}", self._store_of(epoch.lead))
+    def _connect(self, store: Store, epoch: Epoch, rank: int) -> None:
         # Who is lost while the others connect is noticed only by the time limit: shorter than that of a step.
         connect = timedelta(seconds=self._connect_s)
         store.set_timeout(connect)
@@ -112,14 +111,14 @@ class Group:
         dist.barrier(self.handle)
 
     @contextlib.contextmanager
-    def _bounded(self, lead: Member) -> Generator[None]:
+    def _store_of(self, lead: Member) -> Generator[Store]:
         """For at most half as long again as torch's own limit.
 
         A client of torch's store waits without limit for an answer that has begun: a lead that is frozen while others
         connect would hold them for as long as it is.
         """
         if lead == self._me:
-            yield
+            yield self._own
             return
         host, port = self._addresses[lead.index]
         self._tunnel = Tunnel((host, port + 1), self._key)
@@ -127,15 +126,9 @@ class Group:
         ending.daemon = True
         ending.start()
         try:
-            yield
+            yield client_store(self._tunnel.port, timedelta(seconds=self._connect_s))
         finally:
             ending.cancel()
-
-    def _store_of(self, lead: Member) -> Store:
-        if lead == self._me:
-            return self._own
-        assert self._tunnel
-        return client_store(self._tunnel.port, timedelta(seconds=self._connect_s))
 
     def abort(self) -> None:
         """Make the collective that is under way fail. From another thread."""
@@ -144,8 +137,8 @@ class Group:
             group.abort()
         # gloo has no abort, and its time limit is that of a slow member.
         ports = {port + above for _, port in self._addresses for above in (0, 1)}
-        for descriptor in self._sockets:
-            _shut(descriptor[0], lambda local, peer: not {local[1], peer[1]} & ports, inode=descriptor[1])
+        for number, inode in self._sockets:
+            _shut(number, inode, ports)
 
     def close(self) -> None:
         """In a thread of its own: with a peer that is gone it may never end."""
@@ -208,10 +201,9 @@ def _sockets() -> set[_Descriptor]:
     return found
 
 
-def _shut(number: int, meant: Callable[[Address, Address], bool], *, inode: int) -> None:
-    """A connection over the network, if it is `meant` by its two addresses."""
+def _shut(number: int, inode: int, ports: set[int]) -> None:
+    """A connection over the network, unless one of its ends is one of `ports`."""
     with contextlib.suppress(OSError), socket.socket(fileno=os.dup(number)) as found:  # closed, or only listening
-        if found.family in (socket.AF_INET, socket.AF_INET6) and os.fstat(found.fileno()).st_ino == inode:
-            local, peer = found.getsockname()[:2], found.getpeername()[:2]
-            if meant(local, (peer[0].removeprefix("::ffff:"), peer[1])):  # torch's sockets take both families
-                found.shutdown(socket.SHUT_RDWR)
+        same = found.family in (socket.AF_INET, socket.AF_INET6) and os.fstat(found.fileno()).st_ino == inode
+        if same and not {found.getsockname()[1], found.getpeername()[1]} & ports:
+            found.shutdown(socket.SHUT_RDWR)

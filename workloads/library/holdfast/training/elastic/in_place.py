@@ -35,7 +35,7 @@ from holdfast.training.elastic.forked_ranks import ForkedRanks
 from holdfast.training.elastic.group import opening
 from holdfast.training.elastic.membership import Epoch, Member
 from holdfast.training.elastic.places import MAX_RANKS, Address
-from holdfast.training.elastic.regroup import Limits, Regroup
+from holdfast.training.elastic.regroup import Regroup
 from holdfast.training.elastic.saves import open_store
 from holdfast.training.elastic.watch import Lag, Watch
 from holdfast.training.errors import Expelled
@@ -103,14 +103,15 @@ class _Launcher:
         domain = os.environ.get(ENV_GANG_DOMAIN, "")[:MAX_DOMAIN]
         shape = f"{len(node.nodes)} nodes of {node.processes} processes"
         self._keeper = Keeper(node.run, self._memories)
-        self._control.shown = {"keeper": self._keeper.port, "domain": domain, "shape": shape}
+        self._control.shown |= {"keeper": self._keeper.port, "domain": domain, "shape": shape}
         self._peers = Peers(node.nodes, key)
-        limits = Limits(min_members=len(node.nodes), gather_s=20.0, hold_s=node.wait_s)
         storage = open_store(node.checkpoints, Tuning(), self._peers, hold_s=node.wait_s)
         self._lag = Lag(120.0)
         # A notice to this node ends this node: the others' memory is needed.
-        stop_asked = lambda: False  # noqa: E731
-        self._regroup = Regroup(storage, node.run, self._control, self._peers, limits, self._lag, stop_asked=stop_asked)
+        self._regroup = Regroup(
+            storage, node.run, self._control, self._peers, self._lag, min_members=len(node.nodes), gather_s=20.0,
+            hold_s=node.wait_s, stop_asked=lambda: False,
+        )  # fmt: skip
         self._ended: SimpleQueue[int | None] = SimpleQueue()
         """Exit codes of ranks; None: another node is lost."""
         self._watch = Watch(me, self._peers, lambda: self._ended.put(None), silent_s=SILENT_S, only_lead_asks_all=True)
@@ -134,7 +135,10 @@ class _Launcher:
             self._ranks.end()
             self._keeper.end_uploaders()
             self._control.lose(epoch)
-            epoch = self._next(epoch)
+            try:
+                epoch = self._regroup.after(epoch)
+            except Expelled:
+                epoch = self._regroup.first()
 
     def close(self) -> None:
         self._ranks.end()
@@ -152,12 +156,6 @@ class _Launcher:
                 fix="start this node as the others; for another size end all of them first: the state then comes from the bucket",
             )
 
-    def _next(self, epoch: Epoch) -> Epoch:
-        try:
-            return self._regroup.after(epoch)
-        except Expelled:
-            return self._regroup.first()
-
     def _in_epoch(self, epoch: Epoch, began: float) -> int | None:
         """The exit code of this node; None where another node is gone."""
         self._keeper.epoch = epoch.number
@@ -169,8 +167,11 @@ class _Launcher:
         statuses = self._statuses(epoch)
         if statuses is None:
             return None
-        tunnel = None if epoch.lead == self._control.me else self._tunnel(epoch.lead)
-        port = tunnel.port if tunnel else self._gate.store.port
+        tunnel, port = None, self._gate.store.port
+        if epoch.lead != self._control.me:
+            host, above = self._node.nodes[epoch.lead.index]
+            tunnel = Tunnel((host, above + 1), join_key(self._node.run))
+            port = tunnel.port
         try:
             variables = [self._variables(epoch, rank, port, statuses) for rank in range(self._node.processes)]
             self._ranks.start(variables, ended)
@@ -227,10 +228,6 @@ class _Launcher:
                 if self._ended.get(timeout=0.05) is None:
                     return None
         return None
-
-    def _tunnel(self, lead: Member) -> Tunnel:
-        host, port = self._node.nodes[lead.index]
-        return Tunnel((host, port + 1), join_key(self._node.run))
 
     def _variables(self, epoch: Epoch, rank: int, port: int, statuses: list[dict[str, Any]]) -> dict[str, str]:
         """As torchrun's agent sets them, so that init_process_group() needs no arguments."""

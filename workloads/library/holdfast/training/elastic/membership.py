@@ -54,11 +54,6 @@ class Epoch:
         return cls(number=int(body["number"]), members=members, ending=bool(body["ending"]))
 
 
-def newest(storage: Storage, run: str) -> Epoch | None:
-    numbers = _numbers(storage, run)
-    return _read(storage, run, numbers[-1]) if numbers else None
-
-
 def newest_number(storage: Storage, run: str) -> int:
     return max(_numbers(storage, run), default=0)
 
@@ -69,7 +64,7 @@ def propose(storage: Storage, run: str, epoch: Epoch) -> Epoch:
         put_new(storage, object_names.gang_object(run, epoch.number), json.dumps(epoch.to_json()).encode())
     # Also where an earlier try of this proposer was stored and its answer was lost.
     except AlreadyExists:
-        return _read(storage, run, epoch.number)
+        return read_epoch(storage, run, epoch.number)
     # The epoch is committed already: a storage that refuses to tidy up must not cost the gang a try.
     with suppress(StorageError):
         for old in _numbers(storage, run)[:-KEPT]:
@@ -77,7 +72,8 @@ def propose(storage: Storage, run: str, epoch: Epoch) -> Epoch:
     return epoch
 
 
-def _read(storage: Storage, run: str, number: int) -> Epoch:
+def read_epoch(storage: Storage, run: str, number: int) -> Epoch:
+    """Raises InputError for an object that holds no epoch of that number."""
     name = object_names.gang_object(run, number)
     try:
         epoch = Epoch.from_json(json.loads(read_object(storage, name, limit=MAX_EPOCH_BYTES)))

@@ -7,6 +7,7 @@ says which port.
 import socket
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from typing import Any
 
 from holdfast.contract.errors import InputError
@@ -28,14 +29,14 @@ class Reach:
 
     def met(self) -> None:
         self._tries = 0
-        self._control.closed = frozenset()
+        self._control.shown["closed"] = []
 
     def lost(self, epoch: Epoch, step: int) -> None:
         """An epoch was lost while it met. Raises InputError or CutOff if it will always be, for a port that is closed."""
         others = [member.index for member in epoch.members if member != self._me]
         status = self._peers.look(others)
         closed = self._closed(status)
-        self._control.closed = frozenset(closed)
+        self._control.shown["closed"] = sorted(closed)
         bars = {place: _places(found) for place, found in status.items()} | {self._me.index: {*closed}}
         # One bad node among good ones is its own affair: who reaches another goes on without it.
         blocked = (bool(closed) and len(closed) == len(others)) or gives_way(self._me.index, bars)
@@ -82,11 +83,10 @@ def unreachable(peers: Peers, me: int, closed: Mapping[int, int]) -> InputError:
 
 
 def _connects(host: str, port: int) -> bool:
-    try:
+    with suppress(OSError):
         socket.create_connection((host, port), timeout=PROBE_S).close()
-    except OSError:
-        return False
-    return True
+        return True
+    return False
 
 
 def _places(answer: Mapping[str, object]) -> set[int]:

@@ -7,7 +7,7 @@ middle of anything is followed by the next.
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any
 
 from holdfast.checkpoint.errors import Preempted, StorageError
@@ -24,15 +24,6 @@ from holdfast.training.errors import CutOff, Expelled, GangTooSmall
 _LOOK_S = 0.05
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Limits:
-    min_members: int
-    gather_s: float
-    """How long a start waits for more than the least."""
-    hold_s: float
-    """How long too few wait."""
-
-
 class Regroup:
     def __init__(
         self,
@@ -40,14 +31,17 @@ class Regroup:
         run: str,
         control: Control,
         peers: Peers,
-        limits: Limits,
         lag: Lag,
         *,
+        min_members: int,
+        gather_s: float,
+        hold_s: float,
         stop_asked: Callable[[], bool],
     ) -> None:
+        """`gather_s`: how long a start waits for more than the least; `hold_s`: how long too few wait."""
         self._storage, self._run, self.control, self.peers = storage, run, control, peers
-        self._places, self._limits, self.lag = len(peers.addresses), limits, lag
-        self._stop_asked = stop_asked
+        self._places, self.lag, self._stop_asked = len(peers.addresses), lag, stop_asked
+        self._min_members, self._gather_s, self._hold_s = min_members, gather_s, hold_s
         self._me = control.me
         self._reported_late = 0
         self._left_out_by: Epoch | None = None
@@ -71,17 +65,19 @@ class Regroup:
                 if _times_unheard(answer, self._me) >= TRIES:
                     raise CutOff(0, str(unreachable(self.peers, self._me.index, {})))
                 if found and self._me in found.members:
-                    if self._is_news(found):
+                    # A member that has not heard yet still offers the epoch that is over for this one: both would wait
+                    # there for ever.
+                    if self._left_out_by is None or found.number > self._left_out_by.number:
                         return self._entered(found)
                     self.control.wait(_LOOK_S)  # that answer came at once
             elif epoch := self._found(began):
                 return epoch
             # Where a gang is at work its lead decides; before that, waiting costs what waiting nodes cost.
-            elif time.monotonic() - began > self._limits.gather_s + self._limits.hold_s:
+            elif time.monotonic() - began > self._gather_s + self._hold_s:
                 raise GangTooSmall(0, self._too_few())
 
     def after(self, epoch: Epoch, *, without: frozenset[int] = frozenset()) -> Epoch:
-        """The epoch that follows: those who live, less those who leave or are silent, and those who have asked to come in.
+        """The epoch that follows: those who live, less those who leave or are silent, and those who want to join.
 
         Raises Expelled. The state is not this function's business."""
         stayers = [member for member in epoch.members if member.index not in without]
@@ -103,20 +99,22 @@ class Regroup:
     def _too_few(self) -> str:
         host, port = self.peers.addresses[self._me.index]
         return (
-            f"fewer than {self._limits.min_members} members came within "
-            f"{self._limits.gather_s + self._limits.hold_s:g} s; if more are running, open TCP {port} and 1024 to 65535 "
+            f"fewer than {self._min_members} members came within "
+            f"{self._gather_s + self._hold_s:g} s; if more are running, open TCP {port} and 1024 to 65535 "
             f"between the Job's pods (this is {host}): rule HF155 of `holdfast lint` finds the policy that closes them"
         )
 
     def went_on_without(self, epoch: Epoch) -> bool:
-        """Raises StorageError."""
-        return newest_number(self._storage, self._run) > epoch.number
+        try:
+            return newest_number(self._storage, self._run) > epoch.number
+        except StorageError:
+            return True  # unknown: a newcomer asks
 
     def _found(self, began: float) -> Epoch | None:
         """On the lowest of those who wait: the first epoch, once enough have come."""
         members = _by_place([*self._joiners(), self._me])
-        late = time.monotonic() - began >= self._limits.gather_s
-        if len(members) == self._places or (late and len(members) >= self._limits.min_members):
+        late = time.monotonic() - began >= self._gather_s
+        if len(members) == self._places or (late and len(members) >= self._min_members):
             try:
                 # A former gang of the run has left its epochs, and a number is never given twice.
                 number = newest_number(self._storage, self._run) + 1
@@ -145,8 +143,8 @@ class Regroup:
             # One that computes notices in its next collective.
             patient=waited < self.lag.bound_s and not ahead,
             # A member with a notice has no time to hold for others.
-            holding=waited < self._limits.hold_s and not self._stop_asked(),
-            min_members=self._limits.min_members,
+            holding=waited < self._hold_s and not self._stop_asked(),
+            min_members=self._min_members,
         )
         if proposal is None:
             self.control.wait(_LOOK_S)
@@ -181,14 +179,10 @@ class Regroup:
     def _refused(self, error: StorageError, began: float) -> None:
         """Without the storage nothing says who belongs to the gang, and no checkpoint can be kept either."""
         reason = f"the gang's next epoch cannot be stored: {error}"
-        if time.monotonic() - began >= self._limits.hold_s or self._stop_asked():
+        if time.monotonic() - began >= self._hold_s or self._stop_asked():
             raise GangTooSmall(0, reason) from error
-        logs.warning("gang", f"{reason}; asking again for at most {self._limits.hold_s:g} s")
+        logs.warning("gang", f"{reason}; trying again for at most {self._hold_s:g} s")
         self.control.wait(POLL_S)
-
-    def _is_news(self, epoch: Epoch) -> bool:
-        """A member that has not heard yet still offers the epoch that is over for this one: both would wait there for ever."""
-        return self._left_out_by is None or epoch.number > self._left_out_by.number
 
     def _entered(self, epoch: Epoch) -> Epoch:
         """Raises Expelled."""

@@ -2,7 +2,7 @@
 shares one state write and read together, and call each method equally often.
 
 A member that becomes the lead takes the run's fence, so a former lead that wakes up from a long
-sleep can commit nothing. Without the fence nothing is saved: it is asked for again at each save.
+sleep can commit nothing. Without the fence nothing is saved: each save requests it again.
 """
 
 import os
@@ -115,18 +115,16 @@ class GangSaves:
 
     def after_step(self, step: int) -> None:
         self._poll()
-        if self._leads and step % self._every == 0:
-            self.save(step)
+        if not self._leads or step % self._every:
+            return
+        # The storage may have been silent when this member became the lead: the fence is requested again.
+        self.lead(step)
+        if self._writer and step > max(self._writer.last_step, self._writer.durable_step):
+            self._writer.save(step, self.state)
 
     def _poll(self) -> None:
         if self._writer:
             self._writer.poll()
-
-    def save(self, step: int) -> None:
-        # The storage may have been silent when this member became the lead: the fence is asked for again.
-        self.lead(step)
-        if self._writer and step > max(self._writer.last_step, self._writer.durable_step):
-            self._writer.save(step, self.state)
 
     def make_durable(self, step: int, within_s: float) -> None:
         """Raises NotDurable or Superseded unless `step` is committed in time. On the lead."""
@@ -139,16 +137,12 @@ class GangSaves:
             # It waits for the upload before it, where a save on the way would be dropped: no later one comes.
             self._writer.save(step, self.state, in_any_case=True)
         self._writer.wait(within_s)
-        end: CheckpointExit | None = None
         try:
             self._writer.check_durable(step)
-        except CheckpointExit as error:
-            end = error
-        # Before any rank acts on it: the one that the others hear the end from may leave next, with what they hear by.
-        with self.node.together():
-            pass
-        if end:
-            raise end
+        finally:
+            # Before any rank acts on it: the one that the others hear the end from may leave next, with what they hear by.
+            with self.node.together():
+                pass
 
     def try_last(self, step: int, within_s: float) -> None:
         """Before this member leaves: whatever fits."""

@@ -31,18 +31,11 @@ def checked_shards(shards: int, ranks: int, ranks_of_state: int = 1) -> int:
     Raises InputError for a number that leaves a process without work."""
     if not shards:
         return SHARDS_PER_RANK * ranks
-    if shards % ranks_of_state:
-        raise InputError(
-            "number of logical shards does not fit a node",
-            got=f"{shards} shards for nodes of {ranks_of_state} processes that share one state",
-            allowed=f"multiples of {ranks_of_state}: they work on as many shards at the same time",
-            fix=f"shards={max(ranks, shards // ranks_of_state * ranks_of_state)}",
-        )
-    if not ranks <= shards <= MAX_SHARDS:
+    if shards % ranks_of_state or not ranks <= shards <= MAX_SHARDS:
         raise InputError(
             "number of logical shards does not fit the gang",
-            got=f"{shards} shards for {ranks} processes",
-            allowed=f"{ranks} to {MAX_SHARDS}: a process without a shard would do no work",
+            got=f"{shards} shards for {ranks} processes, of which {ranks_of_state} share one state",
+            allowed=f"{ranks} to {MAX_SHARDS}, a multiple of {ranks_of_state}: each process works on as many at a time",
             fix=f"shards={SHARDS_PER_RANK * ranks}",
         )
     return shards

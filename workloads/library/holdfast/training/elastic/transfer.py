@@ -34,12 +34,8 @@ MOST_TIMES, LEAST_ROOM_BYTES = 32, 1 << 30
 """Of a newcomer's state: an optimizer that has taken a step holds several tensors for each parameter."""
 
 
-def furthest(applied: int, group: dist.ProcessGroup | None) -> int:
-    """The largest number of steps that any member has done. A collective."""
-    return max(_all_applied(applied, group))
-
-
-def _all_applied(applied: int, group: dist.ProcessGroup | None) -> list[int]:
+def all_applied(applied: int, group: dist.ProcessGroup | None) -> list[int]:
+    """The numbers of steps that the members have done. A collective."""
     if group is None:
         return [applied]
     # On the CPU, and so through gloo on any machine: a count is not worth a kernel, and no GPU is waited for.
@@ -58,7 +54,7 @@ def synchronize(
     got: tuple[Skeleton, dict[str, Tensor]] | None = None
     # Taken only once all ranks of the node have theirs: else their shards would be of different steps.
     with node.together():
-        steps = _all_applied(applied, group)
+        steps = all_applied(applied, group)
         if min(steps) < max(steps):
             assert group
             # All members have the same list, and so choose the same one without asking.

@@ -76,18 +76,16 @@ class Watch:
             gone = [member for member in left if member in before]
             silent = [member for member, at in heard.items() if time.monotonic() - at >= self._silent_s]
             if self._over is over and (gone or silent):
-                self._report(gone, silent)
+                for member in silent:
+                    late = f"place {member.index} has not answered for {self._silent_s:g} s and counts as lost"
+                    logs.warning("gang", late)
+                for member in gone:
+                    logs.warning("gang", f"place {member.index} has lost the group, or is another process by now")
                 # All silent at once: rather this process was stopped, and it must not propose a gang of itself.
                 self.silent = frozenset(m.index for m in silent) if len(silent) < len(others) else frozenset()
                 self._abort()
                 return True
         return False
-
-    def _report(self, gone: list[Member], silent: list[Member]) -> None:
-        for member in silent:
-            logs.warning("gang", f"place {member.index} has not answered for {self._silent_s:g} s and counts as lost")
-        for member in gone:
-            logs.warning("gang", f"place {member.index} has lost the group, or is another process by now")
 
 
 def _gone(member: Member, found: Mapping[str, object] | None, epoch: Epoch) -> bool:

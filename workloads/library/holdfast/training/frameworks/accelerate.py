@@ -12,7 +12,6 @@ exits with 143 when preempted. DDP and one process; one loader, whose dataset dr
 """
 
 from collections.abc import Iterator
-from types import TracebackType
 from typing import Any, Self
 
 from holdfast.checkpoint.parts import Generators, packed_streams, set_streams
@@ -61,8 +60,8 @@ class AccelerateCheckpointer:
         if self._accelerator.sync_gradients:
             self._checkpoints.tick(self.step)
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self._checkpoints.end(kind, error, at)
+    def __exit__(self, *error: Any) -> None:
+        self._checkpoints.end(*error)
 
 
 class _Order:

@@ -4,7 +4,6 @@ An evaluation draws the seed of its loader's workers. A run that resumes behind 
 undone: before anything is saved inside the evaluation, and when it is over.
 """
 
-from types import TracebackType
 from typing import Any
 
 import torch
@@ -56,14 +55,10 @@ class ManagedCheckpointer:
         if self._ckpt:
             torch.set_rng_state(self._stream)
 
-    def end(
-        self,
-        kind: type[BaseException] | None = None,
-        error: BaseException | None = None,
-        at: TracebackType | None = None,
-    ) -> None:
+    def end(self, *error: Any) -> None:
+        """`error`: as `__exit__` gets it; nothing at the end of the training."""
         if self._ckpt:
-            self._ckpt.__exit__(kind, error, at)
+            self._ckpt.__exit__(*error or (None, None, None))
             self._ckpt = None
 
 

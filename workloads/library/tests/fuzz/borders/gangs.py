@@ -16,7 +16,7 @@ ANSWER = {"index": 0, "incarnation": "a", "phase": "member", "epoch": EPOCH}
 
 
 def _enter_epoch(data: bytes) -> None:
-    membership.newest(Memory({object_names.gang_object(RUN, 1): data}), RUN)
+    membership.read_epoch(Memory({object_names.gang_object(RUN, 1): data}), RUN, 1)
 
 
 def _enter_answer(data: bytes) -> None:

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
@@ -53,7 +53,7 @@ class Launched:
     def launch(self, place: int, command: list[str], **variables: str) -> None:
         environment = os.environ | variables
         with (self.folder / f"log-{place}").open("a") as log:
-            self.processes[place] = launched(self._server, command, env=environment, out=log, err=log, session=True)
+            self.processes[place] = launched(self._server, command, env=environment, log=log)
 
     def remove_logs(self) -> None:
         """Of an earlier start."""
@@ -241,31 +241,18 @@ def free_run(count: int) -> int:
 
 
 _random = random.SystemRandom()  # a test that seeds `random` would choose the same ports as another
-_claims: list[socket.socket] = []
+_claims: list[ExitStack] = []
 """Of the same numbers for UDP. A port found free is taken later, and a closed one never: until this process ends, no
 other one that runs tests finds it free."""
 
 
 def _claimed(first: int, count: int) -> bool:
     """Whether all are free."""
-    claims = [socket.socket(type=socket.SOCK_DGRAM) for _ in range(count)]
-    ports = range(first, first + count)
-    if all(_bound(claim, port) and _free(port) for claim, port in zip(claims, ports, strict=True)):
-        _claims.extend(claims)
+    with ExitStack() as claims, suppress(OSError):
+        for port in range(first, first + count):
+            claims.enter_context(socket.socket(type=socket.SOCK_DGRAM)).bind(("", port))
+            with socket.socket() as trial:
+                trial.bind(("", port))
+        _claims.append(claims.pop_all())
         return True
-    for claim in claims:
-        claim.close()
     return False
-
-
-def _free(port: int) -> bool:
-    with socket.socket() as trial:
-        return _bound(trial, port)
-
-
-def _bound(socket_: socket.socket, port: int) -> bool:
-    try:
-        socket_.bind(("", port))
-    except OSError:
-        return False
-    return True

@@ -19,7 +19,7 @@ from holdfast.training.elastic.control import Control
 from holdfast.training.elastic.membership import Epoch, Member
 from holdfast.training.elastic.places import Address
 from holdfast.training.elastic.reach import TRIES, Reach, gives_way
-from holdfast.training.elastic.regroup import Limits, Regroup
+from holdfast.training.elastic.regroup import Regroup
 from holdfast.training.elastic.watch import Lag
 from holdfast.training.errors import CutOff
 from holdfast.training.gate import _Relay
@@ -121,14 +121,14 @@ def test_ports_that_the_system_chooses_are_tried_as_well() -> None:
 
 def test_a_newcomer_that_the_lead_cannot_ask_back_leaves_and_says_why(tmp_path: Path) -> None:
     lead, asks, closed = ((LOCAL, port) for port in free_ports(3))
-    limits, storage = Limits(min_members=2, gather_s=60.0, hold_s=60.0), LocalStorage.open(str(tmp_path))
+    storage, limits = LocalStorage.open(str(tmp_path)), {"min_members": 2, "gather_s": 60.0, "hold_s": 60.0}
     noticed, found = threading.Event(), list[Regroup]()
     with contextlib.ExitStack() as closing:
         for place, ways in enumerate([(lead, closed), (lead, asks)]):
             control = Control(Member(index=place, incarnation=f"p{place}"), (lead, asks)[place][1], b"s")
             closing.callback(control.close)
             peers = Peers(ways, b"s")
-            found.append(Regroup(storage, "run", control, peers, limits, Lag(2.0), stop_asked=noticed.is_set))
+            found.append(Regroup(storage, "run", control, peers, Lag(2.0), stop_asked=noticed.is_set, **limits))
         founding = ThreadPoolExecutor(max_workers=1).submit(found[0].first)
         with pytest.raises(CutOff) as end:
             found[1].first()

@@ -19,8 +19,8 @@ from holdfast.training.elastic.asking import Peers
 from holdfast.training.elastic.control import Control
 from holdfast.training.elastic.crew import Crew
 from holdfast.training.elastic.group import Group
-from holdfast.training.elastic.membership import Epoch, Member, newest, propose
-from holdfast.training.elastic.regroup import Limits, Regroup
+from holdfast.training.elastic.membership import Epoch, Member, newest_number, propose
+from holdfast.training.elastic.regroup import Regroup
 from holdfast.training.elastic.saves import GangSaves
 from holdfast.training.elastic.watch import Lag
 from holdfast.training.errors import CutOff, Expelled
@@ -30,7 +30,7 @@ from workloads.library.tests.training.elastic.test_elastic_gang import one_node
 pytestmark = pytest.mark.process
 
 STEPS = 20
-LIMITS = Limits(min_members=2, gather_s=0.0, hold_s=20.0)
+LIMITS = {"min_members": 2, "gather_s": 0.0, "hold_s": 20.0}
 FIRST = Epoch(number=1, members=tuple(Member(index=place, incarnation=f"p{place}") for place in range(3)))
 
 
@@ -99,7 +99,7 @@ def survivors(storage: LocalStorage) -> Iterator[list[Regroup]]:
             control = Control(FIRST.members[place], addresses[place][1], b"run")
             closing.callback(control.close)
             control.enter(FIRST, "member")
-            found.append(Regroup(storage, "run", control, peers, LIMITS, Lag(2.0), stop_asked=never))
+            found.append(Regroup(storage, "run", control, peers, Lag(2.0), stop_asked=never, **LIMITS))
         yield found
 
 
@@ -171,10 +171,9 @@ def test_a_former_lead_that_takes_the_fence_late_does_not_end_the_gang(
 def test_who_is_cut_off_asks_to_be_started_again_unless_another_job_has_the_run(
     storage: LocalStorage, doing: Iterator[int], own: bool, error: type[CheckpointExit], code: int
 ) -> None:
-    found = newest(storage, "run")
-    assert found
     # A member that cannot be reached forms the epoch after the newest.
-    propose(storage, "run", Epoch(number=found.number + 1, members=(Member(index=0, incarnation="beyond"),)))
+    number = newest_number(storage, "run") + 1
+    propose(storage, "run", Epoch(number=number, members=(Member(index=0, incarnation="beyond"),)))
     fence.take(storage, "run", gang=(fence.newest_gang(storage, "run") or "") if own else "other places")
     with pytest.raises(error) as end:
         list(doing)

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from holdfast.training.elastic.asking import Peers
 from holdfast.training.elastic.control import EPOCHS, Control
 from holdfast.training.elastic.gradients import ExactGradientSum, GradientSum
 from holdfast.training.elastic.in_place import ShardedNode
-from holdfast.training.elastic.membership import Epoch, Member, newest, propose
+from holdfast.training.elastic.membership import Epoch, Member, newest_number, propose, read_epoch
 from holdfast.training.elastic.places import Places, addresses
 from holdfast.training.elastic.shards import GangProgress, checked_shards, share
 from holdfast.training.elastic.transfer import room_for, take
@@ -51,7 +52,7 @@ def sharded_node(nodes: int = 4, **changed: Any) -> ShardedNode:
         (lambda: checked_shards(3, 4), "3 shards for 4 processes"),
         (lambda: checked_shards(-1, 2), "-1 shards"),
         (lambda: checked_shards(1 << 20, 4), "1048576 shards"),
-        (lambda: checked_shards(13, 8, 2), "13 shards for nodes of 2 processes"),
+        (lambda: checked_shards(13, 8, 2), "13 shards for 8 processes, of which 2"),
         (lambda: Places(nodes=PLACES, index=4), "4"),
         (lambda: Places(nodes=PLACES, index=0, min_nodes=3, ranks_per_node=2), "3"),
         (lambda: Places(nodes=PLACES, index=0, ranks_per_node=3), "3 with 4 addresses"),
@@ -151,7 +152,8 @@ def members(*places: int) -> tuple[Member, ...]:
 def test_of_two_halves_that_propose_one_is_taken(tmp_path: Path) -> None:
     storage = LocalStorage.open(str(tmp_path))
     halves = [Epoch(number=4, members=members(*places)) for places in ((0, 1), (2, 3))]
-    assert [propose(storage, "run", half) for half in halves] == [newest(storage, "run")] * 2 == [halves[0]] * 2
+    assert [propose(storage, "run", half) for half in halves] == [halves[0]] * 2
+    assert read_epoch(storage, "run", newest_number(storage, "run")) == halves[0]
 
 
 @pytest.mark.parametrize(
@@ -162,7 +164,7 @@ def test_an_epoch_that_is_none_is_an_error_with_a_fix(tmp_path: Path, body: str)
     propose(storage, "run", Epoch(number=1, members=members(0)))
     next((tmp_path / "run" / "gang").glob("*1.json")).write_text(body)
     with pytest.raises(InputError, match="delete that object"):
-        newest(storage, "run")
+        read_epoch(storage, "run", 1)
 
 
 def test_odd_questions_get_an_answer_and_change_nothing() -> None:
@@ -222,35 +224,30 @@ def test_addresses_of_places() -> None:
     assert addresses("job-{place}", 5000, 2, 2) == of_two
 
 
-def test_exact_sums_of_another_type_of_gpu_are_refused_and_plain_ones_taken(monkeypatch: pytest.MonkeyPatch) -> None:
-    def on(gpu: str, kind: type[GradientSum]) -> GangProgress:
+def test_facts_of_a_run_hold_from_the_moment_they_are_stated_and_the_gpu_where_sums_are_exact(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def gang(shards: int = 6, *, gpu: str = "", kind: type[GradientSum] = GradientSum, **facts: int) -> GangProgress:
         monkeypatch.setattr("holdfast.training.elastic.shards._gpu_of", lambda device: gpu)
         sums = kind(nn.Linear(2, 2).parameters(), flags=1)
-        return GangProgress(shards=6, seed=0, facts={}, gradients=sums)
-
-    begun = on("L4", ExactGradientSum).state_dict()
-    on("L4", ExactGradientSum).load_state_dict(begun)
-    for other in ("A100", ""):
-        with pytest.raises(InputError) as refused:
-            on(other, ExactGradientSum).load_state_dict(begun)
-        assert other in refused.value.got and "'L4', as in the checkpoint" in refused.value.allowed
-    on("A100", GradientSum).load_state_dict(on("L4", GradientSum).state_dict())
-    on("L4", ExactGradientSum).load_state_dict({key: value for key, value in begun.items() if key != "gpu"})  # older
-
-
-def test_facts_of_a_run_hold_from_the_moment_they_are_stated() -> None:
-    def stating(shards: int = 6, **facts: int) -> GangProgress:
-        sums = GradientSum(nn.Linear(2, 2).parameters(), flags=1)
         return GangProgress(shards=shards, seed=0, facts=facts, gradients=sums)
 
-    begun = stating(micro_batch=4).state_dict()
-    stating(micro_batch=4).load_state_dict(begun)
-    with pytest.raises(InputError, match="micro_batch") as refused:
-        stating(micro_batch=8).load_state_dict(begun)
-    assert refused.value.got == "8" and refused.value.allowed.startswith("4")
-    stating(micro_batch=8).load_state_dict(stating().state_dict())
-    with pytest.raises(InputError, match="another value of shards"):
-        stating(shards=12).load_state_dict(begun)
+    def refused(other: GangProgress, begun: dict[str, Any]) -> str:
+        with pytest.raises(InputError) as error:
+            other.load_state_dict(begun)
+        return f"{error.value.what}: {error.value.got}, not {error.value.allowed}"
+
+    begun, plain = gang(micro_batch=4, gpu="A100").state_dict(), gang().state_dict()
+    gang(micro_batch=4, gpu="L4").load_state_dict(begun)
+    gang(micro_batch=8).load_state_dict(plain)
+    assert "value of micro_batch: 8, not 4, as in" in refused(gang(micro_batch=8), begun)
+    assert "value of shards: 12, not 6, as in" in refused(gang(12), begun)
+    exact = partial(gang, kind=ExactGradientSum)
+    begun = exact(gpu="L4").state_dict()
+    exact(gpu="L4").load_state_dict(begun)
+    exact(gpu="L4").load_state_dict({key: value for key, value in begun.items() if key != "gpu"})  # older
+    for other in ("A100", ""):
+        assert f"value of gpu: {other!r}, not 'L4', as in" in refused(exact(gpu=other), begun)
 
 
 def test_a_step_that_comes_again_and_again_ends_with_the_reason_and_one_that_succeeds_is_forgotten() -> None:
