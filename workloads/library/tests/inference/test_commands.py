@@ -8,10 +8,9 @@ import subprocess
 import sys
 from collections.abc import Iterable
 from contextlib import redirect_stderr, redirect_stdout
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from unittest.mock import patch
 
 import psycopg
@@ -27,8 +26,7 @@ BATCH = (sys.executable, "-m", "holdfast", "batch")
 FAULTY = "workloads.library.tests.inference.server.playing_predictors:faulty"
 
 
-@dataclass
-class Done:
+class Done(NamedTuple):
     code: int
     stdout: str
     stderr: str
@@ -48,13 +46,12 @@ def as_process(arguments: list[str], environment: dict[str, str]) -> Done:
 
 def in_this_process(arguments: list[str], environment: dict[str, str]) -> Done:
     out, err = io.StringIO(), io.StringIO()
-    code: object = 0
-    with patch.dict(os.environ, environment), redirect_stdout(out), redirect_stderr(err):
-        try:
-            run_cli(lambda: app(["batch", *arguments]))
-        except SystemExit as end:
-            code = end.code
-    return Done(code if isinstance(code, int) else 0, out.getvalue(), err.getvalue())
+    with (
+        patch.dict(os.environ, environment), redirect_stdout(out), redirect_stderr(err),
+        pytest.raises(SystemExit) as end,
+    ):  # fmt: skip
+        run_cli(lambda: app(["batch", *arguments]))
+    return Done(int(end.value.code or 0), out.getvalue(), err.getvalue())
 
 
 def enqueue(uri: str, job: str, folder: Path, rows: Iterable[object], *options: str, code: int = 0) -> Done:
@@ -133,11 +130,9 @@ def test_dead_items_are_listed_and_brought_back(server: EmbeddedPostgres, job: s
 def test_bad_input_ends_with_exit_2_and_names_the_fix(
     server: EmbeddedPostgres, job: str, tmp_path: Path, documents: Path
 ) -> None:
-    empty = tmp_path / "empty"
-    empty.mkdir()
-    twice = tmp_path / "twice.jsonl"
+    twice, empty, large = (tmp_path / name for name in ("twice.jsonl", "empty", "large"))
     twice.write_text('{"id": 1, "x": 1}\n{"id": 1, "x": 2}\n')
-    large = tmp_path / "large"
+    empty.mkdir()
     large.mkdir()
     (large / "large.txt").write_bytes(b"x" * (4 * 1024 * 1024 + 1))
     run_command("enqueue", job, "--source", documents, uri=server.uri)
@@ -149,6 +144,7 @@ def test_bad_input_ends_with_exit_2_and_names_the_fix(
         ("cannot be read", ("enqueue", job, "--source", documents, "--deadline", "tomorrow"), server.uri),
         ("job name", ("status", "a job; DROP TABLE"), server.uri),
         ("needs a model", ("run", job), server.uri),
+        ("no config.json", ("run", job, "--predictor", "holdfast.inference.examples.vllm_predictor:build"), server.uri),
         ("the path cannot be used", ("run", job, "--events", twice / "e"), server.uri),
         ("must be given together", ("enqueue", job, "--source", documents, "--topic", "t"), server.uri),
         ("rejects this user", ("status", job), server.uri.replace("postgres@", "nobody-knows@")),

@@ -24,7 +24,7 @@ COUNT = 200
 
 @pytest.fixture
 def broker() -> FakeBroker:
-    return FakeBroker(ack_deadline_s=2.0, seed=5)
+    return FakeBroker(ack_deadline_s=2.0)
 
 
 @pytest.fixture
