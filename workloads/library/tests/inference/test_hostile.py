@@ -64,12 +64,6 @@ def test_no_id_that_postgresql_cannot_hold_passes(name: str) -> None:
         checked_item("job", name, b"", source="test")
 
 
-def test_the_value_of_a_secret_variable_is_not_shown(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SOME_TOKEN", "canary-of-the-hub")
-    monkeypatch.setenv("COLOUR", "a-plain-value")
-    assert redacted("401 for canary-of-the-hub, a-plain-value") == "401 for ***, a-plain-value"
-
-
 @given(st.text(max_size=70))
 def test_job_names_are_plain(name: str) -> None:
     if not job_fault(name):
@@ -78,18 +72,19 @@ def test_job_names_are_plain(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("raw", "content"),
+    ("raw", "shown"),
     [
-        ("password=canary1", b""),
-        ("Authorization: Bearer canary1", b""),
-        ("could not reach postgresql://user:canary1@host/db", b""),
-        ("invalid literal for int(): 'canary1'", b"a line with canary1 in it"),
+        ("password=canary", "password=***"),
+        ("Authorization: Bearer canary", "Authorization: ***"),
+        ("could not reach postgresql://user:canary@host/db", "could not reach postgresql://user:***@host/db"),
+        ("invalid literal for int(): 'a sentence'", "invalid literal for int(): 'a ***'"),
+        ("401 for canary-of-the-hub, a-plain-value", "401 for ***, a-plain-value"),
     ],
 )
-def test_errors_are_shown_without_secrets_and_content(raw: str, content: bytes) -> None:
-    text = redacted(raw, content=content)
-    assert "canary1" not in text
-    assert text
+def test_errors_are_shown_without_secrets_and_content(monkeypatch: pytest.MonkeyPatch, raw: str, shown: str) -> None:
+    monkeypatch.setenv("SOME_TOKEN", "canary-of-the-hub")
+    monkeypatch.setenv("COLOUR", "a-plain-value")
+    assert redacted(raw, content=b"of a sentence") == shown
 
 
 def test_sql_is_never_built_from_text() -> None:
