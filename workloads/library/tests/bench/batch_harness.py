@@ -90,9 +90,7 @@ class Bench:
         with connect(self.uri) as connection:
             fingerprint = jobs.pin(connection, job, predictor.configuration)
         with open_pool(self.uri) as pool:
-            results = PostgresResults(
-                pool, job=job, fingerprint=fingerprint, worker=events.process, max_failures=settings.max_failures
-            )
+            results = PostgresResults(pool, job=job, fingerprint=fingerprint, worker=events.process)
             parts = Parts(
                 queue=PostgresQueue(pool, job, lease_s=settings.lease_s, sleep=stop.wait),
                 results=results,
