@@ -95,7 +95,10 @@ class FakeBroker:
     def _take(self, topic: str, limit: int) -> list[types.ReceivedMessage]:
         now = self.clock()
         due = list(itertools.islice((m for m in self._messages[topic].values() if m.visible_at <= now), limit))
-        return [self._deliver(message, now) for message in due if not self._given_up(topic, message)]
+        for message in due:
+            if self.max_attempts and message.attempts >= self.max_attempts:
+                self.dead.append(self._messages[topic].pop(message.id).data)
+        return [self._deliver(message, now) for message in due if message.id in self._messages[topic]]
 
     def _deliver(self, message: _Message, now: float) -> types.ReceivedMessage:
         message.attempts += 1
@@ -104,12 +107,6 @@ class FakeBroker:
         message.visible_at = now if again else now + self.ack_deadline_s
         body = types.PubsubMessage(data=message.data, message_id=message.id)
         return types.ReceivedMessage(ack_id=message.ack_id, message=body, delivery_attempt=message.attempts)
-
-    def _given_up(self, topic: str, message: _Message) -> bool:
-        if not self.max_attempts or message.attempts < self.max_attempts:
-            return False
-        self.dead.append(self._messages[topic].pop(message.id).data)
-        return True
 
     def _held(self, wanted: types.AcknowledgeRequest | types.ModifyAckDeadlineRequest) -> list[_Message]:
         """Messages whose newest delivery has one of these ids and whose lease has not ended."""

@@ -4,7 +4,6 @@ import itertools
 import json
 import re
 import string
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -31,7 +30,7 @@ from holdfast.inference.predictor.frames import configuration_of, values_of
 from holdfast.inference.results import jobs
 from holdfast.inference.results.embedded_postgres import EmbeddedPostgres
 from holdfast.inference.results.export import export
-from holdfast.inference.values import MAX_NESTING, Value, encode_value
+from holdfast.inference.values import MAX_NESTING, encode_value
 from workloads.library.tests.inference.harness import CountingPredictor, Harness, items
 from workloads.library.tests.inference.test_commands import run_command
 
@@ -98,7 +97,7 @@ def test_sql_is_never_built_from_text() -> None:
 @given(st.lists(IDS, min_size=1, max_size=5, unique=True))
 @example(list(HOSTILE))
 def test_hostile_ids_are_stored_and_found_as_they_are(harness: Harness, names: list[str]) -> None:
-    harness = replace(harness, job=f"{harness.job}-{next(_examples)}", queue=None)
+    harness = replace(harness, job=f"{harness.job}-{next(_examples)}")
     harness.enqueue([Item(job=harness.job, id=name, body=name.encode()) for name in names])
     assert sorted(lease.item.id for lease in harness.queue.pull(100, 0.0) if lease.item) == sorted(names)
     results = harness.results(CountingPredictor())
@@ -168,12 +167,10 @@ def test_a_configuration_that_is_no_plain_object_is_bad_input(bad: Any) -> None:
 
 @pytest.mark.process
 def test_the_id_is_the_items_and_nothing_of_a_predictors_is_lost(harness: Harness, tmp_path: Path) -> None:
-    class Claiming(CountingPredictor):
-        def predict(self, bodies: Sequence[bytes]) -> list[Value]:
-            return [{"item": "another", "_item": 1, "score": 2} for _ in bodies]
-
     harness.enqueue(items(harness.job, 1))
-    harness.worker(Claiming()).run()
+    results = harness.results(CountingPredictor())
+    (claim,) = results.claim(["item-00000"]).values()
+    results.store({claim: json.dumps({"item": "another", "_item": 1, "score": 2})})
     export(harness.connection, harness.job, str(tmp_path / "o.jsonl"))
     row = json.loads((tmp_path / "o.jsonl").read_text())
     assert row == {"item": "item-00000", "__item": "another", "_item": 1, "score": 2}

@@ -12,6 +12,7 @@ import pytest
 
 from holdfast.contract.exit_codes import EXIT_COMPLETE, EXIT_PREEMPTED
 from holdfast.inference.results.embedded_postgres import EmbeddedPostgres
+from workloads.library.tests.inference.harness import CountingPredictor, Harness, expected, items
 from workloads.library.tests.inference.test_commands import enqueue, run_command, status_of
 from workloads.library.tests.processes import until
 
@@ -101,7 +102,7 @@ def test_restarts_of_the_database_while_a_worker_loads_and_while_it_commits_lose
             connection.execute(_SLOW_COMMIT)
         loaded.touch()
         for crash in (signal.SIGQUIT, signal.SIGINT):
-            with psycopg.connect(own.uri) as connection:
+            with psycopg.connect(own.uri, autocommit=True) as connection:
                 until(lambda connection=connection: connection.execute(_COMMITTING).rowcount)
             own.stop(crash)
             own.start()
@@ -110,3 +111,19 @@ def test_restarts_of_the_database_while_a_worker_loads_and_while_it_commits_lose
     lines = [json.loads(line) for line in events.read_text().splitlines()]
     assert sum(line["items"] for line in lines if line["event"] == "stored") == 800
     assert any(line.get("source") == "database" for line in lines if line["event"] == "retrying")
+
+
+def test_a_worker_that_stood_still_cannot_write_what_another_has_claimed(
+    harness: Harness, tmp_path: Path, workers: Starter
+) -> None:
+    harness.enqueue(wanted := items(harness.job, 1000))
+    events = tmp_path / "zombie.jsonl"
+    quick = ("--set", "lease_s=1", "--set", "micro_batch=4")
+    zombie = workers(harness.job, "--predictor", "entropy", *quick, "--events", events)
+    until(lambda: count_events(events, "stored") > 3)
+    zombie.send_signal(signal.SIGSTOP)
+    assert harness.worker(CountingPredictor()).run() == EXIT_COMPLETE
+    before = harness.rows()
+    zombie.send_signal(signal.SIGCONT)
+    assert zombie.wait(60) == EXIT_COMPLETE
+    assert harness.rows() == before == expected(wanted)

@@ -1,11 +1,11 @@
 """The drain for servers that have none: a stand-in behaves at SIGTERM as vLLM does, and must lose nothing."""
 
 import json
-import os
-import signal
 import sys
 import threading
 import time
+from collections.abc import Generator
+from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from holdfast.drill.serving.fleet import free_port
 from holdfast.inference.proxy.endpoints import Follower
 from holdfast.inference.proxy.sidecar import Sidecar
 from holdfast.manifests.envoy import CLUSTER, Proxy, bootstrap
-from workloads.library.tests.inference.server.serving import ROOT, Client, envoy, running
+from workloads.library.tests.inference.server.serving import Client, envoy, running
 from workloads.library.tests.processes import until
 
 pytestmark = pytest.mark.process
@@ -25,7 +25,7 @@ WINDOW_S = 15.0
 
 
 class LikeVllm(BaseHTTPRequestHandler):
-    """Answers until SIGTERM, then refuses what is new with 503 and finishes what it has (vllm#36666)."""
+    """Answers until SIGTERM, then refuses new requests with 503 and finishes those that it has (vllm#36666)."""
 
     stopping = threading.Event()
 
@@ -47,15 +47,13 @@ class LikeVllm(BaseHTTPRequestHandler):
     def log_message(self, format: str, *args: object) -> None: ...
 
 
-def stand_in(port: int) -> None:
-    server = ThreadingHTTPServer(("127.0.0.1", port), LikeVllm)
-    signals = list[int]()  # a handler that sets an event for which its own thread waits can stop on the event's lock
-    signal.signal(signal.SIGTERM, lambda number, _: signals.append(number))
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    while not signals:
-        time.sleep(0.01)
-    LikeVllm.stopping.set()
-    time.sleep(sidecar_budget(WINDOW_S)[1])  # --shutdown-timeout
+@contextmanager
+def listening(handler: type[BaseHTTPRequestHandler]) -> Generator[int]:
+    """Its port."""
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield server.server_port
+        server.shutdown()
 
 
 def code(port: int, path: str, method: str = "GET") -> int:
@@ -65,12 +63,18 @@ def code(port: int, path: str, method: str = "GET") -> int:
         return 0
 
 
+@pytest.fixture
+def port() -> Generator[int]:
+    with listening(LikeVllm) as port:
+        yield port
+
+
 def test_with_the_sidecar_no_request_meets_a_server_that_refuses_and_a_proxy_takes_it_out_in_time(
-    tmp_path: Path,
+    tmp_path: Path, port: int
 ) -> None:
     """Played as the kubelet does it: the hook, then SIGTERM. A real Envoy, endpoints as the watcher writes them: no change
     of them is needed, its own health check sees the drain."""
-    port, probe_port, hook_port, proxy_port, admin_port, metrics = (free_port() for _ in range(6))
+    probe_port, hook_port, proxy_port, admin_port, metrics = (free_port() for _ in range(5))
     piece = {"metadata": {"name": "a"}, "ports": [{"port": port}], "endpoints": [{"addresses": ["127.0.0.1"]}]}
     out = tmp_path / "servers.json"
     follower = Follower(namespace="n", service="s", cluster=CLUSTER, out=out, health_port=probe_port)
@@ -81,12 +85,7 @@ def test_with_the_sidecar_no_request_meets_a_server_that_refuses_and_a_proxy_tak
     config.write_text(json.dumps(bootstrap(Proxy(endpoints_file=str(out), longest_request_s=7.0, **ports))))
     serve = [sys.executable, "-m", "holdfast", "serve", "sidecar", "--health", f"http://127.0.0.1:{port}/health"]
     serve += ["--port", str(probe_port), "--hook-port", str(hook_port), "--window", str(WINDOW_S)]
-    here = os.environ | {"PYTHONPATH": str(ROOT)}
-    with (
-        running([sys.executable, __file__, str(port)], environment=here) as vllm,
-        running(serve),
-        envoy(config, admin_port) as healthy,
-    ):
+    with running(serve), envoy(config, admin_port) as healthy:
         until(lambda: code(probe_port, READY_PATH) == 200, "both to be ready")
         until(lambda: healthy() == 1, "the proxy to find the server healthy")
         assert code(proxy_port, "/v1/completions", "POST") == 200
@@ -99,8 +98,8 @@ def test_with_the_sidecar_no_request_meets_a_server_that_refuses_and_a_proxy_tak
         assert {code(port, "/v1/completions", "POST") for _ in range(10)} == {200}, "of clients that follow late"
         hook.join()
         assert time.monotonic() - began >= sidecar_budget(WINDOW_S)[0]
-        vllm.send_signal(signal.SIGTERM)
-        until(lambda: code(port, "/v1/completions", "POST") in (0, 503), "what the same client would have met")
+        LikeVllm.stopping.set()
+        assert code(port, "/v1/completions", "POST") == 503, "what the same client would have met"
 
 
 def test_a_neighbour_that_does_not_answer_is_not_ready_and_the_listening_thread_ends() -> None:
@@ -120,13 +119,7 @@ def test_a_drain_waits_until_no_request_is_counted() -> None:
             Counting.left -= 1
             self._answer(200, f"http.requests.downstream_rq_active: {max(0, Counting.left)}".encode())
 
-    with ThreadingHTTPServer(("127.0.0.1", 0), Counting) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        url = f"http://127.0.0.1:{server.server_port}/stats"
+    with listening(Counting) as port:
+        url = f"http://127.0.0.1:{port}/stats"
         Sidecar(health_url=url, hold_s=0.0, most_s=30.0, count_url=url).drain()
-        server.shutdown()
     assert Counting.left == 0
-
-
-if __name__ == "__main__":
-    stand_in(int(sys.argv[1]))

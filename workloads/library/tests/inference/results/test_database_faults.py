@@ -35,7 +35,7 @@ def own_database(
         with connect(server.uri) as connection:
             schema.migrate(connection)
             connection.execute(changes)
-        with open_pool(server.uri) as pool, psycopg.connect(server.uri) as connection:
+        with open_pool(server.uri) as pool, psycopg.connect(server.uri, autocommit=True) as connection:
             yield server, Harness(pool=pool, connection=connection, job=job, events=folder / "e.jsonl")
 
 

@@ -76,12 +76,9 @@ def test_the_rendered_job_brings_tables_and_rights_once_and_workers_get_no_more_
     documents = tmp_path / "documents"
     documents.mkdir()
     (documents / "a.txt").write_text("one item")
-    early = subprocess.Popen(
-        [*batch, "enqueue", "night", "--source", documents, "--database", uri(server, WORKER)],
-        env={"HOLDFAST_SCHEMA_WAIT_SECONDS": "60", "PATH": ""},
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    command = [*batch, "enqueue", "night", "--source", documents, "--database", uri(server, WORKER)]
+    waiting = {"HOLDFAST_SCHEMA_WAIT_SECONDS": "60", "PATH": ""}
+    early = subprocess.Popen(command, env=waiting, stderr=subprocess.PIPE, text=True)
     first = rendered_command(server)
     assert first.code == 0, first.stderr
     assert f"granted holdfast_worker to {WORKER}" in first.stderr
