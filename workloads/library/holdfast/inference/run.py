@@ -10,7 +10,7 @@ from psycopg import Connection
 from psycopg_pool import ConnectionPool
 
 from holdfast.contract.errors import InputError
-from holdfast.contract.exit_codes import EXIT_BUG, EXIT_PREEMPTED
+from holdfast.contract.exit_codes import EXIT_BUG, EXIT_PREEMPTED, EXIT_RETRY
 from holdfast.contract.telemetry import KIND_BATCH
 from holdfast.inference.errors import LoaderFailed, PredictorBroken, redacted
 from holdfast.inference.predictor.proxy import ProcessPredictor
@@ -20,7 +20,7 @@ from holdfast.inference.queue.protocol import Queue
 from holdfast.inference.results import jobs, schema
 from holdfast.inference.results.connect import TRANSIENT, connect, database_uri, open_pool
 from holdfast.inference.results.postgres import PostgresResults
-from holdfast.inference.worker.batch_worker import EXIT_DEVICE_LOST, Worker
+from holdfast.inference.worker.batch_worker import Worker
 from holdfast.inference.worker.micro_batch import Parts
 from holdfast.inference.worker.settings import LONGEST_PREDICTION_S, WorkerSettings
 from holdfast.inference.worker.telemetry import WorkerTelemetry
@@ -112,22 +112,17 @@ def run_worker(launch: Launch) -> int:
                 opened_queue(pool, launch.job, launch.broker, lease_s=settings.lease_s, sleep=shutdown.wait) as queue,
             ):
                 results = PostgresResults(
-                    pool,
-                    job=launch.job,
-                    fingerprint=fingerprint,
-                    worker=events.process,
-                    max_failures=settings.max_failures,
-                    load_s=load_s,
+                    pool, job=launch.job, fingerprint=fingerprint, worker=events.process, load_s=load_s
                 )
                 shutdown.begin()
                 parts = Parts(queue=queue, results=results, settings=settings, shutdown=shutdown, telemetry=telemetry)
                 code = Worker(parts, predictor).run()
         except (PredictorBroken, LoaderFailed) as error:
             logs.error("load", f"the model cannot be loaded: {redacted(str(error))}")
-            return EXIT_DEVICE_LOST if isinstance(error, PredictorBroken) else EXIT_BUG
+            return EXIT_RETRY if isinstance(error, PredictorBroken) else EXIT_BUG
         except TRANSIENT as error:
             logs.error("retry", f"gave up waiting for the database or the queue: {type(error).__name__}")
-            code = EXIT_PREEMPTED if shutdown.requested else EXIT_DEVICE_LOST
+            code = EXIT_PREEMPTED if shutdown.requested else EXIT_RETRY
         events.emit("exit", code=code, step=0)
     return code
 

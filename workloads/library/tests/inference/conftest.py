@@ -38,7 +38,7 @@ def pool(server: EmbeddedPostgres) -> Generator[ConnectionPool[Connection]]:
 
 @pytest.fixture
 def connection(server: EmbeddedPostgres) -> Generator[Connection]:
-    with psycopg.connect(server.uri) as opened:
+    with psycopg.connect(server.uri, autocommit=True) as opened:
         yield opened
 
 

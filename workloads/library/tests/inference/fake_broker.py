@@ -38,7 +38,6 @@ class FakeBroker:
     """After these deliveries the broker itself moves a message to `dead`; 0: never."""
     duplicate_share: float = 0.0
     """Of deliveries after which the message is, wrongly, visible at once again."""
-    seed: int = 0
     unavailable: bool = False
     """Every call fails."""
     refused: int = 0
@@ -47,9 +46,7 @@ class FakeBroker:
     _messages: dict[str, dict[str, _Message]] = field(default_factory=lambda: defaultdict(dict))
     _numbers: "itertools.count[int]" = field(default_factory=itertools.count)
     _changed: threading.Condition = field(default_factory=threading.Condition)
-
-    def __post_init__(self) -> None:
-        self._random = random.Random(self.seed)
+    _random: random.Random = field(default_factory=lambda: random.Random(5))
 
     def publish(self, topic: str, data: bytes, **attributes: str) -> "Future[str]":
         self._require_available()
@@ -63,10 +60,10 @@ class FakeBroker:
 
     def pull(self, *, request: Any, timeout: float, retry: None = None) -> types.PullResponse:
         self._require_available()
-        asked = types.PullRequest(request)
+        wanted = types.PullRequest(request)
         until = time.monotonic() + timeout
         with self._changed:
-            while not (taken := self._take(_topic(asked.subscription), asked.max_messages)):
+            while not (taken := self._take(_topic(wanted.subscription), wanted.max_messages)):
                 # The clock may be a test's: look again now and then.
                 if not self._changed.wait(min(0.05, max(0.0, until - time.monotonic()))) and time.monotonic() >= until:
                     raise exceptions.DeadlineExceeded("nothing to deliver")
@@ -75,19 +72,18 @@ class FakeBroker:
 
     def acknowledge(self, *, request: Any, timeout: float = 0.0) -> None:
         self._require_available()
-        asked = types.AcknowledgeRequest(request)
+        wanted = types.AcknowledgeRequest(request)
         with self._changed:
-            messages = self._messages[_topic(asked.subscription)]
-            for message in self._held(asked):
-                del messages[message.id]
+            for message in self._held(wanted):
+                del self._messages[_topic(wanted.subscription)][message.id]
 
     def modify_ack_deadline(self, *, request: Any, timeout: float = 0.0) -> None:
         self._require_available()
-        asked = types.ModifyAckDeadlineRequest(request)
+        wanted = types.ModifyAckDeadlineRequest(request)
         with self._changed:
-            for message in self._held(asked):
-                message.visible_at = self.clock() + asked.ack_deadline_seconds
-                if not asked.ack_deadline_seconds:
+            for message in self._held(wanted):
+                message.visible_at = self.clock() + wanted.ack_deadline_seconds
+                if not wanted.ack_deadline_seconds:
                     message.ack_id = ""
             self._changed.notify_all()
 
@@ -99,7 +95,10 @@ class FakeBroker:
     def _take(self, topic: str, limit: int) -> list[types.ReceivedMessage]:
         now = self.clock()
         due = list(itertools.islice((m for m in self._messages[topic].values() if m.visible_at <= now), limit))
-        return [self._deliver(message, now) for message in due if not self._given_up(topic, message)]
+        for message in due:
+            if self.max_attempts and message.attempts >= self.max_attempts:
+                self.dead.append(self._messages[topic].pop(message.id).data)
+        return [self._deliver(message, now) for message in due if message.id in self._messages[topic]]
 
     def _deliver(self, message: _Message, now: float) -> types.ReceivedMessage:
         message.attempts += 1
@@ -109,16 +108,10 @@ class FakeBroker:
         body = types.PubsubMessage(data=message.data, message_id=message.id)
         return types.ReceivedMessage(ack_id=message.ack_id, message=body, delivery_attempt=message.attempts)
 
-    def _given_up(self, topic: str, message: _Message) -> bool:
-        if not self.max_attempts or message.attempts < self.max_attempts:
-            return False
-        self.dead.append(self._messages[topic].pop(message.id).data)
-        return True
-
-    def _held(self, asked: types.AcknowledgeRequest | types.ModifyAckDeadlineRequest) -> list[_Message]:
+    def _held(self, wanted: types.AcknowledgeRequest | types.ModifyAckDeadlineRequest) -> list[_Message]:
         """Messages whose newest delivery has one of these ids and whose lease has not ended."""
-        now, messages = self.clock(), self._messages[_topic(asked.subscription)]
-        named = ((ack_id, messages.get(ack_id.partition(":")[0])) for ack_id in asked.ack_ids)
+        now, messages = self.clock(), self._messages[_topic(wanted.subscription)]
+        named = ((ack_id, messages.get(ack_id.partition(":")[0])) for ack_id in wanted.ack_ids)
         return [m for ack_id, m in named if m is not None and m.ack_id == ack_id and m.visible_at > now]
 
     def _require_available(self) -> None:

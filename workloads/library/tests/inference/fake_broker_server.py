@@ -42,18 +42,15 @@ def _handlers(broker: FakeBroker) -> list[grpc.GenericRpcHandler]:
         except exceptions.DeadlineExceeded:
             return b""
 
-    publisher = {"Publish": _method(publish, types.PublishRequest)}
-    subscriber = {
-        "Pull": _method(pull, types.PullRequest),
-        "Acknowledge": _method(lambda r, _: broker.acknowledge(request=r), types.AcknowledgeRequest),
-        "ModifyAckDeadline": _method(
-            lambda r, _: broker.modify_ack_deadline(request=r), types.ModifyAckDeadlineRequest
-        ),
-    }
-    return [
-        grpc.method_handlers_generic_handler(f"google.pubsub.v1.{name}", methods)
-        for name, methods in (("Publisher", publisher), ("Subscriber", subscriber))
-    ]
+    services = {
+        "Publisher": {"Publish": _method(publish, types.PublishRequest)},
+        "Subscriber": {
+            "Pull": _method(pull, types.PullRequest),
+            "Acknowledge": _method(lambda r, _: broker.acknowledge(request=r), types.AcknowledgeRequest),
+            "ModifyAckDeadline": _method(lambda r, _: broker.modify_ack_deadline(request=r), types.ModifyAckDeadlineRequest),
+        },
+    }  # fmt: skip
+    return [grpc.method_handlers_generic_handler(f"google.pubsub.v1.{name}", found) for name, found in services.items()]
 
 
 def _method(answer: Callable[[Any, float], bytes | None], kind: Any) -> grpc.RpcMethodHandler:

@@ -8,9 +8,10 @@ import time
 from collections import Counter
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
-from typing import Any, LiteralString, cast
+from typing import Any, LiteralString
 
 from psycopg import Connection
 from psycopg_pool import ConnectionPool
@@ -68,30 +69,24 @@ class Harness:
     job: str
     events: Path
     settings: WorkerSettings = QUICK
-    queue: Queue = field(default=cast("Queue", None))
-    """In the database where none is given."""
 
-    def __post_init__(self) -> None:
-        self.queue = self.queue or PostgresQueue(self.pool, self.job, lease_s=self.settings.lease_s)
+    @cached_property
+    def queue(self) -> Queue:
+        """In the database, where a test assigns no other."""
+        return PostgresQueue(self.pool, self.job, lease_s=self.settings.lease_s)
 
     def enqueue(self, wanted: Sequence[Item]) -> None:
         enqueue(self.connection, self.queue, self.job, wanted)
 
     def results(self, predictor: ProcessPredictor, name: str = "w") -> PostgresResults:
         fingerprint = jobs.pin(self.connection, self.job, predictor.configuration)
-        return PostgresResults(
-            self.pool,
-            job=self.job,
-            fingerprint=fingerprint,
-            worker=f"{self.job}-{name}",
-            max_failures=self.settings.max_failures,
-        )
+        return PostgresResults(self.pool, job=self.job, fingerprint=fingerprint, worker=f"{self.job}-{name}")
 
     def worker(
         self,
         predictor: ProcessPredictor,
         shutdown: Shutdown | None = None,
-        at: Callable[[Failpoint], None] | None = None,
+        at: Callable[[Failpoint], None] = lambda _: None,
     ) -> Worker:
         log = EventLog.open(self.events, job=self.job, kind=KIND_BATCH)
         parts = Parts(
@@ -99,22 +94,18 @@ class Harness:
             results=self.results(predictor, f"w{os.getpid()}-{next(_numbers)}"),
             settings=self.settings,
             shutdown=shutdown or Shutdown(),
-            telemetry=WorkerTelemetry(log, at) if at else WorkerTelemetry(log),
+            telemetry=WorkerTelemetry(log, at),
         )
         return Worker(parts, predictor)
 
     def one(self, query: LiteralString) -> Any:
         """The value that `query` finds, which may ask for %(job)s."""
         row = self.connection.execute(query, {"job": self.job}).fetchone()
-        self.connection.commit()
         return row and row[0]
 
     def rows(self) -> dict[str, tuple[str, dict[str, Any]]]:
-        found = self.connection.execute(
-            "SELECT item, status, value FROM holdfast.result WHERE job = %s", (self.job,)
-        ).fetchall()
-        self.connection.commit()
-        return {item: (status, value) for item, status, value in found}
+        query = "SELECT item, status, value FROM holdfast.result WHERE job = %s"
+        return {item: (status, value) for item, status, value in self.connection.execute(query, (self.job,))}
 
     def event_lines(self, event: str) -> list[dict[str, Any]]:
         lines = self.events.read_text().splitlines() if self.events.exists() else []

@@ -8,10 +8,9 @@ import subprocess
 import sys
 from collections.abc import Iterable
 from contextlib import redirect_stderr, redirect_stdout
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from unittest.mock import patch
 
 import psycopg
@@ -27,34 +26,31 @@ BATCH = (sys.executable, "-m", "holdfast", "batch")
 FAULTY = "workloads.library.tests.inference.server.playing_predictors:faulty"
 
 
-@dataclass
-class Done:
+class Done(NamedTuple):
     code: int
     stdout: str
     stderr: str
 
 
 def run_command(*arguments: object, uri: str = "", code: int = 0) -> Done:
-    run = as_process if arguments[0] == "run" else in_this_process
-    done = run([str(word) for word in arguments], {**os.environ, "HOLDFAST_DATABASE_URL": uri})
+    words, environment = [str(word) for word in arguments], {**os.environ, "HOLDFAST_DATABASE_URL": uri}
+    if words[0] == "run":
+        process = subprocess.run([*BATCH, *words], env=environment, capture_output=True, text=True, timeout=120)
+        done = Done(process.returncode, process.stdout, process.stderr)
+    else:
+        done = in_this_process(words, environment)
     assert done.code == code, (arguments, done)
     return done
 
 
-def as_process(arguments: list[str], environment: dict[str, str]) -> Done:
-    done = subprocess.run([*BATCH, *arguments], env=environment, capture_output=True, text=True, timeout=120)
-    return Done(done.returncode, done.stdout, done.stderr)
-
-
 def in_this_process(arguments: list[str], environment: dict[str, str]) -> Done:
     out, err = io.StringIO(), io.StringIO()
-    code: object = 0
-    with patch.dict(os.environ, environment), redirect_stdout(out), redirect_stderr(err):
-        try:
-            run_cli(lambda: app(["batch", *arguments]))
-        except SystemExit as end:
-            code = end.code
-    return Done(code if isinstance(code, int) else 0, out.getvalue(), err.getvalue())
+    with (
+        patch.dict(os.environ, environment), redirect_stdout(out), redirect_stderr(err),
+        pytest.raises(SystemExit) as end,
+    ):  # fmt: skip
+        run_cli(lambda: app(["batch", *arguments]))
+    return Done(int(end.value.code or 0), out.getvalue(), err.getvalue())
 
 
 def enqueue(uri: str, job: str, folder: Path, rows: Iterable[object], *options: str, code: int = 0) -> Done:
@@ -68,13 +64,12 @@ def status_of(uri: str, job: str) -> dict[str, Any]:
     return json.loads(run_command("status", job, "--json", uri=uri).stdout)
 
 
-def scaling(uri: str, job: str) -> tuple[int, float, int]:
-    """What the exporter shows."""
-    with psycopg.connect(uri) as connection:
-        connection.execute("SET ROLE holdfast_exporter")
-        query = "SELECT backlog_items, oldest_seconds, replicas_wanted FROM holdfast.job_scaling WHERE job = %s"
-        row = connection.execute(query, (job,)).fetchone()
-    assert row is not None
+def scaling(connection: psycopg.Connection, job: str) -> tuple[int, float, int]:
+    """What the exporter shows; and nothing was changed."""
+    connection.execute("SET ROLE holdfast_exporter")
+    query = "SELECT backlog_items, oldest_seconds, replicas_wanted FROM holdfast.job_scaling WHERE job = %s"
+    (row,) = connection.execute(query, (job,))
+    connection.rollback()
     return row
 
 
@@ -84,23 +79,18 @@ def test_a_folder_is_queued_scored_shown_and_exported(
     in_an_hour = (datetime.now(UTC) + timedelta(hours=1)).isoformat()
     words = ("enqueue", job, "--source", documents, "--deadline", in_an_hour, "--json")
     assert [json.loads(run_command(*words, uri=server.uri).stdout)["new"] for _ in range(2)] == [100, 0]
-    backlog, oldest, replicas = scaling(server.uri, job)
-    assert (backlog, replicas) == (100, 1), "the speed of a worker is unknown yet"
-    assert oldest > 0
     with psycopg.connect(server.uri) as connection:
+        backlog, oldest, replicas = scaling(connection, job)
+        assert (backlog, replicas) == (100, 1) and oldest > 0, "the speed of a worker is unknown yet"
         # A worker that does an item in ten minutes: 100 items in an hour need 17 of them.
         connection.execute("UPDATE holdfast.job SET fingerprint = 'f' WHERE job = %s", (job,))
         connection.execute(
             "INSERT INTO holdfast.worker (worker, job, fingerprint, done, started_at, seen_at)"
             " VALUES (%s, %s, 'f', 1, now() - interval '10 minutes', now())", (f"{job}-w", job),
         )  # fmt: skip
-    assert scaling(server.uri, job)[0::2] == (99, 17)
-    with psycopg.connect(server.uri) as connection:
-        connection.execute("DELETE FROM holdfast.worker WHERE job = %s", (job,))
-        connection.execute("UPDATE holdfast.job SET fingerprint = NULL WHERE job = %s", (job,))
-
-    run_command("run", job, "--predictor", "entropy", "--events", tmp_path / "e.jsonl", uri=server.uri)
-    assert scaling(server.uri, job) == (0, 0.0, 0)
+        assert scaling(connection, job)[0::2] == (99, 17)
+        run_command("run", job, "--predictor", "entropy", "--events", tmp_path / "e.jsonl", uri=server.uri)
+        assert scaling(connection, job) == (0, 0.0, 0)
     status = status_of(server.uri, job)
     assert (status["total"], status["done"], status["waiting"], status["replicas_wanted"]) == (100, 100, 0, 0)
     assert "100 of 100 (100.0%)" in run_command("status", job, uri=server.uri).stdout
@@ -130,14 +120,12 @@ def test_dead_items_are_listed_and_brought_back(server: EmbeddedPostgres, job: s
     assert (status["done"], status["failed"]) == (1, 2), "they were tried again, and are as bad as before"
 
 
-def test_bad_input_ends_with_exit_2_and_names_the_fix(
+def test_bad_input_ends_with_exit_2_and_names_the_fix_and_a_loader_with_a_bug_with_70(
     server: EmbeddedPostgres, job: str, tmp_path: Path, documents: Path
 ) -> None:
-    empty = tmp_path / "empty"
-    empty.mkdir()
-    twice = tmp_path / "twice.jsonl"
+    twice, empty, large = (tmp_path / name for name in ("twice.jsonl", "empty", "large"))
     twice.write_text('{"id": 1, "x": 1}\n{"id": 1, "x": 2}\n')
-    large = tmp_path / "large"
+    empty.mkdir()
     large.mkdir()
     (large / "large.txt").write_bytes(b"x" * (4 * 1024 * 1024 + 1))
     run_command("enqueue", job, "--source", documents, uri=server.uri)
@@ -149,6 +137,7 @@ def test_bad_input_ends_with_exit_2_and_names_the_fix(
         ("cannot be read", ("enqueue", job, "--source", documents, "--deadline", "tomorrow"), server.uri),
         ("job name", ("status", "a job; DROP TABLE"), server.uri),
         ("needs a model", ("run", job), server.uri),
+        ("no config.json", ("run", job, "--predictor", "holdfast.inference.examples.vllm_predictor:build"), server.uri),
         ("the path cannot be used", ("run", job, "--events", twice / "e"), server.uri),
         ("must be given together", ("enqueue", job, "--source", documents, "--topic", "t"), server.uri),
         ("rejects this user", ("status", job), server.uri.replace("postgres@", "nobody-knows@")),
@@ -161,9 +150,5 @@ def test_bad_input_ends_with_exit_2_and_names_the_fix(
         assert expected in done.stderr, (expected, done.stderr)
         assert "fix:" in done.stderr
         assert "Traceback" not in done.stderr and "canary" not in done.stderr
-
-
-def test_a_loader_with_a_bug_ends_the_worker_as_a_bug(server: EmbeddedPostgres, job: str, documents: Path) -> None:
-    run_command("enqueue", job, "--source", documents, uri=server.uri)
     run = ("run", job, "--predictor", FAULTY.replace(":faulty", ":bug"))
     assert "RuntimeError" in run_command(*run, uri=server.uri, code=EXIT_BUG).stderr

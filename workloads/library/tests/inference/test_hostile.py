@@ -4,7 +4,6 @@ import itertools
 import json
 import re
 import string
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -31,7 +30,7 @@ from holdfast.inference.predictor.frames import configuration_of, values_of
 from holdfast.inference.results import jobs
 from holdfast.inference.results.embedded_postgres import EmbeddedPostgres
 from holdfast.inference.results.export import export
-from holdfast.inference.values import MAX_NESTING, Value, encode_value
+from holdfast.inference.values import MAX_NESTING, encode_value
 from workloads.library.tests.inference.harness import CountingPredictor, Harness, items
 from workloads.library.tests.inference.test_commands import run_command
 
@@ -64,12 +63,6 @@ def test_no_id_that_postgresql_cannot_hold_passes(name: str) -> None:
         checked_item("job", name, b"", source="test")
 
 
-def test_the_value_of_a_secret_variable_is_not_shown(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SOME_TOKEN", "canary-of-the-hub")
-    monkeypatch.setenv("COLOUR", "a-plain-value")
-    assert redacted("401 for canary-of-the-hub, a-plain-value") == "401 for ***, a-plain-value"
-
-
 @given(st.text(max_size=70))
 def test_job_names_are_plain(name: str) -> None:
     if not job_fault(name):
@@ -78,18 +71,19 @@ def test_job_names_are_plain(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("raw", "content"),
+    ("raw", "shown"),
     [
-        ("password=canary1", b""),
-        ("Authorization: Bearer canary1", b""),
-        ("could not reach postgresql://user:canary1@host/db", b""),
-        ("invalid literal for int(): 'canary1'", b"a line with canary1 in it"),
+        ("password=canary", "password=***"),
+        ("Authorization: Bearer canary", "Authorization: ***"),
+        ("could not reach postgresql://user:canary@host/db", "could not reach postgresql://user:***@host/db"),
+        ("invalid literal for int(): 'a sentence'", "invalid literal for int(): 'a ***'"),
+        ("401 for canary-of-the-hub, a-plain-value", "401 for ***, a-plain-value"),
     ],
 )
-def test_errors_are_shown_without_secrets_and_content(raw: str, content: bytes) -> None:
-    text = redacted(raw, content=content)
-    assert "canary1" not in text
-    assert text
+def test_errors_are_shown_without_secrets_and_content(monkeypatch: pytest.MonkeyPatch, raw: str, shown: str) -> None:
+    monkeypatch.setenv("SOME_TOKEN", "canary-of-the-hub")
+    monkeypatch.setenv("COLOUR", "a-plain-value")
+    assert redacted(raw, content=b"of a sentence") == shown
 
 
 def test_sql_is_never_built_from_text() -> None:
@@ -103,7 +97,7 @@ def test_sql_is_never_built_from_text() -> None:
 @given(st.lists(IDS, min_size=1, max_size=5, unique=True))
 @example(list(HOSTILE))
 def test_hostile_ids_are_stored_and_found_as_they_are(harness: Harness, names: list[str]) -> None:
-    harness = replace(harness, job=f"{harness.job}-{next(_examples)}", queue=None)
+    harness = replace(harness, job=f"{harness.job}-{next(_examples)}")
     harness.enqueue([Item(job=harness.job, id=name, body=name.encode()) for name in names])
     assert sorted(lease.item.id for lease in harness.queue.pull(100, 0.0) if lease.item) == sorted(names)
     results = harness.results(CountingPredictor())
@@ -173,12 +167,10 @@ def test_a_configuration_that_is_no_plain_object_is_bad_input(bad: Any) -> None:
 
 @pytest.mark.process
 def test_the_id_is_the_items_and_nothing_of_a_predictors_is_lost(harness: Harness, tmp_path: Path) -> None:
-    class Claiming(CountingPredictor):
-        def predict(self, bodies: Sequence[bytes]) -> list[Value]:
-            return [{"item": "another", "_item": 1, "score": 2} for _ in bodies]
-
     harness.enqueue(items(harness.job, 1))
-    harness.worker(Claiming()).run()
+    results = harness.results(CountingPredictor())
+    (claim,) = results.claim(["item-00000"]).values()
+    results.store({claim: json.dumps({"item": "another", "_item": 1, "score": 2})})
     export(harness.connection, harness.job, str(tmp_path / "o.jsonl"))
     row = json.loads((tmp_path / "o.jsonl").read_text())
     assert row == {"item": "item-00000", "__item": "another", "_item": 1, "score": 2}

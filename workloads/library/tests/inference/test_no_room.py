@@ -1,4 +1,4 @@
-"""No room in the database or on the disk, folders that cannot be used: a clear error, and nothing half done."""
+"""A full database or disk, a folder that cannot be used: a clear error, and no partial result."""
 
 from collections.abc import Generator
 from contextlib import contextmanager
@@ -14,11 +14,7 @@ from workloads.library.tests.inference.harness import CountingPredictor, Harness
 from workloads.library.tests.inference.test_commands import enqueue, run_command
 
 pytestmark = pytest.mark.process
-
-
 ROWS = [{"id": f"{n:05d}", "text": "good"} for n in range(1_600)]
-
-
 _REFUSE = """
 CREATE FUNCTION public.refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
     IF NEW.item > '01500' THEN RAISE EXCEPTION 'no room here' USING ERRCODE = TG_ARGV[0]; END IF;
@@ -42,9 +38,9 @@ def refusing(uri: str, state: str) -> Generator[None]:
 
 def left(uri: str, job: str) -> list[int]:
     count = sql.SQL("SELECT count(*) FROM holdfast.{} WHERE job = %s")
+    queries = [count.format(sql.Identifier(table)) for table in ("job", "item", "outbox", "queue")]
     with psycopg.connect(uri) as connection:
-        asked = (count.format(sql.Identifier(table)) for table in ("job", "item", "outbox", "queue"))
-        return [found for query in asked for (found,) in connection.execute(query, (job,))]
+        return [found for query in queries for (found,) in connection.execute(query, (job,))]
 
 
 @pytest.mark.parametrize(("state", "code"), [("53100", EXIT_RETRY), ("25006", EXIT_RETRY), ("42501", EXIT_BAD_INPUT)])

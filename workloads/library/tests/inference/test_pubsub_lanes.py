@@ -11,7 +11,7 @@ import pytest
 from holdfast.contract.exit_codes import EXIT_BAD_INPUT
 from holdfast.inference.results.embedded_postgres import EmbeddedPostgres
 from holdfast.manifests import batch
-from holdfast.manifests.render_context import Body, RenderContext
+from holdfast.manifests.render_context import RenderContext
 from infra import describe
 from infra.environments import Environment, load
 from infra.specs import queue
@@ -27,62 +27,47 @@ def with_lanes(lanes: int) -> Environment:
     return replace(env, queue=replace(env.queue, lanes=lanes))
 
 
-def rendered(lanes: int) -> RenderContext:
-    return RenderContext(describe.platform(with_lanes(lanes)))
-
-
-def command(body: Body) -> list[str]:
-    (main,) = body["spec"]["template"]["spec"]["containers"]
-    return main["command"]
-
-
-def queue_options(words: list[str]) -> list[str]:
-    names = ("--topic", "--subscription")
-    return [word for name in names if name in words for word in (name, words[words.index(name) + 1])]
+def queue_options(lanes: int) -> list[list[str]]:
+    """As rendered for the job that loads, the one that drains and the one that runs on."""
+    context = RenderContext(describe.platform(with_lanes(lanes)))
+    found: list[list[str]] = []
+    for build in (batch.load, batch.drain, batch.steady):
+        (main,) = build(context)["spec"]["template"]["spec"]["containers"]
+        named = zip(main["command"], main["command"][1:], strict=False)
+        found.append([word for pair in named if pair[0] in ("--topic", "--subscription") for word in pair])
+    return found
 
 
 @pytest.fixture
-def broker() -> Generator[tuple[FakeBroker, str]]:
-    made = FakeBroker(max_attempts=5)
-    with fake_broker_server.serve(made) as address:
-        yield made, address
-
-
-def test_without_lanes_jobs_queue_in_the_database() -> None:
-    for build in (batch.load, batch.drain, batch.steady):
-        assert queue_options(command(build(rendered(0)))) == []
+def fake(monkeypatch: pytest.MonkeyPatch) -> Generator[FakeBroker]:
+    with fake_broker_server.serve(broker := FakeBroker(max_attempts=5)) as address:
+        monkeypatch.setenv("PUBSUB_EMULATOR_HOST", address)
+        yield broker
 
 
 def test_every_lane_is_made_and_granted_and_no_pod_may_make_one() -> None:
-    context = rendered(2)
+    assert queue_options(0) == [[]] * 3, "without lanes jobs queue in the database"
     resources = queue.resources(with_lanes(2))
     made = {r.arguments["name"] for r in resources if r.kind == "google_pubsub_subscription"}
-    for build in (batch.load, batch.drain, batch.steady):
-        words = command(build(context))
-        name = words[words.index("--subscription") + 1].rpartition("/")[2]
+    for *_, subscription in queue_options(2):
+        name = subscription.rpartition("/")[2]
         assert name in made
         granted = {r.arguments["role"] for r in resources if r.arguments.get("subscription") == name}
         assert granted == {"roles/pubsub.subscriber"}
-    assert {r.arguments["role"] for r in resources if "iam" in r.kind} == {
-        "roles/pubsub.subscriber",
-        "roles/pubsub.publisher",
-    }
+    roles = {r.arguments["role"] for r in resources if "iam" in r.kind}
+    assert roles == {"roles/pubsub.subscriber", "roles/pubsub.publisher"}
     assert len({(r.kind, r.id) for r in resources}) == len(resources)
 
 
 @pytest.mark.process
 @pytest.mark.timeout(300)
 def test_two_rendered_jobs_run_side_by_side_and_a_third_is_refused(
-    server: EmbeddedPostgres, broker: tuple[FakeBroker, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    server: EmbeddedPostgres, fake: FakeBroker, tmp_path: Path
 ) -> None:
-    fake, address = broker
-    context = rendered(2)
-    monkeypatch.setenv("PUBSUB_EMULATOR_HOST", address)
     rows = [{"id": n, "text": f"text {n}"} for n in range(COUNT)]
-    loading = queue_options(command(batch.load(context)))
-    jobs = {name: queue_options(command(build(context))) for name, build in
-            ((batch.DRAIN, batch.drain), (batch.STEADY, batch.steady))}  # fmt: skip
-    assert loading == jobs[batch.DRAIN]
+    loading, drain, steady = queue_options(2)
+    jobs = {batch.DRAIN: drain, batch.STEADY: steady}
+    assert loading == drain
     for name, options in jobs.items():
         enqueue(server.uri, name, tmp_path, rows, *options)
     refusal = enqueue(server.uri, "third", tmp_path, rows, *loading, code=EXIT_BAD_INPUT).stderr

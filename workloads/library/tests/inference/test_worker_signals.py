@@ -1,5 +1,6 @@
 """The worker as Kubernetes meets it: a real process with real signals, in every phase."""
 
+import json
 import signal
 import subprocess
 import time
@@ -11,6 +12,7 @@ import pytest
 
 from holdfast.contract.exit_codes import EXIT_COMPLETE, EXIT_PREEMPTED
 from holdfast.inference.results.embedded_postgres import EmbeddedPostgres
+from workloads.library.tests.inference.harness import CountingPredictor, Harness, expected, items
 from workloads.library.tests.inference.test_commands import enqueue, run_command, status_of
 from workloads.library.tests.processes import until
 
@@ -19,11 +21,12 @@ FAULTY = "workloads.library.tests.inference.server.playing_predictors"
 Starter = Callable[..., subprocess.Popen[bytes]]
 
 
-def leased(uri: str, job: str) -> bool:
-    with psycopg.connect(uri) as connection:
-        query = "SELECT EXISTS (SELECT FROM holdfast.queue WHERE job = %s AND deliveries > 0)"
-        row = connection.execute(query, (job,)).fetchone()
-    return bool(row and row[0])
+_SLOW_COMMIT = """
+CREATE FUNCTION linger() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM pg_sleep(0.3); RETURN NULL; END $$;
+CREATE CONSTRAINT TRIGGER lingering AFTER UPDATE ON holdfast.result DEFERRABLE INITIALLY DEFERRED
+FOR EACH ROW WHEN (NEW.status = 'done' AND NEW.item LIKE '%77') EXECUTE FUNCTION linger();
+"""
+_COMMITTING = "SELECT FROM pg_stat_activity WHERE state = 'active' AND query ILIKE 'commit%'"
 
 
 def count_events(path: Path, event: str) -> int:
@@ -57,7 +60,8 @@ def test_what_hangs_is_abandoned_when_the_window_ends(
         # No claim can be written, so a drain would have to wait for the lock.
         blocker.execute("LOCK TABLE holdfast.result IN SHARE MODE")
         worker = workers(job, "--predictor", "entropy", "--window", 5, "--events", tmp_path / "e.jsonl")
-        until(lambda: leased(server.uri, job))
+        leased = "SELECT FROM holdfast.queue WHERE job = %s AND deliveries > 0"
+        until(lambda: blocker.execute(leased, (job,)).rowcount)
         worker.send_signal(signal.SIGTERM)
         assert worker.wait(60) == EXIT_PREEMPTED
         query = "SELECT count(*) FROM holdfast.queue WHERE job = %s AND visible_at <= clock_timestamp()"
@@ -81,7 +85,7 @@ def test_a_notice_while_the_model_loads_is_not_kept_waiting(
     assert status_of(server.uri, job)["failures"] == deaths, "the death that came before counts, the stop does not"
 
 
-def test_the_worker_outlives_restarts_of_the_database_while_it_loads_and_while_it_works(
+def test_restarts_of_the_database_while_a_worker_loads_and_while_it_commits_lose_and_double_nothing(
     tmp_path: Path, job: str, workers: Starter
 ) -> None:
     events = tmp_path / "e.jsonl"
@@ -94,11 +98,32 @@ def test_the_worker_outlives_restarts_of_the_database_while_it_loads_and_while_i
         until(loaded.with_suffix(".loading").exists)
         own.stop(signal.SIGINT)  # whatever connection it has while it loads is dead
         own.start()
-        loaded.touch()
-        until(lambda: count_events(events, "stored") > 3)
-        own.stop(signal.SIGQUIT)
-        own.start()
-        assert worker.wait(120) == EXIT_COMPLETE
         with psycopg.connect(own.uri) as connection:
-            row = connection.execute("SELECT count(*), count(DISTINCT item) FROM holdfast.result WHERE status = 'done'")
-            assert row.fetchone() == (800, 800)
+            connection.execute(_SLOW_COMMIT)
+        loaded.touch()
+        for crash in (signal.SIGQUIT, signal.SIGINT):
+            with psycopg.connect(own.uri, autocommit=True) as connection:
+                until(lambda connection=connection: connection.execute(_COMMITTING).rowcount)
+            own.stop(crash)
+            own.start()
+        assert worker.wait(120) == EXIT_COMPLETE
+        assert status_of(own.uri, job)["done"] == 800
+    lines = [json.loads(line) for line in events.read_text().splitlines()]
+    assert sum(line["items"] for line in lines if line["event"] == "stored") == 800
+    assert any(line.get("source") == "database" for line in lines if line["event"] == "retrying")
+
+
+def test_a_worker_that_stood_still_cannot_write_what_another_has_claimed(
+    harness: Harness, tmp_path: Path, workers: Starter
+) -> None:
+    harness.enqueue(wanted := items(harness.job, 1000))
+    events = tmp_path / "zombie.jsonl"
+    quick = ("--set", "lease_s=1", "--set", "micro_batch=4")
+    zombie = workers(harness.job, "--predictor", "entropy", *quick, "--events", events)
+    until(lambda: count_events(events, "stored") > 3)
+    zombie.send_signal(signal.SIGSTOP)
+    assert harness.worker(CountingPredictor()).run() == EXIT_COMPLETE
+    before = harness.rows()
+    zombie.send_signal(signal.SIGCONT)
+    assert zombie.wait(60) == EXIT_COMPLETE
+    assert harness.rows() == before == expected(wanted)

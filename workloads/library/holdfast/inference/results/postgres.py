@@ -132,11 +132,10 @@ class PostgresResults:
         job: str,
         fingerprint: str,
         worker: str,
-        max_failures: int,
         load_s: float = 0.0,
     ) -> None:
         """`load_s`: what the worker took until its model was loaded; paid for like the rest."""
-        self._pool, self._max_failures, self._load_s = pool, max_failures, load_s
+        self._pool, self._load_s = pool, load_s
         self._key = {"job": job, "fingerprint": fingerprint, "worker": worker}
 
     def claim(self, items: Sequence[str]) -> dict[str, Claim]:
@@ -158,14 +157,14 @@ class PostgresResults:
             done |= {item for (item,) in self._rows(_DONE_AMONG, items=missing)}
         return done, set(items) - done
 
-    def fail(self, failures: Sequence[Failure]) -> tuple[dict[str, int], dict[str, int]]:
+    def fail(self, failures: Sequence[Failure], max_failures: int) -> tuple[dict[str, int], dict[str, int]]:
         """Count a processing failure of each; the last one allowed makes the item dead and writes its dead letter.
 
         Returns the items that may be tried again, and those that are dead, with their failures so far."""
         rows = self._rows(
             _FAIL,
             durable=True,
-            max_failures=self._max_failures,
+            max_failures=max_failures,
             items=[f.claim.item for f in failures],
             fences=[f.claim.fence for f in failures],
             classes=[f.error_class for f in failures],

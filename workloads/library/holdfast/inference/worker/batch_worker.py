@@ -26,8 +26,6 @@ from holdfast.inference.worker.writer import Writer
 from holdfast.runtime import logs
 from holdfast.runtime.shutdown import leave_now
 
-EXIT_DEVICE_LOST = EXIT_RETRY  # same meaning to Kubernetes: retry me, elsewhere if you can
-
 
 class Worker:
     def __init__(self, parts: Parts, predictor: ProcessPredictor) -> None:
@@ -62,7 +60,7 @@ class Worker:
                 self._writer.put(self._predict(batch))
             preempted = self._shutdown.requested
         except PredictorBroken as broken:
-            code, outcome, preempted = EXIT_DEVICE_LOST, "failed", self._shutdown.requested
+            code, outcome, preempted = EXIT_RETRY, "failed", self._shutdown.requested
             why = redacted(str(broken))
             (logs.info if preempted else logs.error)("predict", f"the predictor is broken: {why}")
             self._telemetry.emit("stop", step=0, reason=why)

@@ -71,7 +71,7 @@ class Writer(threading.Thread):
         self._telemetry.failpoint(Failpoint.ACKED)
 
     def _count(self, failures: Sequence[Failure]) -> None:
-        retry, dead = self._retry(lambda: self._results.fail(failures))
+        retry, dead = self._retry(lambda: self._results.fail(failures, self._settings.max_failures))
         classes = {failure.claim.item: failure.error_class for failure in failures}
         for item, times in {**retry, **dead}.items():
             self._telemetry.emit("item_failed", item=item, error_class=classes[item], failures=times)

@@ -4,6 +4,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Generator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -12,14 +13,13 @@ import pytest
 
 from holdfast.contract.environment import ENV_DATABASE, ENV_GPUS
 from holdfast.contract.errors import InputError
-from holdfast.contract.exit_codes import EXIT_COMPLETE, EXIT_PREEMPTED
+from holdfast.contract.exit_codes import EXIT_COMPLETE, EXIT_PREEMPTED, EXIT_RETRY
 from holdfast.inference.errors import ItemFault, ProcessDied
 from holdfast.inference.items import Item
 from holdfast.inference.predictor.batch_time import BatchTime
 from holdfast.inference.predictor.proxy import ProcessPredictor
 from holdfast.inference.predictor.spec import PredictorSpec
 from holdfast.inference.results import dead_letters
-from holdfast.inference.worker.batch_worker import EXIT_DEVICE_LOST
 from holdfast.inference.worker.telemetry import Failpoint
 from holdfast.inference.worker.triage import bound_s
 from holdfast.runtime.shutdown import Shutdown
@@ -49,10 +49,6 @@ def bodies(job: str, *wanted: str) -> list[Item]:
     return [Item(job=job, id=f"{n:02d} {body}", body=body.encode()) for n, body in enumerate(wanted)]
 
 
-def failures(harness: Harness) -> int:
-    return harness.one("SELECT coalesce(sum(failures), 0) FROM holdfast.result WHERE job = %(job)s")
-
-
 def test_items_that_kill_the_process_are_dead_lettered_once_and_the_others_are_done(harness: Harness) -> None:
     deadly, good = ("segfault", "exit", "kill"), ["good"] * 6
     wanted = bodies(harness.job, *good, *deadly, *good)
@@ -73,8 +69,8 @@ def test_a_device_on_which_everything_fails_counts_against_no_item(
 ) -> None:
     harness.enqueue(bodies(harness.job, *[fault] * 4))
     with process(timeout_s=timeout_s) as predictor:
-        assert harness.worker(predictor).run() == EXIT_DEVICE_LOST
-    assert failures(harness) == 0
+        assert harness.worker(predictor).run() == EXIT_RETRY
+    assert not harness.event_lines("item_failed")
     assert len(harness.queue.pull(9, 0.0)) == 4, "given back at once"
 
 
@@ -91,7 +87,7 @@ def test_a_process_that_dies_with_an_eviction_counts_against_no_item(harness: Ha
 
         threading.Thread(target=evict_once_dead, daemon=True).start()
         assert harness.worker(predictor, shutdown).run() == EXIT_PREEMPTED
-    assert failures(harness) == 0
+    assert not harness.event_lines("item_failed")
 
 
 def test_the_predicting_process_sees_no_way_into_the_database(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -148,31 +144,29 @@ def test_a_stop_gives_back_what_was_handed_over_ahead(harness: Harness, tmp_path
     with process() as predictor:
         assert harness.worker(predictor, shutdown, at).run() == EXIT_PREEMPTED
     states = Counter(status for status, _ in harness.rows().values())
-    assert len(harness.queue.pull(99, 0.0)) == 40 - states["done"], "all that is not done can be had at once"
+    assert states["done"] in range(4, 40, 4), "whole micro-batches are committed"
+    assert len(harness.queue.pull(99, 0.0)) == 40 - states["done"], "other workers get all others at once"
     assert states["held"] == 0
 
 
-def test_a_hanging_item_is_counted_within_three_bounds_and_others_can_be_had_meanwhile(
+def test_a_hanging_item_is_counted_within_three_bounds_and_other_workers_get_the_rest_meanwhile(
     harness: Harness, capsys: pytest.CaptureFixture[str]
 ) -> None:
     harness.settings = replace(SETTINGS, micro_batch=16, max_failures=1)
     harness.enqueue(bodies(harness.job, *["good"] * 40, "hang", *["good"] * 60))
-    elsewhere: list[int] = []
 
-    def another_worker() -> None:
+    def another_worker() -> int:
         until(lambda: harness.event_lines("released"))
         leases = harness.queue.pull(99, 0.0)
-        elsewhere.append(len(leases))
         harness.queue.release(leases)
+        return len(leases)
 
-    other = threading.Thread(target=another_worker, daemon=True)
-    other.start()
     began = time.monotonic()
-    with process(timeout_s=BOUND_S) as predictor:
+    with ThreadPoolExecutor(1) as other, process(timeout_s=BOUND_S) as predictor:
+        released = other.submit(another_worker)
         assert harness.worker(predictor).run() == EXIT_COMPLETE
     assert time.monotonic() - began < 3 * BOUND_S, "with all that was done before and after"
-    other.join(10)
-    assert elsewhere and elsewhere[0] >= 16, "what waited behind the overdue micro-batch"
+    assert released.result() >= 16, "what waited behind the overdue micro-batch"
     assert [item for item, (status, _) in harness.rows().items() if status == "dead"] == ["40 hang"]
     assert harness.event_lines("overdue")[0]["seconds"] <= BOUND_S / 2
     assert "overdue" in capsys.readouterr().out

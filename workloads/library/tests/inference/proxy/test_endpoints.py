@@ -10,10 +10,7 @@ from holdfast.inference.proxy.endpoints import Follower, chosen
 
 
 def entry(address: str, *, ready: bool | None = True, serving: bool = True, terminating: bool = False) -> Any:
-    return {
-        "addresses": [address],
-        "conditions": {"ready": ready, "serving": serving, "terminating": terminating},
-    }
+    return {"addresses": [address], "conditions": {"ready": ready, "serving": serving, "terminating": terminating}}
 
 
 def piece(name: str, *entries: Any) -> Any:

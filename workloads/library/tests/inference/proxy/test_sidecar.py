@@ -1,12 +1,11 @@
 """The drain for servers that have none: a stand-in behaves at SIGTERM as vLLM does, and must lose nothing."""
 
-import http.client
 import json
-import os
-import signal
 import sys
 import threading
 import time
+from collections.abc import Generator
+from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,7 @@ from holdfast.drill.serving.fleet import free_port
 from holdfast.inference.proxy.endpoints import Follower
 from holdfast.inference.proxy.sidecar import Sidecar
 from holdfast.manifests.envoy import CLUSTER, Proxy, bootstrap
-from workloads.library.tests.inference.server.serving import ROOT, envoy, running
+from workloads.library.tests.inference.server.serving import Client, envoy, running
 from workloads.library.tests.processes import until
 
 pytestmark = pytest.mark.process
@@ -26,7 +25,7 @@ WINDOW_S = 15.0
 
 
 class LikeVllm(BaseHTTPRequestHandler):
-    """Answers until SIGTERM, then refuses what is new with 503 and finishes what it has (vllm#36666)."""
+    """Answers until SIGTERM, then refuses new requests with 503 and finishes those that it has (vllm#36666)."""
 
     stopping = threading.Event()
 
@@ -48,77 +47,71 @@ class LikeVllm(BaseHTTPRequestHandler):
     def log_message(self, format: str, *args: object) -> None: ...
 
 
-def stand_in(port: int) -> None:
-    server = ThreadingHTTPServer(("127.0.0.1", port), LikeVllm)
-    asked = list[int]()  # a handler that sets an event for which its own thread waits can stop on the event's lock
-    signal.signal(signal.SIGTERM, lambda number, _: asked.append(number))
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    while not asked:
-        time.sleep(0.01)
-    LikeVllm.stopping.set()
-    time.sleep(sidecar_budget(WINDOW_S)[1])  # --shutdown-timeout
+@contextmanager
+def listening(handler: type[BaseHTTPRequestHandler]) -> Generator[int]:
+    """Its port."""
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield server.server_port
+        server.shutdown()
 
 
 def code(port: int, path: str, method: str = "GET") -> int:
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
     try:
-        connection.request(method, path, b"{}" if method == "POST" else None)
-        return connection.getresponse().status
+        return Client(port).request(method, path, b"{}" if method == "POST" else None).status
     except OSError:
         return 0
-    finally:
-        connection.close()
+
+
+@pytest.fixture
+def port() -> Generator[int]:
+    with listening(LikeVllm) as port:
+        yield port
 
 
 def test_with_the_sidecar_no_request_meets_a_server_that_refuses_and_a_proxy_takes_it_out_in_time(
-    tmp_path: Path,
+    tmp_path: Path, port: int
 ) -> None:
     """Played as the kubelet does it: the hook, then SIGTERM. A real Envoy, endpoints as the watcher writes them: no change
     of them is needed, its own health check sees the drain."""
-    port, beside, hook_port, asked, admin_port, metrics = (free_port() for _ in range(6))
+    probe_port, hook_port, proxy_port, admin_port, metrics = (free_port() for _ in range(5))
     piece = {"metadata": {"name": "a"}, "ports": [{"port": port}], "endpoints": [{"addresses": ["127.0.0.1"]}]}
-    out = tmp_path / "endpoints" / "servers.json"
-    out.parent.mkdir()
-    follower = Follower(namespace="n", service="s", cluster=CLUSTER, out=out, health_port=beside)
+    out = tmp_path / "servers.json"
+    follower = Follower(namespace="n", service="s", cluster=CLUSTER, out=out, health_port=probe_port)
     follower.take([("ADDED", piece)])
     follower.keep_only({"a"})
-    ports: dict[str, Any] = {"host": "127.0.0.1", "port": asked, "admin_port": admin_port, "metrics_port": metrics}
+    ports: dict[str, Any] = {"host": "127.0.0.1", "port": proxy_port, "admin_port": admin_port, "metrics_port": metrics}
     config = tmp_path / "envoy.json"
     config.write_text(json.dumps(bootstrap(Proxy(endpoints_file=str(out), longest_request_s=7.0, **ports))))
     serve = [sys.executable, "-m", "holdfast", "serve", "sidecar", "--health", f"http://127.0.0.1:{port}/health"]
-    serve += ["--port", str(beside), "--hook-port", str(hook_port), "--window", str(WINDOW_S)]
-    here = os.environ | {"PYTHONPATH": str(ROOT)}
-    with (
-        running([sys.executable, __file__, str(port)], environment=here) as vllm,
-        running(serve),
-        envoy(config, admin_port) as healthy,
-    ):
-        until(lambda: code(beside, READY_PATH) == 200, "both to be ready")
+    serve += ["--port", str(probe_port), "--hook-port", str(hook_port), "--window", str(WINDOW_S)]
+    with running(serve), envoy(config, admin_port) as healthy:
+        until(lambda: code(probe_port, READY_PATH) == 200, "both to be ready")
         until(lambda: healthy() == 1, "the proxy to find the server healthy")
-        assert code(asked, "/v1/completions", "POST") == 200
-        assert code(beside, DRAIN_PATH) == 404, "whom a policy lets ask for readiness cannot end it"
+        assert code(proxy_port, "/v1/completions", "POST") == 200
+        assert code(probe_port, DRAIN_PATH) == 404, "whom a policy lets ask for readiness cannot end it"
         hook = threading.Thread(target=code, args=(hook_port, DRAIN_PATH))
         began = time.monotonic()
         hook.start()
-        until(lambda: code(beside, READY_PATH) == 503, "readiness to end")
+        until(lambda: code(probe_port, READY_PATH) == 503, "readiness to end")
         until(lambda: healthy() == 0, "the proxy to see the drain")
         assert {code(port, "/v1/completions", "POST") for _ in range(10)} == {200}, "of clients that follow late"
         hook.join()
         assert time.monotonic() - began >= sidecar_budget(WINDOW_S)[0]
-        vllm.send_signal(signal.SIGTERM)
-        until(lambda: code(port, "/v1/completions", "POST") in (0, 503), "what the same client would have met")
+        LikeVllm.stopping.set()
+        assert code(port, "/v1/completions", "POST") == 503, "what the same client would have met"
 
 
-def test_what_has_listened_for_a_neighbour_that_is_away_is_at_rest_afterwards() -> None:
+def test_a_neighbour_that_does_not_answer_is_not_ready_and_the_listening_thread_ends() -> None:
     sidecar = Sidecar(health_url="http://127.0.0.1:9/health", hold_s=0.0, most_s=0.0)
-    assert not sidecar.ready(), "its neighbour does not answer"
+    assert not sidecar.ready()
     with sidecar.listening("127.0.0.1", 0):
         (thread,) = (each for each in threading.enumerate() if each.name == "sidecar")
     thread.join(30)
     assert not thread.is_alive()
 
 
-def test_a_count_that_can_be_asked_is_waited_for() -> None:
+def test_a_drain_waits_until_no_request_is_counted() -> None:
     class Counting(LikeVllm):
         left = 3
 
@@ -126,13 +119,7 @@ def test_a_count_that_can_be_asked_is_waited_for() -> None:
             Counting.left -= 1
             self._answer(200, f"http.requests.downstream_rq_active: {max(0, Counting.left)}".encode())
 
-    with ThreadingHTTPServer(("127.0.0.1", 0), Counting) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        url = f"http://127.0.0.1:{server.server_port}/stats"
+    with listening(Counting) as port:
+        url = f"http://127.0.0.1:{port}/stats"
         Sidecar(health_url=url, hold_s=0.0, most_s=30.0, count_url=url).drain()
-        server.shutdown()
     assert Counting.left == 0
-
-
-if __name__ == "__main__":
-    stand_in(int(sys.argv[1]))

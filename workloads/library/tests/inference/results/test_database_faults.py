@@ -1,7 +1,6 @@
 """A database that fails in the middle: its disk is full, it is restarted in a commit, it cannot serialise."""
 
 import random
-import signal
 import subprocess
 from collections.abc import Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -36,7 +35,7 @@ def own_database(
         with connect(server.uri) as connection:
             schema.migrate(connection)
             connection.execute(changes)
-        with open_pool(server.uri) as pool, psycopg.connect(server.uri) as connection:
+        with open_pool(server.uri) as pool, psycopg.connect(server.uri, autocommit=True) as connection:
             yield server, Harness(pool=pool, connection=connection, job=job, events=folder / "e.jsonl")
 
 
@@ -71,30 +70,6 @@ def test_a_disk_on_which_no_file_can_grow_is_waited_for(job: str, tmp_path: Path
             limit_files(tmp_path, server, "unlimited")
         values = Bulky().predict([item.body for item in wanted])
         assert harness.rows() == {i.id: ("done", v) for i, v in zip(wanted, values, strict=True)}
-
-
-_SLOW_COMMIT = """
-CREATE FUNCTION linger() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM pg_sleep(0.3); RETURN NULL; END $$;
-CREATE CONSTRAINT TRIGGER lingering AFTER UPDATE ON holdfast.result DEFERRABLE INITIALLY DEFERRED
-FOR EACH ROW WHEN (NEW.status = 'done' AND NEW.item LIKE '%7') EXECUTE FUNCTION linger();
-"""
-_COMMITTING = "SELECT count(*) FROM pg_stat_activity WHERE state = 'active' AND query ILIKE 'commit%%'"
-
-
-def test_a_restart_in_the_middle_of_a_commit_loses_and_doubles_nothing(job: str, tmp_path: Path) -> None:
-    with own_database(tmp_path, job, changes=_SLOW_COMMIT) as (server, harness):
-        wanted = items(job, 120)
-        harness.enqueue(wanted)
-        with working(harness) as thread:
-            for crash in (signal.SIGQUIT, signal.SIGINT):
-                with psycopg.connect(server.uri) as harness.connection:
-                    until(lambda: harness.one(_COMMITTING), alive=thread.is_alive)
-                    server.stop(crash)
-                server.start()
-        with psycopg.connect(server.uri) as harness.connection:
-            assert harness.rows() == expected(wanted)
-        assert database_troubles(harness) > 0
-        assert sum(event["items"] for event in harness.event_lines("stored")) == 120
 
 
 # Serialisation failure, deadlock, out of connections, statement cancelled, disk full.

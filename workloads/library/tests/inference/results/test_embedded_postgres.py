@@ -1,10 +1,10 @@
 import json
+import math
 import os
 import shutil
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
@@ -21,28 +21,25 @@ from tests import support
 
 pytestmark = pytest.mark.process
 DATABASE = (sys.executable, "-m", "holdfast", "batch", "database", "--dir")
+LONG = (
+    "it's a name with spaces " * 5
+)  # a path longer than a socket's may be, so that the socket has a folder of its own
 
 
 @contextmanager
 def run_command(folder: Path) -> Generator[tuple[subprocess.Popen[str], str]]:
-    process = subprocess.Popen([*DATABASE, str(folder)], stdout=subprocess.PIPE, text=True)
-    assert process.stdout is not None
-    try:
-        yield process, json.loads(process.stdout.readline())["uri"]
-    finally:
-        process.kill()
-        process.wait()
-        process.stdout.close()
+    with subprocess.Popen([*DATABASE, str(folder)], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        try:
+            yield process, json.loads(process.stdout.readline())["uri"]
+        finally:
+            process.kill()
 
 
-def test_it_starts_again_after_a_kill_keeps_what_was_committed_and_stops_in_order(tmp_path: Path) -> None:
-    folder = tmp_path / "a folder with a long name, longer than a socket's path may be" / ("x" * 60)
-    folder.parent.mkdir()
-    with run_command(folder) as (process, uri):
-        with psycopg.connect(uri) as connection:
-            connection.execute("INSERT INTO holdfast.job (job) VALUES ('kept')")
-        os.kill(process.pid, signal.SIGKILL)
-        process.wait()
+def test_it_starts_again_after_a_kill_keeps_what_was_committed_and_stops_cleanly(tmp_path: Path) -> None:
+    folder = tmp_path / LONG
+    with run_command(folder) as (_, uri), psycopg.connect(uri) as connection:
+        connection.execute("INSERT INTO holdfast.job (job) VALUES ('kept')")
     with run_command(folder) as (process, uri):
         with psycopg.connect(uri) as connection:
             assert connection.execute("SELECT job FROM holdfast.job").fetchone() == ("kept",)
@@ -55,27 +52,23 @@ def test_it_starts_again_after_a_kill_keeps_what_was_committed_and_stops_in_orde
             pass
 
 
-@pytest.mark.parametrize("uri", ["postgresql:///?service=holdfast", "environment alone"])
-def test_the_database_may_be_named_by_a_service_file_as_beside_a_cloud_sql_proxy(
-    server: EmbeddedPostgres, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, uri: str
+@pytest.mark.parametrize(("uri", "service"), [("postgresql:///?service=holdfast", ""), ("postgresql://", "holdfast")])
+def test_the_database_may_be_named_by_a_service_file_as_with_a_cloud_sql_proxy(
+    server: EmbeddedPostgres, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, uri: str, service: str
 ) -> None:
-    """Host, user and password in a mounted file; the URI, which anybody may read, holds none of them."""
+    """Host, user and password are in a mounted file, not in the URI that anybody may read."""
     named = conninfo_to_dict(server.uri)
     lines = "".join(f"{name}={value}\n" for name, value in {**named, "password": "pa ss"}.items())
     (tmp_path / "pg_service.conf").write_text("[holdfast]\n" + lines)
     monkeypatch.setenv("PGSERVICEFILE", str(tmp_path / "pg_service.conf"))
-    if "service" not in uri:
-        monkeypatch.setenv("PGSERVICE", "holdfast")
-        uri = "postgresql://"
+    if service:
+        monkeypatch.setenv("PGSERVICE", service)
     with connect(database_uri(uri)) as connection:
         assert connection.execute("SELECT current_user").fetchone() == (named["user"],)
     with open_pool(uri, size=1) as pool, pool.connection() as connection:
         assert connection.execute("SELECT current_user").fetchone() == (WORKER_ROLE,)
     with pytest.raises(InputError, match="not found"):
         connect("service=another", patience_s=0.0)
-
-
-LONG = "x" * 120  # a path longer than a socket's may be, so that the socket stands in a folder of its own
 
 
 def connects_as(uri: str, uid: int) -> bool:
@@ -92,7 +85,7 @@ def test_the_server_is_private_and_one_folder_is_served_once(tmp_path: Path) -> 
     with EmbeddedPostgres(tmp_path / LONG) as server:
         folder = Path(str(conninfo_to_dict(server.uri)["host"]))
         assert not folder.is_relative_to(tmp_path)
-        assert (folder.stat().st_mode & 0o777, folder.stat().st_uid) == (0o700, server_uid())
+        assert (oct(folder.stat().st_mode), folder.stat().st_uid) == ("0o40700", server_uid())
         with pytest.raises(InputError, match="another process"), EmbeddedPostgres(tmp_path / LONG):
             pass
         if os.geteuid() == 0:  # only root can act as another account
@@ -101,11 +94,11 @@ def test_the_server_is_private_and_one_folder_is_served_once(tmp_path: Path) -> 
             server.start()  # as one that an earlier version made
             assert connects_as(server.uri, 0)
             assert not connects_as(server.uri, 65533)
-            assert not connects_as(server.uri, 65534), "the account that the server has is nobody's in particular"
+            assert not connects_as(server.uri, 65534), "others use the server's account, too"
 
 
 @pytest.mark.parametrize("kind", ["link", "file"])
-def test_a_folder_for_the_socket_that_somebody_else_made_is_refused(tmp_path: Path, kind: str) -> None:
+def test_a_folder_for_the_socket_that_another_user_made_is_refused(tmp_path: Path, kind: str) -> None:
     folder = socket_folder(tmp_path / LONG / "pgdata", "of-a-test")
     folder.parent.mkdir(exist_ok=True)
     folder.symlink_to(tmp_path) if kind == "link" else folder.touch()
@@ -128,8 +121,6 @@ def test_wrong_credentials_are_bad_input_and_are_not_tried_again(tmp_path: Path)
         with connect(f"postgresql://scorer:right@{place}"):
             pass
         for wrong in ("scorer:canary", "scorer", "stranger:canary"):
-            began = time.monotonic()
             with pytest.raises(InputError, match="rejects this user") as error:
-                connect(f"postgresql://{wrong}@{place}", patience_s=600.0)
-            assert time.monotonic() - began < 300
+                connect(f"postgresql://{wrong}@{place}", patience_s=math.inf)
             assert "canary" not in str(error.value)

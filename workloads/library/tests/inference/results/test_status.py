@@ -29,9 +29,8 @@ def test_a_worker_costs_from_its_start_to_now_or_to_its_last_sign_of_life(
                 (seen, ended, job),
             )
         status = read_status(connection, job)
-        assert status.worker_seconds == pytest.approx(seconds + 60, abs=20), (
-            f"{name}: loading its model is paid for too"
-        )
+        # Loading its model is paid for, too.
+        assert status.worker_seconds == pytest.approx(seconds + 60, abs=20), name
         assert (status.workers, status.killed, status.preempted) == counts, name
         shown = table(replace(status, worker_seconds=3_900.0, eta_seconds=None))
         for text in ("8 of 8 (100.0%)", f"{counts[0]} now", f"{counts[2]} with notice", "1:05:00", "unknown"):

@@ -96,8 +96,8 @@ class Served(Client):
         return [json.loads(line) for line in self.log.read_text().splitlines() if line.startswith("{")]
 
 
-def head(length: int, path: str = INFER, *more: bytes) -> bytes:
-    lines = [f"POST {path} HTTP/1.1".encode(), b"Host: here", b"Content-Length: %d" % length, *more]
+def head(length: int, *more: bytes) -> bytes:
+    lines = [f"POST {INFER} HTTP/1.1".encode(), b"Host: here", b"Content-Length: %d" % length, *more]
     return b"\r\n".join(lines) + b"\r\n\r\n"
 
 

@@ -1,7 +1,8 @@
 """The queue of a model: no request is lost, none that was accepted is answered late, and nothing is refused for ever."""
 
-import math
+import itertools
 import random
+from collections.abc import Callable, Iterable
 
 import pytest
 from hypothesis import given, settings
@@ -23,6 +24,42 @@ def ticket(items: int = 1, *, arrived: float = 0.0, deadline: float = 1.0) -> Ti
     return Ticket(items=items, arrived_s=arrived, deadline_s=arrived + deadline)
 
 
+def played(
+    batcher: Batcher[Ticket], requests: Iterable[Ticket], takes_s: Callable[[int], float]
+) -> tuple[list[Ticket], list[tuple[Ticket, float]], list[Ticket]]:
+    """On a device whose batches take so long: the requests that were accepted, answered (when), and dropped late."""
+    accepted, answered, late = list[Ticket](), list[tuple[Ticket, float]](), list[Ticket]()
+    now = 0.0  # of the device
+
+    def compute() -> None:
+        nonlocal now
+        late.extend(batcher.late(now))
+        batch = batcher.take(now)
+        items = sum(t.items for t in batch)
+        assert items <= batcher.batch_items
+        batcher.begin(batch, now)
+        took_s = takes_s(items) if batch else 0.0
+        now += took_s
+        batcher.end()
+        if batch:
+            batcher.timing.observe(items, took_s)
+        answered.extend((t, now) for t in batch)
+
+    for request in requests:
+        while batcher.waiting and now < request.arrived_s:
+            compute()
+        now = max(now, request.arrived_s) if not batcher.waiting else now
+        # The device may be busy beyond this arrival: its clock has run ahead.
+        batcher.free_at_s, batcher.running = now, int(now > request.arrived_s)
+        if batcher.refusal(request, request.arrived_s) is None:
+            batcher.add(request)
+            accepted.append(request)
+        batcher.running = 0
+    while batcher.waiting:
+        compute()
+    return accepted, answered, late
+
+
 # After the one before; its items; the time that its client gives it.
 arrival = st.tuples(st.floats(0.0, 0.2), st.integers(1, 8), st.floats(0.02, 1.0))
 
@@ -32,43 +69,14 @@ arrival = st.tuples(st.floats(0.0, 0.2), st.integers(1, 8), st.floats(0.02, 1.0)
 def test_every_request_leaves_once_and_an_accepted_one_is_answered_in_time(
     stream: list[tuple[float, int, float]], a: float, b: float, most: int
 ) -> None:
-    """On a device that takes exactly a + b n seconds for a batch, which is known, as after a minute of work."""
-    batcher = knowing(most, a, b)
-    answered: list[tuple[Ticket, float]] = []
-    late: list[Ticket] = []
-    let_in: list[Ticket] = []
-    at = now = 0.0  # of the clients, of the device
-
-    def compute() -> None:
-        nonlocal now
-        late.extend(batcher.late(now))
-        batch = batcher.take(now)
-        items = sum(t.items for t in batch)
-        assert items <= most
-        batcher.begin(batch, now)
-        now += a + b * items
-        batcher.timing.observe(items, a + b * items)
-        batcher.end()
-        answered.extend((t, now) for t in batch)
-
-    for gap, items, patience in stream:
-        at += gap
-        while batcher.waiting and now < at:
-            compute()
-        now = max(now, at) if not batcher.waiting else now
-        request = ticket(items, arrived=at, deadline=patience)
-        # The device may be busy beyond this arrival: its clock has run ahead.
-        batcher.free_at_s, batcher.running = now, int(now > at)
-        if batcher.refusal(request, at) is None:
-            batcher.add(request)
-            let_in.append(request)
-        batcher.running = 0
-    while batcher.waiting:
-        compute()
-    assert sorted(map(id, let_in)) == sorted([id(t) for t, _ in answered] + [id(t) for t in late])
+    """The batch time is known, as after a minute of work."""
+    times = itertools.accumulate(gap for gap, _, _ in stream)
+    requests = [ticket(n, arrived=at, deadline=s) for at, (_, n, s) in zip(times, stream, strict=True)]
+    accepted, answered, late = played(knowing(most, a, b), requests, lambda items: a + b * items)
+    assert sorted(map(id, accepted)) == sorted([id(t) for t, _ in answered] + [id(t) for t in late])
     one_batch = a + b * most
     assert all(end <= t.deadline_s + one_batch + 1e-9 for t, end in answered)
-    assert [t for t, _ in answered] == [t for t in let_in if t not in late]  # in order of arrival
+    assert [t for t, _ in answered] == [t for t in accepted if t not in late]  # in order of arrival
 
 
 def test_one_slow_batch_does_not_close_the_server_for_ever() -> None:
@@ -96,27 +104,11 @@ def test_a_request_that_would_be_late_is_refused_with_the_time_to_come_back() ->
 @pytest.mark.parametrize("seed", range(3))
 def test_at_three_times_the_load_the_device_still_does_nine_tenths_of_what_it_can(seed: int) -> None:
     """Every client gives it two seconds; a full batch takes 0.8 s, give or take a fifth."""
-    rng = random.Random(seed)
-    batcher = knowing(32, 0.32, 0.016)
-    capacity, seconds = 32 / 0.832, 100.0
-    stream = iter([n / (3 * capacity) for n in range(int(3 * capacity * seconds))])
-    now, due, in_time = 0.0, next(stream), 0
-    while now < seconds:
-        batcher.late(now)
-        batch = batcher.take(now)
-        batcher.begin(batch, now)
-        took = (0.32 + 0.016 * len(batch)) * rng.uniform(0.8, 1.2) if batch else 0.01
-        while due <= now + took:
-            request = ticket(arrived=due, deadline=2.0)
-            if batcher.refusal(request, due) is None:
-                batcher.add(request)
-            due = next(stream, math.inf)
-        now += took
-        batcher.end()
-        if batch:
-            batcher.timing.observe(len(batch), took)
-        in_time += sum(now <= request.deadline_s for request in batch)
-    assert in_time >= 0.9 * capacity * seconds
+    capacity, seconds, noise = 32 / 0.832, 100.0, random.Random(seed)
+    requests = (ticket(arrived=n / (3 * capacity), deadline=2.0) for n in range(int(3 * capacity * seconds)))
+    takes_s = lambda items: (0.32 + 0.016 * items) * noise.uniform(0.8, 1.2)  # noqa: E731
+    _, answered, _ = played(knowing(32, 0.32, 0.016), requests, takes_s)
+    assert sum(end <= request.deadline_s for request, end in answered) >= 0.9 * capacity * seconds
 
 
 def test_noise_of_small_batches_does_not_keep_batches_small() -> None:

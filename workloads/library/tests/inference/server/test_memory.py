@@ -80,10 +80,8 @@ def test_large_bodies_are_parsed_while_probes_are_answered(server: Served) -> No
 
 
 def test_a_body_of_more_values_than_its_bytes_suggest_is_refused(server: Served) -> None:
-    before = server.metric('holdfast_server_requests_total\\{code="413"\\}')
     many = b'{"inputs":[{"name":"x","datatype":"INT8","shape":[1,2000000],"data":[' + b"1," * 1_999_999 + b"1]}]}"
     assert server.request("POST", INFER, many).status == 413
-    assert server.metric('holdfast_server_requests_total\\{code="413"\\}') == before + 1
     unending = b'{"inputs": "' + b"\\," * 2_000_000
     assert server.request("POST", INFER, unending).status == 400, "in no time that grows with its square"
     assert server.infer("," * 3_000_000).status == 200, "those of a text are no values"

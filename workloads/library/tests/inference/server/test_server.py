@@ -9,16 +9,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.contract.serving import drain_budget
-from workloads.library.tests.inference.server.serving import (
-    INFER,
-    PREDICTORS,
-    Answer,
-    Served,
-    head,
-    received,
-    served,
-    texts,
-)
+from workloads.library.tests.inference.server.serving import PREDICTORS, Answer, Served, head, received, served, texts
 from workloads.library.tests.processes import until
 
 pytestmark = pytest.mark.process
@@ -138,7 +129,7 @@ def test_load_is_refused_with_the_time_to_come_back_and_a_gone_client_leaves_the
     holding.result()
     until(lambda: server.infer("after").status == 200, "the server to answer again")
     # The same connection goes on: what was refused is passed over, and the next request begins behind it.
-    unread.sendall(body + head(len(body), INFER, b"Connection: close") + body)
+    unread.sendall(body + head(len(body), b"Connection: close") + body)
     assert b"HTTP/1.1 200 " in received(unread)
 
 

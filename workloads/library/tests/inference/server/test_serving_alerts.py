@@ -4,6 +4,7 @@ import re
 import signal
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -59,13 +60,8 @@ def test_the_alerts_fire_on_what_server_and_proxy_really_export(
     fleet = Fleet(folder=tmp_path, owner=f"test:{tmp_path}", command=command)
     with fleet.running(1):
         [only] = fleet.ready()
-
-        def of_server() -> Scrape:
-            return scrape(only.port, "/metrics")
-
-        def of_proxy() -> Scrape:
-            return scrape(fleet.metrics_port, serving.PROXY_METRICS_PATH)
-
+        of_server = partial(scrape, only.port, "/metrics")
+        of_proxy = partial(scrape, fleet.metrics_port, serving.PROXY_METRICS_PATH)
         server_before, proxy_before = of_server(), of_proxy()
         for _ in range(6):  # one after the other: none is refused, however slow the machine
             assert Client(fleet.port).infer("a request").status == 200

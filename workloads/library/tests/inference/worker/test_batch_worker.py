@@ -1,9 +1,8 @@
 import pytest
 
-from holdfast.contract.exit_codes import EXIT_COMPLETE, EXIT_PREEMPTED
+from holdfast.contract.exit_codes import EXIT_COMPLETE
 from holdfast.inference.items import Item
 from holdfast.inference.worker.telemetry import Failpoint
-from holdfast.runtime.shutdown import Shutdown
 from workloads.library.tests.inference.harness import CountingPredictor, Harness, expected, items
 
 pytestmark = pytest.mark.process  # PostgreSQL
@@ -21,17 +20,6 @@ def test_every_item_is_stored_once_and_a_publishers_duplicates_are_only_acked(ha
     assert harness.worker(again).run() == EXIT_COMPLETE
     assert not again.seen
     assert harness.queue.pull(10, 0.0) == []
-
-
-def test_a_stop_gives_back_what_is_held_and_says_preempted(harness: Harness) -> None:
-    harness.enqueue(items(harness.job, 200))
-    shutdown = Shutdown()
-    predictor = CountingPredictor(before=lambda: shutdown.request("test"))
-    assert harness.worker(predictor, shutdown).run() == EXIT_PREEMPTED
-    done = [item for item, (status, _) in harness.rows().items() if status == "done"]
-    assert 0 < len(done) < 200
-    assert sum(predictor.seen.values()) == len(done), "what was computed is committed"
-    assert len(harness.queue.pull(500, 0.0)) == 200 - len(done), "the rest can be had at once"
 
 
 def test_an_item_that_fails_or_whose_value_cannot_be_stored_costs_its_neighbours_nothing(harness: Harness) -> None:
@@ -76,12 +64,8 @@ def test_an_item_leaves_the_queue_only_after_its_result_is_durable(harness: Harn
     steps: list[tuple[Failpoint, int, int]] = []
 
     def look(point: Failpoint) -> None:
-        with harness.pool.connection() as connection:
-            query = (
-                "SELECT (SELECT count(*) FROM holdfast.queue WHERE job = %(job)s), (SELECT count(*)"
-                " FROM holdfast.result WHERE job = %(job)s AND status = 'done')"
-            )
-            ((waiting, done),) = connection.execute(query, {"job": harness.job})
+        waiting = harness.one("SELECT count(*) FROM holdfast.queue WHERE job = %(job)s")
+        done = harness.one("SELECT count(*) FROM holdfast.result WHERE job = %(job)s AND status = 'done'")
         steps.append((point, waiting, done))
 
     harness.worker(CountingPredictor(), at=look).run()

@@ -1,14 +1,12 @@
 """What goes away, comes twice or stands still around a worker: nothing lost, nothing twice, no help needed."""
 
-import signal
+import json
 import subprocess
+import sys
 import time
-from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 from psycopg import Connection
-from psycopg_pool import ConnectionPool
 
 from holdfast.contract.errors import InputError
 from holdfast.contract.exit_codes import EXIT_COMPLETE
@@ -24,7 +22,7 @@ COUNT = 200
 
 @pytest.fixture
 def broker() -> FakeBroker:
-    return FakeBroker(ack_deadline_s=2.0, seed=5)
+    return FakeBroker(ack_deadline_s=2.0)
 
 
 @pytest.fixture
@@ -56,6 +54,14 @@ def test_malformed_messages_get_a_letter_at_once(harness: Harness, broker: FakeB
     assert "canary" not in str(dead_letter)
 
 
+def test_kills_at_every_step_lose_nothing_and_double_nothing() -> None:
+    """A sample; `make bench-batch` kills 500 times."""
+    command = [sys.executable, "-m", "workloads.library.tests.bench.batch_kills", "--kills", "26", "--seed", "7"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=280)
+    result = json.loads(done.stdout.splitlines()[-1])
+    assert all(result["goals"].values()) and done.returncode == 0, result
+
+
 def test_what_only_the_broker_gave_up_is_brought_back_by_its_name(
     harness: Harness, broker: FakeBroker, connection: Connection
 ) -> None:
@@ -72,25 +78,3 @@ def test_what_only_the_broker_gave_up_is_brought_back_by_its_name(
     for name in (names[0], "no such item"):
         with pytest.raises(InputError, match="the item is done, or not of this job"):
             dead_letters.redrive(connection, harness.queue, harness.job, [name])
-
-
-def test_a_worker_that_stood_still_cannot_write_what_another_has_claimed(
-    pool: ConnectionPool[Connection],
-    connection: Connection,
-    job: str,
-    tmp_path: Path,
-    workers: Callable[..., "subprocess.Popen[bytes]"],
-) -> None:
-    wanted = items(job, 1000)
-    harness = Harness(pool=pool, connection=connection, job=job, events=tmp_path / "heir.jsonl")
-    harness.enqueue(wanted)
-    events = tmp_path / "zombie.jsonl"
-    quick = ("--set", "lease_s=1", "--set", "micro_batch=4")
-    zombie = workers(job, "--predictor", "entropy", *quick, "--events", events)
-    until(lambda: events.exists() and events.read_text().count('"stored"') > 3)
-    zombie.send_signal(signal.SIGSTOP)
-    assert harness.worker(CountingPredictor()).run() == EXIT_COMPLETE
-    before = harness.rows()
-    zombie.send_signal(signal.SIGCONT)
-    assert zombie.wait(60) == EXIT_COMPLETE
-    assert harness.rows() == before == expected(wanted)

@@ -1,28 +1,26 @@
 """Leases are extended for as long as an item is in hand, and not a moment longer."""
 
-import threading
 from collections.abc import Sequence
 
 import psycopg
 
 from holdfast.inference.queue.protocol import Lease
 from holdfast.inference.worker.lease_keeper import LeaseKeeper
+from workloads.library.tests.processes import until
 
 LEASE_S = 0.03
 
 
 class Extended:
-    """As much of a queue as the keeper asks for; its first two answers are errors."""
+    """As much of a queue as the keeper needs; its first two answers are errors."""
 
     def __init__(self) -> None:
-        self.asked: list[list[str]] = []
-        self.calls = threading.Semaphore(0)
+        self.extended: list[list[str]] = []
 
     def extend(self, leases: Sequence[Lease], seconds: float) -> None:
         assert seconds == LEASE_S
-        self.asked.append([lease.ack_id for lease in leases])
-        self.calls.release()
-        if len(self.asked) <= 2:
+        self.extended.append([lease.ack_id for lease in leases])
+        if len(self.extended) <= 2:
             raise psycopg.OperationalError("connection lost")
 
 
@@ -34,11 +32,10 @@ def test_what_is_in_hand_is_extended_again_and_again_until_it_is_dropped() -> No
         keeper.add("a", Lease(ack_id=name, item=None))
     keeper.start()
     try:
-        for _ in range(5):
-            assert queue.calls.acquire(timeout=30)
+        until(lambda: len(queue.extended) >= 5)
         assert [each.ack_id for each in keeper.drop(["a"])] == ["1", "2"]
     finally:
         keeper.stop()
-    assert queue.asked[:5] == [["1", "2"]] * 5
+    assert queue.extended[:5] == [["1", "2"]] * 5
     assert len(errors) == 2
     assert keeper.count() == 0
