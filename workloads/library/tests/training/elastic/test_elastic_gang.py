@@ -5,6 +5,7 @@ import re
 import secrets
 import signal
 import socket
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -176,7 +177,9 @@ def test_too_few_give_their_nodes_back(make: Make) -> None:
 def test_a_node_of_two_processes_is_lost_and_the_other_node_ends_in_the_same_bits(make: Make, undisturbed: str) -> None:
     gang, port = make(nodes=2, gate_step=25), str(free_run(8))
     for node in (0, 1):
-        gang.start_ranks(node, 2, **{ENV_GANG_NODES: "2", ENV_GANG_PORT: port, ENV_COMPLETION_INDEX: str(node)})
+        program = [sys.executable, "-m", gangs.CHILD, json.dumps({**gang.settings, "index": 0})]
+        ranks = [sys.executable, "-m", "holdfast", "train", "ranks", "--processes", "2", "--", *program]
+        gang.launch(node, ranks, **{ENV_GANG_NODES: "2", ENV_GANG_PORT: port, ENV_COMPLETION_INDEX: str(node)})
     gang.until(gang.committed)
     kill_family(gang.processes[0].pid)
     gang.open_gate()

@@ -42,9 +42,6 @@ def storage(tmp_path: Path) -> LocalStorage:
     return LocalStorage.open(str(tmp_path))
 
 
-# The fence of a lead.
-
-
 class Flaky(LocalStorage):
     """Refuses the next `refusals` fences."""
 
