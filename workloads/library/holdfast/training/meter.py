@@ -70,8 +70,7 @@ class Meter:
         self.slowest: Callable[[], dict[str, Any]] | None = None
         """Of a gang: then every rank calls `step` and `flush`."""
         self._slow: int | None = None
-        self._events, self._every, self._on_step = events, every, on_step
-        self._phases: Phases | None = phases
+        self._events, self._every, self._on_step, self._phases = events, every, on_step, phases
         self._lead = False
         self._first = self._last = 0
         self._since = time.monotonic()

@@ -6,7 +6,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast.contract.errors import InputError
+from holdfast.training.config import TrainConfig
 from holdfast.training.data import Corpus, Samples, seed_draws
+from holdfast.training.progress import Progress
 
 TEXT = torch.arange(1000, dtype=torch.int64).remainder(251).to(torch.uint8)
 
@@ -67,3 +69,13 @@ def test_seeded_draws_are_those_of_torch_without_a_look_at_accelerators(monkeypa
     monkeypatch.setattr("traceback.format_stack", lambda: pytest.fail("a call stack in each shard of each step"))
     seed_draws(7, torch.device("cpu"))
     assert torch.equal(torch.rand(3), wanted)
+
+
+def test_progress_goes_on_at_the_sample_notes_the_resize_and_refuses_another_run() -> None:
+    written, read = (Progress(TrainConfig(checkpoints="x", ranks=ranks), fingerprint="f") for ranks in (4, 2))
+    written.advance()
+    read.load_state_dict(written.state_dict())
+    assert (read.consumed, read.resized_from) == (16, 4)
+    for changed in ("seed", "data", "model"):
+        with pytest.raises(InputError, match=f"written with another value of {changed}"):
+            read.load_state_dict(written.state_dict() | {changed: "other"})

@@ -98,9 +98,7 @@ def test_a_run_on_one_node_listens_to_this_machine_only(tmp_path: Path, server: 
     assert found and all(ip_address(address).is_loopback for address in found)
 
 
-# A rank that is gone before the stop is agreed: the others hold the whole state, and their last step is kept.
-
-
+# It is gone before the stop is agreed: the others hold the whole state, and their last step is kept.
 @pytest.mark.parametrize("rank", [0, 1])
 def test_a_rank_that_is_killed_while_all_stop_costs_no_step(
     tmp_path: Path, undisturbed: Run, server: ForkServer, rank: int

@@ -1,7 +1,7 @@
 """Gangs of a test: forked from one process that has imported what their places need, and closed at its end."""
 
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +17,8 @@ Make = Callable[..., Gang]
 @pytest.fixture(scope="package")
 def server() -> Iterator[ForkServer]:
     launchers = ["holdfast.commands", "holdfast.training.elastic.in_place"]
-    server = ForkServer(["torch._dynamo", CHILD, HSDP_CHILD, SHARDED_CHILD, *launchers])
-    yield server
-    server.close()
+    with closing(ForkServer(["torch._dynamo", CHILD, HSDP_CHILD, SHARDED_CHILD, *launchers])) as server:
+        yield server
 
 
 @pytest.fixture

@@ -155,12 +155,6 @@ class Gang(Launched):
         """Further variables of its environment."""
         return {}
 
-    def start_ranks(self, node: int, processes: int, **variables: str) -> None:
-        """By the command of a pod: settings that the pod states come from these variables."""
-        program = [sys.executable, "-m", self._child, json.dumps({**self.settings, "index": 0})]
-        options = ["train", "ranks", "--processes", str(processes), "--", *program]
-        self.launch(node, [sys.executable, "-m", "holdfast", *options], **variables)
-
     def signal(self, place: int, number: signal.Signals) -> None:
         self.processes[place].send_signal(number)
 

@@ -19,17 +19,9 @@ from workloads.library.tests.training.elastic.gangs import Commits, Gang
 
 STUCK_S = 900.0
 COMES_BACK = {-signal.SIGKILL, EXIT_PREEMPTED, EXIT_RETRY}
-SETTINGS = {
-    "steps": 60,
-    "every": 10,
-    "pace_s": 0.01,
-    "gather_s": 2.0,
-    "hold_s": 20.0,
-    "silent_s": 4.0,
-    "connect_s": 2.0,
-    "shards": 4,
-    "model": {"context": 8, "width": 8, "layers": 1, "heads": 1},
-}
+SETTINGS: dict[str, Any] = {"steps": 60, "every": 10, "shards": 4, "pace_s": 0.01}
+SETTINGS |= {"gather_s": 2.0, "hold_s": 20.0, "silent_s": 4.0, "connect_s": 2.0}
+SETTINGS |= {"model": {"context": 8, "width": 8, "layers": 1, "heads": 1}}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -1,24 +1,34 @@
 """Elastic gangs of real processes: whatever is lost or comes, the exact run ends in the bits of an undisturbed one."""
 
+import json
 import re
+import secrets
 import signal
+import socket
+import sys
+import threading
 import time
+from collections.abc import Callable
+from contextlib import closing, suppress
+from datetime import timedelta
+from http.client import HTTPConnection, HTTPException
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch import nn
+from torch.distributed import TCPStore  # pyright: ignore[reportPrivateImportUsage]
 
 from holdfast.checkpoint import Tuning
 from holdfast.checkpoint.errors import NotDurable
-from holdfast.contract.environment import ENV_COMPLETION_INDEX, ENV_GANG_NODES, ENV_GANG_PORT
+from holdfast.contract.environment import ENV_COMPLETION_INDEX, ENV_GANG_NODES, ENV_GANG_PORT, ENV_KEY_FILE
 from holdfast.contract.exit_codes import EXIT_BAD_INPUT, EXIT_COMPLETE, EXIT_PREEMPTED, EXIT_RETRY
 from holdfast.ledger.events import read_folder
 from holdfast.ledger.job_ledger import job_ledgers
 from holdfast.ledger.receipt import receipt
 from holdfast.training.elastic.gang import ElasticGang
-from holdfast.training.elastic.places import Places
+from holdfast.training.elastic.places import Address, Places
 from holdfast.training.meter import SLOW
 from workloads.library.tests.processes import kill_family
 from workloads.library.tests.training.elastic import gangs
@@ -36,16 +46,62 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> str:
     return Gang(tmp_path_factory.mktemp("undisturbed"), nodes=1).digest_of_one_node()
 
 
-def test_a_death_is_survived_by_the_others_and_a_replacement_comes_in(make: Make, undisturbed: str) -> None:
+class Stranger:
+    """Has a way to a gang's ports and not the key of its run. Reads what the stores give away, uses it as the secret of questions, and writes garbage wherever it can."""
+
+    def __init__(self, nodes: tuple[Address, ...]) -> None:
+        self._nodes, self._ended = nodes, threading.Event()
+        self.close = self._ended.set
+        self.found: list[str] = []
+        """Keys of stores."""
+        self.answers: list[int] = []
+        for work in (self._read, self._ask, self._noise):
+            threading.Thread(target=self._work, args=(work,), daemon=True).start()
+
+    def _work(self, work: Callable[[str, int], None]) -> None:
+        while not self._ended.wait(0.2):
+            for host, port in self._nodes:
+                with suppress(OSError, RuntimeError, ValueError, HTTPException):
+                    work(host, port)
+
+    def _read(self, host: str, port: int) -> None:
+        store = TCPStore(host, port + 1, is_master=False, wait_for_workers=False, timeout=timedelta(seconds=1))
+        self.found += store.list_keys()
+        for found in self.found[-20:]:
+            store.set(found, secrets.token_bytes(64))
+
+    def _ask(self, host: str, port: int) -> None:
+        secret = secrets.token_hex(32)
+        body = {"index": 0, "incarnation": "x", "epoch": 1}
+        headers = {"Holdfast-Nonce": secret[:32], "Holdfast-Seal": secret}
+        for path in ("/status", "/report", "/join"):
+            with closing(HTTPConnection(host, port, timeout=1)) as connection:
+                connection.request("POST", path, json.dumps(body), headers)
+                self.answers.append(connection.getresponse().status)
+
+    def _noise(self, host: str, port: int) -> None:
+        for above in (0, 1):
+            with socket.create_connection((host, port + above), timeout=1) as connection:
+                connection.sendall(secrets.token_bytes(4096))
+
+
+def test_a_death_is_survived_by_the_others_and_a_replacement_comes_in_whatever_a_stranger_on_every_port_does(
+    make: Make, undisturbed: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "key").write_text(secrets.token_hex(32))
+    monkeypatch.setenv(ENV_KEY_FILE, str(tmp_path / "key"))
     gang = make(gate_step=25)
-    gang.start(1, 2)
-    gang.start(0, kill_at="gang.reduce:12")
-    assert gang.ended(0) == KILLED
-    gang.until(lambda: 2 in gang.sizes())  # one that is back before they go on is taken in at once
-    gang.start(0)
-    gang.until(lambda: gang.waiting(0))
-    gang.open_gate()
-    gang.ends_with(undisturbed, 3, 2, 3)
+    with closing(Stranger(gang.addresses)) as visitor:
+        gang.start(1, 2)
+        gang.start(0, kill_at="gang.reduce:12")
+        assert gang.ended(0) == KILLED
+        gang.until(lambda: 2 in gang.sizes())  # one that is back before they go on is taken in at once
+        gang.start(0)
+        gang.until(lambda: gang.waiting(0))
+        gang.open_gate()
+        gang.ends_with(undisturbed, 3, 2, 3)
+    assert not visitor.found, "what a store holds is no stranger's business"
+    assert visitor.answers and 200 not in visitor.answers
     assert len(gang.of("restore")) == 1, "neither survivors nor the newcomer need a checkpoint"
     (found,) = job_ledgers(read_folder(gang.folder).events)
     assert receipt([found], 1.0, 3.0).missing_node_hours > 0, "a place without a node is time of its own"
@@ -121,7 +177,9 @@ def test_too_few_give_their_nodes_back(make: Make) -> None:
 def test_a_node_of_two_processes_is_lost_and_the_other_node_ends_in_the_same_bits(make: Make, undisturbed: str) -> None:
     gang, port = make(nodes=2, gate_step=25), str(free_run(8))
     for node in (0, 1):
-        gang.start_ranks(node, 2, **{ENV_GANG_NODES: "2", ENV_GANG_PORT: port, ENV_COMPLETION_INDEX: str(node)})
+        program = [sys.executable, "-m", gangs.CHILD, json.dumps({**gang.settings, "index": 0})]
+        ranks = [sys.executable, "-m", "holdfast", "train", "ranks", "--processes", "2", "--", *program]
+        gang.launch(node, ranks, **{ENV_GANG_NODES: "2", ENV_GANG_PORT: port, ENV_COMPLETION_INDEX: str(node)})
     gang.until(gang.committed)
     kill_family(gang.processes[0].pid)
     gang.open_gate()

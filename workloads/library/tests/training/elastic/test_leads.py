@@ -1,5 +1,8 @@
 """Who leads a gang, and what the lead may commit: epochs over real questions and answers, a fence in a real folder."""
 
+import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
@@ -23,7 +26,7 @@ from holdfast.training.elastic.membership import Epoch, Member, newest_number, p
 from holdfast.training.elastic.regroup import Regroup
 from holdfast.training.elastic.saves import GangSaves
 from holdfast.training.elastic.watch import Lag
-from holdfast.training.errors import CutOff, Expelled
+from holdfast.training.errors import CutOff, Expelled, GroupLost
 from workloads.library.tests.training.elastic.gangs import free_ports
 from workloads.library.tests.training.elastic.test_elastic_gang import one_node
 
@@ -37,9 +40,6 @@ FIRST = Epoch(number=1, members=tuple(Member(index=place, incarnation=f"p{place}
 @pytest.fixture
 def storage(tmp_path: Path) -> LocalStorage:
     return LocalStorage.open(str(tmp_path))
-
-
-# The fence of a lead.
 
 
 class Flaky(LocalStorage):
@@ -133,6 +133,34 @@ def test_who_has_done_the_last_step_commits_it_although_a_lower_place_lives_that
     ThreadPoolExecutor(max_workers=1).submit(crew.finish, 5, 30.0).result(timeout=60)
     assert committed(storage) == [5] and last.control.phase == "complete"
     crew.close()
+
+
+# Connecting when the lead, which hosts the store, is frozen: its kernel still accepts, and nothing answers.
+
+HOST = """
+import sys, time
+from datetime import timedelta
+from holdfast.training.gate import Gate
+gate = Gate(int(sys.argv[1]), b"run", timeout=timedelta(seconds=10))
+print("up", flush=True)
+time.sleep(3600)
+"""
+
+
+@pytest.mark.timeout(120)
+def test_a_lead_that_is_frozen_while_others_connect_holds_no_member() -> None:
+    addresses = tuple(("127.0.0.1", port) for port in free_ports(2))
+    command = [sys.executable, "-c", HOST, str(addresses[0][1] + 1)]
+    lead = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    assert lead.stdout and lead.stdout.readline() == "up\n"
+    lead.send_signal(signal.SIGSTOP)
+    group = Group(addresses, FIRST.members[1], torch.device("cpu"), key=b"run")
+    try:
+        with pytest.raises(GroupLost):
+            group.open(Epoch(number=1, members=FIRST.members[:2]), 2.0)
+    finally:
+        lead.kill()
+        lead.communicate()
 
 
 # A lead whose right to commit is gone: taken by its own gang, beyond a torn network, or by another Job of that name.

@@ -30,12 +30,8 @@ def two_processes() -> Iterator[None]:
     dist.destroy_process_group()
 
 
-def sharded(model: nn.Sequential) -> None:
+def sharded(model: nn.Module) -> None:
     fully_shard(model, mesh=init_device_mesh("cpu", (2,)))
-
-
-def partly(model: nn.Sequential) -> None:
-    fully_shard(model[0], mesh=init_device_mesh("cpu", (2,)))
 
 
 def in_replicas(model: nn.Sequential) -> None:
@@ -48,7 +44,7 @@ def in_replicas(model: nn.Sequential) -> None:
     [
         (sharded, 0, 1, "DTensor over 2 processes, with 1 of a node"),
         (sharded, 0, 4, "DTensor over 2 processes, with 4 of a node"),
-        (partly, 0, 2, "DTensor"),
+        (lambda model: sharded(model[0]), 0, 2, "DTensor"),
         (in_replicas, 0, 2, "DTensor"),
         (sharded, 1, 2, "place 1 as rank 0 of the mesh"),
     ],

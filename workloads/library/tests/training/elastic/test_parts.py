@@ -1,11 +1,12 @@
 """What elastic gangs are made of, without a process: shares, sums that no grouping changes, epochs, odd messages."""
 
+import queue
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
@@ -25,7 +26,7 @@ from holdfast.training.elastic.membership import Epoch, Member, newest_number, p
 from holdfast.training.elastic.places import Places, addresses
 from holdfast.training.elastic.shards import GangProgress, checked_shards, share
 from holdfast.training.elastic.transfer import room_for, take
-from holdfast.training.elastic.watch import MOST_REPEATS, Lag
+from holdfast.training.elastic.watch import MOST_REPEATS, Lag, Watch
 from holdfast.training.gate import join_key
 from workloads.library.tests.training.elastic.gangs import free_ports
 
@@ -167,23 +168,6 @@ def test_an_epoch_that_is_none_is_an_error_with_a_fix(tmp_path: Path, body: str)
         read_epoch(storage, "run", 1)
 
 
-def test_odd_questions_get_an_answer_and_change_nothing() -> None:
-    (port,) = free_ports(1)
-    peers = Peers((("127.0.0.1", port),), b"run")
-    with closing(Control(Member(index=0, incarnation="me"), port, b"run")) as control:
-        before = peers.ask(0, "/status", 2.0)
-        assert before and before.items() >= {"index": 0, "incarnation": "me", "phase": "waiting", "epoch": None}.items()
-        for body in (
-            {"index": "x"},
-            {"epoch": None},
-            {"index": [1], "incarnation": {}},
-            {"index": 0, "x": "y" * 100_000},
-        ):
-            peers.ask(0, "/join", 2.0, **body)
-            peers.ask(0, "/report", 2.0, **body)
-        assert peers.ask(0, "/status", 2.0) == before and control.joining() == {}
-
-
 def test_a_stranger_without_the_key_of_the_run_is_refused_and_a_member_with_another_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -215,6 +199,15 @@ def test_only_members_of_an_epoch_are_heard_and_each_question_once() -> None:
         assert peers.ask(0, "/report", 2.0, **asdict(other), epoch=number)
         assert control.reported(number) == {1}
         assert control.is_new("n") and not control.is_new("n")
+        before = peers.look([0])
+        for body in (
+            {"index": "x"},
+            {"epoch": None},
+            {"index": [1], "incarnation": {}},
+            {"index": 0, "x": "y" * 100_000},
+        ):
+            assert peers.ask(0, "/join", 2.0, **body) is peers.ask(0, "/report", 2.0, **body) is None
+        assert peers.look([0]) == before and control.joining() == {}, "odd questions change nothing"
 
 
 def test_addresses_of_places() -> None:
@@ -257,3 +250,33 @@ def test_a_step_that_comes_again_and_again_ends_with_the_reason_and_one_that_suc
     assert lag.bound_s == 10.0 * 4**MOST_REPEATS
     with pytest.raises(InputError, match=r"(?s)step 7 failed 5 times with the same members: timed out.*2560 s apart"):
         lag.repeated(7, "timed out")
+
+
+EPOCH = Epoch(number=3, members=members(*range(4)))
+
+
+class Answers:
+    """All live, and the lead has lost the epoch once it was asked three times."""
+
+    def __init__(self) -> None:
+        self.asked: queue.SimpleQueue[list[int]] = queue.SimpleQueue()
+        self._times = 0
+
+    def look(self, places: list[int]) -> dict[int, dict[str, Any]]:
+        self.asked.put(places)
+        self._times += 1
+        lost = {"lost": EPOCH.number} if self._times > 3 else {}
+        return {place: {"incarnation": f"p{place}"} | (lost if not place else {}) for place in places}
+
+
+@pytest.mark.parametrize(("me", "asked"), [(0, [1, 2, 3]), (2, [0])])
+def test_where_the_lead_asks_all_the_others_ask_the_lead(me: int, asked: list[int]) -> None:
+    answers, ended = Answers(), queue.SimpleQueue[None]()
+    watch = Watch(
+        EPOCH.members[me], cast(Peers, answers), lambda: ended.put(None), silent_s=30.0, only_lead_asks_all=True
+    )
+    with watch.over(EPOCH):
+        assert answers.asked.get(timeout=30) == asked
+        if me:  # what the lead has lost is lost
+            ended.get(timeout=30)
+    watch.close()
