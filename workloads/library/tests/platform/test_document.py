@@ -71,13 +71,10 @@ def test_a_document_that_was_edited_by_hand_is_refused_with_the_field(case: str)
     assert error.value.what.startswith("platform.json")
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", "null", '"a"', "[" * 100_000, "x" * 1_000_001])
-def test_what_is_no_json_object_is_refused(text: str) -> None:
-    with pytest.raises(InputError, match="no platform document"):
-        parse(text, "platform.json")
-
-
-def test_a_file_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
+def test_what_is_no_json_object_or_cannot_be_read_is_refused(tmp_path: Path) -> None:
+    for text in ("", "{", "[]", "null", '"a"', "[" * 100_000, "x" * 1_000_001):
+        with pytest.raises(InputError, match="no platform document"):
+            parse(text, "platform.json")
     (tmp_path / "bytes.json").write_bytes(b"\xff\xfe")
     for path in (tmp_path, tmp_path / "none.json", tmp_path / "bytes.json"):
         with pytest.raises(InputError, match="no platform document"):
@@ -105,13 +102,9 @@ def gke(platform: Platform) -> str:
     return f"gke_{platform.project}_{platform.region}_{platform.cluster}"
 
 
-def test_the_document_of_the_cluster_is_taken_where_none_is_given(tmp_path: Path) -> None:
+def test_the_document_of_the_cluster_is_taken_and_another_one_that_is_given_or_near_stops(tmp_path: Path) -> None:
     with cluster(tmp_path, PROD) as kubeconfig:
-        assert choose(Api(kubeconfig), None) == PROD
-        assert choose(Api(kubeconfig), platforms.file("prod")) == PROD
-
-
-def test_a_document_of_another_platform_that_is_given_or_near_stops(tmp_path: Path) -> None:
+        assert choose(Api(kubeconfig), None) == choose(Api(kubeconfig), platforms.file("prod")) == PROD
     for given, near in ((platforms.file("dev"), None), (None, platforms.file("dev").parent / "samples")):
         with cluster(tmp_path, PROD) as kubeconfig, pytest.raises(Stopped) as stopped:
             choose(Api(kubeconfig), given, near)
@@ -144,9 +137,6 @@ def test_its_own_cluster_without_a_document_is_one_for_a_first_application(tmp_p
             choose(Api(kubeconfig), None)
     with cluster(tmp_path, DEV, gke(DEV)) as kubeconfig:
         assert require_cluster_of(Api(kubeconfig), DEV) is True
-
-
-def test_a_document_that_is_damaged_in_the_cluster_is_named(tmp_path: Path) -> None:
     damaged = platforms.published(DEV) | {"data": {"platform.json": "{"}}
     with serving({}, tmp_path, answers={PATH: damaged}) as kubeconfig, pytest.raises(InputError, match="ConfigMap"):
         choose(Api(kubeconfig), None)
