@@ -88,7 +88,7 @@ DEMO = Demo(out=Path("out"), seed=1, size=Size(), console=Console(), owner="test
     ("lost", "code", "shown"),
     [(0, 0, "demo ok: training bit-exact after 6 evictions"), (1, 1, "demo broken: no document lost")],
 )
-def test_the_last_line_names_the_objective_that_is_missed(
+def test_the_last_line_names_what_is_missed(
     lost: int, code: int, shown: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     batch = sample.SUMMARY["batch"] | {"lost": lost}

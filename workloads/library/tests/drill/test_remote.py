@@ -54,9 +54,7 @@ def where(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Where:
     [(Place.GKE, CONTEXT, "acme-ours"), (Place.GKE, ZONAL, "acme-ours"), (Place.CLUSTER, "kind-a", "")],
     ids=["regional", "zonal", "of no environment, through its API only"],
 )
-def test_what_is_named_is_taken_with_the_project_of_its_environment(
-    where: Where, place: Place, context: str, project: str
-) -> None:
+def test_what_is_named_is_taken_with_its_project(where: Where, place: Place, context: str, project: str) -> None:
     where = replace(where, context=context)
     assert checked(place, where) == replace(where, project=project)
 
@@ -87,9 +85,7 @@ def test_an_environment_that_allows_no_drills_is_not_hit_by_any(where: Where, pl
     assert "allow_drills=True" in error.value.fix
 
 
-def test_the_targets_are_shown_and_only_the_context_name_is_a_yes(
-    where: Where, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_only_the_name_of_the_context_is_a_yes(where: Where, capsys: pytest.CaptureFixture[str]) -> None:
     asking = replace(where, yes=False)
     consent(asking, lambda _: CONTEXT)(find("gke-maintenance"), ["node/a"])
     output = capsys.readouterr().err
@@ -117,9 +113,7 @@ class Nodes:
             yield {"metadata": meta, "spec": {"nodeName": name}, "status": {"phase": "Running"}}
 
 
-def test_gcloud_hits_the_vm_of_the_node_and_none_of_another_project(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_gcloud_hits_the_vm_of_the_node_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     api: Any = Nodes()
     evictor = VmEvictor(api, "ours")
     assert evictor.check(node("ours")) == ""

@@ -1,7 +1,8 @@
-"""What the exporter tells of batch jobs, read from a real results database."""
+"""What the exporter shows of batch jobs, read from a real results database."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import LiteralString
 
 import pytest
 
@@ -21,10 +22,15 @@ def database(tmp_path: Path) -> Iterator[EmbeddedPostgres]:
     with EmbeddedPostgres(tmp_path, settings=("fsync=off",)) as running:
         with connect(running.uri) as connection:
             schema.migrate(connection)
-            connection.execute("INSERT INTO holdfast.job (job, fingerprint, total, created_at) VALUES ('nightly', 'f', 5, now() - interval '2 days')")  # fmt: skip
-            connection.execute("INSERT INTO holdfast.result (job, item, fingerprint, status, fence, worker) VALUES ('nightly', 'a', 'f', 'dead', 1, 'w')")  # fmt: skip
-            connection.commit()
+        execute(running, "INSERT INTO holdfast.job (job, fingerprint, total, created_at) VALUES ('nightly', 'f', 5, now() - interval '2 days')")  # fmt: skip
+        execute(running, "INSERT INTO holdfast.result (job, item, fingerprint, status, fence, worker) VALUES ('nightly', 'a', 'f', 'dead', 1, 'w')")  # fmt: skip
         yield running
+
+
+def execute(database: EmbeddedPostgres, statement: LiteralString) -> None:
+    with connect(database.uri) as connection:
+        connection.execute(statement)
+        connection.commit()
 
 
 @pytest.fixture
@@ -47,18 +53,13 @@ def test_the_backlog_is_shown_until_the_database_is_gone(
 ) -> None:
     exporter = Exporter(cluster=Cluster(), backlog=backlog, clock=lambda: now[0])
     shown: Callable[[], dict[str, float]] = lambda: {s.metric: s.value for s in exporter.gather() if s.labels}  # noqa: E731
-    until("the backlog is told", lambda: "batch_backlog_items" in shown() or None, 60)
+    until("the backlog is shown", lambda: "batch_backlog_items" in shown() or None, 60)
     found = shown()
     assert (found["batch_backlog_items"], found["batch_replicas_wanted"]) == (4, 1)
     assert 2 * 86_400 <= found["batch_oldest_seconds"] < 2 * 86_400 + 600  # what HoldfastBacklogPastDeadline asks
-    with connect(database.uri) as connection:
-        connection.execute("ALTER VIEW holdfast.job_scaling RENAME TO gone")
-        connection.commit()
-        connection.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> pg_backend_pid() AND query LIKE '%job_scaling'")  # fmt: skip
-        connection.commit()
+    execute(database, "ALTER VIEW holdfast.job_scaling RENAME TO gone")
+    execute(database, "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> pg_backend_pid() AND query LIKE '%job_scaling'")  # fmt: skip
     now[0] += STALE_S + 1
-    until("a silent database is not told as an empty one", lambda: "batch_backlog_items" not in shown() or None, 60)
-    with connect(database.uri) as connection:
-        connection.execute("ALTER VIEW holdfast.gone RENAME TO job_scaling")
-        connection.commit()
-    until("the backlog is told again", lambda: "batch_backlog_items" in shown() or None, 60)
+    until("a silent database does not look empty", lambda: "batch_backlog_items" not in shown() or None, 60)
+    execute(database, "ALTER VIEW holdfast.gone RENAME TO job_scaling")
+    until("the backlog is shown again", lambda: "batch_backlog_items" in shown() or None, 60)

@@ -80,9 +80,7 @@ def pair() -> Generator[Pair]:
     made.server.stop()
 
 
-def test_a_change_of_hands_counts_nothing_twice_and_forgets_nothing(
-    pair: Pair, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_change_of_hands_counts_nothing_twice(pair: Pair, capsys: pytest.CaptureFixture[str]) -> None:
     second = pair.both[1]
     for name in ("a", "b", "c"):
         pair.lose(name)

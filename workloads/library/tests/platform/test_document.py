@@ -142,9 +142,7 @@ def test_its_own_cluster_without_a_document_is_one_for_a_first_application(tmp_p
         choose(Api(kubeconfig), None)
 
 
-def test_the_nearest_document_is_found_upwards_and_the_named_one_goes_first(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_named_document_goes_before_the_nearest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(ENV_PLATFORM, raising=False)
     below = tmp_path / "a" / "b"
     below.mkdir(parents=True)
@@ -170,9 +168,7 @@ ACTING = {
 
 
 @pytest.mark.parametrize("name", ACTING)
-def test_every_acting_command_stops_in_prods_context_with_dev_in_hand(
-    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_acting_commands_stop_in_another_context(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     program, *words = ACTING[name]
     with cluster(tmp_path, PROD, gke(PROD)) as kubeconfig, pytest.raises(SystemExit) as end:
         run_app({"holdfast": holdfast, "workloads": workloads}[program], [*words, f"--kubeconfig={kubeconfig}"])
