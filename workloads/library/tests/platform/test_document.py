@@ -34,15 +34,11 @@ def test_what_is_written_is_what_is_read(name: str) -> None:
     jsonschema.validate(json.loads(reading.text(platform)), schemas.schema())
 
 
-def test_the_schema_beside_the_module_is_current() -> None:
+def test_the_schema_of_the_module_is_current_and_describes_every_field() -> None:
     fix = "python -m holdfast.platform.schema > workloads/library/holdfast/platform/schema.json"
     assert json.loads(SCHEMA.read_text()) == schemas.schema(), fix
-
-
-def test_every_field_is_documented() -> None:
     own = {"schema", "project_number", "region", "versions", "prices", "network", "security", "database", "serving"}
-    described = {name for name, each in schemas.schema()["properties"].items() if "description" in each}
-    assert set(schemas.schema()["properties"]) - described <= own
+    assert own >= {name for name, each in schemas.schema()["properties"].items() if "description" not in each}
 
 
 EDITS: dict[str, tuple[Edit, str, str]] = {
