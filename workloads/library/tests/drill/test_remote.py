@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from holdfast.clients import gcloud
 from holdfast.contract.errors import InputError, Stopped, Unjudged
 from holdfast.drill import remote
 from holdfast.drill.catalogue import find
@@ -15,7 +16,7 @@ from holdfast.drill.errors import DrillError
 from holdfast.drill.plan import Fault, Place
 from holdfast.drill.remote import Where, checked, consent
 from holdfast.drill.targets.cluster import Cluster, Named
-from holdfast.drill.targets.evictors import TaintEvictor, VmEvictor, require_gcloud
+from holdfast.drill.targets.evictors import TaintEvictor, VmEvictor
 from tests import platforms
 
 OURS = replace(
@@ -121,12 +122,12 @@ def test_gcloud_hits_the_vm_of_the_node_alone(tmp_path: Path, monkeypatch: pytes
     assert "names no VM" in evictor.check({"spec": {"providerID": "kind://docker/a/b"}})
     monkeypatch.setenv("PATH", str(tmp_path / "none"))
     with pytest.raises(Unjudged, match="not installed"):
-        require_gcloud()
+        gcloud.found()
     monkeypatch.setenv("PATH", f"{tmp_path}:/bin:/usr/bin")
     log, fake = tmp_path / "asked", tmp_path / "gcloud"
     fake.write_text(f'#!/bin/sh\necho "$@" >> {log}\ncase "$4" in gone) echo "not found" >&2; exit 1;; esac\n')
     fake.chmod(0o755)
-    require_gcloud()
+    gcloud.found()
     with pytest.raises(DrillError, match="not all"):
         evictor.evict(["gke-1", "alien"])
     assert not log.exists()
