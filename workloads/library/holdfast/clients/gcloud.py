@@ -20,11 +20,15 @@ def ask(*arguments: str, project: str, timeout_s: float = 60) -> Any:
     return json.loads(output or "null")
 
 
-def run(arguments: Sequence[str], *, timeout_s: float = 60) -> str:
-    # Looked up first: an environment without gcloud is "not judged" with a fix, not a FileNotFoundError.
-    program = shutil.which("gcloud")
-    if program is None:
+def found() -> str:
+    """The path of the program. Unjudged where it is not installed."""
+    if (program := shutil.which("gcloud")) is None:
         raise Unjudged("gcloud is not installed: https://cloud.google.com/sdk/docs/install")
+    return program
+
+
+def run(arguments: Sequence[str], *, timeout_s: float = 60) -> str:
+    program = found()
     try:
         # gcloud retries on its own where packets are dropped, and `doctor` asks nine questions one after the other.
         done = subprocess.run([program, *arguments], capture_output=True, text=True, timeout=timeout_s, check=False)

@@ -6,7 +6,7 @@ from holdfast.contract.errors import InputError
 
 
 def extensions(group: str) -> list[tuple[str, str, object]]:
-    """(distribution, name, object) of each entry point of `group`, in order. InputError: one cannot be imported."""
+    """(distribution, name, object) of each entry point of `group`, sorted. InputError: one cannot be imported."""
     found: list[tuple[str, str, object]] = []
     for point in entry_points(group=group):
         distribution = point.dist.name if point.dist else "a distribution without a name"

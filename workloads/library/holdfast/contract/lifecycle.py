@@ -27,7 +27,7 @@ EXTENDED_WINDOW = ShutdownWindow(total_s=120, critical_s=15)
 # What a process keeps back of its window for the signal's delivery and for the kernel to reap it.
 WINDOW_MARGIN_S = 3.0
 
-# A flex-start node ends after at most 7 days; a shorter run may be asked for by label.
+# A flex-start node ends after at most 7 days; a label may request a shorter run.
 FLEX_MAX_RUN_S = 604_800
 FLEX_MIN_RUN_S = 600
 

@@ -19,7 +19,7 @@ KIND_BATCH = "batch"
 KIND_SERVING = "serving"  # of drills only: servers write no event lines
 KIND_NODE = "node"  # lines about a machine, which belong to no job
 
-# NVIDIA's exporter on each GPU node: scraped for alerts, and asked by the mover.
+# NVIDIA's exporter on each GPU node: scraped for alerts, and read by the mover.
 GPU_EXPORTER, GPU_EXPORTER_NAMESPACE, GPU_EXPORTER_PORT = "dcgm-exporter", "gpu-metrics", 9_400
 GPU_FIELDS: dict[str, tuple[str, str]] = {name: (kind, what) for name, (kind, what) in _TABLES["gpu_fields"].items()}
 """DCGM_FI_DEV_* -> (type for Prometheus, help)."""

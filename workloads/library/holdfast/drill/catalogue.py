@@ -37,24 +37,21 @@ def _stated(name: str) -> dict[str, Any]:
     return (_stated(own["like"]) if "like" in own else {}) | own
 
 
+# Field of a drill -> what makes it of its text; other fields are as they are stated.
+_READERS: dict[str, Callable[[Any], Any]] = {
+    "place": Place,
+    "work": DrillWork,
+    "fault": Fault,
+    "blast": lambda stated: Blast(**stated),
+    "steady": lambda text: bound(text.format(**_NAMES)),
+    "stop_when": bound,
+    "objectives": lambda texts: promised(*(text.format(**_NAMES) for text in texts)),
+}
+
+
 def _built_in(name: str) -> Drill:
-    stated = _stated(name)
-    return Drill(
-        name=name,
-        question=stated["question"],
-        place=Place(stated["place"]),
-        work=DrillWork(stated["work"]),
-        steady=bound(stated["steady"].format(**_NAMES)),
-        steady_s=stated["steady_s"],
-        blast=Blast(**stated["blast"]),
-        fault=Fault(stated["fault"]),
-        stop_when=bound(stated["stop_when"]),
-        recovery_s=stated["recovery_s"],
-        objectives=promised(*(each.format(**_NAMES) for each in stated["objectives"])),
-        rollback=stated["rollback"],
-        usd=stated.get("usd", 0.0),
-        control=stated.get("control", False),
-    )
+    stated = {field: value for field, value in _stated(name).items() if field != "like"}
+    return Drill(name=name, **{f: _READERS[f](value) if f in _READERS else value for f, value in stated.items()})
 
 
 BUILT_IN = tuple(map(_built_in, _TABLES))

@@ -10,20 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.contract.errors import InputError
-from holdfast.drill import console, store
-from holdfast.drill.catalogue import (
-    COMMIT_EVERY,
-    COPY_EVERY,
-    ITEMS,
-    NODES,
-    REQUESTS_PER_S,
-    SAVE_EVERY,
-    SERVERS,
-    WORKERS,
-    find,
-    of,
-)
-from holdfast.drill.catalogue import drills as known_drills
+from holdfast.drill import catalogue, console, store
 from holdfast.drill.plan import Drill, DrillWork, Place
 from holdfast.drill.remote import Where, builder, checked, consent
 from holdfast.drill.runner import DrillRun, Record
@@ -37,7 +24,7 @@ Runner = Callable[[Drill, Target], DrillRun]
 
 
 def list_all(*, as_json: bool) -> None:
-    drills = known_drills().values()
+    drills = catalogue.drills().values()
     if as_json:
         print_json("drill-list", drills=[asdict(drill) for drill in drills])
         return
@@ -91,12 +78,13 @@ def local(drill: Drill, folder: Path) -> Target:
     from holdfast.drill.targets.local_training import LocalTraining
 
     if drill.work is DrillWork.BATCH:
-        return LocalBatch(folder, drill.fault, workers=WORKERS, items=ITEMS)
+        return LocalBatch(folder, drill.fault, workers=catalogue.WORKERS, items=catalogue.ITEMS)
     if drill.work is DrillWork.SERVER:
-        return LocalServing(folder, drill.fault, replicas=SERVERS, per_s=REQUESTS_PER_S)
+        return LocalServing(folder, drill.fault, replicas=catalogue.SERVERS, per_s=catalogue.REQUESTS_PER_S)
     if drill.work is DrillWork.SHARDED:
-        return LocalSharded(folder, drill.fault, nodes=NODES, copy_every=COPY_EVERY, commit_every=COMMIT_EVERY)
-    return LocalTraining(folder, drill.work, drill.fault, save_every=SAVE_EVERY)
+        every = {"copy_every": catalogue.COPY_EVERY, "commit_every": catalogue.COMMIT_EVERY}
+        return LocalSharded(folder, drill.fault, nodes=catalogue.NODES, **every)
+    return LocalTraining(folder, drill.work, drill.fault, save_every=catalogue.SAVE_EVERY)
 
 
 def chosen(names: list[str], target: str) -> list[Drill]:
@@ -105,8 +93,8 @@ def chosen(names: list[str], target: str) -> list[Drill]:
     if target not in places:
         raise InputError("no such target", got=target, allowed=", ".join(places), fix="--target local")
     if not names:
-        return of(places[target])
-    drills = [find(name) for name in names]
+        return catalogue.of(places[target])
+    drills = [catalogue.find(name) for name in names]
     elsewhere = [drill for drill in drills if drill.place.value != target]
     if elsewhere:
         raise InputError(

@@ -128,18 +128,16 @@ def train_thrice(demo: Demo) -> dict[str, Any]:
 def _trained(
     demo: Demo, job: str, what: str, schedule: Sequence[Eviction], work: DrillWork = DrillWork.TRAINER
 ) -> LocalTraining:
-    more: dict[str, object] = {
-        "--checkpoints": demo.out / "checkpoints", "--ranks": demo.size.ranks, "--device": "auto",
-    }  # fmt: skip
+    size, flags = demo.size, {"--checkpoints": demo.out / "checkpoints", "--ranks": demo.size.ranks, "--device": "auto"}
     run = LocalTraining(
         demo.out,
         work,
-        save_every=demo.size.save_every,
+        save_every=size.save_every,
         owner=demo.owner,
         job=job,
-        steps=demo.size.steps,
+        steps=size.steps,
         seed=demo.seed,
-        more=more,
+        more=flags,
     )
     with stage(demo.console, "train", what) as log:
         run.play(schedule, log)

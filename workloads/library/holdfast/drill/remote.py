@@ -1,4 +1,4 @@
-"""Drills on a cluster that is not the drill's own: what must be named, what is allowed, who is asked first.
+"""Drills on a cluster that is not the drill's own: what must be named, what is allowed, and who must agree.
 
 Nothing is taken from the current context: a drill that hits the wrong cluster is worse than none. A cluster with a
 platform document is hit only where that allows drills, and VMs of GKE only in such a cluster.
@@ -12,11 +12,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from holdfast.clients import gcloud
 from holdfast.clients.api import Api
 from holdfast.contract.errors import InputError, Stopped, Unjudged
 from holdfast.drill.plan import Drill, Place
 from holdfast.drill.target import Target
-from holdfast.platform.cluster import published
+from holdfast.platform.cluster import no_document, published
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -66,12 +67,7 @@ def _allowed(place: Place, where: Where) -> Where:
             fix="use another cluster; the platform team can set allow_drills=True in the environment",
         )
     if owner is None and (place is Place.GKE or where.context.startswith("gke_")):
-        raise InputError(
-            "the cluster has no platform document",
-            got=where.context,
-            allowed="a cluster to which the platform was applied",
-            fix="the platform team runs make apply ENV=NAME",
-        )
+        raise no_document(where.context)
     return replace(where, project=owner.project if owner else "")
 
 
@@ -82,17 +78,17 @@ def contexts(kubeconfig: Path | None) -> list[str]:
         known: Any = config.list_kube_config_contexts(str(kubeconfig) if kubeconfig else None)
     except config.ConfigException as error:
         raise Unjudged(f"no cluster to ask: {error}") from error
-    return sorted(each["name"] for each in known[0])  # [1] is the current one: not asked
+    return sorted(each["name"] for each in known[0])  # [1] is the current one: never used
 
 
 def builder(place: Place, where: Where) -> Callable[[Drill, Path], Target]:
     from holdfast.drill.targets.cluster import Cluster, Named
-    from holdfast.drill.targets.evictors import TaintEvictor, VmEvictor, require_gcloud
+    from holdfast.drill.targets.evictors import TaintEvictor, VmEvictor
 
     api = Api(where.kubeconfig, where.context)
     named = Named(namespace=where.namespace, selector=where.selector)
     if place is Place.GKE:
-        require_gcloud()
+        gcloud.found()  # before anything is hit: in the middle, the drill would count as injected
 
     def build(drill: Drill, _folder: Path) -> Target:
         evictor = VmEvictor(api, where.project) if place is Place.GKE else TaintEvictor(api)

@@ -10,7 +10,7 @@ Undo = tuple[str, Callable[[], object]]
 
 
 class Target(Protocol):
-    """`measure` may be asked at any time, and answers None for not yet and for never."""
+    """`measure` may be called at any time, and returns None for not yet and for never."""
 
     def prepare(self) -> None:
         """Start the work, or look whether it is there. Changes nothing that the drill did not make."""

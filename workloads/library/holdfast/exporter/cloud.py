@@ -98,7 +98,7 @@ class CloudWriter:
         self._value[one.series] = one.value
         return self._began_s[one.series]
 
-    def begin_anew(self) -> None:
+    def reset_counters(self) -> None:
         """Another exporter has written these series meanwhile."""
         self._began_s.clear()
         self._value.clear()

@@ -107,12 +107,12 @@ class Cluster:
                 found[pod.identity] = min(found.get(pod.identity, pod.running_since_s), pod.running_since_s)
         return found
 
-    def begin_anew(self) -> None:
+    def reset_counters(self) -> None:
         """Another exporter has published all that was counted so far."""
         self.lines(self.clock())  # nodes that went are published as well
         self.preempted = dict.fromkeys(self.preempted, 0)
-        self.risk.begin_anew()
-        self.queues.begin_anew()
+        self.risk.reset_counters()
+        self.queues.reset_counters()
 
     def forget_all_but(self, kind: str, keys: set[Any]) -> None:
         """After a fresh list: what vanished while nothing watched is gone."""
@@ -138,12 +138,8 @@ class Cluster:
             self._lines.append(lines.node_down(name, node))
 
     def _scheduled(self, found: Mapping[str, Any], pod: Pod) -> None:
-        created, bound = (
-            unix_s(found["metadata"].get("creationTimestamp")),
-            since_s(found, "PodScheduled") or self.clock(),
-        )
-        node = self.nodes.get(pod.node)
-        waited = max(0.0, bound - created)
+        bound, node = since_s(found, "PodScheduled") or self.clock(), self.nodes.get(pod.node)
+        waited = max(0.0, bound - unix_s(found["metadata"].get("creationTimestamp")))
         if line := lines.scheduled(found["metadata"].get("name", ""), pod, node, bound, waited):
             self._lines.append(line)
 

@@ -70,7 +70,7 @@ class RunRecord:
     _standing: LedgerSummary | None = None
     """Until another line comes."""
     _computed: tuple[tuple[float, float], float] | None = None
-    """Between which moments it was asked last how long it computed, and the answer; until another line comes."""
+    """Two moments and how long it computed between them, as last counted; until another line comes."""
 
     def take(self, event: Event, *, counts: bool) -> None:
         """`counts`: it is new, and was not published by an exporter before this one."""
@@ -79,7 +79,8 @@ class RunRecord:
         self.events.append(event)
         self._standing = self._computed = None
         if event.type in FOREIGN_TYPES:
-            self._of_others(event, counts=counts)
+            if event.type == MOVED:
+                self.moves[str(fields.get("capacity"))] += counts
             return
         self.newest_s = max(self.newest_s, t)
         match event.type:
@@ -99,9 +100,7 @@ class RunRecord:
                 self.restored_s = t
                 self.skipped += counts * len(fields.get("skipped") or ())
             case "exit":
-                self.complete = fields.get("code") == EXIT_COMPLETE
-                if fields.get("code") not in NO_CRASH:
-                    self._fell(event.process)
+                self._ended(event.process, fields.get("code"))
             case "dead_lettered" | "item_failed" | "retrying":
                 self._failed(event, counts=counts)
             case _:
@@ -114,13 +113,11 @@ class RunRecord:
         why = event.fields.get("error_class") or event.fields.get("source") or "unknown"
         self.failures[self._error_class(str(why))] += counts
 
-    def _of_others(self, event: Event, *, counts: bool) -> None:
-        """A line that another process wrote about it."""
-        if event.type == MOVED:
-            self.moves[str(event.fields.get("capacity"))] += counts
-
-    def _fell(self, process: str) -> None:
-        """A host that falls again does so in another attempt, even if none got as far as to start."""
+    def _ended(self, process: str, code: object) -> None:
+        self.complete = code == EXIT_COMPLETE
+        if code in NO_CRASH:
+            return
+        # A host that falls again does so in another attempt, even if none got as far as to start.
         host = process.rsplit("-", 2)[0]
         if not self.fallen or host in self.fallen:
             self.crashes += 1

@@ -13,10 +13,10 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterable, Mapping
-from typing import Any, Protocol
+from typing import Any
 
+import requests
 from google.auth.exceptions import GoogleAuthError
-from requests import RequestException
 
 from holdfast.contract.errors import Unjudged
 from holdfast.contract.roles import JOB_NAMESPACES, NAMESPACE_MONITORING, events_view
@@ -44,16 +44,10 @@ OF_THE_WATCHER = (EVICT, MOVED, FAULTY, SCHEDULED)
 _JOB_LABELS = tuple(f"k8s-pod/{label.replace('.', '_')}" for label in JOB_LABELS)
 
 
-class Session(Protocol):
-    """Of google.auth or requests."""
-
-    def post(self, url: str, *, json: Mapping[str, Any], timeout: float) -> Any: ...
-
-
 class CloudLogs(threading.Thread):
     def __init__(
         self,
-        session: Session,
+        session: requests.Session,
         project: str,
         cluster: str,
         *,
@@ -81,18 +75,18 @@ class CloudLogs(threading.Thread):
     def of_job(self, job: str, begin_s: float, namespace: str = "") -> Reading:
         """All that a job of this namespace (empty: of any) wrote since a moment. Unjudged where it cannot be had whole."""
         if not _OF_KUBERNETES.fullmatch(job):
-            # Nothing of that name can have run, and in a filter it would ask for something else.
+            # Nothing of that name can have run, and in a filter it would match something else.
             return Reading()
-        asked = self._query(rfc3339(begin_s - LATE_S), job)
+        query = self._query(rfc3339(begin_s - LATE_S), job)
         lines: list[bytes] = []
         for _ in range(PAGES_A_JOB):
-            page = self._page(asked)
+            page = self._page(query)
             # What other pods wrote about it is none of its account.
             lines += [line for entry, line in _entries(page) if speaks_for(entry, job, namespace)]
             if not (token := page.get("nextPageToken")):
                 reading = parse(lines, job=job, now_s=self._clock())
                 return Reading([each for each in reading.events if each.t_us >= begin_s * 1e6], reading.problems)
-            asked["pageToken"] = token
+            query["pageToken"] = token
         raise Unjudged(
             f"{job} wrote more than {PAGES_A_JOB * PAGE:,} lines: copy them from the log, and price them with `holdfast report`"
         )
@@ -123,7 +117,7 @@ class CloudLogs(threading.Thread):
         fresh = [(entry, line) for entry, line in _entries(page) if entry["insertId"] not in self._seen]
         for entry, _ in fresh:
             self._seen[entry["insertId"]] = None
-            self._newest = max(self._newest, _seconds(entry["timestamp"]))
+            self._newest = max(self._newest, rfc3339(unix_s(entry["timestamp"])))
         while len(self._seen) > REMEMBERED:
             self._seen.popitem(last=False)
         with self._lock:
@@ -145,15 +139,15 @@ class CloudLogs(threading.Thread):
             f'timestamp>="{since}"',
         ]
         wanted += [f'jsonPayload.job="{job}"'] if job else []
-        asked = {"resourceNames": [self._view], "filter": " AND ".join(wanted)}
-        return asked | {"orderBy": "timestamp asc", "pageSize": PAGE}
+        query = {"resourceNames": [self._view], "filter": " AND ".join(wanted)}
+        return query | {"orderBy": "timestamp asc", "pageSize": PAGE}
 
-    def _page(self, asked: Mapping[str, Any]) -> dict[str, Any]:
+    def _page(self, query: Mapping[str, Any]) -> dict[str, Any]:
         try:
-            answer = self._session.post(self._url, json=asked, timeout=TIMEOUT_S)
+            answer = self._session.post(self._url, json=query, timeout=TIMEOUT_S)
             if answer.status_code == HTTP_OK:
                 return answer.json()
-        except (RequestException, GoogleAuthError) as error:
+        except (requests.RequestException, GoogleAuthError) as error:
             raise Unjudged(f"Cloud Logging did not answer: {type(error).__name__}") from error
         needs = f"; {self._view} needs roles/logging.viewAccessor" if answer.status_code in (403, 404) else ""
         raise Unjudged(f"Cloud Logging answered {answer.status_code}{needs}")
@@ -184,8 +178,3 @@ def _pod(entry: Mapping[str, Any]) -> tuple[str, str]:
 def _entries(page: Mapping[str, Any]) -> Iterable[tuple[dict[str, Any], bytes]]:
     for entry in page.get("entries", ()):
         yield entry, json.dumps(entry["jsonPayload"], sort_keys=True).encode()
-
-
-def _seconds(text: str) -> str:
-    """In whole seconds: nanoseconds are more than a query needs."""
-    return rfc3339(unix_s(text))

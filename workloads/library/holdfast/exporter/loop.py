@@ -17,7 +17,7 @@ LOG = logger("pass")
 
 
 class Worker(Protocol):
-    """A thread that can be asked to end."""
+    """A thread that can be stopped."""
 
     def start(self) -> None: ...
 

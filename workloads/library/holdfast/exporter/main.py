@@ -6,6 +6,8 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from google.cloud.monitoring_v3 import MetricServiceClient
+
 from holdfast.clients.api import connect
 from holdfast.contract.environment import ENV_DATABASE
 from holdfast.contract.errors import InputError
@@ -43,7 +45,9 @@ class Exporter:
         samples, lease = self.gather(), self.lease
         if lease is None or loop.leads(lease):
             self.newest.show(samples)
-            lines.write(self.lines())
+            with self.lock:
+                seen = self.cluster.lines(self.clock())
+            lines.write(seen)
             if self.writer:
                 self.writer.write(samples)
         elif lease.recently_held:
@@ -52,7 +56,7 @@ class Exporter:
             # Two that serve would count everything twice: what the other published until now is left out here.
             self.newest.show(())
             if lease.heard:
-                self._begin_anew()
+                self._reset_counters()
 
     def gather(self) -> list[Sample]:
         now = self.clock()
@@ -66,16 +70,11 @@ class Exporter:
         found.append(sample("exporter_heartbeat_seconds", now))
         return found
 
-    def lines(self) -> list[lines.Line]:
-        """What the watches saw since the last pass."""
+    def _reset_counters(self) -> None:
         with self.lock:
-            return self.cluster.lines(self.clock())
-
-    def _begin_anew(self) -> None:
-        with self.lock:
-            self.cluster.begin_anew()
+            self.cluster.reset_counters()
         if self.writer:
-            self.writer.begin_anew()
+            self.writer.reset_counters()
 
 
 def serve(
@@ -106,14 +105,8 @@ def serve(
         backlog=backlog,
         # With a kubeconfig and no project a person looks at a cluster.
         lease=Lease(api, NAMESPACE_MONITORING) if project or not kubeconfig else None,
-        writer=cloud_writer(project, location, cluster_name) if project else None,
+        writer=CloudWriter(MetricServiceClient(), project, location, cluster_name) if project else None,
     )
     exporter.newest.serve(port, in_pod=not kubeconfig)  # without one it is the pod's account that asks
     with loop.running([*watchers, backlog, source]):
         loop.run(exporter.one_pass, watchers, exporter.lease, stop, every_s)
-
-
-def cloud_writer(project: str, location: str, cluster_name: str) -> CloudWriter:
-    from google.cloud import monitoring_v3
-
-    return CloudWriter(monitoring_v3.MetricServiceClient(), project, location, cluster_name)

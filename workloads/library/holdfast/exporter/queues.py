@@ -74,7 +74,7 @@ class Queues:
             self.lost[now] += 1
         self.requests[uid] = now
 
-    def begin_anew(self) -> None:
+    def reset_counters(self) -> None:
         self.lost.clear()
 
     def samples(self, now_s: float) -> Iterable[Sample]:

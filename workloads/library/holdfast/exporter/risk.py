@@ -39,7 +39,7 @@ class Risk:
         key = _key(node, now_s)
         self.losses[key] = self.losses.get(key, 0) + 1
 
-    def begin_anew(self) -> None:
+    def reset_counters(self) -> None:
         self.seconds.clear()
         self.losses.clear()
 

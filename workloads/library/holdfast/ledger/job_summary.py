@@ -28,8 +28,6 @@ class JobSummary:
 
     job: str
     kind: str
-    begin_s: float
-    """Unix time of the first event."""
     useful_ratio: float | None
     """Productive share of wall time, 0 to 1; for batch of the wall time of all its workers."""
     step: int | None
@@ -92,7 +90,6 @@ def _summary(runs: Sequence[Sequence[Event]]) -> JobSummary:
     return JobSummary(
         job=ledgers[0].job,
         kind=ledgers[0].kind,
-        begin_s=min(ledger.begin_us for ledger in ledgers) / 1e6,
         useful_ratio=sum(ledger.useful_us for ledger in ledgers) / wall_us if wall_us else None,
         step=min((step for step in steps if step is not None), default=None),
         last_commit_s=min(newest for [newest] in commits) / 1e6 if all(commits) else None,

@@ -100,26 +100,24 @@ def _machine(name: str) -> MachineType:
 
 def money(ledgers: Sequence[JobLedger], at: Prices) -> Money | None:
     """None where no useful hour was had: nothing can be divided by it."""
-    bills = [receipt([found], at.spot, at.on_demand) for found in ledgers]
-    useful = sum(bill.useful_hours for bill in bills)
-    if useful <= 0:
+    bill = receipt(ledgers, at.spot, at.on_demand) if ledgers else None
+    if bill is None or bill.usd_per_useful_hour is None:
         return None
-    paid_h, wasted_h = sum(b.machine_hours for b in bills), sum(b.wasted_usd for b in bills) / at.spot
-    evictions = sum(bill.evictions for bill in bills)
-    calm_h = (paid_h - wasted_h) / useful  # what an undisturbed run would have paid for an hour of work
+    paid_h, wasted_h, useful_h = bill.machine_hours, bill.wasted_usd / at.spot, bill.useful_hours
+    calm_h = (paid_h - wasted_h) / useful_h  # what an undisturbed run would have paid for an hour of work
     return Money(
         prices=at,
-        paid_usd=paid_h * at.spot,
-        wasted_usd=wasted_h * at.spot,
-        waited_h=sum(bill.waited_hours for bill in bills),
-        on_demand_usd=sum(bill.on_demand_usd for bill in bills),
-        usd_per_useful_h=paid_h * at.spot / useful,
-        interval=_interval(at.spot, calm_h, wasted_h / useful, evictions),
+        paid_usd=bill.paid_usd,
+        wasted_usd=bill.wasted_usd,
+        waited_h=bill.waited_hours,
+        on_demand_usd=bill.on_demand_usd,
+        usd_per_useful_h=bill.usd_per_useful_hour,
+        interval=_interval(at.spot, calm_h, wasted_h / useful_h, bill.evictions),
         flex_usd_per_useful_h=at.flex_start * calm_h if at.flex_start else None,
         on_demand_usd_per_useful_h=at.on_demand * calm_h,
-        evictions=evictions,
-        per_node_h=evictions / paid_h if paid_h else 0.0,
-        flip_per_node_h=flip(ledgers, bills, at),
+        evictions=bill.evictions,
+        per_node_h=bill.evictions / paid_h,
+        flip_per_node_h=flip(ledgers, bill, at),
         break_even_share=at.spot / at.on_demand / calm_h,
     )
 
@@ -132,7 +130,7 @@ def _interval(usd: float, calm_h: float, wasted_h: float, evictions: int) -> tup
     return usd * (calm_h + wasted_h * low / evictions), usd * (calm_h + wasted_h * high / evictions)
 
 
-def flip(ledgers: Sequence[JobLedger], bills: Iterable[Receipt], at: Prices) -> float:
+def flip(ledgers: Sequence[JobLedger], bill: Receipt, at: Prices) -> float:
     """Evictions a running node-hour at which Spot costs as much as its cheaper rival, from what was measured here."""
     back_s = [r.seconds for x in ledgers for r in x.recoveries if r.seconds is not None]
     restart_h = (sum(back_s) / len(back_s) if back_s else 0.0) / HOUR_S
@@ -140,8 +138,7 @@ def flip(ledgers: Sequence[JobLedger], bills: Iterable[Receipt], at: Prices) -> 
     stopped_h = sum(us for x in ledgers for state, us in x.totals_us.items() if state == "checkpointing") / 3.6e9
     ratio = at.spot / at.rival[1]
     if not saves:  # a queue: an eviction costs the restart, and what it wasted
-        wasted_h, count = sum(b.wasted_usd for b in bills) / at.spot, sum(b.evictions for b in bills)
-        cost_h = max(restart_h, wasted_h / count if count else 0.0)
+        cost_h = max(restart_h, bill.wasted_usd / at.spot / bill.evictions if bill.evictions else 0.0)
         return forms.break_even(ratio, lambda c: forms.batch_slowdown(churn=c, restart_h=cost_h, item_batch_h=0.0))
     return forms.break_even_churn(ratio, checkpoint_h=max(stopped_h / saves, 1e-6), restart_h=restart_h)
 

@@ -58,7 +58,7 @@ def overflow_pool(context: RenderContext) -> Pool:
 
 
 def probes(port: int) -> Probes:
-    """Readiness is asked by the kubelet, and by the proxy, which alone asks on after a Spot notice: httpGet, every second,
+    """Readiness is probed by the kubelet, and by the proxy, which alone goes on after a Spot notice: httpGet, every second,
     one failure. Liveness only ends a hung process."""
     ready = client.V1Probe(
         http_get=client.V1HTTPGetAction(path=serving.READY_PATH, port=port),

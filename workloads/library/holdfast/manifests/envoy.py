@@ -14,9 +14,9 @@ _HEAP_SHARE, _REQUESTS_SHARE = 0.8, 0.7
 _BUFFER_BYTES = 64 * 1024
 """Between two ends of which one is slower. Above it the faster one waits."""
 _REPEATABLE_BYTES = 1024 * 1024
-"""A larger body is not asked for again."""
+"""A request with a larger body is not retried."""
 _REQUEST_BYTES = 2 * _BUFFER_BYTES + _REPEATABLE_BYTES
-"""Of a request that waits for its server: buffers on both sides, and what is kept to ask again."""
+"""Of a request that waits for its server: buffers on both sides, and what is kept for a retry."""
 _TYPES = "type.googleapis.com/envoy.extensions"
 
 
@@ -133,7 +133,7 @@ def _route(proxy: Proxy, prefix: str = "/") -> dict[str, Any]:
     route: dict[str, Any] = {"cluster": CLUSTER, "timeout": _seconds(proxy.longest_request_s)}
     if proxy.tries > 1:
         route["retry_policy"] = {
-            # A prediction is a pure function: what died without an answer may be asked again. 429 is not here: it is
+            # A prediction is a pure function: what died without an answer may be retried. 429 is not here: it is
             # load, and more of the same makes it worse.
             "retry_on": serving.RETRY_ON,
             "retriable_status_codes": [serving.RETRIABLE_STATUS],
@@ -150,7 +150,7 @@ def _route(proxy: Proxy, prefix: str = "/") -> dict[str, Any]:
         }
         if prefix == "/":
             # All tries within the one deadline, and the server learns how long it has. Text that comes in pieces may
-            # take the whole of the longest request, and cannot be asked for again in between.
+            # take the whole of the longest request, and cannot be retried in between.
             route["retry_policy"]["per_try_timeout"] = _seconds(proxy.longest_request_s / proxy.tries)
     return {"match": {"prefix": prefix}, "route": route}
 
@@ -169,7 +169,7 @@ def _servers(proxy: Proxy, folder: str) -> dict[str, Any]:
         "connect_timeout": "0.5s",
         "per_connection_buffer_limit_bytes": _BUFFER_BYTES,
         "lb_policy": "LEAST_REQUEST",
-        # With all but none left healthy every one is asked: a server that drains still answers.
+        # With almost none left healthy every one gets requests: a server that drains still answers.
         "common_lb_config": {"healthy_panic_threshold": {"value": 1}},
         "eds_cluster_config": {"service_name": CLUSTER, "eds_config": source},
         "circuit_breakers": {"thresholds": [limits]},

@@ -35,7 +35,7 @@ class FirstHop:
     servers: str
     """Headless Service of those that answer."""
     clients: str
-    """Service that is asked."""
+    """Service to which requests go."""
     rights: str = "endpoints"
     """Role and binding of its watcher."""
     health_port: int = 0

@@ -94,7 +94,7 @@ class FaultyNodes:
         return self.api.items(NODES, labelSelector=f"{LABEL_GPU_FAULT},{LABEL_SPOT}=true")
 
     def _faults(self, nodes: Mapping[str, Node]) -> list[tuple[str, str]]:
-        """Node and fault. The API server says on which node an exporter is; its own labels are not asked."""
+        """Node and fault. The API server says on which node an exporter is; its own labels do not count."""
         path, label = f"/api/v1/namespaces/{GPU_EXPORTER_NAMESPACE}/pods", f"{LABEL_NAME}={GPU_EXPORTER}"
         on = {
             pod["spec"].get("nodeName"): pod["status"].get("podIP") for pod in self.api.items(path, labelSelector=label)
@@ -122,7 +122,7 @@ class FaultyNodes:
 
     def _drain(self, name: str, now_s: float) -> None:
         left = [pod for space in self.namespaces for pod in self._pods(space, name)]
-        if any([self._still_needs_it(pod, now_s) for pod in left]):  # each is asked to go
+        if any([self._still_needs_it(pod, now_s) for pod in left]):  # each one is evicted
             return
         try:
             self.api.delete(f"{NODES}/{name}")

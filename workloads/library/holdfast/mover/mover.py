@@ -135,7 +135,7 @@ class Mover:
         to = job.plan.move(
             at, now_h=now_h, done_h=done, up=at is job.plan.cheaper or up_for_h is not None, up_for_h=up_for_h or 0.0
         )
-        # Waiting in its queue is how the cheaper one is asked for.
+        # Waiting in its queue is how the cheaper one is requested.
         if to is None or (to is job.plan.cheaper and at is Standing.WAITING):
             return None
         return Move(job=job, at_s=now_s, source=at, to=to, slack_h=slack_h)

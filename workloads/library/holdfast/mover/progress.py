@@ -1,7 +1,7 @@
 """How far each job is, by the lines of its own pods.
 
 Any pod may print a line about any job and have any label. So a line counts for the Job or JobSet that controls the pod
-that wrote it, by uid; the job that the line names is not asked. Guarantee: what is held of one job is bounded, whatever
+that wrote it, by uid; the job that the line names does not count. Guarantee: what is held of one job is bounded, whatever
 another writes, and goes when the job does.
 """
 

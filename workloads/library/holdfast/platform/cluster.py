@@ -40,7 +40,7 @@ def nearest(given: Path | None, near: Path | None = None) -> Platform | None:
 
 
 def choose(api: Api, given: Path | None, near: Path | None = None) -> Platform:
-    """The platform of the cluster, which a document that was named or lies near must describe.
+    """The platform of the cluster, which a document that is named or found near must describe.
 
     Raises Stopped where the two differ, and InputError where the cluster has no document.
     """
@@ -49,11 +49,13 @@ def choose(api: Api, given: Path | None, near: Path | None = None) -> Platform:
         require_cluster_of(api, local)
     found = published(api)
     if found is None:
-        raise InputError(
-            "the cluster has no platform document", got=f"no ConfigMap {NAME} in {NAMESPACE_MONITORING} of {api.cluster}",
-            allowed="a cluster to which the platform was applied", fix="the platform team runs make apply ENV=NAME",
-        )  # fmt: skip
+        raise no_document(f"no ConfigMap {NAME} in {NAMESPACE_MONITORING} of {api.cluster}")
     return found
+
+
+def no_document(got: str) -> InputError:
+    allowed, fix = "a cluster to which the platform was applied", "the platform team runs make apply ENV=NAME"
+    return InputError("the cluster has no platform document", got=got, allowed=allowed, fix=fix)
 
 
 def require_cluster_of(api: Api, given: Platform) -> bool:

@@ -191,7 +191,7 @@ class Platform:
 
     @property
     def work_topics(self) -> list[str]:
-        """Topics of the lanes, in order."""
+        """Topics of the lanes, by number."""
         return [topic for purpose, topic in self.topics.items() if purpose != "dead"]
 
     @property

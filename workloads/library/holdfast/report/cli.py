@@ -65,7 +65,7 @@ def _money(found: Sequence[JobLedger], seen: Capacities, machine: str, region: s
     # A zone is its region and one more letter: us-central1-a.
     machine, region = machine or at, region or zone.rpartition("-")[0]
     priced = machine in MACHINE_TYPES and bool(MACHINE_TYPES[machine].accelerator)
-    # A machine that the events name may have no price: then no money. One that was asked for fails in prices_of.
+    # A machine that the events name may have no price: then no money. One of the options fails in prices_of.
     if not machine or not region or (not priced and machine == at):
         return None
     # A baseline is never evicted and the naive twin is no product: either would bend what Spot costs.

@@ -30,13 +30,9 @@ class Objective:
 
 def judged(goal: str, held: bool | None, measured: str, n: int) -> Objective:
     # No observation holds every goal: "no loss in 0 evictions" must not turn green.
-    verdict = (
-        ObjectiveVerdict.INCONCLUSIVE
-        if held is None or n == 0
-        else ObjectiveVerdict.HELD
-        if held
-        else ObjectiveVerdict.BROKEN
-    )
+    verdict = ObjectiveVerdict.HELD if held else ObjectiveVerdict.BROKEN
+    if held is None or n == 0:
+        verdict = ObjectiveVerdict.INCONCLUSIVE
     return Objective(goal=goal, measured=measured, verdict=verdict, n=n)
 
 

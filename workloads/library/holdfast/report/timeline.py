@@ -61,7 +61,7 @@ def timeline(ledgers: Sequence[JobLedger], *, slug: str, title: str) -> Plot:
     described = "Timeline. " + "; ".join(_account_in_words(x) for x in ledgers) + "."
     notes = [_marks_in_words(ledgers, len(evicted), len(saved))]
     if any(len(lane.spans) > MOST_BARS // len(lanes) for lane in found.rows):
-        notes.append("dense stretches show their states in order")
+        notes.append("dense stretches show the sum of each state")
     if found.rest:
         notes.append(f"{count_of(len(lanes), len(lanes) + len(found.rest), 'places')}, those that lost the most time")
     return Plot(slug, title, described, theme.spec(chart), "; ".join(notes))

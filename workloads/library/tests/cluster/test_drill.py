@@ -4,6 +4,8 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -11,21 +13,47 @@ from typing import Any
 import pytest
 from pytest_kubernetes.providers.base import AClusterManager
 
-from holdfast.clients.api import Object
+from holdfast.clients.api import Api, Object
 from holdfast.contract.pools import Pool
 from holdfast.drill.catalogue import find
+from holdfast.drill.plan import Drill
 from holdfast.drill.runner import DrillRun
-from holdfast.drill.targets.evictors import TAINT, TaintEvictor
+from holdfast.drill.target import Target, Undo
+from holdfast.drill.targets.cluster import Cluster, Named
+from holdfast.drill.targets.evictors import TAINT, NodeEvictor, TaintEvictor
 from holdfast.drill.verdict import Verdict
 from tests import platforms
 from tests.cluster.sim.nodes import NODES
 from tests.cluster.sim.waiting import until
 from tests.cluster.sim.world import World
 from workloads.library.tests.drill.by_hand import no_log
-from workloads.library.tests.drill.rig import JOB, RigEvictor, target
 
+JOB = "train"
 PODS, SPARE = 6, 3
 QUIET = partial(DrillRun, log=no_log)
+
+
+@dataclass
+class RigEvictor:
+    description: str
+    how: Callable[[list[str]], object]
+    evicted: list[str] = field(default_factory=list)
+
+    def check(self, node: Object) -> str:
+        return ""
+
+    def evict(self, nodes: Sequence[str]) -> str:
+        self.how(list(nodes))
+        self.evicted += nodes
+        return f"{self.description} {len(nodes)} of them"
+
+    def rollback(self) -> Iterable[Undo]:
+        return ()
+
+
+def target(api: Api, world: World, drill: Drill, evictor: NodeEvictor) -> Target:
+    named = Named(namespace=world.name, selector=f"batch.kubernetes.io/job-name={JOB}")
+    return Cluster(api, named, drill.fault, evictor)
 
 
 @pytest.fixture

@@ -45,9 +45,7 @@ def start(code: str, tmp_path: Path, owner: str, ready: str = "up") -> Pod:
     return pod
 
 
-def test_a_process_that_becomes_another_program_is_cleared_as_well(
-    tmp_path: Path, owner: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_process_that_calls_exec_is_cleared(tmp_path: Path, owner: str, monkeypatch: pytest.MonkeyPatch) -> None:
     pod = Pod(["sleep", "600"], log=tmp_path / "pod.log", owner=owner)
     environ, cmdline, left = psutil.Process.environ, psutil.Process.cmdline, [{}, {}]
     # The kernel shows it so between exec and the new program's stack, in one of twenty looks right after a start.
@@ -60,7 +58,7 @@ def test_a_process_that_becomes_another_program_is_cleared_as_well(
 @pytest.mark.parametrize(
     ("code", "window_s", "left"), [(OBEDIENT, 30, 143), (DEAF, 0.5, 137)], ids=["obedient", "deaf"]
 )
-def test_a_pod_leaves_with_its_own_exit_code_or_is_killed_when_the_window_is_over(
+def test_a_pod_ends_with_its_code_or_is_killed(
     tmp_path: Path, owner: str, code: str, window_s: float, left: int
 ) -> None:
     pod = start(code, tmp_path, owner)
@@ -77,9 +75,7 @@ def test_power_loss_takes_processes_that_left_the_session_too(tmp_path: Path, ow
     until(lambda: not psutil.pid_exists(child) or psutil.Process(child).status() == psutil.STATUS_ZOMBIE)
 
 
-def test_what_a_killed_run_left_behind_is_cleared_by_the_next_and_no_pod_of_another_owner(
-    tmp_path: Path, owner: str
-) -> None:
+def test_only_what_a_killed_run_of_this_owner_left_is_cleared(tmp_path: Path, owner: str) -> None:
     other = start(OBEDIENT, tmp_path, owner + "x")
     code = f"from holdfast.drill.pods import Pod; from pathlib import Path; import os, sys\nPod([sys.executable, '-c', {DEAF!r}], log=Path({str(tmp_path / 'left.log')!r}), owner={owner!r}); os.kill(os.getpid(), 9)"
     subprocess.run([sys.executable, "-c", code], check=False, timeout=60)
@@ -90,9 +86,7 @@ def test_what_a_killed_run_left_behind_is_cleared_by_the_next_and_no_pod_of_anot
     assert other.wait(30) == 143
 
 
-def test_a_process_that_takes_long_to_die_is_one_process(
-    tmp_path: Path, owner: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_process_that_dies_slowly_counts_once(tmp_path: Path, owner: str, monkeypatch: pytest.MonkeyPatch) -> None:
     pod = start(DEAF, tmp_path, owner)
     send, missed = psutil.Process.send_signal, [signal.SIGKILL, signal.SIGKILL]
     # As on a busy machine, where it is still there when it is looked for again.

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from holdfast.clients import gcloud
 from holdfast.contract.errors import InputError, Stopped, Unjudged
 from holdfast.drill import remote
 from holdfast.drill.catalogue import find
@@ -15,7 +16,7 @@ from holdfast.drill.errors import DrillError
 from holdfast.drill.plan import Fault, Place
 from holdfast.drill.remote import Where, checked, consent
 from holdfast.drill.targets.cluster import Cluster, Named
-from holdfast.drill.targets.evictors import TaintEvictor, VmEvictor, require_gcloud
+from holdfast.drill.targets.evictors import TaintEvictor, VmEvictor
 from tests import platforms
 
 OURS = replace(
@@ -54,9 +55,7 @@ def where(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Where:
     [(Place.GKE, CONTEXT, "acme-ours"), (Place.GKE, ZONAL, "acme-ours"), (Place.CLUSTER, "kind-a", "")],
     ids=["regional", "zonal", "of no environment, through its API only"],
 )
-def test_what_is_named_is_taken_with_the_project_of_its_environment(
-    where: Where, place: Place, context: str, project: str
-) -> None:
+def test_what_is_named_is_taken_with_its_project(where: Where, place: Place, context: str, project: str) -> None:
     where = replace(where, context=context)
     assert checked(place, where) == replace(where, project=project)
 
@@ -87,9 +86,7 @@ def test_an_environment_that_allows_no_drills_is_not_hit_by_any(where: Where, pl
     assert "allow_drills=True" in error.value.fix
 
 
-def test_the_targets_are_shown_and_only_the_context_name_is_a_yes(
-    where: Where, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_only_the_name_of_the_context_is_a_yes(where: Where, capsys: pytest.CaptureFixture[str]) -> None:
     asking = replace(where, yes=False)
     consent(asking, lambda _: CONTEXT)(find("gke-maintenance"), ["node/a"])
     output = capsys.readouterr().err
@@ -117,9 +114,7 @@ class Nodes:
             yield {"metadata": meta, "spec": {"nodeName": name}, "status": {"phase": "Running"}}
 
 
-def test_gcloud_hits_the_vm_of_the_node_and_none_of_another_project(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_gcloud_hits_the_vm_of_the_node_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     api: Any = Nodes()
     evictor = VmEvictor(api, "ours")
     assert evictor.check(node("ours")) == ""
@@ -127,12 +122,12 @@ def test_gcloud_hits_the_vm_of_the_node_and_none_of_another_project(
     assert "names no VM" in evictor.check({"spec": {"providerID": "kind://docker/a/b"}})
     monkeypatch.setenv("PATH", str(tmp_path / "none"))
     with pytest.raises(Unjudged, match="not installed"):
-        require_gcloud()
+        gcloud.found()
     monkeypatch.setenv("PATH", f"{tmp_path}:/bin:/usr/bin")
     log, fake = tmp_path / "asked", tmp_path / "gcloud"
     fake.write_text(f'#!/bin/sh\necho "$@" >> {log}\ncase "$4" in gone) echo "not found" >&2; exit 1;; esac\n')
     fake.chmod(0o755)
-    require_gcloud()
+    gcloud.found()
     with pytest.raises(DrillError, match="not all"):
         evictor.evict(["gke-1", "alien"])
     assert not log.exists()

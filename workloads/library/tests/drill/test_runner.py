@@ -67,9 +67,7 @@ def test_a_refusal_stops_before_the_fault() -> None:
     ],
     ids=["does not come back", "stop condition", "steady before and not after"],
 )
-def test_what_follows_the_fault_decides_and_the_rollback_runs(
-    numbers: dict[str, float | None], expected: tuple[Verdict, str, bool]
-) -> None:
+def test_what_follows_the_fault_decides(numbers: dict[str, float | None], expected: tuple[Verdict, str, bool]) -> None:
     target = ByHand()
     target.on_inject = lambda: target.numbers.update(numbers)
     record = run_drill(target)

@@ -59,8 +59,7 @@ class LogServer:
             return 400, {}
         since, job = matched[1].replace("+00:00", ""), matched[2]
         found = [e for e in self.entries if e["timestamp"] >= since and job in (None, e["jsonPayload"]["job"])]
-        found = [e for e in found if _admitted(e)]
-        found.sort(key=lambda entry: entry["timestamp"])
+        found = sorted(filter(_admitted, found), key=lambda entry: entry["timestamp"])
         first = int(asked.get("pageToken", 0))
         page: dict[str, Any] = {"entries": found[first : first + self.page]} if found[first:] else {}
         if len(found) > first + self.page:
@@ -69,9 +68,9 @@ class LogServer:
 
 
 def _admitted(entry: dict[str, Any]) -> bool:
-    namespace = entry["resource"]["labels"]["namespace_name"]
-    watched = entry["jsonPayload"]["event"] in ("evict", "moved", "node_faulty", "scheduled")
-    return namespace in ("training", "batch") or (namespace == "monitoring" and watched)
+    namespace, event = entry["resource"]["labels"]["namespace_name"], entry["jsonPayload"]["event"]
+    watched = namespace == "monitoring" and event in ("evict", "moved", "node_faulty", "scheduled")
+    return watched or namespace in ("training", "batch")
 
 
 @contextmanager

@@ -1,10 +1,12 @@
-"""What the exporter tells of batch jobs, read from a real results database."""
+"""What the exporter shows of batch jobs, read from a real results database."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
+from typing import LiteralString
 
 import pytest
 
+from holdfast.exporter import loop
 from holdfast.exporter.backlog import STALE_S, Backlog
 from holdfast.exporter.cluster import Cluster
 from holdfast.exporter.main import Exporter
@@ -16,49 +18,32 @@ from tests.cluster.sim.waiting import until
 pytestmark = pytest.mark.process
 
 
-@pytest.fixture
-def database(tmp_path: Path) -> Iterator[EmbeddedPostgres]:
-    with EmbeddedPostgres(tmp_path, settings=("fsync=off",)) as running:
-        with connect(running.uri) as connection:
+def execute(database: EmbeddedPostgres, statement: LiteralString) -> None:
+    with connect(database.uri) as connection:
+        connection.execute(statement)
+        connection.commit()
+
+
+def test_the_backlog_is_shown_until_the_database_is_gone(tmp_path: Path) -> None:
+    now = [1000.0]
+    with EmbeddedPostgres(tmp_path, settings=("fsync=off",)) as database:
+        with connect(database.uri) as connection:
             schema.migrate(connection)
-            connection.execute("INSERT INTO holdfast.job (job, fingerprint, total, created_at) VALUES ('nightly', 'f', 5, now() - interval '2 days')")  # fmt: skip
-            connection.execute("INSERT INTO holdfast.result (job, item, fingerprint, status, fence, worker) VALUES ('nightly', 'a', 'f', 'dead', 1, 'w')")  # fmt: skip
-            connection.commit()
-        yield running
-
-
-@pytest.fixture
-def now() -> list[float]:
-    return [1000.0]
-
-
-@pytest.fixture
-def backlog(database: EmbeddedPostgres, now: list[float]) -> Iterator[Backlog]:
-    polling = Backlog(database.uri, every_s=0.05, clock=lambda: now[0])
-    polling.start()
-    yield polling
-    polling.close()
-    polling.join(30)
-    assert not polling.is_alive()
-
-
-def test_the_backlog_is_shown_until_the_database_is_gone(
-    database: EmbeddedPostgres, backlog: Backlog, now: list[float]
-) -> None:
-    exporter = Exporter(cluster=Cluster(), backlog=backlog, clock=lambda: now[0])
-    shown: Callable[[], dict[str, float]] = lambda: {s.metric: s.value for s in exporter.gather() if s.labels}  # noqa: E731
-    until("the backlog is told", lambda: "batch_backlog_items" in shown() or None, 60)
-    found = shown()
-    assert (found["batch_backlog_items"], found["batch_replicas_wanted"]) == (4, 1)
-    assert 2 * 86_400 <= found["batch_oldest_seconds"] < 2 * 86_400 + 600  # what HoldfastBacklogPastDeadline asks
-    with connect(database.uri) as connection:
-        connection.execute("ALTER VIEW holdfast.job_scaling RENAME TO gone")
-        connection.commit()
-        connection.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> pg_backend_pid() AND query LIKE '%job_scaling'")  # fmt: skip
-        connection.commit()
-    now[0] += STALE_S + 1
-    until("a silent database is not told as an empty one", lambda: "batch_backlog_items" not in shown() or None, 60)
-    with connect(database.uri) as connection:
-        connection.execute("ALTER VIEW holdfast.gone RENAME TO job_scaling")
-        connection.commit()
-    until("the backlog is told again", lambda: "batch_backlog_items" in shown() or None, 60)
+        execute(database, "INSERT INTO holdfast.job (job, fingerprint, total, created_at) VALUES ('nightly', 'f', 5, now() - interval '2 days')")  # fmt: skip
+        execute(database, "INSERT INTO holdfast.result (job, item, fingerprint, status, fence, worker) VALUES ('nightly', 'a', 'f', 'dead', 1, 'w')")  # fmt: skip
+        backlog = Backlog(database.uri, every_s=0.05, clock=lambda: now[0])
+        exporter = Exporter(cluster=Cluster(), backlog=backlog, clock=lambda: now[0])
+        shown: Callable[[], dict[str, float]] = lambda: {s.metric: s.value for s in exporter.gather() if s.labels}  # noqa: E731
+        with loop.running([backlog]):
+            until("the backlog is shown", lambda: "batch_backlog_items" in shown() or None, 60)
+            found = shown()
+            assert (found["batch_backlog_items"], found["batch_replicas_wanted"]) == (4, 1)
+            assert 0 <= found["batch_oldest_seconds"] - 2 * 86_400 < 600  # what HoldfastBacklogPastDeadline asks
+            execute(database, "ALTER VIEW holdfast.job_scaling RENAME TO gone")
+            execute(database, "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> pg_backend_pid() AND query LIKE '%job_scaling'")  # fmt: skip
+            now[0] += STALE_S + 1
+            until("a silent database does not look empty", lambda: "batch_backlog_items" not in shown() or None, 60)
+            execute(database, "ALTER VIEW holdfast.gone RENAME TO job_scaling")
+            until("the backlog is shown again", lambda: "batch_backlog_items" in shown() or None, 60)
+        backlog.join(30)
+        assert not backlog.is_alive()

@@ -136,9 +136,7 @@ def written(cluster: Cluster, now_s: float = NOW + SETTLE_S) -> list[tuple[str, 
     [("node", "gone", "pod"), ("gone", "pod"), ("node", "pod", "gone"), ("pod", "node", "gone"), ("gone",)],
     ids="-".join,
 )
-def test_a_node_that_went_counts_once_and_its_line_gives_the_reason_whatever_showed_it_first(
-    order: tuple[str, ...],
-) -> None:
+def test_a_node_that_went_counts_once_whatever_showed_it_first(order: tuple[str, ...]) -> None:
     cluster = cluster_of(node("a"))
     assert written(cluster) == [("node_up", "", 3600.0)]
     for sign in order:

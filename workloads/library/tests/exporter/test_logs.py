@@ -46,9 +46,7 @@ def commits(*steps: int) -> list[Line]:
     return [line(EPOCH + step, "commit", step=step, seconds=1, bytes=1) for step in steps]
 
 
-def test_a_line_is_handed_on_once_however_often_it_is_read_and_one_that_comes_late_is_not_missed(
-    server: LogServer, source: CloudLogs
-) -> None:
+def test_a_line_is_handed_on_once_and_a_late_one_is_not_missed(server: LogServer, source: CloudLogs) -> None:
     server.add(commits(198, 199, 200))
     assert [news(source), news(source)] == [3, 0]
     server.add(commits(201 - int(logs.LATE_S)))
@@ -103,9 +101,7 @@ def test_all_that_a_job_wrote_is_read_over_all_pages_and_too_much_gets_no_half_a
 
 
 @pytest.mark.parametrize("name", ['run-7" OR jsonPayload.job="run-8', "run-7\\", 'run-7"', "", "a b"])
-def test_a_name_that_kubernetes_does_not_know_gets_into_no_filter(
-    server: LogServer, source: CloudLogs, name: str
-) -> None:
+def test_a_name_that_is_none_gets_into_no_filter(server: LogServer, source: CloudLogs, name: str) -> None:
     server.add(sample.training("run-8"))
     assert source.of_job(name, EPOCH).events == []
     assert server.asked == []

@@ -108,9 +108,7 @@ def test_slowdown_and_interval_at_common_churn(churn: float, slow: float, minute
     ("cost", "mean_life", "interval", "within"),
     [(5, 24 * 60, 117, 0.5), (5, 6 * 60, 57, 0.5), (5, 15, 9.1, 0.05), (10, 2, 2, 0)],
 )
-def test_daly_gives_the_published_intervals_and_stops_at_the_mean_life(
-    cost: float, mean_life: float, interval: float, within: float
-) -> None:
+def test_daly_gives_the_published_intervals(cost: float, mean_life: float, interval: float, within: float) -> None:
     """A checkpoint may take longer than two mean lives."""
     assert daly(cost, mean_life) == pytest.approx(interval, abs=within)
 

@@ -25,9 +25,7 @@ def asked(policy: str, deadline_h: float) -> Plan:
 
 
 @pytest.mark.parametrize("policy", sorted(plan.POLICIES))
-def test_simulator_and_mover_decide_alike_at_every_event_of_a_trace(
-    policy: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_simulator_and_mover_agree_at_every_event(policy: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mover_module, "REACTION_S", 0.0)
     sent: list[Standing] = []
     for seed in range(2):

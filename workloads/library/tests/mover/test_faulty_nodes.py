@@ -76,20 +76,20 @@ def pod(name: str, *, due: str = "", phase: str = "Running", namespace: str = "t
     return {"metadata": meta, "spec": {"nodeName": "a"}, "status": {"phase": phase}}
 
 
-def test_by_default_a_fault_is_reported_once_and_nothing_is_changed() -> None:
+def test_by_default_a_fault_is_reported_once_and_nothing_is_changed_and_only_spot_nodes_are_read() -> None:
     server = Nodes()
     found = faulty(server, 0)
     first, again = found.step(spot("a", "b"), NOW), found.step(spot("a", "b"), NOW + 60)
     assert [(line["node"], line["fault"], line["answer"]) for line in first] == [("a", "xid-79", "reported")]
     assert (again, server.asked) == ([], ["GpuFault a"])
-
-
-def test_a_node_that_is_not_spot_is_left_to_people() -> None:
-    server = Nodes()
-    found = faulty(server, 60)
+    exporter = jobs_of(*first)
+    counts = [s for s in exporter.samples(NOW, {}) if s.metric == "gpu_faults_total"]
+    labels = {"pool": read_node(node("a")).pool, "fault": "xid-79", "answer": "reported"}
+    assert [(s.value, dict(s.labels)) for s in counts] == [(1, labels)] and not exporter.refused
+    replacing = faulty(server, 60)
     for at in (0, 60, 120):
-        assert found.step(spot("b"), NOW + at) == []
-    assert server.asked == []
+        assert replacing.step(spot("b"), NOW + at) == []
+    assert server.asked == ["GpuFault a"]
 
 
 def test_the_cap_holds_from_the_start_of_the_mover_on() -> None:
@@ -104,14 +104,13 @@ def test_the_cap_holds_from_the_start_of_the_mover_on() -> None:
 
 
 def test_jobs_leave_before_the_node_goes() -> None:
-    server = Nodes(
-        [pod("p"), pod("web", namespace="serving"), pod("over", phase="Failed"), pod("q", due="2026-09-21T15:00:31Z")]
-    )
+    leaving = pod("q", due="2026-09-21T15:00:31Z")
+    server = Nodes([pod("p"), pod("web", namespace="serving"), pod("over", phase="Failed"), leaving])
     server.marked["a"] = "xid-79"
     found = faulty(server, 1)
     found.step(spot("a"), NOW)
     assert server.asked == ["evict p", "evict web"]
-    server.pods = [pod("q", due="2026-09-21T15:00:31Z")]
+    server.pods = [leaving]
     found.step(spot("a"), NOW + 30)
     assert server.asked[2:] == []
     found.step(spot("a"), NOW + 60)  # its kubelet does not answer any more
@@ -125,11 +124,3 @@ def test_a_disruption_budget_keeps_the_node() -> None:
     for at in (0, 30, 60):
         found.step(spot("a"), NOW + at)
     assert server.asked == ["evict p"] * 3
-
-
-def test_the_exporter_counts_the_line() -> None:
-    exporter = jobs_of(*faulty(Nodes(), 0).step(spot("a"), NOW))
-    assert not exporter.refused
-    counts = [s for s in exporter.samples(NOW, {}) if s.metric == "gpu_faults_total"]
-    labels = {"pool": read_node(node("a")).pool, "fault": "xid-79", "answer": "reported"}
-    assert [(s.value, dict(s.labels)) for s in counts] == [(1, labels)]

@@ -85,9 +85,7 @@ def moved_once() -> str:
 
 
 @pytest.mark.parametrize(("job", "workload"), [(MARKED, MARKED), (MARKED, CLEAN), (CLEAN, MARKED)])
-def test_a_jobset_that_waits_with_the_marks_of_the_flavor_it_left_gets_its_own_template_back(
-    job: Object, workload: Object
-) -> None:
+def test_a_jobset_with_the_marks_of_its_old_flavor_is_mended(job: Object, workload: Object) -> None:
     cluster = Played(GIVEN, queue="on-demand", admitted=False, held=moved_once())
     cluster.job_template, cluster.workload_template = job, workload
     assert Mover(cluster).step(cluster.seen(), LATE_S) == []
@@ -117,9 +115,7 @@ def test_a_jobset_without_what_a_move_writes_down_or_without_marks_is_left_alone
      GIVEN.text().replace("20.0", '"20"'), GIVEN.text().replace("patient", "wait"), GIVEN.text().replace("24.0", "19.0"),
      GIVEN.text()[:-1] + ',"more":1}', GIVEN.text().replace('"spot"', "7"), "[" * 5_000, "9" * 1_900, " " * 3_000],
 )  # fmt: skip
-def test_an_annotation_that_is_no_plan_is_refused_once_and_moves_nothing(
-    text: str, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_an_annotation_that_is_no_plan_moves_nothing(text: str, caplog: pytest.LogCaptureFixture) -> None:
     with pytest.raises(InputError):
         plan.read(text)
     cluster = Played(GIVEN, annotation=text or " ")

@@ -83,9 +83,7 @@ ENDS = [*((0, job(end=end)) for end in ("Complete", "Failed")), *((1, job(end=en
     ids=["complete", "failed", "a JobSet", "a JobSet that failed", "running", "suspended", "of a JobSet", "has one",
          "another mover was faster", "deleted"],
 )  # fmt: skip
-def test_a_job_or_jobset_that_ended_is_due_once_when_its_last_lines_have_come(
-    kind: int, changes: list[tuple[str, dict[str, Any]]], due: bool
-) -> None:
+def test_a_job_that_ended_is_due_once(kind: int, changes: list[tuple[str, dict[str, Any]]], due: bool) -> None:
     view, over_s = View(), unix_s("2026-09-21T15:00:00Z")
     for change, found in changes:
         take(view, change, found, kind)

@@ -21,10 +21,11 @@ def ended(server: Any, nodes: tuple[str, ...] = ("n",)) -> list[str]:
     return end_pods(server, nodes, NOW, ("training",))
 
 
-def test_a_pod_past_its_grace_period_fails_first_and_is_deleted_then() -> None:
-    server = Server([pod()])
+@pytest.mark.parametrize(("phase", "first"), [("Running", ["patch pods/p/status"]), ("Failed", [])])
+def test_a_pod_past_its_grace_period_fails_first_and_is_deleted_then(phase: str, first: list[str]) -> None:
+    server = Server([pod(phase=phase)])
     assert ended(server) == ["p"]
-    assert server.asked == ["patch pods/p/status", "kill pods/p", "NodeSilent p"]
+    assert server.asked == [*first, "kill pods/p", "NodeSilent p"]
 
 
 @pytest.mark.parametrize(
@@ -40,15 +41,7 @@ def test_a_pod_past_its_grace_period_fails_first_and_is_deleted_then() -> None:
 def test_every_other_pod_is_left_alone(spared: Any) -> None:
     server = Server([spared])
     assert ended(server) == [] and server.asked == []
-
-
-def test_without_a_silent_node_nothing_is_asked() -> None:
-    assert end_pods(None, [], NOW) == []  # type: ignore[arg-type]
-
-
-def test_one_that_ended_by_itself_is_only_deleted() -> None:
-    server = Server([pod(phase="Failed")])
-    assert ended(server) == ["p"] and server.asked[0] == "kill pods/p"
+    assert end_pods(None, [], NOW) == [], "without a silent node nothing is read"  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("status", [404, 409, 422])

@@ -100,13 +100,9 @@ def chromium(profile: Path) -> Generator[Page]:
 
 def _port(process: subprocess.Popen[bytes], announced: Path) -> int:
     """The browser writes the port that it was given as soon as it listens."""
-    lines = until(
-        lambda: announced.exists() and announced.read_text().splitlines(),
-        "where the browser listens",
-        alive=lambda: process.poll() is None,
-        within_s=PATIENCE_S,
-    )
-    return int(lines[0])
+    lines = lambda: announced.exists() and announced.read_text().splitlines()  # noqa: E731
+    alive = lambda: process.poll() is None  # noqa: E731
+    return int(until(lines, "where the browser listens", alive=alive, within_s=PATIENCE_S)[0])
 
 
 def _page_address(port: int) -> str:

@@ -66,9 +66,7 @@ def test_the_first_sentence_answers_the_question_and_every_objective_is_judged_w
         ("serving", {"counts_differ": 2}, "clients, proxy and servers count the same answers"),
     ],
 )
-def test_a_broken_objective_is_named_and_comes_first_in_what_to_do(
-    report: Report, part: str, change: dict[str, object], goal: str
-) -> None:
+def test_a_broken_objective_comes_first(report: Report, part: str, change: dict[str, object], goal: str) -> None:
     summary = sample.SUMMARY | {part: sample.SUMMARY[part] | change}
     judged = build(report.ledgers, {}, summary)
     assert [o.goal for o in judged.objectives if o.verdict is ObjectiveVerdict.BROKEN] == [goal]

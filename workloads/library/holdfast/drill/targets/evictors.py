@@ -1,18 +1,16 @@
 """How a node is evicted: by the Kubernetes API alone, or by Compute Engine, which takes the VM under it away.
 
-Compute Engine is asked through `gcloud`, as argument lists, for a simulated maintenance event, which preempts a Spot
+`gcloud`, called with argument lists, requests a simulated maintenance event of Compute Engine, which preempts a Spot
 VM. Only VMs of the named project are touched, found by the node's own providerID.
 """
 
 import re
-import shutil
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 from holdfast.clients import gcloud
 from holdfast.clients.api import Api, ApiError, Object
-from holdfast.contract.errors import Unjudged
 from holdfast.drill.errors import DrillError
 from holdfast.drill.target import Undo
 
@@ -83,12 +81,6 @@ class Instance:
     def of(cls, node: Object) -> "Instance | None":
         match = _PROVIDER_ID.fullmatch(node["spec"].get("providerID", ""))
         return cls(**match.groupdict()) if match else None
-
-
-def require_gcloud() -> None:
-    # Before anything is hit: found out in the middle, the drill would count as injected.
-    if not shutil.which("gcloud"):
-        raise Unjudged("gcloud is not installed: drills on GKE go through it")
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,7 +36,7 @@ class Eviction:
 
 
 def evictions(*, seed: int, count: int, total: int, first: int, victims: int = 1) -> list[Eviction]:
-    """`count` evictions over progress first..0.9 total, in order; notices and power losses alternate."""
+    """`count` evictions over progress first..0.9 total, sorted; notices and power losses alternate."""
     rng = random.Random(seed)
     stride = (total * 0.9 - first) / count
     return [

@@ -161,6 +161,6 @@ def enqueue(job: str, uri: str, source: Path, *columns: str) -> None:
 
 
 def export(job: str, uri: str, path: Path) -> list[Any]:
-    """Every stored row of the job, in order of its item id."""
+    """Every stored row of the job, sorted by item id."""
     completed([*_BATCH, "export", job, "--database", uri, "--out", str(path)])
     return [json.loads(line) for line in path.read_text().splitlines()]
