@@ -81,9 +81,7 @@ class Table:
         wanted = {(GPU, machine.accelerator): machine.gpus}
         if (host := family(machine.name)) not in SLICED:
             wanted |= {(CORE, host): machine.vcpus, (RAM, host): machine.memory_gib}
-        found = [
-            (sku, amount) for key, amount in wanted.items() if (sku := self.sku(*key, region, capacity)) is not None
-        ]
+        found = [(sku, amount) for key, amount in wanted.items() if (sku := self.sku(*key, region, capacity))]
         # A sum without the GPU looks like a bargain, and was one in a public catalogue.
         if len(found) < len(wanted):
             return None
@@ -177,11 +175,7 @@ def _in_order(usd: dict[Capacity, float]) -> bool:
 
 
 def _sku(row: dict[str, Any]) -> Sku:
-    typed: dict[str, Any] = {
-        "capacity": Capacity(row["capacity"]),
-        "regions": tuple(row["regions"]),
-        "usd": float(row["usd"]),
-    }
+    typed = {"capacity": Capacity(row["capacity"]), "regions": tuple(row["regions"]), "usd": float(row["usd"])}
     sku = Sku(**row | typed)
     if sku.part not in (CORE, RAM, GPU) or sku.basis not in (LISTED, SOLVED, INFERRED):
         raise ValueError(f"part {sku.part}, basis {sku.basis}")

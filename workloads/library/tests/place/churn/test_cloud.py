@@ -40,10 +40,8 @@ class Cloud:
         """Both counters at a moment; hours from midnight."""
         self.clock.now = MIDNIGHT + hours * HOUR
         labels = {"pool": group.pool, "machine_type": group.machine_type, "zone": group.zone, "age_h": age_h}
-        both = [
-            sample("spot_node_seconds_total", node_hours * HOUR, **labels),
-            sample("spot_node_losses_total", losses, **labels),
-        ]
+        values = {"spot_node_seconds_total": node_hours * HOUR, "spot_node_losses_total": losses}
+        both = [sample(name, value, **labels) for name, value in values.items()]
         writer = CloudWriter(self.client, "acme-ai", "us-central1", cluster, clock=self.clock)
         assert self.writers.setdefault(cluster, writer).write(both) == 2
 
