@@ -35,9 +35,8 @@ class _Loader(_Bounds, yaml.CSafeLoader):
 
 
 # PyYAML wants a point and a sign in a float; Kubernetes takes 1e3 too.
-_Loader.add_implicit_resolver(
-    "tag:yaml.org,2002:float", re.compile(r"[-+]?\d+(?:\.\d*)?[eE][-+]?\d+$"), list("-+0123456789")
-)
+_FLOAT = re.compile(r"[-+]?\d+(?:\.\d*)?[eE][-+]?\d+$")
+_Loader.add_implicit_resolver("tag:yaml.org,2002:float", _FLOAT, list("-+0123456789"))
 
 
 def compose(text: str) -> Node | None:
