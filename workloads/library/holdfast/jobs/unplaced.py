@@ -12,9 +12,7 @@ from holdfast.jobs.cluster_snapshot import ClusterSnapshot
 from holdfast.jobs.job_snapshot import JobSnapshot, condition
 
 _UNPLACED = ("Unschedulable", "SchedulerError", "SchedulingGated")
-_VOLUME = re.compile(
-    r"persistentvolume|persistent volume|storageclass|volume node affinity|max volume count", re.IGNORECASE
-)
+_VOLUME = re.compile(r"persistent ?volume|storageclass|volume node affinity|max volume count", re.IGNORECASE)
 _VERDICT = re.compile(r"^0/(\d+) nodes are available: ([^.]*)")
 _BY_LABELS = "didn't match Pod's node affinity"
 _BY_PLACE = re.compile(rf"(\d+) node\(s\) (?:{_BY_LABELS}|had untolerated taint)")
@@ -108,9 +106,8 @@ def _taint(waiting: _Waiting) -> Cause | None:
 
 def _autoscaler(waiting: _Waiting) -> Cause | None:
     """Its newest word on any of the pods. What only says that no pool fits is left to the next checks."""
-    event = cluster_snapshot.newest_event(
-        waiting.cluster.events, {p["metadata"]["uid"] for p in waiting.pods}, *_SCALING
-    )
+    uids = {pod["metadata"]["uid"] for pod in waiting.pods}
+    event = cluster_snapshot.newest_event(waiting.cluster.events, uids, *_SCALING)
     if event is None:
         return None
     text = brief(cluster_snapshot.message_of(event))

@@ -96,11 +96,8 @@ def waits_for(body: Any, flavor: dict[str, str], queue: str) -> set[tuple[str, .
     """The GPU and the capacity that the exporter sees a pod of the job wait for, made from it as Kueue makes it."""
     template = body["spec"]["template"]
     spec = template["spec"] | {"nodeSelector": template["spec"]["nodeSelector"] | flavor}
-    meta = {
-        "uid": "u",
-        "namespace": "training",
-        "labels": template["metadata"]["labels"] | {LABEL_CLUSTER_QUEUE: queue},
-    }
+    labels = template["metadata"]["labels"] | {LABEL_CLUSTER_QUEUE: queue}
+    meta = {"uid": "u", "namespace": "training", "labels": labels}
     waits = {"type": "PodScheduled", "status": "False", "lastTransitionTime": rfc3339(1_000.0)}
     cluster = Cluster()
     cluster.pod("ADDED", {"metadata": meta, "spec": spec, "status": {"phase": "Pending", "conditions": [waits]}})

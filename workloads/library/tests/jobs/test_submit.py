@@ -10,7 +10,7 @@ from holdfast.contract.capacity import Capacity
 from holdfast.contract.errors import InputError
 from holdfast.contract.pools import LABEL_ACCELERATOR, LABEL_FLEX_START, Pool
 from holdfast.jobs import submit
-from holdfast.jobs.submit import only, read
+from holdfast.jobs.submit import checked, documents_of, only
 from holdfast.place import prices
 from infra.environments import Environment
 from tests import platforms
@@ -102,7 +102,7 @@ def test_a_manifest_without_a_whole_job_is_bad_input(tmp_path: Path, text: str, 
     path = tmp_path / "m.yaml"
     path.write_text(text)
     with pytest.raises(InputError) as refused:
-        read(path)
+        checked(path, documents_of(path))
     assert output in refused.value.lines()
 
 
@@ -118,7 +118,7 @@ def test_one_job_is_taken_with_everything_that_is_no_job(tmp_path: Path) -> None
     assert refused.value.fix == "did you mean b?"
     (tmp_path / "training.yaml").write_text("")
     with pytest.raises(InputError) as refused:
-        read(tmp_path / "trainning.yaml")
+        documents_of(tmp_path / "trainning.yaml")
     assert refused.value.fix == f"did you mean {tmp_path}/training.yaml?"
 
 
