@@ -5,10 +5,10 @@ from dataclasses import replace
 import pytest
 
 from holdfast.clients.api import Object
-from holdfast.contract.pools import GPU_TAINT, SPOT_TAINT, Pool, Taint
+from holdfast.contract.pools import GPU_TAINT, SPOT_TAINT, Taint
 from holdfast.exporter.queues import read_workload
 from holdfast.jobs.cause import losses
-from holdfast.jobs.cluster_snapshot import ClusterSnapshot, fit, untolerated
+from holdfast.jobs.cluster_snapshot import ClusterSnapshot, fit
 from holdfast.jobs.explain import in_place_text, progress_text
 from holdfast.jobs.job_snapshot import JobSnapshot, crashed, exit_code, held_since_s, when
 from holdfast.jobs.queues import held
@@ -162,24 +162,13 @@ def test_a_toleration_is_judged_as_the_scheduler_judges_it() -> None:
     assert all(tolerates(each, taint) for each in right) and not any(tolerates(each, taint) for each in wrong)
 
 
-@pytest.fixture(scope="module")
-def spot() -> Pool:
-    return next(p for p in platforms.load("example").pools if p.taints[:1] == (SPOT_TAINT,))
-
-
-def asking(pool: Pool, **more: object) -> Object:
-    limits = {"nvidia.com/gpu": "1"}
-    spec = {"nodeSelector": pool.selector(), "tolerations": pool.tolerations(), **more}
-    return spec | {"containers": [{"resources": {"limits": limits}}]}
-
-
-def test_only_a_taint_of_a_pool_that_is_on_every_node_is_blamed(spot: Pool) -> None:
-    body, bare = node(spot, "n"), node(spot, "bare")
+def test_only_a_taint_of_a_pool_that_is_on_every_node_is_blamed() -> None:
+    pool = next(p for p in platforms.load("example").pools if p.taints[:1] == (SPOT_TAINT,))
+    tainted, bare = node(pool, "n"), node(pool, "bare")
+    bare["spec"]["taints"] = [{"key": "node.kubernetes.io/not-ready", "effect": "NoSchedule"}]
     for left_out, taint in enumerate((SPOT_TAINT, GPU_TAINT)):
-        kept = [t for i, t in enumerate(spot.tolerations()) if i != left_out]
-        assert untolerated(asking(spot, tolerations=kept), body) == str(taint)
-    body["spec"]["taints"].append({"key": "node.kubernetes.io/not-ready", "effect": "NoSchedule"})
-    assert untolerated(asking(spot), body) == ""
-    bare["spec"]["taints"] = []
-    found = fit(asking(spot, tolerations=[]), [body, bare], [])
-    assert (found.untolerated, found.selected, found.total) == (None, 2, 1)
+        kept = [each for n, each in enumerate(pool.tolerations()) if n != left_out]
+        asked = {"nodeSelector": pool.selector(), "tolerations": kept, "containers": []}
+        assert fit(asked, [tainted], []).untolerated == (str(taint), 1)
+        found = fit(asked, [tainted, bare], [])
+        assert (found.untolerated, found.selected, found.total) == (None, 2, 1)

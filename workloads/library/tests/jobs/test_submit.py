@@ -71,6 +71,13 @@ def test_a_cap_holds_at_its_very_value_and_refuses_below_the_price(env: Environm
 
 ALIASES = "a0: &a0 [1]\n" + "".join(f"a{n}: &a{n} [{', '.join(9 * [f'*a{n - 1}'])}]\n" for n in range(1, 12))
 JOB = "apiVersion: batch/v1\nkind: Job\nmetadata: {name: x}\n"
+PODS, FORM = "template: {spec: {containers: [{}]", "its parallelism and pod template"
+SPECS = {
+    "backoffLimit: 1.0e+999": "a number that is infinite", f"parallelism: .inf, {PODS}}}}}": "ValueError",
+    f"parallelism: two, {PODS}}}}}": "invalid literal", f"a: {5_000 * '['}{5_000 * ']'}": "cannot be read",
+    "template: {spec: {containers: []}}": FORM, f"{PODS}, nodeSelector: null}}}}": FORM, f"{PODS}, tolerations: 3}}}}": FORM,
+    f"{PODS}, tolerations: [x]}}}}": FORM,
+}  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -81,21 +88,14 @@ JOB = "apiVersion: batch/v1\nkind: Job\nmetadata: {name: x}\n"
         ("a: [", "cannot be read"),
         ("\0", "cannot be read"),
         ("- 3\n", "not a Kubernetes object"),
-        (JOB + "spec: {backoffLimit: 1.0e+999}\n", "a number that is infinite"),
-        (JOB + "spec: {parallelism: .inf, template: {spec: {containers: [{}]}}}\n", "ValueError"),
-        (JOB + "spec: {a: " + 5_000 * "[" + 5_000 * "]" + "}\n", "cannot be read"),
         (ALIASES, "values after aliases are expanded"),
         ("a: 1\n# " + (1 << 20) * "x", "more than 1,048,576 bytes"),
-        (JOB + "spec: {}\nspec: {}\n", "a second time"),
         ("kind: Job\n", "not a Kubernetes object"),
         (JOB, "KeyError 'spec'"),
-        (JOB + "spec: {parallelism: two, template: {spec: {containers: [{}]}}}\n", "invalid literal"),
-        (JOB + "spec: {template: {spec: {containers: []}}}\n", "its parallelism and pod template"),
-        (JOB + "spec: {template: {spec: {containers: [{}], nodeSelector: null}}}\n", "parallelism and pod template"),
-        (JOB + "spec: {template: {spec: {containers: [{}], tolerations: 3}}}\n", "its parallelism and pod template"),
-        (JOB + "spec: {template: {spec: {containers: [{}], tolerations: [x]}}}\n", "its parallelism and pod template"),
-        (JOB + "spec: {template: {spec: {containers: [{}]}}}\n---\n7\n", "document 2"),
+        (JOB + "spec: {}\nspec: {}\n", "a second time"),
         (JOB.replace("Job", "JobSet") + "spec: {replicatedJobs: []}\n", "IndexError"),
+        (f"{JOB}spec: {{{PODS}}}}}}}\n---\n7\n", "document 2"),
+        *((f"{JOB}spec: {{{spec}}}\n", output) for spec, output in SPECS.items()),
     ],
 )
 def test_a_manifest_without_a_whole_job_is_bad_input(tmp_path: Path, text: str, output: str) -> None:
