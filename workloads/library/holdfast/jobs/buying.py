@@ -118,13 +118,11 @@ def purchase(body: Object, size: int, pod_spec: Object, platform: Platform, pric
     found = rented(pod_spec, platform, prices)
     known = [each.usd for each in found if each.usd is not None]
     return Purchase(
-        job=body["metadata"]["name"],
+        job=body["metadata"]["name"], pods=size, gpus=size * gpus(pod_spec),
         capacity=found[0].capacity if found else capacity_of(pod_spec),
         pools=tuple(each.pool for each in found if each.pool),
-        pods=size,
-        gpus=size * gpus(pod_spec),
         usd_per_hour=size * max(known) if known and len(known) == len(found) else None,
-    )
+    )  # fmt: skip
 
 
 def bill(job: JobSnapshot, platform: Platform, events: Path, pods: Sequence[Object], pool: str) -> str:

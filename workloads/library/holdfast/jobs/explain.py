@@ -58,12 +58,9 @@ def explain(
         cause = replace(cause, blocker=f"{waits}; {cause.blocker}")
     elif cause.reason is Reason.NONE and (text := progress_text(summary, now, rate)):
         cause = replace(cause, blocker=f"{cause.blocker}; {text}")
+    lost = losses(job, cluster.events, summary.orderly_exits if summary else 0)
     return Explanation(
-        job=job.name,
-        namespace=job.namespace,
-        state=state_of(job, losses(job, cluster.events, summary.orderly_exits if summary else 0)),
-        cause=cause,
-        similar=similar(job, cluster),
+        job=job.name, namespace=job.namespace, state=state_of(job, lost), cause=cause, similar=similar(job, cluster)
     )
 
 
@@ -175,21 +172,18 @@ def _row(job: JobSnapshot, all_: ClusterSnapshot, platform: Platform, prices: Ta
     rented = buying.rented_on(job.pod_spec, platform, prices)
     rate = rented.usd if rented else None
     return Row(
-        name=job.name,
-        namespace=job.namespace,
-        kind=job.kind,
+        name=job.name, namespace=job.namespace, kind=job.kind,
         capacity=(rented.capacity if rented else buying.capacity_of(job.pod_spec)).value,
         status=state_of(job, lost).partition(":")[0],
         why=_why(job, cause_of(job, cluster).reason, now, rate, summary),
         step=summary.step if summary else None,
         saved_age_s=summary.saved_age_s(now) if summary else None,
-        evicted=lost.evicted,
-        crashed=lost.crashed,
+        evicted=lost.evicted, crashed=lost.crashed,
         waited_s=max((now - since if wait is None else wait for wait in waits), default=now - since),
         ran_s=sum(ran_s(pod, now) for pod in job.pods),
         useful_ratio=summary.useful_ratio if summary else None,
         usd=_usd(job.pods, cluster.nodes, platform, prices, now),
-    )
+    )  # fmt: skip
 
 
 def _why(job: JobSnapshot, reason: Reason, now: float, rate: float | None, summary: JobSummary | None) -> str:

@@ -189,15 +189,6 @@ def containers(pod: Object) -> list[Object]:
     return [*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())]
 
 
-def exit_code(pod: Object) -> int | None:
-    """The first non-zero one of its containers."""
-    for status in containers(pod):
-        code = status.get("state", {}).get("terminated", {}).get("exitCode")
-        if code:
-            return int(code)
-    return None
-
-
 def crashed(job: JobSnapshot) -> list[Object]:
     """Pods that ended by their own fault and are still there."""
     return [pod for pod in job.phase("Failed") if not disruption(pod)]

@@ -248,16 +248,11 @@ def _plan(asked: Job, answer: Answer, option: Option, cheaper: Capacity) -> Plan
     # The end of a flex-start node is announced, so nothing is lost and no checkpoint is paid for.
     taken = cheaper is Capacity.SPOT
     return Plan(
-        policy=policy.name,
-        work_h=asked.hours,
-        deadline_h=asked.deadline_h,
-        restart_h=asked.restart_h,
+        policy=policy.name, work_h=asked.hours, deadline_h=asked.deadline_h, restart_h=asked.restart_h,
         interval_h=min(advice.interval_h(asked, churn), asked.hours) if taken else 0.0,
         checkpoint_h=min(asked.checkpoint_h, asked.hours) if taken else 0.0,
-        spot_usd=price.usd,
-        on_demand_usd=demand.usd,
-        spot_queue=QUEUES[cheaper],
-    )
+        spot_usd=price.usd, on_demand_usd=demand.usd, spot_queue=QUEUES[cheaper],
+    )  # fmt: skip
 
 
 def _rule(job: OwnJob, capacity: Capacity) -> PlacementRule:

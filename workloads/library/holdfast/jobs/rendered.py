@@ -77,21 +77,11 @@ def _work(own: OwnJob, context: RenderContext, placed: Placed) -> PodSettings:
     # The library's commits and results refuse a second writer; of a wrapped program that is not known.
     expendable = {} if own.on_notice == OnNotice.WRAP else kubernetes.EXPENDABLE
     return PodSettings(
-        name=own.name,
-        role=own.role,
-        image=own.image,
-        job=own.name,
-        command=list(own.command),
-        size=_size(own, placed),
-        pool=None,
-        priority=kubernetes.PRIORITY_PLATFORM,
-        grace_s=FLEX_GRACE_S,
-        restart="Never",
-        env=env | own.env,
-        reads_run=own.name if _signs(own) else "",
-        writes_run=own.name if own.role == SHARED_ACCOUNT else "",
+        name=own.name, role=own.role, image=own.image, job=own.name, command=list(own.command), size=_size(own, placed),
+        pool=None, priority=kubernetes.PRIORITY_PLATFORM, grace_s=FLEX_GRACE_S, restart="Never", env=env | own.env,
+        reads_run=own.name if _signs(own) else "", writes_run=own.name if own.role == SHARED_ACCOUNT else "",
         annotations={ANNOTATION_RULE: placed.rule.value} | state | expendable,
-    )
+    )  # fmt: skip
 
 
 def _signs(own: OwnJob) -> bool:

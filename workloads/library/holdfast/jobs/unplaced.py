@@ -53,12 +53,9 @@ def unplaced(job: JobSnapshot, cluster: ClusterSnapshot) -> Cause | None:
     if not found:
         return None
     waiting = _Waiting(job, cluster, found, cluster_snapshot.fit(found[0]["spec"], cluster.nodes, cluster.others))
-    return _gated(waiting) or _volume(waiting) or queues.queued(job, cluster) or _where(waiting)
-
-
-def _where(waiting: _Waiting) -> Cause:
+    kept = _gated(waiting) or _volume(waiting) or queues.queued(job, cluster)
     checks = (_taint, _autoscaler, _flex, _selector, _full)
-    return next(cause for check in checks if (cause := check(waiting)))
+    return kept or next(cause for check in checks if (cause := check(waiting)))
 
 
 def _gated(waiting: _Waiting) -> Cause | None:
@@ -140,11 +137,9 @@ def _selector(waiting: _Waiting) -> Cause | None:
 def _fits_nowhere(verdict: str) -> bool:
     """Labels and taints alone rule out every node. A real cluster has tainted nodes of its own."""
     judged = _VERDICT.match(verdict)
-    return (
-        judged is not None
-        and _BY_LABELS in judged[2]
-        and sum(int(count) for count in _BY_PLACE.findall(judged[2])) == int(judged[1])
-    )
+    if judged is None or _BY_LABELS not in judged[2]:
+        return False
+    return sum(map(int, _BY_PLACE.findall(judged[2]))) == int(judged[1])
 
 
 def _full(waiting: _Waiting) -> Cause:

@@ -13,8 +13,8 @@ MAX_NODES = 101_000  # of a document, keys included; more than a manifest has by
 MAX_DEPTH = 40  # the scanner looks at every open level for each token; no Kubernetes object is nested so deep
 
 
-class _Bounds:
-    """PyYAML calls these around each node that it composes."""
+class _Loader(yaml.CSafeLoader):
+    """PyYAML calls these methods around each node that it composes."""
 
     nodes = depth = 0
 
@@ -28,10 +28,6 @@ class _Bounds:
 
     def ascend_resolver(self) -> None:
         self.depth -= 1
-
-
-class _Loader(_Bounds, yaml.CSafeLoader):
-    pass
 
 
 # PyYAML wants a point and a sign in a float; Kubernetes takes 1e3 too.

@@ -12,7 +12,7 @@ from holdfast.contract.capacity import Capacity
 from holdfast.contract.pools import SPOT_TAINT, Pool
 from holdfast.lint.document import Path
 from holdfast.lint.objects import Pod, as_list, as_map, as_text, dig, near
-from holdfast.lint.platform import NAP_SPOT_TAINT, Platform, is_judged, repels, tolerates
+from holdfast.lint.platform import NAP_SPOT_TAINT, Platform, is_judged, tolerates
 from holdfast.lint.world import holds
 
 _SPOT_WORDS = ("spot", "preemptible")
@@ -75,7 +75,8 @@ class Placement:
 
     def untolerated(self, pool: Pool) -> list[contract.Taint]:
         # GKE adds the toleration of the GPU taint to a pod that asks for GPUs.
-        taints = [t for t in pool.taints if repels(t) and not (self.pod.gpus and t == contract.GPU_TAINT)]
+        repels = [t for t in pool.taints if t.effect is not contract.Effect.PREFER_NO_SCHEDULE]
+        taints = [t for t in repels if not (self.pod.gpus and t == contract.GPU_TAINT)]
         return [t for t in taints if not any(tolerates(x, t) for _, x in self.pod.tolerations)]
 
     @cached_property

@@ -12,7 +12,7 @@ from holdfast.contract import pools as contract
 from holdfast.contract.capacity import Capacity
 from holdfast.contract.lifecycle import DEFAULT_WINDOW
 from holdfast.contract.machines import MACHINE_TYPES
-from holdfast.contract.pools import FLEX_TAINT, GPU_TAINT, Effect, Pool, Role, Taint
+from holdfast.contract.pools import FLEX_TAINT, GPU_TAINT, Pool, Role, Taint
 from holdfast.lint.objects import near
 from holdfast.platform import document
 
@@ -122,7 +122,3 @@ def tolerates(toleration: dict[str, object], taint: Taint) -> bool:
     if operator == "Exists":
         return key in ("", taint.key)
     return key == taint.key and (toleration.get("value") or "") == taint.value
-
-
-def repels(taint: Taint) -> bool:
-    return taint.effect is not Effect.PREFER_NO_SCHEDULE

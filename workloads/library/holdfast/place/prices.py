@@ -175,7 +175,11 @@ def _in_order(usd: dict[Capacity, float]) -> bool:
 
 
 def _sku(row: dict[str, Any]) -> Sku:
-    typed: dict[str, Any] = {"capacity": Capacity(row["capacity"]), "regions": tuple(row["regions"]), "usd": float(row["usd"])}
+    typed: dict[str, Any] = {
+        "capacity": Capacity(row["capacity"]),
+        "regions": tuple(row["regions"]),
+        "usd": float(row["usd"]),
+    }
     sku = Sku(**row | typed)
     if sku.part not in (CORE, RAM, GPU) or sku.basis not in (LISTED, SOLVED, INFERRED):
         raise ValueError(f"part {sku.part}, basis {sku.basis}")

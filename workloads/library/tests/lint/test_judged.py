@@ -195,5 +195,5 @@ def test_a_gang_may_borrow_of_its_cohort(cohort: str, wrong: bool) -> None:
     bad = all_rules()["HF311"].bad
     groups = "resourceGroups: [{coveredResources: [nvidia.com/gpu], flavors: [{name: spot, resources: [{name: nvidia.com/gpu, nominalQuota: 3}]}]}]"
     other = f"---\napiVersion: kueue.x-k8s.io/v1beta2\nkind: ClusterQueue\nmetadata: {{name: other}}\nspec: {{{cohort}{groups}}}\n"
-    text = bad.replace("spec:\n  resourceGroups", f"spec:\n  {cohort.replace(', ', '')}\n  resourceGroups", 1)
+    text = bad.replace("spec: {resourceGroups", f"spec: {{{cohort}resourceGroups", 1)
     assert ("HF311" in found(text + other)) is wrong

@@ -82,15 +82,12 @@ def test_writing_and_reading_gives_the_same_table(table: Table, tmp_path: Path) 
 @pytest.mark.parametrize(
     "damage",
     [
-        lambda body: body.pop("skus"),
-        lambda body: body.update(schema="other/1"),
-        lambda body: body.update(fetched_at="yesterday"),
-        lambda body: body["skus"][0].update(capacity="rented"),
-        lambda body: body["skus"][0].update(part="wheel"),
-        lambda body: body["skus"][0].pop("usd"),
+        lambda body: body.pop("skus"), lambda body: body.update(schema="other/1"),
+        lambda body: body.update(fetched_at="yesterday"), lambda body: body["skus"][0].update(capacity="rented"),
+        lambda body: body["skus"][0].update(part="wheel"), lambda body: body["skus"][0].pop("usd"),
         lambda body: body["skus"][0].update(as_of="last week"),
     ],
-)
+)  # fmt: skip
 def test_a_damaged_table_is_refused(tmp_path: Path, damage: object) -> None:
     body = json.loads(prices.TABLE.read_text())
     damage(body)  # type: ignore[operator]
