@@ -56,14 +56,12 @@ def capacity_of(pod_spec: Object) -> Capacity:
     return Capacity.SPOT if LABEL_SPOT in selector else Capacity.ON_DEMAND
 
 
-def rate(
-    machine: MachineType, capacity: Capacity, platform: Platform, prices: Table, own: float | None = None
-) -> float | None:
+def rate(machine: MachineType, capacity: Capacity, platform: Platform, table: Table, own: float | None) -> float | None:
     """Dollars of a machine for an hour; None without a price. `own`: of a reservation. Queued nodes cost what flex-start costs."""
     if own is not None:
         return own
     sold_as = Capacity.FLEX_START if capacity is Capacity.QUEUED else capacity
-    quote = prices.quote(machine, platform.price_region, sold_as)
+    quote = table.quote(machine, platform.price_region, sold_as)
     return quote.usd if quote else None
 
 
@@ -98,17 +96,15 @@ def rented(pod_spec: Object, platform: Platform, prices: Table, pool: str = "") 
     offers = [(p.name, MACHINE_TYPES.get(p.machine_type), p.capacity, p.own_usd_per_hour) for p in pools]
     offers = offers or [("", machine, Capacity.FLEX_START, None) for machine in provisioned(pod_spec, platform)]
 
-    def share(machine: MachineType | None, capacity: Capacity, own: float | None = None) -> float | None:
+    def share(machine: MachineType | None, capacity: Capacity, own: float | None) -> float | None:
         if machine is None or not machine.gpus:
             return None
         usd = rate(machine, capacity, platform, prices, own)
         # A node that is made for the pod is its own.
         return usd if usd is None or not pools else usd * gpus(pod_spec) / machine.gpus
 
-    found = [
-        Rented(name, each, share(machine, each, own), share(machine, Capacity.ON_DEMAND))
-        for name, machine, each, own in offers
-    ]
+    demand = Capacity.ON_DEMAND
+    found = [Rented(name, each, share(m, each, own), share(m, demand, None)) for name, m, each, own in offers]
     # GKE takes the cheapest machine that it may make.
     return found if pools else sorted(found, key=lambda each: math.inf if each.usd is None else each.usd)[:1]
 
@@ -122,13 +118,11 @@ def purchase(body: Object, size: int, pod_spec: Object, platform: Platform, pric
     found = rented(pod_spec, platform, prices)
     known = [each.usd for each in found if each.usd is not None]
     return Purchase(
-        job=body["metadata"]["name"],
+        job=body["metadata"]["name"], pods=size, gpus=size * gpus(pod_spec),
         capacity=found[0].capacity if found else capacity_of(pod_spec),
         pools=tuple(each.pool for each in found if each.pool),
-        pods=size,
-        gpus=size * gpus(pod_spec),
         usd_per_hour=size * max(known) if known and len(known) == len(found) else None,
-    )
+    )  # fmt: skip
 
 
 def bill(job: JobSnapshot, platform: Platform, events: Path, pods: Sequence[Object], pool: str) -> str:

@@ -86,17 +86,17 @@ class Ending:
     init: bool = False
 
     @property
-    def alike(self) -> tuple[str, int, str]:
+    def kind(self) -> tuple[str, int, str]:
         return self.container, self.code, self.reason
 
 
 def ended(job: JobSnapshot) -> Cause | None:
-    """The commonest ending of all its pods, and how many ended so."""
+    """The most frequent ending of its pods, and how many ended so."""
     found = [ending for pod in job.pods for ending in _endings(pod)]
     if not found:
         return None
-    alike, many = Counter(ending.alike for ending in found).most_common(1)[0]
-    return _cause(job, next(e for e in reversed(found) if e.alike == alike), many)
+    kind, many = Counter(ending.kind for ending in found).most_common(1)[0]
+    return _cause(job, next(e for e in reversed(found) if e.kind == kind), many)
 
 
 def _endings(pod: Object) -> Iterator[Ending]:
@@ -106,17 +106,11 @@ def _endings(pod: Object) -> Iterator[Ending]:
     if failed and disruption(pod) and status.get("reason") != _PRESSED:
         return
     inits = {each["name"] for each in status.get("initContainerStatuses") or ()}
+    state = "state" if failed else "lastState"
     found = [
-        Ending(
-            pod,
-            each["name"],
-            int(end["exitCode"]),
-            end.get("reason", ""),
-            end.get("message", ""),
-            each["name"] in inits,
-        )
-        for each in containers(pod)
-        if (end := each.get("state" if failed else "lastState", {}).get("terminated")) and end["exitCode"]
+        Ending(pod, name, int(end["exitCode"]), end.get("reason", ""), end.get("message", ""), name in inits)
+        for name, each in ((each["name"], each) for each in containers(pod))
+        if (end := each.get(state, {}).get("terminated")) and end["exitCode"]
     ]
     if failed and (status.get("reason") or not found):
         yield Ending(pod, "", 0, status.get("reason", "Failed"), status.get("message", ""))
@@ -180,9 +174,8 @@ def losses(job: JobSnapshot, events: Iterable[Object] = (), notices: int = 0) ->
         return Losses(Count(taken, exact=False), Count(restarts + len(crashed(job)), exact=False))
     if "backoffLimitPerIndex" in job.body["spec"]:
         evicted = _per_index(job.pods, ANNOTATION_IGNORED_FAILURES, lambda pod: bool(disruption(pod)))
-        return Losses(
-            Count(evicted), Count(_per_index(job.pods, ANNOTATION_CHARGED_FAILURES, lambda pod: not disruption(pod)))
-        )
+        charged = _per_index(job.pods, ANNOTATION_CHARGED_FAILURES, lambda pod: not disruption(pod))
+        return Losses(Count(evicted), Count(charged))
     return _of_job(job, events, notices)
 
 

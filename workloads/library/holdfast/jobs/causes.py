@@ -47,11 +47,8 @@ def _finished(job: JobSnapshot, _: ClusterSnapshot) -> Cause | None:
 def _held(job: JobSnapshot, cluster: ClusterSnapshot) -> Cause | None:
     if not job.suspended:
         return None
-    blocker, action = (
-        "spec.suspend is true and no queue has it",
-        "set spec.suspend to false, or label the job with a queue",
-    )
-    by_hand = Cause(Reason.SUSPENDED, blocker, action, _get(job))
+    action = "set spec.suspend to false, or label the job with a queue"
+    by_hand = Cause(Reason.SUSPENDED, "spec.suspend is true and no queue has it", action, _get(job))
     return queues.queued(job, cluster) or queues.held(job, cluster) or by_hand
 
 
@@ -102,12 +99,11 @@ def starting(job: JobSnapshot, cluster: ClusterSnapshot) -> Cause | None:
     last = cluster_snapshot.newest_event(cluster.events, {pod["metadata"]["uid"] for pod in found})
     since = found[0]["metadata"]["creationTimestamp"]
     scheduler = found[0]["spec"].get("schedulerName", "default-scheduler")
-    quiet = "the kubelet has not spoken yet" if _placed(job) else f"{scheduler} has not looked at them yet"
+    quiet = "the kubelet has reported nothing yet" if _placed(job) else f"{scheduler} has not looked at them yet"
     now = f"{last['reason']}: {brief(cluster_snapshot.message_of(last))}" if last else quiet
     action = "wait: a large image takes minutes on a fresh node; `streaming` images start sooner"
-    return Cause(
-        Reason.STARTING, f"{len(found)} of {job.size} pods start since {since}; {now}", action, describe(found[0])
-    )
+    blocker = f"{len(found)} of {job.size} pods start since {since}; {now}"
+    return Cause(Reason.STARTING, blocker, action, describe(found[0]))
 
 
 def _placed(job: JobSnapshot) -> list[Object]:
@@ -133,9 +129,8 @@ def _unmade(job: JobSnapshot) -> Cause | None:
                 return _unset(job, len(found), pod, f"{reason} of {status['name']}: {message}")
             why = brief(f"{reason}: {status['image']} on {pod['spec'].get('nodeName', '?')}: {message}")
             action = "push the image, or correct its name or the node's right to read it"
-            return Cause(
-                Reason.IMAGE, f"{len(found)} of {job.size} pods: {why.removesuffix(':')}", action, describe(pod)
-            )
+            blocker = f"{len(found)} of {job.size} pods: {why.removesuffix(':')}"
+            return Cause(Reason.IMAGE, blocker, action, describe(pod))
     return None
 
 

@@ -19,9 +19,7 @@ Json = Annotated[bool, typer.Option("--json", help="One JSON object instead of a
 Kubeconfig = Annotated[Path | None, typer.Option(help="Default: the current context, as in kubectl.")]
 Namespace = Annotated[str, typer.Option(help="Default: every namespace.")]
 Events = Annotated[Path | None, typer.Option(help="Folder of event lines: step, last save, useful share.")]
-PlatformFile = Annotated[
-    Path | None, typer.Option("--platform", help="platform.json; default: the document of the cluster.")
-]
+PlatformFile = Annotated[Path | None, typer.Option("--platform", help="platform.json; default: that of the cluster.")]
 
 
 def submit(
@@ -31,9 +29,7 @@ def submit(
     max_usd_per_hour: Annotated[float | None, typer.Option(help="Refuse a higher price.")] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show and check, but send nothing.")] = False,
     write: Annotated[Path | None, typer.Option(help="Also write the objects to this folder, for Git.")] = None,
-    replace: Annotated[
-        bool, typer.Option("--replace", help="Delete a running job that differs or writes the same run.")
-    ] = False,
+    replace: Annotated[bool, typer.Option("--replace", help="Delete the running job of this name or run.")] = False,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
     kubeconfig: Kubeconfig = None,
     as_json: Json = False,
@@ -42,7 +38,7 @@ def submit(
     from holdfast.clients.api import Api
     from holdfast.jobs import preparing, show
 
-    # Without a cluster only a dry run has an answer, by a document that was named or lies near.
+    # Without a cluster only a dry run has an answer, by a document that was given or is near.
     found, api = _platform(manifest, platform, kubeconfig, dry_run=dry_run)
     made = _planned(manifest, job, found, max_usd_per_hour)
     if as_json:
@@ -84,16 +80,14 @@ def _start(api: "Api", made: "Plan", *, yes: bool, replace: bool) -> None:
         show.note(f"Next: holdfast explain {made.purchases[0].job} --follow")
 
 
-def _platform(
-    file: Path, given: Path | None, kubeconfig: Path | None, *, dry_run: bool
-) -> "tuple[Platform, Api | None]":
+def _platform(file: Path, given: Path | None, config: Path | None, *, dry_run: bool) -> "tuple[Platform, Api | None]":
     """The platform to judge by. Raises Stopped where the file is in the folder of another platform's document."""
     from holdfast.clients.api import Api
     from holdfast.platform.cluster import choose, nearest
 
     if dry_run and (local := nearest(given, file.parent)):
         return local, None
-    api = Api(kubeconfig)
+    api = Api(config)
     with _asking():
         return choose(api, given, file.parent), api
 
@@ -116,12 +110,8 @@ def explain(
     platform: PlatformFile = None,
     events: Events = None,
     namespace: Namespace = "",
-    follow: Annotated[
-        bool, typer.Option("--follow", help="Continue until the job ends, then print its receipt.")
-    ] = False,
-    timeout_s: Annotated[
-        float, typer.Option(min=1, help="With --follow: stop after this time; the job continues.")
-    ] = 604_800,
+    follow: Annotated[bool, typer.Option("--follow", help="Until the job ends; then print its receipt.")] = False,
+    timeout_s: Annotated[float, typer.Option(min=1, help="With --follow: stop then; the job continues.")] = 604_800,
     kubeconfig: Kubeconfig = None,
     as_json: Json = False,
 ) -> None:
@@ -186,9 +176,7 @@ def place(
     platform: Annotated[Path | None, typer.Option(help="platform.json: only its machines and its region.")] = None,
     churn: Annotated[str, typer.Option(help="Preemptions per node-hour, or FILE of `holdfast churn --json`.")] = "",
     spot_wait: Annotated[str, typer.Option(help="Median wait for Spot: 2h. Default: the record.")] = "",
-    file: Annotated[
-        Path | None, typer.Option("--job", help="Job file: GPUs, hours, deadline and platform from it.")
-    ] = None,
+    file: Annotated[Path | None, typer.Option("--job", help="Job file with GPUs, hours, deadline, platform.")] = None,
     as_json: Json = False,
 ) -> None:
     """Compare cost and finish time of a job on each capacity, in three Spot scenarios, and recommend one.
@@ -196,7 +184,7 @@ def place(
     Without a job: which capacity suits which workload, and why.
     """
     from holdfast.contract.progress import working
-    from holdfast.place import ask, job, show, show_place
+    from holdfast.place import ask, job, show
     from holdfast.platform.cluster import nearest
 
     if not (gpu or hours or file):
@@ -218,7 +206,7 @@ def place(
     with working("price every capacity"):
         # A job runs where its platform is: a cheaper region is no answer to its owner.
         answer = ask.answer(asked, world, region or (document.price_region if document else ""))
-    show_place.place(asked, answer, as_json=as_json)
+    show.place(asked, answer, as_json=as_json)
 
 
 def new_job(
@@ -226,13 +214,9 @@ def new_job(
     command: Annotated[list[str] | None, typer.Argument(help="The program and its options, after --.")] = None,
     image: Annotated[str, typer.Option(help="NAME@sha256:DIGEST, or a role such as trainer.")] = "",
     gpus: Annotated[str | None, typer.Option(help="GPUs of each node, such as 8xa100; default: CPU only.")] = None,
-    nodes: Annotated[
-        str | None, typer.Option(help="Number of nodes, started all or none; 4..8: at least 4, at most 8.")
-    ] = None,
+    nodes: Annotated[str | None, typer.Option(help="Nodes, started all or none; 4..8: at least 4, at most 8.")] = None,
     capacity: Annotated[str | None, typer.Option(help="auto, spot, flex-start, queued or on-demand.")] = None,
-    hours: Annotated[
-        float | None, typer.Option(help="Hours of undisturbed work; the planner then places the job.")
-    ] = None,
+    hours: Annotated[float | None, typer.Option(help="Undisturbed work; the planner then places the job.")] = None,
     deadline_hours: Annotated[float | None, typer.Option(help="Deadline in hours after submission.")] = None,
     data: Annotated[str | None, typer.Option(help="gs://BUCKET/FOLDER, read-only at /data.")] = None,
     others: Annotated[

@@ -34,15 +34,10 @@ class Explanation:
     similar: str
 
     def lines(self) -> list[tuple[str, str]]:
-        rows = [
-            ("state", self.state),
-            ("blocker", self.cause.blocker),
-            ("position", self.cause.position),
-            ("similar", self.similar),
-            ("do", self.cause.action),
-            ("evidence", self.cause.evidence),
-        ]
-        return [(name, text) for name, text in rows if text]
+        cause = self.cause
+        rows = {"state": self.state, "blocker": cause.blocker, "position": cause.position, "similar": self.similar}
+        rows |= {"do": cause.action, "evidence": cause.evidence}
+        return [(name, text) for name, text in rows.items() if text]
 
     def as_json(self) -> dict[str, Any]:
         return {"schema": SCHEMA} | asdict(self)
@@ -51,7 +46,7 @@ class Explanation:
 def explain(
     api: Api, name: str, namespace: str = "", events: Path | None = None, platform: Platform | None = None
 ) -> Explanation:
-    """env: where its machines have their prices; None: nothing is in dollars."""
+    """platform: where its machines have their prices; None: nothing is in dollars."""
     job = job_snapshot.find(api, name, namespace)
     cluster = cluster_snapshot.take_snapshot(api, job.namespace)
     summary = read_job_summaries(events).get(job.name) if events else None
@@ -63,12 +58,9 @@ def explain(
         cause = replace(cause, blocker=f"{waits}; {cause.blocker}")
     elif cause.reason is Reason.NONE and (text := progress_text(summary, now, rate)):
         cause = replace(cause, blocker=f"{cause.blocker}; {text}")
+    lost = losses(job, cluster.events, summary.orderly_exits if summary else 0)
     return Explanation(
-        job=job.name,
-        namespace=job.namespace,
-        state=state_of(job, losses(job, cluster.events, summary.orderly_exits if summary else 0)),
-        cause=cause,
-        similar=similar(job, cluster),
+        job=job.name, namespace=job.namespace, state=state_of(job, lost), cause=cause, similar=similar(job, cluster)
     )
 
 
@@ -76,13 +68,9 @@ def similar(job: JobSnapshot, cluster: ClusterSnapshot) -> str:
     """What other jobs' pods of the same class of pools waited for a node, as far as the cluster still knows."""
     selector: dict[str, str] = job.pod_spec.get("nodeSelector", {})
     own = {pod["metadata"]["uid"] for pod in job.pods}
-    alike = [
-        pod
-        for pod in cluster.others
-        if pod["metadata"]["uid"] not in own
-        and all(pod["spec"].get("nodeSelector", {}).get(key) == selector.get(key) for key in _CLASS)
-    ]
-    waits = sorted(wait for pod in alike if (wait := waited_s(pod)) is not None)
+    others = [pod for pod in cluster.others if pod["metadata"]["uid"] not in own]
+    same = [p for p in others if all(p["spec"].get("nodeSelector", {}).get(k) == selector.get(k) for k in _CLASS)]
+    waits = sorted(wait for pod in same if (wait := waited_s(pod)) is not None)
     no_eta = "; Google gives no ETA for flex-start" if LABEL_FLEX_START in selector else ""
     if not waits:
         return f"no other pod of this class has started here yet{no_eta}"
@@ -171,39 +159,31 @@ class Row:
 
 
 def rows(api: Api, platform: Platform, prices: Table, events: Path | None = None, namespace: str = "") -> list[Row]:
-    summaries = read_job_summaries(events) if events else {}
+    known = read_job_summaries(events) if events else {}
     cluster = cluster_snapshot.take_snapshot(api, namespace)
-    return [
-        _row(job, cluster.within(job.namespace), platform, prices, summaries.get(job.name))
-        for job in job_snapshot.all_jobs(api, namespace)
-    ]
+    return [_row(job, cluster, platform, prices, known.get(job.name)) for job in job_snapshot.all_jobs(api, namespace)]
 
 
-def _row(
-    job: JobSnapshot, cluster: ClusterSnapshot, platform: Platform, prices: Table, summary: JobSummary | None
-) -> Row:
-    now = time.time()
+def _row(job: JobSnapshot, all_: ClusterSnapshot, platform: Platform, prices: Table, summary: JobSummary | None) -> Row:
+    cluster, now = all_.within(job.namespace), time.time()
     waits = [waited_s(pod) for pod in job.pods]
     since = held_since_s(job) or when(job.body["metadata"]["creationTimestamp"])
     lost = losses(job, cluster.events, summary.orderly_exits if summary else 0)
     rented = buying.rented_on(job.pod_spec, platform, prices)
     rate = rented.usd if rented else None
     return Row(
-        name=job.name,
-        namespace=job.namespace,
-        kind=job.kind,
+        name=job.name, namespace=job.namespace, kind=job.kind,
         capacity=(rented.capacity if rented else buying.capacity_of(job.pod_spec)).value,
         status=state_of(job, lost).partition(":")[0],
         why=_why(job, cause_of(job, cluster).reason, now, rate, summary),
         step=summary.step if summary else None,
         saved_age_s=summary.saved_age_s(now) if summary else None,
-        evicted=lost.evicted,
-        crashed=lost.crashed,
+        evicted=lost.evicted, crashed=lost.crashed,
         waited_s=max((now - since if wait is None else wait for wait in waits), default=now - since),
         ran_s=sum(ran_s(pod, now) for pod in job.pods),
         useful_ratio=summary.useful_ratio if summary else None,
         usd=_usd(job.pods, cluster.nodes, platform, prices, now),
-    )
+    )  # fmt: skip
 
 
 def _why(job: JobSnapshot, reason: Reason, now: float, rate: float | None, summary: JobSummary | None) -> str:

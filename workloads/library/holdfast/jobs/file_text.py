@@ -1,4 +1,4 @@
-"""The job file as text: written with a comment for every field, read with an error for every fault, and asked about."""
+"""The job file as text: written with a comment for each field, read with an error for each fault; and the planner's question."""
 
 import io
 import math
@@ -29,7 +29,7 @@ _REST = "\n# Other fields with their defaults:\n"
 
 
 def dump(job: OwnJob) -> str:
-    """Short: what is always asked, what was stated, and the rest as comments."""
+    """Short: the fields that every job needs, those that were stated, and the rest as comments."""
     values, stated = asdict(job), _HEAD
     rest = _REST
     for each in fields(OwnJob):
@@ -81,9 +81,8 @@ def assigned(given: Sequence[str], stated: dict[str, Any]) -> OwnJob:
         if not joined or not last or last in place:
             why = "given twice" if last in place else "no FIELD=VALUE"
             allowed = "FIELD=VALUE, and FIELD.NAME=VALUE of env, secrets and claims, each once"
-            raise InputError(
-                "--set", got=f"{text} ({why})", allowed=allowed, fix="--set restarts=5 --set env.MODE=fast"
-            )
+            fix = "--set restarts=5 --set env.MODE=fast"
+            raise InputError("--set", got=f"{text} ({why})", allowed=allowed, fix=fix)
         place[last] = value if by_name else _read(value, kinds)
     return parse({"schema": SCHEMA} | found, "new-job")
 

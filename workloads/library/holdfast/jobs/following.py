@@ -98,7 +98,6 @@ class Following:
     evict: bool = False
     """Its first running pod is evicted, once."""
     timeout_s: float = 7200
-    patience_s: float = PATIENCE_S
     events: Path | None = None
     """Folder that keeps its event lines; None: they go with the command."""
 
@@ -182,7 +181,7 @@ def _report(found: explain.Explanation, job: JobSnapshot, asked: Following, seen
         lines = [f"{found.state}; {found.cause.blocker}"]
     else:
         seen.waits_since = seen.waits_since or now
-        if now - seen.waits_since >= asked.patience_s:
+        if now - seen.waits_since >= PATIENCE_S:
             lines = [f"{name}: {text}" for name, text in found.lines()]
     if lines != seen.reported:
         seen.reported = lines

@@ -12,21 +12,8 @@ from holdfast.contract.capacity import Capacity
 from holdfast.contract.errors import InputError
 from holdfast.contract.roles import KSA_NAMESPACES
 from holdfast.contract.values import between
-from holdfast.jobs.forms import (
-    BUCKET,
-    CLAIM,
-    DATA,
-    GPUS,
-    MAX_NAME,
-    NAME,
-    PATH,
-    SECRET,
-    SIZE,
-    TEXT,
-    VARIABLE,
-    Form,
-    gpus,
-)
+from holdfast.jobs import forms
+from holdfast.jobs.forms import SIZE, TEXT, Form, gpus
 
 AUTO, CPU_ONLY = "auto", "none"
 MAX_NODES, FEWEST_SHARDED = 1000, 2
@@ -56,6 +43,7 @@ def about(text: str, default: Any = None, /, *, form: Form = TEXT, **schema: Any
 
 _TYPES: dict[type, str] = {bool: "boolean", int: "integer", float: "number"}
 _TEXTS: dict[str, Any] = {"type": "object", "additionalProperties": {"type": "string"}}
+_WORDS: dict[str, Any] = {"type": "array", "items": {"type": "string"}, "minItems": 1}
 
 
 _OF_SHARDED = ("copies", "state", "wait_hours")
@@ -65,14 +53,14 @@ _NOT_IN_PLACE = ("predictor", "deadline_hours", "on_notice", "resumes")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class OwnJob:
-    name: str = about("Name of the run; a job started again under it resumes from its checkpoints.", form=NAME, maxLength=MAX_NAME)  # fmt: skip
+    name: str = about(
+        "Name of the run; a job started again under it resumes from its checkpoints.", form=forms.NAME, maxLength=forms.MAX_NAME
+    )  # fmt: skip
     environment: str = about("Environment whose pools, buckets and queues it uses.")
-    namespace: str = about("Namespace of your team; empty: training, or batch for a batch.", "", form=CLAIM)
+    namespace: str = about("Namespace of your team; empty: training, or batch for a batch.", "", form=forms.CLAIM)
     image: str = about("NAME@sha256:DIGEST, or a role of the environment: trainer, batch.", minLength=1)
-    command: tuple[str, ...] = about(
-        "What runs in each pod, word by word; no shell.", type="array", items={"type": "string"}, minItems=1
-    )
-    gpus: str = about(f"GPUs of each node, as 8xa100; {CPU_ONLY}: CPU only.", CPU_ONLY, form=GPUS)
+    command: tuple[str, ...] = about("What runs in each pod, word by word; no shell.", **_WORDS)
+    gpus: str = about(f"GPUs of each node, as 8xa100; {CPU_ONLY}: CPU only.", CPU_ONLY, form=forms.GPUS)
     nodes: int | str = about(
         "Pods; above 1 they are a gang, unless they are workers: all run or none. 4..8: an elastic gang, which goes on "
         "with at least 4 of 8 nodes, one process for each GPU.",
@@ -111,21 +99,21 @@ class OwnJob:
     )  # fmt: skip
     restarts: int = about("Crashes before the job fails; evictions do not count. A gang on queued flex-start goes back to its queue so often when its nodes end.", 3, minimum=0, maximum=100)  # fmt: skip
     processes: int = about("Processes that torchrun starts in a pod; 0: one for each GPU.", 0, minimum=0, maximum=64)  # fmt: skip
-    data: str = about(f"gs://BUCKET/FOLDER, mounted read-only at {DATA}.", "", form=BUCKET)
-    checkpoints: str = about("gs://BUCKET of the checkpoints, in HOLDFAST_CHECKPOINTS; empty: the environment's.", "", form=BUCKET)  # fmt: skip
+    data: str = about(f"gs://BUCKET/FOLDER, mounted read-only at {forms.DATA}.", "", form=forms.BUCKET)
+    checkpoints: str = about("gs://BUCKET of the checkpoints, in HOLDFAST_CHECKPOINTS; empty: the environment's.", "", form=forms.BUCKET)  # fmt: skip
     checkpoint_key: str = about(
         "Secret of Secret Manager with the key that signs commits; empty: run-key-NAME of the namespace where the "
         "environment signs.",
-        "", form=SECRET,
+        "", form=forms.SECRET,
     )  # fmt: skip
     env: dict[str, str] = field(default_factory=dict, metadata=described("Environment variables.", **_TEXTS))
     secrets: dict[str, str] = field(default_factory=dict, metadata=described(
         "Variable -> secret of Secret Manager, as NAME or NAME/VERSION. It is a file, whose path is in VARIABLE_FILE.",
         **_TEXTS,
     ))  # fmt: skip
-    claims: dict[str, str] = field(
-        default_factory=dict, metadata=described("Path -> PersistentVolumeClaim, mounted read-only.", **_TEXTS)
-    )
+    claims: dict[str, str] = field(default_factory=dict, metadata=described(
+        "Path -> PersistentVolumeClaim, mounted read-only.", **_TEXTS,
+    ))  # fmt: skip
     scratch: str = about("Size of /tmp, the only folder that can be written; lost with the pod.", "10Gi", form=SIZE)
     shm: str = about("Size of /dev/shm; empty: a quarter of the machine's memory.", "", form=SIZE)
     cpus: float = about("CPUs of a pod without GPUs.", 4.0, minimum=0.1, maximum=200)
@@ -143,9 +131,10 @@ class OwnJob:
     def __post_init__(self) -> None:
         for each in fields(self):
             _check(each.name, getattr(self, each.name), each.metadata["schema"], each.metadata["form"], each.default)
-        for name, keys, form in (("env", VARIABLE, TEXT), ("secrets", VARIABLE, SECRET), ("claims", PATH, CLAIM)):
+        for name, form in (("env", TEXT), ("secrets", forms.SECRET), ("claims", forms.CLAIM)):
             for key, value in getattr(self, name).items():
-                keys.matched(f"{name}: {'path' if keys is PATH else key[:99]}", key)
+                keys, shown = (forms.PATH, "path") if name == "claims" else (forms.VARIABLE, key[:99])
+                keys.matched(f"{name}: {shown}", key)
                 form.matched(f"{name}[{key}]", value)
         if self.gpus != CPU_ONLY:
             gpus(self.gpus)

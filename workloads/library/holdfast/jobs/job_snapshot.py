@@ -8,25 +8,18 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 
 from holdfast.clients.api import Api, Object
+from holdfast.contract import kubernetes
 from holdfast.contract.errors import InputError
-from holdfast.contract.kubernetes import (
-    ANNOTATION_INDEX,
-    JOB_API,
-    JOBSET_API,
-    KUEUE_API,
-    LABEL_JOB,
-    LABEL_JOBSET,
-    LABEL_NAME,
-    api_path,
-)
+from holdfast.contract.kubernetes import LABEL_JOBSET, LABEL_NAME, api_path
 from holdfast.contract.roles import NAMESPACE_BATCH
 from holdfast.contract.values import moment
 from holdfast.ledger import disruptions
 
-JOBSETS, JOBS, KUEUE, APPS = api_path(JOBSET_API), api_path(JOB_API), api_path(KUEUE_API), "/apis/apps/v1"
+JOBSETS, JOBS = api_path(kubernetes.JOBSET_API), api_path(kubernetes.JOB_API)
+KUEUE, APPS = api_path(kubernetes.KUEUE_API), "/apis/apps/v1"
 LISTED = (
     ("JobSet", JOBSETS, "jobsets", LABEL_JOBSET),
-    ("Job", JOBS, "jobs", LABEL_JOB),
+    ("Job", JOBS, "jobs", kubernetes.LABEL_JOB),
     ("Deployment", APPS, "deployments", LABEL_NAME),
 )
 """Kind, API, plural, and the label of its pods that names it."""
@@ -164,7 +157,7 @@ def _newest_of(views: list[JobSnapshot], run: str) -> list[JobSnapshot]:
 
 def place_of(pod: Object) -> int:
     """Index of its Job; -1: none."""
-    return int(pod["metadata"].get("annotations", {}).get(ANNOTATION_INDEX, -1))
+    return int(pod["metadata"].get("annotations", {}).get(kubernetes.ANNOTATION_INDEX, -1))
 
 
 def lost_at_s(job: JobSnapshot, place: int) -> float | None:
@@ -194,15 +187,6 @@ def containers(pod: Object) -> list[Object]:
     """Statuses, those of init containers first."""
     status = pod["status"]
     return [*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())]
-
-
-def exit_code(pod: Object) -> int | None:
-    """The first non-zero one of its containers."""
-    for status in containers(pod):
-        code = status.get("state", {}).get("terminated", {}).get("exitCode")
-        if code:
-            return int(code)
-    return None
 
 
 def crashed(job: JobSnapshot) -> list[Object]:

@@ -1,4 +1,4 @@
-"""What a job needs outside the cluster: its image by digest; and its buckets in the region and its secrets, asked read-only."""
+"""What a job needs outside the cluster: its image by digest; and its buckets in the region and its secrets, read only."""
 
 import re
 from collections.abc import Iterator
@@ -61,11 +61,9 @@ def _secrets(job: OwnJob, platform: Platform) -> Iterator[str]:
         except Unjudged as error:
             fix = f"gcloud secrets create {name} --data-file=FILE --project={platform.project}"
             yield _judged(error, "no such secret", f"{name}, version {version}, in {platform.project}", fix)
-        yield (
-            f"secret {name}: the job may read it after gcloud secrets add-iam-policy-binding {name} "
-            f"--member={_member(job, platform)} --role=roles/secretmanager.secretAccessor "
-            f"--project={platform.project}"
-        )
+        right = "roles/secretmanager.secretAccessor"
+        bound = f"--member={_member(job, platform)} --role={right} --project={platform.project}"
+        yield f"secret {name}: the job may read it after gcloud secrets add-iam-policy-binding {name} {bound}"
 
 
 def _judged(error: Unjudged, what: str, got: str, fix: str) -> str:

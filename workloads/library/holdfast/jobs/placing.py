@@ -1,4 +1,4 @@
-"""Which machines an environment offers, and which of them a job takes: as asked, as planned, or as the matrix says."""
+"""Which machines an environment offers, and which of them a job takes: as stated, as planned, or as the matrix says."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -65,11 +65,8 @@ def _of_groups(platform: Platform) -> Iterator[Offer]:
 def _provisioned(platform: Platform) -> Iterator[Offer]:
     context = RenderContext(platform)
     for accelerator in platform.auto_provisioning:
-        shares = (
-            (Capacity.FLEX_START, context.flex_gpus(accelerator)),
-            (Capacity.QUEUED, context.queued_gpus(accelerator)),
-        )
-        for capacity, lent in shares:
+        flex, queued = context.flex_gpus(accelerator), context.queued_gpus(accelerator)
+        for capacity, lent in ((Capacity.FLEX_START, flex), (Capacity.QUEUED, queued)):
             machines = [m for m in MACHINE_TYPES.values() if m.accelerator == accelerator and m.gpus <= min(lent, 8)]
             for gpus in sorted({m.gpus for m in machines if sold(m, capacity, platform.region)}):
                 smallest = min((m for m in machines if m.gpus == gpus), key=_room)
@@ -200,7 +197,7 @@ def _as_asked(job: OwnJob, usable: Sequence[Offer], refusals: Mapping[Capacity, 
         allowed = ", ".join(sorted({offer.capacity.value for offer in usable})) or "none for this job"
         fix = f"--capacity {AUTO}, or other GPUs"
         raise InputError(f"capacity: {why}", got=job.capacity, allowed=allowed, fix=fix)
-    return Placed(offer=chosen, rule=_rule(job, chosen.capacity), reason="as asked")
+    return Placed(offer=chosen, rule=_rule(job, chosen.capacity), reason="as stated")
 
 
 def _by_matrix(job: OwnJob, usable: Sequence[Offer]) -> Placed:
@@ -209,9 +206,7 @@ def _by_matrix(job: OwnJob, usable: Sequence[Offer]) -> Placed:
     if chosen is not None:
         return Placed(offer=chosen, rule=rule.id, reason=f"{chosen.capacity.value}: {rule.reason}")
     chosen = usable[0]
-    reason = (
-        f"{chosen.capacity.value}: the matrix says {rule.placement.value}, which {job.environment} does not offer here"
-    )
+    reason = f"{chosen.capacity.value}: {job.environment} does not offer {rule.placement.value}, as the matrix says"
     return Placed(offer=chosen, rule=_rule(job, chosen.capacity), reason=reason)
 
 
@@ -253,16 +248,11 @@ def _plan(asked: Job, answer: Answer, option: Option, cheaper: Capacity) -> Plan
     # The end of a flex-start node is announced, so nothing is lost and no checkpoint is paid for.
     taken = cheaper is Capacity.SPOT
     return Plan(
-        policy=policy.name,
-        work_h=asked.hours,
-        deadline_h=asked.deadline_h,
-        restart_h=asked.restart_h,
+        policy=policy.name, work_h=asked.hours, deadline_h=asked.deadline_h, restart_h=asked.restart_h,
         interval_h=min(advice.interval_h(asked, churn), asked.hours) if taken else 0.0,
         checkpoint_h=min(asked.checkpoint_h, asked.hours) if taken else 0.0,
-        spot_usd=price.usd,
-        on_demand_usd=demand.usd,
-        spot_queue=QUEUES[cheaper],
-    )
+        spot_usd=price.usd, on_demand_usd=demand.usd, spot_queue=QUEUES[cheaper],
+    )  # fmt: skip
 
 
 def _rule(job: OwnJob, capacity: Capacity) -> PlacementRule:

@@ -59,12 +59,8 @@ def _torchrun(own: OwnJob) -> dict[str, str]:
     RANK and WORLD_SIZE are left to the launcher: a single process that found them would wait for peers.
     """
     processes, nodes = _processes(own), own.pods if own.gang or own.sharded else 1
-    found = {
-        "NNODES": nodes,
-        "NPROC_PER_NODE": processes,
-        "PET_NNODES": nodes,
-        "PET_NPROC_PER_NODE": processes,
-    }
+    found: dict[str, object] = {"NNODES": nodes, "NPROC_PER_NODE": processes}
+    found |= {f"PET_{name}": value for name, value in found.items()}
     if own.gang:
         head = {"MASTER_ADDR": HEAD, "MASTER_PORT": RENDEZVOUS_PORT}
         found |= head | {f"PET_{name}": value for name, value in head.items()}
@@ -148,9 +144,8 @@ def _dataset(own: OwnJob) -> client.V1Volume:
 
 
 def _secrets(own: OwnJob) -> client.V1Volume:
-    source = client.V1CSIVolumeSource(
-        driver=SECRETS_DRIVER, read_only=True, volume_attributes={"secretProviderClass": own.name}
-    )
+    attributes = {"secretProviderClass": own.name}
+    source = client.V1CSIVolumeSource(driver=SECRETS_DRIVER, read_only=True, volume_attributes=attributes)
     return client.V1Volume(name="secrets", csi=source)
 
 
@@ -181,7 +176,6 @@ def _loader(own: OwnJob, context: RenderContext, work: PodSettings, results: dat
     find nothing to do and call the batch done."""
     command = [*_HOLDFAST, "enqueue", own.name, "--source", data.PATH]
     volumes = [*work.volumes, *results.volumes]
-    loading = replace(
-        work, command=command, size=Size(cpu="1", memory="2Gi"), env=results.env | work.env, volumes=volumes
-    )
+    size, env = Size(cpu="1", memory="2Gi"), results.env | work.env
+    loading = replace(work, command=command, size=size, env=env, volumes=volumes)
     return container(context, loading, name="load")

@@ -80,8 +80,8 @@ def new_job(job: OwnJob, platform: Platform, file: Path) -> None:
     # A role keeps its name in the file, so that the job follows the images of the environment.
     _write(file, file_text.dump(job))
     show.plan(plan(prepared), str(file))
-    _notes(prepared)
-    show.note(f"wrote {file}")
+    for line in (*prepared.notes, f"wrote {file}"):
+        show.note(line)
     show.note(f"Next: holdfast submit {file}")
 
 
@@ -99,13 +99,9 @@ def plan(prepared: Prepared, cap: float | None = None) -> submit.Plan:
 def read_job(document: Any, path: Path, platform: Platform) -> Prepared:
     """The job of a file that `submit` was given."""
     prepared = prepare(file_text.parse(document, str(path)), platform)
-    _notes(prepared)
+    for line in prepared.notes:
+        show.note(line)
     return prepared
-
-
-def _notes(prepared: Prepared) -> None:
-    for note in prepared.notes:
-        show.note(note)
 
 
 def _write(path: Path, text: str, over: str = "") -> None:
@@ -141,14 +137,9 @@ def sample(steps: int, platform: Platform) -> OwnJob:
     command += ["--checkpoints", f"$({ENV_CHECKPOINTS})", "--run", f"$({ENV_RUN})"]
     command += ["--ranks", str(offer.machine.gpus), "--steps", str(steps), "--every", "5s", "--device", "cuda"]
     return OwnJob(
-        name=time.strftime("try-%m%d-%H%M%S", time.gmtime()),
-        environment=platform.name,
-        image="trainer",
-        command=tuple(command),
-        gpus=f"{offer.machine.gpus}x{offer.accelerator}",
-        capacity=Capacity.SPOT,
-        max_hours=4.0,
-    )
+        name=time.strftime("try-%m%d-%H%M%S", time.gmtime()), environment=platform.name, image="trainer",
+        command=tuple(command), gpus=f"{offer.machine.gpus}x{offer.accelerator}", capacity=Capacity.SPOT, max_hours=4.0,
+    )  # fmt: skip
 
 
 def follow(api: Api, prepared: Prepared, asked: Following, report: Report) -> int:

@@ -26,9 +26,8 @@ def held(job: JobSnapshot, cluster: ClusterSnapshot) -> Cause | None:
     blocker = _blocker(job, workload, _cluster_queue(cluster, queue), queue)
     position = f"{place} of {len(line)} waiting in queue {queue}, for {held_for_s(job, cluster.taken_s):.0f} s"
     reason = str(condition(workload, "QuotaReserved").get("reason", ""))
-    action = KUEUE_INADMISSIBLE.get(
-        reason, "wait for its turn, ask for fewer GPUs, or raise the quota in infra/environments"
-    )
+    turn = "wait for its turn, ask for fewer GPUs, or raise the quota in infra/environments"
+    action = KUEUE_INADMISSIBLE.get(reason, turn)
     return Cause(Reason.QUOTA, blocker, action, evidence, position)
 
 
@@ -68,9 +67,8 @@ def _gpu_rows(groups: list[dict[str, Any]] | None, key: str) -> list[dict[str, A
 
 def _waiting(workloads: list[Object], queue: str) -> list[Object]:
     mine = [w for w in workloads if w["spec"].get("queueName") == queue and w["spec"].get("active", True)]
-    return [
-        w for w in mine if all(condition(w, kind).get("status") != "True" for kind in ("QuotaReserved", "Finished"))
-    ]
+    past = ("QuotaReserved", "Finished")
+    return [w for w in mine if all(condition(w, kind).get("status") != "True" for kind in past)]
 
 
 def _turn(workload: Object) -> tuple[int, str]:

@@ -2,16 +2,10 @@
 
 from dataclasses import replace
 
+from holdfast.contract import kubernetes
 from holdfast.contract.capacity import ANNOTATION_PLAN, ANNOTATION_RULE, LABEL_MOVES, QUEUES, Capacity
 from holdfast.contract.environment import ENV_CHECKPOINTS, ENV_RUN
 from holdfast.contract.errors import InputError
-from holdfast.contract.kubernetes import (
-    ANNOTATION_STATE,
-    EXPENDABLE,
-    PRIORITY_FLEX,
-    PRIORITY_PLATFORM,
-    PRIORITY_SPOT,
-)
 from holdfast.contract.pools import GPU_TAINT, LABEL_ACCELERATOR, QUEUED_TAINT, flex_selector
 from holdfast.jobs import pod_parts
 from holdfast.jobs.job_file import OnNotice, OwnJob
@@ -79,25 +73,15 @@ def judge(name: str, written: str, platform: Platform) -> None:
 
 def _work(own: OwnJob, context: RenderContext, placed: Placed) -> PodSettings:
     env = {ENV_RUN: own.name, ENV_CHECKPOINTS: own.checkpoints or context.checkpoints, **HOMELESS}
-    state = {ANNOTATION_STATE: own.state} if own.state else {}
+    state = {kubernetes.ANNOTATION_STATE: own.state} if own.state else {}
     # The library's commits and results refuse a second writer; of a wrapped program that is not known.
-    expendable = {} if own.on_notice == OnNotice.WRAP else EXPENDABLE
+    expendable = {} if own.on_notice == OnNotice.WRAP else kubernetes.EXPENDABLE
     return PodSettings(
-        name=own.name,
-        role=own.role,
-        image=own.image,
-        job=own.name,
-        command=list(own.command),
-        size=_size(own, placed),
-        pool=None,
-        priority=PRIORITY_PLATFORM,
-        grace_s=FLEX_GRACE_S,
-        restart="Never",
-        env=env | own.env,
-        reads_run=own.name if _signs(own) else "",
-        writes_run=own.name if own.role == SHARED_ACCOUNT else "",
+        name=own.name, role=own.role, image=own.image, job=own.name, command=list(own.command), size=_size(own, placed),
+        pool=None, priority=kubernetes.PRIORITY_PLATFORM, grace_s=FLEX_GRACE_S, restart="Never", env=env | own.env,
+        reads_run=own.name if _signs(own) else "", writes_run=own.name if own.role == SHARED_ACCOUNT else "",
         annotations={ANNOTATION_RULE: placed.rule.value} | state | expendable,
-    )
+    )  # fmt: skip
 
 
 def _signs(own: OwnJob) -> bool:
@@ -122,7 +106,7 @@ def _placed(own: OwnJob, placed: Placed, work: PodSettings) -> PodSettings:
     work = replace(
         work,
         # Not below 0 for a gang: JobSet copies the number into a pod label, and "-5" is no label value.
-        priority=PRIORITY_SPOT if spot and alone else PRIORITY_FLEX,
+        priority=kubernetes.PRIORITY_SPOT if spot and alone else kubernetes.PRIORITY_FLEX,
         grace_s=offer.pool.window.pod_s if spot and offer.pool else FLEX_GRACE_S,
         calls_kubernetes=offer.pool is None,  # a flex-start node says in an annotation when it ends
     )

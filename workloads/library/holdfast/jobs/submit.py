@@ -49,12 +49,9 @@ def plan(documents: list[Object], platform: Platform, prices: Table, cap: float 
     jobs = [JobSnapshot(body=doc, pods=[]) for doc in documents if doc["kind"] in KINDS]
     purchases = [buying.purchase(v.body, _most(v, documents), v.pod_spec, platform, prices) for v in jobs]
     made = Plan(
-        environment=platform.name,
-        documents=documents,
-        purchases=purchases,
+        environment=platform.name, documents=documents, purchases=purchases, refusals=[],
         price_date=prices.fetched_at.isoformat(),
-        refusals=[],
-    )
+    )  # fmt: skip
     if cap is not None:
         made.refusals.extend(_refusals(made, cap))
     return made
@@ -67,11 +64,8 @@ def _most(job: JobSnapshot, documents: list[Object]) -> int:
 
 
 def _refusals(made: Plan, cap: float) -> list[str]:
-    unknown = [
-        f"{bought.job} {'has no price' if bought.pools else 'fits no pool of the environment'}"
-        for bought in made.purchases
-        if bought.usd_per_hour is None
-    ]
+    why = {True: "has no price", False: "fits no pool of the environment"}
+    unknown = [f"{bought.job} {why[bool(bought.pools)]}" for bought in made.purchases if bought.usd_per_hour is None]
     if unknown:
         return [f"a cap was given and the price is not known ({', '.join(unknown)})"]
     assert made.usd_per_hour is not None
@@ -94,10 +88,7 @@ def _send(api: Api, document: Object, trial: dict[str, str]) -> None:
     except ApiError as error:
         if lacks_right(error):
             raise Unjudged(f"no right to start {named(document)}: {error}") from error
-        fix = (
-            fix_of_unchangeable(error, document)
-            or "install what the platform's manifests need, or correct the manifest"
-        )
+        fix = fix_of_unchangeable(error, document) or "install what the platform needs, or correct the manifest"
         sent = "nothing was sent" if trial else "what precedes it in the manifest was sent"
         what = f"the cluster refuses {named(document)}; {sent}"
         raise InputError(what, got=error, allowed="what its API server accepts", fix=fix) from error
@@ -151,12 +142,8 @@ def require_of(path: Path, platform: Platform) -> None:
         )  # fmt: skip
 
 
-def read(path: Path) -> list[Object]:
-    """The documents of a manifest; InputError where one is no object, or none is a job."""
-    return checked(path, documents_of(path))
-
-
 def checked(path: Path, documents: list[Any]) -> list[Object]:
+    """The documents of a manifest; InputError where one is no object, or none is a job."""
     for number, document in enumerate(documents, start=1):
         _check(document, f"{path}, document {number}")
     if not any(doc["kind"] in KINDS for doc in documents):
@@ -166,9 +153,8 @@ def checked(path: Path, documents: list[Any]) -> list[Object]:
 
 
 def _unreadable(path: Path, why: str) -> InputError:
-    return InputError(
-        "manifest cannot be read", got=f"{path}: {why}", allowed="a YAML file", fix="give a rendered file"
-    )
+    what, fix = "manifest cannot be read", "give a rendered file"
+    return InputError(what, got=f"{path}: {why}", allowed="a YAML file", fix=fix)
 
 
 def _no_such_file(path: Path) -> InputError:

@@ -12,9 +12,7 @@ from holdfast.jobs.cluster_snapshot import ClusterSnapshot
 from holdfast.jobs.job_snapshot import JobSnapshot, condition
 
 _UNPLACED = ("Unschedulable", "SchedulerError", "SchedulingGated")
-_VOLUME = re.compile(
-    r"persistentvolume|persistent volume|storageclass|volume node affinity|max volume count", re.IGNORECASE
-)
+_VOLUME = re.compile(r"persistent ?volume|storageclass|volume node affinity|max volume count", re.IGNORECASE)
 _VERDICT = re.compile(r"^0/(\d+) nodes are available: ([^.]*)")
 _BY_LABELS = "didn't match Pod's node affinity"
 _BY_PLACE = re.compile(rf"(\d+) node\(s\) (?:{_BY_LABELS}|had untolerated taint)")
@@ -55,12 +53,9 @@ def unplaced(job: JobSnapshot, cluster: ClusterSnapshot) -> Cause | None:
     if not found:
         return None
     waiting = _Waiting(job, cluster, found, cluster_snapshot.fit(found[0]["spec"], cluster.nodes, cluster.others))
-    return _gated(waiting) or _volume(waiting) or queues.queued(job, cluster) or _where(waiting)
-
-
-def _where(waiting: _Waiting) -> Cause:
+    kept = _gated(waiting) or _volume(waiting) or queues.queued(job, cluster)
     checks = (_taint, _autoscaler, _flex, _selector, _full)
-    return next(cause for check in checks if (cause := check(waiting)))
+    return kept or next(cause for check in checks if (cause := check(waiting)))
 
 
 def _gated(waiting: _Waiting) -> Cause | None:
@@ -108,9 +103,8 @@ def _taint(waiting: _Waiting) -> Cause | None:
 
 def _autoscaler(waiting: _Waiting) -> Cause | None:
     """Its newest word on any of the pods. What only says that no pool fits is left to the next checks."""
-    event = cluster_snapshot.newest_event(
-        waiting.cluster.events, {p["metadata"]["uid"] for p in waiting.pods}, *_SCALING
-    )
+    uids = {pod["metadata"]["uid"] for pod in waiting.pods}
+    event = cluster_snapshot.newest_event(waiting.cluster.events, uids, *_SCALING)
     if event is None:
         return None
     text = brief(cluster_snapshot.message_of(event))
@@ -143,11 +137,9 @@ def _selector(waiting: _Waiting) -> Cause | None:
 def _fits_nowhere(verdict: str) -> bool:
     """Labels and taints alone rule out every node. A real cluster has tainted nodes of its own."""
     judged = _VERDICT.match(verdict)
-    return (
-        judged is not None
-        and _BY_LABELS in judged[2]
-        and sum(int(count) for count in _BY_PLACE.findall(judged[2])) == int(judged[1])
-    )
+    if judged is None or _BY_LABELS not in judged[2]:
+        return False
+    return sum(map(int, _BY_PLACE.findall(judged[2]))) == int(judged[1])
 
 
 def _full(waiting: _Waiting) -> Cause:

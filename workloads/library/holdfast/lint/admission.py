@@ -26,17 +26,14 @@ DENY = "deny"
 API = "admissionregistration.k8s.io/v1"
 Body = dict[str, Any]
 _POD = "j.template.spec"
-_DISRUPTED = (
-    "r.?onPodConditions.orValue([]).exists(o, o.type == 'DisruptionTarget' && o.?status.orValue('True') == 'True')"
-)
+_ON_CONDITION = "o.type == 'DisruptionTarget' && o.?status.orValue('True') == 'True'"
+_DISRUPTED = f"r.?onPodConditions.orValue([]).exists(o, {_ON_CONDITION})"
 
 
 def objects(pools: tuple[Pool, ...]) -> Iterator[Body]:
     """A policy for Jobs and one for JobSets, and for each two bindings: to warn, and to refuse."""
-    kinds = {
-        "jobs": (JOB_API, "[object.spec]"),
-        "jobsets": (JOBSET_API, "object.spec.replicatedJobs.map(r, r.template.spec)"),
-    }
+    inner = "object.spec.replicatedJobs.map(r, r.template.spec)"
+    kinds = {"jobs": (JOB_API, "[object.spec]"), "jobsets": (JOBSET_API, inner)}
     for plural, (version, jobs) in kinds.items():
         name = f"holdfast-{plural}"
         yield _policy(name, version, plural, jobs, _conditions(plural, pools))
@@ -78,12 +75,8 @@ def _gang_pods() -> Iterator[Body]:
 def _variables(jobs: str) -> list[Body]:
     """Lists of specs of Jobs: all, those on Spot, and those whose nodes can be preempted."""
     spot, flex = _provisioned("spot", contract.LABEL_SPOT), _provisioned("flex-start", contract.LABEL_FLEX_START)
-    lists = {
-        "jobs": jobs,
-        "spot": f"variables.jobs.filter(j, {spot})",
-        "flex": f"variables.jobs.filter(j, {flex})",
-        "takeable": "variables.spot + variables.flex",
-    }
+    lists = {"jobs": jobs} | {k: f"variables.jobs.filter(j, {each})" for k, each in (("spot", spot), ("flex", flex))}
+    lists["takeable"] = "variables.spot + variables.flex"
     return [{"name": name, "expression": expression} for name, expression in lists.items()]
 
 
@@ -159,12 +152,8 @@ def _binding(policy: str, suffix: str, actions: list[str], operator: str) -> Bod
 
 
 def _object(kind: str, name: str, spec: Body) -> Body:
-    return {
-        "apiVersion": API,
-        "kind": kind,
-        "metadata": {"name": name, "labels": {LABEL_PART_OF: PART_OF}},
-        "spec": spec,
-    }
+    head: Body = {"apiVersion": API, "kind": kind, "metadata": {"name": name, "labels": {LABEL_PART_OF: PART_OF}}}
+    return head | {"spec": spec}
 
 
 def _label(key: str) -> str:

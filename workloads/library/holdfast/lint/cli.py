@@ -8,18 +8,14 @@ import typer
 
 from holdfast.contract.exit_codes import EXIT_FINDINGS
 
-Platforms = Annotated[
-    list[Path] | None,
-    typer.Option(help="platform.json, repeatable; else the nearest one, or that of the cluster."),
-]
+_NEAREST = "platform.json, repeatable; else the nearest one, or that of the cluster."
+Platforms = Annotated[list[Path] | None, typer.Option(help=_NEAREST)]
 
 
 def lint(
     paths: Annotated[list[Path] | None, typer.Argument(help="YAML or JSON files, and folders of them.")] = None,
     platform: Platforms = None,
-    rule: Annotated[
-        str, typer.Option(help="What a rule finds, why, and how to fix it: HF101, HF101-slug, or all; judges nothing.")
-    ] = "",
+    rule: Annotated[str, typer.Option(help="Only print what a rule finds, why, and the fix: HF101, or all.")] = "",
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object instead of text.")] = False,
 ) -> None:
     """Check manifests against the platform. Exit 1: errors or warnings; 2: no manifests."""
@@ -30,8 +26,7 @@ def lint(
         sys.stdout.write(pages.show("" if rule == "all" else rule, as_json=as_json))
         return
     if not paths:
-        raise InputError(
-            "nothing to judge", got="no path", allowed="files, folders or --rule", fix="holdfast lint FOLDER"
-        )
+        fix = "holdfast lint FOLDER"
+        raise InputError("nothing to judge", got="no path", allowed="files, folders or --rule", fix=fix)
     if run.run(paths, platform or (), as_json=as_json):
         raise typer.Exit(EXIT_FINDINGS)

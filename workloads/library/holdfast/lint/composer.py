@@ -13,8 +13,8 @@ MAX_NODES = 101_000  # of a document, keys included; more than a manifest has by
 MAX_DEPTH = 40  # the scanner looks at every open level for each token; no Kubernetes object is nested so deep
 
 
-class _Bounds:
-    """PyYAML calls these around each node that it composes."""
+class _Loader(yaml.CSafeLoader):
+    """PyYAML calls these methods around each node that it composes."""
 
     nodes = depth = 0
 
@@ -30,14 +30,9 @@ class _Bounds:
         self.depth -= 1
 
 
-class _Loader(_Bounds, yaml.CSafeLoader):
-    pass
-
-
 # PyYAML wants a point and a sign in a float; Kubernetes takes 1e3 too.
-_Loader.add_implicit_resolver(
-    "tag:yaml.org,2002:float", re.compile(r"[-+]?\d+(?:\.\d*)?[eE][-+]?\d+$"), list("-+0123456789")
-)
+_FLOAT = re.compile(r"[-+]?\d+(?:\.\d*)?[eE][-+]?\d+$")
+_Loader.add_implicit_resolver("tag:yaml.org,2002:float", _FLOAT, list("-+0123456789"))
 
 
 def compose(text: str) -> Node | None:

@@ -18,23 +18,17 @@ _LEVEL = {Severity.ERROR: "error", Severity.WARNING: "warning"}
 def text(report: Report) -> str:
     """For people: place, message, the line with a caret, the fact it was judged by, the fix."""
     blocks = [_block(finding) for finding in report.active]
-    blocks += [
-        f"{_place(f)}: ignored [{f.rule}] {printable(f.message)}: {printable(f.suppressed)}\n"
-        for f in report.suppressed
-    ]
+    for f in report.suppressed:
+        blocks.append(f"{_place(f)}: ignored [{f.rule}] {printable(f.message)}: {printable(f.suppressed)}\n")
     return "\n".join([*blocks, summary(report)]) + "\n"
 
 
 def summary(report: Report) -> str:
     counts = ", ".join(f"{report.count(severity)} {severity.value}" for severity in Severity)
+    more = {"ignored": len(report.suppressed), "documents not judged": report.unjudged}
+    more["that are no Kubernetes objects"] = report.foreign
     parts = [f"{report.objects} objects in {report.files} files: {counts}"]
-    if report.suppressed:
-        parts.append(f"{len(report.suppressed)} ignored")
-    if report.unjudged:
-        parts.append(f"{report.unjudged} documents not judged")
-    if report.foreign:
-        parts.append(f"{report.foreign} that are no Kubernetes objects")
-    return "; ".join(parts)
+    return "; ".join([*parts, *(f"{count} {what}" for what, count in more.items() if count)])
 
 
 def _block(finding: Finding) -> str:
@@ -73,14 +67,8 @@ def _lines(file: str) -> list[str]:
 
 def as_json(report: Report) -> str:
     """One object for programs; `schema` says how to read it."""
-    body = {
-        "schema": "holdfast.lint/1",
-        "files": report.files,
-        "objects": report.objects,
-        "unjudged": report.unjudged,
-        "foreign": report.foreign,
-        "findings": [_finding(finding) for finding in report.findings],
-    }
+    counts = {name: getattr(report, name) for name in ("files", "objects", "unjudged", "foreign")}
+    body = {"schema": "holdfast.lint/1"} | counts | {"findings": [_finding(finding) for finding in report.findings]}
     return json.dumps(body, indent=2) + "\n"
 
 

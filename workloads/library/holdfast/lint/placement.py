@@ -12,7 +12,7 @@ from holdfast.contract.capacity import Capacity
 from holdfast.contract.pools import SPOT_TAINT, Pool
 from holdfast.lint.document import Path
 from holdfast.lint.objects import Pod, as_list, as_map, as_text, dig, near
-from holdfast.lint.platform import NAP_SPOT_TAINT, Platform, is_judged, repels, tolerates
+from holdfast.lint.platform import NAP_SPOT_TAINT, Platform, is_judged, tolerates
 from holdfast.lint.world import holds
 
 _SPOT_WORDS = ("spot", "preemptible")
@@ -65,10 +65,9 @@ class Placement:
     def matching(self) -> list[Pool]:
         """What the labels allow, taints aside."""
         # Auto-provisioning makes flex-start nodes for those that ask by name only.
-        asked = [
-            p for p in self.platform.offers if self.means_flex or p in self.platform.pools or p.capacity not in FLEX
-        ]
-        return [pool for pool in asked if self._allows(pool)]
+        ours, flex = self.platform.pools, self.means_flex
+        made = [p for p in self.platform.offers if flex or p in ours or p.capacity not in FLEX]
+        return [pool for pool in made if self._allows(pool)]
 
     def _allows(self, pool: Pool) -> bool:
         labels, zones = self.platform.labels(pool), pool.zones or self.platform.zones
@@ -76,12 +75,9 @@ class Placement:
 
     def untolerated(self, pool: Pool) -> list[contract.Taint]:
         # GKE adds the toleration of the GPU taint to a pod that asks for GPUs.
-        given = (contract.GPU_TAINT,) if self.pod.gpus else ()
-        return [
-            t
-            for t in pool.taints
-            if repels(t) and t not in given and not any(tolerates(x, t) for _, x in self.pod.tolerations)
-        ]
+        repels = [t for t in pool.taints if t.effect is not contract.Effect.PREFER_NO_SCHEDULE]
+        taints = [t for t in repels if not (self.pod.gpus and t == contract.GPU_TAINT)]
+        return [t for t in taints if not any(tolerates(x, t) for _, x in self.pod.tolerations)]
 
     @cached_property
     def pools(self) -> list[Pool]:
@@ -148,14 +144,9 @@ def _label_text(value: object) -> str:
 
 
 def _expressions(at: Path, term: object) -> list[Demand]:
-    listed = enumerate(as_list(dig(term, "matchExpressions")))
-    return [
-        Demand(
-            (*at, i),
-            as_text(e.get("key")),
-            as_text(e.get("operator")),
-            tuple(_label_text(v) for v in as_list(e.get("values"))),
-        )
-        for i, e in listed
-        if isinstance(e, dict)
-    ]
+    found: list[Demand] = []
+    for i, e in enumerate(as_list(dig(term, "matchExpressions"))):
+        if isinstance(e, dict):
+            values = tuple(_label_text(value) for value in as_list(e.get("values")))
+            found.append(Demand((*at, i), as_text(e.get("key")), as_text(e.get("operator")), values))
+    return found

@@ -12,7 +12,7 @@ from holdfast.contract import pools as contract
 from holdfast.contract.capacity import Capacity
 from holdfast.contract.lifecycle import DEFAULT_WINDOW
 from holdfast.contract.machines import MACHINE_TYPES
-from holdfast.contract.pools import FLEX_TAINT, GPU_TAINT, Effect, Pool, Role, Taint
+from holdfast.contract.pools import FLEX_TAINT, GPU_TAINT, Pool, Role, Taint
 from holdfast.lint.objects import near
 from holdfast.platform import document
 
@@ -20,28 +20,15 @@ from holdfast.platform import document
 NAP_SPOT_TAINT = Taint(key=contract.LABEL_SPOT, value="true")
 # Labels that Kubernetes and GKE set on every node, so that no list here can refute a selector on them.
 UNJUDGED_LABELS = (
-    "kubernetes.io/",
-    "beta.kubernetes.io/",
-    "node.kubernetes.io/",
-    "failure-domain.beta.kubernetes.io/",
-    "node-role.kubernetes.io/",
-    "topology.gke.io/",
-    "topology.kubernetes.io/region",
-    "cloud.google.com/",
-    "iam.gke.io/",
-    "node.gke.io/",
-    "sandbox.gke.io/",
-    "networking.gke.io/",
-    "projectcalico.org/",
-)
+    "kubernetes.io/", "beta.kubernetes.io/", "node.kubernetes.io/", "failure-domain.beta.kubernetes.io/",
+    "node-role.kubernetes.io/", "topology.gke.io/", "topology.kubernetes.io/region", "cloud.google.com/", "iam.gke.io/",
+    "node.gke.io/", "sandbox.gke.io/", "networking.gke.io/", "projectcalico.org/",
+)  # fmt: skip
 # GKE sets many labels under cloud.google.com/; these are the ones that a pool of the platform can refute.
 JUDGED_LABELS = (
-    contract.LABEL_SPOT,
-    contract.LABEL_FLEX_START,
-    contract.LABEL_PROVISIONING,
-    contract.LABEL_ACCELERATOR,
+    contract.LABEL_SPOT, contract.LABEL_FLEX_START, contract.LABEL_PROVISIONING, contract.LABEL_ACCELERATOR,
     contract.LABEL_NODEPOOL,
-)
+)  # fmt: skip
 
 
 class Platform:
@@ -59,14 +46,9 @@ class Platform:
 
     def _auto_provisioned(self) -> Iterable[Pool]:
         base = Pool(
-            name="auto-provisioned",
-            role=Role.BATCH,
-            capacity=Capacity.ON_DEMAND,
-            machine_type="",
-            min_nodes=0,
-            max_nodes=1,
+            name="auto-provisioned", role=Role.BATCH, capacity=Capacity.ON_DEMAND, machine_type="", min_nodes=0, max_nodes=1,
             window=DEFAULT_WINDOW,
-        )
+        )  # fmt: skip
         yield base
         yield replace(base, name="auto-provisioned-spot", capacity=Capacity.SPOT, taints=(NAP_SPOT_TAINT,))
         for accelerator in self.caps:
@@ -140,7 +122,3 @@ def tolerates(toleration: dict[str, object], taint: Taint) -> bool:
     if operator == "Exists":
         return key in ("", taint.key)
     return key == taint.key and (toleration.get("value") or "") == taint.value
-
-
-def repels(taint: Taint) -> bool:
-    return taint.effect is not Effect.PREFER_NO_SCHEDULE

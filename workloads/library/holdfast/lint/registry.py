@@ -45,6 +45,7 @@ class Context:
 
 
 Subject = Object | Pod | Job
+SubjectType = type[Object] | type[Pod] | type[Job]
 # Rules about what a patch of Kustomize states. The others ask for something that its base may have.
 ON_PATCHES = frozenset({
     "HF001", "HF002", "HF003", "HF007", "HF008", "HF011", "HF012", "HF013", "HF016", "HF021",
@@ -60,7 +61,7 @@ class Rule:
     id: str
     slug: str
     severity: Severity
-    subject: type[Object] | type[Pod] | type[Job]
+    subject: SubjectType
     kinds: tuple[str, ...] = ()
     """Of the objects that are judged; empty: all."""
     what: str
@@ -87,9 +88,7 @@ class Rule:
 _RULES: dict[str, Rule] = {}
 
 
-def rule(
-    rule_id: str, slug: str, severity: Severity, *, on: type[Object] | type[Pod] | type[Job], **stated: Any
-) -> Callable[[CheckT], CheckT]:
+def rule(rule_id: str, slug: str, severity: Severity, *, on: SubjectType, **stated: Any) -> Callable[[CheckT], CheckT]:
     """Register a check. Examples change the clean object that `base` names, or are whole objects.
 
     `stated` are fields of Rule: what, why, source, fix, kinds, and the examples. Raises InputError where the id is taken,

@@ -51,7 +51,7 @@ class World:
         fewest = min((self._labelled.get((namespace, *item), []) for item in (("", ""), *wanted.items())), key=len)
         return [pod for pod in fewest if selects(selector, pod)]
 
-    def has_pods_beside(self, obj: Object) -> bool:
+    def has_pods_near(self, obj: Object) -> bool:
         """Whether its own file has pods of its namespace."""
         return (obj.file, obj.namespace) in self._with_pods
 
@@ -122,13 +122,8 @@ def selects(selector: Any, pod: Pod) -> bool:
 
 def holds(operator: str, value: str | None, values: Collection[str]) -> bool:
     """Whether an expression of a selector holds for a label; one with an unknown operator does."""
-    answers = {
-        "In": value in values,
-        "NotIn": value not in values,
-        "Exists": value is not None,
-        "DoesNotExist": value is None,
-    }
-    return answers.get(operator, True)
+    there, named = value is not None, value in values
+    return {"In": named, "NotIn": not named, "Exists": there, "DoesNotExist": not there}.get(operator, True)
 
 
 def match_labels(selector: Any) -> dict[str, str]:

@@ -33,9 +33,7 @@ COPYING, COPIED_EVERY_H = 0.02, 50 / 3600
 LATE_EPS_H = 1e-6
 FLEX_MAX_RUN_H = FLEX_MAX_RUN_S / 3600
 _SPOT = (Capacity.SPOT,)
-_ENDLESS = (
-    f"over {SLOWEST:g} machine-hours for an hour of work: the restart or the lost work is too long for this churn"
-)
+_ENDLESS = f"over {SLOWEST:g} machine-hours for an hour of work: restarts or lost work take too long at this churn"
 
 
 def groups(job: Job) -> int:
@@ -44,9 +42,8 @@ def groups(job: Job) -> int:
     Reclaims take several nodes of a zone at once. In the record 4, 8 and 16 nodes were lost 1.5, 2.2 and 2.9 times as
     often as one. Nodes that work from a queue do not stop each other.
     """
-    return (
-        1 if job.batch else next(n for n in range(math.isqrt(job.nodes - 1) + 1, job.nodes + 1) if job.nodes % n == 0)
-    )
+    nodes = 1 if job.batch else job.nodes
+    return next(n for n in range(math.isqrt(nodes - 1) + 1, nodes + 1) if nodes % n == 0)
 
 
 def job_churn(job: Job, node_churn: float) -> float:
@@ -139,9 +136,8 @@ def _cheapest(in_time: list[Option]) -> Option:
 def on_spot(job: Job, world: World, region: str, *asked: Policy) -> list[Option]:
     """Spot under each of the policies."""
     each, fold = _spot_paths(job, world)
-    paths = Paths(
-        edges_h=np.concatenate([p.edges_h for p in each]), starts_up=np.concatenate([p.starts_up for p in each])
-    )
+    edges, up = (np.concatenate([getattr(p, name) for p in each]) for name in ("edges_h", "starts_up"))
+    paths = Paths(edges_h=edges, starts_up=up)
     deadline_h = max(job.deadline_h / fold, job.hours / fold + job.restart_h)
     shorter = replace(job, hours=job.hours / fold, deadline_h=deadline_h)
     runs = runs_for(shorter, world, len(paths.edges_h), spot=Capacity.SPOT, region=region)
@@ -167,10 +163,8 @@ def _on_demand(job: Job, world: World, region: str) -> Option:
 
 
 def _flex(job: Job, world: World, region: str, *, in_time: bool = False) -> Option:
-    policy = policies.QUEUE if in_time else policies.WAIT
-    blank = Option(
-        placement=Placement.FLEX_START, policy=policy.shown if in_time else "wait in the queue", region=region
-    )
+    policy, shown = (policies.QUEUE, policies.QUEUE.shown) if in_time else (policies.WAIT, "wait in the queue")
+    blank = Option(placement=Placement.FLEX_START, policy=shown, region=region)
     if not job.resumable and not job.batch and job.hours + job.restart_h > FLEX_MAX_RUN_H:
         return replace(blank, refused=f"the job cannot resume and is longer than the {FLEX_MAX_RUN_H:.0f} h of a node")
     runs = runs_for(job, world, RUNS, spot=Capacity.FLEX_START, region=region)
@@ -195,11 +189,9 @@ def _elastic(job: Job, world: World, region: str) -> Option:
 
 
 def case_of(job: Job, outcome: Outcome, fold: float = 1.0) -> Case:
-    finish_h = outcome.finish_h * fold
+    finish_h, evictions = outcome.finish_h * fold, float(np.mean(outcome.evictions)) * fold
     late = float(np.mean(finish_h > job.deadline_h + LATE_EPS_H))
-    return Case(
-        usd=outcome.usd * fold, finish_h=finish_h, late=late, evictions=float(np.mean(outcome.evictions)) * fold
-    )
+    return Case(usd=outcome.usd * fold, finish_h=finish_h, late=late, evictions=evictions)
 
 
 def priced(job: Job, world: World, blank: Option, needed: tuple[Capacity, ...], cases: tuple[Case, ...]) -> Option:

@@ -1,4 +1,4 @@
-"""From what the user asked to one answer: beliefs, regions, choice."""
+"""From the question of a user to one answer: beliefs, regions, choice."""
 
 import math
 import re
@@ -54,7 +54,7 @@ class Answer:
 def answer(job: Job, world: World, region: str = "") -> Answer:
     """The options in the cheapest of the allowed regions, one of them chosen.
 
-    region: where the data may lie, as `us-central1`, `europe` or `europe,us-east4`; empty: anywhere. InputError for no
+    region: where the data may be, as `us-central1`, `europe` or `europe,us-east4`; empty: anywhere. InputError for no
     such region, Unjudged where no option keeps the deadline.
     """
     # Where time is short, most of the hours are bought on demand, and Spot's price says little.
@@ -114,12 +114,8 @@ def choose(job: Job, options: list[Option]) -> Option:
     punctual = min(o.late for o in equal) if math.isfinite(job.deadline_h) else 0.0
     # The first of equals in the order of the table: simulated means decide nothing that another sample would undo.
     cheapest = next(o for o in equal if math.isinf(job.deadline_h) or o.late <= punctual + SAME_LATE)
-    worth = [
-        o
-        for o in kept
-        if o.mean_usd <= cheapest.mean_usd * (1 + WORTH_USD)
-        and o.finish_at(95) <= cheapest.finish_at(95) * (1 - WORTH_TIME)
-    ]
+    most_usd, soon_h = cheapest.mean_usd * (1 + WORTH_USD), cheapest.finish_at(95) * (1 - WORTH_TIME)
+    worth = [o for o in kept if o.mean_usd <= most_usd and o.finish_at(95) <= soon_h]
     return min(worth, key=lambda o: o.finish_at(95), default=cheapest)
 
 

@@ -87,13 +87,13 @@ def _drawn(rate: float, groups: int, settled: bool) -> Floats:
 
 
 def _until_done(
-    spans: Floats, work_h: float, restart_h: float, interval_h: float, checkpoint_h: float
+    spans: Floats, work_h: float, restart_h: float, interval_h: float, block_h: float
 ) -> tuple[Floats, Floats]:
     """Machine hours and evictions of each run that only ever waits for Spot. Work that the spans do not hold goes on
     at their pace; inf where they hold none."""
     useful = np.maximum(spans - restart_h, 0.0)
     # Without checkpoints the period is infinite, and inf / inf is not a number.
-    period = interval_h + checkpoint_h if math.isfinite(interval_h) else math.inf
+    period = interval_h + block_h if math.isfinite(interval_h) else math.inf
     committed = np.floor(useful / period + 1e-9) * interval_h if math.isfinite(period) else np.zeros_like(useful)
     speed = interval_h / period if math.isfinite(period) else 1.0
     before = np.cumsum(committed, axis=1) - committed

@@ -24,9 +24,7 @@ def churn(
 
 
 def prices(
-    refresh: Annotated[
-        bool, typer.Option("--refresh", help="First update them from the Cloud Billing Catalog; needs a Google login.")
-    ] = False,
+    refresh: Annotated[bool, typer.Option("--refresh", help="First read Google's catalog; needs a login.")] = False,
     as_json: Json = False,
 ) -> None:
     """List the price of one GPU-hour, with its share of the machine, by region and capacity."""

@@ -76,9 +76,8 @@ def drawn(
     order = np.argsort(edges, axis=1, kind="stable")
     change = np.repeat([1, -1], [comes[0].size, goes[0].size])[order] * (nodes // units)
     before = np.zeros((runs, 1), np.int64)
-    return Counts(
-        edges_h=np.take_along_axis(edges, order, axis=1), count=np.concatenate([before, change.cumsum(axis=1)], axis=1)
-    )
+    count = np.concatenate([before, change.cumsum(axis=1)], axis=1)
+    return Counts(edges_h=np.take_along_axis(edges, order, axis=1), count=count)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -160,12 +159,8 @@ def outcomes(job: Job, world: World, *, units: int, spot_usd: float, interval_h:
     )  # fmt: skip
     # Fewer nodes to begin with are there sooner.
     both = zip(world.scenarios(job, job.max_nodes), world.scenarios(job, job.min_nodes), strict=True)
-    return [
-        simulate(
-            gang, _counts(job, world, whole.waits, least.waits, units, fold), work_h=job.hours / fold, spot_usd=spot_usd
-        )
-        for whole, least in both
-    ], fold
+    counts = [_counts(job, world, whole.waits, least.waits, units, fold) for whole, least in both]
+    return [simulate(gang, each, work_h=job.hours / fold, spot_usd=spot_usd) for each in counts], fold
 
 
 def _counts(job: Job, world: World, whole: Waits, least: Waits, units: int, fold: float) -> Counts:

@@ -1,4 +1,4 @@
-"""The job that advice is asked for, checked at the border."""
+"""The job of a question to the planner, checked at the border."""
 
 import difflib
 import math
@@ -159,9 +159,8 @@ def duration_h(text: str, what: str) -> float:
 def clock_hours(text: str) -> float:
     """A bare number is hours: the option's name says so."""
     if not text:
-        raise InputError(
-            "how long the job works", got="nothing", allowed="--hours by the clock", fix="as in --hours 40h"
-        )
+        allowed, fix = "--hours by the clock", "as in --hours 40h"
+        raise InputError("how long the job works", got="nothing", allowed=allowed, fix=fix)
     return float(text) if re.fullmatch(r"\d+(\.\d+)?", text.strip()) else duration_h(text, "hours")
 
 

@@ -132,12 +132,9 @@ HYBRID = Policy(name="hybrid", shown="Spot, else on-demand at once", lines=_hybr
 PATIENT = Policy(name="patient", shown="Spot, on-demand in time", lines=patience(share=0.6, reserve=4, ripe=1))
 """Never late where on-demand is granted when asked for and the deadline is feasible. Fewer restarts in reserve left no
 room for a second eviction right after the switch. No policy is best for every job: the cheapest of IN_TIME is taken."""
-EAGER = Policy(
-    name="eager", shown="Spot, on-demand in time, back at once", lines=patience(share=0.4, reserve=2, ripe=0)
-)
+_EAGER, _STEADY = patience(share=0.4, reserve=2, ripe=0), patience(share=1.0, reserve=4, ripe=2)
+EAGER = Policy(name="eager", shown="Spot, on-demand in time, back at once", lines=_EAGER)
 """For much slack: waits longer, and goes back to Spot as soon as it is available."""
-STEADY = Policy(
-    name="steady", shown="Spot, on-demand in time, rarely back", lines=patience(share=1.0, reserve=4, ripe=2)
-)
+STEADY = Policy(name="steady", shown="Spot, on-demand in time, rarely back", lines=_STEADY)
 """For little slack: buys sooner, and stays longer on what it has bought."""
 IN_TIME = (PATIENT, EAGER, STEADY)

@@ -81,9 +81,7 @@ class Table:
         wanted = {(GPU, machine.accelerator): machine.gpus}
         if (host := family(machine.name)) not in SLICED:
             wanted |= {(CORE, host): machine.vcpus, (RAM, host): machine.memory_gib}
-        found = [
-            (sku, amount) for key, amount in wanted.items() if (sku := self.sku(*key, region, capacity)) is not None
-        ]
+        found = [(sku, amount) for key, amount in wanted.items() if (sku := self.sku(*key, region, capacity))]
         # A sum without the GPU looks like a bargain, and was one in a public catalogue.
         if len(found) < len(wanted):
             return None

@@ -73,7 +73,7 @@ def of(accelerator: str, gang: int, spot_wait_h: float | None = None) -> tuple[S
     halves = [(zone, half) for zone, up in zones.items() for half in np.array_split(up, 2)]
     # By the mean wait from any moment: many short outages are a smaller loss than one of days.
     zone, week = max(((z, h) for z, h in halves if h.mean() >= HOPELESS), key=lambda each: _of_zone(each[1])[0].mean())
-    whole = np.concatenate([*zones.values()])
+    whole, share = np.concatenate([*zones.values()]), f"{week.mean():.0%}"
     assumed = "" if accelerator == RECORDED_GPU else "; assumed for this GPU"
     nodes = f"{gang} nodes" if gang > 1 else "one node"
     return (
@@ -82,9 +82,7 @@ def of(accelerator: str, gang: int, spot_wait_h: float | None = None) -> tuple[S
             name=RECORDED, waits=_waits([*zones.values()], one_zone=gang > 1),
             basis=f"{len(zones)} zones of H100 in {_body()['from'][:7]}: {nodes} could start {whole.mean():.0%} of the time{assumed}",
         ),
-        Scenario(
-            name=WORST_WEEK, waits=_waits([week], one_zone=gang > 1), basis=f"one week of {zone}: {week.mean():.0%}{assumed}"
-        ),
+        Scenario(name=WORST_WEEK, waits=_waits([week], one_zone=gang > 1), basis=f"one week of {zone}: {share}{assumed}"),
     )  # fmt: skip
 
 
@@ -105,12 +103,8 @@ def lognormal(mean_h: float, median_h: float) -> Waits:
 
 @cache
 def record() -> dict[str, Ints]:
-    """Started of 16, by zone, every `gap_h()` hours."""
+    """Started of 16, by zone, every `gap_seconds`."""
     return {zone: _decoded(text) for zone, text in _body()["zones"].items()}
-
-
-def gap_h() -> float:
-    return _body()["gap_seconds"] / 3600.0
 
 
 def _usable(accelerator: str, size: int) -> dict[str, Bools]:
@@ -124,21 +118,19 @@ def _usable(accelerator: str, size: int) -> dict[str, Bools]:
 
 
 def _waits(zones: list[Bools], *, one_zone: bool) -> Waits:
-    rows = [_of_zone(up) for up in zones]
-    return Waits(
-        first_h=np.stack([f for f, _ in rows]), later_h=np.stack([later for _, later in rows]), one_zone=one_zone
-    )
+    first, later = (np.stack(tables) for tables in zip(*map(_of_zone, zones), strict=True))
+    return Waits(first_h=first, later_h=later, one_zone=one_zone)
 
 
 def _of_zone(up: Bools) -> tuple[Floats, Floats]:
     # Twice over: a wait at the end of the record goes on at its beginning instead of being cut short.
-    twice, ticks = np.tile(up, 2), np.arange(len(up))
+    twice, ticks, gap_h = np.tile(up, 2), np.arange(len(up)), _body()["gap_seconds"] / 3600.0
     ups = np.flatnonzero(twice)
-    first: Floats = (ups[np.searchsorted(ups, ticks)] - ticks).astype(np.float64) * gap_h()
+    first: Floats = (ups[np.searchsorted(ups, ticks)] - ticks).astype(np.float64) * gap_h
     edges = np.flatnonzero(np.diff(twice.astype(np.int8)))
-    outages = np.diff(edges)[~twice[edges[:-1] + 1]] * gap_h()
+    outages = np.diff(edges)[~twice[edges[:-1] + 1]] * gap_h
     # Never down in the record: an outage is still shorter than one step of it.
-    return _table(first), _table(outages if len(outages) else np.array([gap_h()]))
+    return _table(first), _table(outages if len(outages) else np.array([gap_h]))
 
 
 def _table(hours: Floats) -> Floats:

@@ -173,9 +173,8 @@ class Fleet:
         row = s.row[at]
         out.finish_h[row] = np.where(lost[at], np.inf, s.now[at])
         out.spot_h[row], out.on_demand_h[row], out.evictions[row] = s.spot_h[at], s.on_demand_h[at], s.evictions[at]
-        out.usd[row] = (
-            s.spot_h[at] * runs.spot_usd + s.on_demand_h[at] * runs.on_demand_usd + s.idle_h[at] * runs.idle_usd
-        )
+        rented = s.spot_h[at] * runs.spot_usd + s.on_demand_h[at] * runs.on_demand_usd
+        out.usd[row] = rented + s.idle_h[at] * runs.idle_usd
         s.alive[at] = False
 
     def _toggle(self, at: Ints) -> None:

@@ -44,15 +44,9 @@ def serving(
 
 
 def _kubeconfig(path: Path, address: str) -> Path:
-    body = {
-        "apiVersion": "v1",
-        "kind": "Config",
-        "clusters": [{"name": "c", "cluster": {"server": address}}],
-        "users": [{"name": "u", "user": {}}],
-        "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
-        "current-context": "c",
-    }
-    path.write_text(json.dumps(body))
+    parts = {"cluster": {"server": address}, "user": {}, "context": {"cluster": "c", "user": "c"}}
+    lists = {f"{kind}s": [{"name": "c", kind: part}] for kind, part in parts.items()}
+    path.write_text(json.dumps({"apiVersion": "v1", "kind": "Config", "current-context": "c"} | lists))
     return path
 
 

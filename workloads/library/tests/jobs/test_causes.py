@@ -89,13 +89,12 @@ CHANGED: dict[str, tuple[str, Callable[[Object, Object], object], str, str]] = {
         ),
         "starting", ".*volcano has not looked at them yet.*",
     ),
-    "the commonest end speaks for all pods": (
+    "the most frequent end speaks for all pods": (
         "crash", lambda history, _: history.update(pods=history["pods"] * 3 + recorded("memory")["pods"]),
         "crash", "exit code 70 in 3 pods.*",
     ),
     "an eviction by the platform is no crash": (
-        "crash", lambda _, status: status["conditions"].append(EVICTED),
-        "back-off", ".*1 were evicted: TerminationByKubelet.*",
+        "crash", lambda _, status: status["conditions"].append(EVICTED), "back-off", ".*1 were evicted: Termination.*",
     ),
     "indexes that are done are not waited for": (
         "crash", lambda history, _: (

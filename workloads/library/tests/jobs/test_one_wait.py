@@ -27,27 +27,21 @@ from workloads.library.tests.place.churn.test_cloud import HOUR, MIDNIGHT
 pytestmark = pytest.mark.process
 WAITED_S = 7_523
 NOW = MIDNIGHT + 3 * HOUR
-ADMITTED = ({"type": "Admitted", "status": "True", "lastTransitionTime": rfc3339(NOW)},)
 META = {"namespace": "training", "creationTimestamp": rfc3339(NOW - WAITED_S)}
 TEMPLATE = {"spec": {"containers": [{"name": "main", "image": "i"}], "nodeSelector": {LABEL_ACCELERATOR: "nvidia-l4"}}}
-
-
-def workload(*conditions: Object) -> Object:
-    owner = {"kind": "Job", "name": "train", "uid": "j"}
-    pods = [{"name": "main", "template": TEMPLATE}]
-    return {
-        "metadata": META | {"name": "job-train", "uid": "w", "ownerReferences": [owner]},
-        "spec": {"queueName": "spot", "active": True, "podSets": pods},
-        "status": {"conditions": list(conditions)},
-    }
 
 
 HELD = {"quota": "False", "admission check": "True", "flex queue": "True"}
 """Kind of wait -> whether Kueue has reserved its quota."""
 
 
-def held(kind: str = "quota") -> Object:
-    return workload({"type": "QuotaReserved", "status": HELD[kind]})
+def workload(condition: str, status: str) -> Object:
+    owner = {"kind": "Job", "name": "train", "uid": "j"}
+    return {
+        "metadata": META | {"name": "job-train", "uid": "w", "ownerReferences": [owner]},
+        "spec": {"queueName": "spot", "active": True, "podSets": [{"name": "main", "template": TEMPLATE}]},
+        "status": {"conditions": [{"type": condition, "status": status, "lastTransitionTime": rfc3339(NOW)}]},
+    }
 
 
 @pytest.mark.parametrize("kind", HELD)
@@ -57,7 +51,10 @@ def test_explain_and_its_list_show_one_wait(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setattr(cluster_snapshot, "take_snapshot", lambda *asked: replace(take_snapshot(*asked), taken_s=NOW))
     job = {"metadata": META | {"name": "train", "uid": "j"}, "spec": {"suspend": True, "parallelism": 1, "template": TEMPLATE}, "status": {}}  # fmt: skip
     lists: dict[str, list[Object]] = {path: [] for path in ("/api/v1/pods", "/api/v1/nodes", "/api/v1/events")}
-    lists |= {"/apis/batch/v1/jobs": [job], "/apis/kueue.x-k8s.io/v1beta2/workloads": [held(kind)]}
+    lists |= {
+        "/apis/batch/v1/jobs": [job],
+        "/apis/kueue.x-k8s.io/v1beta2/workloads": [workload("QuotaReserved", HELD[kind])],
+    }
     if kind == "flex queue":
         asked = {"metadata": META | {"name": "ask", "uid": "r", "ownerReferences": [{"uid": "w"}]}, "status": {}}
         lists["/apis/autoscaling.x-k8s.io/v1/provisioningrequests"] = [asked]
@@ -71,7 +68,7 @@ def test_explain_and_its_list_show_one_wait(tmp_path: Path, monkeypatch: pytest.
 def test_the_chart_has_one_line_with_that_wait_and_the_report_shows_it_once_the_job_has_started() -> None:
     """Prometheus' own engine asks the chart's query."""
     cluster = Cluster(clock=lambda: NOW)
-    cluster.queues.workload("ADDED", held())
+    cluster.queues.workload("ADDED", workload("QuotaReserved", "False"))
     chart = next(chart for chart in on_call(()) if chart.title.startswith("Longest wait in"))
     ((_, query),) = chart.queries
     recorder: Any = Recorder(minute=1)
@@ -81,7 +78,7 @@ def test_the_chart_has_one_line_with_that_wait_and_the_report_shows_it_once_the_
     asked = Alert(name="Charted", severity=Severity.INFO, why="", query=filled(f"{query} == {WAITED_S}", EXAMPLE))
     (charted,) = firings([asked], recorder)
     assert {("accelerator", "nvidia-l4"), ("queue", "spot")} <= set(charted.labels)
-    cluster.queues.workload("MODIFIED", workload(*ADMITTED))
+    cluster.queues.workload("MODIFIED", workload("Admitted", "True"))
     found: Capacities = capacities(parse(json.dumps(line).encode() for line in cluster.lines(NOW)).events)
     (wait,) = found.queue_waits
     assert (wait.kind["queue"], wait.kind["accelerator"], wait.n) == ("spot", "nvidia-l4", 1)

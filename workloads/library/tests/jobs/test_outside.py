@@ -32,11 +32,7 @@ CASES: dict[str, tuple[dict[str, str], str, str]] = {
     "image by tag": ({"--image": "us-docker.pkg.dev/p/r/train:v1"}, "without a digest", "imagetools inspect"),
     "role that was not pushed": ({"--image": "trainer"}, "image digests of example", "make images ENV=example"),
     "image that the policy refuses": ({"--platform": PROD}, "image policy", "security.image_patterns"),
-    "run that has no place": (
-        {"--platform": PROD, "--image": MINE},
-        "no prefix in the checkpoint bucket",
-        'Run(name="my-run")',
-    ),
+    "run that has no place": ({"--platform": PROD, "--image": MINE}, "no prefix in the", 'Run(name="my-run")'),
     "bucket in another region": ({"--data": "gs://far/x"}, "another region", "--location=us-central1"),
     "bucket that is not there": ({"--data": "gs://gone/x"}, "no such bucket", "create it"),
     "secret that is not there": ({"--set": "secrets.HF_TOKEN=hf"}, "no such secret", "gcloud secrets create hf"),

@@ -25,12 +25,6 @@ from workloads.manifests import queueing
 PRICES = prices.load()
 
 
-def test_with_hours_the_planner_places_the_job_and_says_why() -> None:
-    job = own(gpus="1xl4", hours=10.0)
-    placed = placing.place(job, load("example"), PRICES)
-    assert placed.offer is not None and "%" in placed.reason, placed.reason
-
-
 def with_on_demand(accelerator: str, machine: str) -> Platform:
     """The example with on-demand machines of this GPU for jobs."""
     group = NodeGroup(
@@ -85,6 +79,8 @@ def test_a_job_that_queues_for_flex_start_is_moved_to_on_demand_in_time_as_it_wa
 
 
 def test_what_is_not_moved_in_time_is_not_promised() -> None:
+    placed = placing.place(own(gpus="1xl4", hours=10.0), load("example"), PRICES)
+    assert placed.offer is not None and "%" in placed.reason, "hours without a deadline"
     alone, gang = (own(gpus="1xa100", nodes=n, command=("sleep", "9"), hours=48.0, deadline_hours=60.0) for n in (1, 2))
     with pytest.raises(InputError, match="keeps the deadline"):
         placing.place(alone, load("example"), PRICES)  # no A100 on demand
@@ -96,11 +92,8 @@ def waits_for(body: Any, flavor: dict[str, str], queue: str) -> set[tuple[str, .
     """The GPU and the capacity that the exporter sees a pod of the job wait for, made from it as Kueue makes it."""
     template = body["spec"]["template"]
     spec = template["spec"] | {"nodeSelector": template["spec"]["nodeSelector"] | flavor}
-    meta = {
-        "uid": "u",
-        "namespace": "training",
-        "labels": template["metadata"]["labels"] | {LABEL_CLUSTER_QUEUE: queue},
-    }
+    labels = template["metadata"]["labels"] | {LABEL_CLUSTER_QUEUE: queue}
+    meta = {"uid": "u", "namespace": "training", "labels": labels}
     waits = {"type": "PodScheduled", "status": "False", "lastTransitionTime": rfc3339(1_000.0)}
     cluster = Cluster()
     cluster.pod("ADDED", {"metadata": meta, "spec": spec, "status": {"phase": "Pending", "conditions": [waits]}})

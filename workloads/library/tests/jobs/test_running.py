@@ -51,12 +51,9 @@ def compare(cluster: Any, *documents: Object, replace: bool = False) -> tuple[li
     return running.compare(cluster, [*documents], replace=replace)
 
 
-def test_what_runs_as_the_file_says_is_not_sent_again() -> None:
+def test_what_runs_is_not_sent_again_and_a_changed_file_is_refused_or_replaces_it() -> None:
     config = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "c"}}
     assert compare(Cluster(job("j")), config, job("j")) == ([config], [])
-
-
-def test_a_changed_file_is_refused_with_the_field_and_replaces_where_that_is_asked() -> None:
     changed = job("j", image="b")
     with pytest.raises(Stopped, match=r"Job/j cannot be started while this runs.*--replace") as refused:
         compare(Cluster(job("j")), changed)
@@ -72,18 +69,14 @@ def test_two_jobs_never_write_one_run_unannounced() -> None:
     assert refused.value.got == "Job/j-1111 writes the same run, j"
     assert compare(Cluster(running_, over), of_next_image, replace=True) == ([of_next_image], [f"{PATH}/j-1111"])
     assert compare(Cluster(over), of_next_image) == ([of_next_image], [])
-
-
-def test_a_job_of_a_jobset_and_one_of_the_same_file_are_no_other_jobs() -> None:
+    # A job of a JobSet and one of the same file are no other jobs.
     child = job("j-1111-workers-0", run="j")
     child["metadata"]["ownerReferences"] = [{"kind": "JobSet"}]
     first, second = job("j-a", run="j"), job("j-b", run="j")
     assert compare(Cluster(child, first), first, second) == ([second], [])
 
 
-def test_the_replaced_job_is_gone_before_the_next_starts_and_one_that_stays_starts_nothing(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_the_replaced_job_is_gone_before_the_next_starts(monkeypatch: pytest.MonkeyPatch) -> None:
     cluster: Any = Cluster(job("j"))
     running.end(cluster, f"{PATH}/j", sleep=lambda _: None)
     assert cluster.live == {}

@@ -10,20 +10,11 @@ from holdfast.contract.capacity import Capacity
 from holdfast.contract.errors import InputError
 from holdfast.contract.pools import LABEL_ACCELERATOR, LABEL_FLEX_START, Pool
 from holdfast.jobs import submit
-from holdfast.jobs.submit import only, read
+from holdfast.jobs.submit import checked, documents_of, only
 from holdfast.place import prices
-from infra.environments import Environment
 from tests import platforms
 
-
-@pytest.fixture(scope="module")
-def env() -> Environment:
-    return platforms.load("example")
-
-
-@pytest.fixture(scope="module")
-def table() -> prices.Table:
-    return prices.load()
+ENV, TABLE = platforms.load("example"), prices.load()
 
 
 def job(pool: Pool, pods: int, selector: dict[str, str] | None = None) -> Object:
@@ -39,38 +30,45 @@ def jobset(pool: Pool, replicas: int, pods: int) -> Object:
     return head | {"spec": {"replicatedJobs": [group]}}
 
 
-def test_a_job_costs_its_pods_times_the_most_expensive_machine(env: Environment, table: prices.Table) -> None:
+def test_a_job_costs_its_pods_times_the_most_expensive_machine() -> None:
     def usd(pool: str) -> float:
-        quote = table.quote(prices.MACHINE_TYPES[env.pool(pool).machine_type], env.region, Capacity.SPOT)
+        quote = TABLE.quote(prices.MACHINE_TYPES[ENV.pool(pool).machine_type], ENV.region, Capacity.SPOT)
         return quote.usd if quote else 0.0
 
-    made = submit.plan([job(env.pool("spot-a100"), 4)], env, table)
+    made = submit.plan([job(ENV.pool("spot-a100"), 4)], ENV, TABLE)
     assert made.purchases[0].pools == ("spot-a100",)
     assert made.usd_per_hour == pytest.approx(4 * usd("spot-a100"))
-    pool = next(p for p in env.pools if p.pool_class == "spot-l4")
-    made = submit.plan([jobset(pool, 2, 3)], env, table)
+    pool = next(p for p in ENV.pools if p.pool_class == "spot-l4")
+    made = submit.plan([jobset(pool, 2, 3)], ENV, TABLE)
     assert json.loads(json.dumps(made.as_json()))["schema"] == "holdfast.purchase/2"
     (bought,) = made.purchases
     assert (len(bought.pools), bought.pods, bought.gpus) == (3, 6, 6)
     assert bought.usd_per_hour == pytest.approx(6 * max(map(usd, bought.pools)))
 
 
-def test_a_cap_holds_at_its_very_value_and_refuses_below_the_price(env: Environment, table: prices.Table) -> None:
-    document = job(env.pool("spot-a100"), 2)
-    price = submit.plan([document], env, table).usd_per_hour
+def test_a_cap_holds_at_its_very_value_and_refuses_below_the_price() -> None:
+    document = job(ENV.pool("spot-a100"), 2)
+    price = submit.plan([document], ENV, TABLE).usd_per_hour
     assert price is not None
-    assert not submit.plan([document], env, table, price).refusals
-    (refusal,) = submit.plan([document], env, table, price - 0.01).refusals
+    assert not submit.plan([document], ENV, TABLE, price).refusals
+    (refusal,) = submit.plan([document], ENV, TABLE, price - 0.01).refusals
     assert "over the cap" in refusal
-    (refusal,) = submit.plan([job(env.pool("spot-a100"), 2, {"nobody": "here"})], env, table, 1e9).refusals
+    (refusal,) = submit.plan([job(ENV.pool("spot-a100"), 2, {"nobody": "here"})], ENV, TABLE, 1e9).refusals
     assert "fits no pool" in refusal, "an unknown price is above each cap"
     for cap in (0, -1, float("nan"), float("inf")):
         with pytest.raises(InputError, match="more than 0"):
-            submit.plan([document], env, table, cap)
+            submit.plan([document], ENV, TABLE, cap)
 
 
 ALIASES = "a0: &a0 [1]\n" + "".join(f"a{n}: &a{n} [{', '.join(9 * [f'*a{n - 1}'])}]\n" for n in range(1, 12))
 JOB = "apiVersion: batch/v1\nkind: Job\nmetadata: {name: x}\n"
+PODS, FORM = "template: {spec: {containers: [{}]", "its parallelism and pod template"
+SPECS = {
+    "backoffLimit: 1.0e+999": "a number that is infinite", f"parallelism: .inf, {PODS}}}}}": "ValueError",
+    f"parallelism: two, {PODS}}}}}": "invalid literal", f"a: {5_000 * '['}{5_000 * ']'}": "cannot be read",
+    "template: {spec: {containers: []}}": FORM, f"{PODS}, nodeSelector: null}}}}": FORM, f"{PODS}, tolerations: 3}}}}": FORM,
+    f"{PODS}, tolerations: [x]}}}}": FORM,
+}  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -81,28 +79,21 @@ JOB = "apiVersion: batch/v1\nkind: Job\nmetadata: {name: x}\n"
         ("a: [", "cannot be read"),
         ("\0", "cannot be read"),
         ("- 3\n", "not a Kubernetes object"),
-        (JOB + "spec: {backoffLimit: 1.0e+999}\n", "a number that is infinite"),
-        (JOB + "spec: {parallelism: .inf, template: {spec: {containers: [{}]}}}\n", "ValueError"),
-        (JOB + "spec: {a: " + 5_000 * "[" + 5_000 * "]" + "}\n", "cannot be read"),
         (ALIASES, "values after aliases are expanded"),
         ("a: 1\n# " + (1 << 20) * "x", "more than 1,048,576 bytes"),
-        (JOB + "spec: {}\nspec: {}\n", "a second time"),
         ("kind: Job\n", "not a Kubernetes object"),
         (JOB, "KeyError 'spec'"),
-        (JOB + "spec: {parallelism: two, template: {spec: {containers: [{}]}}}\n", "invalid literal"),
-        (JOB + "spec: {template: {spec: {containers: []}}}\n", "its parallelism and pod template"),
-        (JOB + "spec: {template: {spec: {containers: [{}], nodeSelector: null}}}\n", "parallelism and pod template"),
-        (JOB + "spec: {template: {spec: {containers: [{}], tolerations: 3}}}\n", "its parallelism and pod template"),
-        (JOB + "spec: {template: {spec: {containers: [{}], tolerations: [x]}}}\n", "its parallelism and pod template"),
-        (JOB + "spec: {template: {spec: {containers: [{}]}}}\n---\n7\n", "document 2"),
+        (JOB + "spec: {}\nspec: {}\n", "a second time"),
         (JOB.replace("Job", "JobSet") + "spec: {replicatedJobs: []}\n", "IndexError"),
+        (f"{JOB}spec: {{{PODS}}}}}}}\n---\n7\n", "document 2"),
+        *((f"{JOB}spec: {{{spec}}}\n", output) for spec, output in SPECS.items()),
     ],
 )
 def test_a_manifest_without_a_whole_job_is_bad_input(tmp_path: Path, text: str, output: str) -> None:
     path = tmp_path / "m.yaml"
     path.write_text(text)
     with pytest.raises(InputError) as refused:
-        read(path)
+        checked(path, documents_of(path))
     assert output in refused.value.lines()
 
 
@@ -118,15 +109,15 @@ def test_one_job_is_taken_with_everything_that_is_no_job(tmp_path: Path) -> None
     assert refused.value.fix == "did you mean b?"
     (tmp_path / "training.yaml").write_text("")
     with pytest.raises(InputError) as refused:
-        read(tmp_path / "trainning.yaml")
+        documents_of(tmp_path / "trainning.yaml")
     assert refused.value.fix == f"did you mean {tmp_path}/training.yaml?"
 
 
-def test_a_flex_job_costs_the_cheapest_machine_that_can_be_made_for_it(env: Environment, table: prices.Table) -> None:
+def test_a_flex_job_costs_the_cheapest_machine_that_can_be_made_for_it() -> None:
     for cpu, machine in (("2", "g2-standard-4"), ("14", "g2-standard-16")):
-        document = job(env.pool("spot-a100"), 3, {LABEL_FLEX_START: "true", LABEL_ACCELERATOR: "nvidia-l4"})
+        document = job(ENV.pool("spot-a100"), 3, {LABEL_FLEX_START: "true", LABEL_ACCELERATOR: "nvidia-l4"})
         document["spec"]["template"]["spec"]["containers"][0]["resources"]["requests"] = {"cpu": cpu, "memory": "12Gi"}
-        quote = table.quote(prices.MACHINE_TYPES[machine], env.price_region, Capacity.FLEX_START)
-        made = submit.plan([document], env, table, 100)
+        quote = TABLE.quote(prices.MACHINE_TYPES[machine], ENV.price_region, Capacity.FLEX_START)
+        made = submit.plan([document], ENV, TABLE, 100)
         assert quote and (made.purchases[0].pools, made.refusals) == ((), [])
         assert made.usd_per_hour == pytest.approx(3 * quote.usd)

@@ -112,10 +112,6 @@ def without(key: str, value: str) -> Callable[[list[dict[str, Any]]], list[dict[
     return lambda old: [each for each in old if each.get(key) != value]
 
 
-def hook(**action: Any) -> dict[str, Any]:
-    return {"preStop": action}
-
-
 def found_in(base: str, change: str) -> set[str]:
     """Rules that find the change, merged into a clean object of the linter's examples; or in the object itself."""
     return found(example_text(next(rule for rule in all_rules().values() if rule.base == base), change))
@@ -155,8 +151,8 @@ LAST_STEP = {"action": "FailJob", "onExitCodes": {"operator": "In", "values": [2
 JOBS = (
     Defect("grace above the window", SWEEP, GRACE, 60, "HF101"),
     Defect("grace not stated", GANG, GRACE, DROP, "HF102"),
-    Defect("preStop sleeps", GANG, "main lifecycle", hook(sleep={"seconds": 12}), "HF103"),
-    Defect("preStop saves", SWEEP, "main lifecycle", hook(exec={"command": shell("gsutil cp -r /tmp gs://b")}), "HF108"),
+    Defect("preStop sleeps", GANG, "main lifecycle", {"preStop": {"sleep": {"seconds": 12}}}, "HF103"),
+    Defect("preStop saves", SWEEP, "main lifecycle", {"preStop": {"exec": {"command": shell("gsutil cp -r /tmp gs://b")}}}, "HF108"),
     Defect("trap exits 0", SWEEP, "main command", shell("trap 'save; exit 0' TERM; python t.py & wait"), "HF105"),
     Defect("the shell swallows the signal", GANG, "main command", shell("python a.py && python t.py"), "HF106"),
     Defect("exit code lost", SWEEP, "main command", shell("python t.py || true"), "HF109"),

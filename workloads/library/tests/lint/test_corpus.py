@@ -49,9 +49,3 @@ def test_a_rule_finds_its_bad_example_and_all_rules_pass_its_good_one(rule: Rule
     assert rule.id in {finding.rule for finding in bad}
     good = lint_texts({"good.yaml": example_text(rule, rule.good)}, Options()).active
     assert [finding.message for finding in good] == []
-
-
-def test_a_finding_quotes_the_fact_and_where_it_is_written() -> None:
-    rule = all_rules()["HF101"]
-    (finding,) = lint_texts({"a.yaml": example_text(rule, rule.bad)}, Options()).active
-    assert finding.basis.endswith("gives a pod 15 s (platform document of example: pools.spot-l4-g2-standard-8)")

@@ -66,9 +66,7 @@ def test_what_is_not_judged_is_named(text: str, kinds: list[str]) -> None:
 
 @pytest.mark.process
 def test_the_bounds_of_depth_and_size_hold() -> None:
-    for bound, text in (
-        ("nested more than 40 deep", "[" * 41 + "]" * 41),
-        ("more than 101,000 values", f"[{'b, ' * 102_000}]"),
-    ):
+    deep, long = "[" * 41 + "]" * 41, f"[{'b, ' * 102_000}]"
+    for bound, text in (("nested more than 40 deep", deep), ("more than 101,000 values", long)):
         (found,) = read(f"a: {text}\n")
         assert [trouble.message for trouble in found.troubles] == [bound]

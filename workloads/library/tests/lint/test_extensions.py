@@ -48,10 +48,8 @@ def test_a_rule_of_another_distribution_finds_and_has_a_page_also_without_exampl
 
 
 def test_a_rule_that_takes_an_id_or_is_not_there_is_bad_input(tmp_path: Path) -> None:
-    for rule_id, module, named in (
-        ("HF101", "acme_rules", "HF101"),
-        ("ACME001", "acme_gone", "No module named 'acme_gone'"),
-    ):
+    gone = "No module named 'acme_gone'"
+    for rule_id, module, named in (("HF101", "acme_rules", "HF101"), ("ACME001", "acme_gone", gone)):
         (tmp_path / rule_id).mkdir()
         done = linted(tmp_path / rule_id, RULES.format(id=rule_id), module)
         assert done.returncode == 2 and named in done.stderr and "Traceback" not in done.stderr

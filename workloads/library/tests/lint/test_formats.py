@@ -10,15 +10,10 @@ from typer.testing import CliRunner, Result
 from holdfast.commands import app
 from holdfast.contract.errors import InputError
 from holdfast.lint import formats
-from holdfast.lint.engine import Options, Report, lint
+from holdfast.lint.engine import Options, lint
 from holdfast.lint.registry import all_rules
 
 CORPUS = Path(__file__).parent / "corpus"
-
-
-@pytest.fixture(scope="module")
-def report() -> Report:
-    return lint([CORPUS], Options())
 
 
 KEY = "apiVersion: v1\nkind: ServiceAccount\nmetadata:\n  annotations:\n    iam.gke.io/gcp-serviceaccount: a@b\n"
@@ -40,14 +35,12 @@ def test_text_shows_a_caret_under_what_is_wrong(tmp_path: Path, text: str, place
     assert line[caret.index("^") : caret.rindex("^") + 1] == marked
 
 
-def test_json_names_its_schema_and_every_finding_a_rule_and_a_fix(report: Report) -> None:
+def test_json_has_a_schema_and_a_rule_and_a_fix_for_each_finding_and_github_a_line() -> None:
+    report = lint([CORPUS], Options())
     body = json.loads(formats.as_json(report))
     assert body["schema"] == "holdfast.lint/1"
     assert len(body["findings"]) == len(report.findings) > 40
     assert all(f["rule"] in all_rules() and f["fix"] and f["line"] > 0 for f in body["findings"])
-
-
-def test_github_commands_stay_on_one_line_each(report: Report) -> None:
     lines = formats.github(report).splitlines()
     assert len(lines) == len(report.active)
     assert all(re.match(r"::(error|warning|notice) file=[^,]+,line=\d+,col=\d+,", line) for line in lines)

@@ -22,13 +22,8 @@ def test_the_hook_installs_and_lints_where_nothing_else_of_ours_is(tmp_path: Pat
     """As pre-commit does it: the repository of the hook, and what the hook adds."""
     (hook,) = YAML(typ="safe").load((ROOT / ".pre-commit-hooks.yaml").read_text())
     venv.create(tmp_path / "env", with_pip=True)
-    installed = subprocess.run(
-        [tmp_path / "env/bin/python", "-m", "pip", "install", "-q", ".", *hook["additional_dependencies"]],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    pip = [tmp_path / "env/bin/python", "-m", "pip", "install", "-q", ".", *hook["additional_dependencies"]]
+    installed = subprocess.run(pip, cwd=ROOT, capture_output=True, text=True, check=False)
     require(installed.returncode == 0, f"the package index cannot be reached: {installed.stderr[-200:]}")
     (tmp_path / "repo").mkdir()
     (tmp_path / "repo/class.yaml").write_text(BAD)

@@ -113,24 +113,15 @@ SPOT_RULES = {"HF101", "HF102", "HF103", "HF106", "HF110", "HF113", "HF114", "HF
     ],
 )
 def test_a_pod_that_never_mentions_spot_is_not_judged_by_its_rules(spec: str) -> None:
-    job = (
-        "apiVersion: batch/v1\nkind: Job\nmetadata: {name: a, namespace: team}\nspec:\n  backoffLimit: 3\n  template:\n"
-    )
+    head = "apiVersion: batch/v1\nkind: Job\nmetadata: {name: a, namespace: team}\nspec:\n"
     main = "{name: m, image: a, command: [sh, -c, 'a; b']}"
-    assert not found(f"{job}    spec: {{restartPolicy: OnFailure, containers: [{main}], {spec}}}\n") & SPOT_RULES
+    of_pod = f"{{restartPolicy: OnFailure, containers: [{main}], {spec}}}"
+    assert not found(f"{head}  backoffLimit: 3\n  template: {{spec: {of_pod}}}\n") & SPOT_RULES
 
 
-PATCH = """\
-apiVersion: apps/v1
-kind: Deployment
-metadata: {name: a}
-spec:
-  template:
-    spec:
-      terminationGracePeriodSeconds: 25
-      nodeSelector: {cloud.google.com/gke-spot: "true"}
-      containers: [{name: m, resources: {limits: {nvidia.com/gpu: "1"}}}]
-"""
+PATCHED = "terminationGracePeriodSeconds: 25, nodeSelector: {cloud.google.com/gke-spot: 'true'}"
+GPU = "containers: [{name: m, resources: {limits: {nvidia.com/gpu: '1'}}}]"
+PATCH = f"apiVersion: apps/v1\nkind: Deployment\nmetadata: {{name: a}}\nspec: {{template: {{spec: {{{PATCHED}, {GPU}}}}}}}\n"
 
 
 def test_a_patch_is_judged_by_what_it_has_and_not_by_what_its_base_has() -> None:
@@ -177,18 +168,18 @@ def test_defects_seeded_in_the_rendered_manifests_are_found(seeded: tuple[defect
 
 @pytest.mark.parametrize(
     ("port", "value", "rules"),
-    [("web", "a", {"HF160"}), ("web", "c", {"HF148"}), ("8001", "a", {"HF148", "HF160"})],
+    [("web", "server", {"HF160"}), ("web", "c", {"HF148"}), ("8001", "server", {"HF148", "HF160"})],
 )
 def test_ports_have_names_and_policies_expressions(port: str, value: str, rules: set[str]) -> None:
     rule = all_rules()["HF160"]
-    text = rule.good.replace("targetPort: 8080", f"targetPort: {port}").replace(
-        "containerPort: 8080", "containerPort: 8000, name: web"
-    )
-    chosen = f"podSelector: {{matchExpressions: [{{key: app, operator: In, values: [b, {value}]}}]}}"
-    text = text.replace(
-        "podSelector: {matchLabels: {app: server}}", chosen.replace("values: [b, a]", "values: [b, server]")
-    )
-    text = text.replace("port: 8080", "port: 80, endPort: 90")
+    text, changes = rule.good, {
+        "targetPort: 8080": f"targetPort: {port}", "containerPort: 8080": "containerPort: 8000, name: web",
+        "podSelector: {matchLabels: {app: server}}": f"podSelector: {{matchExpressions: [{{key: app, operator: In, values: [b, {value}]}}]}}",
+        "{port: 8080}": "{port: 80, endPort: 90}",
+    }  # fmt: skip
+    for old, new in changes.items():
+        assert old in text
+        text = text.replace(old, new)
     assert found(example_text(rule, text)) & {"HF148", "HF160"} == rules
 
 
@@ -204,5 +195,5 @@ def test_a_gang_may_borrow_of_its_cohort(cohort: str, wrong: bool) -> None:
     bad = all_rules()["HF311"].bad
     groups = "resourceGroups: [{coveredResources: [nvidia.com/gpu], flavors: [{name: spot, resources: [{name: nvidia.com/gpu, nominalQuota: 3}]}]}]"
     other = f"---\napiVersion: kueue.x-k8s.io/v1beta2\nkind: ClusterQueue\nmetadata: {{name: other}}\nspec: {{{cohort}{groups}}}\n"
-    text = bad.replace("spec:\n  resourceGroups", f"spec:\n  {cohort.replace(', ', '')}\n  resourceGroups", 1)
+    text = bad.replace("spec: {resourceGroups", f"spec: {{{cohort}resourceGroups", 1)
     assert ("HF311" in found(text + other)) is wrong

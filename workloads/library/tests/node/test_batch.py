@@ -11,7 +11,6 @@ from holdfast.clients.api import Object
 from holdfast.contract.environment import ENV_DATABASE
 from holdfast.contract.exit_codes import EXIT_PREEMPTED
 from holdfast.contract.pools import Pool
-from holdfast.jobs.job_snapshot import exit_code
 from tests.cluster.sim import runnable
 from tests.cluster.sim.batch import batch, database, write_items
 from tests.cluster.sim.event_lines import events
@@ -22,6 +21,7 @@ from tests.tools.build import TOOLS
 from workloads.library.tests.node.lab import google
 from workloads.library.tests.node.lab.config import IMAGE
 from workloads.library.tests.node.lab.lab import Lab, Machine
+from workloads.library.tests.node.lab.seen import exit_code
 from workloads.library.tests.node.test_preemption import ended
 
 NAME, ITEMS, LIMIT_S = "batch-drain", 20_000, 240

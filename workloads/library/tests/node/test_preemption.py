@@ -10,13 +10,13 @@ from holdfast.contract.exit_codes import EXIT_KILLED, EXIT_PREEMPTED
 from holdfast.contract.kubernetes import EXPENDABLE
 from holdfast.contract.lifecycle import DEFAULT_WINDOW, EXTENDED_WINDOW
 from holdfast.contract.pools import UNREACHABLE, Pool, silence_tolerations
-from holdfast.jobs.job_snapshot import exit_code
 from holdfast.mover.silent_nodes import end_pods
 from tests.cluster.sim.nodes import NODES
 from tests.cluster.sim.waiting import until
 from tests.cluster.sim.world import World, disruption
 from workloads.library.tests.node.lab import pods, seen
 from workloads.library.tests.node.lab.lab import Lab, Machine
+from workloads.library.tests.node.lab.seen import exit_code
 
 pytestmark = pytest.mark.timeout(420)
 

@@ -22,13 +22,13 @@ from holdfast.contract.serving import PORT, PROXY_ADMIN_PORT, drain_budget
 from holdfast.drill.serving.fleet import HOST, admin
 from holdfast.drill.serving.load import INFER_BODY, INFER_PATH, Load
 from holdfast.inference.proxy.endpoints import Endpoint, chosen
-from holdfast.jobs.job_snapshot import exit_code
 from tests import platforms
 from tests.cluster.sim.waiting import until
 from tests.cluster.sim.world import disruption
 from workloads.library.tests.node.lab import as_rendered
 from workloads.library.tests.node.lab.images import Rendered
 from workloads.library.tests.node.lab.lab import Lab, Machine
+from workloads.library.tests.node.lab.seen import exit_code
 
 EXAMPLE = platforms.load("example")
 SPACE = f"/api/v1/namespaces/{NAMESPACE_SERVING}"

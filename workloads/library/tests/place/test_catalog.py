@@ -22,6 +22,18 @@ def token(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(catalog.ENV_TOKEN, "not-a-secret")
 
 
+OTHERS = (
+    "Nvidia H100 80GB Plus GPU running in Americas",
+    "Nvidia H100 80GB Mega GPU attached to Spot Preemptible VMs running in Tokyo",
+    "Nvidia H100 Mega 80GB GPU attached to DWS Defined Duration VMs running in Americas",
+    "Nvidia L4 GPU Virtual Workstation running in Americas", "Reserved Nvidia Tesla A100 GPU in Seoul",
+    "Reserved Nvidia H100 80GB Mega GPU in Americas in Calendar Mode",
+    "Commitment v1: Nvidia L4 GPU running in Mumbai for 3 Years", "A2 Instance Core Sole Tenancy running in Americas",
+    "Preemptible A2 Instance Core running in Americas", "N2 Custom Instance Core running in Americas",
+    "Commitment v1: A4 Nvidia B200 (1 gpu slice) in Americas for 1 Year",
+)  # fmt: skip
+
+
 @pytest.mark.parametrize(
     ("text", "kind"),
     [
@@ -35,20 +47,10 @@ def token(monkeypatch: pytest.MonkeyPatch) -> None:
         ("A2 Instance Core running in Americas", (CORE, "a2", DEMAND)),
         ("Spot Preemptible G2 Instance Ram running in Dallas", (RAM, "g2", SPOT)),
         ("DWS Defined Duration A3 Core running in Americas", (CORE, "a3", FLEX)),
-        ("Nvidia H100 80GB Plus GPU running in Americas", None),
-        ("Nvidia H100 80GB Mega GPU attached to Spot Preemptible VMs running in Tokyo", None),
-        ("Nvidia H100 Mega 80GB GPU attached to DWS Defined Duration VMs running in Americas", None),
-        ("Nvidia L4 GPU Virtual Workstation running in Americas", None),
-        ("Reserved Nvidia Tesla A100 GPU in Seoul", None),
-        ("Reserved Nvidia H100 80GB Mega GPU in Americas in Calendar Mode", None),
-        ("Commitment v1: Nvidia L4 GPU running in Mumbai for 3 Years", None),
-        ("A2 Instance Core Sole Tenancy running in Americas", None),
-        ("Preemptible A2 Instance Core running in Americas", None),
-        ("N2 Custom Instance Core running in Americas", None),
         ("H200 141GB GPU running in Americas", (GPU, "nvidia-h200-141gb", DEMAND)),
         ("A4 Nvidia B200 (1 gpu slice) running in Netherlands", (GPU, "nvidia-b200", DEMAND)),
         ("Spot Preemptible A4 Nvidia B200 (1 gpu slice) running in Americas", (GPU, "nvidia-b200", SPOT)),
-        ("Commitment v1: A4 Nvidia B200 (1 gpu slice) in Americas for 1 Year", None),
+        *((other, None) for other in OTHERS),
     ],
 )  # fmt: skip
 def test_skus_are_classified_by_their_text(text: str, kind: tuple[str, str, Capacity] | None) -> None:
@@ -58,14 +60,9 @@ def test_skus_are_classified_by_their_text(text: str, kind: tuple[str, str, Capa
 def raw(sku: str, description: str, usd: float, unit: str = "h", regions: tuple[str, ...] = ("us-central1",)) -> Any:
     units, nanos = divmod(round(usd * 1e9), 10**9)
     expression = {"usageUnit": unit, "tieredRates": [{"unitPrice": {"units": str(units), "nanos": nanos}}]}
-    return {
-        "skuId": sku,
-        "description": description,
-        # What the catalogue has for everything that is not Spot; the reader must not believe it.
-        "category": {"usageType": "OnDemand"},
-        "serviceRegions": list(regions),
-        "pricingInfo": [{"pricingExpression": expression}],
-    }
+    # The usage type is what the catalogue has for everything that is not Spot; the reader must not believe it.
+    body = {"skuId": sku, "description": description, "category": {"usageType": "OnDemand"}}
+    return body | {"serviceRegions": list(regions), "pricingInfo": [{"pricingExpression": expression}]}
 
 
 SKUS = [

@@ -48,12 +48,6 @@ def test_a_machine_costs_its_cores_memory_and_gpus(table: Table, machine: str, e
     assert usd(table, machine, "us-central1") == pytest.approx(expected, rel=2e-4)
 
 
-def test_a_part_without_a_price_leaves_the_machine_without_one(table: Table) -> None:
-    machine = MACHINE_TYPES["a2-highgpu-1g"]
-    without_gpu = replace(table, skus=tuple(s for s in table.skus if s.part != GPU))
-    assert without_gpu.quote(machine, "us-central1", Capacity.SPOT) is None
-
-
 def test_each_note_of_the_table_explains_a_disorder_that_is_there(table: Table) -> None:
     found = {(accelerator, region) for accelerator, region, _ in prices.disorders(table)}
     assert {(note.accelerator, note.region) for note in table.notes} == found
@@ -88,15 +82,12 @@ def test_writing_and_reading_gives_the_same_table(table: Table, tmp_path: Path) 
 @pytest.mark.parametrize(
     "damage",
     [
-        lambda body: body.pop("skus"),
-        lambda body: body.update(schema="other/1"),
-        lambda body: body.update(fetched_at="yesterday"),
-        lambda body: body["skus"][0].update(capacity="rented"),
-        lambda body: body["skus"][0].update(part="wheel"),
-        lambda body: body["skus"][0].pop("usd"),
+        lambda body: body.pop("skus"), lambda body: body.update(schema="other/1"),
+        lambda body: body.update(fetched_at="yesterday"), lambda body: body["skus"][0].update(capacity="rented"),
+        lambda body: body["skus"][0].update(part="wheel"), lambda body: body["skus"][0].pop("usd"),
         lambda body: body["skus"][0].update(as_of="last week"),
     ],
-)
+)  # fmt: skip
 def test_a_damaged_table_is_refused(tmp_path: Path, damage: object) -> None:
     body = json.loads(prices.TABLE.read_text())
     damage(body)  # type: ignore[operator]
@@ -118,7 +109,9 @@ def test_a_machine_has_the_date_of_its_oldest_part_and_the_mark_of_an_inferred_o
     assert known(replace(table, skus=aged), "a2-highgpu-1g") == ("2025-01-01", False)
 
 
-def test_a_slice_of_a_machine_holds_its_share_of_the_host(table: Table) -> None:
+def test_a_slice_holds_its_share_of_the_host_and_without_a_part_a_machine_has_no_price(table: Table) -> None:
+    without = replace(table, skus=tuple(s for s in table.skus if s.part != GPU))
+    assert without.quote(MACHINE_TYPES["a2-highgpu-1g"], "us-central1", Capacity.SPOT) is None
     b200 = MACHINE_TYPES["a4-highgpu-8g"]
     slice_usd = table.sku(GPU, b200.accelerator, "us-central1", Capacity.SPOT)
     quote = table.quote(b200, "us-central1", Capacity.SPOT)

@@ -154,9 +154,8 @@ _AGENTS = (("-m", "torch.distributed.run"), ("-m", "torch.distributed.launch"), 
     base="job", bad=SHARDED.replace("--, python, train.py", "--, torchrun, train.py"), good=SHARDED)  # fmt: skip
 def gang_under_torchrun(pod: Pod, context: Context) -> Iterator[Hit]:
     main = member(pod)
-    if main and (
-        any(word.rpartition("/")[2] == "torchrun" for word in main.words) or any(main.runs(*a) for a in _AGENTS)
-    ):
+    torchrun = main and any(word.rpartition("/")[2] == "torchrun" for word in main.words)
+    if main and (torchrun or any(main.runs(*agent) for agent in _AGENTS)):
         yield Hit(main.command_at, "the processes of a node are started by torchrun")
 
 
@@ -180,7 +179,5 @@ def copies_do_not_fit(pod: Pod, context: Context) -> Iterator[Hit]:
     shard = state / nodes
     if count * shard > limit:
         needed = f"{count} x {shard / GIB:.1f} GiB = {count * shard / GIB:.1f} GiB"
-        yield Hit(
-            main.path,
-            f"{state / GIB:.1f} GiB over {nodes} nodes need {needed} of memory, the limit is {limit / GIB:.1f} GiB",
-        )
+        has = f"the limit is {limit / GIB:.1f} GiB"
+        yield Hit(main.path, f"{state / GIB:.1f} GiB over {nodes} nodes need {needed} of memory, {has}")

@@ -248,9 +248,8 @@ def _is_of(job: Job, host: str) -> bool:
         return True
     jobs = [as_text(dig(each, "name")) for each in as_list(job.owner.spec.get("replicatedJobs"))]
     subdomain = as_text(dig(job.owner.spec, "network", "subdomain")) or job.owner.name
-    return named[1] in [f"{job.owner.name}-{name}" for name in jobs] and (
-        not dot or rest.partition(".")[0] == subdomain
-    )
+    inside = not dot or rest.partition(".")[0] == subdomain
+    return inside and named[1] in [f"{job.owner.name}-{name}" for name in jobs]
 
 
 @rule("HF127", "job-variable-wrong", Severity.ERROR, on=Pod,

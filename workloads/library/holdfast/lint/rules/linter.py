@@ -6,9 +6,8 @@ from holdfast.lint.registry import rule
 
 SOURCE = "workloads/library/holdfast/lint/README.md"
 _GOOD = "apiVersion: v1\nkind: Namespace\nmetadata:\n  name: a\n"
-_POSITIVE = (
-    "apiVersion: scheduling.k8s.io/v1\nkind: PriorityClass\nmetadata: {name: spot}\nvalue: 5  # holdfast: ignore"
-)
+_CLASS = "apiVersion: scheduling.k8s.io/v1\nkind: PriorityClass\nmetadata: {name: spot}\n"
+_POSITIVE = f"{_CLASS}value: 5  # holdfast: ignore"
 
 
 def _document(rule_id: str, slug: str, severity: Severity, what: str, why: str, fix: str, bad: str, good: str = _GOOD) -> None:  # fmt: skip

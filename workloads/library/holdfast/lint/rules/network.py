@@ -48,7 +48,7 @@ def reaches_no_pod(obj: Object, context: Context) -> Iterator[Hit]:
     if not any(selector.values()):
         return
     pods = context.world.selected(obj.namespace, selector)
-    if not pods and context.world.has_pods_beside(obj):
+    if not pods and context.world.has_pods_near(obj):
         field = "podSelector" if obj.kind == "NetworkPolicy" else "selector"
         yield Hit(("spec", field), "selects none of the pods in its file")
     for at, port in _ports(obj):

@@ -3,17 +3,7 @@
 from collections.abc import Iterator
 
 from holdfast.contract import pools as contract
-from holdfast.contract.pools import (
-    FLEX_TAINT,
-    GPU_TAINT,
-    SPOT_TAINT,
-    SYSTEM_TAINT,
-    UNREACHABLE,
-    Effect,
-    Role,
-    Taint,
-    silence_tolerations,
-)
+from holdfast.contract.pools import FLEX_TAINT, GPU_TAINT, SPOT_TAINT, SYSTEM_TAINT, UNREACHABLE, silence_tolerations
 from holdfast.lint.finding import Hit, Severity
 from holdfast.lint.objects import Pod, as_int, as_text, near
 from holdfast.lint.placement import Placement
@@ -27,7 +17,7 @@ FOREIGN_TAINTS = ("node.kubernetes.io/", "node.cloudprovider.kubernetes.io/", "c
                   "node-role.kubernetes.io/", "components.gke.io/", "google.com/tpu")  # fmt: skip
 SYSTEM_NAMESPACES = ("kube-system", "gke-system", "gmp-system", "kueue-system", "jobset-system", "monitoring")
 LONGEST_SILENCE_S = 60
-_SILENT = Taint(key=UNREACHABLE, value="", effect=Effect.NO_EXECUTE)
+_SILENT = contract.Taint(key=UNREACHABLE, value="", effect=contract.Effect.NO_EXECUTE)
 _GPU = "{key: nvidia.com/gpu, operator: Equal, value: present, effect: NoSchedule}"
 _OTHERS = f"- {{key: provisioning-tier, operator: Equal, value: preemptible, effect: NoSchedule}}\n- {_GPU}"
 
@@ -61,9 +51,8 @@ def taint_key_unknown(pod: Pod, context: Context) -> Iterator[Hit]:
         if key and key not in known and "{{" not in key and not key.startswith(FOREIGN_TAINTS):
             meant = near(key, known, cutoff=0.5)
             hint = f"; did you mean {meant}?" if meant else ""
-            yield Hit(
-                (*path, "key"), f"no pool has a taint {key}{hint}", f"taints here: {', '.join(sorted(set(known)))}"
-            )
+            basis = f"taints here: {', '.join(sorted(set(known)))}"
+            yield Hit((*path, "key"), f"no pool has a taint {key}{hint}", basis)
 
 
 @rule("HF003", "selector-matches-no-pool", Severity.ERROR, on=Pod,
@@ -84,9 +73,8 @@ def selector_matches_no_pool(pod: Pod, context: Context) -> Iterator[Hit]:
         meant = near(" ".join(demand.values), known)
         hint = f"; did you mean {meant}?" if meant else ""
         has = f"pools have {demand.key} = {', '.join(known)}" if known else f"no pool has a label {demand.key}"
-        basis = context.platform.basis(
-            context.platform.pools[0], has if wrong else "no single pool has all the selected labels"
-        )
+        fact = has if wrong else "no single pool has all the selected labels"
+        basis = context.platform.basis(context.platform.pools[0], fact)
         yield Hit(demand.path, f"{demand.key}={','.join(demand.values)} matches no pool{hint}", basis)
 
 
@@ -138,7 +126,7 @@ def infrastructure_on_spot(pod: Pod, context: Context) -> Iterator[Hit]:
     system = as_text(pod.spec.get("priorityClassName")).startswith("system-")
     if pod.owner.kind == "DaemonSet" or not (system or pod.owner.namespace in SYSTEM_NAMESPACES):
         return
-    pool = next((p for p in context.platform.pools if p.role is Role.SYSTEM), None)
+    pool = next((p for p in context.platform.pools if p.role is contract.Role.SYSTEM), None)
     for path, toleration in pod.tolerations:
         if tolerates(toleration, SPOT_TAINT):
             why = "system priority" if system else f"namespace {pod.owner.namespace}"

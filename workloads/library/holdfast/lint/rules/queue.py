@@ -18,33 +18,30 @@ _AT = ("metadata", "labels", LABEL_QUEUE)
 _SHOWN = {GPU_RESOURCE: "{:g} GPUs", "cpu": "{:g} CPUs", "memory": "{:g} GiB of memory"}
 
 
+def _kueue(kind: str, name: str, spec: str) -> str:
+    return f"apiVersion: kueue.x-k8s.io/v1beta2\nkind: {kind}\nmetadata: {{name: {name}}}\nspec: {{{spec}}}\n---\n"
+
+
 def _local(cluster_queue: str = "gpus") -> str:
-    return (
-        "apiVersion: kueue.x-k8s.io/v1beta2\nkind: LocalQueue\nmetadata: {name: spot, namespace: training}\n"
-        f"spec: {{clusterQueue: {cluster_queue}}}\n---\n"
-    )
+    return _kueue("LocalQueue", "spot, namespace: training", f"clusterQueue: {cluster_queue}")
 
 
 def _flavor(pool_class: str = "spot-l4") -> str:
-    return (
-        "apiVersion: kueue.x-k8s.io/v1beta2\nkind: ResourceFlavor\nmetadata: {name: spot}\n"
-        f"spec: {{nodeLabels: {{holdfast.dev/pool-class: {pool_class}}}}}\n---\n"
-    )
+    return _kueue("ResourceFlavor", "spot", f"nodeLabels: {{holdfast.dev/pool-class: {pool_class}}}")
 
 
 def _cluster(flavor: str = "spot", gpus: int = 4) -> str:
-    return (
-        "apiVersion: kueue.x-k8s.io/v1beta2\nkind: ClusterQueue\nmetadata: {name: gpus}\nspec:\n"
-        f"  resourceGroups: [{{coveredResources: [nvidia.com/gpu], flavors: [{{name: {flavor}, resources:"
-        f" [{{name: nvidia.com/gpu, nominalQuota: {gpus}}}]}}]}}]\n---\n"
+    lent = f"{{name: {flavor}, resources: [{{name: nvidia.com/gpu, nominalQuota: {gpus}}}]}}"
+    return _kueue(
+        "ClusterQueue", "gpus", f"resourceGroups: [{{coveredResources: [nvidia.com/gpu], flavors: [{lent}]}}]"
     )
 
 
 def _job(queue: str = "spot") -> str:
+    main = "{name: main, image: train, resources: {limits: {nvidia.com/gpu: 1}}}"
     return (
         f"apiVersion: batch/v1\nkind: Job\nmetadata: {{name: train, namespace: training, labels: {{{LABEL_QUEUE}: {queue}}}}}\n"
-        "spec: {parallelism: 4, completions: 4, template: {spec: {containers:"
-        " [{name: main, image: train, resources: {limits: {nvidia.com/gpu: 1}}}]}}}\n"
+        f"spec: {{parallelism: 4, completions: 4, template: {{spec: {{containers: [{main}]}}}}}}\n"
     )
 
 
@@ -170,7 +167,6 @@ def work_without_queue(obj: Object, context: Context) -> Iterator[Hit]:
         yield Hit(("metadata",), f"takes GPUs past the queues {', '.join(sorted(queues))}")
 
 
-_CONFIG = "apiVersion: kueue.x-k8s.io/v1beta2\nkind: ProvisioningRequestConfig\nmetadata: {{name: queued}}\nspec: {}\n"
 _CLASSES = (PROVISIONING_CLASS, "check-capacity.autoscaling.x-k8s.io", "best-effort-atomic-scale-up.autoscaling.x-k8s.io",
             "best-effort-atomic.autoscaling.x-k8s.io")  # fmt: skip
 _CLASS_ANNOTATION = ANNOTATION_CONSUMES.replace("consume-provisioning-request", "provisioning-class-name")
@@ -180,7 +176,8 @@ _CLASS_ANNOTATION = ANNOTATION_CONSUMES.replace("consume-provisioning-request", 
     what="Work for queued nodes has no provisioning class, or its queue makes no request for nodes.",
     why="No autoscaler reads such a request, and queued nodes exist only by request: the pods wait for ever.",
     source=DOC_KUEUE + "concepts/admission_check/provisioning_request/", fix=f"provisioningClassName: {PROVISIONING_CLASS}",
-    bad=_CONFIG.format("{provisioningClassName: queued}"), good=_CONFIG.format(f"{{provisioningClassName: {PROVISIONING_CLASS}}}"))  # fmt: skip
+    bad=_kueue("ProvisioningRequestConfig", "queued", "provisioningClassName: queued"),
+    good=_kueue("ProvisioningRequestConfig", "queued", f"provisioningClassName: {PROVISIONING_CLASS}"))  # fmt: skip
 def queued_without_class(obj: Object, context: Context) -> Iterator[Hit]:
     name = as_text(obj.spec.get("provisioningClassName"))
     if obj.kind == "ProvisioningRequestConfig" and name not in _CLASSES:

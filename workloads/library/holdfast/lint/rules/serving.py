@@ -3,14 +3,8 @@
 from collections.abc import Iterator
 from itertools import pairwise
 
-from holdfast.contract.serving import (
-    DRAIN_PATH,
-    HOOK_PORT,
-    PROBE_FAILURES,
-    PROBE_PERIOD_S,
-    drain_budget,
-    sidecar_budget,
-)
+from holdfast.contract import serving
+from holdfast.contract.serving import DRAIN_PATH, HOOK_PORT
 from holdfast.contract.values import quantity
 from holdfast.lint.finding import Hit, Severity
 from holdfast.lint.objects import Object, Pod, as_int, as_map, as_text, dig
@@ -75,7 +69,7 @@ def readiness_too_slow(pod: Pod, context: Context) -> Iterator[Hit]:
         yield Hit((*pod.at, "containers"), "no container has a readiness probe: nothing ends its traffic")
     for container, probe in stated:
         slow_s = (as_int(probe.get("periodSeconds")) or 10) * (as_int(probe.get("failureThreshold")) or 3)
-        if slow_s > PROBE_PERIOD_S * PROBE_FAILURES:
+        if slow_s > serving.PROBE_PERIOD_S * serving.PROBE_FAILURES:
             yield Hit((*container.path, "readinessProbe"), f"fails after {slow_s} s only")
 
 
@@ -89,7 +83,7 @@ def request_longer_than_drain(pod: Pod, context: Context) -> Iterator[Hit]:
     pool = context.place(pod).on_spot
     for container in pod.containers if pool else []:
         asked = quantity(container.option("--longest-request")) or 0.0
-        most = drain_budget(pool.window.pod_s).longest_request_s if pool else 0.0
+        most = serving.drain_budget(pool.window.pod_s).longest_request_s if pool else 0.0
         if pool and "serve" in container.words and asked > most:
             message = f"{asked:g} s, and the window leaves {most:g} s"
             yield Hit((*container.path, "command"), message, context.platform.window_basis(pool))
@@ -124,7 +118,7 @@ def vllm_drops_at_sigterm(pod: Pod, context: Context) -> Iterator[Hit]:
         if not set(pairwise(words)) & _VLLM:
             continue
         window_s = pool.window.pod_s if pool else 30 if grace_s is None else grace_s
-        hold_s, timeout_s = sidecar_budget(window_s)
+        hold_s, timeout_s = serving.sidecar_budget(window_s)
         if not pool and "lifecycle" not in container.body:
             timeout_s = window_s
         basis = context.platform.window_basis(pool) if pool else ""

@@ -173,12 +173,9 @@ def fuse_without_annotation(pod: Pod, context: Context) -> Iterator[Hit]:
     fix="use a regional disk class, or a bucket",
     base="job", bad=_claim("ReadOnlyMany", "standard-rwo"), good=_claim("ReadOnlyMany", "regional-rwo"))  # fmt: skip
 def zonal_disk(obj: Object, context: Context) -> Iterator[Hit]:
-    if obj.namespace in ("training", "batch") and obj.spec.get("storageClassName") in (
-        "standard",
-        "standard-rwo",
-        "premium-rwo",
-    ):
-        yield Hit(("spec", "storageClassName"), f"{obj.spec.get('storageClassName')} makes a disk in one zone")
+    disk = obj.spec.get("storageClassName")
+    if obj.namespace in ("training", "batch") and disk in ("standard", "standard-rwo", "premium-rwo"):
+        yield Hit(("spec", "storageClassName"), f"{disk} makes a disk in one zone")
 
 
 @rule("HF207", "scratch-above-limit", Severity.WARNING, on=Pod,

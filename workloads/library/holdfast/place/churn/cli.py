@@ -19,9 +19,8 @@ def show_churn(events: Path | None, project: str, since: str, *, as_json: bool, 
         got = "both" if project else "neither"
         raise InputError("churn has one source", got=got, allowed="--events or --project", fix="give one of them")
     if not project and cluster:
-        raise InputError(
-            "events know no cluster", got="--cluster with --events", allowed="--project", fix="leave it out"
-        )
+        got = "--cluster with --events"
+        raise InputError("events know no cluster", got=got, allowed="--project", fix="leave it out")
     if events is None:
         _show_cloud(project, cluster, span_seconds(since or "30d"), as_json=as_json)
         return

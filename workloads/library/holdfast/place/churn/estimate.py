@@ -1,7 +1,7 @@
 """How often nodes are preempted: events over exposure, by what the node is and how old it was.
 
-Pure. A node that stops for another reason, or still runs, was at risk
-all the same: it adds exposure and no event (censored). Planned ends are no preemptions.
+Pure. A node that stops for another reason, or still runs, was at risk too: it adds exposure and no event (censored).
+Planned ends are no preemptions.
 """
 
 import math
@@ -62,7 +62,7 @@ Ages = Sequence[tuple[float, float, Exposure]]
 """(from hours, to hours, exposure) for each band of node age."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class NodeLifetime:
     group: Group
     begin_us: int
@@ -81,20 +81,17 @@ def lifetimes(events: Iterable[Event], now_us: int) -> list[NodeLifetime]:
         if event.type == "node_up":
             up.setdefault(node, event)  # a watcher that starts again writes every node again
         elif event.type == "node_down":
-            born = up.pop(node, None)
-            age_us = round(float(event.fields.get("seconds") or 0) * 1e6)
-            # Its node_up line is missing, as with a watcher that was down: the age in this line gives the birth.
-            begin = born.t_us if born else event.t_us - age_us
-            found.append(_lifetime(born or event, begin, event.t_us, str(event.fields.get("reason", "")) in PREEMPTED))
-    found += [_lifetime(born, born.t_us, max(now_us, born.t_us), False) for born in up.values()]
+            # Without its node_up line, as with a watcher that was down, the age in this line gives the birth.
+            born, taken = up.pop(node, None), str(event.fields.get("reason", "")) in PREEMPTED
+            begin_us, age_us = (born.t_us, _age_us(born)) if born else (event.t_us - _age_us(event), 0)
+            found.append(NodeLifetime(Group.of((born or event).fields), begin_us, event.t_us, taken, age_us))
+    for born in up.values():
+        found.append(NodeLifetime(Group.of(born.fields), born.t_us, max(now_us, born.t_us), False, _age_us(born)))
     return found
 
 
-def _lifetime(event: Event, begin_us: int, end_us: int, preempted: bool) -> NodeLifetime:
-    age_us = round(float(event.fields.get("seconds") or 0) * 1e6) if event.type == "node_up" else 0
-    return NodeLifetime(
-        group=Group.of(event.fields), begin_us=begin_us, end_us=end_us, preempted=preempted, begin_age_us=age_us
-    )
+def _age_us(event: Event) -> int:
+    return round(float(event.fields.get("seconds") or 0) * 1e6)
 
 
 def by_group(found: Sequence[NodeLifetime]) -> dict[Group, Exposure]:

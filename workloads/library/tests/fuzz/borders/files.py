@@ -65,7 +65,7 @@ def _enter_submit(data: bytes) -> None:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "job.yaml"
         path.write_bytes(data)
-        submit.plan(submit.read(path), platforms.load("example"), prices.load(), 1.0)
+        submit.plan(submit.checked(path, submit.documents_of(path)), platforms.load("example"), prices.load(), 1.0)
 
 
 def _make_field(draw: random.Random) -> bytes:

@@ -6,7 +6,7 @@ from pathlib import Path
 from holdfast.clients.api import Object
 from holdfast.contract.environment import ENV_JOB
 from holdfast.contract.exit_codes import EXIT_PREEMPTED
-from holdfast.jobs.job_snapshot import exit_code
+from holdfast.jobs.job_snapshot import containers
 from tests.cluster.sim import pods
 from tests.cluster.sim.world import disruption
 from workloads.library.tests.node.lab.lab import Lab, Machine
@@ -33,6 +33,12 @@ def preempted(lab: Lab, machine: Machine, pod: Object) -> Object:
     ended = lab.api.get(pods.path(pod))
     assert (disruption(ended), exit_code(ended)) == ("TerminationByKubelet", EXIT_PREEMPTED)
     return ended
+
+
+def exit_code(pod: Object) -> int | None:
+    """The first non-zero one of its containers."""
+    ends = (status.get("state", {}).get("terminated", {}).get("exitCode") for status in containers(pod))
+    return next(filter(None, ends), None)
 
 
 def process(job: str) -> dict[str, object]:

@@ -58,10 +58,8 @@ def test_age_bands_share_out_all_exposure_and_all_events() -> None:
     rows = []
     for n in range(200):
         age = rng.expovariate(1 / 5)
-        rows += [
-            node("node_up", 0, f"n{n}"),
-            node("node_down", age, f"n{n}", reason="preempted" if n % 3 else "x", seconds=0),
-        ]
+        reason = "preempted" if n % 3 else "x"
+        rows += [node("node_up", 0, f"n{n}"), node("node_down", age, f"n{n}", reason=reason, seconds=0)]
     found = lifetimes(*sorted(rows, key=lambda row: row["t"]))
     bands, total = estimate.by_age(found), estimate.by_group(found)[L4]
     assert sum(band.hours for _, _, band in bands) == pytest.approx(total.hours)
