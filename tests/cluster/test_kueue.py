@@ -46,9 +46,7 @@ def metrics(cluster: AClusterManager, token: str) -> str:
         return answer.read().decode()
 
 
-def test_a_job_over_quota_waits_and_is_admitted_when_one_ends(
-    world: World, spot: Pool, cluster: AClusterManager
-) -> None:
+def test_a_job_over_quota_waits_until_one_ends(world: World, spot: Pool, cluster: AClusterManager) -> None:
     world.add_nodes(spot, 2)  # a node is free, so it is the quota that holds
     queues.lend(world, spot, 1)
     queues.submit(world, spot, "first")

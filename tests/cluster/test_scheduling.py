@@ -18,9 +18,7 @@ def unschedulable(world: World, name: str) -> str:
     return until(f"{name} was tried", message)
 
 
-def test_work_on_spot_yields_to_ordinary_work_and_never_takes_the_place_of_system_pods(
-    world: World, api: Api, spot: Pool
-) -> None:
+def test_work_on_spot_yields_to_ordinary_work_and_to_system_pods(world: World, api: Api, spot: Pool) -> None:
     body = rendered.named("example", "PriorityClass", PRIORITY_SPOT)
     api.apply(api.path_of(body), body)
     low = world.pod_template(spot, priorityClassName=PRIORITY_SPOT)

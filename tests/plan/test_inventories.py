@@ -76,9 +76,7 @@ def merge(into: dict[str, Any], values: dict[str, Any]) -> None:
 
 
 @needs("prod")
-def test_an_environment_of_a_fork_is_recorded_by_one_command_and_held_from_then_on(
-    planned: Planned, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_plan_of_a_fork_is_recorded(planned: Planned, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As `make inventory ENV=example`, where only the others were recorded before."""
     ours = "example"
     for theirs in set(inventory.ENVIRONMENTS) - {ours}:

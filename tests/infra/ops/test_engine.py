@@ -26,9 +26,7 @@ def empty_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-def test_the_callers_choice_comes_first_then_terraform_then_opentofu(
-    empty_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_callers_choice_comes_before_terraform(empty_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     program(empty_path / "tofu", VERSION)
     assert engine.command() == ("tofu",)
     assert engine.offline().version() == ("tofu", (1, 9, 8))

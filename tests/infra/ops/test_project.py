@@ -82,9 +82,7 @@ SUBNET = {
         (SUBNET | {"privateIpGoogleAccess": False}, "Private Google Access missing"),
     ],
 )
-def test_an_existing_subnet_is_compared_with_what_the_environment_states(
-    healthy: Gcloud, found: dict[str, Any], words: str
-) -> None:
+def test_a_subnet_is_compared_with_the_environment(healthy: Gcloud, found: dict[str, Any], words: str) -> None:
     healthy.answer("compute networks subnets describe", found)
     verdict, shown, _ = verdicts("network", environment=shared_network())["network"]
     assert words in shown and (verdict is Status.OK) == (found is SUBNET)
@@ -104,9 +102,7 @@ def test_an_existing_subnet_is_compared_with_what_the_environment_states(
         ("billing accounts describe", {"currencyCode": "EUR"}, "budget currency", 'currency="EUR"'),
     ],
 )
-def test_doctor_says_how_to_mend_what_is_broken(
-    healthy: Gcloud, words: str, answer: Any, check: str, word: str
-) -> None:
+def test_doctor_says_how_to_fix_what_is_broken(healthy: Gcloud, words: str, answer: Any, check: str, word: str) -> None:
     healthy.answer(words, answer)
     verdict, _, fix = verdicts(check)[check]
     assert verdict is Status.BROKEN
@@ -141,9 +137,7 @@ PREEMPTIBLE = {
 
 
 @pytest.mark.parametrize("accelerator", ACCELERATORS)
-def test_the_quota_of_each_accelerator_is_found_and_covers_what_auto_provisioning_may_add(
-    gcloud: Gcloud, accelerator: str
-) -> None:
+def test_the_quota_of_each_accelerator_covers_auto_provisioning(gcloud: Gcloud, accelerator: str) -> None:
     machine = max((m for m in MACHINE_TYPES.values() if m.accelerator == accelerator), key=lambda m: m.gpus)
     environment = with_gpus(accelerator, machine.name, machine.gpus)
     wanted = max(24, 2 * machine.gpus)
@@ -198,9 +192,7 @@ def test_what_a_run_left_is_found_by_its_label_only_and_names_its_place(gcloud: 
     assert len(asked) == len(leftovers.SOURCES_OF_RUN) and all(f"abels.{LABEL_RUN}=r-1" in word for word in asked)
 
 
-def test_what_is_removed_is_named_by_its_run_and_looked_for_again(
-    gcloud: Gcloud, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_a_run_left_is_removed_and_looked_for_again(gcloud: Gcloud, capsys: pytest.CaptureFixture[str]) -> None:
     nothing_left(gcloud)
     gcloud.answer("storage buckets list", [{"storage_url": "gs://b/"}])
     gcloud.refuse("storage rm", "ERROR: locked")

@@ -75,9 +75,7 @@ def test_a_proof_holds_and_leaves_nothing(proof: Proof, made: Path) -> None:
         ({"leftovers": "sys.exit('disk pvc-1 bills')"}, CLEAN_UP, "--remove"),
     ],
 )
-def test_a_proof_that_fails_destroys_and_says_why(
-    proof: Proof, made: Path, faults: dict[str, str], last: tuple[str, ...], word: str
-) -> None:
+def test_a_failure_destroys(proof: Proof, made: Path, faults: dict[str, str], last: tuple[str, ...], word: str) -> None:
     ended, steps, printed = proof(**faults)
     assert (ended, made.exists(), tuple(steps)[-len(last) :]) == (EXIT_FINDINGS, False, last)
     assert [name for name, verdict in steps.items() if verdict != "held"] == list(faults) and word in printed
@@ -104,9 +102,7 @@ def test_the_clean_up_follows_what_does_not_start_and_what_the_paid_time_ends(tm
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_an_interrupt_in_the_moment_a_step_starts_reaches_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: signal.Signals
-) -> None:
+def test_an_interrupt_at_a_steps_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: signal.Signals) -> None:
     started = subprocess.Popen
 
     def interrupted(*args: Any, **options: Any) -> Any:
