@@ -47,7 +47,7 @@ STEPS = [
     for line in Path(__file__).with_name("prove_steps.txt").read_text(encoding="utf-8").splitlines()
     if not line.startswith("#")
 ]
-CLEAN_UP = 3  # the last ones: each is tried, whatever became of the one before
+CLEAN_UP = 3  # the last ones: each is tried, even if the one before failed
 
 
 class Step(NamedTuple):
@@ -86,7 +86,7 @@ def prove(environment: Environment, *, max_usd: float, yes: bool, out: Path = RO
 
 @dataclass(kw_only=True)
 class Script:
-    """Plays steps in order, each with a log of its own, and the clean-up whatever ended them."""
+    """Plays steps in order, each with a log of its own, and then the clean-up, even after a failure."""
 
     folder: Path
     run: str
@@ -109,7 +109,7 @@ class Script:
         began, log = time.monotonic(), self.folder / f"{len(self.done):02}-{step.name}.log"
         try:
             verdict = self._ended(step.command, log, min(ends, began + step.minutes * 60), heard)
-        except OSError as error:  # a program that is not installed, or a full disk: the clean-up is tried all the same
+        except OSError as error:  # a program that is not installed, or a full disk: the clean-up is still tried
             verdict = str(error)
         self.done.append((step.name, verdict, f"{time.monotonic() - began:.0f}"))
         tail = log.read_text(errors="replace").splitlines()[-20:] if verdict != "held" and log.exists() else ()
@@ -128,7 +128,7 @@ class Script:
         verdict, kill_at = "", math.inf
         while (code := child.poll()) is None:
             now = time.monotonic()
-            # Asked once: of a second interrupt Terraform leaves without its state.
+            # Sent once: at a second interrupt Terraform ends without writing its state.
             if not verdict and (self.notices > heard or now > ends):
                 verdict, kill_at = "interrupted" if self.notices > heard else "too long", now + GRACE_S
                 os.killpg(child.pid, signal.SIGINT)

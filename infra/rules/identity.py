@@ -7,7 +7,7 @@ from infra.environments import Environment
 from infra.environments.runs import READERS, Run
 from infra.rules.model import Facts, Finding, PlannedResource, each, of_environment, rule
 
-# Repeated here, not read from the specs: a rule that asks the specs what is right agrees with them always.
+# Repeated here, not read from the specs: a rule that takes the right values from the specs always agrees with them.
 PROJECT_ROLES = {"roles/container.defaultNodeServiceAccount": "nodes", "roles/monitoring.metricWriter": "exporter"}
 READER_ROLE = "roles/monitoring.viewer"
 LISTING_ROLE = "roles/storage.legacyBucketReader"
@@ -96,7 +96,7 @@ def roles_are_narrow(facts: Facts) -> Iterator[Finding]:
             yield grant.finding("role", "a narrower role, as roles/storage.objectUser", "grant the role that is needed")
 
 
-# Of objects; whatever else a role is called, it may write.
+# Of objects; every other role may write.
 BUCKET_GRANTS = ("google_storage_bucket_iam_member", "google_storage_bucket_iam_binding")
 READING = ("roles/storage.objectViewer", LISTING_ROLE, "roles/storage.legacyObjectReader")
 
