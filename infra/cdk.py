@@ -117,14 +117,16 @@ class Stack(cdktf.TerraformStack):
         construct, before = f"{kind}.{id}", [self._built[address] for address in after]
         past_bindings: dict[str, object] = {}
         if kind.startswith("google_"):
-            binding = _Binding(kind)
-            known = binding.typed(arguments, past_bindings)
+            # google_storage_bucket is the class StorageBucket of the module storage_bucket.
+            short = kind.removeprefix("google_")
+            module, name = import_module(f"{BINDINGS}.{short}"), _camel(short)
+            known = _typed(module, name, arguments, past_bindings)
             if ignore_changes or protected:
                 # deletion_policy alone stops in the middle of an apply, when what was unprotected is gone already.
                 known["lifecycle"] = cdktf.TerraformResourceLifecycle(
                     ignore_changes=list(ignore_changes) or None, prevent_destroy=protected or None
                 )
-            resource = binding.resource(self, construct, depends_on=before or None, **known)
+            resource = getattr(module, name)(self, construct, depends_on=before or None, **known)
         else:
             # Terraform's own, whose class in the CDK looks for an engine during synthesis, which needs none.
             resource = cdktf.TerraformResource(self, construct, terraform_resource_type=kind, depends_on=before or None)
@@ -140,39 +142,30 @@ class Stack(cdktf.TerraformStack):
         cdktf.TerraformOutput(self, name.replace(" ", "_"), value=value)
 
 
-class _Binding:
-    """The bindings of one kind: google_storage_bucket is the class StorageBucket of the module storage_bucket."""
+def _typed(
+    module: types.ModuleType, name: str, arguments: Mapping[str, object], newer: dict[str, object], at: str = ""
+) -> dict[str, Any]:
+    """Nested blocks as the structs of the bindings' class `name`, which check every name and type.
 
-    def __init__(self, kind: str) -> None:
-        name = kind.removeprefix("google_")
-        self._module = import_module(f"{BINDINGS}.{name}")
-        self._class = _camel(name)
+    Arguments that the bindings do not know are left out and noted in `newer` under their dotted path.
+    """
+    known: dict[str, Any] = {}
+    for key, value in arguments.items():
+        path = f"{at}.{key}" if at else key
+        if path in NEWER_THAN_BINDINGS:
+            newer[path] = value
+        else:
+            known[key] = _struct(module, name, path, value, newer)
+    return known
 
-    @property
-    def resource(self) -> type[cdktf.TerraformResource]:
-        return getattr(self._module, self._class)
 
-    def typed(self, arguments: Mapping[str, object], newer: dict[str, object], at: str = "") -> dict[str, Any]:
-        """Nested blocks as the bindings' structs, which check every name and type.
-
-        Arguments that the bindings do not know are left out and noted in `newer` under their dotted path.
-        """
-        known: dict[str, Any] = {}
-        for key, value in arguments.items():
-            path = f"{at}.{key}" if at else key
-            if path in NEWER_THAN_BINDINGS:
-                newer[path] = value
-            else:
-                known[key] = self._struct(path, value, newer)
-        return known
-
-    def _struct(self, path: str, value: object, newer: dict[str, object]) -> object:
-        if isinstance(value, list):
-            return [self._struct(path, item, newer) for item in value]
-        struct = getattr(self._module, self._class + _camel(path), None)
-        if isinstance(value, Mapping) and struct is not None:
-            return struct(**self.typed(value, newer, path))
-        return value
+def _struct(module: types.ModuleType, name: str, path: str, value: object, newer: dict[str, object]) -> object:
+    if isinstance(value, list):
+        return [_struct(module, name, path, item, newer) for item in value]
+    struct = getattr(module, name + _camel(path), None)
+    if isinstance(value, Mapping) and struct is not None:
+        return struct(**_typed(module, name, value, newer, path))
+    return value
 
 
 def _camel(path: str) -> str:

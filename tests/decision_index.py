@@ -1,24 +1,10 @@
-"""`python -m tests.decision_index`: write infra/decisions/README.md from the decisions."""
+"""`python -m tests.decision_index`: write the lists of infra/decisions/README.md from the decisions."""
 
 import re
 from collections import defaultdict
 from pathlib import Path
 
 FOLDER = Path(__file__).parents[1] / "infra" / "decisions"
-INTRODUCTION = """# Decisions
-
-Surprising choices in the code and their reasons. A decision has at most 60 lines and starts like this:
-
-    # 0043 The predictor is a separate process
-
-    2026-11-21. Status: accepted. Room: workloads/library/holdfast/inference.
-
-    ## Context
-
-Then come `## Decision` and `## Consequences`. The room is the folder that the decision is about. Code cites a decision
-as `infra/decisions/0043`. A decision that no longer applies is deleted, or says `Status: replaced.` and by which.
-`python -m tests.decision_index` writes this file.
-"""
 TOPS = ("Platform", "Library", "Tests")
 
 
@@ -41,7 +27,8 @@ def index() -> str:
     lines: defaultdict[str, list[str]] = defaultdict(list)
     for path in sorted(FOLDER.glob("[0-9]*.md")):
         lines[room(path)].append(f"- [{path.name[:4]}]({path.name}) {title(path)}\n")
-    blocks = [INTRODUCTION]
+    introduction = (FOLDER / "README.md").read_text().partition(f"## {TOPS[0]}\n")[0]
+    blocks = [introduction.rstrip() + "\n"]
     for name in TOPS:
         blocks.append(f"## {name}\n")
         blocks += [f"### `{each}/`\n\n{''.join(lines[each])}" for each in sorted(lines) if top(each) == name]

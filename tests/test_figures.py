@@ -62,18 +62,14 @@ def printing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str],
 
 
 @pytest.mark.parametrize("text", ['{"n": 1}', "no figures", "{half"])
-def test_a_bench_that_does_not_end_with_goals_is_not_recorded(
-    tmp_path: Path, printing: Callable[[str], None], text: str
-) -> None:
+def test_a_bench_without_goals_is_not_recorded(tmp_path: Path, printing: Callable[[str], None], text: str) -> None:
     printing(text)
     with pytest.raises(SystemExit, match="nothing was recorded"):
         figures.record("bench-x")
     assert not (tmp_path / "bench-x.json").exists()
 
 
-def test_a_part_that_is_recorded_leaves_the_others_as_they_were(
-    tmp_path: Path, printing: Callable[[str], None]
-) -> None:
+def test_a_recorded_part_leaves_the_others_alone(tmp_path: Path, printing: Callable[[str], None]) -> None:
     printing('{"n": 2, "new": {"n": 1}, "goals": {"met": true}}')
     result = {"n": 1, "old": {"n": 1}, "goals": {"met": False, "exact": True}}
     facts = {"command": "make bench-x", "day": "2026-11-23", "machine": "2 cores", "result": result}

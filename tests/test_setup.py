@@ -66,9 +66,7 @@ def test_no_source_of_ours_can_run_code_from_data() -> None:
 
 
 @pytest.mark.parametrize("word", ["--help", "--nonsense"])
-def test_the_system_packages_are_not_installed_by_a_word_it_does_not_know(
-    word: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_system_packages_refuse_an_unknown_word(word: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(ROOT / ".ci")
     script = importlib.import_module("system_packages")
     monkeypatch.setattr(sys, "argv", ["system_packages.py", word])

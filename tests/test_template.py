@@ -72,18 +72,14 @@ def test_it_imports_the_library_of_the_pinned_wheel_and_nothing_of_this_checkout
     assert all(Path(path).is_relative_to(template.parent) for path in shown), shown
 
 
-IMAGE = "tests/workloads/images/test_layouts.py::test_the_command_of_an_image_starts_from_what_the_image_holds[mover]"
-
-
 @pytest.mark.parametrize(
     "words",
     [
         ("ruff", "format", "--check", "-q", "."),
         ("ruff", "check", "-q", "."),
         ("pytest", "-q", "-p", "no:xdist", "-m", tiers.TIERS["fast"].marks),
-        ("pytest", "-q", "-p", "no:xdist", IMAGE),
     ],
-    ids=["format", "lint", "fast tests", "an image of the pinned wheel"],
+    ids=["format", "lint", "fast tests"],
 )
 def test_its_own_checks_and_tests_pass(template: Path, words: tuple[str, ...]) -> None:
     done = run(template, "-m", *words)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests import plugin, tiers
+from tests import tiers
 from tests.support import ran
 
 MARKED = [tree / folder for tree in tiers.TREES for folder in tiers.MARKED_FOLDERS if (tree / folder).is_dir()]
@@ -25,9 +25,7 @@ WHOLE = "import pytest\n\npytestmark = {}\n\n\ndef test_a() -> None:\n    pass\n
         ("[]\n\n\n@pytest.mark.process\ndef test_b() -> None:\n    pytestmark = pytest.mark.plan", False),
     ],
 )
-def test_a_file_whose_every_test_is_slow_is_not_read_by_the_fast_tier(
-    tmp_path: Path, marks: str, skipped: bool
-) -> None:
+def test_the_fast_tier_skips_files_of_slow_tests(tmp_path: Path, marks: str, skipped: bool) -> None:
     file = tmp_path / "test_a.py"
     file.write_text(WHOLE.format(marks))
     assert tiers.may_hold(file, FAST.marks) is not skipped
@@ -95,23 +93,10 @@ def test_a_tier_ends_with_the_names_of_what_failed_and_why(tmp_path: Path) -> No
     assert tiers.judged(1, report, 1.0).failures == ("a.b::test_d: assert 1 == 2", "::a.e: collection failure")
 
 
-def test_the_slowest_tests_are_shown_with_the_reasons_of_the_page() -> None:
-    tests = ["tests/plan/test_apply.py::test_a", "tests/plan/test_apply.py::test_b", "tests/test_new.py::test_c"]
-    page = "| s | test | why |\n|---|---|---|\n| 9, 8 | `plan/test_apply.py`, set-up | it waits |\n"
-    assert plugin.why_slow(tests, page) == ["tests/plan/test_apply.py: it waits", "tests/test_new.py: not known"]
-
-
 def test_the_page_of_the_slowest_names_tests_that_exist() -> None:
     named = re.findall(r"^\| [\d, ]+ \| `([^`]+)`", (tiers.TESTS / "SLOWEST.md").read_text(), re.M)
     files = [path.as_posix() for tree in tiers.TREES for path in tree.rglob("test_*.py")]
     assert len(named) >= 20 and not [name for name in named if not any(file.endswith(name) for file in files)]
-
-
-@pytest.mark.process
-def test_a_run_without_the_options_of_a_tier_ends_well() -> None:
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:xdist", "--durations=1"]
-    done = ran([*command, "workloads/library/tests/contract/test_progress.py"])
-    assert done.returncode == 0, done.stdout
 
 
 @pytest.mark.process

@@ -1,5 +1,4 @@
 """The vocabulary that all rooms share.
 
-Standard library only, imports nothing of this repository, copied into every image. A name that two rooms
-use is spelled here once; its comment says who writes it and who reads it.
+It imports the standard library and `holdfast.contract` only. A name that two rooms use is spelled here once.
 """

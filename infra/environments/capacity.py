@@ -150,22 +150,16 @@ class NodeGroup:
 
     def pools(self, spot_window: ShutdownWindow) -> tuple[Pool, ...]:
         several = len(self.machine_types) > 1
+        machines = ("role", "capacity", "accelerator", "gpus_per_node", "disk_gib", "disk_type")
+        same = {field: getattr(self, field) for field in (*machines, "min_nodes", "max_nodes", "zones")}
         return tuple(
             Pool(
+                **same,
                 name=f"{self.name}-{machine_type}" if several else self.name,
-                role=self.role,
-                capacity=self.capacity,
-                machine_type=machine_type,
-                min_nodes=self.min_nodes,
-                max_nodes=self.max_nodes,
                 pool_class=self.name,
-                accelerator=self.accelerator,
-                gpus_per_node=self.gpus_per_node,
-                zones=self.zones,
+                machine_type=machine_type,
                 taints=self.taints(),
                 extra_labels=self.reservation.labels() if self.reservation else (),
-                disk_gib=self.disk_gib,
-                disk_type=self.disk_type,
                 window=spot_window if self.capacity is Capacity.SPOT else DEFAULT_WINDOW,
                 max_run_s=FLEX_MAX_RUN_S if self.capacity is Capacity.FLEX_START else 0,
             )

@@ -1,19 +1,20 @@
 """Checks of single fields; each raises an InputError that names the field."""
 
 import re
+import tomllib
 from collections import Counter
 from collections.abc import Collection
 from dataclasses import fields, is_dataclass
 from datetime import date
 from difflib import get_close_matches
 from ipaddress import IPv4Network
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from holdfast.contract.errors import InputError
 from holdfast.contract.values import between as between
 
 PLACEHOLDER = "CHANGE-ME"
-_MAIL, _DAY = r"[^@\s]+@[^@\s]+\.[^@\s]+", "(MO|TU|WE|TH|FR|SA|SU)"
 
 
 class Form(NamedTuple):
@@ -22,58 +23,10 @@ class Form(NamedTuple):
     fix: str
 
 
-# Field -> its form. Of the items, where the field is a tuple.
 FORMS = {
-    "project_id": Form(r"[a-z][-a-z0-9]{4,28}[a-z0-9]", "6 to 30 of a-z, 0-9 and '-'", "write the project's id, not its name"),
-    "project_number": Form(r"\d{6,14}", "digits only", "`gcloud projects describe PROJECT`"),
-    "region": Form(r"[a-z]+-[a-z]+\d+", "a region such as us-central1", "`gcloud compute regions list`"),
-    "state_bucket": Form(r"[a-z0-9][-_.a-z0-9]{1,61}[a-z0-9]", "a bucket name without gs://", "correct it"),
-    "cluster.min_version": Form(r"1\.\d+(\.\d+(-gke\.\d+)?)?", "1.35 or 1.35.0-gke.1171000", "correct it"),
-    "cluster.maintenance_days": Form(
-        rf"FREQ=(DAILY|WEEKLY;BYDAY={_DAY}(,{_DAY})*)", "FREQ=WEEKLY;BYDAY=SA,SU", "correct it",
-    ),
-    "network.existing.network": Form(
-        r"projects/[a-z][-a-z0-9]{4,28}[a-z0-9]/global/networks/[-a-z0-9]+", "projects/P/global/networks/NAME",
-        "`gcloud compute networks list --uri` ends with it",
-    ),
-    "network.existing.subnet": Form(
-        r"projects/[a-z][-a-z0-9]{4,28}[a-z0-9]/regions/[-a-z0-9]+/subnetworks/[-a-z0-9]+",
-        "projects/P/regions/R/subnetworks/NAME", "`gcloud compute networks subnets list --uri` ends with it",
-    ),
-    "security.kms_key": Form(
-        r"projects/[^/]+/locations/[^/]+/keyRings/[^/]+/cryptoKeys/[^/]+",
-        "projects/P/locations/L/keyRings/R/cryptoKeys/K", "write the key's full resource name",
-    ),
-    "security.rbac_security_group": Form(
-        r"gke-security-groups@[a-zA-Z0-9.-]+\.[a-z]{2,}", "gke-security-groups@your-domain", "GKE accepts this group name only",
-    ),
-    # Without a repository's name it would admit every image of a registry.
-    "security.image_patterns": Form(
-        r"[a-z0-9.-]+(/[a-zA-Z0-9._-]+){2,}(/\*\*?|\*|@sha256:[0-9a-f]{64})?",
-        "REGISTRY/PROJECT/REPOSITORY/**, or one image", "name a repository of yours",
-    ),
-    "database.tier": Form(r"db-(custom-\d+-\d+|perf-optimized-N-\d+|f1-micro|g1-small)", "db-custom-<vCPUs>-<MiB>", "correct it"),
-    "alerts.emails": Form(_MAIL, "an address such as oncall@example.org", "correct it"),
-    "alerts.channels": Form(
-        r"projects/[^/]+/notificationChannels/\d+", "projects/P/notificationChannels/N", "write the full name",
-    ),
-    "alerts.readers": Form(
-        rf"(group|user|serviceAccount):{_MAIL}", "group:ml-platform@example.org", "add the kind before the address",
-    ),
-    "alerts.modules": Form(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*", "a module such as acme.alerts", "write its dotted name"),
-    "alerts.runbook_base_url": Form(r"https://\S+", "https://...", "correct it"),
-    "groups[].reservation.project": Form(r"[a-z][-a-z0-9]{4,28}[a-z0-9]", "a project id", "write the owner's id"),
-    "teams.members": Form(rf"(?!.*:){_MAIL}", "the address of a Google group", "write it without a kind before it"),
-    "delivery.repository": Form(
-        r"[A-Za-z0-9][A-Za-z0-9-]{0,38}/[A-Za-z0-9._-]{1,100}", "owner/name", "write it without https://",
-    ),
-    "delivery.environment": Form(r"[A-Za-z0-9_-]{1,64}", "a name", "correct it"),
-    "budget.billing_account": Form(
-        r"[0-9A-F]{6}-[0-9A-F]{6}-[0-9A-F]{6}", "a billing account of the form 0X0X0X-0X0X0X-0X0X0X",
-        "`gcloud billing accounts list`",
-    ),
-    "budget.currency": Form(r"[A-Z]{3}", "three letters such as EUR", "write the account's currency"),
-}  # fmt: skip
+    field: Form(**form)
+    for field, form in tomllib.loads(Path(__file__).with_name("forms.toml").read_text(encoding="utf-8")).items()
+}
 
 
 def require(ok: bool, field: str, got: object, allowed: str, fix: str) -> None:

@@ -39,7 +39,7 @@ class ExistingNetwork:
     """Name of the secondary range for pods."""
     services_range: str = "services"
     creates: tuple[str, ...] = ()
-    """What is made in the network all the same: nat, google-apis, managed-services. In its own project only."""
+    """What this platform creates in the network: nat, google-apis, managed-services. In its own project only."""
     grants: bool = False
     """Write the three grants that GKE needs in a host project. False: the host's team has written them."""
 

@@ -1,7 +1,7 @@
 """Import blocks for a cluster and node pools that are there already, from a recorded description of them.
 
-The real provider reads the record from a server on this machine and plans the cluster's stack against it: no project is
-asked. Guarantee: nothing is written where an apply would replace the cluster or a pool.
+The real provider reads the record from a server on this machine and plans the cluster's stack against it, without
+any project. Guarantee: nothing is written where an apply would replace the cluster or a pool.
 """
 
 import json
@@ -63,7 +63,7 @@ def run(environment: Environment, record: Path) -> None:
     for line in report(made):
         print(line)
     print(f"wrote {write(environment, made).relative_to(ROOT)}")
-    print(f"Next: make diff ENV={environment.name}, which asks the project", file=sys.stderr)
+    print(f"Next: make diff ENV={environment.name}, which reads the project", file=sys.stderr)
 
 
 def adopt(environment: Environment, record: Record, stack: Path, folder: Path) -> Adoption:

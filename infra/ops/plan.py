@@ -24,7 +24,7 @@ class Change:
     actions: tuple[str, ...]
     """As Terraform prints them: ("create",), ("delete", "create") for a replacement, ...; of `drift` also ("ignored",)."""
     difference: str = ""
-    """Of what Terraform was asked to ignore: the attribute, and how its set differs from what is stated."""
+    """Of what Terraform ignores on purpose: the attribute, and how its set differs from what is stated."""
 
     fix: str = ""
     """The command that removes an ignored difference."""

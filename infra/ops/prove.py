@@ -42,37 +42,12 @@ USD = {"cluster": 0.10, "NAT": 0.0498, "e2": 0.0336, "n2": 0.0486, "c3": 0.0505,
        "database vCPU": 0.0413, "database GiB": 0.007}  # fmt: skip
 ELSEWHERE = 1.6  # no region is more expensive than us-central1 by more
 MARGIN = 1.25  # on all of it: prices rise, and an undated one may have
-# Name, limit in minutes, command. The batch predicts with what the gang trained. A wait is on the job: one for pods
-# fails at once while there are none; no status in time is how a stock-out shows. The loader needs no GPU: no cap.
-STEPS = r"""
-doctor                10 infra doctor {e.name}
-deploy                90 infra deploy {e.name} --yes
-images-base            5 workloads.images.base
-images                60 workloads images build {e.name}
-images-of-others      20 workloads images copy {e.name}
-render                 5 workloads render {e.name} --out={out}/manifests --small={pool} --workers={pods} --items=/data/items.jsonl
-dataset               10 gcloud storage cp {out}/items.jsonl {bucket} --project={e.project}
-credentials            2 gcloud container clusters get-credentials {e.cluster_name} --region={e.region} --project={e.project} {reach}
-operators             20 workloads apply {e.name} --operators --kubeconfig={out}/kubeconfig --yes
-platform               5 workloads apply {e.name} --kubeconfig={out}/kubeconfig --yes
-try                   60 holdfast try --platform={out}/manifests/{e.name}/platform.json --kubeconfig={out}/kubeconfig {cap} --yes
-submit-train-gang      5 holdfast submit {out}/manifests/{e.name}/samples/training.yaml --job=train-gang --kubeconfig={out}/kubeconfig {cap} --yes
-capacity-train-gang   46 kubectl --kubeconfig={out}/kubeconfig wait jobset -n=training -l=app.kubernetes.io/name=train-gang --timeout=45m --for=jsonpath={{.status.replicatedJobsStatus[*].ready}}=1
-drill-train-gang      25 holdfast drill gke-maintenance --target=gke --yes --kubeconfig={out}/kubeconfig --context=gke_{e.project}_{e.region}_{e.cluster_name} --namespace=training --selector=app.kubernetes.io/name=train-gang
-end-train-gang        46 kubectl --kubeconfig={out}/kubeconfig wait jobset -n=training -l=app.kubernetes.io/name=train-gang --timeout=45m --for=condition=Completed
-receipt-train-gang    11 kubectl --kubeconfig={out}/kubeconfig wait jobset -n=training -l=app.kubernetes.io/name=train-gang --timeout=10m --for=jsonpath={{.metadata.annotations.holdfast\.dev/receipt}}
-submit-batch-load      5 holdfast submit {out}/manifests/{e.name}/samples/batch.yaml --job=batch-load --kubeconfig={out}/kubeconfig --yes
-end-batch-load        31 kubectl --kubeconfig={out}/kubeconfig wait job -n=batch -l=app.kubernetes.io/name=batch-load --timeout=30m --for=condition=Complete
-submit-batch-drain     5 holdfast submit {out}/manifests/{e.name}/samples/batch.yaml --job=batch-drain --kubeconfig={out}/kubeconfig {cap} --yes
-capacity-batch-drain  46 kubectl --kubeconfig={out}/kubeconfig wait job -n=batch -l=app.kubernetes.io/name=batch-drain --timeout=45m --for=jsonpath={{.status.ready}}={pods}
-drill-batch-drain     25 holdfast drill gke-maintenance --target=gke --yes --kubeconfig={out}/kubeconfig --context=gke_{e.project}_{e.region}_{e.cluster_name} --namespace=batch --selector=app.kubernetes.io/name=batch-drain
-end-batch-drain       46 kubectl --kubeconfig={out}/kubeconfig wait job -n=batch -l=app.kubernetes.io/name=batch-drain --timeout=45m --for=condition=Complete
-receipt-batch-drain   11 kubectl --kubeconfig={out}/kubeconfig wait job -n=batch -l=app.kubernetes.io/name=batch-drain --timeout=10m --for=jsonpath={{.metadata.annotations.holdfast\.dev/receipt}}
-destroy               90 infra destroy {e.name} --yes --confirm={e.name}
-leftovers             10 infra leftovers {e.name}
-leftovers-of-run      10 infra leftovers {e.name} --run={run}
-""".strip().splitlines()
-CLEAN_UP = 3  # the last ones: each is tried, whatever became of the one before
+STEPS = [
+    line
+    for line in Path(__file__).with_name("prove_steps.txt").read_text(encoding="utf-8").splitlines()
+    if not line.startswith("#")
+]
+CLEAN_UP = 3  # the last ones: each is tried, even if the one before failed
 
 
 class Step(NamedTuple):
@@ -111,7 +86,7 @@ def prove(environment: Environment, *, max_usd: float, yes: bool, out: Path = RO
 
 @dataclass(kw_only=True)
 class Script:
-    """Plays steps in order, each with a log of its own, and the clean-up whatever ended them."""
+    """Plays steps in order, each with a log of its own, and then the clean-up, even after a failure."""
 
     folder: Path
     run: str
@@ -134,7 +109,7 @@ class Script:
         began, log = time.monotonic(), self.folder / f"{len(self.done):02}-{step.name}.log"
         try:
             verdict = self._ended(step.command, log, min(ends, began + step.minutes * 60), heard)
-        except OSError as error:  # a program that is not installed, or a full disk: the clean-up is tried all the same
+        except OSError as error:  # a program that is not installed, or a full disk: the clean-up is still tried
             verdict = str(error)
         self.done.append((step.name, verdict, f"{time.monotonic() - began:.0f}"))
         tail = log.read_text(errors="replace").splitlines()[-20:] if verdict != "held" and log.exists() else ()
@@ -153,7 +128,7 @@ class Script:
         verdict, kill_at = "", math.inf
         while (code := child.poll()) is None:
             now = time.monotonic()
-            # Asked once: of a second interrupt Terraform leaves without its state.
+            # Sent once: at a second interrupt Terraform ends without writing its state.
             if not verdict and (self.notices > heard or now > ends):
                 verdict, kill_at = "interrupted" if self.notices > heard else "too long", now + GRACE_S
                 os.killpg(child.pid, signal.SIGINT)

@@ -61,7 +61,7 @@ def rules(as_json: bool) -> None:
 
 
 def check(environment: Environment, as_json: bool) -> int:
-    """Judge what the environment asks for, before Terraform starts. The exit code: 0 when it may be deployed as it is.
+    """Judge the environment before Terraform starts. The exit code: 0 when it may be deployed as it is.
 
     A CHANGE-ME breaks no rule: "valid, but not ready to deploy" is a state of its own.
     """

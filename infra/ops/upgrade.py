@@ -105,7 +105,7 @@ def _reason(lines: list[str]) -> str:
 
 
 def _is_older(ref: str, root: Path) -> bool:
-    """A merge of it would change nothing: who names it asks for the way back."""
+    """A merge of it would change nothing: the user wants to go back to it."""
     command = ["git", "merge-base", "--is-ancestor", ref, "HEAD"]
     return subprocess.run(command, cwd=root, capture_output=True, check=False).returncode == 0
 

@@ -7,7 +7,7 @@ from infra.environments import Environment
 from infra.environments.runs import READERS, Run
 from infra.rules.model import Facts, Finding, PlannedResource, each, of_environment, rule
 
-# Repeated here, not read from the specs: a rule that asks the specs what is right agrees with them always.
+# Repeated here, not read from the specs: a rule that takes the right values from the specs always agrees with them.
 PROJECT_ROLES = {"roles/container.defaultNodeServiceAccount": "nodes", "roles/monitoring.metricWriter": "exporter"}
 READER_ROLE = "roles/monitoring.viewer"
 LISTING_ROLE = "roles/storage.legacyBucketReader"
@@ -96,7 +96,7 @@ def roles_are_narrow(facts: Facts) -> Iterator[Finding]:
             yield grant.finding("role", "a narrower role, as roles/storage.objectUser", "grant the role that is needed")
 
 
-# Of objects; whatever else a role is called, it may write.
+# Of objects; every other role may write.
 BUCKET_GRANTS = ("google_storage_bucket_iam_member", "google_storage_bucket_iam_binding")
 READING = ("roles/storage.objectViewer", LISTING_ROLE, "roles/storage.legacyObjectReader")
 
@@ -109,8 +109,8 @@ def _below(environment: Environment, grant: PlannedResource) -> set[str]:
     return set(re.findall(term, condition)) if re.fullmatch(rf"{term}( \|\| {term})*", condition) else set()
 
 
-def _numbered(run: Run) -> set[str]:
-    return {f"{run.name}-{index}" for index in range(run.indices)} or {run.name}
+def _folders(run: Run) -> set[str]:
+    return {prefix.rstrip("/") for prefix in run.prefixes}
 
 
 def _of_one_run(environment: Environment, grant: PlannedResource) -> bool:
@@ -118,7 +118,7 @@ def _of_one_run(environment: Environment, grant: PlannedResource) -> bool:
     found = _below(environment, grant)
     if not environment.storage.runs:
         return _members(grant) == {environment.member("trainer")} and found == {"default"}
-    owners = {run.name: _numbered(run) for run in environment.storage.runs}
+    owners = {run.name: _folders(run) for run in environment.storage.runs}
     subjects = [re.sub(r".*/subject/ns/([^/]+)/sa/run-", r"\1/", member) for member in _members(grant)]
     homes = {run: team.spaces[0] for team in environment.teams for run in team.runs}
     named = {f"{homes.get(name, 'training')}/{name}": prefixes for name, prefixes in owners.items()}
@@ -132,7 +132,7 @@ def _reads_what_it_may(environment: Environment, grant: PlannedResource) -> bool
     found = _below(environment, grant)
     named = {
         environment.member(role): {
-            name for run in environment.storage.runs if role in run.read_by for name in _numbered(run)
+            name for run in environment.storage.runs if role in run.read_by for name in _folders(run)
         }
         for role in READERS
     }

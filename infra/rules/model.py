@@ -29,7 +29,7 @@ class Finding:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PlannedResource:
-    """One resource, or one block of it, as asked for or as planned. Paths are dotted; a block that occurs once needs no
+    """One resource, or one block of it, as specified or as planned. Paths are dotted; a block that occurs once needs no
     index."""
 
     kind: str = ""

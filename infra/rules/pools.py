@@ -26,7 +26,7 @@ DISKS_DOC = "https://docs.cloud.google.com/compute/docs/disks/hyperdisks"
 
 
 def _tainted(pool: PlannedResource, taint: Taint) -> bool:
-    """PREFER_NO_SCHEDULE keeps nothing away; NO_EXECUTE does more than is asked."""
+    """PREFER_NO_SCHEDULE keeps nothing away; NO_EXECUTE does more than is needed."""
     keeps_away = (Effect.NO_SCHEDULE.provider_value, Effect.NO_EXECUTE.provider_value)
     return any(
         (t.get("key"), t.get("value")) == (taint.key, taint.value) and t.get("effect") in keeps_away

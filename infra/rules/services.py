@@ -36,7 +36,7 @@ def checkpoints_do_not_age(facts: Facts) -> Iterator[Finding]:
         for number, part in enumerate(
             lifecycle if bucket.get("name") == facts.environment.bucket("checkpoints") else ()
         ):
-            # Whatever else the condition says: without this one it reaches objects that a commit names.
+            # With any other condition, but without this one, it reaches objects that a commit names.
             if part.get("action.type") == "Delete" and not part.get("condition.days_since_custom_time"):
                 path, allowed = f"lifecycle_rule[{number}]", "days_since_custom_time of 1 or more"
                 yield bucket.finding(path, allowed, "let the writer prune", part.get("condition"))

@@ -13,7 +13,7 @@ from infra.specs.resource import Resource, grant
 # The two roles that make sense on a project only: a node logs, pulls and reports under its own name;
 # the exporter writes metrics, which belong to no resource.
 PROJECT_ROLES = {"nodes": "roles/container.defaultNodeServiceAccount", "exporter": "roles/monitoring.metricWriter"}
-# A listing is asked of the bucket, whatever its prefix, so that no condition on objects admits it.
+# A listing with any prefix is a request to the bucket, so no condition on objects admits it.
 LIST_ROLE = "roles/storage.legacyBucketReader"
 # Of people who run the report; metrics too belong to no resource.
 READER_ROLE = "roles/monitoring.viewer"
@@ -28,7 +28,7 @@ BUCKET_ROLES = {
 
 
 def bucket_roles(environment: Environment) -> dict[str, dict[str, str]]:
-    """Where runs are kept apart, who loads some of them may list all, since a listing is asked of the bucket; what it
+    """Where runs are kept apart, who loads some of them may list all, since a listing is a request to the bucket; what it
     reads follows from `Run.read_by`."""
     if not environment.storage.runs:
         return BUCKET_ROLES

@@ -47,7 +47,7 @@ def makes_peering(environment: Environment) -> bool:
 
 
 def _host_grants(environment: Environment, existing: ExistingNetwork) -> list[Resource]:
-    """What GKE asks of a Shared VPC host project (GKE documentation, clusters with Shared VPC)."""
+    """What GKE needs in a Shared VPC host project (GKE documentation, clusters with Shared VPC)."""
     number, (_, _, _, region, _, subnet) = environment.project_number.lower(), existing.subnet.split("/")
     gke = f"serviceAccount:service-{number}@container-engine-robot.iam.gserviceaccount.com"
     users = {"gke": gke, "instances": f"serviceAccount:{number}@cloudservices.gserviceaccount.com"}

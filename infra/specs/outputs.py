@@ -1,4 +1,4 @@
-"""What people need after a deployment, by stack. Every name follows from the environment, so that no state is asked."""
+"""What people need after a deployment, by stack. Every name follows from the environment, so that no state is read."""
 
 import json
 import shlex

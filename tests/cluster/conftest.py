@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 from kubernetes import client, config
-from pytest_kubernetes.providers.base import AClusterManager
 
 from holdfast.clients.api import Api
 from holdfast.contract.pools import Pool
@@ -25,7 +24,6 @@ from tests.tools.build import TOOLS
 from tests.workloads.manifests import rendered
 
 HERE = Path(__file__).parent
-ManagerFactory = Callable[..., type[AClusterManager]]
 
 
 @pytest.hookimpl(wrapper=True)
@@ -44,29 +42,21 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> Generator[None]:
 
 
 @pytest.fixture(scope="session")
-def k8s_manager(request: pytest.FixtureRequest, k8s_manager: ManagerFactory) -> ManagerFactory:
-    """Ours; the stock providers where one is asked for, or where this host cannot run the components."""
-    provider = request.config.getoption("k8s_provider")
-    if provider == "kind":
+def k8s_manager(request: pytest.FixtureRequest) -> Callable[..., type[OwnManager]]:
+    """Ours, of host processes, or a real kind cluster with `--k8s-provider=kind`."""
+    if request.config.getoption("k8s_provider") == "kind":
         support.require(not kind.missing(), kind.missing())
         kind.KindManager.mounts = HOST_FOLDERS
         return lambda name=None: kind.KindManager
-    if provider or sys.platform != "linux":
-        return k8s_manager
+    support.require(sys.platform == "linux", "the components of a control plane run on Linux only")
     missing = missing_tools()
     support.require(not missing, f"`make tools` has not built {', '.join(missing)}")
     return lambda name=None: HostManager
 
 
-_created: set[int] = set()
-
-
 @pytest.fixture
-def cluster(k8s: AClusterManager) -> AClusterManager:
-    """Created once: the stock `create` on a live cluster would forget that it must be deleted."""
-    if id(k8s) not in _created:
-        k8s.create()
-        _created.add(id(k8s))
+def cluster(k8s: OwnManager) -> OwnManager:
+    k8s.create()
     return k8s
 
 
@@ -76,7 +66,7 @@ def _clients() -> dict[Path, Api]:
 
 
 @pytest.fixture
-def api(cluster: AClusterManager, _clients: dict[Path, Api]) -> Api:
+def api(cluster: OwnManager, _clients: dict[Path, Api]) -> Api:
     assert cluster.kubeconfig is not None
     return _clients.setdefault(cluster.kubeconfig, Api(cluster.kubeconfig))
 
@@ -102,13 +92,13 @@ def serving() -> Pool:
 
 
 @pytest.fixture
-def jobset(cluster: AClusterManager, api: Api) -> None:
+def jobset(cluster: OwnManager, api: Api) -> None:
     """The cluster with the real JobSet controller."""
     _install(operators.JOBSET, cluster, api)
 
 
 @pytest.fixture
-def kueue(jobset: None, cluster: AClusterManager, api: Api) -> None:
+def kueue(jobset: None, cluster: OwnManager, api: Api) -> None:
     """The cluster with the real JobSet and Kueue controllers; Kueue makes ProvisioningRequests, nobody fulfils them."""
     flex.install(api)
     _install(operators.KUEUE, cluster, api)
@@ -127,18 +117,17 @@ def platform(kueue: None, api: Api) -> Generator[None]:
 
 
 @pytest.fixture
-def exporter(platform: None, cluster: AClusterManager, api: Api) -> Generator[client.ApiClient]:
+def exporter(platform: None, cluster: OwnManager, api: Api) -> Generator[client.ApiClient]:
     yield from _as_account("exporter", cluster, api)
 
 
 @pytest.fixture
-def mover_account(platform: None, cluster: AClusterManager, api: Api) -> Generator[client.ApiClient]:
+def mover_account(platform: None, cluster: OwnManager, api: Api) -> Generator[client.ApiClient]:
     yield from _as_account("mover", cluster, api)
 
 
-def _as_account(name: str, cluster: AClusterManager, api: Api) -> Generator[client.ApiClient]:
+def _as_account(name: str, cluster: OwnManager, api: Api) -> Generator[client.ApiClient]:
     """Under the rendered service account of monitoring, and with its rights."""
-    assert isinstance(cluster, OwnManager)
     assert cluster.host
     account = f"/api/v1/namespaces/monitoring/serviceaccounts/{name}/token"
     token = api.create(account, {"spec": {"expirationSeconds": 86_400}})["status"]["token"]
@@ -150,11 +139,9 @@ def _as_account(name: str, cluster: AClusterManager, api: Api) -> Generator[clie
 _installed: set[tuple[int, str]] = set()
 
 
-def _install(operator: operators.Operator, cluster: AClusterManager, api: Api) -> None:
-    support.require(isinstance(cluster, OwnManager), f"{operator.name} is installed on clusters of our own only")
+def _install(operator: operators.Operator, cluster: OwnManager, api: Api) -> None:
     support.require(TOOLS[operator.name].binary.exists(), f"`make tools` has not built {operator.name}")
-    assert isinstance(cluster, OwnManager)
-    assert cluster.host is not None
+    assert cluster.host
     if (id(cluster), operator.name) not in _installed:
         operators.install(operator, cluster.host, api)
         _installed.add((id(cluster), operator.name))

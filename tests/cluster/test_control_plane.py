@@ -35,8 +35,7 @@ def test_processes_die_with_a_test_run_that_is_killed(tmp_path: Path) -> None:
 def test_private_keys_and_kubeconfigs_are_for_the_owner_only(cluster: HostManager) -> None:
     if not isinstance(cluster, HostManager):
         pytest.skip("another provider keeps its own keys")
-    assert cluster.control_plane is not None
-    folder = cluster.control_plane.folder
-    secrets = [*folder.rglob("*.key"), *folder.rglob("*.kubeconfig")]
+    assert cluster.folder is not None
+    secrets = [*cluster.folder.rglob("*.key"), *cluster.folder.rglob("*.kubeconfig")]
     assert len(secrets) > 5
     assert {oct(path.stat().st_mode & 0o077) for path in secrets} == {"0o0"}

@@ -7,7 +7,6 @@ import urllib.error
 import urllib.request
 
 import pytest
-from pytest_kubernetes.providers.base import AClusterManager
 
 from holdfast.contract.kubernetes import KUEUE_ADMISSION_WAIT, KUEUE_PENDING
 from holdfast.contract.pools import Pool
@@ -35,8 +34,8 @@ def rendered_token(world: World) -> str:
     return base64.b64decode(until("the token is there", lambda: world.api.get(path).get("data"))["token"]).decode()
 
 
-def metrics(cluster: AClusterManager, token: str) -> str:
-    assert isinstance(cluster, OwnManager) and cluster.host  # on kind it is a process of this host too
+def metrics(cluster: OwnManager, token: str) -> str:
+    assert cluster.host  # on kind it is a process of this host too
     config = json.loads((cluster.host.folder / "kueue.json").read_text())
     # As the rendered endpoint: the process signs its certificate itself.
     trust = ssl._create_unverified_context()
@@ -46,9 +45,7 @@ def metrics(cluster: AClusterManager, token: str) -> str:
         return answer.read().decode()
 
 
-def test_a_job_over_quota_waits_and_is_admitted_when_one_ends(
-    world: World, spot: Pool, cluster: AClusterManager
-) -> None:
+def test_a_job_over_quota_waits_until_one_ends(world: World, spot: Pool, cluster: OwnManager) -> None:
     world.add_nodes(spot, 2)  # a node is free, so it is the quota that holds
     queues.lend(world, spot, 1)
     queues.submit(world, spot, "first")

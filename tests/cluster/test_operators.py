@@ -65,9 +65,7 @@ def test_without_digests_nothing_is_applied(plane: ControlPlane, own: Api) -> No
     assert own.find("/api/v1/namespaces/jobset-system") is None
 
 
-def test_it_stops_where_webhooks_do_not_answer_and_says_which(
-    plane: ControlPlane, own: Api, digests: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_deaf_webhooks_stop(plane: ControlPlane, own: Api, digests: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Pods of simulated nodes serve nothing: ready and deaf, as behind a closed firewall."""
     with pytest.raises(Unjudged, match=r"jobset-controller-manager is rolled out|webhooks of jobset"):
         cli.apply_platform("example", operators=True, kubeconfig=plane.kubeconfig("admin"), timeout_s=1, yes=True)
@@ -80,9 +78,7 @@ def test_it_stops_where_webhooks_do_not_answer_and_says_which(
     assert not capsys.readouterr().out, "a second run changes nothing"
 
 
-def test_stock_webhooks_go_what_an_older_version_left_goes_and_a_second_run_changes_nothing(
-    own: Api, digests: Path
-) -> None:
+def test_stock_webhooks_and_old_objects_are_removed_once(own: Api, digests: Path) -> None:
     stock = next(body for body in upstream(KUEUE) if body["kind"] == "MutatingWebhookConfiguration")
     own.apply(STOCK, stock, fieldManager="kubectl")
     assert before_every_pod(own)

@@ -10,30 +10,20 @@ from holdfast.contract.errors import InputError
 from holdfast.contract.kubernetes import LABEL_HALF, LABEL_NAME
 from holdfast.manifests.render_context import RenderContext
 from tests import platforms
+from tests.cluster.sim import flex
 from tests.cluster.sim.waiting import until
 from tests.cluster.sim.world import World
 from workloads.manifests.rendering import platform as rendered
 from workloads.operators import platform
 
 pytestmark = pytest.mark.usefixtures("kueue")
-CRDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 NAMESPACES = ("training", "batch", "serving", "monitoring")
 
 
 @pytest.fixture
 def gke_kinds(api: Api) -> None:
-    """What only GKE serves: kinds of those names, whose objects are not judged."""
-    for kind, plural, group, scope in (
-        ("ComputeClass", "computeclasses", "cloud.google.com", "Cluster"),
-        ("PodMonitoring", "podmonitorings", "monitoring.googleapis.com", "Namespaced"),
-    ):
-        names = {"plural": plural, "singular": kind.lower(), "kind": kind}
-        schema = {"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": True}}
-        version = {"name": "v1", "served": True, "storage": True, "schema": schema}
-        spec = {"group": group, "names": names, "scope": scope, "versions": [version]}
-        body = {"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition", "spec": spec}
-        api.apply(f"{CRDS}/{plural}.{group}", body | {"metadata": {"name": f"{plural}.{group}"}})
-        until(f"{kind} is served", lambda group=group: api.find(f"/apis/{group}/v1"))
+    flex.define(api, "ComputeClass", "computeclasses", "cloud.google.com", "Cluster")
+    flex.define(api, "PodMonitoring", "podmonitorings", "monitoring.googleapis.com")
 
 
 @pytest.fixture

@@ -38,9 +38,7 @@ def pool(record: dict[str, Any], name: str) -> dict[str, Any]:
     return next(each for each in record["nodePools"] if each["name"] == name)
 
 
-def test_the_plan_shows_what_an_adoption_changes_and_every_synthesis_imports_it(
-    synthesised: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_plan_shows_what_is_adopted(synthesised: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     record = adopt.read(RECORD)
     record["resourceLabels"] = {"team": "ml"}
     pool(record, "system")["autoscaling"]["totalMaxNodeCount"] = 9

@@ -49,9 +49,7 @@ def leaves(value: Any, at: str = "") -> dict[str, Any]:
     return {at: value}
 
 
-def test_only_the_librarys_own_version_differs_and_no_override_is_needed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_only_the_librarys_version_differs_without_overrides(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     packages = site_packages(environment("cdktn"))
     checkout = copied_checkout(tmp_path / "checkout")
     ours = synthesise("example", tmp_path / "cdktf", local_state=True, root=checkout)

@@ -12,7 +12,7 @@ import pytest
 from infra.environments.checks import PLACEHOLDER
 from infra.specs import resources
 from tests import support
-from tests.plan.stand_in.app import NUMBER
+from tests.plan.test_fork import fill_in, typed
 from tests.plan.test_upgrade import ROOT, fork
 from workloads.library.tests import sample
 
@@ -20,7 +20,6 @@ __all__ = ["fork"]
 pytestmark = [pytest.mark.plan, pytest.mark.timeout(900)]
 PAGE = "infra/FIRST_WEEK.md"
 FILE = "infra/environments/acmedev.py"
-OWN = {"project_id": "acme-ml-dev", "project_number": NUMBER, "state_bucket": "acme-ml-dev-state"}
 RECEIPT = {
     "schema": "holdfast.receipt/1", "job": "detector-1", "team": "vision", "machine_hours": 2.0, "useful_hours": 1.9,
     "paid_usd": 1.5, "wasted_usd": 0.1, "on_demand_usd": 4.0,
@@ -36,19 +35,6 @@ def stated(file: Path, fragment: str) -> None:
     file.write_text(f"{file.read_text()}\n{imports}{fragment}\nENVIRONMENT = replace(ENVIRONMENT, {given})\n")
 
 
-def settled(file: Path) -> None:
-    text = file.read_text()
-    for field, value in OWN.items():
-        text = text.replace(f'{field}="{PLACEHOLDER}"', f'{field}="{value}"')
-    file.write_text(text.replace(f"{PLACEHOLDER}@example.org", "ml@acme.example"))
-
-
-def ran(script: str, folder: Path, variables: dict[str, str]) -> str:
-    done = support.ran(["bash", "-e", "-c", script], folder, variables)
-    assert done.returncode == 0, f"{script}\n{done.stdout[-3_000:]}\n{done.stderr[-3_000:]}"
-    return done.stdout + done.stderr
-
-
 def test_the_week_as_the_page_tells_it(fork: Path, tmp_path: Path) -> None:
     (fork / PAGE).write_text((ROOT / PAGE).read_text())
     bin_ = tmp_path / "bin"
@@ -57,17 +43,17 @@ def test_the_week_as_the_page_tells_it(fork: Path, tmp_path: Path) -> None:
     support.program(bin_ / "kubectl", f"#!/bin/sh\ncat {tmp_path / 'receipts'}\n")
     (tmp_path / "receipts").write_text(json.dumps(RECEIPT) + "\n")
     sample.demo(fork / "events")
-    variables = os.environ | {
-        "PATH": f"{bin_}:{os.environ['PATH']}", "PYTHONPATH": f"{fork}:{fork / 'workloads/library'}",
-    }  # fmt: skip
     printed: list[str] = []
     for kind, block in re.findall(r"```(sh|python)\n(.*?)```", (fork / PAGE).read_text(), re.S):
         if kind == "python":
-            settled(fork / FILE)
+            if PLACEHOLDER in (fork / FILE).read_text():
+                fill_in(fork / FILE, "acme-ml-dev")
             stated(fork / FILE, block)
             continue
         # What deploys is played in test_apply.py.
-        printed.append(ran(block.replace("make bootstrap deploy ENV=acmedev\n", ""), fork, variables))
+        script = block.replace("make bootstrap deploy ENV=acmedev\n", "")
+        done = typed(fork, "bash", "-e", "-c", script, PATH=f"{bin_}:{os.environ['PATH']}")
+        printed += [done.stdout, done.stderr]
     text = "".join(printed)
     assert text.count("0 findings, 0 placeholders: right") == 2
     assert "0 destroy or replace, 0 rules broken" in text and "0 error, 0 warning" in text

@@ -2,14 +2,17 @@
 
 import os
 import re
+import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
 from infra.environments.checks import PLACEHOLDER
+from tests.plan.stand_in.app import NUMBER
 from tests.plan.test_upgrade import fork, git
 from tests.support import ran
+from tests.tiers import TIERS
 
 __all__ = ["fork"]
 pytestmark = [pytest.mark.plan, pytest.mark.timeout(900)]
@@ -19,24 +22,27 @@ JUDGES = (
     "tests/workloads/manifests", "tests/workloads/operators", "workloads/library/tests/jobs/test_rendered.py",
     "tests/infra/environments", "tests/infra/rules",
 )  # fmt: skip
-OWN = {"project_id": "globex-ml", "project_number": "314159265358", "state_bucket": "globex-ml-state"}
+
+
+def typed(fork: Path, *command: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    """A command in the fork that ended well: with its own code, whatever is installed here."""
+    found = os.pathsep.join([str(fork), str(fork / "workloads" / "library")])
+    own = {**os.environ, "PYTHONPATH": found, "PYTHONDONTWRITEBYTECODE": "1", **variables}
+    done = ran(command, fork, own)
+    assert done.returncode == 0, f"{command}\n{done.stdout[-3_000:]}\n{done.stderr[-3_000:]}"
+    return done
 
 
 def run(fork: Path, *words: str) -> str:
-    """Standard output of a command of the fork: its own code, whatever is installed here."""
-    found = os.pathsep.join([str(fork), str(fork / "workloads" / "library")])
-    variables = {**os.environ, "PYTHONPATH": found, "PYTHONDONTWRITEBYTECODE": "1"}
-    done = ran([sys.executable, "-m", *words], fork, variables)
-    assert done.returncode == 0, f"{words}\n{done.stdout[-3_000:]}\n{done.stderr[-3_000:]}"
-    return done.stdout
+    return typed(fork, sys.executable, "-m", *words).stdout
 
 
-def fill_in(file: Path) -> None:
+def fill_in(file: Path, project: str) -> None:
     text = file.read_text()
-    for field, value in OWN.items():
+    for field, value in {"project_id": project, "project_number": NUMBER, "state_bucket": f"{project}-state"}.items():
         text, times = re.subn(rf'{field}="{PLACEHOLDER}"', f'{field}="{value}"', text)
         assert times == 1, field
-    file.write_text(text.replace(f"{PLACEHOLDER}@example.org", "ml@globex.example"))
+    file.write_text(text.replace(f"{PLACEHOLDER}@example.org", "ml@acme.example"))
 
 
 def shown(readme: str) -> list[list[str]]:
@@ -52,7 +58,7 @@ def test_an_environment_is_one_file(fork: Path) -> None:
     assert (deploy, outputs) == (["make", "bootstrap", "deploy", "ENV=globex"], ["make", "outputs", "ENV=globex"])
     file = run(fork, *new[2:]).strip()
     assert file == "infra/environments/globex.py"
-    fill_in(fork / file)
+    fill_in(fork / file, "globex-ml")
     assert "0 findings, 0 placeholders: right" in run(fork, *check[2:])
     # Its plan is that of test_first_week.py. What follows needs a project and then a cluster: the pages of the first job.
     assert "gcloud storage buckets create gs://globex-ml-state" in run(
@@ -62,8 +68,7 @@ def test_an_environment_is_one_file(fork: Path) -> None:
     written = run(fork, "workloads", "render", "globex").splitlines()
     assert len(written) > 10 and all("workloads/rendered/globex/" in path for path in written)
     assert "0 error, 0 warning" in run(fork, "holdfast", "lint", "workloads/rendered/globex")
-    fast = "not (process or plan or browser or cluster or node or gpu)"
-    judged = run(fork, "pytest", "-q", "-p", "no:xdist", "-m", fast, "-k", "globex", *JUDGES)
+    judged = run(fork, "pytest", "-q", "-p", "no:xdist", "-m", TIERS["fast"].marks, "-k", "globex", *JUDGES)
     passed = re.search(r"^(\d+) passed, \d+ deselected in", judged, re.M)
     assert passed and int(passed[1]) > 20, judged
     # Not one line of ours was touched, and what is new is the file and what was made of it.

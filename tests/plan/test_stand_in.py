@@ -28,12 +28,7 @@ def ask(world: World, verb: str, api: str, path: str, body: Json | None = None, 
     return world.answer(verb, api, path, call)
 
 
-def bucket(**more: Any) -> Json:
-    return {"name": "acme-data", "location": "US-CENTRAL1", **more}
-
-
-def pool(**more: Any) -> Json:
-    return {"nodePool": {"name": "l4", "initialNodeCount": 0, **more}}
+BUCKET = {"name": "acme-data", "location": "US-CENTRAL1"}
 
 
 @pytest.mark.parametrize(
@@ -63,13 +58,13 @@ def test_a_mask_changes_its_fields_alone(world: World) -> None:
 
 
 def test_a_patch_without_a_mask_merges(world: World) -> None:
-    ask(world, "POST", "storage", "b", bucket(labels={"a": "1", "b": "2"}), project="acme")
+    ask(world, "POST", "storage", "b", BUCKET | {"labels": {"a": "1", "b": "2"}}, project="acme")
     ask(world, "PATCH", "storage", "b/acme-data", {"labels": {"a": None, "c": "3"}})
     assert world.resources["b/acme-data"]["labels"] == {"b": "2", "c": "3"}
 
 
 def test_an_old_etag_is_refused(world: World) -> None:
-    ask(world, "POST", "storage", "b", bucket(), project="acme")
+    ask(world, "POST", "storage", "b", BUCKET, project="acme")
     policy = ask(world, "GET", "storage", "b/acme-data/iam")
     given = {**policy, "bindings": [{"role": "roles/storage.objectViewer", "members": ["user:a@acme.example"]}]}
     assert ask(world, "PUT", "storage", "b/acme-data/iam", given)["etag"] != policy["etag"]
@@ -79,7 +74,8 @@ def test_an_old_etag_is_refused(world: World) -> None:
 
 def test_a_pool_gets_its_taint_label_and_strategy(world: World) -> None:
     gpu = {"acceleratorType": "nvidia-l4", "acceleratorCount": "1"}
-    ask(world, "POST", "container", POOLS, pool(config={"spot": True, "accelerators": [gpu]}))
+    pool = {"name": "l4", "initialNodeCount": 0, "config": {"spot": True, "accelerators": [gpu]}}
+    ask(world, "POST", "container", POOLS, {"nodePool": pool})
     made = world.resources[f"{POOLS}/l4"]
     assert [taint["key"] for taint in made["config"]["taints"]] == ["nvidia.com/gpu"]
     assert made["config"]["resourceLabels"] == {"goog-gke-node-pool-provisioning-model": "spot"}

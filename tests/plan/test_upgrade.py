@@ -97,7 +97,7 @@ LOST = (SCHEMA, "    secret_manager: bool = False\n", "")
     ],
     ids=["a field to add", "another provider", "older, without a field", "older, broken"],
 )
-def test_a_side_that_cannot_read_the_environment_or_be_planned_says_why(
+def test_a_side_without_a_plan_says_why(
     fork: Path, edit: tuple[str, str, str], older: bool, code: int, word: str
 ) -> None:
     upstream(fork, edit)

@@ -84,12 +84,12 @@ def buildx(build: Build) -> str:
 
 
 BUILDERS = {"buildx": buildx, "buildah": buildah}
-# A docker client without its daemon answers `version` of the plugin, so the daemon is asked.
+# A docker client without its daemon answers `version` of the plugin, so this asks the daemon.
 _PROGRAMS = {"buildx": ["docker", "info"], "buildah": ["buildah", "version"]}
 
 
 def choose(asked: str) -> str:
-    """`asked`, or the first that works here."""
+    """The named one, or the first that works here."""
     if asked in BUILDERS:
         return asked
     if asked:

@@ -152,7 +152,7 @@ def _compute_classes(context: RenderContext) -> Iterator[Body]:
 
 
 def _flex(context: RenderContext) -> Body:
-    """With recycling, where the version has it: else the next node is asked for only when all pods ended with the old one."""
+    """With recycling, where the version has it: else the next node is requested only after all pods ended with the old one."""
     recycles = context.platform.versions.gke_has(*CLASSES_RECYCLE)
     return {"enabled": True} | ({"nodeRecycling": {"leadTimeSeconds": RECYCLE_LEAD_S}} if recycles else {})
 

@@ -2,58 +2,24 @@
 
 # Why it is so: infra/decisions/0110.
 
+import tomllib
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
-from holdfast.contract.kubernetes import LABEL_PART_OF, PART_OF
 from workloads.operators.catalogue import Body
 
-# GKE's own firewall rule lets the control plane reach nodes on 443 and 10250 only, and ours closes the rest.
-WEBHOOK_PORT = 10_250
+CONFIGURATIONS: dict[str, Body] = tomllib.loads(
+    Path(__file__).with_name("configurations.toml").read_text(encoding="utf-8")
+)
+WEBHOOK_PORT: int = CONFIGURATIONS["kueue"]["webhook"]["port"]
+OURS: Body = CONFIGURATIONS["kueue"]["managedJobsNamespaceSelector"]
 REPLICAS = 2
 # With GKE's add-ons on the system pool; evicting the admission of every job for a metrics agent would be wrong.
 PRIORITY = "system-cluster-critical"
-FRAMEWORKS = ("batch/job", "jobset.x-k8s.io/jobset")
 # Plurals before which a webhook of Kueue stays: its own kinds, and the jobs that it manages.
 OWN_KINDS = ("clusterqueues", "cohorts", "resourceflavors", "workloads")
 MANAGED_KINDS = ("jobs", "jobsets")
-OURS: Body = {"matchLabels": {LABEL_PART_OF: PART_OF}}
-
-CONFIGURATIONS: dict[str, Body] = {
-    "jobset": {
-        "apiVersion": "config.jobset.x-k8s.io/v1alpha1",
-        "kind": "Configuration",
-        "webhook": {"port": WEBHOOK_PORT},
-        "leaderElection": {"leaderElect": True},
-        "internalCertManagement": {"enable": True},
-    },
-    "kueue": {
-        "apiVersion": "config.kueue.x-k8s.io/v1beta2",
-        "kind": "Configuration",
-        "health": {"healthProbeBindAddress": ":8081"},
-        "metrics": {"bindAddress": ":8443", "enableClusterQueueResources": True},
-        "webhook": {"port": WEBHOOK_PORT},
-        "leaderElection": {"leaderElect": True, "resourceName": "c1f6bfd2.kueue.x-k8s.io"},
-        "controller": {"groupKindConcurrency": {"Job.batch": 5, "Workload.kueue.x-k8s.io": 10}},
-        "clientConnection": {"qps": 50, "burst": 100},
-        "featureGates": {
-            # Ready means that every pod of a workload is: a batch of which Spot grants 5 of 8 pods, or a job that
-            # waits for flex-start, would be evicted and queued again after half an hour, for ever.
-            "DisableWaitForPodsReady": True,
-            # Its aggregated API is not used here; while it is away, discovery and deletion of namespaces fail.
-            "VisibilityOnDemand": False,
-            # By the queue on a pod the exporter knows which capacity the pod of a job waits for that may be moved.
-            "AssignQueueLabelsForPods": True,
-            # Of equal jobs the one with the least work at stake is preempted; the mover writes what is at stake.
-            "PriorityBoost": True,
-            # The reason tells a job that waits for its turn from one that no queue can ever start.
-            "UnadmittedWorkloadsObservability": True,
-        },
-        "manageJobsWithoutQueueName": False,
-        "managedJobsNamespaceSelector": OURS,
-        "integrations": {"frameworks": list(FRAMEWORKS)},
-    },
-}
 # Kueue keeps every pending workload in memory; at upstream's 512 MiB it is killed by some thousands of them.
 RESOURCES: dict[str, Body] = {
     "jobset": {"requests": {"cpu": "250m", "memory": "256Mi"}, "limits": {"memory": "4Gi"}},

@@ -14,12 +14,10 @@ import os
 import shutil
 import socket
 import subprocess
-import tempfile
 from pathlib import Path
 from typing import Any
 
 import yaml
-from pytest_kubernetes.options import ClusterOptions
 
 from holdfast.contract.errors import Unjudged
 from tests.cluster.sim.host import Host
@@ -61,7 +59,6 @@ class KindManager(OwnManager):
 
     def __init__(self, cluster_name: str | None = None, *_: object) -> None:
         super().__init__(cluster_name)
-        self._folder: Path | None = None
         self.name = f"{prefix()}{owner()}"
 
     @classmethod
@@ -75,45 +72,26 @@ class KindManager(OwnManager):
     @property
     def shared(self) -> Path:
         """A folder of this host that pods may write to."""
-        assert self._folder is not None
-        return self._folder / "shared"
+        assert self.folder is not None
+        return self.folder / "shared"
 
-    def create(self, cluster_options: ClusterOptions | None = None, timeout: int = CREATE_S, **_: object) -> None:
-        """Idempotent. A run that was killed cannot clean up: the next one does, by the owner in the name."""
-        if self._folder is not None:
-            return
+    def _start(self, folder: Path) -> Path:
+        """A run that was killed cannot clean up: the next one does, by the owner in the name."""
         self._reap()
-        self._folder = Path(tempfile.mkdtemp(prefix="holdfast-kind-"))
-        try:
-            self._start()
-        except BaseException:
-            self.delete()
-            raise
-
-    def _start(self) -> None:
         self.shared.mkdir()
         self.shared.chmod(0o777)  # pods do not run as root
-        assert self._folder is not None
-        kubeconfig = self._folder / "admin.kubeconfig"
-        config = self._folder / "kind.json"
+        kubeconfig, config = folder / "admin.kubeconfig", folder / "kind.json"
         config.write_text(json.dumps(self._config()))
         # Its own kubeconfig: the user's stays as it is.
         command = ["create", "cluster", "--name", self.name, "--config", config, "--kubeconfig", kubeconfig]
         self._kind([*command, "--wait", f"{CREATE_S}s"], CREATE_S + COMMAND_S)
-        self._cluster_options.kubeconfig_path = kubeconfig
-        self.host = Beside(self._folder, kubeconfig, self._gateway())
+        self.host = Beside(folder, kubeconfig, self._gateway())
         self.host.start_kwok(kubeconfig, self.scale)
+        return kubeconfig
 
-    def delete(self) -> None:
+    def _end(self, folder: Path) -> None:
         """Of this run only: the name holds its owner."""
-        if self.host is not None:
-            self.host.stop()
-            self.host = None
-        if self._folder is not None:
-            self._delete(self.name, self._folder / "admin.kubeconfig")
-            shutil.rmtree(self._folder, ignore_errors=True)
-            self._folder = None
-            self._cluster_options.kubeconfig_path = None
+        self._delete(self.name, folder / "admin.kubeconfig")
 
     def load_image(self, image: str) -> None:
         self._kind(["load", "docker-image", image, "--name", self.name])

@@ -19,14 +19,41 @@ from tests.tools.build import TOOLS
 
 
 class OwnManager(AClusterManager):
-    """What both have in common: kubectl of our own build, and nothing passes through a shell."""
+    """What both have in common: a folder for each cluster, kubectl of our own build, and nothing passes through a shell."""
 
     scale = Scale()
     host: Host | None = None
     """The processes of this host that belong to the cluster, while there is one."""
+    folder: Path | None = None
 
     def __init__(self, cluster_name: str | None = None, *_: object) -> None:
         super().__init__(cluster_name)
+
+    def create(self, cluster_options: ClusterOptions | None = None, timeout: int = 90, **_: object) -> None:
+        """Idempotent; the options of other providers mean nothing here."""
+        if self.folder is None:
+            self.folder = Path(tempfile.mkdtemp(prefix="holdfast-cluster-"))
+            try:
+                self._cluster_options.kubeconfig_path = self._start(self.folder)
+            except BaseException:
+                self.delete()
+                raise
+
+    def delete(self) -> None:
+        if self.host is not None:
+            self.host.stop()
+            self.host = None
+        if self.folder is not None:
+            self._end(self.folder)
+            shutil.rmtree(self.folder, ignore_errors=True)
+            self.folder = self._cluster_options.kubeconfig_path = None
+
+    def _start(self, folder: Path) -> Path:
+        """The administrator's kubeconfig."""
+        raise NotImplementedError
+
+    def _end(self, folder: Path) -> None:
+        """What is not a process of this host."""
 
     def kubectl(self, args: list[str], as_dict: bool = True, timeout: int = 60) -> Any:
         command = [str(TOOLS["kubectl"].binary), "--kubeconfig", str(self.kubeconfig), *args]
@@ -46,30 +73,13 @@ class OwnManager(AClusterManager):
 class HostManager(OwnManager):
     """A control plane of host processes: no Docker, no image."""
 
-    @property
-    def control_plane(self) -> ControlPlane | None:
-        return self.host if isinstance(self.host, ControlPlane) else None
-
     @classmethod
     def get_binary_name(cls) -> str:
         return str(TOOLS["kube-apiserver"].binary)
 
-    def create(self, cluster_options: ClusterOptions | None = None, timeout: int = 90, **_: object) -> None:
-        """Idempotent; the options of other providers mean nothing here."""
-        if self.host is None:
-            plane = self.host = ControlPlane(Path(tempfile.mkdtemp(prefix="holdfast-cluster-")), self.scale)
-            try:
-                self._cluster_options.kubeconfig_path = plane.start()
-            except BaseException:
-                self.delete()
-                raise
-
-    def delete(self) -> None:
-        if self.host is not None:
-            self.host.stop()
-            shutil.rmtree(self.host.folder, ignore_errors=True)
-            self.host = None
-            self._cluster_options.kubeconfig_path = None
+    def _start(self, folder: Path) -> Path:
+        self.host = plane = ControlPlane(folder, self.scale)
+        return plane.start()
 
     def load_image(self, image: str) -> None:
         """Simulated nodes run no image."""

@@ -2,10 +2,11 @@
 
 from typing import Any
 
-from holdfast.clients.api import Api, ApiError, Object
+from holdfast.clients.api import Api, Object
 from holdfast.contract.kubernetes import LABEL_MACHINE_TYPE
 from holdfast.contract.machines import MACHINE_TYPES
 from holdfast.contract.pools import GPU_RESOURCE, LABEL_ZONE, Pool
+from tests.cluster.sim import pods
 from tests.cluster.sim.stages import MANAGED
 
 NODES = "/api/v1/nodes"
@@ -63,8 +64,5 @@ def ready(api: Api, names: list[str]) -> bool:
 
 def remove(api: Api, names: list[str]) -> None:
     for name in names:
-        try:
+        with pods.if_there():
             api.delete(f"{NODES}/{name}")
-        except ApiError as error:
-            if error.status != 404:
-                raise

@@ -3,6 +3,8 @@ good as one that obeyed.
 """
 
 import re
+from collections.abc import Generator
+from contextlib import contextmanager
 
 from holdfast.clients.api import Api, ApiError, Object
 from tests.cluster.sim.stages import EXIT_CODE, RUN_S
@@ -16,8 +18,15 @@ def end(api: Api, pod: Object, code: int = 0) -> None:
 
 
 def annotate(api: Api, pod: Object, annotations: dict[str, str]) -> None:
-    try:
+    with if_there():
         api.merge(path(pod), {"metadata": {"annotations": annotations}})
+
+
+@contextmanager
+def if_there() -> Generator[None]:
+    """No error where the object is gone."""
+    try:
+        yield
     except ApiError as error:
         if error.status != 404:
             raise

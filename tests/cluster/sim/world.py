@@ -49,14 +49,8 @@ class World:
             path = f"/api/v1/namespaces/{space}/pods"
             for pod in self.api.items(path):
                 if pod["spec"].get("nodeName") in self.nodes:
-                    self._delete_if_there(f"{path}/{pod['metadata']['name']}", gracePeriodSeconds=0)
-
-    def _delete_if_there(self, path: str, **query: object) -> None:
-        try:
-            self.api.delete(path, **query)
-        except ApiError as error:
-            if error.status != 404:
-                raise
+                    with pods.if_there():
+                        self.api.delete(f"{path}/{pod['metadata']['name']}", gracePeriodSeconds=0)
 
     def path(self, plural: str, group: str = "/api/v1") -> str:
         return f"{group}/namespaces/{self.name}/{plural}"
@@ -111,15 +105,14 @@ class World:
         body = {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": name}, "spec": spec}
         self.api.create(self.path("jobs", "/apis/batch/v1"), body, fieldValidation="Strict")
 
-    def create_pod(self, name: str, template: Object) -> None:
+    def create_pod(self, name: str, template: Object, **query: object) -> None:
         body = template | {"apiVersion": "v1", "kind": "Pod", "metadata": template["metadata"] | {"name": name}}
-        self.api.create(self.path("pods"), body, fieldValidation="Strict")
+        self.api.create(self.path("pods"), body, fieldValidation="Strict", **query)
 
     def try_pod(self, name: str, template: Object) -> int:
         """0 if the API server would make it, else its HTTP status. Nothing is made."""
-        body = template | {"apiVersion": "v1", "kind": "Pod", "metadata": template["metadata"] | {"name": name}}
         try:
-            self.api.create(self.path("pods"), body, dryRun="All")
+            self.create_pod(name, template, dryRun="All")
         except ApiError as error:
             return error.status
         return 0

@@ -214,9 +214,7 @@ def test_a_wrong_value_in_a_file_is_told_with_file_line_and_field(load_text: Cal
         ("ENVIRONMENT = (\n    1\n    2\n)\n", r"own\.py:2: not Python: got invalid syntax"),
     ],
 )
-def test_a_file_that_python_refuses_is_bad_input_with_file_and_line(
-    load_text: Callable[[str], Environment], text: str, message: str
-) -> None:
+def test_a_file_that_python_refuses_is_named(load_text: Callable[[str], Environment], text: str, message: str) -> None:
     with pytest.raises(InputError, match=message):
         load_text(text)
 

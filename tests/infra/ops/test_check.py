@@ -22,9 +22,7 @@ from tests.infra.samples import EXAMPLE
         (replace(load("prod"), budget=None), "broken"),
     ],
 )
-def test_only_what_is_right_and_settled_passes(
-    environment: Environment, state: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_only_right_and_settled_pass(environment: Environment, state: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert show.check(environment, as_json=True) == (EXIT_DONE if state == "right" else EXIT_FINDINGS)
     assert json.loads(capsys.readouterr().out)["state"] == state
 

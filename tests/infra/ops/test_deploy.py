@@ -71,7 +71,7 @@ def test_production_goes_where_its_name_is_given_once_more(cdktf: Callable[[], l
     assert second.startswith("destroy monitoring-prod cluster-prod foundation-prod") and still == "prod"
 
 
-def test_nothing_is_destroyed_where_the_protections_could_not_be_taken_off(
+def test_a_failed_unlock_destroys_nothing(
     cdktf: Callable[[], list[list[str]]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     deploy.CDKTF.write_text(deploy.CDKTF.read_text() + "exit 7\n")
@@ -79,9 +79,7 @@ def test_nothing_is_destroyed_where_the_protections_could_not_be_taken_off(
     assert len(cdktf()) == 1
 
 
-def test_a_deployment_ends_with_what_people_need(
-    cdktf: Callable[[], list[list[str]]], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_deployment_prints_outputs(cdktf: Callable[[], list[list[str]]], capsys: pytest.CaptureFixture[str]) -> None:
     assert deploy.deploy(EXAMPLE, yes=True) == 0 and len(cdktf()) == 1
     assert "gcloud container clusters get-credentials holdfast-example" in capsys.readouterr().out
     deploy.CDKTF.write_text(deploy.CDKTF.read_text() + "exit 1\n")

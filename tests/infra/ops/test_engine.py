@@ -2,7 +2,7 @@
 
 import os
 import stat
-import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -26,9 +26,7 @@ def empty_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-def test_the_callers_choice_comes_first_then_terraform_then_opentofu(
-    empty_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_callers_choice_comes_before_terraform(empty_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     program(empty_path / "tofu", VERSION)
     assert engine.command() == ("tofu",)
     assert engine.offline().version() == ("tofu", (1, 9, 8))
@@ -73,14 +71,11 @@ def test_a_reader_never_finds_half_a_configuration() -> None:
     """Plans of several processes share it; one that read an empty file went to the registry."""
     file = Path(engine.offline().environment["TF_CLI_CONFIG_FILE"])
     whole = file.read_text()
-    writers = [threading.Thread(target=engine.offline) for _ in range(8)]
     file.unlink()
-    for writer in writers:
-        writer.start()
-    seen = {file.read_text() for _ in range(2_000) if file.exists()}
-    for writer in writers:
-        writer.join()
-    assert seen <= {whole} and file.read_text() == whole
+    with ThreadPoolExecutor(8) as pool:
+        written = [pool.submit(engine.offline) for _ in range(8)]
+        seen = {file.read_text() for _ in range(2_000) if file.exists()}
+    assert all(each.result() for each in written) and seen <= {whole} and file.read_text() == whole
 
 
 def test_a_configuration_of_the_callers_own_is_left_in_force(mirror: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -82,9 +82,7 @@ SUBNET = {
         (SUBNET | {"privateIpGoogleAccess": False}, "Private Google Access missing"),
     ],
 )
-def test_an_existing_subnet_is_compared_with_what_the_environment_states(
-    healthy: Gcloud, found: dict[str, Any], words: str
-) -> None:
+def test_a_subnet_is_compared_with_the_environment(healthy: Gcloud, found: dict[str, Any], words: str) -> None:
     healthy.answer("compute networks subnets describe", found)
     verdict, shown, _ = verdicts("network", environment=shared_network())["network"]
     assert words in shown and (verdict is Status.OK) == (found is SUBNET)
@@ -104,9 +102,7 @@ def test_an_existing_subnet_is_compared_with_what_the_environment_states(
         ("billing accounts describe", {"currencyCode": "EUR"}, "budget currency", 'currency="EUR"'),
     ],
 )
-def test_doctor_says_how_to_mend_what_is_broken(
-    healthy: Gcloud, words: str, answer: Any, check: str, word: str
-) -> None:
+def test_doctor_says_how_to_fix_what_is_broken(healthy: Gcloud, words: str, answer: Any, check: str, word: str) -> None:
     healthy.answer(words, answer)
     verdict, _, fix = verdicts(check)[check]
     assert verdict is Status.BROKEN
@@ -141,9 +137,7 @@ PREEMPTIBLE = {
 
 
 @pytest.mark.parametrize("accelerator", ACCELERATORS)
-def test_the_quota_of_each_accelerator_is_found_and_covers_what_auto_provisioning_may_add(
-    gcloud: Gcloud, accelerator: str
-) -> None:
+def test_the_quota_of_each_accelerator_covers_auto_provisioning(gcloud: Gcloud, accelerator: str) -> None:
     machine = max((m for m in MACHINE_TYPES.values() if m.accelerator == accelerator), key=lambda m: m.gpus)
     environment = with_gpus(accelerator, machine.name, machine.gpus)
     wanted = max(24, 2 * machine.gpus)
@@ -162,54 +156,54 @@ def test_a_figure_that_google_does_not_list_is_not_taken_for_zero(healthy: Gclou
     assert "lists no PREEMPTIBLE_NVIDIA_A100_GPUS for 16" in found["GPU quota"][1]
 
 
-def nothing_left(gcloud: Gcloud) -> None:
+@pytest.fixture
+def empty(gcloud: Gcloud) -> Gcloud:
+    """A project in which nothing is left."""
     for source in (*leftovers.SOURCES, *leftovers.SOURCES_OF_RUN):
         gcloud.answer(f"{source.command} list", [])
+    return gcloud
 
 
-def test_leftovers_tells_what_bills_and_how_to_remove_it(gcloud: Gcloud, capsys: pytest.CaptureFixture[str]) -> None:
-    nothing_left(gcloud)
-    gcloud.answer("compute disks", [{"name": "pvc-1", "zone": "https://x/zones/us-central1-a"}])
-    gcloud.answer("compute firewall-rules", [{"name": "gke-x-all"}])
+DISK = {"name": "pvc-1", "zone": "https://x/zones/us-central1-a"}
+
+
+def test_leftovers_tells_what_bills_and_how_to_remove_it(empty: Gcloud, capsys: pytest.CaptureFixture[str]) -> None:
+    empty.answer("compute disks", [DISK])
+    empty.answer("compute firewall-rules", [{"name": "gke-x-all"}])
     found = leftovers.find(EXAMPLE)
     assert [(f.kind, f.bills) for f in found] == [("disk", True), ("firewall rule", False)]
     project = EXAMPLE.project
     assert found[0].remove == f"gcloud compute disks delete pvc-1 --zone=us-central1-a --project={project}"
     assert show_leftovers(found, as_json=False) == EXIT_FINDINGS
     assert "1 of them bill" in capsys.readouterr().out
-    assert all("list" in call for call in gcloud.calls())
+    assert all("list" in call for call in empty.calls())
     assert show_leftovers([], as_json=True) == 0
 
 
-def test_what_a_run_left_is_found_by_its_label_only_and_names_its_place(gcloud: Gcloud) -> None:
-    nothing_left(gcloud)
-    gcloud.answer("compute disks list", [{"name": "pvc-1", "zone": "https://x/zones/us-central1-a"}])
-    gcloud.answer("container clusters list", [{"name": "holdfast-example", "location": "us-central1"}])
-    gcloud.answer("sql instances list", [{"name": "db", "region": "us-central1"}])
-    gcloud.answer("storage buckets list", [{"storage_url": "gs://b/", "location": "US"}])
-    found = [item.remove.split()[1:-1] for item in leftovers.find(EXAMPLE, "r-1")]
-    assert found == [
-        ["container", "clusters", "delete", "holdfast-example", "--location=us-central1"],
-        ["compute", "disks", "delete", "pvc-1", "--zone=us-central1-a"],
-        ["sql", "instances", "delete", "db"],
-        ["storage", "rm", "--recursive", "gs://b/"],
+def test_what_a_run_left_is_found_by_its_label_only_and_names_its_place(empty: Gcloud) -> None:
+    empty.answer("compute disks list", [DISK])
+    empty.answer("container clusters list", [{"name": "holdfast-example", "location": "us-central1"}])
+    empty.answer("sql instances list", [{"name": "db", "region": "us-central1"}])
+    empty.answer("storage buckets list", [{"storage_url": "gs://b/", "location": "US"}])
+    assert [" ".join(item.remove.split()[1:-1]) for item in leftovers.find(EXAMPLE, "r-1")] == [
+        "container clusters delete holdfast-example --location=us-central1",
+        "compute disks delete pvc-1 --zone=us-central1-a",
+        "sql instances delete db",
+        "storage rm --recursive gs://b/",
     ]
-    asked = [w for call in gcloud.calls() for w in call if w.startswith("--filter")]
-    assert len(asked) == len(leftovers.SOURCES_OF_RUN) and all(f"abels.{LABEL_RUN}=r-1" in word for word in asked)
+    filters = [w for call in empty.calls() for w in call if w.startswith("--filter")]
+    assert len(filters) == len(leftovers.SOURCES_OF_RUN) and all(f"abels.{LABEL_RUN}=r-1" in word for word in filters)
 
 
-def test_what_is_removed_is_named_by_its_run_and_looked_for_again(
-    gcloud: Gcloud, capsys: pytest.CaptureFixture[str]
-) -> None:
-    nothing_left(gcloud)
-    gcloud.answer("storage buckets list", [{"storage_url": "gs://b/"}])
-    gcloud.refuse("storage rm", "ERROR: locked")
-    run = CliRunner()
+def test_what_a_run_left_is_removed_and_looked_for_again(empty: Gcloud) -> None:
+    empty.answer("storage buckets list", [{"storage_url": "gs://b/"}])
+    empty.refuse("storage rm", "ERROR: locked")
+    run, words = CliRunner(), ["leftovers", "example", "--remove"]
     with pytest.raises(InputError, match="--run RUN --remove"):
-        run.invoke(platform, ["leftovers", "example", "--remove"], catch_exceptions=False)
-    assert not gcloud.calls()
-    done = run.invoke(platform, ["leftovers", "example", "--run", "r-1", "--remove"], catch_exceptions=False)
+        run.invoke(platform, words, catch_exceptions=False)
+    assert not empty.calls()
+    done = run.invoke(platform, [*words, "--run", "r-1"], catch_exceptions=False)
     assert done.exit_code == EXIT_FINDINGS and "locked" in done.output and "1 left" in done.output
-    assert ["storage", "rm", "--recursive", "gs://b/", f"--project={EXAMPLE.project}", "--quiet"] in gcloud.calls()
-    gcloud.answer("storage buckets list", [])
-    assert run.invoke(platform, ["leftovers", "example", "--run", "r-1", "--remove"]).exit_code == 0
+    assert ["storage", "rm", "--recursive", "gs://b/", f"--project={EXAMPLE.project}", "--quiet"] in empty.calls()
+    empty.answer("storage buckets list", [])
+    assert run.invoke(platform, [*words, "--run", "r-1"]).exit_code == 0

@@ -67,24 +67,18 @@ def test_a_proof_holds_and_leaves_nothing(proof: Proof, made: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("failing", "code"),
-    [("deploy", "open(made, 'w'); sys.exit('Quota exceeded')"), ("drill-train-gang", "sys.exit('1 objective missed')")],
+    ("faults", "last", "word"),
+    [
+        ({"deploy": "open(made, 'w'); sys.exit('Quota exceeded')"}, ("deploy", *CLEAN_UP), "Quota exceeded"),
+        ({"drill-train-gang": "sys.exit('1 objective missed')"}, ("drill-train-gang", *CLEAN_UP), "1 objective missed"),
+        ({"doctor": "sys.exit('quota: 0 of 16')"}, ("doctor",), "quota: 0 of 16"),  # nothing is there yet
+        ({"leftovers": "sys.exit('disk pvc-1 bills')"}, CLEAN_UP, "--remove"),
+    ],
 )
-def test_a_proof_that_fails_destroys(proof: Proof, made: Path, failing: str, code: str) -> None:
-    ended, steps, printed = proof(**{failing: code})
-    assert (ended, made.exists(), tuple(steps)[-4:]) == (EXIT_FINDINGS, False, (failing, *CLEAN_UP))
-    assert list(steps.values()).count("exit 1") == 1 and code.split("'")[-2] in printed
-
-
-def test_what_a_destroy_leaves_is_said_with_the_way_to_remove_it(proof: Proof) -> None:
-    code, steps, printed = proof(leftovers="sys.exit('disk pvc-1 bills')")
-    assert (code, steps["destroy"], steps["leftovers"]) == (EXIT_FINDINGS, "held", "exit 1")
-    assert "disk pvc-1 bills" in printed and "--remove" in printed.splitlines()[-1]
-
-
-def test_what_is_missing_before_the_start_costs_nothing(proof: Proof) -> None:
-    code, steps, _ = proof(doctor="sys.exit('quota: 0 of 16')")
-    assert (code, steps) == (EXIT_FINDINGS, {"doctor": "exit 1"})
+def test_a_failure_destroys(proof: Proof, made: Path, faults: dict[str, str], last: tuple[str, ...], word: str) -> None:
+    ended, steps, printed = proof(**faults)
+    assert (ended, made.exists(), tuple(steps)[-len(last) :]) == (EXIT_FINDINGS, False, last)
+    assert [name for name, verdict in steps.items() if verdict != "held"] == list(faults) and word in printed
 
 
 def test_a_second_interrupt_ends_the_destroy_and_what_is_left_is_still_looked_for(proof: Proof, made: Path) -> None:
@@ -95,26 +89,20 @@ def test_a_second_interrupt_ends_the_destroy_and_what_is_left_is_still_looked_fo
     assert tuple(steps)[-2:] == CLEAN_UP[1:] and "make destroy ENV=example" in printed.splitlines()[-1]
 
 
-def test_a_program_that_is_missing_fails_its_step_and_the_clean_up_follows(tmp_path: Path) -> None:
-    script = Script(folder=tmp_path, run="r")
-    assert not script.play([Step("a", 1, ("no-such-program",))], [step("away", "")], 600)
-    (_, verdict, _), (_, cleaned, _) = script.done
-    assert "no-such-program" in verdict and cleaned == "held"
-
-
-def test_what_was_paid_for_ends_the_proof_and_not_the_clean_up(tmp_path: Path) -> None:
-    steps = [step(name, "import time; time.sleep(60)") for name in ("a", "b")]
-    script = Script(folder=tmp_path, run="r")
-    assert not script.play(steps, [step("away", "pass")], 60.5)
-    assert [row[:2] for row in script.done] == [("a", "too long"), ("away", "held")]
-    assert not script.play(steps, [step("away", "pass")], 59)
-    assert [row[:2] for row in script.done[2:]] == [("a", "not begun"), ("away", "held")]
+def test_the_clean_up_follows_what_does_not_start_and_what_the_paid_time_ends(tmp_path: Path) -> None:
+    slow = [step(name, "import time; time.sleep(60)") for name in ("a", "b")]
+    for steps, within_s, verdict in (
+        ([Step("a", 1, ("no-such-program",))], 600.0, "[Errno 2] No such file or directory: 'no-such-program'"),
+        (slow, 60.5, "too long"),
+        (slow, 59.0, "not begun"),
+    ):
+        script = Script(folder=tmp_path, run="r")
+        assert not script.play(steps, [step("away", "pass")], within_s)
+        assert [row[:2] for row in script.done] == [("a", verdict), ("away", "held")]
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_an_interrupt_in_the_moment_a_step_starts_reaches_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: signal.Signals
-) -> None:
+def test_an_interrupt_at_a_steps_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: signal.Signals) -> None:
     started = subprocess.Popen
 
     def interrupted(*args: Any, **options: Any) -> Any:

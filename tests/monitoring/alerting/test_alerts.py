@@ -185,9 +185,7 @@ def test_they_come_after_those_of_the_platform_and_carry_their_own_runbook(outsi
         (("from monitoring", "import acme_absent\nfrom monitoring"), "acme_absent"),
     ],
 )
-def test_a_module_that_cannot_be_used_is_refused(
-    outside: str, tmp_path: Path, change: tuple[str, str], named: str
-) -> None:
+def test_an_unusable_module_is_refused(outside: str, tmp_path: Path, change: tuple[str, str], named: str) -> None:
     (tmp_path / "acme_alerts.py").write_text(MODULE.replace(*change))
     with pytest.raises(InputError) as error:
         alerts(EXAMPLE, [outside])

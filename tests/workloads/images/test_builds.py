@@ -86,9 +86,7 @@ def build(tmp_path: Path) -> Build:
     return Build(role="exporter", context=ROOT, base=BASE, target=target, arguments=arguments, scratch=tmp_path)
 
 
-def test_a_build_writes_its_digest_beside_the_others(
-    tools: Tools, digests: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_build_records_its_digest(tools: Tools, digests: Path, capsys: pytest.CaptureFixture[str]) -> None:
     tools.add("buildah")
     cli.build("example", ["exporter"], "buildah", base=BASE)
     known = json.loads(digests.read_text())

@@ -41,9 +41,7 @@ def test_every_batch_pod_has_the_proxy_beside_it_from_its_start_to_its_end(env: 
 
 
 @pytest.mark.parametrize("env", WITH_PROXY)
-def test_workers_log_in_at_the_proxy_as_their_service_account_and_hold_no_secret(
-    env: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_workers_log_in_as_their_service_account_without_a_secret(env: str, monkeypatch: pytest.MonkeyPatch) -> None:
     for _, template in pods(env):
         (proxy,) = template["spec"]["initContainers"]
         monkeypatch.setenv(ENV_DATABASE, variables(template)[ENV_DATABASE]["value"])

@@ -61,11 +61,7 @@ command(
 )
 command("prices", prices, "holdfast prices", "holdfast prices --refresh")
 command("churn", churn, "holdfast churn --events events", "holdfast churn --project my-project --since 30d --json")
-command(
-    "report",
-    report,
-    "holdfast report --events out/demo/events --out out/report.html",
-)
+command("report", report, "holdfast report --events out/demo/events --out out/report.html")
 command(
     "drill",
     drill,

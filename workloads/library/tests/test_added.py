@@ -72,9 +72,7 @@ def test_a_store_is_opened_by_its_scheme(install: Callable[[str, str], None], tm
 
 
 @pytest.mark.parametrize(("function", "got"), [("no_store", "str"), ("of_no_url", "argument"), ("gone", "gone")])
-def test_a_store_that_is_none_names_its_distribution(
-    install: Callable[[str, str], None], function: str, got: str
-) -> None:
+def test_a_broken_store_names_its_distribution(install: Callable[[str, str], None], function: str, got: str) -> None:
     install("holdfast.stores", f"acme = acme_parts:{function}")
     with pytest.raises(InputError) as error:
         open_storage("acme://runs")

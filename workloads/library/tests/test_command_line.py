@@ -46,9 +46,7 @@ def ended(*words: str) -> int:
         (["count", "a\u202eb"], r"a\u202eb"),
     ],
 )
-def test_a_command_line_that_cannot_be_read_is_refused_in_four_lines(
-    words: list[str], got: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_unreadable_command_line_is_refused(words: list[str], got: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert ended(*words) == 2
     first, second, *rest = capsys.readouterr().err.splitlines()
     assert first.startswith("error:   ") and second.startswith("  got:     ") and got in second
@@ -65,7 +63,7 @@ def test_no_command_at_all_shows_the_list(capsys: pytest.CaptureFixture[str]) ->
     assert "Commands:" in capsys.readouterr().err
 
 
-def test_a_question_that_nobody_answers_stops(
+def test_a_question_without_an_answer_stops(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def closed(*_: object) -> str:

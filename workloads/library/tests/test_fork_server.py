@@ -50,9 +50,7 @@ def start(server: ForkServer, tmp_path: Path) -> Callable[[str], Started]:
         ("os.kill(os.getpid(), 9)", -signal.SIGKILL, ""),
     ],
 )
-def test_it_ends_as_the_interpreter_would(
-    start: Callable[[str], Started], tmp_path: Path, code: str, ended: int, shown: str
-) -> None:
+def test_it_ends_as_python(start: Callable[[str], Started], tmp_path: Path, code: str, ended: int, shown: str) -> None:
     assert start(code).wait(60) == ended
     printed = (tmp_path / "out").read_text().splitlines()
     assert printed[0] == f"True yes {code} __main__ True"
