@@ -3,16 +3,13 @@
 A run is killed again and again until it is done; then its loss curve and its digest are held against those of
 a run that nothing disturbed, to the last bit. Kills hit a rank, the agent, the uploader or all of them, after
 a random number of steps, or the process that reaches a named point of staging, upload, commit, restore or
-retention. Two runs at a time, each forked from its own import of torch. With --minutes it stops early, and with the same
---results file the next call goes on.
+retention. Two runs at a time, each forked from its own import of torch.
 """
 
 import itertools
 import random
-import time
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -49,21 +46,19 @@ def plan(kills: int, seed: int) -> list[Kill]:
 
 def endless(kills: int, seed: int) -> Iterator[Kill]:
     """Some kills fall due after their run has ended; the next seeds' plans make up for them."""
-    plans = itertools.chain.from_iterable(plan(kills, later) for later in itertools.count(seed))
-    return (replace(kill, number=number) for number, kill in enumerate(plans))
+    return itertools.chain.from_iterable(plan(kills, later) for later in itertools.count(seed))
 
 
-def play(folder: Path, results: Results, *, kills: int, seed: int, until: float) -> None:
+def play(folder: Path, results: Results, *, kills: int, seed: int) -> None:
     reference = new_run(Run, folder / "undisturbed")
     if reference.complete() != 0:
         raise RuntimeError(f"the undisturbed run failed:\n{reference.log()}")
 
     def over() -> bool:
-        return sum(start.struck for start in results.starts()) >= kills or time.monotonic() > until
+        return sum(start.struck for start in results.starts()) >= kills
 
     def lane(number: int) -> None:
-        done = {start.number for start in results.starts()}
-        mine = share(itertools.islice(endless(kills, seed), number, None, LANES), done, over)
+        mine = share(endless(kills, seed), number, LANES, over)
         with run_server() as server:
             kind = partial(Run, server=server)
             Lane(folder=folder / f"lane-{number}", reference=reference, results=results, kind=kind).play(mine)

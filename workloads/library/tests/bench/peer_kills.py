@@ -1,13 +1,10 @@
 """`python -m workloads.library.tests.bench.peer_kills [--kills N] [--seed S]`: kill nodes of sharded gangs, alone and together, at random moments and at each named point.
 
 Four nodes as processes with a small state. A gang is struck until it has done its steps, then the next one begins, three
-gangs at a time. The bits of each restore and of each end are held against those of a run that nothing disturbed. With
---minutes it stops early, and with the same --results file the next call goes on.
+gangs at a time. The bits of each restore and of each end are held against those of a run that nothing disturbed.
 """
 
-import time
 from collections import Counter
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -31,16 +28,12 @@ def enough(results: Results, kills: int) -> bool:
     return results.kills() >= kills and all(times >= fewest for times in taken(results.struck()).values())
 
 
-def play(folder: Path, results: Results, *, kills: int, seed: int, until: float) -> None:
+def play(folder: Path, results: Results, *, kills: int, seed: int) -> None:
     reference = undisturbed(folder / "undisturbed")
 
-    def over() -> bool:
-        return enough(results, kills) or time.monotonic() > until
-
     def lane(number: int) -> None:
-        done = {each.number for each in results.struck()}
         (own := folder / f"lane-{number}").mkdir()
-        mine = share(islice(endless(seed), number, None, LANES), done, over)
+        mine = share(endless(seed), number, LANES, lambda: enough(results, kills))
         Lane(folder=own, reference=reference, results=results).play(mine)
 
     side_by_side(LANES, lane)

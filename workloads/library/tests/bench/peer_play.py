@@ -2,7 +2,7 @@
 
 Nodes are lost at once, alone and together, or where one of their processes reaches a named point. Each lost one is
 replaced at once. After each blow the gang must restore and copy on, and every start and the end must have the bits of
-an undisturbed run. Every blow leaves one JSON line in the results, so that a matrix can be played in slices.
+an undisturbed run. Every blow leaves one JSON line in the results, which the lanes share.
 """
 
 import time
@@ -46,7 +46,6 @@ class Found:
 class Struck(Found):
     """What one blow came to."""
 
-    number: int
     kind: str
     kills: int
     reached: bool
@@ -155,7 +154,6 @@ class Play(Blows):
         texts = {path.name: path.read_text()[size:] for path, size in read.items()}
         return Struck(
             **self.found(),
-            number=blow.number,
             kind=blow.kind,
             kills=kills,
             reached=self.unreached == unreached,

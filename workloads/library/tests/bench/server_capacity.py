@@ -28,11 +28,8 @@ def batching(folder: Path, *, seconds: float) -> dict[str, Any]:
     for name, batch in (("batched", BATCH), ("single", 1)):
         with served(folder, "--batch", str(batch)) as server:
             counted = k6(url(server), seconds=seconds, users=USERS, folder=folder)
-            batches = server.metric("holdfast_server_batch_items_count")
-            figures[f"{name}_items_a_batch"] = round(server.metric("holdfast_server_batch_items_sum") / batches, 1)
             figures[f"{name}_per_s"] = round(counted.ok / seconds, 1)
             figures[f"{name}_p99_ms"] = counted.answered_ms.get("p(99)")
-            figures[f"{name}_failed"] = counted.failed - counted.codes.get("429", 0)
     figures["batching_factor"] = round(figures["batched_per_s"] / figures["single_per_s"], 2)
     return figures
 
@@ -44,7 +41,6 @@ def overload(folder: Path, *, seconds: float) -> dict[str, Any]:
     with served(folder, *options) as server, sampled(lambda: rss_mib(server.process.pid), 0.5) as seen:
         counted = k6(url(server), rate=OVERLOAD * capacity, seconds=seconds, users=1000, folder=folder)
     return {
-        "overload_capacity_per_s": round(capacity, 1),
         "overload_answered_share": round(counted.ok / seconds / capacity, 3),
         "overload_bound_ms": round(1000 * (DEADLINE_S + batch_s)),
         "overload_answered_p99_ms": counted.answered_ms.get("p(99)"),

@@ -50,7 +50,6 @@ def under_load(fleet: Fleet, actions: Sequence[Action], name: str, *, rate: floa
             "actions": done,  # those that found a replica to hit
             "actions_wanted": len(actions),
             "codes": counted.codes,
-            "p99_ms": counted.answered_ms.get("p(99)"),
             "by_proxy": fleet.stat("upstream_rq_2xx"),
             "by_servers": fleet.answered() if name == COUNTING else None,
         }

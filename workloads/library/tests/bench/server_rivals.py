@@ -7,20 +7,18 @@ same machine; the median of the turns counts.
 import http.client
 import json
 import os
-import sys
 from collections.abc import Generator
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from statistics import median
 from typing import Any
 
-from holdfast.drill.pods import Pod, owned
 from holdfast.drill.serving.fleet import HOST, free_port
 from workloads.library.tests.bench.rival_home import CannotRun, home
 from workloads.library.tests.bench.server_capacity import BATCH, USERS, url
 from workloads.library.tests.bench.server_client import BODY, k6
-from workloads.library.tests.inference.server.serving import served
-from workloads.library.tests.processes import until
+from workloads.library.tests.inference.server.serving import Served, running, served
+from workloads.library.tests.processes import kill_family, until
 
 ROOT = Path(__file__).parents[4]
 OURS, LITSERVE = "holdfast", "litserve"
@@ -29,7 +27,6 @@ STEADY_PER_S = 300.0
 TURNS = 3
 WARM_S = 5.0
 _START_S = 120.0
-_OWNER = "bench-server-rivals"
 ONE = json.dumps({"text": json.loads(BODY)["inputs"][0]["data"][0]})
 
 
@@ -58,8 +55,6 @@ def _measured(at: str, body: str, folder: Path, seconds: float) -> dict[str, flo
         "per_s": full.ok / half_s,
         "p99_ms": full.answered_ms.get("p(99)", float("inf")),
         "steady_p99_ms": steady.answered_ms.get("p(99)", float("inf")),
-        "failed": float(full.failed + steady.failed),
-        "arrivals_not_made": float(steady.dropped),
     }
 
 
@@ -68,24 +63,22 @@ def _started(folder: Path) -> Generator[int]:
     """Its port, once it has answered a request."""
     python, port = home(LITSERVE) / "bin" / "python", free_port()
     paths = os.pathsep.join(map(str, (ROOT, ROOT / "workloads" / "library")))
-    env = {"PYTHONPATH": paths, "PATH": f"{python.parent}{os.pathsep}{os.environ['PATH']}"}
-    with owned(_OWNER):
-        log = folder / "logs" / f"{LITSERVE}.log"
-        words = ("-m", "workloads.library.tests.bench.server_rival_litserve", str(BATCH), str(port))
-        pod = Pod([str(python), *words], log=log, owner=_OWNER, env=env)
+    env = os.environ | {"PYTHONPATH": paths, "PATH": f"{python.parent}{os.pathsep}{os.environ['PATH']}"}
+    command = [str(python), "-m", "workloads.library.tests.bench.server_rival_litserve", str(BATCH), str(port)]
+    log = folder / f"{LITSERVE}.log"
+    with log.open("wb") as out, running(command, out, env) as process:
         try:
-            alive = lambda: pod.exit_code is None  # noqa: E731
-            until(lambda: _answers(port), alive=alive, within_s=_START_S, pause_s=0.1)
+            server = Served(process, log, port)
+            until(lambda: _answers(server), alive=lambda: process.poll() is None, within_s=_START_S, pause_s=0.1)
+            yield port
         except (TimeoutError, ChildProcessError):
-            print(pod.tail(40), file=sys.stderr)
-            raise CannotRun(f"did not answer: {pod.tail(1)}") from None
-        yield port
+            raise CannotRun(f"did not answer: {log.read_text(errors='replace')[-1000:]}") from None
+        finally:
+            kill_family(process.pid)
 
 
-def _answers(port: int) -> bool:
-    with closing(http.client.HTTPConnection(HOST, port, timeout=10)) as connection:
-        try:
-            connection.request("POST", "/predict", ONE, {"Content-Type": "application/json"})
-            return connection.getresponse().status == 200
-        except (OSError, http.client.HTTPException):
-            return False
+def _answers(server: Served) -> bool:
+    try:
+        return server.request("POST", "/predict", ONE.encode(), {"Content-Type": "application/json"}).status == 200
+    except (OSError, http.client.HTTPException):
+        return False

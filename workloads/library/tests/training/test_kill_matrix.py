@@ -57,8 +57,8 @@ def test_a_run_killed_at_points_and_moments_ends_with_the_same_bits(tmp_path: Pa
 
 def test_a_run_that_never_restores_fails_although_its_bits_are_right(tmp_path: Path) -> None:
     results, lost = Results(path=tmp_path / "results"), LOST_STEPS_MAX + 1
-    results.add(Start(number=0, target="all", struck=True, lost_steps=None, restored=0))
-    results.add(Start(number=-1, target="nothing", struck=False, lost_steps=lost, restored=0, committed=lost))
+    results.add(Start(target="all", struck=True, lost_steps=None, restored=0))
+    results.add(Start(target="nothing", struck=False, lost_steps=lost, restored=0, committed=lost))
     results.add(Comparison(run="killed-1"))
     assert missed(results, 1) == {
         "restores_happened",

@@ -32,7 +32,7 @@ def test_every_start_of_a_gang_that_is_struck_again_and_again_has_the_bits_of_an
     tmp_path: Path,
 ) -> None:
     results = Results(path=tmp_path / "results")
-    blows = (Blow(number=number, kind=kind, place=(1 + number) % 4) for number, kind in enumerate(SAMPLE))
+    blows = (Blow(kind=kind, place=(1 + number) % 4) for number, kind in enumerate(SAMPLE))
     Lane(folder=tmp_path, reference=peer_play.undisturbed(tmp_path / "undisturbed"), results=results).play(blows)
     struck, ended = results.struck(), results.ended()
     assert [(gang.wrong, gang.zombies, gang.stuck) for gang in ended] == [([], [], "")] * len(ended)
