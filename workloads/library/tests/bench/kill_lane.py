@@ -22,6 +22,7 @@ import psutil
 from holdfast.checkpoint.failpoints import POINTS
 from holdfast.contract.environment import ENV_KILL_AT
 from workloads.library.tests.bench.result import ended, options
+from workloads.library.tests.fork_server import ForkServer
 from workloads.library.tests.processes import alive, each, family
 from workloads.library.tests.training.runs import PATIENCE_S, Event, Run
 from workloads.library.tests.training.warm import Fork
@@ -68,7 +69,10 @@ class Comparison:
     differing: str = ""
 
 
-@dataclass(kw_only=True)
+T = TypeVar("T")
+
+
+@dataclass
 class Records:
     """An append-only file of lines, shared by the lanes."""
 
@@ -77,28 +81,21 @@ class Records:
     def add(self, record: Any) -> None:
         """`record`: a dataclass."""
         with self.path.open("a") as file:
-            file.write(json.dumps(asdict(record)) + "\n")
+            file.write(json.dumps({type(record).__name__: asdict(record)}) + "\n")
 
-    def lines(self) -> list[dict[str, Any]]:
+    def of(self, kind: type[T]) -> list[T]:
         text = self.path.read_text() if self.path.exists() else ""
-        return [json.loads(line) for line in text.rpartition("\n")[0].splitlines()]
-
-
-RecordsT = TypeVar("RecordsT", bound=Records)
+        lines = map(json.loads, text.rpartition("\n")[0].splitlines())
+        return [kind(**line[kind.__name__]) for line in lines if kind.__name__ in line]
 
 
 def played(
-    about: str | None,
-    kind: Callable[..., RecordsT],
-    play: Callable[..., None],
-    verdict: Callable[[RecordsT, int], dict[str, Any]],
-    *,
-    kills: int,
+    about: str | None, play: Callable[..., None], verdict: Callable[[Records, int], dict[str, Any]], *, kills: int
 ) -> NoReturn:
     """The command line of a kill matrix."""
     o = options(about, kills=kills, seed=1)
     with tempfile.TemporaryDirectory(prefix="holdfast-kills-") as folder:
-        results = kind(path=Path(folder) / "results.jsonl")
+        results = Records(Path(folder) / "results.jsonl")
         play(Path(folder), results, kills=o.kills, seed=o.seed)
         found = verdict(results, o.kills)
     ended(found, found.pop("goals"))
@@ -120,20 +117,12 @@ def share(plan: Iterator[Any], lane: int, lanes: int, over: Callable[[], bool]) 
         yield planned
 
 
-class Results(Records):
-    def starts(self) -> list[Start]:
-        return [Start(**line) for line in self.lines() if "target" in line]
-
-    def comparisons(self) -> list[Comparison]:
-        return [Comparison(**line) for line in self.lines() if "run" in line]
-
-
 @dataclass(kw_only=True)
 class Lane:
     folder: Path
     reference: Run
-    results: Results
-    kind: Callable[..., Run] = Run
+    results: Records
+    server: ForkServer
     _runs: int = 0
 
     def play(self, kills: Iterator[Kill]) -> None:
@@ -153,7 +142,7 @@ class Lane:
 
     def _new_run(self) -> Run:
         self._runs += 1
-        return new_run(self.kind, self.folder / f"killed-{self._runs}")
+        return new_run(self.server, self.folder / f"killed-{self._runs}")
 
     def _compare(self, run: Run) -> None:
         differing = ""
@@ -194,8 +183,8 @@ class Lane:
         )
 
 
-def new_run(kind: Callable[..., Run], folder: Path) -> Run:
-    return kind(folder=folder, steps=STEPS, every=EVERY, options=OPTIONS)
+def new_run(server: ForkServer | None, folder: Path) -> Run:
+    return Run(folder=folder, steps=STEPS, every=EVERY, options=OPTIONS, server=server)
 
 
 def _at_random(run: Run, process: subprocess.Popen[str], kill: Kill, begun: int) -> bool:

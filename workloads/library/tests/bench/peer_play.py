@@ -55,23 +55,12 @@ class Struck(Found):
     taken: list[str]
 
 
-class Results(Records):
-    def struck(self) -> list[Struck]:
-        return [Struck(**line) for line in self.lines() if "kind" in line]
-
-    def ended(self) -> list[Found]:
-        return [Found(**line) for line in self.lines() if "kind" not in line]
-
-    def kills(self) -> int:
-        return sum(each.kills for each in self.struck())
-
-
 @dataclass(kw_only=True)
 class Lane:
     folder: Path
     reference: dict[int, str]
     """Digest of the state by step."""
-    results: Results
+    results: Records
 
     def play(self, blows: Iterator[Blow]) -> None:
         """Those for gangs without a commit come first in a gang; the others in their order."""
