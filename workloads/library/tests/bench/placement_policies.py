@@ -75,30 +75,24 @@ def paths_of(traces: list[Trace]) -> Paths:
     return Paths(edges_h=edges, starts_up=np.concatenate([path.starts_up for path in each]))
 
 
-def synthetic(
-    name: str, *, up_h: tuple[float, float], down_h: tuple[float, float], hours: float, seed: int, gap_s: float = 195.0
-) -> Trace:
-    """A recording with spells of the given (mean, median), lognormal: means far above medians, as in real ones."""
-    rng = np.random.default_rng(seed)
-    # Three times what the means need: with tails like these the first draws may fall far short.
-    count = int(hours / (up_h[0] + down_h[0]) * 3) + 50
-    spells = np.stack([_lognormal(rng, *down_h, count), _lognormal(rng, *up_h, count)], axis=1).ravel()
-    edges = np.cumsum(spells)
-    ticks = np.arange(0.0, min(hours, float(edges[-1])), gap_s / 3600.0)
-    return Trace(name=name, gap_h=gap_s / 3600.0, up=np.searchsorted(edges, ticks, side="right") % 2 == 1)
+def made_up(hours: float = 1092.0, gap_h: float = 195.0 / 3600.0) -> list[Trace]:
+    """Recordings with spells of the given (mean, median), lognormal: means far above medians, as in real ones."""
+    traces: list[Trace] = []
+    for seed, (name, (up_h, down_h)) in enumerate(SPELLS.items()):
+        rng = np.random.default_rng(seed)
+        # Three times what the means need: with tails like these the first draws may fall far short.
+        count = int(hours / (up_h[0] + down_h[0]) * 3) + 50
+        spells = np.stack([_lognormal(rng, *down_h, count), _lognormal(rng, *up_h, count)], axis=1).ravel()
+        edges = np.cumsum(spells)
+        ticks = np.arange(0.0, min(hours, float(edges[-1])), gap_h)
+        traces.append(Trace(name=name, gap_h=gap_h, up=np.searchsorted(edges, ticks, side="right") % 2 == 1))
+    return traces
 
 
 def _lognormal(rng: np.random.Generator, mean: float, median: float, count: int) -> Floats:
     # Of a lognormal, mean over median is exp(sigma^2 / 2).
     sigma = math.sqrt(2.0 * math.log(max(mean / median, 1.0 + 1e-9)))
     return rng.lognormal(math.log(median), sigma, count)
-
-
-def made_up() -> list[Trace]:
-    return [
-        synthetic(name, up_h=up, down_h=down, hours=1092, seed=seed)
-        for seed, (name, (up, down)) in enumerate(SPELLS.items())
-    ]
 
 
 Costs = dict[str, dict[str, dict[str, float]]]

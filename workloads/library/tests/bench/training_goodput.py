@@ -10,9 +10,7 @@ evictions a third of a slice apart.
 """
 
 import contextlib
-import os
 import random
-import signal
 import statistics
 import subprocess
 import sys
@@ -25,7 +23,7 @@ from typing import Any
 
 from holdfast.training.config import TrainConfig
 from workloads.library.tests.training.hooks import before_import
-from workloads.library.tests.training.runs import NAIVE, Run
+from workloads.library.tests.training.runs import NAIVE, Run, notice
 
 WINDOW_S = 15.0
 SLICE_S = 105.0
@@ -149,8 +147,10 @@ def _played(run: Variant, length_s: float) -> Slice:
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(length_s)
         noticed = time.time()
-        _preempt(process)
-        ended = time.time()
+        notice(process)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(WINDOW_S)
+    ended = time.time()  # what the window has left is killed
     windows = [event for event in run.events()[begun:] if event["event"] == "window"]
     counts = [steps_in(event) for event in windows]
     step_seconds = tuple(event["seconds"] / count for event, count in zip(windows, counts, strict=True))
@@ -220,13 +220,3 @@ def _where(name: str, turns: list[dict[str, Slice]]) -> dict[str, float]:
 
     found = [causes(turn) for turn in turns]
     return {cause: round(statistics.mean(each[cause] for each in found), 2) for cause in found[0]}
-
-
-def _preempt(process: subprocess.Popen[str]) -> None:
-    """The kubelet's way: SIGTERM to the first process, the window, SIGKILL to all."""
-    process.send_signal(signal.SIGTERM)
-    with contextlib.suppress(subprocess.TimeoutExpired):
-        process.wait(WINDOW_S)
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
