@@ -23,10 +23,10 @@ POINTS = (
 IN_AN_EPOCH_CHANGE = ("gang.report", "gang.propose", "gang.proposed")
 """Of a survivor, so another node is lost first."""
 STAGED, OLDER, STORE, FULL, LIAR = "staged damaged", "newest damaged", "all damaged", "full", "liar"
-UNCOMMITTED = "uncommitted damaged"
-DAMAGED = {STAGED: 2, STORE: 1, UNCOMMITTED: 1}
+UNCOMMITTED, COPY = "uncommitted damaged", "copy damaged"
+DAMAGED = {STAGED: 2, STORE: 1, UNCOMMITTED: 1, COPY: -1}
 """The distance to the node that is lost when the memory of one is damaged."""
-SPOILT = ("stopped", "zombie", STAGED, OLDER, STORE, "copy damaged", FULL, LIAR, UNCOMMITTED)
+SPOILT = ("stopped", "zombie", STAGED, OLDER, STORE, COPY, FULL, LIAR, UNCOMMITTED)
 KINDS = (*TOGETHER, *POINTS, *IN_AN_EPOCH_CHANGE, *SPOILT)
 TIMES = {"neighbours": 2, STORE: 2, LIAR: 3, OLDER: 4, STAGED: 3, FULL: 3, UNCOMMITTED: 3}
 """In a round, where not once: of 300 kills each fall-back must come ten times."""

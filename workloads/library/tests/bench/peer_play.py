@@ -15,7 +15,7 @@ from typing import Any
 
 from workloads.library.tests.bench.kill_lane import Records
 from workloads.library.tests.bench.peer_blows import REFUSED, SILENT_S, Blows, Over, Stuck
-from workloads.library.tests.bench.peer_kinds import FULL, LIAR, NODES, OLDER, STAGED, STORE, UNCOMMITTED, Blow
+from workloads.library.tests.bench.peer_kinds import COPY, FULL, LIAR, NODES, OLDER, STAGED, STORE, UNCOMMITTED, Blow
 from workloads.library.tests.fork_server import ForkServer
 from workloads.library.tests.training.elastic.sharded_gangs import CHILD, ShardedGang
 
@@ -23,7 +23,7 @@ SETTINGS = {"steps": 20, "every": 4, "peer_steps": 1, "pace_s": 0.2}
 MODULES = ("holdfast.commands", "holdfast.training.elastic.in_place", CHILD, "torch._dynamo")
 KEEPS = ("one", "two others", STAGED)
 """After these no step that was copied may be lost."""
-COPIED = {"one": 1, "two others": 1, STORE: 1, "copy damaged": 1, FULL: 1, STAGED: 1}
+COPIED = {"one": 1, "two others": 1, STORE: 1, COPY: 1, FULL: 1, STAGED: 1}
 """Of these the gang first has so many versions copied; others may strike before anything is copied again."""
 MEMORY, COPIES, VERSION = "memory", "the copy of what was staged", "an older version in memory"
 BUCKET, INSTEAD = "bucket", "bucket, since memory does not verify"

@@ -20,11 +20,6 @@ pytestmark = pytest.mark.gpu
 MIB = 1 << 20
 
 
-@pytest.fixture(autouse=True)
-def gpu(require: Callable[[object, str], None]) -> None:
-    require(torch.cuda.is_available(), "no GPU")
-
-
 State = dict[str, Any]
 
 

@@ -8,7 +8,6 @@ from typing import Any, TypeVar
 
 import pytest
 
-from tests import support
 from workloads.library.tests.gpu.test_training import uses_gpu
 from workloads.library.tests.processes import family
 from workloads.library.tests.training.elastic.gangs import Gang
@@ -21,9 +20,6 @@ Make = Callable[..., Any]
 
 @pytest.fixture
 def make(tmp_path: Path) -> Iterator[Make]:
-    import torch
-
-    support.require(torch.cuda.is_available(), "no GPU is visible")
     with ExitStack() as made:
 
         def gang(kind: type[Kind], name: str, *arguments: None, **settings: Any) -> Kind:
