@@ -52,7 +52,6 @@ def verdict(results: Records, wanted: int) -> dict[str, Any]:
     fallbacks, kinds = taken(struck), Counter[str]()
     for each in struck:
         kinds[each.kind] += each.kills if each.reached else 0
-    seconds = sorted(each.seconds for each in struck) or [0.0]
     goals = {
         f"at_least_{wanted}_kills": killed(struck) >= wanted,
         "every_kind_and_point": all(kinds[kind] for kind in KINDS),
@@ -64,13 +63,10 @@ def verdict(results: Records, wanted: int) -> dict[str, Any]:
     return {
         "schema": "holdfast.bench.peer-kills/1",
         "kills": killed(struck),
-        "kinds": len(KINDS),
         "kills_by_kind": {kind: kinds[kind] for kind in KINDS},
-        "points_not_reached": sum(not each.reached for each in struck),
         "gangs": len(ended),
         "starts_compared": sum(each.starts for each in found),
         "fallbacks": fallbacks,
-        "whole_again_s": {"median": seconds[len(seconds) // 2], "worst": seconds[-1]},
         "wrong": len(wrong),
         "commits_by_zombies": len(zombies),
         "stuck": len(stuck),

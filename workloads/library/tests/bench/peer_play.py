@@ -50,8 +50,6 @@ class Struck(Found):
     kills: int
     reached: bool
     """The named point, if any."""
-    seconds: float
-    """From the blow to the first whole version after it."""
     taken: list[str]
 
 
@@ -134,7 +132,6 @@ class Play(Blows):
         read = {path: path.stat().st_size for path in self._gang.folder.glob("log-*")}
         wait_until = time.monotonic() + blow.delay_s
         self.wait(lambda: time.monotonic() >= wait_until)
-        began = time.monotonic()
         kills = self.strike(blow)
         self.settled()
         restored = self._gang.of("restore")[-1]["step"]
@@ -146,7 +143,6 @@ class Play(Blows):
             kind=blow.kind,
             kills=kills,
             reached=self.unreached == unreached,
-            seconds=round(time.monotonic() - began, 2),
             taken=[*self._taken(blow, restored, texts["log-0"], "".join(texts.values()))],
         )
 
