@@ -14,7 +14,6 @@ import os
 import statistics
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -123,7 +122,6 @@ def processor_s(processes: Mapping[int, object]) -> float:
 
 def main() -> None:
     o = options(__doc__, mb=2048, rounds=3)
-    began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="holdfast-peers-") as name:
         found, states, cost = measured(Path(name), o.mb, o.rounds)
     memory = states[COPIES] - states[BUCKET]
@@ -151,7 +149,6 @@ def main() -> None:
         "cost": cost,
         "memory": round(memory, 2),
         "nvrx": NVRX,
-        "wall_s": round(time.monotonic() - began),
     }
     ended({"schema": "holdfast.bench.peers/1"} | facts | result, goals)
 

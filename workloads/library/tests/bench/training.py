@@ -27,9 +27,9 @@ from workloads.library.tests.bench.training_goodput import (
     WINDOW_S,
     goodput,
     longest,
+    restarts,
 )
 from workloads.library.tests.bench.training_published import NOTICED, published_plan
-from workloads.library.tests.bench.training_restarts import restarts
 from workloads.library.tests.bench.training_stops import stops
 
 STARTUP_PARTS = {"interpreter", "torch import", "rendezvous", "corpus", "restore", "first step"}

@@ -6,7 +6,7 @@ the same model on the same batches, so a step is worth the same for each: its me
 together. Productive is what the slice added to what a restart finds in the storage; the rest is named by its cause.
 
 In `longest` a step also waits, as one on a GPU would, and needs little CPU. So the variants run in parallel, with their
-evictions a third of a slice apart.
+evictions a third of a slice apart. `restarts` has the same variants, in turns, without an eviction.
 """
 
 import contextlib
@@ -47,6 +47,7 @@ T_975 = (12.71, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2
 JITTER_S = 10.0
 ENDLESS = 10_000_000
 EVERY = 50
+RESTARTS = 5
 OURS, THEIRS = "holdfast", "naive"
 TORCHRUN = "torchrun + dcp.async_save"
 
@@ -97,6 +98,25 @@ class Slice:
     """The mean of each window."""
 
 
+def restarts(folder: Path) -> dict[str, Any]:
+    """From the birth of a pod's first process to its first step after a restore; ours also in the parts that its
+    `startup` event names."""
+    variants = _variants(folder, steps=10, every=5, report_every=1)
+    seconds: dict[str, list[float]] = {name: [] for name in variants}
+    for number in range(RESTARTS):
+        for name, run in variants.items():
+            run.steps = 12 + 2 * number
+            begun, launched = len(run.events()), time.time()
+            _complete(run)
+            first = next(event for event in run.events()[begun:] if event["event"] == "window")
+            seconds[name].append(first["t"] - launched)
+    startups = [event["phases"] for event in variants[OURS].of("startup")[1:]]
+    return {
+        "first_step_s": {name: round(statistics.median(found), 2) for name, found in seconds.items()},
+        "parts": {name: round(statistics.median(phases[name] for phases in startups), 2) for name in startups[0]},
+    }
+
+
 def goodput(folder: Path, evictions: int, *, seeds: int = 3, slice_s: float = SLICE_S) -> dict[str, Any]:
     """Share of the time that went into steps that were kept, by variant and as differences within each turn."""
     turns: list[dict[str, Slice]] = []
@@ -126,7 +146,7 @@ def longest(folder: Path, *, evictions: int = LONGEST_EVICTIONS, slice_s: float 
 
 
 def _variants(folder: Path, **more: Any) -> dict[str, Variant]:
-    """Each has left a checkpoint, so that every slice begins with a restore."""
+    """Each has left a checkpoint, so that every further start begins with a restore."""
     options: dict[str, Any] = {"steps": EVERY, "every": EVERY, "report_every": TrainConfig.report_every, **more}
     found = {
         OURS: Variant(folder=folder / "holdfast", **options),
@@ -134,10 +154,14 @@ def _variants(folder: Path, **more: Any) -> dict[str, Variant]:
         TORCHRUN: DcpRun(folder=folder / "dcp", **options),
     }
     for run in found.values():
-        if run.complete() != 0:
-            raise RuntimeError(f"the first start failed:\n{run.log()}")
+        _complete(run)
         run.steps = ENDLESS
     return found
+
+
+def _complete(run: Run) -> None:
+    if run.complete() != 0:
+        raise RuntimeError(f"a start failed:\n{run.log()}")
 
 
 def _played(run: Variant, length_s: float) -> Slice:
