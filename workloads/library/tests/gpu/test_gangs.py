@@ -2,9 +2,9 @@
 
 import signal
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import pytest
 
@@ -14,7 +14,6 @@ from workloads.library.tests.training.elastic.gangs import Gang
 from workloads.library.tests.training.elastic.sharded_gangs import ShardedGang
 
 pytestmark = pytest.mark.gpu
-Kind = TypeVar("Kind", Gang, ShardedGang)
 Make = Callable[..., Any]
 
 
@@ -22,10 +21,8 @@ Make = Callable[..., Any]
 def make(tmp_path: Path) -> Iterator[Make]:
     with ExitStack() as made:
 
-        def gang(kind: type[Kind], name: str, *arguments: None, **settings: Any) -> Kind:
-            found = kind(tmp_path / name, *arguments, device="cuda", **settings)
-            made.callback(found.close)
-            return found
+        def gang(kind: type[Any], name: str, *arguments: None, **settings: Any) -> Any:
+            return made.enter_context(closing(kind(tmp_path / name, *arguments, device="cuda", **settings)))
 
         yield gang
 
