@@ -2,7 +2,6 @@
 
 import contextlib
 import json
-import math
 import statistics
 import time
 from collections.abc import Iterator
@@ -11,6 +10,7 @@ from typing import Any
 
 import psutil
 
+from holdfast.report.capacity import at
 from workloads.library.tests.bench.kill_lane import side_by_side
 from workloads.library.tests.bench.training_goodput import ENDLESS
 from workloads.library.tests.fork_server import ForkServer
@@ -67,7 +67,7 @@ def stops(folder: Path, samples: int) -> dict[str, Any]:
     exits = sorted(stop["exit_s"] for stop in taken)
     return {
         "samples": len(taken),
-        "exit_s_p99": round(exits[math.ceil(0.99 * len(exits)) - 1], 2),  # the worst of fewer than 100
+        "exit_s_p99": round(at(exits, 99), 2),  # the worst of fewer than 100
         "exit_s_frozen_uploader": round(max(stop["exit_s"] for stop in every if stop["frozen"]), 2),
         "consensus_beyond_step_s_worst": round(max(stop["consensus_beyond_step_s"] for stop in taken), 3),
     }
