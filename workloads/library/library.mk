@@ -24,8 +24,8 @@ test-mutants: setup tools ## Break the product in one place at a time: named tes
 fuzz: setup ## Hostile input at every border, for an hour: SECONDS=3600 [SEED=n]
 	@$(PY) -m workloads.library.tests.fuzz --seconds $(or $(SECONDS),3600) $(if $(SEED),--seed $(SEED))
 
-kill-matrix: setup ## 200 kills of the trainer, then of batch workers (long); RESULTS=FILE goes on where it stopped
-	@$(PY) -m workloads.library.tests.bench.kill_matrix $(if $(RESULTS),--results $(RESULTS))
+kill-matrix: setup ## 200 kills of the trainer, then of batch workers (long)
+	@$(PY) -m workloads.library.tests.bench.kill_matrix
 	@$(PY) -m workloads.library.tests.bench.batch_kills
 
 bench-synth: setup ## Each bench prints a table and last a JSON line with its goals
@@ -68,4 +68,4 @@ bench-peers: setup tools
 	@$(PY) -m workloads.library.tests.bench.peers $(if $(MB),--mb $(MB)) $(if $(ROUNDS),--rounds $(ROUNDS))
 
 bench-peer-kills: setup
-	@$(PY) -m workloads.library.tests.bench.peer_kills $(if $(RESULTS),--results $(RESULTS)) $(if $(MINUTES),--minutes $(MINUTES))
+	@$(PY) -m workloads.library.tests.bench.peer_kills

@@ -25,10 +25,10 @@ def bucket(folder: Path, name: str, *options: str, **variables: str) -> Iterator
     `variables`: of the emulator."""
     (straight, limited), passed = free_ports(2), folder / "passed"
     passed.write_text("0")
-    shaped = ["--port", str(limited), "--target", str(straight), "--mb-per-s", str(STREAM_MB_PER_S)]
+    shaped = [str(each) for each in (limited, straight, STREAM_MB_PER_S, passed)]
     commands = [
         [build(TOOLS["gcsemulator"]), "-host", "127.0.0.1", "-port", str(straight), *options],
-        [sys.executable, "-m", "workloads.library.tests.bench.shaped", *shaped, "--passed", str(passed)],
+        [sys.executable, "-m", "workloads.library.tests.bench.shaped", *shaped],
     ]
     environment, quiet = os.environ | variables, subprocess.DEVNULL
     servers = [subprocess.Popen(each, cwd=ROOT, env=environment, stdout=quiet, stderr=quiet) for each in commands]

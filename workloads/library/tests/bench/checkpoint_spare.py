@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 
+from holdfast.report.capacity import at
 from workloads.library.tests.bench.checkpoint_bare import BareCopy
 from workloads.library.tests.bench.checkpoint_methods import Holdfast, Method
 from workloads.library.tests.bench.checkpoint_rank import Step, make_state, run, warm_up
@@ -97,8 +98,7 @@ def ratio(ours: Sequence[Round], others: Sequence[Round]) -> dict[str, Any]:
 
 
 def _p95(rounds: Sequence[Round]) -> float:
-    steps = sorted(one for found in rounds for one in found)
-    return steps[min(len(steps) - 1, int(0.95 * len(steps)))]
+    return at(sorted(one for found in rounds for one in found), 95)
 
 
 if __name__ == "__main__":

@@ -42,19 +42,31 @@ def torchft_killed(folder: Path, options: Sequence[str] = ()) -> float:
     member = [str(binaries / "python"), str(FT_MEMBER), f"http://{address}", str(steps), COLLECTIVE_S]
     server = _started(lighthouse, folder)
     members = [_started(member, folder) for _ in range(MEMBERS)]
+
+    def stepped(size: int, since: float = 0.0) -> list[float]:
+        """When, with so many members."""
+        return [t for t, count in _lines(steps) if count == size and t > since]
+
+    def all_there() -> bool:
+        return all(each.poll() is None for each in members)
+
     try:
-        _met(steps, members, folder)
+        until(
+            lambda: len(stepped(MEMBERS)) > 20 * MEMBERS,
+            "steps of all",
+            alive=all_there,
+            within_s=LIMIT_S,
+            pause_s=0.05,
+        )
         _end(members[1])
         began = time.monotonic()
-
-        def after() -> list[float]:
-            return [t for t, size in _lines(steps) if size == MEMBERS - 1 and t > began]
-
-        try:
-            (first, *_) = until(after, within_s=LIMIT_S, pause_s=0.05)
-        except TimeoutError:
-            raise CannotRun(f"the others did not step again within {LIMIT_S:g} s") from None
-        return first - began
+        return (
+            until(lambda: stepped(MEMBERS - 1, began), "a step of the others", within_s=LIMIT_S, pause_s=0.05)[0]
+            - began
+        )
+    except (TimeoutError, ChildProcessError) as error:  # what a member that cannot says is the reason
+        said = [line for line in (folder / "log").read_text().splitlines() if line.strip()]
+        raise CannotRun(f"{error}; {said[-1][:200] if said else 'nothing was said'}") from None
     finally:
         for process in (*members, server):
             _end(process)
@@ -63,25 +75,6 @@ def torchft_killed(folder: Path, options: Sequence[str] = ()) -> float:
 def _started(command: Sequence[str], folder: Path) -> subprocess.Popen[bytes]:
     with (folder / "log").open("a") as log:
         return subprocess.Popen(command, stdout=log, stderr=log)
-
-
-def _met(steps: Path, members: Sequence[subprocess.Popen[bytes]], folder: Path) -> None:
-    """Until all have stepped together for a while; what a member that cannot says is the reason."""
-
-    def together() -> bool:
-        if gone := [each.returncode for each in members if each.poll() is not None]:
-            raise CannotRun(f"a member ended with {gone[0]}: {_last_line(folder)}")
-        return sum(size == MEMBERS for _, size in _lines(steps)) > 20 * MEMBERS
-
-    try:
-        until(together, within_s=LIMIT_S, pause_s=0.05)
-    except TimeoutError:
-        raise CannotRun(f"{MEMBERS} members did not meet in {LIMIT_S:g} s: {_last_line(folder)}") from None
-
-
-def _last_line(folder: Path) -> str:
-    lines = [line for line in (folder / "log").read_text().splitlines() if line.strip()]
-    return lines[-1][:200] if lines else "it said nothing"
 
 
 def _lines(path: Path) -> list[tuple[float, int]]:

@@ -1,9 +1,9 @@
 """What an undisturbed step of an elastic gang costs beyond one all-reduce of its gradients.
 
-Two members of a gang, by the library's own loop. A step of it and two bare ones, each with one flat buffer, the same
-backward passes and one all-reduce of the same group, take turns in the same processes, each first as often as the
-others, so that a busy moment of the machine meets all. What the second bare one costs beyond the first is noise. By the
-clock, where ranks that share cores wait for each other, and by rank 0's own CPU time.
+Two members of a gang, by the library's own loop. A step of it and a bare one, with one flat buffer, the same backward
+passes and one all-reduce of the same group, take turns in the same processes, each first as often as the other, so that
+a busy moment of the machine meets both. By the clock, where ranks that share cores wait for each other, and by rank 0's
+own CPU time.
 """
 
 import json
@@ -32,17 +32,13 @@ Step = Callable[[], None]
 
 
 def step_costs(home: Path) -> dict[str, dict[str, float]]:
-    """Kind -> its cost over a bare step, and of a bare one over another: the median of the ratios of neighbours, less 1,
-    and between what 95 of 100 such benches would show it."""
+    """By clock the cost over a bare step: the median of the ratios of neighbours, less 1, and between what 95 of 100
+    such benches would show it."""
     home.mkdir(parents=True)
     nodes = tuple(("127.0.0.1", port) for port in free_ports(RANKS))
     side_by_side(RANKS, lambda rank: _member(rank, nodes, home))
-    costs: dict[str, dict[str, float]] = {}
-    for at, clock in enumerate(("", "_cpu")):
-        gang, bare, again = np.array(json.loads((home / "times").read_text()))[:, :, at].T
-        costs[f"plain{clock}"] = _over(gang, bare)
-        costs[f"plain_noise{clock}"] = _over(again, bare)
-    return costs
+    times = np.array(json.loads((home / "times").read_text()))
+    return {name: _over(*times[:, :, at].T) for at, name in enumerate(("plain", "plain_cpu"))}
 
 
 def no_more_than(cost: float, costs: dict[str, dict[str, float]]) -> bool:
@@ -75,8 +71,7 @@ def _member(rank: int, nodes: tuple[tuple[str, int], ...], home: Path) -> None:
     )  # fmt: skip
     with gang:
         steps = gang.steps(NEVER)
-        # Of its own buffer each: one that both used would be in the cache twice as often as the gang's.
-        bare, again = (_bare(model, optimizer, loss) for _ in range(2))
+        bare = _bare(model, optimizer, loss)
 
         def elastic() -> None:
             next(steps)
@@ -85,7 +80,7 @@ def _member(rank: int, nodes: tuple[tuple[str, int], ...], home: Path) -> None:
             if gang.reduce():
                 optimizer.step()
 
-        rounds = [_round([elastic, bare, again], number) for number in range(WARM + ROUNDS)][WARM:]
+        rounds = [_round([elastic, bare], number) for number in range(WARM + ROUNDS)][WARM:]
     if rank == 0:
         (home / "times").write_text(json.dumps(rounds))
 
@@ -111,11 +106,8 @@ def _bare(model: torch.nn.Module, optimizer: torch.optim.Optimizer, loss: Callab
 
 def _round(steps: list[Step], number: int) -> list[Times]:
     """In the order of `steps`; another of them begins each time."""
-    times: dict[int, Times] = {}
-    for place in range(len(steps)):
-        at = (place + number) % len(steps)
-        times[at] = _timed(steps[at])
-    return [times[at] for at in range(len(steps))]
+    times = [_timed(step) for step in steps[:: 1 if number % 2 else -1]]
+    return times[:: 1 if number % 2 else -1]
 
 
 def _timed(step: Step) -> Times:

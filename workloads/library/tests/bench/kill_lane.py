@@ -1,19 +1,19 @@
 """One lane of the kill matrix: a run is killed again and again until it is done, then compared to the last bit.
 
-Every start leaves one JSON line in the results, so that a matrix can be played in slices. Bits alone prove no restore:
+Every start leaves one JSON line in the results, which the lanes share. Bits alone prove no restore:
 a run that begins again at step 0 each time ends with the same ones. So each start also notes what it lost.
 """
 
-import argparse
 import json
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
@@ -21,7 +21,8 @@ import psutil
 
 from holdfast.checkpoint.failpoints import POINTS
 from holdfast.contract.environment import ENV_KILL_AT
-from workloads.library.tests.bench.result import ended
+from workloads.library.tests.bench.result import ended, options
+from workloads.library.tests.fork_server import ForkServer
 from workloads.library.tests.processes import alive, each, family
 from workloads.library.tests.training.runs import PATIENCE_S, Event, Run
 from workloads.library.tests.training.warm import Fork
@@ -36,7 +37,6 @@ ENDS_BY_POWER_LOSS = {75, 137, 143}  # what the pod's first process may leave; n
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Kill:
-    number: int = 0
     target: str
     """One of TARGETS, or a named point."""
     after_steps: int = 0
@@ -52,7 +52,6 @@ class Kill:
 class Start:
     """What one start with one kill came to."""
 
-    number: int
     target: str
     struck: bool
     lost_steps: int | None
@@ -70,7 +69,10 @@ class Comparison:
     differing: str = ""
 
 
-@dataclass(kw_only=True)
+T = TypeVar("T")
+
+
+@dataclass
 class Records:
     """An append-only file of lines, shared by the lanes."""
 
@@ -79,36 +81,23 @@ class Records:
     def add(self, record: Any) -> None:
         """`record`: a dataclass."""
         with self.path.open("a") as file:
-            file.write(json.dumps(asdict(record)) + "\n")
+            file.write(json.dumps({type(record).__name__: asdict(record)}) + "\n")
 
-    def lines(self) -> list[dict[str, Any]]:
+    def of(self, kind: type[T]) -> list[T]:
         text = self.path.read_text() if self.path.exists() else ""
-        return [json.loads(line) for line in text.rpartition("\n")[0].splitlines()]
-
-
-RecordsT = TypeVar("RecordsT", bound=Records)
+        lines = map(json.loads, text.rpartition("\n")[0].splitlines())
+        return [kind(**line[kind.__name__]) for line in lines if kind.__name__ in line]
 
 
 def played(
-    about: str | None,
-    kind: Callable[..., RecordsT],
-    play: Callable[..., None],
-    verdict: Callable[[RecordsT, int], dict[str, Any]],
-    *,
-    kills: int,
+    about: str | None, play: Callable[..., None], verdict: Callable[[Records, int], dict[str, Any]], *, kills: int
 ) -> NoReturn:
     """The command line of a kill matrix."""
-    parser = argparse.ArgumentParser(description=about)
-    parser.add_argument("--kills", type=int, default=kills)
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--minutes", type=float, default=float("inf"))
-    parser.add_argument("--results", type=Path, help="Goes on where an earlier call with this file stopped.")
-    options = parser.parse_args()
+    o = options(about, kills=kills, seed=1)
     with tempfile.TemporaryDirectory(prefix="holdfast-kills-") as folder:
-        results = kind(path=options.results or Path(folder) / "results.jsonl")
-        until = time.monotonic() + options.minutes * 60
-        play(Path(folder), results, kills=options.kills, seed=options.seed, until=until)
-        found = verdict(results, options.kills)
+        results = Records(Path(folder) / "results.jsonl")
+        play(Path(folder), results, kills=o.kills, seed=o.seed)
+        found = verdict(results, o.kills)
     ended(found, found.pop("goals"))
 
 
@@ -119,30 +108,21 @@ def side_by_side(lanes: int, lane: Callable[[int], object]) -> None:
         raise RuntimeError("a lane ended early")
 
 
-def share(plan: Iterator[Any], done: Collection[int], over: Callable[[], bool]) -> Iterator[Any]:
-    """One lane's part of an endless plan of what has a number, from where an earlier slice ended, until it is over."""
-    for planned in plan:
-        if planned.number not in done:
-            if over():
-                return
-            print(f"next: {planned}", file=sys.stderr, flush=True)
-            yield planned
-
-
-class Results(Records):
-    def starts(self) -> list[Start]:
-        return [Start(**line) for line in self.lines() if "target" in line]
-
-    def comparisons(self) -> list[Comparison]:
-        return [Comparison(**line) for line in self.lines() if "run" in line]
+def share(plan: Iterator[Any], lane: int, lanes: int, over: Callable[[], bool]) -> Iterator[Any]:
+    """One lane's part of an endless plan, until it is over."""
+    for planned in islice(plan, lane, None, lanes):
+        if over():
+            return
+        print(f"next: {planned}", file=sys.stderr, flush=True)
+        yield planned
 
 
 @dataclass(kw_only=True)
 class Lane:
     folder: Path
     reference: Run
-    results: Results
-    kind: Callable[..., Run] = Run
+    results: Records
+    server: ForkServer
     _runs: int = 0
 
     def play(self, kills: Iterator[Kill]) -> None:
@@ -154,7 +134,7 @@ class Lane:
         before = run.events()
         run.env = {}
         code = run.complete()
-        self._note(run, Kill(number=-1, target="nothing"), before, struck=False)
+        self._note(run, Kill(target="nothing"), before, struck=False)
         if code == 0:
             self._compare(run)
         else:
@@ -162,7 +142,7 @@ class Lane:
 
     def _new_run(self) -> Run:
         self._runs += 1
-        return new_run(self.kind, self.folder / f"killed-{self._runs}")
+        return new_run(self.server, self.folder / f"killed-{self._runs}")
 
     def _compare(self, run: Run) -> None:
         differing = ""
@@ -193,7 +173,6 @@ class Lane:
         reached = max((event["last_step"] for event in before if event["event"] == "window"), default=0)
         self.results.add(
             Start(
-                number=kill.number,
                 target=kill.target,
                 struck=struck,
                 lost_steps=max(0, reached - restored[0]) if restored and reached else None,
@@ -204,8 +183,8 @@ class Lane:
         )
 
 
-def new_run(kind: Callable[..., Run], folder: Path) -> Run:
-    return kind(folder=folder, steps=STEPS, every=EVERY, options=OPTIONS)
+def new_run(server: ForkServer | None, folder: Path) -> Run:
+    return Run(folder=folder, steps=STEPS, every=EVERY, options=OPTIONS, server=server)
 
 
 def _at_random(run: Run, process: subprocess.Popen[str], kill: Kill, begun: int) -> bool:

@@ -3,32 +3,30 @@
 A run is killed again and again until it is done; then its loss curve and its digest are held against those of
 a run that nothing disturbed, to the last bit. Kills hit a rank, the agent, the uploader or all of them, after
 a random number of steps, or the process that reaches a named point of staging, upload, commit, restore or
-retention. Two runs at a time, each forked from its own import of torch. With --minutes it stops early, and with the same
---results file the next call goes on.
+retention. Two runs at a time, each forked from its own import of torch.
 """
 
 import itertools
 import random
-import time
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 from holdfast.checkpoint.failpoints import POINTS
 from workloads.library.tests.bench.kill_lane import (
     LOST_STEPS_MAX,
     TARGETS,
+    Comparison,
     Kill,
     Lane,
-    Results,
+    Records,
+    Start,
     new_run,
     played,
     share,
     side_by_side,
 )
-from workloads.library.tests.training.runs import Run, run_server
+from workloads.library.tests.training.runs import run_server
 
 LANES = 2
 MAY_GO_UNREACHED = ("retention.uncommitted",)  # needs an abandoned attempt of a certain age
@@ -49,30 +47,27 @@ def plan(kills: int, seed: int) -> list[Kill]:
 
 def endless(kills: int, seed: int) -> Iterator[Kill]:
     """Some kills fall due after their run has ended; the next seeds' plans make up for them."""
-    plans = itertools.chain.from_iterable(plan(kills, later) for later in itertools.count(seed))
-    return (replace(kill, number=number) for number, kill in enumerate(plans))
+    return itertools.chain.from_iterable(plan(kills, later) for later in itertools.count(seed))
 
 
-def play(folder: Path, results: Results, *, kills: int, seed: int, until: float) -> None:
-    reference = new_run(Run, folder / "undisturbed")
+def play(folder: Path, results: Records, *, kills: int, seed: int) -> None:
+    reference = new_run(None, folder / "undisturbed")
     if reference.complete() != 0:
         raise RuntimeError(f"the undisturbed run failed:\n{reference.log()}")
 
     def over() -> bool:
-        return sum(start.struck for start in results.starts()) >= kills or time.monotonic() > until
+        return sum(start.struck for start in results.of(Start)) >= kills
 
     def lane(number: int) -> None:
-        done = {start.number for start in results.starts()}
-        mine = share(itertools.islice(endless(kills, seed), number, None, LANES), done, over)
+        mine = share(endless(kills, seed), number, LANES, over)
         with run_server() as server:
-            kind = partial(Run, server=server)
-            Lane(folder=folder / f"lane-{number}", reference=reference, results=results, kind=kind).play(mine)
+            Lane(folder=folder / f"lane-{number}", reference=reference, results=results, server=server).play(mine)
 
     side_by_side(LANES, lane)
 
 
-def verdict(results: Results, wanted: int) -> dict[str, object]:
-    starts, comparisons = results.starts(), results.comparisons()
+def verdict(results: Records, wanted: int) -> dict[str, object]:
+    starts, comparisons = results.of(Start), results.of(Comparison)
     wrong = [start.wrong for start in starts if start.wrong]
     differing = [comparison for comparison in comparisons if comparison.differing]
     struck = [start.target for start in starts if start.struck]
@@ -100,4 +95,4 @@ def verdict(results: Results, wanted: int) -> dict[str, object]:
 
 
 if __name__ == "__main__":
-    played(__doc__, Results, play, verdict, kills=200)
+    played(__doc__, play, verdict, kills=200)

@@ -15,8 +15,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-import psutil
-
 from holdfast.clients.api import Api, ApiError
 from holdfast.contract.exit_codes import EXIT_PREEMPTED
 from holdfast.ledger.events import parse
@@ -32,7 +30,6 @@ from tests.cluster.sim.waiting import until
 from workloads.library.tests import sample
 from workloads.library.tests.bench.cluster import GANG, create, ready_pods, world_of
 from workloads.library.tests.bench.result import ended, options
-from workloads.library.tests.processes import rss_mib
 
 LEDGER_GOAL_S, LAG_GOAL_S, SUM_GOAL_MS, REPORT_GOAL_MB = 5.0, 5.0, 1.0, 1.5
 OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}))
@@ -62,15 +59,15 @@ def million_events(count: int) -> dict[str, float]:
 
 
 @contextmanager
-def exporter(kubeconfig: Path, *, every_s: float, lines: Path = Path(os.devnull)) -> Iterator[tuple[int, int]]:
-    """Its process and its port. Ends it as a kubelet does, and fails where it did not stay until then."""
+def exporter(kubeconfig: Path, *, every_s: float, lines: Path = Path(os.devnull)) -> Iterator[int]:
+    """Its port. Ends it as a kubelet does, and fails where it did not stay until then."""
     (port,), log = free_ports(1), kubeconfig.with_name("exporter.log")
     command = [sys.executable, "-m", "holdfast", "export", "--kubeconfig", str(kubeconfig)]
     command += ["--port", str(port), "--every-s", str(every_s)]
     with log.open("wb") as errors, lines.open("wb") as out:
         process = subprocess.Popen(command, stdout=out, stderr=errors)
     try:
-        yield process.pid, port
+        yield port
         assert process.poll() is None, log.read_text()[-2000:]
     finally:
         process.terminate()
@@ -106,20 +103,12 @@ def beside_a_cluster(count: int, pods: int, losses: int, limit_s: float) -> dict
 
 def measured(api: Api, kubeconfig: Path, losses: int) -> dict[str, float]:
     victims = sorted({pod["spec"]["nodeName"] for pod in api.items("/api/v1/pods") if pod["spec"].get("nodeName")})
-    with exporter(kubeconfig, every_s=1.0) as (pid, port):
-        began = time.monotonic()
+    with exporter(kubeconfig, every_s=1.0) as port:
         until("the exporter has seen the cluster", lambda: metrics(port).get("exporter_heartbeat_seconds"), 120)
-        first_s, cpu, started = time.monotonic() - began, psutil.Process(pid).cpu_times(), time.monotonic()
         lags = [lag(api, port, victims[n], n + 1) for n in range(losses)]
-        elapsed, used = time.monotonic() - started, psutil.Process(pid).cpu_times()
         return {
-            "first_pass_s": first_s,
             "lag_p50_s": statistics.median(lags),
             "lag_p99_s": statistics.quantiles(lags, n=100)[98],
-            "lag_max_s": max(lags),
-            "losses": losses,
-            "cpu_share": (used.user + used.system - cpu.user - cpu.system) / elapsed,
-            "rss_mib": rss_mib(pid),
         }
 
 

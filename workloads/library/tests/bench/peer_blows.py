@@ -10,7 +10,7 @@ import psutil
 
 from holdfast.checkpoint.peers.storage import whole_offers
 from holdfast.contract.exit_codes import EXIT_COMPLETE, EXIT_PREEMPTED, EXIT_RETRY
-from workloads.library.tests.bench.peer_kinds import DAMAGED, IN_AN_EPOCH_CHANGE, NODES, SPOILT, TOGETHER, Blow
+from workloads.library.tests.bench.peer_kinds import COPY, DAMAGED, IN_AN_EPOCH_CHANGE, NODES, SPOILT, TOGETHER, Blow
 from workloads.library.tests.processes import alive, each, family
 from workloads.library.tests.training.elastic import sharded_gangs
 from workloads.library.tests.training.elastic.gangs import Commits
@@ -57,7 +57,7 @@ class Blows:
         if blow.kind in TOGETHER:
             return self._replace([(blow.place + by) % NODES for by in TOGETHER[blow.kind]])
         if blow.kind in DAMAGED:
-            return self._damaged(blow.place, (blow.place + DAMAGED[blow.kind]) % NODES)
+            return self._damaged(blow)
         name = blow.kind.replace(" ", "_") if blow.kind in SPOILT else "point"
         return getattr(self, f"_{name}")(blow)
 
@@ -102,14 +102,6 @@ class Blows:
         each(zombies, psutil.Process.resume)
         ends = time.monotonic() + ZOMBIE_S
         self.wait(lambda: not any(alive(one) for one in zombies) or time.monotonic() > ends)
-        return 1
-
-    def _copy_damaged(self, blow: Blow) -> int:
-        lost = (blow.place - 1) % NODES
-        self._lose([lost])
-        self._until_lost(blow.place, spare=lost)
-        sharded_gangs.damage_copies(self._gang.processes[blow.place].pid)
-        self._gang.start(lost)
         return 1
 
     def _full(self, blow: Blow) -> int:
@@ -168,11 +160,16 @@ class Blows:
         for place in places:
             self._gang.processes[place].wait(SILENT_S)
 
-    def _damaged(self, place: int, lost: int) -> int:
+    def _damaged(self, blow: Blow) -> int:
         """Once no rank writes there any more."""
+        lost = (blow.place + DAMAGED[blow.kind]) % NODES
         self._lose([lost])
-        self._until_lost(place, spare=lost)
-        sharded_gangs.damage(sharded_gangs.staging_memories(self._gang.processes[place].pid))
+        self._until_lost(blow.place, spare=lost)
+        launcher = self._gang.processes[blow.place].pid
+        if blow.kind == COPY:
+            sharded_gangs.damage_copies(launcher)
+        else:
+            sharded_gangs.damage(sharded_gangs.staging_memories(launcher))
         self._gang.start(lost)
         return 1
 

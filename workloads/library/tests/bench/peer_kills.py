@@ -1,19 +1,16 @@
 """`python -m workloads.library.tests.bench.peer_kills [--kills N] [--seed S]`: kill nodes of sharded gangs, alone and together, at random moments and at each named point.
 
 Four nodes as processes with a small state. A gang is struck until it has done its steps, then the next one begins, three
-gangs at a time. The bits of each restore and of each end are held against those of a run that nothing disturbed. With
---minutes it stops early, and with the same --results file the next call goes on.
+gangs at a time. The bits of each restore and of each end are held against those of a run that nothing disturbed.
 """
 
-import time
 from collections import Counter
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from workloads.library.tests.bench.kill_lane import played, share, side_by_side
+from workloads.library.tests.bench.kill_lane import Records, played, share, side_by_side
 from workloads.library.tests.bench.peer_kinds import KINDS, endless
-from workloads.library.tests.bench.peer_play import FALLBACKS, Lane, Results, Struck, undisturbed
+from workloads.library.tests.bench.peer_play import FALLBACKS, Found, Lane, Struck, undisturbed
 
 LANES = 3
 FEWEST = 10
@@ -26,28 +23,28 @@ def taken(struck: list[Struck]) -> dict[str, int]:
     return {name: found[name] for name in FALLBACKS}
 
 
-def enough(results: Results, kills: int) -> bool:
+def killed(struck: list[Struck]) -> int:
+    return sum(each.kills for each in struck)
+
+
+def enough(struck: list[Struck], kills: int) -> bool:
     fewest = FEWEST * kills / 300
-    return results.kills() >= kills and all(times >= fewest for times in taken(results.struck()).values())
+    return killed(struck) >= kills and all(times >= fewest for times in taken(struck).values())
 
 
-def play(folder: Path, results: Results, *, kills: int, seed: int, until: float) -> None:
+def play(folder: Path, results: Records, *, kills: int, seed: int) -> None:
     reference = undisturbed(folder / "undisturbed")
 
-    def over() -> bool:
-        return enough(results, kills) or time.monotonic() > until
-
     def lane(number: int) -> None:
-        done = {each.number for each in results.struck()}
         (own := folder / f"lane-{number}").mkdir()
-        mine = share(islice(endless(seed), number, None, LANES), done, over)
+        mine = share(endless(seed), number, LANES, lambda: enough(results.of(Struck), kills))
         Lane(folder=own, reference=reference, results=results).play(mine)
 
     side_by_side(LANES, lane)
 
 
-def verdict(results: Results, wanted: int) -> dict[str, Any]:
-    struck, ended = results.struck(), results.ended()
+def verdict(results: Records, wanted: int) -> dict[str, Any]:
+    struck, ended = results.of(Struck), results.of(Found)
     found = [*struck, *ended]
     wrong = [text[:2000] for each in found for text in each.wrong]
     zombies = [text for each in found for text in each.zombies]
@@ -55,9 +52,8 @@ def verdict(results: Results, wanted: int) -> dict[str, Any]:
     fallbacks, kinds = taken(struck), Counter[str]()
     for each in struck:
         kinds[each.kind] += each.kills if each.reached else 0
-    seconds = sorted(each.seconds for each in struck) or [0.0]
     goals = {
-        f"at_least_{wanted}_kills": results.kills() >= wanted,
+        f"at_least_{wanted}_kills": killed(struck) >= wanted,
         "every_kind_and_point": all(kinds[kind] for kind in KINDS),
         "wrong_0": bool(ended) and not wrong,
         "stuck_0": bool(ended) and not stuck,
@@ -66,14 +62,11 @@ def verdict(results: Results, wanted: int) -> dict[str, Any]:
     }
     return {
         "schema": "holdfast.bench.peer-kills/1",
-        "kills": results.kills(),
-        "kinds": len(KINDS),
+        "kills": killed(struck),
         "kills_by_kind": {kind: kinds[kind] for kind in KINDS},
-        "points_not_reached": sum(not each.reached for each in struck),
         "gangs": len(ended),
         "starts_compared": sum(each.starts for each in found),
         "fallbacks": fallbacks,
-        "whole_again_s": {"median": seconds[len(seconds) // 2], "worst": seconds[-1]},
         "wrong": len(wrong),
         "commits_by_zombies": len(zombies),
         "stuck": len(stuck),
@@ -83,4 +76,4 @@ def verdict(results: Results, wanted: int) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    played(__doc__, Results, play, verdict, kills=300)
+    played(__doc__, play, verdict, kills=300)

@@ -23,10 +23,10 @@ POINTS = (
 IN_AN_EPOCH_CHANGE = ("gang.report", "gang.propose", "gang.proposed")
 """Of a survivor, so another node is lost first."""
 STAGED, OLDER, STORE, FULL, LIAR = "staged damaged", "newest damaged", "all damaged", "full", "liar"
-UNCOMMITTED = "uncommitted damaged"
-DAMAGED = {STAGED: 2, STORE: 1, UNCOMMITTED: 1}
+UNCOMMITTED, COPY = "uncommitted damaged", "copy damaged"
+DAMAGED = {STAGED: 2, STORE: 1, UNCOMMITTED: 1, COPY: -1}
 """The distance to the node that is lost when the memory of one is damaged."""
-SPOILT = ("stopped", "zombie", STAGED, OLDER, STORE, "copy damaged", FULL, LIAR, UNCOMMITTED)
+SPOILT = ("stopped", "zombie", STAGED, OLDER, STORE, COPY, FULL, LIAR, UNCOMMITTED)
 KINDS = (*TOGETHER, *POINTS, *IN_AN_EPOCH_CHANGE, *SPOILT)
 TIMES = {"neighbours": 2, STORE: 2, LIAR: 3, OLDER: 4, STAGED: 3, FULL: 3, UNCOMMITTED: 3}
 """In a round, where not once: of 300 kills each fall-back must come ten times."""
@@ -34,7 +34,6 @@ TIMES = {"neighbours": 2, STORE: 2, LIAR: 3, OLDER: 4, STAGED: 3, FULL: 3, UNCOM
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Blow:
-    number: int = 0
     kind: str
     place: int
     delay_s: float = 0.0
@@ -47,10 +46,10 @@ def endless(seed: int) -> Iterator[Blow]:
     rng = random.Random(seed)
     kinds = [kind for kind in KINDS for _ in range(TIMES.get(kind, 1))]
     rounds = chain.from_iterable(rng.sample(kinds, len(kinds)) for _ in count())
-    for number, kind in enumerate(rounds):
+    for kind in rounds:
         place = 0 if kind.startswith("gang.propose") else rng.randrange(kind == "gang.report", NODES)
         if kind == "zombie":  # its rank 0 commits
             place = rng.choice((0, 0, place))
         times = rng.randint(1, 2) if kind == "peer.send" else rng.randint(1, 3) if kind in POINTS[:7] else 1
         delay_s = 0.0 if kind == UNCOMMITTED else rng.uniform(0, 0.3)
-        yield Blow(number=number, kind=kind, place=place, delay_s=delay_s, count=times)
+        yield Blow(kind=kind, place=place, delay_s=delay_s, count=times)

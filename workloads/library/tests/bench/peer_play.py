@@ -2,7 +2,7 @@
 
 Nodes are lost at once, alone and together, or where one of their processes reaches a named point. Each lost one is
 replaced at once. After each blow the gang must restore and copy on, and every start and the end must have the bits of
-an undisturbed run. Every blow leaves one JSON line in the results, so that a matrix can be played in slices.
+an undisturbed run. Every blow leaves one JSON line in the results, which the lanes share.
 """
 
 import time
@@ -15,7 +15,7 @@ from typing import Any
 
 from workloads.library.tests.bench.kill_lane import Records
 from workloads.library.tests.bench.peer_blows import REFUSED, SILENT_S, Blows, Over, Stuck
-from workloads.library.tests.bench.peer_kinds import FULL, LIAR, NODES, OLDER, STAGED, STORE, UNCOMMITTED, Blow
+from workloads.library.tests.bench.peer_kinds import COPY, FULL, LIAR, NODES, OLDER, STAGED, STORE, UNCOMMITTED, Blow
 from workloads.library.tests.fork_server import ForkServer
 from workloads.library.tests.training.elastic.sharded_gangs import CHILD, ShardedGang
 
@@ -23,7 +23,7 @@ SETTINGS = {"steps": 20, "every": 4, "peer_steps": 1, "pace_s": 0.2}
 MODULES = ("holdfast.commands", "holdfast.training.elastic.in_place", CHILD, "torch._dynamo")
 KEEPS = ("one", "two others", STAGED)
 """After these no step that was copied may be lost."""
-COPIED = {"one": 1, "two others": 1, STORE: 1, "copy damaged": 1, FULL: 1, STAGED: 1}
+COPIED = {"one": 1, "two others": 1, STORE: 1, COPY: 1, FULL: 1, STAGED: 1}
 """Of these the gang first has so many versions copied; others may strike before anything is copied again."""
 MEMORY, COPIES, VERSION = "memory", "the copy of what was staged", "an older version in memory"
 BUCKET, INSTEAD = "bucket", "bucket, since memory does not verify"
@@ -46,25 +46,11 @@ class Found:
 class Struck(Found):
     """What one blow came to."""
 
-    number: int
     kind: str
     kills: int
     reached: bool
     """The named point, if any."""
-    seconds: float
-    """From the blow to the first whole version after it."""
     taken: list[str]
-
-
-class Results(Records):
-    def struck(self) -> list[Struck]:
-        return [Struck(**line) for line in self.lines() if "kind" in line]
-
-    def ended(self) -> list[Found]:
-        return [Found(**line) for line in self.lines() if "kind" not in line]
-
-    def kills(self) -> int:
-        return sum(each.kills for each in self.struck())
 
 
 @dataclass(kw_only=True)
@@ -72,7 +58,7 @@ class Lane:
     folder: Path
     reference: dict[int, str]
     """Digest of the state by step."""
-    results: Results
+    results: Records
 
     def play(self, blows: Iterator[Blow]) -> None:
         """Those for gangs without a commit come first in a gang; the others in their order."""
@@ -146,7 +132,6 @@ class Play(Blows):
         read = {path: path.stat().st_size for path in self._gang.folder.glob("log-*")}
         wait_until = time.monotonic() + blow.delay_s
         self.wait(lambda: time.monotonic() >= wait_until)
-        began = time.monotonic()
         kills = self.strike(blow)
         self.settled()
         restored = self._gang.of("restore")[-1]["step"]
@@ -155,11 +140,9 @@ class Play(Blows):
         texts = {path.name: path.read_text()[size:] for path, size in read.items()}
         return Struck(
             **self.found(),
-            number=blow.number,
             kind=blow.kind,
             kills=kills,
             reached=self.unreached == unreached,
-            seconds=round(time.monotonic() - began, 2),
             taken=[*self._taken(blow, restored, texts["log-0"], "".join(texts.values()))],
         )
 

@@ -14,9 +14,7 @@ import os
 import statistics
 import sys
 import tempfile
-import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -88,11 +86,13 @@ def measured(folder: Path, mb: int, rounds: int) -> tuple[dict[str, list[Found]]
 def costs(bench: Bench) -> Found:
     """Of a copy and of a step, the processor time of all nodes; and how long a save holds training."""
     gang = bench.gang("costs", copies=1, turns=TURN_STEPS, products=PRODUCTS, pace_s=0.0, peer_steps=0, every=NEVER)
-    turns: list[Found] = []
+    turns, cores = list[Found](), sorted(os.sched_getaffinity(0))
     try:
         for place in range(bench.nodes):
-            with on_core(place):
-                gang.start(place)
+            # As the only node on its core: what copies cost is then taken from its training.
+            os.sched_setaffinity(0, {cores[place]})
+            gang.start(place)
+        os.sched_setaffinity(0, cores)
         spent = 0.0
         for n in range(2 * TURNS):
             until(lambda: len(lines(gang.settings["turn_log"])) > n, gang.logs, within_s=LIMIT_S)  # noqa: B023
@@ -110,24 +110,9 @@ def costs(bench: Bench) -> Found:
     every = statistics.median(turn["every"] for turn in of["with"])
     blocked = {which: statistics.median(turn["blocking_s"] for turn in found) for which, found in of.items()}
     return {
-        "step_processor_s": round(step_s, 4),
-        "copy_processor_s": round(copy_s, 3),
-        "auto_every": every,
         "processor": round(copy_s / every / step_s, 4),
         "blocking": round(blocked["with"] / blocked["without"], 2),
-        "blocking_s": {which: round(found, 4) for which, found in blocked.items()},
     }
-
-
-@contextmanager
-def on_core(place: int) -> Iterator[None]:
-    """What is started meanwhile has one core, as the only node on it: what copies cost is then taken from its training."""
-    cores = os.sched_getaffinity(0)
-    os.sched_setaffinity(0, {sorted(cores)[place]})
-    try:
-        yield
-    finally:
-        os.sched_setaffinity(0, cores)
 
 
 def processor_s(processes: Mapping[int, object]) -> float:
@@ -137,7 +122,6 @@ def processor_s(processes: Mapping[int, object]) -> float:
 
 def main() -> None:
     o = options(__doc__, mb=2048, rounds=3)
-    began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="holdfast-peers-") as name:
         found, states, cost = measured(Path(name), o.mb, o.rounds)
     memory = states[COPIES] - states[BUCKET]
@@ -165,7 +149,6 @@ def main() -> None:
         "cost": cost,
         "memory": round(memory, 2),
         "nvrx": NVRX,
-        "wall_s": round(time.monotonic() - began),
     }
     ended({"schema": "holdfast.bench.peers/1"} | facts | result, goals)
 

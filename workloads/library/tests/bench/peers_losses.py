@@ -11,14 +11,15 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from workloads.library.tests.bench.dcp_twin import newest
 from workloads.library.tests.processes import MIB, family, held, kill_family, shared_mappings, until
-from workloads.library.tests.training.elastic.sharded_gangs import ShardedGang
+from workloads.library.tests.training.elastic.sharded_gangs import ShardedGang, staging_memories
 
 ROOT = Path(__file__).parents[4]
 RANK = "workloads.library.tests.bench.peers_rank"
@@ -120,7 +121,6 @@ class Play:
         return {
             "lost_steps": done[-1]["step"] - restored["step"],
             "first_step_s": first["t"] - PACE_S - there,
-            "with_start_s": first["t"] - PACE_S - began,
             "restore_s": restored["seconds"],
             "read_mb": (self._bench.from_bucket() - read) / 1e6,
             "parts_s": [end - before for before, end in zip([there, *ends], [*ends, first["t"] - PACE_S], strict=True)],
@@ -162,26 +162,20 @@ def memory(gang: ShardedGang) -> int:
     page."""
     pids = [each.pid for process in gang.processes.values() for each in family(process.pid)]
     mapped = {inode: size for pid in pids for inode, size in shared_mappings(pid)}
-    staged = {str(found.st_ino): found.st_blocks * 512 for pid in pids for found in _staging_memories(pid)}
+    staged = dict[str, int]()
+    for pid in pids:
+        with suppress(OSError):  # it ends
+            found = [link.stat() for link in staging_memories(pid)]
+            staged |= {str(each.st_ino): each.st_blocks * 512 for each in found}
     return held(pids) - sum(mapped[inode] for inode in staged if inode in mapped) + sum(staged.values())
-
-
-def _staging_memories(pid: int) -> Iterator[os.stat_result]:
-    with suppress(OSError):  # it ends
-        for link in Path(f"/proc/{pid}/fd").iterdir():
-            if "holdfast-staging" in str(link.readlink()):
-                yield link.stat()
 
 
 def dcp_lost(bench: Bench, name: str, count: int) -> list[Found]:
     """A rank is killed, and torchrun started again, as a JobSet does. It saves to a local folder: no bucket slows it."""
     folder = bench.folder / name
-    folder.mkdir()
-    settings = bench.settings(name) | {
-        "checkpoints": str(folder / "dcp"),
-        "dcp": True,
-        "events": str(folder / "events"),
-    }
+    (saves := folder / "dcp").mkdir(parents=True)
+    own = {"checkpoints": str(saves), "dcp": True, "events": str(folder / "events")}
+    settings = bench.settings(name) | own
     words = ["--standalone", "--nproc-per-node", str(bench.nodes), "-m", RANK, json.dumps(settings)]
     command = [sys.executable, "-m", "torch.distributed.run", *words]
     environment = os.environ | {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
@@ -189,9 +183,6 @@ def dcp_lost(bench: Bench, name: str, count: int) -> list[Found]:
 
     def awaited(condition: Callable[[], object]) -> None:
         until(condition, lambda: (folder / "log").read_text()[-3000:], within_s=LIMIT_S, pause_s=0.05)
-
-    def newest() -> int:
-        return max((int(path.parent.name) for path in (folder / "dcp").glob("*/.metadata")), default=0)
 
     for n in range(count + 1):
         before, began = lines(settings["log"]), time.time()
@@ -201,14 +192,12 @@ def dcp_lost(bench: Bench, name: str, count: int) -> list[Found]:
             awaited(lambda: len(lines(settings["log"])) > len(before))  # noqa: B023
             if n:
                 restored, first = lines(settings["events"])[-1], lines(settings["log"])[len(before)]
-                took = first["t"] - PACE_S - began
-                lost = before[-1]["step"] - restored["step"]
-                times = {"first_step_s": took, "with_start_s": took, "restore_s": restored["seconds"]}
-                found.append({"lost_steps": lost, **times})
+                times = {"first_step_s": first["t"] - PACE_S - began, "restore_s": restored["seconds"]}
+                found.append({"lost_steps": before[-1]["step"] - restored["step"], **times})
             if n < count:
-                saved = newest()
-                awaited(lambda: newest() > saved)  # noqa: B023
-                ends = newest() + round((n + 0.5) / count * EVERY)
+                saved = newest(saves)
+                awaited(lambda: newest(saves) > saved)  # noqa: B023
+                ends = newest(saves) + round((n + 0.5) / count * EVERY)
                 awaited(lambda: lines(settings["log"])[-1]["step"] >= ends)  # noqa: B023
         finally:
             kill_family(agent.pid)

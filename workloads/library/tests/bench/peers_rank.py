@@ -110,10 +110,11 @@ def pytorch(settings: dict[str, Any]) -> None:
     """As its tutorials have it: async_save to a folder, and load of the newest that is complete."""
     import torch.distributed.checkpoint as dcp
 
+    from workloads.library.tests.bench.dcp_twin import newest
+
     work, folder = Work(settings), Path(settings["checkpoints"])
     group = dist.new_group(backend="gloo")  # on the training's own group async_save hangs
-    first = max((int(p.name) for p in folder.glob("*") if (p / ".metadata").exists()), default=0)
-    if first:
+    if first := newest(folder):
         began = time.monotonic()
         dcp.load(work.tensors, checkpoint_id=folder / str(first))
         if dist.get_rank() == 0:

@@ -79,11 +79,11 @@ def counted(counts: Ints, gap_h: float, nodes: int) -> Counts:
     return Counts(edges_h=edges[None, :], count=np.concatenate([there[:1], there[at], there[-1:]])[None, :])
 
 
-def replay(counts: Ints, gap_h: float, nodes: int, join_h: float = 0.0) -> tuple[Floats, Floats]:
+def replay(counts: Ints, gap_h: float, nodes: int) -> tuple[Floats, Floats]:
     """Useful and billed hours of a recording: of a rigid gang that holds its nodes, and of an elastic one from half."""
     one = counted(counts, gap_h, nodes)
     gang = Gang(
-        nodes=nodes, least=nodes, shards=6 * nodes, restart_h=RESTART_H, interval_h=2 * LOST_H, join_h=join_h
+        nodes=nodes, least=nodes, shards=6 * nodes, restart_h=RESTART_H, interval_h=2 * LOST_H, join_h=0.0
     )  # fmt: skip
     rigid = watch(replace(gang, hold_h=math.inf), one)
     grown = watch(replace(gang, least=max(nodes // 2, 1)), one)

@@ -58,47 +58,39 @@ class Trace:
     def hours(self) -> float:
         return len(self.up) * self.gap_h
 
-    def paths(self) -> Paths:
-        # Wrapping keeps the daily rhythm; extrapolating would invent one.
-        up = np.tile(self.up, TILES)
-        edges = np.flatnonzero(up[1:] != up[:-1]) + 1
-        return Paths(edges_h=np.append(edges * self.gap_h, np.inf)[None, :], starts_up=up[:1])
-
 
 def paths_of(traces: list[Trace]) -> Paths:
     """Several recordings, for runs that each take one of them."""
-    each = [trace.paths() for trace in traces]
+    changes: list[Floats] = []
+    for trace in traces:
+        # Wrapping keeps the daily rhythm; extrapolating would invent one.
+        up = np.tile(trace.up, TILES)
+        changes.append((np.flatnonzero(up[1:] != up[:-1]) + 1) * trace.gap_h)
     # Beyond its last edge a path never changes again.
-    edges = np.full((len(each), max(p.edges_h.shape[1] for p in each)), np.inf)
-    for row, path in enumerate(each):
-        edges[row, : path.edges_h.shape[1]] = path.edges_h[0]
-    return Paths(edges_h=edges, starts_up=np.concatenate([path.starts_up for path in each]))
+    edges = np.full((len(traces), max(map(len, changes)) + 1), np.inf)
+    for row, found in zip(edges, changes, strict=True):
+        row[: len(found)] = found
+    return Paths(edges_h=edges, starts_up=np.array([trace.up[0] for trace in traces]))
 
 
-def synthetic(
-    name: str, *, up_h: tuple[float, float], down_h: tuple[float, float], hours: float, seed: int, gap_s: float = 195.0
-) -> Trace:
-    """A recording with spells of the given (mean, median), lognormal: means far above medians, as in real ones."""
-    rng = np.random.default_rng(seed)
-    # Three times what the means need: with tails like these the first draws may fall far short.
-    count = int(hours / (up_h[0] + down_h[0]) * 3) + 50
-    spells = np.stack([_lognormal(rng, *down_h, count), _lognormal(rng, *up_h, count)], axis=1).ravel()
-    edges = np.cumsum(spells)
-    ticks = np.arange(0.0, min(hours, float(edges[-1])), gap_s / 3600.0)
-    return Trace(name=name, gap_h=gap_s / 3600.0, up=np.searchsorted(edges, ticks, side="right") % 2 == 1)
+def made_up(hours: float = 1092.0, gap_h: float = 195.0 / 3600.0) -> list[Trace]:
+    """Recordings with spells of the given (mean, median), lognormal: means far above medians, as in real ones."""
+    traces: list[Trace] = []
+    for seed, (name, (up_h, down_h)) in enumerate(SPELLS.items()):
+        rng = np.random.default_rng(seed)
+        # Three times what the means need: with tails like these the first draws may fall far short.
+        count = int(hours / (up_h[0] + down_h[0]) * 3) + 50
+        spells = np.stack([_lognormal(rng, *down_h, count), _lognormal(rng, *up_h, count)], axis=1).ravel()
+        edges = np.cumsum(spells)
+        ticks = np.arange(0.0, min(hours, float(edges[-1])), gap_h)
+        traces.append(Trace(name=name, gap_h=gap_h, up=np.searchsorted(edges, ticks, side="right") % 2 == 1))
+    return traces
 
 
 def _lognormal(rng: np.random.Generator, mean: float, median: float, count: int) -> Floats:
     # Of a lognormal, mean over median is exp(sigma^2 / 2).
     sigma = math.sqrt(2.0 * math.log(max(mean / median, 1.0 + 1e-9)))
     return rng.lognormal(math.log(median), sigma, count)
-
-
-def made_up() -> list[Trace]:
-    return [
-        synthetic(name, up_h=up, down_h=down, hours=1092, seed=seed)
-        for seed, (name, (up, down)) in enumerate(SPELLS.items())
-    ]
 
 
 Costs = dict[str, dict[str, dict[str, float]]]
@@ -118,7 +110,7 @@ def side_by_side(traces: list[Trace], starts: int) -> Costs:
 
 def share(trace: Trace, policy: Policy, deadline_h: float, offset_h: Floats) -> float:
     """The mean cost over starts, % of pure on-demand."""
-    return float(simulate(job(offset_h, deadline_h), trace.paths(), policy).usd.mean()) / WORK_H * 100
+    return float(simulate(job(offset_h, deadline_h), paths_of([trace]), policy).usd.mean()) / WORK_H * 100
 
 
 def job(offset_h: Floats, deadline_h: float) -> Runs:

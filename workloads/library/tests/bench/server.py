@@ -1,26 +1,24 @@
 """The online server: requests lost over evictions, roll-outs and deaths; batching, overload, lost models, rivals.
 
     python -m workloads.library.tests.bench.server                              # what `make bench-server` runs: 18 minutes
-    python -m workloads.library.tests.bench.server --posts 11200 --evictions 5 --rollouts 1 --sections drains controls
+    python -m workloads.library.tests.bench.server --share 0.1 --sections drains controls
     make bench-server SECTIONS="batching rivals"
 
-Real server processes behind a real Envoy, k6 as the client. --rate is that of the open loop, a second; --hangs of
-predicting processes; --seconds of overload, of the rest a share. Endpoints move as late as in a cluster: see workloads/library/holdfast/drill/serving/fleet.py.
+Real server processes behind a real Envoy, k6 as the client. --rate is that of the open loop, a second; --share: of all
+requests, actions and seconds. Endpoints move as late as in a cluster: see workloads/library/holdfast/drill/serving/fleet.py.
 """
 
 import tempfile
 from pathlib import Path
 
 from workloads.library.tests.bench.result import Found, Goals, ended, judged, options, played
-from workloads.library.tests.bench.server_capacity import batching, overload
+from workloads.library.tests.bench.server_capacity import batching, overload, rivals
 from workloads.library.tests.bench.server_drains import controls, deaths, drains, late, models
-from workloads.library.tests.bench.server_rivals import rivals
 from workloads.library.tests.bench.server_vanished import vanished
 
+POSTS = 112_000
 VANISHED, VANISHED_S = 3, 45.0
 LATE_S = 20.0
-DEATH_S = 4.5
-"""For each death: with two of four ready at least, so that some wait for a replacement."""
 LEAST_FACTOR = 10.0
 LEAST_ANSWERED = 0.9
 MOST_REFUSED_MS = 50.0
@@ -91,24 +89,24 @@ GOALS: Goals = {
 
 
 def main() -> None:
-    o = options(
-        __doc__, posts=112_000, rate=400.0, evictions=50, rollouts=10, kills=20, freezes=5, hangs=8, seconds=60.0,
-        sections=(*GOALS,),
-    )  # fmt: skip
+    o = options(__doc__, rate=400.0, share=1.0, sections=(*GOALS,))
+
+    def part(count: int) -> int:
+        return max(1, round(count * o.share))
+
+    rate, seconds, posts = o.rate, 60.0 * o.share, part(POSTS)
     with tempfile.TemporaryDirectory(prefix="holdfast-server-bench-") as name:
         folder = Path(name)
         sections = {
-            "drains": lambda: drains(folder, posts=o.posts, rate=o.rate, evictions=o.evictions, rollouts=o.rollouts),
-            "late": lambda: late(folder, rate=o.rate, seconds=LATE_S, delays_s=DELAYS_S),
-            "vanished": lambda: vanished(folder, rate=o.rate, seconds=VANISHED_S, count=VANISHED),
-            "deaths": lambda: deaths(
-                folder, rate=o.rate, seconds=(o.kills + o.freezes) * DEATH_S, kills=o.kills, freezes=o.freezes
-            ),
-            "models": lambda: models(folder, posts=o.posts, rate=o.rate, hangs=o.hangs, kills=o.kills),
-            "controls": lambda: controls(folder, rate=o.rate, seconds=o.seconds * 0.4),
-            "batching": lambda: batching(folder, seconds=o.seconds / 6),
-            "overload": lambda: overload(folder, seconds=o.seconds),
-            "rivals": lambda: rivals(folder, seconds=o.seconds / 6),
+            "drains": lambda: drains(folder, posts=posts, rate=rate, evictions=part(50), rollouts=part(10)),
+            "late": lambda: late(folder, rate=rate, seconds=LATE_S, delays_s=DELAYS_S),
+            "vanished": lambda: vanished(folder, rate=rate, seconds=VANISHED_S, count=VANISHED),
+            "deaths": lambda: deaths(folder, rate=rate, kills=part(20), freezes=part(5)),
+            "models": lambda: models(folder, posts=posts, rate=rate, hangs=part(8), kills=part(20)),
+            "controls": lambda: controls(folder, rate=rate, seconds=seconds * 0.4),
+            "batching": lambda: batching(folder, seconds=seconds / 6),
+            "overload": lambda: overload(folder, seconds=seconds),
+            "rivals": lambda: rivals(folder, seconds=seconds / 6),
         }
         figures = played(sections, o.sections)
     ended(figures, judged(GOALS, figures))

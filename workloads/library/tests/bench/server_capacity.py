@@ -1,13 +1,26 @@
-"""What batching brings, and what overload does: one server, no proxy."""
+"""What batching brings, what overload does, and the same predictor behind LitServe: one server, no proxy.
 
+LitServe has an environment of its own, made when it is first asked for. Both servers take turns, so that both meet the
+same machine; the median of the turns counts.
+"""
+
+import http.client
+import json
+import os
+from collections.abc import Generator
+from contextlib import contextmanager
 from pathlib import Path
+from statistics import median
 from typing import Any
 
-from workloads.library.tests.bench.server_client import INFER, k6
+from holdfast.drill.serving.fleet import HOST, free_port
+from workloads.library.tests.bench.rival_home import CannotRun, home
+from workloads.library.tests.bench.server_client import BODY, INFER, k6
 from workloads.library.tests.inference.server.playing_predictors import BATCH_S, ITEM_S
-from workloads.library.tests.inference.server.serving import Served, served
-from workloads.library.tests.processes import rss_mib, sampled
+from workloads.library.tests.inference.server.serving import Served, running, served
+from workloads.library.tests.processes import kill_family, rss_mib, sampled, until
 
+ROOT = Path(__file__).parents[4]
 BATCH = 32
 USERS = 4 * BATCH
 """Of the batching: with two batches of users the next batch is only full where the client comes back within one, and
@@ -16,6 +29,13 @@ OVERLOAD = 3.0
 DEADLINE_S = 4.0
 SCALE = 32.0
 """Of the predictor's time in the overload, so that the model is the limit and not this machine's cores."""
+OURS, LITSERVE = "holdfast", "litserve"
+STEADY_PER_S = 300.0
+"""Of the open loop: a rate that ours and LitServe bear, at which only the waiting differs."""
+TURNS = 3
+WARM_S = 5.0
+_START_S = 120.0
+ONE = json.dumps({"text": json.loads(BODY)["inputs"][0]["data"][0]})
 
 
 def url(server: Served) -> str:
@@ -28,11 +48,8 @@ def batching(folder: Path, *, seconds: float) -> dict[str, Any]:
     for name, batch in (("batched", BATCH), ("single", 1)):
         with served(folder, "--batch", str(batch)) as server:
             counted = k6(url(server), seconds=seconds, users=USERS, folder=folder)
-            batches = server.metric("holdfast_server_batch_items_count")
-            figures[f"{name}_items_a_batch"] = round(server.metric("holdfast_server_batch_items_sum") / batches, 1)
             figures[f"{name}_per_s"] = round(counted.ok / seconds, 1)
             figures[f"{name}_p99_ms"] = counted.answered_ms.get("p(99)")
-            figures[f"{name}_failed"] = counted.failed - counted.codes.get("429", 0)
     figures["batching_factor"] = round(figures["batched_per_s"] / figures["single_per_s"], 2)
     return figures
 
@@ -44,7 +61,6 @@ def overload(folder: Path, *, seconds: float) -> dict[str, Any]:
     with served(folder, *options) as server, sampled(lambda: rss_mib(server.process.pid), 0.5) as seen:
         counted = k6(url(server), rate=OVERLOAD * capacity, seconds=seconds, users=1000, folder=folder)
     return {
-        "overload_capacity_per_s": round(capacity, 1),
         "overload_answered_share": round(counted.ok / seconds / capacity, 3),
         "overload_bound_ms": round(1000 * (DEADLINE_S + batch_s)),
         "overload_answered_p99_ms": counted.answered_ms.get("p(99)"),
@@ -56,3 +72,57 @@ def overload(folder: Path, *, seconds: float) -> dict[str, Any]:
         # After the first tenth: by then every buffer has been needed once.
         "overload_rss_growth_mib": round(max(seen[-len(seen) // 2 :]) - seen[len(seen) // 10], 1),
     }
+
+
+def rivals(folder: Path, *, seconds: float) -> dict[str, Any]:
+    """`seconds` for each turn of each server, half with a fixed number of users and half at a fixed rate."""
+    turns: dict[str, list[dict[str, float]]] = {OURS: [], LITSERVE: []}
+    try:
+        for _ in range(TURNS):
+            with served(folder, "--batch", str(BATCH)) as server:
+                turns[OURS].append(_measured(url(server), BODY, folder, seconds))
+            with _started(folder) as port:
+                turns[LITSERVE].append(_measured(f"http://{HOST}:{port}/predict", ONE, folder, seconds))
+    except CannotRun as error:  # without LitServe there is nothing to be judged by
+        return {"rivals_not_run": str(error)}
+    return {
+        f"{name}_{key}": round(median(each[key] for each in seen), 1) for name, seen in turns.items() for key in seen[0]
+    }
+
+
+def _measured(at: str, body: str, folder: Path, seconds: float) -> dict[str, float]:
+    half_s = seconds / 2
+    k6(at, body=body, seconds=WARM_S, users=USERS, folder=folder)
+    full = k6(at, body=body, seconds=half_s, users=USERS, folder=folder)
+    steady = k6(at, body=body, seconds=half_s, rate=STEADY_PER_S, folder=folder)
+    return {
+        "per_s": full.ok / half_s,
+        "p99_ms": full.answered_ms.get("p(99)", float("inf")),
+        "steady_p99_ms": steady.answered_ms.get("p(99)", float("inf")),
+    }
+
+
+@contextmanager
+def _started(folder: Path) -> Generator[int]:
+    """Its port, once it has answered a request."""
+    python, port = home(LITSERVE) / "bin" / "python", free_port()
+    paths = os.pathsep.join(map(str, (ROOT, ROOT / "workloads" / "library")))
+    env = os.environ | {"PYTHONPATH": paths, "PATH": f"{python.parent}{os.pathsep}{os.environ['PATH']}"}
+    command = [str(python), "-m", "workloads.library.tests.bench.server_rival_litserve", str(BATCH), str(port)]
+    log = folder / f"{LITSERVE}.log"
+    with log.open("wb") as out, running(command, out, env) as process:
+        try:
+            server = Served(process, log, port)
+            until(lambda: _answers(server), alive=lambda: process.poll() is None, within_s=_START_S, pause_s=0.1)
+            yield port
+        except (TimeoutError, ChildProcessError):
+            raise CannotRun(f"did not answer: {log.read_text(errors='replace')[-1000:]}") from None
+        finally:
+            kill_family(process.pid)
+
+
+def _answers(server: Served) -> bool:
+    try:
+        return server.request("POST", "/predict", ONE.encode(), {"Content-Type": "application/json"}).status == 200
+    except (OSError, http.client.HTTPException):
+        return False

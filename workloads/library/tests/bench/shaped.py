@@ -1,16 +1,15 @@
-"""A TCP proxy that gives every connection the rate of one stream to a bucket.
+"""`shaped.py PORT TARGET MB_PER_S FILE`: a TCP proxy that gives every connection the rate of one stream to a bucket.
 
 On one machine an emulator answers at memory speed, and what separates upload strategies, that a bucket
-limits each stream and not their sum, would not be seen.
+limits each stream and not their sum, would not be seen. FILE holds the number of bytes that came from the target.
 """
 
-import argparse
 import asyncio
 import os
+import sys
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from pathlib import Path
 
 CHUNK = 1 << 18
 
@@ -32,14 +31,13 @@ async def pump(
         writer.write_eof()
 
 
-async def serve(port: int, target: int, bytes_per_s: float, passed: Path | None) -> None:
-    answered, counter = 0, os.open(passed, os.O_WRONLY | os.O_CREAT) if passed else -1
+async def serve(port: int, target: int, bytes_per_s: float, passed: str) -> None:
+    answered, counter = 0, os.open(passed, os.O_WRONLY | os.O_CREAT)
 
     def count(size: int) -> None:
         nonlocal answered
         answered += size
-        if passed:  # of one length: who reads it meanwhile finds a number
-            os.pwrite(counter, b"%020d" % answered, 0)
+        os.pwrite(counter, b"%020d" % answered, 0)  # of one length: who reads it meanwhile finds a number
 
     async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         behind, ahead = await asyncio.open_connection("127.0.0.1", target, limit=CHUNK)
@@ -52,10 +50,4 @@ async def serve(port: int, target: int, bytes_per_s: float, passed: Path | None)
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--port", type=int, required=True)
-    parser.add_argument("--target", type=int, required=True)
-    parser.add_argument("--mb-per-s", type=float, required=True)
-    parser.add_argument("--passed", type=Path, help="File for the number of bytes that came from the target.")
-    options = parser.parse_args()
-    asyncio.run(serve(options.port, options.target, options.mb_per_s * 1e6, options.passed))
+    asyncio.run(serve(int(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3]) * 1e6, sys.argv[4]))

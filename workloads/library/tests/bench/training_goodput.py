@@ -6,13 +6,11 @@ the same model on the same batches, so a step is worth the same for each: its me
 together. Productive is what the slice added to what a restart finds in the storage; the rest is named by its cause.
 
 In `longest` a step also waits, as one on a GPU would, and needs little CPU. So the variants run in parallel, with their
-evictions a third of a slice apart.
+evictions a third of a slice apart. `restarts` has the same variants, in turns, without an eviction.
 """
 
 import contextlib
-import os
 import random
-import signal
 import statistics
 import subprocess
 import sys
@@ -25,7 +23,7 @@ from typing import Any
 
 from holdfast.training.config import TrainConfig
 from workloads.library.tests.training.hooks import before_import
-from workloads.library.tests.training.runs import NAIVE, Run
+from workloads.library.tests.training.runs import NAIVE, Run, notice
 
 WINDOW_S = 15.0
 SLICE_S = 105.0
@@ -49,6 +47,7 @@ T_975 = (12.71, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2
 JITTER_S = 10.0
 ENDLESS = 10_000_000
 EVERY = 50
+RESTARTS = 5
 OURS, THEIRS = "holdfast", "naive"
 TORCHRUN = "torchrun + dcp.async_save"
 
@@ -99,6 +98,25 @@ class Slice:
     """The mean of each window."""
 
 
+def restarts(folder: Path) -> dict[str, Any]:
+    """From the birth of a pod's first process to its first step after a restore; ours also in the parts that its
+    `startup` event names."""
+    variants = _variants(folder, steps=10, every=5, report_every=1)
+    seconds: dict[str, list[float]] = {name: [] for name in variants}
+    for number in range(RESTARTS):
+        for name, run in variants.items():
+            run.steps = 12 + 2 * number
+            begun, launched = len(run.events()), time.time()
+            _complete(run)
+            first = next(event for event in run.events()[begun:] if event["event"] == "window")
+            seconds[name].append(first["t"] - launched)
+    startups = [event["phases"] for event in variants[OURS].of("startup")[1:]]
+    return {
+        "first_step_s": {name: round(statistics.median(found), 2) for name, found in seconds.items()},
+        "parts": {name: round(statistics.median(phases[name] for phases in startups), 2) for name in startups[0]},
+    }
+
+
 def goodput(folder: Path, evictions: int, *, seeds: int = 3, slice_s: float = SLICE_S) -> dict[str, Any]:
     """Share of the time that went into steps that were kept, by variant and as differences within each turn."""
     turns: list[dict[str, Slice]] = []
@@ -128,7 +146,7 @@ def longest(folder: Path, *, evictions: int = LONGEST_EVICTIONS, slice_s: float 
 
 
 def _variants(folder: Path, **more: Any) -> dict[str, Variant]:
-    """Each has left a checkpoint, so that every slice begins with a restore."""
+    """Each has left a checkpoint, so that every further start begins with a restore."""
     options: dict[str, Any] = {"steps": EVERY, "every": EVERY, "report_every": TrainConfig.report_every, **more}
     found = {
         OURS: Variant(folder=folder / "holdfast", **options),
@@ -136,10 +154,14 @@ def _variants(folder: Path, **more: Any) -> dict[str, Variant]:
         TORCHRUN: DcpRun(folder=folder / "dcp", **options),
     }
     for run in found.values():
-        if run.complete() != 0:
-            raise RuntimeError(f"the first start failed:\n{run.log()}")
+        _complete(run)
         run.steps = ENDLESS
     return found
+
+
+def _complete(run: Run) -> None:
+    if run.complete() != 0:
+        raise RuntimeError(f"a start failed:\n{run.log()}")
 
 
 def _played(run: Variant, length_s: float) -> Slice:
@@ -149,8 +171,10 @@ def _played(run: Variant, length_s: float) -> Slice:
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(length_s)
         noticed = time.time()
-        _preempt(process)
-        ended = time.time()
+        notice(process)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(WINDOW_S)
+    ended = time.time()  # what the window has left is killed
     windows = [event for event in run.events()[begun:] if event["event"] == "window"]
     counts = [steps_in(event) for event in windows]
     step_seconds = tuple(event["seconds"] / count for event, count in zip(windows, counts, strict=True))
@@ -220,13 +244,3 @@ def _where(name: str, turns: list[dict[str, Slice]]) -> dict[str, float]:
 
     found = [causes(turn) for turn in turns]
     return {cause: round(statistics.mean(each[cause] for each in found), 2) for cause in found[0]}
-
-
-def _preempt(process: subprocess.Popen[str]) -> None:
-    """The kubelet's way: SIGTERM to the first process, the window, SIGKILL to all."""
-    process.send_signal(signal.SIGTERM)
-    with contextlib.suppress(subprocess.TimeoutExpired):
-        process.wait(WINDOW_S)
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
-    process.wait()

@@ -50,7 +50,7 @@ def restart_apiserver(plane: ControlPlane) -> None:
 def watched(plane: ControlPlane, tmp_path: Path) -> Iterator[tuple[int, Path]]:
     """The exporter's port, and the file of its lines."""
     lines = tmp_path / "watcher.jsonl"
-    with exporter(plane.kubeconfig("admin"), every_s=0.2, lines=lines) as (_, port):
+    with exporter(plane.kubeconfig("admin"), every_s=0.2, lines=lines) as port:
         yield port, lines
 
 

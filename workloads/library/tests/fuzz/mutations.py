@@ -25,36 +25,23 @@ TOKENS = (
 def mutated(value: Any, draw: random.Random) -> Any:
     """A copy with one to four places changed."""
     for _ in range(draw.choice((1, 1, 2, 4))):
-        paths = _places(value)
-        value = _replaced(value, draw.choice(paths), draw)
+        value = _changed(value, draw)
     return value
 
 
-def _places(value: Any) -> list[tuple[Any, ...]]:
-    found: list[tuple[Any, ...]] = [()]
-    waiting: list[tuple[tuple[Any, ...], Any]] = [((), value)]
-    while waiting and len(found) < 5_000:
-        path, node = waiting.pop()
-        if len(path) > DEEPEST:
-            continue
-        children = node.items() if isinstance(node, dict) else enumerate(node) if isinstance(node, list) else ()
-        for key, child in list(children)[:200]:
-            found.append((*path, key))
-            waiting.append(((*path, key), child))
-    return found
-
-
-def _replaced(value: Any, path: tuple[Any, ...], draw: random.Random) -> Any:
-    if not path:
+def _changed(value: Any, draw: random.Random, depth: int = 0) -> Any:
+    """A copy with one place changed, found by going down at random."""
+    keys = list(value) if isinstance(value, dict) else range(len(value)) if isinstance(value, list) else ()
+    if not keys or depth == DEEPEST or draw.random() < 0.1:
         return _odd(value, draw)
-    key, *rest = path
     copy = dict(value) if isinstance(value, dict) else list(value)
-    if not rest and draw.random() < 0.15:
+    key, kind = draw.choice(keys), draw.random()
+    if kind < 0.05:
         del copy[key]
-    elif not rest and isinstance(copy, list) and draw.random() < 0.15:
+    elif kind < 0.1 and isinstance(copy, list):
         copy += [copy[key]] * draw.choice((1, 3, 300))
     else:
-        copy[key] = _replaced(value[key], tuple(rest), draw)
+        copy[key] = _changed(copy[key], draw, depth + 1)
     return copy
 
 

@@ -3,7 +3,9 @@
 import os
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -11,58 +13,45 @@ import torch
 from holdfast.checkpoint import Checkpointer, load_tensors
 from holdfast.checkpoint.format import TensorPart
 from holdfast.checkpoint.save.staging import Staging
+from holdfast.checkpoint.state import capture
 from holdfast.checkpoint.state.tensors import laid_out
 
 pytestmark = pytest.mark.gpu
 MIB = 1 << 20
 
 
-@pytest.fixture(autouse=True)
-def gpu(require: Callable[[object, str], None]) -> None:
-    require(torch.cuda.is_available(), "no GPU")
+State = dict[str, Any]
 
 
-def build() -> dict[str, torch.nn.Module | torch.optim.Optimizer]:
+def build() -> State:
     torch.manual_seed(2)
     model = torch.nn.Sequential(*(torch.nn.Linear(1024, 1024) for _ in range(8))).cuda().bfloat16()
     return {"model": model, "optimizer": torch.optim.AdamW(model.parameters(), lr=1e-3)}
 
 
-def advance(state: dict[str, torch.nn.Module | torch.optim.Optimizer]) -> None:
-    model, optimizer = state["model"], state["optimizer"]
-    assert isinstance(model, torch.nn.Module) and isinstance(optimizer, torch.optim.Optimizer)
-    optimizer.zero_grad()
-    model(torch.randn(16, 1024, device="cuda", dtype=torch.bfloat16)).square().mean().backward()
-    optimizer.step()
+def advance(state: State) -> None:
+    state["optimizer"].zero_grad()
+    state["model"](torch.randn(16, 1024, device="cuda", dtype=torch.bfloat16)).square().mean().backward()
+    state["optimizer"].step()
 
 
-def bits(state: dict[str, torch.nn.Module | torch.optim.Optimizer]) -> list[torch.Tensor]:
-    from holdfast.checkpoint.state import capture
-
-    return [t.cpu().clone() for t in capture(state).tensors.values()]
+def trained(folder: Path, *ends: int, overlap: bool = False) -> list[torch.Tensor]:
+    """The bits of a run with a start for each of `ends`."""
+    for end in ends:
+        state = build()
+        torch.manual_seed(9)
+        with Checkpointer(str(folder), state, run="r", every=2) as ckpt:
+            for step in range(ckpt.step, end):
+                with ckpt.lock() if overlap else nullcontext():
+                    advance(state)
+                ckpt.tick(step + 1)
+    return [tensor.cpu().clone() for tensor in capture(state).tensors.values()]
 
 
 @pytest.mark.parametrize("overlap", [False, True])
 def test_a_gpu_run_resumes_bit_exact(tmp_path: Path, overlap: bool) -> None:
-    whole, halves = build(), build()
-    torch.manual_seed(9)
-    with Checkpointer(str(tmp_path / "w"), whole, run="r", every=100) as ckpt:
-        for step in range(8):
-            advance(whole)
-            ckpt.tick(step + 1)
-    expected = bits(whole)
-    for end in (5, 8):
-        halves = build()
-        torch.manual_seed(9)
-        with Checkpointer(str(tmp_path / "h"), halves, run="r", every=2) as ckpt:
-            for step in range(ckpt.step, end):
-                if overlap:
-                    with ckpt.lock():
-                        advance(halves)
-                else:
-                    advance(halves)
-                ckpt.tick(step + 1)
-    assert all(torch.equal(a, b) for a, b in zip(bits(halves), expected, strict=True))
+    undisturbed, resumed = trained(tmp_path / "w", 8), trained(tmp_path / "h", 5, 8, overlap=overlap)
+    assert all(torch.equal(a, b) for a, b in zip(resumed, undisturbed, strict=True))
 
 
 class Large(torch.nn.Module):

@@ -2,34 +2,27 @@
 
 import signal
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import pytest
 
-from tests import support
 from workloads.library.tests.gpu.test_training import uses_gpu
 from workloads.library.tests.processes import family
 from workloads.library.tests.training.elastic.gangs import Gang
 from workloads.library.tests.training.elastic.sharded_gangs import ShardedGang
 
 pytestmark = pytest.mark.gpu
-Kind = TypeVar("Kind", Gang, ShardedGang)
 Make = Callable[..., Any]
 
 
 @pytest.fixture
 def make(tmp_path: Path) -> Iterator[Make]:
-    import torch
-
-    support.require(torch.cuda.is_available(), "no GPU is visible")
     with ExitStack() as made:
 
-        def gang(kind: type[Kind], name: str, *arguments: None, **settings: Any) -> Kind:
-            found = kind(tmp_path / name, *arguments, device="cuda", **settings)
-            made.callback(found.close)
-            return found
+        def gang(kind: type[Any], name: str, *arguments: None, **settings: Any) -> Any:
+            return made.enter_context(closing(kind(tmp_path / name, *arguments, device="cuda", **settings)))
 
         yield gang
 

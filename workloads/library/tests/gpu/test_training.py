@@ -12,13 +12,6 @@ from workloads.library.tests.training.runs import Run, notice, power_loss
 pytestmark = pytest.mark.gpu
 
 
-@pytest.fixture(scope="module", autouse=True)
-def gpu() -> None:
-    import torch
-
-    support.require(torch.cuda.is_available(), "no GPU is visible")
-
-
 def one_gpu(folder: Path) -> Run:
     return Run(folder=folder, steps=60, every=10, ranks=1, options=("--device", "cuda"))
 

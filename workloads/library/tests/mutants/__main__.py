@@ -27,7 +27,7 @@ ROOT = Path(__file__).parents[4]
 LIMIT_S = 600
 """A test that hangs fails by its own limit, which is shorter."""
 UNBROKEN = "unbroken"
-FAILED, ALL_PASSED = 1, 0  # pytest's exit codes; any other means that it judged nothing
+FAILED, ALL_PASSED, TOO_LONG = 1, 0, -1  # pytest's exit codes; any other means that it judged nothing
 
 
 class Fate(StrEnum):
@@ -110,12 +110,9 @@ def judge(mutants: Sequence[Mutant], jobs: int) -> int:
 
 def require_green(mutants: Sequence[Mutant], scratch: Path) -> None:
     tests = sorted({test for mutant in mutants for test in mutant.tests})
-    try:
-        done = run_tests(tests, scratch / UNBROKEN)
-    except subprocess.TimeoutExpired as error:
-        raise Unjudged(f"the tests take over {LIMIT_S} s without a mutant: too much else runs here") from error
-    if done.returncode != ALL_PASSED:
-        raise Unjudged(f"the tests fail without a mutant:\n{done.stdout[-3000:]}")
+    code, output = run_tests(tests, scratch / UNBROKEN)
+    if code != ALL_PASSED:
+        raise Unjudged(f"the tests fail without a mutant:\n{output[-3000:]}")
 
 
 def judged(mutant: Mutant, scratch: Path) -> Fate:
@@ -124,27 +121,27 @@ def judged(mutant: Mutant, scratch: Path) -> Fate:
     tree = scratch / mutant.name.replace(" ", "-")
     shutil.copytree(scratch / UNBROKEN, tree, copy_function=os.link)
     mutant.apply(tree)
-    try:
-        done = run_tests(mutant.tests, tree)
-        fate = {FAILED: Fate.KILLED, ALL_PASSED: Fate.SURVIVED}.get(done.returncode, Fate.NOT_JUDGED)
-        output = done.stdout
-    except subprocess.TimeoutExpired:
-        fate, output = Fate.NOT_JUDGED, f"still running after {LIMIT_S} s"
+    code, output = run_tests(mutant.tests, tree)
+    fate = {FAILED: Fate.KILLED, ALL_PASSED: Fate.SURVIVED}.get(code, Fate.NOT_JUDGED)
     print(f"{fate:<10} {time.monotonic() - began:5.1f} s  {mutant.name} ({mutant.file})", flush=True)
     if fate is not Fate.KILLED:
         print(output[-1500:], file=sys.stderr, flush=True)
     return fate
 
 
-def run_tests(tests: Sequence[str], tree: Path) -> subprocess.CompletedProcess[str]:
-    """pytest on the copy: its folders stand before the installed ones. Skipped tests count as not run."""
+def run_tests(tests: Sequence[str], tree: Path) -> tuple[int, str]:
+    """Code and output of pytest on the copy: its folders stand before the installed ones. Skipped tests count as not run."""
     paths = os.pathsep.join([str(tree / "workloads" / "library"), str(tree)])
     environment = os.environ | {"PYTHONPATH": paths, "CI": "1", "PYTHONDONTWRITEBYTECODE": "1"}
     command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:randomly", "-p", "no:xdist", *tests]
-    return subprocess.run(
-        command, cwd=tree, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT, text=True, timeout=LIMIT_S, check=False,
-    )  # fmt: skip
+    try:
+        done = subprocess.run(
+            command, cwd=tree, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT, text=True, timeout=LIMIT_S, check=False,
+        )  # fmt: skip
+    except subprocess.TimeoutExpired:
+        return TOO_LONG, f"still running after {LIMIT_S} s: too much else runs here, or a test hangs"
+    return done.returncode, done.stdout
 
 
 if __name__ == "__main__":

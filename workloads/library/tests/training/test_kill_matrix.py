@@ -1,7 +1,6 @@
 """A sample of `make kill-matrix`, through the real command: power losses at named points and at random moments."""
 
 from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -13,13 +12,12 @@ from workloads.library.tests.bench.kill_lane import (
     Comparison,
     Kill,
     Lane,
-    Results,
+    Records,
     Start,
     new_run,
 )
 from workloads.library.tests.bench.kill_matrix import plan, verdict
 from workloads.library.tests.fork_server import ForkServer
-from workloads.library.tests.training.runs import Run
 
 SAMPLE = [
     Kill(target="all", after_steps=13, delay_s=0.03),  # so that the next start has a checkpoint to restore
@@ -30,35 +28,35 @@ SAMPLE = [
 TRIES = 3
 
 
-def missed(results: Results, kills: int) -> set[str]:
+def missed(results: Records, kills: int) -> set[str]:
     goals = verdict(results, kills)["goals"]
     assert isinstance(goals, dict)
     return {name for name, met in goals.items() if not met} - {"every_target_and_point_hit"}  # of the whole matrix
 
 
-def each_until_it_strikes(results: Results) -> Iterator[Kill]:
+def each_until_it_strikes(results: Records) -> Iterator[Kill]:
     """On a busy machine a run may be over before a kill."""
     for kill in SAMPLE:
         for _ in range(TRIES):
             yield kill
-            if results.starts()[-1].struck:
+            if results.of(Start)[-1].struck:
                 break
 
 
 @pytest.mark.process
 @pytest.mark.timeout(900)
 def test_a_run_killed_at_points_and_moments_ends_with_the_same_bits(tmp_path: Path, server: ForkServer) -> None:
-    results, kind = Results(path=tmp_path / "results"), partial(Run, server=server)
-    reference = new_run(kind, tmp_path / "undisturbed")
+    results = Records(tmp_path / "results")
+    reference = new_run(server, tmp_path / "undisturbed")
     assert reference.complete() == 0, reference.log()
-    Lane(folder=tmp_path, reference=reference, results=results, kind=kind).play(each_until_it_strikes(results))
+    Lane(folder=tmp_path, reference=reference, results=results, server=server).play(each_until_it_strikes(results))
     assert not missed(results, len(SAMPLE)), verdict(results, len(SAMPLE))
 
 
 def test_a_run_that_never_restores_fails_although_its_bits_are_right(tmp_path: Path) -> None:
-    results, lost = Results(path=tmp_path / "results"), LOST_STEPS_MAX + 1
-    results.add(Start(number=0, target="all", struck=True, lost_steps=None, restored=0))
-    results.add(Start(number=-1, target="nothing", struck=False, lost_steps=lost, restored=0, committed=lost))
+    results, lost = Records(tmp_path / "results"), LOST_STEPS_MAX + 1
+    results.add(Start(target="all", struck=True, lost_steps=None, restored=0))
+    results.add(Start(target="nothing", struck=False, lost_steps=lost, restored=0, committed=lost))
     results.add(Comparison(run="killed-1"))
     assert missed(results, 1) == {
         "restores_happened",

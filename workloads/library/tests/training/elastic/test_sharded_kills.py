@@ -6,8 +6,9 @@ from pathlib import Path
 import pytest
 
 from workloads.library.tests.bench import peer_play
+from workloads.library.tests.bench.kill_lane import Records
 from workloads.library.tests.bench.peer_kinds import KINDS, TIMES, Blow, endless
-from workloads.library.tests.bench.peer_play import Lane, Results
+from workloads.library.tests.bench.peer_play import Found, Lane, Struck
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(1800)]
 
@@ -31,10 +32,10 @@ SAMPLE = {
 def test_every_start_of_a_gang_that_is_struck_again_and_again_has_the_bits_of_an_undisturbed_one(
     tmp_path: Path,
 ) -> None:
-    results = Results(path=tmp_path / "results")
-    blows = (Blow(number=number, kind=kind, place=(1 + number) % 4) for number, kind in enumerate(SAMPLE))
+    results = Records(tmp_path / "results")
+    blows = (Blow(kind=kind, place=(1 + number) % 4) for number, kind in enumerate(SAMPLE))
     Lane(folder=tmp_path, reference=peer_play.undisturbed(tmp_path / "undisturbed"), results=results).play(blows)
-    struck, ended = results.struck(), results.ended()
+    struck, ended = results.of(Struck), results.of(Found)
     assert [(gang.wrong, gang.zombies, gang.stuck) for gang in ended] == [([], [], "")] * len(ended)
     assert {each.kind for each in struck} == {*SAMPLE}
     assert all(each.reached for each in struck), struck
