@@ -1,4 +1,4 @@
-"""Our trainer as real pods of a kind cluster: evicted, drained, resumed. `make test-kind`. Batch workers: node/test_batch."""
+"""Our trainer as real pods of a kind cluster: evicted, drained, resumed. `make test-kind`. Batch workers: node/test_images."""
 
 import subprocess
 from collections.abc import Callable, Iterator

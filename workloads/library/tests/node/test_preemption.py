@@ -30,16 +30,6 @@ def start(lab: Lab, world: World, template: Object, name: str = "job") -> Object
     return pod
 
 
-def ended(world: World, pod: Object, timeout_s: float = 60.0) -> Object:
-    name = pod["metadata"]["name"]
-
-    def terminal() -> Object | None:
-        found = world.pod(name)
-        return found if found["status"]["phase"] in ("Failed", "Succeeded") else None
-
-    return until(f"{name} has ended", terminal, timeout_s)
-
-
 def charged(world: World, job: str = "job") -> bool:
     status = world.job(job)["status"]
     return bool(status.get("failed") or status.get("failedIndexes"))
@@ -57,7 +47,7 @@ def test_a_deaf_pod_is_killed_at_the_end_of_its_window_not_of_its_own_grace(lab:
     pod = start(lab, world, pods.shell(spot, pods.DEAF, terminationGracePeriodSeconds=30))
     began = time.monotonic()
     machine.notice()
-    found = ended(world, pod)
+    found = seen.ended(lab.api, pod)
     took_s = time.monotonic() - began
     assert exit_code(found) == EXIT_KILLED
     assert DEFAULT_WINDOW.pod_s - 1 <= took_s < 30, f"killed after {took_s:.1f} s"
@@ -69,14 +59,14 @@ def test_the_extended_window_lets_a_long_save_finish(lab: Lab, world: World, spo
     script = pods.slow_to_stop(longer)
     pod = start(lab, world, pods.shell(spot, script, terminationGracePeriodSeconds=EXTENDED_WINDOW.pod_s))
     assert lab.preempt(machine)
-    assert exit_code(ended(world, pod)) == EXIT_PREEMPTED, f"{longer} s were granted"
+    assert exit_code(seen.ended(lab.api, pod)) == EXIT_PREEMPTED, f"{longer} s were granted"
 
 
 def test_an_eviction_is_free_and_a_deletion_is_charged(lab: Lab, world: World, spot: Pool) -> None:
     lab.boot("spot-a", spot)
     evicted = start(lab, world, pods.shell(spot, pods.STOPS_IN_ORDER), "evicted")
     assert world.evict(evicted["metadata"]["name"]) == 201
-    found = ended(world, evicted)
+    found = seen.ended(lab.api, evicted)
     assert (disruption(found), exit_code(found)) == ("EvictionByEvictionAPI", EXIT_PREEMPTED)
     assert not charged(world, "evicted")
     world.api.delete(f"{world.path('jobs', '/apis/batch/v1')}/evicted", propagationPolicy="Background")
@@ -92,7 +82,7 @@ def test_a_no_execute_taint_ends_the_pod_by_the_taint_manager(lab: Lab, world: W
     pod = start(lab, world, pods.shell(spot, pods.STOPS_IN_ORDER))
     taints = [{"key": "maintenance", "effect": "NoExecute"}]
     lab.api.merge(f"{NODES}/spot-a", {"spec": {"taints": taints}})
-    found = ended(world, pod)
+    found = seen.ended(lab.api, pod)
     assert (disruption(found), exit_code(found)) == ("DeletionByTaintManager", EXIT_PREEMPTED)
     assert not charged(world)
 
