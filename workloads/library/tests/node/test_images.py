@@ -17,11 +17,11 @@ from holdfast.contract.kubernetes import LABEL_NAME
 from holdfast.contract.lifecycle import DEFAULT_WINDOW
 from holdfast.contract.pools import Pool
 from holdfast.contract.roles import NAMESPACE_SERVING
-from holdfast.jobs.job_snapshot import exit_code, when
+from holdfast.jobs.job_snapshot import disruption, exit_code, when
 from tests import platforms
 from tests.cluster.sim.batch import batch, database
 from tests.cluster.sim.waiting import until
-from tests.cluster.sim.world import World, disruption
+from tests.cluster.sim.world import World
 from tests.tools.build import TOOLS
 from workloads.library.tests.node.lab import as_rendered, google, seen
 from workloads.library.tests.node.lab.as_rendered import SIZE
@@ -138,14 +138,14 @@ def drained(lab: Lab, machine: Machine, pod: Object) -> None:
 
 
 def test_the_server_answers_from_its_image_and_leaves_in_order_with_its_machine(
-    lab: Lab, world: World, rendered: Rendered
+    lab: Lab, world: World, spot_l4: Pool, rendered: Rendered
 ) -> None:
     """Ready by the kubelet's own probe, asked as a client asks, gone with 143 when its Spot machine is taken."""
     rendered.apply(lab.api, "PriorityClass", "ServiceAccount")
     lab.pull(rendered.registry.host, rendered.images("server"))
     here = as_rendered.Lab(options={"--predictor": "entropy"})
     doc = as_rendered.deployment(rendered.find("Deployment", "server-overflow"), here)
-    machine = lab.boot("spot-a", spot_of(doc))
+    machine = lab.boot("spot-a", spot_l4)
     path = lab.api.path_of(doc)
     lab.api.apply(path, doc, fieldManager="node-tier")
     until("the server is ready", lambda: lab.api.get(path)["status"].get("readyReplicas") == 1, LIMIT_S)
@@ -158,12 +158,6 @@ def test_the_server_answers_from_its_image_and_leaves_in_order_with_its_machine(
     )
     seen.preempted(lab, machine, pod)
     lab.api.delete(path, propagationPolicy="Foreground")
-
-
-def spot_of(doc: Object) -> Pool:
-    """A Spot pool of the example that the pods of a Deployment select."""
-    selector = doc["spec"]["template"]["spec"]["nodeSelector"].items()
-    return next(pool for pool in platforms.load("example").pools if selector <= pool.node_labels().items())
 
 
 def posted(url: str, body: Object) -> Object:

@@ -10,11 +10,11 @@ from holdfast.contract.exit_codes import EXIT_KILLED, EXIT_PREEMPTED
 from holdfast.contract.kubernetes import EXPENDABLE
 from holdfast.contract.lifecycle import DEFAULT_WINDOW, EXTENDED_WINDOW
 from holdfast.contract.pools import UNREACHABLE, Pool, silence_tolerations
-from holdfast.jobs.job_snapshot import exit_code
+from holdfast.jobs.job_snapshot import disruption, exit_code
 from holdfast.mover.silent_nodes import end_pods
 from tests.cluster.sim.nodes import NODES
 from tests.cluster.sim.waiting import until
-from tests.cluster.sim.world import World, disruption
+from tests.cluster.sim.world import World
 from workloads.library.tests.node.lab import pods, seen
 from workloads.library.tests.node.lab.lab import Lab, Machine
 
@@ -92,11 +92,7 @@ def test_a_power_loss_is_replaced_once_the_node_is_gone_and_not_charged(lab: Lab
     lost = start(lab, world, pods.shell(spot, pods.STOPS_IN_ORDER))
     lab.forget(machine)
     lab.boot("spot-b", spot)
-
-    def replaced() -> bool:
-        return any(p["metadata"]["uid"] != lost["metadata"]["uid"] for p in world.pods("Running"))
-
-    until("a replacement runs", replaced, 240)
+    world.wait_running(1, 240, old=[lost["metadata"]["uid"]])
     assert not charged(world)
 
 

@@ -6,10 +6,9 @@ from pathlib import Path
 from holdfast.clients.api import Api, Object
 from holdfast.contract.environment import ENV_JOB
 from holdfast.contract.exit_codes import EXIT_PREEMPTED
-from holdfast.jobs.job_snapshot import exit_code
+from holdfast.jobs.job_snapshot import disruption, exit_code
 from tests.cluster.sim import pods
 from tests.cluster.sim.waiting import until
-from tests.cluster.sim.world import disruption
 from workloads.library.tests.node.lab.lab import Lab, Machine
 
 
