@@ -80,8 +80,7 @@ def placed(api: Api, job: str, silent: str, count: int) -> list[Object]:
 
 
 def marked(api: Api, silent: str) -> bool:
-    taints = api.get(f"{nodes.NODES}/{silent}")["spec"].get("taints", [])
-    return any(taint["key"] == UNREACHABLE for taint in taints)
+    return UNREACHABLE in [taint["key"] for taint in api.get(f"{nodes.NODES}/{silent}")["spec"].get("taints", [])]
 
 
 @dataclass
