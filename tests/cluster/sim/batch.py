@@ -30,8 +30,3 @@ def batch(*arguments: object) -> Object:
     command = [*COMMAND, *(str(each) for each in arguments), "--json"]
     done = subprocess.run(command, check=True, capture_output=True, text=True, cwd=ROOT, timeout=LIMIT_S)
     return json.loads(done.stdout)
-
-
-def write_items(path: Path, count: int) -> Path:
-    path.write_text("".join(json.dumps({"id": f"i{n}", "text": f"document {n}"}) + "\n" for n in range(count)))
-    return path

@@ -38,16 +38,14 @@ def rendered(kind: str, name: str, folder: Path = RENDERED) -> Object:
     raise LookupError(f"{kind} {name} is not in {folder}")
 
 
-def job(doc: Object, namespace: str, pod_changes: "Here", size: int = 0) -> Object:
-    """`doc`, a Job or JobSet, in `namespace` and not held by a queue; `size`: another number of pods."""
+def job(doc: Object, namespace: str, pod_changes: "Here") -> Object:
+    """`doc`, a Job or JobSet, in `namespace` and not held by a queue."""
     made = copy.deepcopy(doc)
     made["metadata"] = {"name": doc["metadata"]["name"], "namespace": namespace}
     made["spec"]["suspend"] = False
     spec = made["spec"]
     if made["kind"] == "JobSet":
         spec = spec["replicatedJobs"][0]["template"]["spec"]
-    if size:
-        spec |= {"completions": size, "parallelism": size}
     pod_changes.apply(spec["template"]["spec"])
     return made
 
@@ -61,10 +59,9 @@ class Here:
     """What a pod needs on nodes of this host: image, mounts, and options instead of the rendered ones."""
 
     def __init__(self, image: str, node_root: str, writable: Path, selector: dict[str, str], **options: object) -> None:
-        """`node_root` is where a node has this host's folders; "" where it is this host."""
+        """`node_root` is where a node has this host's folders."""
         self._image, self._node_root, self._writable, self._selector = image, node_root, writable, selector
         self._options = {f"--{name.replace('_', '-')}": str(value) for name, value in options.items()}
-        self.environment: dict[str, str] = dict(ENVIRONMENT)
         self.spec: Object = {}
         """Fields of the pod that are set besides."""
 
@@ -76,8 +73,8 @@ class Here:
         container.pop("resources", None)
         container |= {"image": self._image, "imagePullPolicy": "IfNotPresent", "workingDir": str(ROOT)}
         container["command"] = [sys.executable, *self._with_options(container["command"][1:])]
-        kept = [each for each in container["env"] if each["name"] not in {*self.environment, ENV_GPUS}]
-        container["env"] = kept + [{"name": name, "value": value} for name, value in self.environment.items()]
+        kept = [each for each in container["env"] if each["name"] not in {*ENVIRONMENT, ENV_GPUS}]
+        container["env"] = kept + [{"name": name, "value": value} for name, value in ENVIRONMENT.items()]
         spec["volumes"] = [v for v in spec.get("volumes", ()) if "emptyDir" in v]
         known = {volume["name"] for volume in spec["volumes"]}
         container["volumeMounts"] = [m for m in container.get("volumeMounts", ()) if m["name"] in known]

@@ -1,6 +1,7 @@
 """What one test owns in the shared cluster: a namespace, nodes, and pods that run nowhere else."""
 
 import datetime
+from collections.abc import Collection
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -148,9 +149,12 @@ class World:
         with ThreadPoolExecutor(writers) as pool:
             list(pool.map(lambda pod: pods.end(self.api, pod), self.pods("Running")))
 
-    def wait_running(self, count: int, timeout_s: float = 120.0) -> list[Object]:
+    def wait_running(self, count: int, timeout_s: float = 120.0, *, old: Collection[str] = ()) -> list[Object]:
+        """So many pods that stay, and have none of the `old` uids."""
+
         def running() -> list[Object]:
-            found = [pod for pod in self.pods("Running") if "deletionTimestamp" not in pod["metadata"]]
+            kept = [pod for pod in self.pods("Running") if "deletionTimestamp" not in pod["metadata"]]
+            found = [pod for pod in kept if pod["metadata"]["uid"] not in old]
             return found if len(found) == count else []
 
         return until(f"{count} pods run", running, timeout_s)
@@ -165,11 +169,3 @@ class World:
             return None
 
         return until(f"Job {job} ends", ended, timeout_s)
-
-
-def disruption(pod: Object) -> str:
-    """Why the platform ended the pod; empty if it did not."""
-    found = [
-        c for c in pod["status"].get("conditions", ()) if c["type"] == "DisruptionTarget" and c["status"] == "True"
-    ]
-    return found[0]["reason"] if found else ""

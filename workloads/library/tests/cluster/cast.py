@@ -70,10 +70,6 @@ class Submitted:
         return self.doc["metadata"]["namespace"]
 
     @property
-    def pods_path(self) -> str:
-        return f"/api/v1/namespaces/{self.namespace}/pods"
-
-    @property
     def selector(self) -> dict[str, str]:
         return job_spec(self.doc)["template"]["spec"]["nodeSelector"]
 
@@ -99,8 +95,11 @@ class Submitted:
 
     def pods(self, phase: str = "") -> list[Object]:
         label = f"{LABEL_NAME}={self.doc['metadata']['labels'][LABEL_NAME]}"
-        found = self.api.items(self.pods_path, labelSelector=label)
+        found = self.api.items(f"/api/v1/namespaces/{self.namespace}/pods", labelSelector=label)
         return [pod for pod in found if not phase or pod["status"].get("phase") == phase]
+
+    def running(self) -> set[str]:
+        return {pod["metadata"]["uid"] for pod in self.pods("Running")}
 
     def wait(self, phase: str, count: int) -> list[Object]:
         def there() -> list[Object] | None:
@@ -161,8 +160,9 @@ class Cast:
     def add_flex(self, job: Submitted, *, ends_s: float = 0.0) -> list[str]:
         """As auto-provisioning makes them for a job's selector."""
         found = self.world.add_nodes(FLEX, 2, zone=ZONE, labels=job.selector)
+        ends = {"metadata": {"annotations": {ANNOTATION_TERMINATION: rfc3339(ends_s)}}}
         for name in found if ends_s else ():
-            self.world.api.merge(f"{nodes.NODES}/{name}", {"metadata": {"annotations": {ANNOTATION_TERMINATION: rfc3339(ends_s)}}})  # fmt: skip
+            self.world.api.merge(f"{nodes.NODES}/{name}", ends)
         return found
 
     def take(self, job: Submitted, machines: list[str]) -> None:
@@ -180,12 +180,7 @@ class Cast:
 
     def crash(self, job: Submitted) -> None:
         """All its pods end with a bug's exit code, and are made anew."""
-        before = {pod["metadata"]["uid"] for pod in job.pods("Running")}
+        before = job.running()
         self.story.trainers.leave(job.name, EXIT_CRASH)
         job.end(EXIT_CRASH)
-
-        def anew() -> bool:
-            fresh = {pod["metadata"]["uid"] for pod in job.pods("Running")} - before
-            return len(fresh) == len(before)
-
-        until(f"{job.name} runs again", anew)
+        until(f"{job.name} runs again", lambda: len(job.running() - before) == len(before))

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster.conftest import (
+from tests.cluster.conftest import (  # noqa: F401
     _clients,
     api,
     cluster,
@@ -19,10 +19,6 @@ from tests.cluster.conftest import (
     world,
 )
 
-__all__ = [
-    "_clients", "api", "cluster", "exporter", "jobset", "k8s_manager", "kueue", "mover_account", "platform", "serving",
-    "spot", "world",
-]  # fmt: skip
 HERE = Path(__file__).parent
 
 

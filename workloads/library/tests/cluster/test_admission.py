@@ -54,14 +54,10 @@ def examples() -> list[tuple[str, Object]]:
     return found
 
 
-@pytest.fixture(scope="module")
-def policies() -> list[Object]:
-    return list(admission.objects(load("example").pools))
-
-
 @pytest.fixture
-def space(jobset: None, api: Api, policies: list[Object]) -> Iterator[str]:
+def space(jobset: None, api: Api) -> Iterator[str]:
     """A namespace of the platform."""
+    policies = list(admission.objects(load("example").pools))
     for body in policies:
         api.apply(api.path_of(body), body)
     name = f"admitted-{uuid.uuid4().hex[:6]}"

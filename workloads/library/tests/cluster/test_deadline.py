@@ -24,6 +24,7 @@ RIGHTS = ("ClusterRole", "ClusterRoleBinding")
 
 @pytest.fixture
 def node(api: Api) -> Iterator[str]:
+    """One of flex-start, which nobody simulates: its kubelet is the test."""
     name = f"flex-{uuid.uuid4().hex[:8]}"
     metadata = {"name": name, "annotations": {ANNOTATION_TERMINATION: END.isoformat()}}
     api.create("/api/v1/nodes", {"metadata": metadata, "spec": {"unschedulable": True}})
@@ -31,11 +32,13 @@ def node(api: Api) -> Iterator[str]:
     api.delete(f"/api/v1/nodes/{name}")
 
 
+Become = Callable[[str, str], None]
+"""A pod of this namespace and service account."""
+
+
 @pytest.fixture
-def become(
-    api: Api, cluster: AClusterManager, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Callable[[str, str], None]:
-    """What the kubelet puts into a pod of this namespace and service account: the token, the authority, the address."""
+def become(api: Api, cluster: AClusterManager, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Become:
+    """What the kubelet puts into a pod: the token, the authority, the address."""
     assert cluster.kubeconfig is not None
     at: Object = YAML(typ="safe", pure=True).load(cluster.kubeconfig.read_text())["clusters"][0]["cluster"]
     inline = at.get("certificate-authority-data")
@@ -56,28 +59,24 @@ def become(
     return pod_of
 
 
-def test_the_rendered_trainer_may_read_when_its_node_ends(
-    api: Api, become: Callable[[str, str], None], node: str
-) -> None:
-    body, template = next(
-        (b, t)
-        for b, t in workloads("example")
-        if ENV_NODE in variables(t) and t["spec"]["serviceAccountName"] == "trainer"
-    )
+def planned_end(node: str) -> float | None:
+    return deadline.planned_end({ENV_NODE: node}, annotations=deadline.node_annotations, now=0)
+
+
+def test_the_rendered_trainer_may_read_when_its_node_ends(api: Api, become: Become, node: str) -> None:
+    asking = [(body, template) for body, template in workloads("example") if ENV_NODE in variables(template)]
+    body = next(body for body, template in asking if template["spec"]["serviceAccountName"] == "trainer")
     for right in (each for each in bodies("example") if each["kind"] in RIGHTS):
         api.apply(api.path_of(right), right)
-    become(body["metadata"]["namespace"], template["spec"]["serviceAccountName"])
+    become(body["metadata"]["namespace"], "trainer")
     # The authorizer hears of a binding a moment after it is stored.
-    output = until(
-        "the right counts", lambda: deadline.planned_end({ENV_NODE: node}, annotations=deadline.node_annotations, now=0)
-    )
-    assert output == END.timestamp()
+    assert until("the right counts", lambda: planned_end(node)) == END.timestamp()
 
 
 def test_a_pod_without_the_right_trains_on_and_logs_it(
-    become: Callable[[str, str], None], node: str, capsys: pytest.CaptureFixture[str]
+    become: Become, node: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     become("default", "nobody")
-    assert deadline.planned_end({ENV_NODE: node}, annotations=deadline.node_annotations, now=0) is None
+    assert planned_end(node) is None
     line = json.loads(capsys.readouterr().out)
     assert line["severity"] == "WARNING" and "403" in line["message"]

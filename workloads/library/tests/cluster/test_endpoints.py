@@ -1,7 +1,7 @@
 """The proxy's watcher beside a real API server: EndpointSlices that its controller writes, read with rendered rights."""
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,11 +13,13 @@ from holdfast.inference.proxy.endpoints import Follower
 from tests.cluster.sim.waiting import until
 from tests.cluster.sim.world import World
 from tests.workloads.manifests.rendered import named
+from workloads.library.tests.cluster.test_deadline import Become
 from workloads.library.tests.cluster.test_deadline import become as become
+from workloads.library.tests.cluster.test_deadline import node as node
 
 
 @pytest.fixture
-def followed(world: World, api: Api, become: Callable[[str, str], None], tmp_path: Path) -> Iterator[Path]:
+def followed(world: World, api: Api, become: Become, tmp_path: Path) -> Iterator[Path]:
     """The file that a proxy reads, while a watcher with the account and the rights of the rendered proxy writes it."""
     become(world.name, "proxy")
     for kind, name in (("Role", "endpoints"), ("RoleBinding", "endpoints"), ("Service", "server")):
@@ -31,29 +33,17 @@ def followed(world: World, api: Api, become: Callable[[str, str], None], tmp_pat
     follower.stop.set()  # it may sit in a read of the watch; the namespace's end wakes it
 
 
-@pytest.fixture
-def node(api: Api, world: World) -> Iterator[str]:
-    """One that nobody simulates: its kubelet is the test, which alone writes the status of its pods."""
-    name = f"{world.name}-server"
-    api.create("/api/v1/nodes", {"metadata": {"name": name}, "spec": {"unschedulable": True}})
-    yield name
-    api.delete(f"/api/v1/nodes/{name}")
-
-
-def start(world: World, api: Api, node: str, name: str, address: str) -> None:
+def start(world: World, node: str, name: str, address: str) -> None:
     labels = named("example", "Service", "server", NAMESPACE_SERVING)["spec"]["selector"]
     spec = {"nodeName": node, "containers": [{"name": "main", "image": "none"}]}
-    api.create(
-        world.path("pods"),
-        {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "labels": labels}, "spec": spec},
-    )
-    report(world, api, name, ready=True, podIP=address, podIPs=[{"ip": address}], phase="Running")
+    world.create_pod(name, {"metadata": {"labels": labels}, "spec": spec})
+    report(world, name, ready=True, podIP=address, podIPs=[{"ip": address}], phase="Running")
 
 
-def report(world: World, api: Api, name: str, *, ready: bool, **status: object) -> None:
+def report(world: World, name: str, *, ready: bool, **status: object) -> None:
     """As a kubelet reports what the readiness probe found."""
     condition = {"type": "Ready", "status": str(ready)}
-    api.merge(f"{world.path('pods')}/{name}/status", {"status": {"conditions": [condition], **status}})
+    world.api.merge(f"{world.path('pods')}/{name}/status", {"status": {"conditions": [condition], **status}})
 
 
 def addresses(out: Path) -> set[tuple[str, int]]:
@@ -72,13 +62,13 @@ def test_the_endpoints_of_the_proxy_follow_the_readiness_of_real_pods(
     def follows(wanted: set[tuple[str, int]], why: str) -> None:
         until(why, lambda: addresses(followed) == wanted)
 
-    start(world, api, node, "one", one[0])
+    start(world, node, "one", one[0])
     follows({one}, "the first server gets requests")
-    start(world, api, node, "two", two[0])
+    start(world, node, "two", two[0])
     follows({one, two}, "both get requests")
-    report(world, api, "two", ready=False)
+    report(world, "two", ready=False)
     follows({one}, "a notice on Spot: not ready, and nothing else")
-    report(world, api, "two", ready=True)
+    report(world, "two", ready=True)
     follows({one, two}, "ready again")
     api.delete(f"{world.path('pods')}/two", gracePeriodSeconds=600)
     follows({one}, "deleted: it terminates, and is ready still")

@@ -26,10 +26,8 @@ def plane() -> Iterator[ControlPlane]:
 
 def counted(lines: Path) -> list[tuple[str, str, str]]:
     """Of the lines about nodes."""
-    rows = map(json.loads, lines.read_text().splitlines())
-    return [
-        (row["event"], row["node"], row.get("reason", "")) for row in rows if row.get("event", "").startswith("node_")
-    ]
+    rows = [row for row in map(json.loads, lines.read_text().splitlines()) if "event" in row]
+    return [(row["event"], row["node"], row.get("reason", "")) for row in rows if row["event"].startswith("node_")]
 
 
 def kill_apiserver(plane: ControlPlane) -> None:
@@ -39,11 +37,6 @@ def kill_apiserver(plane: ControlPlane) -> None:
     running.remove(dead)  # it ends on purpose
     dead[1].kill()
     dead[1].wait()
-
-
-def restart_apiserver(plane: ControlPlane) -> None:
-    plane._start_apiserver()
-    plane.processes.wait_until("the API server is ready again", lambda: plane.answers("/readyz"))
 
 
 @pytest.fixture
@@ -71,7 +64,8 @@ def test_preemptions_are_counted_after_the_api_server_was_killed_and_none_is_cou
     before = metrics(port)["exporter_heartbeat_seconds"]
     until("passes go on without the API server", lambda: metrics(port)["exporter_heartbeat_seconds"] > before or None)
     assert metrics(port)["preemptions_total"] == 1
-    restart_apiserver(plane)
+    plane._start_apiserver()
+    plane.processes.wait_until("the API server is ready again", lambda: plane.answers("/readyz"))
 
     fresh = Api(plane.kubeconfig("admin"))
     until("nodes are ready again", lambda: nodes.ready(fresh, names[1:]), 120)

@@ -1,8 +1,6 @@
 """A GPU of a Spot node breaks: the job saves and goes on elsewhere, the node goes, and no other node can."""
 
-import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 
 import pytest
@@ -16,6 +14,7 @@ from holdfast.manifests.render_context import RenderContext
 from holdfast.mover.faulty_nodes import REASON, FaultyNodes
 from tests.cluster.sim import nodes
 from tests.cluster.sim.waiting import until
+from tests.cluster.sim.world import World
 from tests.platforms import load
 from workloads.library.tests.cluster.test_mover import pods
 from workloads.library.tests.cluster.test_silent_nodes import OWN, sent
@@ -39,29 +38,17 @@ def mover(mover_account: client.ApiClient, api: Api) -> Iterator[Api]:
         api.delete(api.path_of(body))
 
 
-@contextmanager
-def added(api: Api, pool: Pool, name: str, **labels: str) -> Iterator[str]:
-    """A ready node."""
-    nodes.add(api, [nodes.node(pool, name, labels=labels)])
-    try:
-        until(f"{name} is ready", lambda: nodes.ready(api, [name]), 60)
-        yield name
-    finally:
-        nodes.remove(api, [name])
-
-
 @pytest.fixture
-def broken(api: Api, mover: Api, spot: Pool) -> Iterator[str]:
+def broken(world: World, api: Api, mover: Api, spot: Pool) -> str:
     """A Spot node on which the rendered DaemonSet runs the exporter."""
-    name = f"broken-{uuid.uuid4().hex[:5]}"
-    with added(api, spot, name, **{OWN: name}):
-        until("its exporter runs", lambda: exporter_on(api, name), 120)
-        yield name
+    (name,) = world.add_nodes(spot, 1, labels={OWN: world.name})
+    until("its exporter runs", lambda: exporter_on(api, name), 120)
+    return name
 
 
 @pytest.fixture
-def job(api: Api, broken: str) -> Iterator[str]:
-    with sent(api, broken, 1) as name:
+def job(world: World, api: Api, broken: str) -> Iterator[str]:
+    with sent(api, world.name, 1) as name:
         yield name
 
 
@@ -84,39 +71,39 @@ def answer(mover: Api, name: str, change: Object | None) -> str:
     return ""
 
 
-def test_its_job_moves_and_the_node_goes(api: Api, mover: Api, spot: Pool, broken: str, job: str) -> None:
+def test_its_job_moves_and_the_node_goes(world: World, api: Api, mover: Api, spot: Pool, broken: str, job: str) -> None:
     until("the job runs there", lambda: running_on(api, job) == [broken], 60)
     found = FaultyNodes(mover, 2, {exporter_on(api, broken): BROKEN}.get)  # type: ignore[arg-type]
     path = f"{nodes.NODES}/{broken}"
     seen = {broken: read_node(api.get(path))}
     assert found.step(seen, NOW) == [], "a mover that starts waits its turn"
-    with added(api, spot, f"{broken}-spare", **{OWN: broken}) as spare:
-        (line,) = found.step(seen, NOW + 1_800)
-        assert (line["node"], line["fault"], line["answer"]) == (broken, "xid-79", "replaced")
-        held = api.get(path)
-        assert held["spec"]["unschedulable"] and held["metadata"]["labels"][LABEL_GPU_FAULT] == "xid-79"
-        turns = iter(range(1_830, 3_600, 30))
+    spare = world.add_nodes(spot, 1, labels={OWN: world.name})
+    (line,) = found.step(seen, NOW + 1_800)
+    assert (line["node"], line["fault"], line["answer"]) == (broken, "xid-79", "replaced")
+    held = api.get(path)
+    assert held["spec"]["unschedulable"] and held["metadata"]["labels"][LABEL_GPU_FAULT] == "xid-79"
+    turns = iter(range(1_830, 3_600, 30))
 
-        def gone() -> bool:
-            assert found.step(seen, NOW + next(turns)) == []
-            return api.find(path) is None
+    def gone() -> bool:
+        assert found.step(seen, NOW + next(turns)) == []
+        return api.find(path) is None
 
-        until("its pods have left, and the node is gone", gone, 60)
-        until("the job runs elsewhere", lambda: running_on(api, job) == [spare], 60)
+    until("its pods have left, and the node is gone", gone, 60)
+    until("the job runs elsewhere", lambda: running_on(api, job) == spare, 60)
     events = [e for e in api.items("/api/v1/namespaces/default/events") if e["involvedObject"]["name"] == broken]
     assert [event["type"] for event in events if event["reason"] == REASON] == ["Warning"]
 
 
-def test_no_other_node_and_no_other_change(api: Api, mover: Api, broken: str, serving: Pool) -> None:
+def test_no_other_node_and_no_other_change(world: World, mover: Api, broken: str, serving: Pool) -> None:
     cordon = {"spec": {"unschedulable": True}}
-    with added(api, serving, f"{broken}-on-demand") as other:
-        refused = [
-            (other, cordon, "Spot nodes only"),
-            (other, None, "Spot nodes only"),
-            (broken, {"spec": {"taints": []}}, "nothing else"),
-            (broken, {"metadata": {"labels": {"cloud.google.com/gke-nodepool": "mine"}}}, "nothing else"),
-        ]
-        until("the policy holds", lambda: "Spot nodes only" in answer(mover, other, {"spec": {}}), 60)
-        for name, change, why in refused:
-            assert why in answer(mover, name, change)
-        mover.merge(f"{nodes.NODES}/{broken}", cordon)
+    (other,) = world.add_nodes(serving, 1)
+    refused = [
+        (other, cordon, "Spot nodes only"),
+        (other, None, "Spot nodes only"),
+        (broken, {"spec": {"taints": []}}, "nothing else"),
+        (broken, {"metadata": {"labels": {"cloud.google.com/gke-nodepool": "mine"}}}, "nothing else"),
+    ]
+    until("the policy holds", lambda: "Spot nodes only" in answer(mover, other, {"spec": {}}), 60)
+    for name, change, why in refused:
+        assert why in answer(mover, name, change)
+    mover.merge(f"{nodes.NODES}/{broken}", cordon)

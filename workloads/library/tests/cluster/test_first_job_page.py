@@ -123,7 +123,8 @@ def test_every_command_of_the_page_does_what_the_page_says(
         printed[line] = ran(line, checkout, variables, watch)
         if line.endswith(" --dry-run"):
             # As the page says: without it, the job is started.
-            printed[line] += ran(line.removesuffix(" --dry-run"), checkout, variables, watch)
+            for more in (line.removesuffix(" --dry-run"), *AGAIN):
+                printed[line] += ran(more, checkout, variables, watch)
     assert len(printed) >= 10, "the page has lost its commands"
     found = {key: text for line, text in printed.items() for key in HELD if f" {key} " in f" {line} "}
     for key, expected in HELD.items():
@@ -131,6 +132,17 @@ def test_every_command_of_the_page_does_what_the_page_says(
     assert (checkout / "my-run.yaml").exists() and (checkout / "gitops/my-run.yaml").exists()
 
 
+# A job that runs stays if it is sent again, and is replaced only where that is asked; else the command ends with 4.
+AGAIN = (
+    "holdfast submit my-run.yaml",
+    "sed 's/maxRestarts: 3/maxRestarts: 9/' gitops/my-run.yaml > other.yaml; holdfast submit other.yaml; [ $? = 4 ]",
+    "sed -i s/epochs/rounds/ my-run.yaml; holdfast submit my-run.yaml; [ $? = 4 ]",
+    "holdfast submit my-run.yaml --replace",
+)
+SENT = (
+    r"wrote gitops/my-run.yaml", r"applied JobSet/my-run", r"runs already as the file says", r"maxRestarts|immutable",
+    r"writes the same run, my-run", r"deletes my-run", r"applied JobSet/my-run",
+)  # fmt: skip
 # A word of the command line -> what its output holds.
 HELD = {
     "operators-pin": rf"kueue:\S+@{DIGEST}",
@@ -141,7 +153,7 @@ HELD = {
     "try": r"evicted \S+, as asked.*Complete\n.*with 1 evictions; on demand \$",
     "new-job": r"wrote my-run.yaml",
     "lint": "",
-    "submit": r"wrote gitops/my-run.yaml.*applied JobSet/my-run",
+    "submit": ".*".join(f"({text})" for text in SENT),
     "explain": r"blocker",
 }
 

@@ -1,4 +1,4 @@
-"""Our trainer as real pods of a kind cluster: evicted, drained, resumed. `make test-kind`. Batch workers: node/test_batch."""
+"""Our trainer as real pods of a kind cluster: evicted, drained, resumed. `make test-kind`. Batch workers: node/test_images."""
 
 import subprocess
 from collections.abc import Callable, Iterator
@@ -94,15 +94,6 @@ def drain(kind: KindManager, node: str, app: str) -> None:
     kind.kubectl(["drain", node, only, *options], as_dict=False, timeout=LIMIT_S + 10)
 
 
-def running(world: World, count: int, old: set[str]) -> list[Object]:
-    def fresh() -> list[Object] | None:
-        pods = [p for p in world.pods("Running") if "deletionTimestamp" not in p["metadata"]]
-        found = [pod for pod in pods if pod["metadata"]["uid"] not in old]
-        return found if len(found) == count else None
-
-    return until(f"{count} new pods run", fresh, LIMIT_S)
-
-
 def uids(pods: list[Object]) -> set[str]:
     return {pod["metadata"]["uid"] for pod in pods}
 
@@ -123,18 +114,18 @@ def test_the_gang_meets_by_its_service_and_resumes_after_an_eviction_and_a_drain
     world.api.apply(path, gang)
 
     with evidence(kind, world):
-        first = running(world, 2, set())
+        first = world.wait_running(2, LIMIT_S)
         assert {pod["spec"]["nodeName"] for pod in first} == set(workers), "its ranks meet across nodes"
         until("the first pod opens the place although no name is known", lambda: listens(kind, first, PORT), LIMIT_S)
         no_dns()
         until("a first checkpoint is committed", lambda: events(log, "commit"), LIMIT_S)
         assert world.evict(first[0]["metadata"]["name"]) == 201
-        second = running(world, 2, uids(first))
+        second = world.wait_running(2, LIMIT_S, old=uids(first))
         known = len(events(log, "commit"))
         until("it commits again", lambda: len(events(log, "commit")) > known, LIMIT_S)
         node = second[0]["spec"]["nodeName"]
         drain(kind, node, "train-gang")
-        third = running(world, 2, uids(first) | uids(second))
+        third = world.wait_running(2, LIMIT_S, old=uids(first + second))
         assert node not in {pod["spec"]["nodeName"] for pod in third}
         until("the gang is done", lambda: world.api.get(path)["status"].get("terminalState") == "Completed", LIMIT_S)
 

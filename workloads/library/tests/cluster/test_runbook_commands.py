@@ -7,7 +7,7 @@ labels that the notification carries.
 import os
 import re
 import subprocess
-from collections.abc import Generator, Iterable
+from collections.abc import Generator
 
 import pytest
 from kubernetes import client
@@ -143,8 +143,4 @@ def answers(command: str, output: str) -> bool:
         return bool(output.strip())
     _, *rows = [line.split() for line in output.splitlines() if line.strip()] or [[]]
     named = "custom-columns" in command
-    return bool(rows) and (not named or all(known(column) for column in zip(*rows, strict=False)))
-
-
-def known(column: Iterable[str]) -> bool:
-    return any(cell != "<none>" for cell in column)
+    return bool(rows) and (not named or all({*column} != {"<none>"} for column in zip(*rows, strict=False)))

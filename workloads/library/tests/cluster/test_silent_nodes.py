@@ -18,6 +18,7 @@ from holdfast.mover.silent_nodes import REASON, end_pods
 from tests.cluster.sim import nodes
 from tests.cluster.sim.stages import MANAGED
 from tests.cluster.sim.waiting import until
+from tests.cluster.sim.world import World
 from workloads.library.tests.cluster.cast import job_spec
 from workloads.library.tests.cluster.test_mover import SPACE, applied, bodies_of, pods
 
@@ -63,10 +64,6 @@ def forced(api: Api, job: str) -> list[Object]:
     return left
 
 
-def add(api: Api, pool: Pool, silent: str, kind: str, count: int) -> list[str]:
-    return nodes.add(api, [nodes.node(pool, f"{silent}-{kind}-{i}", labels={OWN: silent}) for i in range(count)])
-
-
 def placed(api: Api, job: str, silent: str, count: int) -> list[Object]:
     """All `count` pods of the job have a node, and the one on the silent node runs: a kubelet said so before it froze."""
 
@@ -83,8 +80,7 @@ def placed(api: Api, job: str, silent: str, count: int) -> list[Object]:
 
 
 def marked(api: Api, silent: str) -> bool:
-    taints = api.get(f"{nodes.NODES}/{silent}")["spec"].get("taints", [])
-    return any(taint["key"] == UNREACHABLE for taint in taints)
+    return UNREACHABLE in [taint["key"] for taint in api.get(f"{nodes.NODES}/{silent}")["spec"].get("taints", [])]
 
 
 @dataclass
@@ -105,13 +101,15 @@ class Held:
         return len(running) == len(self.before) and not self.stuck & {p["metadata"]["uid"] for p in now}
 
 
-def test_a_job_and_a_jobset_leave_their_silent_nodes(api: Api, mover_account: client.ApiClient, spot: Pool) -> None:
+def test_a_job_and_a_jobset_leave_their_silent_nodes(
+    world: World, api: Api, mover_account: client.ApiClient, spot: Pool
+) -> None:
     acting = Api.over(mover_account)
     with contextlib.ExitStack() as stack:
         held: list[Held] = []
         for count in (1, 2):  # a Job, a JobSet
             node = stack.enter_context(silent(api, spot))
-            stack.callback(nodes.remove, api, add(api, spot, node, "other", count - 1))
+            world.add_nodes(spot, count - 1, labels={OWN: node})
             job = stack.enter_context(sent(api, node, count))
             held.append(Held(node, job, placed(api, job, node, count)))
         wrapped = job_spec(bodies_of(on_notice=OnNotice.WRAP)[-1])["template"]["metadata"]
@@ -121,7 +119,7 @@ def test_a_job_and_a_jobset_leave_their_silent_nodes(api: Api, mover_account: cl
         until("the control plane finds the nodes silent", lambda: all(marked(api, each) for each in silent_nodes), 120)
         for each in held:
             assert len(each.stuck) == 1
-            stack.callback(nodes.remove, api, add(api, spot, each.node, "spare", len(each.before)))
+            world.add_nodes(spot, len(each.before), labels={OWN: each.node})
         ended: set[str] = set()
 
         def both_ended() -> bool:

@@ -5,12 +5,12 @@ import time
 from holdfast.contract.exit_codes import EXIT_BUG
 from holdfast.contract.kubernetes import LABEL_JOBSET
 from holdfast.contract.pools import Pool
-from holdfast.jobs.job_snapshot import when
+from holdfast.jobs.job_snapshot import disruption, when
 from tests.cluster.sim import jobsets
 from tests.cluster.sim.jobsets import GROUP
 from tests.cluster.sim.stages import SHUTDOWN_REASON
 from tests.cluster.sim.waiting import until
-from tests.cluster.sim.world import World, disruption
+from tests.cluster.sim.world import World
 
 SIZE, LOST = 4, 2
 FIRST_BACK_OFF_S = 10  # of the Job controller; doubled with each failure, also with those that its policy ignores

@@ -13,7 +13,7 @@ import pytest
 import requests
 from kubernetes import client
 
-from holdfast.clients.api import Api, Object
+from holdfast.clients.api import Api
 from holdfast.contract.roles import NAMESPACE_BATCH, NAMESPACE_TRAINING
 from holdfast.jobs import explain
 from holdfast.jobs.explain import Row
@@ -130,14 +130,13 @@ def test_a_rendered_job_is_one_job_from_the_queue_to_its_receipt_and_only_real_t
     ]
     require_fired(fired, expected)
     assert {firing.label("index") for firing in fired if firing.label("job") == cast.flex.name} == {"0"}
-    assert pages(fired) == {"HoldfastNoRecentCommit", "HoldfastFlexNodeEndsUnsaved", "HoldfastRestartsWithoutProgress"}
+    severe = {alert.name for alert in alerts(LIMITS) if alert.severity is Severity.PAGE}
+    pages = {"HoldfastNoRecentCommit", "HoldfastFlexNodeEndsUnsaved", "HoldfastRestartsWithoutProgress"}
+    assert {firing.alert for firing in fired} & severe == pages
 
 
-Expected = tuple[str, str, float, float, float]
-"""Alert, label, minute of the trouble, minutes within which it fires, minute at which the trouble is over."""
-
-
-def require_fired(fired: list[Firing], expected: list[Expected]) -> None:
+def require_fired(fired: list[Firing], expected: list[tuple[str, str, float, float, float]]) -> None:
+    """Alert, label, minute of the trouble, minutes within which it fires, minute at which the trouble is over."""
     assert [alert.alert for alert in fired] == [name for name, *_ in expected], fired
     for firing, (name, label, trouble_min, promise_min, over_min) in zip(fired, expected, strict=True):
         key, _, value = label.partition("=")
@@ -150,7 +149,7 @@ def submit_all(cast: Cast) -> list[str]:
     """The gang takes all that its queue lends; every other job waits for something else. The gang's nodes."""
     cast.world.add_nodes(SYSTEM, 1, labels={})
     # The migration that came with the platform has waited since then, and the story's hours pass in seconds.
-    until("the platform's jobs have their node", lambda: not list(filter(waits, cast.world.api.items(BATCH_PODS))))
+    until("they have their node", lambda: all(p["spec"].get("nodeName") for p in cast.world.api.items(BATCH_PODS)))
     machines = cast.add_spot()
     budget = rendered.named("example", "PodDisruptionBudget", "train-gang")
     cast.world.api.apply(cast.world.api.path_of(budget), budget)
@@ -161,10 +160,6 @@ def submit_all(cast: Cast) -> list[str]:
         until(f"Kueue knows {job.name}", job.workload)
     cast.flex.wait("Pending", 2)
     return machines
-
-
-def waits(pod: Object) -> bool:
-    return not pod["spec"].get("nodeName")
 
 
 def listed(cast: Cast, events: Path) -> dict[str, Row]:
@@ -208,8 +203,3 @@ def receipts_hold(cast: Cast, events: Path) -> None:
     assert 0 < gang.wasted_usd < 0.1 * gang.paid_usd < gang.on_demand_usd
     rows = listed(cast, events)
     assert {name: row.evicted.number for name, row in rows.items()} == {cast.gang.name: 1, cast.flex.name: 2, cast.sweep.name: 0}  # fmt: skip
-
-
-def pages(fired: list[Firing]) -> set[str]:
-    severe = {alert.name for alert in alerts(LIMITS) if alert.severity is Severity.PAGE}
-    return {firing.alert for firing in fired} & severe

@@ -84,24 +84,23 @@ def template(case: Case, pool: Pool) -> Object:
     return made
 
 
-def slim(body: Object) -> Object:
-    """What `explain` could read."""
-    kept = {key: value for key, value in body.items() if key not in ("metadata", "spec", "source")}
-    named = ("name", "namespace", "uid", "creationTimestamp", "ownerReferences")
-    meta = {key: body["metadata"][key] for key in named if key in body["metadata"]}
-    return {"metadata": meta} | kept | ({"spec": _slim_spec(body["spec"])} if "spec" in body else {})
+# What `explain` could read of an object of this name. A Job's template has the same containers as its pods.
+_CONTAINER = ("name", "image", "resources")
+READ = {
+    "metadata": ("name", "namespace", "uid", "creationTimestamp", "ownerReferences"),
+    "spec": ("parallelism", "completions", "backoffLimitPerIndex", "nodeName", "volumes", "template", "containers", "initContainers"),
+    "template": ("spec",),
+    "containers": _CONTAINER,
+    "initContainers": _CONTAINER,
+}  # fmt: skip
 
 
-def _slim_spec(spec: Object) -> Object:
-    """A Job's template has the same containers as its pods."""
-    plain = ("parallelism", "completions", "backoffLimitPerIndex", "nodeName", "volumes", "template")
-    kept = {key: spec[key] for key in plain if key in spec}
-    for key in ("containers", "initContainers"):
-        if key in spec:
-            kept[key] = [{k: c[k] for k in ("name", "image", "resources") if k in c} for c in spec[key]]
-    if "template" in kept:
-        kept["template"] = {"spec": _slim_spec(kept["template"]["spec"])}
-    return kept
+def slim(value: Any, name: str = "") -> Any:
+    if isinstance(value, list):
+        return [slim(each, name) for each in value]
+    if not isinstance(value, dict):
+        return value
+    return {key: slim(each, key) for key, each in value.items() if key in READ.get(name, value) and key != "source"}
 
 
 def record(world: World, name: str, pool: Pool) -> Object:

@@ -9,6 +9,7 @@ import pytest
 from holdfast.clients.api import Object
 from holdfast.contract.environment import ENV_CHECKPOINTS, ENV_GANG_MIN_NODES, ENV_GANG_NODES, ENV_RUN
 from holdfast.contract.pools import GPU_RESOURCE, LABEL_ZONE
+from holdfast.jobs.job_snapshot import place_of
 from holdfast.jobs.pod_parts import RANKS
 from tests import platforms
 from tests.cluster.sim.waiting import until
@@ -79,10 +80,6 @@ def remove(world: World, doc: Object) -> None:
     until("the first gang is gone", lambda: not world.api.find(path) and not world.pods(), LIMIT_S)
 
 
-def place(pod: Object) -> str:
-    return pod["metadata"]["annotations"]["batch.kubernetes.io/job-completion-index"]
-
-
 def sizes(machine: Machine, pod: Object) -> list[int]:
     """Of the gang, whenever this pod led it."""
     return [event["nodes"] for event in seen.events(machine, pod, "resized")]
@@ -109,7 +106,7 @@ def test_the_other_node_goes_on_alone_takes_the_replacement_in_and_ends_with_the
 ) -> None:
     disturbed = gang(rendered, world, bucket, data, run="disturbed", nodes=NODES)
     first = started(world, disturbed)
-    lead, other = first["0"], first["1"]
+    lead, other = first[0], first[1]
     kept = machines[lead["spec"]["nodeName"]]
     until("both train", lambda: sizes(kept, lead)[-1:] == [NODES], LIMIT_S)
     until("a first checkpoint is committed", lambda: bucket.names(f"{EXAMPLE.default_run}/disturbed/"), LIMIT_S)
@@ -155,10 +152,10 @@ def until_step(machine: Machine, pod: Object, step: int) -> None:
         raise AssertionError("\n".join([str(error), *seen.printed(machine, pod)[-30:]])) from error
 
 
-def started(world: World, doc: Object) -> dict[str, Object]:
+def started(world: World, doc: Object) -> dict[int, Object]:
     """Its pods by place."""
     world.api.create(world.path("jobs", "/apis/batch/v1"), doc, fieldValidation="Strict")
-    return {place(pod): pod for pod in world.wait_running(NODES, LIMIT_S)}
+    return {place_of(pod): pod for pod in world.wait_running(NODES, LIMIT_S)}
 
 
 def test_a_sharded_gang_waits_in_place_and_gets_a_lost_nodes_shard_from_its_neighbours_memory(
@@ -166,7 +163,7 @@ def test_a_sharded_gang_waits_in_place_and_gets_a_lost_nodes_shard_from_its_neig
 ) -> None:
     disturbed = sharded(rendered, world, bucket, data, "disturbed")
     first = started(world, disturbed)
-    lead, other = first["0"], first["1"]
+    lead, other = first[0], first[1]
     kept = machines[lead["spec"]["nodeName"]]
     until_step(kept, lead, STEPS // 20)
     seen.preempted(lab, machines[other["spec"]["nodeName"]], other)
@@ -186,5 +183,5 @@ def test_a_sharded_gang_waits_in_place_and_gets_a_lost_nodes_shard_from_its_neig
     quiet = sharded(rendered, world, bucket, data, "undisturbed")
     pods = started(world, quiet)
     assert world.wait_condition(quiet["metadata"]["name"], LIMIT_S) in ("Complete", "SuccessCriteriaMet")
-    machine = lab.machines[pods["0"]["spec"]["nodeName"]]
-    assert losses(machine, pods["0"]) == each_once
+    machine = lab.machines[pods[0]["spec"]["nodeName"]]
+    assert losses(machine, pods[0]) == each_once

@@ -1,6 +1,7 @@
 """Trainer, batch worker, exporter and server as rendered, from images that our Dockerfiles made, on real kubelets."""
 
 import json
+import subprocess
 import time
 import urllib.request
 from collections.abc import Iterator
@@ -11,21 +12,24 @@ import pytest
 from holdfast.clients.api import Object
 from holdfast.contract import serving
 from holdfast.contract.environment import ENV_DATABASE
+from holdfast.contract.exit_codes import EXIT_PREEMPTED
 from holdfast.contract.kubernetes import LABEL_NAME
 from holdfast.contract.lifecycle import DEFAULT_WINDOW
 from holdfast.contract.pools import Pool
 from holdfast.contract.roles import NAMESPACE_SERVING
-from holdfast.jobs.job_snapshot import when
+from holdfast.jobs.job_snapshot import disruption, when
 from tests import platforms
 from tests.cluster.sim.batch import batch, database
 from tests.cluster.sim.waiting import until
 from tests.cluster.sim.world import World
+from tests.tools.build import TOOLS
 from workloads.library.tests.node.lab import as_rendered, google, seen
 from workloads.library.tests.node.lab.as_rendered import SIZE
 from workloads.library.tests.node.lab.images import Rendered
-from workloads.library.tests.node.lab.lab import Lab
+from workloads.library.tests.node.lab.lab import Lab, Machine
+from workloads.library.tests.node.lab.seen import exit_code
 
-STEPS, EVERY, ITEMS, LIMIT_S = 60, 10, 200, 420
+STEPS, EVERY, ITEMS, LIMIT_S = 60, 10, 20_000, 420
 BACKLOG = "holdfast_batch_backlog_items"
 USER, FILTERED, GIB = 65_532, 2, 1 << 30
 
@@ -84,10 +88,10 @@ def test_the_trainer_is_preempted_and_resumes_from_its_image(
     assert not world.job(name)["status"].get("failedIndexes")
 
 
-def test_batch_and_exporter_run_from_their_images_beside_a_real_database(
+def test_every_item_is_stored_once_through_a_shutdown_and_a_drain_and_the_exporter_shows_what_is_left(
     lab: Lab, world: World, spot_l4: Pool, rendered: Rendered, folder: Path
 ) -> None:
-    """The load Job fills the queue, a worker empties it, the exporter is ready and shows what it counted."""
+    """Beside a real database: the load Job fills the queue, workers that are taken away empty it."""
     rendered.apply(lab.api, "PriorityClass")
     lab.pull(rendered.registry.host, rendered.images("batch", "exporter"))
     source = folder / "data"
@@ -96,7 +100,6 @@ def test_batch_and_exporter_run_from_their_images_beside_a_real_database(
         (source / f"{n}.txt").write_text(f"document {n}")
     lab.boot("system-a", platforms.load("example").pool("system"))
     lab.boot("any-a", platforms.load("example").pool("system"), tainted=False)
-    lab.boot("spot-a", spot_l4)
     account(world, "batch")
     with database(folder / "db") as uri, google.database(lab.bridge.address, uri) as url:
         here = as_rendered.Lab(data=source, env={ENV_DATABASE: url})
@@ -106,24 +109,44 @@ def test_batch_and_exporter_run_from_their_images_beside_a_real_database(
         assert batch("status", "batch-drain", "--database", uri)["waiting"] == ITEMS
         port = exporter(lab, rendered, url)
         until("the exporter shows the backlog", lambda: shown(port, BACKLOG) == ITEMS, LIMIT_S)
-        worker = as_rendered.Lab(env={ENV_DATABASE: url}, options={"--predictor": "entropy"})
+        options = {"--predictor": "entropy", "--set": "micro_batch=8"}
+        worker = as_rendered.Lab(env={ENV_DATABASE: url}, options=options)
         drain = as_rendered.job(rendered.find("Job", "batch-drain"), world.name, worker, 1)
+        machines = {name: lab.boot(name, spot_l4) for name in ("spot-a", "spot-b", "spot-c")}
         world.api.create(world.path("jobs", "/apis/batch/v1"), drain, fieldValidation="Strict")
-        assert world.wait_condition(drain["metadata"]["name"], LIMIT_S) == "Complete"
+        for take in (seen.preempted, drained):
+            (pod,) = world.wait_running(1, LIMIT_S)
+            machine = machines[pod["spec"]["nodeName"]]
+            until("it stores items", lambda of=(machine, pod): seen.events(*of, "stored"), LIMIT_S)
+            take(lab, machine, pod)
+            assert batch("status", "batch-drain", "--database", uri)["waiting"], "it was taken away in the middle"
+        name = drain["metadata"]["name"]
+        assert world.wait_condition(name, LIMIT_S) == "Complete"
+        assert not world.job(name)["status"].get("failedIndexes")
         status = batch("status", "batch-drain", "--database", uri)
         assert (status["done"], status["failed"], status["waiting"]) == (ITEMS, 0, 0)
         until("the exporter shows none", lambda: shown(port, BACKLOG) == 0, LIMIT_S)
 
 
+def drained(lab: Lab, machine: Machine, pod: Object) -> None:
+    """While `kubectl drain` runs: it ends when its pods are gone, and with them what they ended with."""
+    kubectl = [TOOLS["kubectl"].binary, "--kubeconfig", lab.plane.kubeconfig("admin"), "drain", machine.name]
+    options = ["--ignore-daemonsets", "--delete-emptydir-data", f"--timeout={LIMIT_S}s"]
+    with subprocess.Popen([*map(str, kubectl), *options]) as command:
+        ended = seen.ended(lab.api, pod, LIMIT_S)
+        assert command.wait(LIMIT_S) == 0
+    assert (disruption(ended), exit_code(ended)) == ("EvictionByEvictionAPI", EXIT_PREEMPTED)
+
+
 def test_the_server_answers_from_its_image_and_leaves_in_order_with_its_machine(
-    lab: Lab, world: World, rendered: Rendered
+    lab: Lab, world: World, spot_l4: Pool, rendered: Rendered
 ) -> None:
     """Ready by the kubelet's own probe, asked as a client asks, gone with 143 when its Spot machine is taken."""
     rendered.apply(lab.api, "PriorityClass", "ServiceAccount")
     lab.pull(rendered.registry.host, rendered.images("server"))
     here = as_rendered.Lab(options={"--predictor": "entropy"})
     doc = as_rendered.deployment(rendered.find("Deployment", "server-overflow"), here)
-    machine = lab.boot("spot-a", spot_of(doc))
+    machine = lab.boot("spot-a", spot_l4)
     path = lab.api.path_of(doc)
     lab.api.apply(path, doc, fieldManager="node-tier")
     until("the server is ready", lambda: lab.api.get(path)["status"].get("readyReplicas") == 1, LIMIT_S)
@@ -136,12 +159,6 @@ def test_the_server_answers_from_its_image_and_leaves_in_order_with_its_machine(
     )
     seen.preempted(lab, machine, pod)
     lab.api.delete(path, propagationPolicy="Foreground")
-
-
-def spot_of(doc: Object) -> Pool:
-    """A Spot pool of the example that the pods of a Deployment select."""
-    selector = doc["spec"]["template"]["spec"]["nodeSelector"].items()
-    return next(pool for pool in platforms.load("example").pools if selector <= pool.node_labels().items())
 
 
 def posted(url: str, body: Object) -> Object:

@@ -10,10 +10,11 @@ from holdfast.contract.exit_codes import EXIT_KILLED, EXIT_PREEMPTED
 from holdfast.contract.kubernetes import EXPENDABLE
 from holdfast.contract.lifecycle import DEFAULT_WINDOW, EXTENDED_WINDOW
 from holdfast.contract.pools import UNREACHABLE, Pool, silence_tolerations
+from holdfast.jobs.job_snapshot import disruption
 from holdfast.mover.silent_nodes import end_pods
 from tests.cluster.sim.nodes import NODES
 from tests.cluster.sim.waiting import until
-from tests.cluster.sim.world import World, disruption
+from tests.cluster.sim.world import World
 from workloads.library.tests.node.lab import pods, seen
 from workloads.library.tests.node.lab.lab import Lab, Machine
 from workloads.library.tests.node.lab.seen import exit_code
@@ -28,16 +29,6 @@ def start(lab: Lab, world: World, template: Object, name: str = "job") -> Object
     folder = lab.machines[pod["spec"]["nodeName"]].config.path / "logs"
     until("the script is up", lambda: any("up" in p.read_text() for p in folder.rglob("*.log")))
     return pod
-
-
-def ended(world: World, pod: Object, timeout_s: float = 60.0) -> Object:
-    name = pod["metadata"]["name"]
-
-    def terminal() -> Object | None:
-        found = world.pod(name)
-        return found if found["status"]["phase"] in ("Failed", "Succeeded") else None
-
-    return until(f"{name} has ended", terminal, timeout_s)
 
 
 def charged(world: World, job: str = "job") -> bool:
@@ -57,7 +48,7 @@ def test_a_deaf_pod_is_killed_at_the_end_of_its_window_not_of_its_own_grace(lab:
     pod = start(lab, world, pods.shell(spot, pods.DEAF, terminationGracePeriodSeconds=30))
     began = time.monotonic()
     machine.notice()
-    found = ended(world, pod)
+    found = seen.ended(lab.api, pod)
     took_s = time.monotonic() - began
     assert exit_code(found) == EXIT_KILLED
     assert DEFAULT_WINDOW.pod_s - 1 <= took_s < 30, f"killed after {took_s:.1f} s"
@@ -69,14 +60,14 @@ def test_the_extended_window_lets_a_long_save_finish(lab: Lab, world: World, spo
     script = pods.slow_to_stop(longer)
     pod = start(lab, world, pods.shell(spot, script, terminationGracePeriodSeconds=EXTENDED_WINDOW.pod_s))
     assert lab.preempt(machine)
-    assert exit_code(ended(world, pod)) == EXIT_PREEMPTED, f"{longer} s were granted"
+    assert exit_code(seen.ended(lab.api, pod)) == EXIT_PREEMPTED, f"{longer} s were granted"
 
 
 def test_an_eviction_is_free_and_a_deletion_is_charged(lab: Lab, world: World, spot: Pool) -> None:
     lab.boot("spot-a", spot)
     evicted = start(lab, world, pods.shell(spot, pods.STOPS_IN_ORDER), "evicted")
     assert world.evict(evicted["metadata"]["name"]) == 201
-    found = ended(world, evicted)
+    found = seen.ended(lab.api, evicted)
     assert (disruption(found), exit_code(found)) == ("EvictionByEvictionAPI", EXIT_PREEMPTED)
     assert not charged(world, "evicted")
     world.api.delete(f"{world.path('jobs', '/apis/batch/v1')}/evicted", propagationPolicy="Background")
@@ -92,7 +83,7 @@ def test_a_no_execute_taint_ends_the_pod_by_the_taint_manager(lab: Lab, world: W
     pod = start(lab, world, pods.shell(spot, pods.STOPS_IN_ORDER))
     taints = [{"key": "maintenance", "effect": "NoExecute"}]
     lab.api.merge(f"{NODES}/spot-a", {"spec": {"taints": taints}})
-    found = ended(world, pod)
+    found = seen.ended(lab.api, pod)
     assert (disruption(found), exit_code(found)) == ("DeletionByTaintManager", EXIT_PREEMPTED)
     assert not charged(world)
 
@@ -102,11 +93,7 @@ def test_a_power_loss_is_replaced_once_the_node_is_gone_and_not_charged(lab: Lab
     lost = start(lab, world, pods.shell(spot, pods.STOPS_IN_ORDER))
     lab.forget(machine)
     lab.boot("spot-b", spot)
-
-    def replaced() -> bool:
-        return any(p["metadata"]["uid"] != lost["metadata"]["uid"] for p in world.pods("Running"))
-
-    until("a replacement runs", replaced, 240)
+    world.wait_running(1, 240, old=[lost["metadata"]["uid"]])
     assert not charged(world)
 
 

@@ -22,9 +22,9 @@ from holdfast.contract.serving import PORT, PROXY_ADMIN_PORT, drain_budget
 from holdfast.drill.serving.fleet import HOST, admin
 from holdfast.drill.serving.load import INFER_BODY, INFER_PATH, Load
 from holdfast.inference.proxy.endpoints import Endpoint, chosen
+from holdfast.jobs.job_snapshot import condition, disruption
 from tests import platforms
 from tests.cluster.sim.waiting import until
-from tests.cluster.sim.world import disruption
 from workloads.library.tests.node.lab import as_rendered
 from workloads.library.tests.node.lab.images import Rendered
 from workloads.library.tests.node.lab.lab import Lab, Machine
@@ -109,8 +109,7 @@ class Site:
 
 
 def ready(pod: Object) -> bool:
-    conditions = pod.get("status", {}).get("conditions", ())
-    return any((each["type"], each["status"]) == ("Ready", "True") for each in conditions)
+    return condition(pod, "Ready").get("status") == "True"
 
 
 def where(pod: Object) -> Endpoint:

@@ -27,7 +27,6 @@ class Lab:
     """Instead of, or beside, what is rendered."""
     options: dict[str, str] = field(default_factory=dict[str, str])
     """Of the command."""
-    size: dict[str, str] = field(default_factory=lambda: dict(SIZE))
     host_network: bool = True
     """False: each pod has an address of its own on the lab's bridge."""
 
@@ -56,20 +55,16 @@ def _fit(spec: Object, lab: Lab) -> None:
 
 
 def _fit_container(container: Object, lab: Lab) -> None:
-    container["resources"] = {"limits": dict(lab.size), "requests": dict(SMALL)}
-    kept = [each for each in container.get("env", ()) if each["name"] not in {*lab.env, ENV_GPUS}]
-    given = {name: value for name, value in lab.env.items() if name != ENV_DATABASE or _asked(container, name)}
-    container["env"] = kept + [{"name": name, "value": value} for name, value in given.items()]
+    container["resources"] = {"limits": dict(SIZE), "requests": dict(SMALL)}
+    asked = {each["name"]: each for each in container.get("env", ()) if each["name"] != ENV_GPUS}
+    given = {name: value for name, value in lab.env.items() if name != ENV_DATABASE or name in asked}
+    container["env"] = [*(asked | {name: {"name": name, "value": value} for name, value in given.items()}).values()]
     command = container["command"] = without_queue(container["command"])
     for name, value in lab.options.items():
         if name in command:
             command[command.index(name) + 1] = value
         else:
             command += [name, value]
-
-
-def _asked(container: Object, name: str) -> bool:
-    return any(each["name"] == name for each in container.get("env", ()))
 
 
 def _volume(volume: Object, lab: Lab) -> Object:

@@ -29,21 +29,21 @@ class Bucket:
 
     def names(self, prefix: str) -> list[str]:
         """Of commits below it."""
-        place = f"{self.url}/storage/v1/b/{self.name}/o?prefix={quote(prefix, safe='')}"
-        with urllib.request.urlopen(place, timeout=10) as answer:
-            found = json.load(answer).get("items", [])
+        found = self._get(f"o?prefix={quote(prefix, safe='')}").get("items", [])
         return [each["name"] for each in found if each["name"].endswith(COMMIT_OBJECT)]
 
     def read(self, name: str) -> Object:
         """The JSON of an object; nothing where there is none."""
-        place = f"{self.url}/storage/v1/b/{self.name}/o/{quote(name, safe='')}?alt=media"
         try:
-            with urllib.request.urlopen(place, timeout=10) as answer:
-                return json.load(answer)
+            return self._get(f"o/{quote(name, safe='')}?alt=media")
         except urllib.error.HTTPError as error:
             if error.code != 404:
                 raise
             return {}
+
+    def _get(self, path: str) -> Object:
+        with urllib.request.urlopen(f"{self.url}/storage/v1/b/{self.name}/{path}", timeout=10) as answer:
+            return json.load(answer)
 
 
 @contextmanager

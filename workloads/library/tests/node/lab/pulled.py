@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tests.cluster.sim.processes import Processes
+from tests.support import ran
 from workloads.library.tests.node.lab import config
 
 LIMIT_S = 900
@@ -31,7 +32,7 @@ class Pulled:
         processes.start("containerd", ["containerd", "--config", self._settings])
         try:
             ctr = ["ctr", "-a", f"{self.folder}/containerd.sock", "-n", "k8s.io"]
-            processes.wait_until("containerd answers", lambda: _works([*ctr, "version"]))
+            processes.wait_until("containerd answers", lambda: ran([*ctr, "version"]).returncode == 0)
             for image in images:
                 command = [*ctr, "images", "pull", f"--hosts-dir={self.folder}/certs.d", image]
                 subprocess.run(command, check=True, capture_output=True, timeout=LIMIT_S)
@@ -45,7 +46,3 @@ class Pulled:
             content = database.read_bytes()
             database.unlink()  # a link: written to in place it would change for all
             database.write_bytes(content)
-
-
-def _works(command: Sequence[str]) -> bool:
-    return subprocess.run(command, capture_output=True, check=False).returncode == 0

@@ -3,12 +3,12 @@
 import json
 from pathlib import Path
 
-from holdfast.clients.api import Object
+from holdfast.clients.api import Api, Object
 from holdfast.contract.environment import ENV_JOB
 from holdfast.contract.exit_codes import EXIT_PREEMPTED
-from holdfast.jobs.job_snapshot import containers
+from holdfast.jobs.job_snapshot import containers, disruption
 from tests.cluster.sim import pods
-from tests.cluster.sim.world import disruption
+from tests.cluster.sim.waiting import until
 from workloads.library.tests.node.lab.lab import Lab, Machine
 
 
@@ -27,12 +27,20 @@ def events(machine: Machine, pod: Object, event: str) -> list[Object]:
     return [each for each in parsed if each.get("event") == event]
 
 
+def ended(api: Api, pod: Object, timeout_s: float = 60.0) -> Object:
+    def terminal() -> Object | None:
+        found = api.get(pods.path(pod))
+        return found if found["status"]["phase"] in ("Failed", "Succeeded") else None
+
+    return until(f"{pod['metadata']['name']} has ended", terminal, timeout_s)
+
+
 def preempted(lab: Lab, machine: Machine, pod: Object) -> Object:
     """The pod as it ended when its Spot machine was taken: noticed, and within the window."""
     assert lab.preempt(machine), "the kubelet gave its lock back within the window"
-    ended = lab.api.get(pods.path(pod))
-    assert (disruption(ended), exit_code(ended)) == ("TerminationByKubelet", EXIT_PREEMPTED)
-    return ended
+    found = lab.api.get(pods.path(pod))
+    assert (disruption(found), exit_code(found)) == ("TerminationByKubelet", EXIT_PREEMPTED)
+    return found
 
 
 def exit_code(pod: Object) -> int | None:
