@@ -45,7 +45,7 @@ def list_attempts(
         attempts = [asdict(row) | {"age_s": round(row.age_s, 1)} for row in found]
         print(json.dumps({"schema": "holdfast.checkpoints/1", "url": url, "attempts": attempts}))
     else:
-        _show(found)
+        show(found)
     # An empty table with exit 0 would let a mistyped run pass for one whose checkpoints are sound.
     if not found:
         raise InputError("no checkpoint is there", got=url if run is None else f"{url}, run {run}", allowed="a URL and run with a save", fix="check both for a typing error")  # fmt: skip
@@ -54,7 +54,7 @@ def list_attempts(
         raise typer.Exit(EXIT_FINDINGS)
 
 
-def _show(found: list[Any]) -> None:
+def show(found: list[Any]) -> None:
     from holdfast.contract.printable import printable
     from holdfast.tables import print_table
 

@@ -14,7 +14,7 @@ from holdfast.checkpoint import Checkpointer, load_tensors
 from holdfast.checkpoint.format import TensorPart
 from holdfast.checkpoint.save.staging import Staging
 from holdfast.checkpoint.state import capture
-from holdfast.checkpoint.state.tensors import laid_out
+from holdfast.checkpoint.state.tensors import Piece
 
 pytestmark = pytest.mark.gpu
 MIB = 1 << 20
@@ -115,16 +115,16 @@ def test_under_lock_a_state_is_saved_as_it_was(tmp_path: Path) -> None:
     assert changed == {"model/weight": 0, "model/passes": 0}
 
 
-def large_piece(size: int, device: str = "cuda") -> tuple[TensorPart, torch.Tensor]:
+def large_piece(size: int, device: str = "cuda") -> Piece:
     part = TensorPart(key="t", dtype="uint8", shape=(size,), offset=(0,), extent=(size,), at=0, bytes=size)
-    return part, torch.empty(size, dtype=torch.uint8, device=device).random_()
+    return Piece(part=part, local=torch.empty(size, dtype=torch.uint8, device=device).random_())
 
 
 def test_memory_that_outlived_another_process_is_pinned_too() -> None:
     """A launcher's, whose ranks start again after a node was lost."""
     descriptor = os.memfd_create("kept")
     os.ftruncate(descriptor, 2 * MIB)
-    staging, pieces = Staging(descriptor), laid_out([large_piece(MIB)])
+    staging, pieces = Staging(descriptor), [large_piece(MIB)]
     staging.stage(pieces)
     staging.wait()
     assert staging._buffer.is_pinned()  # pyright: ignore[reportPrivateUsage]
@@ -133,7 +133,7 @@ def test_memory_that_outlived_another_process_is_pinned_too() -> None:
 
 def test_a_gpu_that_is_not_the_current_one_is_waited_for(require: Callable[[object, str], None]) -> None:
     require(torch.cuda.device_count() > 1, "one GPU only")
-    staging, pieces = Staging(), laid_out([large_piece(1024 * MIB, "cuda:1")])
+    staging, pieces = Staging(), [large_piece(1024 * MIB, "cuda:1")]
     for _ in range(3):  # the first waits for its memory
         pieces[0].local.random_()
         staging.stage(pieces)
