@@ -12,18 +12,13 @@ from holdfast.training.meter import SLOW, Meter, digest, slowest_of
 
 
 def meter_in(path: Path, begun: int = 0, *, lead: bool = True, **options: Any) -> Meter:
-    meter = Meter(EventLog.open(path, job="j", kind="training"), **options)
+    meter = Meter(EventLog.open(path / "e", job="j", kind="training"), **options)
     meter.begin(begun, lead=lead)
     return meter
 
 
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "e"
-
-
 def written(path: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in path.read_text().splitlines()]
+    return [json.loads(line) for line in (path / "e").read_text().splitlines()]
 
 
 def windows(path: Path) -> list[tuple[int, int, float]]:
@@ -35,45 +30,45 @@ def windows(path: Path) -> list[tuple[int, int, float]]:
     [([0.1, 0.1, 0.3, 0.1], (2, 3.0)), ([0.2, 0.1], (0, 2.0)), ([0.1, 0.11], (1, 1.1)), ([1e-4, 1e-2], None)],
 )
 def test_a_rank_that_is_slower_than_its_gang_is_named(
-    path: Path, capsys: pytest.CaptureFixture[str], all_s: list[float], found: tuple[int, float] | None
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], all_s: list[float], found: tuple[int, float] | None
 ) -> None:
-    meter = meter_in(path, every=2)
+    meter = meter_in(tmp_path, every=2)
     meter.slowest = lambda: slowest_of(dict(enumerate(all_s)))
     for done in range(1, 5):
         meter.step(done, torch.tensor(0.0))
-    for window in written(path):
+    for window in written(tmp_path):
         assert (window.get("slowest_rank"), window.get("slowest_by")) == (found or (None, None))
     assert capsys.readouterr().out.count("as long as the others") == (found is not None and found[1] >= SLOW), "once"
 
 
 @pytest.mark.parametrize("lead", [False, True])
 def test_every_rank_reports_its_steps_and_joins_in_the_comparison_and_only_the_lead_writes(
-    path: Path, lead: bool
+    tmp_path: Path, lead: bool
 ) -> None:
     done, compared, phases = list[int](), list[int](), Phases.of_process()
     phases.lap("interpreter")
-    meter = meter_in(path, 7, lead=lead, every=5, phases=phases, on_step=done.append)
+    meter = meter_in(tmp_path, 7, lead=lead, every=5, phases=phases, on_step=done.append)
     meter.slowest = lambda: compared.append(done[-1]) or {}
     for step in range(8, 23):
         meter.step(step, torch.tensor(float(step)))
     meter.flush()
     assert (done, compared) == ([*range(8, 23)], [10, 15, 20, 22])
     joined = [(8, 10, 10.0), (11, 15, 15.0), (16, 20, 20.0), (21, 22, 22.0)]
-    assert windows(path) == joined * lead, "without a gap, from the restored step on"
-    startups = [event["phases"] for event in written(path) if event["event"] == "startup"]
+    assert windows(tmp_path) == joined * lead, "without a gap, from the restored step on"
+    startups = [event["phases"] for event in written(tmp_path) if event["event"] == "startup"]
     assert [list(startup) for startup in startups] == [["interpreter", "first step"]] * lead, "once, in parts"
 
 
-def test_a_step_whose_comparison_a_lost_rank_ends_is_reported_once(path: Path) -> None:
+def test_a_step_whose_comparison_a_lost_rank_ends_is_reported_once(tmp_path: Path) -> None:
     def lost() -> dict[str, Any]:
         raise ConnectionError("peer gone")
 
-    meter = meter_in(path, 8, every=1)
+    meter = meter_in(tmp_path, 8, every=1)
     meter.slowest = lost
     with pytest.raises(ConnectionError):
         meter.step(9, torch.tensor(0.5))
     meter.flush()
-    assert windows(path) == [(9, 9, 0.5)]
+    assert windows(tmp_path) == [(9, 9, 0.5)]
 
 
 def test_the_digest_sees_one_bit_of_the_optimizer() -> None:

@@ -21,10 +21,6 @@ pytestmark = [pytest.mark.process, pytest.mark.timeout(900)]  # several starts o
 LOSS = "holdfast.training.model:next_byte_loss"
 
 
-def one_rank(process: subprocess.Popen[str]) -> None:
-    os.kill(children(process.pid)[-1], signal.SIGKILL)
-
-
 def again_and_again(process: subprocess.Popen[str]) -> None:
     """A preStop that kills, and then the kubelet: a second SIGTERM costs no last save."""
     while process.poll() is None:
@@ -40,7 +36,7 @@ def test_notices_and_power_losses_change_nothing(tmp_path: Path, undisturbed: Ru
     assert stop["step"] >= 12, "all ranks stop at one step, which is saved"
     assert run.of("exit")[-1]["step"] == run.of("commit")[-1]["step"] == stop["step"], run.log()
     assert run.interrupted(16, power_loss) == 137
-    assert run.interrupted(27, one_rank) == 137
+    assert run.interrupted(27, lambda process: os.kill(children(process.pid)[-1], signal.SIGKILL)) == 137
     run.server = None  # the last continues from nothing
     assert run.complete() == 0, run.log()
     assert run.digest == undisturbed.digest

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from holdfast.checkpoint.parts import as_dtensor, local_of
 from holdfast.training.elastic.node import ALONE, Node
+from holdfast.training.errors import GroupLost
 
 # |gradient| * 2^-exponent < 1 is kept with this many bits; the sum of up to 2^16 shards then fits 63.
 BITS = 46
@@ -78,7 +79,7 @@ class ExactGradientSum(GradientSum):
 
     def __init__(self, parameters: Iterable[nn.Parameter], *, flags: int) -> None:
         super().__init__(parameters, flags=flags)
-        self.exponent = 0
+        self.exponent, self._raised = 0, 0
         """Gradients of 2^exponent and more do not fit: the step is done again with a larger one."""
         self._sums = [torch.zeros(flat.numel() + 3, dtype=torch.int64, device=flat.device) for flat in self._flats]
         self._flags_sum = self._sums[0][-flags - 3 : -3]
@@ -104,17 +105,23 @@ class ExactGradientSum(GradientSum):
 
     def reduce(self, flags: list[int], group: dist.ProcessGroup | None = None, node: Node = ALONE) -> list[int] | None:
         _write(flags, self._flags_sum)
-        with node.together(self._flags + 3 * len(self._sums)) as agreed:
-            _add_up(self._sums, group)
-            agreed += self._flags_sum.tolist()
-            for total in self._sums:
-                agreed += total[-3:].tolist()
+        try:
+            with node.together(self._flags + 3 * len(self._sums)) as agreed:
+                _add_up(self._sums, group)
+                agreed += self._flags_sum.tolist()
+                for total in self._sums:
+                    agreed += total[-3:].tolist()
+        except (GroupLost, RuntimeError):
+            # Of this step's tries the others may have had one less, and would go on with the exponent before it.
+            self.exponent, self._raised = self.exponent - self._raised, 0
+            raise
         # The counts were summed with the gradients, so that every member decides the same, and every rank of a node.
         flags, ends = agreed[: self._flags], agreed[self._flags :]
         not_finite, too_large, near = any(ends[0::3]), any(ends[1::3]), any(ends[2::3])
         if too_large:
-            self.exponent += STEP_UP
+            self.exponent, self._raised = self.exponent + STEP_UP, self._raised + STEP_UP
             return None
+        self._raised = 0
         for flat, total in zip(self._flats, self._sums, strict=True):
             count = len(flat) - self._flags
             flat[:count] = total[:count].double().mul_(2.0 ** (self.exponent - BITS))

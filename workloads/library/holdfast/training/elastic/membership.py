@@ -55,7 +55,7 @@ class Epoch:
 
 
 def newest_number(storage: Storage, run: str) -> int:
-    return max(_numbers(storage, run), default=0)
+    return max(numbers_below(storage, object_names.gang_prefix(run)), default=0)
 
 
 def propose(storage: Storage, run: str, epoch: Epoch) -> Epoch:
@@ -67,7 +67,7 @@ def propose(storage: Storage, run: str, epoch: Epoch) -> Epoch:
         return read_epoch(storage, run, epoch.number)
     # The epoch is committed already: a storage that refuses to tidy up must not cost the gang a try.
     with suppress(StorageError):
-        for old in _numbers(storage, run)[:-KEPT]:
+        for old in numbers_below(storage, object_names.gang_prefix(run))[:-KEPT]:
             storage.delete(object_names.gang_object(run, old))
     return epoch
 
@@ -87,7 +87,3 @@ def read_epoch(storage: Storage, run: str, number: int) -> Epoch:
             fix="delete that object if no gang of this run is running, or use another run name",
         ) from error
     return epoch
-
-
-def _numbers(storage: Storage, run: str) -> list[int]:
-    return numbers_below(storage, object_names.gang_prefix(run))

@@ -4,7 +4,6 @@ Of a state that a node shares each rank gets its own shard, from the rank of its
 """
 
 import math
-from collections.abc import Set as AbstractSet
 from typing import Any
 
 import torch
@@ -119,7 +118,7 @@ def take(state: dict[str, Any], skeleton: Skeleton, tensors: dict[str, Tensor]) 
     """What another member has given, into `state`. Raises InputError where that is another state."""
     here, there = state.keys(), skeleton.keys() - {RNG_KEY}
     if here != there:
-        raise _another_state(f"only here: {_names(here - there)}; only there: {_names(there - here)}")
+        raise _another_state(f"only here: {sorted(here - there)}; only there: {sorted(there - here)}")
     with torch.no_grad():
         for name, value in targets(state):
             saved = decode(skeleton[name], tensors.__getitem__)
@@ -131,10 +130,6 @@ def take(state: dict[str, Any], skeleton: Skeleton, tensors: dict[str, Tensor]) 
             # PyTorch's word for another shape: it must not pass for a lost group, which would meet for ever.
             except RuntimeError as error:
                 raise _another_state(f"{name}: {error}"[:300]) from error
-
-
-def _names(entries: AbstractSet[str]) -> str:
-    return ", ".join(sorted(entries)) or "none"
 
 
 def _another_state(got: str) -> InputError:

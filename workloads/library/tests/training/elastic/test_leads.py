@@ -86,9 +86,6 @@ def test_a_lead_without_its_fence_saves_nothing_and_takes_the_fence_at_a_later_s
     assert committed(storage) == [2]
 
 
-# Which epoch follows, where the others of the gang are gone.
-
-
 @pytest.fixture
 def survivors(storage: LocalStorage) -> Iterator[list[Regroup]]:
     addresses = tuple(("127.0.0.1", port) for port in free_ports(3))

@@ -6,7 +6,7 @@ from contextlib import closing
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, NoReturn, cast
 
 import pytest
 import torch
@@ -23,10 +23,12 @@ from holdfast.training.elastic.control import EPOCHS, Control
 from holdfast.training.elastic.gradients import ExactGradientSum, GradientSum
 from holdfast.training.elastic.in_place import ShardedNode
 from holdfast.training.elastic.membership import Epoch, Member, newest_number, propose, read_epoch
+from holdfast.training.elastic.node import Node
 from holdfast.training.elastic.places import Places, addresses
 from holdfast.training.elastic.shards import GangProgress, checked_shards, share
 from holdfast.training.elastic.transfer import room_for, take
 from holdfast.training.elastic.watch import MOST_REPEATS, Lag, Watch
+from holdfast.training.errors import GroupLost
 from holdfast.training.gate import join_key
 from workloads.library.tests.training.elastic.gangs import free_ports
 
@@ -75,9 +77,9 @@ def test_numbers_that_do_not_fit_the_gang_are_refused(asked: Callable[[], object
 @pytest.mark.parametrize(
     ("here", "difference"),
     [
-        ({"model": nn.Linear(2, 2), "extra": {"at": 1}}, "only here: extra"),
+        ({"model": nn.Linear(2, 2), "extra": {"at": 1}}, r"only here: \['extra'\]"),
         ({"model": nn.Linear(2, 3)}, "size mismatch"),
-        ({"network": nn.Linear(2, 2)}, "only here: network; only there: model"),
+        ({"network": nn.Linear(2, 2)}, r"only here: \['network'\]; only there: \['model'\]"),
     ],
 )
 def test_a_member_whose_state_is_another_is_refused(here: dict[str, Any], difference: str) -> None:
@@ -99,6 +101,11 @@ def test_a_state_that_no_member_would_give_takes_no_memory(described: Any) -> No
         room_for(described, torch.device("cpu"), most_bytes=1 << 30)
     ((key, room, layout),) = room_for([["w", "bfloat16", [2, 3], []]], torch.device("cpu"), most_bytes=12)
     assert (key, room.shape, room.dtype, layout) == ("w", (2, 3), torch.bfloat16, [])
+
+
+class Lost(Node):
+    def together(self, count: int = 0) -> NoReturn:
+        raise GroupLost("a member is gone")
 
 
 def added_up(exact: ExactGradientSum, parameter: Any, gradients: torch.Tensor) -> torch.Tensor:
@@ -132,6 +139,13 @@ def test_an_exact_gradient_is_that_of_a_plain_sum_to_the_precision_of_floats_and
         added_up(exact, parameter, gradients)
     assert flags == [1, 0]
     torch.testing.assert_close(parameter.grad, gradients.double().sum(0).float())
+    # Where a member is lost in a sum that does not fit, some of the others have a larger exponent and some have not.
+    before = exact.exponent
+    added_up(exact, parameter, 1e6 * gradients)
+    assert exact.reduce([0, 0]) is None and exact.exponent > before
+    with pytest.raises(GroupLost):
+        exact.reduce([0, 0], node=Lost())
+    assert exact.exponent == before
     added_up(exact, parameter, torch.full((1, 100), torch.inf))
     assert exact.reduce([0, 0]) is not None and torch.isnan(parameter.grad).all()
 

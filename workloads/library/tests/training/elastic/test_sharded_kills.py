@@ -43,5 +43,4 @@ def test_every_start_of_a_gang_that_is_struck_again_and_again_has_the_bits_of_an
 
 
 def test_a_round_of_the_matrix_has_every_kind() -> None:
-    size = sum(TIMES.get(kind, 1) for kind in KINDS)
-    assert {blow.kind for blow in islice(endless(1), size)} == {*KINDS}
+    assert {blow.kind for blow in islice(endless(1), sum(TIMES.get(kind, 1) for kind in KINDS))} == {*KINDS}
