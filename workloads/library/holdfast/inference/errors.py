@@ -48,8 +48,8 @@ class ItemFault(PredictorError):
 
 
 class Refused(HoldfastError):
-    """A request gets no prediction: 400 malformed, 404 no such model, 408 too slow, 413 too large, 422 the model refuses it, 429 load, 500 it ends
-    the predictor, 503 this server not now (another may), 504 too late."""
+    """A request gets no prediction: 400 malformed, 404 no such model, 408 too slow, 413 too large, 422 the model refuses
+    it, 429 load, 500 it ends the predictor, 503 this server not now (another may), 504 too late."""
 
     def __init__(self, status: int, message: str, *, retry_after_s: float | None = None, reason: str = "") -> None:
         self.status, self.message = status, message

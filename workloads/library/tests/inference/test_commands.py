@@ -22,7 +22,6 @@ from holdfast.contract.exit_codes import EXIT_BAD_INPUT, EXIT_BUG, EXIT_FINDINGS
 from holdfast.inference.results.embedded_postgres import EmbeddedPostgres
 
 pytestmark = pytest.mark.process
-BATCH = (sys.executable, "-m", "holdfast", "batch")
 FAULTY = "workloads.library.tests.inference.server.playing_predictors:faulty"
 
 
@@ -35,7 +34,8 @@ class Done(NamedTuple):
 def run_command(*arguments: object, uri: str = "", code: int = 0) -> Done:
     words, environment = [str(word) for word in arguments], {**os.environ, "HOLDFAST_DATABASE_URL": uri}
     if words[0] == "run":
-        process = subprocess.run([*BATCH, *words], env=environment, capture_output=True, text=True, timeout=120)
+        command = [sys.executable, "-m", "holdfast", "batch", *words]
+        process = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
         done = Done(process.returncode, process.stdout, process.stderr)
     else:
         done = in_this_process(words, environment)

@@ -99,7 +99,7 @@ def test_sql_is_never_built_from_text() -> None:
 def test_hostile_ids_are_stored_and_found_as_they_are(harness: Harness, names: list[str]) -> None:
     harness = replace(harness, job=f"{harness.job}-{next(_examples)}")
     harness.enqueue([Item(job=harness.job, id=name, body=name.encode()) for name in names])
-    assert sorted(lease.item.id for lease in harness.queue.pull(100, 0.0) if lease.item) == sorted(names)
+    assert {lease.item.id for lease in harness.queue.pull(100, 0.0) if lease.item} == {*names}
     results = harness.results(CountingPredictor())
     value = json.dumps({"text": "'; DROP TABLE holdfast.result;--"})
     assert results.store(dict.fromkeys(results.claim(names).values(), value)) == (set(names), set())

@@ -61,8 +61,7 @@ def test_an_export_without_room_or_folder_is_no_bug_and_leaves_no_part(
 ) -> None:
     enqueue(server.uri, job, tmp_path, ROWS[:10])
     harness.worker(CountingPredictor()).run()
-    part = tmp_path / "full.jsonl.partial"
-    part.symlink_to("/dev/full")
+    (part := tmp_path / "full.jsonl.partial").symlink_to("/dev/full")
     cases = (
         (tmp_path / "full.jsonl", EXIT_RETRY, "the disk is full"),
         (tmp_path / "rows.jsonl" / "o.jsonl", EXIT_BAD_INPUT, "the path cannot be used"),

@@ -144,7 +144,7 @@ class PostgresResults:
         return {item: Claim(item=item, fence=fence, failures=failures) for item, fence, failures in rows}
 
     def store(self, values: Mapping[Claim, str]) -> tuple[set[str], set[str]]:
-        """Values as `encode_value` made them. One transaction. Repeating it after a lost answer changes nothing and answers the same.
+        """Values as `encode_value` made them, in one transaction; again after a lost answer changes nothing and answers the same.
 
         Returns the items that are committed, by this call or by an earlier one, and may be acked; and those that
         another worker has claimed meanwhile and will write."""

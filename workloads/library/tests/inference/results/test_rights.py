@@ -73,8 +73,7 @@ def test_the_rendered_job_brings_tables_and_rights_once_and_workers_get_no_more_
     batch = [sys.executable, "-m", "holdfast", "batch"]
     with psycopg.connect(uri(server, MIGRATOR)) as connection, pytest.raises(InputError, match="older"):
         schema.require_current(connection)  # without a migration beside it a missing schema is refused at once
-    documents = tmp_path / "documents"
-    documents.mkdir()
+    (documents := tmp_path / "documents").mkdir()
     (documents / "a.txt").write_text("one item")
     command = [*batch, "enqueue", "night", "--source", documents, "--database", uri(server, WORKER)]
     waiting = {"HOLDFAST_SCHEMA_WAIT_SECONDS": "60", "PATH": ""}

@@ -29,11 +29,10 @@ def test_what_the_page_shows_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         ports = f"port={port}, admin_port={admin_port}, metrics_port={metrics}"
         exec(program.replace('host="127.0.0.1"', f'host="127.0.0.1", {ports}'), {})
         with envoy(Path("proxy/envoy.json"), admin_port) as healthy:
-            proxy = Client(port)
             until(lambda: healthy() == 2, "both servers")
-            assert proxy.infer("a", "b").output("upper") == ["A", "B"]
+            assert Client(port).infer("a", "b").output("upper") == ["A", "B"]
             numbers = {"inputs": [{"name": "x", "datatype": "FP32", "shape": [2, 2], "data": [1, 2, 3, 4]}]}
-            assert proxy.request("POST", INFER, json.dumps(numbers).encode()).output("sum") == [3, 7]
+            assert Client(port).request("POST", INFER, json.dumps(numbers).encode()).output("sum") == [3, 7]
 
 
 @pytest.mark.parametrize("window_s", [15, 105])
