@@ -90,7 +90,8 @@ def test_a_gang_is_as_many_machines_of_their_own_ages(nodes: int, hours: float) 
 def test_the_printed_flip_of_a_gang_is_the_simulated_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(advice, "RUNS", 8_000)
     asked = Job(accelerator=A100, gpus=32, hours=40.0)
-    assert (flip := break_even.flip(asked, world(0.1), REGION))
+    flip = break_even.flip(asked, world(0.1), REGION)
+    assert flip
     rows = advice.options(asked, world(flip.churn_per_hour), REGION)
     found = {o.placement: o.mean_usd for o in rows if not o.refused}
     rival = min(found[Placement.FLEX_START], found[Placement.ON_DEMAND])
