@@ -88,7 +88,7 @@ def assigned(given: Sequence[str], stated: dict[str, Any]) -> OwnJob:
 
 
 def question(job: OwnJob, gpus: int, offered: frozenset[str]) -> Job:
-    """What the planner is asked about the job on `gpus` GPUs in all, of these machine types; empty: of any."""
+    """The question to the planner about the job on `gpus` GPUs in all, of these machine types; empty: of any."""
     return Job(
         accelerator=job.accelerator,
         gpus=gpus,
@@ -104,7 +104,7 @@ def question(job: OwnJob, gpus: int, offered: frozenset[str]) -> Job:
 
 
 def question_of(path: Path, platform: Platform | None, offered: frozenset[str]) -> Job:
-    """What the planner is asked about the job of a file. InputError names the file and the field."""
+    """The question to the planner about the job of a file. InputError names the file and the field."""
     from holdfast.jobs import submit
 
     documents = submit.documents_of(path)

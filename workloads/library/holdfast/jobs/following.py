@@ -1,8 +1,7 @@
 """A job followed to its end: what it waits for, its event lines, its receipt. Needs nothing but the API server.
 
-Guarantees: a line is kept once; a look asks for PIECE bytes of a pod, and MOST of it are kept in all. Of a pod that is
-gone nothing can be asked any more, so what it wrote after the last look is missing, as is what it wrote in a second
-beyond PIECE.
+Guarantees: a line is kept once; a look asks for PIECE bytes of a pod, and MOST of it are kept in all. A pod that
+is gone has no log any more: what it wrote after the last look is missing, and what it wrote in one second beyond PIECE.
 """
 
 import json
@@ -190,7 +189,7 @@ def _report(found: explain.Explanation, job: JobSnapshot, asked: Following, seen
 
 
 def _evict(api: Api, job: JobSnapshot, seen: Followed, report: Report) -> None:
-    """A budget that refuses now is asked again."""
+    """If a budget refuses, the next look tries again."""
     running = job.phase("Running")
     if not running:
         return
@@ -201,4 +200,4 @@ def _evict(api: Api, job: JobSnapshot, seen: Followed, report: Report) -> None:
         report(f"not evicted yet: {error}")
         return
     seen.evicted = meta["name"]
-    report(f"evicted {meta['name']}, as asked")
+    report(f"evicted {meta['name']}, as requested")

@@ -67,7 +67,7 @@ def _secrets(job: OwnJob, platform: Platform) -> Iterator[str]:
 
 
 def _judged(error: Unjudged, what: str, got: str, fix: str) -> str:
-    """A line where Google could not be asked; InputError where it says that there is none."""
+    """A line where Google did not answer; InputError where it says that there is none."""
     if isinstance(error, GcloudFailed) and any(each in str(error) for each in _ABSENT):
         raise InputError(what, got=got, allowed="one that exists", fix=fix) from error
     return f"{got} was not checked: {error}"

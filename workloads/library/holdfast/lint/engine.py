@@ -145,7 +145,7 @@ def judge(files: list[File], options: Options) -> Report:
 
 
 def _platforms(files: list[File], options: Options) -> Iterator[PlatformDocument]:
-    """Of each file. Raises InputError where a file names another platform than those given, or none lies near it."""
+    """Of each file. Raises InputError where a file names another platform than those given, or none is near it."""
     near = dict[Path, PlatformDocument | None]()
     for file in files:
         folder = Path(file.path).parent

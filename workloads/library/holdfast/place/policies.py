@@ -130,7 +130,7 @@ QUEUE = Policy(name="queue", shown="queue, on-demand in time", lines=_queue)
 HYBRID = Policy(name="hybrid", shown="Spot, else on-demand at once", lines=_hybrid)
 """On-demand at once when Spot is gone, and back when it returns: a ComputeClass with active migration."""
 PATIENT = Policy(name="patient", shown="Spot, on-demand in time", lines=patience(share=0.6, reserve=4, ripe=1))
-"""Never late where on-demand is granted when asked for and the deadline is feasible. Fewer restarts in reserve left no
+"""Never late where on-demand is always granted and the deadline is feasible. Fewer restarts in reserve left no
 room for a second eviction right after the switch. No policy is best for every job: the cheapest of IN_TIME is taken."""
 _EAGER, _STEADY = patience(share=0.4, reserve=2, ripe=0), patience(share=1.0, reserve=4, ripe=2)
 EAGER = Policy(name="eager", shown="Spot, on-demand in time, back at once", lines=_EAGER)

@@ -150,7 +150,7 @@ HELD = {
     "images-base": rf"python:\S+@{DIGEST}",
     "images": rf"trainer:\S+@{DIGEST}",
     "apply": r"created Deployment/exporter.*nothing among them needs a GPU",
-    "try": r"evicted \S+, as asked.*Complete\n.*with 1 evictions; on demand \$",
+    "try": r"evicted \S+, as requested.*Complete\n.*with 1 evictions; on demand \$",
     "new-job": r"wrote my-run.yaml",
     "lint": "",
     "submit": ".*".join(f"({text})" for text in SENT),

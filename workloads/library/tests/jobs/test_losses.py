@@ -146,7 +146,6 @@ def test_a_sharded_gang_says_for_which_node_it_waits_since_when_and_what_that_co
         (("Running", "Pending"), "train.py", ""),
         (("Running", ""), "--sharded", "1 node waits in place for node 1, which costs 8 GPU-hours an hour"),
     ],
-    ids=["all are there", "none waits for the other", "one is done", "a rigid gang", "one is missing"],
 )
 def test_only_a_sharded_gang_that_lacks_a_node_waits_in_place(phases: tuple[str, ...], command: str, said: str) -> None:
     job = sharded(*phases)

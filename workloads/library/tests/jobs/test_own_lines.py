@@ -61,7 +61,7 @@ def written(log: Path, event: str) -> list[dict[str, float]]:
 
 
 def taken(log: Path) -> None:
-    """As whoever watches the node writes it."""
+    """As the node watcher writes it."""
     with EventLog.open(log.with_name("watcher.jsonl"), job=JOB, kind=KIND_TRAINING) as watcher:
         watcher.emit("evict", signal="SIGTERM", target="theirs-0")
 

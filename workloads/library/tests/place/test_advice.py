@@ -30,11 +30,6 @@ def test_gpus_become_the_largest_machines_that_fit(name: str, gpus: int, machine
     assert (asked.machine.name, asked.nodes) == (machine, nodes)
 
 
-def test_a_batch_takes_of_the_offered_machines_the_one_with_the_least_host_for_a_gpu() -> None:
-    offered = frozenset({"g2-standard-32", "g2-standard-24"})
-    assert Job(accelerator=L4, gpus=8, hours=50, batch=True, offered=offered).machine.name == "g2-standard-24"
-
-
 @pytest.mark.parametrize(
     ("wrong", "what"),
     [
@@ -134,8 +129,10 @@ def test_a_job_that_cannot_resume_does_not_go_to_spot_under_churn() -> None:
     assert picked(longer, world(0.1)).placement is Placement.ON_DEMAND
 
 
-def test_batch_hardly_notices_churn_where_training_without_checkpoints_would_not_end() -> None:
+def test_a_batch_takes_the_machine_with_the_least_host_for_a_gpu_and_hardly_notices_churn() -> None:
+    offered = frozenset({"g2-standard-32", "g2-standard-24"})
     asked = Job(accelerator=L4, gpus=4, hours=50, batch=True)
+    assert replace(asked, gpus=8, offered=offered).machine.name == "g2-standard-24"
     calm, rough = (by(advice.options(asked, world(c), REGION))[Placement.SPOT].mean_usd for c in (0.01, 0.3))
     assert rough < 1.06 * calm
 
@@ -171,8 +168,6 @@ def test_the_spread_of_the_answer_includes_the_doubt_about_churn() -> None:
     spread = [np.ptp(np.percentile(each, [5, 95])) for each in usd]
     assert spread[1] > 1.3 * spread[0]
 
-
-# The regions in which the data of a job may be, in the answer of `place`.
 
 ASKED = Job(accelerator=A100_80, gpus=1, hours=10)
 BELIEVED = ask.world_of(ASKED, "0.05")

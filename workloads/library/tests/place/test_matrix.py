@@ -26,9 +26,7 @@ def test_every_workload_reaches_a_rule_and_what_cannot_resume_or_has_a_deadline_
     assert not [w for w in ALL_WORKLOADS if not w.resumable and decide(w).placement is Placement.SPOT]
     dated = [w for w in ALL_WORKLOADS if w.deadline is not Deadline.NONE]
     assert {decide(w).placement for w in dated} == {Placement.ON_DEMAND, Placement.HYBRID}
-
-
-def test_a_deadline_is_tight_when_its_slack_is_below_the_limit() -> None:
+    # A deadline is tight when its slack is below the limit.
     given = [Deadline.of(10, hours) for hours in (10.9, 11.0, float("inf"))]
     assert given == [Deadline.TIGHT, Deadline.LOOSE, Deadline.NONE]
 

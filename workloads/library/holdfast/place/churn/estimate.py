@@ -53,7 +53,7 @@ class Exposure:
             return 0.0, math.inf
         tail = (1 - confidence) / 2
         low = _gamma_quantile(tail, self.events) if self.events > 0 else 0.0
-        # With no event the whole doubt lies above: three node-lives at 95 %.
+        # Without an event all of the doubt is above: three node-lives at 95 %.
         high = _gamma_quantile(1 - tail if self.events > 0 else confidence, self.events + 1)
         return low / self.hours, high / self.hours
 
@@ -137,7 +137,7 @@ def _gamma_quantile(p: float, shape: float) -> float:
 
 
 def _gamma_share(shape: float, x: float) -> float:
-    """P(shape, x) by its series, which converges for every x and is fast for those asked here."""
+    """P(shape, x) by its series, which converges for every x and is fast for those used here."""
     if x <= 0:
         return 0.0
     term = total = 1 / shape

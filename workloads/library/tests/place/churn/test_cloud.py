@@ -79,7 +79,7 @@ def test_each_group_and_each_age_is_kept_apart_over_all_pages(cloud: Cloud) -> N
     assert (low, round(oldest.hours), round(oldest.events)) == (12.0, 3, 1)
 
 
-def test_an_empty_period_and_a_series_that_nobody_ever_wrote_are_no_quiet_ones(cloud: Cloud) -> None:
+def test_an_empty_period_and_a_series_that_was_never_written_are_no_quiet_ones(cloud: Cloud) -> None:
     with pytest.raises(Unjudged, match="spot_node_seconds_total: the exporter has never written it"):
         cloud.measured(5)
     cloud.write(1, 5, 1)

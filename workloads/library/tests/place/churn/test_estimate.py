@@ -36,9 +36,7 @@ def test_censored_nodes_add_exposure_and_no_event() -> None:
     total = estimate.by_group(found)[L4]
     assert (total.events, total.hours) == (1, 40)
     assert total.per_hour == 1 / 40
-
-
-def test_a_node_whose_birth_nobody_saw_is_counted_by_its_age() -> None:
+    # A node whose birth was not seen is counted by its age.
     [life] = lifetimes(node("node_down", 50, "old", reason="PreemptionEvent", seconds=6 * HOUR))
     assert estimate.by_group([life])[L4] == Exposure(events=1, hours=6)
 
