@@ -3,7 +3,7 @@
 Every policy is one alert of alerts.py; nothing here decides a threshold.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 
 from holdfast.ledger import money
@@ -52,7 +52,7 @@ def resources(environment: Environment) -> list[Resource]:
     }
     budgets = {"month": budget(environment, channels)} if environment.budget else {}
     budgets |= {f"month-{t.name}": budget(environment, channels, t) for t in environment.teams if t.budget_usd}
-    made: dict[str, dict[str, dict[str, object]]] = {
+    made: dict[str, Mapping[str, Mapping[str, object]]] = {
         "google_monitoring_notification_channel": {id: _channel(environment, email) for id, email in emails.items()},
         "google_monitoring_alert_policy": policies,
         "google_monitoring_dashboard": screens,

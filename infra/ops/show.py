@@ -1,6 +1,5 @@
 """What the commands print, as a table or as one JSON object."""
 
-from collections.abc import Iterable, Iterator
 from dataclasses import asdict
 
 from holdfast.contract.exit_codes import EXIT_DONE, EXIT_FINDINGS
@@ -78,17 +77,12 @@ def check(environment: Environment, as_json: bool) -> int:
             placeholders=open_fields,
         )
     else:
-        for line in _text(environment, findings, open_fields):
+        still = [f"{source_of(environment.name)}: {field} is still {PLACEHOLDER}" for field in open_fields]
+        for line in [*map(lines, findings), *still]:
             print(line)
         counted = f"{len(RULES)} rules, {len(findings)} findings, {len(open_fields)} placeholders"
         print(f"{environment.name}: {counted}: {'valid, but not ready to deploy' if state == 'not settled' else state}")
     return EXIT_DONE if state == "right" else EXIT_FINDINGS
-
-
-def _text(environment: Environment, findings: Iterable[Finding], open_fields: Iterable[str]) -> Iterator[str]:
-    source = source_of(environment.name)
-    yield from map(lines, findings)
-    yield from (f"{source}: {field} is still {PLACEHOLDER}" for field in open_fields)
 
 
 def lines(found: Finding) -> str:

@@ -24,7 +24,6 @@ def stack(
         placeholders=[] if local_state else left,  # local state may be planned with a CHANGE-ME
         billing_project=environment.project if area == "monitoring" and environment.budget else "",
     )
-    for each in resources:
-        how = {"after": each.after, "ignore_changes": each.ignore_changes, "protected": each.protected}
-        made.add(each.kind, each.id, each.arguments, **how)
+    for r in resources:
+        made.add(r.kind, r.id, r.arguments, after=r.after, ignore_changes=r.ignore_changes, protected=r.protected)
     return made
