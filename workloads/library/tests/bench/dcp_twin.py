@@ -6,7 +6,6 @@ and batch are the trainer's; the position in the data follows from the step.
 
 import os
 import sys
-import time
 from concurrent.futures import Future
 from pathlib import Path
 
@@ -41,8 +40,6 @@ def main(folder: Path, events_path: Path, steps: int, every: int, report_every: 
         weights, moments = get_state_dict(model, optimizer)
         dcp.load({"model": weights, "optimizer": moments}, checkpoint_id=folder / str(first))
         set_state_dict(model, optimizer, model_state_dict=weights, optim_state_dict=moments)
-    if rank == 0:
-        events.emit("restore", step=first, seconds=0.0, skipped=[])
     replicas = DistributedDataParallel(model)
     meter = Meter(events, every=config.report_every)
     meter.begin(first, lead=rank == 0)
@@ -58,12 +55,9 @@ def main(folder: Path, events_path: Path, steps: int, every: int, report_every: 
         if (step + 1) % every == 0:
             if saving:
                 saving.result()
-            began = time.monotonic()
             weights, moments = get_state_dict(model, optimizer)
             state = {"model": weights, "optimizer": moments}
             saving = dcp.async_save(state, checkpoint_id=folder / str(step + 1), process_group=group)
-            if rank == 0:
-                events.emit("save", step=step + 1, blocking_seconds=time.monotonic() - began, bytes=0)
     if saving:
         saving.result()
     dist.destroy_process_group()  # else an exit now and then aborts: a thread of gloo still runs

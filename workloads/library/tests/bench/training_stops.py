@@ -1,17 +1,17 @@
 """SIGTERM while an upload is in flight: how soon the ranks agree, and how soon the pod is gone."""
 
 import contextlib
-import json
 import statistics
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import psutil
 
 from holdfast.report.capacity import at
-from workloads.library.tests.bench.kill_lane import side_by_side
+from workloads.library.tests.bench.kill_lane import Records, side_by_side
 from workloads.library.tests.bench.training_goodput import ENDLESS
 from workloads.library.tests.fork_server import ForkServer
 from workloads.library.tests.processes import each
@@ -20,7 +20,14 @@ from workloads.library.tests.training.runs import PATIENCE_S, Run, notice, run_s
 LANES = 2
 
 
-def one_stop(folder: Path, server: ForkServer, *, frozen: bool) -> dict[str, Any]:
+@dataclass(frozen=True, kw_only=True)
+class Stop:
+    frozen: bool
+    exit_s: float
+    consensus_beyond_step_s: float
+
+
+def one_stop(folder: Path, server: ForkServer, *, frozen: bool) -> Stop:
     """SIGTERM while every step starts an upload; the worst upload in flight is one that never moves again: `frozen`."""
     run = Run(folder=folder, steps=ENDLESS, every=1, server=server)
     with run.started() as process:
@@ -32,11 +39,7 @@ def one_stop(folder: Path, server: ForkServer, *, frozen: bool) -> dict[str, Any
             exit_s = time.time() - noticed_at
     (*_, stopped) = run.of("stop") or [{"t": noticed_at + exit_s}]
     step_s = statistics.median(e["seconds"] for e in run.of("window")[2:])
-    return {
-        "frozen": frozen,
-        "exit_s": exit_s,
-        "consensus_beyond_step_s": stopped["t"] - noticed_at - step_s,
-    }
+    return Stop(frozen=frozen, exit_s=exit_s, consensus_beyond_step_s=stopped["t"] - noticed_at - step_s)
 
 
 @contextlib.contextmanager
@@ -51,23 +54,20 @@ def _frozen_uploaders(agent: int) -> Iterator[None]:
 
 def stops(folder: Path, samples: int) -> dict[str, Any]:
     """Two pods at a time on whatever cores there are: the figures are those of a busy machine."""
-    found = folder / "stops.jsonl"
+    folder.mkdir()
+    found = Records(folder / "stops.jsonl")
 
     def lane(number: int) -> None:
-        with run_server() as server, found.open("a") as file:
+        with run_server() as server:
             for n in range(number, samples + LANES, LANES):
-                stop = one_stop(folder / str(n), server, frozen=n >= samples)
-                file.write(json.dumps(stop) + "\n")
-                file.flush()
+                found.add(one_stop(folder / str(n), server, frozen=n >= samples))
 
-    folder.mkdir()
     side_by_side(LANES, lane)
-    every = [json.loads(line) for line in found.read_text().splitlines()]
-    taken = [stop for stop in every if not stop["frozen"]]
-    exits = sorted(stop["exit_s"] for stop in taken)
+    taken = [stop for stop in found.of(Stop) if not stop.frozen]
+    exits = sorted(stop.exit_s for stop in taken)
     return {
         "samples": len(taken),
         "exit_s_p99": round(at(exits, 99), 2),  # the worst of fewer than 100
-        "exit_s_frozen_uploader": round(max(stop["exit_s"] for stop in every if stop["frozen"]), 2),
-        "consensus_beyond_step_s_worst": round(max(stop["consensus_beyond_step_s"] for stop in taken), 3),
+        "exit_s_frozen_uploader": round(max(stop.exit_s for stop in found.of(Stop) if stop.frozen), 2),
+        "consensus_beyond_step_s_worst": round(max(stop.consensus_beyond_step_s for stop in taken), 3),
     }
