@@ -12,18 +12,15 @@ uploader process and the command line start without torch.
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from holdfast.checkpoint.errors import CheckpointExit as CheckpointExit
-from holdfast.checkpoint.errors import NotDurable as NotDurable
-from holdfast.checkpoint.errors import Preempted as Preempted
-from holdfast.checkpoint.errors import Superseded as Superseded
+from holdfast.checkpoint.errors import CheckpointExit, NotDurable, Preempted, Superseded
 
 if TYPE_CHECKING:
-    from holdfast.checkpoint.checkpointer import Checkpointer as Checkpointer
-    from holdfast.checkpoint.format.commit import committed_steps as committed_steps
-    from holdfast.checkpoint.restore.loading import load_tensors as load_tensors
-    from holdfast.checkpoint.settings import Tuning as Tuning
-    from holdfast.checkpoint.state import PerRank as PerRank
-    from holdfast.checkpoint.state.tracking import track as track
+    from holdfast.checkpoint.checkpointer import Checkpointer
+    from holdfast.checkpoint.format.commit import committed_steps
+    from holdfast.checkpoint.restore.loading import load_tensors
+    from holdfast.checkpoint.settings import Tuning
+    from holdfast.checkpoint.state import PerRank
+    from holdfast.checkpoint.state.tracking import track
 
 _HOME = {
     "Checkpointer": "checkpointer",
@@ -33,6 +30,19 @@ _HOME = {
     "load_tensors": "restore.loading",
     "track": "state.tracking",
 }
+
+__all__ = [
+    "CheckpointExit",
+    "Checkpointer",
+    "NotDurable",
+    "PerRank",
+    "Preempted",
+    "Superseded",
+    "Tuning",
+    "committed_steps",
+    "load_tensors",
+    "track",
+]
 
 
 def __getattr__(name: str) -> object:

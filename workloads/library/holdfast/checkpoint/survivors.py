@@ -106,7 +106,8 @@ class Survivors:
         alone = Ranks(self._ranks.store, 0, 1)
         manifest = manifest_of(self._run, alone, step, random_hex(6), captured, pieces, notes)
         written = upload_now(storage, pieces, manifest, self._writer.tuning)
-        commit(storage, written, state=CommitState(epoch=self._epoch), timeout_s=left_s)
+        # Of one rank: there is no other manifest to wait for.
+        commit(storage, written, state=CommitState(epoch=self._epoch), timeout_s=left_s, abandoned=lambda _: False)
 
     def _wait_for_other(self, step: int, ends: float) -> str:
         """A launcher ends the rank that writes with the first that goes."""

@@ -90,18 +90,13 @@ class CommitState:
     """Attempts that restore found damaged: a commit by one of them gives way to a new one."""
 
 
-def _never(seconds: float) -> bool:
-    time.sleep(seconds)
-    return False
-
-
 def commit(
     storage: Storage,
     own: Manifest,
     *,
     state: CommitState,
     timeout_s: float,
-    abandoned: Callable[[float], bool] = _never,
+    abandoned: Callable[[float], bool],
 ) -> Commit:
     """`abandoned(seconds)` waits that long and returns whether to give up.
 

@@ -1,3 +1,1 @@
-"""Copies of shards in the memory of nodes: what a gang that lost a node restores from instead of the bucket.
-Decision: infra/decisions/0115.
-"""
+"""Copies of shards in the memory of nodes: what a gang that lost a node restores from instead of the bucket."""

@@ -86,8 +86,7 @@ def only_run(storage: Storage) -> str:
 def no_such_keys(keys: str, storage: Storage, run: str | None, step: int) -> InputError:
     opened = open_step(storage, run or only_run(storage), step)
     # Random streams are no weights, and a tensor that is an entry has no tensors below it.
-    keys_of = [key.split("/")[0] + "/" * ("/" in key) for key in opened.sources if not key.startswith("__")]
-    entries = sorted({*keys_of})
+    entries = sorted({key.split("/")[0] + "/" * ("/" in key) for key in opened.sources if not key.startswith("__")})
     return InputError(
         "no tensor has such a key", got=f"--keys {keys}", allowed=", ".join(entries) or "none: it has no tensors",
         fix=f"--keys {next(iter(entries), 'KEY')}",

@@ -138,8 +138,7 @@ class Transfer:
     def __init__(
         self, storage: Storage, opened: Opened, *, parallel: int, stop_asked: Callable[[], bool] = lambda: False
     ) -> None:
-        self._stop_asked = stop_asked
-        self._storage, self._opened, self._parallel = storage, opened, parallel
+        self._storage, self._opened, self._parallel, self._stop_asked = storage, opened, parallel, stop_asked
         self._ranges: dict[int, list[ByteRange]] = {}
         self._own = threading.local()
 

@@ -38,7 +38,8 @@ def _saved() -> dict[str, bytes]:
 
     stored = Memory({})
     one, stream = job({"model": torch.nn.Linear(8, 8), "at": 3, "seen": (1, 2.5, {"a": float("inf")})}, STEP)
-    commit(stored, upload(stored, stream, one, parallel=1), state=CommitState(), timeout_s=10)
+    own = upload(stored, stream, one, parallel=1)
+    commit(stored, own, state=CommitState(), timeout_s=10, abandoned=lambda _: False)
     return stored.objects
 
 
