@@ -110,8 +110,8 @@ def explain(
     platform: PlatformFile = None,
     events: Events = None,
     namespace: Namespace = "",
-    follow: Annotated[bool, typer.Option("--follow", help="Until the job ends; then print its receipt.")] = False,
-    timeout_s: Annotated[float, typer.Option(min=1, help="With --follow: stop then; the job continues.")] = 604_800,
+    follow: Annotated[bool, typer.Option("--follow", help="Follow to its end, then print its receipt.")] = False,
+    timeout_s: Annotated[float, typer.Option(min=1, help="With --follow: at most; the job continues.")] = 604_800,
     kubeconfig: Kubeconfig = None,
     as_json: Json = False,
 ) -> None:
@@ -216,7 +216,7 @@ def new_job(
     gpus: Annotated[str | None, typer.Option(help="GPUs of each node, such as 8xa100; default: CPU only.")] = None,
     nodes: Annotated[str | None, typer.Option(help="Nodes, started all or none; 4..8: at least 4, at most 8.")] = None,
     capacity: Annotated[str | None, typer.Option(help="auto, spot, flex-start, queued or on-demand.")] = None,
-    hours: Annotated[float | None, typer.Option(help="Undisturbed work; the planner then places the job.")] = None,
+    hours: Annotated[float | None, typer.Option(help="Hours of undisturbed work; the planner places it.")] = None,
     deadline_hours: Annotated[float | None, typer.Option(help="Deadline in hours after submission.")] = None,
     data: Annotated[str | None, typer.Option(help="gs://BUCKET/FOLDER, read-only at /data.")] = None,
     others: Annotated[
