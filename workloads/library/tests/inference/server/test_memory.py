@@ -47,13 +47,11 @@ def test_unfinished_bodies_share_one_budget(server: Served, declared: bool) -> N
             end.sendall(begin + part)
         return end
 
-    with ThreadPoolExecutor(16) as pool:
-        ends = list(pool.map(begun, range(30)))
-    until(lambda: refused(ends) >= 20, "the budget to be spent")
-    assert process.memory_info().rss - before < 140 * MIB, "64 MiB, and buffers"
-    assert server.infer("small").status == 200, "what is small has a part of its own"
-    for end in ends:
-        end.close()
+    with ThreadPoolExecutor(16) as pool, contextlib.ExitStack() as opened:
+        ends = [opened.enter_context(end) for end in pool.map(begun, range(30))]
+        until(lambda: refused(ends) >= 20, "the budget to be spent")
+        assert process.memory_info().rss - before < 140 * MIB, "64 MiB, and buffers"
+        assert server.infer("small").status == 200, "what is small has a part of its own"
     large = texts("x" * (7 * MIB))
     until(lambda: server.request("POST", INFER, large).status == 200, "the budget to be whole again")
 
