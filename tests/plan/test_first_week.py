@@ -46,7 +46,7 @@ def test_the_week_as_the_page_tells_it(fork: Path, tmp_path: Path) -> None:
     printed: list[str] = []
     for kind, block in re.findall(r"```(sh|python)\n(.*?)```", (fork / PAGE).read_text(), re.S):
         if kind == "python":
-            if PLACEHOLDER in (fork / FILE).read_text():
+            if f'project_id="{PLACEHOLDER}"' in (fork / FILE).read_text():  # once, before the first block
                 fill_in(fork / FILE, "acme-ml-dev")
             stated(fork / FILE, block)
             continue
