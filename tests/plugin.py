@@ -2,8 +2,9 @@
 
 import gc
 import os
+import re
 import signal
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterable
 from pathlib import Path
 
 import pytest
@@ -50,6 +51,29 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> Generator[None]:
     if workers := int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "0")):
         order = tiers.dealt([(item.path, _may_take_long(item)) for item in items], workers)
         items[:] = [items[place] for place in order]
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    """After pytest's own list of the slowest tests, where it is asked for: why their files are slow."""
+    if config.option.durations is None:
+        return
+    least = config.option.durations_min or 0.0  # without the option it is None
+    reports = [report for found in terminalreporter.stats.values() for report in found if hasattr(report, "duration")]
+    slow = [report for report in reports if report.duration >= least]
+    slow = sorted(slow, key=lambda report: report.duration, reverse=True)[: config.option.durations or None]
+    page = tiers.TESTS / "SLOWEST.md"  # a fork has none
+    if slow and page.exists():
+        terminalreporter.write_line("why, by tests/SLOWEST.md:")
+        for line in why_slow((report.nodeid for report in slow), page.read_text()):
+            terminalreporter.write_line(line)
+
+
+def why_slow(tests: Iterable[str], page: str) -> list[str]:
+    """A line for each file of `tests`, in their order, with the reasons that the page has for it."""
+    rows = re.findall(r"^\| [\d, ]+ \| `([^`]+)`[^|]* \| (.+) \|$", page, re.M)
+    files = dict.fromkeys(test.partition("::")[0] for test in tests)
+    return [f"{file}: {'; '.join(why for end, why in rows if file.endswith(end)) or 'not known'}" for file in files]
 
 
 def _may_take_long(item: pytest.Item) -> bool:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests import tiers
+from tests import plugin, tiers
 from tests.support import ran
 
 MARKED = [tree / folder for tree in tiers.TREES for folder in tiers.MARKED_FOLDERS if (tree / folder).is_dir()]
@@ -91,6 +91,12 @@ def test_a_tier_ends_with_the_names_of_what_failed_and_why(tmp_path: Path) -> No
         '<testcase classname="" name="a.e"><error message="collection failure"/></testcase></testsuite></testsuites>'
     )
     assert tiers.judged(1, report, 1.0).failures == ("a.b::test_d: assert 1 == 2", "::a.e: collection failure")
+
+
+def test_the_slowest_tests_are_shown_with_the_reasons_of_the_page() -> None:
+    tests = ["tests/plan/test_apply.py::test_a", "tests/plan/test_apply.py::test_b", "tests/test_new.py::test_c"]
+    page = "| s | test | why |\n|---|---|---|\n| 9, 8 | `plan/test_apply.py`, set-up | it waits |\n"
+    assert plugin.why_slow(tests, page) == ["tests/plan/test_apply.py: it waits", "tests/test_new.py: not known"]
 
 
 def test_the_page_of_the_slowest_names_tests_that_exist() -> None:

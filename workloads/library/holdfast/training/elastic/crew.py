@@ -119,6 +119,7 @@ class Crew:
     def finish(self, total: int, within_s: float) -> None:
         """The last step is done on all: complete only once its checkpoint is committed, by whichever lead is left."""
         self.group.close()
+        self._control.shown["finished"] = self.epoch.number
         if self._node.decided(self._others_commit):
             return
         self._saves.lead(total)

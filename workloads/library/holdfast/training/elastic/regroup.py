@@ -84,7 +84,11 @@ class Regroup:
         began = time.monotonic()
         while True:
             answers = self.peers.answers(stayers)
-            living = [*answers]
+            # Who has done the last step reports nothing more. A lower place commits, and is gone soon.
+            done = [
+                m for m, found in answers.items() if m.index > self._me.index and found.get("finished") == epoch.number
+            ]
+            living = [member for member in answers if member not in done]
             if not living or living[0] == self._me:
                 # Others have met without this member, that was frozen: what it proposes is decided already.
                 ahead = any(found and found.number > epoch.number for found in map(epoch_of, answers.values()))
