@@ -80,7 +80,8 @@ class Walk:
         samples = self.exporter.gather()
         self.seen = {f"{s.metric} {' '.join(f'{k}={v}' for k, v in s.labels)}".strip(): s.value for s in samples}
         assert self.writer.write(samples) == len(samples)
-        own = self.exporter.lines()
+        with self.exporter.lock:
+            own = self.watched.cluster.lines(self.clock())
         with (self.trainers.folder / "exporter.jsonl").open("a") as file:
             file.writelines(json.dumps(line) + "\n" for line in own)
         self.logs.add_lines([json.dumps(line).encode() for line in own], self._labels, NAMESPACE_MONITORING)

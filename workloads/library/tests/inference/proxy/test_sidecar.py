@@ -5,10 +5,9 @@ import sys
 import threading
 import time
 from collections.abc import Generator
-from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 
@@ -17,43 +16,12 @@ from holdfast.drill.serving.fleet import free_port
 from holdfast.inference.proxy.endpoints import Follower
 from holdfast.inference.proxy.sidecar import Sidecar
 from holdfast.manifests.envoy import CLUSTER, Proxy, bootstrap
+from workloads.library.tests.http_server import answering
 from workloads.library.tests.inference.server.serving import Client, envoy, running
 from workloads.library.tests.processes import until
 
 pytestmark = pytest.mark.process
 WINDOW_S = 15.0
-
-
-class LikeVllm(BaseHTTPRequestHandler):
-    """Answers until SIGTERM, then refuses new requests with 503 and finishes those that it has (vllm#36666)."""
-
-    stopping = threading.Event()
-
-    def do_GET(self) -> None:
-        self._answer(503 if self.stopping.is_set() else 200)
-
-    def do_POST(self) -> None:
-        self.rfile.read(int(self.headers["content-length"]))
-        refused = self.stopping.is_set()
-        time.sleep(0 if refused else 0.02)
-        self._answer(503 if refused else 200)
-
-    def _answer(self, code: int, body: bytes = b"") -> None:
-        self.send_response(code)
-        self.send_header("content-length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, format: str, *args: object) -> None: ...
-
-
-@contextmanager
-def listening(handler: type[BaseHTTPRequestHandler]) -> Generator[int]:
-    """Its port."""
-    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        yield server.server_port
-        server.shutdown()
 
 
 def code(port: int, path: str, method: str = "GET") -> int:
@@ -64,13 +32,25 @@ def code(port: int, path: str, method: str = "GET") -> int:
 
 
 @pytest.fixture
-def port() -> Generator[int]:
-    with listening(LikeVllm) as port:
-        yield port
+def stopping() -> threading.Event:
+    return threading.Event()
+
+
+@pytest.fixture
+def port(stopping: threading.Event) -> Generator[int]:
+    """Of a server that answers until `stopping`, then refuses with 503 what comes (vllm#36666)."""
+
+    def answer(_path: str, _headers: object, body: bytes) -> tuple[int, object]:
+        code = 503 if stopping.is_set() else 200
+        time.sleep(0.02 if body and code == 200 else 0)
+        return code, b""
+
+    with answering(answer) as url:
+        yield urlsplit(url).port or 0
 
 
 def test_with_the_sidecar_no_request_meets_a_server_that_refuses_and_a_proxy_takes_it_out_in_time(
-    tmp_path: Path, port: int
+    tmp_path: Path, port: int, stopping: threading.Event
 ) -> None:
     """Played as the kubelet does it: the hook, then SIGTERM. A real Envoy, endpoints as the watcher writes them: no change
     of them is needed, its own health check sees the drain."""
@@ -98,7 +78,7 @@ def test_with_the_sidecar_no_request_meets_a_server_that_refuses_and_a_proxy_tak
         assert {code(port, "/v1/completions", "POST") for _ in range(10)} == {200}, "of clients that follow late"
         hook.join()
         assert time.monotonic() - began >= sidecar_budget(WINDOW_S)[0]
-        LikeVllm.stopping.set()
+        stopping.set()
         assert code(port, "/v1/completions", "POST") == 503, "what the same client would have met"
 
 
@@ -112,14 +92,7 @@ def test_a_neighbour_that_does_not_answer_is_not_ready_and_the_listening_thread_
 
 
 def test_a_drain_waits_until_no_request_is_counted() -> None:
-    class Counting(LikeVllm):
-        left = 3
-
-        def do_GET(self) -> None:
-            Counting.left -= 1
-            self._answer(200, f"http.requests.downstream_rq_active: {max(0, Counting.left)}".encode())
-
-    with listening(Counting) as port:
-        url = f"http://127.0.0.1:{port}/stats"
-        Sidecar(health_url=url, hold_s=0.0, most_s=30.0, count_url=url).drain()
-    assert Counting.left == 0
+    left = [2, 1, 0]
+    with answering(lambda *_: (200, f"http.requests.downstream_rq_active: {left.pop(0)}".encode())) as url:
+        Sidecar(health_url=url, hold_s=0.0, most_s=30.0, count_url=f"{url}/stats").drain()
+    assert not left

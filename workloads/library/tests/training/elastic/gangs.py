@@ -1,5 +1,6 @@
 """A gang of real processes on this machine: started, killed, frozen and replaced by place."""
 
+import atexit
 import json
 import os
 import random
@@ -235,7 +236,8 @@ def free_run(count: int) -> int:
 
 
 _random = random.SystemRandom()  # a test that seeds `random` would choose the same ports as another
-_claims: list[ExitStack] = []
+_claims = ExitStack()
+atexit.register(_claims.close)
 """Of the same numbers for UDP. A port found free is taken later, and a closed one never: until this process ends, no
 other one that runs tests finds it free."""
 
@@ -247,6 +249,6 @@ def _claimed(first: int, count: int) -> bool:
             claims.enter_context(socket.socket(type=socket.SOCK_DGRAM)).bind(("", port))
             with socket.socket() as trial:
                 trial.bind(("", port))
-        _claims.append(claims.pop_all())
+        _claims.push(claims.pop_all())
         return True
     return False
