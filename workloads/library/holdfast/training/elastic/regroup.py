@@ -92,7 +92,7 @@ class Regroup:
             if not living or living[0] == self._me:
                 # Others have met without this member, that was frozen: what it proposes is decided already.
                 ahead = any(found and found.number > epoch.number for found in map(epoch_of, answers.values()))
-                if proposed := self._lead(epoch, living, began, ahead=ahead):
+                if proposed := self._lead(epoch, living, began, ahead=ahead, done=len(done)):
                     return proposed
             else:
                 failpoint("gang.report")
@@ -131,7 +131,7 @@ class Regroup:
         self.control.wait(_LOOK_S)
         return None
 
-    def _lead(self, epoch: Epoch, living: list[Member], began: float, *, ahead: bool) -> Epoch | None:
+    def _lead(self, epoch: Epoch, living: list[Member], began: float, *, ahead: bool, done: int) -> Epoch | None:
         """On the lowest that lives: None while others have to be waited for."""
         waited = time.monotonic() - began
         reported = self.control.reported(epoch.number)
@@ -148,7 +148,8 @@ class Regroup:
             patient=waited < self.lag.bound_s and not ahead,
             # A member with a notice has no time to hold for others.
             holding=waited < self._hold_s and not self._stop_asked(),
-            min_members=self._min_members,
+            # Those that have done the last step are there: it is for them that this member does it too.
+            min_members=self._min_members - done,
         )
         if proposal is None:
             self.control.wait(_LOOK_S)
