@@ -162,7 +162,7 @@ class Month:
         self.platform.lost.clear()
         if self.minute not in self.blind:
             self.writer.write(self.exporter.gather())
-            self.exporter.lines()
+            self.cluster.lines(self.now_s())
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
