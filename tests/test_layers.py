@@ -4,7 +4,6 @@ import ast
 import builtins
 import sys
 import tomllib
-from collections.abc import Iterator
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
@@ -29,22 +28,13 @@ LIBRARY = ROOT / "workloads" / "library"
 def imports(path: Path) -> frozenset[str]:
     """What a file imports, at any depth; `from infra import cdk` imports the module infra.cdk."""
     found: set[str] = set()
-    for node in statements(ast.parse(path.read_text())):
+    for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module:
             full = (f"{node.module}.{alias.name}" for alias in node.names)
             found |= {name if is_module(name) else node.module for name in full}
     return frozenset(found)
-
-
-def statements(node: ast.AST) -> Iterator[ast.stmt]:
-    """At any depth. Not what is in expressions, which are most of a tree."""
-    for part in ("body", "orelse", "finalbody", "handlers", "cases"):
-        inner = getattr(node, part, ())
-        for child in inner if isinstance(inner, list) else ():
-            yield child
-            yield from statements(child)
 
 
 @cache
@@ -134,7 +124,7 @@ def test_every_exception_of_the_library_has_one_root() -> None:
     """What is no Exception, as SystemExit, has no part in it."""
     classes: dict[str, set[str]] = {}  # a name that is used twice has the bases of both
     for path in (LIBRARY / "holdfast").rglob("*.py"):
-        for node in statements(ast.parse(path.read_text())):
+        for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.ClassDef):
                 classes.setdefault(node.name, set()).update(ast.unparse(base).split(".")[-1] for base in node.bases)
     assert {"InputError", "Unjudged", "StorageError", "BatchError", "GroupLost"} <= classes.keys()

@@ -55,11 +55,7 @@ def test_what_a_merge_would_destroy_replace_and_change_is_shown_before_it(fork: 
     upstream(
         fork,
         ("infra/specs/storage.py", "id=purpose,", 'id=f"bucket-{purpose}",'),
-        (
-            "infra/specs/storage.py",
-            'f"google_storage_bucket.{purpose}"',
-            'f"google_storage_bucket.bucket-{purpose}"',
-        ),
+        ("infra/specs/storage.py", 'f"google_storage_bucket.{purpose}"', 'f"google_storage_bucket.bucket-{purpose}"'),
         # Every address stays, and every machine goes.
         ("infra/specs/cluster.py", '["https://www.googleapis.com/auth/cloud-platform"]', '["storage-full"]'),
         # The add-on of an environment that did not ask for it: it must come and go in place.

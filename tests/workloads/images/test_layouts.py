@@ -59,17 +59,6 @@ def test_a_file_that_the_wheel_lacks_is_noticed(laid_out: Callable[[str], Path])
         moved.rename(file)
 
 
-@pytest.mark.parametrize(("role", "extra"), [("exporter", "torch"), ("trainer", "mover")])
-def test_a_command_of_another_image_names_the_extra_that_it_lacks(
-    role: str, extra: str, laid_out: Callable[[str], Path]
-) -> None:
-    words = {"torch": ["train", "run", "--steps", "1"], "mover": ["move", "--project", "p", "--cluster", "c"]}[extra]
-    ended = run(["-m", "holdfast", *words], laid_out(role))
-    assert ended.returncode == 2 and ended.stderr.endswith(f"  fix:     pip install 'holdfast[{extra}]'\n"), (
-        ended.stderr
-    )
-
-
 def packages(lock: Path, wheel: Path, folder: Path) -> Path:
     """What the lock names, as links to what is installed here, and the wheel's files."""
     made = folder / "packages"

@@ -81,20 +81,14 @@ def own_jobs(env: str) -> Iterator[tuple[str, Body]]:
 
 
 @pytest.mark.parametrize("written", [samples, own_jobs])
-def test_every_job_fits_a_pool_or_nodes_that_are_made_for_it(env: str, written: Any) -> None:
-    pools, caps = gpu_pools(env), platforms.load(env).auto_provisioning
-    found = list(written(env))
+def test_every_job_has_a_node_and_every_pool_a_job(env: str, written: Any) -> None:
+    """A pool's GPUs are counted into what a queue lends. A sample need not exist for each kind, a job of one's own must."""
+    pools, caps, found = gpu_pools(env), platforms.load(env).auto_provisioning, list(written(env))
     assert found
     for queue, pod in found:
         made = queue in FLEX and pod["nodeSelector"][LABEL_ACCELERATOR] in caps
         assert made or any(takes(pool, queue, pod) for pool in pools), (queue, pod["nodeSelector"])
-
-
-@pytest.mark.parametrize("written", [samples, own_jobs])
-def test_every_pool_is_used_by_a_job(env: str, written: Any) -> None:
-    """Its GPUs are counted into what a queue lends. A sample need not exist for each kind, a job of one's own must."""
-    found = list(written(env))
     of_samples = {(queue, pod["nodeSelector"].get(LABEL_ACCELERATOR)) for queue, pod in found}
-    for pool in gpu_pools(env):
+    for pool in pools:
         if written is own_jobs or (queue_of(pool), node_labels(pool)[LABEL_ACCELERATOR]) in of_samples:
             assert any(takes(pool, queue, pod) for queue, pod in found), pool.address

@@ -106,10 +106,7 @@ def measured(api: Api, kubeconfig: Path, losses: int) -> dict[str, float]:
     with exporter(kubeconfig, every_s=1.0) as port:
         until("the exporter has seen the cluster", lambda: metrics(port).get("exporter_heartbeat_seconds"), 120)
         lags = [lag(api, port, victims[n], n + 1) for n in range(losses)]
-        return {
-            "lag_p50_s": statistics.median(lags),
-            "lag_p99_s": statistics.quantiles(lags, n=100)[98],
-        }
+        return {"lag_p50_s": statistics.median(lags), "lag_p99_s": statistics.quantiles(lags, n=100)[98]}
 
 
 def lag(api: Api, port: int, victim: str, expected: int) -> float:

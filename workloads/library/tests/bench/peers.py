@@ -109,10 +109,7 @@ def costs(bench: Bench) -> Found:
     copy_s = statistics.median((turn["processor_s"] - TURN_STEPS * step_s) / turn["copies"] for turn in of["with"])
     every = statistics.median(turn["every"] for turn in of["with"])
     blocked = {which: statistics.median(turn["blocking_s"] for turn in found) for which, found in of.items()}
-    return {
-        "processor": round(copy_s / every / step_s, 4),
-        "blocking": round(blocked["with"] / blocked["without"], 2),
-    }
+    return {"processor": round(copy_s / every / step_s, 4), "blocking": round(blocked["with"] / blocked["without"], 2)}
 
 
 def processor_s(processes: Mapping[int, object]) -> float:
@@ -143,13 +140,7 @@ def main() -> None:
         "blocking of a save unchanged": cost["blocking"] <= 1.1,
     }
     facts = {"mb": o.mb, "nodes": [4, MORE_NODES], "cadence": CADENCE, "every": EVERY, "pace_s": PACE_S}
-    result = {
-        "cores": os.cpu_count(),
-        "rows": rows,
-        "cost": cost,
-        "memory": round(memory, 2),
-        "nvrx": NVRX,
-    }
+    result = {"cores": os.cpu_count(), "rows": rows, "cost": cost, "memory": round(memory, 2), "nvrx": NVRX}
     ended({"schema": "holdfast.bench.peers/1"} | facts | result, goals)
 
 

@@ -47,7 +47,7 @@ GOALS: Goals = {
     "late": {
         "none failed or was retried with endpoints 0 and 3 s late": lambda f: (
             not any(_lost(f, f"late_{delay}s") for delay in DELAYS_S)
-        ),
+        )
     },
     "deaths": {
         "no request failed over kills and freezes": lambda f: f["deaths_failed"] == 0,
@@ -66,9 +66,7 @@ GOALS: Goals = {
         "control: the preStop sleep loses requests": lambda f: _lost(f, "control_prestop") > 0,
         "control: the default breaker loses requests": lambda f: f["control_breaker_failed"] > 0,
     },
-    "batching": {
-        f"batches bring {LEAST_FACTOR:g} times": lambda f: f["batching_factor"] >= LEAST_FACTOR,
-    },
+    "batching": {f"batches bring {LEAST_FACTOR:g} times": lambda f: f["batching_factor"] >= LEAST_FACTOR},
     "overload": {
         "overload: 90 % of capacity in time": lambda f: (
             f["overload_answered_share"] >= LEAST_ANSWERED and f["overload_dropped"] == 0

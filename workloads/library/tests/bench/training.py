@@ -80,18 +80,14 @@ GOALS: Goals = {
         "restart_under_2_s": lambda f: f["first_step_s"]["holdfast"] < RESTART_S,
         "restart_below_torchruns": lambda f: f["first_step_s"]["holdfast"] < f["first_step_s"][TORCHRUN],
     },
-    "plan": {
-        "no_step_of_the_published_plan_wasted": lambda f: f["wasted_steps"][NOTICED] == 0,
-    },
+    "plan": {"no_step_of_the_published_plan_wasted": lambda f: f["wasted_steps"][NOTICED] == 0},
     "goodput": {
         "goodput_above_naive": lambda f: f["above"][THEIRS] > 0,
         "goodput_above_dcp": lambda f: f["above"][TORCHRUN] > 0,
         "goodput_of_10_minutes_a_side": lambda f: min(f["minutes"].values()) >= GOODPUT_MINUTES,
         "goodput_intervals_apart_from_naive": lambda f: f["interval"][OURS][0] > f["interval"][THEIRS][1],
     },
-    "longest": {
-        "longest_intervals_apart_from_naive": lambda f: f["interval"][OURS][0] > f["interval"][THEIRS][1],
-    },
+    "longest": {"longest_intervals_apart_from_naive": lambda f: f["interval"][OURS][0] > f["interval"][THEIRS][1]},
 }
 
 

@@ -144,10 +144,7 @@ def test_a_former_neighbours_copies_stay_until_the_next_version_is_whole(
     pair.copy(*shard(0, 5))
     pair.copy(*shard(0, 6), keep=(5, attempt))
     held = lambda: sorted((one["rank"], one["step"]) for one in former.held()[1])  # noqa: E731
-    for step, keep, left in (
-        (7, 6, [(0, 6), (1, 7)]),
-        (8, 7, [(1, 7), (1, 8)]),
-    ):
+    for step, keep, left in ((7, 6, [(0, 6), (1, 7)]), (8, 7, [(1, 7), (1, 8)])):
         found, data = shard(1, step)
         keeper.copy(found, memoryview(bytearray(data)), (keep, attempt), START)
         assert held() == left

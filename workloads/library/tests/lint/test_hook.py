@@ -39,10 +39,7 @@ def test_the_hook_installs_and_lints_where_nothing_else_of_ours_is(tmp_path: Pat
 
 @pytest.mark.parametrize(
     ("text", "error"),
-    [
-        ("a: b\n", "no Kubernetes object"),
-        (f"# holdfast: environment=exmaple\n{BAD}", "got exmaple; allowed: example"),
-    ],
+    [("a: b\n", "no Kubernetes object"), (f"# holdfast: environment=exmaple\n{BAD}", "got exmaple; allowed: example")],
     ids=["nothing to examine", "a file of another platform"],
 )
 def test_what_cannot_be_judged_is_bad_input(tmp_path: Path, text: str, error: str) -> None:

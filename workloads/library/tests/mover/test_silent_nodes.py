@@ -30,12 +30,7 @@ def test_a_pod_past_its_grace_period_fails_first_and_is_deleted_then(phase: str,
 
 @pytest.mark.parametrize(
     "spared",
-    [
-        pod(due=""),
-        pod(due="2026-09-21T15:00:01Z"),
-        pod(node="other"),
-        pod(**{key: "false" for key in EXPENDABLE}),
-    ],
+    [pod(due=""), pod(due="2026-09-21T15:00:01Z"), pod(node="other"), pod(**{key: "false" for key in EXPENDABLE})],
     ids=["not-asked-to-go", "within-its-grace-period", "on-another-node", "not-expendable"],
 )
 def test_every_other_pod_is_left_alone(spared: Any) -> None:

@@ -101,10 +101,7 @@ def test_every_colour_of_the_plots_has_one_for_the_dark() -> None:
 
 @pytest.mark.parametrize(
     "only",
-    [
-        line(EPOCH, "start", rank=0),
-        line(EPOCH, "scheduled", kind="batch", seconds=2.0, node="n", pool="p"),
-    ],
+    [line(EPOCH, "start", rank=0), line(EPOCH, "scheduled", kind="batch", seconds=2.0, node="n", pool="p")],
     ids=["started", "scheduled"],
 )
 def test_a_job_of_one_line_still_makes_a_page(tmp_path: Path, only: Line) -> None:

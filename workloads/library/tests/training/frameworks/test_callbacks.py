@@ -58,11 +58,7 @@ def test_a_notice_on_the_second_rank_alone_ends_all_cleanly_and_costs_no_bit(
 # Crashes one after the other: inside an epoch, at its end, and in one more; validation behind each epoch, and between.
 @pytest.mark.parametrize(
     ("shuffle", "workers", "validation", "crashes"),
-    [
-        ("shuffle", 0, "epoch", "3,5,8,10"),
-        ("shuffle", 2, "steps", "3,5,8"),
-        ("in order", 2, "epoch", "3,5,10"),
-    ],
+    [("shuffle", 0, "epoch", "3,5,8,10"), ("shuffle", 2, "steps", "3,5,8"), ("in order", 2, "epoch", "3,5,10")],
 )
 def test_lightning_without_ddp_goes_on_with_the_same_samples_and_the_same_stream(
     tmp_path: Path, framework_server: ForkServer, shuffle: str, workers: int, validation: str, crashes: str
