@@ -26,7 +26,7 @@ fuzz: setup ## Hostile input at every border, for an hour: SECONDS=3600 [SEED=n]
 
 kill-matrix: setup ## 200 kills of the trainer, then of batch workers (long)
 	@$(PY) -m workloads.library.tests.bench.kill_matrix
-	@$(PY) -m workloads.library.tests.bench.batch_kills
+	@$(PY) -m workloads.library.tests.bench.batches.kills
 
 bench-synth: setup ## Each bench prints a table and last a JSON line with its goals
 	@$(PY) -m workloads.library.tests.bench.synth

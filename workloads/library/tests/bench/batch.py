@@ -16,10 +16,10 @@ from typing import Any
 
 from holdfast.contract.exit_codes import EXIT_COMPLETE
 from holdfast.inference.predictor.spec import PredictorSpec
-from workloads.library.tests.bench.batch_drains import drain_phases, drains
-from workloads.library.tests.bench.batch_harness import Bench, database
-from workloads.library.tests.bench.batch_kills import GOALS
-from workloads.library.tests.bench.batch_predictors import Fixed
+from workloads.library.tests.bench.batches.drains import drain_phases, drains
+from workloads.library.tests.bench.batches.harness import Bench, database
+from workloads.library.tests.bench.batches.kills import GOALS
+from workloads.library.tests.bench.batches.predictors import Fixed
 from workloads.library.tests.bench.result import Goals, ended, judged, options, played
 from workloads.library.tests.processes import rss_mib, sampled
 
@@ -95,7 +95,7 @@ def growth(samples: list[float]) -> float:
 
 def kills(count: int) -> dict[str, Any]:
     """In a process of its own: it forks, and must hold no threads."""
-    command = [sys.executable, "-m", "workloads.library.tests.bench.batch_kills", "--kills", str(count)]
+    command = [sys.executable, "-m", "workloads.library.tests.bench.batches.kills", "--kills", str(count)]
     stdout = subprocess.run(command, stdout=subprocess.PIPE, text=True).stdout
     found = json.loads(stdout.splitlines()[-1])
     return {f"kills_{name}" if name != "kills" else name: value for name, value in found.items()}

@@ -16,10 +16,10 @@ from statistics import median
 from typing import Any
 
 from workloads.library.tests.bench.bucket import bucket
-from workloads.library.tests.bench.checkpoint_damage import MESH, count_undetected
-from workloads.library.tests.bench.checkpoint_methods import ASYNC, DCP, METHODS, Holdfast
-from workloads.library.tests.bench.checkpoint_rank import COPY, FRESH_COPY
-from workloads.library.tests.bench.checkpoint_rivals import RIVALS, environment
+from workloads.library.tests.bench.checkpoints.damage import MESH, count_undetected
+from workloads.library.tests.bench.checkpoints.methods import ASYNC, DCP, METHODS, Holdfast
+from workloads.library.tests.bench.checkpoints.rank import COPY, FRESH_COPY
+from workloads.library.tests.bench.checkpoints.rivals import RIVALS, environment
 from workloads.library.tests.bench.result import ended, options
 from workloads.library.tests.processes import MIB, family, held, sampled
 from workloads.library.tests.training.elastic.gangs import ranks
@@ -37,7 +37,7 @@ def measured(
     """By so many ranks of a job, until their end."""
     folder.mkdir(exist_ok=True)
     words = json.dumps(settings | {"folder": folder, "out": (out := folder / "figures.json")}, default=str)
-    command = [sys.executable, "-W", "ignore", "-m", f"workloads.library.tests.bench.{module}", words]
+    command = [sys.executable, "-W", "ignore", "-m", f"workloads.library.tests.bench.checkpoints.{module}", words]
     common = os.environ | (env or {}) | {"OMP_NUM_THREADS": "1"}
     quiet = None if os.environ.get("BENCH_VERBOSE") else subprocess.DEVNULL
     started = [
@@ -55,7 +55,7 @@ def side_by_side(folder: Path, mib: int, rounds: int) -> dict[str, Any]:
     env, absent = environment()
     methods = [*METHODS, *(name for name in RIVALS if name not in absent)]
     settings = {"mib": mib, "rounds": rounds, "methods": methods, "restore": True}
-    return measured("checkpoint_rank", 2, folder, env=env, **settings) | {"absent": absent}
+    return measured("rank", 2, folder, env=env, **settings) | {"absent": absent}
 
 
 def first_saves(folder: Path, mib: int, rounds: int) -> dict[str, Any]:
@@ -64,7 +64,7 @@ def first_saves(folder: Path, mib: int, rounds: int) -> dict[str, Any]:
     each: list[dict[str, float]] = []
     for number in range(FIRST_STARTS):
         given = {"mib": mib, "rounds": rounds, "methods": [OURS]}
-        saves = measured("checkpoint_rank", 2, folder / str(number), **given)["saves"]
+        saves = measured("rank", 2, folder / str(number), **given)["saves"]
         ours, copy, fresh = (saves[name]["blocking"] for name in (OURS, COPY, FRESH_COPY))
         first = {"over_median": ours[0] / median(ours), "over_fresh_copy": ours[0] / fresh[0]}
         each.append(first | {"copy_over_median": copy[0] / median(copy)})
@@ -79,7 +79,7 @@ def extra_memory(folder: Path, mib: int) -> float:
         return held([one.pid for one in family(os.getpid())[1:]]) if there else 0
 
     with sampled(held_now, 0.05) as seen:
-        measured("checkpoint_rank", 2, folder, mib=mib, rounds=2, methods=[OURS], announce=True)
+        measured("rank", 2, folder, mib=mib, rounds=2, methods=[OURS], announce=True)
     with_state = [each for each in seen if each]
     return (max(with_state) - with_state[0]) / (2 * mib * MIB)
 
@@ -87,7 +87,7 @@ def extra_memory(folder: Path, mib: int) -> float:
 def emulated(folder: Path, mib: int) -> dict[str, list[float]]:
     """With each stream limited as a bucket's is."""
     with bucket(folder, "bench") as (env, _):
-        return measured("checkpoint_gcs", 2, folder, env=env, mib=mib, bucket="bench")
+        return measured("gcs", 2, folder, env=env, mib=mib, bucket="bench")
 
 
 def judged(result: dict[str, Any]) -> dict[str, bool]:
@@ -147,7 +147,7 @@ def main() -> None:
         "emulator": lambda folder: emulated(folder, min(o.mib, 128)),
         "memory": lambda folder: {OURS: extra_memory(folder, o.mib)},
         # One rank with one thread of torch, which leaves the other cores idle.
-        "spare_core": lambda folder: measured("checkpoint_spare", 1, folder, mib=o.mib, rounds=SPARE_ROUNDS * o.rounds),
+        "spare_core": lambda folder: measured("spare", 1, folder, mib=o.mib, rounds=SPARE_ROUNDS * o.rounds),
         "first_save": lambda folder: first_saves(folder, o.mib, o.rounds),
         "main": lambda folder: side_by_side(folder, o.mib, o.rounds),
     }

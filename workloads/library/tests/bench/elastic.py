@@ -17,8 +17,8 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from workloads.library.tests.bench.elastic_rivals import RIGID, TUNED, rigid_killed, torchft_killed
-from workloads.library.tests.bench.elastic_step import no_more_than, step_costs
+from workloads.library.tests.bench.gangs.elastic_rivals import RIGID, TUNED, rigid_killed, torchft_killed
+from workloads.library.tests.bench.gangs.elastic_step import no_more_than, step_costs
 from workloads.library.tests.bench.result import ended
 from workloads.library.tests.bench.rival_home import CannotRun
 from workloads.library.tests.fork_server import ForkServer

@@ -13,8 +13,8 @@ from pathlib import Path
 from statistics import median
 
 from workloads.library.tests.bench.checkpoint import measured
-from workloads.library.tests.bench.checkpoint_methods import ASYNC, DCP, METHODS, Holdfast
-from workloads.library.tests.bench.checkpoint_on_gpu import COPY, ON_GPU, DcpOverlap, HoldfastLock, Nvrx, absent
+from workloads.library.tests.bench.checkpoints.methods import ASYNC, DCP, METHODS, Holdfast
+from workloads.library.tests.bench.checkpoints.on_gpu import COPY, ON_GPU, DcpOverlap, HoldfastLock, Nvrx, absent
 from workloads.library.tests.bench.result import ended, options
 
 OURS, LOCK = Holdfast.name, HoldfastLock.name
@@ -54,7 +54,7 @@ def main() -> None:
     lacking = absent()
     methods = [name for name in METHODS | ON_GPU if name not in lacking]
     with tempfile.TemporaryDirectory(dir=o.folder) as name:
-        saves = measured("checkpoint_on_gpu", 1, Path(name), mib=o.mib, rounds=o.rounds, methods=methods)["saves"]
+        saves = measured("on_gpu", 1, Path(name), mib=o.mib, rounds=o.rounds, methods=methods)["saves"]
     rows = middle(saves)
     facts = {"gpu": torch.cuda.get_device_name(), "torch": torch.__version__, "cores": os.cpu_count()}
     about = {"schema": "holdfast.bench.gpu/1", "mib": o.mib, "rounds": o.rounds}

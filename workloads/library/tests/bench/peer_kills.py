@@ -8,9 +8,9 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+from workloads.library.tests.bench.gangs.kinds import KINDS, endless
+from workloads.library.tests.bench.gangs.play import FALLBACKS, Found, Lane, Struck, undisturbed
 from workloads.library.tests.bench.kill_lane import Records, played, share, side_by_side
-from workloads.library.tests.bench.peer_kinds import KINDS, endless
-from workloads.library.tests.bench.peer_play import FALLBACKS, Found, Lane, Struck, undisturbed
 
 LANES = 3
 FEWEST = 10

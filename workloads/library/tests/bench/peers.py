@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from workloads.library.tests.bench.bucket import bucket
-from workloads.library.tests.bench.peers_losses import (
+from workloads.library.tests.bench.gangs.losses import (
     CADENCE,
     EVERY,
     LIMIT_S,

@@ -11,16 +11,16 @@ from holdfast.place import policies
 from holdfast.place.policies import Policy
 from holdfast.place.runs import Runs, take
 from holdfast.place.simulate import simulate
-from workloads.library.tests.bench.placement_checks import (
+from workloads.library.tests.bench.placements.checks import (
     choice_regret,
     daly_figures,
     flips,
     never_late,
     simulator_against_closed_forms,
 )
-from workloads.library.tests.bench.placement_gangs import goals as gang_goals
-from workloads.library.tests.bench.placement_optimum import optimum_gaps
-from workloads.library.tests.bench.placement_policies import (
+from workloads.library.tests.bench.placements.gangs import goals as gang_goals
+from workloads.library.tests.bench.placements.optimum import optimum_gaps
+from workloads.library.tests.bench.placements.policies import (
     COMPARED,
     ON_DEMAND_ONLY,
     RATIO,

@@ -12,9 +12,9 @@ import tempfile
 from pathlib import Path
 
 from workloads.library.tests.bench.result import Found, Goals, ended, judged, options, played
-from workloads.library.tests.bench.server_capacity import batching, overload, rivals
-from workloads.library.tests.bench.server_drains import controls, deaths, drains, late, models
-from workloads.library.tests.bench.server_vanished import vanished
+from workloads.library.tests.bench.serving.capacity import batching, overload, rivals
+from workloads.library.tests.bench.serving.drains import controls, deaths, drains, late, models
+from workloads.library.tests.bench.serving.vanished import vanished
 
 POSTS = 112_000
 VANISHED, VANISHED_S = 3, 45.0

@@ -73,12 +73,12 @@ class NaiveRun(Variant):
 class DcpRun(Variant):
     def command(self) -> list[str]:
         torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-        script = ["-m", "workloads.library.tests.bench.dcp_twin", str(self.folder / "checkpoints")]
+        script = ["-m", "workloads.library.tests.bench.checkpoints.dcp_twin", str(self.folder / "checkpoints")]
         numbers = [str(self.steps), str(self.every), str(self.report_every)]
         return [*torchrun, *script, str(self.events_path), *numbers]
 
     def stored(self) -> int:
-        from workloads.library.tests.bench.dcp_twin import newest
+        from workloads.library.tests.bench.checkpoints.dcp_twin import newest
 
         return newest(self.folder / "checkpoints")
 

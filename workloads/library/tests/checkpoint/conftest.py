@@ -14,8 +14,8 @@ from holdfast.drill.serving.fleet import free_port
 from holdfast.training.deferred_compiler import defer_compiler
 from tests.support import unavailable
 from tests.tools.build import TOOLS, build
-from workloads.library.tests.checkpoint.faulty_proxy import FaultyProxy
 from workloads.library.tests.checkpoint.jobs import Jobs, newest
+from workloads.library.tests.checkpoint.saves.faulty_proxy import FaultyProxy
 from workloads.library.tests.processes import until
 
 # An optimizer's first step in a process would import torch's compiler, which takes longer than most tests here.

@@ -13,7 +13,7 @@ from holdfast.contract.errors import InputError
 from holdfast.place import advice, ask, elastic, hazard
 from holdfast.place.elastic import Counts, Gang
 from holdfast.place.job import Job
-from workloads.library.tests.bench import placement_gangs
+from workloads.library.tests.bench.placements import gangs as placement_gangs
 
 RECORDED = Path(__file__).with_name("recorded")
 ASKED = Job(accelerator="nvidia-tesla-a100", gpus=8, min_nodes=4, max_nodes=8, hours=40)

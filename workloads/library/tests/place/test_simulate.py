@@ -7,14 +7,14 @@ import pytest
 from holdfast.place import policies
 from holdfast.place.runs import Outcome, Paths, Runs, runs_of
 from holdfast.place.simulate import side_by_side, simulate
-from workloads.library.tests.bench.placement_checks import (
+from workloads.library.tests.bench.placements.checks import (
     daly_figures,
     flips,
     mixed_runs,
     never_late,
     simulator_against_closed_forms,
 )
-from workloads.library.tests.bench.placement_policies import COMPARED, ON_DEMAND_ONLY, UNIFORM
+from workloads.library.tests.bench.placements.policies import COMPARED, ON_DEMAND_ONLY, UNIFORM
 
 ALL = (policies.WAIT, policies.QUEUE, ON_DEMAND_ONLY, *COMPARED)
 

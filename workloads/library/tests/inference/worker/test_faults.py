@@ -56,7 +56,7 @@ def test_malformed_messages_get_a_letter_at_once(harness: Harness, broker: FakeB
 
 def test_kills_at_every_step_lose_nothing_and_double_nothing() -> None:
     """A sample; `make bench-batch` kills 500 times."""
-    command = [sys.executable, "-m", "workloads.library.tests.bench.batch_kills", "--kills", "26", "--seed", "7"]
+    command = [sys.executable, "-m", "workloads.library.tests.bench.batches.kills", "--kills", "26", "--seed", "7"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=280)
     result = json.loads(done.stdout.splitlines()[-1])
     assert all(result["goals"].values()) and done.returncode == 0, result

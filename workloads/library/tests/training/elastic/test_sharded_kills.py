@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from workloads.library.tests.bench import peer_play
+from workloads.library.tests.bench.gangs import play as peer_play
+from workloads.library.tests.bench.gangs.kinds import KINDS, TIMES, Blow, endless
+from workloads.library.tests.bench.gangs.play import Found, Lane, Struck
 from workloads.library.tests.bench.kill_lane import Records
-from workloads.library.tests.bench.peer_kinds import KINDS, TIMES, Blow, endless
-from workloads.library.tests.bench.peer_play import Found, Lane, Struck
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(1800)]
 

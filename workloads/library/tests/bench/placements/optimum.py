@@ -11,7 +11,7 @@ import numpy as np
 from holdfast.place import policies
 from holdfast.place.policies import Policy
 from holdfast.place.runs import Bools, Floats
-from workloads.library.tests.bench.placement_policies import DEADLINES_H, RATIO, RESTART_H, WORK_H, Trace, share
+from workloads.library.tests.bench.placements.policies import DEADLINES_H, RATIO, RESTART_H, WORK_H, Trace, share
 
 TICK_H = 0.05
 # Straight lines, on a grid that is wider than what was ever shipped.

@@ -24,9 +24,9 @@ from holdfast.checkpoint.restore import restore
 from holdfast.checkpoint.settings import Tuning
 from holdfast.checkpoint.state import PerRank
 from holdfast.checkpoint.stores.opening import open_storage
-from workloads.library.tests.bench.checkpoint_bare import copy_all, fresh
-from workloads.library.tests.bench.checkpoint_methods import METHODS, DcpSave, Holdfast, Method, Tensors
-from workloads.library.tests.bench.checkpoint_rivals import RIVALS
+from workloads.library.tests.bench.checkpoints.bare import copy_all, fresh
+from workloads.library.tests.bench.checkpoints.methods import METHODS, DcpSave, Holdfast, Method, Tensors
+from workloads.library.tests.bench.checkpoints.rivals import RIVALS
 from workloads.library.tests.processes import MIB
 
 TENSOR_MIB = 16

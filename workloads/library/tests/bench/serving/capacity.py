@@ -15,12 +15,12 @@ from typing import Any
 
 from holdfast.drill.serving.fleet import HOST, free_port
 from workloads.library.tests.bench.rival_home import CannotRun, home
-from workloads.library.tests.bench.server_client import BODY, INFER, k6
+from workloads.library.tests.bench.serving.client import BODY, INFER, k6
 from workloads.library.tests.inference.server.playing_predictors import BATCH_S, ITEM_S
 from workloads.library.tests.inference.server.serving import Served, running, served
 from workloads.library.tests.processes import kill_family, rss_mib, sampled, until
 
-ROOT = Path(__file__).parents[4]
+ROOT = Path(__file__).parents[5]
 BATCH = 32
 USERS = 4 * BATCH
 """Of the batching: with two batches of users the next batch is only full where the client comes back within one, and
@@ -108,7 +108,7 @@ def _started(folder: Path) -> Generator[int]:
     python, port = home(LITSERVE) / "bin" / "python", free_port()
     paths = os.pathsep.join(map(str, (ROOT, ROOT / "workloads" / "library")))
     env = os.environ | {"PYTHONPATH": paths, "PATH": f"{python.parent}{os.pathsep}{os.environ['PATH']}"}
-    command = [str(python), "-m", "workloads.library.tests.bench.server_rival_litserve", str(BATCH), str(port)]
+    command = [str(python), "-m", "workloads.library.tests.bench.serving.rival_litserve", str(BATCH), str(port)]
     log = folder / f"{LITSERVE}.log"
     with log.open("wb") as out, running(command, out, env) as process:
         try:

@@ -17,9 +17,9 @@ from typing import Any
 import torch
 
 from holdfast.report.capacity import at
-from workloads.library.tests.bench.checkpoint_bare import BareCopy
-from workloads.library.tests.bench.checkpoint_methods import Holdfast, Method
-from workloads.library.tests.bench.checkpoint_rank import Step, make_state, run, warm_up
+from workloads.library.tests.bench.checkpoints.bare import BareCopy
+from workloads.library.tests.bench.checkpoints.methods import Holdfast, Method
+from workloads.library.tests.bench.checkpoints.rank import Step, make_state, run, warm_up
 
 STEPS = 30
 RESAMPLES = 1000

@@ -10,7 +10,7 @@ from pathlib import Path
 from tests.tools.build import TOOLS, build
 
 TRENDS = ("answered_ms", "refused_ms")
-SCRIPT = Path(__file__).with_name("server_load.js")
+SCRIPT = Path(__file__).with_name("load.js")
 INFER = "/v2/models/model/infer"
 BODY = json.dumps(
     {"inputs": [{"name": "text", "datatype": "BYTES", "shape": [1], "data": ["a request of a few bytes"]}]}

@@ -11,7 +11,7 @@ from holdfast.checkpoint.peers.storage import Offer, whole_offers
 from holdfast.checkpoint.save.copies import Copies
 from holdfast.checkpoint.save.uploader import Uploader
 from holdfast.runtime import logs
-from workloads.library.tests.checkpoint.copies_model import Model
+from workloads.library.tests.checkpoint.saves.copies_model import Model
 from workloads.library.tests.interleavings import explore
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(600)]

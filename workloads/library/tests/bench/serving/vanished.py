@@ -15,7 +15,7 @@ from typing import Any
 
 from holdfast.drill.serving.fleet import Fleet, Replica
 from tests.tools.build import TOOLS, build
-from workloads.library.tests.bench.server_drains import OURS, under_load
+from workloads.library.tests.bench.serving.drains import OURS, under_load
 
 NODE_LOST_S = 20.0
 """Until endpoints follow; 40 to 50 s in a cluster, as long as a node's lease lasts."""

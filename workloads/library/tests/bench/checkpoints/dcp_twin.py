@@ -1,7 +1,7 @@
 """What PyTorch offers today, for comparison: torchrun and dcp.async_save, with no code for signals.
 
-Run as `torchrun --standalone --nproc-per-node 2 -m workloads.library.tests.bench.dcp_twin FOLDER EVENTS STEPS EVERY REPORT_EVERY`. Model, data
-and batch are the trainer's; the position in the data follows from the step.
+Run as `torchrun --standalone --nproc-per-node 2 -m workloads.library.tests.bench.checkpoints.dcp_twin FOLDER EVENTS STEPS
+EVERY REPORT_EVERY`. Model, data and batch are the trainer's; the position in the data follows from the step.
 """
 
 import os

@@ -15,7 +15,7 @@ import torch.distributed as dist
 
 from holdfast.drill.serving.fleet import free_port
 from tests.tools import frameworks
-from workloads.library.tests.bench.checkpoint_methods import Method, Tensors
+from workloads.library.tests.bench.checkpoints.methods import Method, Tensors
 
 MODULES = {"torchsnapshot": "torchsnapshot", "orbax": "orbax.checkpoint"}
 

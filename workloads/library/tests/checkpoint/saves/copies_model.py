@@ -23,7 +23,7 @@ from holdfast.checkpoint.restore import Restored
 from holdfast.checkpoint.save.copies import NONE, Copies
 from holdfast.checkpoint.save.uploader import InFlight, Report, Uploader
 from holdfast.checkpoint.settings import Tuning
-from workloads.library.tests.checkpoint.copies_state import (
+from workloads.library.tests.checkpoint.saves.copies_state import (
     EMPTY,
     TORN,
     Job,

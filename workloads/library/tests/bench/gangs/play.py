@@ -13,9 +13,9 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
+from workloads.library.tests.bench.gangs.blows import REFUSED, SILENT_S, Blows, Over, Stuck
+from workloads.library.tests.bench.gangs.kinds import COPY, FULL, LIAR, NODES, OLDER, STAGED, STORE, UNCOMMITTED, Blow
 from workloads.library.tests.bench.kill_lane import Records
-from workloads.library.tests.bench.peer_blows import REFUSED, SILENT_S, Blows, Over, Stuck
-from workloads.library.tests.bench.peer_kinds import COPY, FULL, LIAR, NODES, OLDER, STAGED, STORE, UNCOMMITTED, Blow
 from workloads.library.tests.fork_server import ForkServer
 from workloads.library.tests.training.elastic.sharded_gangs import CHILD, ShardedGang
 

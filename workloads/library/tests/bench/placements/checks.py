@@ -12,7 +12,7 @@ from holdfast.place.belief import World
 from holdfast.place.job import Job
 from holdfast.place.runs import Paths, Runs, runs_of
 from holdfast.place.simulate import simulate
-from workloads.library.tests.bench.placement_policies import DEADLINES_H, Trace, share
+from workloads.library.tests.bench.placements.policies import DEADLINES_H, Trace, share
 
 
 def daly_figures() -> bool:

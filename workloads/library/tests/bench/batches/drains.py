@@ -9,8 +9,8 @@ from typing import Any
 
 from holdfast.contract.exit_codes import EXIT_PREEMPTED
 from holdfast.report.capacity import at
-from workloads.library.tests.bench.batch_harness import Bench
-from workloads.library.tests.bench.batch_predictors import Marking
+from workloads.library.tests.bench.batches.harness import Bench
+from workloads.library.tests.bench.batches.predictors import Marking
 from workloads.library.tests.processes import until
 
 LANES = 3  # drains side by side: they mostly sleep

@@ -17,9 +17,9 @@ from holdfast.checkpoint import Checkpointer, load_tensors
 from holdfast.checkpoint.stores.opening import Retrying, open_storage
 from holdfast.checkpoint.stores.storage import crc32c
 from holdfast.contract.exit_codes import EXIT_RETRY
-from workloads.library.tests.checkpoint import faulty_proxy as faults
-from workloads.library.tests.checkpoint.faulty_proxy import FaultyProxy, storm
 from workloads.library.tests.checkpoint.jobs import RUN, STEPS, TUNING, Jobs, committed, newest
+from workloads.library.tests.checkpoint.saves import faulty_proxy as faults
+from workloads.library.tests.checkpoint.saves.faulty_proxy import FaultyProxy, storm
 from workloads.library.tests.processes import until
 
 pytestmark = pytest.mark.process

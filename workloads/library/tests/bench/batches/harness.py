@@ -17,7 +17,7 @@ from holdfast.inference.queue.postgres import PostgresQueue
 from holdfast.inference.results import schema
 from holdfast.inference.results.connect import connect, open_pool
 from holdfast.inference.results.embedded_postgres import EmbeddedPostgres
-from workloads.library.tests.bench import batch_predictors
+from workloads.library.tests.bench.batches import predictors as batch_predictors
 from workloads.library.tests.inference.harness import items
 
 

@@ -110,7 +110,7 @@ def pytorch(settings: dict[str, Any]) -> None:
     """As its tutorials have it: async_save to a folder, and load of the newest that is complete."""
     import torch.distributed.checkpoint as dcp
 
-    from workloads.library.tests.bench.dcp_twin import newest
+    from workloads.library.tests.bench.checkpoints.dcp_twin import newest
 
     work, folder = Work(settings), Path(settings["checkpoints"])
     group = dist.new_group(backend="gloo")  # on the training's own group async_save hangs

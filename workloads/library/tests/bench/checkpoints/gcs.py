@@ -8,7 +8,7 @@ import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 
 from holdfast.checkpoint import Checkpointer, PerRank
-from workloads.library.tests.bench.checkpoint_rank import Given, make_state, run, slowest
+from workloads.library.tests.bench.checkpoints.rank import Given, make_state, run, slowest
 
 ROUNDS = 3
 

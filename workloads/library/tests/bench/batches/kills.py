@@ -1,6 +1,6 @@
 """Kill batch workers at random and at each named step; nothing may be lost, doubled or dead-lettered.
 
-    python -m workloads.library.tests.bench.batch_kills --kills 500
+    python -m workloads.library.tests.bench.batches.kills --kills 500
 
 Workers are forked from this process, which holds no thread, so that a kill costs no import of the library. A trigger in
 the database notes every commit of a result: "stored once" is counted there, not believed.
@@ -23,8 +23,8 @@ from holdfast.inference.results.connect import connect, open_pool
 from holdfast.inference.worker.settings import WorkerSettings
 from holdfast.inference.worker.telemetry import Failpoint
 from workloads.library.tests.bench import result
-from workloads.library.tests.bench.batch_harness import Bench, database
-from workloads.library.tests.bench.batch_predictors import Recording
+from workloads.library.tests.bench.batches.harness import Bench, database
+from workloads.library.tests.bench.batches.predictors import Recording
 from workloads.library.tests.inference.harness import Harness, expected, items
 from workloads.library.tests.training.warm import Fork
 

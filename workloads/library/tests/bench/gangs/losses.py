@@ -17,12 +17,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from workloads.library.tests.bench.dcp_twin import newest
+from workloads.library.tests.bench.checkpoints.dcp_twin import newest
 from workloads.library.tests.processes import MIB, family, held, kill_family, shared_mappings, until
 from workloads.library.tests.training.elastic.sharded_gangs import ShardedGang, staging_memories
 
-ROOT = Path(__file__).parents[4]
-RANK = "workloads.library.tests.bench.peers_rank"
+ROOT = Path(__file__).parents[5]
+RANK = "workloads.library.tests.bench.gangs.rank"
 CADENCE = 3
 """Steps from one copy to the next."""
 EVERY = 8

@@ -1,4 +1,4 @@
-"""One rank of `make bench-gpu`, and the ways of saving that only a GPU has. Settings and figures as in checkpoint_rank."""
+"""One rank of `make bench-gpu`, and the ways of saving that only a GPU has. Settings and figures as in rank."""
 
 import importlib.util
 import time
@@ -11,8 +11,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from workloads.library.tests.bench.checkpoint_methods import METHODS, DcpShared, Holdfast, Method, Tensors
-from workloads.library.tests.bench.checkpoint_rank import COPY, Figures, Given, make_state, run, settle, slowed
+from workloads.library.tests.bench.checkpoints.methods import METHODS, DcpShared, Holdfast, Method, Tensors
+from workloads.library.tests.bench.checkpoints.rank import COPY, Figures, Given, make_state, run, settle, slowed
 
 
 class HoldfastLock(Holdfast):

@@ -20,9 +20,9 @@ from holdfast.checkpoint.stores.opening import open_storage
 from holdfast.contract.environment import ENV_EVENTS, ENV_JOB
 from holdfast.contract.errors import InputError
 from holdfast.contract.exit_codes import EXIT_BAD_INPUT, EXIT_PREEMPTED, EXIT_RETRY
-from workloads.library.tests.checkpoint import faulty_proxy as faults
-from workloads.library.tests.checkpoint.faulty_proxy import FaultyProxy
 from workloads.library.tests.checkpoint.jobs import STEPS, TUNING, Jobs, committed, finish, newest, steps_on
+from workloads.library.tests.checkpoint.saves import faulty_proxy as faults
+from workloads.library.tests.checkpoint.saves.faulty_proxy import FaultyProxy
 from workloads.library.tests.processes import children, until
 
 pytestmark = pytest.mark.process

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.drill.serving.fleet import HOST, Command, Replica, holdfast_server
-from workloads.library.tests.bench.server_client import INFER, k6
+from workloads.library.tests.bench.serving.client import INFER, k6
 from workloads.library.tests.drill.field_fleet import FieldFleet as Fleet
 
 PREDICTOR = "workloads.library.tests.inference.server.playing_predictors:gpu_like"
@@ -98,7 +98,7 @@ def models(folder: Path, *, posts: int, rate: float, hangs: int, kills: int) -> 
 
 def stock(port: int) -> list[str]:
     """The same predictor's time behind uvicorn as it comes."""
-    app = "workloads.library.tests.bench.server_twins:app"
+    app = "workloads.library.tests.bench.serving.twins:app"
     return [sys.executable, "-m", "uvicorn", app, "--host", HOST, "--port", str(port), "--log-level", "warning"]
 
 

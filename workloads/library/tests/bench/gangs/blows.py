@@ -10,7 +10,7 @@ import psutil
 
 from holdfast.checkpoint.peers.storage import whole_offers
 from holdfast.contract.exit_codes import EXIT_COMPLETE, EXIT_PREEMPTED, EXIT_RETRY
-from workloads.library.tests.bench.peer_kinds import COPY, DAMAGED, IN_AN_EPOCH_CHANGE, NODES, SPOILT, TOGETHER, Blow
+from workloads.library.tests.bench.gangs.kinds import COPY, DAMAGED, IN_AN_EPOCH_CHANGE, NODES, SPOILT, TOGETHER, Blow
 from workloads.library.tests.processes import alive, each, family
 from workloads.library.tests.training.elastic import sharded_gangs
 from workloads.library.tests.training.elastic.gangs import Commits
@@ -22,7 +22,7 @@ LATER_STEPS = 6
 """After so many no point is reached any more that was not."""
 ZOMBIE_S = 5.0
 REFUSED = "are free; training goes on"
-FULL_NODE = "workloads.library.tests.bench.peer_full_node"
+FULL_NODE = "workloads.library.tests.bench.gangs.full_node"
 COMES_BACK = {-signal.SIGKILL, 128 + signal.SIGKILL, EXIT_PREEMPTED, EXIT_RETRY}
 """137: of a node whose rank alone was killed."""
 
