@@ -59,6 +59,13 @@ from holdfast.training.gate import join_key
 
 
 class ElasticGang:
+    """`places`: as the pod's environment states them if left out; without such a pod the gang is one process. A place also
+    uses the port above its own.
+    `shards`: cut of each step, 0 for six for each process. `every`: steps between checkpoints. `facts`: what must not
+    differ when a run is resumed, such as a digest of its data and the samples of a shard. `gather_s`: how long a start or
+    a newcomer waits for more; `hold_s`: how long too few wait; `silent_s`: when a member that does not answer counts as
+    lost; `lag_s`: how long the others wait in a step for one that does answer, doubled where that was too short."""
+
     def __init__(
         self,
         url: str,
@@ -80,12 +87,6 @@ class ElasticGang:
         lag_s: float = 120.0,
         tuning: Tuning | None = None,
     ) -> None:
-        """`places`: as the pod's environment states them if left out; without such a pod the gang is one process. A place
-        also uses the port above its own.
-        `shards`: cut of each step, 0 for six for each process. `every`: steps between checkpoints. `facts`: what must not
-        differ when a run is resumed, such as a digest of its data and the samples of a shard. `gather_s`: how long a
-        start or a newcomer waits for more; `hold_s`: how long too few wait; `silent_s`: when a member that answers no question counts as
-        lost; `lag_s`: how long the others wait in a step for one that does answer, doubled where that was too short."""
         pod = of_pod() if places is None else places
         parameters = parameters_of(checked_state(state))
         # What shares one state is one member: the node, or each process by itself.
