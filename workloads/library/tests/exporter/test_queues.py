@@ -90,6 +90,8 @@ def test_a_queue_shows_what_waits_and_what_runs_down_to_zero() -> None:
     assert values(cluster, "queue_pending_workloads") == {("spot",): 0}
     cluster.forget_all_but("workloads", {"b"})  # what vanished while nothing watched
     assert set(cluster.queues.workloads) == {"b"}
+    cluster.queues.workload("DELETED", workload("b"))
+    assert not cluster.queues.workloads
 
 
 def test_a_start_is_written_down_once_with_what_the_job_had_waited() -> None:

@@ -185,9 +185,8 @@ def test_ports_have_names_and_policies_expressions(port: str, value: str, rules:
 
 def test_kueue_takes_work_without_a_label_into_a_queue_of_the_name_default() -> None:
     bad = all_rules()["HF314"].bad
-    assert "HF314" in found(bad) and "HF314" not in found(
-        bad.replace("name: spot, namespace", "name: default, namespace")
-    )
+    good = bad.replace("name: spot, namespace", "name: default, namespace")
+    assert "HF314" in found(bad) and "HF314" not in found(good)
 
 
 @pytest.mark.parametrize(("cohort", "wrong"), [("", True), ("cohortName: all, ", False)])

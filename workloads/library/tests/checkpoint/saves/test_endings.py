@@ -74,6 +74,8 @@ def test_a_number_that_does_not_grow_is_refused(tmp_path: Path, capsys: pytest.C
         for call in (lambda: ckpt.tick(5), lambda: ckpt.tick(4), lambda: ckpt.save(5), lambda: ckpt.save(3)):
             with pytest.raises(InputError, match=r"ckpt\.step"):
                 call()
+        with pytest.raises(InputError, match="another model"), trainer(tmp_path, torch.zeros(5)):
+            pytest.fail("a start that is refused takes the run from no other")
         ckpt.tick(6)
     assert committed(tmp_path, "r") == [6, 5]
     with trainer(tmp_path, torch.zeros(4)) as ckpt, pytest.raises(InputError, match="after step 6"):

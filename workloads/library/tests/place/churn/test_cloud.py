@@ -87,9 +87,8 @@ def test_an_empty_period_and_a_series_that_was_never_written_are_no_quiet_ones(c
         cloud.measured(10 * 24, since_s=24 * HOUR)
     for hours in range(2, 60):
         cloud.write(hours, 4 + hours, 1)
-    assert cloud.measured(55, since_s=31 * HOUR).groups[L4].hours == pytest.approx(31), (
-        "the newest may not have arrived"
-    )
+    hours_measured = cloud.measured(55, since_s=31 * HOUR).groups[L4].hours
+    assert hours_measured == pytest.approx(31), "the newest may not have arrived"
 
 
 FAULTS = {
