@@ -110,7 +110,7 @@ def _below(environment: Environment, grant: PlannedResource) -> set[str]:
 
 
 def _folders(run: Run) -> set[str]:
-    return {prefix.rstrip("/") for prefix in run.prefixes}
+    return {f"{run.name}-{index}" for index in range(run.indices)} or {run.name}
 
 
 def _of_one_run(environment: Environment, grant: PlannedResource) -> bool:

@@ -32,10 +32,9 @@ def database_by_identity(facts: Facts) -> Iterator[Finding]:
 def checkpoints_do_not_age(facts: Facts) -> Iterator[Finding]:
     """Lifecycle rules delete only checkpoints that their writer marked as abandoned."""
     for bucket in facts.of(BUCKET):
-        lifecycle = bucket.blocks("lifecycle_rule")
-        for number, part in enumerate(
-            lifecycle if bucket.get("name") == facts.environment.bucket("checkpoints") else ()
-        ):
+        if bucket.get("name") != facts.environment.bucket("checkpoints"):
+            continue
+        for number, part in enumerate(bucket.blocks("lifecycle_rule")):
             # With any other condition, but without this one, it reaches objects that a commit names.
             if part.get("action.type") == "Delete" and not part.get("condition.days_since_custom_time"):
                 path, allowed = f"lifecycle_rule[{number}]", "days_since_custom_time of 1 or more"

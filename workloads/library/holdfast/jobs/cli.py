@@ -111,7 +111,7 @@ def explain(
     events: Events = None,
     namespace: Namespace = "",
     follow: Annotated[bool, typer.Option("--follow", help="Follow to its end, then print its receipt.")] = False,
-    timeout_s: Annotated[float, typer.Option(min=1, help="With --follow: at most; the job continues.")] = 604_800,
+    timeout_s: Annotated[float, typer.Option(min=1, help="Stop --follow after this; the job continues.")] = 604_800,
     kubeconfig: Kubeconfig = None,
     as_json: Json = False,
 ) -> None:

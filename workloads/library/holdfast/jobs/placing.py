@@ -206,7 +206,7 @@ def _by_matrix(job: OwnJob, usable: Sequence[Offer]) -> Placed:
     if chosen is not None:
         return Placed(offer=chosen, rule=rule.id, reason=f"{chosen.capacity.value}: {rule.reason}")
     chosen = usable[0]
-    reason = f"{chosen.capacity.value}: {job.environment} does not offer {rule.placement.value}, as the matrix says"
+    reason = f"{chosen.capacity.value}: {job.environment} does not offer {rule.placement.value}, the matrix's choice"
     return Placed(offer=chosen, rule=_rule(job, chosen.capacity), reason=reason)
 
 

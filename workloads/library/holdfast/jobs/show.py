@@ -63,7 +63,7 @@ def agree(yes: bool) -> None:
     if yes:
         return
     if not sys.stdin.isatty():
-        raise InputError("confirmation", got="no terminal", allowed="an answer, or --yes", fix="add --yes")
+        raise InputError("no terminal to ask on", got="no --yes", allowed="an answer, or --yes", fix="add --yes")
     if not typer.confirm("Start it?", err=True):
         raise typer.Exit(EXIT_STOPPED)
 

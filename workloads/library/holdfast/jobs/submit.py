@@ -64,8 +64,8 @@ def _most(job: JobSnapshot, documents: list[Object]) -> int:
 
 
 def _refusals(made: Plan, cap: float) -> list[str]:
-    why = {True: "has no price", False: "fits no pool of the environment"}
-    unknown = [f"{bought.job} {why[bool(bought.pools)]}" for bought in made.purchases if bought.usd_per_hour is None]
+    unpriced = [bought for bought in made.purchases if bought.usd_per_hour is None]
+    unknown = [f"{b.job} {'has no price' if b.pools else 'fits no pool of the environment'}" for b in unpriced]
     if unknown:
         return [f"a cap was given and the price is not known ({', '.join(unknown)})"]
     assert made.usd_per_hour is not None

@@ -75,7 +75,7 @@ def _gang_pods() -> Iterator[Body]:
 def _variables(jobs: str) -> list[Body]:
     """Lists of specs of Jobs: all, those on Spot, and those whose nodes can be preempted."""
     spot, flex = _provisioned("spot", contract.LABEL_SPOT), _provisioned("flex-start", contract.LABEL_FLEX_START)
-    lists = {"jobs": jobs} | {k: f"variables.jobs.filter(j, {each})" for k, each in (("spot", spot), ("flex", flex))}
+    lists = {"jobs": jobs, "spot": f"variables.jobs.filter(j, {spot})", "flex": f"variables.jobs.filter(j, {flex})"}
     lists["takeable"] = "variables.spot + variables.flex"
     return [{"name": name, "expression": expression} for name, expression in lists.items()]
 

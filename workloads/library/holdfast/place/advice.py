@@ -136,8 +136,8 @@ def _cheapest(in_time: list[Option]) -> Option:
 def on_spot(job: Job, world: World, region: str, *asked: Policy) -> list[Option]:
     """Spot under each of the policies."""
     each, fold = _spot_paths(job, world)
-    edges, up = (np.concatenate([getattr(p, name) for p in each]) for name in ("edges_h", "starts_up"))
-    paths = Paths(edges_h=edges, starts_up=up)
+    edges_h, starts_up = [paths.edges_h for paths in each], [paths.starts_up for paths in each]
+    paths = Paths(edges_h=np.concatenate(edges_h), starts_up=np.concatenate(starts_up))
     deadline_h = max(job.deadline_h / fold, job.hours / fold + job.restart_h)
     shorter = replace(job, hours=job.hours / fold, deadline_h=deadline_h)
     runs = runs_for(shorter, world, len(paths.edges_h), spot=Capacity.SPOT, region=region)

@@ -107,7 +107,7 @@ def _notes(job: Job, answer: Answer) -> list[str]:
     if interval := checkpoint_s(job, answer):
         notes.append(f"checkpoint every {interval} s of work on Spot{_copies(job, interval)}")
     if needs_mover(answer.chosen):
-        notes.append("the mover carries this out, a ComputeClass cannot: `holdfast new-job --deadline-hours`")
+        notes.append("the mover carries this out, no ComputeClass can: submit `holdfast new-job --deadline-hours`")
     notes.append(basis(world.prices))
     if answer.elsewhere:
         near = ", ".join(f"{e.region} {e.capacity.value} {usd(e.usd)}" for e in answer.elsewhere[:SHOWN_REGIONS])
