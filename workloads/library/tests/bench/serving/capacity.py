@@ -17,7 +17,7 @@ from holdfast.drill.serving.fleet import HOST, free_port
 from workloads.library.tests.bench.rival_home import CannotRun, home
 from workloads.library.tests.bench.serving.client import BODY, INFER, k6
 from workloads.library.tests.inference.server.playing_predictors import BATCH_S, ITEM_S
-from workloads.library.tests.inference.server.serving import Served, running, served
+from workloads.library.tests.inference.server.serving import Client, Served, running, served
 from workloads.library.tests.processes import kill_family, rss_mib, sampled, until
 
 ROOT = Path(__file__).parents[5]
@@ -112,8 +112,7 @@ def _started(folder: Path) -> Generator[int]:
     log = folder / f"{LITSERVE}.log"
     with log.open("wb") as out, running(command, out, env) as process:
         try:
-            server = Served(process, log, port)
-            until(lambda: _answers(server), alive=lambda: process.poll() is None, within_s=_START_S, pause_s=0.1)
+            until(lambda: _answers(port), alive=lambda: process.poll() is None, within_s=_START_S, pause_s=0.1)
             yield port
         except (TimeoutError, ChildProcessError):
             raise CannotRun(f"did not answer: {log.read_text(errors='replace')[-1000:]}") from None
@@ -121,8 +120,10 @@ def _started(folder: Path) -> Generator[int]:
             kill_family(process.pid)
 
 
-def _answers(server: Served) -> bool:
+def _answers(port: int) -> bool:
     try:
-        return server.request("POST", "/predict", ONE.encode(), {"Content-Type": "application/json"}).status == 200
+        return (
+            Client(port).request("POST", "/predict", ONE.encode(), {"Content-Type": "application/json"}).status == 200
+        )
     except (OSError, http.client.HTTPException):
         return False
