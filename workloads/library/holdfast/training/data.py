@@ -48,7 +48,7 @@ class Corpus:
         if not total:
             raise InputError(
                 "the data folder contains no text",
-                got=root if root.is_dir() else f"{root}, which is no folder",
+                got=root if root.is_dir() else f"{root}, which is not a folder",
                 allowed="a folder with at least one readable text file (no NUL byte in its first KiB)",
                 fix="use another folder, or omit the option to train on Python's own sources",
             )

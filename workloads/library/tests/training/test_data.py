@@ -41,7 +41,7 @@ def test_a_folder_without_text_is_bad_input(tmp_path: Path) -> None:
     (tmp_path / "empty.txt").touch()
     with pytest.raises(InputError, match="contains no text"):
         Corpus.read(tmp_path)
-    with pytest.raises(InputError, match="which is no folder"):
+    with pytest.raises(InputError, match="which is not a folder"):
         Corpus.read(tmp_path / "nowhere")
     with pytest.raises(InputError, match="shorter than one sample"):
         Samples(text=TEXT[:5], context=10, seed=0)

@@ -24,14 +24,14 @@ MAX_ANSWER = 1 << 20
 class Peers:
     """The other members, by their place in the Job."""
 
-    def __init__(self, addresses: tuple[Address, ...], key: bytes, *, ranks: int = 1) -> None:
-        """`ranks`: of each member; their ports follow each other, two for each."""
-        self.addresses, self._key = addresses, key
-        self.stores = [[port + 2 * rank + 1 for rank in range(ranks)] for _, port in addresses]
+    def __init__(self, places: tuple[Address, ...], key: bytes, *, ranks: int = 1) -> None:
+        """`ranks`: places of each member, which are neighbours."""
+        self.addresses, self._key = places[::ranks], key
+        self.stores = [[port + 1 for _, port in places[at : at + ranks]] for at in range(0, len(places), ranks)]
         """Of each member the ports at which groups meet."""
         self._refusing: set[int] = set()
         # All at once: each place that is gone takes PROBE_S, and a lead looks at all of them many times.
-        self._pool = ThreadPoolExecutor(max_workers=min(64, len(addresses) + 1), thread_name_prefix="gang-probe")
+        self._pool = ThreadPoolExecutor(max_workers=min(64, len(self.addresses) + 1), thread_name_prefix="gang-probe")
 
     def ask(self, place: int, path: str, timeout_s: float, **body: object) -> dict[str, Any] | None:
         """None: no usable answer in time."""

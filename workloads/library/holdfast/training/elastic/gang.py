@@ -100,7 +100,7 @@ class ElasticGang:
         self._shutdown, self._tuning = notices.of_process(), tuning or Tuning()
         self._stop_asked = lambda: self._shutdown.requested
         key = join_key(checked_run(run))
-        peers = Peers(pod.nodes[:: node.size], key, ranks=node.size)
+        peers = Peers(pod.nodes, key, ranks=node.size)
         storage = open_store(url, self._tuning, peers, hold_s=hold_s)
         progress = GangProgress(shards=self._shards, seed=seed, facts=facts, gradients=self._gradients)
         saves = GangSaves(

@@ -35,7 +35,7 @@ def checked_shards(shards: int, ranks: int, ranks_of_state: int = 1) -> int:
         raise InputError(
             "number of logical shards does not fit the gang",
             got=f"{shards} shards for {ranks} processes, of which {ranks_of_state} share one state",
-            allowed=f"{ranks} to {MAX_SHARDS}, a multiple of {ranks_of_state}: each process works on as many at a time",
+            allowed=f"{ranks} to {MAX_SHARDS}, a multiple of {ranks_of_state}: processes that share a state get equally many",
             fix=f"shards={SHARDS_PER_RANK * ranks}",
         )
     return shards
