@@ -32,9 +32,9 @@ def test_metadata_and_versions_are_of_the_model_that_answers(server: Served) -> 
     found = server.request("GET", "/v2/models/model").json
     assert [(each["name"], each["datatype"]) for each in found["outputs"]] == [("said", "BYTES"), ("length", "INT64")]
     (version,) = found["versions"]
-    assert version == server.infer("a").json["model_version"]
     one = f"/v2/models/model/versions/{version}"
-    assert server.request("GET", one).json == found
+    assert server.request("POST", f"{one}/infer", texts("a")).json["model_version"] == version
+    assert (server.request("GET", one).json, server.request("GET", f"{one}/ready").status) == (found, 200)
     other = server.request("POST", "/v2/models/model/versions/other/infer", texts("a"))
     assert other.status == 404 and version in other.json["error"]
 
