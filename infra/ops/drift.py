@@ -45,7 +45,7 @@ def drift(
 def ignored_differences(environment: Environment, plan_json: Mapping[str, Any]) -> Iterator[Change]:
     """Lists that Terraform leaves alone for the API's order of them, where they differ as sets, too.
 
-    Read from the plan, whose refresh has just asked the API: the account that plans needs no further right.
+    Read from the plan, whose refresh has just read the API: the account that plans needs no further right.
     """
     planned = {c["address"]: c for c in plan_json.get("resource_changes", [])}
     for resource in resources(environment):

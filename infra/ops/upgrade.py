@@ -1,7 +1,7 @@
 """What would a merge of upstream do to a deployed environment?
 
 Both sides are synthesised with the caller's environment file, REF in a worktree of its own, which is removed again. The
-real provider then plans both against one state, made from the plan of this checkout: no project is asked. What changes
+real provider then plans both against one state, made from the plan of this checkout: no project is read. What changes
 in files, `git diff HEAD...REF` shows.
 """
 

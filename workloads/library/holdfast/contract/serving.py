@@ -61,7 +61,7 @@ MAX_RETRIES = 1000
 # Metrics of a server, as Prometheus reads them: dashboards, alerts and autoscalers name them from here.
 RUNNING = "holdfast_server_requests_running"
 WAITING = "holdfast_server_requests_waiting"
-INFLIGHT = "holdfast_server_requests_inflight"  # both: what autoscaling goes by, since it grows with load
+INFLIGHT = "holdfast_server_requests_inflight"  # both: what autoscaling reads, since it grows with load
 READY = "holdfast_server_ready"
 DRAINING = "holdfast_server_draining"
 REQUESTS = "holdfast_server_requests_total"

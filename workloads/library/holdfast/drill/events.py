@@ -46,7 +46,7 @@ class Follower:
 
 
 def until(done: Callable[[], bool], *, events: Follower, watch: Callable[[], None], tail: Callable[[], str]) -> None:
-    """Read events until `done`. `watch` runs each round and raises where waiting is in vain; `tail` gives the
+    """Read events until `done`. `watch` runs each round and raises where waiting is useless; `tail` gives the
     last lines of a run that fell silent."""
     heard = time.monotonic()
     while True:

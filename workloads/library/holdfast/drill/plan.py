@@ -105,7 +105,7 @@ class Drill:
     place: Place
     work: DrillWork
     steady: Bound
-    """The gate: nothing is injected before it holds. Asked again afterwards."""
+    """The gate: nothing is injected before it holds. Checked again afterwards."""
     steady_s: float
     """How long it is waited for."""
     blast: Blast

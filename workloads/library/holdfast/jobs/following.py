@@ -118,7 +118,7 @@ class Followed:
 
 
 def follow(api: Api, platform: Platform, job: JobSnapshot, asked: Following, report: Report) -> int:
-    """Reports what changes, evicts once if asked, and prints the receipt. The exit code: 0 complete, 1 failed."""
+    """Reports what changes, evicts once on request, and prints the receipt. The exit code: 0 complete, 1 failed."""
     begun = time.monotonic()
     with ExitStack() as stack:
         folder = asked.events or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="holdfast-follow-")))

@@ -82,7 +82,7 @@ def _granted(field: str, name: str, platform: Platform, job: OwnJob) -> str:
 
 
 def _member(job: OwnJob, platform: Platform) -> str:
-    """Whom the job's pods act as, as policies name it."""
+    """The identity of the job's pods, as policies name it."""
     role = platform.account_of(job.name) if job.role == SHARED_ACCOUNT else job.role
     if role in ROLES:
         return f"serviceAccount:{platform.accounts[role]}"

@@ -21,7 +21,7 @@ from holdfast.platform import Platform
 
 RANKS = ["python", "-m", "holdfast", "train", "ranks", "--processes"]
 DRAIN_HOOK = client.V1LifecycleHandler(_exec=client.V1ExecAction(command=["python", "-m", "holdfast.runtime.drain"]))
-# `wait` returns when the trap has run, so it is asked again while the child is there. An end of 0 after a notice would
+# `wait` returns when the trap has run, so it is called again while the child is there. An end of 0 after a notice would
 # mark the index complete and lose the work.
 WRAPPER = f"""\
 noticed=

@@ -41,7 +41,7 @@ class Mark:
 
 def load_text(path: FilePath) -> str:
     """The text of a regular file, at most one byte more than is judged. Raises OSError, also for pipes and devices."""
-    # Without O_NONBLOCK a pipe would block. The open file is asked, so that no other can replace it meanwhile.
+    # Without O_NONBLOCK a pipe would block. The open file is checked, so that no other can replace it meanwhile.
     with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
             raise OSError(0, "no regular file")

@@ -101,7 +101,7 @@ class Job:
             if m.accelerator == self.accelerator and self.gpus % m.gpus == 0 and sold(m, capacity)
             if not self.offered or m.name in self.offered
             if m.gpus * (self.max_nodes or self.sharded) in (0, self.gpus)
-            # Its GPUs sit on two boards with less memory each; nothing in the price table is for it.
+            # Its GPUs sit on two boards with less memory each; no row of the price table fits.
             if "mega" not in m.name
         ]
         # Items of a queue do not talk, so a larger machine only adds the price of its cores and memory. Which of them the

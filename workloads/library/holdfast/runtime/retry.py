@@ -18,7 +18,7 @@ class Retry:
     transient: tuple[type[Exception], ...]
     """Nothing else: a refusal stays one, however often the call is repeated."""
     give_up: Callable[[], bool]
-    """Asked after each failure; true raises it."""
+    """Called after each failure; true raises it."""
     on_error: Callable[[Exception], object] = lambda _: None
     """Of each failure; may raise another one in its place."""
     first_pause_s: float = 0.05

@@ -80,7 +80,7 @@ class Control:
                     self._reports.pop(old, None)
                 for member in epoch.members:
                     known = self._joins.get(member.index)
-                    # A replacement may have asked since: it is in no epoch yet, and must not be forgotten.
+                    # A replacement may have come since: it is in no epoch yet, and must not be forgotten.
                     if known and known[0] == member:
                         del self._joins[member.index]
             self._changed.notify_all()

@@ -108,7 +108,7 @@ class ElasticGang:
             tuning=self._tuning, events=events if node.speaks else None, stop_asked=self._stop_asked, node=node,
         )  # fmt: skip
         me = Member(index=self._index, incarnation=node.decided(lambda: secrets.token_hex(8)))
-        # Only the rank that speaks for its node is asked.
+        # Others reach only the rank that speaks for its node.
         port = peers.addresses[self._index][1] if node.speaks else 0
         with opening(port):
             self._control = Control(me, port, key)

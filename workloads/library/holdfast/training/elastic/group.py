@@ -96,7 +96,7 @@ class Group:
             raise GroupLost(str(error)[:200]) from error
 
     def _connect(self, store: Store, epoch: Epoch, rank: int) -> None:
-        # Who is lost while the others connect is noticed only by the time limit: shorter than that of a step.
+        # A member lost while the others connect is noticed only by the time limit: shorter than that of a step.
         connect = timedelta(seconds=self._connect_s)
         store.set_timeout(connect)
         size = len(epoch.members)

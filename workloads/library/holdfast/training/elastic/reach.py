@@ -90,7 +90,7 @@ def _connects(host: str, port: int) -> bool:
 
 
 def _places(answer: Mapping[str, object]) -> set[int]:
-    """Whom a member found closed."""
+    """The places that a member found closed."""
     listed = answer.get("closed")
     return {place for place in listed if isinstance(place, int)} if isinstance(listed, list) else set()
 

@@ -157,7 +157,7 @@ class Regroup:
         return self._propose(proposal, began)
 
     def _report_late(self, epoch: Epoch, late: list[int], waited_s: float) -> None:
-        # Once for each epoch: this is asked many times a second.
+        # Once for each epoch: this runs many times a second.
         if late and waited_s >= POLL_S and self._reported_late != epoch.number:
             self._reported_late = epoch.number
             places = ", ".join(map(str, late))
@@ -168,7 +168,7 @@ class Regroup:
     def _joiners(self) -> list[Member]:
         asking = self.control.joining().values()
         there = self.peers.answers([*asking])
-        # Who asked and died would be waited for by every later epoch.
+        # Every later epoch would wait for a member that died.
         self.control.forget({*asking} - there.keys())
         return [*there]
 
