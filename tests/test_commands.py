@@ -42,8 +42,7 @@ def test_help_tells_the_exit_codes_and_imports_nothing_heavy(name: str) -> None:
 @pytest.mark.parametrize("name", PROGRAMS[1:])
 @pytest.mark.process
 def test_a_python_that_was_not_set_up_is_told_the_way_out(name: str) -> None:
-    bare = [sys.executable, "-S", "-m", name, "--help"]  # without the packages of its environment
-    done = ran(bare)
+    done = ran([sys.executable, "-S", "-m", name, "--help"])  # without the packages of its environment
     assert (done.returncode, done.stdout) == (2, "")
     assert "without typer" in done.stderr and "fix:     make setup && source .venv/bin/activate" in done.stderr
     assert "Traceback" not in done.stderr

@@ -41,6 +41,16 @@ def test_no_webhook_that_fails_closed_stands_before_pods_or_jobs_of_others() -> 
     assert seen > 8
 
 
+def test_operators_run_twice_on_the_system_pool_by_digest(env: str) -> None:
+    context = RenderContext(load(env))
+    for operator in OPERATORS:
+        (deployment,) = [b for b in objects(operator, env) if b["kind"] == "Deployment"]
+        pod = deployment["spec"]["template"]["spec"]
+        assert deployment["spec"]["replicas"] == 2
+        assert (pod["nodeSelector"], pod["tolerations"]) == (context.system.selector(), context.system.tolerations())
+        assert pod["containers"][0]["image"].startswith(f"{context.platform.registry}/{operator.name}@sha256:")
+
+
 def test_kueue_waits_for_no_pod_of_a_job_that_it_admitted() -> None:
     """Its default takes a batch with five of eight workers off its nodes every half an hour."""
     (text,) = [b["data"]["controller_manager_config.yaml"] for b in objects(KUEUE) if b["kind"] == "ConfigMap"]
